@@ -1,0 +1,56 @@
+package graph
+
+import "fmt"
+
+// DType is the storage type of a tensor's elements. Arithmetic is in fp32
+// whatever the storage; sums over parameters (norms) and tokens (loss) are
+// in fp64.
+type DType uint8
+
+const (
+	F32 DType = iota
+	BF16
+	I32
+	F64
+)
+
+var dtypes = [...]struct {
+	name string
+	size int64
+}{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}}
+
+// Size is the number of bytes of one element.
+func (d DType) Size() int64 { return dtypes[d].size }
+
+func (d DType) String() string {
+	if int(d) < len(dtypes) {
+		return dtypes[d].name
+	}
+	return fmt.Sprintf("dtype(%d)", d)
+}
+
+// ParseDType is the inverse of String.
+func ParseDType(s string) (DType, error) {
+	for i, d := range dtypes {
+		if d.name == s {
+			return DType(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown element type %q; hint: one of f32, bf16, i32, f64", s)
+}
+
+// Dim is the extent of one operand: Rows x Cols elements, row-major.
+// A vector is one row. The zero Dim stands for an absent optional operand.
+type Dim struct {
+	DType      DType
+	Rows, Cols int
+}
+
+// Elems is Rows*Cols.
+func (d Dim) Elems() int64 { return int64(d.Rows) * int64(d.Cols) }
+
+// Bytes is the number of bytes of the elements, without padding.
+func (d Dim) Bytes() int64 { return d.Elems() * d.DType.Size() }
+
+// Absent reports whether the optional operand was left out.
+func (d Dim) Absent() bool { return d.Rows == 0 && d.Cols == 0 }

@@ -1,0 +1,303 @@
+package graph
+
+import "fmt"
+
+// Op names an operator. Operators are data: everything that the compiler
+// needs to know of one stands in its row of the table below, and what
+// computes it stands in package kernel under the same name.
+type Op uint8
+
+const (
+	None Op = iota
+	Linear
+	LinearDX
+	LinearDW
+	BiasGrad
+	LayerNorm
+	LayerNormDX
+	LayerNormDW
+	RMSNorm
+	RMSNormDX
+	RMSNormDW
+	RoPE
+	Attention
+	AttentionBwd
+	Act
+	ActBwd
+	SwiGLU
+	SwiGLUBwd
+	Embed
+	EmbedBwd
+	PosBwd
+	CrossEntropy
+	LossSum
+	NormPart
+	NormAll
+	AdamW
+	Cast
+	Add
+	Copy
+	NumOps
+)
+
+// Access says what an operator does with an operand.
+type Access uint8
+
+const (
+	Read   Access = iota
+	Write         // every element is written, none is read
+	Update        // read and written
+	Sum           // Write, or Update (old value + contribution) where Attr.Acc is set
+)
+
+// ArgSpec is one operand of an operator, by position.
+type ArgSpec struct {
+	Name     string
+	Access   Access
+	Optional bool
+}
+
+// Info is an operator's row in the table.
+type Info struct {
+	Name string
+	Args []ArgSpec
+	// RowWise: row r of every token-indexed operand depends only on rows r of
+	// the others, so the operator may be run on any row range by itself.
+	RowWise bool
+	// FLOPs of one call: multiplications and additions, a fused
+	// multiply-add counting as two. Nil means memory-bound, counted as 0.
+	FLOPs func(a *Attr, d []Dim) int64
+	// Bytes that a perfect cache would move. Nil means the sum over operands.
+	Bytes func(a *Attr, d []Dim) int64
+}
+
+// Legend of shapes: N tokens of a micro-batch (rows; sequence-major, N = B*T),
+// D width, F feed-forward width, V vocabulary, H query heads, G key/value
+// heads, S head size, E elements of a parameter.
+//
+//	weights are [in, out] (GPT-2's Conv1D) or, with Attr.WT, [out, in]
+//	qkv is [N, (H+2G)*S]: query heads, key heads, value heads side by side
+//	stats are [N, 2] (mean, 1/deviation) or [N, 1] (1/root mean square)
+var table = [NumOps]Info{
+	None: {Name: "none"},
+	// y = x.w + bias + res. Each element is one chain of fused multiply-adds
+	// over the input index, ascending, that starts from bias+res.
+	Linear: {Name: "linear", Args: args("y:w x:r w:r bias:r? res:r?"), RowWise: true, FLOPs: linearFLOPs(1)},
+	// dx (+)= dy.w^T
+	LinearDX: {Name: "linear_dx", Args: args("dx:s dy:r w:r"), RowWise: true, FLOPs: linearFLOPs(1)},
+	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the
+	// chain that is in dw already: splitting the tokens over calls changes no bit.
+	LinearDW: {Name: "linear_dw", Args: args("dw:s x:r dy:r"), FLOPs: linearFLOPs(2)},
+	// db (+)= column sums of dy, tokens ascending.
+	BiasGrad:    {Name: "bias_grad", Args: args("db:s dy:r")},
+	LayerNorm:   {Name: "layernorm", Args: args("y:w stats:w x:r g:r b:r"), RowWise: true},
+	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:s dy:r x:r g:r stats:r"), RowWise: true},
+	// dg, db: tokens ascending.
+	LayerNormDW: {Name: "layernorm_dw", Args: args("dg:s db:s dy:r x:r stats:r")},
+	RMSNorm:     {Name: "rmsnorm", Args: args("y:w stats:w x:r g:r"), RowWise: true},
+	RMSNormDX:   {Name: "rmsnorm_dx", Args: args("dx:s dy:r x:r g:r stats:r"), RowWise: true},
+	RMSNormDW:   {Name: "rmsnorm_dw", Args: args("dg:s dy:r x:r stats:r")},
+	// Rotates the query and key heads of qkv in place; row n is at position
+	// n mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
+	// pairs are (i, i+S/2). Attr.Inverse rotates back: the derivative.
+	RoPE: {Name: "rope", Args: args("qkv:u table:r")},
+	// Causal attention per sequence of Seq rows, never storing Seq x Seq.
+	// lse [N, H] f32 is the log of the softmax's denominator.
+	Attention: {Name: "attention", Args: args("o:w lse:w qkv:r"), FLOPs: attentionFLOPs(4)},
+	// delta [N, H] f32 is scratch: the row sums of do*o.
+	AttentionBwd: {Name: "attention_bwd", Args: args("dqkv:w delta:w do:r qkv:r o:r lse:r"), FLOPs: attentionFLOPs(10)},
+	Act:          {Name: "act", Args: args("y:w x:r"), RowWise: true},
+	// dx may be the same region as dy.
+	ActBwd: {Name: "act_bwd", Args: args("dx:w dy:r x:r"), RowWise: true},
+	// y [N,F] = silu(gate)*up of gu [N,2F] = gate|up.
+	SwiGLU:    {Name: "swiglu", Args: args("y:w gu:r"), RowWise: true},
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:w dy:r gu:r"), RowWise: true},
+	// x[n] = wte[tokens[n]] + wpe[n mod Seq + PosOffset]. tokens is [N,1] i32.
+	Embed: {Name: "embed", Args: args("x:w tokens:r wte:r wpe:r?"), Bytes: embedBytes},
+	// dwte (+)= rows of dx scattered, tokens ascending; without Acc dwte is
+	// cleared first.
+	EmbedBwd: {Name: "embed_bwd", Args: args("dwte:s dx:r tokens:r"), Bytes: embedBytes},
+	PosBwd:   {Name: "pos_bwd", Args: args("dwpe:s dx:r")},
+	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
+	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[LossScale]
+	// (0 where target < 0).
+	CrossEntropy: {Name: "cross_entropy", Args: args("loss:w logits:u targets:r scalars:r"), RowWise: true},
+	// total [1,1] f64 = sum of loss, tokens ascending.
+	LossSum: {Name: "loss_sum", Args: args("total:s loss:r")},
+	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
+	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
+	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts,
+	// ascending). Clip <= 0 means no clipping: {1, norm}.
+	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
+	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
+	// g scaled by clip[0] first. p, m, v, g are f32; p16 is a bf16 copy of p.
+	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r scalars:r p16:w?")},
+	Cast:  {Name: "cast", Args: args("dst:w src:r"), RowWise: true},
+	Add:   {Name: "add", Args: args("y:u x:r"), RowWise: true},
+	// Bytes from one tier to another, or within one.
+	Copy: {Name: "copy", Args: args("dst:w src:r")},
+}
+
+// NormPiece is the number of elements that one partial sum of NormPart
+// covers, counted from the parameter's first element: the order of the sum
+// does not depend on how parameters are cut into chunks at multiples of it.
+const NormPiece = 1 << 16
+
+// NormPieces is the number of partial sums of a parameter of n elements.
+func NormPieces(n int64) int { return int((n + NormPiece - 1) / NormPiece) }
+
+// Positions in the scalars operand [1, NumScalars] f32: what changes from step to step.
+const (
+	ScalarLR          = iota // learning rate
+	ScalarCorrection1        // 1 - Beta1^t, t counting from 1
+	ScalarCorrection2        // 1 - Beta2^t
+	ScalarLossScale          // 1 / number of target tokens in the global batch
+	NumScalars
+)
+
+// Activation selects the function of Act.
+type Activation uint8
+
+const (
+	GELUTanh Activation = iota // GPT-2's "gelu_new", "gelu_pytorch_tanh"
+	GELUErf                    // "gelu"
+	ReLU                       // OPT
+	SiLU
+)
+
+var activations = [...]string{"gelu_tanh", "gelu", "relu", "silu"}
+
+func (a Activation) String() string { return activations[a] }
+
+// Attr holds an operator's constants; each operator reads the few that its
+// row in the table names. Zero means absent and is not printed.
+type Attr struct {
+	Acc       bool // Sum operands are added to
+	WT        bool // weight is stored [out, in]
+	Grad      bool // CrossEntropy writes the gradient over the logits
+	Inverse   bool // RoPE backwards
+	Act       Activation
+	Seq       int // rows per sequence
+	Heads     int // H
+	KVHeads   int // G
+	HeadDim   int // S
+	Window    int // a query sees the last Window keys, itself included; 0: all
+	PosOffset int // rows of wpe before position 0 (OPT: 2)
+	Scale     float64
+	Eps       float64
+	Clip      float64
+	Beta1     float64
+	Beta2     float64
+	Decay     float64
+}
+
+// Lookup finds an operator by name.
+func Lookup(name string) (Op, error) {
+	for i := range table {
+		if table[i].Name == name {
+			return Op(i), nil
+		}
+	}
+	return None, fmt.Errorf("unknown operator %q", name)
+}
+
+// Info returns the operator's row. The result must not be changed.
+func (o Op) Info() *Info { return &table[o] }
+
+func (o Op) String() string {
+	if o < NumOps {
+		return table[o].Name
+	}
+	return fmt.Sprintf("op(%d)", uint8(o))
+}
+
+// FLOPs of one call on operands of these extents.
+func (o Op) FLOPs(a *Attr, d []Dim) int64 {
+	if f := table[o].FLOPs; f != nil {
+		return f(a, d)
+	}
+	return 0
+}
+
+// Bytes that one call has to move at least.
+func (o Op) Bytes(a *Attr, d []Dim) int64 {
+	if f := table[o].Bytes; f != nil {
+		return f(a, d)
+	}
+	var sum int64
+	for i, s := range table[o].Args {
+		if i >= len(d) || d[i].Absent() {
+			continue
+		}
+		n := d[i].Bytes()
+		if s.Access == Update || s.Access == Sum && a.Acc {
+			n *= 2
+		}
+		sum += n
+	}
+	return sum
+}
+
+// args parses "name:access[?] ..." with access r, w, u (update) or s (sum).
+func args(s string) []ArgSpec {
+	access := map[byte]Access{'r': Read, 'w': Write, 'u': Update, 's': Sum}
+	var list []ArgSpec
+	for len(s) > 0 {
+		i := 0
+		for s[i] != ':' {
+			i++
+		}
+		a := ArgSpec{Name: s[:i], Access: access[s[i+1]]}
+		s = s[i+2:]
+		if len(s) > 0 && s[0] == '?' {
+			a.Optional, s = true, s[1:]
+		}
+		if len(s) > 0 {
+			s = s[1:]
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// linearFLOPs: 2 * tokens * in * out, where operand 0 and one other operand
+// (1 or 2) have the three extents between them.
+func linearFLOPs(other int) func(*Attr, []Dim) int64 {
+	return func(a *Attr, d []Dim) int64 {
+		if other == 2 { // dw [in,out] from tokens
+			return 2 * d[0].Elems() * int64(d[1].Rows)
+		}
+		return 2 * d[0].Elems() * int64(d[other].Cols)
+	}
+}
+
+// attentionFLOPs: per counts multiply-adds of S numbers per (query, key) pair
+// and head, times two; only the causal pairs inside the window count.
+func attentionFLOPs(per int64) func(*Attr, []Dim) int64 {
+	return func(a *Attr, d []Dim) int64 {
+		seqs := int64(d[0].Rows / max(a.Seq, 1))
+		return per * seqs * AttentionPairs(a.Seq, a.Window) * int64(a.Heads*a.HeadDim)
+	}
+}
+
+// AttentionPairs counts the (query, key) pairs of one causal sequence.
+func AttentionPairs(seq, window int) int64 {
+	t, w := int64(seq), int64(window)
+	if w <= 0 || w >= t {
+		return t * (t + 1) / 2
+	}
+	return w*(w+1)/2 + (t-w)*w
+}
+
+// embedBytes: the rows that are touched, not the whole table.
+func embedBytes(a *Attr, d []Dim) int64 {
+	x := d[0]
+	if x.Rows != d[1].Rows { // EmbedBwd: dwte, dx, tokens
+		x = d[1]
+	}
+	n := 2 * x.Bytes()
+	if a.Acc {
+		n += x.Bytes()
+	}
+	return n
+}
