@@ -1,6 +1,9 @@
 package graph
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Op names an operator. Operators are data: everything that the compiler
 // needs to know of one stands in its row of the table below, and what
@@ -55,15 +58,35 @@ type ArgSpec struct {
 	Name     string
 	Access   Access
 	Optional bool
+	Token    bool // rows are tokens of the micro-batch
 }
+
+// Kind says how an operator's results depend on its token rows; it is what
+// allows programs to cut micro-batches and row ranges without changing a bit,
+// and what lets Verify prove that they do.
+type Kind uint8
+
+const (
+	// Whole: results depend on all of the operands.
+	Whole Kind = iota
+	// RowWise: row r of the results depends on rows r of the token operands
+	// only (and on all of the others), so any row range may be run by itself.
+	RowWise
+	// Sequence: the rows of one sequence (Attr.Seq rows) depend on those of the
+	// same sequence only.
+	Sequence
+	// TokenSum: results are sums over token rows in ascending order, continued
+	// from the old value where Attr.Acc is set: rows may be cut anywhere as long
+	// as the pieces run in order.
+	TokenSum
+)
 
 // Info is an operator's row in the table.
 type Info struct {
 	Name string
 	Args []ArgSpec
-	// RowWise: row r of every token-indexed operand depends only on rows r of
-	// the others, so the operator may be run on any row range by itself.
-	RowWise bool
+	// Kind says how results depend on token rows.
+	Kind Kind
 	// FLOPs of one call: multiplications and additions, a fused
 	// multiply-add counting as two. Nil means memory-bound, counted as 0.
 	FLOPs func(a *Attr, d []Dim) int64
@@ -82,48 +105,48 @@ var table = [NumOps]Info{
 	None: {Name: "none"},
 	// y = x.w + bias + res. Each element is one chain of fused multiply-adds
 	// over the input index, ascending, that starts from bias+res.
-	Linear: {Name: "linear", Args: args("y:w x:r w:r bias:r? res:r?"), RowWise: true, FLOPs: linearFLOPs(1)},
+	Linear: {Name: "linear", Args: args("y:wt x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dx (+)= dy.w^T
-	LinearDX: {Name: "linear_dx", Args: args("dx:s dy:r w:r"), RowWise: true, FLOPs: linearFLOPs(1)},
+	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the
 	// chain that is in dw already: splitting the tokens over calls changes no bit.
-	LinearDW: {Name: "linear_dw", Args: args("dw:s x:r dy:r"), FLOPs: linearFLOPs(2)},
+	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt"), FLOPs: linearFLOPs(2)},
 	// db (+)= column sums of dy, tokens ascending.
-	BiasGrad:    {Name: "bias_grad", Args: args("db:s dy:r")},
-	LayerNorm:   {Name: "layernorm", Args: args("y:w stats:w x:r g:r b:r"), RowWise: true},
-	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:s dy:r x:r g:r stats:r"), RowWise: true},
+	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
+	LayerNorm:   {Name: "layernorm", Args: args("y:wt stats:wt x:rt g:r b:r"), Kind: RowWise},
+	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.
-	LayerNormDW: {Name: "layernorm_dw", Args: args("dg:s db:s dy:r x:r stats:r")},
-	RMSNorm:     {Name: "rmsnorm", Args: args("y:w stats:w x:r g:r"), RowWise: true},
-	RMSNormDX:   {Name: "rmsnorm_dx", Args: args("dx:s dy:r x:r g:r stats:r"), RowWise: true},
-	RMSNormDW:   {Name: "rmsnorm_dw", Args: args("dg:s dy:r x:r stats:r")},
+	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg:s db:s dy:rt x:rt stats:rt")},
+	RMSNorm:     {Name: "rmsnorm", Args: args("y:wt stats:wt x:rt g:r"), Kind: RowWise},
+	RMSNormDX:   {Name: "rmsnorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
+	RMSNormDW:   {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg:s dy:rt x:rt stats:rt")},
 	// Rotates the query and key heads of qkv in place; row n is at position
-	// n mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
+	// (n+Row0) mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
 	// pairs are (i, i+S/2). Attr.Inverse rotates back: the derivative.
-	RoPE: {Name: "rope", Args: args("qkv:u table:r")},
+	RoPE: {Name: "rope", Args: args("qkv:ut table:r")},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq.
 	// lse [N, H] f32 is the log of the softmax's denominator.
-	Attention: {Name: "attention", Args: args("o:w lse:w qkv:r"), FLOPs: attentionFLOPs(4)},
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt qkv:rt"), FLOPs: attentionFLOPs(4)},
 	// delta [N, H] f32 is scratch: the row sums of do*o.
-	AttentionBwd: {Name: "attention_bwd", Args: args("dqkv:w delta:w do:r qkv:r o:r lse:r"), FLOPs: attentionFLOPs(10)},
-	Act:          {Name: "act", Args: args("y:w x:r"), RowWise: true},
+	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dqkv:wt delta:wt do:rt qkv:rt o:rt lse:rt"), FLOPs: attentionFLOPs(10)},
+	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
-	ActBwd: {Name: "act_bwd", Args: args("dx:w dy:r x:r"), RowWise: true},
+	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
 	// y [N,F] = silu(gate)*up of gu [N,2F] = gate|up.
-	SwiGLU:    {Name: "swiglu", Args: args("y:w gu:r"), RowWise: true},
-	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:w dy:r gu:r"), RowWise: true},
-	// x[n] = wte[tokens[n]] + wpe[n mod Seq + PosOffset]. tokens is [N,1] i32.
-	Embed: {Name: "embed", Args: args("x:w tokens:r wte:r wpe:r?"), Bytes: embedBytes},
+	SwiGLU:    {Name: "swiglu", Args: args("y:wt gu:rt"), Kind: RowWise},
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt"), Kind: RowWise},
+	// x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
+	Embed: {Name: "embed", Kind: RowWise, Args: args("x:wt tokens:rt wte:r wpe:r?"), Bytes: embedBytes},
 	// dwte (+)= rows of dx scattered, tokens ascending; without Acc dwte is
 	// cleared first.
-	EmbedBwd: {Name: "embed_bwd", Args: args("dwte:s dx:r tokens:r"), Bytes: embedBytes},
-	PosBwd:   {Name: "pos_bwd", Args: args("dwpe:s dx:r")},
+	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s dx:rt tokens:rt"), Bytes: embedBytes},
+	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s dx:rt")},
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[LossScale]
 	// (0 where target < 0).
-	CrossEntropy: {Name: "cross_entropy", Args: args("loss:w logits:u targets:r scalars:r"), RowWise: true},
+	CrossEntropy: {Name: "cross_entropy", Args: args("loss:wt logits:ut targets:rt scalars:r"), Kind: RowWise},
 	// total [1,1] f64 = sum of loss, tokens ascending.
-	LossSum: {Name: "loss_sum", Args: args("total:s loss:r")},
+	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:s loss:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
 	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
 	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts,
@@ -132,8 +155,8 @@ var table = [NumOps]Info{
 	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
 	// g scaled by clip[0] first. p, m, v, g are f32; p16 is a bf16 copy of p.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r scalars:r p16:w?")},
-	Cast:  {Name: "cast", Args: args("dst:w src:r"), RowWise: true},
-	Add:   {Name: "add", Args: args("y:u x:r"), RowWise: true},
+	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
+	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// Bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:w src:r")},
 }
@@ -178,6 +201,7 @@ type Attr struct {
 	Inverse   bool // RoPE backwards
 	Act       Activation
 	Seq       int // rows per sequence
+	Row0      int // position of the first row of the operands, where they start inside a sequence
 	Heads     int // H
 	KVHeads   int // G
 	HeadDim   int // S
@@ -238,24 +262,19 @@ func (o Op) Bytes(a *Attr, d []Dim) int64 {
 	return sum
 }
 
-// args parses "name:access[?] ..." with access r, w, u (update) or s (sum).
+// args parses "name:access ..." with access r, w, u (update) or s (sum),
+// followed by t for token rows and ? for optional.
 func args(s string) []ArgSpec {
 	access := map[byte]Access{'r': Read, 'w': Write, 'u': Update, 's': Sum}
 	var list []ArgSpec
-	for len(s) > 0 {
-		i := 0
-		for s[i] != ':' {
-			i++
-		}
-		a := ArgSpec{Name: s[:i], Access: access[s[i+1]]}
-		s = s[i+2:]
-		if len(s) > 0 && s[0] == '?' {
-			a.Optional, s = true, s[1:]
-		}
-		if len(s) > 0 {
-			s = s[1:]
-		}
-		list = append(list, a)
+	for _, f := range strings.Fields(s) {
+		name, flags, _ := strings.Cut(f, ":")
+		list = append(list, ArgSpec{
+			Name:     name,
+			Access:   access[flags[0]],
+			Token:    strings.Contains(flags, "t"),
+			Optional: strings.HasSuffix(flags, "?"),
+		})
 	}
 	return list
 }

@@ -1,0 +1,138 @@
+// Package device is the border between programs and what runs them.
+//
+// A device owns one arena per memory tier, reserved once, and a few in-order
+// streams. It is told, instruction by instruction, what to launch on which
+// stream and which events to wait for. It decides nothing: no allocation, no
+// reordering, no plan. The same calls drive the CPU backend (device/cpu), a
+// virtual clock without arithmetic (device/null) and CUDA (device/cuda):
+//
+//	dev.Reserve(device.DeviceTier, 64<<20)      // arenas, once
+//	first, err := dev.Prepare(calls, spans) // resolve operands, once
+//	dev.Wait(device.Compute, event)         // every step:
+//	dev.Launch(device.Compute, first+7)     // in program order
+//	err = dev.Sync()                        // all streams idle, first error
+//
+// A call's number is its event: Wait(s, n) holds stream s until call n of
+// this round has completed.
+package device
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Tier is a memory tier of one rank.
+type Tier uint8
+
+const (
+	DeviceTier Tier = iota // where operators of the compute stream work
+	HostTier               // the host's memory, pinned where the device needs it
+	DiskTier               // a file
+	NumTiers
+)
+
+var tiers = [...]string{"device", "host", "disk"}
+
+func (t Tier) String() string {
+	if int(t) < len(tiers) {
+		return tiers[t]
+	}
+	return fmt.Sprintf("tier(%d)", uint8(t))
+}
+
+// ParseTier is the inverse of String.
+func ParseTier(s string) (Tier, error) {
+	for i, name := range tiers {
+		if name == s {
+			return Tier(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown memory tier %q; hint: one of device, host, disk", s)
+}
+
+// Stream is an in-order queue of one resource of a rank. Streams run
+// concurrently; only events order work across them.
+type Stream uint8
+
+const (
+	Compute     Stream = iota // operators on the device
+	HostToDev                 // copies host -> device
+	DevToHost                 // copies device -> host
+	DiskRead                  // copies disk -> host
+	DiskWrite                 // copies host -> disk
+	HostCompute               // operators on the host's cores (optimizer)
+	Collective                // gathers and reductions over ranks
+	Send                      // to the next or previous stage
+	Recv
+	NumStreams
+)
+
+var streams = [...]string{"compute", "h2d", "d2h", "disk_read", "disk_write", "host", "collective", "send", "recv"}
+
+func (s Stream) String() string {
+	if int(s) < len(streams) {
+		return streams[s]
+	}
+	return fmt.Sprintf("stream(%d)", uint8(s))
+}
+
+// ParseStream is the inverse of String.
+func ParseStream(s string) (Stream, error) {
+	for i, name := range streams {
+		if name == s {
+			return Stream(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown stream %q", s)
+}
+
+// Operand is a matrix in an arena: Rows x Cols elements, Stride elements from
+// row to row, the first at byte Addr. Rows == 0 marks an absent operand.
+type Operand struct {
+	Tier               Tier
+	DType              graph.DType
+	Addr               int64
+	Rows, Cols, Stride int
+}
+
+// Call is one operator on resolved operands.
+type Call struct {
+	Op     graph.Op
+	Attr   graph.Attr
+	Args   []Operand
+	Stream Stream
+}
+
+// Span is when a call ran, in seconds since the device was opened (or, on the
+// null device, of virtual time since the round began).
+type Span struct{ Start, End float64 }
+
+// Info describes a device.
+type Info struct {
+	Name  string
+	Cores int // cores that host operators may use
+}
+
+// Device executes calls. Its methods are not safe for concurrent use.
+type Device interface {
+	Info() Info
+	// Reserve makes the arena of a tier; once per tier, before Prepare.
+	Reserve(tier Tier, bytes int64) error
+	// Prepare resolves calls and returns the number of the first; the others
+	// follow. spans (nil, or one per call) receives the time of each call's
+	// latest execution and may be read after Sync.
+	Prepare(calls []Call, spans []Span) (first int, err error)
+	// Launch enqueues a prepared call on its stream. It may not allocate.
+	Launch(call int)
+	// Wait holds stream s until call, launched since the last Sync, is done.
+	Wait(s Stream, call int)
+	// Sync waits until all streams are idle, ends the round and returns the
+	// first error of any call since the last Sync. After an error the contents
+	// of the arenas are undefined.
+	Sync() error
+	// Read and Write copy bytes out of and into an arena between rounds.
+	Read(tier Tier, addr int64, p []byte) error
+	Write(tier Tier, addr int64, p []byte) error
+	Close() error
+}

@@ -1,0 +1,185 @@
+// Package program turns a graph and a plan into what one rank executes in one
+// training step: a fully unrolled list of instructions on streams, with waits,
+// buffers and addresses.
+//
+//	graph + plan --Lower--> program --Verify--> execute | simulate | draw
+//
+// The executor decides nothing; whatever is decided stands in the program, and
+// the simulator reads the very same list. A program prints as text and parses
+// back:
+//
+//	i12 linear h2.qkv key=(2,0,fwd) stream=compute wait=i9 ...
+//
+// Instructions are listed in one order that respects all dependencies ("program
+// order", the index in Instrs). Within a stream they run in that order; across
+// streams only waits order them. A buffer is live from its first to its last
+// instruction in program order, and its address is fixed before the start: the
+// height of the packing is the memory of the run, exactly.
+package program
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Class groups buffers in memory reports.
+type Class uint8
+
+const (
+	Weights     Class = iota // parameters that operators read, and fp32 masters
+	Grads                    // gradients of parameters
+	State                    // optimizer moments
+	Activations              // values of the forward pass
+	ActGrads                 // their gradients
+	Inputs                   // tokens, targets, tables, scalars
+	Reductions               // losses, norms
+	NumClasses
+)
+
+var classes = [...]string{"weights", "gradients", "optimizer", "activations", "activation gradients", "inputs", "reductions"}
+
+func (c Class) String() string { return classes[c] }
+
+// Buffer is a region of one tier's arena. Sizes and addresses are bytes.
+//
+// A buffer is a matrix of Rows x Cols elements without padding between rows.
+// Cuts divide it into the atoms that instructions touch as a whole: for
+// token-indexed buffers (RowUnit > 0) blocks of RowUnit rows times the column
+// bands between consecutive Cuts; for flat ones (RowUnit == 0, one row) the
+// ranges of columns between Cuts. Cuts never include 0 or Cols.
+type Buffer struct {
+	Name       string
+	Tier       device.Tier
+	Class      Class
+	DType      graph.DType
+	Rows, Cols int
+	RowUnit    int
+	Cuts       []int
+	Size       int64 // bytes, at least Rows*Cols elements
+	Align      int64
+	Addr       int64 // -1 until placed
+	// Persistent buffers keep their content from step to step: they are live
+	// for the whole program.
+	Persistent bool
+	// Init names the content of a persistent buffer before the step (for
+	// example "p:transformer.wte.weight"); two buffers or atoms with equal names hold
+	// equal content. Empty: undefined. One name per atom for flat buffers
+	// ("" for padding, which holds anything and may be copied), else one name
+	// for all, which then stands for the atoms' positions too.
+	Init []string
+}
+
+// Region is an operand: Rows x Cols elements, Stride elements from row to
+// row, starting Off elements into buffer Buf. The zero Rows marks an absent
+// optional operand.
+type Region struct {
+	Buf        int
+	Off        int
+	Rows, Cols int
+	Stride     int
+}
+
+// Absent reports whether the operand was left out.
+func (r Region) Absent() bool { return r.Rows == 0 }
+
+// Direction of the pass that an instruction belongs to.
+type Direction uint8
+
+const (
+	Forward   Direction = iota
+	Backward            // input and weight gradients
+	Recompute           // a forward instruction run again for the backward pass
+	Optimizer
+	Transfer // copies between tiers
+)
+
+var directions = [...]string{"fwd", "bwd", "rec", "opt", "copy"}
+
+func (d Direction) String() string { return directions[d] }
+
+// Key is the work that an instruction belongs to. -1 means none.
+type Key struct {
+	Segment int // of the graph: embedding, layers, head
+	Micro   int // micro-batch
+	Chunk   int // of parameters
+	Dir     Direction
+}
+
+// Instr is one instruction. Its number is its index in Program.Instrs.
+type Instr struct {
+	Op     graph.Op
+	Attr   graph.Attr
+	Stream device.Stream
+	Key    Key
+	Args   []Region // by position, as in the operator's row of the table
+	Waits  []int    // earlier instructions on other streams
+}
+
+// Home is where a parameter's state lives between steps.
+type Home struct {
+	Param  int    // index in graph.Params
+	Kind   string // "p" (fp32 master), "m", "v", "p16" (bf16 copy of p)
+	Region Region
+	// Replica marks a copy that is refreshed by the program from the primary.
+	Replica bool
+}
+
+// Program is one rank's step.
+type Program struct {
+	Name     string // what it was made for, for people
+	Rank     int
+	RowUnit  int // token rows per atom, see Buffer
+	Buffers  []Buffer
+	Instrs   []Instr
+	Homes    []Home
+	Capacity [device.NumTiers]int64 // bytes; 0 means not limited
+	Height   [device.NumTiers]int64 // bytes of arena that the program needs
+	Bound    [device.NumTiers]int64 // lower bound of Height: bytes live at once
+}
+
+// Dims are the extents of an instruction's operands, as operators' cost
+// formulas take them.
+func (p *Program) Dims(in *Instr, d []graph.Dim) []graph.Dim {
+	d = d[:0]
+	for _, r := range in.Args {
+		d = append(d, graph.Dim{DType: p.Buffers[r.Buf].DType, Rows: r.Rows, Cols: r.Cols})
+		if r.Absent() {
+			d[len(d)-1] = graph.Dim{}
+		}
+	}
+	return d
+}
+
+// Operand resolves a region to its address.
+func (p *Program) Operand(r Region) device.Operand {
+	if r.Absent() {
+		return device.Operand{}
+	}
+	b := &p.Buffers[r.Buf]
+	return device.Operand{
+		Tier: b.Tier, DType: b.DType, Addr: b.Addr + int64(r.Off)*b.DType.Size(),
+		Rows: r.Rows, Cols: r.Cols, Stride: r.Stride,
+	}
+}
+
+// Lifetimes returns for each buffer the half-open range of instructions in
+// which it holds something: [0, len(Instrs)) if persistent, empty if unused.
+func (p *Program) Lifetimes() [][2]int {
+	live := make([][2]int, len(p.Buffers))
+	for i := range live {
+		live[i] = [2]int{len(p.Instrs), 0}
+		if p.Buffers[i].Persistent {
+			live[i] = [2]int{0, len(p.Instrs)}
+		}
+	}
+	for i := range p.Instrs {
+		for _, r := range p.Instrs[i].Args {
+			if r.Absent() {
+				continue
+			}
+			l := &live[r.Buf]
+			l[0], l[1] = min(l[0], i), max(l[1], i+1)
+		}
+	}
+	return live
+}
