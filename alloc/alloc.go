@@ -1,0 +1,185 @@
+// Package alloc solves the static allocation problem: given buffers whose
+// sizes and lifetimes are known before the program runs, choose one fixed
+// address for each so that no two buffers that are alive together share a
+// byte, and the highest address used is as low as possible.
+//
+// Picture time running to the right and addresses running up. A buffer is a
+// rectangle whose left and right edges are given and which may only slide up
+// and down. Packing them is NP-hard, yet training programs are kind: a step
+// is repeated thousands of times, so minutes of thought would be repaid, and
+// most instances fall to a good heuristic that meets a simple lower bound
+// (the bytes alive at the busiest moment), which proves it optimal.
+//
+// The way to an answer, cheapest step first:
+//
+//	bound    how low can any packing be?                        bound.go
+//	reduce   cut time where nothing is alive, peel spanning buffers
+//	         off, so that small independent parts remain         reduce.go
+//	greedy   several orders, stop as soon as the bound is met    greedy.go
+//	search   branch and bound with proof                         search.go
+//
+// Pack runs them all; Validate is a deliberately dumb checker that shares no
+// code with them. Times are abstract steps, sizes and offsets are bytes.
+//
+// Sources: Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
+// Hardware-Accelerated Machine Learning" (ASPLOS 2023); Burke, Kendall and
+// Whitwell, "A New Placement Heuristic for the Orthogonal Stock-Cutting
+// Problem" (2004); the two-level plan of MEMO (SIGMOD 2025).
+package alloc
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Free is the value of Buffer.Fixed that lets the allocator choose.
+const Free int64 = -1
+
+// A Buffer is Size bytes that must stay at one address during the half-open
+// lifetime [Lower, Upper), in steps of the program.
+type Buffer struct {
+	ID           string // names the buffer in files, pictures and errors
+	Lower, Upper int64  // first step alive, first step no longer alive
+	Size         int64  // bytes, > 0
+	Align        int64  // the offset is a multiple of Align; 0 means 1
+	Fixed        int64  // the offset if >= 0; Free (-1) lets Pack choose
+}
+
+// A Problem is the set of buffers that share one arena.
+type Problem struct {
+	Buffers  []Buffer
+	Capacity int64 // bytes in the arena; 0 asks for the least height
+}
+
+// A Solution gives every buffer its offset.
+type Solution struct {
+	Offsets    []int64 // bytes, parallel to Problem.Buffers
+	Height     int64   // largest Offset+Size
+	LowerBound int64   // no packing can be lower than this
+	Optimal    bool    // Height is proven least (it may be above LowerBound's first estimate)
+	Nodes      int64   // search nodes visited; 0 when the heuristics sufficed
+}
+
+// Gap is the distance to the lower bound as a fraction of the height.
+func (s Solution) Gap() float64 {
+	if s.Height == 0 {
+		return 0
+	}
+	return float64(s.Height-s.LowerBound) / float64(s.Height)
+}
+
+var (
+	// ErrInfeasible: it is proven that the buffers do not fit. The error
+	// returned is an *InfeasibleError and names the buffers in conflict.
+	ErrInfeasible = errors.New("buffers do not fit in the capacity")
+	// ErrUndecided: no packing within the capacity was found before the
+	// effort allowed ran out; whether one exists is unknown. The Solution
+	// returned with it is valid except that it exceeds the capacity.
+	ErrUndecided = errors.New("no packing within the capacity found in the effort allowed")
+)
+
+// An InfeasibleError proves that a problem has no solution.
+type InfeasibleError struct {
+	Capacity int64
+	Conflict []int // indices of buffers that already cannot be packed by themselves
+	Minimal  bool  // dropping any one buffer of Conflict makes the rest packable
+	ids      []string
+}
+
+func (e *InfeasibleError) Error() string {
+	const shown = 8
+	list := ""
+	for i, id := range e.ids {
+		if i == shown {
+			list += fmt.Sprintf(" and %d more", len(e.ids)-shown)
+			break
+		}
+		list += " " + id
+	}
+	return fmt.Sprintf("%v: %d bytes are too few for buffers%s\nhint: raise the capacity, or shorten or shrink one of these",
+		ErrInfeasible, e.Capacity, list)
+}
+
+func (e *InfeasibleError) Unwrap() error { return ErrInfeasible }
+
+// check rejects buffers that no packing could honour or whose sums overflow.
+func (p Problem) check() error {
+	if p.Capacity < 0 {
+		return fmt.Errorf("capacity %d is negative\nhint: give bytes, or 0 for the least height", p.Capacity)
+	}
+	var sum int64
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		if b.Lower >= b.Upper {
+			return b.fault(i, "lifetime [%d, %d) is empty\nhint: upper must be greater than lower", b.Lower, b.Upper)
+		}
+		if b.Lower < 0 && b.Upper > math.MaxInt64+b.Lower {
+			return b.fault(i, "lifetime [%d, %d) is longer than 63 bits\nhint: count time from zero", b.Lower, b.Upper)
+		}
+		if b.Size <= 0 {
+			return b.fault(i, "size %d is not positive\nhint: leave out buffers without bytes", b.Size)
+		}
+		if b.Align < 0 {
+			return b.fault(i, "alignment %d is negative\nhint: use 0 or 1 for none", b.Align)
+		}
+		if b.Fixed < Free {
+			return b.fault(i, "fixed offset %d is negative\nhint: -1 leaves the choice to the allocator", b.Fixed)
+		}
+		if b.Fixed > 0 && b.Fixed%b.align() != 0 {
+			return b.fault(i, "fixed offset %d is not a multiple of its alignment %d\nhint: drop one of the two", b.Fixed, b.Align)
+		}
+		// A stack of all buffers, each padded, must be addressable.
+		room := math.MaxInt64/4 - sum
+		if b.Size > room || b.align() > room-b.Size || b.Fixed > room-b.Size-b.align() {
+			return b.fault(i, "size %d with alignment %d brings the sum beyond 61 bits\nhint: sizes are bytes", b.Size, b.Align)
+		}
+		sum += b.Size + b.align() + max(b.Fixed, 0)
+	}
+	return nil
+}
+
+func (b *Buffer) align() int64 { return max(b.Align, 1) }
+
+func (b *Buffer) fault(i int, format string, args ...any) error {
+	return fmt.Errorf("buffer %d (%q): "+format, append([]any{i, b.ID}, args...)...)
+}
+
+// Validate checks a solution against its problem the slow and obvious way,
+// every pair of buffers. It is the oracle for everything else in here.
+func Validate(p Problem, s Solution) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	if len(s.Offsets) != len(p.Buffers) {
+		return fmt.Errorf("solution has %d offsets for %d buffers", len(s.Offsets), len(p.Buffers))
+	}
+	var height int64
+	for i := range p.Buffers {
+		b, off := &p.Buffers[i], s.Offsets[i]
+		if off < 0 || off > math.MaxInt64-b.Size {
+			return b.fault(i, "offset %d is out of range", off)
+		}
+		if off%b.align() != 0 {
+			return b.fault(i, "offset %d is not a multiple of alignment %d", off, b.Align)
+		}
+		if b.Fixed >= 0 && off != b.Fixed {
+			return b.fault(i, "offset %d, but it is fixed at %d", off, b.Fixed)
+		}
+		if p.Capacity > 0 && off+b.Size > p.Capacity {
+			return b.fault(i, "ends at %d, beyond the capacity %d", off+b.Size, p.Capacity)
+		}
+		height = max(height, off+b.Size)
+		for j := range p.Buffers[:i] {
+			o, ooff := &p.Buffers[j], s.Offsets[j]
+			if b.Lower < o.Upper && o.Lower < b.Upper && off < ooff+o.Size && ooff < off+b.Size {
+				return b.fault(i, "overlaps buffer %d (%q): both alive at step %d, both own byte %d",
+					j, o.ID, max(b.Lower, o.Lower), max(off, ooff))
+			}
+		}
+	}
+	if height != s.Height {
+		return fmt.Errorf("solution says height %d, its offsets reach %d", s.Height, height)
+	}
+	return nil
+}

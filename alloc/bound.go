@@ -1,0 +1,103 @@
+package alloc
+
+import "slices"
+
+// LowerBound returns a height that no packing of p can undercut, in time
+// O(n log n): the most bytes alive at once, counting the padding that
+// alignment forces below every living buffer but the topmost, and the end of
+// the highest fixed buffer. The search may prove a higher one.
+func LowerBound(p Problem) int64 {
+	items, sections := compress(p.Buffers)
+	return slices.Max(append(loads(items, sections), 0))
+}
+
+// loads returns for each section the least height its living items need.
+//
+// All offsets are multiples of g, the greatest common divisor of the
+// alignments, so an item below another occupies its size rounded up to g.
+// Only the topmost item can leave its padding out; the largest padding among
+// the living is the most that can be saved.
+func loads(items []item, sections int32) []int64 {
+	g := granule(items)
+	load := make([]int64, sections+1)
+	padded := false
+	for i := range items {
+		it := &items[i]
+		size := roundUp(it.size, g)
+		padded = padded || size != it.size
+		load[it.lo] += size
+		load[it.hi] -= size
+	}
+	for s := int32(1); s < sections; s++ {
+		load[s] += load[s-1]
+	}
+	load = load[:sections]
+	if padded {
+		paint(items, sections, func(it *item) int64 { return roundUp(it.size, g) - it.size },
+			func(s int32, pad int64) { load[s] -= pad })
+	}
+	for i := range items {
+		if it := &items[i]; it.fixed >= 0 {
+			for s := it.lo; s < it.hi; s++ {
+				load[s] = max(load[s], it.fixed+it.size)
+			}
+		}
+	}
+	return load
+}
+
+// paint calls f once per covered section with the largest value of key among
+// its items, in near-linear time: the largest paint first, and a section once
+// painted is skipped by the links behind it.
+func paint(items []item, sections int32, key func(*item) int64, f func(s int32, v int64)) {
+	order := make([]int32, len(items))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortStableFunc(order, func(a, b int32) int { return compare(key(&items[b]), key(&items[a])) })
+	next := make([]int32, sections+1)
+	for s := range next {
+		next[s] = int32(s)
+	}
+	find := func(s int32) int32 {
+		for next[s] != s {
+			next[s] = next[next[s]]
+			s = next[s]
+		}
+		return s
+	}
+	for _, i := range order {
+		it := &items[i]
+		for s := find(it.lo); s < it.hi; s = find(s) {
+			f(s, key(it))
+			next[s] = s + 1
+		}
+	}
+}
+
+// granule is the greatest common divisor of all alignments.
+func granule(items []item) int64 {
+	var g int64
+	for i := range items {
+		for a, b := g, items[i].align; ; {
+			if a == 0 {
+				g = b
+				break
+			}
+			a, b = b%a, a
+		}
+	}
+	return max(g, 1)
+}
+
+func roundUp(x, g int64) int64 { return (x + g - 1) / g * g }
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,140 @@
+// Package generate makes allocation problems whose difficulty is understood:
+// for the allocator's tests and for anyone who compares solvers.
+//
+// Each generator takes its randomness from the caller, so a seed names an
+// instance. Guillotine and Nest know the optimum by construction.
+package generate
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/athanor-llm/athanor/alloc"
+)
+
+func buffer(n int, lower, upper, size int64) alloc.Buffer {
+	return alloc.Buffer{ID: fmt.Sprint(n), Lower: lower, Upper: upper, Size: size, Fixed: alloc.Free}
+}
+
+// Random scatters n buffers over steps moments; lifetimes last up to length
+// moments and sizes reach size, small ones being more frequent.
+func Random(rng *rand.Rand, n int, steps, length, size int64) alloc.Problem {
+	var p alloc.Problem
+	for i := range n {
+		lower := rng.Int64N(steps)
+		upper := lower + 1 + rng.Int64N(length)
+		p.Buffers = append(p.Buffers, buffer(i, lower, upper, 1+rng.Int64N(1+rng.Int64N(size))))
+	}
+	return p
+}
+
+// Guillotine cuts the rectangle steps x capacity into n buffers by cuts from
+// edge to edge of a piece. The buffers fill the rectangle, so the optimum is
+// exactly capacity, without a byte of slack. Needs n <= steps*capacity.
+func Guillotine(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem {
+	type piece struct{ lower, upper, bottom, top int64 }
+	pieces := []piece{{0, steps, 0, capacity}}
+	for len(pieces) < n {
+		// Cutting the largest of a few keeps the pieces of similar area.
+		i := rng.IntN(len(pieces))
+		for range 3 {
+			j := rng.IntN(len(pieces))
+			a, b := pieces[i], pieces[j]
+			if float64(b.upper-b.lower)*float64(b.top-b.bottom) > float64(a.upper-a.lower)*float64(a.top-a.bottom) {
+				i = j
+			}
+		}
+		q := pieces[i]
+		wide := float64(q.upper-q.lower)/float64(steps) > float64(q.top-q.bottom)/float64(capacity)
+		if rng.IntN(4) == 0 {
+			wide = !wide
+		}
+		switch {
+		case wide && q.upper-q.lower > 1:
+			cut := q.lower + 1 + rng.Int64N(q.upper-q.lower-1)
+			pieces[i].upper = cut
+			pieces = append(pieces, piece{cut, q.upper, q.bottom, q.top})
+		case q.top-q.bottom > 1:
+			cut := q.bottom + 1 + rng.Int64N(q.top-q.bottom-1)
+			pieces[i].top = cut
+			pieces = append(pieces, piece{q.lower, q.upper, cut, q.top})
+		}
+	}
+	rng.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
+	p := alloc.Problem{Capacity: capacity}
+	for i, q := range pieces {
+		p.Buffers = append(p.Buffers, buffer(i, q.lower, q.upper, q.top-q.bottom))
+	}
+	return p
+}
+
+// Nest is a family of lifetimes that nest like brackets, depth deep: the
+// optimum is the largest sum along one moment. It ruins allocators that
+// place small buffers first.
+func Nest(rng *rand.Rand, depth int) alloc.Problem {
+	var p alloc.Problem
+	var open func(lower, upper int64, depth int)
+	open = func(lower, upper int64, depth int) {
+		p.Buffers = append(p.Buffers, buffer(len(p.Buffers), lower, upper, 1+rng.Int64N(1000)))
+		if depth == 0 || upper-lower < 4 {
+			return
+		}
+		mid := lower + 1 + rng.Int64N(upper-lower-2)
+		if rng.IntN(3) > 0 {
+			open(lower, mid, depth-1)
+		}
+		open(mid, upper, depth-1)
+	}
+	open(0, int64(1)<<min(depth, 40), depth)
+	return p
+}
+
+// Training describes the memory of one training step of a GPT-like model.
+type Training struct {
+	Layers    int
+	Hidden    int64 // bytes of one activation row block: batch x sequence x hidden
+	Weights   int64 // bytes of one layer's parameters
+	Transient int   // buffers born and dead inside one layer's pass
+	Recompute bool  // keep only layer inputs, recompute the rest in backward
+	Align     int64
+}
+
+// Problem writes down the buffers of the step: weights, gradients and
+// optimizer state alive throughout, activations from forward to backward,
+// gradients of activations and scratch in between.
+func (t Training) Problem(rng *rand.Rand) alloc.Problem {
+	var p alloc.Problem
+	pass := int64(4 + 2*t.Transient) // steps in a layer's forward
+	end := int64(t.Layers) * pass * 2
+	add := func(lower, upper, size int64) {
+		if a := t.Align; a > 1 {
+			size = (size + a - 1) / a * a
+		}
+		b := buffer(len(p.Buffers), lower, upper, size)
+		b.Align = t.Align
+		p.Buffers = append(p.Buffers, b)
+	}
+	units := []int64{1, 1, 1, 1, 1, 1, 1, 1, 4, 4} // MEMO's skeletal set
+	for l := range int64(t.Layers) {
+		fwd, bwd := l*pass, end-(l+1)*pass
+		for range 4 { // weight, gradient, two moments
+			add(0, end, t.Weights)
+		}
+		for i, u := range units {
+			at := fwd + int64(i)*pass/int64(len(units))
+			last := bwd + int64(len(units)-i)*pass/int64(len(units))
+			if t.Recompute && i > 0 {
+				add(at, fwd+pass, u*t.Hidden)
+				add(bwd, last, u*t.Hidden)
+				continue
+			}
+			add(at, last, u*t.Hidden)
+		}
+		for i := range int64(t.Transient) {
+			size := t.Hidden * (1 + int64(rng.IntN(8))) / 2
+			add(fwd+2*i, fwd+2*i+2+rng.Int64N(4), size)
+			add(bwd+2*i, min(end, bwd+2*i+3+rng.Int64N(6)), size)
+		}
+	}
+	return p
+}

@@ -1,0 +1,106 @@
+package alloc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Compression of time
+//
+// Only the order of births and deaths matters, and of all moments only those
+// where the set of living buffers is maximal: every other moment's set is
+// contained in one of these. So time becomes a list of sections, one per
+// maximal set, and a lifetime becomes a range of sections. Two buffers share
+// a section exactly when their lifetimes overlap.
+//
+//	time     0  1  2  3  4  5
+//	a        [-----)
+//	b           [--------)          sections: {a,b} {b,c}
+//	c                 [-----)       a=[0,1) b=[0,2) c=[1,2)
+
+// An item is a buffer as the solvers see it.
+type item struct {
+	lo, hi int32 // sections [lo, hi)
+	size   int64
+	align  int64 // >= 1
+	fixed  int64 // >= 0 pinned, else Free
+	index  int32 // of the buffer in the Problem
+}
+
+func (a *item) overlaps(b *item) bool { return a.lo < b.hi && b.lo < a.hi }
+
+func (a *item) width() int32 { return a.hi - a.lo }
+
+// up rounds an offset up to the item's alignment.
+func (a *item) up(off int64) int64 {
+	if a.align == 1 {
+		return off
+	}
+	if r := off % a.align; r != 0 {
+		off += a.align - r
+	}
+	return off
+}
+
+// compress turns buffers into items; sections counts the maximal sets.
+func compress(buffers []Buffer) (items []item, sections int32) {
+	n := len(buffers)
+	births, deaths := make([]event, n), make([]event, n)
+	items = make([]item, n)
+	for i := range buffers {
+		b := &buffers[i]
+		births[i], deaths[i] = event{b.Lower, int32(i)}, event{b.Upper, int32(i)}
+		items[i] = item{size: b.Size, align: b.align(), fixed: b.Fixed, index: int32(i)}
+	}
+	sortEvents(births)
+	sortEvents(deaths)
+	born := false // a birth happened since the last death
+	for d, b := 0, 0; d < n; {
+		if b < n && births[b].time < deaths[d].time {
+			items[births[b].index].lo = sections
+			born = true
+			b++
+			continue
+		}
+		if born {
+			sections++
+			born = false
+		}
+		items[deaths[d].index].hi = sections
+		d++
+	}
+	return items, sections
+}
+
+type event struct {
+	time  int64
+	index int32
+}
+
+func sortEvents(ev []event) {
+	byTime := func(a, b event) int {
+		if c := cmp.Compare(a.time, b.time); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.index, b.index)
+	}
+	if !slices.IsSortedFunc(ev, byTime) {
+		slices.SortFunc(ev, byTime)
+	}
+}
+
+// restrict renumbers the sections of a subset of items so that only maximal
+// sets of that subset remain. Items keep their index.
+func restrict(items []item) (out []item, sections int32) {
+	buffers := make([]Buffer, len(items))
+	for i := range items {
+		buffers[i] = Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi)}
+	}
+	out, sections = compress(buffers)
+	for i := range out {
+		lo, hi := out[i].lo, out[i].hi
+		out[i] = items[i]
+		out[i].lo, out[i].hi = lo, hi
+	}
+	return out, sections
+}
