@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Loads a model folder with transformers and compares its logits with those in a file.
+
+    python tools/check_transformers.py FOLDER TOKENS.json LOGITS.safetensors [TOLERANCE]
+
+TOKENS.json is a list of equally long lists of ids; LOGITS holds `logits`, batch x positions x vocabulary, for the first
+`positions` ids of each list. Prints the largest error relative to the largest logit. Exit code: 0 within the tolerance
+(1e-4), 1 beyond it or on a malformed folder, 77 where torch or transformers is not installed.
+"""
+import json
+import sys
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+
+def main():
+    if len(sys.argv) not in (4, 5):
+        sys.exit(__doc__)
+    folder, tokens_file, logits_file = sys.argv[1:4]
+    tolerance = float(sys.argv[4]) if len(sys.argv) == 5 else 1e-4
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32, local_files_only=True, output_loading_info=True)
+    for what in "missing_keys", "unexpected_keys", "mismatched_keys":
+        if report.get(what):
+            sys.exit(f"{folder}: {what}: {sorted(report[what])}")
+    got = load_file(logits_file)["logits"].float()
+    with open(tokens_file) as f:
+        tokens = torch.tensor(json.load(f))[:, :got.shape[1]]
+    with torch.no_grad():
+        want = model.eval()(input_ids=tokens, use_cache=False).logits
+    if got.shape != want.shape:
+        sys.exit(f"{logits_file}: shape {tuple(got.shape)}, transformers gives {tuple(want.shape)}")
+    error = ((got - want).abs().max() / want.abs().max()).item()
+    ok = error <= tolerance  # a NaN is not
+    print(f"max relative error {error:.3e} (tolerance {tolerance:g}), {'ok' if ok else 'DIFFERENT'}; "
+          f"transformers {transformers.__version__}, {type(model).__name__}")
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Writes testdata/torch: tiny random Hugging Face folders and what PyTorch computes on them.
+
+    python tools/torch_fixtures.py [OUT] [NAME ...]
+
+Approach: for each case below, `transformers` builds the model from its config, every parameter (norms and biases
+included) is set to noise large enough to matter, and PyTorch computes, in fp32 with eager attention on one fixed batch:
+the logits, the mean next-token cross entropy, all its gradients, and ten AdamW steps. The ten steps are also run in
+float64, which shows how much of a difference is rounding (`losses64`; a few places inside transformers, such as RMS norm
+and the rotary tables, stay fp32 there). Everything is seeded: a second run writes the same bytes.
+
+Known weakness: the numbers depend on the versions of torch and transformers (written to README.md) in the last digits.
+"""
+import copy
+import json
+import math
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+BATCH, LENGTH, STEPS = 4, 33, 10
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+DECAY, CLIP = 0.1, 1.0
+
+GPT2 = dict(n_layer=2, n_embd=48, n_head=4, n_positions=64, vocab_size=211, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+LLAMA = dict(num_hidden_layers=2, hidden_size=48, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+             intermediate_size=104, vocab_size=211, max_position_embeddings=64, attention_dropout=0.0,
+             bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
+# The variants are narrower, because the fixtures live in the repository.
+NARROW = LLAMA | dict(hidden_size=32, num_attention_heads=4, intermediate_size=56, vocab_size=97)
+
+CASES = {
+    "gpt2-tiny": ("GPT2", GPT2),
+    "gpt2-untied": ("GPT2", GPT2 | dict(n_embd=32, vocab_size=97, tie_word_embeddings=False)),
+    "llama-tiny": ("Llama", LLAMA),
+    "llama-tied": ("Llama", NARROW | dict(tie_word_embeddings=True, rms_norm_eps=1e-5)),
+    "llama3-rope": ("Llama", NARROW | dict(head_dim=16, num_key_value_heads=1, rope_theta=500000.0, rope_scaling=dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=64), max_position_embeddings=512)),
+    "qwen2-tiny": ("Qwen2", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        tie_word_embeddings=True, rope_theta=1000000.0, use_sliding_window=False)),
+    "mistral-tiny": ("Mistral", NARROW | dict(sliding_window=12)),
+    "opt-tiny": ("OPT", dict(num_hidden_layers=2, hidden_size=32, ffn_dim=128, num_attention_heads=4, vocab_size=97,
+                             max_position_embeddings=64, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0,
+                             layerdrop=0.0, activation_function="relu", do_layer_norm_before=True, pad_token_id=1,
+                             bos_token_id=2, eos_token_id=2)),
+}
+
+OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
+
+# Saved as transformers 4 wrote it: rope_theta and rope_scaling at the top, torch_dtype.
+OLD_CONFIG = {"llama3-rope", "qwen2-tiny"}
+
+
+def build(family, settings):
+    config = getattr(transformers, family + "Config")(**copy.deepcopy(settings))
+    config._attn_implementation = "eager"
+    names = {"GPT2": "GPT2LMHeadModel"}
+    return getattr(transformers, names.get(family, family + "ForCausalLM"))(config).float()
+
+
+def randomise(model, generator):
+    """Norm weights around 1, biases around 0, matrices scaled so that activations keep their size."""
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        with torch.no_grad():
+            if p.ndim == 1:
+                p.copy_(noise * 0.2 + (1.0 if name.endswith("weight") else 0.0))
+            elif "embed" in name or "wte" in name or "wpe" in name:
+                p.copy_(noise * 0.3)
+            else:
+                p.copy_(noise * 1.2 / math.sqrt(p.shape[1]))
+
+
+def make_tokens(vocabulary, skip, generator):
+    """Random ids; `skip` keeps the padding id out, whose embedding PyTorch gives no gradient."""
+    tokens = torch.randint(0, vocabulary, (BATCH, LENGTH), generator=generator)
+    return torch.where(tokens == skip, torch.full_like(tokens, vocabulary - 1), tokens)
+
+
+def loss_of(model, tokens):
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def train(model, tokens):
+    """Ten AdamW steps on one batch. losses[i] and norms[i] (before clipping) belong to the weights before step i+1."""
+    parameters = list(model.parameters())
+    groups = [dict(params=[p for p in parameters if p.ndim >= 2], weight_decay=DECAY),
+              dict(params=[p for p in parameters if p.ndim < 2], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
+    losses, norms = [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens)[1]
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, CLIP)))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    losses.append(float(loss_of(model, tokens)[1].detach()))  # after the last step
+    return losses, norms
+
+
+def make_old(path, settings):
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    config |= dict(rope_theta=settings["rope_theta"], rope_scaling=settings.get("rope_scaling"),
+                   torch_dtype=config.pop("dtype"), transformers_version="4.57.0")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write_case(folder, family, settings, seed):
+    generator = torch.Generator().manual_seed(seed)
+    model = build(family, settings)
+    randomise(model, generator)
+    model.eval()
+    model.save_pretrained(folder)
+    if folder.name in OLD_CONFIG:
+        make_old(folder / "config.json", settings)
+    tokens = make_tokens(settings["vocab_size"], settings.get("pad_token_id", -1), generator)
+    (folder / "tokens.json").write_text(json.dumps(tokens.tolist()) + "\n")
+
+    logits, loss = loss_of(model, tokens)
+    loss.backward()
+    save_file({"logits": logits.detach().contiguous(), "loss": loss.detach().reshape(1)},
+              folder / "expected.safetensors")
+    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
+
+    results = {}
+    for suffix, dtype in ("", torch.float32), ("64", torch.float64):
+        again = type(model).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens)
+    assert abs(results["losses"][0] - float(loss.detach())) < 1e-6
+    results["optimizer"] = dict(name="AdamW", **ADAMW, weight_decay=DECAY, decay_on="ndim >= 2", clip_grad_norm=CLIP)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(f"{folder.name:14} loss {results['losses'][0]:.6f} -> {results['losses'][-1]:.6f}, "
+          f"norm {results['grad_norms'][0]:.4f}, fp32 - fp64 after ten steps "
+          f"{results['losses'][-1] - results['losses64'][-1]:+.1e}")
+
+
+README = """# What PyTorch computes
+
+Written by `tools/torch_fixtures.py` with torch {torch} and transformers {transformers}; do not edit by hand.
+Each folder is a tiny random Hugging Face model (`config.json`, `model.safetensors`, fp32) and
+
+- `tokens.json`: {batch} sequences of {length} token ids; inputs are `[:, :-1]`, targets `[:, 1:]`
+- `expected.safetensors`: `logits` ({batch} x {inputs} x vocabulary) and `loss`, the mean cross entropy over all targets
+- `grads.safetensors`: the gradient of `loss` for every parameter, under its Hugging Face name (a tied head is part of
+  the embedding's)
+- `losses.json`: `losses[i]` and `grad_norms[i]` (before clipping) at the weights before step i+1 of {steps} AdamW steps on
+  that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
+
+All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
+it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.
+
+The gradient of OPT's `k_proj.bias` is zero in exact arithmetic (softmax does not see a constant added to a row), so what
+is stored there is rounding: compare it with a tolerance taken from the norm of all gradients, not from its own.
+"""
+
+
+def main():
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "testdata/torch")
+    out.mkdir(parents=True, exist_ok=True)
+    for number, (name, (family, settings)) in enumerate(CASES.items(), start=1):
+        seed = OPT_SEED if family == "OPT" else number
+        if not sys.argv[2:] or name in sys.argv[2:]:
+            write_case(out / name, family, settings, seed)
+    (out / "README.md").write_text(README.format(
+        torch=torch.__version__.split("+")[0], transformers=transformers.__version__, batch=BATCH, length=LENGTH,
+        inputs=LENGTH - 1, steps=STEPS))
+
+
+if __name__ == "__main__":
+    main()
