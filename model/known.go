@@ -1,0 +1,76 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// known are the sizes of published models; no weights.
+var known = map[string]Model{
+	"gpt2":         gpt2(12, 768, 12),
+	"gpt2-medium":  gpt2(24, 1024, 16),
+	"gpt2-large":   gpt2(36, 1280, 20),
+	"gpt2-xl":      gpt2(48, 1600, 25),
+	"opt-125m":     opt(12, 768, 12),
+	"opt-1.3b":     opt(24, 2048, 32),
+	"llama-2-7b":   llama(32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5, false),
+	"llama-2-13b":  llama(40, 5120, 40, 40, 128, 13824, 32000, 4096, 1e4, 1e-5, false),
+	"llama-3-8b":   llama(32, 4096, 32, 8, 128, 14336, 128256, 8192, 5e5, 1e-5, false),
+	"llama-3.2-1b": llama32(16, 2048, 32, 64, 8192),
+	"llama-3.2-3b": llama32(28, 3072, 24, 128, 8192),
+	"mistral-7b":   mistral(32, 4096, 32, 8, 128, 14336, 32000, 32768),
+	"qwen2-0.5b":   qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
+	"qwen2-1.5b":   qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
+	"qwen2-7b":     qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+	"qwen2.5-0.5b": qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
+	"qwen2.5-1.5b": qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
+	"qwen2.5-7b":   qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+}
+
+// Known returns the sizes of a published model by name.
+func Known(name string) (*Model, error) {
+	if m, ok := known[strings.ToLower(name)]; ok {
+		return &m, nil
+	}
+	return nil, fmt.Errorf("model %q is not known; hint: a Hugging Face folder, sizes inline, or one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Names lists the known models.
+func Names() []string { return slices.Sorted(maps.Keys(known)) }
+
+func gpt2(layers, width, heads int) Model {
+	return Model{Family: GPT2, Layers: layers, Width: width, Heads: heads, KVHeads: heads, HeadDim: width / heads,
+		FeedForward: 4 * width, Vocab: 50257, MaxPositions: 1024, Activation: "gelu_new", NormEps: 1e-5, Tied: true,
+		QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02}
+}
+
+func opt(layers, width, heads int) Model {
+	return Model{Family: OPT, Layers: layers, Width: width, Heads: heads, KVHeads: heads, HeadDim: width / heads,
+		FeedForward: 4 * width, Vocab: 50272, MaxPositions: 2048, Activation: "relu", NormEps: 1e-5, Tied: true,
+		QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02}
+}
+
+func llama(layers, width, heads, kv, dim, ff, vocab, length int, theta, eps float64, tied bool) Model {
+	return Model{Family: Llama, Layers: layers, Width: width, Heads: heads, KVHeads: kv, HeadDim: dim, FeedForward: ff,
+		Vocab: vocab, MaxPositions: length, Activation: "silu", NormEps: eps, RopeTheta: theta, Tied: tied, InitStd: 0.02}
+}
+
+func llama32(layers, width, heads, dim, ff int) Model {
+	m := llama(layers, width, heads, 8, dim, ff, 128256, 131072, 5e5, 1e-5, true)
+	m.RopeScaling = &RopeScaling{Type: "llama3", Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192}
+	return m
+}
+
+func mistral(layers, width, heads, kv, dim, ff, vocab, length int) Model {
+	m := llama(layers, width, heads, kv, dim, ff, vocab, length, 1e6, 1e-5, false)
+	m.Family = Mistral
+	return m
+}
+
+func qwen2(layers, width, heads, kv, dim, ff, vocab int, tied bool) Model {
+	m := llama(layers, width, heads, kv, dim, ff, vocab, 32768, 1e6, 1e-6, tied)
+	m.Family, m.QKVBias = Qwen2, true
+	return m
+}

@@ -1,0 +1,119 @@
+package model
+
+import (
+	"fmt"
+	"math"
+)
+
+// Params lists the parameters in order of first use in the forward pass,
+// under their Hugging Face names. A tied head is the embedding and is not
+// listed again.
+func (m *Model) Params() []Param {
+	b := paramList{m: m}
+	n := names[m.Family]
+	b.layer = -1
+	b.matrix(n.embed, m.Vocab, m.Width, m.InitStd)
+	if !m.Rotary() {
+		b.matrix(n.positions, m.MaxPositions+m.PosOffset(), m.Width, m.InitStd)
+	}
+	for l := range m.Layers {
+		b.layer = l
+		m.layerParams(&b, n, fmt.Sprintf(n.layer, l))
+	}
+	b.layer = m.Layers
+	b.norm(n.finalNorm)
+	if !m.Tied {
+		b.matrix("lm_head.weight", m.Vocab, m.Width, m.InitStd)
+	}
+	return b.list
+}
+
+func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
+	// GPT-2 scales the projections into the residual stream by the number of
+	// them (Radford et al. 2019, section 2.3), so that its variance stays put.
+	residual := m.InitStd
+	if m.Family == GPT2 {
+		residual /= math.Sqrt(2 * float64(m.Layers))
+	}
+	q, kv, attn := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim, m.Heads*m.HeadDim
+	b.prefix = prefix
+	b.norm(n.norm1)
+	if m.FusedQKV() {
+		b.linear(n.qkv, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
+	} else {
+		b.linear(n.q, m.Width, q, m.QKVBias, m.InitStd)
+		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
+		b.linear(n.v, m.Width, kv, m.QKVBias, m.InitStd)
+	}
+	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
+	b.norm(n.norm2)
+	if m.Gated() {
+		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	}
+	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
+	b.prefix = ""
+}
+
+// familyNames are the tensor names of a family; layer takes the layer number.
+type familyNames struct {
+	embed, positions, layer, finalNorm  string
+	norm1, qkv, q, k, v, attnOut, norm2 string
+	gate, up, down                      string
+}
+
+var llamaNames = familyNames{
+	embed: "model.embed_tokens.weight", layer: "model.layers.%d.", finalNorm: "model.norm",
+	norm1: "input_layernorm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
+	attnOut: "self_attn.o_proj", norm2: "post_attention_layernorm",
+	gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
+}
+
+var names = map[Family]familyNames{
+	GPT2: {
+		embed: "transformer.wte.weight", positions: "transformer.wpe.weight", layer: "transformer.h.%d.",
+		finalNorm: "transformer.ln_f", norm1: "ln_1", qkv: "attn.c_attn", attnOut: "attn.c_proj",
+		norm2: "ln_2", up: "mlp.c_fc", down: "mlp.c_proj",
+	},
+	OPT: {
+		embed: "model.decoder.embed_tokens.weight", positions: "model.decoder.embed_positions.weight",
+		layer: "model.decoder.layers.%d.", finalNorm: "model.decoder.final_layer_norm",
+		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
+		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
+	},
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames,
+}
+
+type paramList struct {
+	m      *Model
+	layer  int
+	prefix string
+	list   []Param
+}
+
+func (b *paramList) matrix(name string, rows, cols int, std float64) {
+	b.list = append(b.list, Param{Name: b.prefix + name, Rows: rows, Cols: cols, Layer: b.layer, Std: std})
+}
+
+func (b *paramList) vector(name string, cols int, init Init) {
+	b.list = append(b.list, Param{Name: b.prefix + name, Rows: 1, Cols: cols, Layer: b.layer, Vector: true, Init: init})
+}
+
+func (b *paramList) norm(name string) {
+	b.vector(name+".weight", b.m.Width, Ones)
+	if !b.m.RMS() {
+		b.vector(name+".bias", b.m.Width, Zeros)
+	}
+}
+
+// linear adds a weight, stored [in, out] by GPT-2 and [out, in] by the others.
+func (b *paramList) linear(name string, in, out int, bias bool, std float64) {
+	if b.m.Family == GPT2 {
+		b.matrix(name+".weight", in, out, std)
+	} else {
+		b.matrix(name+".weight", out, in, std)
+	}
+	if bias {
+		b.vector(name+".bias", out, Zeros)
+	}
+}
