@@ -1,0 +1,165 @@
+package graph
+
+import "slices"
+
+// Reverse-mode differentiation, one rule per forward operator, applied to the
+// nodes of each segment from last to first. A rule finds the gradient of its
+// node's result in b.grad and adds to the gradients of its operands.
+//
+// The residual stream needs no additions: where y = f(x) + res, the gradient
+// of y *is* the first contribution to that of res, and the same value is
+// passed on; what f contributes is accumulated into it later, after every
+// reader of the gradient of y has been listed. The same holds for the
+// activation function, whose gradient overwrites the incoming one. So a layer's
+// backward pass works on one [N, D] gradient throughout.
+//
+// Known weakness: because the stream is updated in place, the weight
+// gradients of a layer cannot be put off beyond its input gradients without a
+// copy (zero-bubble schedules need one).
+
+type rule func(b *builder, n *Node)
+
+var rules = map[Op]rule{
+	Linear:       diffLinear,
+	LayerNorm:    diffNorm,
+	RMSNorm:      diffNorm,
+	RoPE:         diffRoPE,
+	Attention:    diffAttention,
+	Act:          diffAct,
+	SwiGLU:       diffSwiGLU,
+	Embed:        diffEmbed,
+	CrossEntropy: func(b *builder, n *Node) { b.grad[n.Args[1].Value] = n.Args[1].Value }, // in place
+	LossSum:      func(*builder, *Node) {},
+}
+
+func (b *builder) differentiate() {
+	b.back = true
+	b.grad, b.pgrad = map[int]int{}, map[int]int{}
+	for s := b.g.Head(); s >= 0; s-- {
+		b.seg = &b.g.Segments[s]
+		for i := len(b.seg.Forward) - 1; i >= 0; i-- {
+			n := &b.seg.Forward[i]
+			b.chunk = n.Chunked
+			rules[n.Op](b, n)
+		}
+		b.seg.Saved = b.saved()
+	}
+}
+
+// saved lists the forward values that the segment's backward pass reads.
+func (b *builder) saved() []int {
+	var list []int
+	for i := range b.seg.Backward {
+		n := &b.seg.Backward[i]
+		for _, u := range n.Args {
+			if u.Value < 0 {
+				continue
+			}
+			v := &b.g.Values[u.Value]
+			if v.Kind == Forwarded && !v.Chunked && !slices.Contains(list, u.Value) {
+				list = append(list, u.Value)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// of is the gradient of an operand that has been contributed to.
+func (b *builder) of(u Use) Use { return Use{b.grad[u.Value], u.Lo, u.Hi} }
+
+// into is where a contribution to an operand's gradient goes, and whether it
+// has to be added to what is there.
+func (b *builder) into(u Use) (to Use, acc bool) {
+	d, ok := b.grad[u.Value]
+	if !ok {
+		d = b.gradient(u.Value)
+		b.grad[u.Value] = d
+	}
+	return Use{d, u.Lo, u.Hi}, ok
+}
+
+// gradient makes the gradient value of a forward value. It is a value of all
+// rows even where the contributions come by chunks of rows.
+func (b *builder) gradient(of int) int {
+	v := b.g.Values[of]
+	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
+}
+
+// param gradients are sums over micro-batches: which contribution is the
+// first, and so not accumulated, is known to the lowering only.
+func (b *builder) paramGrad(u Use) Use {
+	v := b.g.Values[u.Value]
+	d, ok := b.pgrad[v.Param]
+	if !ok {
+		d = b.value(Value{Name: "d." + v.Name, Kind: ParamGrad, DType: F32, Rows: v.Rows, Cols: v.Cols, Param: v.Param})
+		b.pgrad[v.Param] = d
+	}
+	return b.all(d)
+}
+
+func diffLinear(b *builder, n *Node) {
+	y, x, w, bias, res := n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4]
+	dy := b.of(y)
+	dx, acc := b.into(x)
+	b.node(LinearDX, Attr{WT: n.Attr.WT, Acc: acc}, dx, dy, w)
+	b.node(LinearDW, Attr{WT: n.Attr.WT}, b.paramGrad(w), x, dy)
+	if bias.Value >= 0 {
+		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)
+	}
+	if res.Value >= 0 {
+		b.grad[res.Value] = dy.Value
+	}
+}
+
+func diffNorm(b *builder, n *Node) {
+	y, stats, x, g := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	dy := b.of(y)
+	attr := n.Attr
+	dx, acc := b.into(x)
+	// Gains first: the input's gradient may be the same memory in later users.
+	if n.Op == RMSNorm {
+		b.node(RMSNormDW, attr, b.paramGrad(g), dy, x, stats)
+		attr.Acc = acc
+		b.node(RMSNormDX, attr, dx, dy, x, g, stats)
+		return
+	}
+	b.node(LayerNormDW, attr, b.paramGrad(g), b.paramGrad(n.Args[4]), dy, x, stats)
+	attr.Acc = acc
+	b.node(LayerNormDX, attr, dx, dy, x, g, stats)
+}
+
+func diffRoPE(b *builder, n *Node) {
+	attr := n.Attr
+	attr.Inverse = true
+	b.node(RoPE, attr, b.of(n.Args[0]), n.Args[1])
+}
+
+func diffAttention(b *builder, n *Node) {
+	o, lse, qkv := n.Args[0], n.Args[1], n.Args[2]
+	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
+	dqkv, _ := b.into(qkv)
+	b.node(AttentionBwd, n.Attr, dqkv, b.all(delta), b.of(o), qkv, o, lse)
+}
+
+func diffAct(b *builder, n *Node) {
+	y, x := n.Args[0], n.Args[1]
+	dy := b.of(y)
+	b.grad[x.Value] = dy.Value
+	b.node(ActBwd, n.Attr, dy, dy, x)
+}
+
+func diffSwiGLU(b *builder, n *Node) {
+	y, gu := n.Args[0], n.Args[1]
+	dgu, _ := b.into(gu)
+	b.node(SwiGLUBwd, n.Attr, dgu, b.of(y), gu)
+}
+
+func diffEmbed(b *builder, n *Node) {
+	x, tokens, wte, wpe := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	dx := b.of(x)
+	b.node(EmbedBwd, n.Attr, b.paramGrad(wte), dx, tokens)
+	if wpe.Value >= 0 {
+		b.node(PosBwd, n.Attr, b.paramGrad(wpe), dx)
+	}
+}

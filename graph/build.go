@@ -1,0 +1,286 @@
+package graph
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Build makes the graph of a model for sequences of seq tokens. dtype is the
+// storage of activations and of the parameters that operators read: F32 or
+// BF16; sums, statistics and parameter gradients are fp32.
+func Build(m *model.Model, seq int, dtype DType) (*Graph, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	if seq < 1 {
+		return nil, fmt.Errorf("sequence_length is %d; hint: at least 1", seq)
+	}
+	if !m.Rotary() && seq > m.MaxPositions {
+		return nil, fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: at most max_positions", seq, m.MaxPositions)
+	}
+	if dtype != F32 && dtype != BF16 {
+		return nil, fmt.Errorf("activations cannot be stored as %v; hint: f32 or bf16", dtype)
+	}
+	b := &builder{g: &Graph{Model: m, Params: m.Params(), Seq: seq, DType: dtype, Rope: -1}, m: m, params: map[string]int{}}
+	b.inputs()
+	x := b.embed()
+	for l := range m.Layers {
+		x = b.layer(l, x)
+	}
+	b.head(x)
+	b.differentiate()
+	return b.g, nil
+}
+
+// builder appends segments, nodes and values to a graph.
+type builder struct {
+	g      *Graph
+	m      *model.Model
+	seg    *Segment
+	params map[string]int // value of a parameter by name
+	chunk  bool           // nodes appended now belong to the row-chunk loop
+	back   bool           // nodes appended now are backward ones
+	grad   map[int]int    // gradient value of a value, once something was added to it
+	pgrad  map[int]int    // gradient value of a parameter
+}
+
+func (b *builder) value(v Value) int {
+	b.g.Values = append(b.g.Values, v)
+	return len(b.g.Values) - 1
+}
+
+// tokens makes a per-token forward value.
+func (b *builder) tokens(name string, cols int, dtype DType, cuts ...int) int {
+	return b.value(Value{Name: name, Kind: Forwarded, DType: dtype, PerToken: true, Cols: cols, Cuts: cuts, Chunked: b.chunk})
+}
+
+func (b *builder) inputs() {
+	g := b.g
+	g.Tokens = b.value(Value{Name: "tokens", Kind: Input, DType: I32, PerToken: true, Cols: 1})
+	g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
+	g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
+	g.Total = b.value(Value{Name: "loss.total", Kind: Total, DType: F64, Rows: 1, Cols: 1})
+	if b.m.Rotary() {
+		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: g.Seq, Cols: b.m.HeadDim})
+	}
+	for i, p := range g.Params {
+		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: g.DType, Rows: p.Rows, Cols: p.Cols, Param: i})
+	}
+}
+
+// param is the operand for a parameter, and notes that the segment reads it.
+func (b *builder) param(name string) Use {
+	v := b.params[name]
+	p := b.g.Values[v].Param
+	for _, have := range b.seg.Params {
+		if have == p {
+			return b.all(v)
+		}
+	}
+	b.seg.Params = append(b.seg.Params, p)
+	return b.all(v)
+}
+
+func (b *builder) all(v int) Use { return Use{v, 0, b.g.Values[v].Cols} }
+
+var absent = Use{Value: -1}
+
+func (b *builder) node(op Op, attr Attr, args ...Use) {
+	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
+	if b.back {
+		b.seg.Backward = append(b.seg.Backward, n)
+	} else {
+		b.seg.Forward = append(b.seg.Forward, n)
+	}
+}
+
+func (b *builder) segment(name string, in int) {
+	b.g.Segments = append(b.g.Segments, Segment{Name: name, In: in, Out: -1})
+	b.seg = &b.g.Segments[len(b.g.Segments)-1]
+}
+
+func (b *builder) embed() int {
+	m, g := b.m, b.g
+	b.segment("embed", -1)
+	x := b.tokens("x0", m.Width, g.DType)
+	pos := absent
+	names := g.Params
+	wte := b.param(names[0].Name)
+	if !m.Rotary() {
+		pos = b.param(names[1].Name)
+	}
+	b.node(Embed, Attr{Seq: g.Seq, PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos)
+	b.seg.Out = x
+	return x
+}
+
+// next walks the parameters of a layer in the order of model.Params, so that
+// names are spelled in one place only.
+type next struct {
+	b *builder
+	i int
+}
+
+func (n *next) param() Use {
+	u := n.b.param(n.b.g.Params[n.i].Name)
+	n.i++
+	return u
+}
+
+func (n *next) bias(has bool) Use {
+	if !has {
+		return absent
+	}
+	return n.param()
+}
+
+func (b *builder) layer(l, x int) int {
+	m, g := b.m, b.g
+	name := fmt.Sprintf("h%d", l)
+	b.segment(name, x)
+	p := &next{b: b}
+	for g.Params[p.i].Layer != l {
+		p.i++
+	}
+	heads := Attr{Seq: g.Seq, Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Window: m.Window,
+		Scale: 1 / math.Sqrt(float64(m.HeadDim))}
+	if heads.Window >= g.Seq {
+		heads.Window = 0
+	}
+
+	n1 := b.norm(name+".norm1", x, p)
+	qkv := b.qkv(name, n1, p)
+	if m.Rotary() {
+		b.node(RoPE, Attr{Seq: g.Seq, Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}, b.all(qkv), b.all(g.Rope))
+	}
+	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
+	lse := b.tokens(name+".lse", m.Heads, F32)
+	b.node(Attention, heads, b.all(o), b.all(lse), b.all(qkv))
+	mid := b.tokens(name+".mid", m.Width, g.DType)
+	b.linear(b.all(mid), b.all(o), p, m.OutBias, b.all(x))
+
+	n2 := b.norm(name+".norm2", mid, p)
+	act := b.feedForward(name, n2, p)
+	out := b.tokens(fmt.Sprintf("x%d", l+1), m.Width, g.DType)
+	b.linear(b.all(out), b.all(act), p, m.MLPBias, b.all(mid))
+	b.seg.Out = out
+	return out
+}
+
+// linear: y = x.w + bias + res, with weight and bias the next parameters.
+func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
+	w := p.param()
+	b.node(Linear, Attr{WT: b.m.Family != model.GPT2}, y, x, w, p.bias(bias), res)
+}
+
+func (b *builder) norm(name string, x int, p *next) int {
+	y := b.tokens(name, b.m.Width, b.g.DType)
+	attr := Attr{Eps: b.m.NormEps}
+	if b.m.RMS() {
+		stats := b.tokens(name+".stats", 1, F32)
+		b.node(RMSNorm, attr, b.all(y), b.all(stats), b.all(x), p.param())
+		return y
+	}
+	stats := b.tokens(name+".stats", 2, F32)
+	g := p.param()
+	b.node(LayerNorm, attr, b.all(y), b.all(stats), b.all(x), g, p.param())
+	return y
+}
+
+func (b *builder) qkv(name string, x int, p *next) int {
+	m := b.m
+	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	if m.FusedQKV() {
+		v := b.tokens(name+".qkv", q+2*kv, b.g.DType)
+		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
+		return v
+	}
+	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q, q+kv)
+	for _, band := range [][2]int{{0, q}, {q, q + kv}, {q + kv, q + 2*kv}} {
+		b.linear(Use{v, band[0], band[1]}, b.all(x), p, m.QKVBias, absent)
+	}
+	return v
+}
+
+func (b *builder) feedForward(name string, x int, p *next) int {
+	m, f := b.m, b.m.FeedForward
+	act := -1
+	if m.Gated() {
+		up := b.tokens(name+".up", 2*f, b.g.DType, f)
+		b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
+		b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+		act = b.tokens(name+".act", f, b.g.DType)
+		b.node(SwiGLU, Attr{}, b.all(act), b.all(up))
+		return act
+	}
+	up := b.tokens(name+".up", f, b.g.DType)
+	b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
+	act = b.tokens(name+".act", f, b.g.DType)
+	b.node(Act, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
+	return act
+}
+
+var activationOf = map[string]Activation{
+	"gelu_new": GELUTanh, "gelu_pytorch_tanh": GELUTanh, "gelu": GELUErf, "relu": ReLU, "silu": SiLU,
+}
+
+// head: final norm, then by chunks of rows: logits and loss.
+func (b *builder) head(x int) {
+	m, g := b.m, b.g
+	b.segment("head", x)
+	p := &next{b: b}
+	for g.Params[p.i].Layer != m.Layers {
+		p.i++
+	}
+	y := b.norm("final", x, p)
+	w := b.param(g.Params[0].Name)
+	if !m.Tied {
+		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]
+		w = p.param()
+	}
+	b.chunk = true
+	g.Logits = b.tokens("logits", m.Vocab, g.DType)
+	g.Losses = b.tokens("losses", 1, F32)
+	b.node(Linear, Attr{WT: true}, b.all(g.Logits), b.all(y), w, absent, absent)
+	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.all(g.Logits), b.all(g.Targets), b.all(g.Scalars))
+	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
+	b.chunk = false
+}
+
+// RopeTable is the content of the rotary table: per position the cosines of
+// HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1).
+func RopeTable(m *model.Model, seq int) []float32 {
+	half := m.HeadDim / 2
+	t := make([]float32, seq*m.HeadDim)
+	for i := range half {
+		f := ropeFrequency(m, i)
+		for pos := range seq {
+			sin, cos := math.Sincos(float64(pos) * f)
+			t[pos*m.HeadDim+i] = float32(cos)
+			t[pos*m.HeadDim+half+i] = float32(sin)
+		}
+	}
+	return t
+}
+
+func ropeFrequency(m *model.Model, i int) float64 {
+	f := math.Pow(m.RopeTheta, -2*float64(i)/float64(m.HeadDim))
+	s := m.RopeScaling
+	if s == nil {
+		return f
+	}
+	if s.Type == "linear" {
+		return f / s.Factor
+	}
+	turns := float64(s.OriginalContext) * f / (2 * math.Pi) // over the original context
+	switch {
+	case turns < s.LowFreqFactor:
+		return f / s.Factor
+	case turns > s.HighFreqFactor:
+		return f
+	}
+	mix := (turns - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
+	return (1-mix)*f/s.Factor + mix*f
+}

@@ -1,0 +1,183 @@
+// Package graph holds a model's computation on one micro-batch as data:
+// values, and operators on them, forward and backward.
+//
+// A graph is cut into segments, the units of scheduling, recomputation and
+// pipeline stages: the embedding, one per layer, and the head with the loss.
+// Segment s reads the boundary value that s-1 made and makes the next one:
+//
+//	embed --x0--> h.0 --x1--> h.1 --x2--> ... --> head --> loss
+//
+// The backward operators of a segment are derived from its forward ones, one
+// rule per operator (autodiff.go), so which forward values must be there for
+// the backward pass ("saved", the skeletal activations) is known exactly: they
+// are those that a backward operator reads.
+//
+// Nothing here knows of tiers, addresses, micro-batch counts or ranks: package
+// program lowers a graph with a plan to instructions.
+package graph
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// ValueKind says what a value is for.
+type ValueKind uint8
+
+const (
+	Forwarded  ValueKind = iota // made by the forward pass, per micro-batch
+	Gradient                    // of an activation, per micro-batch
+	ParamValue                  // a parameter as operators read it
+	ParamGrad                   // its gradient, summed over the micro-batches
+	Input                       // tokens, targets: per micro-batch, from the data
+	Constant                    // the rotary table
+	Scalars                     // what changes from step to step, see NumScalars
+	Total                       // the loss, summed over the micro-batches
+)
+
+// Value is a matrix. Per-token values have one row per token of the
+// micro-batch and Rows == 0; Cuts are the column bands that operators touch
+// separately.
+type Value struct {
+	Name     string
+	Kind     ValueKind
+	DType    DType
+	PerToken bool
+	Rows     int // of values that are not per token
+	Cols     int
+	Cuts     []int
+	Param    int  // index in Graph.Params, for ParamValue and ParamGrad
+	Chunked  bool // lives only inside the row-chunk loop of the loss
+}
+
+// Use is an operand: columns [Lo, Hi) of a value. Value -1 is an absent
+// optional operand.
+type Use struct{ Value, Lo, Hi int }
+
+// Node is an operator on values, operands by position as in the operator's row.
+type Node struct {
+	Op   Op
+	Attr Attr
+	Args []Use
+	// Chunked nodes run once per chunk of token rows (logits, loss and their
+	// gradients), so that the logits of all tokens never exist at once.
+	Chunked bool
+}
+
+// Segment is a unit of scheduling.
+type Segment struct {
+	Name     string
+	In, Out  int // boundary values; -1 for none
+	Forward  []Node
+	Backward []Node
+	Saved    []int // forward values of this segment, In included, that Backward reads
+	Params   []int // indices of parameters read, in order of first use
+}
+
+// Graph is the computation of one micro-batch of a model.
+type Graph struct {
+	Model    *model.Model
+	Params   []model.Param
+	Values   []Value
+	Segments []Segment
+	Seq      int   // tokens per sequence
+	DType    DType // of activations and of the parameters that operators read
+	Tokens   int   // values: Input [N,1]
+	Targets  int   // Input [N,1]
+	Logits   int   // [N,V], chunked
+	Losses   int   // [N,1] f32, chunked
+	Total    int   // [1,1] f64: sum of the losses of all tokens
+	Scalars  int   // [1, NumScalars] f32
+	Rope     int   // [Seq, HeadDim] f32 or -1
+}
+
+// Head is the index of the last segment, which holds the loss.
+func (g *Graph) Head() int { return len(g.Segments) - 1 }
+
+// ParamOf maps a parameter to the value that operators read.
+func (g *Graph) ParamOf(v int) int { return g.Values[v].Param }
+
+// Dims are the extents of a node's operands for rows tokens.
+func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {
+	d = d[:0]
+	for _, u := range n.Args {
+		if u.Value < 0 {
+			d = append(d, Dim{})
+			continue
+		}
+		v := &g.Values[u.Value]
+		r := v.Rows
+		if v.PerToken {
+			r = rows
+		}
+		d = append(d, Dim{DType: v.DType, Rows: r, Cols: u.Hi - u.Lo})
+	}
+	return d
+}
+
+// FLOPs of forward and backward of the whole model for one sequence, without
+// any recomputation: "model FLOPs", the numerator of MFU. Attention counts
+// causal pairs only.
+func (g *Graph) FLOPs() (forward, backward int64) {
+	var d []Dim
+	count := func(nodes []Node) (sum int64) {
+		for i := range nodes {
+			n := &nodes[i]
+			d = g.Dims(n, g.Seq, d)
+			sum += n.Op.FLOPs(&n.Attr, d)
+		}
+		return sum
+	}
+	for i := range g.Segments {
+		forward += count(g.Segments[i].Forward)
+		backward += count(g.Segments[i].Backward)
+	}
+	return forward, backward
+}
+
+// String prints the graph, one operator a line.
+func (g *Graph) String() string {
+	var b strings.Builder
+	for s := range g.Segments {
+		seg := &g.Segments[s]
+		fmt.Fprintf(&b, "segment %s\n", seg.Name)
+		for _, part := range []struct {
+			name  string
+			nodes []Node
+		}{{"forward", seg.Forward}, {"backward", seg.Backward}} {
+			fmt.Fprintf(&b, "  %s\n", part.name)
+			for i := range part.nodes {
+				g.printNode(&b, &part.nodes[i])
+			}
+		}
+		b.WriteString("  saved")
+		for _, v := range seg.Saved {
+			b.WriteString(" " + g.Values[v].Name)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func (g *Graph) printNode(b *strings.Builder, n *Node) {
+	fmt.Fprintf(b, "    %-14s", n.Op)
+	for i, u := range n.Args {
+		if u.Value < 0 {
+			continue
+		}
+		v := &g.Values[u.Value]
+		fmt.Fprintf(b, " %s=%s", n.Op.Info().Args[i].Name, v.Name)
+		if u.Lo != 0 || u.Hi != v.Cols {
+			fmt.Fprintf(b, "[%d:%d]", u.Lo, u.Hi)
+		}
+	}
+	if n.Attr.Acc {
+		b.WriteString(" acc")
+	}
+	if n.Chunked {
+		b.WriteString(" chunked")
+	}
+	b.WriteString("\n")
+}
