@@ -1,0 +1,166 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Check proves that the schedule can run: every stage, micro-batch and slice has exactly one forward and its backward, on
+// the rank that holds the stage, and no rank waits for itself through others. The error is an *OrderError.
+func (s *Schedule) Check() error {
+	if err := s.complete(); err != nil {
+		return err
+	}
+	m := newMachine(s, DefaultCosts())
+	if !m.run() {
+		return m.deadlock()
+	}
+	return nil
+}
+
+// CheckCap proves that no rank holds more activations than cap, in chunks of one micro-batch.
+func (s *Schedule) CheckCap(c Costs, cap float64) error {
+	name := s.namer()
+	for r, order := range s.Orders {
+		held := 0.0
+		for j, u := range order {
+			if held += c.memory(u, s.Slices); held > cap+1e-9 {
+				return &OrderError{r, j, name(u), fmt.Sprintf("holds %g chunk activations, %g are allowed", held, cap),
+					"put a backward or a weight gradient before it, or raise the cap"}
+			}
+		}
+	}
+	return nil
+}
+
+// complete checks everything but the order: each unit valid, in its place, once, and none missing.
+func (s *Schedule) complete() error {
+	name := s.namer()
+	var seen [4][]bool
+	for pass := range seen {
+		seen[pass] = make([]bool, s.slots())
+	}
+	for r, order := range s.Orders {
+		for j, u := range order {
+			fail := func(reason, hint string) error { return &OrderError{r, j, name(u), reason, hint} }
+			switch {
+			case u.Pass > W || u.Dir < 0 || u.Dir >= s.Directions() || u.Stage < 0 || u.Stage >= s.Stages() ||
+				u.Micro < 0 || u.Micro >= s.MicrosPerDirection() || u.Slice < 0 || u.Slice >= s.Slices:
+				return &OrderError{r, j, fmt.Sprintf("%+v", u), "outside the schedule's stages, micro-batches or slices", "remove it"}
+			case s.Home[u.Dir][u.Stage] != r:
+				return fail(fmt.Sprintf("stage %d lives on rank %d", u.Stage, s.Home[u.Dir][u.Stage]), "move it there")
+			case seen[u.Pass][s.index(u)]:
+				return fail("duplicated: it is already in the order", "remove one of the two")
+			case u.Joined && (j == 0 || order[j-1].Joined || order[j-1].Pass != F || u.Pass != B):
+				return fail("only a forward and the full backward after it can overlap", "write them as F+B")
+			}
+			seen[u.Pass][s.index(u)] = true
+		}
+	}
+	return s.missing(seen, name)
+}
+
+// missing reports the first unit that no rank executes, or a backward that is both full and split.
+func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
+	for dir, home := range s.Home {
+		for stage, r := range home {
+			for i := range s.MicrosPerDirection() * s.Slices {
+				u := Unit{Dir: dir, Stage: stage, Micro: i / s.Slices, Slice: i % s.Slices}
+				at := s.index(u)
+				f, b, bx, w := seen[F][at], seen[B][at], seen[Bx][at], seen[W][at]
+				fail := func(pass Pass, reason, hint string) error {
+					u.Pass = pass
+					return &OrderError{r, -1, name(u), reason, hint}
+				}
+				switch {
+				case !f:
+					return fail(F, "missing: the forward is in no order", "add it")
+				case b && (bx || w):
+					return fail(B, "duplicated: a full backward beside a split one", "keep one of the two")
+				case !b && !bx:
+					return fail(B, "missing: the backward is in no order", "add it")
+				case bx && !w:
+					return fail(W, "missing: the weight gradient is in no order", "add it after the input gradient")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// deadlock explains why a run got stuck: it follows from rank to rank what each waits for until a rank comes up again.
+func (m *machine) deadlock() error {
+	s, name := m.s, m.s.namer()
+	where := m.positions()
+	r := 0
+	for m.next[r] == len(s.Orders[r]) {
+		r++
+	}
+	visited := make(map[int]int)
+	var chain []string
+	var ranks []int
+	for {
+		if first, ok := visited[r]; ok {
+			ranks, chain = ranks[first:], chain[first:]
+			break
+		}
+		visited[r] = len(ranks)
+		ranks = append(ranks, r)
+		u, need := m.blocker(r)
+		at := where(need)
+		to := s.Home[need.Dir][need.Stage]
+		head := s.Orders[to][m.next[to]]
+		text := fmt.Sprintf("rank %d: %s waits for %s", r, name(u), name(need))
+		if to == r {
+			text += fmt.Sprintf(", which comes later on the same rank, at position %d", at)
+		} else if need != head {
+			text += fmt.Sprintf(" of rank %d, which stands behind %s there", to, name(head))
+		} else {
+			text += fmt.Sprintf(" of rank %d", to)
+		}
+		chain = append(chain, text)
+		r = to
+	}
+	first := ranks[0]
+	u, _ := m.blocker(first)
+	return &OrderError{first, m.next[first], name(u), "deadlock: " + strings.Join(chain, "; "),
+		"move a unit of this circle in front of what it blocks"}
+}
+
+// blocker is the first missing input of the unit (or pair) at which rank r is stuck, as it stands in the orders.
+func (m *machine) blocker(r int) (u, need Unit) {
+	order, j := m.s.Orders[r], m.next[r]
+	for i := j; i < min(j+2, len(order)) && (i == j || order[i].Joined); i++ {
+		for _, d := range inputs(m.s, order[i], nil) {
+			kind := 0
+			if d.Pass != F {
+				kind = 1
+			}
+			if m.done[kind][m.s.index(d)] < 0 {
+				return order[i], d
+			}
+		}
+	}
+	panic("schedule: a rank is stuck although all its inputs are there")
+}
+
+// positions finds where a unit stands in the order of its rank; a full backward also stands for its input gradient.
+func (m *machine) positions() func(Unit) int {
+	at := [2][]int{make([]int, m.s.slots()), make([]int, m.s.slots())}
+	for _, order := range m.s.Orders {
+		for j, u := range order {
+			switch u.Pass {
+			case F:
+				at[0][m.s.index(u)] = j
+			case B, Bx:
+				at[1][m.s.index(u)] = j
+			}
+		}
+	}
+	return func(u Unit) int {
+		if u.Pass == F {
+			return at[0][m.s.index(u)]
+		}
+		return at[1][m.s.index(u)]
+	}
+}

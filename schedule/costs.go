@@ -1,0 +1,122 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+)
+
+// Times are the durations of the passes of one unit, in any one unit of time (the command line uses seconds).
+// A full backward takes B + W.
+type Times struct {
+	F float64 // forward
+	B float64 // input gradient
+	W float64 // weight gradient
+}
+
+// Costs is what Simulate charges. The zero value of every optional field means "not modelled".
+type Costs struct {
+	Times
+	Comm         float64   // one message between two ranks; overlaps with computing
+	Pair         float64   // an overlapped forward and full backward; 0 means F + B + W
+	WeightMemory float64   // share of a unit's activations still held between Bx and W (M_W/M_B)
+	Stages       []Times   // optional: Times of each stage instead of the common ones
+	Slices       []float64 // optional: factor on Times for each slice, mean 1
+	Gather       float64   // time to gather the parameters of one stage; needs Buffers
+	Buffers      int       // gathered-parameter buffers per rank; 0: parameters stay resident
+}
+
+// DefaultCosts are the unit times of the literature's figures: 1, 1, 1, messages free, W keeping half of the memory.
+func DefaultCosts() Costs {
+	return Costs{Times: Times{F: 1, B: 1, W: 1}, WeightMemory: 0.5}
+}
+
+// of is how long a unit takes when it runs alone.
+func (c *Costs) of(u Unit) float64 {
+	t := c.Times
+	if c.Stages != nil {
+		t = c.Stages[u.Stage]
+	}
+	d := t.F
+	switch u.Pass {
+	case B:
+		d = t.B + t.W
+	case Bx:
+		d = t.B
+	case W:
+		d = t.W
+	}
+	if c.Slices != nil {
+		d *= c.Slices[u.Slice]
+	}
+	return d
+}
+
+// ofPair is how long an overlapped pair takes.
+func (c *Costs) ofPair(a, b Unit) float64 {
+	if c.Pair > 0 {
+		return c.Pair
+	}
+	return c.of(a) + c.of(b)
+}
+
+// memory is what executing a unit adds to its rank's activations, in chunks of one whole micro-batch.
+func (c *Costs) memory(u Unit, slices int) float64 {
+	share := 1 / float64(slices)
+	switch u.Pass {
+	case F:
+		return share
+	case B:
+		return -share
+	case Bx:
+		return -share * (1 - c.WeightMemory)
+	default:
+		return -share * c.WeightMemory
+	}
+}
+
+// check refuses impossible times and tables that do not fit the schedule.
+func (c *Costs) check(stages, slices int) error {
+	if err := c.checkTimes(); err != nil {
+		return err
+	}
+	if c.Stages != nil && len(c.Stages) != stages {
+		return &UsageError{fmt.Sprintf("%d stage times", len(c.Stages)), fmt.Sprintf("the schedule has %d stages", stages),
+			"give one per stage"}
+	}
+	if c.Slices != nil && len(c.Slices) != slices {
+		return &UsageError{fmt.Sprintf("%d slice factors", len(c.Slices)), fmt.Sprintf("the schedule has %d slices", slices),
+			"give one per slice"}
+	}
+	return nil
+}
+
+// checkTimes refuses times that are negative, not finite or all zero.
+func (c *Costs) checkTimes() error {
+	type named struct {
+		name  string
+		value float64
+	}
+	all := []named{{"tf", c.F}, {"tb", c.B}, {"tw", c.W}, {"tc", c.Comm}, {"pair time", c.Pair}, {"gather time", c.Gather},
+		{"weight memory", c.WeightMemory}, {"buffers", float64(c.Buffers)}}
+	for i, t := range c.Stages {
+		for pass, value := range []float64{t.F, t.B, t.W} {
+			all = append(all, named{fmt.Sprintf("t%c of stage %d", "fbw"[pass], i), value})
+		}
+	}
+	for i, f := range c.Slices {
+		all = append(all, named{fmt.Sprintf("factor of slice %d", i), f})
+	}
+	for _, a := range all {
+		if !(a.value >= 0) || a.value > math.MaxFloat32 {
+			return &UsageError{fmt.Sprintf("%s = %g", a.name, a.value), "costs are finite and not negative", "give a number >= 0"}
+		}
+	}
+	if c.F+c.B+c.W == 0 && c.Stages == nil {
+		return &UsageError{"tf = tb = tw = 0", "a step that takes no time has no schedule", "give one positive time"}
+	}
+	if c.WeightMemory > 1 {
+		return &UsageError{fmt.Sprintf("weight memory = %g", c.WeightMemory), "it is a share of the activations",
+			"give a number between 0 and 1"}
+	}
+	return nil
+}

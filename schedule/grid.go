@@ -1,0 +1,87 @@
+package schedule
+
+import (
+	"math"
+	"strings"
+)
+
+// Grid draws the timeline in characters, one line per rank: the digit of a micro-batch for its forward, its letter for a
+// backward, w for a weight gradient, '.' while the rank waits. A column is the longest time that divides all starts and
+// durations; where none does (or where the lines would get too long) times are rounded to columns.
+//
+//	r0: 0123......aa4bb5cc6dd7ee.ff.gg.hh        (1F1B, p=4, m=8, backward twice as long as forward)
+//
+// Weakness: micro-batches are shown modulo 10 (forward) and 26 (backward); the chunk is not shown, SVG does.
+func (s *Schedule) Grid(t *Timeline) []string {
+	begin := math.Inf(1)
+	for _, start := range t.Start {
+		if len(start) > 0 {
+			begin = min(begin, start[0])
+		}
+	}
+	column := t.column(begin)
+	at := func(time float64) int { return int(math.Round((time - begin) / column)) }
+	lines := make([]string, s.Ranks)
+	for r, order := range s.Orders {
+		line := []byte(strings.Repeat(".", at(begin+t.Makespan)))
+		for j, u := range order {
+			from, to := at(t.Start[r][j]), at(t.End[r][j])
+			switch { // of an overlapped pair, the forward takes the first third
+			case u.Joined:
+				from += (to - from + 2) / 3
+			case j+1 < len(order) && order[j+1].Joined:
+				to = from + (to-from+2)/3
+			}
+			for i := from; i < to; i++ {
+				line[i] = symbol(u)
+			}
+		}
+		lines[r] = string(line)
+	}
+	return lines
+}
+
+func symbol(u Unit) byte {
+	switch u.Pass {
+	case F:
+		return byte('0' + u.Micro%10)
+	case W:
+		return 'w'
+	}
+	return byte('a' + u.Micro%26)
+}
+
+// column is how much time a character stands for.
+func (t *Timeline) column(begin float64) float64 {
+	const widest = 4000
+	shortest := math.Inf(1)
+	for r := range t.Start {
+		for j := range t.Start[r] {
+			if d := t.End[r][j] - t.Start[r][j]; d > 0 {
+				shortest = min(shortest, d)
+			}
+		}
+	}
+	for n := 1; n <= 12; n++ {
+		if c := shortest / float64(n); t.Makespan/c <= widest && t.divides(c, begin) {
+			return c
+		}
+	}
+	return max(shortest/2, t.Makespan/widest)
+}
+
+// divides says whether all starts and ends are whole numbers of columns.
+func (t *Timeline) divides(column, begin float64) bool {
+	whole := func(x float64) bool {
+		n := (x - begin) / column
+		return math.Abs(n-math.Round(n)) < 1e-6
+	}
+	for r := range t.Start {
+		for j := range t.Start[r] {
+			if !whole(t.Start[r][j]) || !whole(t.End[r][j]) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,248 @@
+package schedule
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Notation is how units are written. All share F, B, W for forward, backward, weight gradient and the micro-batch's
+// number; slices are letters. B is the input gradient where every backward is split, else the full one, and then b is
+// the input gradient.
+type Notation uint8
+
+const (
+	// Plain: F0, F0a (slice a), F0.1 (chunk 1), F0a.1.
+	Plain Notation = iota
+	// Cases: F and f are forward of the lower and upper chunk of a V; B and b (W and w) backward of the upper and lower.
+	Cases
+	// Arrows: Fd0 and Fu0 run down and up the ranks; FD0 and FU0 are the upper chunks of a V.
+	Arrows
+	// Primes: F0, and F'0 for the other direction (or the upper chunk of a V); F3+B'1 run overlapped.
+	Primes
+)
+
+// Text writes the orders, one line per rank.
+func (s *Schedule) Text() []string {
+	lines := make([]string, len(s.Orders))
+	name := s.namer()
+	for r, order := range s.Orders {
+		var b strings.Builder
+		for i, u := range order {
+			switch {
+			case u.Joined:
+				b.WriteByte('+')
+			case i > 0:
+				b.WriteByte(' ')
+			}
+			b.WriteString(name(u))
+		}
+		lines[r] = b.String()
+	}
+	return lines
+}
+
+// splits says whether the orders hold input gradients, and whether they hold full backwards beside them.
+func (s *Schedule) splits() (split, mixed bool) {
+	full := false
+	for _, order := range s.Orders {
+		for _, u := range order {
+			split = split || u.Pass == Bx
+			full = full || u.Pass == B
+		}
+	}
+	return split, split && full
+}
+
+// namer returns how one unit is written in this schedule.
+func (s *Schedule) namer() func(Unit) string {
+	_, mixed := s.splits()
+	return func(u Unit) string {
+		pass := [...]string{F: "F", B: "B", Bx: "B", W: "W"}[u.Pass]
+		if u.Pass == Bx && mixed {
+			pass = "b"
+		}
+		micro := strconv.Itoa(u.Micro)
+		if s.Slices > 1 {
+			micro += letters(u.Slice)
+		}
+		upper := s.Chunks > 1 && u.Stage >= s.Ranks
+		switch s.Notation {
+		case Cases:
+			if upper == (u.Pass == F) {
+				pass = strings.ToLower(pass)
+			}
+			return pass + micro
+		case Arrows:
+			arrow := "du"[u.Dir : u.Dir+1]
+			if upper {
+				arrow = strings.ToUpper(arrow)
+			}
+			return pass + arrow + micro
+		case Primes:
+			if u.Dir == 1 || upper {
+				return pass + "'" + micro
+			}
+			return pass + micro
+		}
+		if s.Chunks > 1 {
+			micro += "." + strconv.Itoa(u.Stage/s.Ranks)
+		}
+		return pass + micro
+	}
+}
+
+// letters writes a slice: a to z, then aa, ab, ...
+func letters(n int) string {
+	text := ""
+	for n++; n > 0; n = (n - 1) / 26 {
+		text = string(rune('a'+(n-1)%26)) + text
+	}
+	return text
+}
+
+// Parse replaces the orders by those written in lines, one per rank, in this schedule's shape, placement and notation: it
+// reads what Text writes, so that an order can be edited by hand. Check says whether the result can run.
+func (s *Schedule) Parse(lines []string) (*Schedule, error) {
+	if len(lines) != s.Ranks {
+		return nil, &UsageError{plural(len(lines), "line") + " of orders", fmt.Sprintf("the schedule has %s", plural(s.Ranks, "rank")),
+			"write one line per rank"}
+	}
+	parsed := *s
+	parsed.Orders = make([][]Unit, s.Ranks)
+	lower, weights := false, false
+	for r, line := range lines {
+		for i, word := range strings.Fields(line) {
+			for j, token := range strings.Split(word, "+") {
+				u, err := s.parseUnit(r, token)
+				if err != nil {
+					return nil, &OrderError{r, i, fmt.Sprintf("%q", clip(token)), err.Error(), "units look like those of athanor schedule --format order"}
+				}
+				u.Joined = j > 0
+				lower = lower || token[0] == 'b' && s.Notation != Cases
+				weights = weights || u.Pass == W
+				parsed.Orders[r] = append(parsed.Orders[r], u)
+			}
+		}
+	}
+	if weights && !lower { // every backward is split, so B means the input gradient
+		for _, order := range parsed.Orders {
+			for i := range order {
+				if order[i].Pass == B {
+					order[i].Pass = Bx
+				}
+			}
+		}
+	}
+	return &parsed, nil
+}
+
+func clip(text string) string {
+	if len(text) > 40 {
+		return text[:40] + "..."
+	}
+	return text
+}
+
+// parseUnit reads one unit on rank r; a B may turn out to be a Bx.
+func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
+	var u Unit
+	if token == "" {
+		return u, fmt.Errorf("a unit is missing")
+	}
+	upper := false
+	switch c := token[0]; {
+	case c == 'F', c == 'f' && s.Notation == Cases:
+		u.Pass, upper = F, c == 'f'
+	case c == 'B', c == 'b' && s.Notation == Cases:
+		u.Pass, upper = B, c == 'B'
+	case c == 'W', c == 'w' && s.Notation == Cases:
+		u.Pass, upper = W, c == 'W'
+	case c == 'b':
+		u.Pass = Bx
+	default:
+		return u, fmt.Errorf("unknown pass %q", c)
+	}
+	rest := token[1:]
+	switch s.Notation {
+	case Plain:
+		upper = false
+	case Arrows:
+		if rest == "" || !strings.Contains("duDU", rest[:1]) {
+			return u, fmt.Errorf("a direction d or u is missing")
+		}
+		u.Dir, upper = strings.Index("du", strings.ToLower(rest[:1])), rest[0] < 'a'
+		rest = rest[1:]
+	case Primes:
+		prime := strings.HasPrefix(rest, "'")
+		rest = strings.TrimPrefix(rest, "'")
+		if s.Directions() == 2 && prime {
+			u.Dir = 1
+		} else {
+			upper = prime
+		}
+	}
+	chunk, err := s.parseNumbers(&u, rest)
+	if err != nil {
+		return u, err
+	}
+	if upper {
+		chunk++
+	}
+	if u.Dir >= s.Directions() {
+		return u, fmt.Errorf("the schedule has one direction")
+	}
+	for stage, home := range s.Home[u.Dir] { // the chunk-th stage of this direction on this rank
+		if home == r {
+			if chunk == 0 {
+				u.Stage = stage
+				return u, nil
+			}
+			chunk--
+		}
+	}
+	return u, fmt.Errorf("the rank has no such chunk")
+}
+
+// parseNumbers reads micro-batch, slice letters and ".chunk".
+func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
+	text, dotted, found := strings.Cut(text, ".")
+	if found != (s.Notation == Plain && s.Chunks > 1) {
+		return 0, fmt.Errorf("a chunk is written after a dot if and only if there are several")
+	}
+	if found {
+		if chunk, err = number(dotted, s.Chunks); err != nil {
+			return 0, fmt.Errorf("chunk %q: %w", clip(dotted), err)
+		}
+	}
+	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz")
+	slice := text[len(digits):]
+	if u.Micro, err = number(digits, s.MicrosPerDirection()); err != nil {
+		return 0, fmt.Errorf("micro-batch %q: %w", clip(digits), err)
+	}
+	if (slice != "") != (s.Slices > 1) || len(slice) > 5 {
+		return 0, fmt.Errorf("a slice is written as letters if and only if there are several")
+	}
+	for _, c := range slice {
+		u.Slice = u.Slice*26 + int(c-'a') + 1
+	}
+	if slice != "" {
+		u.Slice--
+	}
+	if u.Slice >= s.Slices {
+		return 0, fmt.Errorf("there are %d slices", s.Slices)
+	}
+	return chunk, nil
+}
+
+// number reads an integer of [0, limit).
+func number(text string, limit int) (int, error) {
+	n, err := strconv.Atoi(text)
+	switch {
+	case err != nil || n < 0 || text[0] == '+' || text[0] == '-':
+		return 0, fmt.Errorf("not a number")
+	case n >= limit:
+		return 0, fmt.Errorf("there are %d", limit)
+	}
+	return n, nil
+}

@@ -1,0 +1,315 @@
+package schedule
+
+import "math"
+
+// Timeline is what happens when every rank executes its order front to back, each unit as soon as the rank is free and
+// its inputs have arrived (in-order list scheduling). Lists have one entry per rank.
+type Timeline struct {
+	Start, End [][]float64 // of each unit, parallel to Orders
+	Makespan   float64     // first start to last end
+	Ideal      float64     // busy time of the busiest rank
+	Spans      []float64   // first start to last end of each rank
+	Peaks      []float64   // most activations at once, in chunks of one whole micro-batch
+	Gathers    []int       // gathers of a stage's parameters with Costs.Buffers buffers
+	Reduces    []int       // reductions of a stage's gradients with as many gradient buffers
+	Messages   int         // activations and gradients sent between different ranks
+}
+
+// Span is the longest of Spans: the time of a step in a long run whose steps follow each other rank by rank.
+func (t *Timeline) Span() float64 {
+	longest := 0.0
+	for _, s := range t.Spans {
+		longest = math.Max(longest, s)
+	}
+	return longest
+}
+
+// Idle is the time that the worst rank waits between its first and last unit.
+func (t *Timeline) Idle() float64 { return math.Max(0, t.Span()-t.Ideal) }
+
+// Bubble is Idle over Ideal, the bubble of the literature: (p-1)/m for 1F1B.
+func (t *Timeline) Bubble() float64 { return t.Idle() / t.Ideal }
+
+// Rate is the share of the span that is lost, 1 - Ideal/Span: the "bubble rate" of the zero-bubble paper.
+func (t *Timeline) Rate() float64 { return t.Idle() / math.Max(t.Span(), t.Ideal) }
+
+// Peak is the largest of Peaks.
+func (t *Timeline) Peak() float64 {
+	peak := 0.0
+	for _, p := range t.Peaks {
+		peak = math.Max(peak, p)
+	}
+	return peak
+}
+
+// Simulate checks the schedule and computes its timeline. The error is an *OrderError (see Check) or a *UsageError for
+// impossible costs.
+func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
+	if err := c.check(s.Stages(), s.Slices); err != nil {
+		return nil, err
+	}
+	if err := s.complete(); err != nil {
+		return nil, err
+	}
+	if c.Buffers == 1 && s.overlaps() {
+		return nil, &UsageError{s.Name + " with one parameter buffer", "an overlapped pair uses two stages at once", "give two buffers"}
+	}
+	m := newMachine(s, c)
+	if !m.run() {
+		return nil, m.deadlock()
+	}
+	return m.timeline(), nil
+}
+
+// machine executes orders on a virtual clock. It can be run again after the orders were permuted.
+type machine struct {
+	s       *Schedule
+	c       Costs
+	unit    [4][]float64 // Times by pass and stage*slices+slice
+	done    [3][]float64 // when forward, input gradient, weight gradient of index(u) ended; -1: not yet
+	next    []int        // position of each rank in its order
+	free    []float64    // when each rank has ended the unit before
+	link    []float64    // when each rank's last gather has ended
+	start   [][]float64
+	end     [][]float64
+	fetches [][]fetch // by rank and position, nil without buffers
+	work    []int     // ranks that may be able to go on
+	queued  []bool
+}
+
+func newMachine(s *Schedule, c Costs) *machine {
+	p := s.Ranks
+	m := &machine{s: s, c: c, next: make([]int, p), free: make([]float64, p), link: make([]float64, p),
+		start: make([][]float64, p), end: make([][]float64, p), work: make([]int, 0, p), queued: make([]bool, p)}
+	for pass := range m.unit {
+		m.unit[pass] = make([]float64, s.Stages()*s.Slices)
+		for i := range m.unit[pass] {
+			m.unit[pass][i] = c.of(Unit{Pass: Pass(pass), Stage: i / s.Slices, Slice: i % s.Slices})
+		}
+	}
+	for kind := range m.done {
+		m.done[kind] = make([]float64, s.slots())
+	}
+	for r, order := range s.Orders {
+		m.start[r], m.end[r] = make([]float64, len(order)), make([]float64, len(order))
+	}
+	return m
+}
+
+// run executes everything; false means that the ranks wait for each other.
+func (m *machine) run() bool {
+	for kind := range m.done {
+		for i := range m.done[kind] {
+			m.done[kind][i] = -1
+		}
+	}
+	m.plan()
+	m.work = m.work[:0]
+	for r := range m.s.Ranks {
+		m.next[r], m.free[r], m.link[r] = 0, 0, 0
+		m.work, m.queued[r] = append(m.work, r), true
+	}
+	for len(m.work) > 0 {
+		r := m.work[len(m.work)-1]
+		m.work, m.queued[r] = m.work[:len(m.work)-1], false
+		for m.step(r) {
+		}
+	}
+	for r, order := range m.s.Orders {
+		if m.next[r] < len(order) {
+			return false
+		}
+	}
+	return true
+}
+
+// step executes the next unit (or pair) of rank r if its inputs are there.
+func (m *machine) step(r int) bool {
+	order, j := m.s.Orders[r], m.next[r]
+	if j == len(order) {
+		return false
+	}
+	n := 1
+	begin := m.free[r]
+	length := m.duration(order[j])
+	if j+1 < len(order) && order[j+1].Joined {
+		n = 2
+		length += m.duration(order[j+1])
+		if m.c.Pair > 0 {
+			length = m.c.Pair
+		}
+	}
+	for i := j; i < j+n; i++ {
+		ready, ok := m.ready(r, order[i])
+		if !ok {
+			return false
+		}
+		begin = max(begin, ready)
+	}
+	for i := j; i < j+n; i++ {
+		begin = max(begin, m.fetch(r, i))
+	}
+	m.free[r] = begin + length
+	m.next[r] = j + n
+	for i := j; i < j+n; i++ {
+		m.start[r][i], m.end[r][i] = begin, m.free[r]
+		m.finish(order[i], m.free[r])
+	}
+	return true
+}
+
+func (m *machine) duration(u Unit) float64 { return m.unit[u.Pass][u.Stage*m.s.Slices+u.Slice] }
+
+// finish records the end of a unit and wakes the rank that waits for it.
+func (m *machine) finish(u Unit, at float64) {
+	i := m.s.index(u)
+	home := m.s.Home[u.Dir]
+	consumer := -1
+	switch u.Pass {
+	case F:
+		m.done[0][i] = at
+		consumer = u.Stage + 1
+	case B, Bx:
+		m.done[1][i] = at
+		consumer = u.Stage - 1
+		if u.Pass == B {
+			m.done[2][i] = at
+		}
+	case W:
+		m.done[2][i] = at
+	}
+	if consumer >= 0 && consumer < len(home) {
+		if to := home[consumer]; !m.queued[to] {
+			m.work, m.queued[to] = append(m.work, to), true
+		}
+	}
+}
+
+// ready is when the inputs of a unit are on rank r; false if one is not computed yet.
+func (m *machine) ready(r int, u Unit) (float64, bool) {
+	at := 0.0
+	var list [3]Unit
+	for _, d := range inputs(m.s, u, list[:0]) {
+		kind := 0
+		if d.Pass != F {
+			kind = 1
+		}
+		done := m.done[kind][m.s.index(d)]
+		if done < 0 {
+			return 0, false
+		}
+		if m.s.Home[d.Dir][d.Stage] != r {
+			done += m.c.Comm
+		}
+		at = max(at, done)
+	}
+	return at, true
+}
+
+// inputs appends the units whose results u needs; for an input gradient, Pass is Bx whichever way it is computed.
+func inputs(s *Schedule, u Unit, list []Unit) []Unit {
+	u.Joined = false
+	switch u.Pass {
+	case F:
+		if u.Stage > 0 {
+			d := u
+			d.Stage--
+			list = append(list, d)
+		}
+		if u.Slice > 0 {
+			d := u
+			d.Slice--
+			list = append(list, d)
+		}
+	case B, Bx:
+		d := u
+		d.Pass = F
+		list = append(list, d)
+		d.Pass = Bx
+		if u.Stage+1 < s.Stages() {
+			d.Stage++
+			list = append(list, d)
+			d.Stage--
+		}
+		if u.Slice+1 < s.Slices {
+			d.Slice++
+			list = append(list, d)
+		}
+	case W:
+		u.Pass = Bx
+		list = append(list, u)
+	}
+	return list
+}
+
+// timeline collects the results of a successful run.
+func (m *machine) timeline() *Timeline {
+	s := m.s
+	t := &Timeline{Start: m.start, End: m.end, Messages: s.messages(),
+		Spans: make([]float64, s.Ranks), Peaks: make([]float64, s.Ranks), Gathers: make([]int, s.Ranks), Reduces: make([]int, s.Ranks)}
+	first, last := math.Inf(1), 0.0
+	for r, order := range s.Orders {
+		if len(order) == 0 {
+			continue
+		}
+		begin, end := m.start[r][0], m.end[r][len(order)-1]
+		first, last = min(first, begin), max(last, end)
+		t.Spans[r] = end - begin
+		t.Ideal = max(t.Ideal, m.busy(r))
+		t.Peaks[r] = m.peak(r)
+		t.Gathers[r] = count(fetchPlan(s, order, m.c.Buffers, usesParameters))
+		t.Reduces[r] = count(fetchPlan(s, order, m.c.Buffers, addsGradients))
+	}
+	t.Makespan = last - first
+	return t
+}
+
+// busy is how long rank r computes.
+func (m *machine) busy(r int) float64 {
+	total := 0.0
+	order := m.s.Orders[r]
+	for j := 0; j < len(order); j++ {
+		if j+1 < len(order) && order[j+1].Joined {
+			total += m.c.ofPair(order[j], order[j+1])
+			j++
+		} else {
+			total += m.duration(order[j])
+		}
+	}
+	return total
+}
+
+// peak is the most that rank r holds; a forward is charged when it starts, a backward released when it ends.
+func (m *machine) peak(r int) float64 {
+	held, peak := 0.0, 0.0
+	for _, u := range m.s.Orders[r] {
+		held += m.c.memory(u, m.s.Slices)
+		peak = max(peak, held)
+	}
+	return math.Round(peak*1e9) / 1e9
+}
+
+// overlaps says whether any two units run overlapped.
+func (s *Schedule) overlaps() bool {
+	for _, order := range s.Orders {
+		for _, u := range order {
+			if u.Joined {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// messages counts the activations and gradients that go from one rank to another.
+func (s *Schedule) messages() int {
+	n := 0
+	for _, home := range s.Home {
+		for stage := 1; stage < len(home); stage++ {
+			if home[stage] != home[stage-1] {
+				n += 2 * s.MicrosPerDirection() * s.Slices
+			}
+		}
+	}
+	return n
+}

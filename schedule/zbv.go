@@ -1,0 +1,2 @@
+package schedule
+func zeroBubbleV(q Request) (*Schedule, error) { return nil, &UsageError{"x", "y", "z"} }
