@@ -1,2 +1,285 @@
 package schedule
-func zeroBubbleV(q Request) (*Schedule, error) { return nil, &UsageError{"x", "y", "z"} }
+
+import "math"
+
+// ZB-V (Qi et al. 2024, 2401.10241, 6; "controllable memory", 2405.15362): two chunks per rank in a V, so that rank 0 holds
+// the first stage and the last, the first backward comes back early, and all ranks hold the same number of activations.
+//
+// Approach: a greedy list scheduler in rounds, like zb-auto. Warm-up: while the first micro-batch goes down the V and up
+// again, the ranks that it has left take more lower forwards, as far as memory allows without starving the ranks below.
+// Then in each of 2m rounds every rank runs one backward (the lower chunk's if its input is there) and one forward (the
+// upper chunk's if its input is there), with weight gradients in the gaps.
+//
+// Example (p=4, m=8, all times 1): no bubble with 8 chunk activations, which is what 1F1B holds on its first rank.
+// Weakness: greedy; for m < 2p or uneven times a small bubble remains.
+
+// vStage is what is known of one stage; stage r and stage 2p-1-r are on rank r.
+type vStage struct {
+	endF, endB []float64
+	weights    int
+}
+
+// vRank is what is known of one rank.
+type vRank struct {
+	clock   float64
+	memory  float64
+	bubble  float64 // time waited since the first forward
+	pending []Unit  // weight gradients, in the order of their backwards
+	order   []Unit
+}
+
+// vPlan is one greedy construction.
+type vPlan struct {
+	stages       []vStage
+	ranks        []vRank
+	p, m         int
+	c            Costs
+	cap          float64
+	fillF, fillB bool      // spend an affordable gap before a forward / an upper backward on a weight gradient
+	known        []float64 // bubbles of an earlier construction, so that affordable gaps are known from the start
+	failed       bool
+}
+
+// zeroBubbleV returns the best of a few constructions under the cap (default 2p chunks, the memory of 1F1B).
+func zeroBubbleV(q Request) (*Schedule, error) {
+	limit := q.Cap
+	if limit == 0 {
+		limit = 2 * float64(q.Ranks)
+	}
+	if err := q.Costs.checkTimes(); err != nil {
+		return nil, err
+	}
+	var best *vPlan
+	for flags := range 4 {
+		var known []float64
+		for range 2 {
+			v := &vPlan{stages: make([]vStage, 2*q.Ranks), ranks: make([]vRank, q.Ranks), p: q.Ranks, m: q.Micros,
+				c: q.Costs, cap: limit, fillF: flags&1 != 0, fillB: flags&2 != 0, known: known}
+			if v.build(); v.failed {
+				break
+			}
+			known = make([]float64, q.Ranks)
+			for r := range known {
+				known[r] = v.ranks[r].bubble
+			}
+			if best == nil || v.worst() < best.worst() {
+				best = v
+			}
+		}
+	}
+	if best == nil {
+		return nil, &UsageError{"zb-v", "no order of this kind keeps the memory cap",
+			"raise the cap; the schedule's own is two chunks per rank"}
+	}
+	s := empty(q, Cases, vee(q.Ranks))
+	return s.fill(func(r int) []Unit { return best.ranks[r].order }), nil
+}
+
+// build runs the warm-up and all rounds. Every put either succeeds or marks the plan as failed.
+func (v *vPlan) build() {
+	v.descend()
+	v.level()
+	for round := 0; round < 2*v.m && !v.failed; round++ {
+		v.backwards()
+		v.forwards()
+	}
+	for r := range v.ranks {
+		for len(v.ranks[r].pending) > 0 {
+			v.weight(r)
+		}
+	}
+	for s := range v.stages {
+		v.failed = v.failed || v.stages[s].weights < v.m
+	}
+}
+
+// descend sends the first micro-batch through the V and lets the ranks above it take more forwards meanwhile.
+func (v *vPlan) descend() {
+	for r := range v.p {
+		v.put(F, r)
+	}
+	for r := v.p - 1; r >= 0; r-- {
+		up := 2*v.p - 1 - r
+		arrival, _ := v.input(F, up)
+		for v.ranks[r].memory+float64(2+2*r) <= v.cap+1e-9 && v.ranks[r].clock+v.c.F <= arrival && len(v.stages[r].endF) < v.m &&
+			r < v.p-1 {
+			for j := range r + 1 {
+				v.put(F, j)
+			}
+		}
+		v.put(F, up)
+	}
+}
+
+// level gives each rank as many forwards as the one above it, alternating between lower and upper chunks.
+func (v *vPlan) level() {
+	takeUpper := false
+	for r := 1; r < v.p; r++ {
+		for stalled := 0; stalled < 2 && !v.failed; {
+			above, here := v.count(r-1), v.count(r)
+			if here[0]+here[1] >= above[0]+above[1] && (here[1] > above[1] || above[1] >= v.m) {
+				break
+			}
+			stalled++
+			for j := r; j < v.p; j++ {
+				stage := j
+				if takeUpper {
+					stage = v.p + j - r // from the last rank up to this one
+				}
+				if _, ok := v.input(F, stage); ok && len(v.stages[stage].endF) < v.m {
+					v.put(F, stage)
+					stalled = 0
+				}
+			}
+			takeUpper = !takeUpper
+		}
+	}
+}
+
+// count is how many lower and upper forwards rank r has done.
+func (v *vPlan) count(r int) [2]int {
+	return [2]int{len(v.stages[r].endF), len(v.stages[2*v.p-1-r].endF)}
+}
+
+// backwards runs one backward per rank: lower chunks from the last rank up, then upper chunks from the first rank down.
+func (v *vPlan) backwards() {
+	isLower := make([]bool, v.p)
+	for r := range v.p {
+		low, up := len(v.stages[r].endB), len(v.stages[2*v.p-1-r].endB)
+		_, ready := v.input(Bx, r)
+		isLower[r] = low < up && (ready || up == v.m)
+	}
+	for r := v.p - 1; r >= 0; r-- {
+		if isLower[r] {
+			v.gap(r, Bx, r, true)
+			v.put(Bx, r)
+		}
+	}
+	for r := range v.p {
+		if up := 2*v.p - 1 - r; !isLower[r] && len(v.stages[up].endB) < v.m {
+			v.gap(r, Bx, up, v.fillB)
+			v.put(Bx, up)
+		}
+	}
+}
+
+// forwards runs one forward per rank, the upper chunk's where its input is there.
+func (v *vPlan) forwards() {
+	for r := range v.p {
+		n := v.count(r)
+		stage := r
+		if _, ready := v.input(F, 2*v.p-1-r); n[1] < n[0] && ready {
+			stage = 2*v.p - 1 - r
+		}
+		if _, ready := v.input(F, stage); !ready || len(v.stages[stage].endF) == v.m {
+			continue
+		}
+		for v.ranks[r].memory+1 > v.cap+1e-9 && !v.failed {
+			v.weight(r)
+		}
+		v.gap(r, F, stage, v.fillF)
+		v.put(F, stage)
+	}
+}
+
+// input is when the input of the next forward or backward of a stage arrives; false if it is not computed yet.
+func (v *vPlan) input(pass Pass, stage int) (float64, bool) {
+	last := 2*v.p - 1
+	var list []float64
+	i, from := len(v.stages[stage].endF), stage-1
+	switch {
+	case pass == F && stage == 0:
+		return 0, true
+	case pass == F:
+		list = v.stages[from].endF
+	case stage == last:
+		i, from, list = len(v.stages[stage].endB), stage, v.stages[stage].endF
+	default:
+		i, from, list = len(v.stages[stage].endB), stage+1, v.stages[stage+1].endB
+	}
+	if i >= len(list) {
+		return 0, false
+	}
+	if v.home(from) != v.home(stage) {
+		return list[i] + v.c.Comm, true
+	}
+	return list[i], true
+}
+
+func (v *vPlan) home(stage int) int { return min(stage, 2*v.p-1-stage) }
+
+// gap runs weight gradients that end before the stage's input arrives, and one more if that is wanted and the wait would
+// make this rank the worst.
+func (v *vPlan) gap(r int, pass Pass, stage int, more bool) {
+	ready, ok := v.input(pass, stage)
+	k := &v.ranks[r]
+	if !ok || pass != F && stage == 2*v.p-1 {
+		return
+	}
+	for len(k.pending) > 0 && ready >= k.clock+v.c.W {
+		v.weight(r)
+	}
+	if len(k.pending) > 0 && more && ready-k.clock > v.slack(r) {
+		v.weight(r)
+	}
+}
+
+// worst is the largest bubble of a rank.
+func (v *vPlan) worst() float64 {
+	worst := 0.0
+	for r := range v.ranks {
+		worst = math.Max(worst, v.ranks[r].bubble)
+	}
+	return worst
+}
+
+// slack is how much longer rank r may wait without becoming the worst rank.
+func (v *vPlan) slack(r int) float64 {
+	worst := v.worst()
+	for _, b := range v.known {
+		worst = math.Max(worst, b-v.known[r])
+	}
+	return worst - v.ranks[r].bubble
+}
+
+// put runs the next forward or input gradient of a stage.
+func (v *vPlan) put(pass Pass, stage int) {
+	s, k := &v.stages[stage], &v.ranks[v.home(stage)]
+	ready, ok := v.input(pass, stage)
+	done, length, memory := &s.endF, v.c.F, 1.0
+	if pass == Bx {
+		done, length, memory = &s.endB, v.c.B, v.c.WeightMemory-1
+		ok = ok && len(s.endB) < len(s.endF)
+	}
+	if !ok || len(*done) == v.m || k.memory+memory > v.cap+1e-9 {
+		v.failed = true
+		return
+	}
+	if len(k.order) > 0 {
+		k.bubble += math.Max(0, ready-k.clock)
+	}
+	u := Unit{Pass: pass, Stage: stage, Micro: len(*done)}
+	k.clock = math.Max(k.clock, ready) + length
+	k.memory += memory
+	*done = append(*done, k.clock)
+	k.order = append(k.order, u)
+	if pass == Bx {
+		u.Pass = W
+		k.pending = append(k.pending, u)
+	}
+}
+
+// weight runs the oldest pending weight gradient of rank r.
+func (v *vPlan) weight(r int) {
+	k := &v.ranks[r]
+	if len(k.pending) == 0 {
+		v.failed = true
+		return
+	}
+	u := k.pending[0]
+	k.pending = k.pending[1:]
+	v.stages[u.Stage].weights++
+	k.clock += v.c.W
+	k.memory -= v.c.WeightMemory
+	k.order = append(k.order, u)
+}
