@@ -1,0 +1,198 @@
+package emit
+
+import "fmt"
+
+// Offsets of the fields of gemm.tile.
+const (
+	tileK = 8 * iota
+	tileA
+	tileARow
+	tileACol
+	tileB
+	tileBRow
+	tileBPanel
+	tileInit
+	tileInitRow
+	tileInitPanel
+	tileC
+	tileCRow
+	tilePanels
+	tileLast
+)
+
+// Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
+//
+// AVX-512 has 32 registers: 14x2 accumulators, 2 for B, 2 for elements of A in turn. AVX2 has 16: 6x2, 2, 2.
+const (
+	rows512 = 14
+	rows256 = 6
+	vectors = 2  // per row, in the kernels for full panels
+	narrow  = 10 // rows of the AVX2 kernels of one vector, enough chains to hide the latency
+)
+
+// fmaKernel describes a family of micro-kernels; see fma.
+type fmaKernel struct {
+	prefix    string // of the routines' names
+	reg       string // register name prefix, Z or Y
+	bytes     int    // of a register
+	broadcast string // instruction that copies one element (or pair) of A to all lanes
+	multiply  func(a *asm, x, y, sum string)
+	masked    func(a *asm) maskedMoves
+}
+
+// maskedMoves are the moves to and from the two edges of the tile that may be narrower than a panel. They are
+// prepared per panel, while no register is in use.
+type maskedMoves struct {
+	load, store func(vector int, addr, reg string)
+}
+
+func fmaAVX512(a *asm) {
+	k := fmaKernel{prefix: "fma512x", reg: "Z", bytes: 64, broadcast: "VBROADCASTSS", multiply: fma, masked: masks512}
+	for r := 1; r <= rows512; r++ {
+		k.emit(a, r, 2)
+		k.emit(a, r, 1)
+	}
+	a.stubs.table("kernels512", k.prefix, rows512, 2)
+	a.stubs.table("narrow512", k.prefix, rows512, 1)
+}
+
+func fmaAVX2(a *asm) {
+	for i := range 8 {
+		a.raw("DATA laneBits<>+%d(SB)/4, $%d\n", 4*i, 1<<i)
+	}
+	a.raw("GLOBL laneBits<>(SB), RODATA|NOPTR, $32\n")
+	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256}
+	for r := 1; r <= rows256; r++ {
+		k.emit(a, r, 2)
+	}
+	for r := 1; r <= narrow; r++ {
+		k.emit(a, r, 1)
+	}
+	a.stubs.table("kernels256", k.prefix, rows256, 2)
+	a.stubs.table("narrow256", k.prefix, narrow, 1)
+}
+
+func fma(a *asm, x, y, sum string) { a.op("VFMADD231PS %s, %s, %s", x, y, sum) }
+
+// masks512 sets K1 and K2 to the lanes of the current panel.
+func masks512(a *asm) maskedMoves {
+	full := a.newLabel("full")
+	a.op("MOVQ $-1, AX")
+	a.op("CMPQ %d(DI), $1", tilePanels)
+	a.op("JNE %s", full)
+	a.op("MOVQ %d(DI), AX", tileLast)
+	a.at(full)
+	a.op("KMOVW AX, K1")
+	a.op("SHRQ $16, AX")
+	a.op("KMOVW AX, K2")
+	return maskedMoves{
+		load:  func(v int, addr, reg string) { a.op("VMOVUPS.Z %s, K%d, %s", addr, v+1, reg) },
+		store: func(v int, addr, reg string) { a.op("VMOVUPS %s, K%d, %s", reg, v+1, addr) },
+	}
+}
+
+// masks256 sets Y14 and Y15, which are free at both ends of a tile, to the lanes of the current panel.
+func masks256(a *asm) maskedMoves {
+	return maskedMoves{
+		load:  func(v int, addr, reg string) { a.op("VMASKMOVPS %s, Y%d, %s", addr, 14+v, reg) },
+		store: func(v int, addr, reg string) { a.op("VMASKMOVPS %s, Y%d, %s", reg, 14+v, addr) },
+	}
+}
+
+// loadMasks256 makes the masks of the current panel out of the bits in tile.last: bit i of lane i, compared.
+func loadMasks256(a *asm) {
+	full := a.newLabel("full")
+	a.op("MOVQ $-1, AX")
+	a.op("CMPQ %d(DI), $1", tilePanels)
+	a.op("JNE %s", full)
+	a.op("MOVQ %d(DI), AX", tileLast)
+	a.at(full)
+	for v := range vectors {
+		a.op("VMOVD AX, X%d", 14+v)
+		a.op("VPBROADCASTD X%d, Y%d", 14+v, 14+v)
+		a.op("VPAND laneBits<>(SB), Y%d, Y%d", 14+v, 14+v)
+		a.op("VPCMPEQD laneBits<>(SB), Y%d, Y%d", 14+v, 14+v)
+		a.op("SHRQ $8, AX")
+	}
+}
+
+// emit writes the micro-kernel of the given height and width:
+//
+//	for each panel:
+//	    sums = init                  height x vectors registers
+//	    for each k:
+//	        sums[i][j] += A[i][k] * B[k][j]     one fused multiply-add
+//	    C = sums
+//
+// A is reached by a row and a column stride, B by a row stride, so one routine serves packed and plain operands and
+// both forms of A. Every sum is one chain over k in one register, which is what makes results independent of blocking.
+func (f fmaKernel) emit(a *asm, height, vectors int) {
+	acc := func(i, v int) string { return fmt.Sprintf("%s%d", f.reg, i*vectors+v) }
+	top := 32
+	if f.reg == "Y" {
+		top = 16
+	}
+	bvec := func(v int) string { return fmt.Sprintf("%s%d", f.reg, top-1-v) }
+	elem := func(i int) string { return fmt.Sprintf("%s%d", f.reg, top-3-i%2) }
+	ptr := rows{[]string{"SI", "R8", "R9", "R10", "R11"}, "R15"}
+
+	a.routine(fmt.Sprintf("%s%dx%d", f.prefix, height, vectors), "tile")
+	a.at("panel")
+	if f.reg == "Y" {
+		loadMasks256(a)
+	}
+	move := f.masked(a)
+	a.op("MOVQ %d(DI), R13", tileInit)
+	a.op("MOVQ %d(DI), R14", tileInitRow)
+	for i := range height {
+		for v := range vectors {
+			move.load(v, fmt.Sprintf("%d(R13)", v*f.bytes), acc(i, v))
+		}
+		a.op("ADDQ R14, R13")
+	}
+	a.op("MOVQ %d(DI), CX", tileK)
+	a.op("MOVQ %d(DI), SI", tileA)
+	a.op("MOVQ %d(DI), R15", tileARow)
+	a.op("MOVQ %d(DI), BX", tileACol)
+	a.op("MOVQ %d(DI), DX", tileB)
+	a.op("MOVQ %d(DI), R12", tileBRow)
+	ptr.load(a, height, "AX")
+	a.op("TESTQ CX, CX")
+	a.op("JZ store")
+	a.op("PCALIGN $32")
+	a.at("loop")
+	for v := range vectors {
+		a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
+	}
+	a.op("ADDQ R12, DX")
+	for i := range height {
+		a.op("%s %s, %s", f.broadcast, ptr.addr(i, 0), elem(i))
+		for v := range vectors {
+			f.multiply(a, elem(i), bvec(v), acc(i, v))
+		}
+	}
+	ptr.advance(a, height, "BX")
+	a.op("DECQ CX")
+	a.op("JNZ loop")
+
+	a.at("store")
+	if f.reg == "Y" {
+		loadMasks256(a)
+	}
+	a.op("MOVQ %d(DI), R13", tileC)
+	a.op("MOVQ %d(DI), R14", tileCRow)
+	for i := range height {
+		for v := range vectors {
+			move.store(v, fmt.Sprintf("%d(R13)", v*f.bytes), acc(i, v))
+		}
+		a.op("ADDQ R14, R13")
+	}
+	a.op("ADDQ $%d, %d(DI)", vectors*f.bytes, tileC)
+	a.op("MOVQ %d(DI), AX", tileBPanel)
+	a.op("ADDQ AX, %d(DI)", tileB)
+	a.op("MOVQ %d(DI), AX", tileInitPanel)
+	a.op("ADDQ AX, %d(DI)", tileInit)
+	a.op("DECQ %d(DI)", tilePanels)
+	a.op("JNZ panel")
+	a.end()
+}

@@ -1,0 +1,218 @@
+package emit
+
+import "fmt"
+
+// Offsets of the fields of gemm.move.
+const (
+	moveSrc = 8 * iota
+	moveSrcRow
+	moveSrcPanel
+	moveDst
+	moveDstRow
+	moveDstPanel
+	moveRows
+	moveCols
+	moveMask
+)
+
+// The network below transposes blocks of 4x4 in two steps of unpacking, inside the 128-bit lanes of its registers.
+// lanes4 does it for the four registers at r[0..3], with t[0..3] as scratch, and returns where the columns are.
+func lanes4(a *asm, r, t []string) {
+	a.op("VUNPCKLPS %s, %s, %s", r[1], r[0], t[0])
+	a.op("VUNPCKHPS %s, %s, %s", r[1], r[0], t[1])
+	a.op("VUNPCKLPS %s, %s, %s", r[3], r[2], t[2])
+	a.op("VUNPCKHPS %s, %s, %s", r[3], r[2], t[3])
+	a.op("VUNPCKLPD %s, %s, %s", t[2], t[0], r[0])
+	a.op("VUNPCKHPD %s, %s, %s", t[2], t[0], r[1])
+	a.op("VUNPCKLPD %s, %s, %s", t[3], t[1], r[2])
+	a.op("VUNPCKHPD %s, %s, %s", t[3], t[1], r[3])
+}
+
+func regs(prefix string, from, n int) []string {
+	r := make([]string, n)
+	for i := range r {
+		r[i] = fmt.Sprintf("%s%d", prefix, from+i)
+	}
+	return r
+}
+
+// moveAVX512 writes transpose512 and deal512.
+func moveAVX512(a *asm) {
+	transpose512(a)
+	for v := 1; v <= vectors; v++ {
+		deal512(a, v)
+	}
+}
+
+// transpose512 writes dst[c][r] = src[r][c] for up to 16 rows and any number of columns, 16 at a time. Rows that are
+// missing count as zeros; the mask says which of the 16 elements of a row of dst are written.
+func transpose512(a *asm) {
+	ptr := rows{[]string{"SI", "R8", "R9", "R10", "R11", "R12"}, "R15"}
+	a.routine("transpose512", "move")
+	a.op("MOVQ %d(DI), SI", moveSrc)
+	a.op("MOVQ %d(DI), R15", moveSrcRow)
+	ptr.load(a, 16, "AX")
+	a.op("MOVQ %d(DI), DX", moveDst)
+	a.op("MOVQ %d(DI), BX", moveDstRow)
+	a.op("MOVQ %d(DI), CX", moveCols)
+	a.op("MOVQ %d(DI), R13", moveRows)
+	a.op("MOVQ %d(DI), AX", moveMask)
+	a.op("KMOVW AX, K2")
+	a.op("MOVQ $-1, AX")
+	a.op("KMOVW AX, K1")
+	a.at("block")
+	a.op("CMPQ CX, $16")
+	a.op("JGE whole")
+	a.op("MOVQ $1, AX")
+	a.op("SHLQ CX, AX")
+	a.op("DECQ AX")
+	a.op("KMOVW AX, K1")
+	a.at("whole")
+	a.op("CMPQ R13, $16")
+	a.op("JL few")
+	for i := range 16 {
+		a.op("VMOVUPS.Z %s, K1, Z%d", ptr.addr(i, 0), i)
+	}
+	a.at("loaded")
+	t := regs("Z", 16, 16)
+	for g := range 4 {
+		lanes4(a, regs("Z", 4*g, 4), t[4*g:])
+	}
+	// Z(4g+j) holds in lane L the elements of column 4L+j and rows 4g..4g+3.
+	const even, odd = 0x88, 0xdd // take lanes 0 and 2, or 1 and 3, of each source
+	for j := range 4 {
+		u := func(g int) string { return fmt.Sprintf("Z%d", 4*g+j) }
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(1), u(0), t[j])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(1), u(0), t[4+j])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(3), u(2), t[8+j])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(3), u(2), t[12+j])
+	}
+	for j := range 4 {
+		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", even, t[8+j], t[j], j)
+		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", even, t[12+j], t[4+j], 4+j)
+		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", odd, t[8+j], t[j], 8+j)
+		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", odd, t[12+j], t[4+j], 12+j)
+	}
+	a.op("CMPQ CX, $16")
+	a.op("JL tail")
+	for c := range 16 {
+		a.op("VMOVUPS Z%d, K2, (DX)", c)
+		a.op("ADDQ BX, DX")
+	}
+	ptr.advance(a, 16, "$64")
+	a.op("SUBQ $16, CX")
+	a.op("JNZ block")
+	a.end()
+	a.at("tail")
+	for c := range 15 {
+		a.op("VMOVUPS Z%d, K2, (DX)", c)
+		a.op("ADDQ BX, DX")
+		a.op("DECQ CX")
+		a.op("JZ done")
+	}
+	a.at("done")
+	a.end()
+	a.at("few")
+	for i := range 16 {
+		a.op("VPXORD Z%d, Z%d, Z%d", i, i, i)
+	}
+	for i := range 15 {
+		a.op("VMOVUPS.Z %s, K1, Z%d", ptr.addr(i, 0), i)
+		a.op("CMPQ R13, $%d", i+1)
+		a.op("JE loaded")
+	}
+	a.op("JMP loaded")
+}
+
+// deal512 writes dst[p][r][0..w] = src[r][p][0..w] for panels up to v registers wide: rows are read as they lie and
+// dealt out to the panels.
+func deal512(a *asm, v int) {
+	a.routine(fmt.Sprintf("deal512x%d", v), "move")
+	a.op("MOVQ %d(DI), AX", moveMask)
+	for i := range v {
+		a.op("KMOVW AX, K%d", 1+i)
+		a.op("SHRQ $16, AX")
+	}
+	a.op("MOVQ %d(DI), AX", moveMask)
+	a.op("SHRQ $32, AX")
+	for i := range v {
+		a.op("KMOVW AX, K%d", 3+i)
+		a.op("SHRQ $16, AX")
+	}
+	dealLoop(a, func() {
+		for i := range v {
+			a.op("VMOVUPS.Z %d(SI), K%d, Z%d", 64*i, 1+i, i)
+			a.op("VMOVUPS Z%d, K%d, %d(DX)", i, 3+i, 64*i)
+		}
+	})
+}
+
+// dealLoop runs over the rows and panels of a move with SI on the source and DX on the destination.
+func dealLoop(a *asm, body func()) {
+	a.op("MOVQ %d(DI), R8", moveSrc)
+	a.op("MOVQ %d(DI), R9", moveSrcRow)
+	a.op("MOVQ %d(DI), R10", moveSrcPanel)
+	a.op("MOVQ %d(DI), R11", moveDst)
+	a.op("MOVQ %d(DI), R12", moveDstRow)
+	a.op("MOVQ %d(DI), R13", moveDstPanel)
+	a.op("MOVQ %d(DI), CX", moveRows)
+	a.at("row")
+	a.op("MOVQ R8, SI")
+	a.op("MOVQ R11, DX")
+	a.op("MOVQ %d(DI), BX", moveCols)
+	a.at("panel")
+	body()
+	a.op("ADDQ R10, SI")
+	a.op("ADDQ R13, DX")
+	a.op("DECQ BX")
+	a.op("JNZ panel")
+	a.op("ADDQ R9, R8")
+	a.op("ADDQ R12, R11")
+	a.op("DECQ CX")
+	a.op("JNZ row")
+	a.end()
+}
+
+// moveAVX2 writes transpose256 and deal256. They know whole blocks only: Go code does the edges.
+func moveAVX2(a *asm) {
+	transpose256(a)
+	a.routine("deal256", "move")
+	dealLoop(a, func() {
+		for i := range vectors {
+			a.op("VMOVUPS %d(SI), Y%d", 32*i, i)
+			a.op("VMOVUPS Y%d, %d(DX)", i, 32*i)
+		}
+	})
+}
+
+// transpose256 writes dst[c][r] = src[r][c] for 8 rows and a multiple of 8 columns.
+func transpose256(a *asm) {
+	ptr := rows{[]string{"SI", "R8", "R9"}, "R15"}
+	a.routine("transpose256", "move")
+	a.op("MOVQ %d(DI), SI", moveSrc)
+	a.op("MOVQ %d(DI), R15", moveSrcRow)
+	ptr.load(a, 8, "AX")
+	a.op("MOVQ %d(DI), DX", moveDst)
+	a.op("MOVQ %d(DI), BX", moveDstRow)
+	a.op("MOVQ %d(DI), CX", moveCols)
+	a.at("block")
+	for i := range 8 {
+		a.op("VMOVUPS %s, Y%d", ptr.addr(i, 0), i)
+	}
+	t := regs("Y", 8, 8)
+	for g := range 2 {
+		lanes4(a, regs("Y", 4*g, 4), t[4*g:])
+	}
+	// Y(4g+j) holds in lane L the elements of column 4L+j and rows 4g..4g+3.
+	for l := range 2 {
+		for j := range 4 {
+			a.op("VPERM2F128 $%d, Y%d, Y%d, Y8", 0x20+0x11*l, 4+j, j)
+			a.op("VMOVUPS Y8, (DX)")
+			a.op("ADDQ BX, DX")
+		}
+	}
+	ptr.advance(a, 8, "$32")
+	a.op("SUBQ $8, CX")
+	a.op("JNZ block")
+	a.end()
+}

@@ -1,0 +1,36 @@
+package emit
+
+import "fmt"
+
+// peaks writes loops of independent multiply-adds and nothing else, the measure of what a core can do: 16 chains of
+// 512 bits, or 12 of 256, so that latency does not show.
+func peaks(a *asm) {
+	for _, p := range []struct {
+		name, reg string
+		chains    int
+		multiply  func(a *asm, x, y, sum string)
+	}{
+		{"peakFMA512", "Z", 16, fma},
+		{"peakFMA256", "Y", 12, fma},
+	} {
+		a.routine(p.name, "peak")
+		a.op("MOVQ (DI), CX")
+		for i := range p.chains + 2 {
+			r := fmt.Sprintf("%s%d", p.reg, i)
+			a.op("VXORPS %s, %s, %s", r, r, r)
+		}
+		a.op("PCALIGN $32")
+		a.at("loop")
+		for range peakUnroll {
+			for i := range p.chains {
+				p.multiply(a, fmt.Sprintf("%s%d", p.reg, p.chains), fmt.Sprintf("%s%d", p.reg, p.chains+1), fmt.Sprintf("%s%d", p.reg, i))
+			}
+		}
+		a.op("DECQ CX")
+		a.op("JNZ loop")
+		a.end()
+	}
+}
+
+// peakUnroll is the number of multiply-adds of each chain in one round of a peak loop.
+const peakUnroll = 4

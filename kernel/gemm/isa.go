@@ -1,0 +1,160 @@
+package gemm
+
+import "unsafe"
+
+// isa is a set of micro-kernels and data movers for one instruction set. The sets give the same bits, but for the
+// portable one, which rounds some sums twice.
+type isa struct {
+	name  string
+	nr    int // columns of a panel
+	strip int // rows that transpose takes at most
+
+	// kernels[h] computes tiles of h rows and panels of nr columns; narrow[h] is for panels of which only the first
+	// nr/2 columns exist. The lengths tell the greatest heights.
+	kernels, narrow []func(*tile)
+
+	transpose func(*move) // dst[c][r] = src[r][c]
+	deal      func(*move) // dst[p][r][:] = src[r][p][:]
+
+	peak      func(*peak)
+	peakFlops int // floating-point operations in a round of peak
+}
+
+// tile is the argument of a micro-kernel: for each panel, C = init + A * B over k, every element one chain of fused
+// multiply-adds in order of k. Strides are in bytes. A kernel uses up the fields that change from panel to panel.
+//
+// The generator knows the layout.
+type tile struct {
+	k int
+
+	a          address
+	aRow, aCol uintptr
+
+	b            address // read in whole panels
+	bRow, bPanel uintptr
+
+	init               address // what the sums begin with; rows and panels may be 0 bytes apart
+	initRow, initPanel uintptr
+
+	c    address
+	cRow uintptr
+
+	panels int
+	last   uint64 // bit per column of the last panel that exists; init and C are touched only there
+
+	rows int // for the portable kernel; the others know it
+}
+
+// move is the argument of a data mover; strides in bytes, elements of 4 bytes.
+//
+// transpose reads rows of cols elements, at most as many rows as the mask has bits, and writes cols rows of dst: of
+// each the elements in mask, those of missing rows as 0.
+//
+// deal copies, of each row of src, cols panels to as many places in dst. Of a panel's row the elements in the low half
+// of mask are read, the others count as 0, and those in the high half are written.
+//
+// The generator knows the layout.
+type move struct {
+	src              address
+	srcRow, srcPanel uintptr
+	dst              address
+	dstRow, dstPanel uintptr
+	rows, cols       int
+	mask             uint64
+}
+
+// address is where an element lies. Addresses, not pointers, are what the kernels work with, since stepping through a
+// matrix ends beyond it, where a pointer would alarm the garbage collector. The job holds the operands meanwhile.
+type address = uintptr
+
+func addressOf(p *float32) address { return address(unsafe.Pointer(p)) }
+
+// at returns the address i strides after p.
+func at(p address, i int, stride uintptr) address { return p + uintptr(i)*stride }
+
+func float(p address, i int) *float32 { return (*float32)(pointer(at(p, i, 4))) }
+
+// pointer makes a pointer of an address inside an operand.
+func pointer(p address) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+// portable is the instruction set of machines without assembly, and the slow clear version of the others.
+var portable = isa{
+	name:      "portable",
+	nr:        portableCols,
+	strip:     portableCols,
+	kernels:   []func(*tile){nil, portableKernel, portableKernel, portableKernel, portableKernel},
+	narrow:    []func(*tile){nil, portableKernel, portableKernel, portableKernel, portableKernel},
+	transpose: portableTranspose,
+	deal:      portableDeal,
+	peak:      portablePeak,
+	peakFlops: 8,
+}
+
+const portableCols = 16
+
+// portableKernel is the micro-kernel in plain Go. The product of two float32 is exact in float64, so a chain rounds
+// each sum to 53 bits and then to 24: not always the bits of a fused multiply-add, but always the same ones.
+func portableKernel(t *tile) {
+	for ; t.panels > 0; t.panels-- {
+		cols := t.last
+		if t.panels > 1 {
+			cols = 1<<portableCols - 1
+		}
+		for i := range t.rows {
+			var sums [portableCols]float32
+			init, c := at(t.init, i, t.initRow), at(t.c, i, t.cRow)
+			for j := range sums {
+				if cols>>j&1 != 0 {
+					sums[j] = *float(init, j)
+				}
+			}
+			a, b := at(t.a, i, t.aRow), t.b
+			for range t.k {
+				x := float64(*(*float32)(pointer(a)))
+				for j, y := range (*[portableCols]float32)(pointer(b)) {
+					sums[j] = float32(float64(sums[j]) + x*float64(y))
+				}
+				a, b = a+t.aCol, b+t.bRow
+			}
+			for j, sum := range sums {
+				if cols>>j&1 != 0 {
+					*float(c, j) = sum
+				}
+			}
+		}
+		t.b, t.init, t.c = t.b+t.bPanel, t.init+t.initPanel, t.c+4*portableCols
+	}
+}
+
+func portableTranspose(m *move) {
+	for c := range m.cols {
+		dst := at(m.dst, c, m.dstRow)
+		for r := 0; m.mask>>r != 0; r++ {
+			switch {
+			case m.mask>>r&1 == 0:
+			case r < m.rows:
+				*float(dst, r) = *float(at(m.src, r, m.srcRow), c)
+			default:
+				*float(dst, r) = 0
+			}
+		}
+	}
+}
+
+func portableDeal(m *move) {
+	for r := range m.rows {
+		for p := range m.cols {
+			src := at(at(m.src, r, m.srcRow), p, m.srcPanel)
+			dst := at(at(m.dst, r, m.dstRow), p, m.dstPanel)
+			for i := 0; m.mask>>(32+i) != 0; i++ {
+				switch {
+				case m.mask>>(32+i)&1 == 0:
+				case m.mask>>i&1 != 0:
+					*float(dst, i) = *float(src, i)
+				default:
+					*float(dst, i) = 0
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package gemm
+
+// sets returns the instruction sets that this processor has, the best first.
+func sets() []*isa { return []*isa{&portable} }
