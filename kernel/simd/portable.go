@@ -1,0 +1,316 @@
+package simd
+
+import "math"
+
+// Portable is the table in plain Go, for machines without the instructions
+// and as the reference of the others.
+func Portable() *Set {
+	return &Set{
+		Name:     "portable",
+		Add:      add,
+		Sum2:     sum2,
+		Scale:    scale,
+		Axpy:     axpy,
+		Sum:      sum,
+		SumSqDev: sumSqDev,
+		Dot:      dot,
+		Max:      maximum,
+		SumSq64:  sumSq64,
+		Exp:      expSum,
+		SumExp:   sumExp,
+		Norm:     norm,
+		NormRMS:  normRMS,
+		NormSums: normSums,
+		NormDX:   normDX,
+		NormDXA:  normDXA,
+		NormDW:   normDW,
+		NormDWR:  normDWR,
+		Rotate:   rotate,
+		SoftDX:   softDX,
+		Act:      [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
+		ActBwd:   [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
+		SwiGLU:   swiglu,
+		SwiGLUB:  swigluBwd,
+		Widen:    widen,
+		Narrow:   narrow,
+		AdamW:    adamw,
+		AdamW16:  adamw16,
+	}
+}
+
+func add(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] += x[i]
+	}
+}
+
+func sum2(y, a, b []float32) {
+	for i := range min(len(y), len(a), len(b)) {
+		y[i] = a[i] + b[i]
+	}
+}
+
+func scale(y []float32, s float32) {
+	for i := range y {
+		y[i] *= s
+	}
+}
+
+func axpy(y, x []float32, s float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] += s * x[i]
+	}
+}
+
+// Sums go through float64: one accumulator of float32 would lose digits that
+// the many accumulators of a vector version keep.
+
+func sum(x []float32) float32 {
+	var s float64
+	for _, v := range x {
+		s += float64(v)
+	}
+	return float32(s)
+}
+
+func sumSqDev(x []float32, mean float32) float32 {
+	var s float64
+	for _, v := range x {
+		d := float64(v) - float64(mean)
+		s += d * d
+	}
+	return float32(s)
+}
+
+func dot(x, y []float32) float32 {
+	var s float64
+	for i := range min(len(x), len(y)) {
+		s += float64(x[i]) * float64(y[i])
+	}
+	return float32(s)
+}
+
+func maximum(x []float32) float32 {
+	m := float32(math.Inf(-1))
+	for _, v := range x {
+		if v > m {
+			m = v
+		}
+	}
+	return m
+}
+
+func sumSq64(x []float32) float64 {
+	var s float64
+	for _, v := range x {
+		s += float64(v) * float64(v)
+	}
+	return s
+}
+
+func expSum(y, x []float32, scale, shift float32) float32 {
+	var s float64
+	for i := range min(len(y), len(x)) {
+		e := math.Exp(float64(scale*x[i] - shift))
+		y[i] = float32(e)
+		s += e
+	}
+	return float32(s)
+}
+
+func sumExp(x []float32, scale, shift float32) float32 {
+	var s float64
+	for _, v := range x {
+		s += math.Exp(float64(scale*v - shift))
+	}
+	return float32(s)
+}
+
+func norm(y, x, g, b []float32, mean, rstd float32) {
+	for i := range min(len(y), len(x), len(g), len(b)) {
+		y[i] = (x[i]-mean)*rstd*g[i] + b[i]
+	}
+}
+
+func normRMS(y, x, g []float32, rstd float32) {
+	for i := range min(len(y), len(x), len(g)) {
+		y[i] = x[i] * rstd * g[i]
+	}
+}
+
+func normSums(dy, x, g []float32, mean, rstd float32) (s, sx float32) {
+	var a, b float64
+	for i := range min(len(dy), len(x), len(g)) {
+		d := float64(dy[i]) * float64(g[i])
+		a += d
+		b += d * float64((x[i]-mean)*rstd)
+	}
+	return float32(a), float32(b)
+}
+
+func normDX(dx, dy, x, g []float32, mean, rstd, c, cx float32) {
+	for i := range min(len(dx), len(dy), len(x), len(g)) {
+		dx[i] = rstd * (dy[i]*g[i] - c - cx*((x[i]-mean)*rstd))
+	}
+}
+
+func normDXA(dx, dy, x, g []float32, mean, rstd, c, cx float32) {
+	for i := range min(len(dx), len(dy), len(x), len(g)) {
+		dx[i] += rstd * (dy[i]*g[i] - c - cx*((x[i]-mean)*rstd))
+	}
+}
+
+func normDW(dg, db, dy, x []float32, mean, rstd float32) {
+	for i := range min(len(dg), len(db), len(dy), len(x)) {
+		dg[i] += dy[i] * ((x[i] - mean) * rstd)
+		db[i] += dy[i]
+	}
+}
+
+func normDWR(dg, dy, x []float32, rstd float32) {
+	for i := range min(len(dg), len(dy), len(x)) {
+		dg[i] += dy[i] * (x[i] * rstd)
+	}
+}
+
+func rotate(a, b, cos, sin []float32, sign float32) {
+	for i := range min(len(a), len(b), len(cos), len(sin)) {
+		c, s := cos[i], sin[i]*sign
+		a[i], b[i] = a[i]*c-b[i]*s, b[i]*c+a[i]*s
+	}
+}
+
+func softDX(ds, p, dp []float32, delta, scale float32) {
+	for i := range min(len(ds), len(p), len(dp)) {
+		ds[i] = p[i] * (dp[i] - delta) * scale
+	}
+}
+
+// gelu_tanh(x) = x/2*(1+tanh(u)) = x*sigmoid(2u), u = sqrt(2/pi)*(x + 0.044715x^3).
+const (
+	geluC = 0.7978845608028654 // sqrt(2/pi)
+	geluA = 0.044715
+)
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+func geluTanh(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		v := float64(x[i])
+		y[i] = float32(v * sigmoid(2*geluC*(v+geluA*v*v*v)))
+	}
+}
+
+func geluTanhBwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		v := float64(x[i])
+		s := sigmoid(2 * geluC * (v + geluA*v*v*v))
+		dx[i] = dy[i] * float32(s+v*s*(1-s)*2*geluC*(1+3*geluA*v*v))
+	}
+}
+
+// gelu(x) = x*Phi(x), Phi the normal distribution function.
+
+func geluErf(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		v := float64(x[i])
+		y[i] = float32(v * 0.5 * math.Erfc(-v/math.Sqrt2))
+	}
+}
+
+func geluErfBwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		v := float64(x[i])
+		density := math.Exp(-v*v/2) / math.Sqrt(2*math.Pi)
+		dx[i] = dy[i] * float32(0.5*math.Erfc(-v/math.Sqrt2)+v*density)
+	}
+}
+
+// relu keeps a NaN, so that one in the network is seen in the loss.
+func relu(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] = max(0, x[i])
+	}
+}
+
+func reluBwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		if x[i] > 0 {
+			dx[i] = dy[i]
+		} else {
+			dx[i] = 0
+		}
+	}
+}
+
+func silu(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		v := float64(x[i])
+		y[i] = float32(v * sigmoid(v))
+	}
+}
+
+func siluBwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		v := float64(x[i])
+		s := sigmoid(v)
+		dx[i] = dy[i] * float32(s+v*s*(1-s))
+	}
+}
+
+func swiglu(y, gate, up []float32) {
+	for i := range min(len(y), len(gate), len(up)) {
+		v := float64(gate[i])
+		y[i] = float32(v*sigmoid(v)) * up[i]
+	}
+}
+
+func swigluBwd(dgate, dup, dy, gate, up []float32) {
+	for i := range min(len(dgate), len(dup), len(dy), len(gate), len(up)) {
+		v := float64(gate[i])
+		s := sigmoid(v)
+		d, u := dy[i], up[i]
+		dgate[i] = d * u * float32(s+v*s*(1-s))
+		dup[i] = d * float32(v*s)
+	}
+}
+
+func widen(y []float32, x []uint16) {
+	for i := range min(len(y), len(x)) {
+		y[i] = FromBF16(x[i])
+	}
+}
+
+func narrow(y []uint16, x []float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] = ToBF16(x[i])
+	}
+}
+
+// FromBF16 widens a bf16, which is the upper half of a float32.
+func FromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
+
+// ToBF16 rounds to nearest, ties to even; a NaN becomes a quiet NaN.
+func ToBF16(f float32) uint16 {
+	u := math.Float32bits(f)
+	if f != f {
+		return uint16(u>>16) | 0x40
+	}
+	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
+func adamw(p, m, v, g []float32, c *AdamW) {
+	for i := range min(len(p), len(m), len(v), len(g)) {
+		d := g[i] * c.Clip
+		m[i] = c.Beta1*m[i] + c.Rest1*d
+		v[i] = c.Beta2*v[i] + c.Rest2*d*d
+		root := float32(math.Sqrt(float64(v[i])))
+		p[i] = c.Keep*p[i] - c.Step*m[i]/(root*c.Root+c.Eps)
+	}
+}
+
+func adamw16(p, m, v, g []float32, p16 []uint16, c *AdamW) {
+	n := min(len(p), len(m), len(v), len(g), len(p16))
+	adamw(p[:n], m, v, g, c)
+	narrow(p16[:n], p)
+}

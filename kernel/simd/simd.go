@@ -1,0 +1,73 @@
+// Package simd holds the vector functions that the operators of package
+// kernel are made of: one short loop each, over rows that fit a cache.
+//
+// A Set is a table of functions, one table per instruction set. The AVX-512
+// and AVX2 tables point into assembly that is generated from one description
+// per function (see gen, which explains the notation); the portable table is
+// plain Go, and the oracle of the other two.
+//
+// Conventions. The length of a call is that of the shortest slice, so no call
+// touches memory outside its arguments. Slices either coincide or do not
+// overlap. Element i of an elementwise result depends on elements i of the
+// arguments only, bit for bit, wherever in a slice it stands; a reduction
+// depends on its argument's length as well, since it has several
+// accumulators. An assembly call cannot be preempted: keep slices below 2^17
+// elements, some 50 microseconds.
+//
+// Accuracy, in units in the last place of float32, is stated where it isn't
+// plain rounding; simd_test.go checks it. Exponentials are within 2 ulp.
+package simd
+
+// Set is the table of vector functions of one instruction set.
+type Set struct {
+	Name string
+
+	Add   func(y, x []float32)            // y += x
+	Sum2  func(y, a, b []float32)         // y = a + b
+	Scale func(y []float32, s float32)    // y *= s
+	Axpy  func(y, x []float32, s float32) // y += s*x
+
+	Sum      func(x []float32) float32               // 0 for no elements
+	SumSqDev func(x []float32, mean float32) float32 // sum of (x-mean)^2
+	Dot      func(x, y []float32) float32
+	Max      func(x []float32) float32 // -Inf for no elements; NaNs are skipped or not
+	SumSq64  func(x []float32) float64 // sum of squares in float64
+
+	// Exp: y = exp(scale*x - shift) and the sum of y. exp(-Inf) = 0.
+	Exp func(y, x []float32, scale, shift float32) float32
+	// SumExp is Exp without y.
+	SumExp func(x []float32, scale, shift float32) float32
+
+	// xh stands for the normalised (x-mean)*rstd.
+	Norm     func(y, x, g, b []float32, mean, rstd float32)               // y = xh*g + b
+	NormRMS  func(y, x, g []float32, rstd float32)                        // y = (x*rstd)*g
+	NormSums func(dy, x, g []float32, mean, rstd float32) (s, sx float32) // sums of dy*g and dy*g*xh
+	NormDX   func(dx, dy, x, g []float32, mean, rstd, c, cx float32)      // dx = rstd*(dy*g - c - cx*xh)
+	NormDXA  func(dx, dy, x, g []float32, mean, rstd, c, cx float32)      // dx += the same
+	NormDW   func(dg, db, dy, x []float32, mean, rstd float32)            // dg += dy*xh, db += dy
+	NormDWR  func(dg, dy, x []float32, rstd float32)                      // dg += dy*(x*rstd)
+	Rotate   func(a, b, cos, sin []float32, sign float32)                 // a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
+	SoftDX   func(ds, p, dp []float32, delta, scale float32)              // ds = p*(dp-delta)*scale
+	Act      [4]func(y, x []float32)                                      // by graph.Activation
+	ActBwd   [4]func(dx, dy, x []float32)                                 // dx = dy*act'(x)
+	SwiGLU   func(y, gate, up []float32)                                  // y = silu(gate)*up
+	SwiGLUB  func(dgate, dup, dy, gate, up []float32)                     // its derivative
+	Widen    func(y []float32, x []uint16)                                // bf16 to f32
+	Narrow   func(y []uint16, x []float32)                                // f32 to bf16, to nearest, ties to even; a NaN stays one
+	AdamW    func(p, m, v, g []float32, c *AdamW)                         // one step
+	AdamW16  func(p, m, v, g []float32, p16 []uint16, c *AdamW)           // and p16 = bf16(p)
+}
+
+// AdamW holds the constants of one optimizer step of one parameter:
+//
+//	g *= Clip; m = Beta1*m + Rest1*g; v = Beta2*v + Rest2*g*g
+//	p = Keep*p - Step * m / (sqrt(v)*Root + Eps)
+type AdamW struct {
+	Clip         float32
+	Beta1, Rest1 float32 // Rest1 = 1-Beta1
+	Beta2, Rest2 float32
+	Keep         float32 // 1 - lr*decay
+	Step         float32 // lr / (1-beta1^t)
+	Root         float32 // 1/sqrt(1-beta2^t)
+	Eps          float32
+}
