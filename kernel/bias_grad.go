@@ -1,0 +1,38 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// BiasGrad: db (+)= column sums of dy, one chain of float32 additions per
+// column over the tokens, ascending.
+
+func biasGradRef(_ *Env, a *graph.Attr, t []Tensor) {
+	db, dy := &t[0], &t[1]
+	for c := range db.Cols {
+		var s float64
+		for r := range dy.Rows {
+			s += dy.At(r, c)
+		}
+		db.put(a.Acc, 0, c, s)
+	}
+}
+
+func biasGrad(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+		db := w.sum(0, &c.t[0], c.a.Acc, b)
+		for r := b.R0; r < b.R1; r++ {
+			w.v.Add(db, w.load(1, &c.t[1], r, b.C0, b.C1))
+		}
+		w.store(db, &c.t[0], 0, b.C0, b.C1)
+	})
+}
+
+// sum gives the place where columns of row b.R0 of a sum over tokens are continued, or
+// begun at 0. store ends it.
+func (w *worker) sum(k int, t *Tensor, acc bool, b block) []float32 {
+	if acc {
+		return w.load(k, t, b.R0, b.C0, b.C1)
+	}
+	s := w.dest(k, t, b.R0, b.C0, b.C1)
+	clear(s)
+	return s
+}

@@ -1,0 +1,290 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// sample is a random call of an operator.
+type sample struct {
+	op    graph.Op
+	attr  graph.Attr
+	t     []Tensor
+	token []bool  // operands with a row per token
+	tol   float64 // of f32 results, relative to the largest of the operand
+}
+
+func (s sample) String() string {
+	out := s.op.String() + fmt.Sprintf(" %+v", s.attr)
+	for i, x := range s.t {
+		out += fmt.Sprintf(" %s[%dx%d/%d %v]", s.op.Info().Args[i].Name, x.Rows, x.Cols, x.Stride, x.DType)
+	}
+	return out
+}
+
+// maker builds samples: extents and types are drawn, memory begins at odd
+// places, rows may have gaps.
+type maker struct {
+	*rand.Rand
+	mixed bool // bf16 where the operator allows it
+	acc   bool
+}
+
+var extents = []int{1, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33, 48, 61, 64, 67, 96, 127, 130, 257}
+
+func (m *maker) n() int { return extents[m.IntN(len(extents))] }
+
+// rows is n, and now and then 0.
+func (m *maker) rows() int {
+	if m.IntN(12) == 0 {
+		return 0
+	}
+	return m.n()
+}
+
+// float is f32, or bf16 half of the time in a mixed sample.
+func (m *maker) float() graph.DType {
+	if m.mixed && m.IntN(2) == 0 {
+		return graph.BF16
+	}
+	return graph.F32
+}
+
+// poison marks memory that no kernel may read or, outside its operands, write.
+var poison = math.NaN()
+
+// mat makes a matrix of normal numbers (times scale) with poisoned gaps.
+func (m *maker) mat(d graph.DType, rows, cols int, scale float64) Tensor {
+	gap := 0
+	if m.IntN(2) == 0 {
+		gap = m.IntN(6)
+	}
+	off := m.IntN(5)
+	t := NewTensor(d, 1, off+rows*(cols+gap)+3)
+	for i := range t.Cols {
+		t.Set(0, i, poison)
+	}
+	t.Rows, t.Cols, t.Stride = rows, cols, cols+gap
+	switch d {
+	case graph.F32:
+		t.F32 = t.F32[off:]
+	case graph.BF16:
+		t.BF16 = t.BF16[off:]
+	case graph.I32:
+		t.I32 = t.I32[off:]
+	case graph.F64:
+		t.F64 = t.F64[off:]
+	}
+	for r := range rows {
+		for c := range cols {
+			t.Set(r, c, m.NormFloat64()*scale)
+		}
+	}
+	return t
+}
+
+// ints makes a column of integers in [lo, hi).
+func (m *maker) ints(rows, lo, hi int) Tensor {
+	t := m.mat(graph.I32, rows, 1, 1)
+	for r := range rows {
+		t.Set(r, 0, float64(lo+m.IntN(hi-lo)))
+	}
+	return t
+}
+
+// f32 and any are shorthands.
+func (m *maker) f32(rows, cols int) Tensor { return m.mat(graph.F32, rows, cols, 1) }
+func (m *maker) any(rows, cols int) Tensor { return m.mat(m.float(), rows, cols, 1) }
+
+// positive makes reciprocal deviations and second moments.
+func (m *maker) positive(rows, cols int) Tensor {
+	t := m.f32(rows, cols)
+	for r := range rows {
+		for c := range cols {
+			t.Set(r, c, 0.01+math.Abs(t.At(r, c)))
+		}
+	}
+	return t
+}
+
+// stats makes means and reciprocal deviations.
+func (m *maker) stats(rows int) Tensor {
+	t := m.positive(rows, 2)
+	for r := range rows {
+		t.Set(r, 0, m.NormFloat64())
+	}
+	return t
+}
+
+// cases makes a random call per operator.
+var cases = map[graph.Op]func(m *maker) sample{
+	graph.Linear: func(m *maker) sample {
+		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
+		d := m.float()
+		s := sample{attr: graph.Attr{WT: wt}, t: []Tensor{m.mat(m.float(), n, out, 1), m.mat(d, n, in, 1), m.weight(d, in, out, wt), {}, {}},
+			token: []bool{true, true, false, false, true}}
+		if m.IntN(2) == 0 {
+			s.t[3] = m.any(1, out)
+		}
+		if m.IntN(2) == 0 {
+			s.t[4] = m.any(n, out)
+		}
+		return s
+	},
+	graph.LinearDX: func(m *maker) sample {
+		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
+		d := m.float()
+		return sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt)},
+			token: []bool{true, true, false}}
+	},
+	graph.LinearDW: func(m *maker) sample {
+		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
+		d := m.float()
+		return sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.weight(graph.F32, in, out, wt), m.mat(d, n, in, 1), m.mat(d, n, out, 1)},
+			token: []bool{false, true, true}}
+	},
+	graph.BiasGrad: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, c), m.any(n, c)}, token: []bool{false, true}}
+	},
+	graph.LayerNorm: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Eps: 1e-5}, t: []Tensor{m.any(n, c), m.f32(n, 2), m.any(n, c), m.any(1, c), m.any(1, c)},
+			token: []bool{true, true, true, false, false}, tol: 3e-5} // the variance of 2 equal elements is eps
+	},
+	graph.LayerNormDX: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.any(n, c), m.any(n, c), m.any(n, c), m.any(1, c), m.stats(n)},
+			token: []bool{true, true, true, false, true}}
+	},
+	graph.LayerNormDW: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, c), m.f32(1, c), m.any(n, c), m.any(n, c), m.stats(n)},
+			token: []bool{false, false, true, true, true}}
+	},
+	graph.RMSNorm: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Eps: 1e-5}, t: []Tensor{m.any(n, c), m.f32(n, 1), m.any(n, c), m.any(1, c)},
+			token: []bool{true, true, true, false}}
+	},
+	graph.RMSNormDX: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.any(n, c), m.any(n, c), m.any(n, c), m.any(1, c), m.positive(n, 1)},
+			token: []bool{true, true, true, false, true}}
+	},
+	graph.RMSNormDW: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, c), m.any(n, c), m.any(n, c), m.positive(n, 1)},
+			token: []bool{false, true, true, true}}
+	},
+	graph.RoPE: func(m *maker) sample {
+		a, n := m.heads()
+		a.HeadDim += a.HeadDim % 2
+		a.Inverse, a.Row0 = m.IntN(2) == 0, m.IntN(9)
+		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(a.Seq, a.HeadDim)}, token: []bool{true, false}}
+	},
+	graph.Attention: func(m *maker) sample {
+		a, n := m.heads()
+		return sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim)},
+			token: []bool{true, true, true}}
+	},
+	graph.AttentionBwd: func(m *maker) sample {
+		a, n := m.heads()
+		width := (a.Heads + 2*a.KVHeads) * a.HeadDim
+		s := sample{attr: a, t: []Tensor{m.any(n, width), m.f32(n, a.Heads), m.any(n, a.Heads*a.HeadDim), m.any(n, width),
+			m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads)}, token: []bool{true, true, true, true, true, true}, tol: 3e-5}
+		attentionRef(nil, &a, []Tensor{s.t[4], s.t[5], s.t[3]}) // o and lse that belong together
+		return s
+	},
+	graph.Act: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, c), m.mat(m.float(), n, c, 3)}, token: []bool{true, true}}
+	},
+	graph.ActBwd: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), n, c, 3)},
+			token: []bool{true, true, true}}
+	},
+	graph.SwiGLU: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{t: []Tensor{m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true}}
+	},
+	graph.SwiGLUBwd: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{t: []Tensor{m.any(n, 2*c), m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true, true}}
+	},
+	graph.Embed: func(m *maker) sample {
+		n, c, vocab := m.rows(), m.n(), m.n()
+		a := graph.Attr{Seq: m.n(), PosOffset: m.IntN(3), Row0: m.IntN(9)}
+		s := sample{attr: a, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}}, token: []bool{true, true, false, false}}
+		if m.IntN(2) == 0 {
+			s.t[3] = m.any(a.Seq+a.PosOffset, c)
+		}
+		return s
+	},
+	graph.EmbedBwd: func(m *maker) sample {
+		n, c, vocab := m.rows(), m.n(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(vocab, c), m.any(n, c), m.ints(n, 0, vocab)}, token: []bool{false, true, true}}
+	},
+	graph.PosBwd: func(m *maker) sample {
+		c, seq := m.n(), m.n()
+		a := graph.Attr{Seq: seq, PosOffset: m.IntN(3), Row0: m.IntN(9), Acc: m.acc}
+		return sample{attr: a, t: []Tensor{m.f32(seq+a.PosOffset+m.IntN(2), c), m.any(seq*m.IntN(4), c)}, token: []bool{false, true}}
+	},
+	graph.CrossEntropy: func(m *maker) sample {
+		n, vocab := m.rows(), m.n()
+		scalars := NewTensor(graph.F32, 1, graph.NumScalars)
+		scalars.F32[graph.ScalarLossScale] = 0.37
+		return sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars},
+			token: []bool{true, true, true, false}}
+	},
+	graph.LossSum: func(m *maker) sample {
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.mat(graph.F64, 1, 1, 1), m.f32(m.rows(), 1)}, token: []bool{false, true}}
+	},
+	graph.NormPart: func(m *maker) sample {
+		g := m.f32(m.n(), 64*m.n())
+		return sample{t: []Tensor{m.mat(graph.F64, 1, graph.NormPieces(int64(g.Rows*g.Cols)), 1), g}}
+	},
+	graph.NormAll: func(m *maker) sample {
+		return sample{attr: graph.Attr{Clip: float64(m.IntN(3))}, t: []Tensor{m.f32(1, 2), m.positive(1, m.n())}}
+	},
+	graph.AdamW: func(m *maker) sample {
+		n, c := m.n(), m.n()
+		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, t: []Tensor{m.f32(n, c), m.f32(n, c), m.positive(n, c), m.any(n, c),
+			m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
+		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
+		if m.IntN(2) == 0 {
+			s.t[6] = m.mat(graph.BF16, n, c, 1)
+		}
+		return s
+	},
+	graph.Cast: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
+	},
+	graph.Add: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
+	},
+}
+
+func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
+	if transposed {
+		return m.mat(d, out, in, 1)
+	}
+	return m.mat(d, in, out, 1)
+}
+
+// heads draws an attention shape and a number of tokens.
+func (m *maker) heads() (graph.Attr, int) {
+	g := 1 + m.IntN(3)
+	a := graph.Attr{Seq: m.n(), KVHeads: g, Heads: g * (1 + m.IntN(3)), HeadDim: []int{1, 2, 5, 8, 16, 20, 33, 64}[m.IntN(8)]}
+	a.Scale = 1 / math.Sqrt(float64(a.HeadDim))
+	if m.IntN(3) == 0 {
+		a.Window = m.n()
+	}
+	return a, a.Seq * (1 + m.IntN(2))
+}

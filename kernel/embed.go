@@ -1,0 +1,124 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// Embed: x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and
+// PosBwd scatter dx back into the rows that it came from; a row that several
+// tokens share receives them in ascending order.
+
+func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
+	x, tokens, wte, wpe := &t[0], &t[1], &t[2], &t[3]
+	for r := range x.Rows {
+		id := int(tokens.I32[r*tokens.Stride])
+		for c := range x.Cols {
+			v := wte.At(id, c)
+			if !wpe.Absent() {
+				v += wpe.At((r+a.Row0)%a.Seq+a.PosOffset, c)
+			}
+			x.Set(r, c, v)
+		}
+	}
+}
+
+func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dwte, dx, tokens := &t[0], &t[1], &t[2]
+	sums := make(map[int]bool) // rows begun
+	for r := range dwte.Rows {
+		for c := range dwte.Cols {
+			if !a.Acc {
+				dwte.Set(r, c, 0)
+			}
+		}
+	}
+	for r := range dx.Rows {
+		id := int(tokens.I32[r*tokens.Stride])
+		if sums[id] {
+			continue
+		}
+		sums[id] = true
+		for c := range dx.Cols {
+			var s float64
+			for i := r; i < dx.Rows; i++ {
+				if int(tokens.I32[i*tokens.Stride]) == id {
+					s += dx.At(i, c)
+				}
+			}
+			dwte.put(true, id, c, s)
+		}
+	}
+}
+
+func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dwpe, dx := &t[0], &t[1]
+	for p := range dwpe.Rows {
+		for c := range dwpe.Cols {
+			var s float64
+			for r := range dx.Rows {
+				if (r+a.Row0)%a.Seq+a.PosOffset == p {
+					s += dx.At(r, c)
+				}
+			}
+			dwpe.put(a.Acc, p, c, s)
+		}
+	}
+}
+
+func embed(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
+		x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
+		for r := b.R0; r < b.R1; r++ {
+			row := w.load(1, wte, int(tokens.I32[r*tokens.Stride]), 0, n)
+			out := w.dest(0, x, r, 0, n)
+			if wpe.Absent() {
+				copy(out, row)
+			} else {
+				w.v.Sum2(out, row, w.load(2, wpe, (r+c.a.Row0)%c.a.Seq+c.a.PosOffset, 0, n))
+			}
+			w.store(out, x, r, 0, n)
+		}
+	})
+}
+
+func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
+	if !a.Acc {
+		e.clear(t)
+	}
+	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+		dwte, dx, tokens := &c.t[0], &c.t[1], &c.t[2]
+		for r := b.R0; r < b.R1; r++ {
+			id := int(tokens.I32[r*tokens.Stride])
+			sum := w.load(0, dwte, id, b.C0, b.C1)
+			w.v.Add(sum, w.load(1, dx, r, b.C0, b.C1))
+			w.store(sum, dwte, id, b.C0, b.C1)
+		}
+	})
+}
+
+func posBwd(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
+		dwpe, dx, n := &c.t[0], &c.t[1], c.cols
+		for p := b.R0; p < b.R1; p++ {
+			sum := w.sum(0, dwpe, c.a.Acc, block{R0: p, C1: n})
+			if q := p - c.a.PosOffset; q >= 0 && q < c.a.Seq {
+				first := (q + c.a.Seq - c.a.Row0%c.a.Seq) % c.a.Seq // the first row at position q
+				for r := first; r < dx.Rows; r += c.a.Seq {
+					w.v.Add(sum, w.load(1, dx, r, 0, n))
+				}
+			}
+			w.store(sum, dwpe, p, 0, n)
+		}
+	})
+}
+
+// clear sets the first operand to zero.
+func (e *Env) clear(t []Tensor) {
+	e.begin(nil, t).byElements(1, func(c *call, w *worker, b block) {
+		for r := b.R0; r < b.R1; r++ {
+			if c.t[0].DType == graph.F32 {
+				clear(c.t[0].row(r, b.C0, b.C1))
+			} else {
+				clear(c.t[0].row16(r, b.C0, b.C1))
+			}
+		}
+	})
+}

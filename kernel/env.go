@@ -1,0 +1,176 @@
+package kernel
+
+import (
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/kernel/pool"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// Env is what the fast kernels of one stream work with. It serves one call at
+// a time; streams that run at once have one each and may share the Pool.
+//
+// Buffers are made when first needed and kept, so that a call which has been
+// made once allocates nothing when it is made again.
+type Env struct {
+	Pool *pool.Pool
+	Gemm *gemm.Engine
+	V    *simd.Set
+
+	call    call
+	scratch pool.Local[worker]
+	wider   [4][]float32 // widened parts of matrices
+}
+
+// NewEnv makes an Env with a pool of the given number of workers (less than
+// one: one per processor) and the best instructions that the machine has.
+func NewEnv(workers int) *Env {
+	return NewEnvOn(pool.New(workers), simd.Best())
+}
+
+// NewEnvOn makes an Env on a pool and an instruction set.
+func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
+	e := &Env{Pool: p, Gemm: gemm.New(p), V: v}
+	e.scratch.New = func() *worker { return &worker{v: v} }
+	e.call.env = e
+	return e
+}
+
+// Close ends the goroutines of the pool.
+func (e *Env) Close() { e.Pool.Close() }
+
+// call is the operator call in progress: what its tasks need to know. It lives
+// in the Env, and task bodies are plain functions, so that nothing is
+// allocated per call.
+type call struct {
+	env  *Env
+	a    *graph.Attr
+	t    [8]Tensor
+	n    [4]int // what the operator's set-up found out for its tasks
+	f    [4]float32
+	adam simd.AdamW
+
+	task       func(c *call, w *worker, i int)
+	body       func(c *call, w *worker, b block)
+	rows, cols int // extents of the iteration space
+	dr, dc     int // extents of a block
+	across     int // blocks side by side
+}
+
+// block is a task's part of the iteration space: rows [R0,R1), columns [C0,C1).
+type block struct{ R0, R1, C0, C1 int }
+
+// begin notes a call's operands.
+func (e *Env) begin(a *graph.Attr, t []Tensor) *call {
+	e.call.a = a
+	copy(e.call.t[:], t)
+	return &e.call
+}
+
+// Task implements pool.Body.
+func (c *call) Task(i, id int) { c.task(c, c.env.scratch.Get(id), i) }
+
+// tasks runs n tasks.
+func (c *call) tasks(n int, task func(c *call, w *worker, i int)) {
+	c.task = task
+	c.env.Pool.Run(n, c)
+}
+
+// blocks cuts the iteration space into blocks of dr x dc.
+func (c *call) blocks(rows, cols, dr, dc int, body func(c *call, w *worker, b block)) {
+	if rows <= 0 || cols <= 0 {
+		return
+	}
+	c.body, c.rows, c.cols, c.dr, c.dc = body, rows, cols, dr, dc
+	c.across = (cols + dc - 1) / dc
+	c.tasks(c.across*((rows+dr-1)/dr), blockTask)
+}
+
+func blockTask(c *call, w *worker, i int) {
+	r, k := i/c.across*c.dr, i%c.across*c.dc
+	c.body(c, w, block{r, min(r+c.dr, c.rows), k, min(k+c.dc, c.cols)})
+}
+
+// grain is the number of elements of a task: a few microseconds, which makes
+// the hand-out cheap and the last tasks' imbalance small.
+const grain = 1 << 14
+
+// byRows cuts into blocks of whole rows.
+func (c *call) byRows(rows, cols int, body func(c *call, w *worker, b block)) {
+	c.blocks(rows, cols, max(1, grain/max(cols, 1)), cols, body)
+}
+
+// byColumns cuts into bands of columns over all rows, for sums down the
+// rows: their order must not depend on the cut. About one band per worker,
+// at least a few cache lines wide.
+func (c *call) byColumns(rows, cols int, body func(c *call, w *worker, b block)) {
+	per := (cols + c.env.Pool.Workers() - 1) / c.env.Pool.Workers()
+	c.body, c.rows, c.cols, c.dr, c.dc = body, rows, cols, rows, max(64, (per+15)&^15)
+	c.across = (cols + c.dc - 1) / c.dc
+	c.tasks(c.across, blockTask) // without rows too: the sums may have to be cleared
+}
+
+// byElements cuts for operators that work element by element on n operands
+// of one extent. Operands without gaps are taken as one long row.
+func (c *call) byElements(n int, body func(c *call, w *worker, b block)) {
+	rows, cols := c.t[0].Rows, c.t[0].Cols
+	gaps := false
+	for i := range c.t[:n] {
+		gaps = gaps || !c.t[i].flat()
+	}
+	if !gaps {
+		rows, cols = 1, rows*cols
+		for i := range c.t[:n] {
+			if t := &c.t[i]; !t.Absent() {
+				t.Rows, t.Cols, t.Stride = rows, cols, cols
+			}
+		}
+	}
+	if cols > grain {
+		c.blocks(rows, cols, 1, grain, body)
+		return
+	}
+	c.byRows(rows, cols, body)
+}
+
+// worker is the memory of one worker.
+type worker struct {
+	v   *simd.Set
+	buf [8][]float32
+	att attentionScratch
+}
+
+// tmp is the k-th buffer, with n elements of any value.
+func (w *worker) tmp(k, n int) []float32 {
+	if cap(w.buf[k]) < n {
+		w.buf[k] = make([]float32, n+n/4)
+	}
+	return w.buf[k][:n]
+}
+
+// load gives elements [lo, hi) of row r as float32: the tensor's own memory
+// or, of a bf16 tensor, a copy in buffer k.
+func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
+	if t.DType == graph.F32 {
+		return t.row(r, lo, hi)
+	}
+	x := w.tmp(k, hi-lo)
+	w.v.Widen(x, t.row16(r, lo, hi))
+	return x
+}
+
+// dest gives the place where elements [lo, hi) of row r may be computed: the
+// tensor's own memory or buffer k. store ends what dest began.
+func (w *worker) dest(k int, t *Tensor, r, lo, hi int) []float32 {
+	if t.DType == graph.F32 {
+		return t.row(r, lo, hi)
+	}
+	return w.tmp(k, hi-lo)
+}
+
+// store narrows y to the tensor if it isn't the tensor's own memory.
+func (w *worker) store(y []float32, t *Tensor, r, lo, hi int) {
+	if t.DType != graph.F32 {
+		w.v.Narrow(t.row16(r, lo, hi), y)
+	}
+}

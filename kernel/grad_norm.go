@@ -1,0 +1,53 @@
+package kernel
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The norm of all gradients, in float64: NormPart sums the squares of pieces
+// of NormPiece elements, NormAll adds the pieces in order and derives the
+// factor that clips the gradients to a norm of at most Clip.
+
+func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
+	part, g := &t[0], &t[1]
+	for k := range part.Cols {
+		var s float64
+		for i := k * graph.NormPiece; i < min((k+1)*graph.NormPiece, g.Rows*g.Cols); i++ {
+			v := g.At(i/g.Cols, i%g.Cols)
+			s += v * v
+		}
+		part.Set(0, k, s)
+	}
+}
+
+func normPart(e *Env, a *graph.Attr, t []Tensor) {
+	if !t[1].flat() { // pieces are counted through the rows: rare, and not worth a second path
+		normPartRef(e, a, t)
+		return
+	}
+	c := e.begin(a, t)
+	c.n[0] = t[1].Rows * t[1].Cols
+	c.tasks(t[0].Cols, func(c *call, w *worker, k int) {
+		g := c.t[1]
+		g.Stride = 0
+		lo, hi := k*graph.NormPiece, min((k+1)*graph.NormPiece, c.n[0])
+		c.t[0].F64[k] = w.v.SumSq64(w.load(0, &g, 0, lo, max(lo, hi)))
+	})
+}
+
+func normAll(_ *Env, a *graph.Attr, t []Tensor) {
+	clip, part := &t[0], &t[1]
+	var s float64
+	for k := range part.Cols {
+		s += part.At(0, k)
+	}
+	norm := math.Sqrt(s)
+	factor := 1.0
+	if a.Clip > 0 {
+		factor = min(1, a.Clip/(norm+1e-6))
+	}
+	clip.Set(0, 0, factor)
+	clip.Set(0, 1, norm)
+}

@@ -1,0 +1,227 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/pool"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// each runs f on random calls of every operator. f gets the seed's number, so
+// that it can be run alone.
+func each(t *testing.T, rounds int, f func(t *testing.T, s sample)) {
+	for op := graph.Op(1); op < graph.NumOps; op++ {
+		if op == graph.Copy {
+			continue
+		}
+		t.Run(op.String(), func(t *testing.T) {
+			for seed := range uint64(rounds) {
+				m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(op))), mixed: seed%2 == 1, acc: seed%4 >= 2}
+				s := cases[op](m)
+				s.op = op
+				if s.tol == 0 {
+					s.tol = 1e-5
+				}
+				f(t, s)
+				if t.Failed() {
+					t.Fatalf("seed %d: %v", seed, s)
+				}
+			}
+		})
+	}
+}
+
+// clone copies the operands; those that are only written are poisoned.
+func (s sample) clone() []Tensor {
+	t := slices.Clone(s.t)
+	for i := range t {
+		t[i].F32, t[i].BF16 = slices.Clone(t[i].F32), slices.Clone(t[i].BF16)
+		t[i].I32, t[i].F64 = slices.Clone(t[i].I32), slices.Clone(t[i].F64)
+		access := s.op.Info().Args[i].Access
+		if access == graph.Write || access == graph.Sum && !s.attr.Acc {
+			for r := range t[i].Rows {
+				for c := range t[i].Cols {
+					t[i].Set(r, c, poison)
+				}
+			}
+		}
+	}
+	return t
+}
+
+// sameBits compares all memory of the operands, gaps included.
+func sameBits(a, b []Tensor) error {
+	for i := range a {
+		x, y := &a[i], &b[i]
+		for k := range x.F32 {
+			if math.Float32bits(x.F32[k]) != math.Float32bits(y.F32[k]) {
+				return fmt.Errorf("operand %d, element %d: %v and %v", i, k, x.F32[k], y.F32[k])
+			}
+		}
+		for k := range x.F64 {
+			if math.Float64bits(x.F64[k]) != math.Float64bits(y.F64[k]) {
+				return fmt.Errorf("operand %d, element %d: %v and %v", i, k, x.F64[k], y.F64[k])
+			}
+		}
+		if !slices.Equal(x.BF16, y.BF16) || !slices.Equal(x.I32, y.I32) {
+			return fmt.Errorf("operand %d differs", i)
+		}
+	}
+	return nil
+}
+
+// near compares operands with the reference: within tol of the largest
+// element, or one rounding of bf16.
+func near(got, want []Tensor, tol float64) error {
+	for i := range got {
+		x, y := &got[i], &want[i]
+		var largest float64
+		for r := range y.Rows {
+			for c := range y.Cols {
+				largest = max(largest, math.Abs(y.At(r, c)))
+			}
+		}
+		for r := range y.Rows {
+			for c := range y.Cols {
+				g, w := x.At(r, c), y.At(r, c)
+				bound := tol * largest
+				if y.DType == graph.BF16 {
+					bound += math.Abs(w) / 128
+				}
+				if !(math.Abs(g-w) <= bound) && !(math.IsNaN(g) && math.IsNaN(w)) {
+					return fmt.Errorf("operand %d (%d,%d): %v, reference %v, bound %.3g", i, r, c, g, w, bound)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// TestFast compares every fast kernel, on every instruction set, with its
+// reference. Operands that are written are full of NaNs before, and so are
+// the gaps between rows, which must stay as they are.
+func TestFast(t *testing.T) {
+	for _, v := range simd.Sets() {
+		t.Run(v.Name, func(t *testing.T) {
+			e := NewEnvOn(pool.New(2), v)
+			defer e.Close()
+			each(t, 40, func(t *testing.T, s sample) {
+				want, got := s.clone(), s.clone()
+				Lookup(s.op).Reference(nil, &s.attr, want)
+				Lookup(s.op).Fast(e, &s.attr, got)
+				if err := near(got, want, s.tol); err != nil {
+					t.Error(err)
+				}
+				// Take over the operands: what remains are the gaps.
+				for i := range got {
+					for r := range got[i].Rows {
+						for c := range got[i].Cols {
+							got[i].Set(r, c, 0)
+							want[i].Set(r, c, 0)
+						}
+					}
+				}
+				if err := sameBits(got, want); err != nil {
+					t.Errorf("outside the operand: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestWorkers: no bit depends on the number of workers.
+func TestWorkers(t *testing.T) {
+	one, five := NewEnv(1), NewEnv(5)
+	defer one.Close()
+	defer five.Close()
+	each(t, 30, func(t *testing.T, s sample) {
+		a, b := s.clone(), s.clone()
+		Lookup(s.op).Fast(one, &s.attr, a)
+		Lookup(s.op).Fast(five, &s.attr, b)
+		if err := sameBits(a, b); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// tokens cuts rows [lo, hi) out of the operands that have a row per token.
+func (s sample) tokens(t []Tensor, lo, hi int) []Tensor {
+	t = slices.Clone(t)
+	for i := range t {
+		if x := &t[i]; s.token[i] && !x.Absent() {
+			o := lo * x.Stride
+			x.Rows = hi - lo
+			switch x.DType {
+			case graph.F32:
+				x.F32 = x.F32[o:]
+			case graph.BF16:
+				x.BF16 = x.BF16[o:]
+			case graph.I32:
+				x.I32 = x.I32[o:]
+			}
+		}
+	}
+	return t
+}
+
+// rows is the number of tokens, and unit the smallest piece of them.
+func (s sample) rows() (n, unit int) {
+	for i := range s.t {
+		if s.token != nil && s.token[i] {
+			n = max(n, s.t[i].Rows)
+		}
+	}
+	unit = 1
+	if s.op.Info().Kind == graph.Sequence {
+		unit = s.attr.Seq
+	}
+	return n, unit
+}
+
+// TestSplit: a call on all tokens gives the bits of two calls on a part each,
+// for operators that are RowWise, and for sums over tokens when the second
+// call continues the first.
+func TestSplit(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	each(t, 60, func(t *testing.T, s sample) {
+		n, unit := s.rows()
+		if n/unit < 2 {
+			return
+		}
+		cut := unit * (1 + rand.New(rand.NewPCG(uint64(n), 1)).IntN(n/unit-1))
+		whole, parts := s.clone(), s.clone()
+		f := Lookup(s.op).Fast
+		f(e, &s.attr, whole)
+		f(e, &s.attr, s.tokens(parts, 0, cut))
+		next := s.attr
+		if s.op.Info().Kind == graph.TokenSum {
+			next.Acc = true
+		}
+		next.Row0 += cut
+		f(e, &next, s.tokens(parts, cut, n))
+		if err := sameBits(whole, parts); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSteady: a call that was made before allocates nothing.
+func TestSteady(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	each(t, 4, func(t *testing.T, s sample) {
+		f, ops := Lookup(s.op).Fast, s.clone()
+		for range 20 { // until both workers have had their buffers
+			f(e, &s.attr, ops)
+		}
+		if n := testing.AllocsPerRun(20, func() { f(e, &s.attr, ops) }); n != 0 {
+			t.Errorf("%v allocations per call", n)
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package kernel
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// LayerNorm (Ba, Kiros, Hinton, 1607.06450): y = xh*g + b with
+// xh = (x-mean)*rstd over the row, rstd = 1/sqrt(variance+Eps). The deviations
+// are summed in a second pass over the row, which is in the cache: the
+// one-pass formula cancels where the mean is large.
+//
+// Derivative: with d = dy*g, dx = rstd*(d - avg(d) - xh*avg(d*xh)).
+
+func layerNormRef(_ *Env, a *graph.Attr, t []Tensor) {
+	y, stats, x, g, b := &t[0], &t[1], &t[2], &t[3], &t[4]
+	n := float64(x.Cols)
+	for r := range x.Rows {
+		var mean, variance float64
+		for c := range x.Cols {
+			mean += x.At(r, c) / n
+		}
+		for c := range x.Cols {
+			d := x.At(r, c) - mean
+			variance += d * d / n
+		}
+		rstd := 1 / math.Sqrt(variance+a.Eps)
+		stats.Set(r, 0, mean)
+		stats.Set(r, 1, rstd)
+		for c := range x.Cols {
+			y.Set(r, c, (x.At(r, c)-mean)*rstd*g.At(0, c)+b.At(0, c))
+		}
+	}
+}
+
+func layerNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dx, dy, x, g, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
+	n := float64(x.Cols)
+	for r := range x.Rows {
+		mean, rstd := stats.At(r, 0), stats.At(r, 1)
+		var s, sx float64
+		for c := range x.Cols {
+			d := dy.At(r, c) * g.At(0, c)
+			s += d
+			sx += d * (x.At(r, c) - mean) * rstd
+		}
+		for c := range x.Cols {
+			xh := (x.At(r, c) - mean) * rstd
+			dx.put(a.Acc, r, c, rstd*(dy.At(r, c)*g.At(0, c)-s/n-xh*sx/n))
+		}
+	}
+}
+
+func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dg, db, dy, x, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
+	for c := range x.Cols {
+		var sg, sb float64
+		for r := range x.Rows {
+			d := dy.At(r, c)
+			sg += d * (x.At(r, c) - stats.At(r, 0)) * stats.At(r, 1)
+			sb += d
+		}
+		dg.put(a.Acc, 0, c, sg)
+		db.put(a.Acc, 0, c, sb)
+	}
+}
+
+func layerNorm(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
+		y, stats, x, n := &c.t[0], &c.t[1], &c.t[2], c.cols
+		g, bias := w.load(2, &c.t[3], 0, 0, n), w.load(3, &c.t[4], 0, 0, n)
+		for r := b.R0; r < b.R1; r++ {
+			in, out := w.load(1, x, r, 0, n), w.dest(0, y, r, 0, n)
+			mean := w.v.Sum(in) / float32(n)
+			rstd := float32(1 / math.Sqrt(float64(w.v.SumSqDev(in, mean))/float64(n)+c.a.Eps))
+			s := stats.row(r, 0, 2)
+			s[0], s[1] = mean, rstd
+			w.v.Norm(out, in, g, bias, mean, rstd)
+			w.store(out, y, r, 0, n)
+		}
+	})
+}
+
+func layerNormDX(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
+		g := w.load(0, &c.t[3], 0, 0, c.cols)
+		for r := b.R0; r < b.R1; r++ {
+			s := c.t[4].row(r, 0, 2)
+			w.normDX(c, r, g, s[0], s[1], true)
+		}
+	})
+}
+
+// normDX computes row r of the derivative, for RMSNorm with mean 0 and without
+// the term that comes from the mean.
+func (w *worker) normDX(c *call, r int, g []float32, mean, rstd float32, centred bool) {
+	dx, n := &c.t[0], c.cols
+	dy, x := w.load(1, &c.t[1], r, 0, n), w.load(2, &c.t[2], r, 0, n)
+	s, sx := w.v.NormSums(dy, x, g, mean, rstd)
+	if !centred {
+		s = 0
+	}
+	s, sx = s/float32(n), sx/float32(n)
+	var out []float32
+	if c.a.Acc {
+		out = w.load(3, dx, r, 0, n)
+		w.v.NormDXA(out, dy, x, g, mean, rstd, s, sx)
+	} else {
+		out = w.dest(3, dx, r, 0, n)
+		w.v.NormDX(out, dy, x, g, mean, rstd, s, sx)
+	}
+	w.store(out, dx, r, 0, n)
+}
+
+func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, func(c *call, w *worker, b block) {
+		dg, db := w.sum(0, &c.t[0], c.a.Acc, b), w.sum(1, &c.t[1], c.a.Acc, b)
+		for r := b.R0; r < b.R1; r++ {
+			s := c.t[4].row(r, 0, 2)
+			dy, x := w.load(2, &c.t[2], r, b.C0, b.C1), w.load(3, &c.t[3], r, b.C0, b.C1)
+			w.v.NormDW(dg, db, dy, x, s[0], s[1])
+		}
+		w.store(dg, &c.t[0], 0, b.C0, b.C1)
+		w.store(db, &c.t[1], 0, b.C0, b.C1)
+	})
+}

@@ -1,0 +1,60 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// weight returns element (i, o) of a weight: input i, output o.
+func weight(w *Tensor, transposed bool, i, o int) float64 {
+	if transposed {
+		return w.At(o, i)
+	}
+	return w.At(i, o)
+}
+
+func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
+	y, x, w, bias, res := &t[0], &t[1], &t[2], &t[3], &t[4]
+	for r := range y.Rows {
+		for o := range y.Cols {
+			var s float64
+			if !bias.Absent() {
+				s = bias.At(0, o)
+			}
+			if !res.Absent() {
+				s += res.At(r, o)
+			}
+			for i := range x.Cols {
+				s += x.At(r, i) * weight(w, a.WT, i, o)
+			}
+			y.Set(r, o, s)
+		}
+	}
+}
+
+func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dx, dy, w := &t[0], &t[1], &t[2]
+	for r := range dx.Rows {
+		for i := range dx.Cols {
+			var s float64
+			for o := range dy.Cols {
+				s += dy.At(r, o) * weight(w, a.WT, i, o)
+			}
+			dx.put(a.Acc, r, i, s)
+		}
+	}
+}
+
+func linearDWRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dw, x, dy := &t[0], &t[1], &t[2]
+	for i := range x.Cols {
+		for o := range dy.Cols {
+			var s float64
+			for r := range x.Rows {
+				s += x.At(r, i) * dy.At(r, o)
+			}
+			if a.WT {
+				dw.put(a.Acc, o, i, s)
+			} else {
+				dw.put(a.Acc, i, o, s)
+			}
+		}
+	}
+}

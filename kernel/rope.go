@@ -1,0 +1,46 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// RoPE (Su et al., 2104.09864) in the half-split form of Hugging Face: within
+// a head of S numbers, pair (i, i+S/2) is turned by the angle whose cosine and
+// sine stand in the row of the table that belongs to the position. Query and
+// key heads are turned, value heads are not. The derivative turns back.
+
+func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
+	qkv, table := &t[0], &t[1]
+	half := a.HeadDim / 2
+	for r := range qkv.Rows {
+		p := (r + a.Row0) % a.Seq
+		for h := range a.Heads + a.KVHeads {
+			for i := range half {
+				cos, sin := table.At(p, i), table.At(p, half+i)
+				if a.Inverse {
+					sin = -sin
+				}
+				j := h*a.HeadDim + i
+				x, y := qkv.At(r, j), qkv.At(r, j+half)
+				qkv.Set(r, j, x*cos-y*sin)
+				qkv.Set(r, j+half, y*cos+x*sin)
+			}
+		}
+	}
+}
+
+func rope(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) {
+		qkv, s := &c.t[0], c.a.HeadDim
+		sign := float32(1)
+		if c.a.Inverse {
+			sign = -1
+		}
+		for r := b.R0; r < b.R1; r++ {
+			x := w.load(0, qkv, r, 0, c.cols)
+			angles := w.load(1, &c.t[1], (r+c.a.Row0)%c.a.Seq, 0, s)
+			for o := 0; o < c.cols; o += s {
+				w.v.Rotate(x[o:o+s/2], x[o+s/2:o+s], angles[:s/2], angles[s/2:], sign)
+			}
+			w.store(x, qkv, r, 0, c.cols)
+		}
+	})
+}

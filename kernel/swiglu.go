@@ -1,0 +1,52 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// SwiGLU (Shazeer, 2002.05202): y = silu(gate)*up, where gu = gate|up side by
+// side. SwiGLUBwd: dgate = dy*up*silu'(gate), dup = dy*silu(gate).
+
+func swigluRef(_ *Env, _ *graph.Attr, t []Tensor) {
+	y, gu := &t[0], &t[1]
+	for r := range y.Rows {
+		for c := range y.Cols {
+			s, _ := activation(graph.SiLU, gu.At(r, c))
+			y.Set(r, c, s*gu.At(r, y.Cols+c))
+		}
+	}
+}
+
+func swigluBwdRef(_ *Env, _ *graph.Attr, t []Tensor) {
+	dgu, dy, gu := &t[0], &t[1], &t[2]
+	for r := range dy.Rows {
+		for c := range dy.Cols {
+			s, ds := activation(graph.SiLU, gu.At(r, c))
+			d := dy.At(r, c)
+			up := gu.At(r, dy.Cols+c)
+			dgu.Set(r, c, d*up*ds)
+			dgu.Set(r, dy.Cols+c, d*s)
+		}
+	}
+}
+
+func swiglu(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
+		y, gu, f := &c.t[0], &c.t[1], c.cols
+		for r := b.R0; r < b.R1; r++ {
+			out := w.dest(0, y, r, 0, f)
+			w.v.SwiGLU(out, w.load(1, gu, r, 0, f), w.load(2, gu, r, f, 2*f))
+			w.store(out, y, r, 0, f)
+		}
+	})
+}
+
+func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byRows(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+		dgu, dy, gu, f := &c.t[0], &c.t[1], &c.t[2], c.cols
+		for r := b.R0; r < b.R1; r++ {
+			dgate, dup := w.dest(0, dgu, r, 0, f), w.dest(1, dgu, r, f, 2*f)
+			w.v.SwiGLUB(dgate, dup, w.load(2, dy, r, 0, f), w.load(3, gu, r, 0, f), w.load(4, gu, r, f, 2*f))
+			w.store(dgate, dgu, r, 0, f)
+			w.store(dup, dgu, r, f, 2*f)
+		}
+	})
+}

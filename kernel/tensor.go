@@ -1,0 +1,114 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// Tensor is one operand: Rows x Cols elements, row-major, Stride elements
+// from one row to the next. Exactly the slice of its DType is set; element
+// (r, c) is its [r*Stride+c]. The Tensor does not own the memory. The zero
+// Tensor is an absent optional operand.
+type Tensor struct {
+	DType              graph.DType
+	Rows, Cols, Stride int
+	F32                []float32
+	BF16               []uint16
+	I32                []int32
+	F64                []float64
+}
+
+// NewTensor allocates a contiguous tensor of zeros, for tests and tools.
+func NewTensor(d graph.DType, rows, cols int) Tensor {
+	t := Tensor{DType: d, Rows: rows, Cols: cols, Stride: cols}
+	switch n := rows * cols; d {
+	case graph.F32:
+		t.F32 = make([]float32, n)
+	case graph.BF16:
+		t.BF16 = make([]uint16, n)
+	case graph.I32:
+		t.I32 = make([]int32, n)
+	case graph.F64:
+		t.F64 = make([]float64, n)
+	}
+	return t
+}
+
+// Absent reports whether the optional operand was left out.
+func (t *Tensor) Absent() bool { return t.Rows == 0 && t.Cols == 0 }
+
+// At returns element (r, c).
+func (t *Tensor) At(r, c int) float64 {
+	i := r*t.Stride + c
+	switch t.DType {
+	case graph.F32:
+		return float64(t.F32[i])
+	case graph.BF16:
+		return float64(simd.FromBF16(t.BF16[i]))
+	case graph.I32:
+		return float64(t.I32[i])
+	case graph.F64:
+		return t.F64[i]
+	}
+	panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
+}
+
+// Set stores element (r, c), rounded to the nearest that its type has.
+func (t *Tensor) Set(r, c int, v float64) {
+	i := r*t.Stride + c
+	switch t.DType {
+	case graph.F32:
+		t.F32[i] = float32(v)
+	case graph.BF16:
+		t.BF16[i] = simd.ToBF16(float32(v))
+	case graph.I32:
+		t.I32[i] = int32(v)
+	case graph.F64:
+		t.F64[i] = v
+	default:
+		panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
+	}
+}
+
+// put is Set for a Sum operand: it adds where acc is set.
+func (t *Tensor) put(acc bool, r, c int, v float64) {
+	if acc {
+		v += t.At(r, c)
+	}
+	t.Set(r, c, v)
+}
+
+// part is the tensor of rows [r0, r1) and columns [c0, c1).
+func (t *Tensor) part(r0, r1, c0, c1 int) Tensor {
+	p, o := *t, r0*t.Stride+c0
+	p.Rows, p.Cols = r1-r0, c1-c0
+	if p.Rows == 0 || p.Cols == 0 {
+		o = 0
+	}
+	switch t.DType {
+	case graph.F32:
+		p.F32 = t.F32[o:]
+	case graph.BF16:
+		p.BF16 = t.BF16[o:]
+	case graph.I32:
+		p.I32 = t.I32[o:]
+	case graph.F64:
+		p.F64 = t.F64[o:]
+	}
+	return p
+}
+
+// flat reports whether the elements are one row without gaps.
+func (t *Tensor) flat() bool { return t.Stride == t.Cols || t.Rows <= 1 }
+
+// row is the memory of elements [lo, hi) of row r of a float32 tensor.
+func (t *Tensor) row(r, lo, hi int) []float32 {
+	return t.F32[r*t.Stride+lo : r*t.Stride+hi : r*t.Stride+hi]
+}
+
+// row16 is row for bf16.
+func (t *Tensor) row16(r, lo, hi int) []uint16 {
+	return t.BF16[r*t.Stride+lo : r*t.Stride+hi : r*t.Stride+hi]
+}
