@@ -1,0 +1,40 @@
+// Package bpe is a byte-level BPE tokenizer: text to token ids and back, for
+// any bytes, with the vocabularies of GPT-2, Llama 3 and Qwen2 among others.
+//
+// # How text becomes tokens
+//
+//  1. Added tokens ("<|endoftext|>") are cut out of the text.
+//  2. The rest is split into pre-tokens, roughly words with the space before
+//     them, by one of three published regular expressions. No regular
+//     expression engine runs: each is a short scanner (split.go), linear in
+//     the text whatever the text is.
+//  3. Every pre-token starts as its bytes. The adjacent pair with the lowest
+//     rank is merged, again and again, until no pair has a rank (encode.go).
+//
+// So no text is out of vocabulary, invalid UTF-8 included, and Decode(Encode(x))
+// is x for all bytes x, as long as the tokenizer has no normalizer (Qwen2 has
+// one: text that is not in Unicode's composed form NFC comes back composed).
+//
+// # Where a tokenizer comes from
+//
+//   - GPT2: the published 50257-token vocabulary, in the binary.
+//   - Load, Parse: a Hugging Face tokenizer.json. Whatever would change the ids
+//     and is not supported is an error that names it; nothing is skipped.
+//   - Train: counted words in, merges out; the same result as the trainer of
+//     Hugging Face tokenizers, whatever the order of the input.
+//
+// A Tokenizer is immutable and shared; an Encoder holds the scratch memory of
+// one goroutine and appends to the slice it is given, without allocating.
+//
+// # Known weakness
+//
+// A pre-token longer than 64 KiB (no space in 64 KiB of letters, say) is cut
+// there before merging, so that memory stays bounded; Hugging Face would merge
+// over the cut. Letters, numbers and spaces are those of Go's Unicode tables,
+// which can be a version older or newer than another program's. Where a
+// tokenizer asks for NFC, more than 30 combining marks on one letter get a
+// joiner among them (UAX 15, Stream-Safe Text Format).
+//
+// Sources: Sennrich et al. 2016 (arXiv:1508.07909) for BPE, Radford et al. 2019
+// for the byte-level variant and the pre-token pattern of GPT-2.
+package bpe

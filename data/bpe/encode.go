@@ -1,0 +1,279 @@
+package bpe
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Encoding.
+//
+// Approach: natural text repeats its words, so a small cache from pre-token to
+// ids answers most of the time; the rest is merged. Up to shortWord tokens the
+// merge looks for the lowest rank by scanning an array, which beats anything
+// clever at that size. Longer ones keep a linked list of tokens and a heap of
+// candidate pairs: O(n log n), whatever the text.
+//
+// Example: " lower" starts as " ", l, o, w, e, r; the ranks of GPT-2 merge
+// e+r, " "+l, o+w, " l"+ow, " low"+er in that order and leave one token.
+//
+// Known weakness: pre-tokens over maxWord bytes are cut (see the package doc).
+
+const (
+	shortWord = 48      // tokens that are merged by scanning
+	maxWord   = 1 << 16 // bytes of a pre-token that are merged as one
+
+	cacheLog  = 14 // slots of the cache: 16384 of 48 bytes
+	cacheWord = 16 // longest pre-token in the cache, in bytes
+	cacheIDs  = 6  // most ids of one pre-token in the cache
+)
+
+// cacheSlot holds one pre-token of up to cacheWord bytes, zero padded in low
+// and high, and its ids.
+type cacheSlot struct {
+	low, high uint64
+	length    uint8 // of the pre-token; 0: free
+	count     uint8 // of the ids
+	ids       [cacheIDs]int32
+}
+
+// Encoder encodes text with the scratch memory of one goroutine.
+type Encoder struct {
+	t        *Tokenizer
+	cache    []cacheSlot
+	short    [shortWord]link
+	long     longWord
+	composed []byte
+}
+
+// NewEncoder returns an Encoder, which is not safe for concurrent use.
+func (t *Tokenizer) NewEncoder() *Encoder {
+	return &Encoder{t: t, cache: make([]cacheSlot, 1<<cacheLog)}
+}
+
+// Encode appends the ids of text to dst and returns it. Added tokens such as
+// "<|endoftext|>" in the text become that one token. The ids are those that
+// Hugging Face's encode gives with add_special_tokens=False.
+func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
+	for len(text) > 0 {
+		at, index := e.t.findAdded(text, 0)
+		dst = e.EncodeOrdinary(dst, text[:at])
+		if index < 0 {
+			break
+		}
+		added := &e.t.added[index]
+		dst = append(dst, added.ID)
+		text = text[at+len(added.Text):]
+	}
+	return dst
+}
+
+// EncodeOrdinary is Encode for text in which added tokens have no meaning:
+// they are encoded as the characters they are written with.
+func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
+	if e.t.composed && !norm.NFC.IsNormal(text) {
+		e.composed = norm.NFC.Append(e.composed[:0], text...)
+		text = e.composed
+	}
+	for len(text) > 0 {
+		n := e.t.pattern.next(text)
+		dst = e.word(dst, text, n)
+		text = text[n:]
+	}
+	return dst
+}
+
+// word appends the ids of the pre-token text[:n]. It may read, not use, the
+// bytes behind it.
+func (e *Encoder) word(dst []int32, text []byte, n int) []int32 {
+	if n > cacheWord {
+		return e.merge(dst, text[:n])
+	}
+	if n == 1 {
+		return append(dst, e.t.byteID[text[0]])
+	}
+	low, high := load(text, n)
+	slot := &e.cache[mix(low^mix(high^uint64(n)))>>(64-cacheLog)]
+	if slot.low == low && slot.high == high && int(slot.length) == n {
+		return append(dst, slot.ids[:slot.count]...)
+	}
+	start := len(dst)
+	dst = e.merge(dst, text[:n])
+	if ids := dst[start:]; len(ids) <= cacheIDs {
+		slot.low, slot.high, slot.length, slot.count = low, high, uint8(n), uint8(len(ids))
+		copy(slot.ids[:], ids)
+	}
+	return dst
+}
+
+// load returns the first n <= 16 bytes of text as two little-endian words.
+func load(text []byte, n int) (low, high uint64) {
+	if len(text) < cacheWord {
+		var padded [cacheWord]byte
+		copy(padded[:], text[:n])
+		return binary.LittleEndian.Uint64(padded[:]), binary.LittleEndian.Uint64(padded[8:])
+	}
+	low, high = binary.LittleEndian.Uint64(text), binary.LittleEndian.Uint64(text[8:])
+	if n <= 8 {
+		return low & (^uint64(0) >> (64 - 8*n)), 0
+	}
+	return low, high & (^uint64(0) >> (128 - 8*n))
+}
+
+// merge appends the ids of one pre-token, without the cache.
+func (e *Encoder) merge(dst []int32, word []byte) []int32 {
+	if e.t.whole != nil {
+		if id, ok := e.t.whole[string(word)]; ok {
+			return append(dst, id)
+		}
+	}
+	if len(word) <= shortWord {
+		return e.mergeShort(dst, word)
+	}
+	for len(word) > maxWord {
+		dst = e.long.merge(dst, e.t, word[:maxWord])
+		word = word[maxWord:]
+	}
+	return e.long.merge(dst, e.t, word)
+}
+
+// link is a token and the rank of merging it with the one behind it.
+type link struct {
+	id   int32
+	rank uint32
+	into int32 // the token that the merge gives
+}
+
+func (e *Encoder) mergeShort(dst []int32, word []byte) []int32 {
+	t, links := e.t, e.short[:len(word)]
+	for i, b := range word {
+		links[i].id = t.byteID[b]
+	}
+	last := len(links) - 1
+	links[last].rank = noRank
+	for i := range links[:last] {
+		links[i].rank, links[i].into = t.pairs.find(links[i].id, links[i+1].id)
+	}
+	for {
+		best, rank := 0, noRank
+		for i := range links {
+			if links[i].rank < rank {
+				best, rank = i, links[i].rank
+			}
+		}
+		if rank == noRank {
+			break
+		}
+		into := links[best].into
+		copy(links[best+1:], links[best+2:])
+		links = links[:len(links)-1]
+		here := &links[best]
+		here.id, here.rank = into, noRank
+		if best+1 < len(links) {
+			here.rank, here.into = t.pairs.find(into, links[best+1].id)
+		}
+		if best > 0 {
+			before := &links[best-1]
+			before.rank, before.into = t.pairs.find(before.id, into)
+		}
+	}
+	for i := range links {
+		dst = append(dst, links[i].id)
+	}
+	return dst
+}
+
+// longWord merges by a linked list over the bytes' places and a heap of
+// rank<<32 | place. An entry of the heap is stale when the pair at its place
+// has another rank by now (a rank belongs to one pair only).
+type longWord struct {
+	links []link
+	next  []int32 // place of the token behind; len(links): none
+	prev  []int32 // place of the token before; -1: none
+	heap  []uint64
+}
+
+func (w *longWord) merge(dst []int32, t *Tokenizer, word []byte) []int32 {
+	n := len(word)
+	if cap(w.links) < n {
+		w.links, w.next, w.prev = make([]link, n), make([]int32, n), make([]int32, n)
+	}
+	w.links, w.next, w.prev, w.heap = w.links[:n], w.next[:n], w.prev[:n], w.heap[:0]
+	for i, b := range word {
+		w.links[i].id = t.byteID[b]
+		w.next[i], w.prev[i] = int32(i+1), int32(i-1)
+	}
+	for i := range w.links {
+		w.rank(t, int32(i))
+	}
+	for len(w.heap) > 0 {
+		top := w.pop()
+		place := int32(uint32(top))
+		here := &w.links[place]
+		if here.rank != uint32(top>>32) {
+			continue
+		}
+		gone := w.next[place]
+		here.id = here.into
+		w.links[gone].rank = noRank
+		w.next[place] = w.next[gone]
+		if after := w.next[place]; int(after) < n {
+			w.prev[after] = place
+		}
+		w.rank(t, place)
+		if before := w.prev[place]; before >= 0 {
+			w.rank(t, before)
+		}
+	}
+	for i := 0; i < n; i = int(w.next[i]) {
+		dst = append(dst, w.links[i].id)
+	}
+	return dst
+}
+
+// rank looks up the pair at place and queues it.
+func (w *longWord) rank(t *Tokenizer, place int32) {
+	here := &w.links[place]
+	here.rank = noRank
+	if after := w.next[place]; int(after) < len(w.links) {
+		here.rank, here.into = t.pairs.find(here.id, w.links[after].id)
+	}
+	if here.rank != noRank {
+		w.push(uint64(here.rank)<<32 | uint64(uint32(place)))
+	}
+}
+
+func (w *longWord) push(entry uint64) {
+	w.heap = append(w.heap, entry)
+	h := w.heap
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if h[parent] <= h[i] {
+			return
+		}
+		h[parent], h[i] = h[i], h[parent]
+		i = parent
+	}
+}
+
+func (w *longWord) pop() uint64 {
+	h := w.heap
+	top, last := h[0], len(h)-1
+	h[0] = h[last]
+	h = h[:last]
+	w.heap = h
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= last {
+			return top
+		}
+		if child+1 < last && h[child+1] < h[child] {
+			child++
+		}
+		if h[i] <= h[child] {
+			return top
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+}

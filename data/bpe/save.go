@@ -1,0 +1,124 @@
+package bpe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// File is one file of a saved tokenizer.
+type File struct {
+	Name    string // without a folder
+	Content []byte // not to be changed
+}
+
+// Files returns what a Hugging Face folder holds for this tokenizer:
+// tokenizer.json and tokenizer_config.json, with which AutoTokenizer and
+// PreTrainedTokenizerFast give the same ids. A tokenizer that was read comes
+// back byte for byte.
+func (t *Tokenizer) Files() []File {
+	config := t.sourceConfig
+	if config == nil {
+		config = t.config()
+	}
+	return []File{{"tokenizer.json", t.JSON()}, {"tokenizer_config.json", config}}
+}
+
+// Save writes Files into the folder dir, which must exist.
+func (t *Tokenizer) Save(dir string) error {
+	for _, f := range t.Files() {
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Content, 0o666); err != nil {
+			return fmt.Errorf("saving the tokenizer: %w", err)
+		}
+	}
+	return nil
+}
+
+// config is the smallest tokenizer_config.json that transformers loads.
+func (t *Tokenizer) config() []byte {
+	fields := map[string]any{
+		"tokenizer_class":              "PreTrainedTokenizerFast",
+		"clean_up_tokenization_spaces": false,
+	}
+	if id, ok := t.EndOfText(); ok {
+		text := string(t.tokens[id])
+		fields["bos_token"], fields["eos_token"], fields["unk_token"] = text, text, text
+	}
+	out, err := json.MarshalIndent(fields, "", "  ")
+	if err != nil {
+		panic(err) // a map of strings and booleans
+	}
+	return append(out, '\n')
+}
+
+// JSON returns the content of tokenizer.json: the one that was read, else one
+// with the tokens and merges a line each, in order of id and rank.
+func (t *Tokenizer) JSON() []byte {
+	if t.source != nil {
+		return t.source
+	}
+	var out bytes.Buffer
+	out.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
+	isAdded := t.addedIDs()
+	for i, a := range t.added {
+		comma(&out, i, "\n    ")
+		fmt.Fprintf(&out, `{"id": %d, "content": %s, "single_word": false, "lstrip": false, "rstrip": false, `+
+			`"normalized": false, "special": %v}`, a.ID, quote(a.Text), a.Special)
+	}
+	out.WriteString("\n  ],\n  \"normalizer\": ")
+	if t.composed {
+		out.WriteString(`{"type": "NFC"}`)
+	} else {
+		out.WriteString("null")
+	}
+	out.WriteString(",\n  \"pre_tokenizer\": ")
+	const byteLevel = `{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": %v}`
+	if t.pattern == PatternGPT2 {
+		fmt.Fprintf(&out, byteLevel, true)
+	} else {
+		fmt.Fprintf(&out, `{"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": %s}, `+
+			`"behavior": "Isolated", "invert": false}, `+byteLevel+`]}`, quote(patterns[t.pattern].regex), false)
+	}
+	out.WriteString(",\n  \"post_processor\": null,\n  \"decoder\": ")
+	fmt.Fprintf(&out, byteLevel, true)
+	fmt.Fprintf(&out, ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"+
+		"    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"+
+		"    \"byte_fallback\": false,\n    \"ignore_merges\": %v,\n    \"vocab\": {", t.whole != nil)
+	n := 0
+	for id, token := range t.tokens {
+		if token != nil && !isAdded[int32(id)] {
+			comma(&out, n, "\n      ")
+			fmt.Fprintf(&out, "%s: %d", quote(printable(token)), id)
+			n++
+		}
+	}
+	out.WriteString("\n    },\n    \"merges\": [")
+	for rank, m := range t.merges {
+		comma(&out, rank, "\n      ")
+		out.WriteString(quote(printable(t.tokens[m.Left]) + " " + printable(t.tokens[m.Right])))
+	}
+	out.WriteString("\n    ]\n  }\n}\n")
+	return out.Bytes()
+}
+
+func comma(out *bytes.Buffer, i int, before string) {
+	if i > 0 {
+		out.WriteByte(',')
+	}
+	out.WriteString(before)
+}
+
+func printable(token []byte) string { return string(appendPrintable(nil, token)) }
+
+// quote writes a JSON string with < and > as they are.
+func quote(s string) string {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
+		panic(err) // a string
+	}
+	return string(bytes.TrimSuffix(out.Bytes(), []byte("\n")))
+}

@@ -1,0 +1,273 @@
+package bpe
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+)
+
+// Training.
+//
+// Approach: the corpus is reduced to its distinct pre-tokens and how often each
+// occurs. The most frequent adjacent pair over all of them becomes a token, and
+// again, until the vocabulary has its size. For every pair the words that
+// contain it are known, so a merge touches only those; counts in the heap are
+// allowed to be too high and are corrected when they come to the top.
+//
+// Example: "low" 5 times, "lower" 2, "newest" 6: e+s (6), es+t (6), l+o (7)
+// in the order l+o, lo+w, e+s, ... by count. Ties go to the pair with the
+// smaller left id, then the smaller right id, so the result depends on the
+// counts alone, not on the order of anything.
+//
+// Known weakness: all distinct pre-tokens are in memory (about 100 bytes each).
+
+// minCount is how often a pair must occur to become a token.
+const minCount = 2
+
+// maxTrainWord is the longest pre-token, in bytes, that is trained on. Longer
+// ones are data, not language (base64, generated tables), and each would be
+// distinct.
+const maxTrainWord = 4096
+
+// Counter counts pre-tokens. It is not safe for concurrent use; give each
+// goroutine one and Merge them.
+type Counter struct {
+	pattern Pattern
+	words   map[string]*int64
+}
+
+// NewCounter returns an empty counter of the pre-tokens of pattern.
+func NewCounter(pattern Pattern) *Counter {
+	return &Counter{pattern, make(map[string]*int64)}
+}
+
+// Add counts the pre-tokens of text, which has no added tokens cut out.
+func (c *Counter) Add(text []byte) {
+	for len(text) > 0 {
+		n := c.pattern.next(text)
+		if n <= maxTrainWord {
+			c.add(text[:n], 1)
+		}
+		text = text[n:]
+	}
+}
+
+func (c *Counter) add(word []byte, n int64) {
+	if count := c.words[string(word)]; count != nil {
+		*count += n
+		return
+	}
+	first := n // not &n: that would allocate in every call
+	c.words[string(word)] = &first
+}
+
+// Merge adds the counts of other.
+func (c *Counter) Merge(other *Counter) {
+	for word, n := range other.words {
+		if count := c.words[word]; count != nil {
+			*count += *n
+		} else {
+			c.words[word] = n
+		}
+	}
+}
+
+// Words is the number of distinct pre-tokens.
+func (c *Counter) Words() int { return len(c.words) }
+
+// Train makes a tokenizer of size tokens, numbered as GPT-2's: 256 bytes, the
+// merges, the end of text. Where the text has too few repeated pairs it is
+// smaller: ask VocabularySize. progress, if not nil, is told the tokens made.
+func Train(ctx context.Context, words *Counter, size int, progress func(made, size int)) (*Tokenizer, error) {
+	if size < 257 || size > MaxVocabulary {
+		return nil, fmt.Errorf("a vocabulary of %d tokens: must be 257 (256 bytes and the end of text) to %d",
+			size, MaxVocabulary)
+	}
+	if len(words.words) == 0 {
+		return nil, fmt.Errorf("training a tokenizer: the corpus has no text")
+	}
+	tr := newTrainer(words)
+	for len(tr.tokens) < size-1 && tr.step() {
+		if len(tr.merges)%64 == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if progress != nil {
+				progress(len(tr.tokens)+1, size)
+			}
+		}
+	}
+	t, err := fromMerges(words.pattern, tr.merges)
+	if err != nil {
+		return nil, fmt.Errorf("training a tokenizer: %w", err)
+	}
+	if progress != nil {
+		progress(t.VocabularySize(), t.VocabularySize())
+	}
+	return t, nil
+}
+
+// trainer is the state between two merges.
+type trainer struct {
+	symbols []int32 // of all words, one after the other
+	words   []trainWord
+	pairs   map[uint64]*trainPair
+	queue   pairQueue
+	tokens  []string // bytes of every token so far
+	ids     map[string]int32
+	merges  []Merge
+	touched []uint64 // pairs that the current merge made or found again
+}
+
+// trainWord is a distinct pre-token: symbols[start:start+length].
+type trainWord struct {
+	start, length int
+	count         int64
+}
+
+// trainPair is an adjacent pair: how often it occurs and in which words, some
+// of which may have lost it since or stand there twice.
+type trainPair struct {
+	count   int64
+	words   []int32
+	touched bool
+}
+
+// pairQueue is a heap, the most frequent pair on top.
+type pairQueue []queued
+
+type queued struct {
+	count int64
+	key   uint64 // left<<32 | right
+}
+
+func (q pairQueue) Len() int { return len(q) }
+func (q pairQueue) Less(i, j int) bool {
+	if q[i].count != q[j].count {
+		return q[i].count > q[j].count
+	}
+	return q[i].key < q[j].key
+}
+func (q pairQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *pairQueue) Push(x any)   { *q = append(*q, x.(queued)) }
+func (q *pairQueue) Pop() any {
+	last := len(*q) - 1
+	x := (*q)[last]
+	*q = (*q)[:last]
+	return x
+}
+
+func newTrainer(words *Counter) *trainer {
+	tr := &trainer{pairs: make(map[uint64]*trainPair), ids: make(map[string]int32)}
+	var byteID [256]int32
+	for id, b := range byteOrder {
+		byteID[b] = int32(id)
+		tr.tokens = append(tr.tokens, string([]byte{b}))
+		tr.ids[string([]byte{b})] = int32(id)
+	}
+	for word, count := range words.words {
+		w := trainWord{len(tr.symbols), len(word), *count}
+		for i := range len(word) {
+			tr.symbols = append(tr.symbols, byteID[word[i]])
+		}
+		tr.words = append(tr.words, w)
+		for i := w.start; i+1 < w.start+w.length; i++ {
+			tr.count(tr.symbols[i], tr.symbols[i+1], w.count, int32(len(tr.words)-1))
+		}
+	}
+	tr.enqueue()
+	return tr
+}
+
+// count adds n to the count of a pair, in the word with this index.
+func (tr *trainer) count(left, right int32, n int64, word int32) {
+	key := pairKey(left, right)
+	p := tr.pairs[key]
+	if p == nil {
+		p = &trainPair{}
+		tr.pairs[key] = p
+	}
+	p.count += n
+	if n < 0 {
+		return
+	}
+	if last := len(p.words) - 1; last < 0 || p.words[last] != word {
+		p.words = append(p.words, word)
+	}
+	if !p.touched {
+		p.touched = true
+		tr.touched = append(tr.touched, key)
+	}
+}
+
+// enqueue queues the touched pairs with their present counts.
+func (tr *trainer) enqueue() {
+	for _, key := range tr.touched {
+		p := tr.pairs[key]
+		p.touched = false
+		if p.count >= minCount {
+			heap.Push(&tr.queue, queued{p.count, key})
+		}
+	}
+	tr.touched = tr.touched[:0]
+}
+
+// step merges the most frequent pair; false: there is none left.
+func (tr *trainer) step() bool {
+	for len(tr.queue) > 0 {
+		top := heap.Pop(&tr.queue).(queued)
+		p := tr.pairs[top.key]
+		if p == nil || p.count < minCount {
+			continue
+		}
+		if p.count != top.count {
+			heap.Push(&tr.queue, queued{p.count, top.key})
+			continue
+		}
+		delete(tr.pairs, top.key)
+		left, right := int32(top.key>>32), int32(uint32(top.key))
+		text := tr.tokens[left] + tr.tokens[right]
+		id, known := tr.ids[text]
+		if !known { // else another pair makes the same text already
+			id = int32(len(tr.tokens))
+			tr.ids[text] = id
+			tr.tokens = append(tr.tokens, text)
+		}
+		merge := Merge{left, right, id}
+		tr.merges = append(tr.merges, merge)
+		for _, word := range p.words {
+			tr.apply(merge, word)
+		}
+		delete(tr.pairs, top.key) // apply may have counted it down again
+		tr.enqueue()
+		return true
+	}
+	return false
+}
+
+// apply merges every occurrence in one word, left to right, and corrects the
+// counts of the pairs that go and come.
+func (tr *trainer) apply(m Merge, word int32) {
+	w := &tr.words[word]
+	s := tr.symbols[w.start : w.start+w.length]
+	n := 0 // symbols written; s[:n] is done
+	for i := 0; i < len(s); i++ {
+		if s[i] != m.Left || i+1 >= len(s) || s[i+1] != m.Right {
+			s[n] = s[i]
+			n++
+			continue
+		}
+		if n > 0 {
+			tr.count(s[n-1], m.Left, -w.count, word)
+			tr.count(s[n-1], m.ID, w.count, word)
+		}
+		if i+2 < len(s) {
+			tr.count(m.Right, s[i+2], -w.count, word)
+			tr.count(m.ID, s[i+2], w.count, word)
+		}
+		s[n] = m.ID
+		n++
+		i++
+	}
+	w.length = n
+}
