@@ -136,3 +136,12 @@ type Device interface {
 	Write(tier Tier, addr int64, p []byte) error
 	Close() error
 }
+
+// MarshalText makes tiers appear by name in plans.
+func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is the inverse.
+func (t *Tier) UnmarshalText(b []byte) (err error) {
+	*t, err = ParseTier(string(b))
+	return err
+}

@@ -26,13 +26,13 @@ import (
 type Class uint8
 
 const (
-	Weights     Class = iota // parameters that operators read, and fp32 masters
-	Grads                    // gradients of parameters
-	State                    // optimizer moments
-	Activations              // values of the forward pass
-	ActGrads                 // their gradients
-	Inputs                   // tokens, targets, tables, scalars
-	Reductions               // losses, norms
+	ClassWeights     Class = iota // parameters that operators read, and fp32 masters
+	ClassGrads                    // gradients of parameters
+	ClassState                    // optimizer moments
+	ClassActivations              // values of the forward pass
+	ClassActGrads                 // their gradients
+	ClassInputs                   // tokens, targets, tables, scalars
+	ClassReductions               // losses, norms
 	NumClasses
 )
 

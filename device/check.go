@@ -1,0 +1,120 @@
+package device
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// CallError is the error of one call. Sync returns it so that an engine can
+// say which of its instructions failed.
+type CallError struct {
+	Call int // number of the call
+	Op   graph.Op
+	Err  error
+}
+
+func (e *CallError) Error() string { return fmt.Sprintf("call %d (%s): %v", e.Call, e.Op, e.Err) }
+
+func (e *CallError) Unwrap() error { return e.Err }
+
+// Absent reports whether the operand was left out.
+func (o Operand) Absent() bool { return o.Rows == 0 }
+
+// Bytes is the number of bytes of the operand's elements, without gaps.
+func (o Operand) Bytes() int64 { return int64(o.Rows) * int64(o.Cols) * o.DType.Size() }
+
+// End is the address behind the operand's last byte.
+func (o Operand) End() int64 {
+	if o.Absent() {
+		return 0
+	}
+	return o.Addr + (int64(o.Rows-1)*int64(o.Stride)+int64(o.Cols))*o.DType.Size()
+}
+
+// Contiguous reports whether the operand has no gaps between rows.
+func (o Operand) Contiguous() bool { return o.Rows <= 1 || o.Stride == o.Cols }
+
+// Dim is the operand's extent, as cost formulas take it.
+func (o Operand) Dim() graph.Dim {
+	if o.Absent() {
+		return graph.Dim{}
+	}
+	return graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
+}
+
+// Check says what is wrong with a call on arenas of these sizes: unknown
+// operators, missing operands, operands outside of their arena. Every backend
+// checks the calls that it prepares, so that Launch need not.
+func Check(c *Call, arenas [NumTiers]int64) error {
+	if c.Op == graph.None || c.Op >= graph.NumOps {
+		return fmt.Errorf("%v is no operator", c.Op)
+	}
+	if c.Stream >= NumStreams {
+		return fmt.Errorf("%v does not exist", c.Stream)
+	}
+	specs := c.Op.Info().Args
+	if len(c.Args) > len(specs) {
+		return fmt.Errorf("%d operands, at most %d are known", len(c.Args), len(specs))
+	}
+	for i, s := range specs {
+		if i >= len(c.Args) || c.Args[i].Absent() {
+			if !s.Optional {
+				return fmt.Errorf("operand %s is missing", s.Name)
+			}
+			continue
+		}
+		if err := c.Args[i].check(arenas); err != nil {
+			return fmt.Errorf("operand %s: %w", s.Name, err)
+		}
+		if c.Args[i].Tier == DiskTier && c.Op != graph.Copy {
+			return fmt.Errorf("operand %s is on the disk tier, where only copy can reach it", s.Name)
+		}
+	}
+	if c.Op == graph.Copy {
+		return checkCopy(c.Args[0], c.Args[1])
+	}
+	return nil
+}
+
+func (o Operand) check(arenas [NumTiers]int64) error {
+	if o.Tier >= NumTiers {
+		return fmt.Errorf("%v does not exist", o.Tier)
+	}
+	if o.DType > graph.F64 {
+		return fmt.Errorf("%v does not exist", o.DType)
+	}
+	size := o.DType.Size()
+	limit := math.MaxInt64 / size / 2
+	switch {
+	case o.Rows < 0 || o.Cols < 1 || o.Rows > 1 && o.Stride < o.Cols:
+		return fmt.Errorf("%d x %d elements with stride %d are no matrix", o.Rows, o.Cols, o.Stride)
+	case int64(o.Cols) > limit || o.Rows > 1 && int64(o.Stride) > (limit-int64(o.Cols))/int64(o.Rows-1):
+		return fmt.Errorf("%d x %d elements with stride %d are too large", o.Rows, o.Cols, o.Stride)
+	case o.Addr < 0 || o.Addr%size != 0:
+		return fmt.Errorf("address %d is negative or not aligned to %d bytes", o.Addr, size)
+	case o.Addr > arenas[o.Tier] || o.End()-o.Addr > arenas[o.Tier]-o.Addr:
+		return fmt.Errorf("bytes %d to %d are outside of the %s arena of %d bytes", o.Addr, o.End(), o.Tier, arenas[o.Tier])
+	}
+	return nil
+}
+
+// checkCopy: copies move bytes, so the extents must match: row by row, or in
+// total where neither side has gaps.
+func checkCopy(dst, src Operand) error {
+	rows := dst.Rows == src.Rows && int64(dst.Cols)*dst.DType.Size() == int64(src.Cols)*src.DType.Size()
+	flat := dst.Contiguous() && src.Contiguous() && dst.Bytes() == src.Bytes()
+	if !rows && !flat {
+		return fmt.Errorf("cannot copy %d x %d %s to %d x %d %s", src.Rows, src.Cols, src.DType, dst.Rows, dst.Cols, dst.DType)
+	}
+	if dst.Tier == DiskTier && src.Tier == DiskTier {
+		return fmt.Errorf("cannot copy from the disk tier to the disk tier; hint: go through the host tier")
+	}
+	if dst.Tier == src.Tier && dst.Addr < src.End() && src.Addr < dst.End() && dst != src {
+		if dst.Contiguous() || src.Contiguous() || dst.Stride != src.Stride {
+			return fmt.Errorf("source %d to %d and destination %d to %d overlap", src.Addr, src.End(), dst.Addr, dst.End())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,15 @@
+//go:build !unix
+
+package cpu
+
+import "unsafe"
+
+// mapArena makes the arena on Go's heap, where there is no mmap. Go does not
+// move heap objects, so the alignment lasts.
+func mapArena(n int64) (arena, mapping []byte, err error) {
+	mapping = make([]byte, n+hugePage)
+	skip := -uintptr(unsafe.Pointer(&mapping[0])) % hugePage
+	return mapping[skip : skip+uintptr(n) : skip+uintptr(n)], mapping, nil
+}
+
+func unmapArena([]byte) error { return nil }

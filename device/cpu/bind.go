@@ -1,0 +1,47 @@
+package cpu
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
+)
+
+// bind makes the function that a launch of c runs: the operator's fast kernel
+// on tensors that lie in the arenas. Each stream has its own kernel.Env, since
+// an Env serves one call at a time; all share the workers.
+func (d *Device) bind(c *device.Call) (func(), error) {
+	fast := kernel.Lookup(c.Op).Fast
+	if fast == nil {
+		return nil, fmt.Errorf("there is no CPU kernel")
+	}
+	env, attr := d.streams[c.Stream].env, c.Attr
+	tensors := make([]kernel.Tensor, len(c.Op.Info().Args))
+	for i, o := range c.Args {
+		if !o.Absent() {
+			tensors[i] = d.tensor(o)
+		}
+	}
+	return func() { fast(env, &attr, tensors) }, nil
+}
+
+// tensor is the operand's memory as the kernels see it. The operand has been
+// checked: it lies inside the arena and is aligned to its elements.
+func (d *Device) tensor(o device.Operand) kernel.Tensor {
+	bytes := d.memory(o.Tier, o.Addr, o.End()-o.Addr)
+	p, n := unsafe.Pointer(&bytes[0]), len(bytes)/int(o.DType.Size())
+	t := kernel.Tensor{DType: o.DType, Rows: o.Rows, Cols: o.Cols, Stride: o.Stride}
+	switch o.DType {
+	case graph.F32:
+		t.F32 = unsafe.Slice((*float32)(p), n)
+	case graph.BF16:
+		t.BF16 = unsafe.Slice((*uint16)(p), n)
+	case graph.I32:
+		t.I32 = unsafe.Slice((*int32)(p), n)
+	case graph.F64:
+		t.F64 = unsafe.Slice((*float64)(p), n)
+	}
+	return t
+}

@@ -1,0 +1,248 @@
+// Package cpu is the backend that every machine has, and the oracle of the
+// others: kernels from package kernel, memory tiers that are regions of RAM
+// and a file, streams that are goroutines.
+//
+// The device tier is an arena of its own although it is the same kind of RAM
+// as the host tier. So a laptop behaves as a small GPU, for real: what does
+// not fit into the arena has to be moved, by copies that take time, on streams
+// that race with the compute stream unless the program orders them. With
+// Options.Rate the copies take as long as those of a slower link.
+//
+//	arenas   mmap outside of Go's heap, huge pages, touched once at the start
+//	disk     one file, direct I/O where the file system has it, blocks
+//	         allocated at the start, name removed at once
+//	streams  one goroutine each, a bounded queue, in order
+//	events   one word per call: the number of the round that it completed in
+//
+// After Prepare nothing is allocated and nothing is looked up: a launch is a
+// number in a channel, and behind the number stands a function that is bound
+// to its operands.
+//
+// Kernels of the compute stream spread over the cores with kernel/pool, while
+// the other streams have a goroutine each. They need a thread to run on even
+// if all cores compute: set GOMAXPROCS a few above the number of cores and let
+// the operating system share them out, since its slices are shorter than those
+// of Go's scheduler.
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/kernel/pool"
+)
+
+// Options of a device. The zero value is useful where there is no disk tier.
+type Options struct {
+	// Workers is the number of cores for kernels; 0 means GOMAXPROCS.
+	Workers int
+	// DiskPath is the file of the disk tier, made by Reserve.
+	DiskPath string
+	// Rate limits the copies of a stream to this many bytes per second, so
+	// that this machine behaves as one with a slower link. 0: no limit.
+	Rate [device.NumStreams]float64
+}
+
+// Stats counts what was really executed since the device was opened.
+type Stats struct {
+	// Peak is the end of the highest byte that any call touched.
+	Peak [device.NumTiers]int64
+	// Moved counts the bytes copied, by tier of source and destination.
+	Moved [device.NumTiers][device.NumTiers]int64
+}
+
+// Device implements device.Device.
+type Device struct {
+	options Options
+	opened  time.Time
+	pool    *pool.Pool
+	arenas  [device.NumTiers]arena
+	disk    *disk
+
+	calls   []call
+	done    []atomic.Uint32 // round in which a call completed
+	issued  []uint32        // round in which a call was launched
+	round   atomic.Uint32   // counts from 1; changes in Sync only
+	streams [device.NumStreams]*stream
+	idle    sync.WaitGroup // streams that have not reached the end of the round
+
+	failed atomic.Bool // skip what remains of the round
+	mu     sync.Mutex
+	err    error // first error of the round
+}
+
+// arena is the memory of one tier; the disk tier has a size only.
+type arena struct {
+	size    int64
+	bytes   []byte
+	mapping []byte
+}
+
+// New opens the device. Close it to give back memory, goroutines and file.
+func New(o Options) *Device {
+	if o.Workers < 1 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
+	d.round.Store(1)
+	for id := range d.streams {
+		d.streams[id] = d.newStream(device.Stream(id))
+	}
+	for _, s := range d.streams {
+		go s.run()
+	}
+	return d
+}
+
+// Info describes the device.
+func (d *Device) Info() device.Info { return device.Info{Name: "cpu", Cores: d.options.Workers} }
+
+// Reserve makes the arena of a tier and provides all of its memory or blocks.
+func (d *Device) Reserve(tier device.Tier, bytes int64) error {
+	switch {
+	case tier >= device.NumTiers:
+		return fmt.Errorf("reserve: %v does not exist", tier)
+	case d.arenas[tier].size != 0:
+		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
+	case len(d.calls) > 0:
+		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
+	case bytes < 0:
+		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
+	case bytes == 0:
+		return nil
+	}
+	a := arena{size: bytes}
+	var err error
+	if tier == device.DiskTier {
+		d.disk, err = openDisk(d.options.DiskPath, bytes)
+	} else if err = enoughMemory(bytes); err == nil {
+		a.bytes, a.mapping, err = mapArena(bytes)
+	}
+	if err != nil {
+		return fmt.Errorf("reserve %s tier: %w", tier, err)
+	}
+	d.arenas[tier] = a
+	return nil
+}
+
+// enoughMemory refuses arenas for which the kernel would end the process.
+// Where the system does not tell, the arena is tried.
+func enoughMemory(bytes int64) error {
+	mem, err := sysmem.Read()
+	if err != nil {
+		return nil
+	}
+	if bytes > mem.Available {
+		return fmt.Errorf("%d bytes of memory are needed and %d of %d are available; hint: end other programs or set smaller limits",
+			bytes, mem.Available, mem.Total)
+	}
+	return nil
+}
+
+// Read copies bytes out of an arena. Call it between rounds only.
+func (d *Device) Read(tier device.Tier, addr int64, p []byte) error {
+	return d.transfer(tier, addr, p, false)
+}
+
+// Write copies bytes into an arena. Call it between rounds only.
+func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
+	return d.transfer(tier, addr, p, true)
+}
+
+func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) error {
+	if tier >= device.NumTiers || addr < 0 || addr > d.arenas[tier].size || int64(len(p)) > d.arenas[tier].size-addr {
+		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
+	}
+	if tier == device.DiskTier {
+		bounce := alignedBytes(bounceLen)
+		if write {
+			return d.disk.write(p, addr, bounce)
+		}
+		return d.disk.read(p, addr, bounce)
+	}
+	memory := d.arenas[tier].bytes[addr:]
+	if write {
+		copyBytes(memory[:len(p)], p)
+	} else {
+		copyBytes(p, memory[:len(p)])
+	}
+	return nil
+}
+
+// Stats may be read between rounds.
+func (d *Device) Stats() Stats {
+	var sum Stats
+	for _, s := range d.streams {
+		for t := range sum.Peak {
+			sum.Peak[t] = max(sum.Peak[t], s.stats.Peak[t])
+			for to := range sum.Moved[t] {
+				sum.Moved[t][to] += s.stats.Moved[t][to]
+			}
+		}
+	}
+	return sum
+}
+
+// Paint fills an arena with one value. Together with Highest it shows what a
+// run touched without asking the run: tests paint, run and look.
+func (d *Device) Paint(tier device.Tier, value byte) error {
+	piece := alignedBytes(bounceLen)
+	for i := range piece {
+		piece[i] = value
+	}
+	for at := int64(0); at < d.arenas[tier].size; at += bounceLen {
+		if err := d.Write(tier, at, piece[:min(bounceLen, d.arenas[tier].size-at)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Highest returns the end of the highest byte of an arena that differs from
+// value, 0 if none does.
+func (d *Device) Highest(tier device.Tier, value byte) (int64, error) {
+	piece := alignedBytes(bounceLen)
+	for end := d.arenas[tier].size; end > 0; {
+		at := (end - 1) / bounceLen * bounceLen
+		p := piece[:end-at]
+		if err := d.Read(tier, at, p); err != nil {
+			return 0, err
+		}
+		for i := len(p) - 1; i >= 0; i-- {
+			if p[i] != value {
+				return at + int64(i) + 1, nil
+			}
+		}
+		end = at
+	}
+	return 0, nil
+}
+
+// Close ends the streams and gives back all memory. The arenas' bytes must
+// not be used afterwards.
+func (d *Device) Close() error {
+	for _, s := range d.streams {
+		close(s.queue)
+		<-s.ended
+	}
+	d.pool.Close()
+	var errs []error
+	for i := range d.arenas {
+		if m := d.arenas[i].mapping; m != nil {
+			errs = append(errs, unmapArena(m))
+		}
+		d.arenas[i] = arena{}
+	}
+	if d.disk != nil {
+		errs = append(errs, d.disk.close())
+		d.disk = nil
+	}
+	d.calls = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,170 @@
+package cpu
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unsafe"
+)
+
+const (
+	pageSize  = 4096    // unit of direct I/O: addresses, offsets and sizes
+	hugePage  = 2 << 20 // alignment of arenas
+	diskPiece = 8 << 20 // bytes of one read or write; larger ones are no faster
+	bounceLen = 1 << 20 // bytes that go through a stream's own buffer at a time
+)
+
+// disk is the file behind the disk tier.
+type disk struct {
+	file   *os.File
+	size   int64
+	direct bool   // past the page cache
+	remove string // path to remove on close, if that was not possible earlier
+}
+
+// openDisk makes the file with all of its blocks. Its name is removed at once
+// where the system allows it, so that it cannot outlive the process.
+func openDisk(path string, size int64) (*disk, error) {
+	if path == "" {
+		return nil, fmt.Errorf("no path for the disk tier; hint: set limits.disk_path")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	d := &disk{size: (size + pageSize - 1) &^ (pageSize - 1)}
+	var err error
+	if d.file, err = tryDirect(path); err == nil {
+		d.direct = true
+	} else if d.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		return nil, err
+	}
+	if os.Remove(path) != nil {
+		d.remove = path
+	}
+	if err := allocate(d.file, d.size); err != nil {
+		_ = d.close()
+		return nil, fmt.Errorf("%s: %d bytes for the disk tier: %w; hint: free some space or set a smaller limits.disk", path, d.size, err)
+	}
+	return d, nil
+}
+
+// tryDirect opens the file past the page cache and writes a page, since some
+// file systems only refuse then.
+func tryDirect(path string) (*os.File, error) {
+	f, err := openDirect(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(alignedBytes(pageSize), 0); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// allocateByWriting is the slow way to give a file its blocks.
+func allocateByWriting(f *os.File, size int64) error {
+	zeros := alignedBytes(bounceLen)
+	for at := int64(0); at < size; at += bounceLen {
+		if _, err := f.WriteAt(zeros[:min(bounceLen, size-at)], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *disk) close() error {
+	err := d.file.Close()
+	if d.remove != "" {
+		if e := os.Remove(d.remove); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// read fills p from the file. Aligned reads go straight into p; of others the
+// ragged pages go through bounce, a stream's own aligned buffer.
+func (d *disk) read(p []byte, at int64, bounce []byte) error {
+	for len(p) > 0 {
+		if n := d.straight(p, at); n > 0 {
+			if err := full(d.file.ReadAt(p[:n], at)); err != nil {
+				return fmt.Errorf("read of %d bytes at %d: %w", n, at, err)
+			}
+			p, at = p[n:], at+int64(n)
+			continue
+		}
+		page := at &^ (pageSize - 1)
+		window := bounce[:wholePages(at-page, len(p), len(bounce))]
+		if err := full(d.file.ReadAt(window, page)); err != nil {
+			return fmt.Errorf("read of %d bytes at %d: %w", len(window), page, err)
+		}
+		n := copy(p, window[at-page:])
+		p, at = p[n:], at+int64(n)
+	}
+	return nil
+}
+
+// write is the converse of read. Pages that are written in part are read
+// first; two streams must not write to one page at a time, which the disk
+// tier's alignment of buffers rules out.
+func (d *disk) write(p []byte, at int64, bounce []byte) error {
+	for len(p) > 0 {
+		if n := d.straight(p, at); n > 0 {
+			if err := full(d.file.WriteAt(p[:n], at)); err != nil {
+				return fmt.Errorf("write of %d bytes at %d: %w", n, at, err)
+			}
+			p, at = p[n:], at+int64(n)
+			continue
+		}
+		page := at &^ (pageSize - 1)
+		window := bounce[:wholePages(at-page, len(p), len(bounce))]
+		n := min(len(p), len(window)-int(at-page))
+		if n < len(window) {
+			if err := full(d.file.ReadAt(window, page)); err != nil {
+				return fmt.Errorf("read of %d bytes at %d: %w", len(window), page, err)
+			}
+		}
+		copy(window[at-page:], p[:n])
+		if err := full(d.file.WriteAt(window, page)); err != nil {
+			return fmt.Errorf("write of %d bytes at %d: %w", len(window), page, err)
+		}
+		p, at = p[n:], at+int64(n)
+	}
+	return nil
+}
+
+// straight returns how many bytes can go without a bounce: 0 if the start is
+// ragged.
+func (d *disk) straight(p []byte, at int64) int {
+	n := min(len(p), diskPiece)
+	if !d.direct {
+		return n
+	}
+	if at%pageSize != 0 || uintptr(unsafe.Pointer(&p[0]))%pageSize != 0 {
+		return 0
+	}
+	return n &^ (pageSize - 1)
+}
+
+// wholePages is the length of the pages that cover n bytes after skip, or
+// limit if that is less.
+func wholePages(skip int64, n, limit int) int {
+	return min(int(skip)+n+pageSize-1, limit) &^ (pageSize - 1)
+}
+
+// full turns a short transfer into an error.
+func full(n int, err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// alignedBytes returns n bytes that start at a page.
+func alignedBytes(n int) []byte {
+	b := make([]byte, n+pageSize)
+	skip := -uintptr(unsafe.Pointer(&b[0])) % pageSize
+	return b[skip : skip+uintptr(n)]
+}

@@ -1,0 +1,220 @@
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// Streams and events.
+//
+// A stream's goroutine takes commands from a bounded channel: run a call, wait
+// for a call of another stream, tell that the round ends. A full queue holds
+// the launching goroutine, which cannot deadlock: what is queued depends only
+// on what was launched before it.
+//
+// An event is a word that holds the round in which its call completed. Who
+// waits looks at it for a few microseconds, since many waits are for work that
+// is just ending, and then registers its wish and parks. Who completes a call
+// looks at the few wishes of the other streams. The second look of the waiter,
+// after it registered, closes the gap between the two:
+//
+//	waiter:    wish = n;   done[n] == round ? cancel : park
+//	completer: done[n] = round;   wish == n ? take it and send a token
+//
+// Known weakness: a throttled copy sleeps with the timer's precision; a late
+// end is made up by the next copy only if that follows at once.
+
+const (
+	queueLen  = 1024
+	waitLooks = 100                    // looks at an event before parking
+	catchUp   = 500 * time.Microsecond // oversleeping that the next copy makes up
+)
+
+type verb uint8
+
+const (
+	runCall verb = iota
+	waitCall
+	endRound
+)
+
+type command struct {
+	verb verb
+	call int32
+}
+
+type stream struct {
+	device *Device
+	id     device.Stream
+	queue  chan command
+	ended  chan struct{}
+	used   bool // in this round; the launching side's
+
+	wish atomic.Int64 // call waited for, plus 1; 0: none
+	wake chan struct{}
+
+	// The goroutine's own.
+	env    *kernel.Env
+	stats  Stats
+	bounce []byte
+	free   time.Time // when the throttled link is free again
+}
+
+func (d *Device) newStream(id device.Stream) *stream {
+	return &stream{
+		device: d, id: id,
+		queue: make(chan command, queueLen),
+		ended: make(chan struct{}),
+		wake:  make(chan struct{}, 1),
+		env:   kernel.NewEnvOn(d.pool, simd.Best()),
+	}
+}
+
+// Launch enqueues a prepared call.
+func (d *Device) Launch(n int) {
+	if n < 0 || n >= len(d.calls) {
+		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
+		return
+	}
+	if d.issued[n] == d.round.Load() {
+		d.fail(&device.CallError{Call: n, Op: d.calls[n].op, Err: fmt.Errorf("launched twice in one round")})
+		return
+	}
+	d.issued[n] = d.round.Load()
+	s := d.streams[d.calls[n].stream]
+	s.used = true
+	s.queue <- command{runCall, int32(n)}
+}
+
+// Wait holds stream id until call n is done. A wait for a call that was not
+// launched in this round would never end and is an error of the round.
+func (d *Device) Wait(id device.Stream, n int) {
+	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.issued[n] != d.round.Load() {
+		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
+		return
+	}
+	s := d.streams[id]
+	s.used = true
+	s.queue <- command{waitCall, int32(n)}
+}
+
+// Sync ends the round.
+func (d *Device) Sync() error {
+	for _, s := range d.streams {
+		if s.used {
+			s.used = false
+			d.idle.Add(1)
+			s.queue <- command{endRound, 0}
+		}
+	}
+	d.idle.Wait()
+	err := d.err
+	d.err = nil
+	d.failed.Store(false)
+	d.round.Add(1)
+	return err
+}
+
+// Done reports whether call n has completed in the current round. It may be
+// called from any goroutine while a round runs.
+func (d *Device) Done(n int) bool { return d.done[n].Load() == d.round.Load() }
+
+// fail keeps the first error of the round.
+func (d *Device) fail(err error) {
+	d.mu.Lock()
+	if d.err == nil {
+		d.err = err
+	}
+	d.mu.Unlock()
+	d.failed.Store(true)
+}
+
+func (s *stream) run() {
+	defer close(s.ended)
+	d := s.device
+	for c := range s.queue {
+		switch c.verb {
+		case runCall:
+			if !d.failed.Load() {
+				if err := s.execute(&d.calls[c.call]); err != nil {
+					d.fail(&device.CallError{Call: int(c.call), Op: d.calls[c.call].op, Err: err})
+				}
+			}
+			s.complete(c.call)
+		case waitCall:
+			s.await(c.call)
+		case endRound:
+			d.idle.Done()
+		}
+	}
+}
+
+// complete marks a call as done and wakes the streams that wait for it.
+func (s *stream) complete(n int32) {
+	d := s.device
+	d.done[n].Store(d.round.Load())
+	for _, t := range d.streams {
+		if t.wish.Load() == int64(n)+1 && t.wish.CompareAndSwap(int64(n)+1, 0) {
+			t.wake <- struct{}{}
+		}
+	}
+}
+
+// await returns when call n is done.
+func (s *stream) await(n int32) {
+	d := s.device
+	for range waitLooks {
+		if d.done[n].Load() == d.round.Load() {
+			return
+		}
+		runtime.Gosched()
+	}
+	s.wish.Store(int64(n) + 1)
+	if d.done[n].Load() == d.round.Load() && s.wish.CompareAndSwap(int64(n)+1, 0) {
+		return
+	}
+	<-s.wake
+}
+
+// execute runs one call. A panic of a kernel becomes an error.
+func (s *stream) execute(c *call) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	start := time.Now()
+	if c.copy != nil {
+		err = s.copy(c.copy)
+		s.throttle(start, c.copy.bytes)
+	} else {
+		c.kernel()
+	}
+	if c.span != nil {
+		c.span.Start = start.Sub(s.device.opened).Seconds()
+		c.span.End = time.Since(s.device.opened).Seconds()
+	}
+	for t, end := range c.end {
+		s.stats.Peak[t] = max(s.stats.Peak[t], end)
+	}
+	return err
+}
+
+// throttle sleeps out the time that a copy of n bytes would take on the link.
+func (s *stream) throttle(start time.Time, n int64) {
+	rate := s.device.options.Rate[s.id]
+	if rate <= 0 {
+		return
+	}
+	if late := start.Sub(s.free); late > 0 && late < catchUp {
+		start = s.free
+	}
+	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
+	time.Sleep(time.Until(s.free))
+}

@@ -1,0 +1,144 @@
+package program
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// instance names one copy of a per-token value.
+type instance struct{ value, micro, copy int }
+
+// activations gives every instance of a forward value and of its gradient a
+// buffer on the device. How long it lives follows from who reads it.
+func (lo *lowering) activations() error {
+	made := map[instance]int{}
+	for _, kind := range []graph.ValueKind{graph.Forwarded, graph.Gradient} {
+		class := ClassActivations
+		if kind == graph.Gradient {
+			class = ClassActGrads
+		}
+		lo.resolve(kind, func(u *unit, r ref) Region {
+			v := &lo.g.Values[r.value]
+			key := instance{r.value, r.micro, r.copy}
+			buf, ok := made[key]
+			if !ok {
+				rows := lo.rows()
+				if v.Chunked {
+					rows = r.rows
+				}
+				buf = lo.buffer(Buffer{
+					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
+					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
+				})
+				made[key] = buf
+			}
+			return lo.p.sub(buf, r)
+		})
+	}
+	return nil
+}
+
+func instanceName(name string, k instance) string {
+	if k.copy > 0 {
+		return fmt.Sprintf("%s.%d'%d", name, k.micro, k.copy)
+	}
+	return fmt.Sprintf("%s.%d", name, k.micro)
+}
+
+// sub is the part of a matrix buffer that a ref stands for.
+func (p *Program) sub(buf int, r ref) Region {
+	cols := p.Buffers[buf].Cols
+	return Region{Buf: buf, Off: r.row*cols + r.lo, Rows: r.rows, Cols: r.hi - r.lo, Stride: cols}
+}
+
+// inputs brings tokens, targets and scalars to the device where they are
+// used, and makes the buffers that the run writes before each step.
+func (lo *lowering) inputs() error {
+	g, p := lo.g, lo.p
+	host := func(name string, dt graph.DType, rows, cols, unit int) int {
+		return lo.buffer(Buffer{Name: name, Tier: device.HostTier, Class: ClassInputs, DType: dt, Rows: rows, Cols: cols,
+			RowUnit: unit, Persistent: true, Init: []string{name}})
+	}
+	all := lo.rows() * lo.pl.MicroBatches
+	batch := map[int]int{
+		g.Tokens:  host("batch.tokens", graph.I32, all, 1, p.RowUnit),
+		g.Targets: host("batch.targets", graph.I32, all, 1, p.RowUnit),
+	}
+	lo.scalars = [device.NumTiers]int{-1, host("scalars", graph.F32, 1, graph.NumScalars, 0), -1}
+	onDevice := lo.buffer(Buffer{Name: "scalars.dev", Tier: device.DeviceTier, Class: ClassInputs, DType: graph.F32, Rows: 1, Cols: graph.NumScalars})
+	lo.scalars[device.DeviceTier] = onDevice
+	first := &lo.units[0]
+	first.before = append(first.before, copyOp(device.HostToDev, noKey, p.whole(onDevice), p.whole(lo.scalars[device.HostTier])))
+
+	made := map[instance]int{}
+	lo.resolve(graph.Input, func(u *unit, r ref) Region {
+		key := instance{r.value, r.micro, 0}
+		buf, ok := made[key]
+		if !ok {
+			v := &g.Values[r.value]
+			buf = lo.buffer(Buffer{Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType,
+				Rows: lo.rows(), Cols: 1, RowUnit: p.RowUnit})
+			made[key] = buf
+			src := Region{Buf: batch[r.value], Off: r.micro * lo.rows(), Rows: lo.rows(), Cols: 1, Stride: 1}
+			u.before = append(u.before, copyOp(device.HostToDev, Key{Segment: u.segment, Micro: u.micro, Chunk: -1}, p.whole(buf), src))
+		}
+		return p.sub(buf, r)
+	})
+	lo.resolve(graph.Scalars, func(*unit, ref) Region { return p.whole(onDevice) })
+	if g.Rope >= 0 {
+		v := &g.Values[g.Rope]
+		rope := lo.buffer(Buffer{Name: "rope", Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols,
+			Persistent: true, Init: []string{"rope"}})
+		lo.resolve(graph.Constant, func(*unit, ref) Region {
+			return Region{Buf: rope, Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
+		})
+	}
+	lo.total = lo.buffer(Buffer{Name: "loss.total.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1})
+	begun := false
+	lo.resolve(graph.Total, func(*unit, ref) Region { return p.whole(lo.total) })
+	for i := range lo.units {
+		for j := range lo.units[i].work {
+			if in := &lo.units[i].work[j].in; in.Op == graph.LossSum {
+				in.Attr.Acc = begun
+				begun = true
+			}
+		}
+	}
+	return nil
+}
+
+var noKey = Key{Segment: -1, Micro: -1, Chunk: -1}
+
+// results brings the loss to the host, and in Logits mode the logits.
+func (lo *lowering) results() error {
+	p := lo.p
+	last := &lo.units[len(lo.units)-1]
+	loss := lo.buffer(Buffer{Name: "loss.total", Tier: device.HostTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
+		Persistent: true, Init: []string{"loss.total.before"}})
+	last.after = append(last.after, copyOp(device.DevToHost, noKey, p.whole(loss), p.whole(lo.total)))
+	if lo.opt.Mode != Logits {
+		return nil
+	}
+	v := &lo.g.Values[lo.g.Logits]
+	out := lo.buffer(Buffer{Name: "logits", Tier: device.HostTier, Class: ClassReductions, DType: v.DType,
+		Rows: lo.rows() * lo.pl.MicroBatches, Cols: v.Cols, RowUnit: p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
+	for i := range lo.units {
+		u := &lo.units[i]
+		row := u.micro * lo.rows()
+		var work []op
+		for _, o := range u.work {
+			work = append(work, o)
+			if o.in.Op != graph.CrossEntropy {
+				continue
+			}
+			src := o.in.Args[1]
+			dst := Region{Buf: out, Off: row * v.Cols, Rows: src.Rows, Cols: v.Cols, Stride: v.Cols}
+			row += src.Rows
+			work = append(work, copyOp(device.DevToHost, o.in.Key, dst, src))
+		}
+		u.work = work
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package program
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Mode is what a program does.
+type Mode uint8
+
+const (
+	Train  Mode = iota // forward, backward, optimizer
+	Grads              // forward and backward; gradients are kept
+	Eval               // forward: the loss
+	Logits             // forward: the loss, and the logits on the host
+)
+
+// Options are what a program needs to know beside graph and plan.
+type Options struct {
+	Mode         Mode
+	Beta1, Beta2 float64
+	Eps          float64
+	Decay        float64 // decoupled weight decay, of matrices only
+	Clip         float64 // global gradient norm; 0: none
+	Capacity     [device.NumTiers]int64
+	// Base is a program whose persistent buffers this one shares, at the same
+	// addresses: an evaluation between training steps.
+	Base *Program
+	// RowUnit overrides the token rows per atom; 0 derives it. Two programs can
+	// be compared by Equivalent if theirs are the same.
+	RowUnit int
+	// Dump is called after every pass.
+	Dump func(pass string, p *Program)
+}
+
+// pass is one step of the lowering. Passes share a lowering and run in the
+// order of the table.
+type pass struct {
+	name string
+	run  func(*lowering) error
+}
+
+var passes = []pass{
+	{"order", (*lowering).order},
+	{"compute", (*lowering).compute},
+	{"recompute", (*lowering).recompute},
+	{"activations", (*lowering).activations},
+	{"inputs", (*lowering).inputs},
+	{"weights", (*lowering).weights},
+	{"gradients", (*lowering).gradients},
+	{"optimizer", (*lowering).optimizer},
+	{"results", (*lowering).results},
+	{"list", (*lowering).list},
+	{"place", (*lowering).place},
+	{"waits", (*lowering).waits},
+}
+
+// passOrder says which pass has to come before which, and why. It is checked
+// by a test against the table.
+var passOrder = []struct{ before, after, why string }{
+	{"order", "compute", "operators are listed per unit of the schedule"},
+	{"compute", "recompute", "what the backward pass reads is known from its operators"},
+	{"recompute", "activations", "recomputed values are buffers of their own"},
+	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
+	{"activations", "list", "instructions need buffers"},
+	{"inputs", "optimizer", "the optimizer reads the step's scalars where the inputs put them"},
+	{"weights", "optimizer", "updated weights go back to where the forward pass takes them from"},
+	{"gradients", "optimizer", "the optimizer reads gradients where their last contribution left them"},
+	{"optimizer", "results", "the norm is known after the optimizer pass"},
+	{"results", "list", "all units must be filled before they are strung together"},
+	{"list", "place", "lifetimes are ranges of the list"},
+	{"place", "waits", "bytes are reused by address: a buffer waits for what was there before"},
+}
+
+// Lower makes the program of one step.
+func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program, error) {
+	if err := pl.Validate(g); err != nil {
+		return nil, err
+	}
+	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
+	lo.p = &Program{RowUnit: opt.RowUnit, Capacity: opt.Capacity}
+	if lo.p.RowUnit == 0 {
+		lo.p.RowUnit = min(g.Seq, pl.HeadRows)
+	}
+	for _, ps := range passes {
+		if err := ps.run(lo); err != nil {
+			return nil, fmt.Errorf("lowering, pass %s: %w", ps.name, err)
+		}
+		if opt.Dump != nil {
+			opt.Dump(ps.name, lo.p)
+		}
+	}
+	return lo.p, nil
+}
+
+// lowering is the state that the passes share.
+type lowering struct {
+	ctx context.Context
+	g   *graph.Graph
+	pl  *Plan
+	opt Options
+	p   *Program
+
+	units []unit
+	// per parameter: its chunk, and its offset there in elements
+	chunkOf, offsetOf []int
+
+	scalars   [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
+	clip      [device.NumTiers]int // buffer of {clip factor, norm}, or -1
+	total     int                  // buffer of the loss on the device
+	weightBuf []weightHome         // per chunk
+	gradBuf   []gradHome           // per chunk
+}
+
+// unit is a piece of the schedule: one segment, one micro-batch, one
+// direction. Before and after it stand the transfers that belong to it.
+type unit struct {
+	segment, micro      int
+	forward, backward   bool // the head does both at once when training
+	before, work, after []op
+}
+
+// op is an instruction whose operands are still values, or already regions.
+type op struct {
+	in   Instr
+	refs []ref // refs[i].value >= 0: resolved by a later pass into in.Args[i]
+}
+
+// ref is an operand as a value of the graph: rows [row, row+rows) and columns
+// [lo, hi) of one micro-batch's instance of it. copy numbers the instances of
+// a forward value: 0 made by the forward pass, 1 made again for the backward
+// pass; for chunked values, the row chunk.
+type ref struct {
+	value, micro, copy int
+	row, rows, lo, hi  int
+}
+
+var none = ref{value: -1}
+
+// buffer appends a buffer and returns its number.
+func (lo *lowering) buffer(b Buffer) int {
+	if b.Align == 0 {
+		b.Align = 64
+	}
+	if b.Tier == device.DiskTier || b.Tier == device.HostTier {
+		b.Align = 4096 // direct I/O
+	}
+	b.Size = int64(b.Rows) * int64(b.Cols) * b.DType.Size()
+	if b.Tier != device.DeviceTier {
+		b.Size = (b.Size + b.Align - 1) / b.Align * b.Align
+	}
+	b.Addr = -1
+	lo.p.Buffers = append(lo.p.Buffers, b)
+	return len(lo.p.Buffers) - 1
+}
+
+// whole is the region of all of a buffer.
+func (p *Program) whole(buf int) Region {
+	b := &p.Buffers[buf]
+	return Region{Buf: buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}
+}
+
+// copyOp moves a region to another of the same extents.
+func copyOp(stream device.Stream, key Key, dst, src Region) op {
+	key.Dir = Transfer
+	return op{in: Instr{Op: graph.Copy, Stream: stream, Key: key, Args: []Region{dst, src}}}
+}
+
+// resolve replaces the operands of one kind of value in all units.
+func (lo *lowering) resolve(kind graph.ValueKind, region func(u *unit, r ref) Region) {
+	for i := range lo.units {
+		u := &lo.units[i]
+		for j := range u.work {
+			o := &u.work[j]
+			for k, r := range o.refs {
+				if r.value >= 0 && lo.g.Values[r.value].Kind == kind {
+					o.in.Args[k] = region(u, r)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package program
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/device"
+)
+
+// list strings the units together: the program order.
+func (lo *lowering) list() error {
+	for i := range lo.units {
+		u := &lo.units[i]
+		for _, ops := range [][]op{u.before, u.work, u.after} {
+			for j := range ops {
+				lo.p.Instrs = append(lo.p.Instrs, ops[j].in)
+			}
+		}
+	}
+	return nil
+}
+
+// place gives every buffer its address: one static allocation problem per
+// tier, solved now, so that nothing is allocated later. Height is the memory
+// of the run. Buffers of a base program keep the addresses that they have there.
+func (lo *lowering) place() error {
+	lo.adopt()
+	live := lo.p.Lifetimes()
+	for t := range device.NumTiers {
+		var prob alloc.Problem
+		var which []int
+		for i := range lo.p.Buffers {
+			b := &lo.p.Buffers[i]
+			if b.Tier != t || live[i][1] <= live[i][0] {
+				continue
+			}
+			prob.Buffers = append(prob.Buffers, alloc.Buffer{
+				ID: b.Name, Lower: int64(live[i][0]), Upper: int64(live[i][1]), Size: b.Size, Align: b.Align, Fixed: b.Addr,
+			})
+			which = append(which, i)
+		}
+		if len(which) == 0 {
+			continue
+		}
+		sol, err := alloc.Pack(lo.ctx, prob, alloc.Options{})
+		if err != nil {
+			return fmt.Errorf("%v memory: %w", t, err)
+		}
+		for k, i := range which {
+			lo.p.Buffers[i].Addr = sol.Offsets[k]
+		}
+		lo.p.Height[t], lo.p.Bound[t] = sol.Height, sol.LowerBound
+	}
+	return nil
+}
+
+// adopt pins the persistent buffers that the base program has too at its
+// addresses, and takes over those that only it has, so that nothing is put
+// where they are.
+func (lo *lowering) adopt() {
+	if lo.opt.Base == nil {
+		return
+	}
+	mine := map[string]int{}
+	for i := range lo.p.Buffers {
+		if lo.p.Buffers[i].Persistent {
+			mine[lo.p.Buffers[i].Name] = i
+		}
+	}
+	for _, b := range lo.opt.Base.Buffers {
+		if !b.Persistent {
+			continue
+		}
+		if i, ok := mine[b.Name]; ok {
+			lo.p.Buffers[i].Addr = b.Addr
+			continue
+		}
+		lo.p.Buffers = append(lo.p.Buffers, b)
+	}
+}

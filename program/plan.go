@@ -1,0 +1,220 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Plan is everything that is decided about how a graph runs on one rank. It is
+// a small JSON value that a person can read and edit; Lower turns it into
+// instructions without deciding anything more.
+type Plan struct {
+	// Model and the sizes below are what the plan was made for; a plan for
+	// something else is refused.
+	Model          string `json:"model"` // fingerprint, see Fingerprint
+	SequenceLength int    `json:"sequence_length"`
+	Precision      string `json:"precision"` // fp32 or bf16
+
+	MicroBatch   int `json:"micro_batch"`   // sequences per micro-batch
+	MicroBatches int `json:"micro_batches"` // per step
+	// Group micro-batches run layer by layer together: 1 is depth-first
+	// (plain accumulation), MicroBatches is breadth-first (layered gradient
+	// accumulation, 2106.02679): each layer's weights come in once per pass.
+	Group    int `json:"group"`
+	HeadRows int `json:"head_rows"` // tokens whose logits exist at once
+
+	Chunks []Chunk `json:"chunks"`
+	// Blocks bounds how many chunks that live on the host are on the device at
+	// once; Prefetch is how many units ahead of its use a chunk is sent for.
+	Blocks   int `json:"cache_blocks"`
+	Prefetch int `json:"prefetch"`
+
+	// Recompute says per layer what of its activations is not kept for the
+	// backward pass: none, light, attention or full, see Recomputations.
+	Recompute []string `json:"recompute"`
+}
+
+// Chunk is a run of consecutive parameters that move together.
+type Chunk struct {
+	First int `json:"first"` // parameters First..Last-1 in order of first use
+	Last  int `json:"last"`
+	// Weights is where the copy that operators read lives between uses; Grads
+	// where the gradient waits for the optimizer; State where the optimizer's
+	// moments live. Each is the same or further from the device than the one
+	// before, except that resident weights may have their state anywhere.
+	Weights device.Tier `json:"weights"`
+	Grads   device.Tier `json:"grads"`
+	State   device.Tier `json:"state"`
+}
+
+// PadElems is what the elements of a chunk are padded to a multiple of, so
+// that its fp32 records start and end on disk sectors.
+const PadElems = 1024
+
+// Layout cuts the parameters into chunks of at most elems elements (a larger
+// parameter is a chunk by itself): runs of consecutive parameters that are
+// used by the same segments, so that a chunk is wanted as a whole.
+func Layout(g *graph.Graph, elems int64) []Chunk {
+	users := segmentsOf(g)
+	var list []Chunk
+	var size int64
+	for i, p := range g.Params {
+		n := p.Elems()
+		if i > 0 {
+			c := &list[len(list)-1]
+			if slices.Equal(users[i], users[i-1]) && size+n <= elems {
+				c.Last, size = i+1, size+n
+				continue
+			}
+		}
+		list = append(list, Chunk{First: i, Last: i + 1})
+		size = n
+	}
+	return list
+}
+
+// segmentsOf lists for each parameter the segments that read it.
+func segmentsOf(g *graph.Graph) [][]int {
+	users := make([][]int, len(g.Params))
+	for s := range g.Segments {
+		for _, p := range g.Segments[s].Params {
+			users[p] = append(users[p], s)
+		}
+	}
+	return users
+}
+
+// chunkSizes: elements of each chunk, padded.
+func (pl *Plan) chunkElems(g *graph.Graph, c int) int {
+	var n int64
+	for _, p := range g.Params[pl.Chunks[c].First:pl.Chunks[c].Last] {
+		n += p.Elems()
+	}
+	return int((n + PadElems - 1) / PadElems * PadElems)
+}
+
+// Fingerprint identifies what a graph computes: family and sizes.
+func Fingerprint(g *graph.Graph) string {
+	m := *g.Model
+	scaling := ""
+	if m.RopeScaling != nil {
+		scaling = fmt.Sprintf(" rope%+v", *m.RopeScaling)
+	}
+	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v", m.Family, m.Layers, m.Width,
+		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,
+		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias)
+}
+
+// Precisions are the storage types of activations and working weights.
+var precisions = map[string]graph.DType{"fp32": graph.F32, "bf16": graph.BF16}
+
+// Precision returns the element type that a precision stores activations in.
+func Precision(name string) (graph.DType, error) {
+	if t, ok := precisions[name]; ok {
+		return t, nil
+	}
+	return 0, fmt.Errorf("unknown precision %q; hint: fp32 or bf16", name)
+}
+
+// maxInstrs bounds a program: beyond it a plan is a mistake (10^7 instructions
+// are some gigabytes of program).
+const maxInstrs = 10_000_000
+
+// Validate checks that the plan is possible for the graph, field by field.
+func (pl *Plan) Validate(g *graph.Graph) error {
+	if fp := Fingerprint(g); pl.Model != fp {
+		return fmt.Errorf("plan: it was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
+	}
+	if pl.SequenceLength != g.Seq {
+		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan", pl.SequenceLength, g.Seq)
+	}
+	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
+		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
+	}
+	for _, f := range []struct {
+		name   string
+		v, max int
+	}{
+		{"micro_batch", pl.MicroBatch, 1 << 20}, {"micro_batches", pl.MicroBatches, 1 << 20},
+		{"group", pl.Group, max(pl.MicroBatches, 1)}, {"head_rows", pl.HeadRows, 1 << 30}, {"prefetch", pl.Prefetch, 1 << 20},
+	} {
+		if f.v < 1 || f.v > f.max {
+			return fmt.Errorf("plan: %s is %d; hint: from 1 to %d", f.name, f.v, f.max)
+		}
+	}
+	if pl.MicroBatches%pl.Group != 0 {
+		return fmt.Errorf("plan: group %d does not divide micro_batches %d", pl.Group, pl.MicroBatches)
+	}
+	rows := pl.MicroBatch * g.Seq
+	if rows > 1<<30 {
+		return fmt.Errorf("plan: a micro-batch of %d tokens; hint: fewer sequences", rows)
+	}
+	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
+		return fmt.Errorf("plan: head_rows %d; hint: a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
+	}
+	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
+		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)
+	}
+	return pl.validateChunks(g)
+}
+
+func (pl *Plan) validateChunks(g *graph.Graph) error {
+	at := 0
+	users := segmentsOf(g)
+	for i, c := range pl.Chunks {
+		if c.First != at || c.Last <= c.First || c.Last > len(g.Params) {
+			return fmt.Errorf("plan: chunk %d has parameters %d to %d, expected to start at %d of %d; hint: chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
+		}
+		for p := c.First; p < c.Last; p++ {
+			if !slices.Equal(users[p], users[c.First]) {
+				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers", i, g.Params[c.First].Name, g.Params[p].Name)
+			}
+		}
+		at = c.Last
+		switch {
+		case c.Weights > device.HostTier:
+			return fmt.Errorf("plan: chunk %d: weights on %v; hint: device or host", i, c.Weights)
+		case c.Grads > device.HostTier:
+			return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
+		case c.State > device.DiskTier:
+			return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
+		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
+			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too", i)
+		}
+	}
+	if at != len(g.Params) {
+		return fmt.Errorf("plan: chunks cover %d of %d parameters", at, len(g.Params))
+	}
+	if pl.Blocks < 0 || pl.Blocks > 1<<20 {
+		return fmt.Errorf("plan: cache_blocks is %d; hint: 0 to %d", pl.Blocks, 1<<20)
+	}
+	if len(pl.Recompute) != g.Model.Layers {
+		return fmt.Errorf("plan: recompute has %d entries for %d layers", len(pl.Recompute), g.Model.Layers)
+	}
+	for l, r := range pl.Recompute {
+		if !slices.Contains(Recomputations(), r) {
+			return fmt.Errorf("plan: recompute of layer %d is %q; hint: one of %v", l, r, Recomputations())
+		}
+	}
+	return nil
+}
+
+// Plain is the plan of someone who has all the memory: one micro-batch,
+// everything on the device, nothing recomputed.
+func Plain(g *graph.Graph, sequences int) *Plan {
+	pl := &Plan{
+		Model: Fingerprint(g), SequenceLength: g.Seq, Precision: "fp32",
+		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1,
+		Chunks: Layout(g, 1<<62),
+	}
+	if g.DType == graph.BF16 {
+		pl.Precision = "bf16"
+	}
+	for range g.Model.Layers {
+		pl.Recompute = append(pl.Recompute, "none")
+	}
+	return pl
+}
