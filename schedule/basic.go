@@ -61,7 +61,7 @@ func seqOneForwardOneBackward(q Request) (*Schedule, error) {
 		return within / p, round*p + within%p
 	}
 	return s.fill(func(r int) []Unit {
-		warm := (v-1)*p + (p-1-r) + k - 1
+		warm := (v-1)*p + (p - 1 - r) + k - 1
 		if v > 1 {
 			warm += p - 1 - r
 		}

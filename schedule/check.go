@@ -24,7 +24,7 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 	for r, order := range s.Orders {
 		held := 0.0
 		for j, u := range order {
-			if held += c.memory(u, s.Slices); held > cap+1e-9 {
+			if held += c.memory(u) / float64(s.Slices); held > cap+1e-9 {
 				return &OrderError{r, j, name(u), fmt.Sprintf("holds %g chunk activations, %g are allowed", held, cap),
 					"put a backward or a weight gradient before it, or raise the cap"}
 			}

@@ -59,18 +59,17 @@ func (c *Costs) ofPair(a, b Unit) float64 {
 	return c.of(a) + c.of(b)
 }
 
-// memory is what executing a unit adds to its rank's activations, in chunks of one whole micro-batch.
-func (c *Costs) memory(u Unit, slices int) float64 {
-	share := 1 / float64(slices)
+// memory is what executing a unit adds to its rank's activations, in chunks of one slice of a micro-batch.
+func (c *Costs) memory(u Unit) float64 {
 	switch u.Pass {
 	case F:
-		return share
+		return 1
 	case B:
-		return -share
+		return -1
 	case Bx:
-		return -share * (1 - c.WeightMemory)
+		return c.WeightMemory - 1
 	default:
-		return -share * c.WeightMemory
+		return -c.WeightMemory
 	}
 }
 

@@ -13,17 +13,11 @@ import (
 //
 // Weakness: micro-batches are shown modulo 10 (forward) and 26 (backward); the chunk is not shown, SVG does.
 func (s *Schedule) Grid(t *Timeline) []string {
-	begin := math.Inf(1)
-	for _, start := range t.Start {
-		if len(start) > 0 {
-			begin = min(begin, start[0])
-		}
-	}
-	column := t.column(begin)
-	at := func(time float64) int { return int(math.Round((time - begin) / column)) }
+	column := t.column()
+	at := func(time float64) int { return int(math.Round(time / column)) }
 	lines := make([]string, s.Ranks)
 	for r, order := range s.Orders {
-		line := []byte(strings.Repeat(".", at(begin+t.Makespan)))
+		line := []byte(strings.Repeat(".", at(t.Makespan)))
 		for j, u := range order {
 			from, to := at(t.Start[r][j]), at(t.End[r][j])
 			switch { // of an overlapped pair, the forward takes the first third
@@ -52,7 +46,7 @@ func symbol(u Unit) byte {
 }
 
 // column is how much time a character stands for.
-func (t *Timeline) column(begin float64) float64 {
+func (t *Timeline) column() float64 {
 	const widest = 4000
 	shortest := math.Inf(1)
 	for r := range t.Start {
@@ -63,7 +57,7 @@ func (t *Timeline) column(begin float64) float64 {
 		}
 	}
 	for n := 1; n <= 12; n++ {
-		if c := shortest / float64(n); t.Makespan/c <= widest && t.divides(c, begin) {
+		if c := shortest / float64(n); t.Makespan/c <= widest && t.divides(c) {
 			return c
 		}
 	}
@@ -71,9 +65,9 @@ func (t *Timeline) column(begin float64) float64 {
 }
 
 // divides says whether all starts and ends are whole numbers of columns.
-func (t *Timeline) divides(column, begin float64) bool {
+func (t *Timeline) divides(column float64) bool {
 	whole := func(x float64) bool {
-		n := (x - begin) / column
+		n := x / column
 		return math.Abs(n-math.Round(n)) < 1e-6
 	}
 	for r := range t.Start {

@@ -6,7 +6,7 @@ import "math"
 // its inputs have arrived (in-order list scheduling). Lists have one entry per rank.
 type Timeline struct {
 	Start, End [][]float64 // of each unit, parallel to Orders
-	Makespan   float64     // first start to last end
+	Makespan   float64     // time 0 to the last end
 	Ideal      float64     // busy time of the busiest rank
 	Spans      []float64   // first start to last end of each rank
 	Peaks      []float64   // most activations at once, in chunks of one whole micro-batch
@@ -247,20 +247,18 @@ func (m *machine) timeline() *Timeline {
 	s := m.s
 	t := &Timeline{Start: m.start, End: m.end, Messages: s.messages(),
 		Spans: make([]float64, s.Ranks), Peaks: make([]float64, s.Ranks), Gathers: make([]int, s.Ranks), Reduces: make([]int, s.Ranks)}
-	first, last := math.Inf(1), 0.0
 	for r, order := range s.Orders {
 		if len(order) == 0 {
 			continue
 		}
 		begin, end := m.start[r][0], m.end[r][len(order)-1]
-		first, last = min(first, begin), max(last, end)
+		t.Makespan = max(t.Makespan, end)
 		t.Spans[r] = end - begin
 		t.Ideal = max(t.Ideal, m.busy(r))
 		t.Peaks[r] = m.peak(r)
 		t.Gathers[r] = count(fetchPlan(s, order, m.c.Buffers, usesParameters))
 		t.Reduces[r] = count(fetchPlan(s, order, m.c.Buffers, addsGradients))
 	}
-	t.Makespan = last - first
 	return t
 }
 
@@ -283,10 +281,10 @@ func (m *machine) busy(r int) float64 {
 func (m *machine) peak(r int) float64 {
 	held, peak := 0.0, 0.0
 	for _, u := range m.s.Orders[r] {
-		held += m.c.memory(u, m.s.Slices)
+		held += m.c.memory(u)
 		peak = max(peak, held)
 	}
-	return math.Round(peak*1e9) / 1e9
+	return math.Round(peak*1e9) / 1e9 / float64(m.s.Slices)
 }
 
 // overlaps says whether any two units run overlapped.

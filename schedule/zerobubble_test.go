@@ -8,10 +8,10 @@ import (
 // zbRow is one line of Tables 5 and 6 of Qi et al. 2024: measured times (ms) and the bubble rates computed from them.
 // hidden and heads give the activation memory of B and W: 34h+5as and 32h bytes per token, s = 1024.
 type zbRow struct {
-	p, m                       int
-	tf, tb, tw, tc             float64
+	p, m                        int
+	tf, tb, tw, tc              float64
 	oneF, inter, h1, h2, z1, z2 float64
-	hidden, heads              float64
+	hidden, heads               float64
 }
 
 func zbTable() []zbRow {

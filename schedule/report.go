@@ -1,0 +1,46 @@
+package schedule
+
+// Report is the answer of the command line as one JSON object. Times have the unit of the given times; lists have one
+// entry per rank.
+type Report struct {
+	Name         string    `json:"name"`
+	Ranks        int       `json:"ranks"`
+	Microbatches int       `json:"microbatches"`
+	Chunks       int       `json:"chunks"`
+	Splits       int       `json:"splits"`
+	Makespan     float64   `json:"makespan"`
+	Ideal        float64   `json:"ideal"`       // busy time of the busiest rank
+	Bubble       float64   `json:"bubble"`      // idle time of the worst rank over ideal
+	BubbleTime   float64   `json:"bubble_time"` // idle time of the worst rank
+	BubbleRate   float64   `json:"bubble_rate"` // 1 - ideal/span
+	Spans        []float64 `json:"spans"`
+	Peaks        []float64 `json:"peaks"`       // activations, in chunks of one whole micro-batch
+	PeakStages   []float64 `json:"peak_stages"` // the same in stages of 1/ranks of the model
+	WeightCopies int       `json:"weight_copies"`
+	Messages     int       `json:"messages"`
+	Gathers      []int     `json:"gathers,omitempty"`
+	Reduces      []int     `json:"reduces,omitempty"`
+	LowerBound   float64   `json:"lower_bound,omitempty"` // searched orders: no order can be faster
+	Optimal      *bool     `json:"optimal,omitempty"`     // searched orders: proved
+	Orders       []string  `json:"orders,omitempty"`
+}
+
+// NewReport describes a schedule and its timeline under the costs that made it. Orders are left out if not wanted.
+func NewReport(s *Schedule, t *Timeline, c Costs, orders bool) Report {
+	r := Report{
+		Name: s.Name, Ranks: s.Ranks, Microbatches: s.Micros, Chunks: s.Chunks, Splits: s.Slices,
+		Makespan: t.Makespan, Ideal: t.Ideal, Bubble: t.Bubble(), BubbleTime: t.Idle(), BubbleRate: t.Rate(),
+		Spans: t.Spans, Peaks: t.Peaks, PeakStages: make([]float64, s.Ranks),
+		WeightCopies: s.WeightCopies(), Messages: t.Messages,
+	}
+	for i, peak := range t.Peaks {
+		r.PeakStages[i] = peak / float64(s.Chunks)
+	}
+	if c.Buffers > 0 {
+		r.Gathers, r.Reduces = t.Gathers, t.Reduces
+	}
+	if orders {
+		r.Orders = s.Text()
+	}
+	return r
+}

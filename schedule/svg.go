@@ -1,0 +1,202 @@
+package schedule
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+)
+
+// How a drawing is laid out, in pixels.
+const (
+	svgWidth  = 1200.0 // of the time axis
+	svgLeft   = 54.0
+	svgTop    = 64.0
+	rowHeight = 26.0
+	memHeight = 15.0 // of the activation curve below each row
+	rowGap    = 7.0
+)
+
+// palette has a fill per pass and chunk: forwards blue, backwards green, weight gradients amber; later chunks are
+// lighter, the opposite direction is violet and rose.
+func palette(pass Pass, dir, chunk int) (fill, ink string) {
+	families := [2][3][4]string{
+		{{"#1d4f91", "#5b8dcb", "#9dbde4", "#cfdff2"}, {"#1f7a5a", "#5aa98a", "#9fd0bb", "#cfe8dd"}, {"#c8871b", "#dfae5c", "#edcf9c", "#f6e6cb"}},
+		{{"#5b3a8e", "#9377be", "#bfaedb", "#ded5ec"}, {"#a03a5c", "#c87791", "#e0afbf", "#efd6de"}, {"#8a6d1d", "#b79c55", "#d5c494", "#e9dfc4"}},
+	}
+	kind := 1
+	switch pass {
+	case F:
+		kind = 0
+	case W:
+		kind = 2
+	}
+	ink = "#ffffff"
+	if chunk > 1 {
+		ink = "#24323f"
+	}
+	return families[dir][kind][min(chunk, 3)], ink
+}
+
+// SVG draws the timeline: a row of passes per rank, and below it how many activations the rank holds. Passes too small to
+// be told apart are drawn as one block, so that the file stays small for any number of micro-batches.
+func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
+	out := bufio.NewWriter(w)
+	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan}
+	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 48
+	width := svgLeft + svgWidth + 90
+	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Inter, Helvetica, Arial, sans-serif">`+"\n",
+		width, height, width, height)
+	fmt.Fprintf(out, `<rect width="100%%" height="100%%" fill="#fcfcfa"/>`+"\n")
+	fmt.Fprintf(out, `<text x="%.0f" y="26" font-size="17" font-weight="600" fill="#1b2733">%s</text>`+"\n", svgLeft, s.Name)
+	fmt.Fprintf(out, `<text x="%.0f" y="46" font-size="12" fill="#5c6b7a">%s: makespan %.6g, bubble %.1f %%, peak %.4g %s, %d messages, weights x%d</text>`+"\n",
+		svgLeft, describe(Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}),
+		t.Makespan, 100*t.Bubble(), t.Peak(), peakUnit(s), t.Messages, s.WeightCopies())
+	for r := range s.Ranks {
+		d.row(r)
+	}
+	d.axis(height - 40)
+	d.legend(height - 14)
+	fmt.Fprintln(out, "</svg>")
+	return out.Flush()
+}
+
+func peakUnit(s *Schedule) string {
+	if s.Chunks > 1 {
+		return "chunks"
+	}
+	return "micro-batches"
+}
+
+type drawing struct {
+	out   *bufio.Writer
+	s     *Schedule
+	t     *Timeline
+	c     Costs
+	scale float64
+}
+
+func (d *drawing) x(time float64) float64 { return svgLeft + time*d.scale }
+
+// row draws one rank.
+func (d *drawing) row(r int) {
+	y := svgTop + float64(r)*(rowHeight+memHeight+rowGap)
+	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="12" text-anchor="end" fill="#5c6b7a">r%d</text>`+"\n", svgLeft-8, y+rowHeight*.68, r)
+	fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="#eceae4"/>`+"\n", svgLeft, y, svgWidth, rowHeight)
+	order, begin, end := d.s.Orders[r], d.t.Start[r], d.t.End[r]
+	for j := 0; j < len(order); {
+		from, to, n := begin[j], end[j], 1
+		top, high := y, rowHeight
+		paired := order[j].Joined || j+1 < len(order) && order[j+1].Joined
+		if paired {
+			high = rowHeight / 2
+			if order[j].Joined {
+				top += rowHeight / 2
+			}
+		}
+		for !paired && j+n < len(order) && order[j+n].Pass == order[j].Pass && d.chunk(order[j+n]) == d.chunk(order[j]) &&
+			(end[j+n]-from)*d.scale < 1.5 && begin[j+n] == end[j+n-1] {
+			to = end[j+n]
+			n++
+		}
+		d.block(order[j], d.x(from), top, (to-from)*d.scale, high)
+		j += n
+	}
+	d.curve(r, y+rowHeight+1)
+}
+
+func (d *drawing) chunk(u Unit) [2]int { return [2]int{u.Dir, u.Stage / d.s.Ranks} }
+
+func (d *drawing) block(u Unit, x, y, width, height float64) {
+	fill, ink := palette(u.Pass, u.Dir, u.Stage/d.s.Ranks)
+	gap := math.Min(1, width/6)
+	fmt.Fprintf(d.out, `<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" rx="%.1f" fill="%s"/>`, x, y, width-gap, height-.5, math.Min(2.5, width/5), fill)
+	label := fmt.Sprint(u.Micro)
+	if d.s.Slices > 1 {
+		label += letters(u.Slice)
+	}
+	if size := math.Min(11, height-2); width > float64(len(label))*size*.62+2 {
+		fmt.Fprintf(d.out, `<text x="%.2f" y="%.1f" font-size="%.0f" text-anchor="middle" fill="%s">%s</text>`, x+(width-gap)/2, y+height/2+size*.36, size, ink, label)
+	}
+	fmt.Fprintln(d.out)
+}
+
+// curve draws the activations that rank r holds, as a share of the largest peak of all ranks.
+func (d *drawing) curve(r int, y float64) {
+	peak := d.t.Peak()
+	if peak == 0 {
+		return
+	}
+	base := y + memHeight - 2
+	fmt.Fprintf(d.out, `<path d="M%.1f %.1f`, svgLeft, base)
+	held, drawn := 0.0, -1.0
+	for j, u := range d.s.Orders[r] {
+		at := d.t.Start[r][j]
+		if u.Pass != F {
+			at = d.t.End[r][j]
+		}
+		held += d.c.memory(u) / float64(d.s.Slices)
+		if x := d.x(at); x-drawn >= .4 {
+			fmt.Fprintf(d.out, `H%.1fV%.1f`, x, base-held/peak*(memHeight-4))
+			drawn = x
+		}
+	}
+	fmt.Fprintf(d.out, `V%.1fZ" fill="#b9c4cf" fill-opacity=".55"/>`+"\n", base)
+	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="10" fill="#5c6b7a">peak %.4g</text>`+"\n", svgLeft+svgWidth+8, base, d.t.Peaks[r])
+}
+
+// axis draws about ten ticks at round times.
+func (d *drawing) axis(y float64) {
+	step := math.Pow(10, math.Floor(math.Log10(d.t.Makespan/10)))
+	for _, f := range []float64{2, 2.5, 2} {
+		if d.t.Makespan/step > 16 {
+			step *= f
+		}
+	}
+	for i := 0.0; i*step <= d.t.Makespan*1.0001; i++ {
+		x := d.x(i * step)
+		fmt.Fprintf(d.out, `<path d="M%.1f %.1fV%.1f" stroke="#c9ced3" stroke-width=".6" stroke-dasharray="2 3"/>`, x, svgTop-6, y-10)
+		fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="10" text-anchor="middle" fill="#5c6b7a">%.4g</text>`+"\n", x, y, i*step)
+	}
+}
+
+// legend names the colours that occur.
+func (d *drawing) legend(y float64) {
+	seen := map[[3]int]bool{}
+	for _, order := range d.s.Orders {
+		for _, u := range order {
+			pass := u.Pass
+			if pass == Bx {
+				pass = B
+			}
+			seen[[3]int{int(pass), u.Dir, min(3, u.Stage/d.s.Ranks)}] = true
+		}
+	}
+	split, mixed := d.s.splits()
+	backward := "backward"
+	if split && !mixed {
+		backward = "input gradient"
+	}
+	names := map[Pass]string{F: "forward", B: backward, W: "weight gradient"}
+	x := svgLeft
+	for _, pass := range []Pass{F, B, W} {
+		for dir := range d.s.Directions() {
+			for chunk := range min(d.s.Chunks, 4) {
+				if !seen[[3]int{int(pass), dir, chunk}] {
+					continue
+				}
+				text := names[pass]
+				if d.s.Chunks > 1 {
+					text += fmt.Sprintf(" %d", chunk)
+				}
+				if dir == 1 {
+					text += " (up)"
+				}
+				fill, _ := palette(pass, dir, chunk)
+				fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="11" height="11" rx="2" fill="%s"/><text x="%.1f" y="%.1f" font-size="11" fill="#3b4956">%s</text>`+"\n",
+					x, y-9, fill, x+15, y, text)
+				x += 26 + 6.2*float64(len(text))
+			}
+		}
+	}
+}
