@@ -1,0 +1,407 @@
+// Package config reads the YAML file that describes a run.
+//
+// A file has at most eight keys that must be there; everything else is
+// derived or has a default, and is printed when the run starts. Reading is
+// strict: a key that is not known is an error with its line and the nearest
+// name, a value of the wrong kind likewise, and all of them are told at once.
+//
+//	model: {type: gpt2, layers: 6, width: 256, heads: 4}
+//	data: corpus/*.txt
+//	tokenizer: {train: 4096}
+//	sequence_length: 256
+//	global_batch: 16
+//	learning_rate: 1.0e-3
+//	max_steps: 500
+//	out: runs/first
+//
+// Overrides on the command line, key=value with dots for nested keys, replace
+// what the file says: `limits.device=64MiB`.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/athanor-llm/athanor/internal/size"
+)
+
+// Config is a run, as the file and the overrides say. Sizes are bytes.
+type Config struct {
+	Model          Model     `yaml:"model"`
+	Data           Strings   `yaml:"data"`
+	Tokenizer      Tokenizer `yaml:"tokenizer"`
+	SequenceLength int       `yaml:"sequence_length"` // tokens
+	GlobalBatch    int       `yaml:"global_batch"`    // sequences per optimizer step
+	LearningRate   float64   `yaml:"learning_rate"`
+	MaxSteps       int       `yaml:"max_steps"`
+	MaxTokens      Number    `yaml:"max_tokens"` // instead of max_steps
+	MaxTime        Duration  `yaml:"max_time"`   // stop there, whatever max_steps says
+	Out            string    `yaml:"out"`        // the run's folder
+
+	Device    string `yaml:"device"` // auto, cpu or cuda
+	Ranks     int    `yaml:"ranks"`
+	Limits    Limits `yaml:"limits"`
+	Precision string `yaml:"precision"` // auto, fp32 or bf16
+	Plan      Plan   `yaml:"plan"`
+	Resume    string `yaml:"resume"` // auto, never, or a checkpoint folder
+	Seed      uint64 `yaml:"seed"`
+
+	Schedule        string  `yaml:"schedule"` // of the learning rate: cosine, linear or constant
+	WarmupSteps     int     `yaml:"warmup_steps"`
+	MinLearningRate float64 `yaml:"min_learning_rate"`
+	WeightDecay     float64 `yaml:"weight_decay"` // of matrices
+	Beta1           float64 `yaml:"beta1"`
+	Beta2           float64 `yaml:"beta2"`
+	Epsilon         float64 `yaml:"epsilon"`
+	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
+
+	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
+	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
+	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
+	SaveEvery       int      `yaml:"save_every"`          // steps; 0: at the end only
+	KeepCheckpoints int      `yaml:"keep_checkpoints"`
+	Sample          Sample   `yaml:"sample"`
+	Hardware        Hardware `yaml:"hardware"`
+
+	// File and Lines say where keys came from, for messages.
+	File  string         `yaml:"-"`
+	lines map[string]int // key path -> line
+}
+
+// Model is a known name, a Hugging Face folder, or sizes inline.
+type Model struct {
+	Name string `yaml:"-"` // a known name or a path; empty if inline
+
+	Type        string  `yaml:"type"` // gpt2, llama, mistral, qwen2, opt
+	Layers      int     `yaml:"layers"`
+	Width       int     `yaml:"width"`
+	Heads       int     `yaml:"heads"`
+	KVHeads     int     `yaml:"kv_heads"`
+	HeadDim     int     `yaml:"head_dim"`
+	FeedForward int     `yaml:"feed_forward"`
+	Vocab       int     `yaml:"vocabulary"` // default: the tokenizer's
+	Positions   int     `yaml:"max_positions"`
+	RopeTheta   float64 `yaml:"rope_theta"`
+	Window      int     `yaml:"window"`
+	Tied        *bool   `yaml:"tied"`
+}
+
+// Tokenizer is a known name, a tokenizer.json or the folder of one, or the
+// size of a vocabulary to train on the corpus.
+type Tokenizer struct {
+	Name  string `yaml:"-"`
+	Train int    `yaml:"train"`
+}
+
+// Limits bound the memory of each tier; Unlimited where nothing was said.
+type Limits struct {
+	Device   Bytes  `yaml:"device"`
+	Host     Bytes  `yaml:"host"`
+	Disk     Bytes  `yaml:"disk"`
+	DiskPath string `yaml:"disk_path"`
+}
+
+// Plan is auto, a plan.json, or single decisions that the search then keeps.
+type Plan struct {
+	File string `yaml:"-"` // empty: auto
+
+	MicroBatch int    `yaml:"micro_batch"`
+	Group      int    `yaml:"group"`
+	HeadRows   int    `yaml:"head_rows"`
+	Recompute  string `yaml:"recompute"`
+	Weights    string `yaml:"weights"` // tiers
+	Grads      string `yaml:"grads"`
+	State      string `yaml:"state"`
+	Blocks     int    `yaml:"cache_blocks"`
+	Prefetch   int    `yaml:"prefetch"`
+}
+
+// Sample is the text generated at the end of a run.
+type Sample struct {
+	Prompt string `yaml:"prompt"`
+	Tokens int    `yaml:"tokens"` // 0: none
+}
+
+// Hardware throttles links on purpose, so that a CPU behaves like a machine
+// with a slower link.
+type Hardware struct {
+	H2D Rate `yaml:"h2d"`
+	D2H Rate `yaml:"d2h"`
+}
+
+// Unlimited is the Bytes of a tier without a limit.
+const Unlimited Bytes = -1
+
+// Default is the configuration before the file is read.
+func Default() Config {
+	return Config{
+		Device: "auto", Ranks: 1, Precision: "auto", Resume: "auto", Seed: 1,
+		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
+		Schedule: "cosine", MinLearningRate: -1, WarmupSteps: -1,
+		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
+		Validation: 0.01, EvalBatches: 8, KeepCheckpoints: 2,
+	}
+}
+
+// Error is one thing wrong with a configuration.
+type Error struct {
+	File string
+	Line int // 0 if not known (an override, a missing key)
+	Key  string
+	Msg  string // what and why; hint
+}
+
+func (e *Error) Error() string {
+	where := e.File
+	if e.Line > 0 {
+		where = fmt.Sprintf("%s:%d", e.File, e.Line)
+	}
+	if e.Key != "" {
+		return where + ": " + e.Key + ": " + e.Msg
+	}
+	return where + ": " + e.Msg
+}
+
+// ErrConfig is wrapped by every error of this package.
+var ErrConfig = errors.New("configuration")
+
+// Is makes errors.Is(err, ErrConfig) true.
+func (e *Error) Is(target error) bool { return target == ErrConfig }
+
+// maxFile bounds the size of a configuration file.
+const maxFile = 1 << 20
+
+// Load reads a file and applies overrides ("key=value"). Relative paths in it
+// stay relative to the working directory.
+func Load(file string, overrides []string) (*Config, error) {
+	st, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return nil, &Error{File: file, Msg: "cannot read it: " + errors.Unwrap(err).Error() + "; hint: give the path of a YAML file, see examples/"}
+	case st.IsDir() || st.Size() > maxFile:
+		return nil, &Error{File: file, Msg: "not a configuration file; hint: give the path of a YAML file, see examples/"}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, &Error{File: file, Msg: err.Error()}
+	}
+	return Parse(file, text, overrides)
+}
+
+// Parse is Load on text.
+func Parse(file string, text []byte, overrides []string) (*Config, error) {
+	c := Default()
+	c.File = file
+	root, err := document(file, text)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{file: file, lines: map[string]int{}}
+	d.override(root, overrides)
+	d.decode(root, &c)
+	c.lines = d.lines
+	if len(d.errs) == 0 {
+		c.validate(&d)
+	}
+	return &c, errors.Join(d.errs...)
+}
+
+// document returns the mapping at the top of a YAML file.
+func document(file string, text []byte) (*yaml.Node, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ")}
+	}
+	if len(doc.Content) == 0 {
+		return &yaml.Node{Kind: yaml.MappingNode}, nil
+	}
+	if doc.Content[0].Kind != yaml.MappingNode {
+		return nil, &Error{File: file, Line: doc.Content[0].Line, Msg: "expected `key: value` lines"}
+	}
+	return doc.Content[0], nil
+}
+
+// validate checks values against each other and fills in what follows.
+func (c *Config) validate(d *decoder) {
+	need := func(key string, ok bool) {
+		if !ok {
+			d.fail(key, "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+		}
+	}
+	need("model", c.Model.Name != "" || c.Model.Type != "")
+	need("data", len(c.Data) > 0)
+	need("sequence_length", c.SequenceLength != 0)
+	need("global_batch", c.GlobalBatch != 0)
+	need("learning_rate", c.LearningRate != 0)
+	need("max_steps", c.MaxSteps != 0 || c.MaxTokens != 0 || c.MaxTime != 0)
+	need("out", c.Out != "")
+	in := func(key string, v, lo, hi float64) {
+		if !(v >= lo && v <= hi) {
+			d.fail(key, fmt.Sprintf("%v is out of range; hint: from %v to %v", v, lo, hi))
+		}
+	}
+	in("sequence_length", float64(max(c.SequenceLength, 0)), 0, 1<<24)
+	if c.SequenceLength < 0 || c.GlobalBatch < 0 || c.MaxSteps < 0 {
+		d.fail("max_steps", "sizes cannot be negative")
+	}
+	in("global_batch", float64(c.GlobalBatch), 0, 1<<20)
+	in("learning_rate", c.LearningRate, 0, 1e3)
+	in("max_steps", float64(c.MaxSteps), 0, 1e9)
+	in("ranks", float64(c.Ranks), 1, 1024)
+	in("weight_decay", c.WeightDecay, 0, 1e3)
+	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
+	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
+	in("epsilon", c.Epsilon, 0, 1)
+	in("gradient_clipping", c.Clip, 0, 1e9)
+	in("validation_fraction", c.Validation, 0, 0.5)
+	in("eval_every", float64(c.EvalEvery), 0, 1e9)
+	in("eval_batches", float64(c.EvalBatches), 1, 1e6)
+	in("save_every", float64(c.SaveEvery), 0, 1e9)
+	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
+	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
+	in("tokenizer.train", float64(c.Tokenizer.Train), 0, 1<<20)
+	one := func(key, v string, of ...string) {
+		if !slices.Contains(of, v) {
+			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
+		}
+	}
+	one("device", c.Device, "auto", "cpu", "cuda")
+	one("precision", c.Precision, "auto", "fp32", "bf16")
+	one("schedule", c.Schedule, "cosine", "linear", "constant")
+	if c.Tokenizer.Name == "" && c.Tokenizer.Train == 0 {
+		c.Tokenizer.Name = c.Model.Name // a folder brings its own
+		need("tokenizer", c.Tokenizer.Name != "")
+	}
+	c.derive()
+}
+
+// derive fills in defaults that depend on other keys.
+func (c *Config) derive() {
+	if c.MaxSteps == 0 && c.MaxTokens > 0 {
+		c.MaxSteps = int(math.Ceil(float64(c.MaxTokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
+	}
+	if c.MaxSteps == 0 {
+		c.MaxSteps = 1e9 // until max_time
+	}
+	if c.WarmupSteps < 0 {
+		c.WarmupSteps = min(c.MaxSteps/20, 2000)
+	}
+	if c.MinLearningRate < 0 {
+		c.MinLearningRate = 0.1 * c.LearningRate
+	}
+	if c.Limits.DiskPath == "" {
+		c.Limits.DiskPath = filepath.Join(c.Out, "spill")
+	}
+}
+
+// Rate of the learning at a step counted from 0: linear warm-up, then cosine
+// or linear decay to the minimum at MaxSteps.
+func (c *Config) Rate(step int) float64 {
+	if step < c.WarmupSteps {
+		return c.LearningRate * float64(step+1) / float64(c.WarmupSteps)
+	}
+	x := 1.0
+	if n := c.MaxSteps - c.WarmupSteps; n > 1 {
+		x = min(1, float64(step-c.WarmupSteps)/float64(n-1))
+	}
+	switch c.Schedule {
+	case "cosine":
+		x = (1 - math.Cos(math.Pi*x)) / 2
+	case "constant":
+		x = 0
+	}
+	return c.LearningRate + (c.MinLearningRate-c.LearningRate)*x
+}
+
+// Where is file:line of a key, for messages about its value.
+func (c *Config) Where(key string) string {
+	if l := c.lines[key]; l > 0 {
+		return fmt.Sprintf("%s:%d: %s", c.File, l, key)
+	}
+	return c.File + ": " + key
+}
+
+// Bytes is an amount of memory: 64MiB, 2GB, or "none" for 0.
+type Bytes int64
+
+// UnmarshalYAML reads a number or a number with a unit.
+func (b *Bytes) UnmarshalYAML(n *yaml.Node) error {
+	if n.Value == "none" {
+		*b = 0
+		return nil
+	}
+	v, err := size.Parse(n.Value)
+	*b = Bytes(v)
+	return err
+}
+
+// MarshalYAML writes the number of bytes.
+func (b Bytes) MarshalYAML() (any, error) {
+	if b == Unlimited {
+		return nil, nil
+	}
+	return int64(b), nil
+}
+
+// Rate is bytes per second, such as 2GB/s; 0 is no throttle.
+type Rate float64
+
+// UnmarshalYAML reads an amount of memory per second.
+func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
+	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
+	v, err := size.Parse(s)
+	if err != nil || !ok || v == 0 {
+		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s", n.Value)
+	}
+	*r = Rate(v)
+	return nil
+}
+
+// Number is a count that may be written as 2.0e9.
+type Number int64
+
+// UnmarshalYAML reads an integer or a whole floating-point number.
+func (v *Number) UnmarshalYAML(n *yaml.Node) error {
+	var f float64
+	if err := n.Decode(&f); err != nil || f < 0 || f > 1<<60 || f != math.Trunc(f) {
+		return fmt.Errorf("%q is not a whole number", n.Value)
+	}
+	*v = Number(f)
+	return nil
+}
+
+// Duration is a time such as 8h or 30m.
+type Duration time.Duration
+
+// UnmarshalYAML reads Go's notation.
+func (t *Duration) UnmarshalYAML(n *yaml.Node) error {
+	v, err := time.ParseDuration(n.Value)
+	if err != nil || v <= 0 {
+		return fmt.Errorf("%q is not a time; hint: such as 8h or 30m", n.Value)
+	}
+	*t = Duration(v)
+	return nil
+}
+
+// MarshalYAML writes the notation that is read.
+func (t Duration) MarshalYAML() (any, error) { return time.Duration(t).String(), nil }
+
+// Strings is one string or a list of them.
+type Strings []string
+
+// UnmarshalYAML takes a scalar for a list of one.
+func (s *Strings) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		*s = []string{n.Value}
+		return nil
+	}
+	return n.Decode((*[]string)(s))
+}

@@ -1,0 +1,114 @@
+package config
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const good = `model: gpt2
+data: corpus/*.txt
+tokenizer: gpt2
+sequence_length: 1024
+global_batch: 64
+learning_rate: 6.0e-4
+max_steps: 1000
+out: runs/first
+`
+
+func TestDefaults(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(good), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Limits.Device != Unlimited || c.WarmupSteps != 50 || math.Abs(c.MinLearningRate-6e-5) > 1e-15 || c.Limits.DiskPath != "runs/first/spill" {
+		t.Errorf("derived values: %+v", c)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(good), []string{
+		"limits.device=64MiB", "limits.host=2GB", "max_time=90m", "model={type: llama, layers: 2, width: 64, heads: 4}",
+		"learning_rate=1e-3", "data=[a, b]", "plan.recompute=full", "hardware.h2d=2GB/s", "max_tokens=2.0e9",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Limits.Device != 64<<20 || c.Limits.Host != 2e9 || c.MaxTime != Duration(90*time.Minute) || c.Model.Type != "llama" || c.Model.Layers != 2 ||
+		c.LearningRate != 1e-3 || len(c.Data) != 2 || c.Plan.Recompute != "full" || c.Hardware.H2D != 2e9 || c.MaxTokens != 2e9 {
+		t.Errorf("overrides: %+v", c)
+	}
+}
+
+// TestErrors: every mistake is told, with its line and a way out.
+func TestErrors(t *testing.T) {
+	for _, tc := range []struct{ text, want string }{
+		{good + "learning_rat: 3\n", `a.yaml:9: learning_rat: unknown key; hint: did you mean learning_rate?`},
+		{good + "limits: {devcie: 3}\n", `a.yaml:9: limits.devcie: unknown key; hint: did you mean device?`},
+		{good + "limits: 3\n", `a.yaml:9: limits: expected a mapping`},
+		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number, got "x"`},
+		{good + "limits: {device: 3 parsecs}\n", `a.yaml:9: limits.device: "3 parsecs" is not an amount of memory`},
+		{good + "out: b\n", `a.yaml:9: out: given twice`},
+		{strings.Replace(good, "model: gpt2\n", "", 1), `model: missing`},
+		{strings.Replace(good, "global_batch: 64", "global_batch: -64", 1), `negative`},
+		{strings.Replace(good, "6.0e-4", ".nan", 1), `learning_rate: NaN is out of range`},
+		{strings.Replace(good, "6.0e-4", "-1", 1), `learning_rate: -1 is out of range`},
+		{good + "beta2: 1\n", `beta2: 1 is out of range`},
+		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
+		{good + "max_time: 3\n", `is not a time`},
+		{"- a\n- b\n", `expected`},
+		{"model: [", `did not find`},
+		{"", `missing`},
+	} {
+		_, err := Parse("a.yaml", []byte(tc.text), nil)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q\n got: %v\nwant: %s", tc.text, err, tc.want)
+		}
+		if err != nil && !errors.Is(err, ErrConfig) {
+			t.Errorf("%v is not ErrConfig", err)
+		}
+	}
+}
+
+func TestLearningRate(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(good), []string{"warmup_steps=10", "max_steps=110", "min_learning_rate=1e-5", "learning_rate=1e-3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := func(step int, want float64) {
+		t.Helper()
+		if got := c.Rate(step); math.Abs(got-want) > 1e-12 {
+			t.Errorf("rate(%d) = %v, want %v", step, got, want)
+		}
+	}
+	near(0, 1e-4)
+	near(9, 1e-3)
+	near(10, 1e-3)
+	near(109, 1e-5)
+	near(500, 1e-5)
+	c.Schedule = "linear"
+	near(109, 1e-5)
+	c.Schedule = "constant"
+	near(109, 1e-3)
+}
+
+// FuzzParse: no text makes it panic, and what it accepts it accepts again
+// after being written out.
+func FuzzParse(f *testing.F) {
+	f.Add(good)
+	f.Add("a: &x [*x]")
+	f.Add(good + "limits: {device: 1}\nplan: {recompute: full}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse("f.yaml", []byte(text), nil)
+		if err != nil {
+			return
+		}
+		if _, err := yaml.Marshal(c); err != nil {
+			t.Fatalf("cannot write what was read: %v", err)
+		}
+	})
+}

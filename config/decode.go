@@ -1,0 +1,155 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// decoder walks a YAML mapping beside the fields of a struct, so that every
+// key that is not a field, or not of its kind, is told with its line.
+type decoder struct {
+	file  string
+	lines map[string]int
+	errs  []error
+}
+
+func (d *decoder) fail(key, msg string) {
+	d.errs = append(d.errs, &Error{File: d.file, Line: d.lines[key], Key: key, Msg: msg})
+}
+
+// override replaces or adds keys of the document.
+func (d *decoder) override(root *yaml.Node, overrides []string) {
+	for _, o := range overrides {
+		key, value, ok := strings.Cut(o, "=")
+		var doc yaml.Node
+		if !ok || key == "" || yaml.Unmarshal([]byte(value), &doc) != nil || len(doc.Content) == 0 {
+			d.errs = append(d.errs, &Error{File: d.file, Msg: fmt.Sprintf("override %q: expected key=value", o)})
+			continue
+		}
+		v := doc.Content[0]
+		clearLines(v)
+		set(root, strings.Split(key, "."), v)
+	}
+}
+
+func clearLines(n *yaml.Node) {
+	n.Line = 0
+	for _, c := range n.Content {
+		clearLines(c)
+	}
+}
+
+func set(m *yaml.Node, path []string, v *yaml.Node) {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value != path[0] {
+			continue
+		}
+		if len(path) == 1 {
+			m.Content[i].Line = 0
+			m.Content[i+1] = v
+			return
+		}
+		if m.Content[i+1].Kind != yaml.MappingNode {
+			m.Content[i+1] = &yaml.Node{Kind: yaml.MappingNode}
+		}
+		set(m.Content[i+1], path[1:], v)
+		return
+	}
+	for i := len(path) - 1; i > 0; i-- {
+		v = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: path[i]}, v}}
+	}
+	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: path[0]}, v)
+}
+
+func (d *decoder) decode(root *yaml.Node, c *Config) {
+	d.mapping(root, "", reflect.ValueOf(c).Elem())
+}
+
+func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
+	fields := map[string]reflect.Value{}
+	var names []string
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Tag.Get("yaml"); name != "" && name != "-" {
+			fields[name] = v.Field(i)
+			names = append(names, name)
+		}
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		path := prefix + key.Value
+		if d.lines[path] > 0 && key.Line > 0 {
+			d.errs = append(d.errs, &Error{File: d.file, Line: key.Line, Key: path, Msg: "given twice"})
+		}
+		d.lines[path] = key.Line
+		f, ok := fields[key.Value]
+		if !ok {
+			d.fail(path, "unknown key"+suggest.Hint(key.Value, names))
+			continue
+		}
+		d.value(value, path, f)
+	}
+}
+
+// value decodes into one field. Struct fields are mappings; three of them may
+// be a single word instead.
+func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
+	if n.Kind == yaml.AliasNode {
+		d.fail(path, "aliases are not supported")
+		return
+	}
+	if n.Kind == yaml.ScalarNode {
+		switch t := f.Addr().Interface().(type) {
+		case *Model:
+			*t = Model{Name: n.Value}
+			return
+		case *Tokenizer:
+			*t = Tokenizer{Name: n.Value}
+			return
+		case *Plan:
+			*t = Plan{}
+			if n.Value != "auto" {
+				t.File = n.Value
+			}
+			return
+		}
+	}
+	_, special := f.Addr().Interface().(yaml.Unmarshaler)
+	if f.Kind() == reflect.Struct && !special {
+		if n.Kind != yaml.MappingNode {
+			d.fail(path, fmt.Sprintf("expected a mapping such as {key: value}, got %q", n.Value))
+			return
+		}
+		d.mapping(n, path+".", f)
+		return
+	}
+	if err := n.Decode(f.Addr().Interface()); err != nil {
+		d.fail(path, kindError(err, n, f))
+	}
+}
+
+// kindError says what was expected in words.
+func kindError(err error, n *yaml.Node, f reflect.Value) string {
+	var want string
+	switch f.Kind() {
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		want = "a whole number"
+	case reflect.Float64:
+		want = "a number"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.String:
+		want = "a word"
+	}
+	if _, special := f.Addr().Interface().(yaml.Unmarshaler); special || want == "" {
+		return strings.TrimPrefix(err.Error(), "yaml: ")
+	}
+	if n.Kind != yaml.ScalarNode {
+		return "expected " + want
+	}
+	return fmt.Sprintf("expected %s, got %q", want, n.Value)
+}
