@@ -1,0 +1,397 @@
+package schedule
+
+import "math"
+
+// Exact search: branch and bound over all orders of one placement, for schedules of a few dozen units.
+//
+// Approach. All micro-batches of a direction are equal, so without loss each stage runs them in order, pass by pass, and a
+// partial schedule is described by counts: how many forwards, input gradients and weight gradients each stage has done.
+// Branching follows Giffler and Thompson (1960): of all units that could run next, take the one that would end first, say at
+// time t on rank r; whatever r really runs next starts before t, so one branch for each such unit is complete. With a memory
+// cap that argument fails for forwards (running one earlier may leave no room for others), so then there is one more branch
+// in which r does not run that forward next. Branches are cut by a lower bound and by dominance: of two partial schedules
+// with equal counts, one whose ranks are free later and whose results arrive later cannot win.
+//
+// Example: p=2, m=4, all times 1, one direction: 13 is optimal (the last rank starts at 1 and has 12 units of work).
+// Weakness: exponential. One slice, no parameter gathers, objective makespan only.
+
+// exact is one branch and bound.
+type exact struct {
+	s       *Schedule
+	c       Costs
+	cap     float64
+	nodes   int // left to explore
+	best    float64
+	orders  [][]Unit // of the best
+	kinds   []kind
+	byRank  [][]int // kinds of each rank
+	seen    map[string][][]float64
+	current [][]Unit
+	m       int // micro-batches per direction
+}
+
+// kind is a pass of a stage: a queue of m equal units.
+type kind struct {
+	unit     Unit
+	rank     int
+	time     float64
+	memory   float64
+	inputs   []int     // kinds whose i-th unit comes before the i-th of this one
+	delays   []float64 // message time of each input
+	output   []int     // the inverse of inputs
+	tail     float64   // least time from the end of a unit to the end of the step
+	done     int
+	ends     []float64
+	banned   bool // not next on its rank
+	reversed int  // scratch
+}
+
+// exactSolve looks for an order on s's placement with a makespan below upper. It returns the least makespan that it can
+// guarantee as a bound: if nothing better than upper was found and all was explored, that is upper.
+func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [][]Unit, makespan float64, complete bool) {
+	e := &exact{s: s, c: c, cap: limit, nodes: nodes, best: upper, m: s.MicrosPerDirection(), seen: map[string][][]float64{}}
+	e.setup()
+	e.current = make([][]Unit, s.Ranks)
+	e.branch(make([]float64, s.Ranks), make([]float64, s.Ranks), 0)
+	return e.orders, e.best, e.nodes > 0
+}
+
+// setup makes the kinds and their precedences.
+func (e *exact) setup() {
+	s := e.s
+	e.byRank = make([][]int, s.Ranks)
+	index := map[Unit]int{}
+	for dir, home := range s.Home {
+		for stage, r := range home {
+			for _, pass := range []Pass{F, Bx, W} {
+				u := Unit{Pass: pass, Dir: dir, Stage: stage}
+				index[u] = len(e.kinds)
+				e.byRank[r] = append(e.byRank[r], len(e.kinds))
+				e.kinds = append(e.kinds, kind{unit: u, rank: r, time: e.c.of(u), memory: e.c.memory(u), ends: make([]float64, e.m)})
+			}
+		}
+	}
+	for i := range e.kinds {
+		k := &e.kinds[i]
+		for _, d := range inputs(s, k.unit, nil) {
+			from := index[d]
+			delay := 0.0
+			if e.kinds[from].rank != k.rank {
+				delay = e.c.Comm
+			}
+			k.inputs, k.delays = append(k.inputs, from), append(k.delays, delay)
+			e.kinds[from].output = append(e.kinds[from].output, i)
+		}
+	}
+	for _, pass := range []Pass{W, Bx, F} { // tails: weight gradients have none, backwards go up, forwards down
+		for n := range s.Stages() {
+			for dir := range s.Home {
+				stage := n
+				if pass == F {
+					stage = s.Stages() - 1 - n
+				}
+				k := &e.kinds[index[Unit{Pass: pass, Dir: dir, Stage: stage}]]
+				for _, o := range k.output {
+					after := &e.kinds[o]
+					delay := 0.0
+					if after.rank != k.rank {
+						delay = e.c.Comm
+					}
+					k.tail = max(k.tail, delay+after.time+after.tail)
+				}
+			}
+		}
+	}
+}
+
+// ready is when the next unit of a kind could start on a rank that is free at the given time; false if it must wait for a
+// unit that is not scheduled, or for memory.
+func (e *exact) ready(k *kind, free, held float64) (float64, bool) {
+	if k.done == e.m || held+k.memory > e.cap+1e-9 {
+		return 0, false
+	}
+	for n, i := range k.inputs {
+		in := &e.kinds[i]
+		if in.done <= k.done {
+			return 0, false
+		}
+		free = max(free, in.ends[k.done]+k.delays[n])
+	}
+	return free, true
+}
+
+// branch explores all completions of the current partial schedule.
+func (e *exact) branch(free, held []float64, units int) {
+	if e.nodes--; e.nodes <= 0 {
+		return
+	}
+	if units == len(e.kinds)*e.m {
+		e.best = 0
+		for _, f := range free {
+			e.best = max(e.best, f)
+		}
+		e.orders = copyOrders(e.current)
+		return
+	}
+	if e.bound(free) >= e.best*(1-1e-9) || e.dominated(free) {
+		return
+	}
+	first, end := -1, math.Inf(1)
+	for i := range e.kinds {
+		k := &e.kinds[i]
+		if k.banned {
+			continue
+		}
+		if at, ok := e.ready(k, free[k.rank], held[k.rank]); ok && at+k.time < end {
+			first, end = i, at+k.time
+		}
+	}
+	if first < 0 {
+		return
+	}
+	r := e.kinds[first].rank
+	for _, i := range e.order(r) {
+		k := &e.kinds[i]
+		if at, ok := e.ready(k, free[r], held[r]); ok && !k.banned && (at < end-1e-12 || i == first) {
+			e.extend(i, at, free, held, units)
+		}
+	}
+	if k := &e.kinds[first]; k.unit.Pass == F && !math.IsInf(e.cap, 1) {
+		k.banned = true
+		e.branch(free, held, units)
+		k.banned = false
+	}
+}
+
+// order lists the kinds of a rank in the order in which they are tried: backwards, forwards, weight gradients.
+func (e *exact) order(r int) []int {
+	var list []int
+	for _, pass := range []Pass{Bx, F, W} {
+		for _, i := range e.byRank[r] {
+			if e.kinds[i].unit.Pass == pass {
+				list = append(list, i)
+			}
+		}
+	}
+	return list
+}
+
+// extend runs the next unit of kind i and branches.
+func (e *exact) extend(i int, at float64, free, held []float64, units int) {
+	k := &e.kinds[i]
+	r := k.rank
+	var lifted []int // a ban ends when its rank runs something else
+	for _, j := range e.byRank[r] {
+		if e.kinds[j].banned {
+			e.kinds[j].banned = false
+			lifted = append(lifted, j)
+		}
+	}
+	oldFree, oldHeld := free[r], held[r]
+	free[r], held[r] = at+k.time, held[r]+k.memory
+	k.ends[k.done] = free[r]
+	u := k.unit
+	u.Micro = k.done
+	k.done++
+	e.current[r] = append(e.current[r], u)
+	e.branch(free, held, units+1)
+	e.current[r] = e.current[r][:len(e.current[r])-1]
+	k.done--
+	free[r], held[r] = oldFree, oldHeld
+	for _, j := range lifted {
+		e.kinds[j].banned = true
+	}
+}
+
+// bound is a time before which no completion ends: each rank has its work left to do, after its earliest possible start
+// and before the least tail.
+func (e *exact) bound(free []float64) float64 {
+	bound := 0.0
+	heads := e.heads(free)
+	for r, list := range e.byRank {
+		start, startMain := math.Inf(1), math.Inf(1)
+		work, workMain, tail := 0.0, 0.0, math.Inf(1)
+		for _, i := range list {
+			k := &e.kinds[i]
+			if k.done == e.m {
+				continue
+			}
+			n := float64(e.m - k.done)
+			start = min(start, heads[i])
+			work += n * k.time
+			bound = max(bound, heads[i]+n*k.time+k.tail)
+			if k.unit.Pass != W {
+				startMain = min(startMain, heads[i])
+				workMain += n * k.time
+				tail = min(tail, k.tail)
+			}
+		}
+		if work > 0 {
+			bound = max(bound, max(free[r], start)+work)
+		}
+		if workMain > 0 {
+			bound = max(bound, max(free[r], startMain)+workMain+tail)
+		}
+		bound = max(bound, free[r])
+	}
+	return bound
+}
+
+// heads are the earliest starts of the next unit of each kind, if every rank could run all its kinds at once.
+func (e *exact) heads(free []float64) []float64 {
+	heads := make([]float64, len(e.kinds))
+	visit := func(i int) {
+		k := &e.kinds[i]
+		at := free[k.rank]
+		for n, j := range k.inputs {
+			in := &e.kinds[j]
+			if in.done > k.done {
+				at = max(at, in.ends[k.done]+k.delays[n])
+			} else { // the input's queue must first get that far
+				at = max(at, heads[j]+float64(k.done-in.done+1)*in.time+k.delays[n])
+			}
+		}
+		heads[i] = at
+	}
+	stages := e.s.Stages()
+	for dir := range e.s.Home {
+		base := dir * stages * 3
+		for stage := range stages {
+			visit(base + 3*stage)
+		}
+		for stage := stages - 1; stage >= 0; stage-- {
+			visit(base + 3*stage + 1)
+			visit(base + 3*stage + 2)
+		}
+	}
+	return heads
+}
+
+// dominated says whether a partial schedule with the same counts was at least as early everywhere; if not it is kept.
+func (e *exact) dominated(free []float64) bool {
+	key := make([]byte, 0, 2*len(e.kinds))
+	times := append([]float64(nil), free...)
+	for i := range e.kinds {
+		k := &e.kinds[i]
+		key = append(key, byte(k.done), byte(k.done>>8))
+		if k.banned {
+			key[len(key)-1] |= 0x80
+		}
+		for n := k.done - 1; n >= 0; n-- { // results that somebody still needs
+			needed := false
+			for _, o := range k.output {
+				needed = needed || e.kinds[o].done <= n
+			}
+			if !needed {
+				break
+			}
+			times = append(times, k.ends[n])
+		}
+	}
+	list := e.seen[string(key)]
+	for _, old := range list {
+		if noLater(old, times) {
+			return true
+		}
+	}
+	kept := list[:0]
+	for _, old := range list {
+		if !noLater(times, old) {
+			kept = append(kept, old)
+		}
+	}
+	e.seen[string(key)] = append(kept, times)
+	return false
+}
+
+func noLater(a, b []float64) bool {
+	for i := range a {
+		if a[i] > b[i]+1e-12 {
+			return false
+		}
+	}
+	return true
+}
+
+// smallest is the number of units up to which Search tries to prove its result by itself.
+const smallest = 48
+
+// bound is a time that no order on any allowed placement can beat.
+func (g Goal) bound() float64 {
+	least := math.Inf(1)
+	for _, place := range g.placements() {
+		least = min(least, placementBound(place, g.Costs, g.Span))
+	}
+	return least
+}
+
+// placementBound is the largest, over ranks, of the work of a rank plus (for the makespan) the earliest arrival of its
+// first input.
+func placementBound(s *Schedule, c Costs, span bool) float64 {
+	work := make([]float64, s.Ranks)
+	head := make([]float64, s.Ranks)
+	for r := range head {
+		head[r] = math.Inf(1)
+	}
+	for dir, home := range s.Home {
+		at := 0.0
+		for stage, r := range home {
+			if stage > 0 && home[stage-1] != r {
+				at += c.Comm
+			}
+			head[r] = min(head[r], at)
+			at += sliceTime(c, Unit{Pass: F, Dir: dir, Stage: stage}, 0)
+			for _, pass := range []Pass{F, Bx, W} {
+				for q := range s.Slices {
+					work[r] += float64(s.MicrosPerDirection()) * sliceTime(c, Unit{Pass: pass, Dir: dir, Stage: stage}, q)
+				}
+			}
+		}
+	}
+	bound := 0.0
+	for r := range work {
+		if span {
+			head[r] = 0
+		}
+		pair := 1.0
+		if alone := c.F + c.B + c.W; c.Pair > 0 && c.Pair < alone {
+			pair = c.Pair / alone
+		}
+		bound = max(bound, head[r]+work[r]*pair)
+	}
+	return bound
+}
+
+func sliceTime(c Costs, u Unit, slice int) float64 {
+	u.Slice = slice
+	return c.of(u)
+}
+
+// prove runs the exact search on all placements. It returns the best candidate and a lower bound on the objective over
+// all placements, or 0 if it did not apply.
+func (g Goal) prove(best candidate) (candidate, float64) {
+	nodes := g.Nodes
+	if nodes == 0 && g.size() <= smallest {
+		nodes = 200000
+	}
+	if nodes == 0 || g.Span || g.Slices > 1 || g.Costs.Pair > 0 || g.Costs.Buffers > 0 && g.Costs.Gather > 0 {
+		return best, 0
+	}
+	bound := math.Inf(1)
+	for _, place := range g.placements() {
+		orders, time, complete := exactSolve(place, g.Costs, g.Cap, best.score.first, nodes)
+		if orders != nil {
+			s := *place
+			s.Orders = orders
+			if sc, ok := g.rate(&s); ok && sc.first < best.score.first {
+				best = candidate{&s, "exact", sc}
+			}
+		}
+		if complete {
+			bound = min(bound, time)
+		} else {
+			bound = min(bound, placementBound(place, g.Costs, false))
+		}
+	}
+	return best, min(bound, best.score.first)
+}

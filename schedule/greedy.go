@@ -1,0 +1,263 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// Greedy list scheduling on any placement: whenever a rank can start something, a policy picks what. This is how Search
+// gets starting points for times and placements that no named schedule was made for.
+//
+// Approach: repeatedly take the rank that can start earliest; among its next forward and backward of each stage and its
+// oldest weight gradient, those that can start within the policy's patience compete by priority. Memory: a forward must
+// leave room for one unit of every later stage of the same rank, so that what is in flight can always come back.
+//
+// Weakness: a bad choice is never taken back; improve does that.
+
+// policy decides between units that could run.
+type policy struct {
+	warm     float64 // in-flight forwards allowed on a rank, per rank that is still below it in the pipe
+	forward  bool    // prefer forwards to backwards below that limit
+	deep     bool    // prefer forwards of later stages
+	patience float64 // wait up to this share of a weight gradient's time for something better than it
+	noise    float64 // random part of the priorities
+}
+
+// policies are the settings that Search tries; random ones follow.
+func policies() []policy {
+	var list []policy
+	for _, warm := range []float64{1, 1.5, 2, 3, math.Inf(1)} {
+		for _, patience := range []float64{0, .5, 1} {
+			for _, deep := range []bool{true, false} {
+				list = append(list, policy{warm: warm, patience: patience, deep: deep})
+			}
+			list = append(list, policy{warm: warm, patience: patience, deep: true, forward: true})
+		}
+	}
+	return list
+}
+
+// random is a policy near the given one.
+func (y policy) random(rng *rand.Rand) policy {
+	y.warm *= .7 + .6*rng.Float64()
+	y.patience = rng.Float64()
+	y.noise = .3 * rng.Float64()
+	return y
+}
+
+// greedyStage is a stage of one direction: how far its passes are.
+type greedyStage struct {
+	dir, stage int
+	forwards   []float64 // ends, in the order of the queue
+	backwards  []float64
+}
+
+// greedyRank is what is known of one rank.
+type greedyRank struct {
+	stages  []*greedyStage
+	limit   float64 // in-flight units allowed
+	clock   float64
+	held    float64
+	pending []Unit
+	order   []Unit
+	next    option
+}
+
+// option is something that a rank could run next.
+type option struct {
+	unit  Unit
+	owner *greedyStage
+	start float64
+	score float64
+	ok    bool
+}
+
+type greedy struct {
+	s       *Schedule
+	c       Costs
+	cap     float64
+	y       policy
+	rng     *rand.Rand
+	ranks   []greedyRank
+	stages  [][]greedyStage // by direction and stage
+	units   int             // per stage and pass
+	options []option        // scratch of choose
+}
+
+// greedyOrder fills s.Orders by the policy, backwards split; false if it ran into the memory limit.
+func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) bool {
+	g := &greedy{s: s, c: c, cap: limit, y: y, rng: rng, ranks: make([]greedyRank, s.Ranks),
+		stages: make([][]greedyStage, s.Directions()), units: s.MicrosPerDirection() * s.Slices}
+	for dir, home := range s.Home {
+		g.stages[dir] = make([]greedyStage, len(home))
+		for stage, r := range home {
+			k := &g.stages[dir][stage]
+			k.dir, k.stage = dir, stage
+			g.ranks[r].stages = append(g.ranks[r].stages, k)
+		}
+	}
+	for r := range g.ranks {
+		g.ranks[r].limit = g.warmLimit(r)
+		g.choose(r)
+	}
+	for range 3 * g.units * s.Directions() * s.Stages() {
+		best := -1
+		for r := range g.ranks {
+			if n := &g.ranks[r].next; n.ok && (best < 0 || n.start < g.ranks[best].next.start) {
+				best = r
+			}
+		}
+		if best < 0 {
+			return false
+		}
+		g.run(best)
+	}
+	for r := range s.Orders {
+		s.Orders[r] = g.ranks[r].order
+	}
+	return true
+}
+
+// warmLimit is how much rank r may hold: by the policy a multiple of the stages from its first one to the last, by the cap.
+func (g *greedy) warmLimit(r int) float64 {
+	below := 0
+	for _, k := range g.ranks[r].stages {
+		below = max(below, g.s.Stages()-k.stage)
+	}
+	warm := math.Ceil(g.y.warm * float64(below))
+	return math.Min(g.cap, math.Max(warm, float64(len(g.ranks[r].stages)))) * float64(g.s.Slices)
+}
+
+// unit is the i-th unit of a stage's queue: backwards take the slices of a micro-batch from the last to the first.
+func (g *greedy) unit(k *greedyStage, pass Pass, i int) Unit {
+	n := g.s.Slices
+	u := Unit{Pass: pass, Dir: k.dir, Stage: k.stage, Micro: i / n, Slice: i % n}
+	if pass != F {
+		u.Slice = n - 1 - u.Slice
+	}
+	return u
+}
+
+// arrival is when the input of the next forward or backward of a stage is there; false if nobody has computed it.
+func (g *greedy) arrival(k *greedyStage, pass Pass) (float64, bool) {
+	at := 0.0
+	need := func(from *greedyStage, list []float64, i int) bool {
+		if i >= len(list) {
+			return false
+		}
+		t := list[i]
+		if g.s.Home[k.dir][from.stage] != g.s.Home[k.dir][k.stage] {
+			t += g.c.Comm
+		}
+		at = max(at, t)
+		return true
+	}
+	all := g.stages[k.dir]
+	if pass == F {
+		i := len(k.forwards)
+		ok := i < g.units && (k.stage == 0 || need(&all[k.stage-1], all[k.stage-1].forwards, i))
+		return at, ok
+	}
+	i, n := len(k.backwards), g.s.Slices
+	forward := i/n*n + n - 1 - i%n // the same unit in the forward queue
+	ok := i < g.units && need(k, k.forwards, forward)
+	if k.stage+1 < len(all) {
+		ok = ok && need(&all[k.stage+1], all[k.stage+1].backwards, i)
+	}
+	if !ok {
+		return 0, false
+	}
+	return at, true
+}
+
+// choose finds what rank r would run next.
+func (g *greedy) choose(r int) {
+	k := &g.ranks[r]
+	options := g.options[:0]
+	add := func(o option) {
+		o.start = max(o.start, k.clock)
+		o.score += g.y.noise * g.random()
+		options = append(options, o)
+	}
+	for _, stage := range k.stages {
+		if at, ok := g.arrival(stage, Bx); ok {
+			add(option{unit: g.unit(stage, Bx, len(stage.backwards)), owner: stage, start: at, score: 3 + .001*float64(stage.stage), ok: true})
+		}
+		if at, ok := g.arrival(stage, F); ok && g.fits(k, stage) {
+			score := 2.0
+			if g.y.forward {
+				score = 4
+			}
+			if g.y.deep {
+				score += .01 * float64(stage.stage)
+			}
+			add(option{unit: g.unit(stage, F, len(stage.forwards)), owner: stage, start: at, score: score, ok: true})
+		}
+	}
+	wait := 0.0
+	if len(k.pending) > 0 {
+		add(option{unit: k.pending[0], start: k.clock, score: 1, ok: true})
+		wait = g.y.patience * g.c.W
+	}
+	g.options = options
+	k.next = option{}
+	earliest := math.Inf(1)
+	for _, o := range options {
+		earliest = math.Min(earliest, o.start)
+	}
+	for _, o := range options {
+		if o.start <= earliest+wait && (!k.next.ok || o.score > k.next.score) {
+			k.next = o
+		}
+	}
+}
+
+func (g *greedy) random() float64 {
+	if g.rng == nil {
+		return 0
+	}
+	return g.rng.Float64()
+}
+
+// fits says whether a forward leaves room for the later stages of the rank.
+func (g *greedy) fits(k *greedyRank, stage *greedyStage) bool {
+	later := 0
+	for _, other := range k.stages {
+		if other.stage > stage.stage && len(other.forwards) < g.units {
+			later++
+		}
+	}
+	return k.held+1+float64(later) <= k.limit+1e-9
+}
+
+// run executes the chosen unit of rank r and lets the ranks that it concerns choose again.
+func (g *greedy) run(r int) {
+	k := &g.ranks[r]
+	o := k.next
+	k.clock = o.start + g.c.of(o.unit)
+	k.held += g.c.memory(o.unit)
+	k.order = append(k.order, o.unit)
+	touched := -1
+	home := g.s.Home[o.unit.Dir]
+	switch o.unit.Pass {
+	case F:
+		o.owner.forwards = append(o.owner.forwards, k.clock)
+		if o.unit.Stage+1 < len(home) {
+			touched = home[o.unit.Stage+1]
+		}
+	case Bx:
+		o.owner.backwards = append(o.owner.backwards, k.clock)
+		w := o.unit
+		w.Pass = W
+		k.pending = append(k.pending, w)
+		if o.unit.Stage > 0 {
+			touched = home[o.unit.Stage-1]
+		}
+	case W:
+		k.pending = k.pending[1:]
+	}
+	g.choose(r)
+	if touched >= 0 && touched != r {
+		g.choose(touched)
+	}
+}

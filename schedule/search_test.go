@@ -1,0 +1,159 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestSearchNeverWorse runs the search over a grid of ranks, micro-batches, times, messages and memory, and compares it
+// with every named schedule of the same grain, generated and run on its own.
+func TestSearchNeverWorse(t *testing.T) {
+	points, better, optimal := 0, 0, 0
+	for _, pm := range [][2]int{{2, 3}, {2, 8}, {3, 5}, {4, 4}, {4, 8}, {4, 13}, {6, 12}, {8, 16}} {
+		for _, times := range []Times{{1, 1, 1}, {1, 1.2, .8}, {2, 3, 1}, {10, 7, 9}, {1, 2, .1}} {
+			for _, comm := range []float64{0, .3} {
+				for _, cap := range []float64{0, float64(pm[0]), 1.5 * float64(pm[0])} {
+					q := Request{Ranks: pm[0], Micros: pm[1], Chunks: 1 + points%2, Cap: cap}
+					q.Cap *= float64(q.Chunks)
+					q.Costs = Costs{Times: times, Comm: comm * times.F, WeightMemory: .5}
+					found, err := Search(Goal{Request: q, Effort: 60000, Nodes: 2000, Seed: uint64(points)})
+					if err != nil {
+						t.Fatalf("%+v: %v", q, err)
+					}
+					points++
+					named := bestNamed(t, q)
+					checkFound(t, q, found)
+					if found.Timeline.Makespan > named*(1+1e-9) {
+						t.Errorf("%+v: searched %g, best named %g", q, found.Timeline.Makespan, named)
+					}
+					if found.Timeline.Makespan < named*(1-1e-6) {
+						better++
+					}
+					if found.Optimal {
+						optimal++
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d points: better than the best named schedule at %d, proved optimal at %d", points, better, optimal)
+	if points < 200 || better < points/2 {
+		t.Errorf("better at %d of %d points only", better, points)
+	}
+}
+
+// bestNamed is the least makespan of all named schedules that keep the cap.
+func bestNamed(t *testing.T, q Request) float64 {
+	t.Helper()
+	best := math.Inf(1)
+	for _, name := range Names() {
+		s, err := Generate(name, q)
+		if err != nil {
+			continue
+		}
+		tl, err := s.Simulate(q.Costs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Cap == 0 || s.CheckCap(q.Costs, q.Cap) == nil {
+			best = math.Min(best, tl.Makespan)
+		}
+	}
+	return best
+}
+
+func checkFound(t *testing.T, q Request, found *Found) {
+	t.Helper()
+	if err := found.Check(); err != nil {
+		t.Errorf("%+v: %v", q, err)
+	}
+	if q.Cap > 0 && found.CheckCap(q.Costs, q.Cap) != nil {
+		t.Errorf("%+v: the cap is broken", q)
+	}
+	if found.Timeline.Makespan < found.LowerBound*(1-1e-9) {
+		t.Errorf("%+v: makespan %g below the lower bound %g", q, found.Timeline.Makespan, found.LowerBound)
+	}
+}
+
+// TestExact compares the branch and bound with trying all orders of two or three ranks.
+func TestExact(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 60 {
+		p, m, sorted := 2, 2, rng.IntN(2) == 0
+		if sorted { // each pass in order of micro-batches: fewer orders, larger cases
+			m = 3
+			p += rng.IntN(2)
+		}
+		pick := func() float64 { return float64(1 + rng.IntN(5)) }
+		c := Costs{Times: Times{pick(), pick(), pick()}, Comm: float64(rng.IntN(3)), WeightMemory: .5}
+		limit := math.Inf(1)
+		if rng.IntN(3) > 0 {
+			limit = 1 + float64(rng.IntN(5))/2
+		}
+		s := empty(Request{Ranks: p, Micros: m, Chunks: 1, Slices: 1}, Plain, loop(p, 1))
+		want := exhaustive(s, c, limit, sorted)
+		orders, got, complete := exactSolve(s, c, limit, math.Inf(1), 1<<20)
+		if !complete || orders == nil || math.Abs(got-want) > 1e-9 {
+			t.Fatalf("p=%d m=%d %+v cap %g: exact %g (complete %v), all orders %g", p, m, c, limit, got, complete, want)
+		}
+		s.Orders = orders
+		tl, err := s.Simulate(c)
+		if err != nil || math.Abs(tl.Makespan-got) > 1e-9 || s.CheckCap(c, limit) != nil {
+			t.Fatalf("p=%d m=%d: the order runs in %v (%v), stated %g", p, m, tl, err, got)
+		}
+	}
+}
+
+// exhaustive is the least makespan over all orders.
+func exhaustive(s *Schedule, c Costs, limit float64, sorted bool) float64 {
+	best := math.Inf(1)
+	var all func(r int)
+	all = func(r int) {
+		if r == s.Ranks {
+			if m := newMachine(s, c); m.run() {
+				best = math.Min(best, m.score(false).first)
+			}
+			return
+		}
+		for _, order := range extensions(r, s.Micros, sorted, c, limit) {
+			s.Orders[r] = order
+			all(r + 1)
+		}
+	}
+	all(0)
+	return best
+}
+
+// extensions lists the orders of one rank in which each micro-batch has F before Bx before W, under the cap.
+func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
+	var list [][]Unit
+	done := make([]int, m)
+	var order []Unit
+	var grow func(held float64)
+	grow = func(held float64) {
+		if held > limit+1e-9 {
+			return
+		}
+		if len(order) == 3*m {
+			list = append(list, append([]Unit(nil), order...))
+			return
+		}
+		for i := range m {
+			if done[i] == 3 || sorted && i > 0 && done[i-1] <= done[i] {
+				continue
+			}
+			u := Unit{Pass: [...]Pass{F, Bx, W}[done[i]], Stage: r, Micro: i}
+			done[i]++
+			order = append(order, u)
+			grow(held + c.memory(u))
+			order = order[:len(order)-1]
+			done[i]--
+		}
+	}
+	grow(0)
+	return list
+}
