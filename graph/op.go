@@ -123,7 +123,7 @@ var table = [NumOps]Info{
 	// Rotates the query and key heads of qkv in place; row n is at position
 	// (n+Row0) mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
 	// pairs are (i, i+S/2). Attr.Inverse rotates back: the derivative.
-	RoPE: {Name: "rope", Args: args("qkv:ut table:r")},
+	RoPE: {Name: "rope", Args: args("qkv:ut table:r"), Kind: RowWise},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq.
 	// lse [N, H] f32 is the log of the softmax's denominator.
 	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt qkv:rt"), FLOPs: attentionFLOPs(4)},

@@ -1,0 +1,627 @@
+package program
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// What a program computes, by symbolic execution. Every atom has a value, a
+// 128-bit hash of how it was made: the operator, its constants and the values
+// that it read, never where anything lay. Two programs that leave equal values
+// in the homes of all parameters compute the same bits, whatever they copied,
+// recomputed or cut on the way.
+//
+//	w    in the arena   H(init, "p:w", f32)
+//	slot after a copy   the same
+//	y    block 3        H(linear, x block 3, w): the same whether the
+//	                    instruction runs over all rows or over those of one
+//	                    micro-batch, since rows do not depend on other rows
+//	dw                  H(.. H(H(0, x block 0, dy block 0), x block 1, ..)):
+//	                    the same however the tokens are cut, as long as they
+//	                    are added in the same order
+//
+// Instructions are executed in program order; Verify proves that every order
+// that streams and waits allow gives the same.
+//
+// Known weakness: equal values prove equal results, but different ones prove
+// nothing: a program may compute the same bits in another way. And a hash may
+// collide, with a chance of 10^-20 for a billion values.
+
+// Value identifies the content of atoms. The zero Value is undefined content.
+type Value [2]uint64
+
+func (v Value) String() string { return fmt.Sprintf("%016x%016x", v[0], v[1]) }
+
+// Summary is what a step leaves behind: the content of every parameter's
+// homes, and of the buffers that hold its results (losses, norms).
+type Summary map[string]Value
+
+// Meaning executes a program symbolically. It expects a program that Verify
+// accepts, but addresses and waits do not enter into it.
+func Meaning(p *Program) (Summary, error) {
+	ly, err := checkStructure(p)
+	if err != nil {
+		return nil, err
+	}
+	x := newExecution(p, ly)
+	if err := x.run(); err != nil {
+		return nil, err
+	}
+	return x.summary(), nil
+}
+
+// Equivalent proves that a program leaves the same bits behind as a reference,
+// for example the plain program of the same graph. Both must have the same
+// row unit, and cut parameters at the same places. What the reference results
+// in, the program must result in; it may have further results.
+func Equivalent(p, reference *Program) error {
+	if p.RowUnit != reference.RowUnit {
+		return fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", p.RowUnit, reference.RowUnit)
+	}
+	have, err := Meaning(p)
+	if err != nil {
+		return err
+	}
+	want, err := Meaning(reference)
+	if err != nil {
+		return fmt.Errorf("reference: %w", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if have[key] != want[key] {
+			return difference(p, reference, key, have)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(have)) {
+		if _, ok := want[key]; !ok && key[:4] == homeKey[:4] {
+			return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model", key)
+		}
+	}
+	return nil
+}
+
+const homeKey, outputKey = "home of %s of parameter %d", "result %s"
+
+// difference explains why a result differs: with the first instruction that
+// makes something which the reference never makes.
+func difference(p, reference *Program, key string, have Summary) error {
+	if _, ok := have[key]; !ok {
+		return fmt.Errorf("program has no %s, the reference has; hint: compare programs of the same model and mode", key)
+	}
+	made := map[Value]bool{}
+	trace(reference, func(_, _ int, v Value) bool { made[v] = true; return true })
+	instr, arg := -1, 0
+	trace(p, func(i, j int, v Value) bool {
+		if v != (Value{}) && !made[v] { // leftovers are no results
+			instr, arg = i, j
+		}
+		return instr < 0
+	})
+	if instr < 0 {
+		return fmt.Errorf("%s is not what it is in the reference, though each instruction's result also occurs there; hint: something is missing, or is put in the wrong place", key)
+	}
+	return p.operandFault(instr, arg, "this is the first such instruction; look at its operands and attributes",
+		"becomes something that the reference never computes, and so %s differs", key)
+}
+
+// trace executes a program and reports each atom that each instruction writes,
+// until seen returns false.
+func trace(p *Program, seen func(instr, arg int, v Value) bool) {
+	ly, err := checkStructure(p)
+	if err != nil {
+		return
+	}
+	x := newExecution(p, ly)
+	for i := range p.Instrs {
+		if x.instr(i) != nil {
+			return
+		}
+		for j, s := range ly.operands(i) {
+			if _, writes := accessOf(&p.Instrs[i], j); !writes {
+				continue
+			}
+			for b := range s.blocks {
+				for k := range s.bands {
+					if !seen(i, j, x.atoms[s.at(b, k)]) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// ---- values
+
+// with hashes v and w, in this order. For a given v it is a bijection of w and
+// the other way round, so only chains of it can collide.
+func (v Value) with(w Value) Value {
+	a := (bits.RotateLeft64(v[0], 29) ^ w[0]) * 0x9e3779b97f4a7c15
+	b := (bits.RotateLeft64(v[1], 41) + w[1]) * 0xc2b2ae3d27d4eb4f
+	a ^= a >> 32
+	b ^= b >> 29
+	a += bits.RotateLeft64(b, 17)
+	b ^= a * 0x165667b19e3779f9
+	a = (a ^ b>>31) * 0xd6e8feb86659fd93
+	return Value{a ^ a>>30, b + a}
+}
+
+// withInts hashes a pair of small numbers.
+func (v Value) withInts(a, b int) Value {
+	return v.with(Value{uint64(a) + 0x51ed270b0a1f39c1, uint64(b) + 0x2545f4914f6cdd1d})
+}
+
+func (v Value) withString(s string) Value {
+	v = v.withInts(len(s), 0)
+	for len(s) > 0 {
+		var word [8]byte
+		n := copy(word[:], s)
+		v = v.with(Value{binary.LittleEndian.Uint64(word[:]), uint64(n)})
+		s = s[n:]
+	}
+	return v
+}
+
+// The seeds of the kinds of values.
+var (
+	seedInit = Value{1, 1}
+	seedOp   = Value{2, 2}
+	seedZero = Value{3, 3} // a sum before its first contribution
+)
+
+// castValue is the value of a copy of v with elements of type t.
+func castValue(t graph.DType, v Value) Value {
+	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
+}
+
+// initValue is the value of an atom of a persistent buffer before the step.
+func initValue(name string, t graph.DType, block, band int) Value {
+	if full, ok := castOf(name); ok && t != graph.F32 {
+		return castValue(t, initValue(full, graph.F32, block, band))
+	}
+	return seedInit.withString(name).withInts(int(t), 0).withInts(block, band)
+}
+
+// opValue hashes an operator and its constants, except what does not change
+// results: whether a sum continues (its old value is hashed instead) and, for
+// those that depend on positions, where the operands begin.
+func opValue(in *Instr) Value {
+	v := seedOp.withInts(int(in.Op), 0)
+	if in.Op == graph.Cast {
+		return v
+	}
+	a := in.Attr
+	a.Acc = false
+	if verifyRules[in.Op].position {
+		a.Row0 = 0
+	}
+	if a == (graph.Attr{}) {
+		return v
+	}
+	for i, f := range attrFields {
+		n := uint64(0)
+		switch x := f.ptr(&a).(type) {
+		case *bool:
+			if *x {
+				n = 1
+			}
+		case *int:
+			n = uint64(*x)
+		case *float64:
+			n = math.Float64bits(*x)
+		case *graph.Activation:
+			n = uint64(*x)
+		}
+		if n != 0 {
+			v = v.with(Value{n, uint64(i)})
+		}
+	}
+	return v
+}
+
+// ---- execution
+
+type execution struct {
+	p     *Program
+	ly    *layout
+	atoms []Value
+	// undefined is an operand of the current instruction that was read before
+	// it was written, or -1.
+	undefined int
+}
+
+func newExecution(p *Program, ly *layout) *execution {
+	x := &execution{p: p, ly: ly, atoms: make([]Value, ly.base[len(p.Buffers)])}
+	for i := range p.Buffers {
+		x.eachInit(i, func(atom int32, name string, block, band int) {
+			x.atoms[atom] = initValue(name, p.Buffers[i].DType, block, band)
+		})
+	}
+	return x
+}
+
+// eachInit lists the atoms of a buffer whose content before the step is known.
+// Atoms of flat buffers are known by name alone, those of matrices also by
+// position.
+func (x *execution) eachInit(buf int, f func(atom int32, name string, block, band int)) {
+	b := &x.p.Buffers[buf]
+	if len(b.Init) == 0 {
+		return
+	}
+	bands := len(b.Cuts) + 1
+	for a := x.ly.base[buf]; a < x.ly.base[buf+1]; a++ {
+		n := int(a - x.ly.base[buf])
+		name := b.initName(n % bands)
+		if name == "" {
+			continue
+		}
+		if b.RowUnit > 0 {
+			f(a, name, n/bands, b.bandStart(n%bands))
+		} else {
+			f(a, name, 0, 0)
+		}
+	}
+}
+
+func (x *execution) run() error {
+	for i := range x.p.Instrs {
+		if err := x.instr(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *execution) instr(i int) error {
+	in, args := &x.p.Instrs[i], x.ly.operands(i)
+	x.undefined = -1
+	switch in.Op {
+	case graph.Copy:
+		x.copyAtoms(args)
+	case graph.Cast, graph.Add:
+		x.elementwise(in, args)
+	case graph.AdamW:
+		x.adamw(in, args)
+	case graph.NormPart:
+		x.normPart(in, args)
+	default:
+		switch in.Op.Info().Kind {
+		case graph.RowWise:
+			x.rowWise(in, args, 1)
+		case graph.Sequence:
+			x.rowWise(in, args, int32(max(1, in.Attr.Seq/x.p.RowUnit)))
+		case graph.TokenSum:
+			x.tokenSum(in, args)
+		default:
+			x.whole(in, args)
+		}
+	}
+	if x.undefined >= 0 {
+		return x.p.operandFault(i, x.undefined, "something has to write it first", "is read before it is written")
+	}
+	return nil
+}
+
+// read hashes row blocks [from, to) of operand j onto v.
+func (x *execution) read(v Value, j int, s box, from, to int32) Value {
+	for b := from; b < to; b++ {
+		for k := range s.bands {
+			a := x.atoms[s.at(b, k)]
+			if a == (Value{}) {
+				x.undefined = j
+			}
+			v = v.with(a)
+		}
+	}
+	return v
+}
+
+// constants hashes everything that an instruction's results have in common:
+// operator, attributes, the types of its operands and the whole of those that
+// are not indexed by tokens.
+func (x *execution) constants(in *Instr, args []box) Value {
+	v := opValue(in)
+	for j, s := range args {
+		if s.blocks == 0 {
+			continue
+		}
+		v = v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+		if spec := &in.Op.Info().Args[j]; spec.Access == graph.Read && !spec.Token {
+			v = x.read(v, j, s, 0, s.blocks)
+		}
+	}
+	return v
+}
+
+// tokens hashes row blocks [from, to) of all token operands that are read.
+func (x *execution) tokens(v Value, in *Instr, args []box, from, to int32) Value {
+	for j, s := range args {
+		if !in.Op.Info().Args[j].Token {
+			continue
+		}
+		if reads, _ := accessOf(in, j); reads {
+			v = x.read(v.withInts(j, 0), j, s, from, to)
+		}
+	}
+	return v
+}
+
+// position hashes where in its sequence a row block begins.
+func (x *execution) position(v Value, in *Instr, block int32) Value {
+	if !verifyRules[in.Op].position {
+		return v
+	}
+	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
+}
+
+// rowWise: groups of row blocks depend on the same blocks of token operands.
+func (x *execution) rowWise(in *Instr, args []box, group int32) {
+	same := x.constants(in, args)
+	n := args[0].blocks
+	for b := int32(0); b < n; b += group {
+		v := x.tokens(x.position(same, in, b), in, args, b, b+group)
+		for j, s := range args {
+			if _, writes := accessOf(in, j); !writes {
+				continue
+			}
+			for g := range group {
+				for k := range s.bands {
+					x.atoms[s.at(b+g, k)] = v.withInts(j, int(g)).withInts(int(k), 0)
+				}
+			}
+		}
+	}
+}
+
+// tokenSum: each result is a chain over row blocks, ascending.
+func (x *execution) tokenSum(in *Instr, args []box) {
+	same := x.constants(in, args)
+	n := int32(0)
+	for j, s := range args {
+		if in.Op.Info().Args[j].Token {
+			n = s.blocks
+		}
+	}
+	sums := func(each func(j int, k int32, a *Value)) {
+		for j, s := range args {
+			if _, writes := accessOf(in, j); writes {
+				for k := range s.bands {
+					each(j, k, &x.atoms[s.at(0, k)])
+				}
+			}
+		}
+	}
+	sums(func(j int, _ int32, a *Value) {
+		if !in.Attr.Acc {
+			*a = seedZero
+		} else if *a == (Value{}) {
+			x.undefined = j
+		}
+	})
+	for b := range n {
+		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
+		sums(func(j int, k int32, a *Value) { *a = v.withInts(j, int(k)).with(*a) })
+	}
+}
+
+// whole: every result depends on everything.
+func (x *execution) whole(in *Instr, args []box) {
+	v := opValue(in)
+	for j, s := range args {
+		if reads, _ := accessOf(in, j); reads && s.blocks > 0 {
+			v = x.read(v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType)), j, s, 0, s.blocks)
+		}
+	}
+	for j, s := range args {
+		if _, writes := accessOf(in, j); !writes {
+			continue
+		}
+		for b := range s.blocks {
+			for k := range s.bands {
+				x.atoms[s.at(b, k)] = v.withInts(j, int(b)).withInts(int(k), 0)
+			}
+		}
+	}
+}
+
+// copyAtoms moves content. Padding and leftovers may be copied along, but not
+// alone.
+func (x *execution) copyAtoms(args []box) {
+	dst, src := args[0], args[1]
+	some := false
+	for b := range src.blocks {
+		for k := range src.bands {
+			v := x.atoms[src.at(b, k)]
+			some = some || v != Value{}
+			x.atoms[dst.at(b, k)] = v
+		}
+	}
+	if !some {
+		x.undefined = 1
+	}
+}
+
+// elementwise: Cast and Add, atom by atom.
+func (x *execution) elementwise(in *Instr, args []box) {
+	dst, src := args[0], args[1]
+	t := x.p.Buffers[in.Args[0].Buf].DType
+	same := opValue(in).withInts(int(t), int(x.p.Buffers[in.Args[1].Buf].DType))
+	for b := range dst.blocks {
+		for k := range dst.bands {
+			d, s := &x.atoms[dst.at(b, k)], x.atoms[src.at(b, k)]
+			switch {
+			case s == Value{}:
+				x.undefined = 1
+			case in.Op == graph.Cast:
+				*d = castValue(t, s)
+			case *d == Value{}:
+				x.undefined = 0
+			default:
+				*d = same.with(*d).with(s)
+			}
+		}
+	}
+}
+
+// adamw works atom by atom; its bf16 output is a cast of the new parameter.
+func (x *execution) adamw(in *Instr, args []box) {
+	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
+	same := opValue(in)
+	for j := clip; j <= scalars; j++ {
+		same = x.read(same, j, args[j], 0, args[j].blocks)
+	}
+	for b := range args[p].blocks {
+		for k := range args[p].bands {
+			h := same
+			for j := p; j <= g; j++ {
+				a := x.atoms[args[j].at(b, k)]
+				if a == (Value{}) {
+					x.undefined = j
+				}
+				h = h.with(a)
+			}
+			for j := p; j <= v; j++ {
+				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
+			}
+			if len(args) > p16 && args[p16].blocks > 0 {
+				x.atoms[args[p16].at(b, k)] = castValue(graph.BF16, h.withInts(p, 0))
+			}
+		}
+	}
+}
+
+// normPart: a partial sum depends on its piece of the gradient only, so that
+// gradients may be cut into pieces over several instructions.
+func (x *execution) normPart(in *Instr, args []box) {
+	part, g := args[0], args[1]
+	pr, gr := in.Args[0], in.Args[1]
+	pb, gb := &x.p.Buffers[pr.Buf], &x.p.Buffers[gr.Buf]
+	if gb.RowUnit > 0 || pb.RowUnit > 0 {
+		x.whole(in, args)
+		return
+	}
+	gBand := int(g.atom - x.ly.base[gr.Buf])
+	pBand := int(part.atom - x.ly.base[pr.Buf])
+	n := gr.Rows * gr.Cols
+	for k := range part.bands {
+		lo := (pb.bandStart(pBand+int(k)) - pr.Off) * graph.NormPiece
+		hi := min((pb.bandStart(pBand+int(k)+1)-pr.Off)*graph.NormPiece, n)
+		v := opValue(in).withInts(hi-lo, 0)
+		for a := range g.bands {
+			start := gb.bandStart(gBand+int(a)) - gr.Off
+			end := gb.bandStart(gBand+int(a)+1) - gr.Off
+			if start < hi && lo < end {
+				one := box{g.atom + a, g.step, 1, 1}
+				v = x.read(v.withInts(start-lo, end-start), 1, one, 0, 1)
+			}
+		}
+		x.atoms[part.at(0, k)] = v
+	}
+}
+
+// ---- after the step
+
+// digest hashes all atoms of a box onto v.
+func (x *execution) digest(v Value, s box) Value {
+	return x.read(v, 0, s, 0, s.blocks)
+}
+
+func (x *execution) bufferSpan(b int) box {
+	n := x.ly.base[b+1] - x.ly.base[b]
+	return box{x.ly.base[b], n, 1, n}
+}
+
+func (x *execution) summary() Summary {
+	sum := Summary{}
+	for i, s := range x.ly.homes {
+		if h := &x.p.Homes[i]; !h.Replica {
+			key := fmt.Sprintf(homeKey, h.Kind, h.Param)
+			sum[key] = x.digest(sum[key], s)
+		}
+	}
+	for i := range x.p.Buffers {
+		if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || len(b.Init) == 0) {
+			sum[fmt.Sprintf(outputKey, b.Name)] = x.digest(Value{}, x.bufferSpan(i))
+		}
+	}
+	return sum
+}
+
+// checkKept checks what the next step takes for granted: persistent buffers
+// are defined, inputs untouched, equal names stand for equal content again, a
+// bf16 copy is the cast of its master, and replicas are like their primaries.
+func (x *execution) checkKept() error {
+	type content struct {
+		buf int
+		v   Value
+	}
+	now := map[string]content{}
+	for i := range x.p.Buffers {
+		b := &x.p.Buffers[i]
+		if b.Persistent && len(b.Init) == 0 {
+			x.undefined = -1
+			if x.digest(Value{}, x.bufferSpan(i)); x.undefined >= 0 {
+				return fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name)
+			}
+		}
+		var err error
+		x.eachInit(i, func(atom int32, name string, block, band int) {
+			v := x.atoms[atom]
+			key := name
+			if b.RowUnit > 0 {
+				key = fmt.Sprintf("%s[%d,%d]", name, block, band)
+			}
+			first, known := now[key]
+			switch {
+			case err != nil:
+			case v == Value{}:
+				err = fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name)
+			case b.Class == ClassInputs && v != initValue(name, b.DType, block, band):
+				err = fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name)
+			case known && first.v != v:
+				err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
+					x.p.Buffers[first.buf].Name, b.Name, name)
+			case !known:
+				now[key] = content{i, v}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for name, half := range now {
+		if full, ok := castOf(name); ok {
+			b := &x.p.Buffers[half.buf]
+			if master, ok := now[full]; ok && castValue(b.DType, master.v) != half.v {
+				return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: a copy is missing or too early",
+					b.Name, name, full, x.p.Buffers[master.buf].Name)
+			}
+		}
+	}
+	return x.checkReplicas()
+}
+
+func (x *execution) checkReplicas() error {
+	primary := map[string]Value{}
+	replica := map[string]Value{}
+	for i, s := range x.ly.homes {
+		h := &x.p.Homes[i]
+		key := fmt.Sprintf(homeKey, h.Kind, h.Param)
+		if h.Replica {
+			replica[key] = x.digest(replica[key], s)
+		} else {
+			primary[key] = x.digest(primary[key], s)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(replica)) {
+		if v, ok := primary[key]; ok && v != replica[key] {
+			return fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", key)
+		}
+	}
+	return nil
+}

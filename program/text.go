@@ -1,0 +1,374 @@
+package program
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// A program as text: one line per fact, so that two programs can be diffed
+// and a person can read one.
+//
+//	athanor-program 1
+//	name "two layers, weights in the host tier"
+//	rank 0
+//	row_unit 16
+//	capacity 65536 0 0
+//	height 49152 8192 0
+//	bound 49152 8192 0
+//	buffer h1 device activations f32 64x32 unit=16 cuts=8,24 size=8192 align=64 addr=4096
+//	buffer w host weights f32 1x512 size=2048 align=64 addr=0 persistent init=p:w1,p:w2
+//	home 0 p w[16x16]
+//	i0 copy(slot[1x256], w[1x256]) h2d key=0,0,-,copy
+//	i1 linear(h1[32x8@16], x, slot[16x8], -, -) compute key=0,0,-,fwd wait=i0 wt
+//
+// An operand is the name of its buffer and, unless it is the whole of it,
+// [rows x cols @ offset / stride]; "-" is an absent one. Bytes that are not
+// letters, digits or one of ._:/+-' are written %XX inside names. A buffer whose
+// name is not unique is referred to by its number, #12. Fields that are zero
+// are left out; floats print with as many digits as it takes to read back the
+// same bits.
+//
+// Weakness: nothing is abbreviated, so a program of 100,000 instructions is a
+// file of some 10 MB.
+
+const (
+	textMagic = "athanor-program 1"
+	// maxLine bounds a line: a buffer line names each of its atoms.
+	maxLine = 16 << 20
+	// maxCount bounds every number that is not a byte count, maxBytes those.
+	maxCount = 1 << 40
+	maxBytes = 1 << 50
+)
+
+// attrField gives access to one field of graph.Attr by the name it has in text.
+type attrField struct {
+	name string
+	ptr  func(*graph.Attr) any // *bool, *int, *float64 or *graph.Activation
+}
+
+var attrFields = []attrField{
+	{"acc", func(a *graph.Attr) any { return &a.Acc }},
+	{"wt", func(a *graph.Attr) any { return &a.WT }},
+	{"grad", func(a *graph.Attr) any { return &a.Grad }},
+	{"inverse", func(a *graph.Attr) any { return &a.Inverse }},
+	{"act", func(a *graph.Attr) any { return &a.Act }},
+	{"seq", func(a *graph.Attr) any { return &a.Seq }},
+	{"row0", func(a *graph.Attr) any { return &a.Row0 }},
+	{"heads", func(a *graph.Attr) any { return &a.Heads }},
+	{"kv_heads", func(a *graph.Attr) any { return &a.KVHeads }},
+	{"head_dim", func(a *graph.Attr) any { return &a.HeadDim }},
+	{"window", func(a *graph.Attr) any { return &a.Window }},
+	{"pos_offset", func(a *graph.Attr) any { return &a.PosOffset }},
+	{"scale", func(a *graph.Attr) any { return &a.Scale }},
+	{"eps", func(a *graph.Attr) any { return &a.Eps }},
+	{"clip", func(a *graph.Attr) any { return &a.Clip }},
+	{"beta1", func(a *graph.Attr) any { return &a.Beta1 }},
+	{"beta2", func(a *graph.Attr) any { return &a.Beta2 }},
+	{"decay", func(a *graph.Attr) any { return &a.Decay }},
+}
+
+// ---- printing
+
+// String prints the program; Parse reads it back.
+func (p *Program) String() string {
+	var b strings.Builder
+	p.WriteTo(&b) // a strings.Builder does not fail
+	return b.String()
+}
+
+// WriteTo prints the program to w.
+func (p *Program) WriteTo(w io.Writer) (int64, error) {
+	pr := printer{p: p, refs: p.references()}
+	out := bufio.NewWriterSize(w, 1<<16)
+	var total int64
+	var line []byte
+	emit := func() {
+		n, _ := out.Write(append(line, '\n')) // errors are sticky; Flush reports them
+		total += int64(n)
+		line = line[:0]
+	}
+	line = append(line, textMagic...)
+	emit()
+	line = strconv.AppendQuoteToASCII(append(line, "name "...), p.Name)
+	emit()
+	line = fmt.Appendf(line, "rank %d", p.Rank)
+	emit()
+	line = fmt.Appendf(line, "row_unit %d", p.RowUnit)
+	emit()
+	for _, h := range p.perTier() {
+		line = append(line, h.name...)
+		for _, v := range h.bytes {
+			line = strconv.AppendInt(append(line, ' '), v, 10)
+		}
+		emit()
+	}
+	for i := range p.Buffers {
+		line = appendBuffer(line, &p.Buffers[i])
+		emit()
+	}
+	for i := range p.Homes {
+		h := &p.Homes[i]
+		line = fmt.Appendf(line, "home %d %s ", h.Param, escape(h.Kind))
+		line = pr.region(line, h.Region)
+		if h.Replica {
+			line = append(line, " replica"...)
+		}
+		emit()
+	}
+	for i := range p.Instrs {
+		line = pr.instr(line, i)
+		emit()
+	}
+	return total, out.Flush()
+}
+
+// Line prints instruction i as it stands in the program's text.
+func (p *Program) Line(i int) string {
+	pr := printer{p: p}
+	return string(pr.instr(nil, i))
+}
+
+type tierLine struct {
+	name  string
+	bytes *[device.NumTiers]int64
+}
+
+func (p *Program) perTier() []tierLine {
+	return []tierLine{{"capacity", &p.Capacity}, {"height", &p.Height}, {"bound", &p.Bound}}
+}
+
+// references returns what operands call each buffer: its name where that is
+// unique, else its number.
+func (p *Program) references() []string {
+	count := make(map[string]int, len(p.Buffers))
+	for i := range p.Buffers {
+		count[p.Buffers[i].Name]++
+	}
+	refs := make([]string, len(p.Buffers))
+	for i := range p.Buffers {
+		if name := p.Buffers[i].Name; count[name] == 1 {
+			refs[i] = escape(name)
+		} else {
+			refs[i] = "#" + strconv.Itoa(i)
+		}
+	}
+	return refs
+}
+
+func appendBuffer(line []byte, b *Buffer) []byte {
+	line = fmt.Appendf(line, "buffer %s %s %s %s %dx%d", escape(b.Name), b.Tier, className(b.Class), b.DType, b.Rows, b.Cols)
+	if b.RowUnit != 0 {
+		line = fmt.Appendf(line, " unit=%d", b.RowUnit)
+	}
+	for i, c := range b.Cuts {
+		line = append(line, listSeparator(i, " cuts=")...)
+		line = strconv.AppendInt(line, int64(c), 10)
+	}
+	line = fmt.Appendf(line, " size=%d align=%d addr=%d", b.Size, b.Align, b.Addr)
+	if b.Persistent {
+		line = append(line, " persistent"...)
+	}
+	for i, name := range b.Init {
+		line = append(line, listSeparator(i, " init=")...)
+		if name != "" { // padding is an empty entry
+			line = append(line, escape(name)...)
+		}
+	}
+	return line
+}
+
+func listSeparator(i int, first string) string {
+	if i == 0 {
+		return first
+	}
+	return ","
+}
+
+// className is Class.String in one word, whatever the value.
+func className(c Class) string {
+	if int(c) >= len(classes) {
+		return fmt.Sprintf("class(%d)", uint8(c))
+	}
+	return strings.ReplaceAll(c.String(), " ", "_")
+}
+
+type printer struct {
+	p    *Program
+	refs []string // nil: plain names
+}
+
+func (pr printer) region(line []byte, r Region) []byte {
+	switch {
+	case r.Absent():
+		return append(line, '-')
+	case r.Buf < 0 || r.Buf >= len(pr.p.Buffers):
+		line = fmt.Appendf(line, "#%d", r.Buf)
+		return fmt.Appendf(line, "[%dx%d@%d/%d]", r.Rows, r.Cols, r.Off, r.Stride)
+	}
+	b := &pr.p.Buffers[r.Buf]
+	if pr.refs != nil {
+		line = append(line, pr.refs[r.Buf]...)
+	} else {
+		line = append(line, escape(b.Name)...)
+	}
+	if r == (Region{Buf: r.Buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}) {
+		return line
+	}
+	line = fmt.Appendf(line, "[%dx%d", r.Rows, r.Cols)
+	if r.Off != 0 {
+		line = fmt.Appendf(line, "@%d", r.Off)
+	}
+	if r.Stride != defaultStride(b, r.Cols) {
+		line = fmt.Appendf(line, "/%d", r.Stride)
+	}
+	return append(line, ']')
+}
+
+// defaultStride is the only stride that a region of b can have: matrices are
+// addressed by rows, flat buffers hold packed parameters.
+func defaultStride(b *Buffer, cols int) int {
+	if b.RowUnit > 0 {
+		return b.Cols
+	}
+	return cols
+}
+
+func (pr printer) instr(line []byte, i int) []byte {
+	in := &pr.p.Instrs[i]
+	line = append(line, 'i')
+	line = strconv.AppendInt(line, int64(i), 10)
+	line = append(line, ' ')
+	line = append(line, in.Op.String()...)
+	line = append(line, '(')
+	for j, r := range in.Args {
+		if j > 0 {
+			line = append(line, ", "...)
+		}
+		line = pr.region(line, r)
+	}
+	line = append(line, ") "...)
+	line = append(line, in.Stream.String()...)
+	line = append(line, " key="...)
+	for _, v := range [...]int{in.Key.Segment, in.Key.Micro, in.Key.Chunk} {
+		if v == -1 {
+			line = append(line, '-')
+		} else {
+			line = strconv.AppendInt(line, int64(v), 10)
+		}
+		line = append(line, ',')
+	}
+	line = append(line, directionName(in.Key.Dir)...)
+	for j, w := range in.Waits {
+		line = append(line, listSeparator(j, " wait=")...)
+		line = strconv.AppendInt(append(line, 'i'), int64(w), 10)
+	}
+	return appendAttr(line, &in.Attr)
+}
+
+func directionName(d Direction) string {
+	if int(d) >= len(directions) {
+		return fmt.Sprintf("dir(%d)", uint8(d))
+	}
+	return d.String()
+}
+
+func appendAttr(line []byte, a *graph.Attr) []byte {
+	if *a == (graph.Attr{}) {
+		return line
+	}
+	for _, f := range attrFields {
+		switch v := f.ptr(a).(type) {
+		case *bool:
+			if *v {
+				line = append(append(line, ' '), f.name...)
+			}
+		case *int:
+			if *v != 0 {
+				line = fmt.Appendf(line, " %s=%d", f.name, *v)
+			}
+		case *float64:
+			// -0 is not 0 in bits, so it prints.
+			if math.Float64bits(*v) != 0 {
+				line = fmt.Appendf(line, " %s=%s", f.name, strconv.FormatFloat(*v, 'g', -1, 64))
+			}
+		case *graph.Activation:
+			if *v != 0 {
+				line = fmt.Appendf(line, " %s=%s", f.name, activationName(*v))
+			}
+		}
+	}
+	return line
+}
+
+func activationName(a graph.Activation) string {
+	if a > graph.SiLU {
+		return fmt.Sprintf("act(%d)", uint8(a))
+	}
+	return a.String()
+}
+
+// escape writes a name without separators. The empty name is "%".
+func escape(s string) string {
+	switch s {
+	case "":
+		return "%"
+	case "-":
+		return "%2D"
+	}
+	for i := 0; i < len(s); i++ {
+		if !plainByte(s[i]) {
+			return escapeFrom(s, i)
+		}
+	}
+	return s
+}
+
+func escapeFrom(s string, i int) string {
+	out := []byte(s[:i])
+	for ; i < len(s); i++ {
+		if plainByte(s[i]) {
+			out = append(out, s[i])
+		} else {
+			out = fmt.Appendf(out, "%%%02X", s[i])
+		}
+	}
+	return string(out)
+}
+
+func plainByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+		c == '.' || c == '_' || c == ':' || c == '/' || c == '+' || c == '-' || c == '\''
+}
+
+func unescape(s string) (string, error) {
+	if s == "%" {
+		return "", nil
+	}
+	out := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if plainByte(s[i]) {
+			out = append(out, s[i])
+			continue
+		}
+		if s[i] != '%' || i+2 >= len(s) {
+			return "", fmt.Errorf("name %q: byte %q must be written %%%02X", s, s[i], s[i])
+		}
+		v, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
+		if err != nil {
+			return "", fmt.Errorf("name %q: %q is not a hexadecimal byte", s, s[i:i+3])
+		}
+		out = append(out, byte(v))
+		i += 2
+	}
+	if len(out) == 0 {
+		return "", fmt.Errorf("empty name; hint: the empty name is written %%")
+	}
+	return string(out), nil
+}

@@ -1,0 +1,166 @@
+package program
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Verify proves a program before it runs. It knows nothing of how programs are
+// made and shares no code with the passes: it takes the list of instructions
+// as it is, as a device would, and shows that every order of execution that
+// streams and waits allow gives the same result, inside the arenas.
+//
+//	structure  operands are there, of the types and extents that the operator
+//	           expects, inside their buffers; buffers are inside the arenas
+//	order      any two accesses to the same bytes, one of them a write, are
+//	           ordered by streams and waits; a buffer's bytes are taken over only
+//	           after the last use of what lay there before, and for good
+//	content    nothing is read before it is written; what is kept from step to
+//	           step is again what its name says
+//
+// What a program computes is a second question: see Meaning and Equivalent.
+//
+// Example: i0 copies a weight to the device on stream h2d, i1 multiplies with
+// it on stream compute. Without i1's wait for i0, Verify reports that i1 reads
+// what i0 may still be writing.
+//
+// Known weakness: the unit of the proof is the atom, a block of rows by a band
+// of columns, so two instructions that write different halves of one atom
+// count as a conflict.
+func Verify(p *Program) error {
+	ly, err := checkStructure(p)
+	if err != nil {
+		return err
+	}
+	if err := checkPlaces(p); err != nil {
+		return err
+	}
+	if err := checkOrder(p, ly); err != nil {
+		return err
+	}
+	x := newExecution(p, ly)
+	if err := x.run(); err != nil {
+		return err
+	}
+	return x.checkKept()
+}
+
+// layout numbers all atoms of a program and resolves operands to them.
+type layout struct {
+	base  []int32 // per buffer its first atom; one more at the end
+	first []int32 // per instruction its first operand in args; one more at the end
+	args  []box
+	homes []box
+}
+
+func (ly *layout) operands(i int) []box { return ly.args[ly.first[i]:ly.first[i+1]] }
+
+// box is a region in atoms: blocks of rows times bands of columns, where atom
+// + b*step + k is the one of block b and band k. Absent operands have no blocks.
+type box struct{ atom, step, blocks, bands int32 }
+
+func (s box) at(block, band int32) int32 { return s.atom + block*s.step + band }
+
+// overlaps compares two boxes in one buffer, counted from its first atom.
+func (s box) overlaps(t box) bool {
+	if s.blocks == 0 || t.blocks == 0 {
+		return false
+	}
+	srow, scol, trow, tcol := s.atom/s.step, s.atom%s.step, t.atom/t.step, t.atom%t.step
+	return srow < trow+t.blocks && trow < srow+s.blocks && scol < tcol+t.bands && tcol < scol+s.bands
+}
+
+// accessOf says whether operand j of an instruction is read and written.
+func accessOf(in *Instr, j int) (reads, writes bool) {
+	switch in.Op.Info().Args[j].Access {
+	case graph.Read:
+		return true, false
+	case graph.Write:
+		return false, true
+	case graph.Sum:
+		return in.Attr.Acc, true
+	}
+	// The loss replaces logits by their gradient only where it is told to.
+	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
+}
+
+// fault describes what is wrong with an instruction.
+func (p *Program) fault(i int, hint, format string, args ...any) error {
+	in := &p.Instrs[i]
+	return fmt.Errorf("instruction i%d (%s on %s): %s; hint: %s", i, in.Op, in.Stream, fmt.Sprintf(format, args...), hint)
+}
+
+// operandFault describes what is wrong with operand j of instruction i.
+func (p *Program) operandFault(i, j int, hint, format string, args ...any) error {
+	in := &p.Instrs[i]
+	name := fmt.Sprintf("operand %d", j)
+	if in.Op < graph.NumOps && j < len(in.Op.Info().Args) {
+		name = "operand " + in.Op.Info().Args[j].Name
+	}
+	if b := in.Args[j].Buf; b >= 0 && b < len(p.Buffers) && !in.Args[j].Absent() {
+		name += fmt.Sprintf(" (buffer %s)", p.Buffers[b].Name)
+	}
+	return p.fault(i, hint, "%s %s", name, fmt.Sprintf(format, args...))
+}
+
+// checkPlaces checks that every buffer lies in its arena, aligned, and that
+// the arenas fit. Whether buffers may share bytes is for checkOrder.
+func checkPlaces(p *Program) error {
+	var top [device.NumTiers]int64
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		fail := func(format string, args ...any) error {
+			return fmt.Errorf("buffer %s (%d bytes on %s): %s; hint: place the program again", b.Name, b.Size, b.Tier, fmt.Sprintf(format, args...))
+		}
+		switch {
+		case b.Align < 1 || b.Align%b.DType.Size() != 0:
+			return fail("alignment %d is not a multiple of the element size %d", b.Align, b.DType.Size())
+		case b.Addr == -1 && !b.Persistent:
+			continue // fine as long as nothing uses it, see orderCheck.buffer
+		case b.Addr < 0:
+			return fail("it has no address")
+		case b.Addr%b.Align != 0:
+			return fail("address %d is not aligned to %d", b.Addr, b.Align)
+		case b.Addr > p.Height[b.Tier]-b.Size:
+			return fail("address %d is past the end of the arena of %d bytes", b.Addr, p.Height[b.Tier])
+		}
+		top[b.Tier] = max(top[b.Tier], b.Addr+b.Size)
+	}
+	for t := range top {
+		tier, h := device.Tier(t), p.Height[t]
+		switch {
+		case h != top[t]:
+			return fmt.Errorf("tier %s: height is %d bytes, but buffers end at %d; hint: place the program again", tier, h, top[t])
+		case p.Capacity[t] < 0 || p.Capacity[t] > 0 && h > p.Capacity[t]:
+			return fmt.Errorf("tier %s: the program needs %d bytes, the capacity is %d; hint: raise the limit or choose another plan", tier, h, p.Capacity[t])
+		case p.Bound[t] < 0 || p.Bound[t] > h:
+			return fmt.Errorf("tier %s: lower bound %d is not between 0 and the height %d; hint: place the program again", tier, p.Bound[t], h)
+		}
+	}
+	return nil
+}
+
+// initName is the name of the content that an atom of a persistent buffer
+// starts with; "" if it is undefined.
+func (b *Buffer) initName(band int) string {
+	switch {
+	case len(b.Init) == 0:
+		return ""
+	case b.RowUnit > 0:
+		return b.Init[0]
+	}
+	return b.Init[band]
+}
+
+// halfName is the prefix of names of content that is a bf16 copy of another:
+// "p16:x" is the cast of "p:x".
+const halfName, fullName = "p16:", "p:"
+
+// castOf returns the name of the content that name is a bf16 copy of.
+func castOf(name string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, halfName)
+	return fullName + rest, ok
+}

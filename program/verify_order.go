@@ -1,0 +1,293 @@
+package program
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// Happens-before, by vector clocks. Streams run in order and waits join them,
+// so what is certainly done before instruction i starts is, per stream, all
+// instructions up to some latest one: a vector. The vector of i is the maximum
+// of those of its predecessor on the stream and of what it waits for, these
+// instructions included.
+//
+//	i0 copy   h2d       clock: -
+//	i1 linear compute   vector: h2d up to i0 (by wait=i0)
+//
+// Per atom it is enough to remember the last write and, per stream, the last
+// read since then: every write is ordered after all accesses before it, and a
+// stream's earlier reads are ordered before its later ones.
+//
+// Buffers share addresses over time. The first access to a buffer in program
+// order takes its bytes over: every access to any other buffer that held some
+// of them must happen before every access to the new one, and is an error
+// afterwards.
+
+// vector holds per stream 1 + the latest instruction that has happened; 0: none.
+type vector [device.NumStreams]int32
+
+func (c *vector) join(o *vector) {
+	for s := range c {
+		c[s] = max(c[s], o[s])
+	}
+}
+
+// missing returns a stream on which o is ahead of c, or -1.
+func (c *vector) missing(o *vector) int {
+	for s := range c {
+		if c[s] < o[s] {
+			return s
+		}
+	}
+	return -1
+}
+
+// history of an atom: instructions counted from 1.
+type history struct {
+	write int32
+	reads vector // since that write
+}
+
+// tenure is the time in which a buffer holds its bytes.
+type tenure struct {
+	begun bool
+	ended int32  // 1 + the instruction that took its bytes over
+	heir  int32  // the buffer it took them for
+	last  vector // latest accesses
+	after vector // accesses to the buffers before it
+}
+
+type orderCheck struct {
+	p       *Program
+	ly      *layout
+	streams []device.Stream // of each instruction, close together
+	before  []vector
+	tail    vector // latest instruction of each stream
+	atoms   []history
+	bufs    []tenure
+	active  [device.NumTiers]intervals
+}
+
+func checkOrder(p *Program, ly *layout) error {
+	c := &orderCheck{
+		p: p, ly: ly,
+		streams: make([]device.Stream, len(p.Instrs)),
+		before:  make([]vector, len(p.Instrs)),
+		atoms:   make([]history, ly.base[len(p.Buffers)]),
+		bufs:    make([]tenure, len(p.Buffers)),
+	}
+	for t := range c.active {
+		c.active[t].init(p, device.Tier(t))
+	}
+	for b := range p.Buffers {
+		if !p.Buffers[b].Persistent {
+			continue
+		}
+		if other := c.active[p.Buffers[b].Tier].take(p, b, nil); other >= 0 {
+			return fmt.Errorf("persistent buffers %s and %s overlap; hint: place the program again", p.Buffers[other].Name, p.Buffers[b].Name)
+		}
+		c.bufs[b].begun = true
+	}
+	for i := range p.Instrs {
+		if err := c.instr(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *orderCheck) instr(i int) error {
+	in := &c.p.Instrs[i]
+	now := &c.before[i]
+	if prev := c.tail[in.Stream]; prev > 0 {
+		*now = c.before[prev-1]
+		now[in.Stream] = prev
+	}
+	for _, w := range in.Waits {
+		now.join(&c.before[w])
+		s := c.p.Instrs[w].Stream
+		now[s] = max(now[s], int32(w)+1)
+	}
+	c.tail[in.Stream], c.streams[i] = int32(i)+1, in.Stream
+	for j, s := range c.ly.operands(i) {
+		if s.blocks == 0 {
+			continue
+		}
+		if err := c.buffer(i, j); err != nil {
+			return err
+		}
+		reads, writes := accessOf(in, j)
+		for b := range s.blocks {
+			for k := range s.bands {
+				h := &c.atoms[s.at(b, k)]
+				if other := c.conflict(h, now, int32(i)+1, writes); other > 0 {
+					return c.race(i, j, int(other)-1)
+				}
+				if writes {
+					*h = history{write: int32(i) + 1}
+				} else if reads {
+					h.reads[in.Stream] = int32(i) + 1
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// conflict returns an access that is not ordered before instruction self
+// (counted from 1), which reads or writes the atom; 0 if there is none.
+// Accesses by self are left to checkOperands.
+func (c *orderCheck) conflict(h *history, now *vector, self int32, writes bool) int32 {
+	if w := h.write; w != 0 && w != self && now[c.streams[w-1]] < w {
+		return w
+	}
+	if writes {
+		for s, r := range h.reads {
+			if r > now[s] && r != self {
+				return r
+			}
+		}
+	}
+	return 0
+}
+
+// race says how instruction i, operand j, conflicts with an earlier one.
+func (c *orderCheck) race(i, j, other int) error {
+	_, writes := accessOf(&c.p.Instrs[i], j)
+	does, did := "is read", "written"
+	if writes {
+		does = "is written"
+		if c.atomRead(i, j, other) {
+			did = "read"
+		}
+	}
+	in := &c.p.Instrs[other]
+	return c.p.operandFault(i, j, fmt.Sprintf("let it wait for i%d", other), "%s while it may still be %s by i%d (%s on %s)", does, did, other, in.Op, in.Stream)
+}
+
+// atomRead reports whether an instruction only reads the buffer of operand j
+// of instruction i.
+func (c *orderCheck) atomRead(i, j, other int) bool {
+	in := &c.p.Instrs[other]
+	for k, r := range in.Args {
+		if _, writes := accessOf(in, k); writes && !r.Absent() && r.Buf == c.p.Instrs[i].Args[j].Buf {
+			return false
+		}
+	}
+	return true
+}
+
+// buffer checks and notes that operand j of instruction i uses its buffer: the
+// first use takes its bytes over from whatever buffers hold them.
+func (c *orderCheck) buffer(i, j int) error {
+	in, now := &c.p.Instrs[i], &c.before[i]
+	buf := in.Args[j].Buf
+	t := &c.bufs[buf]
+	if t.ended > 0 {
+		return c.p.operandFault(i, j, "place the program again", "was overwritten by buffer %s from i%d on", c.p.Buffers[t.heir].Name, t.ended-1)
+	}
+	if !t.begun {
+		if c.p.Buffers[buf].Addr < 0 {
+			return c.p.operandFault(i, j, "place the program", "has no address")
+		}
+		t.begun = true
+		var ended []int
+		if kept := c.active[c.p.Buffers[buf].Tier].take(c.p, buf, &ended); kept >= 0 {
+			return c.p.operandFault(i, j, "place the program again", "overlaps persistent buffer %s", c.p.Buffers[kept].Name)
+		}
+		for _, e := range ended {
+			old := &c.bufs[e]
+			old.ended, old.heir = int32(i)+1, int32(buf)
+			t.after.join(&old.last)
+		}
+	}
+	if s := now.missing(&t.after); s >= 0 {
+		other := int(t.after[s]) - 1
+		return c.p.operandFault(i, j, fmt.Sprintf("let it wait for i%d", other),
+			"takes bytes that i%d (%s on %s) may still be using for another buffer", other, c.p.Instrs[other].Op, c.p.Instrs[other].Stream)
+	}
+	t.last[in.Stream] = int32(i) + 1
+	return nil
+}
+
+// intervals are the buffers that hold bytes of one tier at some moment. They
+// do not overlap, so it is enough to mark where one begins: the marks are bits
+// over the sorted addresses of all buffers.
+type intervals struct {
+	starts []int64  // all addresses at which some buffer begins, ascending
+	marks  []uint64 // bit k: a buffer that begins at starts[k] holds its bytes
+	owner  []int32  // that buffer
+}
+
+func (v *intervals) init(p *Program, tier device.Tier) {
+	for i := range p.Buffers {
+		if p.Buffers[i].Tier == tier && p.Buffers[i].Addr >= 0 {
+			v.starts = append(v.starts, p.Buffers[i].Addr)
+		}
+	}
+	slices.Sort(v.starts)
+	v.starts = slices.Compact(v.starts)
+	v.marks = make([]uint64, len(v.starts)/64+1)
+	v.owner = make([]int32, len(v.starts))
+}
+
+// take gives the bytes of buffer buf to it and lists in ended the buffers that
+// lose theirs. If one of them is persistent, or ended is nil, nothing changes
+// and that buffer is returned; else -1.
+func (v *intervals) take(p *Program, buf int, ended *[]int) int {
+	b := &p.Buffers[buf]
+	at, _ := slices.BinarySearch(v.starts, b.Addr)
+	from := at
+	if k := v.previous(at); k >= 0 {
+		if o := &p.Buffers[v.owner[k]]; o.Addr+o.Size > b.Addr {
+			from = k
+		}
+	}
+	for k := v.next(from); k >= 0 && v.starts[k] < b.Addr+b.Size; k = v.next(k + 1) {
+		o := int(v.owner[k])
+		if ended == nil || p.Buffers[o].Persistent {
+			return o
+		}
+		*ended = append(*ended, o)
+	}
+	if ended != nil {
+		for _, o := range *ended {
+			k, _ := slices.BinarySearch(v.starts, p.Buffers[o].Addr)
+			v.marks[k/64] &^= 1 << (k % 64)
+		}
+	}
+	v.marks[at/64] |= 1 << (at % 64)
+	v.owner[at] = int32(buf)
+	return -1
+}
+
+// next is the first mark at or after k, previous the last one before it; -1
+// if there is none.
+func (v *intervals) next(k int) int {
+	for w := k / 64; w < len(v.marks); w++ {
+		m := v.marks[w]
+		if w == k/64 {
+			m &= ^uint64(0) << (k % 64)
+		}
+		if m != 0 {
+			return w*64 + bits.TrailingZeros64(m)
+		}
+	}
+	return -1
+}
+
+func (v *intervals) previous(k int) int {
+	for w := k / 64; w >= 0; w-- {
+		m := v.marks[w]
+		if w == k/64 {
+			m &= 1<<(k%64) - 1
+		}
+		if m != 0 {
+			return w*64 + 63 - bits.LeadingZeros64(m)
+		}
+	}
+	return -1
+}

@@ -1,0 +1,496 @@
+package program
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// What operators expect of their operands, as a table. A shape is written per
+// operand as "ROWS,COLS/TYPE"; letters are extents that must agree wherever
+// they occur in one instruction:
+//
+//	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
+//
+// T, S, H, A, Q come from the attributes: rows per sequence, head size, query
+// heads, width of all query heads, width of query, key and value heads. 2F is
+// twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, h bf16,
+// i i32, d f64, * any.
+
+type rule struct {
+	shapes  []shape // by operand
+	swapped []shape // with Attr.WT, where that makes a difference
+	seq     bool    // Attr.Seq is used
+	heads   bool    // Attr.Heads, KVHeads and HeadDim are used
+	alike   bool    // atoms of all operands that are not one row correspond
+	alias   bool    // operand 0 may be the same region as operand 1
+	// position: results depend on where in its sequence a row is.
+	position bool
+	extra    func(in *Instr) string // what is wrong, or ""
+}
+
+type length struct {
+	times  int  // 1, or the factor of a letter
+	letter byte // 0: the number times
+}
+
+type shape struct {
+	rows, cols length
+	types      string
+}
+
+var dtypeSets = map[string][]graph.DType{
+	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64},
+	"*": {graph.F32, graph.BF16, graph.I32, graph.F64},
+}
+
+var verifyRules = [graph.NumOps]rule{
+	graph.Linear:       {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f")},
+	graph.LinearDX:     {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
+	graph.LinearDW:     {shapes: shapes("I,O/s N,I/f N,O/f"), swapped: shapes("O,I/s N,I/f N,O/f")},
+	graph.BiasGrad:     {shapes: shapes("1,O/s N,O/f")},
+	graph.LayerNorm:    {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
+	graph.LayerNormDX:  {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,2/s")},
+	graph.LayerNormDW:  {shapes: shapes("1,D/s 1,D/s N,D/f N,D/f N,2/s")},
+	graph.RMSNorm:      {shapes: shapes("N,D/f N,1/s N,D/f 1,D/f")},
+	graph.RMSNormDX:    {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
+	graph.RMSNormDW:    {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
+	graph.RoPE:         {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
+	graph.Attention:    {shapes: shapes("N,A/f N,H/s N,Q/f"), seq: true, heads: true},
+	graph.AttentionBwd: {shapes: shapes("N,Q/f N,H/s N,A/f N,Q/f N,A/f N,H/s"), seq: true, heads: true},
+	graph.Act:          {shapes: shapes("N,D/f N,D/f")},
+	graph.ActBwd:       {shapes: shapes("N,D/f N,D/f N,D/f"), alias: true},
+	graph.SwiGLU:       {shapes: shapes("N,F/f N,2F/f")},
+	graph.SwiGLUBwd:    {shapes: shapes("N,2F/f N,F/f N,2F/f")},
+	graph.Embed:        {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
+	graph.EmbedBwd:     {shapes: shapes("V,D/s N,D/f N,1/i")},
+	graph.PosBwd:       {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
+	graph.CrossEntropy: {shapes: shapes("N,1/s N,V/f N,1/i 1,4/s")},
+	graph.LossSum:      {shapes: shapes("1,1/d N,1/s")},
+	graph.NormPart:     {shapes: shapes("1,K/d R,C/s"), extra: pieces},
+	graph.NormAll:      {shapes: shapes("1,2/s 1,K/d")},
+	graph.AdamW:        {shapes: shapes("R,C/s R,C/s R,C/s R,C/s 1,2/s 1,4/s R,C/h"), alike: true},
+	graph.Cast:         {shapes: shapes("R,C/f R,C/f"), alike: true},
+	graph.Add:          {shapes: shapes("R,C/f R,C/f"), alike: true},
+	graph.Copy:         {shapes: shapes("R,C/* R,C/*"), alike: true},
+}
+
+func shapes(s string) []shape {
+	var list []shape
+	for _, f := range strings.Fields(s) {
+		box, types, _ := strings.Cut(f, "/")
+		rows, cols, _ := strings.Cut(box, ",")
+		list = append(list, shape{parseExtent(rows), parseExtent(cols), types})
+	}
+	return list
+}
+
+func parseExtent(s string) length {
+	if n, err := strconv.Atoi(s); err == nil {
+		return length{times: n}
+	}
+	e := length{times: 1, letter: s[len(s)-1]}
+	if len(s) > 1 {
+		e.times, _ = strconv.Atoi(s[:len(s)-1])
+	}
+	return e
+}
+
+// positions: learned positions must have rows for a whole sequence.
+func positions(arg int) func(*Instr) string {
+	return func(in *Instr) string {
+		r, a := in.Args[arg], &in.Attr
+		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < a.Seq) {
+			return fmt.Sprintf("%d positions are too few for sequences of %d from offset %d", r.Rows, a.Seq, a.PosOffset)
+		}
+		return ""
+	}
+}
+
+func pieces(in *Instr) string {
+	part, g := in.Args[0], in.Args[1]
+	if k := graph.NormPieces(int64(g.Rows) * int64(g.Cols)); part.Cols != k {
+		return fmt.Sprintf("%d partial sums for %d elements, want %d", part.Cols, g.Rows*g.Cols, k)
+	}
+	return ""
+}
+
+// streamTiers are the tiers that a stream's operands are in: the one written,
+// and the one read.
+var streamTiers = [device.NumStreams]struct {
+	write, read device.Tier
+	copies      bool // nothing but copies
+}{
+	device.Compute:     {device.DeviceTier, device.DeviceTier, false},
+	device.HostToDev:   {device.DeviceTier, device.HostTier, true},
+	device.DevToHost:   {device.HostTier, device.DeviceTier, true},
+	device.DiskRead:    {device.HostTier, device.DiskTier, true},
+	device.DiskWrite:   {device.DiskTier, device.HostTier, true},
+	device.HostCompute: {device.HostTier, device.HostTier, false},
+}
+
+// maxAtoms bounds the work of Verify on absurd programs.
+const maxAtoms = 1 << 28
+
+// checkStructure checks everything about a program that can be seen without
+// executing it, addresses aside, and returns its layout in atoms.
+func checkStructure(p *Program) (*layout, error) {
+	if len(p.Buffers) > math.MaxInt32 || len(p.Instrs) > math.MaxInt32/16 {
+		return nil, fmt.Errorf("program of %d buffers and %d instructions is too large", len(p.Buffers), len(p.Instrs))
+	}
+	ly := &layout{base: make([]int32, 1, len(p.Buffers)+1), first: make([]int32, 1, len(p.Instrs)+1)}
+	atoms := int64(0)
+	for i := range p.Buffers {
+		n, err := checkBuffer(p, &p.Buffers[i])
+		if err != nil {
+			return nil, err
+		}
+		if atoms += n; atoms > maxAtoms {
+			return nil, fmt.Errorf("program has more than %d atoms; hint: a larger row unit", maxAtoms)
+		}
+		ly.base = append(ly.base, int32(atoms))
+	}
+	for i := range p.Instrs {
+		if err := checkInstr(p, ly, i); err != nil {
+			return nil, err
+		}
+		ly.first = append(ly.first, int32(len(ly.args)))
+	}
+	for i := range p.Homes {
+		h := &p.Homes[i]
+		s, why := ly.resolve(p, h.Region)
+		switch {
+		case h.Region.Absent():
+			why = "it has no region"
+		case why == "" && !p.Buffers[h.Region.Buf].Persistent:
+			why = fmt.Sprintf("buffer %s is not persistent", p.Buffers[h.Region.Buf].Name)
+		case h.Param < 0:
+			why = "negative parameter"
+		}
+		if why != "" {
+			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of persistent buffers", i, h.Kind, h.Param, why)
+		}
+		ly.homes = append(ly.homes, s)
+	}
+	return ly, nil
+}
+
+// checkBuffer returns the number of atoms of a buffer.
+func checkBuffer(p *Program, b *Buffer) (int64, error) {
+	fail := func(format string, args ...any) (int64, error) {
+		return 0, fmt.Errorf("buffer %s: %s; hint: see the comments on Buffer", b.Name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case b.Tier >= device.NumTiers:
+		return fail("unknown %v", b.Tier)
+	case b.Class >= NumClasses:
+		return fail("unknown %s", className(b.Class))
+	case b.DType > graph.F64:
+		return fail("unknown %v", b.DType)
+	case b.Rows < 1 || b.Cols < 1 || b.Rows > maxCount || b.Cols > maxCount || b.Rows > maxBytes/8/b.Cols:
+		return fail("impossible extents %dx%d", b.Rows, b.Cols)
+	case b.Size < int64(b.Rows)*int64(b.Cols)*b.DType.Size() || b.Size > maxBytes:
+		return fail("%d bytes cannot hold %dx%d elements of %v", b.Size, b.Rows, b.Cols, b.DType)
+	case b.RowUnit == 0 && b.Rows != 1:
+		return fail("flat, but has %d rows", b.Rows)
+	case b.RowUnit != 0 && (b.RowUnit != p.RowUnit || b.RowUnit < 0):
+		return fail("row unit %d, but the program's is %d", b.RowUnit, p.RowUnit)
+	case b.RowUnit != 0 && b.Rows%b.RowUnit != 0:
+		return fail("%d rows are not a multiple of the row unit %d", b.Rows, b.RowUnit)
+	}
+	last := 0
+	for _, c := range b.Cuts {
+		if c <= last || c >= b.Cols {
+			return fail("cut %d is not ascending inside (0, %d)", c, b.Cols)
+		}
+		last = c
+	}
+	bands, want := len(b.Cuts)+1, 1
+	if b.RowUnit == 0 {
+		want = bands
+	}
+	switch {
+	case len(b.Init) > 0 && !b.Persistent:
+		return fail("it names its content, but is not persistent")
+	case len(b.Init) > 0 && len(b.Init) != want:
+		return fail("%d names of content, want %d", len(b.Init), want)
+	case b.RowUnit > 0:
+		return int64(bands) * int64(b.Rows/b.RowUnit), nil
+	}
+	return int64(bands), nil
+}
+
+// resolve turns a region into atoms, or says why it is none.
+func (ly *layout) resolve(p *Program, r Region) (s box, why string) {
+	if r.Absent() {
+		if r != (Region{}) {
+			return s, "is absent, but has extents"
+		}
+		return s, ""
+	}
+	if r.Buf < 0 || r.Buf >= len(p.Buffers) {
+		return s, fmt.Sprintf("names buffer %d of %d", r.Buf, len(p.Buffers))
+	}
+	b := &p.Buffers[r.Buf]
+	if r.Rows < 0 || r.Cols < 1 || r.Off < 0 || r.Rows > maxCount || r.Cols > maxCount || r.Off > maxBytes {
+		return s, fmt.Sprintf("has impossible extents %dx%d at %d", r.Rows, r.Cols, r.Off)
+	}
+	if r.Stride != defaultStride(b, r.Cols) {
+		return s, fmt.Sprintf("has stride %d, want %d", r.Stride, defaultStride(b, r.Cols))
+	}
+	row, col, rows, cols := 0, r.Off, 1, r.Cols
+	if b.RowUnit > 0 {
+		row, col, rows = r.Off/b.Cols, r.Off%b.Cols, r.Rows
+	} else if cols = b.Cols + 1; r.Rows <= b.Cols/r.Cols {
+		cols = r.Rows * r.Cols
+	}
+	if row > b.Rows-rows || col > b.Cols-cols {
+		return s, fmt.Sprintf("ends outside: %dx%d at element %d of %dx%d", r.Rows, r.Cols, r.Off, b.Rows, b.Cols)
+	}
+	lo, ok1 := cutAt(b, col)
+	hi, ok2 := cutAt(b, col+cols)
+	unit := max(b.RowUnit, 1)
+	if !ok1 || !ok2 || row%unit != 0 || rows%unit != 0 {
+		return s, fmt.Sprintf("is not made of whole atoms: rows %d:%d, columns %d:%d", row, row+rows, col, col+cols)
+	}
+	bands := len(b.Cuts) + 1
+	return box{ly.base[r.Buf] + int32(row/unit*bands+lo), int32(bands), int32(rows / unit), int32(hi - lo)}, ""
+}
+
+// cutAt returns the number of the band that starts at column col.
+func cutAt(b *Buffer, col int) (int, bool) {
+	switch col {
+	case 0:
+		return 0, true
+	case b.Cols:
+		return len(b.Cuts) + 1, true
+	}
+	k, ok := slices.BinarySearch(b.Cuts, col)
+	return k + 1, ok
+}
+
+// bandStart is the first column of band k.
+func (b *Buffer) bandStart(k int) int {
+	switch {
+	case k == 0:
+		return 0
+	case k > len(b.Cuts):
+		return b.Cols
+	}
+	return b.Cuts[k-1]
+}
+
+func checkInstr(p *Program, ly *layout, i int) error {
+	in := &p.Instrs[i]
+	if in.Op == graph.None || in.Op >= graph.NumOps {
+		return fmt.Errorf("instruction i%d: unknown operator %v; hint: operators are in package graph's table", i, in.Op)
+	}
+	specs := in.Op.Info().Args
+	if in.Stream > device.HostCompute {
+		return fmt.Errorf("instruction i%d (%s): stream %v takes no instructions yet; hint: one rank has compute, copies and host", i, in.Op, in.Stream)
+	}
+	if in.Key.Dir > Transfer {
+		return p.fault(i, "fwd, bwd, rec, opt or copy", "unknown direction %d", in.Key.Dir)
+	}
+	if len(in.Args) > len(specs) {
+		return p.fault(i, "see the operator's row in package graph", "%d operands, it takes %d", len(in.Args), len(specs))
+	}
+	for j, spec := range specs {
+		if !spec.Optional && (j >= len(in.Args) || in.Args[j].Absent()) {
+			return p.fault(i, "see the operator's row in package graph", "operand %s is missing", spec.Name)
+		}
+	}
+	for _, w := range in.Waits {
+		switch {
+		case w < 0 || w >= i:
+			return p.fault(i, "waits name earlier instructions", "it waits for i%d", w)
+		case p.Instrs[w].Stream == in.Stream:
+			return p.fault(i, "a stream is in order by itself", "it waits for i%d on its own stream", w)
+		}
+	}
+	if why := checkAttr(in); why != "" {
+		return p.fault(i, "see package graph for what the operator reads", "%s", why)
+	}
+	if err := checkOperands(p, ly, i); err != nil {
+		return err
+	}
+	return checkShapes(p, i)
+}
+
+// checkOperands resolves the operands of instruction i and checks where they
+// lie: tiers, whole atoms, and that none overlaps one that is written.
+func checkOperands(p *Program, ly *layout, i int) error {
+	in := &p.Instrs[i]
+	tiers := &streamTiers[in.Stream]
+	if tiers.copies && in.Op != graph.Copy {
+		return p.fault(i, "operators run on compute or host", "this stream only copies")
+	}
+	at := len(ly.args)
+	for j, r := range in.Args {
+		s, why := ly.resolve(p, r)
+		if why != "" {
+			return p.operandFault(i, j, "regions are whole atoms of a buffer", "%s", why)
+		}
+		ly.args = append(ly.args, s)
+		if r.Absent() {
+			continue
+		}
+		b := &p.Buffers[r.Buf]
+		_, writes := accessOf(in, j)
+		tier := tiers.read
+		if writes {
+			tier = tiers.write
+		}
+		if b.Tier != tier {
+			return p.operandFault(i, j, "copy it there first", "is on %s, this stream works on %s", b.Tier, tier)
+		}
+		if in.Op.Info().Args[j].Token && b.RowUnit == 0 {
+			return p.operandFault(i, j, "token operands have a row unit", "is flat")
+		}
+	}
+	mine := ly.args[at:]
+	for j := range mine {
+		if _, writes := accessOf(in, j); !writes {
+			continue
+		}
+		for k := range mine {
+			if k == j || in.Args[j].Buf != in.Args[k].Buf || !mine[j].relative(ly, in.Args[j]).overlaps(mine[k].relative(ly, in.Args[k])) {
+				continue
+			}
+			if verifyRules[in.Op].alias && j+k == 1 && mine[j] == mine[k] {
+				continue
+			}
+			return p.operandFault(i, j, "give it a buffer of its own", "overlaps operand %s", in.Op.Info().Args[k].Name)
+		}
+	}
+	return nil
+}
+
+// relative counts a box's atoms from its buffer's first.
+func (s box) relative(ly *layout, r Region) box {
+	if s.blocks > 0 {
+		s.atom -= ly.base[r.Buf]
+	}
+	return s
+}
+
+func checkAttr(in *Instr) string {
+	a, r := &in.Attr, &verifyRules[in.Op]
+	for _, f := range attrFields {
+		switch v := f.ptr(a).(type) {
+		case *int:
+			if *v < 0 || *v > maxCount {
+				return fmt.Sprintf("%s is %d", f.name, *v)
+			}
+		case *float64:
+			if math.IsNaN(*v) || math.IsInf(*v, 0) {
+				return fmt.Sprintf("%s is %g", f.name, *v)
+			}
+		case *graph.Activation:
+			if *v > graph.SiLU {
+				return fmt.Sprintf("%s is %d", f.name, *v)
+			}
+		}
+	}
+	if r.seq && a.Seq < 1 {
+		return "seq is missing"
+	}
+	if r.heads && (a.Heads < 1 || a.KVHeads < 1 || a.HeadDim < 1 || a.Heads%a.KVHeads != 0 || a.Heads > 1<<20 || a.HeadDim > 1<<20) {
+		return fmt.Sprintf("impossible heads: %d query, %d key/value heads of size %d", a.Heads, a.KVHeads, a.HeadDim)
+	}
+	if in.Op == graph.RoPE && a.HeadDim%2 != 0 {
+		return fmt.Sprintf("odd head size %d", a.HeadDim)
+	}
+	return ""
+}
+
+func checkShapes(p *Program, i int) error {
+	in := &p.Instrs[i]
+	r, a := &verifyRules[in.Op], &in.Attr
+	list := r.shapes
+	if a.WT && r.swapped != nil {
+		list = r.swapped
+	}
+	var bound [128]int
+	if r.heads {
+		bound['S'], bound['H'], bound['A'] = a.HeadDim, a.Heads, a.Heads*a.HeadDim
+		bound['Q'] = (a.Heads + 2*a.KVHeads) * a.HeadDim
+	}
+	bound['T'] = a.Seq
+	for j, reg := range in.Args {
+		if reg.Absent() {
+			continue
+		}
+		b, sh := &p.Buffers[reg.Buf], &list[j]
+		if !slices.Contains(dtypeSets[sh.types], b.DType) {
+			return p.operandFault(i, j, "cast it first", "has elements of type %v", b.DType)
+		}
+		if want, ok := sh.rows.bind(&bound, reg.Rows); !ok {
+			return p.operandFault(i, j, "extents of operands must agree", "has %d rows, want %d", reg.Rows, want)
+		}
+		if want, ok := sh.cols.bind(&bound, reg.Cols); !ok {
+			return p.operandFault(i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
+		}
+		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, in.Args[0]) {
+			return p.operandFault(i, j, "cut both buffers at the same places", "is cut otherwise than operand %s", in.Op.Info().Args[0].Name)
+		}
+	}
+	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
+		return p.operandFault(i, 1, "cast converts", "is %v, the destination is not", p.Buffers[in.Args[1].Buf].DType)
+	}
+	if in.Op.Info().Kind == graph.Sequence && (a.Seq%p.RowUnit != 0 && p.RowUnit%a.Seq != 0 || in.Args[0].Rows%a.Seq != 0) {
+		return p.operandFault(i, 0, "whole sequences, and a row unit that divides them", "has %d rows with sequences of %d and row unit %d", in.Args[0].Rows, a.Seq, p.RowUnit)
+	}
+	if r.extra != nil {
+		if why := r.extra(in); why != "" {
+			return p.fault(i, "extents of operands must agree", "%s", why)
+		}
+	}
+	return nil
+}
+
+// bind matches an extent with what it must be, or gives its letter a value.
+func (e length) bind(bound *[128]int, v int) (want int, ok bool) {
+	if e.letter == 0 {
+		return e.times, v == e.times
+	}
+	x := &bound[e.letter]
+	if *x == 0 && v%e.times == 0 {
+		*x = v / e.times
+	}
+	return *x * e.times, v == *x*e.times
+}
+
+// cutAlike reports whether two regions have corresponding atoms.
+func cutAlike(p *Program, r, s Region) bool {
+	b, c := &p.Buffers[r.Buf], &p.Buffers[s.Buf]
+	if b.RowUnit != c.RowUnit {
+		return false
+	}
+	width, at, to := r.Cols, r.Off, s.Off
+	if b.RowUnit > 0 {
+		at, to = at%b.Cols, to%c.Cols
+	} else {
+		width *= r.Rows
+	}
+	inner := func(b *Buffer, at int) []int {
+		lo, _ := slices.BinarySearch(b.Cuts, at+1)
+		hi, _ := slices.BinarySearch(b.Cuts, at+width)
+		return b.Cuts[lo:hi]
+	}
+	x, y := inner(b, at), inner(c, to)
+	if len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		if x[i]-at != y[i]-to {
+			return false
+		}
+	}
+	return true
+}
