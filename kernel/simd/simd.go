@@ -71,3 +71,6 @@ type AdamW struct {
 	Root         float32 // 1/sqrt(1-beta2^t)
 	Eps          float32
 }
+
+// Best returns the best table for this processor.
+func Best() *Set { return Sets()[0] }

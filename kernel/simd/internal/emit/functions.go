@@ -1,0 +1,269 @@
+package emit
+
+import "math"
+
+// functions are the vector functions of simd.Set; what each computes is
+// written there. In parameters a semicolon begins the results.
+var functions = []function{
+	{name: "Add", params: "y x []float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.add(b.load("y"), b.load("x")))
+	}},
+	{name: "Sum2", params: "y a b []float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.add(b.load("a"), b.load("b")))
+	}},
+	{name: "Scale", params: "y []float32, s float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.mul(b.load("y"), b.arg("s")))
+	}},
+	{name: "Axpy", params: "y x []float32, s float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.fma(b.load("x"), b.arg("s"), b.load("y")))
+	}},
+	{name: "Sum", params: "x []float32; ret float32", unroll: 4, body: func(b *body) {
+		b.sum("ret", b.load("x"))
+	}},
+	{name: "SumSqDev", params: "x []float32, mean float32; ret float32", unroll: 4, body: func(b *body) {
+		d := b.sub(b.load("x"), b.arg("mean"))
+		b.dot("ret", d, d)
+	}},
+	{name: "Dot", params: "x y []float32; ret float32", unroll: 4, body: func(b *body) {
+		b.dot("ret", b.load("x"), b.load("y"))
+	}},
+	{name: "Max", params: "x []float32; ret float32", unroll: 4, body: func(b *body) {
+		b.top("ret", b.load("x"))
+	}},
+	{name: "SumSq64", params: "x []float32; ret float64", unroll: 4, double: true, body: func(b *body) {
+		x := b.load("x")
+		b.dot("ret", x, x)
+	}},
+	{name: "Exp", params: "y x []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+		e := b.exp(b.scaled())
+		b.store("y", e)
+		b.sum("ret", e)
+	}},
+	{name: "SumExp", params: "x []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+		b.sum("ret", b.exp(b.scaled()))
+	}},
+	{name: "Norm", params: "y x g b []float32, mean rstd float32", body: func(b *body) {
+		b.store("y", b.fma(b.hat(), b.load("g"), b.load("b")))
+	}},
+	{name: "NormRMS", params: "y x g []float32, rstd float32", body: func(b *body) {
+		b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
+	}},
+	{name: "NormSums", params: "dy x g []float32, mean rstd float32; s sx float32", unroll: 4, body: func(b *body) {
+		d := b.mul(b.load("dy"), b.load("g"))
+		b.sum("s", d)
+		b.dot("sx", d, b.hat())
+	}},
+	{name: "NormDX", params: "dx dy x g []float32, mean rstd c cx float32", body: func(b *body) {
+		b.store("dx", b.mul(b.arg("rstd"), b.normDX()))
+	}},
+	{name: "NormDXA", params: "dx dy x g []float32, mean rstd c cx float32", body: func(b *body) {
+		b.store("dx", b.fma(b.arg("rstd"), b.normDX(), b.load("dx")))
+	}},
+	{name: "NormDW", params: "dg db dy x []float32, mean rstd float32", body: func(b *body) {
+		b.store("dg", b.fma(b.load("dy"), b.hat(), b.load("dg")))
+		b.store("db", b.add(b.load("db"), b.load("dy")))
+	}},
+	{name: "NormDWR", params: "dg dy x []float32, rstd float32", body: func(b *body) {
+		b.store("dg", b.fma(b.load("dy"), b.mul(b.load("x"), b.arg("rstd")), b.load("dg")))
+	}},
+	{name: "Rotate", params: "a b cos sin []float32, sign float32", body: func(b *body) {
+		x, y, cos, sin := b.load("a"), b.load("b"), b.load("cos"), b.mul(b.load("sin"), b.arg("sign"))
+		b.store("a", b.fnma(y, sin, b.mul(x, cos)))
+		b.store("b", b.fma(x, sin, b.mul(y, cos)))
+	}},
+	{name: "SoftDX", params: "ds p dp []float32, delta scale float32", body: func(b *body) {
+		b.store("ds", b.mul(b.mul(b.load("p"), b.sub(b.load("dp"), b.arg("delta"))), b.arg("scale")))
+	}},
+
+	// x*sigmoid(2u)
+	{name: "Act[0]", params: "y x []float32", body: func(b *body) {
+		x := b.load("x")
+		b.store("y", b.div(x, b.onePlus(b.geluExp(x))))
+	}},
+	{name: "ActBwd[0]", params: "dx dy x []float32", body: func(b *body) {
+		x := b.load("x")
+		e := b.geluExp(x)
+		x2 := b.mul(x, x)
+		slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
+		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(e, slope)))
+	}},
+	// With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q.
+	{name: "Act[1]", params: "y x []float32", body: func(b *body) {
+		x := b.load("x")
+		ax := b.and(x, b.bits(0x7fffffff))
+		_, q := b.tail(ax)
+		b.store("y", b.fnma(ax, q, b.max(b.held(0), x)))
+	}},
+	// Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
+	{name: "ActBwd[1]", params: "dx dy x []float32", body: func(b *body) {
+		x := b.load("x")
+		ax := b.and(x, b.bits(0x7fffffff))
+		e, q := b.tail(ax)
+		half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
+		phi := b.add(half, b.c(0.5))
+		b.store("dx", b.mul(b.load("dy"), b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)))
+	}},
+	{name: "Act[2]", params: "y x []float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.max(b.held(0), b.load("x")))
+	}},
+	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, body: func(b *body) {
+		b.store("dx", b.keep(b.load("dy"), b.load("x")))
+	}},
+	{name: "Act[3]", params: "y x []float32", body: func(b *body) {
+		x := b.load("x")
+		b.store("y", b.div(x, b.onePlus(b.exp(b.negative(x)))))
+	}},
+	{name: "ActBwd[3]", params: "dx dy x []float32", body: func(b *body) {
+		x := b.load("x")
+		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(b.exp(b.negative(x)), x)))
+	}},
+	{name: "SwiGLU", params: "y gate up []float32", body: func(b *body) {
+		x := b.load("gate")
+		b.store("y", b.mul(b.div(x, b.onePlus(b.exp(b.negative(x)))), b.load("up")))
+	}},
+	{name: "SwiGLUB", params: "dgate dup dy gate up []float32", body: func(b *body) {
+		x, dy := b.load("gate"), b.load("dy")
+		e := b.exp(b.negative(x))
+		dup := b.mul(dy, b.div(x, b.onePlus(e)))
+		dgate := b.mul(b.mul(dy, b.load("up")), b.sigmoidBwd(e, x))
+		b.store("dgate", dgate)
+		b.store("dup", dup)
+	}},
+
+	{name: "Widen", params: "y []float32, x []uint16", unroll: 2, whole: true, body: func(b *body) {
+		b.store("y", b.load("x"))
+	}},
+	{name: "Narrow", params: "y []uint16, x []float32", unroll: 2, whole: true, body: func(b *body) {
+		b.store("y", b.bf16(b.load("x")))
+	}},
+	{name: "AdamW", params: "p m v g []float32, c *AdamW", body: func(b *body) { b.adamW() }},
+	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", whole: true, body: func(b *body) {
+		b.store("p16", b.bf16(b.adamW()))
+	}},
+}
+
+// fields are those of simd.AdamW, in order.
+var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
+
+func (b *body) adamW() val {
+	g := b.mul(b.load("g"), b.arg("Clip"))
+	m := b.fma(b.load("m"), b.arg("Beta1"), b.mul(g, b.arg("Rest1")))
+	b.store("m", m)
+	v := b.fma(b.load("v"), b.arg("Beta2"), b.mul(b.mul(g, g), b.arg("Rest2")))
+	b.store("v", v)
+	root := b.fma(b.sqrt(v), b.arg("Root"), b.arg("Eps"))
+	p := b.fnma(b.div(m, root), b.arg("Step"), b.mul(b.load("p"), b.arg("Keep")))
+	b.store("p", p)
+	return p
+}
+
+// hat is (x-mean)*rstd.
+func (b *body) hat() val { return b.mul(b.sub(b.load("x"), b.arg("mean")), b.arg("rstd")) }
+
+// normDX is dy*g - c - cx*xh.
+func (b *body) normDX() val {
+	d := b.fma(b.load("dy"), b.load("g"), b.negated("c"))
+	return b.fnma(b.arg("cx"), b.hat(), d)
+}
+
+// negated is minus an argument.
+func (b *body) negated(name string) val { return b.sub(b.held(0), b.arg(name)) }
+
+// scaled is scale*x - shift.
+func (b *body) scaled() val { return b.fma(b.load("x"), b.arg("scale"), b.negated("shift")) }
+
+func (b *body) negative(x val) val { return b.sub(b.held(0), x) }
+func (b *body) onePlus(x val) val  { return b.add(x, b.c(1)) }
+
+// sigmoidBwd is s + slope*s*(1-s) for s = 1/(1+e). 1-s is taken as e*s, which
+// keeps its digits where s is near 1; e is bounded since Inf*0 is none.
+func (b *body) sigmoidBwd(e, slope val) val {
+	e = b.min(b.held(1e30), e)
+	s := b.div(b.held(1), b.onePlus(e))
+	return b.fma(b.mul(slope, s), b.mul(e, s), s)
+}
+
+// gelu_tanh: u = geluC*(x + geluA*x^3).
+const (
+	geluC = 0.7978845608028654 // sqrt(2/pi)
+	geluA = 0.044715
+)
+
+// geluExp is exp(-2u).
+func (b *body) geluExp(x val) val {
+	x2 := b.mul(x, x)
+	return b.exp(b.mul(x, b.fma(x2, b.c(-2*geluC*geluA), b.c(-2*geluC))))
+}
+
+// exp is e^x, within 2 ulp, 0 below -104 and +Inf above 89; a NaN stays one.
+//
+// x = n*ln2 + r with |r| <= ln2/2; e^r = 1 + r*(1 + r*q(r)) with a polynomial q
+// of degree 4, whose error is below 1e-8. n*ln2 is subtracted in two parts:
+// the first has so few bits that its product with n is exact.
+func (b *body) exp(x val) val {
+	x = b.max(b.held(-104), x)
+	x = b.min(b.held(89), x)
+	n := b.round(b.mul(x, b.c(math.Log2E)))
+	r := b.fnma(n, b.c(ln2High), x)
+	r = b.fnma(n, b.c(ln2Low), r)
+	q := b.poly(r, append([]float64{1, 1}, expTail...))
+	return b.power(q, n)
+}
+
+const (
+	ln2High = 0.693359375 // 355/512
+	ln2Low  = math.Ln2 - ln2High
+)
+
+// expTail approximates (e^r - 1 - r)/r^2.
+var expTail = fit(func(r float64) float64 {
+	if math.Abs(r) < 1e-3 {
+		return 0.5 + r/6 + r*r/24
+	}
+	return (math.Expm1(r) - r) / (r * r)
+}, -math.Ln2/2, math.Ln2/2, 5)
+
+// tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for x >= 0. With
+// t = 1/(1 + x/sqrt(8)), q/(e*t) is smooth on 0 < t <= 1 and approximated by a
+// polynomial.
+func (b *body) tail(x val) (e, q val) {
+	t := b.div(b.held(1), b.fma(x, b.c(1/math.Sqrt(8)), b.c(1)))
+	e = b.exp(b.mul(b.mul(x, x), b.c(-0.5)))
+	return e, b.mul(b.mul(e, t), b.poly(t, erfcTail))
+}
+
+var erfcTail = fit(func(t float64) float64 {
+	z := (1/t - 1) * 2
+	if z > 12 { // erfc(z)*exp(z^2), by its asymptotic series
+		w := 1 / (z * z)
+		return 0.5 / (t * z * math.Sqrt(math.Pi)) * (1 - w/2 + 3*w*w/4 - 15*w*w*w/8)
+	}
+	return 0.5 * math.Erfc(z) * math.Exp(z*z) / t
+}, 0.02, 1, 10)
+
+// fit returns the n coefficients of the polynomial that equals f at the
+// Chebyshev points of [lo, hi]: nearly the best of its degree.
+func fit(f func(float64) float64, lo, hi float64, n int) []float64 {
+	// Newton's divided differences, then expansion into powers.
+	x, d := make([]float64, n), make([]float64, n)
+	for i := range n {
+		x[i] = (lo+hi)/2 + (hi-lo)/2*math.Cos(math.Pi*(float64(i)+0.5)/float64(n))
+		d[i] = f(x[i])
+	}
+	for k := 1; k < n; k++ {
+		for i := n - 1; i >= k; i-- {
+			d[i] = (d[i] - d[i-1]) / (x[i] - x[i-k])
+		}
+	}
+	c := []float64{d[n-1]}
+	for i := n - 2; i >= 0; i-- { // c = c*(X-x[i]) + d[i]
+		next := make([]float64, len(c)+1)
+		for k, v := range c {
+			next[k+1] += v
+			next[k] -= v * x[i]
+		}
+		next[0] += d[i]
+		c = next
+	}
+	return c
+}

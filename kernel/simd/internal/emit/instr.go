@@ -1,0 +1,303 @@
+package emit
+
+import (
+	"fmt"
+)
+
+// Go's assembler names operands in the reverse of Intel's order: the
+// destination last, and the operand that may be memory first.
+
+// address is where a stream's elements lie.
+func (r *routine) address(name string) string {
+	size := 4
+	if r.kind(name) == "[]uint16" {
+		size = 2
+	}
+	return fmt.Sprintf("%d(%s)(AX*%d)", r.disp*size, r.ptr[name], size)
+}
+
+func (r *routine) kind(name string) string {
+	for _, p := range r.params {
+		if p.name == name {
+			return p.kind
+		}
+	}
+	panic("emit: no parameter " + name)
+}
+
+func (r *routine) isConst(v val) bool { return r.body.nodes[v].op == opConst }
+
+// dies reports whether a value's register is free after node i.
+func (r *routine) dies(v val, i int) bool { return !r.fixed[v] && !r.isConst(v) && r.last[v] <= i }
+
+// release gives back the register of a value after its last use.
+func (r *routine) release(v val, i int) {
+	if r.dies(v, i) && r.reg[v] >= 0 {
+		r.give(r.reg[v])
+		r.reg[v] = -1
+	}
+}
+
+// in is the register of a value; a constant is loaded into a free one, which
+// the caller gives back through done.
+func (r *routine) in(v val) (reg int, done func()) {
+	if !r.isConst(v) {
+		return r.reg[v], func() {}
+	}
+	reg = r.take()
+	r.op("VBROADCASTSS %s, %s", r.pool.at(r.body.nodes[v].bits), r.v(reg))
+	return reg, func() { r.give(reg) }
+}
+
+// three prints an instruction whose first source may be a constant in memory.
+func (r *routine) three(name string, v val, src, dst int) {
+	switch {
+	case !r.isConst(v):
+		r.op("%s %s, %s, %s", name, r.v(r.reg[v]), r.v(src), r.v(dst))
+	case r.mask:
+		r.op("%s.BCST %s, %s, %s", name, r.pool.at(r.body.nodes[v].bits), r.v(src), r.v(dst))
+	default:
+		r.op("%s %s, %s, %s", name, r.pool.at(r.body.nodes[v].bits), r.v(src), r.v(dst))
+	}
+}
+
+// bits prints an instruction with a constant in memory.
+func (r *routine) bits(name string, bits uint32, src, dst int) {
+	if r.mask {
+		name += ".BCST"
+	}
+	r.op("%s %s, %s, %s", name, r.pool.at(bits), r.v(src), r.v(dst))
+}
+
+// bitwise is the name of a bit operation: AVX-512 has those on floats only with an extension.
+func (r *routine) bitwise(name string) string {
+	if r.mask {
+		return "VP" + name + "D"
+	}
+	return "V" + name + "PS"
+}
+
+var binary = map[op]string{opAdd: "VADD", opSub: "VSUB", opMul: "VMUL", opDiv: "VDIV", opMin: "VMIN", opMax: "VMAX"}
+
+// node prints one operation and gives registers of dead operands back.
+func (r *routine) node(i int, n node) {
+	var dst int
+	switch n.op {
+	case opLoad:
+		r.reg[i] = r.load(n.name)
+		return
+	case opStore:
+		r.store(n.name, r.reg[n.a])
+		r.release(n.a, i)
+		return
+	case opFMA, opFNMA:
+		dst = r.fma(i, n)
+	case opSqrt:
+		dst = r.take()
+		r.op("VSQRT%s %s, %s", r.ps(), r.v(r.reg[n.a]), r.v(dst))
+	case opRound:
+		dst = r.take()
+		name := "VROUNDPS"
+		if r.mask {
+			name = "VRNDSCALEPS"
+		}
+		r.op("%s $0, %s, %s", name, r.v(r.reg[n.a]), r.v(dst))
+	case opPower:
+		dst = r.power(r.reg[n.a], r.reg[n.b])
+	case opKeep:
+		dst = r.keep(r.reg[n.a], r.reg[n.b])
+	case opBF16:
+		dst = r.bf16(r.reg[n.a])
+	default:
+		a, b := n.a, n.b
+		name := binary[n.op] + r.ps()
+		switch n.op {
+		case opAnd:
+			name = r.bitwise("AND")
+		case opOr:
+			name = r.bitwise("OR")
+		}
+		if r.isConst(a) && n.op != opSub && n.op != opDiv && n.op != opMin && n.op != opMax {
+			a, b = b, a
+		}
+		src, done := r.in(a)
+		dst = r.take()
+		r.three(name, b, src, dst)
+		done()
+	}
+	n.uses(func(v val) { r.release(v, i) })
+	r.reg[i] = dst
+}
+
+// fma prints a fused multiply-add in the form whose destination is an operand
+// that dies. 231: dst += s*t; 213: dst = s*dst + t; 132: dst = dst*t + s.
+func (r *routine) fma(i int, n node) int {
+	name := "VFMADD"
+	if n.op == opFNMA {
+		name = "VFNMADD"
+	}
+	a, b, c := n.a, n.b, n.c
+	if r.isConst(a) || !r.dies(a, i) && !r.isConst(b) {
+		a, b = b, a // now a is in a register, and dies if one of the two does
+	}
+	if r.isConst(a) {
+		panic("emit: product of constants in " + r.f.name)
+	}
+	form := func(f string) string { return name + f + r.ps() }
+	switch {
+	case r.dies(c, i) && c != a && c != b:
+		dst := r.reg[c]
+		r.three(form("231"), b, r.reg[a], dst)
+		r.reg[c] = -1
+		return dst
+	case r.dies(a, i) && a != c && a != b:
+		dst := r.reg[a]
+		if r.isConst(b) {
+			s, done := r.in(c)
+			r.three(form("132"), b, s, dst)
+			done()
+		} else {
+			r.three(form("213"), c, r.reg[b], dst)
+		}
+		r.reg[a] = -1
+		return dst
+	}
+	dst := r.take()
+	if r.isConst(c) {
+		r.op("VBROADCASTSS %s, %s", r.pool.at(r.body.nodes[c].bits), r.v(dst))
+	} else {
+		r.op("VMOVAPS %s, %s", r.v(r.reg[c]), r.v(dst))
+	}
+	r.three(form("231"), b, r.reg[a], dst)
+	return dst
+}
+
+// power: AVX-512 has it; AVX2 multiplies by two powers of half the exponent,
+// so that overflow and underflow come out as they should.
+func (r *routine) power(a, b int) int {
+	dst := r.take()
+	if r.mask {
+		r.op("VSCALEFPS %s, %s, %s", r.v(b), r.v(a), r.v(dst))
+		return dst
+	}
+	n, half := r.take(), dst
+	r.op("VCVTPS2DQ %s, %s", r.v(b), r.v(n))
+	r.op("VPSRAD $1, %s, %s", r.v(n), r.v(half))
+	r.op("VPSUBD %s, %s, %s", r.v(half), r.v(n), r.v(n))
+	for _, x := range []int{n, half} {
+		r.bits("VPADDD", 127, x, x)
+		r.op("VPSLLD $23, %[1]s, %[1]s", r.v(x))
+	}
+	r.op("VMULPS %s, %s, %s", r.v(n), r.v(a), r.v(n))
+	r.op("VMULPS %s, %s, %s", r.v(n), r.v(half), r.v(dst))
+	r.give(n)
+	return dst
+}
+
+// keep: a where b > 0.
+func (r *routine) keep(a, b int) int {
+	zero := r.take()
+	if r.mask {
+		r.op("VPXORD %[1]s, %[1]s, %[1]s", r.v(zero))
+		r.op("VCMPPS $30, %s, %s, K2", r.v(zero), r.v(b))
+		r.op("VMOVAPS.Z %s, K2, %s", r.v(a), r.v(zero))
+		return zero
+	}
+	r.op("VXORPS %[1]s, %[1]s, %[1]s", r.v(zero))
+	r.op("VCMPPS $30, %s, %s, %s", r.v(zero), r.v(b), r.v(zero))
+	r.op("VANDPS %s, %s, %s", r.v(zero), r.v(a), r.v(zero))
+	return zero
+}
+
+// bf16 adds 0x7fff and the lowest bit that is kept, which rounds to nearest,
+// ties to even; of a NaN it only sets a high bit, so that it remains one.
+func (r *routine) bf16(a int) int {
+	t := r.take()
+	r.op("VPSRLD $16, %s, %s", r.v(a), r.v(t))
+	r.bits(r.bitwise("AND"), 1, t, t)
+	r.bits("VPADDD", 0x7fff, t, t)
+	r.op("VPADDD %s, %s, %s", r.v(a), r.v(t), r.v(t))
+	if r.mask {
+		r.op("VCMPPS $3, %[1]s, %[1]s, K2", r.v(a))
+		r.op("VPORD.BCST %s, %s, K2, %s", r.pool.at(0x400000), r.v(a), r.v(t))
+	} else {
+		nan, quiet := r.take(), r.take()
+		r.op("VCMPPS $3, %[1]s, %[1]s, %[2]s", r.v(a), r.v(nan))
+		r.bits("VORPS", 0x400000, a, quiet)
+		r.op("VBLENDVPS %s, %s, %s, %s", r.v(nan), r.v(quiet), r.v(t), r.v(t))
+		r.give(nan)
+		r.give(quiet)
+	}
+	r.op("VPSRLD $16, %[1]s, %[1]s", r.v(t))
+	return t
+}
+
+func (r *routine) load(name string) int {
+	dst, at := r.take(), r.address(name)
+	suffix, k := "", ""
+	if r.tail && r.mask {
+		suffix, k = ".Z", "K1, "
+	}
+	switch {
+	case r.kind(name) == "[]uint16":
+		r.op("VPMOVZXWD%s %s, %s%s", suffix, at, k, r.v(dst))
+		r.op("VPSLLD $16, %[1]s, %[1]s", r.v(dst))
+	case r.f.double && r.tail && !r.mask:
+		r.op("VMASKMOVPS %s, X%d, X%d", at, r.cut, dst)
+		r.op("VCVTPS2PD X%d, %s", dst, r.v(dst))
+	case r.f.double:
+		r.op("VCVTPS2PD%s %s, %s%s", suffix, at, k, r.v(dst))
+	case r.tail && !r.mask:
+		r.op("VMASKMOVPS %s, %s, %s", at, r.v(r.cut), r.v(dst))
+	default:
+		r.op("VMOVUPS%s %s, %s%s", suffix, at, k, r.v(dst))
+	}
+	return dst
+}
+
+func (r *routine) store(name string, src int) {
+	at, k := r.address(name), ""
+	if r.tail && r.mask {
+		k = "K1, "
+	}
+	switch {
+	case r.kind(name) == "[]uint16" && r.mask:
+		r.op("VPMOVDW %s, %s%s", r.v(src), k, at)
+	case r.kind(name) == "[]uint16":
+		t := r.take()
+		r.op("VEXTRACTI128 $1, %s, X%d", r.v(src), t)
+		r.op("VPACKUSDW X%d, X%d, X%d", t, src, t)
+		r.op("VMOVUPS X%d, %s", t, at)
+		r.give(t)
+	case r.tail && !r.mask:
+		r.op("VMASKMOVPS %s, %s, %s", r.v(src), r.v(r.cut), at)
+	default:
+		r.op("VMOVUPS %s, %s%s", r.v(src), k, at)
+	}
+}
+
+// reduce adds to an accumulator. In the masked step the lanes beyond the end
+// hold what the body made of zeros and must not count.
+func (r *routine) reduce(n node, acc int) {
+	a, done := r.in(n.a)
+	defer done()
+	k, src := "", a
+	if r.tail && r.mask {
+		k = "K1, "
+	}
+	if r.tail && !r.mask && !r.f.double { // doubles are products of zeros
+		src = r.take()
+		defer r.give(src)
+		if n.op == opTop {
+			r.op("VBLENDVPS %s, %s, %s, %s", r.v(r.cut), r.v(a), r.v(acc), r.v(src))
+		} else {
+			r.op("VANDPS %s, %s, %s", r.v(r.cut), r.v(a), r.v(src))
+		}
+	}
+	name := map[op]string{opSum: "VADD", opTop: "VMAX"}[n.op] + r.ps()
+	if n.op == opDot {
+		r.op("VFMADD231%s %s, %s, %s%s", r.ps(), r.v(r.reg[n.b]), r.v(src), k, r.v(acc))
+		return
+	}
+	r.op("%s %s, %s, %s%s", name, r.v(src), r.v(acc), k, r.v(acc))
+}

@@ -1,0 +1,287 @@
+package emit
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// machine is an instruction set.
+type machine struct {
+	name, suffix string
+	file         string // letter of the vector registers
+	registers    int
+	bytes        int // of a vector
+	constant     int // of a constant in memory
+	mask         bool
+}
+
+var (
+	avx512 = &machine{name: "AVX512", suffix: "AVX512", file: "Z", registers: 32, bytes: 64, constant: 4, mask: true}
+	avx2   = &machine{name: "AVX2", suffix: "AVX2", file: "Y", registers: 16, bytes: 32, constant: 32}
+)
+
+var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9", "R10", "R11"}
+
+// routine is a function on its way to text. AX counts elements, BX holds their
+// number, R12 and R13 are scratch.
+type routine struct {
+	*machine
+	f      function
+	body   body
+	pool   *pool
+	text   bytes.Buffer
+	params []param
+	ptr    map[string]string
+	fixed  []bool
+	last   []int // the last use of each value
+
+	reg  []int // register of each value, or -1
+	free []int
+	acc  map[string][]int // accumulators of a result
+	tail bool             // the masked step is being lowered
+	disp int              // elements of the copies before
+	cut  int              // register of AVX2's mask
+}
+
+// lower prints a function for the instruction set.
+func (m *machine) lower(symbol string, f function, p *pool) []byte {
+	r := &routine{machine: m, f: f, pool: p, ptr: map[string]string{}, acc: map[string][]int{}}
+	r.body.memo = map[node]val{}
+	f.body(&r.body)
+	f.unroll = max(f.unroll, 1)
+	var size int
+	r.params, size = layout(f.params)
+	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", symbol, signature(f.params), symbol, size)
+	r.prologue(f.unroll)
+	if f.unroll > 1 {
+		r.loop("unrolled", f.unroll)
+	}
+	r.loop("single", 1)
+	if !f.whole || m.mask {
+		r.last1()
+	}
+	r.raw("done:\n")
+	r.results(f.unroll)
+	r.op("VZEROUPPER")
+	r.op("RET")
+	return r.text.Bytes()
+}
+
+func (r *routine) raw(format string, args ...any) { fmt.Fprintf(&r.text, format, args...) }
+func (r *routine) op(format string, args ...any)  { r.raw("\t"+format+"\n", args...) }
+
+// v names a vector register.
+func (r *routine) v(n int) string { return fmt.Sprintf("%s%d", r.file, n) }
+
+// ps is an instruction's suffix.
+func (r *routine) ps() string {
+	if r.f.double {
+		return "PD"
+	}
+	return "PS"
+}
+
+// lanes is the number of elements of a pass.
+func (r *routine) lanes() int {
+	if r.f.double {
+		return r.bytes / 8
+	}
+	return r.bytes / 4
+}
+
+// take and give manage the free registers, lowest first.
+func (r *routine) take() int {
+	if len(r.free) == 0 {
+		panic("emit: " + r.f.name + " needs more registers than " + r.name + " has")
+	}
+	n := r.free[0]
+	r.free = r.free[1:]
+	return n
+}
+
+func (r *routine) give(n int) {
+	r.free = append(r.free, n)
+	slices.Sort(r.free)
+}
+
+// pin takes the highest register for good.
+func (r *routine) pin() int {
+	n := r.free[len(r.free)-1]
+	r.free = r.free[:len(r.free)-1]
+	return n
+}
+
+// prologue loads pointers, the number of elements (of the shortest slice) and
+// everything that stays in registers.
+func (r *routine) prologue(copies int) {
+	r.last = make([]int, len(r.body.nodes))
+	r.reg = make([]int, len(r.body.nodes))
+	for i, n := range r.body.nodes {
+		r.reg[i] = -1
+		n.uses(func(v val) { r.last[v] = i })
+	}
+	for n := range r.registers {
+		r.free = append(r.free, n)
+	}
+	first := true
+	for _, p := range r.params {
+		if !strings.HasPrefix(p.kind, "[]") {
+			continue
+		}
+		r.ptr[p.name] = pointers[len(r.ptr)]
+		r.op("MOVQ %s_base+%d(FP), %s", p.name, p.offset, r.ptr[p.name])
+		if first {
+			r.op("MOVQ %s_len+%d(FP), BX", p.name, p.offset+8)
+		} else {
+			r.op("MOVQ %s_len+%d(FP), R12", p.name, p.offset+8)
+			r.op("CMPQ R12, BX")
+			r.op("CMOVQLT R12, BX")
+		}
+		first = false
+	}
+	for _, p := range r.params {
+		if p.kind[0] == '*' {
+			r.op("MOVQ %s+%d(FP), R12", p.name, p.offset)
+		}
+	}
+	if !r.mask {
+		r.cut = r.pin()
+	}
+	r.fixed = r.body.fixed()
+	for i, n := range r.body.nodes {
+		switch {
+		case n.op == opHeld:
+			r.reg[i] = r.pin()
+			r.op("VBROADCASTSS %s, %s", r.pool.at(n.bits), r.v(r.reg[i]))
+		case n.op == opArg:
+			r.reg[i] = r.pin()
+			r.op("VBROADCASTSS %s, %s", r.scalar(n.name), r.v(r.reg[i]))
+		case r.fixed[i]:
+			r.node(i, n)
+			n := r.pin()
+			r.op("VMOVAPS %s, %s", r.v(r.reg[i]), r.v(n))
+			r.give(r.reg[i])
+			r.reg[i] = n
+		}
+	}
+	for _, n := range r.body.nodes {
+		if n.op != opSum && n.op != opDot && n.op != opTop {
+			continue
+		}
+		for range copies {
+			a := r.pin()
+			r.acc[n.name] = append(r.acc[n.name], a)
+			switch {
+			case n.op == opTop:
+				r.op("VBROADCASTSS %s, %s", r.pool.at(0xff800000), r.v(a))
+			case r.mask:
+				r.op("VPXORD %[1]s, %[1]s, %[1]s", r.v(a))
+			default:
+				r.op("VXORPS %[1]s, %[1]s, %[1]s", r.v(a))
+			}
+		}
+	}
+	r.op("XORQ AX, AX")
+}
+
+// scalar is the address of a scalar parameter or a field of the structure.
+func (r *routine) scalar(name string) string {
+	for _, p := range r.params {
+		if p.name == name {
+			return fmt.Sprintf("%s+%d(FP)", name, p.offset)
+		}
+	}
+	return fmt.Sprintf("%d(R12)", 4*slices.Index(fields, name))
+}
+
+// loop prints a loop of whole vectors with copies of the body.
+func (r *routine) loop(label string, copies int) {
+	step := copies * r.lanes()
+	r.op("LEAQ -%d(BX), R13", step)
+	r.op("CMPQ AX, R13")
+	r.op("JGT %sEnd", label)
+	r.op("PCALIGN $32")
+	r.raw("%s:\n", label)
+	for k := range copies {
+		r.pass(k)
+	}
+	r.op("ADDQ $%d, AX", step)
+	r.op("CMPQ AX, R13")
+	r.op("JLE %s", label)
+	r.raw("%sEnd:\n", label)
+}
+
+// last1 prints the step over the elements that are less than a vector.
+func (r *routine) last1() {
+	r.op("SUBQ AX, BX")
+	r.op("JLE done")
+	if r.mask {
+		r.op("MOVQ $-1, R13")
+		r.op("BZHIQ BX, R13, R13")
+		r.op("KMOVW R13, K1")
+	} else {
+		r.op("LEAQ mask%s<>+32(SB), R13", r.suffix)
+		r.op("SHLQ $2, BX")
+		r.op("SUBQ BX, R13")
+		r.op("VMOVUPS (R13), %s", r.v(r.cut))
+	}
+	r.tail = true
+	r.pass(0)
+}
+
+// pass prints one copy of the body.
+func (r *routine) pass(k int) {
+	r.disp = k * r.lanes()
+	for i, n := range r.body.nodes {
+		if n.op == opConst || r.fixed[i] {
+			continue
+		}
+		switch n.op {
+		case opSum, opDot, opTop:
+			r.reduce(n, r.acc[n.name][k])
+			n.uses(func(v val) { r.release(v, i) })
+		default:
+			r.node(i, n)
+		}
+	}
+}
+
+// results folds the accumulators and stores the scalars.
+func (r *routine) results(copies int) {
+	for _, p := range r.params {
+		acc := r.acc[p.name]
+		if acc == nil {
+			continue
+		}
+		fold := "VADD" + r.ps()
+		for _, n := range r.body.nodes {
+			if n.op == opTop && n.name == p.name {
+				fold = "VMAX" + r.ps()
+			}
+		}
+		for half := copies / 2; half > 0; half /= 2 {
+			for i := range half {
+				r.op("%s %s, %s, %s", fold, r.v(acc[i+half]), r.v(acc[i]), r.v(acc[i]))
+			}
+		}
+		// The accumulator may be a register that only EVEX reaches; 0 and 1 are free now.
+		r.op("VMOVAPS %s, %s0", r.v(acc[0]), r.file)
+		if r.mask {
+			r.op("VEXTRACTF64X4 $1, Z0, Y1")
+			r.op("%s Y1, Y0, Y0", fold)
+		}
+		r.op("VEXTRACTF128 $1, Y0, X1")
+		r.op("%s X1, X0, X0", fold)
+		r.op("VPERMILPD $1, X0, X1")
+		r.op("%s X1, X0, X0", fold)
+		if r.f.double {
+			r.op("VMOVSD X0, %s+%d(FP)", p.name, p.offset)
+			continue
+		}
+		r.op("VPERMILPS $1, X0, X1")
+		r.op("%s X1, X0, X0", fold)
+		r.op("VMOVSS X0, %s+%d(FP)", p.name, p.offset)
+	}
+}

@@ -1,0 +1,271 @@
+package simd
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/athanor-llm/athanor/kernel/simd/internal/emit"
+)
+
+// TestGenerated: the committed assembly is what the generator writes.
+func TestGenerated(t *testing.T) {
+	for name, want := range emit.Files() {
+		got, err := os.ReadFile(name)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not up to date (%v); hint: go generate ./kernel/simd", name, err)
+		}
+	}
+}
+
+// vectors runs f for every table but the portable one.
+func vectors(t *testing.T, f func(t *testing.T, v *Set)) {
+	for _, v := range Sets() {
+		if v.Name != "portable" {
+			t.Run(v.Name, func(t *testing.T) { f(t, v) })
+		}
+	}
+}
+
+// TestAgainstPortable calls every function of every table on random slices of
+// all lengths up to 150, at odd addresses, and compares results and all memory
+// around them with the portable function. Functions are found by reflection,
+// so none can be forgotten.
+func TestAgainstPortable(t *testing.T) {
+	vectors(t, func(t *testing.T, v *Set) {
+		got, want := reflect.ValueOf(v).Elem(), reflect.ValueOf(Portable()).Elem()
+		for i := range got.NumField() {
+			name := got.Type().Field(i).Name
+			switch f := got.Field(i); f.Kind() {
+			case reflect.Func:
+				compare(t, name, f, want.Field(i))
+			case reflect.Array:
+				for k := range f.Len() {
+					compare(t, fmt.Sprintf("%s[%d]", name, k), f.Index(k), want.Field(i).Index(k))
+				}
+			}
+		}
+	})
+}
+
+func compare(t *testing.T, name string, f, portable reflect.Value) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 150 {
+		a, b := arguments(r, f.Type(), n)
+		x, y := f.Call(a), portable.Call(b)
+		// Sums of n terms of size 1: relative to n. Elements: relative to 8, the largest there is.
+		for i := range x {
+			if d := math.Abs(x[i].Float() - y[i].Float()); !(d <= 1e-6*float64(n+1) || x[i].Float() == y[i].Float()) {
+				t.Fatalf("%s of %d elements: result %d is %v, want %v", name, n, i, x[i], y[i])
+			}
+		}
+		for i := range a {
+			if a[i].Kind() != reflect.Slice {
+				continue
+			}
+			p, q := a[i].Slice3(0, a[i].Cap(), a[i].Cap()), b[i].Slice3(0, b[i].Cap(), b[i].Cap())
+			for k := range p.Len() {
+				var g, w, bound float64
+				if p.Type().Elem().Kind() == reflect.Uint16 {
+					g, w, bound = float64(FromBF16(uint16(p.Index(k).Uint()))), float64(FromBF16(uint16(q.Index(k).Uint()))), 0.0001
+				} else {
+					g, w, bound = p.Index(k).Float(), q.Index(k).Float(), 2e-6
+				}
+				if d := math.Abs(g - w); !(d <= bound*(1+math.Abs(w))) {
+					t.Fatalf("%s of %d elements: argument %d element %d is %v, want %v", name, n, i, k, g, w)
+				}
+			}
+		}
+	}
+}
+
+// arguments makes two equal sets of arguments; slices lie at odd places in
+// larger ones.
+func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
+	for i := range f.NumIn() {
+		switch in := f.In(i); in.Kind() {
+		case reflect.Float32:
+			v := reflect.ValueOf(0.5 + r.Float32())
+			a, b = append(a, v), append(b, v)
+		case reflect.Pointer:
+			v := reflect.ValueOf(&AdamW{Clip: 0.5, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Keep: 0.99, Step: 0.01, Root: 1.5, Eps: 1e-3})
+			a, b = append(a, v), append(b, v)
+		case reflect.Slice:
+			off := r.IntN(9)
+			x, y := reflect.MakeSlice(in, off+n+20, off+n+20), reflect.MakeSlice(in, off+n+20, off+n+20)
+			for k := range x.Len() {
+				v := float32(r.NormFloat64())
+				if f.NumIn() >= 5 && i == 2 {
+					v = v * v // AdamW's second moment is not negative
+				}
+				if in.Elem().Kind() == reflect.Uint16 {
+					x.Index(k).SetUint(uint64(ToBF16(v)))
+				} else {
+					x.Index(k).SetFloat(float64(v))
+				}
+				y.Index(k).Set(x.Index(k))
+			}
+			a, b = append(a, x.Slice(off, off+n)), append(b, y.Slice(off, off+n))
+		}
+	}
+	return a, b
+}
+
+// TestSets: AVX2 and AVX-512 give the same bits for elementwise functions,
+// wherever in the slice an element stands.
+func TestSets(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	x := make([]float32, 1000)
+	for i := range x {
+		x[i] = float32(r.NormFloat64() * 5)
+	}
+	var first []float32
+	vectors(t, func(t *testing.T, v *Set) {
+		for k, f := range v.Act {
+			y, z := make([]float32, len(x)), make([]float32, len(x))
+			f(y, x)
+			for i := range x {
+				f(z[i:i+1], x[i:i+1])
+			}
+			for i := range y {
+				if y[i] != z[i] {
+					t.Fatalf("Act[%d](%v) is %v alone and %v among others", k, x[i], z[i], y[i])
+				}
+			}
+			first = append(first, y...)
+		}
+	})
+	if n := len(x) * 4; len(first) == 2*n {
+		for i := range n {
+			if first[i] != first[n+i] {
+				t.Fatalf("function %d at %v: %v and %v", i/1000, x[i%1000], first[i], first[n+i])
+			}
+		}
+	}
+}
+
+// ulps is the distance of a float32 from an exact value, in units in the last
+// place of the exact one.
+func ulps(got float32, want float64) float64 {
+	if float64(got) == want || got == float32(want) {
+		return 0
+	}
+	w := float32(want)
+	unit := float64(math.Nextafter32(float32(math.Abs(float64(w))), math.MaxFloat32)) - math.Abs(float64(w))
+	return math.Abs(float64(got)-want) / unit
+}
+
+// TestExpAccuracy checks the stated bound over the whole range.
+func TestExpAccuracy(t *testing.T) {
+	vectors(t, func(t *testing.T, v *Set) {
+		var worst, at float64
+		x, y := make([]float32, 1<<16), make([]float32, 1<<16)
+		for part := range 16 {
+			for i := range x {
+				x[i] = -105 + 195*(float32(part)+float32(i)/float32(len(x)))/16
+			}
+			v.Exp(y, x, 1, 0)
+			for i := range x {
+				if e := ulps(y[i], math.Exp(float64(x[i]))); e > worst {
+					worst, at = e, float64(x[i])
+				}
+			}
+		}
+		t.Logf("largest error %.3f ulp at %v", worst, at)
+		if worst > 2 {
+			t.Errorf("error of %.3f ulp at %v", worst, at)
+		}
+	})
+}
+
+// TestExpSpecial: infinities and NaNs.
+func TestExpSpecial(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	vectors(t, func(t *testing.T, v *Set) {
+		x := []float32{-inf, inf, -1e30, 1e30, -104.5, 89.5, 0}
+		y := make([]float32, len(x))
+		v.Exp(y, x, 1, 0)
+		for i, want := range []float32{0, inf, 0, inf, 0, inf, 1} {
+			if y[i] != want {
+				t.Errorf("exp(%v) = %v", x[i], y[i])
+			}
+		}
+		for k := range v.Act {
+			v.Act[k](y[:1], []float32{nan})
+			if y[0] == y[0] {
+				t.Errorf("Act[%d](NaN) = %v", k, y[0])
+			}
+		}
+		if s := v.Exp(y[:1], []float32{nan}, 1, 0); s == s || y[0] == y[0] {
+			t.Errorf("exp(NaN) = %v, sum %v", y[0], s)
+		}
+	})
+}
+
+// TestActAccuracy bounds activations and their derivatives.
+func TestActAccuracy(t *testing.T) {
+	p := Portable()
+	vectors(t, func(t *testing.T, v *Set) {
+		x, one := make([]float32, 1<<16), make([]float32, 1<<16)
+		for i := range x {
+			x[i], one[i] = 20*(float32(i)/float32(len(x))-0.5), 1
+		}
+		y, want := make([]float32, len(x)), make([]float32, len(x))
+		check := func(name string) {
+			var worst float64
+			for i := range x {
+				worst = max(worst, math.Abs(float64(y[i])-float64(want[i]))/(1+math.Abs(float64(want[i]))))
+			}
+			t.Logf("%s: largest error %.2g of 1+|y|", name, worst)
+			if worst > 4e-7 {
+				t.Errorf("%s: error %v", name, worst)
+			}
+		}
+		for k := range v.Act {
+			v.Act[k](y, x)
+			p.Act[k](want, x)
+			check(fmt.Sprintf("Act[%d]", k))
+			v.ActBwd[k](y, one, x)
+			p.ActBwd[k](want, one, x)
+			check(fmt.Sprintf("ActBwd[%d]", k))
+		}
+	})
+}
+
+// TestNarrow: every bf16 comes back from float32, and rounding is to nearest,
+// ties to even, by the definition: no bf16 is nearer.
+func TestNarrow(t *testing.T) {
+	for _, v := range Sets() {
+		x, y, z := make([]uint16, 1<<16), make([]float32, 1<<16), make([]uint16, 1<<16)
+		for i := range x {
+			x[i] = uint16(i)
+		}
+		v.Widen(y, x)
+		v.Narrow(z, y)
+		for i := range x {
+			if nan := y[i] != y[i]; z[i] != x[i] && !nan || nan && !(FromBF16(z[i]) != FromBF16(z[i])) {
+				t.Fatalf("%s: %#x becomes %v and then %#x", v.Name, x[i], y[i], z[i])
+			}
+		}
+		r := rand.New(rand.NewPCG(5, 6))
+		for i := range y {
+			y[i] = float32(r.NormFloat64())
+			if i%3 == 0 { // ties
+				y[i] = math.Float32frombits(math.Float32bits(y[i])&^0xffff | 0x8000)
+			}
+		}
+		v.Narrow(z, y)
+		for i := range y {
+			d := func(b uint16) float64 { return math.Abs(float64(FromBF16(b)) - float64(y[i])) }
+			for _, other := range []uint16{z[i] - 1, z[i] + 1} {
+				if d(other) < d(z[i]) || d(other) == d(z[i]) && z[i]&1 == 1 {
+					t.Fatalf("%s: %v becomes %v, but %v is nearer", v.Name, y[i], FromBF16(z[i]), FromBF16(other))
+				}
+			}
+		}
+	}
+}
