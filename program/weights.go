@@ -223,3 +223,19 @@ func (lo *lowering) read(u *unit, c, buf int) {
 		}
 	}
 }
+
+// BlocksNeeded is the least number of cache blocks: the most chunks on the
+// host that one segment reads.
+func (pl *Plan) BlocksNeeded(g *graph.Graph) int {
+	most := 0
+	for s := range g.Segments {
+		n := 0
+		for _, c := range pl.Chunks {
+			if c.Weights == device.HostTier && slices.Contains(g.Segments[s].Params, c.First) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}

@@ -1,0 +1,113 @@
+// Package plan finds the fastest plan that fits.
+//
+// The question is what lives where, what is kept and what is made again, and
+// how the batch is cut. An answer is judged by nothing but the compiler itself:
+// a candidate is lowered to its program, whose packing gives its memory to the
+// byte, and the program is simulated, which gives its time:
+//
+//	decisions --Lower--> program --place--> bytes per tier
+//	                        |
+//	                        '------sim----> seconds per step
+//
+// So what the search believes is what the run does. Bounds keep it short: the
+// memory that a choice of residency needs whatever else is chosen, and the
+// time that the arithmetic alone takes.
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Machine is what the search knows of the hardware.
+type Machine struct {
+	// Capacity is the memory of each tier in bytes; 0 means there is none.
+	Capacity [device.NumTiers]int64
+	// Cost predicts the time of an operator.
+	Cost sim.Coster
+	// Measure, if not nil, improves Cost for the operators of a program: by
+	// timing them on the machine.
+	Measure func(*program.Program) error
+}
+
+// Request is what is to be planned.
+type Request struct {
+	Graph       *graph.Graph
+	GlobalBatch int // sequences per step
+	Options     program.Options
+	Pins        Pins
+}
+
+// Pins are decisions that the user has taken; zero values are open.
+type Pins struct {
+	MicroBatch, Group, HeadRows, Blocks, Prefetch int
+	Recompute                                     string
+	Weights, Grads, State                         *device.Tier
+}
+
+// Candidate is a plan with what it was found to need.
+type Candidate struct {
+	Plan     *program.Plan
+	Program  *program.Program
+	Timeline *sim.Timeline
+	Label    string // in words, for people
+	Fits     bool
+}
+
+// Seconds per step, as simulated.
+func (c *Candidate) Seconds() float64 { return c.Timeline.Makespan }
+
+// Result of a search.
+type Result struct {
+	Best      *Candidate
+	RunnersUp []*Candidate // the best of other kinds, fastest first
+	Evaluated int          // candidates lowered
+}
+
+// ErrDoesNotFit: no plan fits. The error is a *Misfit.
+var ErrDoesNotFit = errors.New("does not fit")
+
+// Misfit tells what stands in the way and what would help.
+type Misfit struct {
+	Frugal *Candidate // the plan that needs least of the tier that is short
+	Tier   device.Tier
+	Need   int64
+	Have   int64
+	Hint   string
+}
+
+func (e *Misfit) Error() string {
+	return fmt.Sprintf("the model does not fit: the most frugal plan needs %d bytes of %v memory, and there are %d; hint: %s", e.Need, e.Tier, e.Have, e.Hint)
+}
+
+func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }
+
+// Evaluate lowers a plan and checks its memory; the time is left to Time.
+func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, label string) (*Candidate, error) {
+	opt := req.Options
+	opt.Capacity = m.Capacity
+	p, err := program.Lower(ctx, req.Graph, pl, opt)
+	if err != nil {
+		return nil, err
+	}
+	c := &Candidate{Plan: pl, Program: p, Label: label, Fits: true}
+	for t, h := range p.Height {
+		if h > m.Capacity[t] {
+			c.Fits = false
+		}
+	}
+	return c, nil
+}
+
+// Time simulates a candidate.
+func (c *Candidate) Time(m *Machine) error {
+	t, err := sim.Run(c.Program, m.Cost)
+	c.Timeline = t
+	return err
+}

@@ -1,0 +1,431 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Approach. The decisions are nested by what they cost:
+//
+//	micro-batch x grouping x residency   enumerated
+//	  recomputation                      the least that fits, by bisection over
+//	                                     a list from "all kept" to "all made again"
+//	  chunk size, blocks, head rows      a few values, from roomy to frugal
+//	  chunks that may stay on the device as many as fit, by bisection
+//
+// More kept means more memory and less time, so for each choice of the outer
+// decisions the least recomputation that fits is the best one.
+//
+// Example: a model whose states are four times the device. Residency "all on
+// the device" fails its memory bound at once; "states on the host" fits with
+// full recomputation; "weights and gradients too" fits with none. The simulator
+// says which is faster.
+//
+// Known weakness: layers differ only in whether they recompute, chunks only by
+// being a prefix that stays; uneven choices that the packing would reward are
+// not seen.
+
+// residency says where the three kinds of parameter memory live.
+type residency struct {
+	label                 string
+	weights, grads, state device.Tier
+}
+
+var residencies = []residency{
+	{"everything on the device", device.DeviceTier, device.DeviceTier, device.DeviceTier},
+	{"optimizer on the host", device.DeviceTier, device.DeviceTier, device.HostTier},
+	{"optimizer and gradients on the host", device.DeviceTier, device.HostTier, device.HostTier},
+	{"weights and optimizer on the host", device.HostTier, device.DeviceTier, device.HostTier},
+	{"all parameters on the host", device.HostTier, device.HostTier, device.HostTier},
+	{"optimizer on disk", device.DeviceTier, device.DeviceTier, device.DiskTier},
+	{"gradients on the host, optimizer on disk", device.DeviceTier, device.HostTier, device.DiskTier},
+	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier},
+}
+
+// Search finds the fastest plan that fits. progress (may be nil) is told what
+// is being tried.
+func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
+	s := &search{ctx: ctx, req: req, m: m, progress: progress, graph: req.Graph}
+	s.levels = levels(req.Graph.Model.Layers, req.Pins.Recompute)
+	for _, b := range s.microBatches() {
+		for _, group := range s.groups(b) {
+			for _, r := range residencies {
+				if !req.Pins.allow(r) || s.hopeless(b, r) {
+					continue
+				}
+				if err := s.try(b, group, r); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if len(s.found) == 0 {
+		return nil, s.misfit()
+	}
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
+	res := &Result{Best: s.found[0], Evaluated: s.evaluated}
+	res.RunnersUp = s.found[1:min(len(s.found), 6)]
+	return res, nil
+}
+
+type search struct {
+	ctx       context.Context
+	req       *Request
+	m         *Machine
+	graph     *graph.Graph
+	progress  func(string)
+	levels    [][]string // recomputation per layer, from least to most
+	found     []*Candidate
+	evaluated int
+}
+
+// levels lists what layers recompute, from nothing to everything: one choice
+// after the other, and within a choice layer by layer from the first, since
+// the activations of the first layers wait longest.
+func levels(layers int, pinned string) [][]string {
+	choices := program.Recomputations()
+	if pinned != "" {
+		choices = []string{pinned}
+	}
+	list := [][]string{slices.Repeat([]string{choices[0]}, layers)}
+	for _, c := range choices[1:] {
+		for l := range layers {
+			next := slices.Clone(list[len(list)-1])
+			next[l] = c
+			list = append(list, next)
+		}
+	}
+	return list
+}
+
+// microBatches are the divisors of the batch, largest first, at most 1<<16
+// tokens unless one sequence is longer.
+func (s *search) microBatches() []int {
+	if b := s.req.Pins.MicroBatch; b > 0 {
+		return []int{b}
+	}
+	var list []int
+	for b := s.req.GlobalBatch; b >= 1; b-- {
+		if s.req.GlobalBatch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) {
+			list = append(list, b)
+		}
+	}
+	if len(list) > 6 { // keep the ends and some between
+		list = append(slices.Clone(list[:4]), list[len(list)/2], list[len(list)-1])
+	}
+	return slices.Compact(list)
+}
+
+func (s *search) groups(b int) []int {
+	n := s.req.GlobalBatch / b
+	if g := s.req.Pins.Group; g > 0 {
+		return []int{min(g, n)}
+	}
+	if n == 1 {
+		return []int{1}
+	}
+	return []int{n, 1}
+}
+
+func (p *Pins) allow(r residency) bool {
+	ok := func(pin *device.Tier, t device.Tier) bool { return pin == nil || *pin == t }
+	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
+}
+
+// hopeless reports that a residency cannot fit whatever else is chosen, or
+// cannot beat what was found: the arithmetic alone takes longer.
+func (s *search) hopeless(b int, r residency) bool {
+	var need [device.NumTiers]int64
+	work := s.graph.DType.Size()
+	for _, p := range s.graph.Params {
+		n := p.Elems()
+		need[r.weights] += n * work
+		if r.state == device.DeviceTier {
+			need[r.grads] += 4 * n
+		}
+		need[r.state] += 8 * n
+	}
+	for t := range need {
+		if need[t] > s.m.Capacity[t] {
+			return true
+		}
+	}
+	return len(s.found) > 0 && s.arithmetic(b) > s.found[0].Seconds()
+}
+
+// arithmetic is the time of all forward and backward operators of a step, one
+// after the other: the compute stream cannot be faster.
+func (s *search) arithmetic(b int) float64 {
+	rows := b * s.graph.Seq
+	var sum float64
+	for i := range s.graph.Segments {
+		seg := &s.graph.Segments[i]
+		for _, nodes := range [][]graph.Node{seg.Forward, seg.Backward} {
+			for k := range nodes {
+				if !nodes[k].Chunked {
+					sum += s.m.Cost.Cost(s.call(&nodes[k], rows))
+				}
+			}
+		}
+	}
+	return sum * float64(s.req.GlobalBatch/b)
+}
+
+// call is a node on operands of the right extents at no address.
+func (s *search) call(n *graph.Node, rows int) *device.Call {
+	c := &device.Call{Op: n.Op, Attr: n.Attr, Stream: device.Compute}
+	for _, d := range s.graph.Dims(n, rows, nil) {
+		c.Args = append(c.Args, device.Operand{DType: d.DType, Rows: d.Rows, Cols: d.Cols, Stride: d.Cols})
+	}
+	return c
+}
+
+// style is how roomy the small decisions are.
+type style struct {
+	headRows int
+	chunk    int64 // elements
+	spare    int   // cache blocks beyond what one unit needs
+	prefetch int
+}
+
+// styles goes from roomy to frugal.
+func (s *search) styles(b int, r residency) []style {
+	rows, seq := b*s.graph.Seq, s.graph.Seq
+	// The logits of a chunk of rows should not dominate: at most a sixteenth of
+	// the device, but enough rows for the product to run well.
+	cap := s.m.Capacity[device.DeviceTier] / 16
+	row := int64(s.graph.Model.Vocab) * s.graph.DType.Size()
+	head := max(rows, seq)
+	for head > 64 && int64(head)*row > cap {
+		next := shrink(head, seq)
+		if next == head {
+			break
+		}
+		head = next
+	}
+	frugal := head
+	for frugal > 32 && shrink(frugal, seq) != frugal {
+		frugal = shrink(frugal, seq)
+	}
+	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
+	if r.weights == device.HostTier {
+		list = append([]style{{head, 1 << 62, 3, 2}}, list...)
+	}
+	if h := s.req.Pins.HeadRows; h > 0 {
+		for i := range list {
+			list[i].headRows = h
+		}
+	}
+	return list
+}
+
+// shrink is the next smaller number of rows that is a multiple or a divisor of seq.
+func shrink(rows, seq int) int {
+	if rows > seq {
+		for d := 2; d <= rows/seq; d++ {
+			if rows/seq%d == 0 {
+				return rows / d
+			}
+		}
+	}
+	for d := 2; d <= min(rows, 64); d++ {
+		if rows%d == 0 {
+			return rows / d
+		}
+	}
+	return rows
+}
+
+// try looks for the best inner decisions of one choice of the outer ones.
+func (s *search) try(b, group int, r residency) error {
+	if s.progress != nil {
+		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
+	}
+	for _, st := range s.styles(b, r) {
+		var fit *Candidate
+		var failed error
+		n := sort.Search(len(s.levels), func(i int) bool {
+			c, err := s.evaluate(b, group, r, st, s.levels[i], 0)
+			if err != nil {
+				failed = cmp.Or(failed, err)
+				return true
+			}
+			if c.Fits {
+				fit = c
+			}
+			return c.Fits
+		})
+		if failed != nil {
+			return failed
+		}
+		if n == len(s.levels) {
+			continue
+		}
+		if err := s.keep(fit); err != nil {
+			return err
+		}
+		if r.weights == device.HostTier || r.state != device.DeviceTier {
+			if err := s.promote(b, group, r, st, fit); err != nil {
+				return err
+			}
+		}
+		return nil // more frugal styles are slower
+	}
+	return nil
+}
+
+// promote keeps as many chunks as fit wholly on the device, from the first:
+// the others follow the residency.
+func (s *search) promote(b, group int, r residency, st style, base *Candidate) error {
+	var fit *Candidate
+	var failed error
+	chunks := len(base.Plan.Chunks)
+	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
+		return nil
+	}
+	sort.Search(chunks, func(i int) bool { // first number of residents that does not fit
+		c, err := s.evaluate(b, group, r, st, base.Plan.Recompute, i+1)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			return true
+		}
+		if c.Fits {
+			fit = c
+		}
+		return !c.Fits
+	})
+	if failed != nil || fit == nil {
+		return failed
+	}
+	return s.keep(fit)
+}
+
+// keep records a candidate that fits, with its time, fastest first.
+func (s *search) keep(c *Candidate) error {
+	if err := c.Time(s.m); err != nil {
+		return err
+	}
+	s.found = append(s.found, c)
+	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	if len(s.found) > 24 { // programs are large
+		s.found = s.found[:24]
+	}
+	return nil
+}
+
+func (s *search) evaluate(b, group int, r residency, st style, recompute []string, residents int) (*Candidate, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.evaluated++
+	pl := program.Plain(s.graph, b)
+	pl.MicroBatches, pl.Group = s.req.GlobalBatch/b, group
+	pl.HeadRows = st.headRows
+	pl.Recompute = recompute
+	pl.Chunks = program.Layout(s.graph, st.chunk)
+	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Weights, c.Grads, c.State = r.weights, r.grads, r.state
+		if i < residents {
+			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier
+		}
+	}
+	if residents > 0 {
+		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
+	}
+	pl.Blocks, pl.Prefetch = pl.BlocksNeeded(s.graph)+st.spare, st.prefetch
+	if v := s.req.Pins.Blocks; v > 0 {
+		pl.Blocks = v
+	}
+	if v := s.req.Pins.Prefetch; v > 0 {
+		pl.Prefetch = v
+	}
+	return Evaluate(s.ctx, s.req, pl, s.m, label)
+}
+
+// settle replaces predictions by measurements where they decide: the fastest
+// candidate's operators are timed, all candidates are simulated again, and so
+// on until the fastest is one that was timed.
+func (s *search) settle() error {
+	if s.m.Measure == nil {
+		return nil
+	}
+	const rounds = 6
+	measured := map[*Candidate]bool{}
+	for range rounds {
+		c := s.found[0]
+		if measured[c] {
+			return nil
+		}
+		measured[c] = true
+		if s.progress != nil {
+			s.progress("timing the operators of: " + c.Label)
+		}
+		if err := s.m.Measure(c.Program); err != nil {
+			return err
+		}
+		for _, f := range s.found {
+			if err := f.Time(s.m); err != nil {
+				return err
+			}
+		}
+		slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	}
+	// Prefer what was timed over what only looks faster.
+	if i := slices.IndexFunc(s.found, func(c *Candidate) bool { return measured[c] }); i > 0 {
+		c := s.found[i]
+		s.found = slices.Insert(slices.Delete(s.found, i, i+1), 0, c)
+	}
+	return nil
+}
+
+// misfit explains why nothing fits: the most frugal plan, and the tier that it
+// lacks.
+func (s *search) misfit() error {
+	st := s.styles(1, residencies[4])
+	var frugal *Candidate
+	for _, r := range residencies {
+		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
+			continue
+		}
+		b := cmp.Or(s.req.Pins.MicroBatch, 1)
+		c, err := s.evaluate(b, 1, r, st[len(st)-1], s.levels[len(s.levels)-1], 0)
+		if err != nil {
+			return err
+		}
+		if frugal == nil || s.lack(c) < s.lack(frugal) {
+			frugal = c
+		}
+	}
+	if frugal == nil {
+		return errors.New("plan: no residency is allowed by the given tiers; hint: leave `plan` out")
+	}
+	e := &Misfit{Frugal: frugal}
+	for t := range frugal.Program.Height {
+		need, have := frugal.Program.Height[t], s.m.Capacity[t]
+		if need > have && need-have > e.Need-e.Have {
+			e.Tier, e.Need, e.Have = device.Tier(t), need, have
+		}
+	}
+	e.Hint = fmt.Sprintf("limits.%v=%d fits", e.Tier, e.Need)
+	return e
+}
+
+// lack is by how many bytes a candidate misses its capacities, all tiers together.
+func (s *search) lack(c *Candidate) (sum int64) {
+	for t, h := range c.Program.Height {
+		sum += max(0, h-s.m.Capacity[t])
+	}
+	return sum
+}

@@ -1,0 +1,3 @@
+// Package run is the training run: steps, evaluations, checkpoints, metrics,
+// signals.
+package run

@@ -1,0 +1,208 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// What PyTorch computed for tiny random models: see testdata/torch/README.md.
+type fixture struct {
+	dir     string
+	graph   *graph.Graph
+	weights *safetensors.Set
+	tokens  []int32 // inputs [4*32]
+	targets []int32
+	losses  struct {
+		Losses, GradNorms     []float64
+		Losses64, GradNorms64 []float64
+	}
+}
+
+var betas = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+
+func fixtures(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("../testdata/torch/*/config.json")
+	if err != nil || len(dirs) < 6 {
+		t.Fatalf("fixtures: %v %v", dirs, err)
+	}
+	return dirs
+}
+
+func load(t *testing.T, config string) *fixture {
+	t.Helper()
+	f := &fixture{dir: filepath.Dir(config)}
+	text, err := os.ReadFile(config)
+	check(t, err)
+	m, _, err := model.Parse(text)
+	check(t, err)
+	var rows [][]int32
+	readJSON(t, filepath.Join(f.dir, "tokens.json"), &rows)
+	for _, r := range rows {
+		f.tokens = append(f.tokens, r[:len(r)-1]...)
+		f.targets = append(f.targets, r[1:]...)
+	}
+	f.graph, err = graph.Build(m, len(rows[0])-1, graph.F32)
+	check(t, err)
+	f.weights, err = safetensors.OpenFolder(f.dir)
+	check(t, err)
+	t.Cleanup(func() { f.weights.Close() })
+	var l map[string]json.RawMessage
+	readJSON(t, filepath.Join(f.dir, "losses.json"), &l)
+	for key, v := range map[string]*[]float64{"losses": &f.losses.Losses, "grad_norms": &f.losses.GradNorms, "losses64": &f.losses.Losses64, "grad_norms64": &f.losses.GradNorms64} {
+		check(t, json.Unmarshal(l[key], v))
+	}
+	return f
+}
+
+func readJSON(t *testing.T, path string, v any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	check(t, err)
+	check(t, json.Unmarshal(text, v))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open lowers a plan and opens a session with the fixture's weights.
+func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Session {
+	t.Helper()
+	opt := betas
+	opt.Mode = mode
+	p, err := program.Lower(context.Background(), f.graph, pl, opt)
+	check(t, err)
+	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
+	t.Cleanup(func() { check(t, d.Close()) })
+	s, err := Open(f.graph, d, p)
+	check(t, err)
+	t.Cleanup(s.Close)
+	check(t, s.Load(f.read))
+	return s
+}
+
+func (f *fixture) read(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }
+
+func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
+	t.Helper()
+	out, err := s.Step(context.Background(), 0, f.tokens, f.targets,
+		Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+	check(t, err)
+	return out
+}
+
+// TestLogits, TestGradients and TestTraining: what the plain plan computes is
+// what PyTorch computes.
+func TestLogits(t *testing.T) {
+	for _, dir := range fixtures(t) {
+		f := load(t, dir)
+		t.Run(filepath.Base(f.dir), func(t *testing.T) {
+			s := f.open(t, program.Plain(f.graph, 4), program.Logits)
+			out := f.step(t, s, 1)
+			want := tensor(t, f.dir, "expected.safetensors", "logits")
+			got := make([]float64, len(want))
+			check(t, s.Engine(0).ReadBuffer("logits", got))
+			if e := relative(got, want); e > 1e-5 {
+				t.Errorf("logits differ by %.2g", e)
+			}
+			if e := math.Abs(out.Loss/f.losses.Losses64[0] - 1); e > 1e-6 {
+				t.Errorf("loss %v, want %v", out.Loss, f.losses.Losses64[0])
+			}
+		})
+	}
+}
+
+func TestGradients(t *testing.T) {
+	for _, dir := range fixtures(t) {
+		f := load(t, dir)
+		t.Run(filepath.Base(f.dir), func(t *testing.T) {
+			s := f.open(t, program.Plain(f.graph, 4), program.Grads)
+			f.step(t, s, 1)
+			scale := f.losses.GradNorms64[0]
+			for i, p := range f.graph.Params {
+				want := tensor(t, f.dir, "grads.safetensors", p.Name)
+				got32 := make([]float32, len(want))
+				check(t, s.Engine(0).ReadHome(i, "g", got32))
+				got := make([]float64, len(want))
+				for k, v := range got32 {
+					got[k] = float64(v)
+				}
+				// Relative to the tensor, but not below the rounding of the whole gradient.
+				if d, n := distance(got, want), norm(want); d > 1e-4*n && d > 1e-7*scale {
+					t.Errorf("%s: differs by %.3g of %.3g", p.Name, d, n)
+				}
+			}
+		})
+	}
+}
+
+func TestTraining(t *testing.T) {
+	for _, dir := range fixtures(t) {
+		f := load(t, dir)
+		t.Run(filepath.Base(f.dir), func(t *testing.T) {
+			s := f.open(t, program.Plain(f.graph, 4), program.Train)
+			for n := 1; n <= 10; n++ {
+				out := f.step(t, s, n)
+				if e := math.Abs(out.Loss/f.losses.Losses64[n-1] - 1); e > 1e-5 {
+					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, f.losses.Losses64[n-1])
+				}
+				if e := math.Abs(out.Norm/f.losses.GradNorms64[n-1] - 1); e > 1e-5 {
+					t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, f.losses.GradNorms64[n-1])
+				}
+			}
+		})
+	}
+}
+
+func tensor(t *testing.T, dir, file, name string) []float64 {
+	t.Helper()
+	st, err := safetensors.Open(filepath.Join(dir, file))
+	check(t, err)
+	defer st.Close()
+	info, ok := st.Lookup(name)
+	if !ok {
+		t.Fatalf("%s has no %s", file, name)
+	}
+	buf := make([]float32, info.Elements())
+	check(t, st.ReadFloat32(name, 0, buf))
+	out := make([]float64, len(buf))
+	for i, v := range buf {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+func norm(a []float64) float64 {
+	var s float64
+	for _, v := range a {
+		s += v * v
+	}
+	return math.Sqrt(s)
+}
+
+func distance(a, b []float64) float64 {
+	d := make([]float64, len(a))
+	for i := range a {
+		d[i] = a[i] - b[i]
+	}
+	return norm(d)
+}
+
+func relative(got, want []float64) float64 { return distance(got, want) / norm(want) }
+
+var _ = device.NumTiers
