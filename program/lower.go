@@ -145,13 +145,10 @@ func (lo *lowering) buffer(b Buffer) int {
 	if b.Align == 0 {
 		b.Align = 64
 	}
-	if b.Tier == device.DiskTier || b.Tier == device.HostTier {
-		b.Align = 4096 // direct I/O
+	if b.Tier == device.DiskTier {
+		b.Align = 4096 // direct I/O; chunks are padded to multiples of it
 	}
 	b.Size = int64(b.Rows) * int64(b.Cols) * b.DType.Size()
-	if b.Tier != device.DeviceTier {
-		b.Size = (b.Size + b.Align - 1) / b.Align * b.Align
-	}
 	b.Addr = -1
 	lo.p.Buffers = append(lo.p.Buffers, b)
 	return len(lo.p.Buffers) - 1

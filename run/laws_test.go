@@ -1,0 +1,112 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// randomPlan draws every decision of a plan for a global batch of 4 sequences.
+func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
+	g := f.graph
+	b := []int{1, 2, 4}[r.IntN(3)]
+	pl := program.Plain(g, b)
+	pl.MicroBatches = 4 / b
+	groups := []int{1, pl.MicroBatches}
+	pl.Group = groups[r.IntN(2)]
+	pl.HeadRows = []int{8, 16, 32, 32 * b}[r.IntN(4)]
+	pl.Chunks = program.Layout(g, []int64{1, 3000, 20000, 1 << 40}[r.IntN(4)])
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		switch r.IntN(4) {
+		case 0: // all on the device
+		case 1:
+			c.State = device.HostTier + device.Tier(r.IntN(2))
+		case 2:
+			c.Grads, c.State = device.HostTier, device.HostTier+device.Tier(r.IntN(2))
+		case 3:
+			c.Weights, c.State = device.HostTier, device.HostTier+device.Tier(r.IntN(2))
+			c.Grads = device.Tier(r.IntN(2))
+		}
+	}
+	pl.Blocks = pl.BlocksNeeded(g) + r.IntN(4)
+	pl.Prefetch = 1 + r.IntN(3)
+	all := program.Recomputations()
+	for l := range pl.Recompute {
+		pl.Recompute[l] = all[r.IntN(len(all))]
+	}
+	return pl
+}
+
+// trace is what a run computed: losses, norms and all final state.
+type trace struct {
+	losses, norms []float64
+	state         [][]float32
+	peak          [device.NumTiers]int64
+	moved         [device.NumTiers][device.NumTiers]int64
+}
+
+func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
+	t.Helper()
+	p, err := program.Lower(context.Background(), f.graph, pl, betas)
+	check(t, err)
+	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
+	defer d.Close()
+	s, err := Open(f.graph, d, p)
+	check(t, err)
+	defer s.Close()
+	check(t, s.Load(f.read))
+	var tr trace
+	for n := 1; n <= steps; n++ {
+		out := f.step(t, s, n)
+		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
+	}
+	for i, q := range f.graph.Params {
+		for _, kind := range []string{"p", "m", "v"} {
+			buf := make([]float32, q.Elems())
+			check(t, s.Engine(0).ReadHome(i, kind, buf))
+			tr.state = append(tr.state, buf)
+		}
+	}
+	st := d.Stats()
+	tr.peak, tr.moved = st.Peak, st.Moved
+	return p, tr
+}
+
+// TestPlansChangeNothing is law L1: under random plans the losses, the norms
+// and every bit of the final weights and moments are those of the plain run.
+// And L2: the executed high-water mark is the height of the packing.
+func TestPlansChangeNothing(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny"} {
+		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
+		for k := range 8 {
+			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
+				pl := randomPlan(r, f)
+				p, got := f.train(t, pl, 3)
+				if !slices.Equal(got.losses, plain.losses) || !slices.Equal(got.norms, plain.norms) {
+					t.Errorf("losses %v norms %v\nplain  %v norms %v\nplan %+v", got.losses, got.norms, plain.losses, plain.norms, pl)
+				}
+				for i := range got.state {
+					if !slices.Equal(got.state[i], plain.state[i]) {
+						t.Errorf("%s %s differs; plan %+v", f.graph.Params[i/3].Name, []string{"p", "m", "v"}[i%3], pl)
+						break
+					}
+				}
+				if got.peak != p.Height {
+					t.Errorf("touched up to %v, the plan said %v", got.peak, p.Height)
+				}
+			})
+		}
+	}
+}
