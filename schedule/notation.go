@@ -150,23 +150,24 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	if token == "" {
 		return u, fmt.Errorf("a unit is missing")
 	}
-	upper := false
+	cases := s.Notation == Cases
 	switch c := token[0]; {
-	case c == 'F', c == 'f' && s.Notation == Cases:
-		u.Pass, upper = F, c == 'f'
-	case c == 'B', c == 'b' && s.Notation == Cases:
-		u.Pass, upper = B, c == 'B'
-	case c == 'W', c == 'w' && s.Notation == Cases:
-		u.Pass, upper = W, c == 'W'
+	case c == 'F', c == 'f' && cases:
+		u.Pass = F
+	case c == 'B', c == 'b' && cases:
+		u.Pass = B
+	case c == 'W', c == 'w' && cases:
+		u.Pass = W
 	case c == 'b':
 		u.Pass = Bx
 	default:
 		return u, fmt.Errorf("unknown pass %q", c)
 	}
 	rest := token[1:]
+	upper := false
 	switch s.Notation {
-	case Plain:
-		upper = false
+	case Cases:
+		upper = strings.Contains("fBW", token[:1])
 	case Arrows:
 		if rest == "" || !strings.Contains("duDU", rest[:1]) {
 			return u, fmt.Errorf("a direction d or u is missing")
