@@ -1,0 +1,233 @@
+package exec
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Access to arenas between steps: parameters and optimizer state come in and
+// go out as float32 whatever they are stored as; results are read as float64,
+// which holds every element type exactly. Little-endian, as the machines are.
+
+const scratchLen = 1 << 20 // bytes converted at a time; a multiple of all element sizes
+
+// HomeLen is the number of elements of a parameter's state of one kind, 0 if
+// the program has none.
+func (e *Engine) HomeLen(param int, kind string) int {
+	n := 0
+	for i := range e.program.Homes {
+		if h := &e.program.Homes[i]; h.Param == param && h.Kind == kind && !h.Replica {
+			n += h.Region.Rows * h.Region.Cols
+		}
+	}
+	return n
+}
+
+// ReadHome reads a parameter's state ("p", "m", "v", "p16") from where it
+// lives, in the order of the program's Homes.
+func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
+	if n := e.HomeLen(param, kind); n != len(dst) || n == 0 {
+		return fmt.Errorf("exec: %s of parameter %d has %d elements, %d are asked for", kind, param, n, len(dst))
+	}
+	for i := range e.program.Homes {
+		h := &e.program.Homes[i]
+		if h.Param != param || h.Kind != kind || h.Replica {
+			continue
+		}
+		n := h.Region.Rows * h.Region.Cols
+		err := e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[at:], b) })
+		if err != nil {
+			return err
+		}
+		dst = dst[n:]
+	}
+	return nil
+}
+
+// WriteHome writes a parameter's state to where it lives and to all replicas.
+func (e *Engine) WriteHome(param int, kind string, src []float32) error {
+	if n := e.HomeLen(param, kind); n != len(src) || n == 0 {
+		return fmt.Errorf("exec: %s of parameter %d has %d elements, not %d", kind, param, n, len(src))
+	}
+	var at [2]int // of primaries and of replicas, each of which are complete sets
+	for i := range e.program.Homes {
+		h := &e.program.Homes[i]
+		if h.Param != param || h.Kind != kind {
+			continue
+		}
+		k := 0
+		if h.Replica {
+			k = 1
+		}
+		n := h.Region.Rows * h.Region.Cols
+		if at[k]+n > len(src) {
+			if k == 0 || at[k] != len(src) {
+				return fmt.Errorf("exec: replicas of %s of parameter %d do not cover it", kind, param)
+			}
+			at[k] = 0 // the next replica begins
+		}
+		part := src[at[k]:]
+		if err := e.write(h.Region, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, part[at:]) }); err != nil {
+			return err
+		}
+		at[k] += n
+	}
+	return nil
+}
+
+// ReadBuffer reads all elements of the named buffer.
+func (e *Engine) ReadBuffer(name string, dst []float64) error {
+	r, err := e.whole(name, len(dst))
+	if err != nil {
+		return err
+	}
+	return e.read(r, func(t graph.DType, at int, b []byte) { toFloat64(t, dst[at:], b) })
+}
+
+// WriteFloats writes all elements of the named buffer of f32 or bf16.
+func (e *Engine) WriteFloats(name string, src []float32) error {
+	r, err := e.whole(name, len(src))
+	if err != nil {
+		return err
+	}
+	if t := e.program.Buffers[r.Buf].DType; t != graph.F32 && t != graph.BF16 {
+		return fmt.Errorf("exec: buffer %s holds %s, not floats", name, t)
+	}
+	return e.write(r, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, src[at:]) })
+}
+
+// WriteInts writes all elements of the named buffer of i32.
+func (e *Engine) WriteInts(name string, src []int32) error {
+	r, err := e.whole(name, len(src))
+	if err != nil {
+		return err
+	}
+	if t := e.program.Buffers[r.Buf].DType; t != graph.I32 {
+		return fmt.Errorf("exec: buffer %s holds %s, not i32", name, t)
+	}
+	return e.write(r, func(_ graph.DType, at int, b []byte) {
+		for i := range len(b) / 4 {
+			binary.LittleEndian.PutUint32(b[4*i:], uint32(src[at+i]))
+		}
+	})
+}
+
+// whole is the region of a named buffer of n elements.
+func (e *Engine) whole(name string, n int) (program.Region, error) {
+	i, ok := e.buffers[name]
+	if !ok {
+		return program.Region{}, fmt.Errorf("exec: there is no buffer %s", name)
+	}
+	b := &e.program.Buffers[i]
+	if b.Rows*b.Cols != n {
+		return program.Region{}, fmt.Errorf("exec: buffer %s has %d x %d elements, not %d", name, b.Rows, b.Cols, n)
+	}
+	return program.Region{Buf: i, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}, nil
+}
+
+// read hands the bytes of a region to use, piece by piece; at is the index of
+// the piece's first element.
+func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte)) error {
+	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
+		if err := e.device.Read(tier, addr, b); err != nil {
+			return err
+		}
+		use(t, at, b)
+		return nil
+	})
+}
+
+// write stores what fill puts into the pieces.
+func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
+	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
+		fill(t, at, b)
+		return e.device.Write(tier, addr, b)
+	})
+}
+
+// pieces walks over a region, at most scratchLen contiguous bytes at a time.
+func (e *Engine) pieces(r program.Region, visit func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error) error {
+	o := e.program.Operand(r)
+	rows, cols, size := o.Rows, o.Cols, o.DType.Size()
+	if o.Contiguous() {
+		rows, cols = 1, rows*cols
+	}
+	at := 0
+	for row := range rows {
+		addr := o.Addr + int64(row)*int64(o.Stride)*size
+		for left := cols; left > 0; {
+			n := min(left, int(scratchLen/size))
+			if err := visit(o.Tier, o.DType, addr, at, e.scratch[:int64(n)*size]); err != nil {
+				return fmt.Errorf("exec: buffer %s: %w", e.program.Buffers[r.Buf].Name, err)
+			}
+			at, left, addr = at+n, left-n, addr+int64(n)*size
+		}
+	}
+	return nil
+}
+
+func toFloat64(t graph.DType, dst []float64, b []byte) {
+	le := binary.LittleEndian
+	for i := range len(b) / int(t.Size()) {
+		switch t {
+		case graph.F32:
+			dst[i] = float64(math.Float32frombits(le.Uint32(b[4*i:])))
+		case graph.BF16:
+			dst[i] = float64(math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16))
+		case graph.I32:
+			dst[i] = float64(int32(le.Uint32(b[4*i:])))
+		case graph.F64:
+			dst[i] = math.Float64frombits(le.Uint64(b[8*i:]))
+		}
+	}
+}
+
+func toFloat32(t graph.DType, dst []float32, b []byte) {
+	le := binary.LittleEndian
+	switch t {
+	case graph.F32:
+		for i := range len(b) / 4 {
+			dst[i] = math.Float32frombits(le.Uint32(b[4*i:]))
+		}
+	case graph.BF16:
+		for i := range len(b) / 2 {
+			dst[i] = math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16)
+		}
+	case graph.I32:
+		for i := range len(b) / 4 {
+			dst[i] = float32(int32(le.Uint32(b[4*i:])))
+		}
+	case graph.F64:
+		for i := range len(b) / 8 {
+			dst[i] = float32(math.Float64frombits(le.Uint64(b[8*i:])))
+		}
+	}
+}
+
+func fromFloat32(t graph.DType, b []byte, src []float32) {
+	le := binary.LittleEndian
+	switch t {
+	case graph.F32:
+		for i := range len(b) / 4 {
+			le.PutUint32(b[4*i:], math.Float32bits(src[i]))
+		}
+	case graph.BF16:
+		for i := range len(b) / 2 {
+			le.PutUint16(b[2*i:], simd.ToBF16(src[i]))
+		}
+	case graph.I32:
+		for i := range len(b) / 4 {
+			le.PutUint32(b[4*i:], uint32(int32(src[i])))
+		}
+	case graph.F64:
+		for i := range len(b) / 8 {
+			le.PutUint64(b[8*i:], math.Float64bits(float64(src[i])))
+		}
+	}
+}

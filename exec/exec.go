@@ -1,0 +1,234 @@
+// Package exec executes programs on devices.
+//
+// It decides nothing. For each instruction in program order it tells the
+// device what the instruction's stream has to wait for and launches it; then
+// it waits until all streams are idle. The device calls were resolved when
+// the engine was made, so a step is a loop over two slices of numbers and
+// allocates nothing.
+//
+// A watchdog looks on: if nothing completes for Engine.Patience, the step
+// fails with a list of what each stream is stuck at.
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Engine executes one program on one device. It is used by one goroutine at a
+// time; several engines may share a device in turns.
+type Engine struct {
+	// Patience is how long a step may go on without any instruction
+	// completing. Set it before the first Step. Devices that cannot tell what
+	// is done are not watched.
+	Patience time.Duration
+
+	program *program.Program
+	device  device.Device
+	first   int // the device's number of instruction 0
+	waits   []wait
+	upTo    []int // end in waits of the waits of an instruction
+	spans   []device.Span
+	buffers map[string]int
+	scratch []byte // of transfers between steps
+
+	requests chan struct{}
+	replies  chan error
+	timer    *time.Ticker // of the watchdog; runs during steps only
+	broken   error        // why the engine can't be used any more
+	closed   bool
+}
+
+type wait struct {
+	stream device.Stream
+	call   int
+}
+
+// Result of one step.
+type Result struct {
+	Seconds float64 // from the first launch until all streams were idle
+	engine  *Engine
+}
+
+// Timeline of the step. Call it before the next one.
+func (r Result) Timeline() (*sim.Timeline, error) { return sim.New(r.engine.program, r.engine.spans) }
+
+// Reserve makes the arenas that the programs need, which share them.
+func Reserve(d device.Device, programs ...*program.Program) error {
+	for tier := range device.NumTiers {
+		var bytes int64
+		for _, p := range programs {
+			bytes = max(bytes, p.Height[tier])
+		}
+		if err := d.Reserve(tier, bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// New prepares all instructions of p on d, whose arenas are reserved. Close
+// the engine before the device.
+func New(p *program.Program, d device.Device) (*Engine, error) {
+	e := &Engine{
+		Patience: time.Minute, program: p, device: d,
+		spans: make([]device.Span, len(p.Instrs)), buffers: map[string]int{},
+		scratch:  make([]byte, scratchLen),
+		requests: make(chan struct{}), replies: make(chan error, 1),
+		timer: time.NewTicker(time.Hour),
+	}
+	e.timer.Stop()
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Addr < 0 {
+			return nil, fmt.Errorf("exec: buffer %s has no address", b.Name)
+		}
+		e.buffers[p.Buffers[i].Name] = i
+	}
+	var err error
+	if e.first, err = d.Prepare(p.Calls(), e.spans); err != nil {
+		return nil, e.explain(err, 0)
+	}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		for _, w := range in.Waits {
+			if w < 0 || w >= i {
+				return nil, fmt.Errorf("exec: %s waits for i%d, which does not come before it", e.name(i), w)
+			}
+			e.waits = append(e.waits, wait{in.Stream, e.first + w})
+		}
+		e.upTo = append(e.upTo, len(e.waits))
+	}
+	go e.run()
+	return e, nil
+}
+
+// Close ends the engine's goroutine.
+func (e *Engine) Close() {
+	if !e.closed {
+		close(e.requests)
+		e.closed, e.broken = true, errors.New("the engine is closed")
+	}
+}
+
+// Step executes the program once. A cancelled context stops it before it
+// begins; a step that has begun is finished, since half a step is no state to
+// save. After an error the contents of the arenas are undefined and the
+// engine refuses to go on.
+func (e *Engine) Step(ctx context.Context) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if e.broken != nil {
+		return Result{}, fmt.Errorf("exec: no more steps after: %w", e.broken)
+	}
+	start := time.Now()
+	e.requests <- struct{}{}
+	err := e.watch()
+	if err != nil {
+		e.broken = err
+		return Result{}, err
+	}
+	return Result{Seconds: time.Since(start).Seconds(), engine: e}, nil
+}
+
+// run is the engine's goroutine: it launches steps, so that Step can return
+// even if the device hangs.
+func (e *Engine) run() {
+	for range e.requests {
+		n := 0
+		for i, end := range e.upTo {
+			for ; n < end; n++ {
+				e.device.Wait(e.waits[n].stream, e.waits[n].call)
+			}
+			e.device.Launch(e.first + i)
+		}
+		e.replies <- e.device.Sync()
+	}
+}
+
+// tells is a device that can be asked, from another goroutine, whether a call
+// has completed in the current round.
+type tells interface{ Done(call int) bool }
+
+// watch waits for the step to end or to hang.
+func (e *Engine) watch() error {
+	d, ok := e.device.(tells)
+	if !ok {
+		return e.explain(<-e.replies, e.first)
+	}
+	const looks = 8 // a hang is noticed after Patience, give or take an eighth
+	e.timer.Reset(max(e.Patience/looks, time.Millisecond))
+	defer e.timer.Stop()
+	done, idle := -1, 0
+	for {
+		select {
+		case err := <-e.replies:
+			return e.explain(err, e.first)
+		case <-e.timer.C:
+		}
+		n := 0
+		for i := range e.upTo {
+			if d.Done(e.first + i) {
+				n++
+			}
+		}
+		if n != done {
+			done, idle = n, 0
+		} else if idle++; idle >= looks {
+			return e.stuck(d)
+		}
+	}
+}
+
+// stuck names the oldest unfinished instruction of each stream.
+func (e *Engine) stuck(d tells) error {
+	var seen [device.NumStreams]bool
+	var list []string
+	for i := range e.program.Instrs {
+		in := &e.program.Instrs[i]
+		if seen[in.Stream] || d.Done(e.first+i) {
+			continue
+		}
+		seen[in.Stream] = true
+		line := e.name(i)
+		for _, w := range in.Waits {
+			if !d.Done(e.first + w) {
+				line += fmt.Sprintf(", waits for i%d", w)
+			}
+		}
+		list = append(list, line)
+	}
+	return fmt.Errorf("exec: rank %d: nothing completed for %v; hint: a disk or link may hang, or the machine may be overloaded; unfinished:\n  %s",
+		e.program.Rank, e.Patience, strings.Join(list, "\n  "))
+}
+
+// explain names the instruction of a call's error. base is the device's
+// number of instruction 0.
+func (e *Engine) explain(err error, base int) error {
+	if err == nil {
+		return nil
+	}
+	var c *device.CallError
+	if errors.As(err, &c) && c.Call >= base && c.Call-base < len(e.program.Instrs) {
+		return fmt.Errorf("exec: rank %d: %s: %w", e.program.Rank, e.name(c.Call-base), c.Err)
+	}
+	return fmt.Errorf("exec: rank %d: %w", e.program.Rank, err)
+}
+
+// name is what errors call an instruction.
+func (e *Engine) name(i int) string {
+	in := &e.program.Instrs[i]
+	operand := ""
+	if len(in.Args) > 0 {
+		operand = " " + e.program.Buffers[in.Args[0].Buf].Name
+	}
+	return fmt.Sprintf("i%d %s%s on %s, segment %d, micro-batch %d, chunk %d, %s",
+		i, in.Op, operand, in.Stream, in.Key.Segment, in.Key.Micro, in.Key.Chunk, in.Key.Dir)
+}

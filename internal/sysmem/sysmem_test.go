@@ -1,0 +1,52 @@
+package sysmem
+
+import (
+	"testing"
+	"testing/fstest"
+)
+
+func files(pairs ...string) fstest.MapFS {
+	root := fstest.MapFS{}
+	for i := 0; i < len(pairs); i += 2 {
+		root[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1])}
+	}
+	return root
+}
+
+const meminfo16G = "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n"
+
+func TestRead(t *testing.T) {
+	const gib = 1 << 30
+	cases := []struct {
+		name string
+		root fstest.MapFS
+		want Info
+	}{
+		{"bare machine", files("proc/meminfo", meminfo16G), Info{16 * gib, 8 * gib}},
+		{"no limit", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "0::/a/b\n",
+			"sys/fs/cgroup/a/b/memory.max", "max\n"), Info{16 * gib, 8 * gib}},
+		{"limit of a parent, page cache can be dropped", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "0::/a/b\n",
+			"sys/fs/cgroup/a/b/memory.max", "max\n",
+			"sys/fs/cgroup/a/memory.max", "4294967296\n",
+			"sys/fs/cgroup/a/memory.current", "3221225472\n",
+			"sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 1073741824\n"), Info{4 * gib, 2 * gib}},
+		{"version 1", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1073741824",
+			"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "2147483648"), Info{gib, 0}},
+		{"version 1 without limit", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "4:memory:/\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"), Info{16 * gib, 8 * gib}},
+		{"garbage", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "0\n::\n0::../../x\n",
+			"sys/fs/cgroup/x/memory.max", "-7"), Info{16 * gib, 8 * gib}},
+	}
+	for _, c := range cases {
+		got, err := read(c.root)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+		}
+	}
+	for _, root := range []fstest.MapFS{{}, files("proc/meminfo", "MemTotal: -3 kB\n"), files("proc/meminfo", "MemTotal: 9223372036854775807 kB\n")} {
+		if got, err := read(root); err == nil {
+			t.Errorf("accepted %v as %+v", root, got)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// copies makes a program of n copies, the i-th of buffer i (host, size i+1
+// times 4096 bytes) to buffer n+i (device), on the stream that place says.
+func copies(n int, place func(i int) (device.Stream, []int)) *program.Program {
+	p := &program.Program{}
+	for _, tier := range []device.Tier{device.HostTier, device.DeviceTier} {
+		for i := range n {
+			b := program.Buffer{Tier: tier, Rows: 1, Cols: 1024 * (i + 1), Size: 4096 * int64(i+1), Addr: p.Height[tier]}
+			p.Height[tier] += b.Size
+			p.Buffers = append(p.Buffers, b)
+		}
+	}
+	for i := range n {
+		s, waits := place(i)
+		r := program.Region{Buf: n + i, Rows: 1, Cols: 1024 * (i + 1), Stride: 1024 * (i + 1)}
+		src := r
+		src.Buf = i
+		p.Instrs = append(p.Instrs, program.Instr{Op: graph.Copy, Stream: s, Args: []program.Region{r, src}, Waits: waits})
+	}
+	return p
+}
+
+// bySize: a copy of 4096 bytes takes a second.
+var bySize = CostFunc(func(c *device.Call) float64 { return float64(c.Args[0].Bytes()) / 4096 })
+
+func mustRun(t *testing.T, p *program.Program, c Coster) *Timeline {
+	t.Helper()
+	tl, err := Run(p, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tl
+}
+
+// TestClosedForms checks shapes whose makespan is known: copies of 1..n
+// seconds in one stream, side by side, and in a chain across two streams.
+func TestClosedForms(t *testing.T) {
+	const n = 9
+	serial := mustRun(t, copies(n, func(int) (device.Stream, []int) { return device.HostToDev, nil }), bySize)
+	if want := float64(n * (n + 1) / 2); serial.Makespan != want || serial.Busy[device.HostToDev] != want || len(serial.Critical) != n {
+		t.Errorf("one stream: makespan %v, busy %v, critical %v; want %v", serial.Makespan, serial.Busy, serial.Critical, want)
+	}
+	beside := mustRun(t, copies(n, func(i int) (device.Stream, []int) { return device.Stream(i), nil }), bySize)
+	if beside.Makespan != n || !slices.Equal(beside.Critical, []int{n - 1}) {
+		t.Errorf("side by side: makespan %v, critical %v; want %v", beside.Makespan, beside.Critical, n)
+	}
+	chain := mustRun(t, copies(n, func(i int) (device.Stream, []int) {
+		if i == 0 {
+			return 0, nil
+		}
+		return device.Stream(i % 2), []int{i - 1}
+	}), bySize)
+	if chain.Makespan != n*(n+1)/2 || len(chain.Critical) != n {
+		t.Errorf("chain: makespan %v, critical %v", chain.Makespan, chain.Critical)
+	}
+	var bytes int64
+	for i := range int64(n) {
+		bytes += 4096 * (i + 1)
+	}
+	if chain.Moved[device.HostTier][device.DeviceTier] != bytes {
+		t.Errorf("moved %v, want %d from host to device", chain.Moved, bytes)
+	}
+	// In the chain exactly one copy runs at a time: its two buffers are live.
+	if chain.Peaks() != [device.NumTiers]int64{4096 * n, 4096 * n, 0} || chain.Peak != [device.NumTiers]int64{bytes, bytes, 0} {
+		t.Errorf("live peaks %v, address peaks %v", chain.Peaks(), chain.Peak)
+	}
+}
+
+// TestBounds: for random programs the makespan lies between the busiest
+// stream and the sum of all, the critical path is tight, live bytes begin and
+// end at zero, and raising any one cost never shortens anything (L9 in small).
+func TestBounds(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		n := 1 + r.IntN(60)
+		p := copies(n, func(i int) (device.Stream, []int) {
+			var waits []int
+			for range r.IntN(min(i, 3) + 1) {
+				if i > 0 {
+					waits = append(waits, r.IntN(i))
+				}
+			}
+			return device.Stream(r.IntN(int(device.NumStreams))), waits
+		})
+		seconds := map[int64]float64{}
+		for i := range n {
+			seconds[4096*int64(i+1)] = float64(r.IntN(8)) // exact sums
+		}
+		cost := CostFunc(func(c *device.Call) float64 { return seconds[c.Args[0].Bytes()] })
+		tl := mustRun(t, p, cost)
+		var sum, most, chain float64
+		for _, b := range tl.Busy {
+			sum, most = sum+b, max(most, b)
+		}
+		for _, i := range tl.Critical {
+			chain += tl.Spans[i].End - tl.Spans[i].Start
+		}
+		if tl.Makespan < most || tl.Makespan > sum || chain != tl.Makespan {
+			t.Fatalf("seed %d: makespan %v, busiest stream %v, all %v, critical path %v", seed, tl.Makespan, most, sum, chain)
+		}
+		for tier, levels := range tl.Live {
+			if k := len(levels); k > 0 && levels[k-1].Bytes != 0 {
+				t.Fatalf("seed %d: %v bytes are live on %v at the end", seed, levels[k-1], device.Tier(tier))
+			}
+		}
+		seconds[4096*int64(1+r.IntN(n))] += 3
+		slower := mustRun(t, p, cost)
+		for i := range tl.Spans {
+			if slower.Spans[i].Start < tl.Spans[i].Start {
+				t.Fatalf("seed %d: a slower copy makes i%d start at %v instead of %v", seed, i, slower.Spans[i].Start, tl.Spans[i].Start)
+			}
+		}
+	}
+}
+
+func TestHang(t *testing.T) {
+	p := copies(3, func(i int) (device.Stream, []int) { return device.Stream(i), [][]int{{1}, {0}, nil}[i] })
+	_, err := Run(p, bySize)
+	if err == nil || !strings.Contains(err.Error(), "i0 (copy) waits for i1") || strings.Contains(err.Error(), "i2") {
+		t.Errorf("error is %v", err)
+	}
+	p.Instrs[0].Waits[0] = 99
+	if _, err := Run(p, bySize); err == nil {
+		t.Error("a wait for nothing was accepted")
+	}
+	for _, bad := range []float64{math.NaN(), math.Inf(1), -1} {
+		q := copies(1, func(int) (device.Stream, []int) { return 0, nil })
+		if _, err := Run(q, CostFunc(func(*device.Call) float64 { return bad })); err == nil {
+			t.Errorf("a cost of %v was accepted", bad)
+		}
+	}
+}
+
+// TestText is L5 for timelines.
+func TestText(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	p := copies(20, func(i int) (device.Stream, []int) { return device.Stream(i % 3), nil })
+	tl := mustRun(t, p, CostFunc(func(*device.Call) float64 { return r.ExpFloat64() }))
+	text, err := json.Marshal(tl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := ParseTimeline(text)
+	if err != nil || !reflect.DeepEqual(back, tl) {
+		t.Errorf("%v: %s", err, text)
+	}
+	if _, err := ParseTimeline(text[:len(text)/2]); err == nil {
+		t.Error("a truncated timeline was accepted")
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	const n = 10000
+	p := copies(n, func(i int) (device.Stream, []int) {
+		if i < 2 {
+			return device.Stream(i), nil
+		}
+		return device.Stream(i % 5), []int{i - 1}
+	})
+	for b.Loop() {
+		if _, err := Run(p, bySize); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/instr")
+}

@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Timeline is one step of a program in time, predicted or measured. Times are
+// seconds since the step began, sizes are bytes. It prints as JSON and parses
+// back to the same value.
+type Timeline struct {
+	Spans    []device.Span // by instruction
+	Makespan float64       // end of the last instruction
+	// Busy is the time in which a stream executes.
+	Busy [device.NumStreams]float64
+	// Moved counts the bytes copied, by tier of source and destination.
+	Moved [device.NumTiers][device.NumTiers]int64
+	// Live is the sum of the sizes of the live buffers over time, per tier.
+	Live [device.NumTiers][]Level
+	// Peak is the end of the highest buffer that the step uses, per tier.
+	Peak [device.NumTiers]int64
+	// Critical is a chain of instructions, first to last, that determines the
+	// makespan: each began when its predecessor ended (in a measured timeline:
+	// its predecessor was the last of what it needed).
+	Critical []int
+}
+
+// Level is a number of bytes that holds from a time on.
+type Level struct {
+	Time  float64
+	Bytes int64
+}
+
+// New derives a Timeline from the spans of a program's instructions.
+func New(p *program.Program, spans []device.Span) (*Timeline, error) {
+	if len(spans) != len(p.Instrs) {
+		return nil, fmt.Errorf("timeline: %d spans for %d instructions", len(spans), len(p.Instrs))
+	}
+	t := &Timeline{Spans: slices.Clone(spans)}
+	first := math.Inf(1)
+	for _, s := range spans {
+		first = min(first, s.Start)
+	}
+	for i := range t.Spans {
+		s := &t.Spans[i]
+		s.Start, s.End = s.Start-first, s.End-first
+		t.Makespan = max(t.Makespan, s.End)
+		in := &p.Instrs[i]
+		t.Busy[in.Stream] += s.End - s.Start
+		if in.Op == graph.Copy {
+			dst, src := p.Operand(in.Args[0]), p.Operand(in.Args[1])
+			t.Moved[src.Tier][dst.Tier] += src.Bytes()
+		}
+	}
+	t.levels(p)
+	t.Critical = t.critical(p)
+	return t, nil
+}
+
+// Peaks returns the largest number of live bytes per tier.
+func (t *Timeline) Peaks() (peak [device.NumTiers]int64) {
+	for tier := range t.Live {
+		for _, l := range t.Live[tier] {
+			peak[tier] = max(peak[tier], l.Bytes)
+		}
+	}
+	return peak
+}
+
+// levels fills Live and Peak. A buffer is live from the first start to the
+// last end of the instructions that touch it.
+func (t *Timeline) levels(p *program.Program) {
+	type change struct {
+		time  float64
+		bytes int64
+	}
+	var changes [device.NumTiers][]change
+	for b, life := range t.lives(p) {
+		buf := &p.Buffers[b]
+		if life.End < life.Start {
+			continue // never used
+		}
+		changes[buf.Tier] = append(changes[buf.Tier], change{life.Start, buf.Size}, change{life.End, -buf.Size})
+		t.Peak[buf.Tier] = max(t.Peak[buf.Tier], buf.Addr+buf.Size)
+	}
+	for tier, list := range changes {
+		// What ends at a moment has ended before something else begins.
+		slices.SortFunc(list, func(a, b change) int {
+			return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.bytes, b.bytes))
+		})
+		var sum int64
+		var levels []Level
+		for _, c := range list {
+			sum += c.bytes
+			if n := len(levels); n > 0 && levels[n-1].Time == c.time {
+				levels[n-1].Bytes = sum
+			} else {
+				levels = append(levels, Level{c.time, sum})
+			}
+		}
+		t.Live[tier] = levels
+	}
+}
+
+// lives returns when each buffer is live; End < Start if never.
+func (t *Timeline) lives(p *program.Program) []device.Span {
+	lives := make([]device.Span, len(p.Buffers))
+	for b := range lives {
+		lives[b] = device.Span{Start: math.Inf(1), End: math.Inf(-1)}
+		if p.Buffers[b].Persistent {
+			lives[b] = device.Span{Start: 0, End: t.Makespan}
+		}
+	}
+	for i := range p.Instrs {
+		for _, r := range p.Instrs[i].Args {
+			if !r.Absent() {
+				l := &lives[r.Buf]
+				l.Start, l.End = min(l.Start, t.Spans[i].Start), max(l.End, t.Spans[i].End)
+			}
+		}
+	}
+	return lives
+}
+
+// critical goes back from the last instruction to end, each time to the
+// latest of what it had to wait for.
+func (t *Timeline) critical(p *program.Program) []int {
+	if len(t.Spans) == 0 {
+		return nil
+	}
+	before := make([]int, len(p.Instrs)) // on the same stream
+	var tail [device.NumStreams]int
+	for s := range tail {
+		tail[s] = -1
+	}
+	last := 0
+	for i := range p.Instrs {
+		before[i] = tail[p.Instrs[i].Stream]
+		tail[p.Instrs[i].Stream] = i
+		if t.Spans[i].End > t.Spans[last].End {
+			last = i
+		}
+	}
+	var chain []int
+	for i := last; i >= 0 && len(chain) < len(t.Spans); {
+		chain = append(chain, i)
+		next := before[i]
+		for _, w := range p.Instrs[i].Waits {
+			if next < 0 || t.Spans[w].End > t.Spans[next].End {
+				next = w
+			}
+		}
+		i = next
+	}
+	slices.Reverse(chain)
+	return chain
+}
+
+// ParseTimeline reads a Timeline that was printed as JSON.
+func ParseTimeline(text []byte) (*Timeline, error) {
+	var t Timeline
+	if err := json.Unmarshal(text, &t); err != nil {
+		return nil, fmt.Errorf("timeline: %w", err)
+	}
+	return &t, nil
+}
