@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
+	"strings"
 )
 
 // MaxVocabulary is the largest number of tokens that a tokenizer may have.
@@ -39,6 +41,7 @@ type Tokenizer struct {
 	starts       []uint64
 	whole        map[string]int32 // with ignore_merges: pre-tokens that are tokens
 	composed     bool             // text is brought to NFC first
+	uncut        bool             // an added token has a newline in it
 	endOfText    int32            // -1: none known
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
@@ -128,6 +131,7 @@ func (t *Tokenizer) indexAdded() {
 		return
 	}
 	sort.SliceStable(t.added, func(i, j int) bool { return len(t.added[i].Text) > len(t.added[j].Text) })
+	t.uncut = slices.ContainsFunc(t.added, func(a Added) bool { return strings.Contains(a.Text, "\n") })
 	t.starts = make([]uint64, 1<<16/64)
 	for _, added := range t.added {
 		first := int(added.Text[0]) << 8
@@ -257,5 +261,9 @@ func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(n
 func Boundary(text []byte, i int) bool {
 	return i >= 2 && i < len(text) && text[i-1] == '\n' && visible(text[i-2]) && visible(text[i])
 }
+
+// Boundary is the function Boundary for the text that this tokenizer encodes:
+// never, where an added token has a newline in it.
+func (t *Tokenizer) Boundary(text []byte, i int) bool { return !t.uncut && Boundary(text, i) }
 
 func visible(b byte) bool { return b > ' ' && b < 0x7F }

@@ -1,0 +1,261 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// ErrNotSupported marks data that is recognised but not read yet.
+var ErrNotSupported = errors.New("not supported yet")
+
+// Format is how a file holds its documents.
+type Format uint8
+
+const (
+	Text  Format = iota // the file is one document
+	JSONL               // each line is an object with the document under "text"
+)
+
+func (f Format) String() string { return [...]string{"text", "JSONL"}[f] }
+
+// formatOf is the format of a file extension; an extension that is in neither
+// table is Text.
+var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL}
+
+// refused are extensions whose bytes are surely not text.
+var refused = map[string]string{
+	".parquet": "Parquet", ".arrow": "Arrow",
+	".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
+	".bin": "a binary file", ".npy": "NumPy", ".safetensors": "safetensors", ".pdf": "PDF",
+}
+
+// File is one file of a corpus.
+type File struct {
+	Path     string
+	Size     int64 // bytes
+	Modified int64 // time of the last change, nanoseconds since 1970
+	Format   Format
+}
+
+// Corpus is a list of files, sorted by path, each once.
+type Corpus struct {
+	files []File
+	bytes int64
+}
+
+// OpenCorpus finds the files that the patterns match. A pattern without a match
+// is an error, and so is a corpus without a byte.
+func OpenCorpus(patterns ...string) (*Corpus, error) {
+	if len(patterns) == 0 {
+		return nil, errors.New("corpus: no files are named; hint: set data to a pattern such as corpus/**/*.txt")
+	}
+	c := &Corpus{}
+	for _, pattern := range patterns {
+		expanded, err := expand(pattern)
+		if err != nil {
+			return nil, fmt.Errorf("corpus: %w", err)
+		}
+		files, err := glob(expanded)
+		if err != nil {
+			return nil, fmt.Errorf("corpus: %w", err)
+		}
+		if len(files) == 0 {
+			return nil, fmt.Errorf("corpus: no file matches %q%s; hint: ** stands for any number of folders, "+
+				"and a relative pattern starts at the working directory", pattern, unlessSame(expanded, pattern))
+		}
+		c.files = append(c.files, files...)
+	}
+	slices.SortFunc(c.files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	c.files = slices.CompactFunc(c.files, func(a, b File) bool { return a.Path == b.Path })
+	for i := range c.files {
+		f := &c.files[i]
+		extension := strings.ToLower(filepath.Ext(f.Path))
+		if what, bad := refused[extension]; bad {
+			return nil, fmt.Errorf("corpus: %s: %s is %w; hint: convert it to text or JSONL {\"text\": ...}",
+				f.Path, what, ErrNotSupported)
+		}
+		f.Format = formatOf[extension]
+		c.bytes += f.Size
+	}
+	if c.bytes == 0 {
+		return nil, fmt.Errorf("corpus: all files that match %q are empty (%d); hint: name files with text in them",
+			patterns, len(c.files))
+	}
+	return c, nil
+}
+
+func unlessSame(expanded, pattern string) string {
+	if expanded == pattern {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", expanded)
+}
+
+// Files returns the files, which the caller must not change.
+func (c *Corpus) Files() []File { return c.files }
+
+// Bytes is the size of all files together.
+func (c *Corpus) Bytes() int64 { return c.bytes }
+
+// expand replaces $NAME and ${NAME} by environment variables, and $GOROOT,
+// also written $(go env GOROOT), by the root of the Go tree.
+func expand(pattern string) (string, error) {
+	pattern = strings.ReplaceAll(pattern, "$(go env GOROOT)", "$GOROOT")
+	var missing error
+	out := os.Expand(pattern, func(name string) string {
+		if name == "GOROOT" {
+			root, err := goroot()
+			if err != nil {
+				missing = fmt.Errorf("%q: %w", pattern, err)
+			}
+			return root
+		}
+		value, ok := os.LookupEnv(name)
+		if !ok && missing == nil {
+			missing = fmt.Errorf("%q: the environment variable %s is not set; hint: set it, or write the path out",
+				pattern, name)
+		}
+		return value
+	})
+	return out, missing
+}
+
+// goroot finds the Go tree: the variable, the tree that built this program, or
+// what the go command says.
+func goroot() (string, error) {
+	hasSource := func(root string) bool {
+		if root == "" {
+			return false
+		}
+		info, err := os.Stat(filepath.Join(root, "src"))
+		return err == nil && info.IsDir()
+	}
+	if root := os.Getenv("GOROOT"); root != "" {
+		if !hasSource(root) {
+			return "", fmt.Errorf("GOROOT is %s, which has no folder src; "+
+				"hint: unset GOROOT or point it to a Go tree, or name another corpus: data=path/to/**/*.txt", root)
+		}
+		return root, nil
+	}
+	// Deprecated because it is the builder's tree; here it is checked to exist.
+	if root := runtime.GOROOT(); hasSource(root) { //nolint:staticcheck
+		return root, nil
+	}
+	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
+		if root := strings.TrimSpace(string(out)); hasSource(root) {
+			return root, nil
+		}
+	}
+	return "", errors.New("there is no Go tree: GOROOT is not set and no go command was found; " +
+		"hint: name another corpus: data=path/to/**/*.txt")
+}
+
+// glob returns the regular files that match a pattern of *, ?, [..] and **.
+func glob(pattern string) ([]File, error) {
+	clean := filepath.ToSlash(filepath.Clean(pattern))
+	segments := strings.Split(clean, "/")
+	for _, s := range segments {
+		if _, err := filepath.Match(s, ""); err != nil {
+			return nil, fmt.Errorf("the pattern %q is malformed; hint: close the [ or escape it with a backslash", pattern)
+		}
+	}
+	fixed := slices.IndexFunc(segments, func(s string) bool { return strings.ContainsAny(s, `*?[\`) })
+	if fixed < 0 {
+		return one(filepath.FromSlash(clean))
+	}
+	root := strings.Join(segments[:fixed], "/")
+	if root == "" && fixed > 0 {
+		root = "/"
+	}
+	root = filepath.FromSlash(root)
+	segments = segments[fixed:]
+	deep := slices.Contains(segments, "**")
+	start := root + string(filepath.Separator) // the separator follows a link
+	if root == "" {
+		start = "."
+	}
+	var files []File
+	err := filepath.WalkDir(start, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			if path == start && errors.Is(err, fs.ErrNotExist) {
+				return nil // no match
+			}
+			return err
+		}
+		relative, err := filepath.Rel(start, path)
+		if err != nil {
+			return err
+		}
+		parts := strings.Split(filepath.ToSlash(relative), "/")
+		if entry.IsDir() {
+			if !deep && relative != "." && len(parts) >= len(segments) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !matches(segments, parts) {
+			return nil
+		}
+		info, err := os.Stat(path) // follows links to files
+		if err != nil || !info.Mode().IsRegular() {
+			return nil // a dangling link, a socket: nothing to read
+		}
+		files = append(files, describe(filepath.Clean(path), info))
+		return nil
+	})
+	return files, err
+}
+
+// one is the glob of a path without wildcards.
+func one(path string) ([]File, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("%s is a folder; hint: say which of its files: %s",
+			path, filepath.Join(path, "**", "*.txt"))
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return []File{describe(path, info)}, nil
+}
+
+func describe(path string, info fs.FileInfo) File {
+	return File{Path: path, Size: info.Size(), Modified: info.ModTime().UnixNano()}
+}
+
+// matches reports whether the path matches the pattern, name by name; "**"
+// matches any number of names, none included.
+func matches(pattern, path []string) bool {
+	for i, p := range pattern {
+		if p == "**" {
+			rest := pattern[i+1:]
+			if len(rest) == 0 {
+				return true
+			}
+			for j := i; j < len(path); j++ {
+				if matches(rest, path[j:]) {
+					return true
+				}
+			}
+			return false
+		}
+		if i >= len(path) {
+			return false
+		}
+		if ok, _ := filepath.Match(p, path[i]); !ok {
+			return false
+		}
+	}
+	return len(pattern) == len(path)
+}

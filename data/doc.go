@@ -1,0 +1,46 @@
+// Package data turns files of text into training batches: corpus, tokens,
+// windows, an order that can be resumed.
+//
+//	files --OpenCorpus--> Corpus --Tokenize--> Tokens --Split, Windows--> Sampler --Fill--> batch
+//
+// # Corpus
+//
+// A corpus is a list of patterns. "*" matches inside a name, "**" any number of
+// folders, $NAME an environment variable, and $GOROOT the Go tree that every
+// machine with Go has, set or not. Two formats are recognised by the extension:
+//
+//   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each.
+//   - everything else: plain text, a file is a document.
+//
+// Formats that people have and that are not read yet (Parquet, compressed
+// files, chat data) are errors that say so (ErrNotSupported). Bytes that are
+// not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats.
+// Files are read in the order of their paths, in pieces: memory is bounded by
+// the longest stretch of a document without a line break.
+//
+// # Tokens
+//
+// Tokenize encodes the corpus once, on all cores, into one flat file that later
+// runs map into memory (format: tokens.go). Every document is followed by the
+// tokenizer's end-of-text token. The file's name is a hash of what it was made
+// from, so another corpus or tokenizer makes another file. Opening verifies a
+// checksum over every byte: CRC-32C runs at the speed of memory, so the check
+// costs about as much as reading the file once. A file that fails is made anew.
+//
+// # Windows and sampling
+//
+// A Range of tokens is cut into windows of sequence length + 1 tokens, each
+// beginning with the last token of the one before, so that every token but the
+// first is predicted exactly once in an epoch. Split holds out the last part of
+// the corpus for validation; no window reaches across. A Sampler visits the
+// training windows in a pseudo-random order, another one in each epoch, that it
+// computes instead of storing: its whole state is a Cursor of two numbers,
+// which a checkpoint saves.
+//
+// # Known weakness
+//
+// Windows ignore document boundaries: attention can look across an end of text.
+// The order of the files is not shuffled before the held-out part is cut off,
+// so validation text comes from the last files. The cache recognises a changed
+// file by size and time of change, as make does, not by content.
+package data

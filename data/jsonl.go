@@ -1,0 +1,308 @@
+package data
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// JSONL by hand.
+//
+// Approach: a line is one object, of which only the string under "text" is
+// wanted. The scanner walks over the keys of the object, decodes that one
+// string straight to where the tokenizer reads it, and leaves every other value
+// to encoding/json for validation only. One pass, nothing is built.
+//
+// Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
+// regardless of case, and copies every text twice.
+//
+// Known weakness: a line is in memory as a whole.
+
+// shapes are keys of data sets that have no "text", and what they are.
+var shapes = []struct{ key, what string }{
+	{"messages", `chat data ("messages")`},
+	{"conversations", `chat data ("conversations")`},
+	{"instruction", `instruction data ("instruction")`},
+	{"chosen", `preference data ("chosen")`},
+}
+
+// appendText appends the "text" of the JSON object in line to dst.
+func appendText(dst, line []byte) ([]byte, error) {
+	base := len(dst)
+	found := false
+	var keys []string
+	s := lineScanner{line: line}
+	if !s.take('{') {
+		if s.take('[') {
+			return dst, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
+		}
+		return dst, s.errorf("a JSON object is expected")
+	}
+	for first := true; !s.take('}'); first = false {
+		if !first && !s.take(',') {
+			return dst, s.errorf("a comma or } is expected")
+		}
+		s.skipSpace()
+		key, err := s.appendString(nil)
+		if err != nil {
+			return dst, err
+		}
+		if !s.take(':') {
+			return dst, s.errorf("a colon is expected")
+		}
+		s.skipSpace()
+		if string(key) != "text" {
+			keys = append(keys, string(key))
+			if err := s.skipValue(); err != nil {
+				return dst, err
+			}
+			continue
+		}
+		if s.at >= len(line) || line[s.at] != '"' {
+			return dst, errors.New(`"text" is not a string`)
+		}
+		if dst, err = s.appendString(dst[:base]); err != nil {
+			return dst[:base], err
+		}
+		found = true
+	}
+	s.skipSpace()
+	if s.at != len(line) {
+		return dst[:base], s.errorf("something follows the object")
+	}
+	if !found {
+		return dst, noText(keys)
+	}
+	return dst, nil
+}
+
+func noText(keys []string) error {
+	for _, shape := range shapes {
+		for _, key := range keys {
+			if key == shape.key {
+				return fmt.Errorf(`%s is %w; hint: write each document as {"text": ...}`, shape.what, ErrNotSupported)
+			}
+		}
+	}
+	if len(keys) > 8 {
+		keys = append(keys[:8], "...")
+	}
+	return fmt.Errorf(`the object has no "text", only [%s]; hint: rename the field that holds the document to text`,
+		strings.Join(keys, " "))
+}
+
+// lineScanner is a position in a line of JSON.
+type lineScanner struct {
+	line []byte
+	at   int
+}
+
+func (s *lineScanner) errorf(format string, args ...any) error {
+	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own",
+		s.at+1, fmt.Sprintf(format, args...))
+}
+
+func (s *lineScanner) skipSpace() {
+	for s.at < len(s.line) {
+		switch s.line[s.at] {
+		case ' ', '\t', '\r', '\n':
+			s.at++
+		default:
+			return
+		}
+	}
+}
+
+// take skips white space and then b, if it is there.
+func (s *lineScanner) take(b byte) bool {
+	s.skipSpace()
+	if s.at < len(s.line) && s.line[s.at] == b {
+		s.at++
+		return true
+	}
+	return false
+}
+
+// appendString decodes the string literal at s.at.
+func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
+	if s.at >= len(s.line) || s.line[s.at] != '"' {
+		return dst, s.errorf("a string is expected")
+	}
+	s.at++
+	for {
+		start := s.at
+		for s.at < len(s.line) && s.line[s.at] >= ' ' && s.line[s.at] != '"' && s.line[s.at] != '\\' {
+			s.at++
+		}
+		dst = append(dst, s.line[start:s.at]...)
+		if s.at >= len(s.line) {
+			return dst, s.errorf("the string does not end")
+		}
+		switch s.line[s.at] {
+		case '"':
+			s.at++
+			return dst, nil
+		case '\\':
+			var err error
+			if dst, err = s.appendEscape(dst); err != nil {
+				return dst, err
+			}
+		default:
+			return dst, s.errorf("a control character in a string")
+		}
+	}
+}
+
+// escapes maps the letter behind a backslash to its byte.
+var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// appendEscape decodes the escape at s.at. Half a surrogate pair becomes
+// U+FFFD, as in encoding/json.
+func (s *lineScanner) appendEscape(dst []byte) ([]byte, error) {
+	if s.at+1 >= len(s.line) {
+		return dst, s.errorf("the string does not end")
+	}
+	letter := s.line[s.at+1]
+	if b, ok := escapes[letter]; ok {
+		s.at += 2
+		return append(dst, b), nil
+	}
+	r, ok := s.unicodeEscape(s.at)
+	if !ok {
+		return dst, s.errorf("an unknown escape")
+	}
+	s.at += 6
+	if utf16.IsSurrogate(r) {
+		low, _ := s.unicodeEscape(s.at)
+		if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+			s.at += 6
+		}
+	}
+	return utf8.AppendRune(dst, r), nil
+}
+
+// unicodeEscape reads \uXXXX at place i.
+func (s *lineScanner) unicodeEscape(i int) (r rune, ok bool) {
+	if i+6 > len(s.line) || s.line[i] != '\\' || s.line[i+1] != 'u' {
+		return 0, false
+	}
+	for _, b := range s.line[i+2 : i+6] {
+		switch {
+		case b >= '0' && b <= '9':
+			b -= '0'
+		case b|0x20 >= 'a' && b|0x20 <= 'f':
+			b = b | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(b)
+	}
+	return r, true
+}
+
+// skipValue passes over the value at s.at, which must be valid JSON.
+func (s *lineScanner) skipValue() error {
+	start, depth := s.at, 0
+scan:
+	for s.at < len(s.line) {
+		switch b := s.line[s.at]; b {
+		case '"':
+			if !s.skipString() {
+				return s.errorf("the string does not end")
+			}
+			if depth == 0 {
+				break scan
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				s.at++
+				break scan
+			}
+		}
+		if depth < 0 || depth == 0 && s.line[s.at] == ',' {
+			break scan
+		}
+		s.at++
+	}
+	if !json.Valid(s.line[start:s.at]) {
+		s.at = start
+		return s.errorf("a value that is not JSON")
+	}
+	return nil
+}
+
+func (s *lineScanner) skipString() bool {
+	for s.at++; s.at < len(s.line); s.at++ {
+		switch s.line[s.at] {
+		case '\\':
+			s.at++
+		case '"':
+			s.at++
+			return true
+		}
+	}
+	return false
+}
+
+// lineReader reads lines of any length in linear time.
+type lineReader struct {
+	from       io.Reader
+	buffer     []byte
+	start, end int   // of what is not read as lines yet
+	searched   int   // no newline in buffer[start:searched]
+	err        error // from the last read; kept until the buffer is used up
+	lineNumber int
+}
+
+func newLineReader(from io.Reader) *lineReader {
+	return &lineReader{from: from, buffer: make([]byte, 256<<10)}
+}
+
+// next returns the next line without its newline, valid until the next call;
+// io.EOF after the last.
+func (r *lineReader) next() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(r.buffer[r.searched:r.end], '\n'); i >= 0 {
+			line := r.buffer[r.start : r.searched+i]
+			r.start = r.searched + i + 1
+			r.searched = r.start
+			r.lineNumber++
+			return line, nil
+		}
+		r.searched = r.end
+		if r.err != nil {
+			if r.err == io.EOF && r.start < r.end {
+				line := r.buffer[r.start:r.end]
+				r.start = r.end
+				r.lineNumber++
+				return line, nil
+			}
+			return nil, r.err
+		}
+		if r.end == len(r.buffer) {
+			r.makeRoom()
+		}
+		n, err := r.from.Read(r.buffer[r.end:])
+		r.end += n
+		r.err = err
+	}
+}
+
+// makeRoom moves the open line to the front, of a larger buffer if it fills
+// more than half of this one.
+func (r *lineReader) makeRoom() {
+	into := r.buffer
+	if r.end-r.start > len(r.buffer)/2 {
+		into = make([]byte, 2*len(r.buffer))
+	}
+	n := copy(into, r.buffer[r.start:r.end])
+	r.buffer, r.start, r.end, r.searched = into, 0, n, n
+}

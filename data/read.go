@@ -1,0 +1,370 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"unicode/utf8"
+)
+
+// Reading the corpus in pieces.
+//
+// Approach: one goroutine reads all files in order and hands out pieces of
+// about pieceSize bytes, which any number of goroutines work on. A piece holds
+// many small documents or a part of a large one. Documents are cut only where
+// the tokenizer says that it changes nothing (bpe.Boundary), so tokens and word
+// counts do not depend on the pieces.
+//
+// Example: files "ab", "" and "cd" are one piece, text "abcd" with ends 2 and
+// 4; the empty one is counted and skipped.
+
+// pieceSize is the size from which a piece is handed out.
+const pieceSize = 1 << 20
+
+// piece is consecutive text of the corpus. Documents end at text[:ends[i]];
+// the last one may go on in the next piece.
+type piece struct {
+	text []byte
+	ends []int
+	read int64 // bytes of files that were read up to here
+}
+
+// Stats is what reading a corpus found.
+type Stats struct {
+	Text  FormatStats `json:"text"`
+	JSONL FormatStats `json:"jsonl"`
+	// Empty counts empty files, texts and lines, which are skipped.
+	Empty int64 `json:"empty"`
+	// InvalidBytes counts the bytes that are not UTF-8, InvalidFiles the files
+	// that have some, FirstInvalid names the first.
+	InvalidBytes int64  `json:"invalid_bytes"`
+	InvalidFiles int64  `json:"invalid_files"`
+	FirstInvalid string `json:"first_invalid,omitempty"`
+}
+
+// FormatStats counts one format. Bytes are those of the documents' text.
+type FormatStats struct {
+	Files     int64 `json:"files"`
+	Documents int64 `json:"documents"`
+	Bytes     int64 `json:"bytes"`
+}
+
+// Documents is the number of documents that are not empty.
+func (s Stats) Documents() int64 { return s.Text.Documents + s.JSONL.Documents }
+
+// Bytes is the size of their text.
+func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes }
+
+// String says in a line what was recognised.
+func (s Stats) String() string {
+	var out bytes.Buffer
+	add := func(format string, args ...any) {
+		if out.Len() > 0 {
+			out.WriteString("; ")
+		}
+		fmt.Fprintf(&out, format, args...)
+	}
+	for _, f := range []struct {
+		format Format
+		FormatStats
+	}{{Text, s.Text}, {JSONL, s.JSONL}} {
+		if f.Files > 0 {
+			add("%v: %d files, %d documents, %d bytes", f.format, f.Files, f.Documents, f.Bytes)
+		}
+	}
+	if s.Empty > 0 {
+		add("%d empty, skipped", s.Empty)
+	}
+	if s.InvalidBytes > 0 {
+		add("%d bytes in %d files are not UTF-8 (first: %s), kept as they are", s.InvalidBytes, s.InvalidFiles, s.FirstInvalid)
+	}
+	return out.String()
+}
+
+// reader collects text and hands it out.
+type reader struct {
+	ctx      context.Context
+	cut      func(text []byte, i int) bool // nil: documents are never cut
+	emit     func(piece) error
+	stats    Stats
+	read     int64  // bytes read from files
+	text     []byte // not handed out yet; owned by the pieces from then on
+	ends     []int
+	searched int // no place to cut before
+	invalid  bool
+}
+
+// read hands out the corpus in order. The text of a piece is not used again by
+// the reader.
+func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
+	r := &reader{ctx: ctx, cut: cut, emit: emit}
+	for i := range c.files {
+		if err := r.file(&c.files[i]); err != nil {
+			return r.stats, fmt.Errorf("corpus: %w", err)
+		}
+	}
+	if len(r.text) > 0 {
+		if err := r.hand(len(r.text), 0); err != nil {
+			return r.stats, err
+		}
+	}
+	if r.stats.Documents() == 0 {
+		return r.stats, errors.New("corpus: there is no text in any document; hint: name files with text in them")
+	}
+	return r.stats, nil
+}
+
+// Documents iterates over the documents that are not empty, whole, in order.
+// A document is valid until the next one.
+func (c *Corpus) Documents(ctx context.Context) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		stop := errors.New("stop")
+		_, err := c.read(ctx, nil, func(p piece) error {
+			start := 0
+			for _, end := range p.ends {
+				if !yield(p.text[start:end], nil) {
+					return stop
+				}
+				start = end
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, stop) {
+			yield(nil, err)
+		}
+	}
+}
+
+// counted makes the reader count what it reads, for progress, and stop when its
+// context ends.
+func (r *reader) counted(f io.Reader) io.Reader { return countingReader{f, r} }
+
+type countingReader struct {
+	io.Reader
+	r *reader
+}
+
+func (c countingReader) Read(p []byte) (int, error) {
+	if err := c.r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.Reader.Read(p)
+	c.r.read += int64(n)
+	return n, err
+}
+
+func (r *reader) file(f *File) error {
+	in, err := os.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	invalid := r.stats.InvalidBytes
+	if f.Format == JSONL {
+		r.stats.JSONL.Files++
+		err = r.lines(f, r.counted(in))
+	} else {
+		r.stats.Text.Files++
+		err = r.whole(r.counted(in))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	if r.stats.InvalidBytes > invalid {
+		r.stats.InvalidFiles++
+		if r.stats.FirstInvalid == "" {
+			r.stats.FirstInvalid = f.Path
+		}
+	}
+	return nil
+}
+
+// whole reads a file that is one document.
+func (r *reader) whole(in io.Reader) error {
+	size := int64(0)
+	checked := len(r.text)
+	for {
+		if cap(r.text)-len(r.text) < 32<<10 {
+			grown := make([]byte, len(r.text), max(2*cap(r.text), pieceSize+pieceSize/4))
+			copy(grown, r.text)
+			r.text = grown
+		}
+		n, err := in.Read(r.text[len(r.text):cap(r.text)])
+		r.text = r.text[:len(r.text)+n]
+		size += int64(n)
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if err == nil && len(r.text) < pieceSize {
+			continue
+		}
+		// A character may be cut at the end of what was read; it is checked
+		// together with what follows.
+		whole := len(r.text)
+		if err == nil {
+			whole = lastRuneStart(r.text, checked)
+		}
+		r.stats.InvalidBytes += invalidBytes(r.text[checked:whole])
+		if err == io.EOF {
+			r.endDocument(&r.stats.Text, size)
+			return r.drain(nil)
+		}
+		checked = whole
+		if err := r.drain(&checked); err != nil {
+			return err
+		}
+	}
+}
+
+// lines reads a file of one JSON object a line.
+func (r *reader) lines(f *File, in io.Reader) error {
+	lines := newLineReader(in)
+	for {
+		line, err := lines.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if lines.lineNumber == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			r.stats.Empty++
+			continue
+		}
+		start := len(r.text)
+		if r.text, err = appendText(r.text, line); err != nil {
+			return fmt.Errorf("line %d: %w", lines.lineNumber, err)
+		}
+		r.stats.InvalidBytes += invalidBytes(r.text[start:])
+		r.endDocument(&r.stats.JSONL, int64(len(r.text)-start))
+		if err := r.drain(nil); err != nil {
+			return err
+		}
+	}
+}
+
+// endDocument closes a document of size bytes at the end of the text.
+func (r *reader) endDocument(stats *FormatStats, size int64) {
+	if size == 0 {
+		r.stats.Empty++
+		return
+	}
+	stats.Documents++
+	stats.Bytes += size
+	r.ends = append(r.ends, len(r.text))
+}
+
+// drain hands out pieces while there is enough text. place, if not nil, is an
+// offset into the text that moves along.
+func (r *reader) drain(place *int) error {
+	start, nextEnd := 0, 0
+	for len(r.text)-start >= pieceSize {
+		at := r.findCut(max(start+pieceSize, r.searched), nextEnd)
+		if at < 0 {
+			break
+		}
+		if err := r.hand(at, start); err != nil {
+			return err
+		}
+		for nextEnd < len(r.ends) && r.ends[nextEnd] <= at {
+			nextEnd++
+		}
+		start = at
+	}
+	if start == 0 {
+		return nil
+	}
+	// The pieces own the old memory: what is left moves to new.
+	rest := make([]byte, len(r.text)-start, max(len(r.text)-start, pieceSize+pieceSize/4))
+	copy(rest, r.text[start:])
+	ends := make([]int, 0, 64)
+	for _, end := range r.ends[nextEnd:] {
+		ends = append(ends, end-start)
+	}
+	r.text, r.ends = rest, ends
+	r.searched = max(0, r.searched-start)
+	if place != nil {
+		*place -= start
+	}
+	return nil
+}
+
+// findCut returns the first place at or after from where the text may be cut,
+// the end of a document or a boundary inside it; -1: none yet.
+func (r *reader) findCut(from, nextEnd int) int {
+	limit := len(r.text)
+	for _, end := range r.ends[nextEnd:] {
+		if end >= from {
+			limit = end
+			break
+		}
+	}
+	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1] == limit
+	if r.cut != nil {
+		for i := from; i < limit; {
+			// A boundary is right behind a newline.
+			j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
+			if j < 0 {
+				break
+			}
+			if i += j; r.cut(r.text, i) {
+				return i
+			}
+			i++
+		}
+	}
+	if isEnd {
+		return limit
+	}
+	r.searched = limit
+	return -1
+}
+
+// hand gives text[start:at] and the documents that end in it to emit.
+func (r *reader) hand(at, start int) error {
+	p := piece{text: r.text[start:at:at], read: r.read}
+	for _, end := range r.ends {
+		if end > start && end <= at {
+			p.ends = append(p.ends, end-start)
+		}
+	}
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	return r.emit(p)
+}
+
+// lastRuneStart is the end of text without a last character that may be cut.
+func lastRuneStart(text []byte, from int) int {
+	for i := len(text) - 1; i >= from && i >= len(text)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(text[i]) {
+			if utf8.FullRune(text[i:]) {
+				return len(text)
+			}
+			return i
+		}
+	}
+	return len(text)
+}
+
+// invalidBytes counts the bytes that are not part of a UTF-8 character.
+func invalidBytes(text []byte) (n int64) {
+	if utf8.Valid(text) {
+		return 0
+	}
+	for i := 0; i < len(text); {
+		r, width := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && width == 1 {
+			n++
+		}
+		i += width
+	}
+	return n
+}

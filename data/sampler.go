@@ -1,0 +1,199 @@
+package data
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Split cuts all tokens into a training range and, behind it, a validation
+// range that holds the fraction heldOut of them, at least one window of
+// sequence+1 tokens. The cut is moved back to the nearest end of a document,
+// if one begins within the length of the validation range before it.
+func (t *Tokens) Split(heldOut float64, sequence int) (train, validation Range, err error) {
+	if !(heldOut >= 0 && heldOut < 1) {
+		return train, validation, fmt.Errorf("held-out fraction %v: must be at least 0 and below 1", heldOut)
+	}
+	if sequence < 1 {
+		return train, validation, fmt.Errorf("sequence length %d: must be at least 1", sequence)
+	}
+	if int64(sequence) >= t.count/2 {
+		return train, validation, fmt.Errorf("the corpus has %d tokens, which is less than one window for training and one "+
+			"for validation (sequence length %d + 1 each); hint: use a shorter sequence_length or more text", t.count, sequence)
+	}
+	window := int64(sequence) + 1
+	size := min(max(int64(heldOut*float64(t.count)), window), t.count-window)
+	cut := t.count - size
+	for i := cut; i > max(cut-size, window); i-- {
+		if t.At(i-1) == t.endOfText {
+			cut = i
+			break
+		}
+	}
+	return Range{0, cut}, Range{cut, t.count}, nil
+}
+
+// Windows is a range of tokens cut into windows of Sequence()+1 tokens. Window i
+// begins at token i*Sequence() of the range, so its last token is the first of
+// window i+1: the inputs of the windows are disjoint, and their targets too.
+// What is left at the end, shorter than a window, is not used.
+type Windows struct {
+	tokens   *Tokens
+	first    int64
+	count    int64
+	sequence int
+}
+
+// Windows cuts a range; it is an error if it does not hold a single window.
+func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
+	if r.First < 0 || r.End > t.count || r.First > r.End {
+		return Windows{}, fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
+	}
+	if sequence < 1 {
+		return Windows{}, fmt.Errorf("sequence length %d: must be at least 1", sequence)
+	}
+	if r.Len() <= int64(sequence) {
+		return Windows{}, fmt.Errorf("%d tokens are less than one window (sequence length %d + 1); "+
+			"hint: use a shorter sequence_length or more text", r.Len(), sequence)
+	}
+	return Windows{t, r.First, (r.Len() - 1) / int64(sequence), sequence}, nil
+}
+
+// Count is the number of windows.
+func (w Windows) Count() int64 { return w.count }
+
+// Sequence is the number of tokens that one window predicts.
+func (w Windows) Sequence() int { return w.sequence }
+
+// Copy writes window i, 0 <= i < Count, to dst, which has Sequence()+1 elements.
+// Inputs are dst[:Sequence()], targets dst[1:].
+func (w Windows) Copy(dst []int32, i int64) {
+	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
+}
+
+// Cursor says which window of the shuffled order comes next. It is all the
+// state there is, and is saved with a checkpoint.
+type Cursor struct {
+	Epoch int64 `json:"epoch"` // complete passes over the windows
+	Index int64 `json:"index"` // windows taken in this pass, below Windows.Count
+}
+
+// Sampler visits windows in a shuffled order: in every epoch each window once,
+// in an order that depends on seed and epoch only. It is not safe for
+// concurrent use.
+type Sampler struct {
+	windows Windows
+	seed    uint64
+	cursor  Cursor
+	order   permutation // of cursor.Epoch
+}
+
+// NewSampler returns a Sampler at the start of the first epoch. batch is the
+// number of windows of one optimizer step, of which an epoch must have at least
+// one, so that no step sees a window twice for lack of others.
+func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
+	if batch < 1 {
+		return nil, fmt.Errorf("batch of %d windows: must be at least 1", batch)
+	}
+	if w.count < int64(batch) {
+		return nil, fmt.Errorf("the training text has %d windows of %d tokens, less than one batch of %d; "+
+			"hint: use a smaller global_batch, a shorter sequence_length, or more text", w.count, w.sequence, batch)
+	}
+	s := &Sampler{windows: w, seed: seed}
+	s.order = newPermutation(w.count, seed, 0)
+	return s, nil
+}
+
+// Cursor is the place of the next window.
+func (s *Sampler) Cursor() Cursor { return s.cursor }
+
+// Seek moves to a place. A cursor from a corpus with fewer windows than its
+// index is an error.
+func (s *Sampler) Seek(c Cursor) error {
+	if c.Epoch < 0 || c.Index < 0 || c.Index >= s.windows.count {
+		return fmt.Errorf("cursor epoch %d, index %d: the corpus has %d windows; "+
+			"hint: resume with the corpus, tokenizer and sequence_length of the checkpoint", c.Epoch, c.Index, s.windows.count)
+	}
+	s.cursor = c
+	s.order = newPermutation(s.windows.count, s.seed, c.Epoch)
+	return nil
+}
+
+// Skip moves n >= 0 windows forward, as Fill does, without reading them: a rank
+// of several skips the rows of the others.
+func (s *Sampler) Skip(n int64) {
+	s.cursor.Index += n
+	if s.cursor.Index >= s.windows.count {
+		s.cursor.Epoch += s.cursor.Index / s.windows.count
+		s.cursor.Index %= s.windows.count
+		s.order = newPermutation(s.windows.count, s.seed, s.cursor.Epoch)
+	}
+}
+
+// Fill writes the next rows windows to batch, [rows, Sequence()+1] row by row,
+// and moves on. It allocates nothing. A batch of another length is a mistake of
+// the program and panics.
+func (s *Sampler) Fill(batch []int32, rows int) {
+	width := s.windows.sequence + 1
+	if len(batch) != rows*width {
+		panic(fmt.Sprintf("data: a batch of %d tokens for %d rows of %d", len(batch), rows, width))
+	}
+	for row := range rows {
+		s.windows.Copy(batch[row*width:(row+1)*width], s.order.at(s.cursor.Index))
+		s.Skip(1)
+	}
+}
+
+// permutation is a pseudo-random order of the numbers below n that needs no
+// memory: a Feistel network permutes the numbers of 2h bits, the smallest even
+// number that is enough, and a result that is not below n is put in again until
+// one is ("cycle walking", Black and Rogaway 2002, Ciphers with Arbitrary
+// Finite Domains). 4^h < 4n, so less than four rounds through the network are
+// needed on average.
+//
+// Example: n = 10 works on the 16 numbers of 4 bits; if 3 -> 12 -> 7, at(3) = 7.
+//
+// Known weakness: it is mixed well, not cryptographically.
+type permutation struct {
+	n    uint64
+	half uint // bits of one half
+	keys [feistelRounds]uint64
+}
+
+const feistelRounds = 6
+
+func newPermutation(n int64, seed uint64, epoch int64) permutation {
+	p := permutation{n: uint64(n), half: (uint(bits.Len64(uint64(n-1))) + 1) / 2}
+	state := scramble(seed) + uint64(epoch)
+	for i := range p.keys {
+		state = scramble(state + uint64(i) + 1)
+		p.keys[i] = state
+	}
+	return p
+}
+
+// at returns the number at place i, both below n.
+func (p *permutation) at(i int64) int64 {
+	x := uint64(i)
+	for {
+		if x = p.network(x); x < p.n {
+			return int64(x)
+		}
+	}
+}
+
+func (p *permutation) network(x uint64) uint64 {
+	mask := uint64(1)<<p.half - 1
+	left, right := x>>p.half, x&mask
+	for _, key := range p.keys {
+		left, right = right, left^scramble(right^key)&mask
+	}
+	return left<<p.half | right
+}
+
+// scramble is the finalizer of splitmix64 (Steele, Lea and Flood 2014).
+func scramble(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}

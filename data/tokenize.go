@@ -1,0 +1,324 @@
+package data
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/athanor-llm/athanor/data/bpe"
+)
+
+// Options are common to what goes through the whole corpus.
+type Options struct {
+	// Workers is the number of goroutines that work beside the reader; 0: one
+	// per core.
+	Workers int
+	// Progress, if not nil, is told the bytes of files that are done, now and
+	// then, from one goroutine at a time.
+	Progress func(done, total int64)
+}
+
+func (o Options) workers() int {
+	if o.Workers > 0 {
+		return o.Workers
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+func (o Options) progress(done, total int64) {
+	if o.Progress != nil {
+		o.Progress(min(done, total), total)
+	}
+}
+
+// cacheKey identifies everything that the tokens depend on: the format, the
+// tokenizer, and path, size and time of change of every file.
+func cacheKey(c *Corpus, t *bpe.Tokenizer) (key [sha256.Size]byte) {
+	h := sha256.New()
+	tokenizer := t.Hash()
+	fmt.Fprintf(h, "%s %d %x\n", magic, formatVersion, tokenizer)
+	for _, f := range c.files {
+		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
+	}
+	h.Sum(key[:0])
+	return key
+}
+
+// Tokenize returns the tokens of the corpus from a file in the folder dir, which
+// is created if it is missing. A file of an earlier call with the same corpus
+// and tokenizer is used again if its checksums hold; Note says which happened.
+// A new one appears under its name only when it is whole and on the disk.
+func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Options) (*Tokens, error) {
+	if _, ok := t.EndOfText(); !ok {
+		return nil, errors.New("tokenizer: it has no end-of-text token to put between documents; " +
+			"hint: name it as eos_token in the tokenizer_config.json beside the tokenizer.json")
+	}
+	key := cacheKey(c, t)
+	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")
+	note := "made"
+	switch old, err := OpenTokens(path); {
+	case err == nil && old.key == key:
+		old.note = "reused"
+		return old, nil
+	case err == nil:
+		note = "made again: the file belonged to another corpus"
+		old.Close()
+	case !errors.Is(err, fs.ErrNotExist):
+		note = "made again: " + err.Error()
+	}
+	if err := build(ctx, c, t, path, key, o); err != nil {
+		return nil, fmt.Errorf("tokenizing: %w", err)
+	}
+	tokens, err := OpenTokens(path)
+	if err != nil {
+		return nil, err
+	}
+	tokens.note = note
+	return tokens, nil
+}
+
+// build writes the token file: to a temporary name, synced, renamed.
+func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [sha256.Size]byte, o Options) (err error) {
+	dir, name := filepath.Split(path)
+	if dir == "" {
+		dir = "."
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	removeLeftovers(dir)
+	out, err := os.CreateTemp(dir, name+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			out.Close()
+			os.Remove(out.Name())
+		}
+	}()
+	end, _ := t.EndOfText()
+	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
+	if h.vocabulary <= 1<<16 {
+		h.width = 2
+	}
+	if _, err := out.Write(make([]byte, headerSize)); err != nil {
+		return err
+	}
+	w := &tokenWriter{header: &h, out: bufio.NewWriterSize(out, 1<<20)}
+	if h.stats, err = encodeAll(ctx, c, t, o, w.write); err != nil {
+		return err
+	}
+	if err := w.out.Flush(); err != nil {
+		return err
+	}
+	page, err := h.encode()
+	if err != nil {
+		return err
+	}
+	if _, err := out.WriteAt(page, 0); err != nil {
+		return err
+	}
+	if err := out.Chmod(0o644); err != nil { // CreateTemp lets nobody else read
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(out.Name(), path); err != nil {
+		return err
+	}
+	return nil
+}
+
+// removeLeftovers deletes temporary files that a killed run left: those that
+// nobody wrote to for an hour.
+func removeLeftovers(dir string) {
+	old, _ := filepath.Glob(filepath.Join(dir, "tokens-*.tmp"))
+	for _, path := range old {
+		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Hour {
+			os.Remove(path)
+		}
+	}
+}
+
+// tokenWriter writes tokens in their width and keeps count and checksum.
+type tokenWriter struct {
+	header *header
+	out    *bufio.Writer
+	buffer []byte
+}
+
+func (w *tokenWriter) write(ids []int32) error {
+	w.buffer = w.buffer[:0]
+	if w.header.width == 2 {
+		for _, id := range ids {
+			w.buffer = binary.LittleEndian.AppendUint16(w.buffer, uint16(id))
+		}
+	} else {
+		for _, id := range ids {
+			w.buffer = binary.LittleEndian.AppendUint32(w.buffer, uint32(id))
+		}
+	}
+	w.header.count += int64(len(ids))
+	w.header.checksum = crc32.Update(w.header.checksum, castagnoli, w.buffer)
+	_, err := w.out.Write(w.buffer)
+	return err
+}
+
+// encodeAll hands the tokens of the corpus to write, in order: one goroutine
+// reads, workers encode, and the caller's goroutine takes the pieces back in
+// the order in which they were read.
+func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, write func([]int32) error) (Stats, error) {
+	type job struct {
+		piece
+		ids  []int32
+		done chan struct{}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	workers := o.workers()
+	todo := make(chan *job, workers)
+	inOrder := make(chan *job, 2*workers) // bounds the pieces in memory
+	free := make(chan []int32, 3*workers) // buffers to use again
+	var group sync.WaitGroup
+	defer group.Wait() // after cancel
+	defer cancel()
+
+	var stats Stats
+	var readError error
+	group.Go(func() {
+		defer close(inOrder)
+		defer close(todo)
+		stats, readError = c.read(ctx, t.Boundary, func(p piece) error {
+			j := &job{piece: p, done: make(chan struct{})}
+			for _, to := range []chan *job{inOrder, todo} {
+				select {
+				case to <- j:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		})
+	})
+	end, _ := t.EndOfText()
+	for range workers {
+		group.Go(func() {
+			e := t.NewEncoder()
+			for j := range todo {
+				select {
+				case j.ids = <-free:
+				default:
+				}
+				j.ids = encodePiece(e, j.ids[:0], j.piece, end)
+				close(j.done)
+			}
+		})
+	}
+	for j := range inOrder {
+		select {
+		case <-j.done:
+		case <-ctx.Done():
+			return stats, ctx.Err()
+		}
+		if err := write(j.ids); err != nil {
+			return stats, err
+		}
+		o.progress(j.read, c.bytes)
+		select {
+		case free <- j.ids:
+		default:
+		}
+	}
+	return stats, readError
+}
+
+// encodePiece appends the tokens of a piece, the end of text after every
+// document that ends in it.
+func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 {
+	start := 0
+	for _, end := range p.ends {
+		ids = append(e.Encode(ids, p.text[start:end]), endOfText)
+		start = end
+	}
+	return e.Encode(ids, p.text[start:])
+}
+
+// TrainTokenizer makes a byte-level BPE vocabulary of size tokens from the
+// corpus. The result depends on the text only, not on the workers. Progress
+// counts the reading, which is nearly all of the time.
+func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.Tokenizer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	workers := o.workers()
+	todo := make(chan piece, 2*workers)
+	counters := make([]*bpe.Counter, workers)
+	var group sync.WaitGroup
+	for i := range counters {
+		counters[i] = bpe.NewCounter(trainPattern)
+		group.Go(func() {
+			for p := range todo {
+				start := 0
+				for _, end := range append(p.ends, len(p.text)) {
+					counters[i].Add(p.text[start:end])
+					start = end
+				}
+			}
+		})
+	}
+	_, err := c.read(ctx, bpe.Boundary, func(p piece) error {
+		o.progress(p.read, c.bytes)
+		todo <- p
+		return nil
+	})
+	close(todo)
+	group.Wait()
+	if err != nil {
+		return nil, fmt.Errorf("training a tokenizer: %w", err)
+	}
+	for _, other := range counters[1:] {
+		counters[0].Merge(other)
+	}
+	return bpe.Train(ctx, counters[0], size, nil)
+}
+
+// trainPattern splits the text that a tokenizer is trained on. It joins
+// punctuation with the line break behind it and numbers by three digits, which
+// takes fewer tokens than GPT-2's for code and tables.
+const trainPattern = bpe.PatternLlama3
+
+// OpenTokenizer resolves what a configuration calls tokenizer: the known name
+// gpt2, a tokenizer.json or a folder with one, or bpe-N, a vocabulary of N
+// tokens trained on the corpus.
+func OpenTokenizer(ctx context.Context, name string, c *Corpus, o Options) (*bpe.Tokenizer, error) {
+	if name == "gpt2" {
+		return bpe.GPT2(), nil
+	}
+	if digits, ok := strings.CutPrefix(name, "bpe-"); ok {
+		if size, err := strconv.Atoi(digits); err == nil {
+			return TrainTokenizer(ctx, c, size, o)
+		}
+	}
+	t, err := bpe.Load(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("tokenizer %q: there is no such file; "+
+			"hint: gpt2, bpe-4096 (trained on the corpus), or the path of a tokenizer.json", name)
+	}
+	return t, err
+}

@@ -1,0 +1,246 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"os"
+)
+
+// The token file. All numbers are little endian; the header is one page:
+//
+//	offset  size  field
+//	     0     8  magic "ATHTOKEN"
+//	     8     4  version, 1
+//	    12     4  bytes per token, 2 (ids below 65536) or 4
+//	    16     8  number of tokens
+//	    24    32  key: SHA-256 of what the file was made from (cacheKey)
+//	    56     4  CRC-32C of all tokens
+//	    60     4  length of the description
+//	    64     4  vocabulary size
+//	    68     4  id of the end-of-text token
+//	    72     n  description: Stats as JSON; zeros behind it
+//	  4092     4  CRC-32C of the 4092 bytes before
+//	  4096        tokens
+//
+// CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
+// in 4e9 of other damage, and the processor computes it at several GB/s. It is
+// no protection against an adversary.
+const (
+	magic         = "ATHTOKEN"
+	formatVersion = 1
+	headerSize    = 4096
+	fieldsSize    = 72
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// header is the fields of the first page.
+type header struct {
+	width      int
+	count      int64
+	key        [sha256.Size]byte
+	checksum   uint32
+	vocabulary int
+	endOfText  int32
+	stats      Stats
+}
+
+func (h *header) encode() ([]byte, error) {
+	description, err := json.Marshal(h.stats)
+	if err != nil {
+		return nil, err
+	}
+	if len(description) > headerSize-fieldsSize-4 {
+		// A path can be as long as a page; the count says enough.
+		stats := h.stats
+		stats.FirstInvalid = "..."
+		if description, err = json.Marshal(stats); err != nil {
+			return nil, err
+		}
+	}
+	page := make([]byte, headerSize)
+	le := binary.LittleEndian
+	copy(page, magic)
+	le.PutUint32(page[8:], formatVersion)
+	le.PutUint32(page[12:], uint32(h.width))
+	le.PutUint64(page[16:], uint64(h.count))
+	copy(page[24:], h.key[:])
+	le.PutUint32(page[56:], h.checksum)
+	le.PutUint32(page[60:], uint32(len(description)))
+	le.PutUint32(page[64:], uint32(h.vocabulary))
+	le.PutUint32(page[68:], uint32(h.endOfText))
+	copy(page[fieldsSize:], description)
+	le.PutUint32(page[headerSize-4:], crc32.Checksum(page[:headerSize-4], castagnoli))
+	return page, nil
+}
+
+// decodeHeader reads and checks the first page of a file of size bytes.
+func decodeHeader(page []byte, size int64) (h header, err error) {
+	le := binary.LittleEndian
+	if len(page) < headerSize || string(page[:8]) != magic {
+		return h, errors.New("it is not a token file, or cut off in its header")
+	}
+	if v := le.Uint32(page[8:]); v != formatVersion {
+		return h, fmt.Errorf("its version is %d, this program reads %d", v, formatVersion)
+	}
+	if le.Uint32(page[headerSize-4:]) != crc32.Checksum(page[:headerSize-4], castagnoli) {
+		return h, errors.New("its header is damaged (checksum)")
+	}
+	h.width = int(le.Uint32(page[12:]))
+	h.count = int64(le.Uint64(page[16:]))
+	copy(h.key[:], page[24:])
+	h.checksum = le.Uint32(page[56:])
+	h.vocabulary = int(le.Uint32(page[64:]))
+	h.endOfText = int32(le.Uint32(page[68:]))
+	if h.width != 2 && h.width != 4 {
+		return h, fmt.Errorf("it has %d bytes per token", h.width)
+	}
+	if h.count < 0 || h.count > math.MaxInt64/8 || headerSize+h.count*int64(h.width) != size {
+		return h, fmt.Errorf("it has %d bytes, which is not %d tokens: cut off or grown", size, h.count)
+	}
+	length := int64(le.Uint32(page[60:]))
+	if length > headerSize-fieldsSize-4 {
+		return h, errors.New("its description is longer than the header")
+	}
+	if err := json.Unmarshal(page[fieldsSize:fieldsSize+length], &h.stats); err != nil {
+		return h, fmt.Errorf("its description: %w", err)
+	}
+	return h, nil
+}
+
+// Tokens is a token file, mapped into memory and verified. It is immutable and
+// safe for concurrent use until Close.
+type Tokens struct {
+	header
+	path  string
+	file  []byte // the whole file
+	body  []byte // the tokens
+	note  string
+	unmap func() error
+}
+
+// OpenTokens maps a token file and verifies all its checksums.
+func OpenTokens(path string) (*Tokens, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("token file: %w", err)
+	}
+	defer in.Close()
+	t, err := openTokens(in)
+	if err != nil {
+		return nil, fmt.Errorf("token file %s: %w; hint: delete it, it is made anew from the corpus", path, err)
+	}
+	t.path = path
+	return t, nil
+}
+
+func openTokens(in *os.File) (*Tokens, error) {
+	info, err := in.Stat()
+	if err != nil {
+		return nil, err
+	}
+	page := make([]byte, headerSize)
+	if _, err := io.ReadFull(in, page); err != nil {
+		return nil, fmt.Errorf("it is cut off in its header (%d bytes)", info.Size())
+	}
+	h, err := decodeHeader(page, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	file, unmap, err := mapFile(in, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	t := &Tokens{header: h, file: file, body: file[headerSize:], unmap: unmap}
+	if crc32.Checksum(t.body, castagnoli) != h.checksum {
+		return nil, errors.Join(errors.New("its tokens are damaged (checksum)"), unmap())
+	}
+	return t, nil
+}
+
+// Close releases the mapping; the Tokens and all Windows of it must not be used
+// afterwards.
+func (t *Tokens) Close() error {
+	t.body, t.file = nil, nil
+	return t.unmap()
+}
+
+// Len is the number of tokens, end-of-text tokens included.
+func (t *Tokens) Len() int64 { return t.count }
+
+// VocabularySize is that of the tokenizer that made the tokens.
+func (t *Tokens) VocabularySize() int { return t.vocabulary }
+
+// EndOfText is the token behind every document.
+func (t *Tokens) EndOfText() int32 { return t.endOfText }
+
+// Stats is what was recognised when the file was made.
+func (t *Tokens) Stats() Stats { return t.stats }
+
+// Path is the file's.
+func (t *Tokens) Path() string { return t.path }
+
+// Key identifies corpus and tokenizer; equal keys mean equal tokens.
+func (t *Tokens) Key() [sha256.Size]byte { return t.key }
+
+// Note says how Tokenize came by the file: "made", "reused", or "made again: "
+// and why.
+func (t *Tokens) Note() string { return t.note }
+
+// At returns token i, 0 <= i < Len.
+func (t *Tokens) At(i int64) int32 {
+	if t.width == 2 {
+		return int32(binary.LittleEndian.Uint16(t.body[2*i:]))
+	}
+	return int32(binary.LittleEndian.Uint32(t.body[4*i:]))
+}
+
+// Copy fills dst with the tokens from first on.
+func (t *Tokens) Copy(dst []int32, first int64) {
+	if t.width == 2 {
+		from := t.body[2*first : 2*(first+int64(len(dst)))]
+		for i := range dst {
+			dst[i] = int32(binary.LittleEndian.Uint16(from[2*i:]))
+		}
+		return
+	}
+	from := t.body[4*first : 4*(first+int64(len(dst)))]
+	for i := range dst {
+		dst[i] = int32(binary.LittleEndian.Uint32(from[4*i:]))
+	}
+}
+
+// Range is the tokens First <= i < End.
+type Range struct {
+	First int64 `json:"first"`
+	End   int64 `json:"end"`
+}
+
+// Len is the number of tokens.
+func (r Range) Len() int64 { return r.End - r.First }
+
+// All is the range of all tokens.
+func (t *Tokens) All() Range { return Range{0, t.count} }
+
+// Entropy is the unigram entropy of a range in nats per token, -sum p ln p over
+// the frequencies of the tokens: the loss of the best model that ignores the
+// context. 0 for an empty range.
+func (t *Tokens) Entropy(r Range) float64 {
+	counts := make([]int64, t.vocabulary)
+	for i := r.First; i < r.End; i++ {
+		counts[t.At(i)]++
+	}
+	sum, n := 0.0, float64(r.Len())
+	for _, c := range counts {
+		if c > 0 {
+			sum -= float64(c) / n * math.Log(float64(c)/n)
+		}
+	}
+	return sum
+}
