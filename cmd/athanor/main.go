@@ -1,0 +1,111 @@
+// Command athanor trains large language models on the GPUs or the CPU that you
+// have. Each verb is a file of this package: its flags and what it prints;
+// what it does is in the packages below.
+//
+// Results go to standard output, progress and logs to standard error. With
+// --json standard output is one JSON object. Exit codes: 0 done, 1 error,
+// 2 usage or configuration, 3 does not fit, 4 peer lost, 5 numeric stop,
+// 75 saved on a signal, start me again.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// context is what every verb gets.
+type context struct {
+	stdout, stderr io.Writer
+	json           bool
+}
+
+// cli lists the verbs.
+type cli struct {
+	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process: arguments in, exit code out.
+func run(args []string, stdout, stderr io.Writer) int {
+	var c cli
+	exited, code := false, 0
+	parser, err := kong.New(&c,
+		kong.Name("athanor"),
+		kong.Description("Trains large language models on the GPUs or the CPU that you have."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(n int) { exited, code = true, n }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		panic(err) // the cli struct is wrong: a test runs this
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if exited {
+		return code
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "athanor: %v%s\nhint: athanor --help\n", err, verbHint(parser, args))
+		return 2
+	}
+	ctx := &context{stdout: stdout, stderr: stderr, json: c.JSON}
+	if err := parsed.Run(ctx); err != nil {
+		fmt.Fprintf(stderr, "athanor: %v\n", err)
+		return exitCode(err)
+	}
+	return 0
+}
+
+// verbHint suggests the verb that a misspelt one is nearest to.
+func verbHint(k *kong.Kong, args []string) string {
+	var names []string
+	for _, n := range k.Model.Children {
+		names = append(names, n.Name)
+		if n.Name == args[0] {
+			return ""
+		}
+	}
+	return suggest.Hint(args[0], names)
+}
+
+// exitCode maps an error to the code that scripts see. Errors may carry their
+// own.
+func exitCode(err error) int {
+	var own interface{ ExitCode() int }
+	switch {
+	case errors.As(err, &own):
+		return own.ExitCode()
+	case errors.Is(err, config.ErrConfig):
+		return 2
+	case errors.Is(err, plan.ErrDoesNotFit):
+		return 3
+	}
+	return 1
+}
+
+// usageError is bad use of a verb: exit code 2.
+type usageError struct{ msg string }
+
+func (e usageError) Error() string { return e.msg }
+func (e usageError) ExitCode() int { return 2 }
+
+// print writes v as the JSON object of a verb.
+func (c *context) print(v any) error {
+	e := json.NewEncoder(c.stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
