@@ -42,6 +42,10 @@ type tile struct {
 	panels int
 	last   uint64 // bit per column of the last panel that exists; init and C are touched only there
 
+	// Memory that will be needed soon: one address per k is prefetched into the second-level cache.
+	ahead                 address
+	aheadStep, aheadPanel uintptr
+
 	rows int // for the portable kernel; the others know it
 }
 

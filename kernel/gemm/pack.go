@@ -5,6 +5,7 @@ func (s *Serial) place(c, init operand) {
 	t := &s.tile
 	t.c, t.cRow = c.p, c.row
 	t.init, t.initRow, t.initPanel = init.p, init.row, init.col*uintptr(s.isa.nr)
+	t.ahead = addressOf(&zeros[0])
 }
 
 // sweep runs the tile over n columns of C: whole panels in as long calls as allowed, then the last one if it is
@@ -91,6 +92,18 @@ func (s *Serial) packA(a operand, rows, h, k int) {
 	if rest := rows % h; rest > 0 {
 		s.deal(at(dst, full, panel), row, 0, src.from(0, full*h), 0, k, 1, rest, rest)
 	}
+}
+
+// copyA copies rows of A to where they don't fall on the same lines of the cache.
+func (s *Serial) copyA(a operand, rows, k int) operand {
+	const width = 32
+	stride := parts(k, 16)*16 + 16
+	dst := operand{s.a.room(rows * stride), uintptr(4 * stride), 4}
+	s.deal(dst.p, dst.row, 4*width, a, 4*width, rows, k/width, width, width)
+	if rest := k % width; rest > 0 {
+		s.deal(dst.p+uintptr(4*(k-rest)), dst.row, 0, a.from(0, k-rest), 0, rows, 1, rest, rest)
+	}
+	return dst
 }
 
 // deal copies panels of width elements out of the rows of src, in calls of bounded length; fill elements are written.

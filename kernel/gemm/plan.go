@@ -36,46 +36,45 @@ const (
 	swapped
 )
 
+// The cuts for each way of working, found by measuring. A task's packed panels (kc x cols) fill half of a second-level
+// cache of 1 MiB.
 const (
-	kcPacked   = 384 // a tile's rows of A fill half the first-level cache, a task's panels half the second
-	kcDirect   = 16  // as many rows of B stream by at a time
-	kcSwapped  = 768
-	colsPacked = 384  // most columns of a task
-	colsLong   = 1024 // columns of a task that reads B where it lies
-	colsSwap   = 256  // columns of a task whose part of C is transposed in cache
-	groupRows  = 8    // tiles of A packed at a time
+	groupRows = 8 // tiles of A packed at a time
 
 	// kernelWork bounds the length of one call of a micro-kernel, in panels times k: Go cannot preempt it, and
 	// collecting garbage waits for it. 8192 is some 30 microseconds.
 	kernelWork = 8192
 	moveWork   = 1 << 15 // likewise for movers, in elements
+
+	fewRows     = 140      // up to which packing B does not pay
+	aliasStride = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
 )
 
 // plan chooses the way and the rectangles for a number of workers.
 func (j *job) plan(workers int) {
-	mr := len(j.isa.kernels) - 1
-	small := j.k*j.n <= 8192 && j.form != NT
+	var least int // columns below which a task is not divided for the sake of an even load
 	switch {
-	case j.form == NT && j.m <= 4*mr:
-		j.layout = layout{way: swapped, kc: kcSwapped, rows: j.m, cols: colsSwap}
-	case small:
-		j.layout = layout{way: direct, kc: kcPacked, rows: j.m, cols: j.n}
-	case j.form != NT && j.m <= 2*mr:
-		j.layout = layout{way: direct, kc: kcDirect, rows: j.m, cols: colsLong}
+	case j.form == NT && j.m <= fewRows:
+		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
+	case j.form == NT || j.m > fewRows && j.k*j.n > 1<<13:
+		j.layout, least = layout{way: packed, kc: 384, cols: 384}, 96
+	case j.m < 4: // B is used up as it streams by: long rows
+		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
 	default:
-		j.layout = layout{way: packed, kc: kcPacked, rows: j.m, cols: colsPacked}
+		j.layout, least = layout{way: direct, kc: 128, cols: 512}, 128
 	}
-	// Even parts: a last part of k or of the columns that is much shorter than the others wastes time.
-	j.kc = even(j.k, j.kc, 1)
-	nr := j.isa.nr
-	j.cols = even(j.n, min(j.cols, (j.n+workers-1)/workers), nr)
-	for want := 2 * workers; j.way == packed && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
-		if j.cols > j.rows && j.cols > 3*nr {
-			j.cols = even(j.n, (j.cols+1)/2, nr)
-		} else if j.rows > 4*mr {
+	j.kc = even(j.k, j.kc, 2)
+	j.cols = even(j.n, j.cols, j.isa.nr)
+	j.rows = j.m
+	mr := len(j.isa.kernels) - 1
+	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
+		switch {
+		case j.cols >= 2*least && (j.way != packed || j.cols > j.rows/2):
+			j.cols = even(j.n, (j.cols+1)/2, j.isa.nr)
+		case j.way == packed && j.rows >= 8*mr:
 			j.rows = even(j.m, (j.rows+1)/2, mr)
-		} else {
-			break
+		default:
+			want = 0
 		}
 	}
 	j.rowTasks, j.colTasks = parts(j.m, j.rows), parts(j.n, j.cols)
@@ -144,6 +143,7 @@ func (j *job) part(s *Serial, c, init operand, m0, m1, n0, n1, k0, k1 int) {
 	h := even(m1-m0, mr, 1)
 	group := groupRows * h
 	packA := j.form == TN && j.way == packed
+	copyA := !packA && j.way == packed && j.a.row%aliasStride == 0
 	for i := m0; i < m1; i++ {
 		a := j.a.from(i, k0)
 		if packA {
@@ -152,8 +152,14 @@ func (j *job) part(s *Serial, c, init operand, m0, m1, n0, n1, k0, k1 int) {
 			}
 			a = operand{at(s.a.room(0), (i-m0)%group*kc, 4), 4, uintptr(h) * 4}
 		}
+		if copyA {
+			a = s.copyA(a, min(h, m1-i), kc)
+		}
 		s.tile = tile{k: kc, rows: min(h, m1-i), a: a.p, aRow: a.row, aCol: a.col, b: b.p, bRow: b.row, bPanel: panel}
 		s.place(c.from(i-m0, 0), init.from(i-m0, 0))
+		if j.way == direct && i == m0 {
+			s.tile.ahead, s.tile.aheadStep, s.tile.aheadPanel = b.from(kc, 0).p, b.row, panel
+		}
 		s.sweep(n1-n0, tail)
 		i += h - 1
 	}
@@ -182,6 +188,9 @@ func (j *job) swapped(s *Serial, c, init operand, m0, m1, n0, n1 int) {
 			s.tile = tile{k: kc, rows: min(h, cols-i), a: bi.p, aRow: bi.row, aCol: bi.col,
 				b: s.b.room(0), bRow: 4 * uintptr(x.nr), bPanel: 4 * uintptr(x.nr*kc)}
 			s.place(ct.from(i, 0), start.from(i, 0))
+			s.tile.ahead = b.from(i+h, 0).p
+			s.tile.aheadStep = b.row * uintptr(h) / uintptr(max(1, parts(rows, x.nr)*kc))
+			s.tile.aheadPanel = s.tile.aheadStep * uintptr(kc)
 			s.sweep(rows, 0)
 		}
 		start = ct

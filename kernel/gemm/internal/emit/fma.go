@@ -18,6 +18,9 @@ const (
 	tileCRow
 	tilePanels
 	tileLast
+	tileAhead
+	tileAheadStep
+	tileAheadPanel
 )
 
 // Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
@@ -157,6 +160,16 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("MOVQ %d(DI), DX", tileB)
 	a.op("MOVQ %d(DI), R12", tileBRow)
 	ptr.load(a, height, "AX")
+	a.op("MOVQ %d(DI), R13", tileC)
+	a.op("MOVQ %d(DI), R14", tileCRow)
+	for range height {
+		for v := range vectors {
+			a.op("PREFETCHT0 %d(R13)", (vectors+v)*f.bytes)
+		}
+		a.op("ADDQ R14, R13")
+	}
+	a.op("MOVQ %d(DI), R13", tileAhead)
+	a.op("MOVQ %d(DI), R14", tileAheadStep)
 	a.op("TESTQ CX, CX")
 	a.op("JZ store")
 	a.op("PCALIGN $32")
@@ -165,6 +178,9 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 		a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
 	}
 	a.op("ADDQ R12, DX")
+	a.op("PREFETCHT1 (R13)")
+	a.op("PREFETCHT1 64(R13)")
+	a.op("ADDQ R14, R13")
 	for i := range height {
 		a.op("%s %s, %s", f.broadcast, ptr.addr(i, 0), elem(i))
 		for v := range vectors {
@@ -192,6 +208,8 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("ADDQ AX, %d(DI)", tileB)
 	a.op("MOVQ %d(DI), AX", tileInitPanel)
 	a.op("ADDQ AX, %d(DI)", tileInit)
+	a.op("MOVQ %d(DI), AX", tileAheadPanel)
+	a.op("ADDQ AX, %d(DI)", tileAhead)
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
 	a.end()

@@ -96,6 +96,7 @@ func transpose512(a *asm) {
 	a.op("CMPQ CX, $16")
 	a.op("JL tail")
 	for c := range 16 {
+		a.op("PREFETCHT0 64(DX)")
 		a.op("VMOVUPS Z%d, K2, (DX)", c)
 		a.op("ADDQ BX, DX")
 	}
@@ -140,6 +141,10 @@ func deal512(a *asm, v int) {
 		a.op("SHRQ $16, AX")
 	}
 	dealLoop(a, func() {
+		a.op("PREFETCHT0 (SI)(R9*8)")
+		if v == 2 {
+			a.op("PREFETCHT0 64(SI)(R9*8)")
+		}
 		for i := range v {
 			a.op("VMOVUPS.Z %d(SI), K%d, Z%d", 64*i, 1+i, i)
 			a.op("VMOVUPS Z%d, K%d, %d(DX)", i, 3+i, 64*i)
