@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
 // view finds the parts of an attention operator's operands: H query heads
@@ -71,37 +72,102 @@ func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64
 	return m + math.Log(sum)
 }
 
-// attention is the simple version: a row of scores per query.
+// attention is flash attention (Dao et al., 2205.14135): per block of queries
+// it walks the blocks of keys that they see and keeps, per query, the largest
+// score m so far, the sum l of exp(score-m) and the sum o of exp(score-m)*v.
+// When a block raises m, l and o are multiplied by exp(old m - new m):
+//
+//	scores 1 3 | 2 4:  block 1: m=3, l = e^-2 + 1
+//	                   block 2: m=4, l = l*e^-1 + e^-2 + 1
+//
+// Scores are made a tile at a time by the matrix product, so only the triangle
+// of tiles that has visible keys is computed. Blocks lie at fixed positions of
+// the sequence, which fixes the order of the sums.
+//
+// Known weakness: in tiles on the diagonal up to half of the products are
+// thrown away, half of all work where the sequence is as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	c.byRows(t[2].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
-		v := viewOf(c.a)
-		s := w.tmp(3, v.seq)
-		for n := b.R0; n < b.R1; n++ {
-			i, base := n%v.seq, n-n%v.seq
-			out := w.dest(4, o, n, 0, v.heads*v.size)
-			clear(out)
-			for h := range v.heads {
-				g := h / v.group
-				q := w.load(1, qkv, n, v.q(h), v.q(h)+v.size)
-				p := s[:i+1-v.first(i)]
-				for j := range p {
-					p[j] = w.v.Dot(q, w.load(2, qkv, base+v.first(i)+j, v.k(g), v.k(g)+v.size))
-				}
-				scale := float32(c.a.Scale)
-				w.v.Scale(p, scale)
-				m := w.v.Max(p)
-				sum := w.v.Exp(p, p, 1, m)
-				oh := out[h*v.size : (h+1)*v.size]
-				for j := range p {
-					w.v.Axpy(oh, w.load(2, qkv, base+v.first(i)+j, v.v(g), v.v(g)+v.size), p[j]/sum)
-				}
-				lse.row(n, h, h+1)[0] = m + float32(math.Log(float64(sum)))
-			}
-			w.store(out, o, n, 0, v.heads*v.size)
-		}
+	blocks := (a.Seq + queryBlock - 1) / queryBlock
+	sequences := t[2].Rows / a.Seq
+	c.n[0], c.n[1] = sequences*a.KVHeads, blocks
+	c.tasks(blocks*c.n[0], func(c *call, w *worker, i int) {
+		// The last queries see the most keys: the longest tasks come first.
+		block, head := c.n[1]-1-i/c.n[0], i%c.n[0]
+		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block*queryBlock)
 	})
 }
 
-type attentionScratch struct{}
+const (
+	queryBlock = 64
+	keyBlock   = 128
+)
+
+// attend computes the queries from q0 on, of all heads that share key head g.
+func (w *worker) attend(c *call, base, g, q0 int) {
+	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
+	v, s, scale := viewOf(c.a), c.a.HeadDim, float32(c.a.Scale)
+	q1 := min(q0+queryBlock, v.seq)
+	n := q1 - q0
+	scores, stats := w.tmp(0, n*keyBlock), w.tmp(1, 2*n)
+	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}
+	for h := g * v.group; h < (g+1)*v.group; h++ {
+		q := w.tile(3, qkv, base+q0, n, v.q(h), s)
+		m, l := stats[:n], stats[n:]
+		for i := range m {
+			m[i], l[i] = float32(math.Inf(-1)), 0
+		}
+		var init gemm.Init
+		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q1; k0 += keyBlock {
+			cols := min(keyBlock, q1-k0)
+			tile := gemm.Matrix{Data: scores, Stride: cols}
+			w.serial.Gemm(gemm.NT, n, cols, s, q, w.tile(4, qkv, base+k0, cols, v.k(g), s), tile, gemm.Init{})
+			for i := range n {
+				row := scores[i*cols : (i+1)*cols]
+				lo, hi := v.visible(q0+i, k0, cols)
+				clear(row[:lo])
+				clear(row[hi:])
+				if lo == hi {
+					continue
+				}
+				row = row[lo:hi]
+				top := max(m[i], scale*w.v.Max(row))
+				if top > m[i] && l[i] > 0 {
+					shrink := float32(math.Exp(float64(m[i] - top)))
+					l[i] *= shrink
+					w.v.Scale(sum.Data[i*s:(i+1)*s], shrink)
+				}
+				m[i] = top
+				l[i] += w.v.Exp(row, row, scale, top)
+			}
+			w.serial.Gemm(gemm.NN, n, s, cols, tile, w.tile(4, qkv, base+k0, cols, v.v(g), s), sum, init)
+			init.Residual = sum
+		}
+		for i := range n {
+			row := sum.Data[i*s : (i+1)*s]
+			w.v.Scale(row, 1/l[i])
+			w.put(o, base+q0+i, h*s, row)
+			lse.row(base+q0+i, h, h+1)[0] = m[i] + float32(math.Log(float64(l[i])))
+		}
+	}
+}
+
+// visible gives the columns [lo, hi) of a tile that query i sees; the tile
+// begins at key k0.
+func (v *view) visible(i, k0, cols int) (lo, hi int) {
+	lo = min(max(0, v.first(i)-k0), cols)
+	return lo, max(lo, min(cols, i+1-k0))
+}
+
+// tile gives n rows of cols columns as a matrix of float32: the tensor's own
+// memory or, of a bf16 tensor, a copy in buffer k.
+func (w *worker) tile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
+	if t.DType == graph.F32 {
+		return gemm.Matrix{Data: t.F32[r0*t.Stride+c0:], Stride: t.Stride}
+	}
+	x := w.tmp(k, n*cols)
+	for i := range n {
+		w.v.Widen(x[i*cols:(i+1)*cols], t.row16(r0+i, c0, c0+cols))
+	}
+	return gemm.Matrix{Data: x, Stride: cols}
+}

@@ -31,7 +31,7 @@ func NewEnv(workers int) *Env {
 // NewEnvOn makes an Env on a pool and an instruction set.
 func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
 	e := &Env{Pool: p, Gemm: gemm.New(p), V: v}
-	e.scratch.New = func() *worker { return &worker{v: v} }
+	e.scratch.New = func() *worker { return &worker{v: v, serial: gemm.NewSerial()} }
 	e.call.env = e
 	return e
 }
@@ -135,9 +135,9 @@ func (c *call) byElements(n int, body func(c *call, w *worker, b block)) {
 
 // worker is the memory of one worker.
 type worker struct {
-	v   *simd.Set
-	buf [8][]float32
-	att attentionScratch
+	v      *simd.Set
+	serial *gemm.Serial
+	buf    [11][]float32
 }
 
 // tmp is the k-th buffer, with n elements of any value.

@@ -1,0 +1,105 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// BenchmarkKernel runs every operator at the sizes of a GPT-2 124M (and, for
+// SwiGLU and RMSNorm, of a Llama of that width) on 1024 tokens, in fp32, and
+// reports GB/s over the bytes and GFLOP/s over the operations that the graph
+// table states.
+func BenchmarkKernel(b *testing.B) {
+	const n, d, f, vocab, heads, size = 1024, 768, 3072, 50257, 12, 64
+	r := rand.New(rand.NewPCG(1, 2))
+	m := &maker{Rand: r}
+	mat := func(rows, cols int) Tensor {
+		t := NewTensor(graph.F32, rows, cols)
+		for i := range t.F32 {
+			t.F32[i] = float32(r.NormFloat64())
+		}
+		return t
+	}
+	attn := graph.Attr{Seq: n, Heads: heads, KVHeads: heads, HeadDim: size, Scale: 1 / math.Sqrt(size)}
+	llama := attn
+	llama.KVHeads = 4
+	scalars := mat(1, graph.NumScalars)
+	copy(scalars.F32, []float32{1e-3, 0.1, 0.05, 1e-3})
+	clip := NewTensor(graph.F32, 1, 2)
+	clip.F32[0] = 1
+	second := mat(1, 1<<24)
+	for i, v := range second.F32 {
+		second.F32[i] = v * v
+	}
+	qkv, do, o, lse := mat(n, 3*d), mat(n, d), mat(n, d), mat(n, heads)
+	e := NewEnv(0)
+	defer e.Close()
+	Lookup(graph.Attention).Fast(e, &attn, []Tensor{o, lse, qkv})
+	big := func() Tensor { return mat(1, 1<<24) }
+	for _, c := range []struct {
+		op   graph.Op
+		name string
+		attr graph.Attr
+		t    []Tensor
+	}{
+		{graph.Linear, "", graph.Attr{}, []Tensor{mat(n, f), mat(n, d), mat(d, f), mat(1, f), {}}},
+		{graph.LinearDX, "", graph.Attr{}, []Tensor{mat(n, d), mat(n, f), mat(d, f)}},
+		{graph.LinearDW, "", graph.Attr{Acc: true}, []Tensor{mat(d, f), mat(n, d), mat(n, f)}},
+		{graph.BiasGrad, "", graph.Attr{Acc: true}, []Tensor{mat(1, f), mat(n, f)}},
+		{graph.LayerNorm, "", graph.Attr{Eps: 1e-5}, []Tensor{mat(n, d), mat(n, 2), mat(n, d), mat(1, d), mat(1, d)}},
+		{graph.LayerNormDX, "", graph.Attr{Acc: true}, []Tensor{mat(n, d), mat(n, d), mat(n, d), mat(1, d), mat(n, 2)}},
+		{graph.LayerNormDW, "", graph.Attr{Acc: true}, []Tensor{mat(1, d), mat(1, d), mat(n, d), mat(n, d), mat(n, 2)}},
+		{graph.RMSNorm, "", graph.Attr{Eps: 1e-5}, []Tensor{mat(n, d), mat(n, 1), mat(n, d), mat(1, d)}},
+		{graph.RMSNormDX, "", graph.Attr{Acc: true}, []Tensor{mat(n, d), mat(n, d), mat(n, d), mat(1, d), mat(n, 1)}},
+		{graph.RMSNormDW, "", graph.Attr{Acc: true}, []Tensor{mat(1, d), mat(n, d), mat(n, d), mat(n, 1)}},
+		{graph.RoPE, "", attn, []Tensor{mat(n, 3*d), mat(n, size)}},
+		{graph.Attention, "", attn, []Tensor{mat(n, d), mat(n, heads), qkv}},
+		{graph.Attention, "/T256", short(attn, 256), []Tensor{mat(n, d), mat(n, heads), qkv}},
+		{graph.Attention, "/T64", short(attn, 64), []Tensor{mat(n, d), mat(n, heads), qkv}},
+		{graph.Attention, "/GQA", llama, []Tensor{mat(n, d), mat(n, heads), mat(n, d+2*4*size)}},
+		{graph.AttentionBwd, "", attn, []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
+		{graph.AttentionBwd, "/T256", short(attn, 256), []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
+		{graph.AttentionBwd, "/T64", short(attn, 64), []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
+		{graph.Act, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},
+		{graph.ActBwd, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
+		{graph.Act, "/gelu", graph.Attr{Act: graph.GELUErf}, []Tensor{mat(n, f), mat(n, f)}},
+		{graph.ActBwd, "/gelu", graph.Attr{Act: graph.GELUErf}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
+		{graph.SwiGLU, "", graph.Attr{}, []Tensor{mat(n, 2048), mat(n, 4096)}},
+		{graph.SwiGLUBwd, "", graph.Attr{}, []Tensor{mat(n, 4096), mat(n, 2048), mat(n, 4096)}},
+		{graph.Embed, "", graph.Attr{Seq: n}, []Tensor{mat(n, d), m.ints(n, 0, vocab), mat(vocab, d), mat(n, d)}},
+		{graph.EmbedBwd, "", graph.Attr{Acc: true}, []Tensor{mat(vocab, d), mat(n, d), m.ints(n, 0, vocab)}},
+		{graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, []Tensor{mat(n, d), mat(n, d)}},
+		{graph.CrossEntropy, "", graph.Attr{Grad: true}, []Tensor{mat(n, 1), mat(n, vocab), m.ints(n, 0, vocab), scalars}},
+		{graph.CrossEntropy, "/loss", graph.Attr{}, []Tensor{mat(n, 1), mat(n, vocab), m.ints(n, 0, vocab), scalars}},
+		{graph.NormPart, "", graph.Attr{}, []Tensor{NewTensor(graph.F64, 1, 1<<24/graph.NormPiece), big()}},
+		{graph.AdamW, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, []Tensor{big(), big(), second, big(), clip, scalars, {}}},
+		{graph.Cast, "/narrow", graph.Attr{}, []Tensor{NewTensor(graph.BF16, 1, 1<<24), big()}},
+		{graph.Cast, "/widen", graph.Attr{}, []Tensor{big(), NewTensor(graph.BF16, 1, 1<<24)}},
+		{graph.Add, "", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},
+	} {
+		b.Run(fmt.Sprintf("%v%s", c.op, c.name), func(b *testing.B) {
+			dims := make([]graph.Dim, len(c.t))
+			for i, t := range c.t {
+				dims[i] = graph.Dim{DType: t.DType, Rows: t.Rows, Cols: t.Cols}
+			}
+			for b.Loop() {
+				Lookup(c.op).Fast(e, &c.attr, c.t)
+			}
+			ns := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
+			if flops := c.op.FLOPs(&c.attr, dims); flops > 0 {
+				b.ReportMetric(float64(flops)/ns, "GFLOP/s")
+			} else {
+				b.ReportMetric(float64(c.op.Bytes(&c.attr, dims))/ns, "GB/s")
+			}
+		})
+	}
+}
+
+func short(a graph.Attr, seq int) graph.Attr {
+	a.Seq = seq
+	return a
+}
