@@ -1,6 +1,9 @@
 package schedule
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // Schedules that fill the bubbles of one direction with the other: half of the micro-batches enter at the first rank, the
 // other half at the last, so every rank holds two parts of the model and the weights exist twice (except for dualpipev,
@@ -15,10 +18,63 @@ func opposite(ranks int) (down, up []int) {
 	return down, reversed(down)
 }
 
-// chimera merges two 1F1B pipelines (Li and Hoefler 2021, Chimera). If forward and backward each take one slot, forward i
-// of position s in slot s+2i and backward i in slot 2p-1-s+2i never collide with the other direction's for even p; groups
-// of p micro-batches follow each other 2p slots later, without a gap. The order by slots is the schedule.
+// chimera merges two 1F1B pipelines (Li and Hoefler 2021, Chimera). Groups of p micro-batches that follow each other leave
+// gaps where backwards take longer than forwards; so for more than one group the orders of a list scheduler compete, with
+// up to p or p+2 activations per rank, and the fastest for the given times wins (twice the forward, if none are given).
+// Times 1 and 2 give 3m + 2(p-2), the closed form of the paper.
 func chimera(q Request) (*Schedule, error) {
+	best := chimeraGroups(q)
+	if q.Micros <= q.Ranks {
+		return best, nil
+	}
+	c := Costs{Times: Times{F: q.Costs.F, B: q.Costs.B + q.Costs.W}, Comm: q.Costs.Comm}
+	if c.checkTimes() != nil {
+		c.Times = Times{F: 1, B: 2}
+	}
+	least := runtime(best, c)
+	for _, warm := range []float64{1.5, 1.875, 2} {
+		for _, limit := range []int{q.Ranks, q.Ranks + 2} {
+			s := empty(q, Arrows, best.Home...)
+			if greedyOrder(s, c, float64(limit), policy{warm: warm, forward: true, deep: true}, nil) {
+				s.joinBackwards()
+				if t := runtime(s, c); t < least {
+					best, least = s, t
+				}
+			}
+		}
+	}
+	return best, nil
+}
+
+// runtime is the makespan of an order that is known to run.
+func runtime(s *Schedule, c Costs) float64 {
+	m := newMachine(s, c)
+	if !m.run() {
+		return math.Inf(1)
+	}
+	return m.score(false).first
+}
+
+// joinBackwards makes every input gradient a full backward and drops the weight gradients.
+func (s *Schedule) joinBackwards() {
+	for r, order := range s.Orders {
+		kept := order[:0]
+		for _, u := range order {
+			if u.Pass == Bx {
+				u.Pass = B
+			}
+			if u.Pass != W {
+				kept = append(kept, u)
+			}
+		}
+		s.Orders[r] = kept
+	}
+}
+
+// chimeraGroups is the order for passes of one slot each: forward i of position s in slot s+2i and backward i in slot
+// 2p-1-s+2i never collide with the other direction's for even p, and groups of p micro-batches follow each other 2p slots
+// later, without a gap.
+func chimeraGroups(q Request) *Schedule {
 	p, half := q.Ranks, q.Micros/2
 	down, up := opposite(p)
 	s := empty(q, Arrows, down, up)
@@ -28,11 +84,7 @@ func chimera(q Request) (*Schedule, error) {
 	}
 	return s.fill(func(r int) []Unit {
 		var all []slotted
-		for dir := range 2 {
-			position := r
-			if dir == 1 {
-				position = p - 1 - r
-			}
+		for dir, position := range [2]int{r, p - 1 - r} {
 			for i := range half {
 				at := i/(p/2)*2*p + i%(p/2)*2
 				all = append(all,
@@ -46,7 +98,7 @@ func chimera(q Request) (*Schedule, error) {
 			order[i] = a.unit
 		}
 		return order
-	}), nil
+	})
 }
 
 // queue hands out the units of one pass of one stage in micro-batch order.

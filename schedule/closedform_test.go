@@ -31,7 +31,7 @@ func forms() []form {
 			peak: func(p, m, r int) float64 { return float64(2*p-2*r-1) + float64(r) }},
 		{name: "zb-v", idle: func(p, m int) float64 { return 0 }, enough: func(p, m int) bool { return m >= 2*p },
 			peak: func(p, m, r int) float64 { return float64(2 * p) }, messages: func(p, m int) int { return 2 * m * (2*p - 2) }},
-		{name: "chimera", messages: straight, enough: func(p, m int) bool { return m == p },
+		{name: "chimera", messages: straight, enough: func(p, m int) bool { return m == p || p <= 8 && m < 4*p },
 			makespan: func(p, m int) float64 { return float64(3*m + 2*(p-2)) }}, // idle share (p-2)/(1.5m+p-2)
 		{name: "bitpipe", from: 4, makespan: func(p, m int) float64 { return float64(6*m + (p-2)*(m/p+1)) },
 			messages: func(p, m int) int { return 2 * m * (2*p - 2) },
