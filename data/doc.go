@@ -15,8 +15,8 @@
 // Formats that people have and that are not read yet (Parquet, compressed
 // files, chat data) are errors that say so (ErrNotSupported). Bytes that are
 // not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats.
-// Files are read in the order of their paths, in pieces: memory is bounded by
-// the longest stretch of a document without a line break.
+// Files are read in a fixed shuffled order, in pieces: memory is bounded by the
+// longest stretch of a document without a line break.
 //
 // # Tokens
 //
@@ -40,7 +40,7 @@
 // # Known weakness
 //
 // Windows ignore document boundaries: attention can look across an end of text.
-// The order of the files is not shuffled before the held-out part is cut off,
-// so validation text comes from the last files. The cache recognises a changed
+// Only whole files are shuffled before the held-out part is cut off: a corpus
+// of one file is validated on the end of that file. The cache recognises a changed
 // file by size and time of change, as make does, not by content.
 package data

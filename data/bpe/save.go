@@ -88,11 +88,16 @@ func (t *Tokenizer) JSON() []byte {
 		"    \"byte_fallback\": false,\n    \"ignore_merges\": %v,\n    \"vocab\": {", t.whole != nil)
 	n := 0
 	for id, token := range t.tokens {
-		if token != nil && !isAdded[int32(id)] {
-			comma(&out, n, "\n      ")
-			fmt.Fprintf(&out, "%s: %d", quote(printable(token)), id)
-			n++
+		if token == nil {
+			continue
 		}
+		text := printable(token)
+		if isAdded[int32(id)] { // listed here too: transformers numbers it anew otherwise
+			text = string(token)
+		}
+		comma(&out, n, "\n      ")
+		fmt.Fprintf(&out, "%s: %d", quote(text), id)
+		n++
 	}
 	out.WriteString("\n    },\n    \"merges\": [")
 	for rank, m := range t.merges {
