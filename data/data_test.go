@@ -450,6 +450,31 @@ func TestPermutation(t *testing.T) {
 	})
 }
 
+// The order must never change: a checkpoint's cursor means a place in it. The
+// cut of the files into training and validation depends on it too.
+func TestOrderIsForever(t *testing.T) {
+	for _, golden := range []struct {
+		n     int64
+		seed  uint64
+		epoch int64
+		want  []int64
+	}{
+		{10, 0, 0, []int64{1, 0, 5, 8, 3, 4, 2, 9, 7, 6}},
+		{1000003, 42, 7, []int64{442949, 253515, 26991, 453261, 77744, 247898, 550841, 716426, 321533, 709265}},
+		{1 << 40, 1, 1, []int64{834754253207, 1003727704826, 749085204397, 264423835984, 514180931917,
+			256140808816, 373303489744, 833992312423, 704973696594, 652467587083}},
+	} {
+		p := newPermutation(golden.n, golden.seed, golden.epoch)
+		var got []int64
+		for i := range int64(10) {
+			got = append(got, p.at(i))
+		}
+		if !slices.Equal(got, golden.want) {
+			t.Errorf("n %d, seed %d, epoch %d: %v, want %v", golden.n, golden.seed, golden.epoch, got, golden.want)
+		}
+	}
+}
+
 // The order has no trend: over many epochs every window is as often early as late.
 func TestPermutationIsFair(t *testing.T) {
 	const n, epochs = 100, 4000

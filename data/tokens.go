@@ -10,6 +10,8 @@ import (
 	"io"
 	"math"
 	"os"
+
+	"github.com/athanor-llm/athanor/data/bpe"
 )
 
 // The token file. All numbers are little endian; the header is one page:
@@ -30,7 +32,8 @@ import (
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It is
-// no protection against an adversary.
+// no protection against an adversary: a file whose checksums hold is taken to
+// have ids below its vocabulary size, as Tokenize writes them.
 const (
 	magic         = "ATHTOKEN"
 	formatVersion = 1
@@ -101,6 +104,10 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 	if h.width != 2 && h.width != 4 {
 		return h, fmt.Errorf("it has %d bytes per token", h.width)
 	}
+	// Bounds before conversions: a hostile number must not wrap around.
+	if le.Uint32(page[64:]) > bpe.MaxVocabulary || le.Uint32(page[68:]) >= le.Uint32(page[64:]) {
+		return h, fmt.Errorf("it has a vocabulary of %d with the end of text %d", le.Uint32(page[64:]), le.Uint32(page[68:]))
+	}
 	if h.count < 0 || h.count > math.MaxInt64/8 || headerSize+h.count*int64(h.width) != size {
 		return h, fmt.Errorf("it has %d bytes, which is not %d tokens: cut off or grown", size, h.count)
 	}
@@ -115,7 +122,9 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 }
 
 // Tokens is a token file, mapped into memory and verified. It is immutable and
-// safe for concurrent use until Close.
+// safe for concurrent use until Close. The file may be deleted or replaced by
+// another of its name meanwhile, but not be written to or cut: reading what a
+// mapped file no longer has ends the program (SIGBUS).
 type Tokens struct {
 	header
 	path  string
