@@ -73,9 +73,9 @@ func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64
 }
 
 // attention is flash attention (Dao et al., 2205.14135): per block of queries
-// it walks the blocks of keys that they see and keeps, per query, the largest
-// score m so far, the sum l of exp(score-m) and the sum o of exp(score-m)*v.
-// When a block raises m, l and o are multiplied by exp(old m - new m):
+// it walks the blocks of keys that they see and keeps, per query, about the
+// largest score m so far, the sum l of exp(score-m) and the sum o of
+// exp(score-m)*v. When a block raises m, l and o shrink by exp(old m - new m):
 //
 //	scores 1 3 | 2 4:  block 1: m=3, l = e^-2 + 1
 //	                   block 2: m=4, l = l*e^-1 + e^-2 + 1
@@ -101,6 +101,10 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 const (
 	queryBlock = 64
 	keyBlock   = 128
+
+	// headroom is how far scores may exceed m before m is raised: e^8 times as
+	// large terms cost no digits, and with it m is hardly ever raised twice.
+	headroom float32 = 8
 )
 
 // attend computes the queries from q0 on, of all heads that share key head g.
@@ -125,20 +129,20 @@ func (w *worker) attend(c *call, base, g, q0 int) {
 			for i := range n {
 				row := scores[i*cols : (i+1)*cols]
 				lo, hi := v.visible(q0+i, k0, cols)
-				clear(row[:lo])
-				clear(row[hi:])
-				if lo == hi {
-					continue
+				if hi-lo < cols {
+					clear(row[:lo])
+					clear(row[hi:])
+					row = row[lo:hi]
 				}
-				row = row[lo:hi]
-				top := max(m[i], scale*w.v.Max(row))
-				if top > m[i] && l[i] > 0 {
-					shrink := float32(math.Exp(float64(m[i] - top)))
-					l[i] *= shrink
-					w.v.Scale(sum.Data[i*s:(i+1)*s], shrink)
+				if top := scale * w.v.Max(row); top > m[i]+headroom {
+					if l[i] > 0 {
+						shrink := float32(math.Exp(float64(m[i] - top)))
+						l[i] *= shrink
+						w.v.Scale(sum.Data[i*s:(i+1)*s], shrink)
+					}
+					m[i] = top
 				}
-				m[i] = top
-				l[i] += w.v.Exp(row, row, scale, top)
+				l[i] += w.v.Exp(row, row, scale, m[i])
 			}
 			w.serial.Gemm(gemm.NN, n, s, cols, tile, w.tile(4, qkv, base+k0, cols, v.v(g), s), sum, init)
 			init.Residual = sum
