@@ -1,0 +1,116 @@
+package safetensors
+
+// Conversions between float32 and the stored types, little endian. Rounding is to nearest, ties to even, as PyTorch does;
+// a NaN stays a NaN, too large becomes infinite.
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// pieceElements is how many elements are converted at a time: large enough to hide the calls, small enough for the cache.
+const pieceElements = 16 << 10
+
+// decoder returns the conversion of len(dst) elements, or nil if there is none.
+func decoder(d DType) func(dst []float32, src []byte) {
+	le := binary.LittleEndian
+	switch d {
+	case F32:
+		return func(dst []float32, src []byte) {
+			for i := range dst {
+				dst[i] = math.Float32frombits(le.Uint32(src[4*i:]))
+			}
+		}
+	case BF16:
+		return func(dst []float32, src []byte) {
+			for i := range dst {
+				dst[i] = fromBF16(le.Uint16(src[2*i:]))
+			}
+		}
+	case F16:
+		return func(dst []float32, src []byte) {
+			for i := range dst {
+				dst[i] = fromF16(le.Uint16(src[2*i:]))
+			}
+		}
+	case F64:
+		return func(dst []float32, src []byte) {
+			for i := range dst {
+				dst[i] = float32(math.Float64frombits(le.Uint64(src[8*i:])))
+			}
+		}
+	}
+	return nil
+}
+
+// encoder is the way back.
+func encoder(d DType) func(dst []byte, src []float32) {
+	le := binary.LittleEndian
+	switch d {
+	case F32:
+		return func(dst []byte, src []float32) {
+			for i, x := range src {
+				le.PutUint32(dst[4*i:], math.Float32bits(x))
+			}
+		}
+	case BF16:
+		return func(dst []byte, src []float32) {
+			for i, x := range src {
+				le.PutUint16(dst[2*i:], toBF16(x))
+			}
+		}
+	case F16:
+		return func(dst []byte, src []float32) {
+			for i, x := range src {
+				le.PutUint16(dst[2*i:], toF16(x))
+			}
+		}
+	case F64:
+		return func(dst []byte, src []float32) {
+			for i, x := range src {
+				le.PutUint64(dst[8*i:], math.Float64bits(float64(x)))
+			}
+		}
+	}
+	return nil
+}
+
+func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
+
+func toBF16(x float32) uint16 {
+	b := math.Float32bits(x)
+	if x != x {
+		return uint16(b>>16) | 0x40 // the payload may lie in the half that is cut off: make it quiet, not infinite
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// fromF16 widens: 1 sign, 5 exponent (bias 15), 10 fraction bits.
+func fromF16(h uint16) float32 {
+	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
+	switch exponent {
+	case 0: // zero or subnormal: fraction * 2^-24, exact in float32
+		return math.Float32frombits(sign | math.Float32bits(float32(fraction)*0x1p-24))
+	case 31:
+		return math.Float32frombits(sign | 255<<23 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent-15+127)<<23 | fraction<<13)
+}
+
+// toF16 narrows. Below the smallest normal value the hardware's own rounding does the work: adding 0.5 leaves a unit in
+// the last place of 2^-24, which is float16's subnormal step.
+func toF16(x float32) uint16 {
+	b := math.Float32bits(x)
+	sign := uint16(b >> 16 & 0x8000)
+	b &= 0x7fffffff
+	switch {
+	case b > 255<<23:
+		return sign | 0x7e00
+	case b >= (127+16)<<23: // 65536 and more
+		return sign | 0x7c00
+	case b < (127-14)<<23:
+		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-math.Float32bits(0.5))
+	}
+	b += 0xfff + b>>13&1 // may carry into the exponent, up to infinity: that is right
+	return sign | uint16(b>>13-(127-15)<<10)
+}

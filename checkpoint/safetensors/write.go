@@ -1,0 +1,132 @@
+package safetensors
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"unicode/utf8"
+)
+
+// Tensor is a tensor that can be asked for its data: Data writes exactly Bytes() bytes, row-major and little endian, in as
+// many pieces as it likes (WriteFloat32 helps). It is called once, when the tensor's turn comes.
+type Tensor struct {
+	Info
+	Data func(w io.Writer) error
+}
+
+// Float32s is a tensor of values in memory, stored as F32, BF16, F16 or F64. The slice is read when the tensor is
+// written, not before.
+func Float32s(name string, d DType, shape []int, values []float32) Tensor {
+	return Tensor{Info{name, d, shape}, func(w io.Writer) error { return WriteFloat32(w, d, values) }}
+}
+
+// RawBytes is a tensor whose bytes are in memory.
+func RawBytes(name string, d DType, shape []int, data []byte) Tensor {
+	return Tensor{Info{name, d, shape}, func(w io.Writer) error { _, err := w.Write(data); return err }}
+}
+
+// WriteFloat32 writes values as F32, BF16, F16 (rounded to nearest even) or F64.
+func WriteFloat32(w io.Writer, d DType, values []float32) error {
+	encode := encoder(d)
+	if encode == nil {
+		return fmt.Errorf("float32 does not convert to %s", d)
+	}
+	size := d.Size()
+	buffer := make([]byte, min(len(values), pieceElements)*size)
+	for len(values) > 0 {
+		n := min(len(values), pieceElements)
+		encode(buffer, values[:n])
+		if _, err := w.Write(buffer[:n*size]); err != nil {
+			return err
+		}
+		values = values[n:]
+	}
+	return nil
+}
+
+// Write writes one file: the header, then each tensor's data, one after the other. Wide types come first, which keeps
+// every tensor aligned to its element size; otherwise the order is the caller's. Metadata may be nil; transformers wants
+// {"format": "pt"}.
+func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
+	tensors = slices.Clone(tensors)
+	slices.SortStableFunc(tensors, func(a, b Tensor) int { return cmp.Compare(b.DType.Size(), a.DType.Size()) })
+	entries, err := layOut(tensors)
+	if err != nil {
+		return fmt.Errorf("safetensors: %w", err)
+	}
+	header := printHeader(metadata, entries)
+	if len(header) > maxHeader {
+		return fmt.Errorf("safetensors: header of %d bytes, the limit is %d\nhint: split the file", len(header), maxHeader)
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		counted := &exactly{w: w, left: t.Bytes()}
+		err := t.Data(counted)
+		if err == nil && counted.left != 0 {
+			err = fmt.Errorf("%d bytes short of %d", counted.left, t.Bytes())
+		}
+		if err != nil {
+			return fmt.Errorf("safetensors: tensor %.80q: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// WriteFile writes a file on disk, replacing what was there. It is for results; a checkpoint has more care taken of it.
+func WriteFile(path string, metadata map[string]string, tensors []Tensor) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	b := bufio.NewWriterSize(f, 1<<20)
+	err = Write(b, metadata, tensors)
+	if err == nil {
+		err = b.Flush()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// layOut checks names and shapes and places the data back to back.
+func layOut(tensors []Tensor) ([]entry, error) {
+	entries := make([]entry, 0, len(tensors))
+	seen := make(map[string]bool, len(tensors))
+	at := int64(0)
+	for _, t := range tensors {
+		if err := t.check(); err != nil {
+			return nil, err
+		}
+		switch {
+		case seen[t.Name]:
+			return nil, fmt.Errorf("duplicate tensor %.80q", t.Name)
+		case t.Name == metadataKey || !utf8.ValidString(t.Name):
+			return nil, fmt.Errorf("%.80q is not a tensor's name", t.Name)
+		case t.Bytes() > 1<<62-at:
+			return nil, fmt.Errorf("tensor %.80q: more than 2^62 bytes in one file", t.Name)
+		}
+		seen[t.Name] = true
+		entries = append(entries, entry{t.Info, at, at + t.Bytes()})
+		at += t.Bytes()
+	}
+	return entries, nil
+}
+
+// exactly passes on bytes until left is used up; one more is an error, before it can shift the tensors that follow.
+type exactly struct {
+	w    io.Writer
+	left int64
+}
+
+func (e *exactly) Write(p []byte) (int, error) {
+	if int64(len(p)) > e.left {
+		return 0, fmt.Errorf("%d bytes more than its shape has", int64(len(p))-e.left)
+	}
+	n, err := e.w.Write(p)
+	e.left -= int64(n)
+	return n, err
+}
