@@ -34,9 +34,12 @@ func Parse(r io.Reader) (*Program, error) {
 		}
 		return nil, fmt.Errorf("program text, line %d: %w", ps.line+1, err)
 	}
-	if ps.line < len(headerLines) {
-		return nil, fmt.Errorf("program text ends at line %d, before %q; hint: the file is cut short",
-			ps.line, headerLines[ps.line])
+	if !ps.ended {
+		want := textEnd
+		if ps.line < len(headerLines) {
+			want = headerLines[ps.line]
+		}
+		return nil, fmt.Errorf("program text ends at line %d, before %q; hint: the file is cut short", ps.line, want)
 	}
 	return ps.p, nil
 }
@@ -47,6 +50,7 @@ type parser struct {
 	p      *Program
 	line   int            // 1-based
 	byName map[string]int // -1: ambiguous
+	ended  bool
 }
 
 func (ps *parser) parseLine(s string) error {
@@ -55,6 +59,11 @@ func (ps *parser) parseLine(s string) error {
 	}
 	word, rest, _ := strings.Cut(s, " ")
 	switch {
+	case ps.ended:
+		return fmt.Errorf("%.40q after the end", s)
+	case s == textEnd:
+		ps.ended = true
+		return nil
 	case word == "buffer":
 		if len(ps.p.Homes)+len(ps.p.Instrs) > 0 {
 			return errors.New("buffer after homes or instructions; hint: buffers come first")

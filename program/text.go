@@ -27,6 +27,7 @@ import (
 //	home 0 p w[16x16]
 //	i0 copy(slot[1x256], w[1x256]) h2d key=0,0,-,copy
 //	i1 linear(h1[32x8@16], x, slot[16x8], -, -) compute key=0,0,-,fwd wait=i0 wt
+//	end
 //
 // An operand is the name of its buffer and, unless it is the whole of it,
 // [rows x cols @ offset / stride]; "-" is an absent one. Bytes that are not
@@ -40,6 +41,7 @@ import (
 
 const (
 	textMagic = "athanor-program 1"
+	textEnd   = "end"
 	// maxLine bounds a line: a buffer line names each of its atoms.
 	maxLine = 16 << 20
 	// maxCount bounds every number that is not a byte count, maxBytes those.
@@ -126,6 +128,8 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 		line = pr.instr(line, i)
 		emit()
 	}
+	line = append(line, textEnd...) // so that a file cut short is noticed
+	emit()
 	return total, out.Flush()
 }
 

@@ -68,7 +68,7 @@ type orderCheck struct {
 	tail    vector // latest instruction of each stream
 	atoms   []history
 	bufs    []tenure
-	active  [device.NumTiers]intervals
+	held    [device.NumTiers]intervals
 }
 
 func checkOrder(p *Program, ly *layout) error {
@@ -79,14 +79,15 @@ func checkOrder(p *Program, ly *layout) error {
 		atoms:   make([]history, ly.base[len(p.Buffers)]),
 		bufs:    make([]tenure, len(p.Buffers)),
 	}
-	for t := range c.active {
-		c.active[t].init(p, device.Tier(t))
+	for t := range c.held {
+		c.held[t].init(p, device.Tier(t))
 	}
 	for b := range p.Buffers {
 		if !p.Buffers[b].Persistent {
 			continue
 		}
-		if other := c.active[p.Buffers[b].Tier].take(p, b, nil); other >= 0 {
+		// Nothing but persistent buffers is there yet.
+		if other := c.held[p.Buffers[b].Tier].take(p, b, nil); other >= 0 {
 			return fmt.Errorf("persistent buffers %s and %s overlap; hint: place the program again", p.Buffers[other].Name, p.Buffers[b].Name)
 		}
 		c.bufs[b].begun = true
@@ -194,14 +195,15 @@ func (c *orderCheck) buffer(i, j int) error {
 			return c.p.operandFault(i, j, "place the program", "has no address")
 		}
 		t.begun = true
-		var ended []int
-		if kept := c.active[c.p.Buffers[buf].Tier].take(c.p, buf, &ended); kept >= 0 {
-			return c.p.operandFault(i, j, "place the program again", "overlaps persistent buffer %s", c.p.Buffers[kept].Name)
-		}
-		for _, e := range ended {
-			old := &c.bufs[e]
-			old.ended, old.heir = int32(i)+1, int32(buf)
+		kept := c.held[c.p.Buffers[buf].Tier].take(c.p, buf, func(other int) {
+			old := &c.bufs[other]
+			if old.ended == 0 {
+				old.ended, old.heir = int32(i)+1, int32(buf)
+			}
 			t.after.join(&old.last)
+		})
+		if kept >= 0 {
+			return c.p.operandFault(i, j, "place the program again", "overlaps persistent buffer %s", c.p.Buffers[kept].Name)
 		}
 	}
 	if s := now.missing(&t.after); s >= 0 {
@@ -213,55 +215,60 @@ func (c *orderCheck) buffer(i, j int) error {
 	return nil
 }
 
-// intervals are the buffers that hold bytes of one tier at some moment. They
-// do not overlap, so it is enough to mark where one begins: the marks are bits
-// over the sorted addresses of all buffers.
+// intervals say which buffer last held which bytes of one tier: segments
+// between addresses at which some buffer begins or ends. A buffer that lost
+// some of its bytes still stands behind the others, since whoever takes those
+// has to wait for it too. Where segments begin is marked by bits over the
+// sorted addresses, so that all operations are scans of a few words.
 type intervals struct {
-	starts []int64  // all addresses at which some buffer begins, ascending
-	marks  []uint64 // bit k: a buffer that begins at starts[k] holds its bytes
-	owner  []int32  // that buffer
+	edges []int64  // addresses at which buffers begin and end, ascending
+	marks []uint64 // bit k: a segment begins at edges[k]
+	owner []int32  // its buffer, or -1
 }
 
 func (v *intervals) init(p *Program, tier device.Tier) {
+	v.edges = append(v.edges, 0)
 	for i := range p.Buffers {
-		if p.Buffers[i].Tier == tier && p.Buffers[i].Addr >= 0 {
-			v.starts = append(v.starts, p.Buffers[i].Addr)
+		if b := &p.Buffers[i]; b.Tier == tier && b.Addr >= 0 {
+			v.edges = append(v.edges, b.Addr, b.Addr+b.Size)
 		}
 	}
-	slices.Sort(v.starts)
-	v.starts = slices.Compact(v.starts)
-	v.marks = make([]uint64, len(v.starts)/64+1)
-	v.owner = make([]int32, len(v.starts))
+	slices.Sort(v.edges)
+	v.edges = slices.Compact(v.edges)
+	v.marks = make([]uint64, len(v.edges)/64+1)
+	v.owner = make([]int32, len(v.edges))
+	v.marks[0], v.owner[0] = 1, -1
 }
 
-// take gives the bytes of buffer buf to it and lists in ended the buffers that
-// lose theirs. If one of them is persistent, or ended is nil, nothing changes
-// and that buffer is returned; else -1.
-func (v *intervals) take(p *Program, buf int, ended *[]int) int {
+// take gives the bytes of buffer buf to it and calls lost for each buffer
+// that held some of them, perhaps several times. It stops at a persistent one
+// and returns it; else -1.
+func (v *intervals) take(p *Program, buf int, lost func(other int)) int {
 	b := &p.Buffers[buf]
-	at, _ := slices.BinarySearch(v.starts, b.Addr)
-	from := at
-	if k := v.previous(at); k >= 0 {
-		if o := &p.Buffers[v.owner[k]]; o.Addr+o.Size > b.Addr {
-			from = k
+	from, to := v.split(b.Addr), v.split(b.Addr+b.Size)
+	for k := from; k >= 0 && k < to; k = v.next(k + 1) {
+		if o := int(v.owner[k]); o >= 0 {
+			if p.Buffers[o].Persistent {
+				return o
+			}
+			lost(o)
 		}
-	}
-	for k := v.next(from); k >= 0 && v.starts[k] < b.Addr+b.Size; k = v.next(k + 1) {
-		o := int(v.owner[k])
-		if ended == nil || p.Buffers[o].Persistent {
-			return o
-		}
-		*ended = append(*ended, o)
-	}
-	if ended != nil {
-		for _, o := range *ended {
-			k, _ := slices.BinarySearch(v.starts, p.Buffers[o].Addr)
+		if k > from {
 			v.marks[k/64] &^= 1 << (k % 64)
 		}
 	}
-	v.marks[at/64] |= 1 << (at % 64)
-	v.owner[at] = int32(buf)
+	v.owner[from] = int32(buf)
 	return -1
+}
+
+// split lets a segment begin at an address, and returns its number.
+func (v *intervals) split(addr int64) int {
+	k, _ := slices.BinarySearch(v.edges, addr)
+	if v.marks[k/64]>>(k%64)&1 == 0 {
+		v.marks[k/64] |= 1 << (k % 64)
+		v.owner[k] = v.owner[v.previous(k)]
+	}
+	return k
 }
 
 // next is the first mark at or after k, previous the last one before it; -1

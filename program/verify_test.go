@@ -2,7 +2,9 @@ package program
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -77,7 +79,7 @@ func TestLoweredPrograms(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	lowered := 0
-	for name := range tinyModels {
+	for _, name := range slices.Sorted(maps.Keys(tinyModels)) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			g := buildGraph(t, name, dt)
 			const sequences, unit = 4, 2

@@ -1,0 +1,338 @@
+package program
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The oracle against which Verify and Equivalent are tested: it runs a program
+// on memory, with addresses, in random orders that streams and waits allow, and
+// looks what is left. It knows nothing of atoms, clocks or buffers' lifetimes.
+// Elements are 64-bit fingerprints; an operator mixes those that it depends on,
+// element by element and row by row, in place of arithmetic.
+
+// machine is the memory of a rank, one fingerprint per two bytes.
+type machine struct {
+	p   *Program
+	mem [device.NumTiers][]uint64
+}
+
+func mix(a, b uint64) uint64 {
+	a = (a ^ b*0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
+	return a ^ a>>29 ^ b>>3
+}
+
+func mixString(a uint64, s string) uint64 {
+	for _, c := range []byte(s) {
+		a = mix(a, uint64(c))
+	}
+	return a
+}
+
+func (m *machine) load(o device.Operand, r, c int) uint64 {
+	return m.mem[o.Tier][(o.Addr+int64(r*o.Stride+c)*o.DType.Size())/2]
+}
+
+func (m *machine) store(o device.Operand, r, c int, v uint64) {
+	at := (o.Addr + int64(r*o.Stride+c)*o.DType.Size()) / 2
+	for k := range o.DType.Size() / 2 {
+		m.mem[o.Tier][at+k] = v + uint64(k)
+	}
+}
+
+// boot fills memory with garbage and persistent buffers with their content.
+func boot(p *Program, rng *rand.Rand) *machine {
+	m := &machine{p: p}
+	for t := range m.mem {
+		m.mem[t] = make([]uint64, p.Height[t]/2+8)
+		for i := range m.mem[t] {
+			m.mem[t][i] = rng.Uint64()
+		}
+	}
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		if len(b.Init) == 0 {
+			continue
+		}
+		o := p.Operand(p.whole(i))
+		band, start := 0, 0
+		for c := range b.Cols {
+			if b.RowUnit == 0 && band < len(b.Cuts) && c == b.Cuts[band] {
+				band, start = band+1, c
+			}
+			for r := range b.Rows {
+				if name := b.Init[band]; strings.HasPrefix(name, "p16:") {
+					m.store(o, r, c, castElement(b.DType, element("p:"+name[4:], r, c-start)))
+				} else if name != "" {
+					m.store(o, r, c, element(name, r, c-start))
+				}
+			}
+		}
+	}
+	return m
+}
+
+func element(name string, r, c int) uint64 { return mix(mix(mixString(1, name), uint64(r)), uint64(c)) }
+
+func castElement(t graph.DType, v uint64) uint64 { return mix(v, 1000+uint64(t)) }
+
+// step runs the program once in a random order that is allowed.
+func (m *machine) step(rng *rand.Rand) {
+	var queue [device.NumStreams][]int
+	for i := range m.p.Instrs {
+		s := m.p.Instrs[i].Stream
+		queue[s] = append(queue[s], i)
+	}
+	done := make([]bool, len(m.p.Instrs))
+	for range m.p.Instrs {
+	draw:
+		for {
+			s := rng.IntN(len(queue))
+			if len(queue[s]) == 0 {
+				continue
+			}
+			for _, w := range m.p.Instrs[queue[s][0]].Waits {
+				if !done[w] {
+					continue draw
+				}
+			}
+			m.exec(queue[s][0])
+			done[queue[s][0]] = true
+			queue[s] = queue[s][1:]
+			break
+		}
+	}
+}
+
+// exec runs one instruction.
+func (m *machine) exec(i int) {
+	in := &m.p.Instrs[i]
+	args := make([]device.Operand, len(in.Args))
+	for j, r := range in.Args {
+		args[j] = m.p.Operand(r)
+	}
+	a := in.Attr
+	a.Acc, a.Row0 = false, 0
+	op := mixString(uint64(in.Op), fmt.Sprintf("%+v", a))
+	switch in.Op {
+	case graph.Copy, graph.Cast, graph.Add:
+		m.each(args[0], func(r, c int) {
+			v := m.load(args[1], r, c)
+			switch in.Op {
+			case graph.Cast:
+				v = castElement(args[0].DType, v)
+			case graph.Add:
+				v = mix(m.load(args[0], r, c), v)
+			}
+			m.store(args[0], r, c, v)
+		})
+		return
+	case graph.AdamW:
+		for _, j := range []int{4, 5} {
+			op = m.row(op, args[j], 0)
+		}
+		m.each(args[0], func(r, c int) {
+			v := op
+			for j := range 4 {
+				v = mix(v, m.load(args[j], r, c))
+			}
+			for j := range 3 {
+				m.store(args[j], r, c, mix(v, uint64(j)))
+			}
+			if len(args) > 6 && args[6].Rows > 0 {
+				m.store(args[6], r, c, castElement(graph.BF16, mix(v, 0)))
+			}
+		})
+		return
+	case graph.NormPart:
+		sums := make([]uint64, args[0].Cols)
+		m.each(args[1], func(r, c int) {
+			k := (r*args[1].Cols + c) / graph.NormPiece
+			sums[k] = mix(sums[k], m.load(args[1], r, c))
+		})
+		for k, v := range sums {
+			m.store(args[0], 0, k, v)
+		}
+		return
+	}
+	m.generic(in, args, op)
+}
+
+func (m *machine) each(o device.Operand, f func(r, c int)) {
+	for r := range o.Rows {
+		for c := range o.Cols {
+			f(r, c)
+		}
+	}
+}
+
+func (m *machine) row(v uint64, o device.Operand, r int) uint64 {
+	for c := range o.Cols {
+		v = mix(v, m.load(o, r, c))
+	}
+	return v
+}
+
+// generic operators differ only in which rows depend on which.
+func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
+	specs := in.Op.Info().Args
+	reads := func(j int) bool {
+		return specs[j].Access == graph.Read || specs[j].Access == graph.Update || specs[j].Access == graph.Sum && in.Attr.Acc
+	}
+	sums := in.Op.Info().Kind == graph.TokenSum
+	rows := 0
+	for j, o := range args {
+		if specs[j].Token {
+			rows = max(rows, o.Rows)
+		} else if reads(j) && !(sums && specs[j].Access == graph.Sum) {
+			for r := range o.Rows {
+				op = m.row(mix(op, uint64(j)), o, r)
+			}
+		}
+	}
+	group := 1
+	if in.Op.Info().Kind == graph.Sequence {
+		group = in.Attr.Seq
+	}
+	if sums && !in.Attr.Acc {
+		for j, o := range args {
+			if writesArg(in, j) {
+				m.each(o, func(r, c int) { m.store(o, r, c, 7) })
+			}
+		}
+	}
+	for row := 0; row < max(rows, 1); row += group {
+		v := op
+		switch in.Op {
+		case graph.RoPE, graph.Embed, graph.PosBwd:
+			v = mix(v, uint64((in.Attr.Row0+row)%in.Attr.Seq))
+		}
+		for j, o := range args {
+			if specs[j].Token && reads(j) {
+				for r := row; r < row+group; r++ {
+					v = m.row(mix(v, uint64(j)), o, r)
+				}
+			}
+		}
+		for j, o := range args {
+			switch {
+			case !writesArg(in, j) || o.Rows == 0:
+			case specs[j].Token:
+				for r := row; r < row+group; r++ {
+					for c := range o.Cols {
+						m.store(o, r, c, mix(mix(v, uint64(r-row)), uint64(j<<20+c)))
+					}
+				}
+			default: // sums over tokens, and results of all operands
+				m.each(o, func(r, c int) {
+					old := uint64(0)
+					if sums {
+						old = m.load(o, r, c)
+					}
+					m.store(o, r, c, mix(mix(old, v), uint64(j<<20+r*o.Cols+c)))
+				})
+			}
+		}
+	}
+}
+
+// results are the fingerprints of every home and of the step's other results.
+func (m *machine) results() map[string]uint64 {
+	out := map[string]uint64{}
+	take := func(key string, r Region) {
+		o := m.p.Operand(r)
+		m.each(o, func(i, c int) { out[key] = mix(out[key], m.load(o, i, c)) })
+	}
+	for _, h := range m.p.Homes {
+		if !h.Replica {
+			take(fmt.Sprint(h.Param, h.Kind), h.Region)
+		}
+	}
+	for i := range m.p.Buffers {
+		if b := &m.p.Buffers[i]; b.Persistent && b.Class == ClassReductions {
+			take(b.Name, m.p.whole(i))
+		}
+	}
+	return out
+}
+
+// behaviour is what some steps in random orders leave behind.
+func behaviour(p *Program, rng *rand.Rand) map[string]uint64 {
+	m := boot(p, rng)
+	all := map[string]uint64{}
+	for step := range 2 {
+		m.step(rng)
+		for k, v := range m.results() {
+			all[fmt.Sprint(step, " ", k)] = v
+		}
+	}
+	return all
+}
+
+// harmless returns why a program is not as good as a reference, or "".
+func harmless(p, reference *Program, rng *rand.Rand) string {
+	for t, c := range p.Capacity {
+		for i := range p.Buffers {
+			if b := &p.Buffers[i]; int(b.Tier) == t && c > 0 && b.Addr+b.Size > c {
+				return "outside of the capacity"
+			}
+		}
+	}
+	for i := range p.Instrs {
+		var after []bool
+		for j := i + 1; j < len(p.Instrs); j++ {
+			if !clash(p, i, j) {
+				continue
+			}
+			if after == nil {
+				after = reachable(p, i)
+			}
+			if !after[j] {
+				return fmt.Sprintf("race between\n%s\n%s\n", p.Line(i), p.Line(j))
+			}
+		}
+	}
+	want := behaviour(reference, rng)
+	for range 3 {
+		have := behaviour(p, rng)
+		for k := range want {
+			if have[k] != want[k] {
+				return "other result: " + k
+			}
+		}
+	}
+	return ""
+}
+
+// TestOracle: the oracle itself must find the small programs alike, and notice
+// what is wrong with plainly broken ones.
+func TestOracle(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	list := smallPrograms()
+	for i, p := range list {
+		if why := harmless(p, list[0], rng); why != "" {
+			t.Errorf("variant %+v: %s", smallVariants[i], why)
+		}
+	}
+	p := smallProgram(smallOptions{micro: 2, offload: true})
+	for i := range p.Instrs {
+		p.Instrs[i].Waits = nil
+	}
+	if harmless(p, list[0], rng) == "" {
+		t.Error("a program without waits passes")
+	}
+	p = smallProgram(smallOptions{micro: 2})
+	p.Instrs = p.Instrs[1:]
+	if harmless(p, list[0], rng) == "" {
+		t.Error("a program without its first instruction passes")
+	}
+	if a, b := behaviour(list[0], rng), behaviour(list[0], rng); !maps.Equal(a, b) {
+		t.Error("a program's results depend on the order")
+	}
+}

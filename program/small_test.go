@@ -1,0 +1,254 @@
+package program
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Programs made by hand, without the lowering: two linear layers with an
+// activation between them and a loss, on eight tokens. Addresses and waits are
+// found by brute force, in code that shares nothing with the product's.
+
+type smallOptions struct {
+	micro     int  // micro-batches
+	recompute bool // the activation is made again for the backward pass
+	offload   bool // weights and their state on the host
+}
+
+var smallVariants = []smallOptions{
+	{micro: 1}, {micro: 2}, {micro: 4, recompute: true}, {micro: 1, offload: true}, {micro: 2, recompute: true, offload: true},
+}
+
+func smallPrograms() (list []*Program) {
+	for _, o := range smallVariants {
+		list = append(list, smallProgram(o))
+	}
+	return list
+}
+
+type smallBuilder struct {
+	*Program
+	smallOptions
+}
+
+const smallTokens, smallUnit = 8, 2
+
+func (s *smallBuilder) matrix(name string, class Class, dt graph.DType, rows, cols int) int {
+	s.Buffers = append(s.Buffers, Buffer{Name: name, Tier: device.DeviceTier, Class: class, DType: dt, Rows: rows, Cols: cols,
+		RowUnit: smallUnit, Size: int64(rows*cols) * dt.Size(), Align: 16, Addr: -1})
+	return len(s.Buffers) - 1
+}
+
+func (s *smallBuilder) flat(name string, tier device.Tier, class Class, dt graph.DType, cols int, cuts []int, init ...string) int {
+	s.Buffers = append(s.Buffers, Buffer{Name: name, Tier: tier, Class: class, DType: dt, Rows: 1, Cols: cols, Cuts: cuts,
+		Size: int64(cols) * dt.Size(), Align: 16, Addr: -1, Persistent: len(init) > 0, Init: init})
+	return len(s.Buffers) - 1
+}
+
+func (s *smallBuilder) op(stream device.Stream, op graph.Op, attr graph.Attr, args ...Region) {
+	s.Instrs = append(s.Instrs, Instr{Op: op, Attr: attr, Stream: stream, Args: args, Key: noKey})
+}
+
+func (s *smallBuilder) copy(stream device.Stream, dst, src Region) {
+	s.op(stream, graph.Copy, graph.Attr{}, dst, src)
+}
+
+func (s *smallBuilder) rows(buf, row, n int) Region {
+	c := s.Buffers[buf].Cols
+	return Region{Buf: buf, Off: row * c, Rows: n, Cols: c, Stride: c}
+}
+
+// weights are the two matrices: extents, and where they lie in a chunk of 64.
+var smallWeights = []struct{ rows, cols, off int }{{4, 6, 0}, {6, 5, 24}}
+
+var smallCuts = []int{24, 54}
+
+func weightIn(buf, k int) Region {
+	w := smallWeights[k]
+	return Region{Buf: buf, Off: w.off, Rows: w.rows, Cols: w.cols, Stride: w.cols}
+}
+
+func smallProgram(o smallOptions) *Program {
+	s := &smallBuilder{Program: &Program{Name: "small", RowUnit: smallUnit}, smallOptions: o}
+	home := device.DeviceTier
+	if o.offload {
+		home = device.HostTier
+	}
+	x := s.matrix("x", ClassInputs, graph.F32, smallTokens, 4)
+	y := s.matrix("targets", ClassInputs, graph.I32, smallTokens, 1)
+	for _, b := range []int{x, y} {
+		s.Buffers[b].Persistent, s.Buffers[b].Init = true, []string{s.Buffers[b].Name}
+	}
+	scalars := s.flat("scalars", device.DeviceTier, ClassInputs, graph.F32, 4, nil, "scalars")
+	total := s.flat("loss", device.DeviceTier, ClassReductions, graph.F64, 1, nil, "loss.before")
+	w := s.flat("w", home, ClassWeights, graph.F32, 64, smallCuts, "p:w1", "p:w2", "")
+	m := s.flat("m", home, ClassState, graph.F32, 64, smallCuts, "m:w1", "m:w2", "")
+	v := s.flat("v", home, ClassState, graph.F32, 64, smallCuts, "v:w1", "v:w2", "")
+	dw := s.flat("dw", device.DeviceTier, ClassGrads, graph.F32, 64, smallCuts)
+	for k := range smallWeights {
+		s.Homes = append(s.Homes, Home{k, "p", weightIn(w, k), false}, Home{k, "m", weightIn(m, k), false}, Home{k, "v", weightIn(v, k), false})
+	}
+	for i := range o.micro {
+		s.microBatch(i, x, y, scalars, total, w, dw)
+	}
+	s.optimizer(scalars, w, m, v, dw)
+	placeByForce(s.Program)
+	waitByForce(s.Program)
+	return s.Program
+}
+
+// weight returns matrix k on the device, fetched if it lives on the host.
+func (s *smallBuilder) weight(w, k int) Region {
+	if !s.offload {
+		return weightIn(w, k)
+	}
+	n := smallWeights[k].rows * smallWeights[k].cols
+	slot := s.flat("slot"+string(rune('a'+len(s.Buffers))), device.DeviceTier, ClassWeights, graph.F32, n, nil)
+	r := weightIn(slot, k)
+	r.Off = 0
+	s.copy(device.HostToDev, r, weightIn(w, k))
+	return r
+}
+
+func (s *smallBuilder) microBatch(i, x, y, scalars, total, w, dw int) {
+	n, c := smallTokens/s.micro, device.Compute
+	mat := func(name string, cols int) int {
+		return s.matrix(name+string(rune('0'+i)), ClassActivations, graph.F32, n, cols)
+	}
+	xs, ys := s.rows(x, i*n, n), s.rows(y, i*n, n)
+	h, a, z, l, da := mat("h", 6), mat("a", 6), mat("z", 5), mat("l", 1), mat("da", 6)
+	acc := graph.Attr{Acc: i > 0}
+	gelu := graph.Attr{Act: graph.GELUErf}
+	s.op(c, graph.Linear, graph.Attr{}, s.whole(h), xs, s.weight(w, 0), Region{}, Region{})
+	s.op(c, graph.Act, gelu, s.whole(a), s.whole(h))
+	s.op(c, graph.Linear, graph.Attr{}, s.whole(z), s.whole(a), s.weight(w, 1), Region{}, Region{})
+	s.op(c, graph.CrossEntropy, graph.Attr{Grad: true}, s.whole(l), s.whole(z), ys, s.whole(scalars))
+	s.op(c, graph.LossSum, acc, s.whole(total), s.whole(l))
+	if s.recompute {
+		a = mat("a'", 6)
+		s.op(c, graph.Act, gelu, s.whole(a), s.whole(h))
+	}
+	s.op(c, graph.LinearDW, acc, weightIn(dw, 1), s.whole(a), s.whole(z))
+	s.op(c, graph.LinearDX, graph.Attr{}, s.whole(da), s.whole(z), s.weight(w, 1))
+	s.op(c, graph.ActBwd, gelu, s.whole(da), s.whole(da), s.whole(h))
+	s.op(c, graph.LinearDW, acc, weightIn(dw, 0), xs, s.whole(da))
+}
+
+func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
+	tier, stream := device.DeviceTier, device.Compute
+	if s.offload {
+		tier, stream = device.HostTier, device.HostCompute
+		host := s.flat("dw.host", tier, ClassGrads, graph.F32, 64, smallCuts)
+		for k := range smallWeights {
+			s.copy(device.DevToHost, weightIn(host, k), weightIn(dw, k))
+		}
+		sc := s.flat("scalars.host", tier, ClassInputs, graph.F32, 4, nil)
+		s.copy(device.DevToHost, s.whole(sc), s.whole(scalars))
+		dw, scalars = host, sc
+	}
+	parts := s.flat("parts", tier, ClassReductions, graph.F64, 2, []int{1})
+	clip := s.flat("clip", tier, ClassReductions, graph.F32, 2, nil)
+	for k := range smallWeights {
+		s.op(stream, graph.NormPart, graph.Attr{}, Region{Buf: parts, Off: k, Rows: 1, Cols: 1, Stride: 1}, weightIn(dw, k))
+	}
+	s.op(stream, graph.NormAll, graph.Attr{Clip: 1}, s.whole(clip), s.whole(parts))
+	for k := range smallWeights {
+		s.op(stream, graph.AdamW, graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1},
+			weightIn(w, k), weightIn(m, k), weightIn(v, k), weightIn(dw, k), s.whole(clip), s.whole(scalars))
+	}
+}
+
+// placeByForce puts every buffer at the lowest address that is free for its life.
+func placeByForce(p *Program) {
+	live := p.Lifetimes()
+	order := make([]int, len(p.Buffers))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(p.Buffers[b].Size, p.Buffers[a].Size) })
+	var done []int
+	for _, i := range order {
+		b := &p.Buffers[i]
+		b.Addr = 0
+		for again := true; again; {
+			again = false
+			for _, j := range done {
+				o := &p.Buffers[j]
+				if o.Tier == b.Tier && live[i][0] < live[j][1] && live[j][0] < live[i][1] && b.Addr < o.Addr+o.Size && o.Addr < b.Addr+b.Size {
+					b.Addr = (o.Addr + o.Size + b.Align - 1) / b.Align * b.Align
+					again = true
+				}
+			}
+		}
+		done = append(done, i)
+		p.Height[b.Tier] = max(p.Height[b.Tier], b.Addr+b.Size)
+	}
+	p.Capacity = p.Height
+}
+
+// waitByForce adds the waits that are needed: for every instruction, backwards
+// over all before it.
+func waitByForce(p *Program) {
+	for i := range p.Instrs {
+		for j := i - 1; j >= 0; j-- {
+			if clash(p, j, i) && !reachable(p, j)[i] {
+				p.Instrs[i].Waits = append(p.Instrs[i].Waits, j)
+			}
+		}
+	}
+}
+
+// reachable reports which instructions are certain to run after i has.
+func reachable(p *Program, i int) []bool {
+	after := make([]bool, len(p.Instrs))
+	for k := i + 1; k < len(p.Instrs); k++ {
+		in := &p.Instrs[k]
+		for j := i; j < k && !after[k]; j++ {
+			if j == i || after[j] {
+				after[k] = p.Instrs[j].Stream == in.Stream || slices.Contains(in.Waits, j)
+			}
+		}
+	}
+	return after
+}
+
+// clash reports whether two instructions touch a common byte and one writes it.
+func clash(p *Program, i, j int) bool {
+	for a, r := range p.Instrs[i].Args {
+		for b, s := range p.Instrs[j].Args {
+			if (writesArg(&p.Instrs[i], a) || writesArg(&p.Instrs[j], b)) && commonByte(p.Operand(r), p.Operand(s)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func writesArg(in *Instr, j int) bool {
+	return in.Op.Info().Args[j].Access != graph.Read && (in.Op != graph.CrossEntropy || j == 0 || in.Attr.Grad)
+}
+
+func commonByte(a, b device.Operand) bool {
+	if a.Rows == 0 || b.Rows == 0 || a.Tier != b.Tier {
+		return false
+	}
+	rows := func(o device.Operand) (width, step int64) {
+		return int64(o.Cols) * o.DType.Size(), int64(o.Stride) * o.DType.Size()
+	}
+	aw, as := rows(a)
+	bw, bs := rows(b)
+	if a.Addr+int64(a.Rows-1)*as+aw <= b.Addr || b.Addr+int64(b.Rows-1)*bs+bw <= a.Addr {
+		return false
+	}
+	for i := range int64(a.Rows) {
+		for j := range int64(b.Rows) {
+			if x, y := a.Addr+i*as, b.Addr+j*bs; x < y+bw && y < x+aw {
+				return true
+			}
+		}
+	}
+	return false
+}
