@@ -26,7 +26,7 @@ type File struct {
 
 // Open opens a file on disk.
 func Open(path string) (*File, error) {
-	source, err := openSource(path)
+	source, err := OpenSource(path)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,8 @@ type diskFile struct {
 
 func (d diskFile) Size() int64 { return d.size }
 
-func openSource(path string) (Source, error) {
+// OpenSource opens a regular file on disk.
+func OpenSource(path string) (Source, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

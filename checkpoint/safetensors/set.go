@@ -29,7 +29,7 @@ type Set struct {
 
 // OpenFolder opens the weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json.
 func OpenFolder(dir string) (*Set, error) {
-	set, err := OpenSet(func(name string) (Source, error) { return openSource(filepath.Join(dir, name)) }, "model")
+	set, err := OpenSet(func(name string) (Source, error) { return OpenSource(filepath.Join(dir, name)) }, "model")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}

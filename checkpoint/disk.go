@@ -1,0 +1,131 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+)
+
+// FS is what saving and loading ask of a file system. Disk is the real one; tests put one under it that crashes.
+type FS interface {
+	Mkdir(path string) error          // one directory; fs.ErrExist if there is one
+	Create(path string) (File, error) // a new file
+	Open(path string) (Source, error) // a file for reading
+	ReadDir(path string) ([]string, error)
+	Rename(from, to string) error // within a directory; to doesn't exist
+	RemoveAll(path string) error  // no error if there is nothing
+	SyncDir(path string) error    // makes created, renamed and removed names durable
+}
+
+// File is a file being written. Only what was synced survives a crash.
+type File interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// Source is a file being read.
+type Source = safetensors.Source
+
+// Disk is the file system of the machine.
+type Disk struct{}
+
+// Mkdir is os.Mkdir.
+func (Disk) Mkdir(path string) error { return os.Mkdir(path, 0o755) }
+
+// Create makes a file that doesn't exist yet.
+func (Disk) Create(path string) (File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+}
+
+// Open opens a regular file.
+func (Disk) Open(path string) (Source, error) { return safetensors.OpenSource(path) }
+
+// ReadDir returns the names in a directory.
+func (Disk) ReadDir(path string) ([]string, error) {
+	entries, err := os.ReadDir(path)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+// Rename is os.Rename.
+func (Disk) Rename(from, to string) error { return os.Rename(from, to) }
+
+// RemoveAll is os.RemoveAll.
+func (Disk) RemoveAll(path string) error { return os.RemoveAll(path) }
+
+// SyncDir syncs a directory. Some network file systems cannot; theirs is the promise then.
+func (Disk) SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil
+	}
+	return errors.Join(err, d.Close())
+}
+
+// makeDir makes a directory and those above it, durably.
+func makeDir(fsys FS, path string) error {
+	if _, err := fsys.ReadDir(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return fs.ErrNotExist
+	}
+	if err := makeDir(fsys, parent); err != nil {
+		return err
+	}
+	if err := fsys.Mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
+
+// readSmall reads a whole file that should be small.
+func readSmall(fsys FS, path string) ([]byte, error) {
+	source, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	if source.Size() > maxJSON {
+		return nil, fmt.Errorf("%w: %s has %d bytes, the limit is %d", ErrCorrupt, filepath.Base(path), source.Size(), maxJSON)
+	}
+	text := make([]byte, source.Size())
+	if n, err := source.ReadAt(text, 0); n < len(text) {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return text, nil
+}
+
+// ModelFiles reads from a Hugging Face folder the files that go into every checkpoint untouched, if they are there. A
+// config.json that is not the caller's own is one of them.
+func ModelFiles(dir string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, name := range []string{
+		"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+		"special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+	} {
+		text, err := readSmall(Disk{}, filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files[name] = text
+	}
+	return files, nil
+}

@@ -1,0 +1,284 @@
+package checkpoint
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+)
+
+// Store is the checkpoints of one run.
+type Store struct {
+	Dir        string // the run folder; Save makes it
+	Keep       int    // how many checkpoints stay, the newest; 0 keeps all
+	ShardBytes int64  // limit on one weights file; 0 never splits
+	FS         FS     // nil: Disk
+}
+
+func (s *Store) fsys() FS {
+	if s.FS == nil {
+		return Disk{}
+	}
+	return s.FS
+}
+
+// Save writes a checkpoint and returns its path once it is durable. On an error without a path the older
+// checkpoints are as they were. An error beside a path means that the checkpoint is safe, but an older one could not be
+// removed. A whole checkpoint of the same step and state is left alone; one of another state is ErrExists.
+func (s *Store) Save(snapshot *Snapshot) (string, error) {
+	name := folderName(snapshot.Trainer.Step)
+	final := filepath.Join(s.Dir, name)
+	if err := s.save(snapshot, name); err != nil {
+		return "", fmt.Errorf("checkpoint: saving %s: %w%s", final, err, saveHint(err, snapshot.Bytes()))
+	}
+	if err := s.prune(name); err != nil {
+		return final, fmt.Errorf("checkpoint: %s is saved, removing older ones: %w", final, err)
+	}
+	return final, nil
+}
+
+func (s *Store) save(snapshot *Snapshot, name string) error {
+	if err := snapshot.check(); err != nil {
+		return err
+	}
+	trainer, err := json.MarshalIndent(&snapshot.Trainer, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := makeDir(s.fsys(), s.Dir); err != nil {
+		return err
+	}
+	if err := s.removeLeftovers(); err != nil {
+		return err
+	}
+	final := filepath.Join(s.Dir, name)
+	names, err := s.fsys().ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	exists, broken := slices.Contains(names, name), false
+	if exists {
+		if broken, err = s.judge(final, &snapshot.Trainer); err != nil {
+			return err
+		}
+	}
+	if !exists || broken {
+		temp := filepath.Join(s.Dir, tempPrefix+name)
+		if err := s.write(snapshot, trainer, temp); err != nil {
+			s.fsys().RemoveAll(temp) // gives the space back; if it fails too, the next save does it
+			return err
+		}
+		if broken {
+			if err := s.fsys().Rename(final, filepath.Join(s.Dir, tempPrefix+"broken-"+name)); err != nil {
+				return err
+			}
+		}
+		if err := s.fsys().Rename(temp, final); err != nil {
+			return err
+		}
+	}
+	return s.fsys().SyncDir(s.Dir)
+}
+
+// judge looks at a checkpoint that has the name already: broken ones are replaced, one of the same state is as good as
+// the new one, another is an error.
+func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
+	_, err = check(s.fsys(), final, Checksums)
+	if errors.Is(err, ErrCorrupt) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	old, err := readTrainer(s.fsys(), final)
+	if err != nil {
+		return false, err
+	}
+	same, err := sameState(old, trainer)
+	if err == nil && !same {
+		err = fmt.Errorf("%w\nhint: another run lives in this folder: resume it, or choose another out", ErrExists)
+	}
+	return false, err
+}
+
+// sameState compares all but the plan, which changes speed, never results.
+func sameState(a, b *Trainer) (bool, error) {
+	x, y := *a, *b
+	x.Plan, y.Plan = nil, nil
+	left, err := json.Marshal(&x)
+	if err != nil {
+		return false, err
+	}
+	right, err := json.Marshal(&y)
+	return bytes.Equal(left, right), err
+}
+
+// write makes the whole folder, every byte and name in it durable.
+func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
+	if err := s.fsys().Mkdir(root); err != nil {
+		return err
+	}
+	w := &folderWriter{fsys: s.fsys(), root: root, buffer: bufio.NewWriterSize(nil, 256<<10)}
+	for _, name := range slices.Sorted(maps.Keys(snapshot.Files)) {
+		if err := w.file(name, snapshot.Files[name]); err != nil {
+			return err
+		}
+	}
+	metadata := map[string]string{"format": "pt"}
+	if err := safetensors.WriteSet(w.create, weightsBase, s.ShardBytes, metadata, snapshot.Weights); err != nil {
+		return err
+	}
+	if err := s.fsys().Mkdir(filepath.Join(root, stateDir)); err != nil {
+		return err
+	}
+	for _, g := range snapshot.State {
+		if err := safetensors.WriteSet(w.create, path.Join(stateDir, g.Name), 0, metadata, g.Tensors); err != nil {
+			return err
+		}
+	}
+	if err := s.fsys().SyncDir(filepath.Join(root, stateDir)); err != nil {
+		return err
+	}
+	if err := w.file(trainerFile, trainer); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(manifest{manifestFormat, snapshot.Trainer.Step, w.written}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := w.file(manifestFile, text); err != nil {
+		return err
+	}
+	if err := s.fsys().SyncDir(root); err != nil {
+		return err
+	}
+	if err := w.file(doneFile, []byte(doneText(snapshot.Trainer.Step, text))); err != nil {
+		return err
+	}
+	return s.fsys().SyncDir(root)
+}
+
+// removeLeftovers removes what has a temporary name: begun by a save that did not finish, or done with.
+func (s *Store) removeLeftovers() error {
+	names, err := s.fsys().ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, tempPrefix) {
+			if err := s.fsys().RemoveAll(filepath.Join(s.Dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prune removes whole checkpoints until Keep are left: the one just saved and the newest others. Broken ones stay for
+// their owner to look at; they are no use, but not ours to judge.
+func (s *Store) prune(saved string) error {
+	steps, err := s.steps()
+	if err != nil {
+		return err
+	}
+	kept := 1
+	for _, step := range steps {
+		name := folderName(step)
+		if name == saved || s.Keep <= 0 {
+			continue
+		}
+		if _, err := check(s.fsys(), filepath.Join(s.Dir, name), Sizes); err != nil {
+			continue
+		}
+		if kept < s.Keep {
+			kept++
+			continue
+		}
+		if err := s.fsys().Rename(filepath.Join(s.Dir, name), filepath.Join(s.Dir, tempPrefix+"old-"+name)); err != nil {
+			return err
+		}
+	}
+	return s.removeLeftovers()
+}
+
+// folderWriter writes the files of one folder, one at a time, and keeps the books for its manifest.
+type folderWriter struct {
+	fsys    FS
+	root    string
+	buffer  *bufio.Writer
+	written []fileEntry
+}
+
+// create opens a file of the folder; name has slashes. Closing it makes its bytes durable and enters it in the books.
+func (w *folderWriter) create(name string) (io.WriteCloser, error) {
+	file, err := w.fsys.Create(filepath.Join(w.root, filepath.FromSlash(name)))
+	if err != nil {
+		return nil, err
+	}
+	f := &bookedFile{folder: w, name: name, file: file, hash: crc32.New(castagnoli())}
+	w.buffer.Reset(io.MultiWriter(file, f.hash))
+	return f, nil
+}
+
+// file writes a small file at once.
+func (w *folderWriter) file(name string, text []byte) error {
+	f, err := w.create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+type bookedFile struct {
+	folder *folderWriter
+	name   string
+	file   File
+	hash   hash.Hash32
+	bytes  int64
+}
+
+func (f *bookedFile) Write(p []byte) (int, error) {
+	n, err := f.folder.buffer.Write(p)
+	f.bytes += int64(n)
+	return n, err
+}
+
+func (f *bookedFile) Close() error {
+	err := f.folder.buffer.Flush()
+	if err == nil {
+		err = f.file.Sync()
+	}
+	if closeErr := f.file.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		f.folder.written = append(f.folder.written, fileEntry{f.name, f.bytes, fmt.Sprintf("%08x", f.hash.Sum32())})
+	}
+	return err
+}
+
+// saveHint says what to do about the common failures.
+func saveHint(err error, bytes int64) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Sprintf("\nhint: a checkpoint takes %d bytes beside the older ones, which are untouched: "+
+			"free some space or keep fewer", bytes)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+		return "\nhint: out must be a folder that you may write to; older checkpoints are untouched"
+	}
+	return ""
+}
