@@ -25,8 +25,9 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 		held := 0.0
 		for j, u := range order {
 			if held += c.memory(u) / float64(s.Slices); held > cap+1e-9 {
-				return &OrderError{r, j, name(u), fmt.Sprintf("holds %g chunk activations, %g are allowed", held, cap),
-					"put a backward or a weight gradient before it, or raise the cap"}
+				return &OrderError{Rank: r, Position: j, Unit: name(u), TooLarge: true,
+					Reason: fmt.Sprintf("holds %.6g chunk activations, %.6g are allowed", held, cap),
+					Hint:   "put a backward or a weight gradient before it, or raise the cap"}
 			}
 		}
 	}
@@ -42,11 +43,14 @@ func (s *Schedule) complete() error {
 	}
 	for r, order := range s.Orders {
 		for j, u := range order {
-			fail := func(reason, hint string) error { return &OrderError{r, j, name(u), reason, hint} }
+			fail := func(reason, hint string) error {
+				return &OrderError{Rank: r, Position: j, Unit: name(u), Reason: reason, Hint: hint}
+			}
 			switch {
 			case u.Pass > W || u.Dir < 0 || u.Dir >= s.Directions() || u.Stage < 0 || u.Stage >= s.Stages() ||
 				u.Micro < 0 || u.Micro >= s.MicrosPerDirection() || u.Slice < 0 || u.Slice >= s.Slices:
-				return &OrderError{r, j, fmt.Sprintf("%+v", u), "outside the schedule's stages, micro-batches or slices", "remove it"}
+				return &OrderError{Rank: r, Position: j, Unit: fmt.Sprintf("%+v", u),
+					Reason: "outside the schedule's stages, micro-batches or slices", Hint: "remove it"}
 			case s.Home[u.Dir][u.Stage] != r:
 				return fail(fmt.Sprintf("stage %d lives on rank %d", u.Stage, s.Home[u.Dir][u.Stage]), "move it there")
 			case seen[u.Pass][s.index(u)]:
@@ -70,7 +74,7 @@ func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
 				f, b, bx, w := seen[F][at], seen[B][at], seen[Bx][at], seen[W][at]
 				fail := func(pass Pass, reason, hint string) error {
 					u.Pass = pass
-					return &OrderError{r, -1, name(u), reason, hint}
+					return &OrderError{Rank: r, Position: -1, Unit: name(u), Reason: reason, Hint: hint}
 				}
 				switch {
 				case !f:
@@ -123,8 +127,8 @@ func (m *machine) deadlock() error {
 	}
 	first := ranks[0]
 	u, _ := m.blocker(first)
-	return &OrderError{first, m.next[first], name(u), "deadlock: " + strings.Join(chain, "; "),
-		"move a unit of this circle in front of what it blocks"}
+	return &OrderError{Rank: first, Position: m.next[first], Unit: name(u), Reason: "deadlock: " + strings.Join(chain, "; "),
+		Hint: "move a unit of this circle in front of what it blocks"}
 }
 
 // blocker is the first missing input of the unit (or pair) at which rank r is stuck, as it stands in the orders.

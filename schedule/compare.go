@@ -1,15 +1,20 @@
 package schedule
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Compared is one line of a comparison: a schedule, or the reason why it cannot be.
 type Compared struct {
 	Report
 	Why string `json:"why,omitempty"` // why this schedule cannot be had with these numbers
 }
 
-// Compare runs all named schedules on the same work: the times in q are those of one stage of 1/ranks of the model for one
-// whole micro-batch, and a schedule with v chunks and k slices runs units that take 1/(vk) of them. Chunks and slices of
-// q hold for the schedules that can choose; a cap of q holds for those that look at memory, in stages.
-func Compare(q Request) ([]Compared, error) {
+// Compare runs all named schedules, and a searched one, on the same work: the times in q are those of one stage of 1/ranks
+// of the model for one whole micro-batch, and a schedule with v chunks and k slices runs units that take 1/(vk) of them.
+// Chunks and slices of q hold for the schedules that can choose; the cap is in stages.
+func Compare(q Request, effort int) ([]Compared, error) {
 	shape := q
 	shape.Chunks, shape.Slices, shape.DepthFirst = max(1, q.Chunks), max(1, q.Slices), max(1, q.DepthFirst)
 	if err := checkShape(shape); err != nil {
@@ -21,26 +26,41 @@ func Compare(q Request) ([]Compared, error) {
 	var list []Compared
 	for _, g := range catalogue() {
 		line := Compared{Report: Report{Name: g.name, Ranks: q.Ranks, Microbatches: q.Micros}}
-		s, c, err := g.scaled(q)
-		var t *Timeline
-		if err == nil {
-			t, err = s.Simulate(c)
-		}
-		if err != nil {
-			line.Why = err.Error()
-			if usage, ok := err.(*UsageError); ok {
-				line.Why = usage.Why
-			}
+		if report, err := g.compared(q); err == nil {
+			line.Report = report
 		} else {
-			line.Report = NewReport(s, t, c, false)
+			line.Why = reason(err)
 		}
 		list = append(list, line)
 	}
-	return list, nil
+	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}}
+	for _, chunks := range []int{1, 2} { // both grains; the faster wins
+		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
+		found, err := Search(goal)
+		if err != nil {
+			line.Why = reason(err)
+		} else if line.Makespan == 0 || found.Timeline.Makespan < line.Makespan*(1-1e-9) {
+			line.Why, line.Report = "", NewReport(found.Schedule, found.Timeline, goal.Costs, false)
+		}
+	}
+	return append(list, line), nil
 }
 
-// scaled makes the schedule with unit times of its own grain.
-func (g *generator) scaled(q Request) (*Schedule, Costs, error) {
+// reason is why a schedule cannot be had, without the hint.
+func reason(err error) string {
+	var usage *UsageError
+	var order *OrderError
+	switch {
+	case errors.As(err, &usage):
+		return usage.Why
+	case errors.As(err, &order):
+		return fmt.Sprintf("rank %d %s", order.Rank, order.Reason)
+	}
+	return err.Error()
+}
+
+// compared makes and runs the schedule with unit times of its own grain.
+func (g *generator) compared(q Request) (Report, error) {
 	if g.chunks[1] < many { // it has no choice
 		q.Chunks = 0
 	}
@@ -52,13 +72,32 @@ func (g *generator) scaled(q Request) (*Schedule, Costs, error) {
 	}
 	full, err := g.complete(q)
 	if err != nil {
-		return nil, Costs{}, err
+		return Report{}, err
 	}
-	grain := 1 / float64(full.Chunks*full.Slices)
-	full.Costs.Times = Times{q.Costs.F * grain, q.Costs.B * grain, q.Costs.W * grain}
-	full.Costs.Pair *= grain
-	full.Costs.Stages, full.Costs.Slices = nil, nil
+	full.Costs = q.Costs.scaled(full.Chunks * full.Slices)
 	full.Cap *= float64(full.Chunks)
 	s, err := g.make(full)
-	return s, full.Costs, err
+	if err != nil {
+		return Report{}, err
+	}
+	if full.Cap > 0 {
+		if err := s.CheckCap(full.Costs, full.Cap); err != nil {
+			return Report{}, err
+		}
+	}
+	t, err := s.Simulate(full.Costs)
+	if err != nil {
+		return Report{}, err
+	}
+	return NewReport(s, t, full.Costs, false), nil
+}
+
+// scaled are the costs of units that are 1/grain of a stage and micro-batch. A message is as long for a slice: what it
+// saves in bytes is left out.
+func (c Costs) scaled(grain int) Costs {
+	g := 1 / float64(grain)
+	c.Times = Times{c.F * g, c.B * g, c.W * g}
+	c.Pair *= g
+	c.Stages, c.Slices = nil, nil
+	return c
 }

@@ -23,6 +23,15 @@ type OrderError struct {
 	Unit     string // in the schedule's notation
 	Reason   string
 	Hint     string
+	TooLarge bool // the order is sound, but needs more memory than allowed
+}
+
+// ExitCode is the process exit code for this error: 3 for what does not fit, else 1.
+func (e *OrderError) ExitCode() int {
+	if e.TooLarge {
+		return 3
+	}
+	return 1
 }
 
 func (e *OrderError) Error() string {

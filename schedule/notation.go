@@ -116,7 +116,8 @@ func (s *Schedule) Parse(lines []string) (*Schedule, error) {
 			for j, token := range strings.Split(word, "+") {
 				u, err := s.parseUnit(r, token)
 				if err != nil {
-					return nil, &OrderError{r, i, fmt.Sprintf("%q", clip(token)), err.Error(), "units look like those of athanor schedule --format order"}
+					return nil, &OrderError{Rank: r, Position: i, Unit: fmt.Sprintf("%q", clip(token)), Reason: err.Error(),
+						Hint: "units look like those of athanor schedule --format order"}
 				}
 				u.Joined = j > 0
 				lower = lower || token[0] == 'b' && s.Notation != Cases

@@ -157,3 +157,51 @@ func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
 	grow(0)
 	return list
 }
+
+// TestSearchBuffers: with sharded parameters and one buffer, the search knows that changing the chunk costs a gather.
+func TestSearchBuffers(t *testing.T) {
+	for _, gather := range []float64{0, .5, 3} {
+		for _, buffers := range []int{1, 2} {
+			q := Request{Ranks: 4, Micros: 8, Chunks: 2, Costs: DefaultCosts()}
+			q.Costs.Gather, q.Costs.Buffers = gather, buffers
+			found, err := Search(Goal{Request: q, Effort: 100000, Copies: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"interleaved", "breadth-first", "zb-v"} {
+				_, tl := simulate(t, name, q)
+				if found.Timeline.Makespan > tl.Makespan*(1+1e-9) {
+					t.Errorf("gather %g, %d buffers: searched %g, %s %g", gather, buffers, found.Timeline.Makespan, name, tl.Makespan)
+				}
+			}
+		}
+	}
+}
+
+// TestCompare: all schedules on the same work; nothing beats the searched one.
+func TestCompare(t *testing.T) {
+	list, err := Compare(Request{Ranks: 4, Micros: 8, Costs: DefaultCosts()}, 100000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, line := range list {
+		got[line.Name] = line.Makespan
+		if line.Why != "" {
+			t.Errorf("%s: %s", line.Name, line.Why)
+		}
+		if line.Ideal != 24 {
+			t.Errorf("%s: ideal %g, want the same work for all", line.Name, line.Ideal)
+		}
+	}
+	for name, want := range map[string]float64{"gpipe": 33, "1f1b": 33, "interleaved": 28.5, "breadth-first": 28.5, "seq1f1b": 28.5,
+		"zb-h1": 27, "bitpipe": 27, "chimera": 28, "dualpipe": 26, "search": 24.5} {
+		if got[name] != want {
+			t.Errorf("%s: %g, want %g", name, got[name], want)
+		}
+	}
+	list, err = Compare(Request{Ranks: 4, Micros: 6, Cap: 2, Costs: DefaultCosts()}, 100000)
+	if err != nil || list[0].Why == "" || list[len(list)-1].Why != "" {
+		t.Errorf("cap 2: %+v, %v", list, err)
+	}
+}

@@ -13,7 +13,7 @@ const (
 	svgLeft   = 54.0
 	svgTop    = 64.0
 	rowHeight = 26.0
-	memHeight = 15.0 // of the activation curve below each row
+	memHeight = 18.0 // of the activation curve below each row
 	rowGap    = 7.0
 )
 
@@ -53,9 +53,12 @@ func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 		svgLeft, describe(Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}),
 		t.Makespan, 100*t.Bubble(), t.Peak(), peakUnit(s), t.Messages, s.WeightCopies())
 	for r := range s.Ranks {
-		d.row(r)
+		d.background(r)
 	}
 	d.axis(height - 40)
+	for r := range s.Ranks {
+		d.row(r)
+	}
 	d.legend(height - 14)
 	fmt.Fprintln(out, "</svg>")
 	return out.Flush()
@@ -78,11 +81,18 @@ type drawing struct {
 
 func (d *drawing) x(time float64) float64 { return svgLeft + time*d.scale }
 
-// row draws one rank.
-func (d *drawing) row(r int) {
-	y := svgTop + float64(r)*(rowHeight+memHeight+rowGap)
+func (d *drawing) top(r int) float64 { return svgTop + float64(r)*(rowHeight+memHeight+rowGap) }
+
+// background draws the name of a rank and the colour of waiting.
+func (d *drawing) background(r int) {
+	y := d.top(r)
 	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="12" text-anchor="end" fill="#5c6b7a">r%d</text>`+"\n", svgLeft-8, y+rowHeight*.68, r)
 	fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="#eceae4"/>`+"\n", svgLeft, y, svgWidth, rowHeight)
+}
+
+// row draws the passes of one rank.
+func (d *drawing) row(r int) {
+	y := d.top(r)
 	order, begin, end := d.s.Orders[r], d.t.Start[r], d.t.End[r]
 	for j := 0; j < len(order); {
 		from, to, n := begin[j], end[j], 1
