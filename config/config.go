@@ -7,7 +7,7 @@
 //
 //	model: {type: gpt2, layers: 6, width: 256, heads: 4}
 //	data: corpus/*.txt
-//	tokenizer: {train: 4096}
+//	tokenizer: bpe-4096
 //	sequence_length: 256
 //	global_batch: 16
 //	learning_rate: 1.0e-3
@@ -35,16 +35,16 @@ import (
 
 // Config is a run, as the file and the overrides say. Sizes are bytes.
 type Config struct {
-	Model          Model     `yaml:"model"`
-	Data           Strings   `yaml:"data"`
-	Tokenizer      Tokenizer `yaml:"tokenizer"`
-	SequenceLength int       `yaml:"sequence_length"` // tokens
-	GlobalBatch    int       `yaml:"global_batch"`    // sequences per optimizer step
-	LearningRate   float64   `yaml:"learning_rate"`
-	MaxSteps       int       `yaml:"max_steps"`
-	MaxTokens      Number    `yaml:"max_tokens"` // instead of max_steps
-	MaxTime        Duration  `yaml:"max_time"`   // stop there, whatever max_steps says
-	Out            string    `yaml:"out"`        // the run's folder
+	Model          Model    `yaml:"model"`
+	Data           Strings  `yaml:"data"`
+	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json
+	SequenceLength int      `yaml:"sequence_length"` // tokens
+	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
+	LearningRate   float64  `yaml:"learning_rate"`
+	MaxSteps       int      `yaml:"max_steps"`
+	MaxTokens      Number   `yaml:"max_tokens"` // instead of max_steps
+	MaxTime        Duration `yaml:"max_time"`   // stop there, whatever max_steps says
+	Out            string   `yaml:"out"`        // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
 	Ranks     int    `yaml:"ranks"`
@@ -92,13 +92,6 @@ type Model struct {
 	RopeTheta   float64 `yaml:"rope_theta"`
 	Window      int     `yaml:"window"`
 	Tied        *bool   `yaml:"tied"`
-}
-
-// Tokenizer is a known name, a tokenizer.json or the folder of one, or the
-// size of a vocabulary to train on the corpus.
-type Tokenizer struct {
-	Name  string `yaml:"-"`
-	Train int    `yaml:"train"`
 }
 
 // Limits bound the memory of each tier; Unlimited where nothing was said.
@@ -267,7 +260,6 @@ func (c *Config) validate(d *decoder) {
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
-	in("tokenizer.train", float64(c.Tokenizer.Train), 0, 1<<20)
 	one := func(key, v string, of ...string) {
 		if !slices.Contains(of, v) {
 			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
@@ -276,9 +268,9 @@ func (c *Config) validate(d *decoder) {
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
-	if c.Tokenizer.Name == "" && c.Tokenizer.Train == 0 {
-		c.Tokenizer.Name = c.Model.Name // a folder brings its own
-		need("tokenizer", c.Tokenizer.Name != "")
+	if c.Tokenizer == "" {
+		c.Tokenizer = c.Model.Name // a folder brings its own
+		need("tokenizer", c.Tokenizer != "")
 	}
 	c.derive()
 }

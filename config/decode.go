@@ -95,7 +95,7 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 	}
 }
 
-// value decodes into one field. Struct fields are mappings; three of them may
+// value decodes into one field. Struct fields are mappings; two of them may
 // be a single word instead.
 func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	if n.Kind == yaml.AliasNode {
@@ -106,9 +106,6 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		switch t := f.Addr().Interface().(type) {
 		case *Model:
 			*t = Model{Name: n.Value}
-			return
-		case *Tokenizer:
-			*t = Tokenizer{Name: n.Value}
 			return
 		case *Plan:
 			*t = Plan{}

@@ -108,6 +108,14 @@ type Call struct {
 // null device, of virtual time since the round began).
 type Span struct{ Start, End float64 }
 
+// Stats counts what was really executed since the device was opened.
+type Stats struct {
+	// Peak is the end of the highest byte that any call touched.
+	Peak [NumTiers]int64
+	// Moved counts the bytes copied, by tier of source and destination.
+	Moved [NumTiers][NumTiers]int64
+}
+
 // Info describes a device.
 type Info struct {
 	Name  string
@@ -143,5 +151,14 @@ func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 // UnmarshalText is the inverse.
 func (t *Tier) UnmarshalText(b []byte) (err error) {
 	*t, err = ParseTier(string(b))
+	return err
+}
+
+// MarshalText makes streams appear by name in descriptions of hardware.
+func (s Stream) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText is the inverse.
+func (s *Stream) UnmarshalText(b []byte) (err error) {
+	*s, err = ParseStream(string(b))
 	return err
 }

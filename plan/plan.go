@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -29,6 +30,9 @@ import (
 type Machine struct {
 	// Capacity is the memory of each tier in bytes; 0 means there is none.
 	Capacity [device.NumTiers]int64
+	// Shared is what device and host tier may use together where they are the
+	// same memory, as on a CPU; 0: they are not.
+	Shared int64
 	// Cost predicts the time of an operator.
 	Cost sim.Coster
 	// Measure, if not nil, improves Cost for the operators of a program: by
@@ -102,6 +106,9 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 			c.Fits = false
 		}
 	}
+	if together := p.Height[device.DeviceTier] + p.Height[device.HostTier]; m.Shared > 0 && together > m.Shared {
+		c.Fits = false
+	}
 	return c, nil
 }
 
@@ -110,4 +117,21 @@ func (c *Candidate) Time(m *Machine) error {
 	t, err := sim.Run(c.Program, m.Cost)
 	c.Timeline = t
 	return err
+}
+
+// NewMisfit says what a candidate lacks.
+func NewMisfit(c *Candidate) *Misfit {
+	e := &Misfit{Frugal: c}
+	var enough []string
+	for t := range c.Program.Height {
+		need, have := c.Program.Height[t], c.Program.Capacity[t]
+		if need > have {
+			enough = append(enough, fmt.Sprintf("limits.%v=%d", device.Tier(t), need))
+		}
+		if need-have > e.Need-e.Have {
+			e.Tier, e.Need, e.Have = device.Tier(t), need, have
+		}
+	}
+	e.Hint = strings.Join(enough, " ") + " fits"
+	return e
 }

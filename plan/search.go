@@ -411,15 +411,7 @@ func (s *search) misfit() error {
 	if frugal == nil {
 		return errors.New("plan: no residency is allowed by the given tiers; hint: leave `plan` out")
 	}
-	e := &Misfit{Frugal: frugal}
-	for t := range frugal.Program.Height {
-		need, have := frugal.Program.Height[t], s.m.Capacity[t]
-		if need > have && need-have > e.Need-e.Have {
-			e.Tier, e.Need, e.Have = device.Tier(t), need, have
-		}
-	}
-	e.Hint = fmt.Sprintf("limits.%v=%d fits", e.Tier, e.Need)
-	return e
+	return NewMisfit(frugal)
 }
 
 // lack is by how many bytes a candidate misses its capacities, all tiers together.

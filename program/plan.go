@@ -1,7 +1,11 @@
 package program
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -217,4 +221,26 @@ func Plain(g *graph.Graph, sequences int) *Plan {
 		pl.Recompute = append(pl.Recompute, "none")
 	}
 	return pl
+}
+
+// ParsePlan reads a plan.json strictly. Validate checks it against a graph.
+func ParsePlan(text []byte) (*Plan, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	var pl Plan
+	if err := d.Decode(&pl); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("plan: something follows after the closing brace")
+	}
+	return &pl, nil
+}
+
+// CheckRecompute says what is wrong with a choice of recomputation, or nothing.
+func CheckRecompute(choice string) string {
+	if slices.Contains(Recomputations(), choice) {
+		return ""
+	}
+	return fmt.Sprintf("recompute %q; hint: one of %v", choice, Recomputations())
 }

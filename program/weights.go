@@ -98,6 +98,12 @@ func (lo *lowering) home(c int) weightHome {
 		work = "p16"
 	}
 	h := weightHome{work: lo.chunkBuffer(work, c, ch.Weights, ClassWeights, lo.g.DType, work)}
+	if lo.opt.Mode != Train { // nothing is updated: the working copy is all
+		for i := ch.First; i < ch.Last; i++ {
+			lo.p.Homes = append(lo.p.Homes, Home{Param: i, Kind: "p", Region: lo.flat(h.work, 0, i)})
+		}
+		return h
+	}
 	switch {
 	case !bf16 && (ch.Weights == ch.State || ch.Weights == device.HostTier):
 		h.master = h.work

@@ -110,3 +110,22 @@ func TestPlansChangeNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestPlansAreProved: what TestPlansChangeNothing finds by running, Verify
+// proves beforehand: no races, no overflow, and the plain program's meaning.
+func TestPlansAreProved(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	for _, dir := range fixtures(t) {
+		f := load(t, dir)
+		for range 10 {
+			pl := randomPlan(r, f)
+			p, err := program.Lower(context.Background(), f.graph, pl, betas)
+			check(t, err)
+			if err := Prove(context.Background(), f.graph, p, betas); err != nil {
+				t.Fatalf("%s: %v\nplan %+v", f.dir, err, pl)
+			}
+		}
+	}
+}

@@ -134,6 +134,9 @@ func (s *Session) Load(read func(name string, dst []float32) error) error {
 		}
 		clear(buf)
 		for _, kind := range []string{"m", "v"} {
+			if s.engines[0].HomeLen(i, kind) == 0 {
+				continue // a program that does not train
+			}
 			if err := s.engines[0].WriteHome(i, kind, buf); err != nil {
 				return err
 			}

@@ -31,14 +31,17 @@ type context struct {
 // cli lists the verbs.
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
+
+	Train trainCmd `cmd:"" help:"Train: probe, plan, prove, run."`
+	Plan  planCmd  `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
 }
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main without the process: arguments in, exit code out.
-func run(args []string, stdout, stderr io.Writer) int {
+// execute is main without the process: arguments in, exit code out.
+func execute(args []string, stdout, stderr io.Writer) int {
 	var c cli
 	exited, code := false, 0
 	parser, err := kong.New(&c,

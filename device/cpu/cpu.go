@@ -49,14 +49,6 @@ type Options struct {
 	Rate [device.NumStreams]float64
 }
 
-// Stats counts what was really executed since the device was opened.
-type Stats struct {
-	// Peak is the end of the highest byte that any call touched.
-	Peak [device.NumTiers]int64
-	// Moved counts the bytes copied, by tier of source and destination.
-	Moved [device.NumTiers][device.NumTiers]int64
-}
-
 // Device implements device.Device.
 type Device struct {
 	options Options
@@ -176,8 +168,8 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 }
 
 // Stats may be read between rounds.
-func (d *Device) Stats() Stats {
-	var sum Stats
+func (d *Device) Stats() device.Stats {
+	var sum device.Stats
 	for _, s := range d.streams {
 		for t := range sum.Peak {
 			sum.Peak[t] = max(sum.Peak[t], s.stats.Peak[t])

@@ -61,7 +61,7 @@ type stream struct {
 
 	// The goroutine's own.
 	env    *kernel.Env
-	stats  Stats
+	stats  device.Stats
 	bounce []byte
 	free   time.Time // when the throttled link is free again
 }

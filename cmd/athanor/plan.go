@@ -1,0 +1,75 @@
+package main
+
+import (
+	stdctx "context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+type planCmd struct {
+	target
+	Explain bool   `help:"The runners-up and why they lost."`
+	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
+	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
+}
+
+func (v *planCmd) Run(c *context) error {
+	p, err := v.makePlan(stdctx.Background(), c)
+	var misfit *plan.Misfit
+	if errors.As(err, &misfit) && c.json {
+		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
+	}
+	if errors.As(err, &misfit) {
+		for _, l := range plan.LargestClasses(misfit.Frugal.Program, misfit.Tier) {
+			fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if v.Out != "" {
+		text, err := json.MarshalIndent(p.result.Best.Plan, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(v.Out, append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if v.Dump != "" {
+		if err := os.WriteFile(v.Dump, []byte(p.result.Best.Program.String()), 0o644); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		return c.print(p.report)
+	}
+	p.print(c)
+	if v.Explain {
+		p.explain(c)
+	}
+	return nil
+}
+
+// print writes the plan for people.
+func (p *planned) print(c *context) {
+	best := p.result.Best
+	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
+	fmt.Fprintf(c.stdout, "predicted: %.3f s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
+		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.machine.Peak(p.setup.Graph)/1e9, p.result.Evaluated)
+	plan.WriteMemory(c.stdout, best.Program)
+	fmt.Fprintln(c.stdout)
+}
+
+func (p *planned) explain(c *context) {
+	fmt.Fprintln(c.stdout, "runners-up:")
+	for _, r := range p.report.RunnersUp {
+		fmt.Fprintf(c.stdout, "  %+6.1f %%  %8.3f s  %10s of device memory  %s\n", 100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label)
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/run"
+)
+
+// target is what most verbs take: a configuration and overrides.
+type target struct {
+	Config    string   `arg:"" help:"YAML file that describes the run." placeholder:"CONFIG"`
+	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys." placeholder:"KEY=VALUE"`
+}
+
+func (t *target) load() (*config.Config, error) { return config.Load(t.Config, t.Overrides) }
+
+// planned is everything up to the plan.
+type planned struct {
+	config  *config.Config
+	setup   *run.Setup
+	machine *run.Machine
+	result  *plan.Result
+	report  *plan.Report
+}
+
+func (p *planned) close() {
+	if p.setup != nil {
+		p.setup.Close()
+	}
+}
+
+// makePlan reads configuration, text and model, describes the machine, and
+// searches.
+func (t *target) makePlan(ctx stdctx.Context, c *context) (*planned, error) {
+	cfg, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	p := &planned{config: cfg}
+	show := newStatus(c.stderr)
+	defer show.done()
+	if p.setup, err = run.Prepare(ctx, cfg, show.progress); err != nil {
+		return nil, err
+	}
+	show.done()
+	for _, n := range p.setup.Notes {
+		fmt.Fprintln(c.stderr, "note:", n)
+	}
+	if p.machine, err = run.FindMachine(cfg, show.say); err != nil {
+		p.close()
+		return nil, err
+	}
+	p.result, err = p.machine.Plan(ctx, p.setup.Graph, cfg, show.say)
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	f, b := p.setup.Graph.FLOPs()
+	p.report = plan.NewReport(p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.machine.Peak(p.setup.Graph))
+	return p, nil
+}
+
+// status is a line on a terminal that says what is going on; elsewhere it
+// prints each thing once.
+type status struct {
+	w    io.Writer
+	tty  bool
+	last string
+}
+
+func newStatus(w io.Writer) *status {
+	f, ok := w.(*os.File)
+	return &status{w: w, tty: ok && term.IsTerminal(int(f.Fd()))}
+}
+
+func (s *status) say(text string) {
+	switch {
+	case s.tty:
+		fmt.Fprintf(s.w, "\r\x1b[K%s ...", text)
+	case text != s.last && !strings.HasPrefix(text, "micro-batch"):
+		fmt.Fprintln(s.w, text)
+	}
+	s.last = text
+}
+
+func (s *status) progress(what string, done, total int64) {
+	if s.tty && total > 0 {
+		fmt.Fprintf(s.w, "\r\x1b[K%s ... %d %%", what, 100*done/total)
+		s.last = what
+		return
+	}
+	if what != s.last {
+		s.say(what)
+	}
+}
+
+// done clears the line.
+func (s *status) done() {
+	if s.tty && s.last != "" {
+		fmt.Fprint(s.w, "\r\x1b[K")
+	}
+	s.last = ""
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type trainCmd struct {
+	target
+	DryRun bool `help:"Stop after the plan."`
+}
+
+func (v *trainCmd) Run(c *context) error {
+	// A second signal kills: stop() restores the default.
+	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p, err := v.makePlan(ctx, c)
+	var misfit *plan.Misfit
+	switch {
+	case errors.As(err, &misfit) && c.json:
+		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
+	case err != nil:
+		return err
+	}
+	defer p.close()
+	if !c.json {
+		p.print(c)
+	}
+	if v.DryRun {
+		if c.json {
+			return c.print(p.report)
+		}
+		return nil
+	}
+	t, err := p.open(ctx, c)
+	if err != nil {
+		return err
+	}
+	ui := newTraining(c, t)
+	go func() {
+		<-ctx.Done()
+		stop()
+	}()
+	err = t.Run(ctx, ui)
+	ui.finish()
+	if err = errors.Join(err, t.Close()); err != nil {
+		return err
+	}
+	return p.conclude(ctx, c, t)
+}
+
+// open proves the plan and opens the run.
+func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
+	opt := run.StepOptions(p.config)
+	opt.Capacity = p.machine.Capacity
+	if err := run.Prove(ctx, p.setup.Graph, p.result.Best.Program, opt); err != nil {
+		return nil, err
+	}
+	t, err := run.NewTrainer(p.setup, p.result.Best, p.machine)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range t.Notes {
+		fmt.Fprintln(c.stderr, n)
+	}
+	return t, nil
+}
+
+// conclude prints what came of it.
+func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
+	s := t.Summary()
+	if c.json {
+		return c.print(struct {
+			*plan.Report
+			run.Summary
+		}{p.report, s})
+	}
+	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
+	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
+	fmt.Fprintf(c.stdout, "step time: predicted %.3f s, measured %.3f s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
+	fmt.Fprintf(c.stdout, "device memory: planned %d bytes, reached %d\n", p.report.Peaks.Device[0], s.MeasuredPeaks.Device[0])
+	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
+	if n := p.config.Sample.Tokens; n > 0 {
+		text, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", text)
+	}
+	return nil
+}
+
+// training shows a run while it goes on: a line per step on a terminal,
+// rewritten; elsewhere a line now and then.
+type training struct {
+	c     *context
+	t     *run.Trainer
+	line  *status
+	began time.Time
+	first int // step at which this process began
+	shown time.Time
+}
+
+func newTraining(c *context, t *run.Trainer) *training {
+	return &training{c: c, t: t, line: newStatus(c.stderr), began: time.Now(), first: t.Step}
+}
+
+// Step implements run.Observer.
+func (u *training) Step(m run.Metrics) {
+	last := m.Step == u.t.Setup.Config.MaxSteps
+	every := 10 * time.Second
+	if u.line.tty {
+		every = 100 * time.Millisecond
+	}
+	if time.Since(u.shown) < every && !last {
+		return
+	}
+	u.shown = time.Now()
+	total := u.t.Setup.Config.MaxSteps
+	per := time.Since(u.began).Seconds() / float64(max(1, m.Step-u.first))
+	eta := time.Duration(per * float64(total-m.Step) * float64(time.Second)).Round(time.Second)
+	text := fmt.Sprintf("step %d/%d %3d%%  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3f s (predicted %.3f)  ETA %v",
+		m.Step, total, 100*m.Step/total, m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted, eta)
+	if u.line.tty {
+		fmt.Fprintf(u.c.stderr, "\r\x1b[K%s", text)
+		u.line.last = text
+		return
+	}
+	fmt.Fprintln(u.c.stderr, text)
+}
+
+// Event implements run.Observer.
+func (u *training) Event(text string) {
+	u.line.done()
+	fmt.Fprintln(u.c.stderr, text)
+}
+
+func (u *training) finish() { u.line.done() }

@@ -1,0 +1,306 @@
+// Package hardware describes machines: how much memory each tier has, how
+// fast data moves between tiers and how fast operators run. A description is
+// a small JSON value, measured by Probe, looked up by Known or written by hand,
+// so that a plan can be made for a machine that is not there.
+//
+// The price of a call comes from the best source that there is:
+//
+//	measured   the call's key (operator, attributes, extents) is in Times
+//	calibrated the roofline below, times the ratio that other keys of the
+//	           operator showed when they were measured
+//	roofline   overhead + max(FLOPs / rate, bytes / bandwidth), or for a copy
+//	           latency + bytes / bandwidth of the link
+//
+// Approach of the roofline: Williams, Waterman, Patterson, CACM 52(4), 2009.
+// Example: a product of 512 x 768 x 768 is 604 MFLOP; at 80 % of 165 TFLOP/s
+// it takes 4.6 us plus 3 us for the launch. Known weakness: calls are priced
+// one by one, as if alone on the machine. Only links know what it means to be
+// used both ways at once.
+package hardware
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Hardware is one rank's share of a machine.
+type Hardware struct {
+	Name  string `json:"name"`
+	Cores int    `json:"cores"` // of the host that operators may use
+	// Memory is the number of bytes that a run may use, per tier. 0: no such
+	// tier.
+	Memory  Memory   `json:"memory"`
+	Engines []Engine `json:"engines"`
+	Links   []Link   `json:"links"`
+	// Times are measured seconds by Key, Factors measured over roofline by
+	// operator.
+	Times   map[string]float64 `json:"times,omitempty"`
+	Factors map[string]float64 `json:"factors,omitempty"`
+}
+
+// Memory is bytes per tier.
+type Memory struct {
+	Device int64 `json:"device"`
+	Host   int64 `json:"host"`
+	Disk   int64 `json:"disk"`
+	// Shared: the device tier is taken out of the host's memory, so together
+	// they may use no more than the larger of the two.
+	Shared bool `json:"shared,omitempty"`
+}
+
+// Tiers returns the sizes in the order of the tiers.
+func (m Memory) Tiers() [device.NumTiers]int64 {
+	return [device.NumTiers]int64{m.Device, m.Host, m.Disk}
+}
+
+// Engine is what executes the operators of a stream.
+type Engine struct {
+	Stream device.Stream `json:"stream"` // compute or host
+	// Peak is the arithmetic limit by storage type, accumulating in fp32: what
+	// model FLOPs utilisation is measured against.
+	Peak Rate `json:"peak"`
+	// Matmul and Attention are the fractions of the peak that matrix products
+	// and attention reach.
+	Matmul    float64 `json:"matmul"`
+	Attention float64 `json:"attention"`
+	Bandwidth float64 `json:"bandwidth"` // of the tier's memory, bytes/s
+	Overhead  float64 `json:"overhead"`  // seconds per call
+}
+
+// Rate is FLOP/s by storage type of the operands.
+type Rate struct {
+	F32  float64 `json:"f32"`
+	BF16 float64 `json:"bf16"`
+}
+
+// Link joins two tiers, in one direction.
+type Link struct {
+	From      device.Tier `json:"from"`
+	To        device.Tier `json:"to"`
+	Latency   float64     `json:"latency"`   // seconds per copy
+	Bandwidth float64     `json:"bandwidth"` // bytes/s while the other direction is idle
+	Both      float64     `json:"both"`      // bytes/s while it is busy too
+	// Curve is measured: seconds by bytes, ascending; between the points the
+	// time is interpolated. Empty: latency + bytes/bandwidth.
+	Curve []Point `json:"curve,omitempty"`
+}
+
+// Point of a link's curve.
+type Point struct {
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Cost tells how many seconds a call takes: +Inf if the machine cannot do it.
+func (h *Hardware) Cost(c *device.Call) float64 {
+	var buf [256]byte
+	if t, ok := h.Times[string(appendKey(buf[:0], c))]; ok {
+		return t
+	}
+	t := h.roofline(c)
+	if f, ok := h.Factors[string(appendFamily(buf[:0], c))]; ok {
+		t *= f
+	}
+	return t
+}
+
+// roofline is the price of a call that was never measured.
+func (h *Hardware) roofline(c *device.Call) float64 {
+	if c.Op == graph.Copy && c.Args[0].Tier != c.Args[1].Tier {
+		l := h.link(c.Args[1].Tier, c.Args[0].Tier)
+		if l == nil {
+			return math.Inf(1)
+		}
+		return l.Seconds(c.Args[0].Bytes(), false)
+	}
+	e := h.Engine(c.Stream)
+	if e == nil {
+		return math.Inf(1)
+	}
+	var list [16]graph.Dim
+	dims := list[:0]
+	rate := e.Peak.F32
+	for _, a := range c.Args {
+		dims = append(dims, a.Dim())
+		if a.DType == graph.BF16 && !a.Absent() {
+			rate = max(e.Peak.F32, e.Peak.BF16)
+		}
+	}
+	switch c.Op {
+	case graph.Attention, graph.AttentionBwd:
+		rate *= e.Attention
+	default:
+		rate *= e.Matmul
+	}
+	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth)
+}
+
+// Engine returns what executes a stream's operators, nil if nothing does.
+func (h *Hardware) Engine(s device.Stream) *Engine {
+	for i := range h.Engines {
+		if h.Engines[i].Stream == s {
+			return &h.Engines[i]
+		}
+	}
+	return nil
+}
+
+func (h *Hardware) link(from, to device.Tier) *Link {
+	for i := range h.Links {
+		if l := &h.Links[i]; l.From == from && l.To == to {
+			return l
+		}
+	}
+	return nil
+}
+
+// Seconds for a copy of n bytes, alone or with the other direction busy.
+func (l *Link) Seconds(n int64, both bool) float64 {
+	if both && l.Both > 0 {
+		return l.Latency + float64(n)/l.Both
+	}
+	i, _ := slices.BinarySearchFunc(l.Curve, n, func(p Point, n int64) int { return int(min(max(p.Bytes-n, -1), 1)) })
+	switch {
+	case len(l.Curve) == 0:
+		return l.Latency + float64(n)/l.Bandwidth
+	case i == 0:
+		return l.Curve[0].Seconds
+	case i == len(l.Curve): // past the last point the bandwidth is what it is
+		p := l.Curve[i-1]
+		return p.Seconds + float64(n-p.Bytes)/l.Bandwidth
+	}
+	a, b := l.Curve[i-1], l.Curve[i]
+	return a.Seconds + (b.Seconds-a.Seconds)*float64(n-a.Bytes)/float64(b.Bytes-a.Bytes)
+}
+
+// Add takes over measured times and derives the factors: per operator the
+// median of measured over roofline.
+func (h *Hardware) Add(measured []Measurement) {
+	ratios := map[string][]float64{}
+	if h.Times == nil {
+		h.Times = map[string]float64{}
+	}
+	for i := range measured {
+		m := &measured[i]
+		h.Times[Key(&m.Call)] = m.Seconds
+		if r := h.roofline(&m.Call); r > 0 && !math.IsInf(r, 0) && m.Seconds > 0 {
+			family := string(appendFamily(nil, &m.Call))
+			ratios[family] = append(ratios[family], m.Seconds/r)
+		}
+	}
+	if h.Factors == nil {
+		h.Factors = map[string]float64{}
+	}
+	for family, list := range ratios {
+		h.Factors[family] = median(list)
+	}
+}
+
+// median of a list that is not empty; it sorts the list.
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return (list[len(list)/2] + list[(len(list)-1)/2]) / 2
+}
+
+// Print writes the description as indented JSON.
+func (h *Hardware) Print(w io.Writer) error {
+	text, err := json.MarshalIndent(h, "", "  ")
+	if err != nil {
+		return fmt.Errorf("hardware %s: %w", h.Name, err)
+	}
+	_, err = w.Write(append(text, '\n'))
+	return err
+}
+
+// Parse is the inverse of Print. It refuses unknown fields and impossible
+// numbers.
+func Parse(text []byte) (*Hardware, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	var h Hardware
+	if err := d.Decode(&h); err != nil {
+		return nil, fmt.Errorf("hardware file: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("hardware file: something follows after the closing brace")
+	}
+	if err := h.Validate(); err != nil {
+		return nil, fmt.Errorf("hardware file: %w", err)
+	}
+	return &h, nil
+}
+
+// Validate refuses zero, negative, NaN and absurd numbers and says where.
+func (h *Hardware) Validate() error {
+	var v validator
+	if h.Cores < 1 || h.Cores > 1<<16 {
+		v.fail("cores", float64(h.Cores), "1 to 65536")
+	}
+	for t, n := range h.Memory.Tiers() {
+		v.between("memory."+device.Tier(t).String(), float64(n), 0, 1<<60)
+	}
+	if len(h.Engines) == 0 || h.Engine(device.Compute) == nil {
+		v.fail("engines", float64(len(h.Engines)), "one for the compute stream")
+	}
+	for i, e := range h.Engines {
+		at := fmt.Sprintf("engines[%d].", i)
+		v.between(at+"peak.f32", e.Peak.F32, 1e6, 1e18)
+		v.between(at+"peak.bf16", e.Peak.BF16, 1e6, 1e18)
+		v.between(at+"matmul", e.Matmul, 1e-4, 1)
+		v.between(at+"attention", e.Attention, 1e-4, 1)
+		v.between(at+"bandwidth", e.Bandwidth, 1e5, 1e15)
+		v.between(at+"overhead", e.Overhead, 0, 1)
+		if h.Engine(e.Stream) != &h.Engines[i] {
+			v.fail(at+"stream", float64(e.Stream), "each stream once")
+		}
+	}
+	for i, l := range h.Links {
+		at := fmt.Sprintf("links[%d].", i)
+		v.between(at+"latency", l.Latency, 0, 10)
+		v.between(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
+		if l.Both != 0 {
+			v.between(at+"both", l.Both, 1e3, 1e15)
+		}
+		if l.From == l.To || h.link(l.From, l.To) != &h.Links[i] {
+			v.fail(at+"to", float64(l.To), "each pair of different tiers once")
+		}
+		var last Point
+		for k, p := range l.Curve {
+			at := fmt.Sprintf("%scurve[%d].", at, k)
+			v.between(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
+			v.between(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
+			last = p
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(h.Times)) {
+		v.between(fmt.Sprintf("times[%q]", key), h.Times[key], 1e-12, 1e6)
+	}
+	for _, key := range slices.Sorted(maps.Keys(h.Factors)) {
+		v.between(fmt.Sprintf("factors[%q]", key), h.Factors[key], 1e-6, 1e6)
+	}
+	return v.err
+}
+
+// validator keeps the first error.
+type validator struct{ err error }
+
+func (v *validator) between(field string, x, low, high float64) {
+	if !(x >= low && x <= high) { // NaN is neither
+		v.fail(field, x, fmt.Sprintf("%g to %g", low, high))
+	}
+}
+
+func (v *validator) fail(field string, x float64, want string) {
+	if v.err == nil {
+		v.err = fmt.Errorf("%s is %g; hint: %s", field, x, want)
+	}
+}

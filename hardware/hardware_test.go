@@ -1,0 +1,340 @@
+package hardware_test
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/null"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+func known(t testing.TB, name string) *hardware.Hardware {
+	t.Helper()
+	h, err := hardware.Known(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func text(t testing.TB, h *hardware.Hardware) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := h.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func operand(t device.Tier, d graph.DType, rows, cols int) device.Operand {
+	return device.Operand{Tier: t, DType: d, Rows: rows, Cols: cols, Stride: cols}
+}
+
+func linear(d graph.DType, n, in, out int) device.Call {
+	return device.Call{Op: graph.Linear, Args: []device.Operand{operand(0, d, n, out), operand(0, d, n, in), operand(0, d, in, out)}}
+}
+
+func copyUp(bytes int) device.Call {
+	return device.Call{Op: graph.Copy, Stream: device.HostToDev, Args: []device.Operand{
+		operand(device.DeviceTier, graph.BF16, 1, bytes/2), operand(device.HostTier, graph.BF16, 1, bytes/2)}}
+}
+
+// TestKnown: each built-in machine is valid, prints and parses back (L5), and
+// slower buses make copies slower.
+func TestKnown(t *testing.T) {
+	for _, name := range hardware.Names() {
+		c := copyUp(1 << 30)
+		last := math.Inf(1)
+		for _, bus := range []string{"/pcie3", "/pcie4", "/pcie5", "/c2c", ""} {
+			h := known(t, name+bus)
+			if err := h.Validate(); err != nil {
+				t.Errorf("%s: %v", h.Name, err)
+			}
+			back, err := hardware.Parse(text(t, h))
+			if err != nil || !reflect.DeepEqual(back, h) {
+				t.Errorf("%s does not parse back: %v", h.Name, err)
+			}
+			s := h.Cost(&c)
+			if bus != "" && s >= last {
+				t.Errorf("%s: 1 GiB takes %v s, no less than on the bus before", h.Name, s)
+			}
+			last = s
+		}
+	}
+	for _, name := range []string{"", "h1000", "h100/isa", "/pcie4"} {
+		if _, err := hardware.Known(name); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("Known(%q): %v", name, err)
+		}
+	}
+}
+
+// TestRoofline against numbers worked out by hand for an RTX 4090 (165.2
+// TFLOP/s bf16, 85 % of it and of 1008 GB/s reached, 3 us per call).
+func TestRoofline(t *testing.T) {
+	h := known(t, "rtx4090")
+	near := func(what string, c device.Call, want float64) {
+		t.Helper()
+		if got := h.Cost(&c); math.Abs(got-want) > 1e-9*want {
+			t.Errorf("%s: %v s, want %v", what, got, want)
+		}
+	}
+	near("bf16 product", linear(graph.BF16, 4096, 4096, 4096), 3e-6+2*math.Pow(4096, 3)/(0.85*165.2e12))
+	near("fp32 product", linear(graph.F32, 4096, 4096, 4096), 3e-6+2*math.Pow(4096, 3)/(0.85*82.6e12))
+	near("product with few rows: bound by reading the weight", linear(graph.BF16, 1, 4096, 4096), 3e-6+2*(4096*4096+2*4096)/(0.85*1008e9))
+	near("add: y is read and written", device.Call{Op: graph.Add, Args: []device.Operand{operand(0, graph.F32, 1, 1<<20), operand(0, graph.F32, 1, 1<<20)}},
+		3e-6+12*(1<<20)/(0.85*1008e9))
+	near("copy up", copyUp(1<<20), 6e-6+(1<<20)/25e9)
+
+	send := device.Call{Op: graph.Copy, Stream: device.HostToDev, Args: []device.Operand{operand(device.DeviceTier, graph.F32, 1, 1), operand(device.DiskTier, graph.F32, 1, 1)}}
+	if got := h.Cost(&send); !math.IsInf(got, 1) {
+		t.Errorf("a copy without a link costs %v", got)
+	}
+}
+
+// TestMonotone: more work or a slower machine never costs less.
+func TestMonotone(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 500 {
+		fast := known(t, hardware.Names()[r.IntN(len(hardware.Names()))])
+		slow := known(t, fast.Name)
+		for i := range slow.Engines {
+			slow.Engines[i].Peak.F32 *= r.Float64()
+			slow.Engines[i].Bandwidth *= r.Float64()
+		}
+		for i := range slow.Links {
+			slow.Links[i].Bandwidth *= r.Float64()
+		}
+		n, in, out := 1+r.IntN(2000), 1+r.IntN(2000), 1+r.IntN(2000)
+		small, large := linear(graph.F32, n, in, out), linear(graph.F32, n+r.IntN(100), in, out+r.IntN(100))
+		up, more := copyUp(2*n), copyUp(2*n+2*r.IntN(1<<20))
+		if fast.Cost(&small) > fast.Cost(&large) || fast.Cost(&small) > slow.Cost(&small) ||
+			fast.Cost(&up) > fast.Cost(&more) || fast.Cost(&up) > slow.Cost(&up) {
+			t.Fatalf("%s: not monotone for %d x %d x %d", fast.Name, n, in, out)
+		}
+	}
+}
+
+// TestMeasured: measured times win, and unmeasured calls of the same operator
+// are off the roofline by the same factor.
+func TestMeasured(t *testing.T) {
+	h := known(t, "rtx4090")
+	a, b, other := linear(graph.BF16, 512, 512, 512), linear(graph.BF16, 1024, 512, 512), linear(graph.F32, 512, 512, 512)
+	before, fp32 := h.Cost(&b), h.Cost(&other)
+	h.Add([]hardware.Measurement{{Call: a, Seconds: 3 * h.Cost(&a)}})
+	if got := h.Cost(&b); math.Abs(got/before-3) > 1e-9 {
+		t.Errorf("calibrated cost is %v of the roofline, want 3", got/before)
+	}
+	if h.Cost(&other) != fp32 {
+		t.Error("another element type was calibrated too")
+	}
+	h.Add([]hardware.Measurement{{Call: a, Seconds: 42}})
+	if got := h.Cost(&a); got != 42 {
+		t.Errorf("measured cost is %v, want 42", got)
+	}
+	back, err := hardware.Parse(text(t, h))
+	if err != nil || !reflect.DeepEqual(back, h) {
+		t.Errorf("a calibrated machine does not parse back: %v", err)
+	}
+	if n := testing.AllocsPerRun(100, func() { h.Cost(&a); h.Cost(&b) }); n != 0 {
+		t.Errorf("%v allocations per cost", n)
+	}
+}
+
+// TestKey: what changes the time changes the key, what does not does not.
+func TestKey(t *testing.T) {
+	base := linear(graph.F32, 8, 16, 32)
+	same := linear(graph.F32, 8, 16, 32)
+	same.Args[0].Addr, same.Attr.Eps, same.Attr.Row0 = 4096, 1, 7
+	if hardware.Key(&base) != hardware.Key(&same) {
+		t.Errorf("%s and %s", hardware.Key(&base), hardware.Key(&same))
+	}
+	seen := map[string]string{}
+	for name, change := range map[string]func(c *device.Call){
+		"nothing": func(*device.Call) {}, "stream": func(c *device.Call) { c.Stream = device.HostCompute },
+		"op": func(c *device.Call) { c.Op = graph.LinearDX }, "type": func(c *device.Call) { c.Args[1].DType = graph.BF16 },
+		"rows": func(c *device.Call) { c.Args[0].Rows = 9 }, "cols": func(c *device.Call) { c.Args[0].Cols = 9 },
+		"acc": func(c *device.Call) { c.Attr.Acc = true }, "wt": func(c *device.Call) { c.Attr.WT = true },
+		"absent": func(c *device.Call) { c.Args = append(c.Args, device.Operand{}) },
+		"act":    func(c *device.Call) { c.Attr.Act = graph.ReLU },
+		"window": func(c *device.Call) { c.Attr.Heads, c.Attr.Window = 1, 9 },
+		"copy":   func(c *device.Call) { *c = copyUp(64) },
+		"down": func(c *device.Call) {
+			*c = copyUp(64)
+			c.Args[0], c.Args[1] = c.Args[1], c.Args[0]
+		},
+		"gaps": func(c *device.Call) {
+			*c = copyUp(64)
+			c.Args[0].Rows, c.Args[0].Cols = 2, 16
+			c.Args[1].Rows, c.Args[1].Cols = 2, 16
+		},
+	} {
+		c := linear(graph.F32, 8, 16, 32)
+		change(&c)
+		key := hardware.Key(&c)
+		if twin, ok := seen[key]; ok {
+			t.Errorf("%s and %s have the key %q", name, twin, key)
+		}
+		seen[key] = name
+	}
+}
+
+// TestValidate: each impossible number is refused by the name of its field.
+func TestValidate(t *testing.T) {
+	for field, change := range map[string]func(h *hardware.Hardware){
+		"cores":                 func(h *hardware.Hardware) { h.Cores = 0 },
+		"memory.host":           func(h *hardware.Hardware) { h.Memory.Host = -1 },
+		"memory.device":         func(h *hardware.Hardware) { h.Memory.Device = math.MaxInt64 },
+		"engines":               func(h *hardware.Hardware) { h.Engines = nil },
+		"engines[0].peak.f32":   func(h *hardware.Hardware) { h.Engines[0].Peak.F32 = 0 },
+		"engines[0].peak.bf16":  func(h *hardware.Hardware) { h.Engines[0].Peak.BF16 = math.Inf(1) },
+		"engines[0].matmul":     func(h *hardware.Hardware) { h.Engines[0].Matmul = 1.5 },
+		"engines[1].attention":  func(h *hardware.Hardware) { h.Engines[1].Attention = math.NaN() },
+		"engines[1].bandwidth":  func(h *hardware.Hardware) { h.Engines[1].Bandwidth = -3 },
+		"engines[1].overhead":   func(h *hardware.Hardware) { h.Engines[1].Overhead = 60 },
+		"engines[1].stream":     func(h *hardware.Hardware) { h.Engines[1].Stream = device.Compute },
+		"links[0].latency":      func(h *hardware.Hardware) { h.Links[0].Latency = -1 },
+		"links[0].bandwidth":    func(h *hardware.Hardware) { h.Links[0].Bandwidth = 0 },
+		"links[0].both":         func(h *hardware.Hardware) { h.Links[0].Both = -1 },
+		"links[1].to":           func(h *hardware.Hardware) { h.Links[1] = h.Links[0] },
+		"links[0].curve[1]":     func(h *hardware.Hardware) { h.Links[0].Curve = []hardware.Point{{8, 1}, {8, 2}} },
+		"links[0].curve[0].sec": func(h *hardware.Hardware) { h.Links[0].Curve = []hardware.Point{{8, 0}} },
+		`times["x"]`:            func(h *hardware.Hardware) { h.Times = map[string]float64{"x": 0} },
+		`factors["x"]`:          func(h *hardware.Hardware) { h.Factors = map[string]float64{"x": math.NaN()} },
+	} {
+		h := known(t, "a100-80")
+		change(h)
+		if err := h.Validate(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestCurve: interpolation passes through the points, rises, and goes on with
+// the bandwidth.
+func TestCurve(t *testing.T) {
+	l := hardware.Link{Bandwidth: 100, Both: 50, Latency: 1, Curve: []hardware.Point{{100, 2}, {200, 4}, {400, 5}}}
+	for n, want := range map[int64]float64{0: 2, 100: 2, 150: 3, 200: 4, 300: 4.5, 400: 5, 600: 7} {
+		if got := l.Seconds(n, false); got != want {
+			t.Errorf("%d bytes: %v s, want %v", n, got, want)
+		}
+	}
+	if got := l.Seconds(100, true); got != 3 {
+		t.Errorf("both ways: %v s, want 3", got)
+	}
+}
+
+// FuzzParse: what parses is valid and prints back to the same value.
+func FuzzParse(f *testing.F) {
+	h := known(f, "gh200")
+	h.Links[0].Curve = []hardware.Point{{1, 1e-6}, {1 << 20, 1e-3}}
+	f.Add(text(f, h))
+	f.Add([]byte(`{"name":"x","cores":1e99}`))
+	f.Add([]byte(`{}{}`))
+	f.Add([]byte(`{"nmae":""}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := hardware.Parse(b)
+		if err != nil {
+			return
+		}
+		back, err := hardware.Parse(text(t, h))
+		if err != nil || string(text(t, back)) != string(text(t, h)) {
+			t.Fatalf("does not parse back: %v", err)
+		}
+	})
+}
+
+// TestProfile measures a small program on a virtual clock, where the times
+// are known, and on the CPU.
+func TestProfile(t *testing.T) {
+	scalars := operand(device.DeviceTier, graph.F32, 1, graph.NumScalars)
+	tokens, targets := operand(0, graph.I32, 64, 1), operand(0, graph.I32, 64, 1)
+	x, wte, logits := operand(0, graph.F32, 64, 32), operand(0, graph.F32, 50, 32), operand(0, graph.F32, 64, 50)
+	loss := operand(0, graph.F32, 64, 1)
+	var at int64
+	for _, o := range []*device.Operand{&scalars, &tokens, &targets, &x, &wte, &logits, &loss} {
+		o.Addr = at
+		at += 16384
+	}
+	disk, host := operand(device.DiskTier, graph.F32, 1, 2048), operand(device.HostTier, graph.F32, 1, 2048)
+	calls := []device.Call{
+		{Op: graph.Copy, Stream: device.DiskRead, Args: []device.Operand{host, disk}},
+		{Op: graph.Embed, Attr: graph.Attr{Seq: 64}, Args: []device.Operand{x, tokens, wte}},
+		{Op: graph.Linear, Attr: graph.Attr{WT: true}, Args: []device.Operand{logits, x, wte}},
+		{Op: graph.CrossEntropy, Attr: graph.Attr{Grad: true}, Args: []device.Operand{loss, logits, targets, scalars}},
+		{Op: graph.EmbedBwd, Attr: graph.Attr{Acc: true}, Args: []device.Operand{wte, x, tokens}},
+		{Op: graph.Linear, Attr: graph.Attr{WT: true}, Args: []device.Operand{logits, x, wte}}, // a key seen before
+	}
+	seconds := func(c *device.Call) float64 { return float64(len(hardware.Key(c))) / 1000 }
+	onCPU := cpu.New(cpu.Options{Workers: 2, DiskPath: filepath.Join(t.TempDir(), "disk")})
+	defer onCPU.Close()
+	for name, d := range map[string]device.Device{"null": null.New(seconds), "cpu": onCPU} {
+		for tier := range device.NumTiers {
+			if err := d.Reserve(tier, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := hardware.Profile(calls, d, 50*time.Millisecond)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(list) != len(calls)-1 {
+			t.Errorf("%s: %d keys, want %d", name, len(list), len(calls)-1)
+		}
+		for i, m := range list {
+			if m.Runs < 1 || hardware.Key(&m.Call) != hardware.Key(&calls[i]) {
+				t.Errorf("%s: %d runs of %s", name, m.Runs, hardware.Key(&m.Call))
+			}
+			if want := seconds(&m.Call); name == "null" && math.Abs(m.Seconds-want) > 1e-12 {
+				t.Errorf("%s: %v s for %s, want %v", name, m.Seconds, hardware.Key(&m.Call), want)
+			}
+		}
+	}
+}
+
+// TestProbe probes machines whose numbers are known, since they are virtual:
+// the measured description prices calls as the original does.
+func TestProbe(t *testing.T) {
+	for _, name := range []string{"rtx4090/pcie3", "h100"} {
+		want := known(t, name)
+		got, err := hardware.Probe(null.New(want.Cost), want.Memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []device.Call{copyUp(4096), copyUp(1 << 20), copyUp(1 << 28), linear(graph.F32, 2048, 2048, 2048)} {
+			if r := got.Cost(&c) / want.Cost(&c); math.Abs(r-1) > 0.05 {
+				t.Errorf("%s: %s costs %v of what it should", name, hardware.Key(&c), r)
+			}
+		}
+	}
+}
+
+// TestProbeCPU: probing this machine gives a valid description of all tiers.
+func TestProbeCPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a second")
+	}
+	dir := t.TempDir()
+	memory, err := hardware.LocalMemory(filepath.Join(dir, "not", "yet", "there"))
+	if err != nil {
+		t.Skip(err) // no /proc/meminfo here
+	}
+	d := cpu.New(cpu.Options{DiskPath: filepath.Join(dir, "disk")})
+	defer d.Close()
+	h, err := hardware.Probe(d, memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Engines) != 2 || len(h.Links) != 4 || !memory.Shared {
+		t.Errorf("%s", text(t, h))
+	}
+	t.Logf("%s", text(t, h))
+}

@@ -1,0 +1,105 @@
+package hardware
+
+import (
+	"strconv"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// A key names everything about a call that its time depends on: stream,
+// operator, those attributes that change the amount or kind of work, and the
+// operands' element types and extents (not their addresses). Calls with equal
+// keys take equally long; a layer's calls share theirs with all other layers.
+//
+//	compute linear_dw wt acc f32:768x3072 f32:512x768 f32:512x3072
+//	h2d copy host>device 4194304
+//	compute copy device>device 512x1024
+//
+// Rows that are not contiguous are part of it where they are rare (copies);
+// operators take strided bands at full speed.
+
+// Key returns the call's key.
+func Key(c *device.Call) string { return string(appendKey(nil, c)) }
+
+func appendKey(b []byte, c *device.Call) []byte {
+	b = append(b, c.Stream.String()...)
+	b = append(b, ' ')
+	b = append(b, c.Op.String()...)
+	if c.Op == graph.Copy {
+		return appendCopy(b, c.Args[0], c.Args[1])
+	}
+	b = appendAttr(b, &c.Attr)
+	for _, a := range c.Args {
+		if a.Absent() {
+			b = append(b, " -"...)
+			continue
+		}
+		b = append(b, ' ')
+		b = append(b, a.DType.String()...)
+		b = append(b, ':')
+		b = strconv.AppendInt(b, int64(a.Rows), 10)
+		b = append(b, 'x')
+		b = strconv.AppendInt(b, int64(a.Cols), 10)
+	}
+	return b
+}
+
+// appendCopy: bytes, or rows x bytes where one side has gaps.
+func appendCopy(b []byte, dst, src device.Operand) []byte {
+	b = append(b, ' ')
+	b = append(b, src.Tier.String()...)
+	b = append(b, '>')
+	b = append(b, dst.Tier.String()...)
+	b = append(b, ' ')
+	if dst.Contiguous() && src.Contiguous() {
+		return strconv.AppendInt(b, src.Bytes(), 10)
+	}
+	b = strconv.AppendInt(b, int64(src.Rows), 10)
+	b = append(b, 'x')
+	return strconv.AppendInt(b, src.Bytes()/int64(src.Rows), 10)
+}
+
+func appendAttr(b []byte, a *graph.Attr) []byte {
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}} {
+		if f.set {
+			b = append(b, ' ')
+			b = append(b, f.name...)
+		}
+	}
+	if a.Act != 0 {
+		b = append(b, ' ')
+		b = append(b, a.Act.String()...)
+	}
+	if a.Heads != 0 {
+		for _, n := range [...]int{a.Seq, a.Heads, a.KVHeads, a.HeadDim, a.Window} {
+			b = append(b, '/')
+			b = strconv.AppendInt(b, int64(n), 10)
+		}
+	}
+	return b
+}
+
+// appendFamily names the calls whose times are assumed to be off the roofline
+// by the same factor: stream, operator, element type, for copies the tiers.
+func appendFamily(b []byte, c *device.Call) []byte {
+	b = append(b, c.Stream.String()...)
+	b = append(b, ' ')
+	b = append(b, c.Op.String()...)
+	b = append(b, ' ')
+	if c.Op == graph.Copy {
+		b = append(b, c.Args[1].Tier.String()...)
+		b = append(b, '>')
+		return append(b, c.Args[0].Tier.String()...)
+	}
+	t := graph.F32
+	for _, a := range c.Args {
+		if a.DType == graph.BF16 && !a.Absent() {
+			t = graph.BF16
+		}
+	}
+	return append(b, t.String()...)
+}

@@ -1,0 +1,213 @@
+package hardware
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/kernel/gemm"
+)
+
+// ProbeBytes is the size of the arenas that Probe reserves.
+const ProbeBytes = 64 << 20
+
+// LocalMemory is what this process may use: for the device and host tiers of
+// the CPU backend, which are the same memory, what is available less a tenth
+// for the rest of the process; for the disk tier the free space at a path ("":
+// none), less a tenth.
+func LocalMemory(diskPath string) (Memory, error) {
+	m, err := sysmem.Read()
+	if err != nil {
+		return Memory{}, err
+	}
+	mem := Memory{Device: m.Available / 10 * 9, Host: m.Available / 10 * 9, Shared: true}
+	if diskPath != "" {
+		if mem.Disk, err = freeDisk(diskPath); err != nil {
+			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)
+		}
+		mem.Disk = mem.Disk / 10 * 9
+	}
+	return mem, nil
+}
+
+// Probe measures a device that was just opened: it reserves ProbeBytes per
+// tier and runs copies and operators for about a second. The device is of no
+// use afterwards. memory goes into the description as it is; a tier of 0 bytes
+// is left out.
+func Probe(d device.Device, memory Memory) (*Hardware, error) {
+	b := &bench{device: d}
+	for tier, n := range memory.Tiers() {
+		if n > 0 {
+			b.keep(d.Reserve(device.Tier(tier), ProbeBytes))
+		}
+	}
+	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
+	peak := 0.0
+	if d.Info().Name == "cpu" {
+		peak = gemm.Peak(h.Cores, 150*time.Millisecond)
+	}
+	h.Engines = append(h.Engines, b.engine(device.Compute, device.DeviceTier, peak))
+	if memory.Host > 0 {
+		h.Engines = append(h.Engines, b.engine(device.HostCompute, device.HostTier, peak))
+		h.Links = b.links(h.Links, device.HostTier, device.HostToDev, device.DeviceTier, device.DevToHost)
+	}
+	if memory.Disk > 0 && memory.Host > 0 {
+		b.keep(write(d, device.DiskTier, 0, ProbeBytes))
+		h.Links = b.links(h.Links, device.DiskTier, device.DiskRead, device.HostTier, device.DiskWrite)
+	}
+	if b.err == nil {
+		b.err = h.Validate()
+	}
+	if b.err != nil {
+		return nil, fmt.Errorf("probe: %w", b.err)
+	}
+	return h, nil
+}
+
+// bench runs calls and keeps the first error.
+type bench struct {
+	device device.Device
+	err    error
+}
+
+func (b *bench) keep(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+// seconds runs the calls together, several times, and returns for each the
+// least time that it took.
+func (b *bench) seconds(calls ...device.Call) []float64 {
+	const rounds, total = 5, 40 * time.Millisecond
+	best := make([]float64, len(calls))
+	for i := range best {
+		best[i] = math.Inf(1)
+	}
+	spans := make([]device.Span, len(calls))
+	if b.err != nil {
+		return best
+	}
+	first, err := b.device.Prepare(calls, spans)
+	b.keep(err)
+	start := time.Now()
+	for n := 0; b.err == nil && (n < rounds || time.Since(start) < total); n++ {
+		for i := range calls {
+			b.device.Launch(first + i)
+		}
+		b.keep(b.device.Sync())
+		for i, s := range spans {
+			best[i] = min(best[i], max(s.End-s.Start, 1e-9))
+		}
+	}
+	return best
+}
+
+// engine measures the operators of a stream on operands in a tier. Without a
+// known peak the best product is the peak.
+func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
+	e := Engine{Stream: s}
+	e.Overhead = b.rate(s, graph.Add, graph.Attr{}, func(m *layout) []device.Operand {
+		return m.operands(tier, graph.F32, [2]int{1, 16}, [2]int{1, 16})
+	}, nil)
+	e.Bandwidth = 1 / b.rate(s, graph.Add, graph.Attr{}, func(m *layout) []device.Operand {
+		return m.operands(tier, graph.F32, [2]int{1, 4 << 20}, [2]int{1, 4 << 20})
+	}, graph.Op.Bytes)
+	product := func(t graph.DType) float64 {
+		return 1 / b.rate(s, graph.Linear, graph.Attr{}, func(m *layout) []device.Operand {
+			return m.operands(tier, t, [2]int{512, 1024}, [2]int{512, 1024}, [2]int{1024, 1024})
+		}, graph.Op.FLOPs)
+	}
+	f32, bf16 := product(graph.F32), product(graph.BF16)
+	attention := 1 / b.rate(s, graph.Attention, graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}, func(m *layout) []device.Operand {
+		return m.operands(tier, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 1536})
+	}, graph.Op.FLOPs)
+	e.Peak = Rate{max(peak, f32), max(peak, bf16)}
+	e.Matmul = min(f32/e.Peak.F32, 1)
+	e.Attention = min(attention/e.Peak.F32, 1)
+	return e
+}
+
+// rate is the time of one call per unit of its work; work nil means per call.
+func (b *bench) rate(s device.Stream, op graph.Op, a graph.Attr, args func(*layout) []device.Operand, work func(graph.Op, *graph.Attr, []graph.Dim) int64) float64 {
+	c := device.Call{Op: op, Attr: a, Stream: s, Args: args(&layout{})}
+	t := b.seconds(c)[0]
+	if work == nil {
+		return t
+	}
+	var dims []graph.Dim
+	for _, o := range c.Args {
+		dims = append(dims, o.Dim())
+	}
+	return t / float64(work(op, &a, dims))
+}
+
+// layout hands out addresses, one operand after the other.
+type layout struct{ next int64 }
+
+func (l *layout) operands(t device.Tier, d graph.DType, extents ...[2]int) []device.Operand {
+	var list []device.Operand
+	for _, x := range extents {
+		o := device.Operand{Tier: t, DType: d, Addr: l.next, Rows: x[0], Cols: x[1], Stride: x[1]}
+		l.next = (o.End() + 4095) &^ 4095
+		list = append(list, o)
+	}
+	return list
+}
+
+// links measures both directions between two tiers.
+func (b *bench) links(list []Link, a device.Tier, there device.Stream, z device.Tier, back device.Stream) []Link {
+	on := func(t device.Tier, at, n int64) device.Operand {
+		return device.Operand{Tier: t, DType: graph.F32, Addr: at, Rows: 1, Cols: int(n / 4), Stride: int(n / 4)}
+	}
+	to := func(n int64) device.Call {
+		return device.Call{Op: graph.Copy, Stream: there, Args: []device.Operand{on(z, 0, n), on(a, 0, n)}}
+	}
+	from := func(n int64) device.Call {
+		return device.Call{Op: graph.Copy, Stream: back, Args: []device.Operand{on(a, ProbeBytes/2, n), on(z, ProbeBytes/2, n)}}
+	}
+	const large = ProbeBytes / 2
+	both := b.seconds(to(large), from(large))
+	for i, call := range []func(int64) device.Call{to, from} {
+		l := Link{From: a, To: z, Both: large / both[i]}
+		if i == 1 {
+			l.From, l.To = z, a
+		}
+		var last float64
+		for n := int64(4096); n <= large; n *= 8 {
+			last = max(last, b.seconds(call(n))[0]) // more bytes never take less
+			l.Curve = append(l.Curve, Point{n, last})
+		}
+		p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
+		l.Bandwidth = float64(q.Bytes) / q.Seconds
+		l.Latency = max(p.Seconds-float64(p.Bytes)/l.Bandwidth, 0)
+		l.Both = min(l.Both, l.Bandwidth)
+		list = append(list, l)
+	}
+	return list
+}
+
+// localName is the processor's name for the CPU backend.
+func localName(d device.Device) string {
+	name := d.Info().Name
+	if name != "cpu" {
+		return name
+	}
+	if f, err := os.Open("/proc/cpuinfo"); err == nil {
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+				name = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	return fmt.Sprintf("%s, %d cores, %s", name, d.Info().Cores, runtime.GOARCH)
+}

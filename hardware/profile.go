@@ -1,0 +1,186 @@
+package hardware
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Measurement is the time of one kind of call.
+type Measurement struct {
+	Call    device.Call // one call of the kind
+	Seconds float64     // median
+	Runs    int
+}
+
+// What is enough for a key. A key that has not run at all runs once even if
+// the budget is spent, since a guess would cost more than it saves.
+const (
+	enoughRuns = 3
+	enoughTime = 0.02 // seconds
+	mostRuns   = 50
+	perPass    = 3 // runs of a key in one pass over the program
+)
+
+// Profile measures every distinct Key of the calls on a device whose arenas
+// are reserved. It destroys what the arenas hold.
+//
+// Calls run one by one, but in program order, so that each finds the caches as
+// its predecessor leaves them; running one call over and over would find its
+// operands in the cache, where a step does not have them. Passes over the
+// program go on until all keys have run often enough or the budget is spent.
+// Known weakness: calls that run at the same time in a step do not slow each
+// other down here.
+func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
+	spans := make([]device.Span, len(calls))
+	first, err := d.Prepare(calls, spans)
+	if err != nil {
+		return nil, err
+	}
+	if err := fill(calls, d); err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	p := profile{index: map[string]int{}}
+	p.group(calls)
+	start := time.Now()
+	for {
+		for i := range calls {
+			k := &p.kinds[p.of[i]]
+			if k.enough() || k.pass == perPass || len(k.times) > 0 && time.Since(start) > budget {
+				continue
+			}
+			// Other calls may have left anything where the indices are.
+			if err := fillIndices(&calls[i], d); err != nil {
+				return nil, fmt.Errorf("profile: %w", err)
+			}
+			d.Launch(first + i)
+			if err := d.Sync(); err != nil {
+				return nil, fmt.Errorf("profile: %s: %w", Key(&calls[i]), err)
+			}
+			k.add(spans[i].End - spans[i].Start)
+		}
+		more := false
+		for i := range p.kinds {
+			p.kinds[i].pass = 0
+			more = more || !p.kinds[i].enough()
+		}
+		if !more || time.Since(start) > budget {
+			return p.measurements(calls), nil
+		}
+	}
+}
+
+// profile groups calls by key.
+type profile struct {
+	index map[string]int // key to kind
+	of    []int          // kind of a call
+	kinds []kind
+}
+
+// kind is the state of one key.
+type kind struct {
+	call  int // the first of the kind
+	times []float64
+	sum   float64
+	pass  int // runs in this pass
+}
+
+func (p *profile) group(calls []device.Call) {
+	for i := range calls {
+		key := Key(&calls[i])
+		k, ok := p.index[key]
+		if !ok {
+			k = len(p.kinds)
+			p.index[key] = k
+			p.kinds = append(p.kinds, kind{call: i})
+		}
+		p.of = append(p.of, k)
+	}
+}
+
+func (k *kind) enough() bool {
+	return len(k.times) >= enoughRuns && k.sum >= enoughTime || len(k.times) >= mostRuns
+}
+
+func (k *kind) add(seconds float64) {
+	k.times = append(k.times, seconds)
+	k.sum += seconds
+	k.pass++
+}
+
+func (p *profile) measurements(calls []device.Call) []Measurement {
+	var list []Measurement
+	for i := range p.kinds {
+		k := &p.kinds[i]
+		// A clock that did not advance has still seen a nanosecond.
+		list = append(list, Measurement{calls[k.call], max(median(k.times), 1e-9), len(k.times)})
+	}
+	return list
+}
+
+// fill gives all operands content that kernels can work on at their usual
+// speed: small numbers, indices in range. On disk it writes what is read, since
+// blocks that were never written are not read from the disk either.
+func fill(calls []device.Call, d device.Device) error {
+	var end [device.NumTiers]int64
+	for i := range calls {
+		for k, o := range calls[i].Args {
+			if o.Tier != device.DiskTier {
+				end[o.Tier] = max(end[o.Tier], o.End())
+			} else if k > 0 && !o.Absent() {
+				if err := write(d, o.Tier, o.Addr, o.End()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for tier, n := range end {
+		if err := write(d, device.Tier(tier), 0, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write fills bytes lo to hi with numbers of absolute value 0.01 to 0.2. The
+// pattern is one of bf16; read as f32 its pairs are such numbers too.
+func write(d device.Device, tier device.Tier, lo, hi int64) error {
+	piece := make([]byte, 1<<20)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := 0; i < len(piece); i += 2 {
+		const least, most = 0x3C24, 0x3E4D
+		binary.LittleEndian.PutUint16(piece[i:], uint16(least+r.IntN(most-least))|uint16(r.IntN(2)<<15))
+	}
+	for at := lo; at < hi; at += int64(len(piece)) {
+		if err := d.Write(tier, at, piece[:min(hi-at, int64(len(piece)))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillIndices gives a call's token and target operands values in range.
+func fillIndices(c *device.Call, d device.Device) error {
+	var o device.Operand
+	var limit int
+	switch c.Op {
+	case graph.Embed:
+		o, limit = c.Args[1], c.Args[2].Rows
+	case graph.EmbedBwd:
+		o, limit = c.Args[2], c.Args[0].Rows
+	case graph.CrossEntropy:
+		o, limit = c.Args[2], c.Args[1].Cols
+	default:
+		return nil
+	}
+	r := rand.New(rand.NewPCG(2, 2))
+	b := make([]byte, o.End()-o.Addr)
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.LittleEndian.PutUint32(b[i:], uint32(r.IntN(limit)))
+	}
+	return d.Write(o.Tier, o.Addr, b)
+}

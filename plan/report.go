@@ -1,0 +1,214 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Usage is the memory of one tier at the moment when most bytes are live.
+type Usage struct {
+	Height   int64 // of the arena: what the run reaches
+	Bound    int64 // live bytes: no packing is lower
+	Capacity int64
+	Classes  [program.NumClasses]int64 // live bytes then, by class
+}
+
+// Memory breaks a program's memory down.
+func Memory(p *program.Program) (usage [device.NumTiers]Usage) {
+	live := p.Lifetimes()
+	for t := range usage {
+		u := &usage[t]
+		u.Height, u.Bound, u.Capacity = p.Height[t], p.Bound[t], p.Capacity[t]
+		delta := make([]int64, len(p.Instrs)+1)
+		for i := range p.Buffers {
+			if b := &p.Buffers[i]; b.Tier == device.Tier(t) && live[i][0] < live[i][1] {
+				delta[live[i][0]] += b.Size
+				delta[live[i][1]] -= b.Size
+			}
+		}
+		var sum, most int64
+		when := 0
+		for i, d := range delta {
+			if sum += d; sum > most {
+				most, when = sum, i
+			}
+		}
+		for i := range p.Buffers {
+			if b := &p.Buffers[i]; b.Tier == device.Tier(t) && live[i][0] <= when && when < live[i][1] {
+				u.Classes[b.Class] += b.Size
+			}
+		}
+	}
+	return usage
+}
+
+// Largest is a class of memory in words, for plans that do not fit.
+type Largest struct {
+	Tier  string `json:"tier"`
+	Class string `json:"class"`
+	Bytes int64  `json:"bytes"`
+}
+
+// LargestClasses lists the classes of a tier at its peak, largest first.
+func LargestClasses(p *program.Program, t device.Tier) []Largest {
+	var list []Largest
+	for c, n := range Memory(p)[t].Classes {
+		if n > 0 {
+			list = append(list, Largest{t.String(), program.Class(c).String(), n})
+		}
+	}
+	slices.SortFunc(list, func(a, b Largest) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return list
+}
+
+// PerTier holds a number per tier and rank.
+type PerTier struct {
+	Device []int64 `json:"device"`
+	Host   []int64 `json:"host"`
+	Disk   []int64 `json:"disk"`
+}
+
+// ByTier lists a number per tier for one rank.
+func ByTier(v [device.NumTiers]int64) PerTier {
+	return PerTier{[]int64{v[device.DeviceTier]}, []int64{v[device.HostTier]}, []int64{v[device.DiskTier]}}
+}
+
+// Traffic holds the bytes of a step per link and rank.
+type Traffic struct {
+	H2D       []int64 `json:"h2d"`
+	D2H       []int64 `json:"d2h"`
+	DiskRead  []int64 `json:"disk_read"`
+	DiskWrite []int64 `json:"disk_write"`
+	Network   []int64 `json:"network"`
+}
+
+// MovedTraffic is the traffic of a step by what was moved between tiers.
+func MovedTraffic(m [device.NumTiers][device.NumTiers]int64) Traffic {
+	return Traffic{
+		H2D: []int64{m[device.HostTier][device.DeviceTier]}, D2H: []int64{m[device.DeviceTier][device.HostTier]},
+		DiskRead: []int64{m[device.DiskTier][device.HostTier]}, DiskWrite: []int64{m[device.HostTier][device.DiskTier]},
+		Network: []int64{0},
+	}
+}
+
+// Report is the stable JSON of the plan verb.
+type Report struct {
+	Fits       bool          `json:"fits"`
+	Seconds    float64       `json:"step_seconds,omitempty"`
+	TokenRate  float64       `json:"tokens_per_second,omitempty"`
+	MFU        float64       `json:"mfu,omitempty"`
+	Ranks      int           `json:"ranks,omitempty"`
+	Peaks      *PerTier      `json:"peaks,omitempty"`
+	Bounds     *PerTier      `json:"lower_bounds,omitempty"`
+	Capacity   *PerTier      `json:"capacity,omitempty"`
+	Bytes      *Traffic      `json:"bytes,omitempty"`
+	Plan       *program.Plan `json:"plan,omitempty"`
+	RunnersUp  []RunnerUp    `json:"runners_up,omitempty"`
+	Candidates int           `json:"candidates,omitempty"`
+	Largest    []Largest     `json:"largest,omitempty"`
+	Hint       string        `json:"hint,omitempty"`
+}
+
+// RunnerUp is a plan that lost.
+type RunnerUp struct {
+	Label   string  `json:"label"`
+	Seconds float64 `json:"step_seconds"`
+	Device  int64   `json:"device_bytes"`
+}
+
+// NewReport describes the result of a search. tokens are those of a step,
+// flops the model FLOPs of a step, peak the machine's FLOP/s.
+func NewReport(r *Result, tokens int, flops, peak float64) *Report {
+	b := r.Best
+	sec := b.Seconds()
+	peaks, bounds, capacity := ByTier(b.Program.Height), ByTier(b.Program.Bound), ByTier(b.Program.Capacity)
+	traffic := MovedTraffic(b.Timeline.Moved)
+	rep := &Report{
+		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: 1,
+		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, Candidates: r.Evaluated,
+	}
+	for _, c := range r.RunnersUp {
+		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier]})
+	}
+	return rep
+}
+
+// MisfitReport is the report where nothing fits.
+func MisfitReport(e *Misfit) *Report {
+	return &Report{Largest: LargestClasses(e.Frugal.Program, e.Tier), Hint: e.Hint}
+}
+
+// WriteMemory prints memory by class and tier as a table.
+func WriteMemory(w io.Writer, p *program.Program) error {
+	usage := Memory(p)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, cell func(t device.Tier) string) {
+		fmt.Fprintf(tw, "%s\t", name)
+		for t := range device.NumTiers {
+			fmt.Fprintf(tw, "%s\t", cell(t))
+		}
+		fmt.Fprintln(tw)
+	}
+	amount := func(n int64) string {
+		if n == 0 {
+			return "-"
+		}
+		return size.Format(n)
+	}
+	row("memory at the peak", func(t device.Tier) string { return t.String() })
+	for c := range program.NumClasses {
+		used := false
+		for t := range usage {
+			used = used || usage[t].Classes[c] > 0
+		}
+		if used {
+			row(c.String(), func(t device.Tier) string { return amount(usage[t].Classes[c]) })
+		}
+	}
+	row("arena", func(t device.Tier) string { return amount(usage[t].Height) })
+	row("limit", func(t device.Tier) string { return amount(usage[t].Capacity) })
+	row("bytes, exactly", func(t device.Tier) string { return fmt.Sprint(usage[t].Height) })
+	row("above the lower bound", func(t device.Tier) string { return fmt.Sprint(usage[t].Height - usage[t].Bound) })
+	return tw.Flush()
+}
+
+// Describe says a plan's decisions in a few lines.
+func Describe(c *Candidate) string {
+	pl := c.Plan
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", c.Label)
+	order := "one micro-batch after the other"
+	if pl.Group > 1 {
+		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
+	}
+	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
+	count := map[string]int{}
+	for _, r := range pl.Recompute {
+		count[r]++
+	}
+	var parts []string
+	for _, r := range program.Recomputations() {
+		if count[r] > 0 {
+			parts = append(parts, fmt.Sprintf("%s in %d layers", r, count[r]))
+		}
+	}
+	fmt.Fprintf(&b, "recomputation: %s\n", strings.Join(parts, ", "))
+	streamed := 0
+	for _, ch := range pl.Chunks {
+		if ch.Weights != device.DeviceTier {
+			streamed++
+		}
+	}
+	if streamed > 0 {
+		fmt.Fprintf(&b, "weights: %d of %d chunks are sent to the device when needed, %d blocks, %d units ahead\n", streamed, len(pl.Chunks), pl.Blocks, pl.Prefetch)
+	}
+	return b.String()
+}

@@ -1,0 +1,285 @@
+package run
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// profileBudget is how long the operators of a candidate are timed.
+const profileBudget = 3 * time.Second
+
+// Machine is the hardware that a run uses, and how to make it run.
+type Machine struct {
+	Hardware *hardware.Hardware
+	Capacity [device.NumTiers]int64
+	options  cpu.Options
+	file     string // cache of the description
+}
+
+// FindMachine describes this machine: from the cache, or by probing it.
+func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
+	if c.Device == "cuda" {
+		return nil, &config.Error{File: c.File, Key: "device", Msg: "cuda is not built into this version; hint: cpu"}
+	}
+	if c.Ranks != 1 {
+		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "only 1 is built into this version; hint: leave it out"}
+	}
+	m := &Machine{}
+	m.options.DiskPath = filepath.Join(c.Limits.DiskPath, "rank0")
+	m.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
+	m.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
+	dir, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	// A throttled link and another disk are another machine.
+	key := sha256.Sum256(fmt.Appendf(nil, "%v %v %s", c.Hardware, hostID(), diskOf(c.Limits.DiskPath)))
+	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
+	if text, err := os.ReadFile(m.file); err == nil {
+		if h, err := hardware.Parse(text); err == nil {
+			m.Hardware = h
+		}
+	}
+	if m.Hardware == nil {
+		note("probing the machine (once)")
+		if m.Hardware, err = Probe(m.options, existing(c.Limits.DiskPath)); err != nil {
+			return nil, err
+		}
+		m.save()
+	}
+	// What is free changes from day to day; rates do not.
+	if m.Hardware.Memory, err = hardware.LocalMemory(existing(c.Limits.DiskPath)); err != nil {
+		return nil, err
+	}
+	return m, m.limit(c)
+}
+
+// Probe measures this machine, its disk in folder dir.
+func Probe(options cpu.Options, dir string) (h *hardware.Hardware, err error) {
+	memory, err := hardware.LocalMemory(dir)
+	if err != nil {
+		return nil, err
+	}
+	options.DiskPath = filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
+	d := cpu.New(options)
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return hardware.Probe(d, memory)
+}
+
+// hostID tells machines with a shared home apart.
+func hostID() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// diskOf is the nearest folder that exists, where the disk can be measured.
+func existing(path string) string {
+	for path != "" && path != "." && path != "/" {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+	return "."
+}
+
+func diskOf(path string) string {
+	abs, err := filepath.Abs(existing(path))
+	if err != nil {
+		return path
+	}
+	return filepath.VolumeName(abs)
+}
+
+// save keeps what was measured; a cache that cannot be written is no error.
+func (m *Machine) save() {
+	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())
+	f, err := os.Create(tmp)
+	if err != nil {
+		return
+	}
+	err = errors.Join(m.Hardware.Print(f), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, m.file)
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+}
+
+// limit sets the capacity of each tier: what the configuration allows, or what
+// the machine has.
+func (m *Machine) limit(c *config.Config) error {
+	m.Capacity = m.Hardware.Memory.Tiers()
+	for t, l := range map[device.Tier]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk} {
+		if l == config.Unlimited {
+			continue
+		}
+		if have := m.Hardware.Memory.Tiers()[t]; int64(l) > have {
+			return &config.Error{File: c.File, Key: "limits." + t.String(), Msg: fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have)}
+		}
+		m.Capacity[t] = int64(l)
+	}
+	return nil
+}
+
+// shared is the memory that device and host tier have together, 0 if each has
+// its own.
+func (m *Machine) shared() int64 {
+	if m.Hardware.Memory.Shared {
+		return m.Hardware.Memory.Host
+	}
+	return 0
+}
+
+// Plan searches for the fastest plan that fits this machine, or takes the one
+// that the configuration names.
+func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}
+	mach := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: sim.CostFunc(m.Hardware.Cost), Measure: m.measure}
+	if c.Plan.File != "" {
+		return m.given(ctx, req, mach, c)
+	}
+	var err error
+	if req.Pins, err = pins(c); err != nil {
+		return nil, err
+	}
+	return plan.Search(ctx, req, mach, note)
+}
+
+// given uses a plan.json instead of searching.
+func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machine, c *config.Config) (*plan.Result, error) {
+	text, err := os.ReadFile(c.Plan.File)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%q does not exist; hint: auto, a plan.json written by `athanor plan --out`, or single decisions", c.Plan.File)
+		}
+		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
+	}
+	pl, err := program.ParsePlan(text)
+	if err == nil && pl.MicroBatch*pl.MicroBatches != c.GlobalBatch {
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, c.GlobalBatch)
+	}
+	if err == nil {
+		err = pl.Validate(req.Graph)
+	}
+	if err != nil {
+		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+	}
+	cand, err := plan.Evaluate(ctx, req, pl, mach, "the given plan")
+	if err != nil {
+		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+	}
+	if !cand.Fits {
+		return nil, plan.NewMisfit(cand)
+	}
+	if err := m.measure(cand.Program); err != nil {
+		return nil, err
+	}
+	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
+}
+
+// pins are the decisions that the configuration takes.
+func pins(c *config.Config) (plan.Pins, error) {
+	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
+		Blocks: c.Plan.Blocks, Prefetch: c.Plan.Prefetch}
+	for key, pin := range map[string]struct {
+		name string
+		to   **device.Tier
+	}{"weights": {c.Plan.Weights, &p.Weights}, "grads": {c.Plan.Grads, &p.Grads}, "state": {c.Plan.State, &p.State}} {
+		if pin.name == "" {
+			continue
+		}
+		t, err := device.ParseTier(pin.name)
+		if err != nil {
+			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: err.Error()}
+		}
+		*pin.to = &t
+	}
+	bad := ""
+	switch {
+	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
+		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
+	case p.Group < 0 || p.HeadRows < 0 || p.Blocks < 0 || p.Prefetch < 0:
+		bad = "decisions cannot be negative"
+	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
+		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
+	}
+	if bad == "" && p.Recompute != "" {
+		bad = program.CheckRecompute(p.Recompute)
+	}
+	if bad != "" {
+		return p, &config.Error{File: c.File, Key: "plan", Msg: bad}
+	}
+	return p, nil
+}
+
+// measure times the operators of a program that the description does not
+// have yet, on arenas of its size.
+func (m *Machine) measure(p *program.Program) error {
+	calls := p.Calls()
+	known := true
+	for i := range calls {
+		if _, ok := m.Hardware.Times[hardware.Key(&calls[i])]; !ok {
+			known = false
+			break
+		}
+	}
+	if known {
+		return nil
+	}
+	d, err := m.Open(p)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := exec.Reserve(d, p); err != nil {
+		return err
+	}
+	times, err := hardware.Profile(calls, d, profileBudget)
+	if err != nil {
+		return err
+	}
+	m.Hardware.Add(times)
+	m.save()
+	return nil
+}
+
+// Open opens the device that programs will run on.
+func (m *Machine) Open(p *program.Program) (device.Device, error) {
+	if p.Height[device.DiskTier] > 0 {
+		if err := os.MkdirAll(filepath.Dir(m.options.DiskPath), 0o755); err != nil {
+			return nil, fmt.Errorf("the disk tier: %w; hint: set limits.disk_path to a folder that can be written", err)
+		}
+	}
+	return cpu.New(m.options), nil
+}
+
+// Peak is the machine's arithmetic limit for the graph's precision in FLOP/s:
+// what model FLOPs utilisation is measured against.
+func (m *Machine) Peak(g *graph.Graph) float64 {
+	e := m.Hardware.Engine(device.Compute)
+	if g.DType == graph.BF16 {
+		return e.Peak.BF16
+	}
+	return e.Peak.F32
+}

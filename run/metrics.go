@@ -1,0 +1,64 @@
+package run
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Metrics is a line of metrics.jsonl: one step. The field names are stable.
+type Metrics struct {
+	Step         int     `json:"step"`   // optimizer steps done
+	Tokens       int64   `json:"tokens"` // trained on so far
+	Loss         float64 `json:"loss"`   // of this step's batch, before its update; nats per token
+	LearningRate float64 `json:"learning_rate"`
+	GradNorm     float64 `json:"grad_norm"` // before clipping
+	StepSeconds  float64 `json:"step_seconds"`
+	Predicted    float64 `json:"predicted_step_seconds"`
+	Rate         float64 `json:"tokens_per_second"`
+	MFU          float64 `json:"mfu"` // model FLOPs per second over the measured peak
+	ValLoss      float64 `json:"val_loss,omitempty"`
+}
+
+// metricsLog appends to metrics.jsonl. A resumed run first drops the lines
+// behind the step that it resumes at, so that the file holds each step once.
+type metricsLog struct{ f *os.File }
+
+func openMetrics(path string, step int) (*metricsLog, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	var keep int64
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		var m Metrics
+		if err != nil || json.Unmarshal(line, &m) != nil || m.Step > step {
+			break // the end, a torn line, or what will be done again
+		}
+		keep += int64(len(line))
+	}
+	if err := f.Truncate(keep); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.Seek(keep, io.SeekStart); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &metricsLog{f}, nil
+}
+
+func (l *metricsLog) add(m Metrics) error {
+	line, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("metrics of step %d: %w", m.Step, err)
+	}
+	_, err = l.f.Write(append(line, '\n'))
+	return err
+}
+
+func (l *metricsLog) close() error { return l.f.Close() }

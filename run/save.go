@@ -1,0 +1,260 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// identity is what must be the same for a run to be continued. The plan and
+// the memory limits are not in it: they change the speed only.
+type identity struct {
+	Model          string  `json:"model"`
+	SequenceLength int     `json:"sequence_length"`
+	GlobalBatch    int     `json:"global_batch"`
+	Precision      string  `json:"precision"`
+	Seed           uint64  `json:"seed"`
+	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
+	WeightDecay    float64 `json:"weight_decay"`
+	Clip           float64 `json:"gradient_clipping"`
+}
+
+func (s *Setup) identity() identity {
+	c := s.Config
+	hash := s.Tokenizer.Hash()
+	return identity{
+		Model: program.Fingerprint(s.Graph), SequenceLength: c.SequenceLength, GlobalBatch: c.GlobalBatch,
+		Precision: s.Graph.DType.String(), Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
+		WeightDecay: c.WeightDecay, Clip: c.Clip,
+	}
+}
+
+// difference names the first field in which two runs differ, "" if none.
+func (a identity) difference(b identity) string {
+	fields := func(v identity) map[string]any {
+		text, err := json.Marshal(v)
+		m := map[string]any{}
+		if err == nil {
+			err = json.Unmarshal(text, &m)
+		}
+		if err != nil {
+			panic("run: identity: " + err.Error())
+		}
+		return m
+	}
+	x, y := fields(a), fields(b)
+	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "seed", "tokens", "weight_decay", "gradient_clipping"} {
+		if x[k] != y[k] {
+			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
+		}
+	}
+	return ""
+}
+
+func (t *Trainer) store() *checkpoint.Store {
+	c := t.Setup.Config
+	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: 5e9}
+}
+
+// start fills the parameters: from the latest checkpoint of the run, from the
+// model's folder, or by initialisation.
+func (t *Trainer) start() error {
+	c := t.Setup.Config
+	latest, skipped, err := t.store().Latest(checkpoint.Checksums)
+	for _, s := range skipped {
+		t.Notes = append(t.Notes, fmt.Sprintf("passed over %s: %v", s.Path, s.Reason))
+	}
+	if c.Resume != "auto" && c.Resume != "never" {
+		latest, err = c.Resume, nil
+	}
+	switch {
+	case err == nil && c.Resume == "never":
+		return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, latest)}
+	case err == nil:
+		return t.resume(latest)
+	case !errors.Is(err, checkpoint.ErrNone):
+		return err
+	case t.Setup.Folder != "":
+		return t.fromFolder()
+	}
+	return t.Session.Load(func(name string, dst []float32) error {
+		Initial(t.param(name), c.Seed, dst)
+		return nil
+	})
+}
+
+func (t *Trainer) param(name string) model.Param {
+	params := t.Setup.Graph.Params
+	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
+}
+
+// fromFolder loads the weights of a Hugging Face folder: fine-tuning.
+func (t *Trainer) fromFolder() error {
+	set, err := safetensors.OpenFolder(t.Setup.Folder)
+	if err != nil {
+		return fmt.Errorf("weights of %s: %w", t.Setup.Folder, err)
+	}
+	defer set.Close()
+	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
+	return t.Session.Load(func(name string, dst []float32) error { return readParam(set, t.param(name), dst) })
+}
+
+// readParam reads a parameter whose shape must be the model's.
+func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
+	info, ok := set.Lookup(p.Name)
+	if !ok {
+		return fmt.Errorf("there is no tensor of that name; hint: is the folder of the same model family?")
+	}
+	if !slices.Equal(info.Shape, p.Shape()) {
+		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())
+	}
+	return set.ReadFloat32(p.Name, 0, dst)
+}
+
+// resume continues from a checkpoint exactly: weights, moments, data cursor.
+func (t *Trainer) resume(path string) error {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	var id identity
+	if err := json.Unmarshal(ck.Trainer.Plan, &id); err != nil {
+		return fmt.Errorf("%s was not written by a training run: %w", path, err)
+	}
+	if d := id.difference(t.Setup.identity()); d != "" {
+		return &config.Error{File: t.Setup.Config.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
+	}
+	if err := t.loadState(ck); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	cursor := t.sampler.Cursor()
+	if err := json.Unmarshal(ck.Trainer.Cursor, &cursor); err != nil {
+		return fmt.Errorf("%s: data cursor: %w", path, err)
+	}
+	if err := t.sampler.Seek(cursor); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	t.Step, t.Tokens, t.Losses = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses
+	t.saved = path
+	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
+	return nil
+}
+
+func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
+	e := t.Session.Engine(training)
+	for i, p := range t.Setup.Graph.Params {
+		buf := make([]float32, p.Elems())
+		for kind, set := range map[string]*safetensors.Set{"p": ck.Weights, "m": ck.State("m"), "v": ck.State("v")} {
+			if set == nil {
+				return fmt.Errorf("the optimizer's state %q is missing; hint: this is a model folder, not a training checkpoint", kind)
+			}
+			if err := readParam(set, p, buf); err != nil {
+				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
+			}
+			if err := e.WriteHome(i, kind, buf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lossTail is how many losses a checkpoint keeps for people to look at.
+const lossTail = 100
+
+// save writes a checkpoint, unless this step's is written already.
+func (t *Trainer) save(o Observer) error {
+	id, err := json.Marshal(t.Setup.identity())
+	if err != nil {
+		return err
+	}
+	cursor, err := json.Marshal(t.sampler.Cursor())
+	if err != nil {
+		return err
+	}
+	files, err := t.files()
+	if err != nil {
+		return err
+	}
+	snap := &checkpoint.Snapshot{
+		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
+			Losses: t.Losses[max(0, len(t.Losses)-lossTail):]},
+		Weights: t.tensors("p"),
+		State:   []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}},
+		Files:   files,
+	}
+	path, err := t.store().Save(snap)
+	if err != nil {
+		return err
+	}
+	t.saved = path
+	o.Event("saved " + path)
+	return nil
+}
+
+// tensors reads one kind of state lazily from where it lives.
+func (t *Trainer) tensors(kind string) []safetensors.Tensor {
+	var list []safetensors.Tensor
+	for i, p := range t.Setup.Graph.Params {
+		list = append(list, safetensors.Tensor{
+			Info: safetensors.Info{Name: p.Name, DType: safetensors.F32, Shape: p.Shape()},
+			Data: func(w io.Writer) error {
+				buf := make([]float32, p.Elems())
+				if err := t.Session.Engine(training).ReadHome(i, kind, buf); err != nil {
+					return err
+				}
+				return safetensors.WriteFloat32(w, safetensors.F32, buf)
+			},
+		})
+	}
+	return list
+}
+
+// files are what stands beside the weights: copied through from the model's
+// folder, or made.
+func (t *Trainer) files() (map[string][]byte, error) {
+	files := map[string][]byte{"config.json": t.Setup.Model.Config()}
+	for _, f := range t.Setup.Tokenizer.Files() {
+		files[f.Name] = f.Content
+	}
+	if t.Setup.Folder != "" {
+		own, err := checkpoint.ModelFiles(t.Setup.Folder)
+		if err != nil {
+			return nil, err
+		}
+		for name, content := range own {
+			files[name] = content
+		}
+	}
+	if _, ok := files["generation_config.json"]; !ok {
+		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
+			files["generation_config.json"] = fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", id)
+		}
+	}
+	return files, nil
+}
+
+// Summary describes the run so far.
+func (t *Trainer) Summary() Summary {
+	s := Summary{Steps: t.Step, ValLoss: t.ValLoss, Checkpoint: t.saved}
+	if n := len(t.Losses); n > 0 {
+		s.TrainLoss = t.Losses[n-1]
+	}
+	if len(t.Measured) > 0 {
+		m := slices.Clone(t.Measured)
+		slices.Sort(m)
+		s.MeasuredSeconds = m[len(m)/2]
+	}
+	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(t.first.Peak), plan.MovedTraffic(t.first.Moved)
+	return s
+}

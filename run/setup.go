@@ -1,0 +1,222 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Setup is what a configuration stands for before anything is planned: the
+// text as tokens, the model, its graph.
+type Setup struct {
+	Config    *config.Config
+	Model     *model.Model
+	Folder    string // the Hugging Face folder that the model came from, or ""
+	Tokenizer *bpe.Tokenizer
+	Tokens    *data.Tokens
+	Train     data.Windows
+	Held      data.Windows // held out for validation
+	HeldRange data.Range
+	Graph     *graph.Graph
+	Notes     []string // what was set aside or recognised, for people
+}
+
+// Progress is told how far a long piece of work is; what names it.
+type Progress func(what string, done, total int64)
+
+// Prepare reads corpus, tokenizer and model.
+func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
+	s := &Setup{Config: c}
+	if err := s.text(ctx, progress); err != nil {
+		return nil, err
+	}
+	var err error
+	s.Model, s.Folder, s.Notes, err = ResolveModel(c, s.Tokenizer.VocabularySize())
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
+		s.Close()
+		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab)}
+	}
+	s.Graph, err = BuildGraph(c, s.Model)
+	if err != nil {
+		s.Close()
+	}
+	return s, err
+}
+
+// Close unmaps the tokens.
+func (s *Setup) Close() {
+	if s.Tokens != nil {
+		s.Tokens.Close()
+	}
+}
+
+func (s *Setup) text(ctx context.Context, progress Progress) error {
+	c := s.Config
+	corpus, err := data.OpenCorpus(c.Data...)
+	if err != nil {
+		return &config.Error{File: c.File, Key: "data", Msg: err.Error()}
+	}
+	opt := func(what string) data.Options {
+		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
+	}
+	if s.Tokenizer, err = openTokenizer(ctx, c, corpus, opt("training the tokenizer")); err != nil {
+		return err
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return err
+	}
+	if s.Tokens, err = data.Tokenize(ctx, corpus, s.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus")); err != nil {
+		return err
+	}
+	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
+	if err != nil {
+		return &config.Error{File: c.File, Key: "data", Msg: err.Error()}
+	}
+	s.HeldRange = held
+	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
+		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
+	}
+	return err
+}
+
+// openTokenizer trains a tokenizer once: in a run's folder it is kept, so that
+// a resumed run has the same one whatever became of the corpus.
+func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
+	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
+		return bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
+	}
+	kept := filepath.Join(c.Out, "tokenizer", c.Tokenizer)
+	if t, err := bpe.Load(filepath.Join(kept, "tokenizer.json")); err == nil {
+		return t, nil
+	}
+	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
+	if err != nil {
+		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
+	}
+	var size int
+	if n, _ := fmt.Sscanf(c.Tokenizer, "bpe-%d", &size); n == 1 {
+		if err := os.MkdirAll(kept, 0o755); err != nil {
+			return nil, err
+		}
+		if err := t.Save(kept); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// cacheDir is where what can be made again is kept: the user's cache folder, or
+// the temporary one where there is no home.
+func cacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	dir = filepath.Join(dir, "athanor")
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// ResolveModel finds the architecture: sizes inline, a known name, or a
+// folder with a config.json. vocab is the tokenizer's, for sizes inline that
+// do not say.
+func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
+	fail := func(err error) error {
+		return &config.Error{File: c.File, Key: "model", Msg: err.Error()}
+	}
+	if c.Model.Name == "" {
+		m, err := inline(c, vocab)
+		if err != nil {
+			return nil, "", nil, fail(err)
+		}
+		return m, "", nil, nil
+	}
+	text, err := os.ReadFile(filepath.Join(c.Model.Name, "config.json"))
+	switch {
+	case err == nil:
+		m, notes, err = model.Parse(text)
+		if err != nil {
+			return nil, "", nil, fail(err)
+		}
+		return m, c.Model.Name, notes, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, "", nil, fail(err)
+	}
+	if m, err = model.Known(c.Model.Name); err != nil {
+		return nil, "", nil, fail(err)
+	}
+	return m, "", nil, nil
+}
+
+// inline makes a model from sizes; what is left out follows from the family's
+// habits.
+func inline(c *config.Config, vocab int) (*model.Model, error) {
+	base := map[string]string{"gpt2": "gpt2", "llama": "llama-2-7b", "mistral": "mistral-7b", "qwen2": "qwen2-0.5b", "opt": "opt-125m"}[c.Model.Type]
+	if base == "" {
+		return nil, fmt.Errorf("type %q is not known; hint: gpt2, llama, mistral, qwen2 or opt", c.Model.Type)
+	}
+	m, err := model.Known(base)
+	if err != nil {
+		return nil, err
+	}
+	in := c.Model
+	or := func(v, def int) int {
+		if v != 0 {
+			return v
+		}
+		return def
+	}
+	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
+	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
+		return nil, errors.New("layers, width and heads must be given and positive")
+	}
+	m.KVHeads = or(in.KVHeads, m.Heads)
+	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)
+	wide := 4 * m.Width
+	if m.Gated() { // the same number of parameters with three matrices, in steps of 32
+		wide = (8*m.Width/3 + 31) / 32 * 32
+	}
+	m.FeedForward = or(in.FeedForward, wide)
+	m.Vocab = or(in.Vocab, vocab)
+	m.MaxPositions = or(in.Positions, c.SequenceLength)
+	m.Window = in.Window
+	if in.RopeTheta != 0 {
+		m.RopeTheta = in.RopeTheta
+	}
+	if in.Tied != nil {
+		m.Tied = *in.Tied
+	}
+	return m, m.Validate()
+}
+
+// BuildGraph makes the graph that a configuration asks for.
+func BuildGraph(c *config.Config, m *model.Model) (*graph.Graph, error) {
+	dtype := graph.F32
+	if c.Precision == "bf16" {
+		dtype = graph.BF16
+	}
+	g, err := graph.Build(m, c.SequenceLength, dtype)
+	if err != nil {
+		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}
+	}
+	return g, nil
+}
+
+// StepOptions are what a training program is lowered with.
+func StepOptions(c *config.Config) program.Options {
+	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip}
+}

@@ -1,0 +1,297 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// ErrNumeric: the loss or the gradient is not a number any more.
+var ErrNumeric = numericError{}
+
+type numericError struct{}
+
+func (numericError) Error() string { return "the loss is not a number" }
+func (numericError) ExitCode() int { return 5 }
+
+// ErrSaved: a signal asked to stop; the state is saved and the same command
+// goes on from there.
+var ErrSaved = savedError{}
+
+type savedError struct{}
+
+func (savedError) Error() string { return "stopped by a signal; everything is saved, start me again" }
+func (savedError) ExitCode() int { return 75 }
+
+// programs of a session, in this order.
+const (
+	training = iota
+	evaluation
+)
+
+// Observer is told what happens in a run.
+type Observer interface {
+	Step(m Metrics)
+	Event(text string) // a validation, a checkpoint
+}
+
+// Trainer is a training run between two steps.
+type Trainer struct {
+	Setup    *Setup
+	Plan     *plan.Candidate
+	Session  *Session
+	Peak     float64 // FLOP/s of the machine, for MFU
+	Step     int     // optimizer steps done
+	Tokens   int64   // trained on
+	Losses   []float64
+	sampler  *data.Sampler
+	rows     []int32 // a batch as the sampler gives it
+	tokens   []int32
+	targets  []int32
+	log      *metricsLog
+	flops    float64 // per step
+	ValLoss  float64
+	Measured []float64 // seconds of this process's steps
+	Notes    []string  // what was resumed, for people
+	device   device.Device
+	first    device.Stats // of the first step of this process: all steps are alike
+	saved    string       // latest checkpoint of this run
+}
+
+// NewTrainer opens the run's folder and the session. The parameters are those
+// of the initialisation, of the model's folder, or of the latest checkpoint.
+func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
+	c := s.Config
+	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN()}
+	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
+	}
+	var err error
+	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
+		return nil, &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+	}
+	eval, err := Evaluation(s, best, m.Capacity)
+	if err != nil {
+		return nil, err
+	}
+	if t.device, err = m.Open(best.Program); err != nil {
+		return nil, err
+	}
+	if t.Session, err = Open(s.Graph, t.device, best.Program, eval); err == nil {
+		err = t.start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	n := c.GlobalBatch * c.SequenceLength
+	t.rows = make([]int32, c.GlobalBatch*(c.SequenceLength+1))
+	t.tokens, t.targets = make([]int32, n), make([]int32, n)
+	f, b := s.Graph.FLOPs()
+	t.flops = float64(f+b) * float64(c.GlobalBatch)
+	if t.log, err = openMetrics(filepath.Join(c.Out, "metrics.jsonl"), t.Step); err == nil {
+		err = t.describe()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Evaluation lowers the forward pass for the held-out text, in the memory that
+// the training program leaves between its steps.
+func Evaluation(s *Setup, best *plan.Candidate, capacity [device.NumTiers]int64) (*program.Program, error) {
+	pl := *best.Plan
+	opt := StepOptions(s.Config)
+	opt.Mode, opt.Base, opt.Capacity = program.Eval, best.Program, capacity
+	p, err := program.Lower(context.Background(), s.Graph, &pl, opt)
+	if err != nil {
+		return nil, err
+	}
+	if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 {
+		pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch, 1, 1
+		pl.HeadRows = min(pl.HeadRows, s.Graph.Seq)
+		p, err = program.Lower(context.Background(), s.Graph, &pl, opt)
+	}
+	return p, err
+}
+
+// Close ends session, device and log.
+func (t *Trainer) Close() error {
+	var errs []error
+	if t.log != nil {
+		errs = append(errs, t.log.close())
+	}
+	if t.Session != nil {
+		t.Session.Close()
+	}
+	if t.device != nil {
+		errs = append(errs, t.device.Close())
+	}
+	t.log, t.Session, t.device = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// describe writes what the run is to its folder: the resolved configuration
+// and the plan.
+func (t *Trainer) describe() error {
+	c := t.Setup.Config
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(c.Out, "config.yaml"), text, 0o644); err != nil {
+		return err
+	}
+	if text, err = json.MarshalIndent(t.Plan.Plan, "", "  "); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.Out, "plan.json"), append(text, '\n'), 0o644)
+}
+
+// Run trains until MaxSteps or MaxTime, or until ctx is done: then it saves
+// and returns ErrSaved.
+func (t *Trainer) Run(ctx context.Context, o Observer) error {
+	c := t.Setup.Config
+	deadline := time.Time{}
+	if c.MaxTime > 0 {
+		deadline = time.Now().Add(time.Duration(c.MaxTime))
+	}
+	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
+		if ctx.Err() != nil {
+			if err := t.save(o); err != nil {
+				return err
+			}
+			return ErrSaved
+		}
+		m, err := t.Next(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		if c.EvalEvery > 0 && t.Step%c.EvalEvery == 0 && t.Step < c.MaxSteps {
+			if err := t.report(ctx, o); err != nil {
+				return err
+			}
+			m.ValLoss = t.ValLoss
+		}
+		if err := t.log.add(m); err != nil {
+			return err
+		}
+		o.Step(m)
+		if c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 && t.Step < c.MaxSteps {
+			if err := t.save(o); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.report(ctx, o); err != nil {
+		return err
+	}
+	return t.save(o)
+}
+
+func (t *Trainer) report(ctx context.Context, o Observer) error {
+	loss, err := t.Validate(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
+	o.Event(fmt.Sprintf("step %d: validation loss %.4f, perplexity %.1f", t.Step, loss, math.Exp(loss)))
+	return nil
+}
+
+// Summary is what a run adds to the plan's report.
+type Summary struct {
+	Steps           int          `json:"steps"`
+	TrainLoss       float64      `json:"train_loss"`
+	ValLoss         float64      `json:"val_loss"`
+	MeasuredSeconds float64      `json:"measured_step_seconds"` // median
+	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
+	MeasuredBytes   plan.Traffic `json:"measured_bytes"` // per step
+	Checkpoint      string       `json:"checkpoint"`
+}
+
+// Next does one optimizer step.
+func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
+	c := t.Setup.Config
+	before := t.sampler.Cursor()
+	t.sampler.Fill(t.rows, c.GlobalBatch)
+	t.split(c.GlobalBatch)
+	rate := c.Rate(t.Step)
+	began := time.Now()
+	out, err := t.Session.Step(ctx, training, t.tokens, t.targets,
+		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: len(t.targets)})
+	if err != nil {
+		if ctx.Err() != nil {
+			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
+		}
+		return Metrics{}, err
+	}
+	seconds := time.Since(began).Seconds()
+	if d, ok := t.device.(interface{ Stats() device.Stats }); ok && len(t.Measured) == 0 {
+		t.first = d.Stats()
+	}
+	t.Step++
+	t.Tokens += int64(len(t.tokens))
+	t.Measured = append(t.Measured, seconds)
+	m := Metrics{
+		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
+		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
+		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
+	}
+	if math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) || math.IsNaN(out.Norm) || math.IsInf(out.Norm, 0) {
+		return m, fmt.Errorf("step %d: loss %v, gradient norm %v: %w; hint: a lower learning_rate or more warmup_steps; checkpoints before this step are whole", t.Step, out.Loss, out.Norm, ErrNumeric)
+	}
+	t.Losses = append(t.Losses, out.Loss)
+	return m, nil
+}
+
+// split makes inputs and targets of the first rows of t.rows; the others'
+// targets do not count.
+func (t *Trainer) split(rows int) {
+	seq := t.Setup.Config.SequenceLength
+	for r := range t.Setup.Config.GlobalBatch {
+		row := t.rows[r*(seq+1) : (r+1)*(seq+1)]
+		copy(t.tokens[r*seq:(r+1)*seq], row[:seq])
+		copy(t.targets[r*seq:(r+1)*seq], row[1:])
+		if r >= rows {
+			for k := range seq {
+				t.targets[r*seq+k] = -1
+			}
+		}
+	}
+}
+
+// Validate returns the mean loss over held-out windows: the same ones every
+// time, at most EvalBatches batches.
+func (t *Trainer) Validate(ctx context.Context) (float64, error) {
+	c := t.Setup.Config
+	held := t.Setup.Held
+	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
+	var sum float64
+	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
+		rows := int(min(windows-first, int64(c.GlobalBatch)))
+		for r := range rows {
+			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], first+int64(r))
+		}
+		t.split(rows)
+		out, err := t.Session.Step(ctx, evaluation, t.tokens, t.targets, Scalars{Targets: rows * c.SequenceLength, Beta1: c.Beta1, Beta2: c.Beta2})
+		if err != nil {
+			return 0, err
+		}
+		sum += out.Loss * float64(rows)
+	}
+	t.ValLoss = sum / float64(windows)
+	return t.ValLoss, nil
+}
