@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
@@ -14,58 +15,73 @@ var benchShapes = [][3]int{
 	{64, 768, 768}, {192, 3072, 768}, {8, 3072, 768}, {1, 50304, 768},
 }
 
-// BenchmarkGemm reports GFLOP/s and the fraction of the multiply-add peak, which is measured before and after each
-// product since cores are shared and clocks vary.
+// BenchmarkGemm reports GFLOP/s and the fraction of the multiply-add peak, which is measured in turn with the products
+// since cores are shared and clocks vary. Both are the best of the run.
 func BenchmarkGemm(b *testing.B) {
 	for _, x := range sets() {
-		if x == &portable {
-			continue
+		switch x.name {
+		case "avx512-bf16": // in fp32 the same as avx512
+			benchShapesWith(b, x, "bf16", kinds{a: true, b: true})
+			benchShapesWith(b, x, "bf16-out", kinds{a: true, b: true, c: true})
+		case "avx512", "avx2":
+			benchShapesWith(b, x, "fp32", kinds{})
 		}
-		for workers := 1; workers <= 2; workers++ {
-			p := pool.New(workers)
-			defer p.Close()
-			e := newEngine(p, x)
-			for _, shape := range benchShapes {
-				for form := NN; form <= TN; form++ {
-					m, n, k := shape[0], shape[1], shape[2]
-					name := fmt.Sprintf("%s/workers=%d/%dx%dx%d/%s", x.name, workers, m, n, k, form)
-					b.Run(name, func(b *testing.B) { benchGemm(b, e, workers, form, m, n, k) })
-				}
+	}
+}
+
+func benchShapesWith(b *testing.B, x *isa, kind string, half kinds) {
+	for workers := 1; workers <= 2; workers++ {
+		p := pool.New(workers)
+		defer p.Close()
+		e := newEngine(p, x)
+		for _, shape := range benchShapes {
+			for form := NN; form <= TN; form++ {
+				name := fmt.Sprintf("%s/%s/workers=%d/%dx%dx%d/%s", x.name, kind, workers, shape[0], shape[1], shape[2], form)
+				b.Run(name, func(b *testing.B) { benchGemm(b, e, workers, form, shape, half) })
 			}
 		}
 	}
 }
 
-func benchGemm(b *testing.B, e *Engine, workers int, form Form, m, n, k int) {
-	a, w, c := benchMatrix(b, m, k), benchMatrix(b, k, n), benchMatrix(b, m, n)
+func benchGemm(b *testing.B, e *Engine, workers int, form Form, shape [3]int, half kinds) {
+	m, n, k := shape[0], shape[1], shape[2]
+	a, w, c := benchMatrix(b, m, k, half.a), benchMatrix(b, k, n, half.b), benchMatrix(b, m, n, half.c)
 	switch form {
 	case NT:
 		w.Stride = k
 	case TN:
 		a.Stride = m
 	}
+	loop, flopsPerRound := e.isa.peak, e.isa.peakFlops
+	if half.a && half.b {
+		loop, flopsPerRound = e.isa.peakDot, e.isa.peakDotFlops
+	}
 	flops := 2 * float64(m) * float64(n) * float64(k)
 	best, peak := 0.0, 0.0
-	run := func() {
-		start := time.Now()
-		e.Gemm(form, m, n, k, a, w, c, Init{})
-		best = max(best, flops/time.Since(start).Seconds())
-	}
 	for b.Loop() {
 		for start := time.Now(); time.Since(start) < time.Millisecond; { // the workers of the pool stay awake
-			run()
+			start := time.Now()
+			e.Gemm(form, m, n, k, a, w, c, Init{})
+			best = max(best, flops/time.Since(start).Seconds())
 		}
-		peak = max(peak, e.isa.peakRate(workers, 200*time.Microsecond))
+		peak = max(peak, rate(loop, flopsPerRound, workers, 200*time.Microsecond))
 	}
-	peak = max(peak, e.isa.peakRate(workers, 20*time.Millisecond))
+	peak = max(peak, rate(loop, flopsPerRound, workers, 20*time.Millisecond))
 	b.ReportMetric(best/1e9, "GFLOP/s")
 	b.ReportMetric(100*best/peak, "%peak")
 }
 
-func benchMatrix(b *testing.B, rows, cols int) Matrix {
-	m := Matrix{hugeFloats(b, rows*cols), cols}
-	for i := range m.Data {
-		m.Data[i] = float32(i%17) / 17
+func benchMatrix(b *testing.B, rows, cols int, half bool) Matrix {
+	floats := hugeFloats(b, rows*cols)
+	if half {
+		h := unsafe.Slice((*uint16)(unsafe.Pointer(&floats[0])), rows*cols)
+		for i := range h {
+			h[i] = narrow(float32(i%17) / 17)
+		}
+		return Matrix{Half: h, Stride: cols}
 	}
-	return m
+	for i := range floats {
+		floats[i] = float32(i%17) / 17
+	}
+	return Matrix{Data: floats, Stride: cols}
 }

@@ -20,10 +20,16 @@
 // of B. Elements of A are broadcast from memory, by row and column stride, so A is mostly used where it lies. B is
 // packed into panels of 32 columns that the kernel reads straight through, from the second-level cache; what form B has
 // shows only in the packing. See plan.go for the loops around the kernel and for the shapes that go another way.
+//
+// # bf16
+//
+// Any of the matrices may be stored as bf16. Sums are kept in fp32 throughout; a C in bf16 is rounded once, at the end.
+// Where A and B both are bf16 and the processor has VDPBF16PS, which adds two products at a time, the law holds with k
+// taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
+// at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
 package gemm
 
 import (
-	"fmt"
 	"sync"
 	"unsafe"
 
@@ -42,9 +48,10 @@ const (
 // String returns the name of the form.
 func (f Form) String() string { return [...]string{"NN", "NT", "TN"}[f] }
 
-// Matrix is a matrix stored row by row: element (i,j) is Data[i*Stride+j].
+// Matrix is a matrix stored row by row: element (i,j) is Data[i*Stride+j], or Half[i*Stride+j] in bf16 if Half is set.
 type Matrix struct {
 	Data   []float32
+	Half   []uint16
 	Stride int
 }
 
@@ -106,13 +113,18 @@ func (e *Engine) put(j *job) {
 // Serial multiplies matrices on the calling goroutine, with little set-up: it is for the small products inside other
 // kernels, which are parallel themselves. It owns its packing memory; one goroutine at a time may use it.
 type Serial struct {
-	isa  *isa
-	job  job
-	tile tile
-	move move
-	a, b buffer // packed parts of A and B
-	c    buffer // part of C, transposed
-	tail buffer // the last panel of an operand that is used where it lies
+	isa     *isa
+	job     job
+	tile    tile
+	move    move
+	convert convert
+
+	a, b         buffer // packed parts of A and B
+	wideA, wideB buffer // the same before, widened from bf16
+	c            buffer // part of C, transposed
+	stage        buffer // part of a C in bf16
+	tail         buffer // the last panel of a B that is used where it lies
+	biasTail     buffer // and of a bias
 }
 
 // NewSerial returns a Serial that uses the best instructions of this processor.
@@ -130,89 +142,6 @@ func (s *Serial) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	}
 	j.release()
 }
-
-// operand is a matrix as the kernels see it, strides in bytes.
-type operand struct {
-	p        address
-	row, col uintptr
-}
-
-// from returns the operand whose first element is element (i,j).
-func (o operand) from(i, j int) operand {
-	o.p += uintptr(i)*o.row + uintptr(j)*o.col
-	return o
-}
-
-// job is one product under way: the body of the tasks that the pool runs.
-type job struct {
-	workers *pool.Local[Serial]
-
-	isa     *isa
-	form    Form
-	m, n, k int
-	a, b, c operand // a is [m,k], b is [k,n], whatever the form
-	init    operand // zero strides repeat one element or row
-	bias    operand
-	both    bool         // bias on top of init
-	held    [5][]float32 // keeps the memory behind the addresses
-
-	layout
-}
-
-// Task does the i-th block of C.
-func (j *job) Task(i, worker int) { j.task(i, j.workers.Get(worker)) }
-
-func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
-	if m < 0 || n < 0 || k < 0 {
-		panic(fmt.Sprintf("gemm: negative size %d x %d x %d", m, n, k))
-	}
-	j.isa, j.form, j.m, j.n, j.k = x, form, m, n, k
-	switch form {
-	case NN:
-		j.a, j.b = a.operand("A", m, k), b.operand("B", k, n)
-	case NT:
-		j.a, j.b = a.operand("A", m, k), b.operand("B", n, k).transposed()
-	case TN:
-		j.a, j.b = a.operand("A", k, m).transposed(), b.operand("B", k, n)
-	}
-	j.c = c.operand("C", m, n)
-	if k == 0 { // a nil operand has no address to step from
-		j.a, j.b = nothing(), nothing()
-	}
-	j.bias = nothing()
-	if init.Bias != nil {
-		j.bias = Matrix{init.Bias, n}.operand("bias", 1, n)
-		j.bias.row = 0
-	}
-	j.both = false
-	j.init = j.bias
-	if init.Residual.Data != nil {
-		j.init, j.both = init.Residual.operand("residual", m, n), init.Bias != nil
-	}
-	j.held = [...][]float32{a.Data, b.Data, c.Data, init.Bias, init.Residual.Data}
-}
-
-// release drops the operands.
-func (j *job) release() { clear(j.held[:]) }
-
-// nothing is zeros of any size.
-func nothing() operand { return operand{addressOf(&zeros[0]), 0, 0} }
-
-// operand checks that m holds rows x cols elements.
-func (m Matrix) operand(name string, rows, cols int) operand {
-	if rows > 0 && cols > 0 && (m.Stride < cols || len(m.Data) < cols || (len(m.Data)-cols)/m.Stride < rows-1) {
-		panic(fmt.Sprintf("gemm: %s is too small for %d x %d: %d elements, stride %d", name, rows, cols, len(m.Data), m.Stride))
-	}
-	return operand{addressOf(unsafe.SliceData(m.Data)), uintptr(m.Stride) * 4, 4}
-}
-
-func (o operand) transposed() operand { return operand{o.p, o.col, o.row} }
-
-// zeros is the initial row of sums that begin with nothing, and one the factor of a bias that is added to a residual.
-var (
-	zeros [64]float32
-	one   = float32(1)
-)
 
 // buffer is memory for 4-byte elements, aligned to cache lines, that grows as needed.
 type buffer struct{ data []float32 }

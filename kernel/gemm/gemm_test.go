@@ -12,16 +12,28 @@ import (
 
 // problem is a product with all that surrounds it: operands inside larger arrays, so that a touch beyond them shows.
 type problem struct {
-	form     Form
-	m, n, k  int
-	a, b, c  Matrix
-	init     Init
-	guard    []float32 // the whole array around C before the product
-	cStorage []float32
+	form    Form
+	m, n, k int
+	a, b, c Matrix
+	init    Init
+
+	storage Matrix // the whole array around C
+	before  Matrix // a copy of it
+}
+
+// kinds says which operands are bf16.
+type kinds struct{ a, b, c, residual bool }
+
+func randomKinds(r *rand.Rand) kinds {
+	if r.IntN(3) == 0 {
+		return kinds{}
+	}
+	bit := func() bool { return r.IntN(3) > 0 }
+	return kinds{bit(), bit(), bit(), bit()}
 }
 
 // newProblem makes random operands with random strides and unaligned beginnings.
-func newProblem(r *rand.Rand, form Form, m, n, k int) *problem {
+func newProblem(r *rand.Rand, form Form, m, n, k int, half kinds) *problem {
 	p := &problem{form: form, m: m, n: n, k: k}
 	ra, ca, rb, cb := m, k, k, n
 	switch form {
@@ -30,19 +42,19 @@ func newProblem(r *rand.Rand, form Form, m, n, k int) *problem {
 	case TN:
 		ra, ca = k, m
 	}
-	p.a, _ = randomMatrix(r, ra, ca)
-	p.b, _ = randomMatrix(r, rb, cb)
-	p.c, p.cStorage = randomMatrix(r, m, n)
+	p.a, _ = randomMatrix(r, ra, ca, half.a)
+	p.b, _ = randomMatrix(r, rb, cb, half.b)
+	p.c, p.storage = randomMatrix(r, m, n, half.c)
 	if r.IntN(2) == 0 {
 		p.init.Bias = randomSlice(r, n)
 	}
 	switch r.IntN(3) {
 	case 0:
-		p.init.Residual, _ = randomMatrix(r, m, n)
+		p.init.Residual, _ = randomMatrix(r, m, n, half.residual)
 	case 1:
 		p.init.Residual = p.c
 	}
-	p.guard = slices.Clone(p.cStorage)
+	p.before = Matrix{Data: slices.Clone(p.storage.Data), Half: slices.Clone(p.storage.Half)}
 	return p
 }
 
@@ -54,53 +66,97 @@ func randomSlice(r *rand.Rand, n int) []float32 {
 	return s
 }
 
-func randomMatrix(r *rand.Rand, rows, cols int) (Matrix, []float32) {
-	stride := cols + r.IntN(20)*r.IntN(2)
-	begin := r.IntN(20)
-	all := randomSlice(r, begin+max(0, rows-1)*stride+cols+20)
-	end := begin
+const behind = 20 // elements of the storage behind a matrix
+
+// randomMatrix returns a matrix and the whole array it lies in.
+func randomMatrix(r *rand.Rand, rows, cols int, half bool) (m, storage Matrix) {
+	m.Stride = cols + r.IntN(20)*r.IntN(2)
+	begin, length := r.IntN(20), 0
 	if rows > 0 {
-		end += (rows-1)*stride + cols
+		length = (rows-1)*m.Stride + cols
 	}
-	return Matrix{all[begin:end:end], stride}, all
+	end := begin + length
+	all := randomSlice(r, end+behind)
+	if !half {
+		m.Data = all[begin:end:end]
+		return m, Matrix{Data: all}
+	}
+	narrowed := make([]uint16, len(all))
+	for i, x := range all {
+		narrowed[i] = narrow(x)
+	}
+	m.Half = narrowed[begin:end:end]
+	return m, Matrix{Half: narrowed}
+}
+
+// at returns an element by its place in the array.
+func (m Matrix) at(i int) float32 {
+	if m.Half != nil {
+		return math.Float32frombits(uint32(m.Half[i]) << 16)
+	}
+	return m.Data[i]
 }
 
 // sub returns the part of a matrix from row i and column j on.
 func (m Matrix) sub(i, j int) Matrix {
-	return Matrix{m.Data[min(i*m.Stride+j, len(m.Data)):], m.Stride}
+	i = i*m.Stride + j
+	if m.Half != nil {
+		return Matrix{Half: m.Half[min(i, len(m.Half)):], Stride: m.Stride}
+	}
+	return Matrix{Data: m.Data[min(i, len(m.Data)):], Stride: m.Stride}
+}
+
+// bits returns the bits of all elements.
+func (m Matrix) bits() []uint32 {
+	var b []uint32
+	for _, x := range m.Data {
+		b = append(b, math.Float32bits(x))
+	}
+	for _, x := range m.Half {
+		b = append(b, uint32(x))
+	}
+	return b
 }
 
 // reset restores C.
-func (p *problem) reset() { copy(p.cStorage, p.guard) }
+func (p *problem) reset() {
+	copy(p.storage.Data, p.before.Data)
+	copy(p.storage.Half, p.before.Half)
+}
 
-// gemm is what an Engine and a Serial have in common.
+// place returns where in the storage C[i,j] is.
+func (p *problem) place(i, j int) int {
+	return len(p.storage.Data) + len(p.storage.Half) - behind - len(p.c.Data) - len(p.c.Half) + i*p.c.Stride + j
+}
+
+// gemmer is what an Engine and a Serial have in common.
 type gemmer interface {
 	Gemm(form Form, m, n, k int, a, b, c Matrix, init Init)
 }
 
-// run computes the product and returns a copy of everything around C.
-func (p *problem) run(g gemmer) []float32 {
+// run computes the product and returns the bits of everything around C.
+func (p *problem) run(g gemmer) []uint32 {
 	p.reset()
 	g.Gemm(p.form, p.m, p.n, p.k, p.a, p.b, p.c, p.init)
-	return slices.Clone(p.cStorage)
+	return p.storage.bits()
 }
 
-// at returns the operands of one product.
-func (p *problem) at(i, j, l int) (x, y float32) {
+// factors returns the operands of one multiplication.
+func (p *problem) factors(i, j, l int) (x, y float32) {
 	switch p.form {
 	case NT:
-		return p.a.Data[i*p.a.Stride+l], p.b.Data[j*p.b.Stride+l]
+		return p.a.at(i*p.a.Stride + l), p.b.at(j*p.b.Stride + l)
 	case TN:
-		return p.a.Data[l*p.a.Stride+i], p.b.Data[l*p.b.Stride+j]
+		return p.a.at(l*p.a.Stride + i), p.b.at(l*p.b.Stride + j)
 	}
-	return p.a.Data[i*p.a.Stride+l], p.b.Data[l*p.b.Stride+j]
+	return p.a.at(i*p.a.Stride + l), p.b.at(l*p.b.Stride + j)
 }
 
 // start returns what the sum (i,j) begins with. The problem must be reset.
 func (p *problem) start(i, j int) float32 {
 	var s float32
-	if p.init.Residual.Data != nil {
-		s = p.init.Residual.Data[i*p.init.Residual.Stride+j]
+	if res := p.init.Residual; res.Data != nil || res.Half != nil {
+		s = res.at(i*res.Stride + j)
 	}
 	if p.init.Bias != nil {
 		s += p.init.Bias[j]
@@ -108,14 +164,22 @@ func (p *problem) start(i, j int) float32 {
 	return s
 }
 
-// chain computes one sum as the law says, with a correctly rounded fused multiply-add.
-func (p *problem) chain(i, j int) float32 {
+// chain computes one sum as the law says, with a correctly rounded fused multiply-add, and returns its bits in C.
+func (p *problem) chain(i, j int) uint32 {
 	s := p.start(i, j)
 	for l := range p.k {
-		x, y := p.at(i, j, l)
+		x, y := p.factors(i, j, l)
 		s = fma32(x, y, s)
 	}
-	return s
+	if p.c.Half != nil {
+		return uint32(narrow(s))
+	}
+	return math.Float32bits(s)
+}
+
+// inPairs says whether the product is computed by the instruction for pairs.
+func (p *problem) inPairs(x *isa) bool {
+	return p.a.Half != nil && p.b.Half != nil && x.dot.wide != nil
 }
 
 // fma32 rounds x*y+z once. The sum of the exact product and z is rounded to odd in float64, after which rounding to
@@ -170,43 +234,50 @@ func TestReference(t *testing.T) {
 		e := newEngine(p, x)
 		s := &Serial{isa: x}
 		for range 150 {
-			q := newProblem(r, Form(r.IntN(3)), size(r, 90), size(r, 130), size(r, 150))
-			check(t, q, q.run(e))
-			check(t, q, q.run(s))
+			q := newProblem(r, Form(r.IntN(3)), size(r, 90), size(r, 130), size(r, 150), randomKinds(r))
+			check(t, q, e)
+			check(t, q, s)
 		}
 	})
 }
 
-func check(t *testing.T, p *problem, got []float32) {
+func check(t *testing.T, p *problem, g gemmer) {
 	t.Helper()
+	p.run(g)
+	got := Matrix{Data: slices.Clone(p.storage.Data), Half: slices.Clone(p.storage.Half)}
 	p.reset()
-	inside := make([]bool, len(got))
-	begin := len(p.cStorage) - 20 - len(p.c.Data)
+	inside := make([]bool, len(got.bits()))
 	for i := range p.m {
 		for j := range p.n {
 			exact, size := float64(p.start(i, j)), math.Abs(float64(p.start(i, j)))
 			for l := range p.k {
-				x, y := p.at(i, j, l)
+				x, y := p.factors(i, j, l)
 				exact += float64(x) * float64(y)
 				size += math.Abs(float64(x) * float64(y))
 			}
-			at := begin + i*p.c.Stride + j
+			bound := float64(p.k+1) * 0x1p-24 * size * 1.01
+			if p.c.Half != nil {
+				bound += 0x1p-8 * (math.Abs(exact) + bound)
+			}
+			at := p.place(i, j)
 			inside[at] = true
-			if e := math.Abs(float64(got[at]) - exact); !(e <= float64(p.k+1)*0x1p-24*size*1.01) {
-				t.Fatalf("%s: C[%d,%d] = %v, want %v, error %.3g", p, i, j, got[at], exact, e)
+			if e := math.Abs(float64(got.at(at)) - exact); !(e <= bound) {
+				t.Fatalf("%s: C[%d,%d] = %v, want %v, error %.3g", p, i, j, got.at(at), exact, e)
 			}
 		}
 	}
-	for i, in := range inside {
-		if !in && got[i] != p.guard[i] {
-			t.Fatalf("%s: wrote outside C, %d elements from its beginning", p, i-begin)
+	before := p.before.bits()
+	for i, b := range got.bits() {
+		if !inside[i] && b != before[i] {
+			t.Fatalf("%s: wrote outside C, %d elements from its beginning", p, i-p.place(0, 0))
 		}
 	}
 }
 
 func (p *problem) String() string {
-	return fmt.Sprintf("%s %dx%dx%d strides %d %d %d bias %t residual %t", p.form, p.m, p.n, p.k, p.a.Stride, p.b.Stride,
-		p.c.Stride, p.init.Bias != nil, p.init.Residual.Data != nil)
+	return fmt.Sprintf("%s %dx%dx%d strides %d %d %d bf16 %t %t %t bias %t residual %t", p.form, p.m, p.n, p.k, p.a.Stride,
+		p.b.Stride, p.c.Stride, p.a.Half != nil, p.b.Half != nil, p.c.Half != nil, p.init.Bias != nil,
+		p.init.Residual.Stride != 0)
 }
 
 // TestLaw compares bits with the chain of fused multiply-adds that the package promises.
@@ -220,16 +291,15 @@ func TestLaw(t *testing.T) {
 		defer p.Close()
 		e := newEngine(p, x)
 		for range 60 {
-			q := newProblem(r, Form(r.IntN(3)), size(r, 80), size(r, 80), size(r, 600))
+			q := newProblem(r, Form(r.IntN(3)), size(r, 160), size(r, 80), size(r, 600), randomKinds(r))
+			if q.inPairs(x) || q.m == 0 || q.n == 0 {
+				continue
+			}
 			got := q.run(e)
 			q.reset()
-			begin := len(got) - 20 - len(q.c.Data)
 			for range 50 {
-				if q.m == 0 || q.n == 0 {
-					break
-				}
 				i, j := r.IntN(q.m), r.IntN(q.n)
-				if want, got := q.chain(i, j), got[begin+i*q.c.Stride+j]; want != got {
+				if want, got := q.chain(i, j), got[q.place(i, j)]; want != got {
 					t.Fatalf("%s: C[%d,%d] = %x, want %x", q, i, j, got, want)
 				}
 			}
@@ -252,8 +322,8 @@ func TestSplit(t *testing.T) {
 		if x == &portable {
 			most = 100
 		}
-		for range 40 {
-			q := newProblem(r, Form(r.IntN(3)), size(r, most/3), size(r, most/2), size(r, most))
+		for range 50 {
+			q := newProblem(r, Form(r.IntN(3)), size(r, most/2), size(r, most/2), size(r, most), randomKinds(r))
 			want := q.run(engines[0])
 			for _, e := range engines[1:] {
 				if !slices.Equal(q.run(e), want) {
@@ -262,10 +332,9 @@ func TestSplit(t *testing.T) {
 			}
 			for range 3 {
 				q.reset()
-				e := engines[r.IntN(len(engines))]
-				axis := q.split(r, e)
-				if !slices.Equal(q.cStorage, want) {
-					t.Fatalf("%s: bits depend on a cut along %s", q, axis)
+				cut := q.split(r, engines[r.IntN(len(engines))], x)
+				if !slices.Equal(q.storage.bits(), want) {
+					t.Fatalf("%s: bits depend on a cut of %s", q, cut)
 				}
 			}
 		}
@@ -273,7 +342,7 @@ func TestSplit(t *testing.T) {
 }
 
 // split computes the product in two parts.
-func (p *problem) split(r *rand.Rand, g gemmer) string {
+func (p *problem) split(r *rand.Rand, g gemmer, x *isa) string {
 	a, b, c, init, residual := p.a, p.b, p.c, p.init, p.init.Residual
 	at := func(m Matrix, transposed bool, i, j int) Matrix {
 		if transposed {
@@ -281,28 +350,31 @@ func (p *problem) split(r *rand.Rand, g gemmer) string {
 		}
 		return m.sub(i, j)
 	}
-	switch r.IntN(3) {
-	case 0:
+	switch axis := r.IntN(3); {
+	case axis == 0:
 		i := r.IntN(p.m + 1)
 		g.Gemm(p.form, i, p.n, p.k, a, b, c, init)
-		if residual.Data != nil {
+		if residual.Stride != 0 {
 			init.Residual = residual.sub(i, 0)
 		}
 		g.Gemm(p.form, p.m-i, p.n, p.k, at(a, p.form == TN, i, 0), b, c.sub(i, 0), init)
 		return fmt.Sprint("m at ", i)
-	case 1:
+	case axis == 1 || p.c.Half != nil: // what is rounded to bf16 cannot go on
 		j := r.IntN(p.n + 1)
 		g.Gemm(p.form, p.m, j, p.k, a, b, c, init)
 		if init.Bias != nil {
 			init.Bias = init.Bias[j:]
 		}
-		if residual.Data != nil {
+		if residual.Stride != 0 {
 			init.Residual = residual.sub(0, j)
 		}
 		g.Gemm(p.form, p.m, p.n-j, p.k, a, at(b, p.form == NT, 0, j), c.sub(0, j), init)
 		return fmt.Sprint("n at ", j)
 	default:
 		l := r.IntN(p.k + 1)
+		if p.inPairs(x) {
+			l &^= 1
+		}
 		g.Gemm(p.form, p.m, p.n, l, a, b, c, init)
 		g.Gemm(p.form, p.m, p.n, p.k-l, at(a, p.form == TN, 0, l), at(b, p.form == NT, l, 0), c, Init{Residual: c})
 		return fmt.Sprint("k at ", l)
@@ -314,38 +386,78 @@ func TestInstructionSets(t *testing.T) {
 	r := seeded(t)
 	list := sets()
 	for range 60 {
-		q := newProblem(r, Form(r.IntN(3)), size(r, 200), size(r, 200), size(r, 500))
+		q := newProblem(r, Form(r.IntN(3)), size(r, 200), size(r, 200), size(r, 500), randomKinds(r))
+		if q.inPairs(list[0]) {
+			continue
+		}
 		want := q.run(&Serial{isa: list[0]})
-		for _, x := range list[1 : len(list)-1] {
-			if !slices.Equal(q.run(&Serial{isa: x}), want) {
+		for _, x := range list[1:] {
+			if x != &portable && !slices.Equal(q.run(&Serial{isa: x}), want) {
 				t.Fatalf("%s: %s and %s differ", q, list[0].name, x.name)
 			}
 		}
 	}
 }
 
+// TestConversions compares the vector conversions with the plain ones on all kinds of numbers.
+func TestConversions(t *testing.T) {
+	everywhere(t, func(t *testing.T, x *isa) {
+		r := seeded(t)
+		s := &Serial{isa: x}
+		special := []uint32{0, 1 << 31, 1, 0x7f800000, 0xff800000, 0x7f800001, 0x7fffffff, 0xffc00000, 0x7f7fffff, 0x3f808000, 0x3f818000, 0x3f808001}
+		for range 30 {
+			rows, cols, gap := 1+r.IntN(3), r.IntN(100), r.IntN(5)
+			n := rows * (cols + gap)
+			in, out, back := make([]float32, n+1), make([]uint16, n+1), make([]float32, n+1)
+			for i := range in {
+				in[i] = math.Float32frombits(r.Uint32())
+				if r.IntN(3) == 0 {
+					in[i] = math.Float32frombits(special[r.IntN(len(special))])
+				}
+			}
+			a := Matrix{Data: in, Stride: cols + gap}.operand("in", rows, cols)
+			b := Matrix{Half: out, Stride: cols + gap}.operand("out", rows, cols)
+			c := Matrix{Data: back, Stride: cols + gap}.operand("back", rows, cols)
+			s.narrow(b, a, rows, cols)
+			s.widen(c, b, rows, cols)
+			for i := range in {
+				want := uint16(0)
+				if i < n && i%(cols+gap) < cols {
+					want = narrow(in[i])
+				}
+				if out[i] != want || math.Float32bits(back[i]) != uint32(want)<<16 {
+					t.Fatalf("%x became %x and %x, want %x", math.Float32bits(in[i]), out[i], math.Float32bits(back[i]), want)
+				}
+			}
+		}
+	})
+}
+
 func TestNoAllocation(t *testing.T) {
 	p := pool.New(2)
 	defer p.Close()
-	e := New(p)
 	r := seeded(t)
-	q := newProblem(r, NT, 100, 200, 300)
-	run := func() { e.Gemm(q.form, q.m, q.n, q.k, q.a, q.b, q.c, q.init) }
-	run()
-	p.Run(2, pool.Func(func(_, w int) { e.workers.Get(w) }))
-	if n := testing.AllocsPerRun(50, run); n > 0.1 { // a worker may come late to its first task
-		t.Errorf("%v allocations per product, want 0", n)
+	for _, half := range []kinds{{}, {true, true, true, true}, {true, false, false, true}} {
+		e := New(p)
+		q := newProblem(r, NT, 100, 200, 300, half)
+		run := func() { e.Gemm(q.form, q.m, q.n, q.k, q.a, q.b, q.c, q.init) }
+		for range 20 {
+			run()
+		}
+		if n := testing.AllocsPerRun(50, run); n > 0.1 { // a worker may come late to its first task
+			t.Errorf("%v allocations per product, want 0", n)
+		}
 	}
 }
 
 func TestTooSmall(t *testing.T) {
 	s := NewSerial()
-	ok := Matrix{make([]float32, 12), 4}
+	ok := Matrix{Data: make([]float32, 12), Stride: 4}
 	for name, call := range map[string]func(){
 		"A":        func() { s.Gemm(NN, 4, 4, 3, ok, ok, ok, Init{}) },
-		"stride":   func() { s.Gemm(NN, 2, 4, 3, ok, Matrix{ok.Data, 3}, ok, Init{}) },
+		"stride":   func() { s.Gemm(NN, 2, 4, 3, ok, Matrix{Data: ok.Data, Stride: 3}, ok, Init{}) },
 		"bias":     func() { s.Gemm(NN, 2, 4, 3, ok, ok, ok, Init{Bias: make([]float32, 3)}) },
-		"residual": func() { s.Gemm(NN, 3, 4, 3, ok, ok, ok, Init{Residual: Matrix{make([]float32, 11), 4}}) },
+		"residual": func() { s.Gemm(NN, 3, 4, 3, ok, ok, ok, Init{Residual: Matrix{Data: make([]float32, 11), Stride: 4}}) },
 		"negative": func() { s.Gemm(NN, -1, 4, 3, ok, ok, ok, Init{}) },
 	} {
 		func() {

@@ -1,6 +1,9 @@
 package gemm
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // isa is a set of micro-kernels and data movers for one instruction set. The sets give the same bits, but for the
 // portable one, which rounds some sums twice.
@@ -9,15 +12,30 @@ type isa struct {
 	nr    int // columns of a panel
 	strip int // rows that transpose takes at most
 
-	// kernels[h] computes tiles of h rows and panels of nr columns; narrow[h] is for panels of which only the first
-	// nr/2 columns exist. The lengths tell the greatest heights.
-	kernels, narrow []func(*tile)
+	fma family // micro-kernels for fp32
+	dot family // for pairs of bf16; may be missing
 
 	transpose func(*move) // dst[c][r] = src[r][c]
 	deal      func(*move) // dst[p][r][:] = src[r][p][:]
+	zip       func(*move) // the same for pairs; comes with dot
 
-	peak      func(*peak)
-	peakFlops int // floating-point operations in a round of peak
+	widen  func(*convert) // bf16 to fp32
+	narrow func(*convert) // fp32 to bf16, rounded to nearest, ties to even
+
+	peak, peakDot           func(*peak)
+	peakFlops, peakDotFlops int // floating-point operations in a round
+}
+
+// family is micro-kernels of all heights. wide[h] computes tiles of h rows and panels of nr columns; narrow[h] is for
+// a panel of which only the first nr/2 columns exist. The lengths tell the greatest heights.
+type family struct{ wide, narrow []func(*tile) }
+
+// height returns the greatest height for the given number of columns.
+func (f *family) height(cols, nr int) int {
+	if cols <= nr/2 {
+		return len(f.narrow) - 1
+	}
+	return len(f.wide) - 1
 }
 
 // tile is the argument of a micro-kernel: for each panel, C = init + A * B over k, every element one chain of fused
@@ -55,7 +73,8 @@ type tile struct {
 // each the elements in mask, those of missing rows as 0.
 //
 // deal copies, of each row of src, cols panels to as many places in dst. Of a panel's row the elements in the low half
-// of mask are read, the others count as 0, and those in the high half are written.
+// of mask are read, the others count as 0, and those in the high half are written. zip does so with two rows of bf16 at a
+// time: srcRow is the stride of such a double row, and an element of dst is a pair.
 //
 // The generator knows the layout.
 type move struct {
@@ -65,6 +84,17 @@ type move struct {
 	dstRow, dstPanel uintptr
 	rows, cols       int
 	mask             uint64
+}
+
+// convert is the argument of a conversion; strides in bytes.
+//
+// The generator knows the layout.
+type convert struct {
+	src        address
+	srcRow     uintptr
+	dst        address
+	dstRow     uintptr
+	rows, cols int
 }
 
 // address is where an element lies. Addresses, not pointers, are what the kernels work with, since stepping through a
@@ -78,6 +108,8 @@ func at(p address, i int, stride uintptr) address { return p + uintptr(i)*stride
 
 func float(p address, i int) *float32 { return (*float32)(pointer(at(p, i, 4))) }
 
+func half(p address, i int) *uint16 { return (*uint16)(pointer(at(p, i, 2))) }
+
 // pointer makes a pointer of an address inside an operand.
 func pointer(p address) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
@@ -86,13 +118,16 @@ var portable = isa{
 	name:      "portable",
 	nr:        portableCols,
 	strip:     portableCols,
-	kernels:   []func(*tile){nil, portableKernel, portableKernel, portableKernel, portableKernel},
-	narrow:    []func(*tile){nil, portableKernel, portableKernel, portableKernel, portableKernel},
+	fma:       family{wide: portableKernels, narrow: portableKernels},
 	transpose: portableTranspose,
 	deal:      portableDeal,
+	widen:     portableWiden,
+	narrow:    portableNarrow,
 	peak:      portablePeak,
 	peakFlops: 8,
 }
+
+var portableKernels = []func(*tile){nil, portableKernel, portableKernel, portableKernel, portableKernel}
 
 const portableCols = 16
 
@@ -161,4 +196,32 @@ func portableDeal(m *move) {
 			}
 		}
 	}
+}
+
+func portableWiden(c *convert) {
+	for r := range c.rows {
+		src, dst := at(c.src, r, c.srcRow), at(c.dst, r, c.dstRow)
+		for i := range c.cols {
+			*float(dst, i) = math.Float32frombits(uint32(*half(src, i)) << 16)
+		}
+	}
+}
+
+func portableNarrow(c *convert) {
+	for r := range c.rows {
+		src, dst := at(c.src, r, c.srcRow), at(c.dst, r, c.dstRow)
+		for i := range c.cols {
+			*half(dst, i) = narrow(*float(src, i))
+		}
+	}
+}
+
+// narrow rounds to bf16, to nearest, ties to even: 0x7fff and the lowest kept bit are added below the cut. What is not
+// a number stays so by its quiet bit.
+func narrow(x float32) uint16 {
+	b := math.Float32bits(x)
+	if x != x {
+		return uint16(b>>16 | 0x40)
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -8,6 +8,9 @@ import "golang.org/x/sys/cpu"
 func sets() []*isa {
 	var list []*isa
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL {
+		if cpu.X86.HasAVX512BF16 {
+			list = append(list, &avx512BF16)
+		}
 		list = append(list, &avx512)
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
@@ -20,12 +23,31 @@ var avx512 = isa{
 	name:      "avx512",
 	nr:        32,
 	strip:     16,
-	kernels:   kernels512,
-	narrow:    narrow512,
+	fma:       family{kernels512, narrows512},
 	transpose: transpose512,
 	deal:      dealAVX512,
+	widen:     func(c *convert) { inVectors(c, 16, widen512, portableWiden, 2, 4) },
+	narrow:    func(c *convert) { inVectors(c, 16, narrow512, portableNarrow, 4, 2) },
 	peak:      peakFMA512,
 	peakFlops: 4 * 16 * 2 * 16,
+}
+
+// avx512BF16 is avx512 with the instruction that multiplies pairs of bf16.
+var avx512BF16 = func() isa {
+	x := avx512
+	x.name = "avx512-bf16"
+	x.dot = family{kernelsBF16, narrowsBF16}
+	x.zip = zipAVX512
+	x.peakDot, x.peakDotFlops = peakBF16, 4*16*4*16
+	return x
+}()
+
+func zipAVX512(m *move) {
+	if m.mask>>48 == 0 {
+		zip512x1(m)
+	} else {
+		zip512x2(m)
+	}
 }
 
 func dealAVX512(m *move) {
@@ -40,10 +62,11 @@ var avx2 = isa{
 	name:      "avx2",
 	nr:        16,
 	strip:     8,
-	kernels:   kernels256,
-	narrow:    narrow256,
+	fma:       family{kernels256, narrows256},
 	transpose: transposeAVX2,
 	deal:      dealAVX2,
+	widen:     func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },
+	narrow:    func(c *convert) { inVectors(c, 8, narrow256, portableNarrow, 4, 2) },
 	peak:      peakFMA256,
 	peakFlops: 4 * 12 * 2 * 8,
 }
@@ -71,5 +94,18 @@ func dealAVX2(m *move) {
 		deal256(m)
 	} else {
 		portableDeal(m)
+	}
+}
+
+// inVectors converts whole vectors in assembly and the rests of the rows in Go. The sizes are those of an element.
+func inVectors(c *convert, lanes int, vectors, rest func(*convert), srcSize, dstSize uintptr) {
+	cols := c.cols
+	if c.cols /= lanes; c.cols > 0 {
+		vectors(c)
+	}
+	done := c.cols * lanes
+	c.src, c.dst, c.cols = at(c.src, done, srcSize), at(c.dst, done, dstSize), cols-done
+	if c.cols > 0 {
+		rest(c)
 	}
 }

@@ -10,122 +10,221 @@ func (s *Serial) place(c, init operand) {
 
 // sweep runs the tile over n columns of C: whole panels in as long calls as allowed, then the last one if it is
 // narrower, whose part of B is at tail unless that is 0.
-func (s *Serial) sweep(n int, tail address) {
-	t, x := &s.tile, s.isa
-	kernel := x.kernels[min(t.rows, len(x.kernels)-1)]
-	for full := n / x.nr; full > 0; {
+func (s *Serial) sweep(kernels *family, n int, tail address) {
+	t, nr := &s.tile, s.isa.nr
+	for full := n / nr; full > 0; {
 		t.panels = min(full, max(1, kernelWork/max(t.k, 1)))
-		t.last = 1<<x.nr - 1
+		t.last = 1<<nr - 1
 		full -= t.panels
-		kernel(t)
+		kernels.wide[t.rows](t)
 	}
-	rest := n % x.nr
+	rest := n % nr
 	if rest == 0 {
 		return
 	}
 	if tail != 0 {
-		t.b, t.bRow = tail, 4*uintptr(x.nr)
-	}
-	if rest <= x.nr/2 {
-		kernel = x.narrow[t.rows]
+		t.b, t.bRow = tail, 4*uintptr(nr)
 	}
 	t.panels, t.last = 1, 1<<rest-1
-	kernel(t)
+	if rest <= nr/2 {
+		kernels.narrow[t.rows](t)
+	} else {
+		kernels.wide[t.rows](t)
+	}
 }
 
-// packB packs k rows and n columns of b into panels of nr columns, the last one filled up with zeros.
-func (s *Serial) packB(b operand, n, k int) {
+// panels is B as the kernels read it: units of a row of nr columns together, rows and panels at their strides.
+type panels struct {
+	operand
+	panel uintptr
+	tail  address // the last panel if it is elsewhere
+}
+
+// packB brings n columns of a part of b into panels, the last one filled up.
+func (s *Serial) packB(j *job, b operand, n int, p part) panels {
 	x := s.isa
-	panel := 4 * k * x.nr
-	dst := s.b.room(parts(n, x.nr) * k * x.nr)
-	if b.row == 4 {
-		for j := 0; j < n; j += x.nr {
-			s.packPanel(b.from(0, j), at(dst, j/x.nr*panel, 1), min(x.nr, n-j), k)
+	row := 4 * uintptr(x.nr)
+	if b.half && !j.pairs {
+		if b.row == 2 {
+			rows := wide(s.wideB.room(n*p.kc), p.kc)
+			s.widen(rows, b.transposed(), n, p.kc)
+			b = rows.transposed()
+		} else {
+			stride := parts(n, x.nr) * x.nr
+			rows := wide(s.wideB.room(stride*p.kc), stride)
+			s.widen(rows, b, p.kc, n)
+			return panels{operand: rows, panel: row}
 		}
-		return
 	}
-	full := n / x.nr
-	s.deal(dst, uintptr(4*x.nr), uintptr(panel), b, uintptr(4*x.nr), k, full, x.nr, x.nr)
-	if rest := n % x.nr; rest > 0 {
-		s.deal(at(dst, full*panel, 1), uintptr(4*x.nr), 0, b.from(0, full*x.nr), 0, k, 1, rest, x.nr)
+	dst := s.b.room(parts(n, x.nr) * p.kc * x.nr)
+	to := panels{operand: operand{p: dst, row: row}, panel: row * uintptr(p.kc)}
+	switch {
+	case p.odd:
+		for i := range n {
+			*(*uint32)(pointer(at(dst, i, 4))) = uint32(*(*uint16)(pointer(b.from(0, i).p)))
+		}
+	case b.row == 4:
+		for i := 0; i < n; i += x.nr {
+			s.packPanel(b.from(0, i), at(dst, i/x.nr, to.panel), min(x.nr, n-i), p.kc)
+		}
+	default:
+		full := n / x.nr
+		deal := deal{rows: p.kc, srcPanel: b.col * uintptr(x.nr), dstRow: row, dstPanel: to.panel, fill: x.nr, pairs: j.pairs}
+		s.deal(deal.of(full, x.nr), dst, b)
+		if rest := n % x.nr; rest > 0 {
+			s.deal(deal.of(1, rest), at(dst, full, to.panel), b.from(0, full*x.nr))
+		}
 	}
+	return to
 }
 
 // packPanel transposes n columns of b, each contiguous in k, into one panel.
 func (s *Serial) packPanel(b operand, dst address, n, k int) {
 	x := s.isa
 	row := uintptr(4 * x.nr)
-	for r := 0; r < x.nr; r += x.strip {
-		for k0 := 0; k0 < k; k0 += moveWork / x.strip {
-			if r >= n { // nothing but the filling
-				s.move = move{src: addressOf(&zeros[0]), dst: at(at(dst, 4*r, 1), k0, row), dstRow: row,
-					rows: min(moveWork/x.strip, k-k0), cols: 1, mask: 1<<(32+x.strip) - 1<<32}
-				x.deal(&s.move)
-				continue
-			}
-			s.move = move{src: b.from(k0, r).p, srcRow: b.col, dst: at(at(dst, 4*r, 1), k0, row), dstRow: row,
-				rows: min(x.strip, n-r), cols: min(moveWork/x.strip, k-k0), mask: 1<<x.strip - 1}
+	step := moveWork / x.strip
+	for r := 0; r < n; r += x.strip {
+		for k0 := 0; k0 < k; k0 += step {
+			s.move = move{src: b.from(k0, r).p, srcRow: b.col, dst: at(dst+uintptr(4*r), k0, row), dstRow: row,
+				rows: min(x.strip, n-r), cols: min(step, k-k0), mask: 1<<x.strip - 1}
 			x.transpose(&s.move)
 		}
 	}
 }
 
-// packTail packs the last columns of b that do not fill a panel, and returns where they are or 0 if there are none.
-func (s *Serial) packTail(b operand, n, k int) address {
+// packTail packs the last columns of b that do not fill a panel into buf, and returns where they are or 0 if there are
+// none.
+func (s *Serial) packTail(buf *buffer, b operand, n, k int) address {
 	x := s.isa
 	rest := n % x.nr
 	if rest == 0 {
 		return 0
 	}
-	dst := s.tail.room(k * x.nr)
-	s.deal(dst, uintptr(4*x.nr), 0, b.from(0, n-rest), 0, k, 1, rest, x.nr)
+	dst := buf.room(k * x.nr)
+	deal := deal{rows: k, dstRow: 4 * uintptr(x.nr), fill: x.nr}
+	s.deal(deal.of(1, rest), dst, b.from(0, n-rest))
 	return dst
 }
 
-// packA packs rows of a transposed A, h at a time, k long each.
-func (s *Serial) packA(a operand, rows, h, k int) {
-	dst := s.a.room(parts(rows, h) * h * k)
-	full := rows / h
-	row, panel := uintptr(4*h), uintptr(4*h*k)
-	src := a.transposed()
-	s.deal(dst, row, panel, src, row, k, full, h, h)
-	if rest := rows % h; rest > 0 {
-		s.deal(at(dst, full, panel), row, 0, src.from(0, full*h), 0, k, 1, rest, rest)
-	}
+// tiles is A as the kernels read it: the strides inside a tile, and that from tile to tile unless it follows from them.
+type tiles struct {
+	operand
+	panel uintptr
 }
 
-// copyA copies rows of A to where they don't fall on the same lines of the cache.
+// tile returns the beginning and strides of the tile at row i, a multiple of the height.
+func (t tiles) tile(i, height int) (p address, row, col uintptr) {
+	if t.panel != 0 {
+		return at(t.p, i/height, t.panel), t.row, t.col
+	}
+	return at(t.p, i, t.row), t.row, t.col
+}
+
+// packA makes rows of a part of a usable for tiles of height h: as they lie if possible.
+func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
+	switch {
+	case p.odd:
+		dst := s.a.room(rows)
+		for i := range rows {
+			*(*uint32)(pointer(at(dst, i, 4))) = uint32(*(*uint16)(pointer(a.from(i, 0).p)))
+		}
+		return tiles{operand: operand{p: dst, row: 4}}
+	case a.half && !j.pairs && a.col == 2:
+		dst := wide(s.wideA.room(rows*p.kc), p.kc)
+		s.widen(dst, a, rows, p.kc)
+		return tiles{operand: dst}
+	case a.half && !j.pairs:
+		dst := wide(s.wideA.room(rows*p.kc), rows)
+		s.widen(dst, a.transposed(), p.kc, rows)
+		return tiles{operand: dst.transposed()}
+	case a.col == 4 && a.row%aliasStride == 0 && j.way != direct:
+		return tiles{operand: s.copyA(a, rows, p.kc)}
+	case a.col == 4 || j.way == direct:
+		return tiles{operand: a}
+	}
+	dst := s.a.room(parts(rows, h) * h * p.kc)
+	to := tiles{operand: operand{p: dst, row: 4, col: 4 * uintptr(h)}, panel: uintptr(4 * h * p.kc)}
+	src, full := a.transposed(), rows/h
+	deal := deal{rows: p.kc, srcPanel: src.col * uintptr(h), dstRow: to.col, dstPanel: to.panel, pairs: j.pairs}
+	s.deal(deal.of(full, h), dst, src)
+	if rest := rows % h; rest > 0 {
+		s.deal(deal.of(1, rest), at(dst, full, to.panel), src.from(0, full*h))
+	}
+	return to
+}
+
+// copyA copies rows of A to where they don't meet in one set of the cache.
 func (s *Serial) copyA(a operand, rows, k int) operand {
 	const width = 32
 	stride := parts(k, 16)*16 + 16
-	dst := operand{s.a.room(rows * stride), uintptr(4 * stride), 4}
-	s.deal(dst.p, dst.row, 4*width, a, 4*width, rows, k/width, width, width)
+	dst := wide(s.a.room(rows*stride), stride)
+	deal := deal{rows: rows, srcPanel: 4 * width, dstRow: dst.row, dstPanel: 4 * width}
+	s.deal(deal.of(k/width, width), dst.p, a)
 	if rest := k % width; rest > 0 {
-		s.deal(dst.p+uintptr(4*(k-rest)), dst.row, 0, a.from(0, k-rest), 0, rows, 1, rest, rest)
+		s.deal(deal.of(1, rest), dst.from(0, k-rest).p, a.from(0, k-rest))
 	}
 	return dst
 }
 
-// deal copies panels of width elements out of the rows of src, in calls of bounded length; fill elements are written.
-func (s *Serial) deal(dst address, dstRow, dstPanel uintptr, src operand, srcPanel uintptr, rows, panels, width, fill int) {
-	if panels == 0 || rows == 0 {
+// deal says how rows are dealt out to panels.
+type deal struct {
+	rows                       int
+	srcPanel, dstRow, dstPanel uintptr
+	panels, width              int
+	fill                       int  // width to fill up to
+	pairs                      bool // a row of the destination is one of pairs
+}
+
+// of returns the deal for a number of panels of the given width.
+func (d deal) of(panels, width int) deal {
+	d.panels, d.width, d.fill = panels, width, max(d.fill, width)
+	return d
+}
+
+// deal copies panels out of the rows of src, in calls of bounded length.
+func (s *Serial) deal(d deal, dst address, src operand) {
+	if d.panels == 0 {
 		return
 	}
-	step := max(1, moveWork/(panels*fill))
-	for r := 0; r < rows; r += step {
-		s.move = move{src: src.from(r, 0).p, srcRow: src.row, srcPanel: srcPanel, dst: at(dst, r, dstRow), dstRow: dstRow,
-			dstPanel: dstPanel, rows: min(step, rows-r), cols: panels, mask: 1<<width - 1 | (1<<fill-1)<<32}
-		s.isa.deal(&s.move)
+	mover := s.isa.deal
+	if d.pairs {
+		mover = s.isa.zip
+	}
+	step := max(1, moveWork/(d.panels*d.fill))
+	for r := 0; r < d.rows; r += step {
+		s.move = move{src: src.from(r, 0).p, srcRow: src.row, srcPanel: d.srcPanel, dst: at(dst, r, d.dstRow), dstRow: d.dstRow,
+			dstPanel: d.dstPanel, rows: min(step, d.rows-r), cols: d.panels, mask: 1<<d.width - 1 | (1<<d.fill-1)<<32}
+		mover(&s.move)
 	}
 }
 
-// transpose writes dst[r][c] = src[c][r] for all r < rows, c < cols of dst; src may repeat one row.
-func (s *Serial) transpose(dst, src operand, srcRows, srcCols int) {
+// transpose writes dst[c][r] = src[r][c]; src may repeat one row.
+func (s *Serial) transpose(dst, src operand, rows, cols int) {
 	x := s.isa
-	for r := 0; r < srcRows; r += x.strip {
-		n := min(x.strip, srcRows-r)
+	for r := 0; r < rows; r += x.strip {
+		n := min(x.strip, rows-r)
 		s.move = move{src: src.from(r, 0).p, srcRow: src.row, dst: dst.from(0, r).p, dstRow: dst.row,
-			rows: n, cols: srcCols, mask: 1<<n - 1}
+			rows: n, cols: cols, mask: 1<<n - 1}
 		x.transpose(&s.move)
+	}
+}
+
+// widen writes rows of bf16 as fp32.
+func (s *Serial) widen(dst, src operand, rows, cols int) {
+	s.inCalls(s.isa.widen, dst, src, rows, cols)
+}
+
+// narrow writes rows of fp32 as bf16.
+func (s *Serial) narrow(dst, src operand, rows, cols int) {
+	s.inCalls(s.isa.narrow, dst, src, rows, cols)
+}
+
+// inCalls converts in calls of bounded length.
+func (s *Serial) inCalls(mover func(*convert), dst, src operand, rows, cols int) {
+	step := max(1, moveWork/max(cols, 1))
+	for r := 0; r < rows; r += step {
+		s.convert = convert{src: src.from(r, 0).p, srcRow: src.row, dst: dst.from(r, 0).p, dstRow: dst.row,
+			rows: min(step, rows-r), cols: cols}
+		mover(&s.convert)
 	}
 }

@@ -1,7 +1,6 @@
 package gemm
 
 import (
-	"runtime"
 	"sync"
 	"time"
 )
@@ -12,34 +11,45 @@ type peak struct {
 	sums   [4]float32 // of the portable loop
 }
 
-// Peak measures the rate, in floating-point operations per second, at which the given number of cores execute fused
-// multiply-adds in fp32 when nothing holds them up: the limit for any product. It takes the best of some runs that
+// Peak measures the rate, in floating-point operations per second, at which the given number of cores together execute
+// fused multiply-adds in fp32 when nothing holds them up: the limit for any product. It takes the best of some runs that
 // last about the given time together.
-func Peak(cores int, total time.Duration) float64 { return sets()[0].peakRate(cores, total) }
+func Peak(cores int, total time.Duration) float64 {
+	x := sets()[0]
+	return rate(x.peak, x.peakFlops, cores, total)
+}
 
-// peakRate measures the peak with the instructions of x.
-func (x *isa) peakRate(cores int, total time.Duration) float64 {
-	const runs = 8
-	p := peak{rounds: 1000}
-	best := 0.0
+// PeakBF16 is Peak for products of bf16. Where no instruction multiplies bf16 it is the same as Peak.
+func PeakBF16(cores int, total time.Duration) float64 {
+	x := sets()[0]
+	if x.peakDot == nil {
+		return Peak(cores, total)
+	}
+	return rate(x.peakDot, x.peakDotFlops, cores, total)
+}
+
+// rate measures a loop that does the given number of operations per round.
+func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
+	const calls = 8
+	rounds, best := 1000, 0.0
+	args := make([]peak, cores)
 	for start := time.Now(); time.Since(start) < total; {
 		var all sync.WaitGroup
 		begin := time.Now()
-		for range cores {
+		for i := range args {
 			all.Go(func() {
-				for range runs {
-					q := p
-					x.peak(&q)
+				for range calls {
+					args[i].rounds = rounds
+					loop(&args[i])
 				}
 			})
 		}
 		all.Wait()
 		took := time.Since(begin)
-		best = max(best, float64(cores)*float64(runs*p.rounds)*float64(x.peakFlops)/took.Seconds())
+		best = max(best, float64(cores*calls*rounds)*float64(flops)/took.Seconds())
 		if took < total/50 {
-			p.rounds = min(2*p.rounds, maxPeakRounds)
+			rounds = min(2*rounds, maxPeakRounds)
 		}
-		runtime.Gosched()
 	}
 	return best
 }

@@ -6,16 +6,16 @@ package gemm
 // no packed data travels between cores, and the price, that two tasks may pack the same part of B, is counted when the
 // rectangles are chosen. Within a task:
 //
-//	for each part of k, kc long:                        sums continue in C
-//	    pack B[part, columns of the task] into panels   stays in the second-level cache
-//	    for each group of rows of A, as high as a tile: stays in the first-level cache
-//	        for each panel: micro-kernel
+//	for each part of k, kc long:                         sums continue in C
+//	    pack B[part, columns of the task] into panels    stays in the second-level cache
+//	    for each group of rows:                          packed together if A is packed
+//	        for as many rows of A as a tile is high:
+//	            for each panel: micro-kernel             adds kc products to each sum
 //
 // Three kinds of shapes differ:
 //
 //   - TN: the elements of A that a tile needs lie across many rows of the stored matrix, so A is packed too.
-//   - few rows, B stored [K,N] (direct): packing B would cost more than using it. The kernel reads it where it lies,
-//     in short parts of k so that whole rows of B stream by.
+//   - few rows, B stored [K,N] (direct): packing B would cost more than using it. The kernel reads it where it lies.
 //   - few rows, B stored [N,K] (swapped): packing would mean transposing. Instead the operands change roles: B, whose
 //     rows are contiguous in k, is the one that is broadcast, and A, which is small, is packed. That gives C transposed,
 //     in a buffer that stays in cache, and costs one transposition of C instead of one of B.
@@ -23,7 +23,7 @@ package gemm
 // Known weakness: a product with few rows and few columns but a long k runs on few cores, since k is never divided.
 type layout struct {
 	way            way
-	kc             int
+	kc             int // units of k in a part
 	rowTasks, rows int // rows of C are cut in rowTasks parts of at most rows rows
 	colTasks, cols int
 }
@@ -36,10 +36,9 @@ const (
 	swapped
 )
 
-// The cuts for each way of working, found by measuring. A task's packed panels (kc x cols) fill half of a second-level
-// cache of 1 MiB.
+// The cuts for each way of working were found by measuring.
 const (
-	groupRows = 8 // tiles of A packed at a time
+	groupTiles = 8 // tiles in a group
 
 	// kernelWork bounds the length of one call of a micro-kernel, in panels times k: Go cannot preempt it, and
 	// collecting garbage waits for it. 8192 is some 30 microseconds.
@@ -47,26 +46,33 @@ const (
 	moveWork   = 1 << 15 // likewise for movers, in elements
 
 	fewRows     = 140      // up to which packing B does not pay
+	panelUnits  = 150_000  // packed in a task: half of a second-level cache of 1 MiB
 	aliasStride = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
 )
 
 // plan chooses the way and the rectangles for a number of workers.
 func (j *job) plan(workers int) {
 	var least int // columns below which a task is not divided for the sake of an even load
+	wider := !j.pairs && (j.a.half || j.b.half)
+	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read where it lies
 	switch {
-	case j.form == NT && j.m <= fewRows:
+	case j.b.row == 4 && !wider && j.m <= fewRows:
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
-	case j.form == NT || j.m > fewRows && j.k*j.n > 1<<13:
-		j.layout, least = layout{way: packed, kc: 384, cols: 384}, 96
-	case j.m < 4: // B is used up as it streams by: long rows
+	case inPlace && j.m < 4: // B is used up as it streams by: long rows
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
-	default:
+	case inPlace && (j.m <= fewRows || j.k*j.n <= 1<<13):
 		j.layout, least = layout{way: direct, kc: 128, cols: 512}, 128
+	default:
+		j.layout, least = layout{way: packed, kc: 384, cols: 384}, 96
+		if most := panelUnits / (3 * j.isa.nr); j.c.half && j.k <= most {
+			j.kc, least = most, 64 // in one part, so that no sum is stored but the last
+			j.cols = min(384, panelUnits/max(j.k, 1))
+		}
 	}
 	j.kc = even(j.k, j.kc, 2)
 	j.cols = even(j.n, j.cols, j.isa.nr)
 	j.rows = j.m
-	mr := len(j.isa.kernels) - 1
+	mr := j.kernels.height(j.n, j.isa.nr)
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
 		switch {
 		case j.cols >= 2*least && (j.way != packed || j.cols > j.rows/2):
@@ -90,110 +96,154 @@ func even(n, size, unit int) int {
 	return max(parts(size, unit)*unit, 1)
 }
 
+// block is the rectangle of C that a task computes.
+type block struct{ m0, n0, rows, cols int }
+
 // task computes one rectangle.
 func (j *job) task(i int, s *Serial) {
-	m0, n0 := i/j.colTasks*j.rows, i%j.colTasks*j.cols
-	m1, n1 := min(m0+j.rows, j.m), min(n0+j.cols, j.n)
-	init := j.init.from(m0, n0)
-	c := j.c.from(m0, n0)
-	if j.both {
-		j.addBias(s, c, init, m1-m0, n0, n1)
-		init = c
-	}
+	b := block{m0: i / j.colTasks * j.rows, n0: i % j.colTasks * j.cols}
+	b.rows, b.cols = min(j.rows, j.m-b.m0), min(j.cols, j.n-b.n0)
 	if j.way == swapped {
-		j.swapped(s, c, init, m0, m1, n0, n1)
+		j.swapped(s, b)
 		return
 	}
-	for k0 := 0; k0 == 0 || k0 < j.k; k0 += j.kc {
-		j.part(s, c, init, m0, m1, n0, n1, k0, min(k0+j.kc, j.k))
-		init = c
+	for p := j.first(); !p.done; p = j.next(p) {
+		j.add(s, b, p)
 	}
 }
 
-// addBias computes C = bias + init on a rectangle, as a product with k = 1: 1 * bias + init.
-func (j *job) addBias(s *Serial, c, init operand, rows, n0, n1 int) {
-	bias := j.bias.from(0, n0)
-	tail := s.packTail(bias, n1-n0, 1)
-	h := len(j.isa.kernels) - 1
-	for i := 0; i < rows; i += h {
-		s.tile = tile{k: 1, rows: min(h, rows-i), a: addressOf(&one)}
-		s.place(c.from(i, 0), init.from(i, 0))
-		s.tile.b, s.tile.bPanel = bias.p, 4*uintptr(j.isa.nr)
-		s.sweep(n1-n0, tail)
-	}
+// part is a part of k. The odd one is a single bf16 where units are pairs.
+type part struct {
+	k0, kc                 int
+	first, last, odd, done bool
 }
 
-// part adds the products of k0 to k1 to a rectangle of C, in the packed or the direct way.
-func (j *job) part(s *Serial, c, init operand, m0, m1, n0, n1, k0, k1 int) {
-	x, kc := j.isa, k1-k0
-	b := j.b.from(k0, n0)
-	panel := 4 * uintptr(x.nr)
-	var tail address // 0: none
+func (j *job) first() part {
+	p := part{kc: min(j.kc, j.k), first: true}
+	p.last = p.kc == j.k && !j.odd
+	return p
+}
+
+func (j *job) next(p part) part {
+	k0 := p.k0 + p.kc
+	switch {
+	case p.last:
+		return part{done: true}
+	case k0 < j.k:
+		kc := min(j.kc, j.k-k0)
+		return part{k0: k0, kc: kc, last: k0+kc == j.k && !j.odd}
+	}
+	return part{k0: j.k, kc: 1, last: true, odd: true}
+}
+
+// add adds a part of the products to the sums of a rectangle of C, in the packed or the direct way.
+func (j *job) add(s *Serial, blk block, p part) {
+	x := j.isa
+	var b panels
 	if j.way == direct {
-		tail = s.packTail(b, n1-n0, kc)
+		at := j.b.from(p.k0, blk.n0)
+		b = panels{operand: at, panel: 4 * uintptr(x.nr), tail: s.packTail(&s.tail, at, blk.cols, p.kc)}
 	} else {
-		s.packB(b, n1-n0, kc)
-		b = operand{s.b.room(0), panel, 0}
-		panel *= uintptr(kc)
+		b = s.packB(j, j.b.from(p.k0, blk.n0), blk.cols, p)
 	}
-	mr := len(x.kernels) - 1
-	if (n1 - n0) <= x.nr/2 {
-		mr = len(x.narrow) - 1
-	}
-	h := even(m1-m0, mr, 1)
-	group := groupRows * h
-	packA := j.form == TN && j.way == packed
-	copyA := !packA && j.way == packed && j.a.row%aliasStride == 0
-	for i := m0; i < m1; i++ {
-		a := j.a.from(i, k0)
-		if packA {
-			if (i-m0)%group == 0 {
-				s.packA(a, min(group, m1-i), h, kc)
+	h := even(blk.rows, j.kernels.height(blk.cols, x.nr), 1)
+	group := groupTiles * h
+	for g := 0; g < blk.rows; g += group {
+		sub := block{blk.m0 + g, blk.n0, min(group, blk.rows-g), blk.cols}
+		row := g
+		if p.first && p.last {
+			row = 0 // nothing is kept from group to group
+		}
+		c := j.target(s, sub, row, blk.rows)
+		init := c
+		if p.first {
+			init = j.begin(s, c, sub)
+		}
+		a := s.packA(j, j.a.from(sub.m0, p.k0), sub.rows, h, p)
+		for i := 0; i < sub.rows; i += h {
+			s.tile = tile{k: p.kc, rows: min(h, sub.rows-i)}
+			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
+			s.tile.b, s.tile.bRow, s.tile.bPanel = b.p, b.row, b.panel
+			s.place(c.from(i, 0), init.from(i, 0))
+			if j.way == direct && g+i == 0 {
+				s.tile.ahead, s.tile.aheadStep, s.tile.aheadPanel = b.from(p.kc, 0).p, b.row, b.panel
 			}
-			a = operand{at(s.a.room(0), (i-m0)%group*kc, 4), 4, uintptr(h) * 4}
+			s.sweep(j.kernels, blk.cols, b.tail)
 		}
-		if copyA {
-			a = s.copyA(a, min(h, m1-i), kc)
+		if p.last {
+			j.finish(s, c, sub)
 		}
-		s.tile = tile{k: kc, rows: min(h, m1-i), a: a.p, aRow: a.row, aCol: a.col, b: b.p, bRow: b.row, bPanel: panel}
-		s.place(c.from(i-m0, 0), init.from(i-m0, 0))
-		if j.way == direct && i == m0 {
-			s.tile.ahead, s.tile.aheadStep, s.tile.aheadPanel = b.from(kc, 0).p, b.row, panel
-		}
-		s.sweep(n1-n0, tail)
-		i += h - 1
 	}
 }
 
 // swapped computes a rectangle of C by way of its transpose: C^T = B^T * A^T.
-func (j *job) swapped(s *Serial, c, init operand, m0, m1, n0, n1 int) {
-	x, rows, cols := j.isa, m1-m0, n1-n0
-	ct := operand{s.c.room(rows * cols), uintptr(rows) * 4, 4}
+func (j *job) swapped(s *Serial, blk block) {
+	c := j.target(s, blk, 0, blk.rows)
+	sums := wide(s.c.room(blk.rows*blk.cols), blk.rows)
 	start := nothing()
-	if init.p != start.p {
-		s.transpose(ct, init, rows, cols)
-		start = ct
+	if init := j.begin(s, c, blk); init.p != start.p {
+		s.transpose(sums, init, blk.rows, blk.cols)
+		start = sums
 	}
-	mr := len(x.kernels) - 1
-	if rows <= x.nr/2 {
-		mr = len(x.narrow) - 1
-	}
-	h := even(cols, mr, 1)
-	for k0 := 0; k0 == 0 || k0 < j.k; k0 += j.kc {
-		kc := min(j.kc, j.k-k0)
-		s.packB(j.a.from(m0, k0).transposed(), rows, kc)
-		b := j.b.from(k0, n0).transposed()
-		for i := 0; i < cols; i += h {
-			bi := b.from(i, 0)
-			s.tile = tile{k: kc, rows: min(h, cols-i), a: bi.p, aRow: bi.row, aCol: bi.col,
-				b: s.b.room(0), bRow: 4 * uintptr(x.nr), bPanel: 4 * uintptr(x.nr*kc)}
-			s.place(ct.from(i, 0), start.from(i, 0))
+	h := even(blk.cols, j.kernels.height(blk.rows, j.isa.nr), 1)
+	for p := j.first(); !p.done; p = j.next(p) {
+		a := s.packB(j, j.a.from(blk.m0, p.k0).transposed(), blk.rows, p)
+		b := j.b.from(p.k0, blk.n0).transposed()
+		for i := 0; i < blk.cols; i += h {
+			rows := min(h, blk.cols-i)
+			s.tile = tile{k: p.kc, rows: rows}
+			s.tile.a, s.tile.aRow, s.tile.aCol = s.packA(j, b.from(i, 0), rows, h, p).tile(0, h)
+			s.tile.b, s.tile.bRow, s.tile.bPanel = a.p, a.row, a.panel
+			s.place(sums.from(i, 0), start.from(i, 0))
 			s.tile.ahead = b.from(i+h, 0).p
-			s.tile.aheadStep = b.row * uintptr(h) / uintptr(max(1, parts(rows, x.nr)*kc))
-			s.tile.aheadPanel = s.tile.aheadStep * uintptr(kc)
-			s.sweep(rows, 0)
+			s.tile.aheadStep = b.row * uintptr(h) / uintptr(max(1, parts(blk.rows, j.isa.nr)*p.kc))
+			s.tile.aheadPanel = s.tile.aheadStep * uintptr(p.kc)
+			s.sweep(j.kernels, blk.rows, 0)
 		}
-		start = ct
+		start = sums
 	}
-	s.transpose(c, ct, cols, rows)
+	s.transpose(c, sums, blk.cols, blk.rows)
+	j.finish(s, c, blk)
+}
+
+// target returns where the sums of a block are kept: C, or if that is bf16 a buffer of rows rows, from the given one on.
+func (j *job) target(s *Serial, b block, row, rows int) operand {
+	if !j.c.half {
+		return j.c.from(b.m0, b.n0)
+	}
+	return wide(s.stage.room(rows*b.cols), b.cols).from(row, 0)
+}
+
+// begin returns what the sums of a block begin with. It may have to compute that, into where the sums will be.
+func (j *job) begin(s *Serial, sums operand, b block) operand {
+	init := j.init.from(b.m0, b.n0)
+	if init.half {
+		s.widen(sums, init, b.rows, b.cols)
+		init = sums
+	}
+	if j.both {
+		j.addBias(s, sums, init, b)
+		init = sums
+	}
+	return init
+}
+
+// addBias computes sums = bias + init, as a product with k = 1: 1 * bias + init.
+func (j *job) addBias(s *Serial, sums, init operand, b block) {
+	bias := j.bias.from(0, b.n0)
+	tail := s.packTail(&s.biasTail, bias, b.cols, 1)
+	kernels := &j.isa.fma
+	h := kernels.height(j.isa.nr, j.isa.nr)
+	for i := 0; i < b.rows; i += h {
+		s.tile = tile{k: 1, rows: min(h, b.rows-i), a: addressOf(&one), b: bias.p, bPanel: 4 * uintptr(j.isa.nr)}
+		s.place(sums.from(i, 0), init.from(i, 0))
+		s.sweep(kernels, b.cols, tail)
+	}
+}
+
+// finish writes the sums of a block to a C in bf16.
+func (j *job) finish(s *Serial, sums operand, b block) {
+	if j.c.half {
+		s.narrow(j.c.from(b.m0, b.n0), sums, b.rows, b.cols)
+	}
 }

@@ -4,11 +4,15 @@ package gemm
 
 var kernels512 = []func(*tile){nil, fma512x1x2, fma512x2x2, fma512x3x2, fma512x4x2, fma512x5x2, fma512x6x2, fma512x7x2, fma512x8x2, fma512x9x2, fma512x10x2, fma512x11x2, fma512x12x2, fma512x13x2, fma512x14x2}
 
-var narrow512 = []func(*tile){nil, fma512x1x1, fma512x2x1, fma512x3x1, fma512x4x1, fma512x5x1, fma512x6x1, fma512x7x1, fma512x8x1, fma512x9x1, fma512x10x1, fma512x11x1, fma512x12x1, fma512x13x1, fma512x14x1}
+var narrows512 = []func(*tile){nil, fma512x1x1, fma512x2x1, fma512x3x1, fma512x4x1, fma512x5x1, fma512x6x1, fma512x7x1, fma512x8x1, fma512x9x1, fma512x10x1, fma512x11x1, fma512x12x1, fma512x13x1, fma512x14x1}
+
+var kernelsBF16 = []func(*tile){nil, bf16x1x2, bf16x2x2, bf16x3x2, bf16x4x2, bf16x5x2, bf16x6x2, bf16x7x2, bf16x8x2, bf16x9x2, bf16x10x2, bf16x11x2, bf16x12x2, bf16x13x2, bf16x14x2}
+
+var narrowsBF16 = []func(*tile){nil, bf16x1x1, bf16x2x1, bf16x3x1, bf16x4x1, bf16x5x1, bf16x6x1, bf16x7x1, bf16x8x1, bf16x9x1, bf16x10x1, bf16x11x1, bf16x12x1, bf16x13x1, bf16x14x1}
 
 var kernels256 = []func(*tile){nil, fma256x1x2, fma256x2x2, fma256x3x2, fma256x4x2, fma256x5x2, fma256x6x2}
 
-var narrow256 = []func(*tile){nil, fma256x1x1, fma256x2x1, fma256x3x1, fma256x4x1, fma256x5x1, fma256x6x1, fma256x7x1, fma256x8x1, fma256x9x1, fma256x10x1}
+var narrows256 = []func(*tile){nil, fma256x1x1, fma256x2x1, fma256x3x1, fma256x4x1, fma256x5x1, fma256x6x1, fma256x7x1, fma256x8x1, fma256x9x1, fma256x10x1}
 
 //go:noescape
 func fma512x1x2(t *tile)
@@ -95,6 +99,90 @@ func fma512x14x2(t *tile)
 func fma512x14x1(t *tile)
 
 //go:noescape
+func bf16x1x2(t *tile)
+
+//go:noescape
+func bf16x1x1(t *tile)
+
+//go:noescape
+func bf16x2x2(t *tile)
+
+//go:noescape
+func bf16x2x1(t *tile)
+
+//go:noescape
+func bf16x3x2(t *tile)
+
+//go:noescape
+func bf16x3x1(t *tile)
+
+//go:noescape
+func bf16x4x2(t *tile)
+
+//go:noescape
+func bf16x4x1(t *tile)
+
+//go:noescape
+func bf16x5x2(t *tile)
+
+//go:noescape
+func bf16x5x1(t *tile)
+
+//go:noescape
+func bf16x6x2(t *tile)
+
+//go:noescape
+func bf16x6x1(t *tile)
+
+//go:noescape
+func bf16x7x2(t *tile)
+
+//go:noescape
+func bf16x7x1(t *tile)
+
+//go:noescape
+func bf16x8x2(t *tile)
+
+//go:noescape
+func bf16x8x1(t *tile)
+
+//go:noescape
+func bf16x9x2(t *tile)
+
+//go:noescape
+func bf16x9x1(t *tile)
+
+//go:noescape
+func bf16x10x2(t *tile)
+
+//go:noescape
+func bf16x10x1(t *tile)
+
+//go:noescape
+func bf16x11x2(t *tile)
+
+//go:noescape
+func bf16x11x1(t *tile)
+
+//go:noescape
+func bf16x12x2(t *tile)
+
+//go:noescape
+func bf16x12x1(t *tile)
+
+//go:noescape
+func bf16x13x2(t *tile)
+
+//go:noescape
+func bf16x13x1(t *tile)
+
+//go:noescape
+func bf16x14x2(t *tile)
+
+//go:noescape
+func bf16x14x1(t *tile)
+
+//go:noescape
 func fma256x1x2(t *tile)
 
 //go:noescape
@@ -149,7 +237,13 @@ func transpose512(t *move)
 func deal512x1(t *move)
 
 //go:noescape
+func zip512x1(t *move)
+
+//go:noescape
 func deal512x2(t *move)
+
+//go:noescape
+func zip512x2(t *move)
 
 //go:noescape
 func transpose256(t *move)
@@ -158,7 +252,22 @@ func transpose256(t *move)
 func deal256(t *move)
 
 //go:noescape
+func widen512(t *convert)
+
+//go:noescape
+func widen256(t *convert)
+
+//go:noescape
+func narrow512(t *convert)
+
+//go:noescape
+func narrow256(t *convert)
+
+//go:noescape
 func peakFMA512(t *peak)
 
 //go:noescape
 func peakFMA256(t *peak)
+
+//go:noescape
+func peakBF16(t *peak)

@@ -18,9 +18,11 @@ func Files() map[string][]byte {
 		write func(*asm)
 	}{
 		{"fma_avx512_amd64.s", fmaAVX512},
+		{"bf16_avx512_amd64.s", bf16AVX512},
 		{"fma_avx2_amd64.s", fmaAVX2},
 		{"move_avx512_amd64.s", moveAVX512},
 		{"move_avx2_amd64.s", moveAVX2},
+		{"convert_amd64.s", converts},
 		{"peak_amd64.s", peaks},
 	} {
 		a := &asm{stubs: &stubs}

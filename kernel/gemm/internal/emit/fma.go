@@ -1,6 +1,9 @@
 package emit
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Offsets of the fields of gemm.tile.
 const (
@@ -56,7 +59,7 @@ func fmaAVX512(a *asm) {
 		k.emit(a, r, 1)
 	}
 	a.stubs.table("kernels512", k.prefix, rows512, 2)
-	a.stubs.table("narrow512", k.prefix, rows512, 1)
+	a.stubs.table("narrows512", k.prefix, rows512, 1)
 }
 
 func fmaAVX2(a *asm) {
@@ -72,7 +75,39 @@ func fmaAVX2(a *asm) {
 		k.emit(a, r, 1)
 	}
 	a.stubs.table("kernels256", k.prefix, rows256, 2)
-	a.stubs.table("narrow256", k.prefix, narrow, 1)
+	a.stubs.table("narrows256", k.prefix, narrow, 1)
+}
+
+// bf16AVX512 is the family whose unit is a pair of bf16: each sum takes two products per instruction.
+func bf16AVX512(a *asm) {
+	k := fmaKernel{prefix: "bf16x", reg: "Z", bytes: 64, broadcast: "VPBROADCASTD", multiply: dpbf16, masked: masks512}
+	for r := 1; r <= rows512; r++ {
+		k.emit(a, r, 2)
+		k.emit(a, r, 1)
+	}
+	a.stubs.table("kernelsBF16", k.prefix, rows512, 2)
+	a.stubs.table("narrowsBF16", k.prefix, rows512, 1)
+}
+
+// dpbf16 prints VDPBF16PS, which Go's assembler does not know, as bytes: EVEX.512.F3.0F38.W0 52 /r.
+// The encoding stores the upper bits of register numbers inverted.
+func dpbf16(a *asm, x, y, sum string) {
+	rm, v, reg := number(x), number(y), number(sum)
+	not := func(n, bit int) int { return ^n >> bit & 1 }
+	p0 := not(reg, 3)<<7 | not(rm, 4)<<6 | not(rm, 3)<<5 | not(reg, 4)<<4 | 2
+	p1 := (^v&15)<<3 | 4 | 2
+	p2 := 2<<5 | not(v, 4)<<3
+	modRM := 3<<6 | reg&7<<3 | rm&7
+	a.op("LONG $0x%02x%02x%02x62; WORD $0x%02x52 // VDPBF16PS %s, %s, %s", p2, p1, p0, modRM, x, y, sum)
+}
+
+// number returns the number of a vector register.
+func number(reg string) int {
+	n, err := strconv.Atoi(reg[1:])
+	if err != nil {
+		panic(err)
+	}
+	return n
 }
 
 func fma(a *asm, x, y, sum string) { a.op("VFMADD231PS %s, %s, %s", x, y, sum) }

@@ -36,11 +36,12 @@ func regs(prefix string, from, n int) []string {
 	return r
 }
 
-// moveAVX512 writes transpose512 and deal512.
+// moveAVX512 writes transpose512, deal512 and zip512.
 func moveAVX512(a *asm) {
 	transpose512(a)
 	for v := 1; v <= vectors; v++ {
 		deal512(a, v)
+		zip512(a, v)
 	}
 }
 
@@ -129,17 +130,7 @@ func transpose512(a *asm) {
 // dealt out to the panels.
 func deal512(a *asm, v int) {
 	a.routine(fmt.Sprintf("deal512x%d", v), "move")
-	a.op("MOVQ %d(DI), AX", moveMask)
-	for i := range v {
-		a.op("KMOVW AX, K%d", 1+i)
-		a.op("SHRQ $16, AX")
-	}
-	a.op("MOVQ %d(DI), AX", moveMask)
-	a.op("SHRQ $32, AX")
-	for i := range v {
-		a.op("KMOVW AX, K%d", 3+i)
-		a.op("SHRQ $16, AX")
-	}
+	dealMasks(a, v)
 	dealLoop(a, func() {
 		a.op("PREFETCHT0 (SI)(R9*8)")
 		if v == 2 {
@@ -152,7 +143,41 @@ func deal512(a *asm, v int) {
 	})
 }
 
-// dealLoop runs over the rows and panels of a move with SI on the source and DX on the destination.
+// dealMasks sets K1.. to the elements that are read and K3.. to those that are written.
+func dealMasks(a *asm, v int) {
+	a.op("MOVQ %d(DI), AX", moveMask)
+	for i := range v {
+		a.op("KMOVW AX, K%d", 1+i)
+		a.op("SHRQ $16, AX")
+	}
+	a.op("MOVQ %d(DI), AX", moveMask)
+	a.op("SHRQ $32, AX")
+	for i := range v {
+		a.op("KMOVW AX, K%d", 3+i)
+		a.op("SHRQ $16, AX")
+	}
+}
+
+// zip512 is deal512 for rows of bf16, two of which make one row of pairs: dst[p][r][i] = src[2r][p][i], src[2r+1][p][i].
+// The stride of the source is that of two rows.
+func zip512(a *asm, v int) {
+	a.routine(fmt.Sprintf("zip512x%d", v), "move")
+	dealMasks(a, v)
+	dealLoop(a, func() {
+		a.op("PREFETCHT0 (SI)(R9*4)")
+		a.op("PREFETCHT0 (R14)(R9*4)")
+		for i := range v {
+			a.op("VPMOVZXWD.Z %d(SI), K%d, Z%d", 32*i, 1+i, i)
+			a.op("VPMOVZXWD.Z %d(R14), K%d, Z%d", 32*i, 1+i, 2+i)
+			a.op("VPSLLD $16, Z%d, Z%d", 2+i, 2+i)
+			a.op("VPORD Z%d, Z%d, Z%d", i, 2+i, i)
+			a.op("VMOVUPS Z%d, K%d, %d(DX)", i, 3+i, 64*i)
+		}
+	})
+}
+
+// dealLoop runs over the rows and panels of a move with SI on the source, R14 half a row further, and DX on the
+// destination.
 func dealLoop(a *asm, body func()) {
 	a.op("MOVQ %d(DI), R8", moveSrc)
 	a.op("MOVQ %d(DI), R9", moveSrcRow)
@@ -161,13 +186,17 @@ func dealLoop(a *asm, body func()) {
 	a.op("MOVQ %d(DI), R12", moveDstRow)
 	a.op("MOVQ %d(DI), R13", moveDstPanel)
 	a.op("MOVQ %d(DI), CX", moveRows)
+	a.op("MOVQ R9, R15")
+	a.op("SHRQ $1, R15")
 	a.at("row")
 	a.op("MOVQ R8, SI")
+	a.op("LEAQ (R8)(R15*1), R14")
 	a.op("MOVQ R11, DX")
 	a.op("MOVQ %d(DI), BX", moveCols)
 	a.at("panel")
 	body()
 	a.op("ADDQ R10, SI")
+	a.op("ADDQ R10, R14")
 	a.op("ADDQ R13, DX")
 	a.op("DECQ BX")
 	a.op("JNZ panel")

@@ -12,6 +12,7 @@ func peaks(a *asm) {
 	}{
 		{"peakFMA512", "Z", 16, fma},
 		{"peakFMA256", "Y", 12, fma},
+		{"peakBF16", "Z", 16, dpbf16},
 	} {
 		a.routine(p.name, "peak")
 		a.op("MOVQ (DI), CX")

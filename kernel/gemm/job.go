@@ -1,0 +1,114 @@
+package gemm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/kernel/pool"
+)
+
+// operand is a matrix as the kernels see it, strides in bytes.
+type operand struct {
+	p        address
+	row, col uintptr
+	half     bool // bf16
+}
+
+// from returns the operand whose first element is element (i,j).
+func (o operand) from(i, j int) operand {
+	o.p += uintptr(i)*o.row + uintptr(j)*o.col
+	return o
+}
+
+func (o operand) transposed() operand { return operand{o.p, o.col, o.row, o.half} }
+
+// wide returns an fp32 operand with rows of the given length in elements.
+func wide(p address, stride int) operand { return operand{p: p, row: 4 * uintptr(stride), col: 4} }
+
+// zeros is the initial row of sums that begin with nothing, and one the factor of a bias that is added to a residual.
+var (
+	zeros [64]float32
+	one   = float32(1)
+)
+
+// nothing is zeros of any size.
+func nothing() operand { return operand{p: addressOf(&zeros[0])} }
+
+// job is one product under way: the body of the tasks that the pool runs.
+//
+// The inner dimension is counted in units of 4 bytes: elements, or pairs of bf16 for the kernels that take pairs.
+type job struct {
+	workers *pool.Local[Serial]
+
+	isa     *isa
+	kernels *family
+	pairs   bool // units are pairs
+	form    Form
+	m, n, k int
+	odd     bool    // one bf16 is left behind the pairs
+	a, b, c operand // a is [m,k], b is [k,n], whatever the form
+	init    operand // zero strides repeat one element or row
+	bias    operand
+	both    bool // bias on top of init
+
+	held [5]Matrix // keeps the memory behind the addresses
+
+	layout
+}
+
+// Task does the i-th block of C.
+func (j *job) Task(i, worker int) { j.task(i, j.workers.Get(worker)) }
+
+// set takes over the arguments of a product.
+func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
+	if m < 0 || n < 0 || k < 0 {
+		panic(fmt.Sprintf("gemm: negative size %d x %d x %d", m, n, k))
+	}
+	j.isa, j.form, j.m, j.n, j.k = x, form, m, n, k
+	switch form {
+	case NN:
+		j.a, j.b = a.operand("A", m, k), b.operand("B", k, n)
+	case NT:
+		j.a, j.b = a.operand("A", m, k), b.operand("B", n, k).transposed()
+	case TN:
+		j.a, j.b = a.operand("A", k, m).transposed(), b.operand("B", k, n)
+	}
+	j.c = c.operand("C", m, n)
+	if k == 0 { // a nil operand has no address to step from
+		j.a, j.b = nothing(), nothing()
+	}
+	bias := Matrix{Data: init.Bias, Stride: n}
+	j.init, j.bias, j.both = nothing(), nothing(), false
+	if init.Bias != nil {
+		j.bias = bias.operand("bias", 1, n)
+		j.bias.row = 0
+		j.init = j.bias
+	}
+	if init.Residual.Data != nil || init.Residual.Half != nil {
+		j.init, j.both = init.Residual.operand("residual", m, n), init.Bias != nil
+	}
+	j.held = [...]Matrix{a, b, c, bias, init.Residual}
+
+	j.kernels, j.pairs, j.odd = &x.fma, false, false
+	if j.a.half && j.b.half && x.dot.wide != nil {
+		j.kernels, j.pairs = &x.dot, true
+		j.k, j.odd = k/2, k%2 != 0
+		j.a.col *= 2
+		j.b.row *= 2
+	}
+}
+
+// release drops the operands.
+func (j *job) release() { clear(j.held[:]) }
+
+// operand checks that m holds rows x cols elements.
+func (m Matrix) operand(name string, rows, cols int) operand {
+	p, length, size := unsafe.Pointer(unsafe.SliceData(m.Data)), len(m.Data), uintptr(4)
+	if m.Half != nil {
+		p, length, size = unsafe.Pointer(unsafe.SliceData(m.Half)), len(m.Half), 2
+	}
+	if rows > 0 && cols > 0 && (m.Stride < cols || length < cols || (length-cols)/m.Stride < rows-1) {
+		panic(fmt.Sprintf("gemm: %s is too small for %d x %d: %d elements, stride %d", name, rows, cols, length, m.Stride))
+	}
+	return operand{address(p), uintptr(m.Stride) * size, size, m.Half != nil}
+}
