@@ -1,0 +1,241 @@
+package kernel
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// f64 makes a float64 matrix: the references work on those as well, which
+// makes finite differences sharp.
+func f64(r *rand.Rand, rows, cols int) Tensor {
+	t := NewTensor(graph.F64, rows, cols)
+	for i := range t.F64 {
+		t.F64[i] = r.NormFloat64()
+	}
+	return t
+}
+
+// difference compares a gradient with central differences of
+// sum(weight * output) as the input's elements are moved one at a time.
+func difference(t *testing.T, name string, input, grad, output, weight Tensor, forward func()) {
+	t.Helper()
+	const h = 1e-5
+	value := func() (s float64) {
+		forward()
+		for i, w := range weight.F64 {
+			s += w * output.F64[i]
+		}
+		return s
+	}
+	for i := range input.F64 {
+		x := input.F64[i]
+		input.F64[i] = x + h
+		up := value()
+		input.F64[i] = x - h
+		down := value()
+		input.F64[i] = x
+		if d := (up - down) / (2 * h); !(math.Abs(d-grad.F64[i]) <= 1e-6*(1+math.Abs(d))) {
+			t.Fatalf("%s, element %d: gradient %v, difference %v", name, i, grad.F64[i], d)
+		}
+	}
+	forward()
+}
+
+// TestGradients checks the reference of every gradient operator against finite
+// differences of the forward reference. TestFast carries it to the fast ones.
+func TestGradients(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { Lookup(op).Reference(nil, a, t) }
+	none := Tensor{}
+
+	t.Run("linear", func(t *testing.T) {
+		for _, wt := range []bool{false, true} {
+			a := &graph.Attr{WT: wt}
+			x, w, b, res, y, dy := f64(r, 3, 5), f64(r, 5, 4), f64(r, 1, 4), f64(r, 3, 4), f64(r, 3, 4), f64(r, 3, 4)
+			if wt {
+				w = f64(r, 4, 5)
+			}
+			dx, dw, db := f64(r, 3, 5), f64(r, w.Rows, w.Cols), f64(r, 1, 4)
+			forward := func() { run(graph.Linear, a, y, x, w, b, res) }
+			run(graph.LinearDX, a, dx, dy, w)
+			run(graph.LinearDW, a, dw, x, dy)
+			run(graph.BiasGrad, a, db, dy)
+			difference(t, "dx", x, dx, y, dy, forward)
+			difference(t, "dw", w, dw, y, dy, forward)
+			difference(t, "db", b, db, y, dy, forward)
+			difference(t, "res", res, dy, y, dy, forward)
+		}
+	})
+	t.Run("layernorm", func(t *testing.T) {
+		a := &graph.Attr{Eps: 1e-3}
+		x, g, b, y, s, dy := f64(r, 3, 7), f64(r, 1, 7), f64(r, 1, 7), f64(r, 3, 7), f64(r, 3, 2), f64(r, 3, 7)
+		dx, dg, db := f64(r, 3, 7), f64(r, 1, 7), f64(r, 1, 7)
+		forward := func() { run(graph.LayerNorm, a, y, s, x, g, b) }
+		forward()
+		run(graph.LayerNormDX, a, dx, dy, x, g, s)
+		run(graph.LayerNormDW, a, dg, db, dy, x, s)
+		difference(t, "dx", x, dx, y, dy, forward)
+		difference(t, "dg", g, dg, y, dy, forward)
+		difference(t, "db", b, db, y, dy, forward)
+	})
+	t.Run("rmsnorm", func(t *testing.T) {
+		a := &graph.Attr{Eps: 1e-3}
+		x, g, y, s, dy := f64(r, 3, 7), f64(r, 1, 7), f64(r, 3, 7), f64(r, 3, 1), f64(r, 3, 7)
+		dx, dg := f64(r, 3, 7), f64(r, 1, 7)
+		forward := func() { run(graph.RMSNorm, a, y, s, x, g) }
+		forward()
+		run(graph.RMSNormDX, a, dx, dy, x, g, s)
+		run(graph.RMSNormDW, a, dg, dy, x, s)
+		difference(t, "dx", x, dx, y, dy, forward)
+		difference(t, "dg", g, dg, y, dy, forward)
+	})
+	t.Run("rope", func(t *testing.T) {
+		a := &graph.Attr{Seq: 3, Row0: 2, Heads: 2, KVHeads: 1, HeadDim: 4}
+		b := *a
+		b.Inverse = true
+		x, y, table, dy := f64(r, 6, 16), f64(r, 6, 16), f64(r, 3, 4), f64(r, 6, 16)
+		for p := range 3 {
+			for i := range 2 {
+				table.Set(p, i, math.Cos(float64(p*(i+1))))
+				table.Set(p, i+2, math.Sin(float64(p*(i+1))))
+			}
+		}
+		forward := func() {
+			copy(y.F64, x.F64)
+			run(graph.RoPE, a, y, table)
+		}
+		dx := f64(r, 6, 16)
+		copy(dx.F64, dy.F64)
+		run(graph.RoPE, &b, dx, table)
+		difference(t, "dx", x, dx, y, dy, forward)
+	})
+	t.Run("attention", func(t *testing.T) {
+		for _, window := range []int{0, 1, 3} {
+			a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: window, Scale: 0.7}
+			qkv, o, lse, do := f64(r, 10, 24), f64(r, 10, 12), f64(r, 10, 4), f64(r, 10, 12)
+			dqkv, delta := f64(r, 10, 24), f64(r, 10, 4)
+			forward := func() { run(graph.Attention, a, o, lse, qkv) }
+			forward()
+			run(graph.AttentionBwd, a, dqkv, delta, do, qkv, o, lse)
+			difference(t, "dqkv", qkv, dqkv, o, do, forward)
+		}
+	})
+	t.Run("act", func(t *testing.T) {
+		for k := range graph.Activation(4) {
+			a := &graph.Attr{Act: k}
+			x, y, dy, dx := f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9)
+			run(graph.ActBwd, a, dx, dy, x)
+			difference(t, k.String(), x, dx, y, dy, func() { run(graph.Act, a, y, x) })
+		}
+	})
+	t.Run("swiglu", func(t *testing.T) {
+		gu, y, dy, dgu := f64(r, 4, 10), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 10)
+		run(graph.SwiGLUBwd, &graph.Attr{}, dgu, dy, gu)
+		difference(t, "dgu", gu, dgu, y, dy, func() { run(graph.SwiGLU, &graph.Attr{}, y, gu) })
+	})
+	t.Run("embed", func(t *testing.T) {
+		a := &graph.Attr{Seq: 3, Row0: 1, PosOffset: 2}
+		tokens := NewTensor(graph.I32, 7, 1)
+		copy(tokens.I32, []int32{1, 3, 1, 0, 3, 1, 2})
+		wte, wpe, x, dx, dwte, dwpe := f64(r, 5, 2), f64(r, 6, 2), f64(r, 7, 2), f64(r, 7, 2), f64(r, 5, 2), f64(r, 6, 2)
+		forward := func() { run(graph.Embed, a, x, tokens, wte, wpe) }
+		run(graph.EmbedBwd, a, dwte, dx, tokens)
+		run(graph.PosBwd, a, dwpe, dx)
+		difference(t, "dwte", wte, dwte, x, dx, forward)
+		difference(t, "dwpe", wpe, dwpe, x, dx, forward)
+		run(graph.Embed, a, x, tokens, wte, none)
+	})
+	t.Run("cross_entropy", func(t *testing.T) {
+		targets, scalars := NewTensor(graph.I32, 4, 1), f64(r, 1, graph.NumScalars)
+		copy(targets.I32, []int32{2, -1, 0, 5})
+		x, loss, one, grad := f64(r, 4, 6), f64(r, 4, 1), f64(r, 4, 1), f64(r, 4, 6)
+		scale := scalars.F64[graph.ScalarLossScale]
+		for i := range one.F64 {
+			one.F64[i] = scale
+		}
+		copy(grad.F64, x.F64)
+		run(graph.CrossEntropy, &graph.Attr{Grad: true}, loss, grad, targets, scalars)
+		difference(t, "logits", x, grad, loss, one, func() { run(graph.CrossEntropy, &graph.Attr{}, loss, x, targets, scalars) })
+	})
+}
+
+// TestCrossEntropyExtremes: numbers with known losses.
+func TestCrossEntropyExtremes(t *testing.T) {
+	inf := math.Inf(1)
+	e := NewEnv(1)
+	defer e.Close()
+	scalars := NewTensor(graph.F32, 1, graph.NumScalars)
+	scalars.F32[graph.ScalarLossScale] = 1
+	for _, c := range []struct {
+		logits []float64
+		target int32
+		loss   float64
+		grad   []float64
+	}{
+		{[]float64{1e4, 0, -1e4}, 0, 0, []float64{0, 0, 0}},
+		{[]float64{1e4, 0, -1e4}, 1, 1e4, []float64{1, -1, 0}},
+		{[]float64{3e38, 3e38}, 1, math.Ln2, []float64{0.5, -0.5}},
+		{[]float64{-3e38, -3e38, -inf, -3e38, -3e38}, 0, math.Log(4), []float64{-0.75, 0.25, 0, 0.25, 0.25}},
+		{[]float64{0, -inf}, 1, inf, []float64{1, -1}},
+		{[]float64{7}, 0, 0, []float64{0}},
+		{[]float64{math.NaN(), 0}, -1, 0, []float64{0, 0}},
+		{[]float64{math.NaN(), 0, 0}, 1, math.NaN(), nil},
+		{[]float64{-inf, -inf}, 1, math.NaN(), nil},
+	} {
+		x, loss, targets := NewTensor(graph.F32, 1, len(c.logits)), NewTensor(graph.F32, 1, 1), NewTensor(graph.I32, 1, 1)
+		for i, v := range c.logits {
+			x.Set(0, i, v)
+		}
+		targets.I32[0] = c.target
+		only := []Tensor{loss, x, targets, scalars}
+		Lookup(graph.CrossEntropy).Fast(e, &graph.Attr{}, only)
+		without := loss.F32[0]
+		Lookup(graph.CrossEntropy).Fast(e, &graph.Attr{Grad: true}, only)
+		if got := float64(loss.F32[0]); !(math.Abs(got-c.loss) <= 1e-6*c.loss || got == c.loss || got != got && c.loss != c.loss) {
+			t.Errorf("%v, target %d: loss %v, want %v", c.logits, c.target, got, c.loss)
+		}
+		if !(without == loss.F32[0] || without != without && c.loss != c.loss) {
+			t.Errorf("%v: loss %v without the gradient, %v with", c.logits, without, loss.F32[0])
+		}
+		for i, g := range c.grad {
+			if math.Abs(x.At(0, i)-g) > 1e-6 {
+				t.Errorf("%v, target %d: gradient %v, want %v", c.logits, c.target, x.F32, c.grad)
+				break
+			}
+		}
+	}
+}
+
+// TestAdamWFirstSteps: with a constant gradient both corrected moments are
+// exact, g and g^2, so that each step is lr*(sign(g)*|g|/(|g|+eps)) after the
+// decay, whatever the betas.
+func TestAdamWFirstSteps(t *testing.T) {
+	e := NewEnv(1)
+	defer e.Close()
+	for name, f := range map[string]Func{"reference": Lookup(graph.AdamW).Reference, "fast": Lookup(graph.AdamW).Fast} {
+		a := &graph.Attr{Beta1: 0.9, Beta2: 0.99, Eps: 1e-3, Decay: 0.1}
+		const lr, clip = 0.01, 0.5
+		p, m, v, g := NewTensor(graph.F32, 1, 4), NewTensor(graph.F32, 1, 4), NewTensor(graph.F32, 1, 4), NewTensor(graph.F32, 1, 4)
+		copy(p.F32, []float32{1, -2, 0.5, 3})
+		copy(g.F32, []float32{2, -0.4, 1e-3, 0})
+		want := []float64{1, -2, 0.5, 3}
+		factor, scalars := NewTensor(graph.F32, 1, 2), NewTensor(graph.F32, 1, graph.NumScalars)
+		factor.F32[0] = clip
+		for step := 1.0; step <= 20; step++ {
+			scalars.F32[graph.ScalarLR] = lr
+			scalars.F32[graph.ScalarCorrection1] = float32(1 - math.Pow(a.Beta1, step))
+			scalars.F32[graph.ScalarCorrection2] = float32(1 - math.Pow(a.Beta2, step))
+			f(e, a, []Tensor{p, m, v, g, factor, scalars, {}})
+			for i := range want {
+				d := float64(g.F32[i]) * clip
+				want[i] = want[i]*(1-lr*a.Decay) - lr*d/(math.Abs(d)+a.Eps)
+				if math.Abs(want[i]-float64(p.F32[i])) > 2e-6 {
+					t.Fatalf("%s, step %v: p[%d] = %v, want %v", name, step, i, p.F32[i], want[i])
+				}
+			}
+		}
+	}
+}
