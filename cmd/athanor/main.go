@@ -32,8 +32,10 @@ type context struct {
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
 
-	Train trainCmd `cmd:"" help:"Train: probe, plan, prove, run."`
-	Plan  planCmd  `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
+	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
+	Generate generateCmd `cmd:"" help:"Text from a model folder."`
 }
 
 func main() {

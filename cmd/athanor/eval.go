@@ -1,0 +1,127 @@
+package main
+
+import (
+	stdctx "context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type evalCmd struct {
+	Model    string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
+	Data     []string `arg:"" optional:"" help:"Corpus to evaluate on: files or globs." placeholder:"GLOB"`
+	Tokens   string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
+	Sequence int      `help:"Tokens per sequence on a corpus." default:"256"`
+	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
+	Logits   string   `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
+	Grads    string   `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
+}
+
+type evalReport struct {
+	Loss       float64 `json:"loss"` // nats per token
+	Perplexity float64 `json:"perplexity"`
+	Tokens     int     `json:"tokens"` // predicted
+}
+
+func (v *evalCmd) Run(c *context) error {
+	ctx := stdctx.Background()
+	f, err := run.OpenFolder(v.Model)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var rows [][]int32
+	switch {
+	case v.Tokens != "":
+		rows, err = readTokens(v.Tokens, f.Model.Vocab)
+	case len(v.Data) > 0 && v.Logits == "" && v.Grads == "":
+		show := newStatus(c.stderr)
+		rows, err = run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.progress)
+		show.done()
+	default:
+		err = usageError{"eval needs a corpus, or --tokens (with which --logits and --grads work); hint: athanor eval FOLDER 'corpus/*.txt'"}
+	}
+	if err != nil {
+		return err
+	}
+	e, err := run.Evaluate(ctx, f, rows, v.Logits != "", v.Grads != "")
+	if err != nil {
+		return err
+	}
+	if v.Logits != "" {
+		shape := []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}
+		err = safetensors.WriteFile(v.Logits, nil, []safetensors.Tensor{safetensors.Float32s("logits", safetensors.F32, shape, e.Logits)})
+	}
+	if v.Grads != "" {
+		var list []safetensors.Tensor
+		for _, g := range e.Grads {
+			list = append(list, safetensors.Float32s(g.Name, safetensors.F32, g.Shape, g.Values))
+		}
+		err = errors.Join(err, safetensors.WriteFile(v.Grads, nil, list))
+	}
+	if err != nil {
+		return err
+	}
+	r := evalReport{Loss: e.Loss, Perplexity: math.Exp(e.Loss), Tokens: e.Tokens}
+	if c.json {
+		return c.print(r)
+	}
+	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %.2f, over %d tokens\n", r.Loss, r.Perplexity, r.Tokens)
+	return nil
+}
+
+// readTokens reads a list of lists of token ids, all of one length.
+func readTokens(path string, vocab int) ([][]int32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var rows [][]int32
+	if err := json.NewDecoder(io.LimitReader(f, 1<<30)).Decode(&rows); err != nil {
+		return nil, usageError{fmt.Sprintf("%s: %v; hint: a JSON list of lists of token ids", path, err)}
+	}
+	if len(rows) == 0 || len(rows[0]) < 2 {
+		return nil, usageError{path + ": no sequence of at least two tokens"}
+	}
+	for i, r := range rows {
+		if len(r) != len(rows[0]) {
+			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, the first has %d", path, i, len(r), len(rows[0]))}
+		}
+		for _, id := range r {
+			if id < 0 || int(id) >= vocab {
+				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d", path, i, id, vocab)}
+			}
+		}
+	}
+	return rows, nil
+}
+
+type generateCmd struct {
+	Model       string  `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
+	Prompt      string  `help:"Text to continue."`
+	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
+	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
+	Seed        uint64  `help:"Of the random choices." default:"1"`
+}
+
+func (v *generateCmd) Run(c *context) error {
+	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
+		return usageError{"generate: --max-tokens from 1 on, --temperature from 0 to 100"}
+	}
+	text, err := run.Sample(stdctx.Background(), v.Model, run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(map[string]string{"text": text})
+	}
+	_, err = fmt.Fprintln(c.stdout, text)
+	return err
+}

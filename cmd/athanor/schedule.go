@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// scheduleCmd shows a pipeline schedule on its own.
+type scheduleCmd struct {
+	Name string `arg:"" help:"gpipe, 1f1b, interleaved, breadth-first, seq1f1b, chimera, bitpipe, zb-h1, zb-h2, zb-auto, zb-v, dualpipe, dualpipev; search (the best order for these numbers) or all (compare)."`
+
+	Ranks        int     `default:"4" help:"Ranks in the pipeline."`
+	Microbatches int     `default:"8" help:"Micro-batches per step, over both directions."`
+	Chunks       int     `help:"Stages per rank and direction; 0: the schedule's own number."`
+	Splits       int     `help:"Slices per sequence; 0: the schedule's own number."`
+	DepthFirst   int     `help:"breadth-first: groups of micro-batches that run one after the other."`
+	Tf           float64 `default:"1" help:"Time of the forward of one unit (one chunk, one split)."`
+	Tb           float64 `default:"1" help:"Time of its input gradient."`
+	Tw           float64 `default:"1" help:"Time of its weight gradient; an unsplit backward takes tb+tw."`
+	Tc           float64 `default:"0" help:"Time of a message between two ranks."`
+	Tpair        float64 `help:"dualpipe: time of an overlapped forward and backward; 0: tf+tb+tw."`
+	Tg           float64 `help:"Time to gather the parameters of a stage, with --buffers."`
+	Buffers      int     `help:"Gathered-parameter buffers per rank; 0: parameters are resident."`
+	Cap          float64 `help:"Activations allowed per rank, in chunks of one micro-batch (all: in stages); 0: no limit."`
+	WeightMemory float64 `default:"0.5" help:"Share of the activations that is held until the weight gradient."`
+	WeightCopies int     `default:"2" enum:"1,2" help:"search: copies of the weights allowed."`
+	Objective    string  `default:"makespan" enum:"makespan,span" help:"search: what is minimised, ${enum}."`
+	Effort       int     `help:"search: passes to execute in local search; 0: 4 million."`
+	Nodes        int     `help:"search: nodes of the exact search per placement; 0: small schedules only."`
+	Seed         uint64  `help:"search: of its random choices."`
+	Orders       string  `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or this verb's JSON) instead of the schedule's own."`
+	Format       string  `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
+}
+
+func (v *scheduleCmd) Run(c *context) error {
+	if c.json {
+		v.Format = "json"
+	}
+	if v.Name == "all" {
+		return v.all(c)
+	}
+	s, report, err := v.make()
+	if err != nil {
+		return err
+	}
+	t, err := s.Simulate(v.costs())
+	if err != nil {
+		return err
+	}
+	if v.Cap > 0 {
+		if err := s.CheckCap(v.costs(), v.Cap); err != nil {
+			return err
+		}
+	}
+	full := schedule.NewReport(s, t, v.costs(), true)
+	full.LowerBound, full.Optimal = report.LowerBound, report.Optimal
+	switch v.Format {
+	case "json":
+		return c.print(full)
+	case "svg":
+		return s.SVG(c.stdout, t, v.costs())
+	case "grid":
+		printRanks(c.stdout, s.Grid(t))
+	default:
+		printRanks(c.stdout, full.Orders)
+	}
+	printSchedule(c.stdout, full)
+	return nil
+}
+
+func (v *scheduleCmd) costs() schedule.Costs {
+	return schedule.Costs{Times: schedule.Times{F: v.Tf, B: v.Tb, W: v.Tw}, Comm: v.Tc, Pair: v.Tpair,
+		Gather: v.Tg, Buffers: v.Buffers, WeightMemory: v.WeightMemory}
+}
+
+func (v *scheduleCmd) request() schedule.Request {
+	return schedule.Request{Ranks: v.Ranks, Micros: v.Microbatches, Chunks: v.Chunks, Slices: v.Splits,
+		DepthFirst: v.DepthFirst, Costs: v.costs(), Cap: v.Cap}
+}
+
+// make generates or searches the schedule, and replaces its orders by those of a file if there is one. Of the report only
+// what a search proves is filled in.
+func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
+	var proved schedule.Report
+	if v.Name == "search" {
+		found, err := schedule.Search(schedule.Goal{Request: v.request(), Span: v.Objective == "span", Copies: v.WeightCopies,
+			Effort: v.Effort, Nodes: v.Nodes, Seed: v.Seed})
+		if err != nil {
+			return nil, proved, err
+		}
+		proved.LowerBound, proved.Optimal = found.LowerBound, &found.Optimal
+		return found.Schedule, proved, nil
+	}
+	names := append(schedule.Names(), "search", "all")
+	if near := suggest.Nearest(v.Name, names); near == "search" || near == "all" {
+		return nil, proved, usageError{fmt.Sprintf("schedule %q: no such schedule\nhint: did you mean %q?", v.Name, near)}
+	}
+	s, err := schedule.Generate(v.Name, v.request())
+	if err != nil || v.Orders == "" {
+		return s, proved, err
+	}
+	lines, err := readOrders(v.Orders)
+	if err != nil {
+		return nil, proved, err
+	}
+	s, err = s.Parse(lines)
+	return s, proved, err
+}
+
+// readOrders reads orders as this verb prints them: text with or without "r0:", or its JSON object.
+func readOrders(path string) ([]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("orders: %w", err)
+	}
+	var object struct{ Orders []string }
+	if json.Unmarshal(data, &object) == nil && object.Orders != nil {
+		return object.Orders, nil
+	}
+	rank := regexp.MustCompile(`^r\d+: `)
+	var lines []string
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" { // the summary follows
+			break
+		}
+		lines = append(lines, rank.ReplaceAllString(line, ""))
+	}
+	return lines, nil
+}
+
+func printRanks(w io.Writer, lines []string) {
+	width := len(fmt.Sprint(len(lines) - 1))
+	for r, line := range lines {
+		fmt.Fprintf(w, "r%d:%*s %s\n", r, width-len(fmt.Sprint(r)), "", line)
+	}
+}
+
+// printSchedule writes the numbers below the orders.
+func printSchedule(w io.Writer, r schedule.Report) {
+	fmt.Fprintf(w, "\n%s: makespan %.6g, ideal %.6g, bubble %.1f %% of it (%.6g)\n", r.Name, r.Makespan, r.Ideal, 100*r.Bubble, r.BubbleTime)
+	unit := "micro-batches"
+	if r.Chunks > 1 {
+		unit = "chunks"
+	}
+	fmt.Fprintf(w, "peak activations %s %s, weights x%d, %d messages\n", numbers(r.Peaks), unit, r.WeightCopies, r.Messages)
+	if r.Gathers != nil {
+		fmt.Fprintf(w, "gathers %s, reduces %s\n", numbers(r.Gathers), numbers(r.Reduces))
+	}
+	switch {
+	case r.Optimal != nil && *r.Optimal:
+		fmt.Fprintln(w, "optimal: no order of these stages is faster")
+	case r.Optimal != nil:
+		fmt.Fprintf(w, "no order is faster than %.6g\n", r.LowerBound)
+	}
+}
+
+// numbers writes a list, or its range if it is long.
+func numbers[T int | float64](list []T) string {
+	if len(list) > 16 {
+		return fmt.Sprintf("%.5g to %.5g", float64(slices.Min(list)), float64(slices.Max(list)))
+	}
+	var words []string
+	for _, n := range list {
+		words = append(words, fmt.Sprintf("%.5g", float64(n)))
+	}
+	return strings.Join(words, " ")
+}
+
+// all compares the schedules at equal work.
+func (v *scheduleCmd) all(c *context) error {
+	list, err := schedule.Compare(v.request(), v.Effort)
+	if err != nil {
+		return err
+	}
+	if v.Format == "json" {
+		return c.print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
+	}
+	if v.Format != "order" {
+		return usageError{"schedule all --format " + v.Format + ": a comparison is a table\nhint: take --format json, or one schedule"}
+	}
+	fmt.Fprintf(c.stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
+		v.Ranks, v.Microbatches, v.Ranks, v.Tf, v.Tb, v.Tw, v.Tc)
+	fmt.Fprintf(c.stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages")
+	for _, line := range list {
+		if line.Why != "" {
+			fmt.Fprintf(c.stdout, "%-14s %s\n", line.Name, line.Why)
+			continue
+		}
+		peak := 0.0
+		for _, p := range line.PeakStages {
+			peak = max(peak, p)
+		}
+		fmt.Fprintf(c.stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d\n", line.Name, line.Chunks, line.Splits,
+			line.Makespan, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages)
+	}
+	fmt.Fprintln(c.stdout, "\npeak: activations of the fullest rank, in stages of one micro-batch; bubble: idle time of the worst rank over its work")
+	return nil
+}

@@ -1,0 +1,149 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Evaluated is what a model computes on given sequences.
+type Evaluated struct {
+	Loss   float64   // mean over all targets, nats
+	Tokens int       // targets
+	Logits []float32 // [sequences, length-1, vocabulary], if asked for
+	Grads  []Grad    // of Loss, if asked for
+}
+
+// Grad is the gradient of a parameter.
+type Grad struct {
+	Name   string
+	Shape  []int
+	Values []float32
+}
+
+// evalRows is the number of sequences that are evaluated at a time where only
+// the loss is wanted.
+const evalRows = 8
+
+// Evaluate runs a model on sequences of one length: all but the last token are
+// inputs, all but the first targets.
+func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
+	e := &Evaluated{Tokens: len(rows) * (len(rows[0]) - 1)}
+	batch := min(len(rows), evalRows)
+	if logits || grads {
+		batch = len(rows)
+	}
+	mode := program.Eval
+	if logits {
+		mode = program.Logits
+	}
+	if err := e.losses(ctx, f, rows, batch, mode); err != nil || !grads {
+		return e, err
+	}
+	return e, e.gradients(ctx, f, rows)
+}
+
+func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode program.Mode) error {
+	seq := len(rows[0]) - 1
+	s, err := f.Session(ctx, seq, batch, mode)
+	if err != nil {
+		return err
+	}
+	defer s.Device.Close()
+	defer s.Close()
+	var sum float64
+	for first := 0; first < len(rows); first += batch {
+		tokens, targets, n := flatten(rows[first:min(len(rows), first+batch)], batch)
+		out, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: n})
+		if err != nil {
+			return err
+		}
+		sum += out.Loss * float64(n)
+	}
+	e.Loss = sum / float64(e.Tokens)
+	if mode != program.Logits {
+		return nil
+	}
+	e.Logits = make([]float32, len(rows)*seq*f.Model.Vocab)
+	wide := make([]float64, len(e.Logits))
+	if err := s.Engine(0).ReadBuffer("logits", wide); err != nil {
+		return err
+	}
+	for i, v := range wide {
+		e.Logits[i] = float32(v)
+	}
+	return nil
+}
+
+func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) error {
+	s, err := f.Session(ctx, len(rows[0])-1, len(rows), program.Grads)
+	if err != nil {
+		return err
+	}
+	defer s.Device.Close()
+	defer s.Close()
+	tokens, targets, n := flatten(rows, len(rows))
+	if _, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: n}); err != nil {
+		return err
+	}
+	for i, p := range s.Graph.Params {
+		g := Grad{Name: p.Name, Shape: p.Shape(), Values: make([]float32, p.Elems())}
+		if err := s.Engine(0).ReadHome(i, "g", g.Values); err != nil {
+			return err
+		}
+		e.Grads = append(e.Grads, g)
+	}
+	return nil
+}
+
+// flatten lays rows out as inputs and targets of a batch; rows that are
+// missing have no targets. n counts the targets.
+func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
+	seq := len(rows[0]) - 1
+	tokens, targets = make([]int32, batch*seq), make([]int32, batch*seq)
+	for i := range targets {
+		targets[i] = -1
+	}
+	for r, row := range rows {
+		copy(tokens[r*seq:], row[:seq])
+		copy(targets[r*seq:], row[1:])
+		n += seq
+	}
+	return tokens, targets, n
+}
+
+// HeldOut cuts a corpus into at most limit sequences of seq+1 tokens.
+func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
+	if f.Tokenizer == nil {
+		return nil, fmt.Errorf("the model's folder has no tokenizer.json; hint: evaluate on --tokens")
+	}
+	corpus, err := data.OpenCorpus(patterns...)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	t, err := data.Tokenize(ctx, corpus, f.Tokenizer, filepath.Join(dir, "tokens"), data.Options{
+		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	w, err := t.Windows(t.All(), min(seq, f.Model.MaxPositions))
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]int32
+	for i := range min(w.Count(), int64(limit)) {
+		row := make([]int32, w.Sequence()+1)
+		w.Copy(row, i)
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
