@@ -13,12 +13,11 @@
 //	    DONE                                   step and checksum of the manifest
 //	  .tmp-checkpoint-300/                     being written, or left by a crash; the next save removes it
 //
-// Approach: a chain in which every link is durable before the next is made. Files are written and synced under a
-// temporary name, then the manifest, then DONE, then their directories; then one rename, the only moment that counts,
-// gives the folder its name, and the parent directory is synced. Only then older checkpoints are removed, first by a rename
-// to a temporary name, so that no half-removed folder ever has a good name. Whoever reads trusts a folder because of its
-// chain: DONE vouches for the manifest, the manifest for every file. Latest takes the newest folder whose chain holds and
-// says why it passed over the others.
+// Approach: the files, then the manifest, then DONE are written and synced under a temporary name, then their directories;
+// then one rename, the only moment that counts, gives the folder its name, and the parent directory is synced. Only then
+// older checkpoints are removed, first by a rename to a temporary name, so that no half-removed folder ever has a good
+// name. Whoever reads trusts a folder because of a chain: DONE vouches for the manifest, the manifest for every file.
+// Latest takes the newest folder whose chain holds and says why it passed over the others.
 //
 // Example: power fails while step 300 is saved with Keep 2. Latest finds checkpoint-200; the next save removes what was
 // left of 300.

@@ -474,38 +474,43 @@ func BenchmarkSaveAndLoad(b *testing.B) {
 		values[i] = float32(i)
 	}
 	tensors := []safetensors.Tensor{safetensors.Float32s("w", safetensors.F32, []int{len(values)}, values)}
-	dir := b.TempDir()
-	b.Run("save", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(values)))
-		for i := range b.N {
-			s := &Store{Dir: dir, Keep: 1}
-			if _, err := s.Save(&Snapshot{Trainer: Trainer{Step: int64(i), RNG: json.RawMessage(fmt.Sprint(b.N))}, Weights: tensors}); err != nil {
+	s := &Store{Dir: b.TempDir(), Keep: 1}
+	step := int64(0)
+	save := func(b *testing.B) string {
+		step++
+		path, err := s.Save(&Snapshot{Trainer: Trainer{Step: step}, Weights: tensors})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return path
+	}
+	kept := save(b)
+	for _, c := range []struct {
+		name string
+		do   func(b *testing.B)
+	}{
+		{"save", func(b *testing.B) { kept = save(b) }},
+		{"verify", func(b *testing.B) {
+			if err := Verify(Disk{}, kept); err != nil {
 				b.Fatal(err)
 			}
-			if i == b.N-1 {
-				os.Rename(filepath.Join(dir, folderName(int64(i))), filepath.Join(dir, "kept"))
-			}
-		}
-	})
-	b.Run("verify", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(values)))
-		for b.Loop() {
-			if err := Verify(Disk{}, filepath.Join(dir, "kept")); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("load", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(values)))
-		for b.Loop() {
-			c, err := Open(Disk{}, filepath.Join(dir, "kept"))
+		}},
+		{"load", func(b *testing.B) {
+			c, err := Open(Disk{}, kept)
 			if err != nil {
 				b.Fatal(err)
 			}
+			defer c.Close()
 			if err := c.Weights.ReadFloat32("w", 0, values); err != nil {
 				b.Fatal(err)
 			}
-			c.Close()
-		}
-	})
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(4 * len(values)))
+			for b.Loop() {
+				c.do(b)
+			}
+		})
+	}
 }

@@ -162,9 +162,6 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 	if err := w.file(manifestFile, text); err != nil {
 		return err
 	}
-	if err := s.fsys().SyncDir(root); err != nil {
-		return err
-	}
 	if err := w.file(doneFile, []byte(doneText(snapshot.Trainer.Step, text))); err != nil {
 		return err
 	}

@@ -1,8 +1,11 @@
 package safetensors
 
 import (
+	"bytes"
+	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -104,6 +107,43 @@ func TestHalvesRound(t *testing.T) {
 				check(c.name, c.exponentBits, c.to, x)
 			}
 		}
+	}
+}
+
+// Reading and writing through a file equals the conversions, over pieces and in parts; F32 goes past them.
+func TestFloat32ThroughFile(t *testing.T) {
+	values := make([]float32, 2*pieceElements+7)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range values {
+		values[i] = float32(random.NormFloat64())
+	}
+	for _, d := range []DType{F32, BF16, F16, F64} {
+		var file bytes.Buffer
+		if err := Write(&file, nil, []Tensor{Float32s("a", d, []int{len(values)}, values)}); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]byte, len(values)*d.Size())
+		encoder(d)(want, values)
+		if !bytes.Equal(file.Bytes()[file.Len()-len(want):], want) {
+			t.Errorf("%s: written differently", d)
+		}
+		f, err := parse(file.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range [][2]int{{0, len(values)}, {5, 6}, {pieceElements - 1, 2*pieceElements + 3}, {7, 7}} {
+			got, decoded := make([]float32, part[1]-part[0]), make([]float32, part[1]-part[0])
+			if err := f.ReadFloat32("a", part[0], got); err != nil {
+				t.Fatal(err)
+			}
+			decoder(d)(decoded, want[part[0]*d.Size():])
+			if !slices.Equal(got, decoded) {
+				t.Errorf("%s: elements %v differ", d, part)
+			}
+		}
+	}
+	if err := WriteFloat32(io.Discard, I64, values); err == nil {
+		t.Error("floats written as I64")
 	}
 }
 

@@ -93,6 +93,9 @@ func (f *File) ReadFloat32(name string, first int, dst []float32) error {
 	if decode == nil {
 		return fmt.Errorf("safetensors: tensor %.80q: %s does not convert to float32", name, e.DType)
 	}
+	if raw, ok := asStored(dst); ok && e.DType == F32 {
+		return f.ReadBytes(name, int64(first)*4, raw)
+	}
 	size := e.DType.Size()
 	at := f.base + e.begin + int64(first)*int64(size)
 	buffer := make([]byte, min(len(dst), pieceElements)*size)

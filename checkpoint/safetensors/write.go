@@ -35,6 +35,10 @@ func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	if encode == nil {
 		return fmt.Errorf("float32 does not convert to %s", d)
 	}
+	if raw, ok := asStored(values); ok && d == F32 {
+		_, err := w.Write(raw)
+		return err
+	}
 	size := d.Size()
 	buffer := make([]byte, min(len(values), pieceElements)*size)
 	for len(values) > 0 {
