@@ -1,0 +1,172 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
+)
+
+// TestMain lets the test binary be the training process that is killed.
+func TestMain(m *testing.M) {
+	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
+		if err := trainFile(context.Background(), file, strings.Fields(os.Getenv("ATHANOR_TEST_OVERRIDES"))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+type quiet struct{}
+
+func (quiet) Step(Metrics) {}
+func (quiet) Event(string) {}
+
+// trainFile is the train verb without its printing.
+func trainFile(ctx context.Context, file string, overrides []string) error {
+	c, err := config.Load(file, overrides)
+	if err != nil {
+		return err
+	}
+	s, err := Prepare(ctx, c, func(string, int64, int64) {})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m, err := FindMachine(c, func(string) {})
+	if err != nil {
+		return err
+	}
+	r, err := m.Plan(ctx, s.Graph, c, nil)
+	if err != nil {
+		return err
+	}
+	t, err := NewTrainer(s, r.Best, m)
+	if err != nil {
+		return err
+	}
+	if err := t.Run(ctx, quiet{}); err != nil {
+		t.Close()
+		return err
+	}
+	return t.Close()
+}
+
+// runConfig writes a configuration of a tiny model on this repository's text.
+func runConfig(t *testing.T, dir string) string {
+	t.Helper()
+	t.Setenv("HOME", filepath.Join(dir, "home"))
+	t.Setenv("XDG_CACHE_HOME", "")
+	root, err := filepath.Abs("..")
+	check(t, err)
+	file := filepath.Join(dir, "run.yaml")
+	check(t, os.WriteFile(file, fmt.Appendf(nil, `model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2}
+data: %s/graph/*.go
+tokenizer: bpe-400
+sequence_length: 32
+global_batch: 4
+learning_rate: 1.0e-3
+max_steps: 40
+save_every: 3
+eval_batches: 1
+out: %s/run
+`, root, dir), 0o644))
+	return file
+}
+
+// losses reads metrics.jsonl; every step must be there once.
+func losses(t *testing.T, path string) []float64 {
+	t.Helper()
+	f, err := os.Open(path)
+	check(t, err)
+	defer f.Close()
+	var list []float64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var m Metrics
+		check(t, json.Unmarshal(s.Bytes(), &m))
+		if m.Step != len(list)+1 {
+			t.Fatalf("%s: line %d is step %d", path, len(list)+1, m.Step)
+		}
+		list = append(list, m.Loss)
+	}
+	return list
+}
+
+// TestKill is law L7: a run that is killed at random moments, again and again,
+// and started again under another memory budget each time, ends with the
+// losses and the weights of one that was left alone, bit for bit.
+func TestKill(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	began := time.Now()
+	check(t, trainFile(context.Background(), file, []string{"out=" + dir + "/whole"}))
+	whole := time.Since(began)
+	want := losses(t, dir+"/whole/metrics.jsonl")
+
+	kills := 50
+	if testing.Short() {
+		kills = 5
+	}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk"}
+	done := false
+	for k := 0; !done; k++ {
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), "ATHANOR_TEST_TRAIN="+file, "ATHANOR_TEST_OVERRIDES="+budgets[r.IntN(len(budgets))])
+		var out strings.Builder
+		child.Stderr = &out
+		check(t, child.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		wait := time.Duration(r.Int64N(int64(whole)))
+		if k >= kills {
+			wait = time.Hour
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("start %d: %v\n%s", k, err, out.String())
+			}
+			done = true
+		case <-time.After(wait):
+			check(t, child.Process.Signal(syscall.SIGKILL))
+			<-ended
+		}
+		if done && k < kills { // it got to the end: once more from the start
+			check(t, os.RemoveAll(dir+"/run"))
+			done = false
+		}
+	}
+	got := losses(t, dir+"/run/metrics.jsonl")
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("losses\n%v\nwant\n%v", got, want)
+	}
+	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
+		a, err := os.ReadFile(filepath.Join(dir, "run/checkpoint-40", name))
+		check(t, err)
+		b, err := os.ReadFile(filepath.Join(dir, "whole/checkpoint-40", name))
+		check(t, err)
+		if string(a) != string(b) {
+			t.Errorf("%s differs from the uninterrupted run's", name)
+		}
+	}
+	store := checkpoint.Store{Dir: dir + "/run"}
+	if _, skipped, err := store.Latest(checkpoint.Checksums); err != nil || len(skipped) > 0 {
+		t.Errorf("checkpoints at the end: %v, %v", skipped, err)
+	}
+}
