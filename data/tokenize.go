@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -80,6 +81,10 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 		note = "made again: " + err.Error()
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			return nil, fmt.Errorf("tokenizing: %w; hint: the token file takes up to %d bytes in %s, free some space there",
+				err, headerSize+4*c.bytes, dir)
+		}
 		return nil, fmt.Errorf("tokenizing: %w", err)
 	}
 	tokens, err := OpenTokens(path)
