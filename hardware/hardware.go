@@ -132,7 +132,7 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 	for _, a := range c.Args {
 		dims = append(dims, a.Dim())
 		if a.DType == graph.BF16 && !a.Absent() {
-			rate = max(e.Peak.F32, e.Peak.BF16)
+			rate = e.Peak.BF16
 		}
 	}
 	switch c.Op {

@@ -86,7 +86,7 @@ func (b *bench) keep(err error) {
 // seconds runs the calls together, several times, and returns for each the
 // least time that it took.
 func (b *bench) seconds(calls ...device.Call) []float64 {
-	const rounds, total = 5, 40 * time.Millisecond
+	const least, most, total = 5, 200, 40 * time.Millisecond
 	best := make([]float64, len(calls))
 	for i := range best {
 		best[i] = math.Inf(1)
@@ -98,7 +98,7 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 	first, err := b.device.Prepare(calls, spans)
 	b.keep(err)
 	start := time.Now()
-	for n := 0; b.err == nil && (n < rounds || time.Since(start) < total); n++ {
+	for n := 0; b.err == nil && (n < least || n < most && time.Since(start) < total); n++ {
 		for i := range calls {
 			b.device.Launch(first + i)
 		}
@@ -113,50 +113,42 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 // engine measures the operators of a stream on operands in a tier. Without a
 // known peak the best product is the peak.
 func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
-	e := Engine{Stream: s}
-	e.Overhead = b.rate(s, graph.Add, graph.Attr{}, func(m *layout) []device.Operand {
-		return m.operands(tier, graph.F32, [2]int{1, 16}, [2]int{1, 16})
-	}, nil)
-	e.Bandwidth = 1 / b.rate(s, graph.Add, graph.Attr{}, func(m *layout) []device.Operand {
-		return m.operands(tier, graph.F32, [2]int{1, 4 << 20}, [2]int{1, 4 << 20})
-	}, graph.Op.Bytes)
+	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
+		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}
+	}
+	tiny := call(graph.Add, graph.F32, [2]int{1, 16}, [2]int{1, 16})
+	e := Engine{Stream: s, Overhead: b.seconds(tiny)[0]}
+	// rate is work per second beyond the overhead.
+	rate := func(c device.Call, work func(graph.Op, *graph.Attr, []graph.Dim) int64) float64 {
+		var dims []graph.Dim
+		for _, o := range c.Args {
+			dims = append(dims, o.Dim())
+		}
+		t := b.seconds(c)[0]
+		return float64(work(c.Op, &c.Attr, dims)) / max(t-e.Overhead, t/10)
+	}
+	e.Bandwidth = rate(call(graph.Add, graph.F32, [2]int{1, 4 << 20}, [2]int{1, 4 << 20}), graph.Op.Bytes)
 	product := func(t graph.DType) float64 {
-		return 1 / b.rate(s, graph.Linear, graph.Attr{}, func(m *layout) []device.Operand {
-			return m.operands(tier, t, [2]int{512, 1024}, [2]int{512, 1024}, [2]int{1024, 1024})
-		}, graph.Op.FLOPs)
+		return rate(call(graph.Linear, t, [2]int{512, 1024}, [2]int{512, 1024}, [2]int{1024, 1024}), graph.Op.FLOPs)
 	}
 	f32, bf16 := product(graph.F32), product(graph.BF16)
-	attention := 1 / b.rate(s, graph.Attention, graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}, func(m *layout) []device.Operand {
-		return m.operands(tier, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 1536})
-	}, graph.Op.FLOPs)
-	e.Peak = Rate{max(peak, f32), max(peak, bf16)}
-	e.Matmul = min(f32/e.Peak.F32, 1)
+	heads := call(graph.Attention, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 1536})
+	heads.Attr = graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}
+	attention := rate(heads, graph.Op.FLOPs)
+	e.Peak.F32 = max(peak, f32)
+	e.Matmul = f32 / e.Peak.F32
+	e.Peak.BF16 = bf16 / e.Matmul
 	e.Attention = min(attention/e.Peak.F32, 1)
 	return e
 }
 
-// rate is the time of one call per unit of its work; work nil means per call.
-func (b *bench) rate(s device.Stream, op graph.Op, a graph.Attr, args func(*layout) []device.Operand, work func(graph.Op, *graph.Attr, []graph.Dim) int64) float64 {
-	c := device.Call{Op: op, Attr: a, Stream: s, Args: args(&layout{})}
-	t := b.seconds(c)[0]
-	if work == nil {
-		return t
-	}
-	var dims []graph.Dim
-	for _, o := range c.Args {
-		dims = append(dims, o.Dim())
-	}
-	return t / float64(work(op, &a, dims))
-}
-
-// layout hands out addresses, one operand after the other.
-type layout struct{ next int64 }
-
-func (l *layout) operands(t device.Tier, d graph.DType, extents ...[2]int) []device.Operand {
+// operands lays out matrices one after the other.
+func operands(t device.Tier, d graph.DType, extents ...[2]int) []device.Operand {
 	var list []device.Operand
+	var next int64
 	for _, x := range extents {
-		o := device.Operand{Tier: t, DType: d, Addr: l.next, Rows: x[0], Cols: x[1], Stride: x[1]}
-		l.next = (o.End() + 4095) &^ 4095
+		o := device.Operand{Tier: t, DType: d, Addr: next, Rows: x[0], Cols: x[1], Stride: x[1]}
+		next = (o.End() + 4095) &^ 4095
 		list = append(list, o)
 	}
 	return list

@@ -262,6 +262,9 @@ func BenchmarkCopy(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			if err := d.Paint(device.DiskTier, 1); err != nil { // blocks never written read as zeros, without a disk
+				b.Fatal(err)
+			}
 			k, err := d.Prepare([]device.Call{copyCall(c.stream, operand(c.dst, 0, 1, n/4, n/4), operand(c.src, 0, 1, n/4, n/4))}, nil)
 			if err != nil {
 				b.Fatal(err)
