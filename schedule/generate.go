@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // Request is what a named schedule is asked for.
@@ -85,7 +87,7 @@ func Generate(name string, q Request) (*Schedule, error) {
 			return g.make(q)
 		}
 	}
-	return nil, &UsageError{fmt.Sprintf("schedule %q", name), "no such schedule", suggest(name, Names())}
+	return nil, &UsageError{fmt.Sprintf("schedule %q", name), "no such schedule", hint(name, Names())}
 }
 
 // make fills in the defaults, checks the request and generates.
@@ -193,40 +195,10 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// suggest is a hint that names the entry of names closest to the given one.
-func suggest(name string, names []string) string {
-	best, least := "", len(name)/2+2
-	for _, n := range names {
-		if d := distance(strings.ToLower(name), n); d < least {
-			best, least = n, d
-		}
-	}
-	if best != "" {
-		return fmt.Sprintf("did you mean %q?", best)
+// hint names the entry of names that a misspelt one is closest to.
+func hint(name string, names []string) string {
+	if near := suggest.Nearest(name, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return "known are " + strings.Join(names, ", ")
-}
-
-// distance is the edit distance of two short strings.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

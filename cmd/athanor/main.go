@@ -36,6 +36,7 @@ type cli struct {
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
 	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
+	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`
 }
 
 func main() {
