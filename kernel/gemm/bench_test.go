@@ -12,7 +12,7 @@ import (
 // The products of GPT-2 124M with 1024 tokens, and the logits of 64 tokens.
 var benchShapes = [][3]int{
 	{1024, 768, 768}, {1024, 3072, 768}, {1024, 768, 3072}, {1024, 50304, 768}, {64, 50304, 768}, {256, 256, 256},
-	{64, 768, 768}, {192, 3072, 768}, {8, 3072, 768}, {1, 50304, 768},
+	{64, 768, 768}, {192, 3072, 768}, {8, 3072, 768}, {1, 50304, 768}, {64, 768, 50304}, {50304, 768, 64},
 }
 
 // BenchmarkGemm reports GFLOP/s and the fraction of the multiply-add peak, which is measured in turn with the products
@@ -84,4 +84,36 @@ func benchMatrix(b *testing.B, rows, cols int, half bool) Matrix {
 		floats[i] = float32(i%17) / 17
 	}
 	return Matrix{Data: floats, Stride: cols}
+}
+
+// BenchmarkSerial measures the small products inside attention, all in cache.
+func BenchmarkSerial(b *testing.B) {
+	x := sets()[0]
+	for _, shape := range [][3]int{{64, 64, 64}, {64, 128, 64}, {64, 64, 128}, {128, 128, 128}} {
+		for form := NN; form <= TN; form++ {
+			b.Run(fmt.Sprintf("%dx%dx%d/%s", shape[0], shape[1], shape[2], form), func(b *testing.B) {
+				m, n, k := shape[0], shape[1], shape[2]
+				s := &Serial{isa: x}
+				a, w, c := benchMatrix(b, m, k, false), benchMatrix(b, k, n, false), benchMatrix(b, m, n, false)
+				switch form {
+				case NT:
+					w.Stride = k
+				case TN:
+					a.Stride = m
+				}
+				best, peak := time.Hour, 0.0
+				for b.Loop() {
+					start := time.Now()
+					for range 20 {
+						s.Gemm(form, m, n, k, a, w, c, Init{})
+					}
+					best = min(best, time.Since(start)/20)
+				}
+				peak = rate(x.peak, x.peakFlops, 1, 20*time.Millisecond)
+				flops := 2 * float64(m) * float64(n) * float64(k) / best.Seconds()
+				b.ReportMetric(flops/1e9, "GFLOP/s")
+				b.ReportMetric(100*flops/peak, "%peak")
+			})
+		}
+	}
 }

@@ -1,5 +1,7 @@
 package gemm
 
+import "math"
+
 // The loops around the micro-kernel.
 //
 // C is divided into rectangles, one task each. A task is complete in itself, packing included: there is no barrier and
@@ -24,6 +26,7 @@ package gemm
 type layout struct {
 	way            way
 	kc             int // units of k in a part
+	workerCount    int
 	rowTasks, rows int // rows of C are cut in rowTasks parts of at most rows rows
 	colTasks, cols int
 }
@@ -47,6 +50,7 @@ const (
 
 	fewRows     = 140      // up to which packing B does not pay
 	panelUnits  = 150_000  // packed in a task: half of a second-level cache of 1 MiB
+	directUnits = 64_000   // of B that a task reads where they lie
 	aliasStride = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
 )
 
@@ -60,8 +64,13 @@ func (j *job) plan(workers int) {
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
 	case inPlace && j.m < 4: // B is used up as it streams by: long rows
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
-	case inPlace && (j.m <= fewRows || j.k*j.n <= 1<<13):
-		j.layout, least = layout{way: direct, kc: 128, cols: 512}, 128
+	case inPlace && j.m <= fewRows:
+		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see lookAhead.
+		tiles := parts(j.m, j.kernels.height(j.n, j.isa.nr))
+		kc := int(math.Sqrt(float64(directUnits * tiles / j.isa.nr)))
+		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 128
+	case inPlace && j.k*j.n <= 1<<13: // all of B fits the first-level cache
+		j.layout, least = layout{way: direct, kc: 384, cols: 512}, 128
 	default:
 		j.layout, least = layout{way: packed, kc: 384, cols: 384}, 96
 		if most := panelUnits / (3 * j.isa.nr); j.c.half && j.k <= most {
@@ -69,6 +78,7 @@ func (j *job) plan(workers int) {
 			j.cols = min(384, panelUnits/max(j.k, 1))
 		}
 	}
+	j.workerCount = workers
 	j.kc = even(j.k, j.kc, 2)
 	j.cols = even(j.n, j.cols, j.isa.nr)
 	j.rows = j.m
@@ -165,14 +175,36 @@ func (j *job) add(s *Serial, blk block, p part) {
 			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
 			s.tile.b, s.tile.bRow, s.tile.bPanel = b.p, b.row, b.panel
 			s.place(c.from(i, 0), init.from(i, 0))
-			if j.way == direct && g+i == 0 {
-				s.tile.ahead, s.tile.aheadStep, s.tile.aheadPanel = b.from(p.kc, 0).p, b.row, b.panel
-			}
+			j.lookAhead(s, blk, p, (g+i)/h)
 			s.sweep(j.kernels, blk.cols, b.tail)
 		}
 		if p.last {
 			j.finish(s, c, sub)
 		}
+	}
+}
+
+// lookAhead has the n-th sweep over the panels prefetch some rows of the next part of B, one per panel.
+func (j *job) lookAhead(s *Serial, blk block, p part, n int) {
+	b, rows, length := j.b.from(p.k0+p.kc, blk.n0), p.kc, uintptr(blk.cols)*j.b.col
+	if p.last { // likely the next task of this worker
+		b = j.b.from(0, blk.n0+j.cols*j.workerCount)
+	}
+	switch {
+	case j.b.row <= 4:
+		b, rows, length = b.transposed(), blk.cols, uintptr(p.kc)*j.b.row
+	case j.pairs:
+		b.row, rows = b.row/2, 2*rows
+	}
+	sweeps := parts(blk.cols, j.isa.nr)
+	kc := uintptr(max(p.kc, 1))
+	t := &s.tile
+	if sweeps*parts(blk.rows, t.rows) >= rows { // one row in each
+		if first := n * sweeps; first < rows {
+			t.ahead, t.aheadStep, t.aheadPanel = b.from(first, 0).p, length/kc, b.row
+		}
+	} else if first := n * p.kc; first < rows { // a part of kc rows in each
+		t.ahead, t.aheadStep, t.aheadPanel = b.from(first, 0).p, b.row, length/uintptr(sweeps)
 	}
 }
 
