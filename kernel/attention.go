@@ -5,6 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // view finds the parts of an attention operator's operands: H query heads
@@ -108,59 +109,101 @@ const (
 )
 
 // attend computes the queries from q0 on, of all heads that share key head g.
+//
+// Tiles have a row per key and a column per query. So maxima and sums over
+// keys are taken for 16 queries at a time without any sum across a register,
+// and no operand of a product has to be rearranged but the queries, once.
 func (w *worker) attend(c *call, base, g, q0 int) {
 	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
 	v, s, scale := viewOf(c.a), c.a.HeadDim, float32(c.a.Scale)
-	q1 := min(q0+queryBlock, v.seq)
-	n := q1 - q0
-	scores, stats := w.tmp(0, n*keyBlock), w.tmp(1, 2*n)
+	n := min(queryBlock, v.seq-q0)
+	soft, across := w.softmax(n), w.tmp(1, n*s)
+	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}
 	for h := g * v.group; h < (g+1)*v.group; h++ {
 		q := w.tile(3, qkv, base+q0, n, v.q(h), s)
-		m, l := stats[:n], stats[n:]
-		for i := range m {
-			m[i], l[i] = float32(math.Inf(-1)), 0
-		}
+		w.v.Transpose(across, q.Data, n, s, q.Stride)
+		soft.begin()
 		var init gemm.Init
-		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q1; k0 += keyBlock {
-			cols := min(keyBlock, q1-k0)
-			tile := gemm.Matrix{Data: scores, Stride: cols}
-			w.serial.Gemm(gemm.NT, n, cols, s, q, w.tile(4, qkv, base+k0, cols, v.k(g), s), tile, gemm.Init{})
-			for i := range n {
-				row := scores[i*cols : (i+1)*cols]
-				lo, hi := v.visible(q0+i, k0, cols)
-				if hi-lo < cols {
-					clear(row[:lo])
-					clear(row[hi:])
-					row = row[lo:hi]
-				}
-				if top := scale * w.v.Max(row); top > m[i]+headroom {
-					if l[i] > 0 {
-						shrink := float32(math.Exp(float64(m[i] - top)))
-						l[i] *= shrink
-						w.v.Scale(sum.Data[i*s:(i+1)*s], shrink)
-					}
-					m[i] = top
-				}
-				l[i] += w.v.Exp(row, row, scale, m[i])
-			}
-			w.serial.Gemm(gemm.NN, n, s, cols, tile, w.tile(4, qkv, base+k0, cols, v.v(g), s), sum, init)
+		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q0+n; k0 += keyBlock {
+			keys := min(keyBlock, q0+n-k0)
+			key := w.tile(3, qkv, base+k0, keys, v.k(g), s)
+			w.serial.Gemm(gemm.NN, keys, n, s, key, gemm.Matrix{Data: across, Stride: n}, tile, gemm.Init{})
+			p := tile.Data[:keys*n]
+			v.hide(p, q0, n, k0, keys)
+			soft.add(w.v, p, scale, sum.Data)
+			w.serial.Gemm(gemm.TN, n, s, keys, tile, w.tile(3, qkv, base+k0, keys, v.v(g), s), sum, init)
 			init.Residual = sum
 		}
 		for i := range n {
 			row := sum.Data[i*s : (i+1)*s]
-			w.v.Scale(row, 1/l[i])
+			w.v.Scale(row, 1/soft.l[i])
 			w.put(o, base+q0+i, h*s, row)
-			lse.row(base+q0+i, h, h+1)[0] = m[i] + float32(math.Log(float64(l[i])))
+			lse.row(base+q0+i, h, h+1)[0] = soft.m[i] + float32(math.Log(float64(soft.l[i])))
 		}
 	}
 }
 
-// visible gives the columns [lo, hi) of a tile that query i sees; the tile
-// begins at key k0.
-func (v *view) visible(i, k0, cols int) (lo, hi int) {
-	lo = min(max(0, v.first(i)-k0), cols)
-	return lo, max(lo, min(cols, i+1-k0))
+// softmax is the running state of n queries' softmax.
+type softmax struct{ m, l, top, plus []float32 }
+
+func (w *worker) softmax(n int) softmax {
+	x := w.tmp(4, 4*n)
+	return softmax{m: x[:n], l: x[n : 2*n], top: x[2*n : 3*n], plus: x[3*n:]}
+}
+
+var minusInf = float32(math.Inf(-1))
+
+func (s *softmax) begin() {
+	fill(s.m, minusInf)
+	clear(s.l)
+}
+
+// add replaces the scores of a tile by exp(scale*score - m) and adds them to
+// l. Where m has to be raised, the rows of sum shrink as l does.
+func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
+	fill(s.top, minusInf)
+	v.ColMax(s.top, p)
+	for i, t := range s.top {
+		if t *= scale; t > s.m[i]+headroom {
+			if s.l[i] > 0 {
+				shrink := float32(math.Exp(float64(s.m[i] - t)))
+				s.l[i] *= shrink
+				width := len(sum) / len(s.l)
+				v.Scale(sum[i*width:(i+1)*width], shrink)
+			}
+			s.m[i] = t
+		}
+		s.plus[i] = -s.m[i]
+		if s.m[i] == minusInf { // a query that saw no key yet: all exponentials are 0
+			s.plus[i] = 0
+		}
+	}
+	clear(s.top) // from here on the tile's part of l
+	v.ColExp(s.top, s.plus, p, scale)
+	v.Add(s.l, s.top)
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
+	}
+}
+
+// hide sets the scores of a tile to -Inf where the query does not see the key.
+// The tile has a row for each key from k0 on and a column for each of n
+// queries from q0 on.
+func (v *view) hide(p []float32, q0, n, k0, keys int) {
+	if k0+keys-1 <= q0 && k0 >= v.first(q0+n-1) {
+		return
+	}
+	for j := range keys {
+		row := p[j*n : (j+1)*n]
+		lo := min(max(0, k0+j-q0), n)           // the first query that is not before the key
+		hi := max(lo, min(n, k0+j+v.window-q0)) // and the first that does not reach back to it
+		fill(row[:lo], minusInf)
+		fill(row[hi:], minusInf)
+	}
 }
 
 // tile gives n rows of cols columns as a matrix of float32: the tensor's own

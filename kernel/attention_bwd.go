@@ -48,24 +48,31 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 // attentionBwd recomputes the probabilities tile by tile from lse. A task is a
-// sequence and a key head: it walks the blocks of keys, and for each the
-// blocks of queries that see it, of one query head after the other. So dk and
-// dv of a block are sums in order of head and query, dq of a query in order of
-// keys.
+// sequence and a key head. It walks the query heads of the group, for each the
+// blocks of queries, for each the blocks of keys that they see: so dk and dv
+// are sums in order of head and query, dq in order of keys. Tiles have a row
+// per key and a column per query, as in attend.
 //
 // Known weakness: there are no more tasks than sequences x key heads. Dividing
 // one further would need either other orders of the sums or two more products.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	c.tasks(t[3].Rows/a.Seq*a.KVHeads, func(c *call, w *worker, i int) {
-		base, g := i/c.a.KVHeads*c.a.Seq, i%c.a.KVHeads
-		v := viewOf(c.a)
-		w.deltas(c, &v, base, g)
-		dq := w.queryGrads(c, &v, base, g)
-		for k0 := 0; k0 < v.seq; k0 += keyBlockBwd {
-			w.attendBwd(c, &v, base, g, k0, dq)
+		b := attentionTask{call: c, view: viewOf(c.a), base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
+		dqkv, qkv, seq, s := &c.t[0], &c.t[3], b.seq, b.size
+		b.key, b.value = w.tile(0, qkv, b.base, seq, b.k(b.g), s), w.tile(1, qkv, b.base, seq, b.v(b.g), s)
+		b.dk, b.dv = w.sumTile(2, dqkv, b.base, seq, b.k(b.g), s), w.sumTile(3, dqkv, b.base, seq, b.v(b.g), s)
+		for r := range seq {
+			clear(b.dk.Data[r*b.dk.Stride:][:s])
+			clear(b.dv.Data[r*b.dv.Stride:][:s])
 		}
-		w.storeQueryGrads(c, &v, base, g, dq)
+		for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
+			for q0 := 0; q0 < seq; q0 += queryBlockBwd {
+				b.attend(w, h, q0)
+			}
+		}
+		w.storeTile(b.dk, dqkv, b.base, seq, b.k(b.g), s)
+		w.storeTile(b.dv, dqkv, b.base, seq, b.v(b.g), s)
 	})
 }
 
@@ -74,77 +81,70 @@ const (
 	keyBlockBwd   = 128
 )
 
-// deltas computes the row sums of do*o.
-func (w *worker) deltas(c *call, v *view, base, g int) {
-	delta, do, o := &c.t[1], &c.t[2], &c.t[4]
-	for n := base; n < base+v.seq; n++ {
-		for h := g * v.group; h < (g+1)*v.group; h++ {
-			lo, hi := h*v.size, (h+1)*v.size
-			delta.row(n, h, h+1)[0] = w.v.Dot(w.load(0, do, n, lo, hi), w.load(1, o, n, lo, hi))
-		}
-	}
+// attentionTask is the backward pass of one key head of the sequence whose
+// first row is base.
+type attentionTask struct {
+	*call
+	view
+	base, g            int
+	key, value, dk, dv gemm.Matrix // seq x size
 }
 
-// queryGrads is the matrix of the group's dq, heads side by side: the result's
-// own memory or a buffer.
-func (w *worker) queryGrads(c *call, v *view, base, g int) gemm.Matrix {
-	dqkv, width := &c.t[0], v.group*v.size
-	if dqkv.DType == graph.F32 {
-		return gemm.Matrix{Data: dqkv.F32[base*dqkv.Stride+v.q(g*v.group):], Stride: dqkv.Stride}
+// attend does the queries of head h from q0 on.
+func (b *attentionTask) attend(w *worker, h, q0 int) {
+	dqkv, delta, do, qkv, o, lse := &b.t[0], &b.t[1], &b.t[2], &b.t[3], &b.t[4], &b.t[5]
+	s, scale, row := b.size, float32(b.a.Scale), b.base+q0
+	n := min(queryBlockBwd, b.seq-q0)
+	q, dout := w.tile(4, qkv, row, n, b.q(h), s), w.tile(5, do, row, n, h*s, s)
+	stats := w.tmp(6, 2*n)
+	plus, deltas := stats[:n], stats[n:]
+	for i := range n {
+		deltas[i] = w.v.Dot(dout.Data[i*dout.Stride:][:s], w.load(7, o, row+i, h*s, (h+1)*s))
+		delta.row(row+i, h, h+1)[0] = deltas[i]
+		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
-	return gemm.Matrix{Data: w.tmp(10, v.seq*width), Stride: width}
+	across := w.tmp(7, 2*n*s)
+	qt, dt := gemm.Matrix{Data: across[:n*s], Stride: n}, gemm.Matrix{Data: across[n*s:], Stride: n}
+	w.v.Transpose(qt.Data, q.Data, n, s, q.Stride)
+	w.v.Transpose(dt.Data, dout.Data, n, s, dout.Stride)
+	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlockBwd), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlockBwd), Stride: n}
+	dq := w.sumTile(10, dqkv, row, n, b.q(h), s)
+	var dqInit gemm.Init
+	for k0 := b.first(q0) / keyBlockBwd * keyBlockBwd; k0 < q0+n; k0 += keyBlockBwd {
+		keys := min(keyBlockBwd, q0+n-k0)
+		key, value, dk, dv := rowsOf(b.key, k0), rowsOf(b.value, k0), rowsOf(b.dk, k0), rowsOf(b.dv, k0)
+		w.serial.Gemm(gemm.NN, keys, n, s, key, qt, p, gemm.Init{})
+		w.serial.Gemm(gemm.NN, keys, n, s, value, dt, ds, gemm.Init{})
+		b.hide(p.Data[:keys*n], q0, n, k0, keys)
+		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
+		w.serial.Gemm(gemm.NN, keys, s, n, p, dout, dv, gemm.Init{Residual: dv})
+		w.serial.Gemm(gemm.NN, keys, s, n, ds, q, dk, gemm.Init{Residual: dk})
+		w.serial.Gemm(gemm.TN, n, s, keys, ds, key, dq, dqInit)
+		dqInit.Residual = dq
+	}
+	w.storeTile(dq, dqkv, row, n, b.q(h), s)
 }
 
-func (w *worker) storeQueryGrads(c *call, v *view, base, g int, dq gemm.Matrix) {
-	if dqkv := &c.t[0]; dqkv.DType != graph.F32 {
-		for i := range v.seq {
-			w.put(dqkv, base+i, v.q(g*v.group), dq.Data[i*dq.Stride:(i+1)*dq.Stride])
-		}
-	}
+func rowsOf(m gemm.Matrix, r int) gemm.Matrix {
+	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
 }
 
-// attendBwd does the block of keys from k0 on.
-func (w *worker) attendBwd(c *call, v *view, base, g, k0 int, dq gemm.Matrix) {
-	dqkv, delta, do, qkv, lse := &c.t[0], &c.t[1], &c.t[2], &c.t[3], &c.t[5]
-	s, scale := v.size, float32(c.a.Scale)
-	cols := min(keyBlockBwd, v.seq-k0)
-	key, value := w.tile(0, qkv, base+k0, cols, v.k(g), s), w.tile(1, qkv, base+k0, cols, v.v(g), s)
-	dk, dv := gemm.Matrix{Data: w.tmp(2, cols*s), Stride: s}, gemm.Matrix{Data: w.tmp(3, cols*s), Stride: s}
-	p := gemm.Matrix{Data: w.tmp(4, queryBlockBwd*cols), Stride: cols}
-	ds := gemm.Matrix{Data: w.tmp(5, queryBlockBwd*cols), Stride: cols}
-	var dkInit, dvInit gemm.Init
-	end := min(v.seq, k0+cols+v.window-1) // queries from here on see none of the keys
-	for h := g * v.group; h < (g+1)*v.group; h++ {
-		for q0 := k0 / queryBlockBwd * queryBlockBwd; q0 < end; q0 += queryBlockBwd {
-			n := min(queryBlockBwd, v.seq-q0)
-			q, dout := w.tile(6, qkv, base+q0, n, v.q(h), s), w.tile(7, do, base+q0, n, h*s, s)
-			w.serial.Gemm(gemm.NT, n, cols, s, q, key, p, gemm.Init{})
-			w.serial.Gemm(gemm.NT, n, cols, s, dout, value, ds, gemm.Init{})
-			for i := range n {
-				pi, di := p.Data[i*cols:(i+1)*cols], ds.Data[i*cols:(i+1)*cols]
-				lo, hi := v.visible(q0+i, k0, cols)
-				clear(pi[:lo])
-				clear(pi[hi:])
-				clear(di[:lo])
-				clear(di[hi:])
-				r := base + q0 + i
-				w.v.Exp(pi[lo:hi], pi[lo:hi], scale, lse.row(r, h, h+1)[0])
-				w.v.SoftDX(di[lo:hi], pi[lo:hi], di[lo:hi], delta.row(r, h, h+1)[0], scale)
-			}
-			w.serial.Gemm(gemm.TN, cols, s, n, p, dout, dv, dvInit)
-			w.serial.Gemm(gemm.TN, cols, s, n, ds, q, dk, dkInit)
-			dvInit.Residual, dkInit.Residual = dv, dk
-			grad := gemm.Matrix{Data: dq.Data[q0*dq.Stride+(h-g*v.group)*s:], Stride: dq.Stride}
-			var init gemm.Init
-			if k0 > v.first(q0)/keyBlockBwd*keyBlockBwd { // not the first keys that the block sees
-				init.Residual = grad
-			}
-			w.serial.Gemm(gemm.NN, n, s, cols, ds, key, grad, init)
-		}
+// sumTile gives memory for sums over n rows and cols columns: the tensor's own
+// or, for a bf16 tensor, buffer k.
+func (w *worker) sumTile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
+	if t.DType == graph.F32 {
+		return gemm.Matrix{Data: t.F32[r0*t.Stride+c0:], Stride: t.Stride}
 	}
-	for i := range cols {
-		w.put(dqkv, base+k0+i, v.k(g), dk.Data[i*s:(i+1)*s])
-		w.put(dqkv, base+k0+i, v.v(g), dv.Data[i*s:(i+1)*s])
+	return gemm.Matrix{Data: w.tmp(k, n*cols), Stride: cols}
+}
+
+// storeTile ends what sumTile began.
+func (w *worker) storeTile(m gemm.Matrix, t *Tensor, r0, n, c0, cols int) {
+	if t.DType == graph.F32 {
+		return
+	}
+	for i := range n {
+		w.v.Narrow(t.row16(r0+i, c0, c0+cols), m.Data[i*cols:(i+1)*cols])
 	}
 }
 

@@ -39,3 +39,14 @@ func adamW16TailAVX2(p, m, v, g []float32, p16 []uint16, c *AdamW) {
 	adamWAVX2(p[k:n], m[k:], v[k:], g[k:], c)
 	narrow(p16[k:n], p[k:])
 }
+
+func transposeAVX2(dst, src []float32, rows, cols, stride int) {
+	if rows <= 0 || cols <= 0 {
+		return
+	}
+	_, _ = dst[rows*cols-1], src[(rows-1)*stride+cols-1]
+	r8, c8 := rows&^7, cols&^7
+	transposeBlocks(dst, src, rows, cols, stride)
+	transposePart(dst, src, r8, rows, 0, cols, rows, stride)
+	transposePart(dst, src, 0, r8, c8, cols, rows, stride)
+}

@@ -6,35 +6,41 @@ import "math"
 // and as the reference of the others.
 func Portable() *Set {
 	return &Set{
-		Name:     "portable",
-		Add:      add,
-		Sum2:     sum2,
-		Scale:    scale,
-		Axpy:     axpy,
-		Sum:      sum,
-		SumSqDev: sumSqDev,
-		Dot:      dot,
-		Max:      maximum,
-		SumSq64:  sumSq64,
-		Exp:      expSum,
-		SumExp:   sumExp,
-		Norm:     norm,
-		NormRMS:  normRMS,
-		NormSums: normSums,
-		NormDX:   normDX,
-		NormDXA:  normDXA,
-		NormDW:   normDW,
-		NormDWR:  normDWR,
-		Rotate:   rotate,
-		SoftDX:   softDX,
-		Act:      [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
-		ActBwd:   [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
-		SwiGLU:   swiglu,
-		SwiGLUB:  swigluBwd,
-		Widen:    widen,
-		Narrow:   narrow,
-		AdamW:    adamw,
-		AdamW16:  adamw16,
+		Name:      "portable",
+		Add:       add,
+		Sum2:      sum2,
+		Scale:     scale,
+		Axpy:      axpy,
+		Sum:       sum,
+		SumSqDev:  sumSqDev,
+		Dot:       dot,
+		Max:       maximum,
+		SumSq64:   sumSq64,
+		Exp:       expSum,
+		SumExp:    sumExp,
+		Norm:      norm,
+		NormRMS:   normRMS,
+		NormSums:  normSums,
+		NormDX:    normDX,
+		NormDXA:   normDXA,
+		NormDW:    normDW,
+		NormDWR:   normDWR,
+		Rotate:    rotate,
+		SoftDX:    softDX,
+		ColMax:    colMax,
+		ColExp:    colExp,
+		ColExpBwd: colExpBwd,
+		Transpose: func(dst, src []float32, rows, cols, stride int) {
+			transposePart(dst, src, 0, rows, 0, cols, rows, stride)
+		},
+		Act:     [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
+		ActBwd:  [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
+		SwiGLU:  swiglu,
+		SwiGLUB: swigluBwd,
+		Widen:   widen,
+		Narrow:  narrow,
+		AdamW:   adamw,
+		AdamW16: adamw16,
 	}
 }
 
@@ -183,6 +189,44 @@ func rotate(a, b, cos, sin []float32, sign float32) {
 func softDX(ds, p, dp []float32, delta, scale float32) {
 	for i := range min(len(ds), len(p), len(dp)) {
 		ds[i] = p[i] * (dp[i] - delta) * scale
+	}
+}
+
+func colMax(top, x []float32) {
+	for n := len(top); n > 0 && len(x) >= n; x = x[n:] {
+		for i, v := range x[:n] {
+			if v > top[i] {
+				top[i] = v
+			}
+		}
+	}
+}
+
+func colExp(sum, plus, x []float32, scale float32) {
+	for n := len(sum); n > 0 && len(x) >= n; x = x[n:] {
+		for i, v := range x[:n] {
+			x[i] = float32(math.Exp(float64(scale*v + plus[i])))
+			sum[i] += x[i]
+		}
+	}
+}
+
+func colExpBwd(plus, delta, p, dp []float32, scale float32) {
+	for n := len(plus); n > 0 && len(p) >= n; p, dp = p[n:], dp[n:] {
+		for i, v := range p[:n] {
+			p[i] = float32(math.Exp(float64(scale*v + plus[i])))
+			dp[i] = p[i] * scale * (dp[i] - delta[i])
+		}
+	}
+}
+
+// transposePart does rows [r0, r1) and columns [c0, c1) of src, where dst has
+// rows of the given length.
+func transposePart(dst, src []float32, r0, r1, c0, c1, length, stride int) {
+	for r := r0; r < r1; r++ {
+		for c := c0; c < c1; c++ {
+			dst[c*length+r] = src[r*stride+c]
+		}
 	}
 }
 

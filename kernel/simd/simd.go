@@ -48,14 +48,23 @@ type Set struct {
 	NormDWR  func(dg, dy, x []float32, rstd float32)                      // dg += dy*(x*rstd)
 	Rotate   func(a, b, cos, sin []float32, sign float32)                 // a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
 	SoftDX   func(ds, p, dp []float32, delta, scale float32)              // ds = p*(dp-delta)*scale
-	Act      [4]func(y, x []float32)                                      // by graph.Activation
-	ActBwd   [4]func(dx, dy, x []float32)                                 // dx = dy*act'(x)
-	SwiGLU   func(y, gate, up []float32)                                  // y = silu(gate)*up
-	SwiGLUB  func(dgate, dup, dy, gate, up []float32)                     // its derivative
-	Widen    func(y []float32, x []uint16)                                // bf16 to f32
-	Narrow   func(y []uint16, x []float32)                                // f32 to bf16, to nearest, ties to even; a NaN stays one
-	AdamW    func(p, m, v, g []float32, c *AdamW)                         // one step
-	AdamW16  func(p, m, v, g []float32, p16 []uint16, c *AdamW)           // and p16 = bf16(p)
+
+	// Functions of matrices whose rows have as many elements as the vectors;
+	// per column c of each row:
+	ColMax    func(top, x []float32)                            // top[c] = max(top[c], x)
+	ColExp    func(sum, plus, x []float32, scale float32)       // x = exp(scale*x + plus[c]), sum[c] += x
+	ColExpBwd func(plus, delta, p, dp []float32, scale float32) // p = exp(scale*p + plus[c]), dp = p*scale*(dp - delta[c])
+	// Transpose: dst[c*rows+r] = src[r*stride+c].
+	Transpose func(dst, src []float32, rows, cols, stride int)
+
+	Act     [4]func(y, x []float32)                            // by graph.Activation
+	ActBwd  [4]func(dx, dy, x []float32)                       // dx = dy*act'(x)
+	SwiGLU  func(y, gate, up []float32)                        // y = silu(gate)*up
+	SwiGLUB func(dgate, dup, dy, gate, up []float32)           // its derivative
+	Widen   func(y []float32, x []uint16)                      // bf16 to f32
+	Narrow  func(y []uint16, x []float32)                      // f32 to bf16, to nearest, ties to even; a NaN stays one
+	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
+	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16 = bf16(p)
 }
 
 // AdamW holds the constants of one optimizer step of one parameter:

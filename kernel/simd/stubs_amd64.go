@@ -25,6 +25,9 @@ func setAVX512() *Set {
 	s.NormDWR = normDWRAVX512
 	s.Rotate = rotateAVX512
 	s.SoftDX = softDXAVX512
+	s.ColMax = colMaxAVX512
+	s.ColExp = colExpAVX512
+	s.ColExpBwd = colExpBwdAVX512
 	s.Act[0] = act0AVX512
 	s.ActBwd[0] = actBwd0AVX512
 	s.Act[1] = act1AVX512
@@ -39,6 +42,7 @@ func setAVX512() *Set {
 	s.Narrow = narrowAVX512
 	s.AdamW = adamWAVX512
 	s.AdamW16 = adamW16AVX512
+	s.Transpose = transposeAVX2
 	return &s
 }
 
@@ -101,6 +105,15 @@ func rotateAVX512(a, b, cos, sin []float32, sign float32)
 
 //go:noescape
 func softDXAVX512(ds, p, dp []float32, delta, scale float32)
+
+//go:noescape
+func colMaxAVX512(top, x []float32)
+
+//go:noescape
+func colExpAVX512(sum, plus, x []float32, scale float32)
+
+//go:noescape
+func colExpBwdAVX512(plus, delta, p, dp []float32, scale float32)
 
 //go:noescape
 func act0AVX512(y, x []float32)
@@ -167,6 +180,9 @@ func setAVX2() *Set {
 	s.NormDWR = normDWRAVX2
 	s.Rotate = rotateAVX2
 	s.SoftDX = softDXAVX2
+	s.ColMax = colMaxAVX2
+	s.ColExp = colExpAVX2
+	s.ColExpBwd = colExpBwdAVX2
 	s.Act[0] = act0AVX2
 	s.ActBwd[0] = actBwd0AVX2
 	s.Act[1] = act1AVX2
@@ -181,6 +197,7 @@ func setAVX2() *Set {
 	s.Narrow = narrowTailAVX2
 	s.AdamW = adamWAVX2
 	s.AdamW16 = adamW16TailAVX2
+	s.Transpose = transposeAVX2
 	return &s
 }
 
@@ -245,6 +262,15 @@ func rotateAVX2(a, b, cos, sin []float32, sign float32)
 func softDXAVX2(ds, p, dp []float32, delta, scale float32)
 
 //go:noescape
+func colMaxAVX2(top, x []float32)
+
+//go:noescape
+func colExpAVX2(sum, plus, x []float32, scale float32)
+
+//go:noescape
+func colExpBwdAVX2(plus, delta, p, dp []float32, scale float32)
+
+//go:noescape
 func act0AVX2(y, x []float32)
 
 //go:noescape
@@ -285,3 +311,6 @@ func adamWAVX2(p, m, v, g []float32, c *AdamW)
 
 //go:noescape
 func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *AdamW)
+
+//go:noescape
+func transposeBlocks(dst, src []float32, rows, cols, stride int)

@@ -6,9 +6,10 @@ import "math"
 type op uint8
 
 const (
-	opConst op = iota // the same bits in all lanes
-	opHeld            // a constant in a register of its own
-	opArg             // a scalar parameter or field, in a register of its own
+	opConst  op = iota // the same bits in all lanes
+	opHeld             // a constant in a register of its own
+	opArg              // a scalar parameter or field, in a register of its own
+	opColumn           // of a vector, in a register while the loop goes down the rows
 	opLoad
 	opStore // a -> stream
 	opAdd
@@ -62,6 +63,7 @@ func (b *body) do(n node) val {
 }
 
 func (b *body) load(name string) val      { return b.do(node{op: opLoad, name: name}) }
+func (b *body) column(name string) val    { return b.do(node{op: opColumn, name: name}) }
 func (b *body) arg(name string) val       { return b.do(node{op: opArg, name: name}) }
 func (b *body) store(name string, v val)  { b.do(node{op: opStore, a: v, name: name}) }
 func (b *body) bits(u uint32) val         { return b.do(node{op: opConst, bits: u}) }
@@ -98,7 +100,7 @@ func (b *body) poly(x val, c []float64) val {
 // uses calls f for each operand of a node.
 func (n node) uses(f func(v val)) {
 	switch n.op {
-	case opConst, opHeld, opArg, opLoad:
+	case opConst, opHeld, opArg, opColumn, opLoad:
 	case opFMA, opFNMA:
 		f(n.a)
 		f(n.b)
@@ -118,7 +120,7 @@ func (b *body) fixed() []bool {
 	fixed := make([]bool, len(b.nodes))
 	for i, n := range b.nodes {
 		switch n.op {
-		case opConst, opLoad, opStore, opSum, opDot, opTop:
+		case opConst, opColumn, opLoad, opStore, opSum, opDot, opTop:
 		case opHeld, opArg:
 			fixed[i] = true
 		default:

@@ -32,6 +32,11 @@ type function struct {
 	unroll int  // copies of the body in the main loop; 0 means 1
 	double bool // lanes are float64, loads convert
 	whole  bool // AVX2 does whole vectors only: a Go wrapper does the rest
+
+	// down: streams that are loaded and stored in the body are matrices whose
+	// rows are as long as the first slice; the loop goes down the rows, for a
+	// strip of columns at a time, and results are vectors that are continued.
+	down bool
 }
 
 // param is one parameter in the frame of a call.
@@ -114,6 +119,11 @@ func Files() map[string][]byte {
 			}
 			fmt.Fprintf(&stubs, "\ts.%s = %s\n", f.name, symbol)
 		}
+		if m == avx2 {
+			text.WriteString(transpose())
+			fmt.Fprintf(&decl, "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n")
+		}
+		stubs.WriteString("\ts.Transpose = transposeAVX2\n")
 		stubs.WriteString("\treturn &s\n}\n")
 		stubs.Write(decl.Bytes())
 		text.WriteString(pool.data())

@@ -74,6 +74,19 @@ var functions = []function{
 	{name: "SoftDX", params: "ds p dp []float32, delta scale float32", body: func(b *body) {
 		b.store("ds", b.mul(b.mul(b.load("p"), b.sub(b.load("dp"), b.arg("delta"))), b.arg("scale")))
 	}},
+	{name: "ColMax", params: "top x []float32", unroll: 4, down: true, body: func(b *body) {
+		b.top("top", b.load("x"))
+	}},
+	{name: "ColExp", params: "sum plus x []float32, scale float32", unroll: 4, down: true, body: func(b *body) {
+		e := b.exp(b.fma(b.load("x"), b.arg("scale"), b.column("plus")))
+		b.store("x", e)
+		b.sum("sum", e)
+	}},
+	{name: "ColExpBwd", params: "plus delta p dp []float32, scale float32", unroll: 2, down: true, body: func(b *body) {
+		p := b.exp(b.fma(b.load("p"), b.arg("scale"), b.column("plus")))
+		b.store("p", p)
+		b.store("dp", b.mul(b.mul(p, b.arg("scale")), b.sub(b.load("dp"), b.column("delta"))))
+	}},
 
 	// x*sigmoid(2u)
 	{name: "Act[0]", params: "y x []float32", body: func(b *body) {

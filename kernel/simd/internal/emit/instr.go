@@ -13,6 +13,9 @@ func (r *routine) address(name string) string {
 	if r.kind(name) == "[]uint16" {
 		size = 2
 	}
+	if r.strip[name] != "" {
+		return fmt.Sprintf("%d(%s)(R11*1)", r.disp*size, r.strip[name])
+	}
 	return fmt.Sprintf("%d(%s)(AX*%d)", r.disp*size, r.ptr[name], size)
 }
 
@@ -28,7 +31,9 @@ func (r *routine) kind(name string) string {
 func (r *routine) isConst(v val) bool { return r.body.nodes[v].op == opConst }
 
 // dies reports whether a value's register is free after node i.
-func (r *routine) dies(v val, i int) bool { return !r.fixed[v] && !r.isConst(v) && r.last[v] <= i }
+func (r *routine) dies(v val, i int) bool {
+	return !r.fixed[v] && !r.isConst(v) && r.body.nodes[v].op != opColumn && r.last[v] <= i
+}
 
 // release gives back the register of a value after its last use.
 func (r *routine) release(v val, i int) {
@@ -84,7 +89,8 @@ func (r *routine) node(i int, n node) {
 	var dst int
 	switch n.op {
 	case opLoad:
-		r.reg[i] = r.load(n.name)
+		r.reg[i] = r.take()
+		r.load(n.name, r.reg[i])
 		return
 	case opStore:
 		r.store(n.name, r.reg[n.a])
@@ -232,8 +238,8 @@ func (r *routine) bf16(a int) int {
 	return t
 }
 
-func (r *routine) load(name string) int {
-	dst, at := r.take(), r.address(name)
+func (r *routine) load(name string, dst int) {
+	at := r.address(name)
 	suffix, k := "", ""
 	if r.tail && r.mask {
 		suffix, k = ".Z", "K1, "
@@ -252,7 +258,6 @@ func (r *routine) load(name string) int {
 	default:
 		r.op("VMOVUPS%s %s, %s%s", suffix, at, k, r.v(dst))
 	}
-	return dst
 }
 
 func (r *routine) store(name string, src int) {

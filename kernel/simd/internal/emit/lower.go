@@ -22,10 +22,11 @@ var (
 	avx2   = &machine{name: "AVX2", suffix: "AVX2", file: "Y", registers: 16, bytes: 32, constant: 32}
 )
 
-var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9", "R10", "R11"}
+var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9"}
 
 // routine is a function on its way to text. AX counts elements, BX holds their
-// number, R12 and R13 are scratch.
+// number, R10 and R13 are scratch; R12 points to a structure. Down the rows,
+// R11 is the offset of the row and R12 that of the end.
 type routine struct {
 	*machine
 	f      function
@@ -34,12 +35,14 @@ type routine struct {
 	text   bytes.Buffer
 	params []param
 	ptr    map[string]string
+	strip  map[string]string // pointers to a matrix's strip of columns
 	fixed  []bool
 	last   []int // the last use of each value
 
 	reg  []int // register of each value, or -1
 	free []int
 	acc  map[string][]int // accumulators of a result
+	col  map[string][]int // registers of a vector's elements, per copy
 	tail bool             // the masked step is being lowered
 	disp int              // elements of the copies before
 	cut  int              // register of AVX2's mask
@@ -47,23 +50,29 @@ type routine struct {
 
 // lower prints a function for the instruction set.
 func (m *machine) lower(symbol string, f function, p *pool) []byte {
-	r := &routine{machine: m, f: f, pool: p, ptr: map[string]string{}, acc: map[string][]int{}}
+	r := &routine{machine: m, f: f, pool: p, ptr: map[string]string{}, strip: map[string]string{},
+		acc: map[string][]int{}, col: map[string][]int{}}
 	r.body.memo = map[node]val{}
 	f.body(&r.body)
 	f.unroll = max(f.unroll, 1)
 	var size int
 	r.params, size = layout(f.params)
 	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", symbol, signature(f.params), symbol, size)
+	if f.down {
+		r.matrices()
+	}
 	r.prologue(f.unroll)
 	if f.unroll > 1 {
 		r.loop("unrolled", f.unroll)
 	}
 	r.loop("single", 1)
 	if !f.whole || m.mask {
-		r.last1()
+		r.remainder()
 	}
 	r.raw("done:\n")
-	r.results(f.unroll)
+	if !f.down {
+		r.results(f.unroll)
+	}
 	r.op("VZEROUPPER")
 	r.op("RET")
 	return r.text.Bytes()
@@ -127,7 +136,7 @@ func (r *routine) prologue(copies int) {
 	}
 	first := true
 	for _, p := range r.params {
-		if !strings.HasPrefix(p.kind, "[]") {
+		if !strings.HasPrefix(p.kind, "[]") || r.strip[p.name] != "" {
 			continue
 		}
 		r.ptr[p.name] = pointers[len(r.ptr)]
@@ -135,9 +144,9 @@ func (r *routine) prologue(copies int) {
 		if first {
 			r.op("MOVQ %s_len+%d(FP), BX", p.name, p.offset+8)
 		} else {
-			r.op("MOVQ %s_len+%d(FP), R12", p.name, p.offset+8)
-			r.op("CMPQ R12, BX")
-			r.op("CMOVQLT R12, BX")
+			r.op("MOVQ %s_len+%d(FP), R13", p.name, p.offset+8)
+			r.op("CMPQ R13, BX")
+			r.op("CMOVQLT R13, BX")
 		}
 		first = false
 	}
@@ -167,6 +176,11 @@ func (r *routine) prologue(copies int) {
 		}
 	}
 	for _, n := range r.body.nodes {
+		if n.op == opColumn {
+			for range copies {
+				r.col[n.name] = append(r.col[n.name], r.pin())
+			}
+		}
 		if n.op != opSum && n.op != opDot && n.op != opTop {
 			continue
 		}
@@ -174,6 +188,7 @@ func (r *routine) prologue(copies int) {
 			a := r.pin()
 			r.acc[n.name] = append(r.acc[n.name], a)
 			switch {
+			case r.f.down: // begin in their vectors
 			case n.op == opTop:
 				r.op("VBROADCASTSS %s, %s", r.pool.at(0xff800000), r.v(a))
 			case r.mask:
@@ -204,31 +219,104 @@ func (r *routine) loop(label string, copies int) {
 	r.op("JGT %sEnd", label)
 	r.op("PCALIGN $32")
 	r.raw("%s:\n", label)
-	for k := range copies {
-		r.pass(k)
-	}
+	r.copies(label, copies)
 	r.op("ADDQ $%d, AX", step)
 	r.op("CMPQ AX, R13")
 	r.op("JLE %s", label)
 	r.raw("%sEnd:\n", label)
 }
 
-// last1 prints the step over the elements that are less than a vector.
-func (r *routine) last1() {
-	r.op("SUBQ AX, BX")
+// remainder prints the step over the elements that are less than a vector.
+func (r *routine) remainder() {
+	r.op("MOVQ BX, R13")
+	r.op("SUBQ AX, R13")
 	r.op("JLE done")
 	if r.mask {
-		r.op("MOVQ $-1, R13")
-		r.op("BZHIQ BX, R13, R13")
-		r.op("KMOVW R13, K1")
+		r.op("MOVQ $-1, R10")
+		r.op("BZHIQ R13, R10, R10")
+		r.op("KMOVW R10, K1")
 	} else {
-		r.op("LEAQ mask%s<>+32(SB), R13", r.suffix)
-		r.op("SHLQ $2, BX")
-		r.op("SUBQ BX, R13")
-		r.op("VMOVUPS (R13), %s", r.v(r.cut))
+		r.op("LEAQ mask%s<>+32(SB), R10", r.suffix)
+		r.op("SHLQ $2, R13")
+		r.op("SUBQ R13, R10")
+		r.op("VMOVUPS (R10), %s", r.v(r.cut))
 	}
 	r.tail = true
-	r.pass(0)
+	r.copies("masked", 1)
+}
+
+// copies prints copies of the body, in a loop down the rows if there are rows.
+func (r *routine) copies(label string, copies int) {
+	if !r.f.down {
+		for k := range copies {
+			r.pass(k)
+		}
+		return
+	}
+	move := func(save bool) {
+		for k := range copies {
+			r.disp = k * r.lanes()
+			for _, p := range r.params {
+				switch acc, col := r.acc[p.name], r.col[p.name]; {
+				case acc != nil && save:
+					r.store(p.name, acc[k])
+				case acc != nil:
+					r.load(p.name, acc[k])
+				case col != nil && !save:
+					r.load(p.name, col[k])
+				}
+			}
+		}
+	}
+	move(false)
+	for _, p := range r.params {
+		if s := r.strip[p.name]; s != "" {
+			r.op("MOVQ %s_base+%d(FP), %s", p.name, p.offset, s)
+			r.op("LEAQ (%s)(AX*4), %s", s, s)
+		}
+	}
+	r.op("XORQ R11, R11")
+	r.op("PCALIGN $32")
+	r.raw("%sRows:\n", label)
+	for k := range copies {
+		r.pass(k)
+	}
+	r.op("LEAQ (R11)(BX*4), R11")
+	r.op("CMPQ R11, R12")
+	r.op("JLT %sRows", label)
+	move(true)
+}
+
+// matrices finds out which streams are matrices and leaves the number of bytes
+// of whole rows of the shortest in R12; without any the function returns.
+func (r *routine) matrices() {
+	for _, n := range r.body.nodes {
+		if n.op == opLoad && r.strip[n.name] == "" {
+			r.strip[n.name] = []string{"R8", "R9"}[len(r.strip)]
+		}
+	}
+	first := true
+	for _, p := range r.params {
+		switch {
+		case r.strip[p.name] == "":
+		case first:
+			r.op("MOVQ %s_len+%d(FP), AX", p.name, p.offset+8)
+			first = false
+		default:
+			r.op("MOVQ %s_len+%d(FP), R12", p.name, p.offset+8)
+			r.op("CMPQ R12, AX")
+			r.op("CMOVQLT R12, AX")
+		}
+	}
+	r.op("MOVQ %s_len+%d(FP), BX", r.params[0].name, r.params[0].offset+8)
+	r.op("TESTQ BX, BX")
+	r.op("JLE done")
+	r.op("XORQ DX, DX")
+	r.op("DIVQ BX")
+	r.op("IMULQ BX, AX")
+	r.op("LEAQ (AX*4), R12")
+	r.op("TESTQ AX, AX")
+	r.op("JLE done")
 }
 
 // pass prints one copy of the body.
@@ -239,6 +327,8 @@ func (r *routine) pass(k int) {
 			continue
 		}
 		switch n.op {
+		case opColumn:
+			r.reg[i] = r.col[n.name][k]
 		case opSum, opDot, opTop:
 			r.reduce(n, r.acc[n.name][k])
 			n.uses(func(v val) { r.release(v, i) })
