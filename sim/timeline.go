@@ -82,7 +82,7 @@ func (t *Timeline) levels(p *program.Program) {
 		bytes int64
 	}
 	var changes [device.NumTiers][]change
-	for b, life := range t.lives(p) {
+	for b, life := range t.Lives(p) {
 		buf := &p.Buffers[b]
 		if life.End < life.Start {
 			continue // never used
@@ -109,8 +109,8 @@ func (t *Timeline) levels(p *program.Program) {
 	}
 }
 
-// lives returns when each buffer is live; End < Start if never.
-func (t *Timeline) lives(p *program.Program) []device.Span {
+// Lives returns when each buffer of the program is live; End < Start if never.
+func (t *Timeline) Lives(p *program.Program) []device.Span {
 	lives := make([]device.Span, len(p.Buffers))
 	for b := range lives {
 		lives[b] = device.Span{Start: math.Inf(1), End: math.Inf(-1)}
@@ -153,7 +153,7 @@ func (t *Timeline) critical(p *program.Program) []int {
 		chain = append(chain, i)
 		next := before[i]
 		for _, w := range p.Instrs[i].Waits {
-			if next < 0 || t.Spans[w].End > t.Spans[next].End {
+			if w >= 0 && w < len(t.Spans) && (next < 0 || t.Spans[w].End > t.Spans[next].End) {
 				next = w
 			}
 		}

@@ -1,0 +1,115 @@
+// Package draw makes pictures of programs in time: traces for the Perfetto
+// and chrome://tracing viewers, timelines and memory maps as SVG, and an HTML
+// page of both. It draws what package sim predicted and what package exec
+// measured alike, one under the other if given both.
+//
+//	trace.go     every instruction as a slice, waits as arrows, live bytes as
+//	             counters; for zooming in
+//	timeline.go  a row per stream; for seeing where the time goes
+//	memory.go    time to the right, addresses up, a rectangle per buffer: the
+//	             packing as the allocator sees it, stretched to real time
+//
+// The pictures are plain text without scripts; whatever names they show are
+// escaped.
+package draw
+
+import (
+	"bufio"
+	"fmt"
+	"html"
+	"io"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Run is a program with one timeline of it.
+type Run struct {
+	Name     string // "predicted", "measured"
+	Program  *program.Program
+	Timeline *sim.Timeline
+}
+
+// title names a run in pictures.
+func (r Run) title() string { return fmt.Sprintf("rank %d, %s", r.Program.Rank, r.Name) }
+
+// label names an instruction: its operator and what it writes.
+func label(p *program.Program, i int) string {
+	in := &p.Instrs[i]
+	if len(in.Args) == 0 {
+		return in.Op.String()
+	}
+	return in.Op.String() + " " + p.Buffers[in.Args[0].Buf].Name
+}
+
+// work says which work an instruction belongs to, leaving out what it has not.
+func work(k program.Key) string {
+	s := k.Dir.String()
+	for _, part := range []struct {
+		name string
+		n    int
+	}{{"segment", k.Segment}, {"micro-batch", k.Micro}, {"chunk", k.Chunk}} {
+		if part.n >= 0 {
+			s += fmt.Sprintf(" %s %d", part.name, part.n)
+		}
+	}
+	return s
+}
+
+// Colours that people with the common colour blindnesses can tell apart
+// (Okabe and Ito, "Color Universal Design", 2008), lightened.
+var (
+	dirColours = [...]string{
+		program.Forward: "#56b4e9", program.Backward: "#e69f00", program.Recompute: "#f0e442",
+		program.Optimizer: "#cc79a7", program.Transfer: "#66c2a5",
+	}
+	classColours = [program.NumClasses]string{
+		program.ClassWeights: "#56b4e9", program.ClassGrads: "#e69f00", program.ClassState: "#cc79a7",
+		program.ClassActivations: "#66c2a5", program.ClassActGrads: "#f0e442",
+		program.ClassInputs: "#999999", program.ClassReductions: "#d55e00",
+	}
+)
+
+// HTML writes a page with the timelines and memory maps of the runs.
+func HTML(w io.Writer, title string, runs ...Run) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%[1]s</title></head>\n<body style=\"font-family:sans-serif\">\n<h1>%[1]s</h1>\n", html.EscapeString(title))
+	if err := Timeline(out, runs...); err != nil {
+		return err
+	}
+	for _, r := range runs {
+		for tier := range device.NumTiers {
+			if r.Program.Height[tier] == 0 {
+				continue
+			}
+			fmt.Fprintf(out, "<h2>%s: %s tier</h2>\n", html.EscapeString(r.title()), tier)
+			if err := Memory(out, r, tier); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintln(out, "</body></html>")
+	return out.Flush()
+}
+
+// seconds formats a time for people.
+func seconds(s float64) string {
+	switch {
+	case s >= 1:
+		return fmt.Sprintf("%.3g s", s)
+	case s >= 1e-3:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g us", s*1e6)
+}
+
+// size formats bytes for people.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, u := float64(n), 0
+	for x >= 1024 && u < len(units)-1 {
+		x, u = x/1024, u+1
+	}
+	return fmt.Sprintf("%.4g %s", x, units[u])
+}

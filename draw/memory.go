@@ -1,0 +1,41 @@
+package draw
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+const mapTall = 500 // pixels of the address axis
+
+// Memory writes an SVG of one tier: time to the right, addresses up, one
+// rectangle per buffer, coloured by class. The dashed line is the height of
+// the packing, which is the memory of the run.
+func Memory(w io.Writer, r Run, tier device.Tier) error {
+	c := newCanvas(w, leftside+width+20, headTall+mapTall+30)
+	c.legend(classColours[:], func(i int) string { return program.Class(i).String() })
+	top := max(r.Program.Height[tier], r.Timeline.Peak[tier], 1)
+	across, up := width/max(r.Timeline.Makespan, 1e-300), mapTall/float64(top)
+	base := float64(headTall + mapTall)
+	for b, life := range r.Timeline.Lives(r.Program) {
+		buf := &r.Program.Buffers[b]
+		if buf.Tier != tier || life.End < life.Start {
+			continue
+		}
+		c.rect(rectangle{
+			x: leftside + life.Start*across, w: (life.End - life.Start) * across,
+			y: base - float64(buf.Addr+buf.Size)*up, h: float64(buf.Size) * up,
+			fill:  classColours[buf.Class],
+			title: fmt.Sprintf("%s: %s at %d, %s to %s", buf.Name, size(buf.Size), buf.Addr, seconds(life.Start), seconds(life.End)),
+		})
+	}
+	y := base - float64(r.Program.Height[tier])*up
+	c.printf("<line x1=\"%d\" x2=\"%d\" y1=\"%.3f\" y2=\"%.3f\" stroke=\"black\" stroke-dasharray=\"4\"/>\n", leftside, leftside+width, y, y)
+	c.text(4, y+4, size(r.Program.Height[tier]))
+	c.text(4, base, "0")
+	c.text(leftside, base+20, "0")
+	c.text(leftside+width-60, base+20, seconds(r.Timeline.Makespan))
+	return c.end()
+}
