@@ -50,11 +50,20 @@ func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
 	return nil
 }
 
-// WriteHome writes a parameter's state to where it lives and to all replicas.
+// WriteHome writes a parameter's state to where it lives and to all replicas:
+// for "p" also the narrower copies ("p16").
 func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 	if n := e.HomeLen(param, kind); n != len(src) || n == 0 {
 		return fmt.Errorf("exec: %s of parameter %d has %d elements, not %d", kind, param, n, len(src))
 	}
+	if err := e.writeHomes(param, kind, src); err != nil || kind != "p" {
+		return err
+	}
+	return e.writeHomes(param, "p16", src)
+}
+
+// writeHomes writes all homes of one kind.
+func (e *Engine) writeHomes(param int, kind string, src []float32) error {
 	var at [2]int // of primaries and of replicas, each of which are complete sets
 	for i := range e.program.Homes {
 		h := &e.program.Homes[i]

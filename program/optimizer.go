@@ -175,7 +175,7 @@ func (lo *lowering) stage(c int) int {
 // update steps the parameters of one chunk, whose moments are in buffer state.
 func (lo *lowering) update(u *unit, c, grad, state int) {
 	ch, tier, home := lo.pl.Chunks[c], lo.updatedOn(c), lo.weightBuf[c]
-	elems := lo.pl.chunkElems(lo.g, c)
+	elems := lo.record(c, ch.State)
 	master := home.master
 	if master == home.state {
 		master = state
@@ -206,13 +206,7 @@ func (lo *lowering) update(u *unit, c, grad, state int) {
 			lo.p.whole(lo.clip[tier]), lo.p.whole(lo.scalars[tier]), p16))
 	}
 	if send >= 0 {
-		all := [2]int{0, int(lo.used(c))}
+		all := [2]int{0, lo.record(c, device.DeviceTier)}
 		u.work = append(u.work, copyOp(device.HostToDev, Key{Segment: -1, Micro: -1, Chunk: c}, at(home.work, all), at(send, all)))
 	}
-}
-
-// used is the number of elements of a chunk without padding.
-func (lo *lowering) used(c int) int64 {
-	last := lo.pl.Chunks[c].Last - 1
-	return int64(lo.offsetOf[last]) + lo.g.Params[last].Elems()
 }

@@ -54,8 +54,8 @@ type Chunk struct {
 	State   device.Tier `json:"state"`
 }
 
-// PadElems is what the elements of a chunk are padded to a multiple of, so
-// that its fp32 records start and end on disk sectors.
+// PadElems is what the elements of a chunk's records on disk are padded to a
+// multiple of, so that they start and end on disk sectors.
 const PadElems = 1024
 
 // Layout cuts the parameters into chunks of at most elems elements (a larger
@@ -89,15 +89,6 @@ func segmentsOf(g *graph.Graph) [][]int {
 		}
 	}
 	return users
-}
-
-// chunkSizes: elements of each chunk, padded.
-func (pl *Plan) chunkElems(g *graph.Graph, c int) int {
-	var n int64
-	for _, p := range g.Params[pl.Chunks[c].First:pl.Chunks[c].Last] {
-		n += p.Elems()
-	}
-	return int((n + PadElems - 1) / PadElems * PadElems)
 }
 
 // Fingerprint identifies what a graph computes: family and sizes.

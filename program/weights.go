@@ -65,9 +65,9 @@ func (lo *lowering) flat(buf, at, param int) Region {
 }
 
 // chunkBuffer makes a flat buffer of records of chunk c's elements, one for
-// each kind ("p", "m", ...): cut at the parameters, padding at each end.
+// each kind ("p", "m", ...): cut at the parameters, padding at each end on disk.
 func (lo *lowering) chunkBuffer(name string, c int, tier device.Tier, class Class, dt graph.DType, kinds ...string) int {
-	ch, elems := lo.pl.Chunks[c], lo.pl.chunkElems(lo.g, c)
+	ch, elems := lo.pl.Chunks[c], lo.record(c, tier)
 	b := Buffer{Name: fmt.Sprintf("%s.c%d", name, c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: elems * max(len(kinds), 1)}
 	for k := range max(len(kinds), 1) {
 		at := k * elems
@@ -85,14 +85,26 @@ func (lo *lowering) chunkBuffer(name string, c int, tier device.Tier, class Clas
 		}
 		b.Cuts = append(b.Cuts, (k+1)*elems)
 	}
-	b.Cuts = b.Cuts[:len(b.Cuts)-1]
+	if b.Cuts = b.Cuts[:len(b.Cuts)-1]; len(b.Cuts) == 0 {
+		b.Cuts = nil
+	}
 	b.Persistent = len(kinds) > 0
 	return lo.buffer(b)
 }
 
+// record is the number of elements of a chunk, padded on disk.
+func (lo *lowering) record(c int, tier device.Tier) int {
+	last := lo.pl.Chunks[c].Last - 1
+	n := lo.offsetOf[last] + int(lo.g.Params[last].Elems())
+	if tier == device.DiskTier {
+		n = (n + PadElems - 1) / PadElems * PadElems
+	}
+	return n
+}
+
 func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
-	elems := lo.pl.chunkElems(lo.g, c)
+	elems := lo.record(c, ch.State)
 	work, bf16 := "p", lo.g.DType == graph.BF16
 	if bf16 {
 		work = "p16"

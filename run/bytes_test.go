@@ -49,7 +49,7 @@ func TestBytesClosedForm(t *testing.T) {
 			if l := f.graph.Params[c.First].Layer; l >= 0 && l < f.graph.Model.Layers {
 				loads = 2 * visits
 			}
-			*up += 4 * padded * loads
+			*up += 4 * n * loads
 			*up += 4 * n * (visits - 1)
 			*down += 4 * n * visits
 			want[device.DiskTier][device.HostTier] += 8 * padded

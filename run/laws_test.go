@@ -3,13 +3,16 @@ package run
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -43,6 +46,14 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 		pl.Recompute[l] = all[r.IntN(len(all))]
 	}
 	return pl
+}
+
+// store rebuilds the fixture's graph with another storage type.
+func (f *fixture) store(t *testing.T, d graph.DType) {
+	t.Helper()
+	var err error
+	f.graph, err = graph.Build(f.graph.Model, f.graph.Seq, d)
+	check(t, err)
 }
 
 // trace is what a run computed: losses, norms and all final state.
@@ -87,9 +98,16 @@ func TestPlansChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny"} {
-		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16"} {
+		folder, precision, _ := strings.Cut(name, " ")
+		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+		if precision == "bf16" {
+			f.store(t, graph.BF16)
+		}
 		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
+		if e := math.Abs(plain.losses[2]/f.losses.Losses64[2] - 1); precision == "bf16" && !(e > 0 && e < 0.01) {
+			t.Errorf("%s: loss %v after two steps, in fp64 %v", name, plain.losses[2], f.losses.Losses64[2])
+		}
 		for k := range 8 {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
