@@ -88,12 +88,11 @@ func transposeAVX2(m *move) {
 	portableTranspose(&rest)
 }
 
-// dealAVX2 does panels of the full 16 elements in assembly and others in Go.
 func dealAVX2(m *move) {
 	if m.mask == 0xffff_0000_ffff {
 		deal256(m)
 	} else {
-		portableDeal(m)
+		deal256masked(m)
 	}
 }
 

@@ -155,10 +155,10 @@ func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
 
 // copyA copies rows of A to where they don't meet in one set of the cache.
 func (s *Serial) copyA(a operand, rows, k int) operand {
-	const width = 32
+	width := s.isa.nr
 	stride := parts(k, 16)*16 + 16
 	dst := wide(s.a.room(rows*stride), stride)
-	deal := deal{rows: rows, srcPanel: 4 * width, dstRow: dst.row, dstPanel: 4 * width}
+	deal := deal{rows: rows, srcPanel: 4 * uintptr(width), dstRow: dst.row, dstPanel: 4 * uintptr(width)}
 	s.deal(deal.of(k/width, width), dst.p, a)
 	if rest := k % width; rest > 0 {
 		s.deal(deal.of(1, rest), dst.from(0, k-rest).p, a.from(0, k-rest))

@@ -60,7 +60,7 @@ func (j *job) plan(workers int) {
 	wider := !j.pairs && (j.a.half || j.b.half)
 	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read where it lies
 	switch {
-	case j.b.row == 4 && !wider && j.m <= fewRows:
+	case j.b.row == 4 && !wider && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
 	case inPlace && j.m < 4: // B is used up as it streams by: long rows
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256

@@ -252,6 +252,9 @@ func transpose256(t *move)
 func deal256(t *move)
 
 //go:noescape
+func deal256masked(t *move)
+
+//go:noescape
 func widen512(t *convert)
 
 //go:noescape

@@ -63,10 +63,7 @@ func fmaAVX512(a *asm) {
 }
 
 func fmaAVX2(a *asm) {
-	for i := range 8 {
-		a.raw("DATA laneBits<>+%d(SB)/4, $%d\n", 4*i, 1<<i)
-	}
-	a.raw("GLOBL laneBits<>(SB), RODATA|NOPTR, $32\n")
+	laneBits(a)
 	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256}
 	for r := 1; r <= rows256; r++ {
 		k.emit(a, r, 2)
@@ -137,7 +134,7 @@ func masks256(a *asm) maskedMoves {
 	}
 }
 
-// loadMasks256 makes the masks of the current panel out of the bits in tile.last: bit i of lane i, compared.
+// loadMasks256 makes the masks of the current panel out of the bits in tile.last.
 func loadMasks256(a *asm) {
 	full := a.newLabel("full")
 	a.op("MOVQ $-1, AX")
@@ -145,13 +142,27 @@ func loadMasks256(a *asm) {
 	a.op("JNE %s", full)
 	a.op("MOVQ %d(DI), AX", tileLast)
 	a.at(full)
-	for v := range vectors {
-		a.op("VMOVD AX, X%d", 14+v)
-		a.op("VPBROADCASTD X%d, Y%d", 14+v, 14+v)
-		a.op("VPAND laneBits<>(SB), Y%d, Y%d", 14+v, 14+v)
-		a.op("VPCMPEQD laneBits<>(SB), Y%d, Y%d", 14+v, 14+v)
+	maskFromBits(a, 14)
+}
+
+// maskFromBits makes masks for two AVX2 registers, in Y(first) and the one after it, out of the bits in AX: the bit of
+// each lane is cut out and compared.
+func maskFromBits(a *asm, first int) {
+	for y := first; y < first+vectors; y++ {
+		a.op("VMOVD AX, X%d", y)
+		a.op("VPBROADCASTD X%d, Y%d", y, y)
+		a.op("VPAND laneBits<>(SB), Y%d, Y%d", y, y)
+		a.op("VPCMPEQD laneBits<>(SB), Y%d, Y%d", y, y)
 		a.op("SHRQ $8, AX")
 	}
+}
+
+// laneBits declares the bit of each lane of an AVX2 register.
+func laneBits(a *asm) {
+	for i := range 8 {
+		a.raw("DATA laneBits<>+%d(SB)/4, $%d\n", 4*i, 1<<i)
+	}
+	a.raw("GLOBL laneBits<>(SB), RODATA|NOPTR, $32\n")
 }
 
 // emit writes the micro-kernel of the given height and width:

@@ -207,14 +207,28 @@ func dealLoop(a *asm, body func()) {
 	a.end()
 }
 
-// moveAVX2 writes transpose256 and deal256. They know whole blocks only: Go code does the edges.
+// moveAVX2 writes transpose256, which knows whole blocks only (Go code does the edges), and the two forms of dealing:
+// panels of 16, and narrower ones by masks, which cost more.
 func moveAVX2(a *asm) {
+	laneBits(a)
 	transpose256(a)
 	a.routine("deal256", "move")
 	dealLoop(a, func() {
 		for i := range vectors {
 			a.op("VMOVUPS %d(SI), Y%d", 32*i, i)
 			a.op("VMOVUPS Y%d, %d(DX)", i, 32*i)
+		}
+	})
+	a.routine("deal256masked", "move")
+	a.op("MOVQ %d(DI), AX", moveMask)
+	maskFromBits(a, 12)
+	a.op("MOVQ %d(DI), AX", moveMask)
+	a.op("SHRQ $32, AX")
+	maskFromBits(a, 14)
+	dealLoop(a, func() {
+		for i := range vectors {
+			a.op("VMASKMOVPS %d(SI), Y%d, Y%d", 32*i, 12+i, i)
+			a.op("VMASKMOVPS Y%d, Y%d, %d(DX)", i, 14+i, 32*i)
 		}
 	})
 }
