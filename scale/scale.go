@@ -1,0 +1,214 @@
+// Package scale answers how fast a model can be trained at all, and what stops it from being faster.
+//
+// It is the analysis of Lamy-Poirier (2021, 2106.02679): a transformer of a given size, a number of tokens, and a critical
+// batch size that bounds how much of the batch can be computed at once. Data, pipeline and tensor parallelism divide that
+// batch over GPUs; each costs some efficiency; the shortest training time is the work divided by the GPUs that the batch
+// can keep busy. With layered gradient accumulation and modular placement the number of GPUs no longer depends on how long
+// the pipeline is, traffic hides behind m times more compute, and the memory per GPU falls to a few GiB: not memory, but
+// time limits how large a model can get.
+//
+//	m := scale.Family(160)                    // 1.26 trillion parameters
+//	for _, s := range scale.Strategies() {
+//		r := scale.Evaluate(m, scale.A100(), s.Choose(m, scale.A100()))
+//		fmt.Println(s.Name, r.GPUs, r.Days)   // 3D, improved: 38640 GPUs, 6.75 days
+//	}
+//
+// Known weakness: closed forms. Attention's quadratic part, the head, stragglers and kernel efficiency are left out; for
+// what runs on one's own machine use the planner, which knows the measured rates.
+package scale
+
+import (
+	"fmt"
+	"math"
+)
+
+// Model is a transformer as far as this analysis needs it.
+type Model struct {
+	Name       string  `json:"name"`
+	Layers     int     `json:"layers"`
+	Hidden     int     `json:"hidden"`
+	Heads      int     `json:"heads"`
+	Sequence   int     `json:"sequence"`   // tokens
+	Parameters float64 `json:"parameters"` // of all layers
+}
+
+// Family is X_x of the paper: x layers of width x^2, sequences of 16x tokens, x/2 heads of size 2x, 12 x^5 parameters.
+func Family(x int) Model {
+	return Model{Name: fmt.Sprintf("X_%d", x), Layers: x, Hidden: x * x, Heads: max(1, x/2), Sequence: 16 * x,
+		Parameters: 12 * math.Pow(float64(x), 5)}
+}
+
+// layerParameters is the size of one layer, 12 h^2 in the family.
+func (m Model) layerParameters() float64 { return m.Parameters / float64(m.Layers) }
+
+// criticalTokens is the constant of the critical batch, 573 tokens * parameters^(1/3): in the family 82.0 x^(2/3) sequences.
+const criticalTokens = 573.03
+
+// CriticalBatch is the number of sequences beyond which a larger batch needs more samples instead of fewer steps.
+func (m Model) CriticalBatch() float64 {
+	return criticalTokens * math.Cbrt(m.Parameters) / float64(m.Sequence)
+}
+
+// Work is how long to train.
+type Work struct {
+	Steps float64 `json:"steps"` // of one critical batch each
+	Batch float64 `json:"batch"` // sequences
+}
+
+// DefaultWork is the paper's budget: 1e5 steps at the critical batch.
+func DefaultWork(m Model) Work { return Work{Steps: 1e5, Batch: m.CriticalBatch()} }
+
+// Tokens is the number of tokens trained on.
+func (w Work) Tokens(m Model) float64 { return w.Steps * w.Batch * float64(m.Sequence) }
+
+// FLOPs of the training: 8 per parameter and token (forward 2, recomputation 2, backward 4).
+func (w Work) FLOPs(m Model) float64 { return 8 * m.Parameters * w.Tokens(m) }
+
+// Hardware is a cluster of equal GPUs. Bandwidths are in bytes/s, both directions added up, as in the paper.
+type Hardware struct {
+	Name    string  `json:"name"`
+	FLOPS   float64 `json:"flops"`   // sustained by one GPU
+	Memory  float64 `json:"memory"`  // bytes of one GPU
+	Node    int     `json:"node"`    // GPUs joined by fast links: the most for tensor parallelism
+	Link    float64 `json:"link"`    // between GPUs of a node
+	Network float64 `json:"network"` // of one GPU to other nodes
+}
+
+// A100 is the paper's cluster: 16 GPUs per node on NVLink, InfiniBand of 200 Gb/s per GPU.
+func A100() Hardware {
+	return Hardware{Name: "A100-80GB, InfiniBand", FLOPS: 312e12, Memory: 80e9, Node: 16, Link: 600e9, Network: 50e9}
+}
+
+// Ethernet is the same with 25 Gb/s Ethernet.
+func Ethernet() Hardware {
+	h := A100()
+	h.Name, h.Network = "A100-80GB, 25 Gb/s Ethernet", 6.25e9
+	return h
+}
+
+// Thresholds are the arithmetic intensities (FLOP/byte) that hide traffic on the usual links behind an A100.
+func Thresholds() []Link {
+	list := []Link{{Name: "HBM", Bandwidth: 2039e9}, {Name: "NVLink", Bandwidth: 600e9}, {Name: "PCIe 4 x16", Bandwidth: 63e9},
+		{Name: "InfiniBand 200 Gb/s", Bandwidth: 50e9}, {Name: "Ethernet 25 Gb/s", Bandwidth: 6.25e9}, {Name: "NVMe", Bandwidth: 3.2e9},
+		{Name: "disk", Bandwidth: 0.1e9}}
+	for i := range list {
+		list[i].Threshold = A100().FLOPS / list[i].Bandwidth
+	}
+	return list
+}
+
+// Link is a connection and what it takes to keep it from limiting.
+type Link struct {
+	Name      string  `json:"name"`
+	Bandwidth float64 `json:"bandwidth"` // bytes/s, in and out
+	Threshold float64 `json:"threshold"` // FLOP/byte
+}
+
+// Config is how a batch is divided. The product Data*Micros*Batch is at most the critical batch.
+type Config struct {
+	Data        int  `json:"data"`        // data-parallel replicas
+	Pipe        int  `json:"pipe"`        // pipeline ranks
+	Tensor      int  `json:"tensor"`      // tensor-parallel ranks
+	Micros      int  `json:"micros"`      // micro-batches per step
+	Batch       int  `json:"batch"`       // sequences per micro-batch
+	Partitioned bool `json:"partitioned"` // parameters, gradients and optimizer sharded over all GPUs (ZeRO-3)
+	Layered     bool `json:"layered"`     // layered gradient accumulation on a modular placement
+}
+
+// GPUs is how many the config uses.
+func (c Config) GPUs() int { return c.Data * c.Pipe * c.Tensor }
+
+// Result is what a config costs. Sizes are bytes per GPU.
+type Result struct {
+	Config
+	GPUs        int     `json:"gpus"`
+	Efficiency  float64 `json:"efficiency"` // product of the next three
+	Bubble      float64 `json:"bubble_efficiency"`
+	TensorShare float64 `json:"tensor_efficiency"`
+	DataShare   float64 `json:"data_efficiency"`
+	Days        float64 `json:"days"`
+	State       float64 `json:"state_bytes"`       // weights, moments, gradients
+	Buffers     float64 `json:"buffer_bytes"`      // gathered parameters and gradients
+	Checkpoints float64 `json:"checkpoint_bytes"`  // layer inputs of the micro-batches in flight
+	Working     float64 `json:"working_bytes"`     // of one layer and micro-batch
+	Intensity   float64 `json:"network_intensity"` // FLOP per byte of data-parallel traffic
+	Bandwidth   float64 `json:"network_needed"`    // bytes/s below which the network costs time
+}
+
+// Total is the memory per GPU if nothing is offloaded.
+func (r Result) Total() float64 { return r.State + r.Buffers + r.Checkpoints + r.Working }
+
+// Resident is the memory per GPU if state and checkpoints live on the host or a drive.
+func (r Result) Resident() float64 { return r.Buffers + r.Working }
+
+const day = 86400
+
+// Evaluate computes time and memory of a config for the paper's budget.
+func Evaluate(m Model, h Hardware, c Config) Result { return EvaluateWork(m, h, DefaultWork(m), c) }
+
+// EvaluateWork is Evaluate for any budget.
+func EvaluateWork(m Model, h Hardware, w Work, c Config) Result {
+	r := Result{Config: c, GPUs: c.GPUs()}
+	chunks := 1.0 // stages per rank: what the bubble is divided by
+	perRank := float64(m.Layers) / float64(c.Pipe)
+	if c.Layered {
+		chunks = perRank
+	}
+	r.Bubble = 1 / (1 + float64(c.Pipe-1)/(float64(c.Micros)*chunks))
+	r.TensorShare = 1 / (1 + h.FLOPS/h.Link*float64(c.Tensor-1)/(3*float64(m.Hidden))) // 4 all-reduces per layer
+	r.Intensity = c.intensity(m)
+	r.DataShare = c.dataShare(m, h, chunks, r.Intensity)
+	r.Bandwidth = h.FLOPS / r.Intensity
+	if c.Data == 1 {
+		r.Bandwidth = 0
+	}
+	r.Efficiency = r.Bubble * r.TensorShare * r.DataShare
+	r.Days = w.FLOPs(m) / (float64(r.GPUs) * h.FLOPS * r.Efficiency) / day
+	c.memory(m, &r)
+	return r
+}
+
+// intensity is the FLOP per byte (in and out) that the data-parallel traffic has to hide behind.
+func (c Config) intensity(m Model) float64 {
+	tokens := float64(c.Batch * m.Sequence)
+	if c.Layered {
+		tokens *= float64(c.Micros) // one gather and one reduce for all micro-batches
+	}
+	if c.Partitioned {
+		return 0.5 * tokens // forward: 2 FLOP per parameter and token, one gather of 2 bytes in and out
+	}
+	return 0.75 * tokens // all-reduce behind the backward (of the last micro-batch, if not layered)
+}
+
+// dataShare is the efficiency that data-parallel traffic leaves: 1 if it hides, else threshold over intensity; for the
+// unpartitioned, unlayered case only the window of the last backward is stretched, and a pipeline's bubble hides the rest.
+func (c Config) dataShare(m Model, h Hardware, chunks, intensity float64) float64 {
+	stretch := h.FLOPS / h.Network / intensity
+	if c.Data == 1 || stretch <= 1 {
+		return 1
+	}
+	if c.Partitioned || c.Layered {
+		return 1 / stretch
+	}
+	exposed := (stretch - 1) * 0.75 / float64(c.Micros)
+	bubble := float64(c.Pipe-1) / (float64(c.Micros) * chunks)
+	return 1 / (1 + math.Max(0, exposed-bubble))
+}
+
+// memory fills in the bytes per GPU (2106.02679, 5: 12 bytes of fp32 weight and moments, 4 of half
+// precision weight and gradient; three buffers of a layer if partitioned).
+func (c Config) memory(m Model, r *Result) {
+	t, tokens := float64(c.Tensor), float64(c.Batch*m.Sequence)
+	h := float64(m.Hidden)
+	if c.Partitioned {
+		r.State = 12 * m.Parameters / float64(r.GPUs)
+		r.Buffers = 3 * 2 * m.layerParameters() / t
+	} else {
+		r.State = 16 * m.Parameters / (float64(c.Pipe) * t)
+	}
+	r.Checkpoints = 2 * tokens * h * float64(c.Micros) * float64(m.Layers) / float64(c.Pipe) / t
+	if !c.Layered && c.Pipe > 1 { // 1F1B holds at most p micro-batches
+		r.Checkpoints *= math.Min(1, float64(c.Pipe)/float64(c.Micros))
+	}
+	r.Working = tokens * h * (34 + 5*float64(m.Heads)*float64(m.Sequence)/h) / t
+}
