@@ -18,14 +18,7 @@ func cast(e *Env, a *graph.Attr, t []Tensor) {
 		castRef(e, a, t)
 		return
 	}
-	e.convert(&t[0], &t[1])
-}
-
-// convert casts between floats.
-func (e *Env) convert(dst, src *Tensor) {
-	c := &e.call
-	c.t[0], c.t[1] = *dst, *src
-	c.byElements(2, func(c *call, w *worker, b block) {
+	e.begin(a, t).byElements(2, func(c *call, w *worker, b block) {
 		dst, src := &c.t[0], &c.t[1]
 		for r := b.R0; r < b.R1; r++ {
 			switch {

@@ -19,7 +19,7 @@ type Env struct {
 
 	call    call
 	scratch pool.Local[worker]
-	wider   [4][]float32 // widened parts of matrices
+	bias    []float32 // a widened bias
 }
 
 // NewEnv makes an Env with a pool of the given number of workers (less than

@@ -180,6 +180,9 @@ func (s sample) rows() (n, unit int) {
 	if s.op.Info().Kind == graph.Sequence {
 		unit = s.attr.Seq
 	}
+	if s.op == graph.LinearDW && s.t[1].DType == graph.BF16 {
+		unit = 2 // products are added in pairs
+	}
 	return n, unit
 }
 

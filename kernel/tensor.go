@@ -80,26 +80,6 @@ func (t *Tensor) put(acc bool, r, c int, v float64) {
 	t.Set(r, c, v)
 }
 
-// part is the tensor of rows [r0, r1) and columns [c0, c1).
-func (t *Tensor) part(r0, r1, c0, c1 int) Tensor {
-	p, o := *t, r0*t.Stride+c0
-	p.Rows, p.Cols = r1-r0, c1-c0
-	if p.Rows == 0 || p.Cols == 0 {
-		o = 0
-	}
-	switch t.DType {
-	case graph.F32:
-		p.F32 = t.F32[o:]
-	case graph.BF16:
-		p.BF16 = t.BF16[o:]
-	case graph.I32:
-		p.I32 = t.I32[o:]
-	case graph.F64:
-		p.F64 = t.F64[o:]
-	}
-	return p
-}
-
 // flat reports whether the elements are one row without gaps.
 func (t *Tensor) flat() bool { return t.Stride == t.Cols || t.Rows <= 1 }
 
