@@ -1,0 +1,161 @@
+// Package lint holds the rules of this repository that a machine can check,
+// as tests: what may import what and why, and what every file looks like.
+package lint
+
+import (
+	"bytes"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/athanor-llm/athanor/"
+
+// layers is the order of the packages: imports go down this list only. A
+// package with subfolders stands for them too. The reason says what would be
+// lost if it stood elsewhere.
+var layers = []struct{ pkg, why string }{
+	{"cmd", "flags and printing, nothing else: everything can be used without it"},
+	{"run", "a training run joins plan, execution, data and checkpoints; nothing below knows that a run exists"},
+	{"config", "what a user wrote; only runs and verbs know of files and keys, compilers get values"},
+	{"exec", "executes programs and decides nothing, so it may not see plans or searches"},
+	{"plan", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
+	{"draw", "pictures of timelines and programs"},
+	{"sim", "simulates the very programs that are executed; it must not import what executes them"},
+	{"hardware", "prices calls; probing uses devices, never programs"},
+	{"program", "graph and decisions to instructions; knows tiers and streams, no clock and no backend"},
+	{"scale", "analysis of training time over configurations, on schedules"},
+	{"schedule", "orders of work, pure"},
+	{"alloc", "the static allocation problem, usable on its own"},
+	{"device", "the border: calls on operands; backends stand below their interface's package"},
+	{"kernel", "operators on slices; no tiers, no streams"},
+	{"graph", "operators as data, autodiff"},
+	{"model", "architectures as data"},
+	{"checkpoint", "files of tensors; knows no model"},
+	{"data", "text to batches; knows no model"},
+	{"internal", "small helpers without opinions"},
+}
+
+func layerOf(pkg string) int {
+	return slices.IndexFunc(layers, func(l struct{ pkg, why string }) bool {
+		return pkg == l.pkg || strings.HasPrefix(pkg, l.pkg+"/")
+	})
+}
+
+// exceptions are imports upward that have a reason.
+var exceptions = map[string]string{}
+
+// source is a parsed file of the repository.
+type source struct {
+	path string // from the root, with slashes
+	text []byte
+	file *ast.File
+	set  *token.FileSet
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	root := "../.."
+	var list []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "runs") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, path, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		list = append(list, source{filepath.ToSlash(rel), text, f, set})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) < 50 {
+		t.Fatalf("only %d files found", len(list))
+	}
+	return list
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		from := filepath.ToSlash(filepath.Dir(s.path))
+		if strings.HasSuffix(s.path, "_test.go") || from == "." {
+			continue
+		}
+		at := layerOf(from)
+		if at < 0 {
+			t.Errorf("%s: package %s has no place in the order of layers; give it one, with the reason", s.path, from)
+			continue
+		}
+		for _, spec := range s.file.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, ours := strings.CutPrefix(path, module)
+			if !ours {
+				continue
+			}
+			if down := layerOf(to); down < at && exceptions[from+" -> "+to] == "" {
+				t.Errorf("%s imports %s, which stands above it: %s", s.path, to, layers[down].why)
+			}
+		}
+	}
+}
+
+// TestFiles: formatted, of a readable size, plain ASCII, nothing unfinished.
+func TestFiles(t *testing.T) {
+	const longest = 700 // lines
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		pkg := filepath.ToSlash(filepath.Dir(s.path))
+		if doc := s.file.Doc; doc != nil && len(doc.Text()) > 20 {
+			documented[pkg] = true
+		} else if _, seen := documented[pkg]; !seen {
+			documented[pkg] = false
+		}
+		if ast.IsGenerated(s.file) {
+			continue
+		}
+		if out, err := format.Source(s.text); err != nil || !bytes.Equal(out, s.text) {
+			t.Errorf("%s is not formatted; run gofmt", s.path)
+		}
+		if n := bytes.Count(s.text, []byte("\n")); n > longest {
+			t.Errorf("%s has %d lines; more than %d are two things", s.path, n, longest)
+		}
+		for _, group := range s.file.Comments {
+			for _, mark := range []string{"TO" + "DO", "FIX" + "ME", "HA" + "CK"} {
+				if strings.Contains(group.Text(), mark) {
+					t.Errorf("%s: %s in a comment: do it, or say what is missing", s.set.Position(group.Pos()), mark)
+				}
+			}
+		}
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("package %s has no doc comment", pkg)
+		}
+	}
+}

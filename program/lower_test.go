@@ -1,0 +1,126 @@
+package program
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// TestPassOrder checks the table of passes against the table of reasons.
+func TestPassOrder(t *testing.T) {
+	at := func(name string) int {
+		i := slices.IndexFunc(passes, func(p pass) bool { return p.name == name })
+		if i < 0 {
+			t.Errorf("there is no pass %s", name)
+		}
+		return i
+	}
+	for _, o := range passOrder {
+		if at(o.before) >= at(o.after) {
+			t.Errorf("%s must come before %s: %s", o.before, o.after, o.why)
+		}
+	}
+}
+
+func gpt(t *testing.T, layers, width, heads, vocab, seq int, tied bool) *graph.Graph {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward = layers, width, heads, heads, width/heads, 4*width
+	m.Vocab, m.MaxPositions, m.Tied = vocab, seq, tied
+	g, err := graph.Build(m, seq, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func lowered(t *testing.T, g *graph.Graph, pl *Plan) *Program {
+	t.Helper()
+	p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestSkeletalActivations: what a GPT layer keeps for its backward pass are
+// the 16 units of tokens x width of MEMO (2407.12117, section 4.1), plus what
+// it leaves out: two norms' statistics and the softmax denominators.
+func TestSkeletalActivations(t *testing.T) {
+	const width, heads = 128, 4
+	g := gpt(t, 2, width, heads, 1000, 64, true)
+	for s := 1; s < g.Head(); s++ {
+		var perToken int
+		for _, v := range g.Segments[s].Saved {
+			perToken += g.Values[v].Cols
+		}
+		if want := 16*width + 2*2 + heads; perToken != want {
+			t.Errorf("segment %s keeps %d numbers per token, want %d", g.Segments[s].Name, perToken, want)
+		}
+	}
+}
+
+// TestPlainPeak is half of law L2: the memory of the plain plan is a sum that
+// can be written down without any program. It peaks when the head's weight
+// gradient begins: all activations are there and the logits of all tokens.
+// Sizes are chosen so that nothing is padded to an address.
+func TestPlainPeak(t *testing.T) {
+	const layers, width, heads, vocab, seq, sequences = 3, 64, 4, 4096, 32, 2
+	const n = seq * sequences
+	g := gpt(t, layers, width, heads, vocab, seq, true)
+	p := lowered(t, g, Plain(g, sequences))
+	var params int64
+	for _, q := range g.Params {
+		params += q.Elems()
+	}
+	const f = 4          // bytes
+	want := 3*f*params + // weights and two moments
+		f*n*layers*(16*width+2*2+heads) + // kept by the layers
+		f*n*(width+width+2) + // the head's input, its norm and statistics
+		f*n*vocab + f*n*width + // gradients over the logits, of the norm
+		f*vocab*width + // of the embedding
+		f*n + // tokens, until the embedding's gradient
+		64 + 8 // scalars up to the next address, loss
+	if got := p.Height[device.DeviceTier]; got != int64(want) {
+		t.Errorf("the plain plan takes %d bytes, the sum is %d", got, want)
+	}
+	if p.Height != p.Bound {
+		t.Errorf("height %v above the bound %v", p.Height, p.Bound)
+	}
+}
+
+// TestRecomputePeak: keeping only the layers' inputs, the device holds per
+// layer but one a single width of each token.
+func TestRecomputePeak(t *testing.T) {
+	const width, heads, vocab, seq = 64, 4, 64, 64
+	height := func(layers int, choice string) int64 {
+		g := gpt(t, layers, width, heads, vocab, seq, true)
+		pl := Plain(g, 4)
+		pl.Recompute = slices.Repeat([]string{choice}, layers)
+		for i := range pl.Chunks { // parameters out of the way
+			pl.Chunks[i] = Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last, Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
+		}
+		pl.Blocks = pl.BlocksNeeded(g)
+		return lowered(t, g, pl).Height[device.DeviceTier]
+	}
+	const n = 4 * seq
+	for choice, perToken := range map[string]int64{
+		"none": 16*width + 4 + heads,
+		"full": width,
+		// the input and what attention made
+		"attention": width + width + heads,
+		// without two norms (and their statistics) and the activation
+		"light": 16*width + heads - 2*width - 4*width,
+	} {
+		if got := height(9, choice) - height(6, choice); got != 3*4*n*perToken {
+			t.Errorf("%s: three layers more take %d bytes more, want %d", choice, got, 3*4*n*perToken)
+		}
+	}
+}
