@@ -1,6 +1,8 @@
 package scale
 
 import (
+	"bytes"
+	"encoding/xml"
 	"math"
 	"testing"
 )
@@ -99,5 +101,30 @@ func TestCurve(t *testing.T) {
 		near(t, "state", r.State/gib, x.state, .01+x.digits)
 		near(t, "buffers", r.Buffers/gib, x.buffers, .01+x.digits)
 		near(t, "checkpoints", r.Checkpoints/gib, x.ckpt, .01+x.digits)
+	}
+}
+
+// TestNoMemoryWall: what the plot shows. Time grows with the 1.2th power of the size, the improved method is always the
+// faster one from 13 billion parameters on, and at 40 trillion memory still fits although a year has passed.
+func TestNoMemoryWall(t *testing.T) {
+	points := Curve(A100())
+	for i, p := range points {
+		if p.X >= 64 && p.Improved.Days >= p.Baseline.Days {
+			t.Errorf("x=%d: improved %g days, baseline %g", p.X, p.Improved.Days, p.Baseline.Days)
+		}
+		if p.X == 320 && (p.Improved.Days < 365 || p.Improved.Total() > 80e9) {
+			t.Errorf("x=320: %g days, %g bytes", p.Improved.Days, p.Improved.Total())
+		}
+		if p.X > 224 {
+			power := math.Log(p.Improved.Days/points[i-1].Improved.Days) / math.Log(p.Parameters/points[i-1].Parameters)
+			near(t, "power", power, 1.2, .05)
+		}
+	}
+	var out bytes.Buffer
+	if err := PlotCurve(&out, A100(), points); err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal(out.Bytes(), new(struct{})); err != nil {
+		t.Error(err)
 	}
 }
