@@ -79,15 +79,17 @@ func paint(items []item, sections int32, key func(*item) int64, f func(s int32, 
 func granule(items []item) int64 {
 	var g int64
 	for i := range items {
-		for a, b := g, items[i].align; ; {
-			if a == 0 {
-				g = b
-				break
-			}
-			a, b = b%a, a
-		}
+		g = gcd(g, items[i].align)
 	}
 	return max(g, 1)
+}
+
+// gcd of non-negative numbers, where gcd(0, b) = b.
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 func roundUp(x, g int64) int64 { return (x + g - 1) / g * g }

@@ -8,7 +8,7 @@ import (
 // Greedy packings
 //
 // Approach: sort the items by some rule and give each in turn the lowest
-// place where it fits. Two ways to find that place:
+// place where it fits. Three ways to find that place:
 //
 //	skyline   on top of everything placed during its lifetime; holes are never
 //	          reused; O(n log n). Optimal when lifetimes nest like brackets and
@@ -16,6 +16,8 @@ import (
 //	          followed by its backward pass.
 //	fit       the lowest hole, by a walk up the placed items; O(n^2) in the
 //	          worst case, so it works under a budget.
+//	lowest    not in order: whichever item can lie lowest now, the order only
+//	          breaks ties. Best where sizes are random, and slowest.
 //
 // Example (skyline, longest first):     c c
 //
@@ -78,7 +80,7 @@ type packing struct {
 }
 
 // greedy returns the best packing found, stopping at the first whose height
-// is at most target. effort bounds the steps spent in fit passes.
+// is at most target. effort bounds the steps of all passes but the first.
 func greedy(items []item, sections int32, target, effort int64) packing {
 	best := packing{height: math.MaxInt64}
 	keep := func(p packing, ok bool) bool {
@@ -89,19 +91,26 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 	}
 	fixed := slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 })
 	if !fixed {
-		for _, o := range orders[:1] {
-			if keep(skyline(items, sections, sorted(items, o)), true) {
-				return best
-			}
+		if keep(skyline(items, sections, sorted(items, orders[0])), true) {
+			return best
+		}
+	} else {
+		unlimited := int64(math.MaxInt64)
+		p, _ := fit(items, sections, sorted(items, orders[0]), math.MaxInt64, &unlimited)
+		if keep(p, true) {
+			return best
 		}
 	}
-	for _, o := range orders {
-		limit := effort
-		if best.offsets == nil {
-			limit = math.MaxInt64 // something must come out
-		}
-		if p, ok := fit(items, sorted(items, o), limit); keep(p, ok) {
+	for k, o := range orders {
+		perm := sorted(items, o)
+		if keep(fit(items, sections, perm, best.height-1, &effort)) {
 			return best
+		}
+		if !fixed && k == 0 && keep(lowest(items, sections, perm, best.height-1, &effort)) {
+			return best
+		}
+		if effort < 0 {
+			break
 		}
 	}
 	return best
@@ -204,47 +213,144 @@ func (s *profile) raise(lo, hi int32, h int64) {
 	}
 }
 
-// A slot is a placed item, kept in a list sorted by offset.
+// A shelf keeps the placed items of one stretch of time, sorted by offset.
+type shelf []slot
+
 type slot struct {
 	lo, hi   int32
 	off, end int64
 }
 
+// shelves divides the sections into stretches of equal length (a power of
+// two, 1<<shift), as short as possible while an item touches few of them on
+// average.
+func shelves(items []item, sections int32) (stock []shelf, shift uint) {
+	const spread = 4
+	for ; ; shift++ {
+		var touched int64
+		for i := range items {
+			touched += int64((items[i].hi-1)>>shift - items[i].lo>>shift + 1)
+		}
+		if touched <= spread*int64(len(items)) || sections>>shift == 0 {
+			return make([]shelf, sections>>shift+1), shift
+		}
+	}
+}
+
 // fit gives each item the lowest hole that takes it. It gives up, and reports
-// false, after effort steps along the list, or when a fixed item is blocked.
-func fit(items []item, perm []int32, effort int64) (packing, bool) {
+// false, when the packing would exceed limit or after effort steps.
+func fit(items []item, sections int32, perm []int32, limit int64, effort *int64) (packing, bool) {
 	p := packing{offsets: make([]int64, len(items))}
-	placed := make([]slot, 0, len(items))
+	stock, shift := shelves(items, sections)
+	next := make([]int32, len(stock)) // per shelf: slots below are out of the way
 	for _, i := range perm {
 		it := &items[i]
-		off := it.fixed
-		if off < 0 {
-			var steps int
-			off, steps = lowestHole(placed, it)
-			if effort -= int64(steps); effort < 0 {
-				return p, false
+		first, last := it.lo>>shift, (it.hi-1)>>shift
+		off := max(it.fixed, 0)
+		for b := first; b <= last; b++ {
+			next[b] = 0
+		}
+		for moved := it.fixed < 0; moved; {
+			moved = false
+			for b := first; b <= last; b++ {
+				from := next[b]
+				up := stock[b].clear(it, off, &next[b])
+				*effort -= int64(next[b]-from) + 1
+				if up != off {
+					off, moved = up, last > first
+				}
 			}
 		}
-		at, _ := slices.BinarySearchFunc(placed, off, func(s slot, off int64) int { return compare(s.off, off) })
-		placed = slices.Insert(placed, at, slot{it.lo, it.hi, off, off + it.size})
+		if off > limit-it.size || *effort < 0 {
+			return p, false
+		}
+		placed := slot{it.lo, it.hi, off, off + it.size}
+		for b := first; b <= last; b++ {
+			stock[b].insert(placed)
+		}
 		p.offsets[i] = off
 		p.height = max(p.height, off+it.size)
 	}
 	return p, true
 }
 
-func lowestHole(placed []slot, it *item) (off int64, steps int) {
-	for k := range placed {
-		s := &placed[k]
-		if s.lo >= it.hi || it.lo >= s.hi {
-			continue
-		}
-		if off+it.size <= s.off {
-			return off, k + 1
-		}
-		if s.end > off {
-			off = it.up(s.end)
+// clear raises off until the item collides with nothing on this shelf. next
+// counts the slots that can no longer be in the way, since off only rises.
+func (s shelf) clear(it *item, off int64, next *int32) int64 {
+	k := *next
+	for ; int(k) < len(s) && s[k].off < off+it.size; k++ {
+		if t := &s[k]; t.lo < it.hi && it.lo < t.hi && t.end > off {
+			off = it.up(t.end)
 		}
 	}
-	return off, len(placed)
+	*next = k
+	return off
+}
+
+func (s *shelf) insert(t slot) {
+	at, _ := slices.BinarySearchFunc(*s, t.off, func(s slot, off int64) int { return compare(s.off, off) })
+	*s = slices.Insert(*s, at, t)
+}
+
+// lowestStep is the price of a look at the heap, in steps along a shelf.
+const lowestStep = 100
+
+// lowest places, at each step, an item that can lie lower than any other, the
+// first in perm among equals. So a hole stays behind only where nothing
+// fitted. A heap holds each item at an offset that was right once; offsets
+// only rise, so an item whose turn comes is checked and, if it has risen, put
+// back.
+func lowest(items []item, sections int32, perm []int32, limit int64, effort *int64) (packing, bool) {
+	p := packing{offsets: make([]int64, len(items))}
+	line := newProfile(sections)
+	heap := make(turns, len(perm))
+	for r, i := range perm {
+		heap[r] = turn{0, int32(r), i}
+	}
+	for len(heap) > 0 {
+		*effort -= lowestStep
+		t := &heap[0]
+		it := &items[t.index]
+		if off := it.up(line.highest(it.lo, it.hi)); off != t.off {
+			t.off = off
+			heap.sink()
+			continue
+		}
+		top := t.off + it.size
+		if top > limit || *effort < 0 {
+			return p, false
+		}
+		line.raise(it.lo, it.hi, top)
+		p.offsets[t.index] = t.off
+		p.height = max(p.height, top)
+		heap[0] = heap[len(heap)-1]
+		heap = heap[:len(heap)-1]
+		heap.sink()
+	}
+	return p, true
+}
+
+// turns is a binary heap by offset, then rank.
+type turns []turn
+
+type turn struct {
+	off   int64
+	rank  int32
+	index int32
+}
+
+func (h turns) sink() {
+	for k := 0; ; {
+		low := k
+		for c := 2*k + 1; c <= 2*k+2 && c < len(h); c++ {
+			if a, b := &h[c], &h[low]; a.off < b.off || a.off == b.off && a.rank < b.rank {
+				low = c
+			}
+		}
+		if low == k {
+			return
+		}
+		h[k], h[low] = h[low], h[k]
+		k = low
+	}
 }

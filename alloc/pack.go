@@ -2,80 +2,325 @@ package alloc
 
 import (
 	"context"
+	"errors"
+	"math"
 	"slices"
 )
 
 // Options says how much thought a packing is worth. The zero value runs the
 // heuristics only, which takes milliseconds for a training program.
 type Options struct {
-	// Nodes allows the exact search this many nodes; 0 is none, negative is
-	// until the context ends.
+	// Nodes allows the exact search this many nodes (a million take about
+	// three seconds); 0 is none, negative is until the context ends.
 	Nodes int64
+	// Workers is the number of searches that may run at once; 0 means 1. The
+	// answer does not depend on it.
+	Workers int
+	// Without switches techniques of the search off.
+	Without Technique
+	// Flat leaves out the two-level packing of repeated parts.
+	Flat bool
+	// Cache, if not nil, is asked first and told afterwards.
+	Cache *Cache
+
+	bare bool // do not look for the conflict in an infeasible problem
 }
 
-// fitEffort is the work one fit pass may do: about 30 ms.
-const fitEffort = 30_000_000
+// Heuristic effort in steps of a few nanoseconds: a floor, and per buffer.
+const (
+	fastEffort   = 5_000_000
+	fastPerItem  = 1_000
+	exactHaste   = 20   // with search allowed, heuristics may take this much more
+	searchable   = 6000 // items in a leaf; more, and nodes become too slow
+	firstBudget  = 20_000
+	growthFactor = 2
+)
 
 // Pack solves p. With a capacity it stops at the first packing that fits;
 // with none it minimises the height.
 //
-// The solution is valid also when the context ends early; then Optimal says
-// whether the height was proven. Errors: a malformed problem; ErrInfeasible
-// with proof; ErrUndecided when the effort ran out first.
+// When the context ends early the best packing so far is returned; Optimal
+// says whether its height was proven least. Errors: a malformed problem;
+// ErrInfeasible with proof; ErrUndecided when the effort ran out first.
 func Pack(ctx context.Context, p Problem, opt Options) (Solution, error) {
 	if err := p.check(); err != nil {
 		return Solution{}, err
+	}
+	if s, ok := opt.Cache.get(p, opt); ok {
+		return s, nil
 	}
 	items, sections := compress(p.Buffers)
 	bound := slices.Max(append(loads(items, sections), 0))
 	if p.Capacity > 0 && bound > p.Capacity {
 		return Solution{LowerBound: bound}, overload(p, items, sections)
 	}
-	best := greedy(items, sections, max(bound, p.Capacity), fitEffort)
-	s := Solution{Offsets: make([]int64, len(items)), Height: best.height, LowerBound: bound}
-	if len(items) == 0 {
-		s.Height = 0
+	r := newRun(ctx, p, opt, items, sections, bound)
+	if opt.Nodes != 0 {
+		if l := r.search(); l != nil {
+			return Solution{LowerBound: p.Capacity + 1, Nodes: r.nodes}, r.conflict(l)
+		}
 	}
-	copy(s.Offsets, best.offsets)
-	s.Optimal = s.Height == bound
+	s := r.solution()
 	if p.Capacity > 0 && s.Height > p.Capacity {
 		return s, ErrUndecided
 	}
+	opt.Cache.put(p, opt, s)
 	return s, nil
 }
 
-// overload proves that more bytes are alive at once than the capacity holds:
-// the conflict is the buffers alive at the busiest moment, less those that
-// can be dropped while the rest still is too much.
-func overload(p Problem, items []item, sections int32) error {
-	load := loads(items, sections)
-	worst := int32(slices.Index(load, slices.Max(load)))
-	var live []item
-	for _, it := range items {
-		if it.lo <= worst && worst < it.hi {
-			live = append(live, it)
-		}
-	}
-	slices.SortFunc(live, func(a, b item) int { return bySize(&a, &b) })
-	for i := len(live) - 1; i >= 0; i-- {
-		rest := slices.Delete(slices.Clone(live), i, i+1)
-		for k := range rest {
-			rest[k].lo, rest[k].hi = 0, 1
-		}
-		if slices.Max(append(loads(rest, 1), 0)) > p.Capacity {
-			live = rest
-		}
-	}
-	return conflict(p, live, true)
+// A run is one call of Pack past the checks.
+type run struct {
+	ctx     context.Context
+	problem Problem
+	opt     Options
+	offsets []int64 // by index, of peeled items
+	leaves  []leafState
+	goal    int64 // a packing this low is good enough: nothing is gained below
+	nodes   int64
 }
 
-func conflict(p Problem, items []item, minimal bool) error {
-	e := &InfeasibleError{Capacity: p.Capacity, Minimal: minimal}
-	for _, it := range items {
-		e.Conflict = append(e.Conflict, int(it.index))
+// A leafState is a leaf with the best packing so far.
+type leafState struct {
+	leaf
+	packing       // offsets above base
+	low     int64 // proven lower bound of the packing's height
+}
+
+func newRun(ctx context.Context, p Problem, opt Options, items []item, sections int32, bound int64) *run {
+	r := &run{ctx: ctx, problem: p, opt: opt, offsets: make([]int64, len(items)), goal: max(bound, p.Capacity)}
+	haste := int64(1)
+	if opt.Nodes != 0 {
+		haste = exactHaste
 	}
-	slices.Sort(e.Conflict)
-	for _, i := range e.Conflict {
+	for _, l := range reduce(items, sections, r.offsets) {
+		effort := haste * max(fastEffort, fastPerItem*int64(len(l.items)))
+		ls := leafState{leaf: l, packing: greedy(l.items, l.sections, r.goal-l.base, effort)}
+		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
+		if ls.height > r.goal-l.base && !opt.Flat {
+			if q, ok := twoLevel(ctx, l, effort); ok && q.height < ls.height {
+				ls.packing = q
+			}
+		}
+		r.leaves = append(r.leaves, ls)
+	}
+	return r
+}
+
+// search improves the leaves that are too high, small ones first. It returns
+// a leaf that is proven not to fit, or nil.
+func (r *run) search() *leafState {
+	order := make([]*leafState, len(r.leaves))
+	for i := range r.leaves {
+		order[i] = &r.leaves[i]
+	}
+	slices.SortStableFunc(order, func(a, b *leafState) int { return len(a.items) - len(b.items) })
+	for _, l := range order {
+		if l.height <= r.goal-l.base || len(l.items) > searchable {
+			continue
+		}
+		if r.problem.Capacity == 0 {
+			r.minimise(l)
+			r.goal = max(r.goal, l.base+l.low)
+			continue
+		}
+		pf := r.portfolio(l, r.goal-l.base)
+		if r.decide(l, pf, r.left()) == impossible {
+			return l
+		}
+	}
+	return nil
+}
+
+func (r *run) portfolio(l *leafState, capacity int64) *portfolio {
+	return newPortfolio(l.items, l.sections, capacity, r.opt.Without)
+}
+
+// left is the number of nodes still allowed.
+func (r *run) left() int64 {
+	if r.opt.Nodes < 0 {
+		return math.MaxInt64 / 2
+	}
+	return r.opt.Nodes - r.nodes
+}
+
+// decide lets a portfolio work and keeps the packing it finds.
+func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
+	before := pf.nodes
+	v, offsets := pf.decide(r.ctx, min(nodes, r.left()), r.opt.Workers)
+	r.nodes += pf.nodes - before
+	if v == fits {
+		l.packing = packing{offsets: slices.Clone(offsets)}
+		for i := range l.items {
+			l.height = max(l.height, offsets[i]+l.items[i].size)
+		}
+	}
+	return v
+}
+
+// minimise raises the lower bound and lowers the packing until they meet or
+// the effort ends. The lowest height still possible is tried first, since it
+// usually is the answer, then ever higher ones, with growing budgets.
+func (r *run) minimise(l *leafState) {
+	step := quantum(l.items)
+	floor := max(l.low, roundUp(r.goal-l.base, step)) // lower does not matter
+	atFloor := r.portfolio(l, floor)
+	for budget := int64(firstBudget); l.height > floor && r.left() > 0 && r.ctx.Err() == nil; {
+		switch r.decide(l, atFloor, budget) {
+		case fits:
+			continue
+		case impossible:
+			floor += step
+			l.low = floor
+			atFloor = r.portfolio(l, floor)
+			continue
+		}
+		for try := floor + (l.height-floor)/2/step*step; try > floor && try < l.height; try += max((l.height-try)/2/step*step, step) {
+			v := r.decide(l, r.portfolio(l, try), budget)
+			if v == impossible {
+				floor = try + step
+				l.low = floor
+				atFloor = r.portfolio(l, floor)
+			}
+			if v != unknown || r.ctx.Err() != nil {
+				break
+			}
+		}
+		budget *= growthFactor
+	}
+}
+
+// quantum divides every height a canonical packing can have.
+func quantum(items []item) int64 {
+	var g int64
+	for i := range items {
+		it := &items[i]
+		g = gcd(gcd(g, it.size), gcd(it.align, max(it.fixed, 0)))
+	}
+	return max(g, 1)
+}
+
+func (r *run) solution() Solution {
+	s := Solution{Offsets: r.offsets, Nodes: r.nodes}
+	if r.problem.Capacity == 0 {
+		s.LowerBound = r.goal
+	} else {
+		s.LowerBound = LowerBound(r.problem)
+	}
+	for i := range r.leaves {
+		l := &r.leaves[i]
+		for k := range l.items {
+			s.Offsets[l.items[k].index] = l.base + l.offsets[k]
+		}
+		s.LowerBound = max(s.LowerBound, l.base+l.low)
+	}
+	for i, off := range s.Offsets {
+		s.Height = max(s.Height, off+r.problem.Buffers[i].Size)
+	}
+	s.Optimal = s.Height == s.LowerBound
+	return s
+}
+
+// overload proves that more bytes are alive at once than the capacity holds.
+// The conflict is, of all overfull moments, one where the fewest buffers, the
+// largest, are already too many.
+func overload(p Problem, items []item, sections int32) error {
+	load := loads(items, sections)
+	var best []item
+	looked := 0
+	for k, bytes := range load {
+		if bytes <= p.Capacity || looked == 256 {
+			continue
+		}
+		looked++
+		var live []item
+		for _, it := range items {
+			if it.lo <= int32(k) && int32(k) < it.hi {
+				it.lo, it.hi = 0, 1
+				live = append(live, it)
+			}
+		}
+		slices.SortStableFunc(live, func(a, b item) int {
+			return compare(b.size+max(b.fixed, 0), a.size+max(a.fixed, 0))
+		})
+		for n := 1; n <= len(live); n++ {
+			if loads(live[:n], 1)[0] > p.Capacity {
+				if best == nil || n < len(best) {
+					best = live[:n]
+				}
+				break
+			}
+		}
+	}
+	indices := make([]int, len(best))
+	for i, it := range best {
+		indices[i] = int(it.index)
+	}
+	return infeasible(p, indices, true)
+}
+
+// conflict shrinks the buffers of an impossible leaf, and those peeled from
+// under it, to a set of which none can be spared: leave out half of them, a
+// quarter, ... one, as long as the rest stays proven impossible.
+func (r *run) conflict(l *leafState) error {
+	set := r.under(l)
+	if r.opt.bare {
+		return infeasible(r.problem, set, false)
+	}
+	minimal := true
+	inner := Options{Nodes: 4*r.nodes + firstBudget, Workers: r.opt.Workers, Flat: true, bare: true}
+	for size := (len(set) + 1) / 2; size > 0; size /= 2 {
+		for from := 0; from < len(set); {
+			rest := slices.Delete(slices.Clone(set), from, min(from+size, len(set)))
+			_, err := Pack(r.ctx, r.subset(rest), inner)
+			if errors.Is(err, ErrInfeasible) {
+				set = rest
+				continue
+			}
+			if err != nil && size == 1 {
+				minimal = false
+			}
+			from += size
+		}
+	}
+	return infeasible(r.problem, set, minimal)
+}
+
+// under returns the leaf's buffers and the peeled ones alive with them.
+func (r *run) under(l *leafState) []int {
+	var set []int
+	member := make(map[int]bool)
+	lower, upper := int64(math.MaxInt64), int64(math.MinInt64)
+	for _, it := range l.items {
+		b := &r.problem.Buffers[it.index]
+		lower, upper = min(lower, b.Lower), max(upper, b.Upper)
+		member[int(it.index)] = true
+	}
+	inLeaf := make(map[int]bool)
+	for _, o := range r.leaves {
+		for _, it := range o.items {
+			inLeaf[int(it.index)] = true
+		}
+	}
+	for i, b := range r.problem.Buffers {
+		if member[i] || !inLeaf[i] && b.Lower < upper && lower < b.Upper {
+			set = append(set, i)
+		}
+	}
+	return set
+}
+
+func (r *run) subset(indices []int) Problem {
+	p := Problem{Capacity: r.problem.Capacity}
+	for _, i := range indices {
+		p.Buffers = append(p.Buffers, r.problem.Buffers[i])
+	}
+	return p
+}
+
+func infeasible(p Problem, indices []int, minimal bool) error {
+	slices.Sort(indices)
+	e := &InfeasibleError{Capacity: p.Capacity, Conflict: indices, Minimal: minimal}
+	for _, i := range indices {
 		e.ids = append(e.ids, p.Buffers[i].ID)
 	}
 	return e

@@ -1,0 +1,190 @@
+package alloc
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The text form is MiniMalloc's: a header that names the columns, then a
+// buffer a line, columns in any order. id, lower (or start), upper (or end)
+// and size are required, alignment and offset optional. As input, an offset
+// that is not empty fixes the buffer.
+
+// column numbers, by name.
+const (
+	colID = iota
+	colLower
+	colUpper
+	colSize
+	colAlign
+	colOffset
+	columns
+)
+
+var columnOf = map[string]int{
+	"id": colID, "buffer": colID, "buffer_id": colID,
+	"lower": colLower, "start": colLower,
+	"upper": colUpper, "end": colUpper,
+	"size":      colSize,
+	"alignment": colAlign, "align": colAlign,
+	"offset": colOffset,
+}
+
+const (
+	maxLine    = 1 << 16
+	maxBuffers = 50_000_000
+)
+
+// ReadCSV parses the buffers of a problem; the caller sets the capacity.
+// Every error names the line.
+func ReadCSV(r io.Reader) (Problem, error) {
+	var p Problem
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 4096), maxLine)
+	var layout []int // meaning of each field; nil before the header
+	seen := make(map[string]int)
+	number := 0
+	for lines.Scan() {
+		number++
+		text := strings.TrimSpace(lines.Text())
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		fields := strings.Split(text, ",")
+		if layout == nil {
+			var err error
+			if layout, err = parseHeader(fields); err != nil {
+				return Problem{}, fmt.Errorf("line %d: %w", number, err)
+			}
+			continue
+		}
+		if len(p.Buffers) == maxBuffers {
+			return Problem{}, fmt.Errorf("line %d: more than %d buffers\nhint: merge buffers of equal lifetime", number, maxBuffers)
+		}
+		b, err := parseBuffer(fields, layout)
+		if err != nil {
+			return Problem{}, fmt.Errorf("line %d: %w", number, err)
+		}
+		if first, ok := seen[b.ID]; ok {
+			return Problem{}, fmt.Errorf("line %d: id %q is on line %d already\nhint: ids name buffers, each once", number, b.ID, first)
+		}
+		seen[b.ID] = number
+		p.Buffers = append(p.Buffers, b)
+	}
+	if err := lines.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			return Problem{}, fmt.Errorf("line %d: longer than %d bytes\nhint: is this a CSV file?", number+1, maxLine)
+		}
+		return Problem{}, err
+	}
+	if layout == nil {
+		return Problem{}, errors.New("no header\nhint: the first line is id,lower,upper,size[,alignment][,offset]")
+	}
+	return p, p.check()
+}
+
+func parseHeader(fields []string) ([]int, error) {
+	layout := make([]int, len(fields))
+	var have [columns]bool
+	for i, name := range fields {
+		name = strings.ToLower(strings.TrimSpace(name))
+		col, ok := columnOf[name]
+		if !ok {
+			return nil, fmt.Errorf("unknown column %q\nhint: the columns are id, lower, upper, size, alignment, offset", name)
+		}
+		if have[col] {
+			return nil, fmt.Errorf("column %q comes twice\nhint: name each column once", name)
+		}
+		have[col] = true
+		layout[i] = col
+	}
+	for col, name := range []string{"id", "lower", "upper", "size"} {
+		if !have[col] {
+			return nil, fmt.Errorf("column %q is missing\nhint: the first line is id,lower,upper,size[,alignment][,offset]", name)
+		}
+	}
+	return layout, nil
+}
+
+func parseBuffer(fields []string, layout []int) (Buffer, error) {
+	b := Buffer{Fixed: Free}
+	if len(fields) != len(layout) {
+		return b, fmt.Errorf("%d fields, the header has %d\nhint: an id with a comma in it?", len(fields), len(layout))
+	}
+	for i, text := range fields {
+		text = strings.TrimSpace(text)
+		col := layout[i]
+		if col == colID {
+			if text == "" {
+				return b, errors.New("empty id\nhint: every buffer needs a name")
+			}
+			b.ID = text
+			continue
+		}
+		if text == "" && col >= colAlign {
+			continue
+		}
+		v, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return b, fmt.Errorf("%q is not a whole number of 63 bits\nhint: times are steps, sizes are bytes", text)
+		}
+		if col != colLower && col != colUpper && v < 0 || v == math.MinInt64 {
+			return b, fmt.Errorf("%d is negative\nhint: leave an alignment or offset empty if there is none", v)
+		}
+		switch col {
+		case colLower:
+			b.Lower = v
+		case colUpper:
+			b.Upper = v
+		case colSize:
+			b.Size = v
+		case colAlign:
+			b.Align = v
+		case colOffset:
+			b.Fixed = v
+		}
+	}
+	return b, nil
+}
+
+// WriteCSV writes the problem, and with a solution its offsets, in the form
+// that ReadCSV reads. Alignments are written if any buffer has one; without a
+// solution offsets are those of fixed buffers.
+func WriteCSV(w io.Writer, p Problem, s *Solution) error {
+	aligned, offsets := false, s != nil
+	for i := range p.Buffers {
+		aligned = aligned || p.Buffers[i].Align > 1
+		offsets = offsets || p.Buffers[i].Fixed >= 0
+	}
+	out := bufio.NewWriter(w)
+	out.WriteString("id,lower,upper,size")
+	if aligned {
+		out.WriteString(",alignment")
+	}
+	if offsets {
+		out.WriteString(",offset")
+	}
+	out.WriteByte('\n')
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		fmt.Fprintf(out, "%s,%d,%d,%d", b.ID, b.Lower, b.Upper, b.Size)
+		if aligned {
+			fmt.Fprintf(out, ",%d", b.align())
+		}
+		switch {
+		case s != nil:
+			fmt.Fprintf(out, ",%d", s.Offsets[i])
+		case b.Fixed >= 0:
+			fmt.Fprintf(out, ",%d", b.Fixed)
+		case offsets:
+			out.WriteByte(',')
+		}
+		out.WriteByte('\n')
+	}
+	return out.Flush()
+}

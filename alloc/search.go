@@ -1,0 +1,643 @@
+package alloc
+
+import (
+	"cmp"
+	"context"
+	"slices"
+)
+
+// Exact search
+//
+// Question: do these items fit below a capacity? Depth-first search over
+// canonical packings, in which every item rests on the floor or on top of
+// another: any packing can be pushed down into one.
+//
+// Each unplaced item has a bound, below which it cannot go, and a support,
+// the top of what is placed beneath it. An item is ripe when no unplaced
+// neighbour has a lower bound. Branch on a ripe item a:
+//
+//	left   a lies at its bound; every unplaced neighbour goes above it.
+//	right  a lies higher, so it rests on a neighbour that is unplaced now:
+//	       its bound rises to the lowest top one of these could have.
+//
+// Since ripeness is local, any ripe item will do. The search takes one near
+// the section where most attempts failed so far, where a mistake shows
+// soonest; MiniMalloc has to go on at the globally lowest offset, and so
+// interleaves decisions about moments that have nothing to do with each other.
+//
+// Example, capacity 3:   b of size 1 alive over [0,2), a of size 2 over [0,1),
+// c of size 2 over [1,2). All are ripe at 0. Say a goes first: a at 0 lifts b
+// to 2; now c at 0 changes nothing (b is higher already) and b lies at 2. With
+// c of size 3, a at 0 and b at 2 leave no room for c, nor does any other
+// place, and the section {b, c} says so at once: 1 + 3 > 3.
+//
+// Techniques, each with a switch in Without:
+//
+//	Sections   items alive together must be stacked: in order of bounds, one
+//	           after another, they must end below the capacity.
+//	Harmless   if placing an item raises nobody's bound, or it spans its whole
+//	           part of time, there is no need to try it higher.
+//	Twins      items of equal lifetime and size go up in a fixed order.
+//	Split      when no unplaced item spans a moment, both sides are solved
+//	           independently.
+//	Memory     a part that failed is recognised when its unplaced items come
+//	           back with the same bounds, whatever lies below.
+//	Critical   branch near the section that overflowed most often, else at the
+//	           lowest bound.
+//	Learning   prefer items blamed for overflows; pays off with restarts.
+//
+// Weakness: many small items with loose bounds give sections slack, and
+// nothing then stops the search from trying every arrangement of them.
+
+// A Technique is a part of the exact search that can be switched off, for
+// experiments and for tests that all of them agree.
+type Technique uint
+
+const (
+	Sections Technique = 1 << iota
+	Harmless
+	Twins
+	Split
+	Memory
+	Critical
+	Learning
+	techniques = 1<<iota - 1 // all of them
+)
+
+type verdict int8
+
+const (
+	unknown verdict = iota // the node limit or the context ended the search
+	fits
+	impossible
+)
+
+// A searcher decides one part for one capacity. It is reused with growing
+// node limits; what it learnt stays.
+type searcher struct {
+	items   []item
+	cap     int64
+	without Technique
+
+	rank       []int32 // tie-break among ripe items: small first
+	nbrAt      []int32 // neighbours of i: nbr[nbrAt[i]:nbrAt[i+1]]
+	nbr        []int32
+	secAt      []int32 // items of section s: sec[secAt[s]:secAt[s+1]]
+	sec        []int32
+	twin       []int32 // the next item of equal shape, or -1
+	reserve    []int64 // size rounded up to the granule
+	sectionCap int64   // capacity plus the largest padding
+
+	bound   []int64 // lowest offset still possible; the offset once placed
+	support []int64 // top of the placed neighbours
+	placed  []bool
+	live    []int32 // per section: number of unplaced items
+	starts  []int32 // per section: unplaced items whose first section it is
+	ends    []int32 // per section: unplaced items whose last section it is
+
+	trail []change
+	dirty []int32 // sections whose need may have grown
+	stamp []int32 // marks sections in dirty
+	clock int32
+	arena []int32 // lists of unplaced items, one on top of another
+
+	failed memory
+	blame  []float64 // per item: how often it was in a section that overflowed
+	strain []float64 // per section: how often it overflowed
+	lesson float64   // weight of the next failure; recent ones count more
+
+	ctx   context.Context
+	nodes int64 // visited so far
+	limit int64 // stop when nodes reaches it
+}
+
+// A change undoes one write.
+type change struct {
+	kind           changeKind
+	index          int32 // of the item or section
+	bound, support int64 // the item's old ones; of a section, bound is its old need
+}
+
+type changeKind int8
+
+const (
+	raised changeKind = iota
+	placed
+)
+
+func newSearcher(items []item, sections int32, capacity int64, without Technique) *searcher {
+	n := len(items)
+	s := &searcher{items: items, cap: capacity, without: without,
+		rank: make([]int32, n), twin: make([]int32, n), reserve: make([]int64, n),
+		bound: make([]int64, n), support: make([]int64, n), placed: make([]bool, n),
+		live: make([]int32, sections), starts: make([]int32, sections), ends: make([]int32, sections), stamp: make([]int32, sections),
+		failed: newMemory(), sectionCap: capacity, clock: 1,
+		lesson: 1, blame: make([]float64, n), strain: make([]float64, sections)}
+	g := granule(items)
+	for i := range items {
+		s.reserve[i] = roundUp(items[i].size, g)
+		s.sectionCap = max(s.sectionCap, capacity+s.reserve[i]-items[i].size)
+	}
+	for k, load := range loads(items, sections) {
+		s.strain[k] = float64(load) / float64(capacity) // until the search knows better
+	}
+	s.link(sections)
+	s.findTwins()
+	return s
+}
+
+// link builds the lists of neighbours and of items per section.
+func (s *searcher) link(sections int32) {
+	n := len(s.items)
+	s.secAt = make([]int32, sections+1)
+	for i := range s.items {
+		for k := s.items[i].lo; k < s.items[i].hi; k++ {
+			s.secAt[k+1]++
+		}
+		s.count(int32(i), +1)
+	}
+	for k := range sections {
+		s.secAt[k+1] += s.secAt[k]
+	}
+	s.sec = make([]int32, s.secAt[sections])
+	next := slices.Clone(s.secAt)
+	for i := range s.items {
+		for k := s.items[i].lo; k < s.items[i].hi; k++ {
+			s.sec[next[k]] = int32(i)
+			next[k]++
+		}
+	}
+	s.nbrAt = make([]int32, n+1)
+	for i := range s.items {
+		a := &s.items[i]
+		for j := range s.items {
+			if i != j && a.overlaps(&s.items[j]) {
+				s.nbr = append(s.nbr, int32(j))
+			}
+		}
+		s.nbrAt[i+1] = int32(len(s.nbr))
+	}
+}
+
+func (s *searcher) findTwins() {
+	perm := make([]int32, len(s.items))
+	for i := range perm {
+		perm[i], s.twin[i] = int32(i), -1
+	}
+	shape := func(i, j int32) int {
+		a, b := &s.items[i], &s.items[j]
+		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(a.size, b.size),
+			cmp.Compare(a.align, b.align), cmp.Compare(a.fixed, b.fixed))
+	}
+	slices.SortStableFunc(perm, shape)
+	for k := 1; k < len(perm); k++ {
+		if a, b := perm[k-1], perm[k]; shape(a, b) == 0 && s.items[a].fixed < 0 {
+			s.twin[a] = b
+		}
+	}
+}
+
+func (s *searcher) has(t Technique) bool { return s.without&t == 0 }
+
+// decide searches for at most limit more nodes. Among equals, items that
+// were blamed most so far go first, then those early in perm. After fits,
+// s.bound holds the offsets.
+func (s *searcher) decide(ctx context.Context, perm []int32, limit int64) verdict {
+	s.ctx, s.limit = ctx, s.nodes+limit
+	s.lesson *= 1.1
+	all := s.arena[:0]
+	for r, i := range perm {
+		s.rank[i] = int32(r)
+	}
+	if s.has(Learning) {
+		order := slices.Clone(perm)
+		slices.SortStableFunc(order, func(i, j int32) int { return cmp.Compare(s.blame[j], s.blame[i]) })
+		for r, i := range order {
+			s.rank[i] = int32(r)
+		}
+	}
+	for i := range s.items {
+		it := &s.items[i]
+		s.bound[i], s.support[i], s.placed[i] = 0, 0, false
+		if it.fixed >= 0 {
+			s.bound[i] = it.fixed
+		}
+		all = append(all, int32(i))
+	}
+	s.arena = all
+	slices.SortStableFunc(all, func(i, j int32) int { return cmp.Compare(s.items[i].lo, s.items[j].lo) })
+	for i := range s.items {
+		if s.items[i].size > s.cap-s.bound[i] {
+			return impossible
+		}
+		s.touch(int32(i))
+	}
+	for i := range s.items {
+		if s.has(Twins) && !s.raiseTwins(int32(i)) {
+			return impossible
+		}
+	}
+	if !s.sectionsHold() {
+		return impossible
+	}
+	s.trail = s.trail[:0]
+	v := s.solveParts(all)
+	if v != fits {
+		s.undo(0)
+	}
+	return v
+}
+
+// solveParts splits a list of unplaced items, in order of birth, where no
+// item spans, and solves each part; the part with least room goes first.
+func (s *searcher) solveParts(list []int32) verdict {
+	if len(list) == 0 {
+		return fits
+	}
+	if !s.has(Split) {
+		return s.solve(list)
+	}
+	var cuts [32]int32 // starts of the parts after the first
+	parts := 0
+	end := s.items[list[0]].hi
+	for k, i := range list {
+		it := &s.items[i]
+		if it.lo >= end && parts < len(cuts) {
+			cuts[parts] = int32(k)
+			parts++
+		}
+		end = max(end, it.hi)
+	}
+	if parts == 0 {
+		return s.solve(list)
+	}
+	// Small parts first: their failure is found cheapest.
+	var order [33][2]int32
+	from := int32(0)
+	for k := range parts + 1 {
+		to := int32(len(list))
+		if k < parts {
+			to = cuts[k]
+		}
+		order[k] = [2]int32{from, to}
+		from = to
+	}
+	slices.SortFunc(order[:parts+1], func(a, b [2]int32) int {
+		return cmp.Or(cmp.Compare(a[1]-a[0], b[1]-b[0]), cmp.Compare(a[0], b[0]))
+	})
+	for _, r := range order[:parts+1] {
+		if v := s.solve(list[r[0]:r[1]]); v != fits {
+			return v
+		}
+	}
+	return fits
+}
+
+// solve decides one part: a list of unplaced items in order of birth. On fits
+// all are placed; otherwise the state is as before.
+func (s *searcher) solve(list []int32) verdict {
+	mark := len(s.trail)
+	var slot, check uint64
+	if s.has(Memory) {
+		slot, check = s.key(list)
+		if s.failed.has(slot, check) {
+			return impossible
+		}
+	}
+	v := retry
+	for v == retry {
+		if s.nodes >= s.limit || s.nodes&1023 == 0 && s.ctx.Err() != nil {
+			v = unknown
+			break
+		}
+		s.nodes++
+		v = s.branch(list)
+	}
+	if v == fits {
+		return fits
+	}
+	s.undo(mark)
+	if v == impossible && s.has(Memory) {
+		s.failed.add(slot, check)
+	}
+	return v
+}
+
+// retry: the item cannot lie at its bound; the bound has been raised.
+const retry verdict = 3
+
+// branch tries a ripe item at its bound and, that failing, raises the bound.
+func (s *searcher) branch(list []int32) verdict {
+	i := s.ripe(list)
+	it := &s.items[i]
+	at := s.bound[i]
+	if s.support[i] != at && it.fixed < 0 {
+		return s.lift(i) // nothing can hold it there any more
+	}
+	mark := len(s.trail)
+	rest := len(s.arena)
+	for _, j := range list {
+		if j != i {
+			s.arena = append(s.arena, j)
+		}
+	}
+	child := s.arena[rest:]
+	ok, harmless := s.place(i, at)
+	v := impossible
+	if ok {
+		v = s.solveParts(child)
+	}
+	s.arena = s.arena[:rest]
+	if v == fits {
+		return fits
+	}
+	s.undo(mark)
+	if v == unknown {
+		return unknown
+	}
+	if it.fixed >= 0 || s.has(Harmless) && (harmless || s.spans(it, list)) {
+		return impossible
+	}
+	return s.lift(i)
+}
+
+// spans reports that an item lives as long as the whole part. Whatever lay
+// under it in a packing could as well lie above, shifted by its size, unless
+// alignment or a fixed item forbids the shift.
+func (s *searcher) spans(it *item, list []int32) bool {
+	for _, j := range list {
+		o := &s.items[j]
+		if o.lo < it.lo || o.hi > it.hi || o.fixed >= 0 || it.size%o.align != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ripe chooses the item to branch on.
+func (s *searcher) ripe(list []int32) int32 {
+	if !s.has(Critical) {
+		best := list[0]
+		for _, i := range list[1:] {
+			if s.before(i, best) {
+				best = i
+			}
+		}
+		return best
+	}
+	lo, hi := s.items[list[0]].lo, int32(0)
+	for _, i := range list {
+		hi = max(hi, s.items[i].hi)
+	}
+	worst := int32(-1)
+	for k := lo; k < hi; k++ {
+		if s.live[k] > 0 && (worst < 0 || s.strain[k] > s.strain[worst]) {
+			worst = k
+		}
+	}
+	best := int32(-1)
+	for _, i := range s.sec[s.secAt[worst]:s.secAt[worst+1]] {
+		if !s.placed[i] && (best < 0 || s.before(i, best)) {
+			best = i
+		}
+	}
+	for { // walk down to a ripe one
+		from := best
+		for _, j := range s.nbr[s.nbrAt[from]:s.nbrAt[from+1]] {
+			if !s.placed[j] && s.before(j, best) {
+				best = j
+			}
+		}
+		if best == from {
+			return best
+		}
+	}
+}
+
+func (s *searcher) before(i, j int32) bool {
+	if s.bound[i] != s.bound[j] {
+		return s.bound[i] < s.bound[j]
+	}
+	return s.rank[i] < s.rank[j]
+}
+
+// place puts item i at its bound. ok is false if a neighbour or a section has
+// no room left; harmless is true if no neighbour noticed.
+func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
+	it := &s.items[i]
+	s.clearDirty()
+	s.count(i, -1)
+	s.trail = append(s.trail, change{kind: placed, index: i})
+	top := at + it.size
+	ok, harmless = true, true
+	for _, j := range s.nbr[s.nbrAt[i]:s.nbrAt[i+1]] {
+		if s.placed[j] {
+			continue
+		}
+		o := &s.items[j]
+		up := o.up(top)
+		if s.support[j] >= up {
+			continue
+		}
+		harmless = harmless && s.bound[j] >= up
+		s.trail = append(s.trail, change{raised, j, s.bound[j], s.support[j]})
+		s.support[j] = up
+		if s.bound[j] < up {
+			s.bound[j] = up
+			if up > s.cap-o.size || o.fixed >= 0 && up > o.fixed {
+				return false, false
+			}
+			s.touch(j)
+			if s.has(Twins) && !s.raiseTwins(j) {
+				return false, false
+			}
+		}
+	}
+	return s.sectionsHold(), harmless
+}
+
+// count marks item i unplaced (by +1) or placed (by -1).
+func (s *searcher) count(i int32, by int32) {
+	it := &s.items[i]
+	s.placed[i] = by < 0
+	s.starts[it.lo] += by
+	s.ends[it.hi-1] += by
+	for k := it.lo; k < it.hi; k++ {
+		s.live[k] += by
+	}
+}
+
+// lift raises the bound of item i, which is not going to lie there, to the
+// lowest top an unplaced neighbour could have.
+func (s *searcher) lift(i int32) verdict {
+	it := &s.items[i]
+	at := int64(-1)
+	for _, j := range s.nbr[s.nbrAt[i]:s.nbrAt[i+1]] {
+		if s.placed[j] {
+			continue
+		}
+		if top := s.bound[j] + s.items[j].size; at < 0 || top < at {
+			at = top
+		}
+	}
+	if at < 0 {
+		return impossible
+	}
+	at = it.up(at)
+	if at > s.cap-it.size {
+		return impossible
+	}
+	s.clearDirty()
+	s.trail = append(s.trail, change{raised, i, s.bound[i], s.support[i]})
+	s.bound[i] = at
+	s.touch(i)
+	if s.has(Twins) && !s.raiseTwins(i) || !s.sectionsHold() {
+		return impossible
+	}
+	return retry
+}
+
+// raiseTwins keeps the twins after i above it.
+func (s *searcher) raiseTwins(i int32) bool {
+	for j := s.twin[i]; j >= 0; i, j = j, s.twin[j] {
+		if s.placed[j] {
+			continue
+		}
+		up := s.items[j].up(s.bound[i] + s.items[i].size)
+		if s.bound[j] >= up {
+			return true
+		}
+		if up > s.cap-s.items[j].size {
+			return false
+		}
+		s.trail = append(s.trail, change{raised, j, s.bound[j], s.support[j]})
+		s.bound[j] = up
+		s.touch(j)
+	}
+	return true
+}
+
+// touch notes that the sections of item i must be checked.
+func (s *searcher) touch(i int32) {
+	for k := s.items[i].lo; k < s.items[i].hi; k++ {
+		if s.stamp[k] != s.clock {
+			s.stamp[k] = s.clock
+			s.dirty = append(s.dirty, k)
+		}
+	}
+}
+
+func (s *searcher) clearDirty() {
+	s.dirty = s.dirty[:0]
+	s.clock++
+}
+
+// sectionsHold stacks the unplaced items of each dirty section in order of
+// their bounds and reports whether all end below the capacity.
+func (s *searcher) sectionsHold() bool {
+	ok := true
+	for _, k := range s.dirty {
+		if s.ends[k] == 0 || k > 0 && s.starts[k] == 0 && s.ends[k-1] > 0 {
+			continue // all of its unplaced items live in an adjacent one too
+		}
+		list := s.sec[s.secAt[k]:s.secAt[k+1]]
+		// The order of the last visit is nearly right: insertion sort.
+		for a := 1; a < len(list); a++ {
+			i, b := list[a], a
+			for ; b > 0 && s.bound[list[b-1]] > s.bound[i]; b-- {
+				list[b] = list[b-1]
+			}
+			list[b] = i
+		}
+		var top int64
+		for _, i := range list {
+			if !s.placed[i] {
+				top = max(top, s.bound[i]) + s.reserve[i]
+			}
+		}
+		if top > s.sectionCap && s.has(Sections) {
+			ok = false
+			s.learn(k, list)
+			break
+		}
+	}
+	s.clearDirty()
+	return ok
+}
+
+// learn blames an overflow on the section and on those who were to go there.
+func (s *searcher) learn(k int32, list []int32) {
+	s.strain[k] += s.lesson
+	s.lesson *= 1.001
+	for _, i := range list {
+		if !s.placed[i] {
+			s.blame[i] += s.lesson
+		}
+	}
+	if s.lesson < 1e100 {
+		return
+	}
+	for i := range s.blame {
+		s.blame[i] /= 1e100
+	}
+	for k := range s.strain {
+		s.strain[k] /= 1e100
+	}
+	s.lesson /= 1e100
+}
+
+func (s *searcher) undo(mark int) {
+	for k := len(s.trail) - 1; k >= mark; k-- {
+		c := &s.trail[k]
+		switch c.kind {
+		case raised:
+			s.bound[c.index], s.support[c.index] = c.bound, c.support
+		case placed:
+			s.count(c.index, +1)
+		}
+	}
+	s.trail = s.trail[:mark]
+}
+
+// key identifies a part by its unplaced items, their bounds and supports: a
+// slot in the memory and a check that is independent of it.
+func (s *searcher) key(list []int32) (slot, check uint64) {
+	for _, i := range list {
+		x := uint64(i+1)*0x9e3779b97f4a7c15 ^ uint64(s.bound[i])*0xc2b2ae3d27d4eb4f
+		if s.support[i] == s.bound[i] {
+			x ^= 0x165667b19e3779f9
+		}
+		x ^= x >> 32
+		x *= 0xd6e8feb86659fd93
+		x ^= x >> 29
+		slot += x
+		x *= 0xbf58476d1ce4e5b9
+		x ^= x >> 32
+		check += x
+	}
+	return slot, check | 1
+}
+
+// A memory remembers the parts that failed in a table with one place per
+// slot; newer entries replace older ones, and the table grows while it is
+// small. Two different parts are mistaken for each other with probability
+// 2^-63 per look.
+type memory struct {
+	checks []uint64
+	stored int
+}
+
+func newMemory() memory { return memory{checks: make([]uint64, 1<<12)} }
+
+func (m *memory) has(slot, check uint64) bool {
+	return m.checks[slot&uint64(len(m.checks)-1)] == check
+}
+
+func (m *memory) add(slot, check uint64) {
+	const largest = 1 << 20 // 8 MiB
+	if m.stored > len(m.checks) && len(m.checks) < largest {
+		*m = memory{checks: make([]uint64, 8*len(m.checks))}
+	}
+	m.checks[slot&uint64(len(m.checks)-1)] = check
+	m.stored++
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	stdcontext "context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/athanor-llm/athanor/alloc"
+)
+
+// packCmd is the allocator on its own.
+type packCmd struct {
+	File     string        `arg:"" help:"Buffers, one a line: id,lower,upper,size[,alignment][,offset]; - is standard input."`
+	Capacity int64         `help:"Bytes to fit into; 0: find the least height."`
+	Timeout  time.Duration `default:"60s" help:"Stop the search after this long and give the best so far."`
+	Nodes    int64         `default:"-1" help:"Search nodes allowed; 0: heuristics only, -1: until the timeout."`
+	Out      string        `placeholder:"FILE" help:"Write the buffers with their offsets as CSV."`
+	SVG      string        `name:"svg" placeholder:"FILE" help:"Draw the packing, or the conflict if there is none."`
+}
+
+// packResult is the JSON of the verb.
+type packResult struct {
+	Height     int64    `json:"height"`
+	LowerBound int64    `json:"lower_bound"`
+	Optimal    bool     `json:"optimal"`
+	Feasible   *bool    `json:"feasible"` // null: neither packed nor refuted in the time
+	Nodes      int64    `json:"nodes"`
+	Seconds    float64  `json:"seconds"`
+	Conflict   []string `json:"conflict"`
+	Minimal    bool     `json:"conflict_minimal"`
+	Buffers    int      `json:"buffers"`
+	Capacity   int64    `json:"capacity"`
+}
+
+func (v *packCmd) Run(c *context) error {
+	p, err := v.read()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := stdcontext.WithTimeout(stdcontext.Background(), v.Timeout)
+	defer cancel()
+	start := time.Now()
+	s, packErr := alloc.Pack(ctx, p, alloc.Options{Nodes: v.Nodes, Workers: runtime.NumCPU()})
+	seconds := time.Since(start).Seconds()
+	var conflict *alloc.InfeasibleError
+	if packErr != nil && !errors.As(packErr, &conflict) && !errors.Is(packErr, alloc.ErrUndecided) {
+		return badInput(packErr)
+	}
+	if err := v.write(p, s, packErr, conflict); err != nil {
+		return err
+	}
+	r := packResult{Height: s.Height, LowerBound: s.LowerBound, Optimal: s.Optimal, Nodes: s.Nodes,
+		Seconds: seconds, Conflict: []string{}, Buffers: len(p.Buffers), Capacity: v.Capacity}
+	if !errors.Is(packErr, alloc.ErrUndecided) {
+		feasible := packErr == nil
+		r.Feasible = &feasible
+	}
+	if conflict != nil {
+		r.Minimal = conflict.Minimal
+		for _, i := range conflict.Conflict {
+			r.Conflict = append(r.Conflict, p.Buffers[i].ID)
+		}
+	}
+	if c.json {
+		err = c.print(r)
+	} else {
+		err = r.print(c.stdout, s)
+	}
+	if conflict != nil {
+		packErr = doesNotFit{conflict}
+	}
+	return errors.Join(err, packErr)
+}
+
+func badInput(err error) error { return usageError{err.Error()} }
+
+// doesNotFit is the proof that there is no packing: exit code 3.
+type doesNotFit struct{ error }
+
+func (doesNotFit) ExitCode() int { return 3 }
+
+func (v *packCmd) read() (alloc.Problem, error) {
+	if v.Capacity < 0 {
+		return alloc.Problem{}, usageError{fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity)}
+	}
+	in := io.Reader(os.Stdin)
+	if v.File != "-" {
+		f, err := os.Open(v.File)
+		if err != nil {
+			return alloc.Problem{}, badInput(err)
+		}
+		defer f.Close()
+		in = f
+	}
+	p, err := alloc.ReadCSV(in)
+	if err != nil {
+		return p, badInput(fmt.Errorf("%s: %w", v.File, err))
+	}
+	p.Capacity = v.Capacity
+	return p, nil
+}
+
+// write leaves the files that were asked for. A packing that exceeds the
+// capacity is drawn but not written.
+func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, conflict *alloc.InfeasibleError) error {
+	if v.Out != "" && packErr == nil {
+		if err := toFile(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
+			return err
+		}
+	}
+	if v.SVG == "" {
+		return nil
+	}
+	return toFile(v.SVG, func(w io.Writer) error {
+		if conflict != nil {
+			return alloc.WriteSVG(w, p, nil, conflict.Conflict)
+		}
+		return alloc.WriteSVG(w, p, &s, nil)
+	})
+}
+
+func toFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+func (r packResult) print(w io.Writer, s alloc.Solution) error {
+	if r.Feasible != nil && !*r.Feasible {
+		_, err := fmt.Fprintf(w, "%d buffers do not fit in %d bytes (proven; %d nodes, %.3f s)\n", r.Buffers, r.Capacity, r.Nodes, r.Seconds)
+		return err
+	}
+	verdict := fmt.Sprintf("gap %.2f %%", 100*s.Gap())
+	if r.Optimal {
+		verdict = "optimal"
+	}
+	_, err := fmt.Fprintf(w, "%d buffers: height %d, lower bound %d, %s (%d nodes, %.3f s)\n", r.Buffers, r.Height, r.LowerBound, verdict, r.Nodes, r.Seconds)
+	return err
+}
