@@ -35,7 +35,7 @@ type Plan struct {
 
 // Fit finds the fastest config. The error is a *MisfitError if no config fits, a *UsageError for impossible numbers.
 func Fit(m Model, c Cluster, w Work) (Plan, error) {
-	if err := check(m, c, w); err != nil {
+	if err := Check(m, c, w); err != nil {
 		return Plan{}, err
 	}
 	best, ok := fastest(m, c, w)
@@ -170,8 +170,8 @@ func (e *MisfitError) Error() string {
 // ExitCode is the process exit code for this error.
 func (e *MisfitError) ExitCode() int { return 3 }
 
-// check refuses numbers that mean nothing.
-func check(m Model, c Cluster, w Work) error {
+// Check refuses numbers that mean nothing, as a *UsageError.
+func Check(m Model, c Cluster, w Work) error {
 	for _, n := range []struct {
 		name  string
 		value float64

@@ -28,8 +28,9 @@ type Model struct {
 	Layers     int     `json:"layers"`
 	Hidden     int     `json:"hidden"`
 	Heads      int     `json:"heads"`
-	Sequence   int     `json:"sequence"`   // tokens
-	Parameters float64 `json:"parameters"` // of all layers
+	Sequence   int     `json:"sequence"`                 // tokens
+	Parameters float64 `json:"parameters"`               // of all layers
+	Measured   float64 `json:"measured_batch,omitempty"` // critical batch in sequences, if it was measured
 }
 
 // Family is X_x of the paper: x layers of width x^2, sequences of 16x tokens, x/2 heads of size 2x, 12 x^5 parameters.
@@ -46,6 +47,9 @@ const criticalTokens = 573.03
 
 // CriticalBatch is the number of sequences beyond which a larger batch needs more samples instead of fewer steps.
 func (m Model) CriticalBatch() float64 {
+	if m.Measured > 0 {
+		return m.Measured
+	}
 	return criticalTokens * math.Cbrt(m.Parameters) / float64(m.Sequence)
 }
 
@@ -86,13 +90,13 @@ func Ethernet() Hardware {
 	return h
 }
 
-// Thresholds are the arithmetic intensities (FLOP/byte) that hide traffic on the usual links behind an A100.
-func Thresholds() []Link {
+// Thresholds are the arithmetic intensities (FLOP/byte) that hide traffic on the usual links behind a GPU of this speed.
+func Thresholds(flops float64) []Link {
 	list := []Link{{Name: "HBM", Bandwidth: 2039e9}, {Name: "NVLink", Bandwidth: 600e9}, {Name: "PCIe 4 x16", Bandwidth: 63e9},
 		{Name: "InfiniBand 200 Gb/s", Bandwidth: 50e9}, {Name: "Ethernet 25 Gb/s", Bandwidth: 6.25e9}, {Name: "NVMe", Bandwidth: 3.2e9},
 		{Name: "disk", Bandwidth: 0.1e9}}
 	for i := range list {
-		list[i].Threshold = A100().FLOPS / list[i].Bandwidth
+		list[i].Threshold = flops / list[i].Bandwidth
 	}
 	return list
 }

@@ -40,7 +40,7 @@ func TestTable(t *testing.T) {
 		"3D, improved":             {cfg(483, 5, 16, 5, 1), 38640, .886, 6.75, .36, 2.75, 1.2, .28, .005, .05, .005},
 	}
 	m := Family(160)
-	rows := Table(m, A100())
+	rows := Table(m, A100(), DefaultWork(m))
 	ethernet := Evaluate(m, Ethernet(), Strategies()[9].Choose(m, Ethernet()))
 	rows = append(rows, Row{"3D, improved, Ethernet", ethernet})
 	want["3D, improved, Ethernet"] = line{cfg(60, 40, 16, 40, 1), 38400, .730, 8.2, .37, 2.75, 1.2, .28, .005, .05, .005}
@@ -74,7 +74,7 @@ func TestFamily(t *testing.T) {
 	near(t, "FLOP", w.FLOPs(m), 6.23e24, .01)
 	near(t, "years of one A100", w.FLOPs(m)/A100().FLOPS/day/365.25, 632, .01)
 	for i, want := range []float64{153, 520, 4950, 6240, 49900, 97500, 3.1e6} {
-		near(t, Thresholds()[i].Name, Thresholds()[i].Threshold, want, .01)
+		near(t, Thresholds(A100().FLOPS)[i].Name, Thresholds(A100().FLOPS)[i].Threshold, want, .01)
 	}
 }
 

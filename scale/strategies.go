@@ -33,10 +33,10 @@ func Strategies() []Strategy {
 }
 
 // Table evaluates all strategies.
-func Table(m Model, h Hardware) []Row {
+func Table(m Model, h Hardware, w Work) []Row {
 	var rows []Row
 	for _, s := range Strategies() {
-		rows = append(rows, Row{s.Name, Evaluate(m, h, s.Choose(m, h))})
+		rows = append(rows, Row{s.Name, EvaluateWork(m, h, w, s.Choose(m, h))})
 	}
 	return rows
 }
@@ -51,9 +51,11 @@ func (h Hardware) tensor(m Model) int {
 	return 1
 }
 
-// hiding is the least number of sequences per replica whose compute hides the traffic: per of a FLOP per byte and token.
+// hiding is the least number of sequences per replica whose compute hides the traffic (per FLOP per byte and token), or
+// the whole critical batch if that does not suffice.
 func (h Hardware) hiding(m Model, per float64) int {
-	return max(1, int(math.Ceil(h.FLOPS/h.Network/(per*float64(m.Sequence)))))
+	need := math.Ceil(h.FLOPS / h.Network / (per * float64(m.Sequence)))
+	return max(1, int(math.Min(need, m.CriticalBatch())))
 }
 
 // fill is the most replicas of n sequences each that the critical batch holds.

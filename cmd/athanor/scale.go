@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/scale"
+)
+
+// scaleCmd is the analysis of the shortest training time.
+type scaleCmd struct {
+	What string `arg:"" default:"table" enum:"table,curve,cluster,laws" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; laws: the best model for --flops or --hours."`
+
+	X        int     `default:"160" help:"Model X_x: x layers of width x^2 on sequences of 16x tokens."`
+	Model    string  `placeholder:"NAME|DIR" help:"A known model or a Hugging Face folder instead of X_x."`
+	Sequence int     `help:"Tokens per sequence of --model; 0: its own."`
+	Steps    float64 `default:"100000" help:"Optimizer steps at the critical batch."`
+	Tokens   float64 `help:"Tokens to train on, instead of --steps."`
+	Batch    float64 `help:"Critical batch in sequences, if measured; 0: 573 tokens x parameters^(1/3)."`
+
+	Gpus    int     `help:"cluster, laws: GPUs that there are." default:"64"`
+	Tflops  float64 `default:"312" help:"Sustained TFLOP/s of one GPU."`
+	Memory  string  `default:"80GB" help:"Memory of one GPU."`
+	Node    int     `default:"16" help:"GPUs joined by fast links."`
+	Link    float64 `default:"600" help:"GB/s between GPUs of a node, in and out."`
+	Network float64 `default:"50" help:"GB/s of a GPU to other nodes, in and out (200 Gb/s InfiniBand is 50)."`
+	Offload bool    `help:"cluster: state and checkpoints may live on the host or a drive."`
+
+	Flops  float64 `help:"laws: FLOPs to spend."`
+	Hours  float64 `help:"laws: hours on --gpus to spend, instead of --flops."`
+	Format string  `default:"text" enum:"text,json,svg" help:"${enum}; svg is for curve."`
+}
+
+func (v *scaleCmd) Run(c *context) error {
+	if c.json {
+		v.Format = "json"
+	}
+	if v.Format == "svg" && v.What != "curve" {
+		return usageError{"scale " + v.What + " --format svg: only the curve is a plot\nhint: athanor scale curve --format svg"}
+	}
+	cluster, err := v.cluster()
+	if err != nil {
+		return err
+	}
+	if v.What == "laws" {
+		return v.laws(c, cluster)
+	}
+	m, err := v.model()
+	if err != nil {
+		return err
+	}
+	m.Measured = v.Batch
+	work := scale.DefaultWork(m)
+	work.Steps = v.Steps
+	if v.Tokens != 0 {
+		work.Steps = v.Tokens / (work.Batch * float64(m.Sequence))
+	}
+	if err := scale.Check(m, cluster, work); err != nil {
+		return err
+	}
+	switch v.What {
+	case "curve":
+		return v.curve(c, cluster.Hardware)
+	case "cluster":
+		return v.fit(c, m, cluster, work)
+	}
+	return v.table(c, m, cluster.Hardware, work)
+}
+
+func (v *scaleCmd) cluster() (scale.Cluster, error) {
+	bytes, err := size.Parse(v.Memory)
+	if err != nil {
+		return scale.Cluster{}, usageError{fmt.Sprintf("--memory %s: %v\nhint: for example 80GB or 40GiB", v.Memory, err)}
+	}
+	return scale.Cluster{GPUs: v.Gpus, Offload: v.Offload, Hardware: scale.Hardware{
+		Name:  fmt.Sprintf("%g TFLOP/s, %s, nodes of %d at %g GB/s, network %g GB/s", v.Tflops, v.Memory, v.Node, v.Link, v.Network),
+		FLOPS: v.Tflops * 1e12, Memory: float64(bytes), Node: v.Node, Link: v.Link * 1e9, Network: v.Network * 1e9}}, nil
+}
+
+// model is X_x, or what is in a folder or known by name.
+func (v *scaleCmd) model() (scale.Model, error) {
+	if v.Model == "" {
+		if v.X < 1 || v.X > 10000 {
+			return scale.Model{}, usageError{fmt.Sprintf("--x %d: the family goes from X_1 to X_10000\nhint: X_160 has 1.26 trillion parameters", v.X)}
+		}
+		return scale.Family(v.X), nil
+	}
+	data, err := os.ReadFile(filepath.Join(v.Model, "config.json"))
+	var m *model.Model
+	switch {
+	case err == nil:
+		m, _, err = model.Parse(data)
+	case errors.Is(err, fs.ErrNotExist):
+		m, err = model.Known(v.Model)
+	}
+	if err != nil {
+		return scale.Model{}, usageError{fmt.Sprintf("--model %s: %v\nhint: a folder with a config.json, or one of %v", v.Model, err, model.Names())}
+	}
+	s := scale.Model{Name: v.Model, Layers: m.Layers, Hidden: m.Width, Heads: m.Heads, Sequence: m.MaxPositions, Parameters: float64(m.ParamCount())}
+	if v.Sequence != 0 {
+		s.Sequence = v.Sequence
+	}
+	return s, nil
+}
+
+// table compares the ways to divide the batch.
+func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale.Work) error {
+	rows := scale.Table(m, h, work)
+	if v.Format == "json" {
+		return c.print(map[string]any{"model": m, "hardware": h, "work": work, "critical_batch": work.Batch, "tokens": work.Tokens(m),
+			"flops": work.FLOPs(m), "gpu_years": work.FLOPs(m) / h.FLOPS / (365.25 * 86400), "links": scale.Thresholds(h.FLOPS), "rows": rows})
+	}
+	printWork(c.stdout, m, h, work)
+	fmt.Fprintf(c.stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
+		"state", "buffers", "ckpt", "working")
+	for _, r := range rows {
+		fmt.Fprintf(c.stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10.4g %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
+			r.Efficiency, r.Days, gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
+	}
+	fmt.Fprintf(c.stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
+	fmt.Fprintf(c.stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
+	return nil
+}
+
+func printWork(w io.Writer, m scale.Model, h scale.Hardware, work scale.Work) {
+	fmt.Fprintf(w, "%s: %s parameters, %d layers of width %d, sequences of %d tokens\n", m.Name, scale.Count(m.Parameters), m.Layers, m.Hidden, m.Sequence)
+	fmt.Fprintf(w, "critical batch %.0f sequences, %s tokens, %.3g FLOP: %.3g years of one GPU\n", work.Batch, scale.Count(work.Tokens(m)), work.FLOPs(m),
+		work.FLOPs(m)/h.FLOPS/(365.25*86400))
+	fmt.Fprintf(w, "GPUs: %s\n", h.Name)
+}
+
+func gibibytes(bytes float64) string {
+	return fmt.Sprintf("%.3g", bytes/(1<<30))
+}
+
+// curve shows how time and memory grow with the family.
+func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
+	points := scale.Curve(h)
+	switch v.Format {
+	case "json":
+		return c.print(map[string]any{"hardware": h, "points": points})
+	case "svg":
+		return scale.PlotCurve(c.stdout, h, points)
+	}
+	fmt.Fprintf(c.stdout, "%-6s %10s | %8s %10s %9s | %8s %4s %6s %10s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
+		"eff", "days", "state", "buffers", "ckpt", "working")
+	for _, p := range points {
+		fmt.Fprintf(c.stdout, "X_%-4d %10s | %8d %10.3g %9s | %8d %4d %6.3f %10.3g %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
+			p.Baseline.Days, gibibytes(p.Baseline.Total()), p.Improved.GPUs, p.Improved.Pipe, p.Improved.Efficiency, p.Improved.Days,
+			gibibytes(p.Improved.State), gibibytes(p.Improved.Buffers), gibibytes(p.Improved.Checkpoints), gibibytes(p.Improved.Working))
+	}
+	fmt.Fprintln(c.stdout, "\nGiB per GPU. Training takes years long before a model does not fit: there is no memory wall.")
+	return nil
+}
+
+// fit finds the fastest way on the GPUs that there are.
+func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
+	plan, err := scale.Fit(m, cluster, work)
+	if err != nil {
+		return err
+	}
+	if v.Format == "json" {
+		return c.print(map[string]any{"model": m, "cluster": cluster, "work": work, "plan": plan})
+	}
+	printWork(c.stdout, m, cluster.Hardware, work)
+	kind := "replicated weights"
+	if plan.Partitioned {
+		kind = "partitioned weights"
+	}
+	if plan.Layered {
+		kind += ", layered gradient accumulation"
+		if plan.Pipe > 1 {
+			kind += " on a modular pipeline"
+		}
+	}
+	fmt.Fprintf(c.stdout, "\nfastest on %d of %d GPUs: %.4g days\n", plan.GPUs, cluster.GPUs, plan.Days)
+	fmt.Fprintf(c.stdout, "  %d replicas x %d pipeline x %d tensor ranks, %d micro-batches of %d sequences; %s\n", plan.Data, plan.Pipe, plan.Tensor,
+		plan.Micros, plan.Batch, kind)
+	fmt.Fprintf(c.stdout, "  efficiency %.3f = bubble %.3f x tensor %.3f x data %.3f\n", plan.Efficiency, plan.Bubble, plan.TensorShare, plan.DataShare)
+	fmt.Fprintf(c.stdout, "  GiB per GPU: state %s, buffers %s, checkpoints %s, working %s\n", gibibytes(plan.State), gibibytes(plan.Buffers),
+		gibibytes(plan.Checkpoints), gibibytes(plan.Working))
+	fmt.Fprintf(c.stdout, "  network needed to hide the traffic: %.3g GB/s per GPU, in and out\n\nwhat limits:\n", plan.Bandwidth/1e9)
+	for _, l := range plan.Limits {
+		fmt.Fprintf(c.stdout, "  %-34s %10.4g days  %5.2fx\n", l.Name, l.Days, l.Speedup)
+	}
+	return nil
+}
+
+// laws finds the model that a budget trains best.
+func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
+	flops := v.Flops
+	if v.Hours != 0 {
+		flops = v.Hours * 3600 * float64(v.Gpus) * cluster.FLOPS
+	}
+	if !(flops > 0) || flops > 1e40 {
+		return usageError{fmt.Sprintf("scale laws: %g FLOPs: no budget\nhint: give --flops 1e20, or --hours 24 --gpus 8 --tflops 150", flops)}
+	}
+	type fit struct {
+		Law        string  `json:"law"`
+		Parameters float64 `json:"parameters"`
+		Tokens     float64 `json:"tokens"`
+		Loss       float64 `json:"loss"`
+	}
+	var fits []fit
+	for _, l := range []struct {
+		name string
+		law  scale.Chinchilla
+	}{{"Hoffmann et al. 2022", scale.Hoffmann()}, {"Besiroglu et al. 2024", scale.Besiroglu()}} {
+		n, d := l.law.Optimum(flops)
+		fits = append(fits, fit{l.name, n, d, l.law.Loss(n, d)})
+	}
+	if v.Format == "json" {
+		return c.print(map[string]any{"flops": flops, "fits": fits})
+	}
+	fmt.Fprintf(c.stdout, "%.4g FLOP\n\n%-24s %11s %9s %8s\n", flops, "law", "parameters", "tokens", "loss")
+	for _, f := range fits {
+		fmt.Fprintf(c.stdout, "%-24s %11s %9s %8.4f\n", f.Law, scale.Count(f.Parameters), scale.Count(f.Tokens), f.Loss)
+	}
+	if flops < 1e17 {
+		fmt.Fprintln(c.stdout, "\nso small a budget is far below the runs that these laws were fitted on: measure with a few short runs instead")
+	}
+	return nil
+}
