@@ -76,7 +76,7 @@ func (v *scaleCmd) Run(c *context) error {
 func (v *scaleCmd) cluster() (scale.Cluster, error) {
 	bytes, err := size.Parse(v.Memory)
 	if err != nil {
-		return scale.Cluster{}, usageError{fmt.Sprintf("--memory %s: %v\nhint: for example 80GB or 40GiB", v.Memory, err)}
+		return scale.Cluster{}, usageError{fmt.Sprintf("--memory: %v", err)}
 	}
 	return scale.Cluster{GPUs: v.Gpus, Offload: v.Offload, Hardware: scale.Hardware{
 		Name:  fmt.Sprintf("%g TFLOP/s, %s, nodes of %d at %g GB/s, network %g GB/s", v.Tflops, v.Memory, v.Node, v.Link, v.Network),
@@ -100,7 +100,7 @@ func (v *scaleCmd) model() (scale.Model, error) {
 		m, err = model.Known(v.Model)
 	}
 	if err != nil {
-		return scale.Model{}, usageError{fmt.Sprintf("--model %s: %v\nhint: a folder with a config.json, or one of %v", v.Model, err, model.Names())}
+		return scale.Model{}, usageError{fmt.Sprintf("--model: %v", err)}
 	}
 	s := scale.Model{Name: v.Model, Layers: m.Layers, Hidden: m.Width, Heads: m.Heads, Sequence: m.MaxPositions, Parameters: float64(m.ParamCount())}
 	if v.Sequence != 0 {
