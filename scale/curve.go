@@ -69,7 +69,7 @@ func PlotCurve(w io.Writer, h Hardware, points []Point) error {
 				{"3D", "#a03a5c", false, func(p Point) float64 { return p.Baseline.Days }},
 				{"layered + modular", "#1d4f91", false, func(p Point) float64 { return p.Improved.Days }},
 			}},
-		{title: "memory per GPU (GiB)", left: 640, low: 1e-3, high: 1e3, tick: number,
+		{title: "memory per GPU (GiB)", left: 640, low: 1e-4, high: 1e3, tick: number,
 			marks: []mark{{h.Memory / gib, "the GPU"}},
 			lines: []line{
 				{"3D, all", "#a03a5c", false, func(p Point) float64 { return p.Baseline.Total() / gib }},
