@@ -51,6 +51,7 @@ const (
 	fewRows     = 140      // up to which packing B does not pay
 	panelUnits  = 150_000  // packed in a task: half of a second-level cache of 1 MiB
 	directUnits = 64_000   // of B that a task reads where they lie
+	stageRows   = 1024     // of a task whose sums are kept apart from C
 	aliasStride = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
 )
 
@@ -82,6 +83,9 @@ func (j *job) plan(workers int) {
 	j.kc = even(j.k, j.kc, 2)
 	j.cols = even(j.n, j.cols, j.isa.nr)
 	j.rows = j.m
+	if j.way == packed && j.c.half && j.kc < j.k { // the sums of all rows are kept from part to part
+		j.rows = even(j.m, stageRows, 1)
+	}
 	mr := j.kernels.height(j.n, j.isa.nr)
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
 		switch {
