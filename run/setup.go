@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
@@ -66,23 +67,11 @@ func (s *Setup) Close() {
 
 func (s *Setup) text(ctx context.Context, progress Progress) error {
 	c := s.Config
-	corpus, err := data.OpenCorpus(c.Data...)
-	if err != nil {
-		return &config.Error{File: c.File, Key: "data", Msg: err.Error()}
-	}
-	opt := func(what string) data.Options {
-		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
-	}
-	if s.Tokenizer, err = openTokenizer(ctx, c, corpus, opt("training the tokenizer")); err != nil {
-		return err
-	}
-	dir, err := cacheDir()
+	text, err := OpenText(ctx, c, progress)
 	if err != nil {
 		return err
 	}
-	if s.Tokens, err = data.Tokenize(ctx, corpus, s.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus")); err != nil {
-		return err
-	}
+	s.Tokenizer, s.Tokens = text.Tokenizer, text.Tokens
 	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
 	if err != nil {
 		return &config.Error{File: c.File, Key: "data", Msg: err.Error()}
@@ -94,30 +83,59 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	return err
 }
 
+// Text is a corpus as tokens. Close Tokens after use.
+type Text struct {
+	Corpus    *data.Corpus
+	Tokenizer *bpe.Tokenizer
+	Tokens    *data.Tokens
+}
+
+// OpenText reads corpus and tokenizer of a configuration; nothing but these
+// and the run's folder (if any) need be set in it.
+func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
+	t := &Text{}
+	var err error
+	if t.Corpus, err = data.OpenCorpus(c.Data...); err != nil {
+		return nil, &config.Error{File: c.File, Key: "data", Msg: err.Error()}
+	}
+	opt := func(what string) data.Options {
+		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
+	}
+	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus, opt("training the tokenizer")); err != nil {
+		return nil, err
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus"))
+	return t, err
+}
+
 // openTokenizer trains a tokenizer once: in a run's folder it is kept, so that
 // a resumed run has the same one whatever became of the corpus.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
 	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
 		return bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
 	}
-	kept := filepath.Join(c.Out, "tokenizer", c.Tokenizer)
-	if t, err := bpe.Load(filepath.Join(kept, "tokenizer.json")); err == nil {
-		return t, nil
+	kept := ""
+	if strings.HasPrefix(c.Tokenizer, "bpe-") && c.Out != "" {
+		kept = filepath.Join(c.Out, "tokenizer", c.Tokenizer)
+		if t, err := bpe.Load(filepath.Join(kept, "tokenizer.json")); err == nil {
+			return t, nil
+		}
 	}
 	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
 	}
-	var size int
-	if n, _ := fmt.Sscanf(c.Tokenizer, "bpe-%d", &size); n == 1 {
-		if err := os.MkdirAll(kept, 0o755); err != nil {
-			return nil, err
-		}
-		if err := t.Save(kept); err != nil {
-			return nil, err
-		}
+	if kept == "" {
+		return t, nil
 	}
-	return t, nil
+	if err := os.MkdirAll(kept, 0o755); err != nil {
+		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
+	}
+	return t, t.Save(kept)
 }
 
 // cacheDir is where what can be made again is kept: the user's cache folder, or

@@ -34,9 +34,16 @@ type cli struct {
 
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Simulate simulateCmd `cmd:"" help:"The predicted timeline of a step."`
+	Draw     drawCmd     `cmd:"" help:"A picture of the predicted timeline and memory."`
+	Probe    probeCmd    `cmd:"" help:"Measure this machine."`
+	Data     dataCmd     `cmd:"" help:"Tokenise and show a corpus."`
+	Doctor   doctorCmd   `cmd:"" help:"What is found on this machine, what is missing, what to do."`
 	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
+	Pack     packCmd     `cmd:"" help:"The allocator on its own: static addresses for buffers with known lifetimes."`
 	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`
+	Scale    scaleCmd    `cmd:"" help:"The shortest time in which a model can be trained, and what limits it."`
 }
 
 func main() {

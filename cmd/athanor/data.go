@@ -1,0 +1,108 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type dataCmd struct {
+	What      []string `arg:"" help:"A run's YAML file and overrides, or files and globs." placeholder:"CONFIG|GLOB"`
+	Tokenizer string   `help:"For globs: gpt2, bpe-N (trained on them), or a tokenizer.json." default:"gpt2"`
+	Sample    int      `help:"Tokens to show from the start." default:"48"`
+}
+
+type dataReport struct {
+	Files      int        `json:"files"`
+	Formats    data.Stats `json:"formats"`
+	Documents  int64      `json:"documents"`
+	Bytes      int64      `json:"bytes"` // of text
+	Tokens     int64      `json:"tokens"`
+	Tokenizer  string     `json:"tokenizer"`
+	Vocabulary int        `json:"vocabulary"`
+	Entropy    float64    `json:"unigram_entropy"` // nats per token
+	Cache      string     `json:"cache"`           // file of the tokens
+	Sample     []piece    `json:"sample"`
+}
+
+// piece is a token and what it stands for.
+type piece struct {
+	ID   int32  `json:"id"`
+	Text string `json:"text"`
+}
+
+func (v *dataCmd) Run(c *context) error {
+	if v.Sample < 0 {
+		return usageError{"data: --sample cannot be negative"}
+	}
+	cfg, err := v.config()
+	if err != nil {
+		return err
+	}
+	show := newStatus(c.stderr)
+	text, err := run.OpenText(stdctx.Background(), cfg, show.progress)
+	show.done()
+	if err != nil {
+		return err
+	}
+	defer text.Tokens.Close()
+	r := dataReport{
+		Files: len(text.Corpus.Files()), Formats: text.Tokens.Stats(), Tokens: text.Tokens.Len(),
+		Tokenizer: cfg.Tokenizer, Vocabulary: text.Tokenizer.VocabularySize(),
+		Entropy: text.Tokens.Entropy(text.Tokens.All()), Cache: text.Tokens.Path(), Sample: []piece{},
+	}
+	r.Documents, r.Bytes = r.Formats.Documents(), r.Formats.Bytes()
+	for i := range min(int64(v.Sample), r.Tokens) {
+		id := text.Tokens.At(i)
+		b, err := text.Tokenizer.Decode([]int32{id})
+		if err != nil {
+			return err
+		}
+		r.Sample = append(r.Sample, piece{id, visible(b)})
+	}
+	if c.json {
+		return c.print(r)
+	}
+	r.print(c)
+	return nil
+}
+
+// config is that of a run, or one that names the globs and nothing else.
+func (v *dataCmd) config() (*config.Config, error) {
+	switch strings.ToLower(filepath.Ext(v.What[0])) {
+	case ".yaml", ".yml":
+		return config.Load(v.What[0], v.What[1:])
+	}
+	return &config.Config{File: "data", Data: v.What, Tokenizer: v.Tokenizer}, nil
+}
+
+func (r *dataReport) print(c *context) {
+	fmt.Fprintf(c.stdout, "%d files: %v\n", r.Files, r.Formats)
+	fmt.Fprintf(c.stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
+		size.Format(r.Bytes), r.Tokens, r.Tokenizer, r.Vocabulary, float64(r.Bytes)/float64(max(r.Tokens, 1)))
+	fmt.Fprintf(c.stdout, "unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
+	if len(r.Sample) == 0 {
+		return
+	}
+	fmt.Fprintf(c.stdout, "\nthe first %d tokens:\n", len(r.Sample))
+	for _, p := range r.Sample {
+		fmt.Fprintf(c.stdout, "[%s]", p.Text)
+		if strings.HasSuffix(p.Text, `\n`) {
+			fmt.Fprintln(c.stdout)
+		}
+	}
+	fmt.Fprintln(c.stdout)
+}
+
+// visible writes a token's bytes so that spaces at the ends, line breaks and
+// bytes that are not UTF-8 can be seen.
+func visible(b []byte) string {
+	quoted := fmt.Sprintf("%q", b)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}

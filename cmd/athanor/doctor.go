@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+type doctorCmd struct {
+	Path string `help:"Folder where runs will be written." default:"." placeholder:"FOLDER"`
+}
+
+// finding is one thing looked at. Advice says what to do where it isn't as it
+// should be.
+type finding struct {
+	Name   string `json:"name"`
+	State  state  `json:"state"`
+	Found  string `json:"found"`
+	Advice string `json:"advice,omitempty"`
+}
+
+type state string
+
+const (
+	good   state = "ok"
+	slow   state = "slow"   // works, not as well as it could
+	broken state = "broken" // training will not work
+)
+
+// examinations are what doctor looks at, in the order it tells them.
+var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findCorpus}
+
+func (v *doctorCmd) Run(c *context) error {
+	report := struct {
+		OK       bool      `json:"ok"`
+		Findings []finding `json:"findings"`
+	}{OK: true}
+	for _, look := range examinations {
+		f := look(v)
+		report.OK = report.OK && f.State != broken
+		report.Findings = append(report.Findings, f)
+	}
+	if c.json {
+		if err := c.print(report); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range report.Findings {
+			fmt.Fprintf(c.stdout, "%-8s %-11s %s\n", f.State, f.Name, f.Found)
+			if f.Advice != "" {
+				fmt.Fprintf(c.stdout, "%20s hint: %s\n", "", f.Advice)
+			}
+		}
+	}
+	if !report.OK {
+		return errors.New("training will not work here; hint: do what the lines marked broken say")
+	}
+	return nil
+}
+
+func findProgram(*doctorCmd) finding {
+	return finding{"program", good, fmt.Sprintf("built with %s for %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH), ""}
+}
+
+// findProcessor names the vector instructions found and the kernels they choose.
+func findProcessor(*doctorCmd) finding {
+	var have []string
+	for _, f := range []struct {
+		name string
+		have bool
+	}{
+		{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"AVX-512", cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL},
+		{"AVX512-BF16", cpu.X86.HasAVX512BF16}, {"AMX-BF16", cpu.X86.HasAMXBF16},
+	} {
+		if f.have {
+			have = append(have, f.name)
+		}
+	}
+	if len(have) == 0 {
+		have = []string{"no vector instructions that are used"}
+	}
+	best := simd.Best().Name
+	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best), ""}
+	if best == simd.Portable().Name {
+		f.State, f.Advice = slow, "the portable kernels run, some ten times slower: use a machine with AVX2 or AVX-512"
+	}
+	return f
+}
+
+func findMemory(*doctorCmd) finding {
+	mem, err := sysmem.Read()
+	if err != nil {
+		return finding{"memory", slow, err.Error(), "set limits.device and limits.host in the configuration"}
+	}
+	f := finding{"memory", good, fmt.Sprintf("%s of %s available", size.Format(mem.Available), size.Format(mem.Total)), ""}
+	if mem.Available < 512<<20 {
+		f.State, f.Advice = slow, "end other programs, or allow this container more memory"
+	}
+	return f
+}
+
+func findHugePages(*doctorCmd) finding {
+	const file = "/sys/kernel/mm/transparent_hugepage/enabled"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return finding{"huge pages", slow, "not known on this system", "nothing to do; memory is somewhat slower"}
+	}
+	_, mode, _ := strings.Cut(string(text), "[")
+	mode, _, _ = strings.Cut(mode, "]")
+	if mode == "never" {
+		return finding{"huge pages", slow, mode, "echo madvise > " + file}
+	}
+	return finding{"huge pages", good, mode, ""}
+}
+
+func findDisk(v *doctorCmd) finding {
+	where, err := filepath.Abs(v.Path)
+	if err != nil {
+		return finding{"disk", broken, err.Error(), "give another --path"}
+	}
+	mem, err := hardware.LocalMemory(where)
+	if err != nil {
+		return finding{"disk", slow, err.Error(), "set limits.disk in the configuration"}
+	}
+	f := finding{"disk", good, fmt.Sprintf("%s free at %s", size.Format(mem.Disk), where), ""}
+	switch err := writable(where); {
+	case err != nil:
+		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
+	case mem.Disk < 1<<30:
+		f.State, f.Advice = slow, "free some space: checkpoints take twelve bytes per parameter each"
+	}
+	return f
+}
+
+// writable tries to make a file in a folder.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".athanor-doctor-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func findCache(*doctorCmd) finding {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return finding{"cache", good, os.TempDir() + ", since there is no home", ""}
+	}
+	dir = filepath.Join(dir, "athanor")
+	if err = os.MkdirAll(dir, 0o755); err == nil {
+		err = writable(dir)
+	}
+	if err != nil {
+		return finding{"cache", broken, err.Error(), "set XDG_CACHE_HOME to a folder that can be written"}
+	}
+	return finding{"cache", good, dir, ""}
+}
+
+// findCorpus looks for the text that examples/quickstart.yaml trains on.
+func findCorpus(*doctorCmd) finding {
+	c, err := data.OpenCorpus("$GOROOT/src/**/*.go")
+	if err != nil {
+		return finding{"quickstart", slow, "its text, Go's standard library, is not here", "give another corpus: data=path/to/**/*.txt"}
+	}
+	return finding{"quickstart", good, fmt.Sprintf("its text: %d files of Go, %s", len(c.Files()), size.Format(c.Bytes())), ""}
+}

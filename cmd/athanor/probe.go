@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type probeCmd struct {
+	Out  string `help:"Write the hardware file." placeholder:"FILE"`
+	Disk string `help:"Folder on the disk that is measured." default:"." placeholder:"FOLDER"`
+}
+
+func (v *probeCmd) Run(c *context) error {
+	if st, err := os.Stat(v.Disk); err != nil || !st.IsDir() {
+		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: give one on the disk that runs will spill to", v.Disk)}
+	}
+	h, err := run.Probe(cpu.Options{}, v.Disk)
+	if err != nil {
+		return err
+	}
+	if v.Out != "" {
+		if err := writeTo(v.Out, h.Print); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		return h.Print(c.stdout)
+	}
+	return printHardware(c, h)
+}
+
+// printHardware writes a description as tables.
+func printHardware(c *context, h *hardware.Hardware) error {
+	shared := ""
+	if h.Memory.Shared {
+		shared = ", which are the same memory"
+	}
+	fmt.Fprintf(c.stdout, "%s\nmemory: device %s, host %s%s; disk %s\n\n", h.Name,
+		size.Format(h.Memory.Device), size.Format(h.Memory.Host), shared, size.Format(h.Memory.Disk))
+	tw := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "operators\tpeak fp32\tpeak bf16\tmatmul reaches\tattention reaches\tmemory\tper call\t")
+	for _, e := range h.Engines {
+		fmt.Fprintf(tw, "%v\t%.4g GFLOP/s\t%.4g GFLOP/s\t%.0f %%\t%.0f %%\t%.3g GB/s\t%.3g us\t\n", e.Stream, e.Peak.F32/1e9, e.Peak.BF16/1e9,
+			100*e.Matmul, 100*e.Attention, e.Bandwidth/1e9, e.Overhead*1e6)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(tw, "links\tone way\tboth ways\tper copy\t")
+	for _, l := range h.Links {
+		fmt.Fprintf(tw, "%v to %v\t%.3g GB/s\t%.3g GB/s\t%.3g us\t\n", device.Tier(l.From), device.Tier(l.To), l.Bandwidth/1e9, l.Both/1e9, l.Latency*1e6)
+	}
+	return tw.Flush()
+}
