@@ -3,7 +3,9 @@ package program
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -328,6 +330,38 @@ var mutations = []mutation{
 		b.Init[i], o.Init[j] = o.Init[j], b.Init[i]
 		return fmt.Sprintf("contents of %s and %s change places", b.Name, o.Name)
 	}},
+	{"an absurd number", (*mutator).absurd},
+}
+
+// absurd sets a random number anywhere in the program to something absurd.
+func (m *mutator) absurd() string {
+	v, path := reflect.ValueOf(m.Program).Elem(), "program"
+	for {
+		switch v.Kind() {
+		case reflect.Struct:
+			i := m.IntN(v.NumField())
+			path += "." + v.Type().Field(i).Name
+			v = v.Field(i)
+		case reflect.Slice, reflect.Array:
+			if v.Len() == 0 {
+				return ""
+			}
+			i := m.IntN(v.Len())
+			path += fmt.Sprintf("[%d]", i)
+			v = v.Index(i)
+		case reflect.Int, reflect.Int64:
+			v.SetInt([]int64{-1, 0, 1, 1 << 31, 1 << 40, math.MaxInt64, math.MinInt64, -v.Int()}[m.IntN(8)])
+			return fmt.Sprintf("%s is %d", path, v.Int())
+		case reflect.Uint8:
+			v.SetUint(uint64(m.IntN(256)))
+			return fmt.Sprintf("%s is %d", path, v.Uint())
+		case reflect.Float64:
+			v.SetFloat([]float64{math.NaN(), math.Inf(1), -1, math.MaxFloat64}[m.IntN(4)])
+			return fmt.Sprintf("%s is %g", path, v.Float())
+		default:
+			return ""
+		}
+	}
 }
 
 // testMutants breaks a program n times and reports how many mutants of each

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -69,11 +70,16 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 
 func lower(t testing.TB, g *graph.Graph, pl *Plan, unit int) (*Program, error) {
 	t.Helper()
-	return Lower(context.Background(), g, pl, Options{Mode: Train, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: unit})
+	return lowerMode(g, pl, unit, Train, nil)
+}
+
+func lowerMode(g *graph.Graph, pl *Plan, unit int, mode Mode, base *Program) (*Program, error) {
+	return Lower(context.Background(), g, pl, Options{Mode: mode, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: unit, Base: base})
 }
 
 // TestLoweredPrograms is L1 as a proof: whatever the plan, the program is safe
-// and leaves behind what the plain one does.
+// and leaves behind what the plain one does. Every program reads back from its
+// text (L5).
 func TestLoweredPrograms(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -83,30 +89,86 @@ func TestLoweredPrograms(t *testing.T) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			g := buildGraph(t, name, dt)
 			const sequences, unit = 4, 2
-			plain, err := lower(t, g, Plain(g, sequences), unit)
-			if err != nil {
-				t.Fatal(err)
+			var plain [Logits + 1]*Program
+			for mode := Train; mode <= Logits; mode++ {
+				var err error
+				if plain[mode], err = lowerMode(g, Plain(g, sequences), unit, mode, nil); err != nil {
+					t.Fatal(err)
+				}
+				if err := Verify(plain[mode]); err != nil {
+					t.Fatalf("%s %v, plain, mode %d: %v", name, dt, mode, err)
+				}
 			}
-			if err := Verify(plain); err != nil {
-				t.Fatalf("%s %v, plain: %v", name, dt, err)
-			}
-			for range 40 {
+			for range 30 {
 				pl := randomPlan(g, sequences, rng)
-				p, err := lower(t, g, pl, unit)
-				if err != nil {
-					continue // too few cache blocks
-				}
-				lowered++
-				if err := Verify(p); err != nil {
-					t.Fatalf("%s %v, plan %+v: %v", name, dt, pl, err)
-				}
-				if err := Equivalent(p, plain); err != nil {
-					t.Fatalf("%s %v, plan %+v: %v", name, dt, pl, err)
+				var train *Program
+				for mode := Train; mode <= Logits; mode++ {
+					p, err := lowerMode(g, pl, unit, mode, train)
+					if err != nil {
+						break // too few cache blocks
+					}
+					lowered++
+					if err := check(p, plain[mode]); err != nil {
+						t.Fatalf("%s %v, mode %d, plan %+v: %v", name, dt, mode, pl, err)
+					}
+					if q, err := parseText(p.String()); err != nil || !reflect.DeepEqual(p, q) {
+						t.Fatalf("%s %v, plan %+v: text does not read back: %v", name, dt, pl, err)
+					}
+					if mode == Train {
+						train = p
+					}
 				}
 			}
 		}
 	}
-	if lowered < 60 {
-		t.Fatalf("only %d plans could be lowered", lowered)
+	t.Logf("%d programs", lowered)
+	if lowered < 200 {
+		t.Fatalf("only %d programs could be lowered", lowered)
+	}
+}
+
+// BenchmarkVerify checks a step of GPT-2 with 256 micro-batches, everything
+// offloaded and recomputed: some 100,000 instructions.
+func BenchmarkVerify(b *testing.B) {
+	m, err := model.Known("gpt2")
+	if err != nil {
+		b.Fatal(err)
+	}
+	g, err := graph.Build(m, 1024, graph.BF16)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pl := Plain(g, 256)
+	pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows, pl.Blocks = 1, 256, 16, 256, 4
+	pl.Chunks = Layout(g, 1<<24)
+	for i := range pl.Chunks {
+		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = device.HostTier, device.HostTier, device.DiskTier
+	}
+	for l := range pl.Recompute {
+		pl.Recompute[l] = "full"
+	}
+	p, err := lower(b, g, pl, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	text := p.String()
+	for _, f := range []struct {
+		name string
+		run  func() error
+	}{
+		{"Verify", func() error { return Verify(p) }},
+		{"Equivalent", func() error { return Equivalent(p, p) }},
+		{"Print", func() error { _ = p.String(); return nil }},
+		{"Parse", func() error { _, err := parseText(text); return err }},
+	} {
+		b.Run(f.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f.run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(p.Instrs)), "instructions")
+		})
 	}
 }

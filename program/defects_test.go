@@ -1,0 +1,295 @@
+package program
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// One defect per check of Verify and Equivalent, each made by replacing a
+// piece of a small valid program's text, with the error that names it. The
+// mutation tests show that nothing slips through all checks together; these
+// show that each of them does its part, and what people get to read.
+
+// tinyText: a weight goes to the device through a slot that is used twice; y
+// and z are made, z goes to the host, then z is made again.
+const tinyText = `athanor-program 1
+name "tiny"
+rank 0
+row_unit 2
+capacity 512 640 0
+height 512 608 0
+bound 448 448 0
+buffer x device inputs f32 4x4 unit=2 size=64 align=64 addr=0 persistent init=x
+buffer wh host weights f32 1x40 cuts=16,32 size=160 align=64 addr=0 persistent init=p:a,p:b,
+buffer s1 device weights f32 1x16 size=64 align=64 addr=64
+buffer s2 device weights f32 1x16 size=128 align=64 addr=64
+buffer s3 device weights f32 1x16 size=64 align=64 addr=128
+buffer y device activations f32 4x4 unit=2 size=64 align=64 addr=192
+buffer z device activations f32 4x4 unit=2 cuts=2 size=64 align=64 addr=256
+buffer st device activations f32 4x2 unit=2 size=32 align=32 addr=320
+buffer h device activations bf16 4x4 unit=2 size=32 align=32 addr=352
+buffer zh host reductions f32 4x4 unit=2 cuts=2 size=64 align=64 addr=192 persistent init=zh
+buffer ah host weights f32 1x16 size=64 align=64 addr=256 persistent init=p:a
+buffer ad device weights f32 1x16 size=64 align=64 addr=384 persistent init=p:a
+buffer hh host weights bf16 1x16 size=32 align=32 addr=320 persistent init=p16:a
+buffer sc host inputs f32 1x4 size=16 align=16 addr=352 persistent init=scalars
+buffer cl host inputs f32 1x2 size=8 align=8 addr=368 persistent init=clip
+buffer gh host gradients f32 1x16 size=64 align=64 addr=384 persistent init=g
+buffer th host weights f32 1x40 cuts=16,32 size=160 align=64 addr=448
+buffer s4 device weights f32 1x16 size=64 align=64 addr=448
+home 0 p wh[1x16]
+home 0 p ad replica
+i0 copy(s1, wh[1x16]) h2d key=-,-,-,copy
+i1 linear(y, x, s1[4x4], -, -) compute key=-,-,-,fwd wait=i0
+i2 copy(s2, wh[1x16@16]) h2d key=-,-,-,copy wait=i1
+i3 linear(z, y, s2[4x4], -, -) compute key=-,-,-,fwd wait=i2
+i4 copy(zh, z) d2h key=-,-,-,copy wait=i3
+i5 swiglu(z[4x2], y) compute key=-,-,-,fwd wait=i4
+i6 cast(h, y) compute key=-,-,-,fwd
+end
+`
+
+func TestDefects(t *testing.T) {
+	reference, err := parseText(tinyText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(reference, reference); err != nil {
+		t.Fatal(err)
+	}
+	adamw := "i6 adamw(wh[1x16], ah, gh, wh[1x16@16], cl, sc, hh) host key=-,-,-,opt wait=i2 eps=1e-08\nend"
+	for _, c := range []struct{ from, to, want string }{
+		// Order.
+		{"fwd wait=i0", "fwd", "i1 (linear on compute): operand w (buffer s1) is read while it may still be written by i0 (copy on h2d); hint: let it wait for i0"},
+		{"copy wait=i1", "copy", "i2 (copy on h2d): operand dst (buffer s2) takes bytes that i1 (linear on compute) may still be using for another buffer"},
+		{"copy wait=i3", "copy wait=i2", "i4 (copy on d2h): operand src (buffer z) is read while it may still be written by i3"},
+		{"fwd wait=i4", "fwd", "i5 (swiglu on compute): operand y (buffer z) is written while it may still be read by i4"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(y, zh) h2d key=-,-,-,copy wait=i4\n", "cut otherwise"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(z, zh) h2d key=-,-,-,copy wait=i4\n", "i6 (copy on h2d): operand dst (buffer z) is written while it may still be written by i5"},
+		{"i6 cast(h, y) compute", "i6 copy(s3, s2) compute", "i6 (copy on compute): operand src (buffer s2) was overwritten by buffer s3 from i6 on"},
+		{"i5 swiglu(z[4x2], y)", "i5 linear(z, y, s1[4x4], -, -)", "operand w (buffer s1) was overwritten by buffer s2 from i2 on"},
+		// The slot's second half still belongs to s2 when its first is taken.
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(s3, wh[1x16]) h2d key=-,-,-,copy\n", "i6 (copy on h2d): operand dst (buffer s3) takes bytes that i3"},
+		// i6 is later than i5, but does not wait for it.
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(s4, wh[1x16]) h2d key=-,-,-,copy\ni7 copy(zh, z) d2h key=-,-,-,copy wait=i6\n",
+			"i7 (copy on d2h): operand src (buffer z) is read while it may still be written by i5"},
+		// Content.
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(th[1x16], wh[1x16]) host key=-,-,-,copy wait=i2\ni7 copy(wh, th) host key=-,-,-,copy\n",
+			`persistent buffer wh ends without its content "p:b"`},
+		{"linear(y, x, s1[4x4]", "linear(y, z, s1[4x4]", "i1 (linear on compute): operand x (buffer z) is read before it is written"},
+		{"copy(s2, wh[1x16@16])", "copy(s2[1x8], wh[1x8@32])", "is not made of whole atoms"},
+		{"copy(zh, z) d2h key=-,-,-,copy wait=i3", "copy(sc, cl) host key=-,-,-,copy", "has 2 columns, want 4"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(ah, wh[1x16@16]) host key=-,-,-,copy\n", `buffers wh and ah both hold "p:a", but end with different content`},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(gh, ah) host key=-,-,-,copy\ni7 cast(hh, gh) host key=-,-,-,copy\n", ""},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
+		{"home 0 p ad replica", "home 0 p gh replica", "the replica of the home of p of parameter 0 ends with other content"},
+		{"persistent init=zh", "persistent", ""},
+		{"persistent init=g", "persistent", "persistent buffer gh is not all written by the end"},
+		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
+		// Places.
+		{"bf16 4x4 unit=2 size=32 align=32 addr=352", "bf16 4x4 unit=2 size=32 align=32 addr=336", "buffer h (32 bytes on device): address 336 is not aligned to 32"},
+		{"align=32 addr=352\nbuffer zh", "align=1 addr=352\nbuffer zh", "alignment 1 is not a multiple of the element size 2"},
+		{"size=64 align=64 addr=192\nbuffer z ", "size=64 align=64 addr=512\nbuffer z ", "buffer y (64 bytes on device): address 512 is past the end of the arena of 512 bytes"},
+		{"addr=192\nbuffer z ", "addr=-1\nbuffer z ", "i1 (linear on compute): operand y (buffer y) has no address"},
+		{"addr=384 persistent init=p:a", "addr=-1 persistent init=p:a", "buffer ad (64 bytes on device): it has no address"},
+		{"height 512", "height 576", "tier device: height is 576 bytes, but buffers end at 512"},
+		{"addr=256 persistent init=p:a", "addr=192 persistent init=p:a", "persistent buffers zh and ah overlap"},
+		{"addr=192\nbuffer z ", "addr=0\nbuffer z ", "i1 (linear on compute): operand y (buffer y) overlaps persistent buffer x"},
+		{"capacity 512", "capacity 511", "tier device: the program needs 512 bytes, the capacity is 511"},
+		{"bound 448", "bound 513", "lower bound 513 is not between 0 and the height 512"},
+		// Structure of buffers.
+		{"4x4 unit=2 size=64 align=64 addr=0", "4x4 unit=2 size=63 align=64 addr=0", "buffer x: 63 bytes cannot hold 4x4 elements of f32"},
+		{"x device inputs f32 4x4 unit=2", "x device inputs f32 4x4 unit=4", "buffer x: row unit 4, but the program's is 2"},
+		{"x device inputs f32 4x4 unit=2", "x device inputs f32 4x4", "buffer x: flat, but has 4 rows"},
+		{"x device inputs f32 4x4", "x device inputs f32 3x4", "buffer x: 3 rows are not a multiple"},
+		{"cuts=16,32", "cuts=32,16", "buffer wh: cut 16 is not ascending inside (0, 40)"},
+		{"init=p:a,p:b,", "init=p:a,p:b", "buffer wh: 2 names of content, want 3"},
+		{"addr=64\nbuffer s2", "addr=64 init=s\nbuffer s2", "buffer s1: it names its content, but is not persistent"},
+		{"home 0 p wh[1x16]", "home 0 p wh[1x17]", "home 0 (p of parameter 0): is not made of whole atoms"},
+		{"home 0 p wh[1x16]", "home 0 p s1", "buffer s1 is not persistent"},
+		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
+		// Structure of instructions.
+		{"i6 cast(h, y)", "i6 none(h, y)", "unknown operator none"},
+		{"i6 cast(h, y)", "i6 cast(h)", "operand src is missing"},
+		{"i6 cast(h, y)", "i6 cast(h, y, x)", "3 operands, it takes 2"},
+		{"wait=i3", "wait=i4", "it waits for i4"},
+		{"wait=i3", "wait=i9", "it waits for i9"},
+		{"fwd wait=i2", "fwd wait=i1", "it waits for i1 on its own stream"},
+		{"i6 cast(h, y) compute", "i6 cast(h, y) send", "stream send takes no instructions yet"},
+		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream only copies"},
+		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
+		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
+		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},
+		{"linear(y, x, s1[4x4]", "linear(y, x, s1[4x3]", "is not made of whole atoms: rows 0:1, columns 0:12"},
+		{"linear(y, x, s1[4x4]", "linear(y, x, s1[4x8]", "ends outside: 4x8 at element 0 of 1x16"},
+		{"linear(y, x, s1[4x4]", "linear(y, x[3x4], s1[4x4]", "operand x (buffer x) is not made of whole atoms: rows 0:3"},
+		{"linear(y, x, s1[4x4]", "linear(y, x[4x4@8], s1[4x4]", "operand x (buffer x) ends outside"},
+		{"linear(y, x, s1[4x4]", "linear(y, x[4x4/5], s1[4x4]", "operand x (buffer x) has stride 5, want 4"},
+		{"linear(y, x, s1[4x4]", "linear(y, x[2x4], s1[4x4]", "operand x (buffer x) has 2 rows, want 4"},
+		{"linear(y, x, s1[4x4]", "linear(y, s1, s1[4x4]", "operand x (buffer s1) is flat"},
+		{"linear(y, x, s1[4x4]", "linear(y, y, s1[4x4]", "operand y (buffer y) overlaps operand x"},
+		{"swiglu(z[4x2], y)", "swiglu(z[4x2@2], z)", "operand y (buffer z) overlaps operand gu"},
+		{"i6 cast(h, y)", "i6 copy(h, y)", "operand src (buffer y) is f32, the destination is not"},
+		{"i6 cast(h, y)", "i6 layernorm(z, h[4x4], y, ad, ad)", "has elements of type bf16"},
+		{"i6 cast(h, y)", "i6 layernorm(z, y, x, ad, ad)", "operand stats (buffer y) has 4 columns, want 2"},
+		{"i6 cast(h, y)", "i6 cast(h, z)", "operand src (buffer z) is cut otherwise than operand dst"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x) compute key=-,-,-,fwd", "seq is missing"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x) compute key=-,-,-,fwd seq=4 heads=3 kv_heads=2 head_dim=1", "impossible heads"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x) compute key=-,-,-,fwd seq=4 heads=2 kv_heads=1 head_dim=2", "operand qkv (buffer x) has 4 columns, want 8"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(z[4x2], st, x) compute key=-,-,-,fwd seq=3 heads=2 kv_heads=1 head_dim=1", "has 4 rows with sequences of 3 and row unit 2"},
+		// Meaning.
+		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh differs"},
+		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh is not what it is in the reference"},
+		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 1 p gh\n", "program has home of p of parameter 1, the reference has not"},
+		{"home 0 p wh[1x16]\n", "", "program has no home of p of parameter 0"},
+		{"row_unit 2", "row_unit 3", "row unit 2, but the program's is 3"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\nend", adamw, "buffers wh and ah both hold"},
+	} {
+		bad := strings.Replace(tinyText, c.from, c.to, 1)
+		if bad == tinyText {
+			t.Fatalf("%q does not occur", c.from)
+		}
+		p, err := parseText(bad)
+		if err != nil {
+			t.Errorf("%q: %v", c.to, err)
+			continue
+		}
+		err = check(p, reference)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%q for %q: %v", c.to, c.from, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint: ")):
+			t.Errorf("%q for %q:\n got %v\nwant %s", c.to, c.from, err, c.want)
+		}
+	}
+}
+
+// TestRulesMatchOperators: every operator has an extent rule for each of its
+// operands.
+func TestRulesMatchOperators(t *testing.T) {
+	for op := graph.None + 1; op < graph.NumOps; op++ {
+		r := &verifyRules[op]
+		for _, list := range [][]shape{r.shapes, r.swapped} {
+			if list != nil && len(list) != len(op.Info().Args) {
+				t.Errorf("%v: %d shapes for %d operands", op, len(list), len(op.Info().Args))
+			}
+			for j, s := range list {
+				if dtypeSets[s.types] == nil {
+					t.Errorf("%v: operand %d has no types", op, j)
+				}
+			}
+		}
+		if r.shapes == nil {
+			t.Errorf("%v has no rule", op)
+		}
+	}
+}
+
+// meaningText has an input for every kind of operand, eight tokens in two
+// sequences, and results of some shapes.
+const meaningText = `athanor-program 1
+name "meaning"
+rank 0
+row_unit 2
+capacity 0 0 0
+height 0 0 0
+bound 0 0 0
+buffer x device inputs f32 8x4 unit=2 size=128 align=4 addr=-1 persistent init=x
+buffer y device inputs f32 8x4 unit=2 size=128 align=4 addr=-1 persistent init=y
+buffer x1 device inputs f32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=x1
+buffer x2 device inputs f32 8x2 unit=2 size=64 align=4 addr=-1 persistent init=x2
+buffer tok device inputs i32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=tok
+buffer q device inputs f32 8x3 unit=2 size=96 align=4 addr=-1 persistent init=q
+buffer w device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=w
+buffer u device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=u
+buffer g device inputs f32 1x131072 cuts=65536 size=524288 align=4 addr=-1 persistent init=ga,gb
+buffer clip device inputs f32 1x2 size=8 align=4 addr=-1 persistent init=clip
+buffer sc device inputs f32 1x4 size=16 align=4 addr=-1 persistent init=scalars
+buffer t device activations f32 8x4 unit=2 size=128 align=4 addr=-1
+buffer wb device weights bf16 1x16 size=32 align=4 addr=-1
+buffer r device reductions f32 8x4 unit=2 size=128 align=4 addr=-1 persistent init=r
+buffer r1 device reductions f32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=r1
+buffer s1 device reductions f32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=s1
+buffer v device reductions f32 1x16 size=64 align=4 addr=-1 persistent init=v
+buffer v1 device reductions f32 1x16 size=64 align=4 addr=-1 persistent init=v1
+buffer v2 device reductions f32 1x16 size=64 align=4 addr=-1 persistent init=v2
+buffer vb device reductions bf16 1x16 size=32 align=4 addr=-1 persistent init=vb
+buffer d device reductions f32 1x4 size=16 align=4 addr=-1 persistent init=d
+buffer e device reductions f32 1x4 size=16 align=4 addr=-1 persistent init=e
+buffer n device reductions f64 1x2 cuts=1 size=16 align=8 addr=-1 persistent init=n1,n2
+`
+
+func meaningOf(t *testing.T, body string) Summary {
+	t.Helper()
+	text := meaningText
+	for i, line := range strings.Split(body, "; ") {
+		op, attr, _ := strings.Cut(line, ") ")
+		text += strings.TrimRight(fmt.Sprintf("i%d %s) compute key=-,-,-,fwd %s", i, strings.TrimSuffix(op, ")"), attr), " ") + "\n"
+	}
+	p, err := parseText(text + "end\n")
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	sum, err := Meaning(p)
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return sum
+}
+
+// TestMeaning: what does and what does not change a program's results.
+func TestMeaning(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		// Rows are independent, in any order, through any copies.
+		{"linear(r, x, w[4x4], -, -)", "linear(r[2x4@24], x[2x4@24], w[4x4], -, -); linear(r[6x4], x[6x4], w[4x4], -, -)", true},
+		{"linear(r, x, w[4x4], -, -)", "linear(t, x, w[4x4], -, -); copy(r, t)", true},
+		{"linear(r, x, w[4x4], -, -)", "linear(r, y, w[4x4], -, -)", false},
+		{"linear(r, x, w[4x4], -, -)", "linear(r, x, w[4x4], -, y)", false},
+		{"linear(r, x, w[4x4], -, -)", "linear(r, x, w[4x4], -, -) wt", false},
+		{"linear(r, x, w[4x4], -, -)", "linear(r[4x4], x[4x4@16], w[4x4], -, -); linear(r[4x4@16], x[4x4], w[4x4], -, -)", false},
+		{"linear_dx(r, x, w[4x4])", "linear_dx(r, x, w[4x4]) acc", false},
+		{"linear_dx(r, x, w[4x4])", "linear_dx(r, y, w[4x4]); linear_dx(r, x, w[4x4])", true},
+		{"act(r, x) act=gelu", "act(r, x) act=relu", false},
+		{"act_bwd(r, x, y)", "act_bwd(r, y, x)", false},
+		{"add(r, x); add(r, y)", "add(r, y); add(r, x)", false},
+		{"cast(v, w)", "copy(v, w)", false},
+		// Sums over tokens: one order, however they are cut.
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[2x4], y[2x4]); linear_dw(v[4x4], x[6x4@8], y[6x4@8]) acc", true},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[6x4@8], y[6x4@8]); linear_dw(v[4x4], x[2x4], y[2x4]) acc", false},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[2x4], y[2x4]); linear_dw(v[4x4], x[6x4@8], y[6x4@8])", false},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y) acc", false},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", false},
+		{"layernorm_dw(d, e, x, y, x2)", "layernorm_dw(e, d, x, y, x2)", false},
+		// Positions.
+		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[4x4@16], tok[4x1@4], w[4x4], w[4x4]) seq=4; embed(r[4x4], tok[4x1], w[4x4], w[4x4]) seq=4", true},
+		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[6x4], tok[6x1], w[4x4], w[4x4]) seq=4; embed(r[2x4@24], tok[2x1@6], w[4x4], w[4x4]) seq=4 row0=2", true},
+		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[6x4], tok[6x1], w[4x4], w[4x4]) seq=4; embed(r[2x4@24], tok[2x1@6], w[4x4], w[4x4]) seq=4", false},
+		{"pos_bwd(v[4x4], x) seq=4", "pos_bwd(v[4x4], x) seq=4 row0=2", false},
+		// Sequences.
+		{"attention(r1, s1, q) seq=4 heads=1 kv_heads=1 head_dim=1", "attention(r1[4x1@4], s1[4x1@4], q[4x3@12]) seq=4 heads=1 kv_heads=1 head_dim=1; attention(r1[4x1], s1[4x1], q[4x3]) seq=4 heads=1 kv_heads=1 head_dim=1", true},
+		{"attention(r1, s1, q) seq=4 heads=1 kv_heads=1 head_dim=1", "attention(s1, r1, q) seq=4 heads=1 kv_heads=1 head_dim=1", false},
+		{"attention(r1, s1, q) seq=4 heads=1 kv_heads=1 head_dim=1", "attention(r1, s1, q) seq=8 heads=1 kv_heads=1 head_dim=1", false},
+		{"attention(r1, s1, q) seq=4 heads=1 kv_heads=1 head_dim=1", "attention(r1, s1, q) seq=4 heads=1 kv_heads=1 head_dim=1; copy(r1[2x1], r1[2x1@2])", false},
+		// The optimizer.
+		{"copy(v, w); adamw(v, v1, v2, w, clip, sc, vb)", "copy(v, w); adamw(v, v1, v2, w, clip, sc, wb); cast(vb, v)", true},
+		{"adamw(v, v1, v2, w, clip, sc, -)", "adamw(v, v2, v1, w, clip, sc, -)", false},
+		{"adamw(v, v1, v2, w, clip, sc, -) eps=1e-08", "adamw(v, v1, v2, w, clip, sc, -) eps=1e-06", false},
+		{"adamw(v, v1, v2, w, clip, sc, -)", "copy(v1, v2); adamw(v, v1, v2, w, clip, sc, -)", false},
+		{"cast(wb, w); cast(v, wb); adamw(v1, v2, v, w, clip, sc, -)", "cast(wb, w); cast(v, wb); cast(wb, v1); adamw(v1, v2, v, w, clip, sc, -)", true},
+		{"adamw(v, v1, v2, w, clip, sc, -)", "adamw(v, v1, v2, u, clip, sc, -)", false},
+		{"norm_part(n, g)", "norm_part(n[1x1@1], g[1x65536@65536]); norm_part(n[1x1], g[1x65536])", true},
+		{"norm_part(n, g)", "norm_part(n[1x1@1], g[1x65536]); norm_part(n[1x1], g[1x65536@65536])", false},
+	} {
+		if same := maps.Equal(meaningOf(t, c.a), meaningOf(t, c.b)); same != c.same {
+			t.Errorf("same meaning is %v, want %v:\n%s\n%s", same, c.same, c.a, c.b)
+		}
+	}
+}
