@@ -69,10 +69,10 @@ func (s *Serial) packB(j *job, b operand, n int, p part) panels {
 		}
 	default:
 		full := n / x.nr
-		deal := deal{rows: p.kc, srcPanel: b.col * uintptr(x.nr), dstRow: row, dstPanel: to.panel, fill: x.nr, pairs: j.pairs}
-		s.deal(deal.of(full, x.nr), dst, b)
+		d := deal{rows: p.kc, srcPanel: b.col * uintptr(x.nr), dstRow: row, dstPanel: to.panel, fill: x.nr, pairs: j.pairs}
+		s.deal(d.of(full, x.nr), dst, b)
 		if rest := n % x.nr; rest > 0 {
-			s.deal(deal.of(1, rest), at(dst, full, to.panel), b.from(0, full*x.nr))
+			s.deal(d.of(1, rest), at(dst, full, to.panel), b.from(0, full*x.nr))
 		}
 	}
 	return to
@@ -101,8 +101,8 @@ func (s *Serial) packTail(buf *buffer, b operand, n, k int) address {
 		return 0
 	}
 	dst := buf.room(k * x.nr)
-	deal := deal{rows: k, dstRow: 4 * uintptr(x.nr), fill: x.nr}
-	s.deal(deal.of(1, rest), dst, b.from(0, n-rest))
+	d := deal{rows: k, dstRow: 4 * uintptr(x.nr), fill: x.nr}
+	s.deal(d.of(1, rest), dst, b.from(0, n-rest))
 	return dst
 }
 
@@ -145,10 +145,10 @@ func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
 	dst := s.a.room(parts(rows, h) * h * p.kc)
 	to := tiles{operand: operand{p: dst, row: 4, col: 4 * uintptr(h)}, panel: uintptr(4 * h * p.kc)}
 	src, full := a.transposed(), rows/h
-	deal := deal{rows: p.kc, srcPanel: src.col * uintptr(h), dstRow: to.col, dstPanel: to.panel, pairs: j.pairs}
-	s.deal(deal.of(full, h), dst, src)
+	d := deal{rows: p.kc, srcPanel: src.col * uintptr(h), dstRow: to.col, dstPanel: to.panel, pairs: j.pairs}
+	s.deal(d.of(full, h), dst, src)
 	if rest := rows % h; rest > 0 {
-		s.deal(deal.of(1, rest), at(dst, full, to.panel), src.from(0, full*h))
+		s.deal(d.of(1, rest), at(dst, full, to.panel), src.from(0, full*h))
 	}
 	return to
 }
@@ -158,10 +158,10 @@ func (s *Serial) copyA(a operand, rows, k int) operand {
 	width := s.isa.nr
 	stride := parts(k, 16)*16 + 16
 	dst := wide(s.a.room(rows*stride), stride)
-	deal := deal{rows: rows, srcPanel: 4 * uintptr(width), dstRow: dst.row, dstPanel: 4 * uintptr(width)}
-	s.deal(deal.of(k/width, width), dst.p, a)
+	d := deal{rows: rows, srcPanel: 4 * uintptr(width), dstRow: dst.row, dstPanel: 4 * uintptr(width)}
+	s.deal(d.of(k/width, width), dst.p, a)
 	if rest := k % width; rest > 0 {
-		s.deal(deal.of(1, rest), dst.from(0, k-rest).p, a.from(0, k-rest))
+		s.deal(d.of(1, rest), dst.from(0, k-rest).p, a.from(0, k-rest))
 	}
 	return dst
 }

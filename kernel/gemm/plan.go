@@ -155,8 +155,8 @@ func (j *job) add(s *Serial, blk block, p part) {
 	x := j.isa
 	var b panels
 	if j.way == direct {
-		at := j.b.from(p.k0, blk.n0)
-		b = panels{operand: at, panel: 4 * uintptr(x.nr), tail: s.packTail(&s.tail, at, blk.cols, p.kc)}
+		src := j.b.from(p.k0, blk.n0)
+		b = panels{operand: src, panel: 4 * uintptr(x.nr), tail: s.packTail(&s.tail, src, blk.cols, p.kc)}
 	} else {
 		b = s.packB(j, j.b.from(p.k0, blk.n0), blk.cols, p)
 	}
@@ -164,11 +164,11 @@ func (j *job) add(s *Serial, blk block, p part) {
 	group := groupTiles * h
 	for g := 0; g < blk.rows; g += group {
 		sub := block{blk.m0 + g, blk.n0, min(group, blk.rows-g), blk.cols}
-		row := g
+		row, kept := g, blk.rows
 		if p.first && p.last {
-			row = 0 // nothing is kept from group to group
+			row, kept = 0, group // nothing is kept from group to group
 		}
-		c := j.target(s, sub, row, blk.rows)
+		c := j.target(s, sub, row, kept)
 		init := c
 		if p.first {
 			init = j.begin(s, c, sub)
