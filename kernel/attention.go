@@ -113,26 +113,26 @@ const (
 // Tiles have a row per key and a column per query. So maxima and sums over
 // keys are taken for 16 queries at a time without any sum across a register,
 // and no operand of a product has to be rearranged but the queries, once.
+//
+// Where queries, keys and values are bf16, so are the factors of all products:
+// the probabilities are rounded, and the sums stay float32.
 func (w *worker) attend(c *call, base, g, q0 int) {
 	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
 	v, s, scale := viewOf(c.a), c.a.HeadDim, float32(c.a.Scale)
 	n := min(queryBlock, v.seq-q0)
-	soft, across := w.softmax(n), w.tmp(1, n*s)
+	soft := w.softmax(n)
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}
 	for h := g * v.group; h < (g+1)*v.group; h++ {
-		q := w.tile(3, qkv, base+q0, n, v.q(h), s)
-		w.v.Transpose(across, q.Data, n, s, q.Stride)
+		q := w.across(1, qkv.at(base+q0, v.q(h)), n, s)
 		soft.begin()
 		var init gemm.Init
 		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q0+n; k0 += keyBlock {
 			keys := min(keyBlock, q0+n-k0)
-			key := w.tile(3, qkv, base+k0, keys, v.k(g), s)
-			w.serial.Gemm(gemm.NN, keys, n, s, key, gemm.Matrix{Data: across, Stride: n}, tile, gemm.Init{})
-			p := tile.Data[:keys*n]
-			v.hide(p, q0, n, k0, keys)
-			soft.add(w.v, p, scale, sum.Data)
-			w.serial.Gemm(gemm.TN, n, s, keys, tile, w.tile(3, qkv, base+k0, keys, v.v(g), s), sum, init)
+			w.scores(qkv.at(base+k0, v.k(g)), q, tile, keys, n, s)
+			v.hide(tile.Data, q0, n, k0, keys)
+			soft.add(w.v, tile.Data[:keys*n], scale, sum.Data)
+			w.serial.Gemm(gemm.TN, n, s, keys, w.rounded(0, tile, keys*n, qkv), qkv.at(base+k0, v.v(g)), sum, init)
 			init.Residual = sum
 		}
 		for i := range n {
@@ -142,6 +142,48 @@ func (w *worker) attend(c *call, base, g, q0 int) {
 			lse.row(base+q0+i, h, h+1)[0] = soft.m[i] + float32(math.Log(float64(soft.l[i])))
 		}
 	}
+}
+
+// at is the matrix that begins at element (r, c).
+func (t *Tensor) at(r, c int) gemm.Matrix {
+	if t.DType == graph.BF16 {
+		return gemm.Matrix{Half: t.BF16[r*t.Stride+c:], Stride: t.Stride}
+	}
+	return gemm.Matrix{Data: t.F32[r*t.Stride+c:], Stride: t.Stride}
+}
+
+// across makes queries (n x s) ready for scores: float32 are transposed into
+// buffer k, so that the product has nothing to rearrange; bf16 stay.
+func (w *worker) across(k int, q gemm.Matrix, n, s int) gemm.Matrix {
+	if q.Half != nil {
+		return q
+	}
+	t := w.tmp(k, n*s)
+	w.v.Transpose(t, q.Data, n, s, q.Stride)
+	return gemm.Matrix{Data: t, Stride: n}
+}
+
+// scores multiplies keys with queries that across has made ready.
+func (w *worker) scores(key, q, tile gemm.Matrix, keys, n, s int) {
+	form := gemm.NN
+	if q.Half != nil {
+		form = gemm.NT
+	}
+	w.serial.Gemm(form, keys, n, s, key, q, tile, gemm.Init{})
+}
+
+// rounded gives a tile in the type of the tensor that it is multiplied with: as
+// it is or as bf16 in buffer k.
+func (w *worker) rounded(k int, tile gemm.Matrix, elems int, other *Tensor) gemm.Matrix {
+	if other.DType == graph.F32 {
+		return tile
+	}
+	if cap(w.half[k]) < elems {
+		w.half[k] = make([]uint16, elems)
+	}
+	half := w.half[k][:elems]
+	w.v.Narrow(half, tile.Data[:elems])
+	return gemm.Matrix{Half: half, Stride: tile.Stride}
 }
 
 // softmax is the running state of n queries' softmax.
@@ -204,17 +246,4 @@ func (v *view) hide(p []float32, q0, n, k0, keys int) {
 		fill(row[:lo], minusInf)
 		fill(row[hi:], minusInf)
 	}
-}
-
-// tile gives n rows of cols columns as a matrix of float32: the tensor's own
-// memory or, of a bf16 tensor, a copy in buffer k.
-func (w *worker) tile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
-	if t.DType == graph.F32 {
-		return gemm.Matrix{Data: t.F32[r0*t.Stride+c0:], Stride: t.Stride}
-	}
-	x := w.tmp(k, n*cols)
-	for i := range n {
-		w.v.Widen(x[i*cols:(i+1)*cols], t.row16(r0+i, c0, c0+cols))
-	}
-	return gemm.Matrix{Data: x, Stride: cols}
 }

@@ -59,8 +59,7 @@ func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	c.tasks(t[3].Rows/a.Seq*a.KVHeads, func(c *call, w *worker, i int) {
 		b := attentionTask{call: c, view: viewOf(c.a), base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-		dqkv, qkv, seq, s := &c.t[0], &c.t[3], b.seq, b.size
-		b.key, b.value = w.tile(0, qkv, b.base, seq, b.k(b.g), s), w.tile(1, qkv, b.base, seq, b.v(b.g), s)
+		dqkv, seq, s := &c.t[0], b.seq, b.size
 		b.dk, b.dv = w.sumTile(2, dqkv, b.base, seq, b.k(b.g), s), w.sumTile(3, dqkv, b.base, seq, b.v(b.g), s)
 		for r := range seq {
 			clear(b.dk.Data[r*b.dk.Stride:][:s])
@@ -86,8 +85,8 @@ const (
 type attentionTask struct {
 	*call
 	view
-	base, g            int
-	key, value, dk, dv gemm.Matrix // seq x size
+	base, g int
+	dk, dv  gemm.Matrix // seq x size
 }
 
 // attend does the queries of head h from q0 on.
@@ -95,31 +94,30 @@ func (b *attentionTask) attend(w *worker, h, q0 int) {
 	dqkv, delta, do, qkv, o, lse := &b.t[0], &b.t[1], &b.t[2], &b.t[3], &b.t[4], &b.t[5]
 	s, scale, row := b.size, float32(b.a.Scale), b.base+q0
 	n := min(queryBlockBwd, b.seq-q0)
-	q, dout := w.tile(4, qkv, row, n, b.q(h), s), w.tile(5, do, row, n, h*s, s)
+	q, dout := qkv.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)
 	plus, deltas := stats[:n], stats[n:]
 	for i := range n {
-		deltas[i] = w.v.Dot(dout.Data[i*dout.Stride:][:s], w.load(7, o, row+i, h*s, (h+1)*s))
+		deltas[i] = w.v.Dot(w.load(4, do, row+i, h*s, (h+1)*s), w.load(5, o, row+i, h*s, (h+1)*s))
 		delta.row(row+i, h, h+1)[0] = deltas[i]
 		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
-	across := w.tmp(7, 2*n*s)
-	qt, dt := gemm.Matrix{Data: across[:n*s], Stride: n}, gemm.Matrix{Data: across[n*s:], Stride: n}
-	w.v.Transpose(qt.Data, q.Data, n, s, q.Stride)
-	w.v.Transpose(dt.Data, dout.Data, n, s, dout.Stride)
+	qt, dt := w.across(0, q, n, s), w.across(1, dout, n, s)
 	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlockBwd), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlockBwd), Stride: n}
 	dq := w.sumTile(10, dqkv, row, n, b.q(h), s)
 	var dqInit gemm.Init
 	for k0 := b.first(q0) / keyBlockBwd * keyBlockBwd; k0 < q0+n; k0 += keyBlockBwd {
 		keys := min(keyBlockBwd, q0+n-k0)
-		key, value, dk, dv := rowsOf(b.key, k0), rowsOf(b.value, k0), rowsOf(b.dk, k0), rowsOf(b.dv, k0)
-		w.serial.Gemm(gemm.NN, keys, n, s, key, qt, p, gemm.Init{})
-		w.serial.Gemm(gemm.NN, keys, n, s, value, dt, ds, gemm.Init{})
-		b.hide(p.Data[:keys*n], q0, n, k0, keys)
+		key, value := qkv.at(b.base+k0, b.k(b.g)), qkv.at(b.base+k0, b.v(b.g))
+		w.scores(key, qt, p, keys, n, s)
+		w.scores(value, dt, ds, keys, n, s)
+		b.hide(p.Data, q0, n, k0, keys)
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
-		w.serial.Gemm(gemm.NN, keys, s, n, p, dout, dv, gemm.Init{Residual: dv})
-		w.serial.Gemm(gemm.NN, keys, s, n, ds, q, dk, gemm.Init{Residual: dk})
-		w.serial.Gemm(gemm.TN, n, s, keys, ds, key, dq, dqInit)
+		dk, dv := rowsOf(b.dk, k0), rowsOf(b.dv, k0)
+		w.serial.Gemm(gemm.NN, keys, s, n, w.rounded(0, p, keys*n, do), dout, dv, gemm.Init{Residual: dv})
+		grad := w.rounded(1, ds, keys*n, qkv)
+		w.serial.Gemm(gemm.NN, keys, s, n, grad, q, dk, gemm.Init{Residual: dk})
+		w.serial.Gemm(gemm.TN, n, s, keys, grad, key, dq, dqInit)
 		dqInit.Residual = dq
 	}
 	w.storeTile(dq, dqkv, row, n, b.q(h), s)

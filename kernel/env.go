@@ -138,6 +138,7 @@ type worker struct {
 	v      *simd.Set
 	serial *gemm.Serial
 	buf    [11][]float32
+	half   [2][]uint16
 }
 
 // tmp is the k-th buffer, with n elements of any value.

@@ -9,7 +9,7 @@
 // # Laws
 //
 // The planner cuts work into pieces, and whatever it chooses must not change
-// a bit of the result (only the portable fallback differs from the assembly):
+// a bit of the result (another instruction set may: it sums in more lanes):
 //
 //   - No result depends on the number of workers.
 //   - A RowWise operator gives a row the same bits in whatever range of rows

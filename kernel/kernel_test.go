@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -227,4 +228,70 @@ func TestSteady(t *testing.T) {
 			t.Errorf("%v allocations per call", n)
 		}
 	})
+}
+
+// TestWide: rows that are longer than a task, and pieces of a norm.
+func TestWide(t *testing.T) {
+	e := NewEnv(3)
+	defer e.Close()
+	m := &maker{Rand: rand.New(rand.NewPCG(21, 22))}
+	for rows, cols := range map[int]int{1: 70001, 2: 65536, 3: 50257} {
+		for _, d := range []graph.DType{graph.F32, graph.BF16} {
+			scalars := NewTensor(graph.F32, 1, graph.NumScalars)
+			copy(scalars.F32, []float32{0.01, 0.3, 0.1, 0.37})
+			adam := graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
+			for _, s := range []sample{
+				{op: graph.Act, t: []Tensor{m.mat(d, rows, cols, 1), m.mat(d, rows, cols, 3)}},
+				{op: graph.Add, t: []Tensor{m.mat(d, rows, cols, 1), m.mat(d, rows, cols, 3)}},
+				{op: graph.Cast, t: []Tensor{m.mat(d, rows, cols, 1), m.f32(rows, cols)}},
+				{op: graph.AdamW, attr: adam, t: []Tensor{m.f32(rows, cols), m.f32(rows, cols), m.positive(rows, cols), m.mat(d, rows, cols, 1),
+					m.positive(1, 2), scalars, m.mat(graph.BF16, rows, cols, 1)}},
+				{op: graph.CrossEntropy, attr: graph.Attr{Grad: true}, t: []Tensor{m.f32(rows, 1), m.mat(d, rows, cols, 4), m.ints(rows, -1, cols), scalars}},
+				{op: graph.NormPart, t: []Tensor{m.mat(graph.F64, 1, graph.NormPieces(int64(rows*cols)), 1), m.f32(rows, cols)}},
+				{op: graph.EmbedBwd, t: []Tensor{m.f32(rows, cols), m.mat(d, 5, cols, 1), m.ints(5, 0, rows)}},
+			} {
+				want, got := s.clone(), s.clone()
+				Lookup(s.op).Reference(nil, &s.attr, want)
+				Lookup(s.op).Fast(e, &s.attr, got)
+				if err := near(got, want, 1e-5); err != nil {
+					t.Errorf("%v: %v", s, err)
+				}
+			}
+		}
+	}
+}
+
+// TestSharedPool: Envs of streams that run at once share a pool and do not
+// disturb each other.
+func TestSharedPool(t *testing.T) {
+	p := pool.New(3)
+	defer p.Close()
+	alone := NewEnv(1)
+	defer alone.Close()
+	var wg sync.WaitGroup
+	var mu sync.Mutex // of alone
+	for stream := range uint64(3) {
+		e := NewEnvOn(p, simd.Best())
+		wg.Go(func() {
+			for seed := range uint64(20) {
+				for op, make := range cases {
+					if op == graph.AttentionBwd { // its samples take long to make
+						continue
+					}
+					s := make(&maker{Rand: rand.New(rand.NewPCG(seed, stream)), mixed: true})
+					s.op = op
+					a, b := s.clone(), s.clone()
+					Lookup(op).Fast(e, &s.attr, a)
+					mu.Lock()
+					Lookup(op).Fast(alone, &s.attr, b)
+					mu.Unlock()
+					if err := sameBits(a, b); err != nil {
+						t.Errorf("stream %d, seed %d, %v: %v", stream, seed, s, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
