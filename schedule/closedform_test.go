@@ -95,3 +95,19 @@ func checkForm(t *testing.T, f form, p, m int) {
 		}
 	}
 }
+
+// TestTightMemory: V schedules below the memory of 1F1B. A similar search over V-Half and V-Min patterns is known to reach
+// these idle times (p=4, m=8: 5 and 11 of 48; p=8, m=16: 17 and 27 of 96).
+func TestTightMemory(t *testing.T) {
+	for _, x := range []struct {
+		p, m int
+		cap  float64
+		idle float64
+	}{{4, 8, 6, 5}, {4, 8, 4, 11}, {8, 16, 10, 21}, {8, 16, 8, 27}} {
+		q := Request{Ranks: x.p, Micros: x.m, Cap: x.cap, Costs: DefaultCosts()}
+		s, tl := simulate(t, "zb-v", q)
+		if tl.Idle() > x.idle || s.CheckCap(q.Costs, x.cap) != nil {
+			t.Errorf("p=%d m=%d cap %g: idle %g, want at most %g", x.p, x.m, x.cap, tl.Idle(), x.idle)
+		}
+	}
+}

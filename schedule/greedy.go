@@ -61,6 +61,8 @@ type greedyRank struct {
 	pending []Unit
 	order   []Unit
 	next    option
+
+	sequence []Unit // if set, forwards and input gradients run in this order (see pattern)
 }
 
 // option is something that a rank could run next.
@@ -84,10 +86,10 @@ type greedy struct {
 	options []option        // scratch of choose
 }
 
-// greedyOrder fills s.Orders by the policy, backwards split; false if it ran into the memory limit.
-func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) bool {
-	g := &greedy{s: s, c: c, cap: limit, y: y, rng: rng, ranks: make([]greedyRank, s.Ranks),
-		stages: make([][]greedyStage, s.Directions()), units: s.MicrosPerDirection() * s.Slices}
+// newGreedy prepares an empty construction.
+func newGreedy(s *Schedule, c Costs, limit float64) *greedy {
+	g := &greedy{s: s, c: c, cap: limit, ranks: make([]greedyRank, s.Ranks), stages: make([][]greedyStage, s.Directions()),
+		units: s.MicrosPerDirection() * s.Slices}
 	for dir, home := range s.Home {
 		g.stages[dir] = make([]greedyStage, len(home))
 		for stage, r := range home {
@@ -96,11 +98,25 @@ func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) 
 			g.ranks[r].stages = append(g.ranks[r].stages, k)
 		}
 	}
+	return g
+}
+
+// greedyOrder fills s.Orders by the policy, backwards split; false if it ran into the memory limit.
+func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) bool {
+	g := newGreedy(s, c, limit)
+	g.y, g.rng = y, rng
 	for r := range g.ranks {
 		g.ranks[r].limit = g.warmLimit(r)
+	}
+	return g.complete()
+}
+
+// complete runs units until all are done; false if none can run.
+func (g *greedy) complete() bool {
+	for r := range g.ranks {
 		g.choose(r)
 	}
-	for range 3 * g.units * s.Directions() * s.Stages() {
+	for range 3 * g.units * g.s.Directions() * g.s.Stages() {
 		best := -1
 		for r := range g.ranks {
 			if n := &g.ranks[r].next; n.ok && (best < 0 || n.start < g.ranks[best].next.start) {
@@ -112,8 +128,8 @@ func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) 
 		}
 		g.run(best)
 	}
-	for r := range s.Orders {
-		s.Orders[r] = g.ranks[r].order
+	for r := range g.s.Orders {
+		g.s.Orders[r] = g.ranks[r].order
 	}
 	return true
 }
@@ -173,6 +189,10 @@ func (g *greedy) arrival(k *greedyStage, pass Pass) (float64, bool) {
 // choose finds what rank r would run next.
 func (g *greedy) choose(r int) {
 	k := &g.ranks[r]
+	if k.sequence != nil {
+		k.next = g.follow(k)
+		return
+	}
 	options := g.options[:0]
 	add := func(o option) {
 		o.start = max(o.start, k.clock)
@@ -255,6 +275,9 @@ func (g *greedy) run(r int) {
 		}
 	case W:
 		k.pending = k.pending[1:]
+	}
+	if k.sequence != nil && o.unit.Pass != W {
+		k.sequence = k.sequence[1:]
 	}
 	g.choose(r)
 	if touched >= 0 && touched != r {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sort"
 )
 
 // Search finds an order for given times, communication, memory and parameter buffers.
@@ -60,6 +61,7 @@ func Search(g Goal) (*Found, error) {
 		found.Best, found.BestTime = all[0].from, all[0].score.first
 	}
 	all = append(all, g.greedy(rng)...)
+	all = append(all, g.patterned(rng)...)
 	if len(all) == 0 {
 		return nil, &UsageError{"search with " + describe(g.Request), fmt.Sprintf("no order keeps %g chunk activations", g.Cap),
 			"raise the memory cap; every rank must hold one micro-batch in each of its stages"}
@@ -195,9 +197,34 @@ func (g Goal) greedy(rng *rand.Rand) []candidate {
 	return all
 }
 
+// patterned makes repeating patterns on all placements, in random order as far as a share of the effort goes.
+func (g Goal) patterned(rng *rand.Rand) []candidate {
+	var all []candidate
+	budget := g.Effort
+	for _, place := range g.placements() {
+		list := patterns(g.Chunks > 1)
+		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		share := budget / 2
+		for _, y := range list {
+			if share -= 2 * g.size(); share < 0 {
+				break
+			}
+			s := *place
+			s.Orders = make([][]Unit, g.Ranks)
+			if y.order(&s, g.Costs, g.Cap) {
+				if sc, ok := g.rate(&s); ok {
+					all = append(all, candidate{&s, "pattern", sc})
+				}
+			}
+		}
+	}
+	return all
+}
+
 // improved runs local search from the best few candidates and returns the best of all.
 func (g Goal) improved(all []candidate, target float64, rng *rand.Rand) candidate {
 	sortCandidates(all)
+	all = distinct(all)
 	best := all[0]
 	for i := range min(starts, len(all)) {
 		c := all[i]
@@ -244,9 +271,16 @@ func (s *Schedule) split() *Schedule {
 
 // sortCandidates puts the best first; ties stay in the order in which they were tried.
 func sortCandidates(all []candidate) {
-	for i := 1; i < len(all); i++ {
-		for j := i; j > 0 && all[j].score.less(all[j-1].score); j-- {
-			all[j], all[j-1] = all[j-1], all[j]
+	sort.SliceStable(all, func(i, j int) bool { return all[i].score.less(all[j].score) })
+}
+
+// distinct drops candidates of equal score, which are mostly the same order found twice.
+func distinct(sorted []candidate) []candidate {
+	var kept []candidate
+	for _, c := range sorted {
+		if len(kept) == 0 || kept[len(kept)-1].score.less(c.score) {
+			kept = append(kept, c)
 		}
 	}
+	return kept
 }

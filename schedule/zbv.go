@@ -11,6 +11,8 @@ import "math"
 // upper chunk's if its input is there), with weight gradients in the gaps.
 //
 // Example (p=4, m=8, all times 1): no bubble with 8 chunk activations, which is what 1F1B holds on its first rank.
+// Below that cap the rounds get stuck, and the fastest repeating pattern is taken instead.
+//
 // Weakness: greedy; for m < 2p or uneven times a small bubble remains.
 
 // vStage is what is known of one stage; stage r and stage 2p-1-r are on rank r.
@@ -67,12 +69,36 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 			}
 		}
 	}
-	if best == nil {
+	s := empty(q, Cases, vee(q.Ranks))
+	if best != nil {
+		return s.fill(func(r int) []Unit { return best.ranks[r].order }), nil
+	}
+	if !fastestPattern(s, q.Costs, limit) {
 		return nil, &UsageError{"zb-v", "no order of this kind keeps the memory cap",
 			"raise the cap; the schedule's own is two chunks per rank"}
 	}
-	s := empty(q, Cases, vee(q.Ranks))
-	return s.fill(func(r int) []Unit { return best.ranks[r].order }), nil
+	return s, nil
+}
+
+// fastestPattern fills s with the repeating pattern of the shortest span under a tight cap (V-Half, V-Min and between).
+func fastestPattern(s *Schedule, c Costs, limit float64) bool {
+	const effort = 20 << 20 // units to plan
+	var best [][]Unit
+	var least score
+	list := patterns(true)
+	for _, y := range list[:min(len(list), 1+effort/(3*s.slots()))] {
+		try := *s
+		try.Orders = make([][]Unit, s.Ranks)
+		if !y.order(&try, c, limit) {
+			continue
+		}
+		m := newMachine(&try, c)
+		if m.run() && (best == nil || m.score(true).less(least)) {
+			best, least = try.Orders, m.score(true)
+		}
+	}
+	s.Orders = best
+	return best != nil
 }
 
 // build runs the warm-up and all rounds. Every put either succeeds or marks the plan as failed.
