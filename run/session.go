@@ -71,6 +71,8 @@ type Outcome struct {
 	Loss    float64 // mean over the target tokens
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
 	Seconds float64
+	// Executed has the timeline of this step, until the next one.
+	Executed exec.Result
 }
 
 // Step runs program i on a batch of tokens and targets (one per row and
@@ -95,7 +97,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	if err != nil {
 		return Outcome{}, err
 	}
-	out := Outcome{Seconds: r.Seconds}
+	out := Outcome{Seconds: r.Seconds, Executed: r}
 	total := make([]float64, 1)
 	if err := e.ReadBuffer("loss.total", total); err != nil {
 		return out, err

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -67,6 +68,8 @@ type Trainer struct {
 	Measured []float64 // seconds of this process's steps
 	Notes    []string  // what was resumed, for people
 	device   device.Device
+	lock     *os.File     // on the run's folder; nil where there are no locks
+	latest   exec.Result  // of the latest step
 	first    device.Stats // of the first step of this process: all steps are alike
 	saved    string       // latest checkpoint of this run
 }
@@ -80,21 +83,34 @@ func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
 		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
 	}
 	var err error
+	if t.lock, err = lockFolder(c.Out); err != nil {
+		return nil, err
+	}
+	if err := t.open(m); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// open readies everything that a step needs.
+func (t *Trainer) open(m *Machine) error {
+	s, c, best := t.Setup, t.Setup.Config, t.Plan
+	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
-		return nil, &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
 	}
 	eval, err := Evaluation(s, best, m.Capacity)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if t.device, err = m.Open(best.Program); err != nil {
-		return nil, err
+		return err
 	}
 	if t.Session, err = Open(s.Graph, t.device, best.Program, eval); err == nil {
 		err = t.start()
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.Close())
+		return err
 	}
 	n := c.GlobalBatch * c.SequenceLength
 	t.rows = make([]int32, c.GlobalBatch*(c.SequenceLength+1))
@@ -104,10 +120,7 @@ func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
 	if t.log, err = openMetrics(filepath.Join(c.Out, "metrics.jsonl"), t.Step); err == nil {
 		err = t.describe()
 	}
-	if err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return t, nil
+	return err
 }
 
 // Evaluation lowers the forward pass for the held-out text, in the memory that
@@ -128,7 +141,7 @@ func Evaluation(s *Setup, best *plan.Candidate, capacity [device.NumTiers]int64)
 	return p, err
 }
 
-// Close ends session, device and log.
+// Close ends session, device and log, and gives the folder free.
 func (t *Trainer) Close() error {
 	var errs []error
 	if t.log != nil {
@@ -140,7 +153,10 @@ func (t *Trainer) Close() error {
 	if t.device != nil {
 		errs = append(errs, t.device.Close())
 	}
-	t.log, t.Session, t.device = nil, nil, nil
+	if t.lock != nil {
+		errs = append(errs, t.lock.Close())
+	}
+	t.log, t.Session, t.device, t.lock = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -190,6 +206,11 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			return err
 		}
 		o.Step(m)
+		if t.traced() {
+			if err := t.trace(); err != nil {
+				return err
+			}
+		}
 		if c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 && t.Step < c.MaxSteps {
 			if err := t.save(o); err != nil {
 				return err
@@ -242,6 +263,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	if d, ok := t.device.(interface{ Stats() device.Stats }); ok && len(t.Measured) == 0 {
 		t.first = d.Stats()
 	}
+	t.latest = out.Executed
 	t.Step++
 	t.Tokens += int64(len(t.tokens))
 	t.Measured = append(t.Measured, seconds)

@@ -1,0 +1,45 @@
+package run
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/draw"
+)
+
+// arrowsUpTo is the number of instructions up to which a trace shows waits as
+// arrows; viewers are slow to draw more.
+const arrowsUpTo = 5000
+
+// traced reports whether the step just done is the one whose timeline is kept:
+// the second of a process, since the first finds cold caches, or the last.
+func (t *Trainer) traced() bool {
+	n := len(t.Measured)
+	return n == 2 || n == 1 && t.Step == t.Setup.Config.MaxSteps
+}
+
+// trace writes trace.json: the step just done and, beside it, what was
+// predicted.
+func (t *Trainer) trace() error {
+	measured, err := t.latest.Timeline()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(t.Setup.Config.Out, "trace.json")
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	p := t.Plan.Program
+	err = draw.Trace(w, len(p.Instrs) <= arrowsUpTo,
+		draw.Run{Name: "predicted", Program: p, Timeline: t.Plan.Timeline},
+		draw.Run{Name: fmt.Sprintf("measured at step %d", t.Step), Program: p, Timeline: measured})
+	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
