@@ -113,7 +113,7 @@ type Plan struct {
 	Weights    string `yaml:"weights"` // tiers
 	Grads      string `yaml:"grads"`
 	State      string `yaml:"state"`
-	Blocks     int    `yaml:"cache_blocks"`
+	Cache      Bytes  `yaml:"cache_bytes"`
 	Prefetch   int    `yaml:"prefetch"`
 }
 

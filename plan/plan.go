@@ -50,9 +50,10 @@ type Request struct {
 
 // Pins are decisions that the user has taken; zero values are open.
 type Pins struct {
-	MicroBatch, Group, HeadRows, Blocks, Prefetch int
-	Recompute                                     string
-	Weights, Grads, State                         *device.Tier
+	MicroBatch, Group, HeadRows, Prefetch int
+	Cache                                 int64
+	Recompute                             string
+	Weights, Grads, State                 *device.Tier
 }
 
 // Candidate is a plan with what it was found to need.

@@ -208,7 +208,7 @@ func Describe(c *Candidate) string {
 		}
 	}
 	if streamed > 0 {
-		fmt.Fprintf(&b, "weights: %d of %d chunks are sent to the device when needed, %d blocks, %d units ahead\n", streamed, len(pl.Chunks), pl.Blocks, pl.Prefetch)
+		fmt.Fprintf(&b, "weights: %d of %d chunks are sent to the device when needed, %s of cache, up to %d units ahead\n", streamed, len(pl.Chunks), size.Format(pl.Cache), pl.Prefetch)
 	}
 	return b.String()
 }

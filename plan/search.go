@@ -57,13 +57,8 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	s.levels = levels(req.Graph.Model.Layers, req.Pins.Recompute)
 	for _, b := range s.microBatches() {
 		for _, group := range s.groups(b) {
-			for _, r := range residencies {
-				if !req.Pins.allow(r) || s.hopeless(b, r) {
-					continue
-				}
-				if err := s.try(b, group, r); err != nil {
-					return nil, err
-				}
+			if err := s.residencies(b, group); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -76,6 +71,30 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	res := &Result{Best: s.found[0], Evaluated: s.evaluated}
 	res.RunnersUp = s.found[1:min(len(s.found), 6)]
 	return res, nil
+}
+
+// residencies tries where parameters may live, from near to far. If all fits on
+// the device with nothing made again, sending things away only costs time; and
+// the disk is for what the host cannot hold.
+func (s *search) residencies(b, group int) error {
+	inMemory := false
+	for _, r := range residencies {
+		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
+			continue
+		}
+		c, err := s.try(b, group, r)
+		if err != nil {
+			return err
+		}
+		if c == nil {
+			continue
+		}
+		inMemory = true
+		if r.state == device.DeviceTier && c.Plan.Recompute[0] == s.levels[0][0] {
+			return nil
+		}
+	}
+	return nil
 }
 
 type search struct {
@@ -172,9 +191,7 @@ func (s *search) arithmetic(b int) float64 {
 		seg := &s.graph.Segments[i]
 		for _, nodes := range [][]graph.Node{seg.Forward, seg.Backward} {
 			for k := range nodes {
-				if !nodes[k].Chunked {
-					sum += s.m.Cost.Cost(s.call(&nodes[k], rows))
-				}
+				sum += s.m.Cost.Cost(s.call(&nodes[k], rows))
 			}
 		}
 	}
@@ -194,7 +211,7 @@ func (s *search) call(n *graph.Node, rows int) *device.Call {
 type style struct {
 	headRows int
 	chunk    int64 // elements
-	spare    int   // cache blocks beyond what one unit needs
+	spare    int64 // cache beyond what one unit needs, in layers
 	prefetch int
 }
 
@@ -203,18 +220,14 @@ func (s *search) styles(b int, r residency) []style {
 	rows, seq := b*s.graph.Seq, s.graph.Seq
 	// The logits of a chunk of rows should not dominate: at most a sixteenth of
 	// the device, but enough rows for the product to run well.
-	cap := s.m.Capacity[device.DeviceTier] / 16
+	most := s.m.Capacity[device.DeviceTier] / 16
 	row := int64(s.graph.Model.Vocab) * s.graph.DType.Size()
-	head := max(rows, seq)
-	for head > 64 && int64(head)*row > cap {
-		next := shrink(head, seq)
-		if next == head {
-			break
-		}
-		head = next
+	head := rows
+	for head > 64 && int64(head)*row > most && shrink(head, seq) < head {
+		head = shrink(head, seq)
 	}
 	frugal := head
-	for frugal > 32 && shrink(frugal, seq) != frugal {
+	for frugal > 32 && shrink(frugal, seq) < frugal {
 		frugal = shrink(frugal, seq)
 	}
 	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
@@ -227,6 +240,16 @@ func (s *search) styles(b int, r residency) []style {
 		}
 	}
 	return list
+}
+
+// layerBytes is the size of one layer's weights.
+func (s *search) layerBytes() (sum int64) {
+	for _, p := range s.graph.Params {
+		if p.Layer == 0 {
+			sum += p.Elems() * s.graph.DType.Size()
+		}
+	}
+	return sum
 }
 
 // shrink is the next smaller number of rows that is a multiple or a divisor of seq.
@@ -247,7 +270,7 @@ func shrink(rows, seq int) int {
 }
 
 // try looks for the best inner decisions of one choice of the outer ones.
-func (s *search) try(b, group int, r residency) error {
+func (s *search) try(b, group int, r residency) (*Candidate, error) {
 	if s.progress != nil {
 		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	}
@@ -266,22 +289,22 @@ func (s *search) try(b, group int, r residency) error {
 			return c.Fits
 		})
 		if failed != nil {
-			return failed
+			return nil, failed
 		}
 		if n == len(s.levels) {
 			continue
 		}
 		if err := s.keep(fit); err != nil {
-			return err
+			return nil, err
 		}
-		if r.weights == device.HostTier || r.state != device.DeviceTier {
+		if r.state != device.DeviceTier {
 			if err := s.promote(b, group, r, st, fit); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		return nil // more frugal styles are slower
+		return fit, nil // more frugal styles are slower
 	}
-	return nil
+	return nil, nil
 }
 
 // promote keeps as many chunks as fit wholly on the device, from the first:
@@ -344,14 +367,19 @@ func (s *search) evaluate(b, group int, r residency, st style, recompute []strin
 	if residents > 0 {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
 	}
-	pl.Blocks, pl.Prefetch = pl.BlocksNeeded(s.graph)+st.spare, st.prefetch
-	if v := s.req.Pins.Blocks; v > 0 {
-		pl.Blocks = v
+	pl.Cache, pl.Prefetch = pl.CacheNeeded(s.graph), st.prefetch
+	if pl.Cache > 0 {
+		pl.Cache += st.spare * s.layerBytes()
+	}
+	if v := s.req.Pins.Cache; v > 0 {
+		pl.Cache = v
 	}
 	if v := s.req.Pins.Prefetch; v > 0 {
 		pl.Prefetch = v
 	}
-	return Evaluate(s.ctx, s.req, pl, s.m, label)
+	quick := *s.req
+	quick.Options.Reject = true
+	return Evaluate(s.ctx, &quick, pl, s.m, label)
 }
 
 // settle replaces predictions by measurements where they decide: the fastest
@@ -390,28 +418,35 @@ func (s *search) settle() error {
 	return nil
 }
 
-// misfit explains why nothing fits: the most frugal plan, and the tier that it
-// lacks.
+// misfit explains why nothing fits: the plan that lacks least.
 func (s *search) misfit() error {
-	st := s.styles(1, residencies[4])
 	var frugal *Candidate
+	b := cmp.Or(s.req.Pins.MicroBatch, 1)
 	for _, r := range residencies {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}
-		b := cmp.Or(s.req.Pins.MicroBatch, 1)
-		c, err := s.evaluate(b, 1, r, st[len(st)-1], s.levels[len(s.levels)-1], 0)
-		if err != nil {
-			return err
-		}
-		if frugal == nil || s.lack(c) < s.lack(frugal) {
-			frugal = c
+		for _, st := range s.styles(b, r) {
+			for _, level := range [][]string{s.levels[0], s.levels[len(s.levels)-1]} {
+				c, err := s.evaluate(b, 1, r, st, level, 0)
+				if err != nil {
+					return err
+				}
+				if frugal == nil || s.lack(c) < s.lack(frugal) {
+					frugal = c
+				}
+			}
 		}
 	}
 	if frugal == nil {
 		return errors.New("plan: no residency is allowed by the given tiers; hint: leave `plan` out")
 	}
-	return NewMisfit(frugal)
+	// What it lacks is said to the byte, so it has to be packed.
+	whole, err := Evaluate(s.ctx, s.req, frugal.Plan, s.m, frugal.Label)
+	if err != nil {
+		return err
+	}
+	return NewMisfit(whole)
 }
 
 // lack is by how many bytes a candidate misses its capacities, all tiers together.

@@ -26,6 +26,10 @@ type Options struct {
 	Decay        float64 // decoupled weight decay, of matrices only
 	Clip         float64 // global gradient norm; 0: none
 	Capacity     [device.NumTiers]int64
+	// Reject gives up on a program whose live bytes exceed a capacity: its
+	// Height is then that of the bytes, and it has no addresses and no waits. For
+	// searches, where most candidates do not fit.
+	Reject bool
 	// Base is a program whose persistent buffers this one shares, at the same
 	// addresses: an evaluation between training steps.
 	Base *Program
@@ -92,6 +96,9 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		if opt.Dump != nil {
 			opt.Dump(ps.name, lo.p)
 		}
+		if lo.rejected {
+			break
+		}
 	}
 	return lo.p, nil
 }
@@ -107,6 +114,8 @@ type lowering struct {
 	units []unit
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
+
+	rejected bool // see Options.Reject
 
 	scalars   [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
 	clip      [device.NumTiers]int // buffer of {clip factor, norm}, or -1

@@ -107,7 +107,7 @@ func TestRecomputePeak(t *testing.T) {
 		for i := range pl.Chunks { // parameters out of the way
 			pl.Chunks[i] = Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last, Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
 		}
-		pl.Blocks = pl.BlocksNeeded(g)
+		pl.Cache = pl.CacheNeeded(g)
 		return lowered(t, g, pl).Height[device.DeviceTier]
 	}
 	const n = 4 * seq

@@ -26,9 +26,10 @@ func (lo *lowering) list() error {
 func (lo *lowering) place() error {
 	lo.adopt()
 	live := lo.p.Lifetimes()
+	var problems [device.NumTiers]alloc.Problem
+	var buffers [device.NumTiers][]int
 	for t := range device.NumTiers {
-		var prob alloc.Problem
-		var which []int
+		prob, which := &problems[t], buffers[t]
 		for i := range lo.p.Buffers {
 			b := &lo.p.Buffers[i]
 			if b.Tier != t || live[i][1] <= live[i][0] {
@@ -39,12 +40,20 @@ func (lo *lowering) place() error {
 			})
 			which = append(which, i)
 		}
-		if len(which) == 0 {
+		buffers[t] = which
+		if lo.opt.Reject {
+			lo.p.Height[t] = alloc.LowerBound(*prob)
+			lo.rejected = lo.rejected || lo.p.Height[t] > lo.opt.Capacity[t]
+		}
+	}
+	for t, prob := range problems {
+		which := buffers[t]
+		if len(which) == 0 || lo.rejected {
 			continue
 		}
 		sol, err := alloc.Pack(lo.ctx, prob, alloc.Options{})
 		if err != nil {
-			return fmt.Errorf("%v memory: %w", t, err)
+			return fmt.Errorf("%v memory: %w", device.Tier(t), err)
 		}
 		for k, i := range which {
 			lo.p.Buffers[i].Addr = sol.Offsets[k]

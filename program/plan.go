@@ -31,10 +31,11 @@ type Plan struct {
 	HeadRows int `json:"head_rows"` // tokens whose logits exist at once
 
 	Chunks []Chunk `json:"chunks"`
-	// Blocks bounds how many chunks that live on the host are on the device at
-	// once; Prefetch is how many units ahead of its use a chunk is sent for.
-	Blocks   int `json:"cache_blocks"`
-	Prefetch int `json:"prefetch"`
+	// Cache bounds the bytes of weights that live on the host and are on the
+	// device at once (Elixir's rCache; one block of a fixed size per chunk is a
+	// special case); Prefetch is how many units ahead of its use a chunk is sent for.
+	Cache    int64 `json:"cache_bytes"`
+	Prefetch int   `json:"prefetch"`
 
 	// Recompute says per layer what of its activations is not kept for the
 	// backward pass: none, light, attention or full, see Recomputations.
@@ -183,8 +184,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 	if at != len(g.Params) {
 		return fmt.Errorf("plan: chunks cover %d of %d parameters", at, len(g.Params))
 	}
-	if pl.Blocks < 0 || pl.Blocks > 1<<20 {
-		return fmt.Errorf("plan: cache_blocks is %d; hint: 0 to %d", pl.Blocks, 1<<20)
+	if need := pl.CacheNeeded(g); pl.Cache < need || pl.Cache > 1<<60 {
+		return fmt.Errorf("plan: cache_bytes is %d; hint: at least %d, the weights that one layer reads", pl.Cache, need)
 	}
 	if len(pl.Recompute) != g.Model.Layers {
 		return fmt.Errorf("plan: recompute has %d entries for %d layers", len(pl.Recompute), g.Model.Layers)

@@ -51,8 +51,7 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 	}
 	pl.HeadRows = pick(g.Seq/2, g.Seq, 2*g.Seq, pl.MicroBatch*g.Seq)
 	pl.Chunks = Layout(g, int64(pick(1, 200, 1000, 1<<30)))
-	pl.Blocks = len(pl.Chunks) - rng.IntN(2)*rng.IntN(len(pl.Chunks))
-	pl.Prefetch = 1 + rng.IntN(3)
+		pl.Prefetch = 1 + rng.IntN(3)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		c.Weights = device.Tier(rng.IntN(2))
@@ -62,6 +61,7 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 			c.Weights, c.Grads = device.DeviceTier, device.DeviceTier
 		}
 	}
+	pl.Cache = pl.CacheNeeded(g) * int64(pick(2, 3, 8)) / 2
 	for l := range pl.Recompute {
 		pl.Recompute[l] = Recomputations()[rng.IntN(len(Recomputations()))]
 	}
@@ -139,11 +139,12 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatal(err)
 	}
 	pl := Plain(g, 256)
-	pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows, pl.Blocks = 1, 256, 16, 256, 4
+	pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows = 1, 256, 16, 256
 	pl.Chunks = Layout(g, 1<<24)
 	for i := range pl.Chunks {
 		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = device.HostTier, device.HostTier, device.DiskTier
 	}
+	pl.Cache = 2 * pl.CacheNeeded(g)
 	for l := range pl.Recompute {
 		pl.Recompute[l] = "full"
 	}

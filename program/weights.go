@@ -139,51 +139,109 @@ func (lo *lowering) home(c int) weightHome {
 	return h
 }
 
-// fetch brings chunks that live on the host into cache blocks on the device.
-// At most Blocks of them are there at once. Since the whole order of uses is
-// known, the chunk that gives way is the one whose next use is furthest away
-// (Belady 1966), and the copy is sent off Prefetch units before its use, or as
-// soon as its block is free.
+// fetch brings chunks that live on the host into a cache on the device, of
+// pl.Cache bytes at most. Since the whole order of uses is known, what gives
+// way is what is used again last (Belady 1966), and a chunk is sent off up to
+// Prefetch units before its use, as soon as there is room for it.
 //
-// Known weakness: chunks are taken to cost the same whatever their size.
+// Known weakness: with chunks of different sizes, the furthest next use is not
+// always the best to give up.
 func (lo *lowering) fetch() error {
 	uses := lo.uses()
 	next := nextUses(uses)
-	type block struct{ chunk, lastUse, buf int }
-	var blocks []block
+	cache := &cache{room: lo.pl.Cache, held: make([]int64, len(lo.units))}
 	loads := 0
 	for i := range lo.units {
 		u := &lo.units[i]
-		if len(uses[i]) > lo.pl.Blocks {
-			return fmt.Errorf("%s needs %d chunks of weights at once, but cache_blocks is %d; hint: at least %d", lo.g.Segments[u.segment].Name, len(uses[i]), lo.pl.Blocks, len(uses[i]))
-		}
 		for _, c := range uses[i] {
-			at := slices.IndexFunc(blocks, func(b block) bool { return b.chunk == c })
-			if at < 0 {
-				free := -1 // last use of the block that is taken
-				if len(blocks) < lo.pl.Blocks {
-					at, blocks = len(blocks), append(blocks, block{})
-				} else {
-					at = furthest(len(blocks), func(k int) int {
-						if slices.Contains(uses[i], blocks[k].chunk) {
-							return -1
-						}
-						return next(blocks[k].chunk, i)
-					})
-					free = blocks[at].lastUse
+			line := cache.find(c)
+			if line == nil {
+				bytes := int64(lo.record(c, device.DeviceTier)) * lo.g.DType.Size()
+				if !cache.evict(i, bytes, func(chunk int) int {
+					if slices.Contains(uses[i], chunk) {
+						return -1
+					}
+					return next(chunk, i)
+				}) {
+					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
 				}
 				buf := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, device.DeviceTier, ClassWeights, lo.g.DType)
 				loads++
-				send := &lo.units[max(free+1, i-lo.pl.Prefetch, 0)]
+				send := &lo.units[cache.load(i, c, buf, bytes, lo.pl.Prefetch)]
 				key := Key{Segment: u.segment, Micro: u.micro, Chunk: c}
 				send.before = append(send.before, copyOp(device.HostToDev, key, lo.p.whole(buf), lo.p.whole(lo.weightBuf[c].work)))
-				blocks[at] = block{chunk: c, buf: buf}
+				line = cache.find(c)
 			}
-			blocks[at].lastUse = i
-			lo.read(u, c, blocks[at].buf)
+			line.lastUse = i
+			lo.read(u, c, line.buf)
+		}
+		for k := range cache.lines {
+			cache.held[i] += cache.lines[k].bytes
 		}
 	}
 	return nil
+}
+
+// cache is what is on the device while the units are gone through.
+type cache struct {
+	room  int64
+	lines []line
+	held  []int64 // bytes held during each unit gone through so far
+}
+
+type line struct {
+	chunk, buf, lastUse int
+	bytes               int64
+}
+
+func (k *cache) find(chunk int) *line {
+	for i := range k.lines {
+		if k.lines[i].chunk == chunk {
+			return &k.lines[i]
+		}
+	}
+	return nil
+}
+
+// evict makes room for bytes at unit i; distance is the next use of a chunk,
+// -1 if it may not go.
+func (k *cache) evict(i int, bytes int64, distance func(chunk int) int) bool {
+	var sum int64
+	for n := range k.lines {
+		sum += k.lines[n].bytes
+	}
+	for sum+bytes > k.room {
+		if len(k.lines) == 0 {
+			return false
+		}
+		at := 0
+		for n := range k.lines {
+			if distance(k.lines[n].chunk) > distance(k.lines[at].chunk) {
+				at = n
+			}
+		}
+		l := k.lines[at]
+		if distance(l.chunk) < 0 {
+			return false
+		}
+		for u := l.lastUse + 1; u < i; u++ {
+			k.held[u] -= l.bytes // it might as well have gone then
+		}
+		sum -= l.bytes
+		k.lines = slices.Delete(k.lines, at, at+1)
+	}
+	return true
+}
+
+// load takes a chunk in and returns the unit before which it is sent off.
+func (k *cache) load(i, chunk, buf int, bytes int64, prefetch int) int {
+	at := i
+	for at > 0 && at > i-prefetch && k.held[at-1]+bytes <= k.room {
+		at--
+		k.held[at] += bytes
+	}
+	k.lines = append(k.lines, line{chunk: chunk, buf: buf, lastUse: i, bytes: bytes})
+	return at
 }
 
 // uses lists per unit the chunks that it reads through the cache.
@@ -219,17 +277,6 @@ func nextUses(uses [][]int) func(chunk, i int) int {
 	}
 }
 
-// furthest returns the index with the largest distance; the first among equals.
-func furthest(n int, distance func(int) int) int {
-	best := 0
-	for k := range n {
-		if distance(k) > distance(best) {
-			best = k
-		}
-	}
-	return best
-}
-
 // read points the unit's operands of chunk c to buffer buf.
 func (lo *lowering) read(u *unit, c, buf int) {
 	for j := range u.work {
@@ -242,18 +289,20 @@ func (lo *lowering) read(u *unit, c, buf int) {
 	}
 }
 
-// BlocksNeeded is the least number of cache blocks: the most chunks on the
-// host that one segment reads.
-func (pl *Plan) BlocksNeeded(g *graph.Graph) int {
-	most := 0
+// CacheNeeded is the least Cache: the most bytes of chunks on the host that
+// one segment reads.
+func (pl *Plan) CacheNeeded(g *graph.Graph) int64 {
+	var most int64
 	for s := range g.Segments {
-		n := 0
+		var sum int64
 		for _, c := range pl.Chunks {
 			if c.Weights == device.HostTier && slices.Contains(g.Segments[s].Params, c.First) {
-				n++
+				for _, p := range g.Params[c.First:c.Last] {
+					sum += p.Elems() * g.DType.Size()
+				}
 			}
 		}
-		most = max(most, n)
+		most = max(most, sum)
 	}
 	return most
 }

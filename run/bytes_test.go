@@ -32,7 +32,7 @@ func TestBytesClosedForm(t *testing.T) {
 			pl.Chunks[i] = program.Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last,
 				Weights: device.HostTier, Grads: device.HostTier, State: device.DiskTier}
 		}
-		pl.Blocks = pl.BlocksNeeded(f.graph)
+		pl.Cache = pl.CacheNeeded(f.graph)
 		_, tr := f.train(t, pl, 1)
 		visits := int64(tc.micros / tc.group)
 		var want [device.NumTiers][device.NumTiers]int64

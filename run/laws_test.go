@@ -39,7 +39,7 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 			c.Grads = device.Tier(r.IntN(2))
 		}
 	}
-	pl.Blocks = pl.BlocksNeeded(g) + r.IntN(4)
+	pl.Cache = pl.CacheNeeded(g) + int64(r.IntN(4))*10000
 	pl.Prefetch = 1 + r.IntN(3)
 	all := program.Recomputations()
 	for l := range pl.Recompute {

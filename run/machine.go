@@ -201,7 +201,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 // pins are the decisions that the configuration takes.
 func pins(c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
-		Blocks: c.Plan.Blocks, Prefetch: c.Plan.Prefetch}
+		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch}
 	for key, pin := range map[string]struct {
 		name string
 		to   **device.Tier
@@ -219,7 +219,7 @@ func pins(c *config.Config) (plan.Pins, error) {
 	switch {
 	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
 		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
-	case p.Group < 0 || p.HeadRows < 0 || p.Blocks < 0 || p.Prefetch < 0:
+	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
 		bad = "decisions cannot be negative"
 	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
 		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
