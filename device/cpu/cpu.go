@@ -19,10 +19,9 @@
 // to its operands.
 //
 // Kernels of the compute stream spread over the cores with kernel/pool, while
-// the other streams have a goroutine each. They need a thread to run on even
-// if all cores compute: set GOMAXPROCS a few above the number of cores and let
-// the operating system share them out, since its slices are shorter than those
-// of Go's scheduler.
+// the other streams have a goroutine each. Raising GOMAXPROCS above the number
+// of cores, so that the operating system rather than Go's scheduler shares
+// them out, was measured and is not worth it.
 package cpu
 
 import (
