@@ -22,6 +22,7 @@ type Report struct {
 	Reduces      []int     `json:"reduces,omitempty"`
 	LowerBound   float64   `json:"lower_bound,omitempty"` // searched orders: no order can be faster
 	Optimal      *bool     `json:"optimal,omitempty"`     // searched orders: proved
+	Cuts         []int     `json:"cuts,omitempty"`        // tokens of each split, if the model is known
 	Orders       []string  `json:"orders,omitempty"`
 }
 

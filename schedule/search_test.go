@@ -82,7 +82,7 @@ func TestExact(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for range 60 {
+	for range 30 {
 		p, m, sorted := 2, 2, rng.IntN(2) == 0
 		if sorted { // each pass in order of micro-batches: fewer orders, larger cases
 			m = 3

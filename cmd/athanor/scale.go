@@ -91,22 +91,31 @@ func (v *scaleCmd) model() (scale.Model, error) {
 		}
 		return scale.Family(v.X), nil
 	}
-	data, err := os.ReadFile(filepath.Join(v.Model, "config.json"))
-	var m *model.Model
-	switch {
-	case err == nil:
-		m, _, err = model.Parse(data)
-	case errors.Is(err, fs.ErrNotExist):
-		m, err = model.Known(v.Model)
-	}
+	m, err := findModel(v.Model)
 	if err != nil {
-		return scale.Model{}, usageError{fmt.Sprintf("--model: %v", err)}
+		return scale.Model{}, err
 	}
 	s := scale.Model{Name: v.Model, Layers: m.Layers, Hidden: m.Width, Heads: m.Heads, Sequence: m.MaxPositions, Parameters: float64(m.ParamCount())}
 	if v.Sequence != 0 {
 		s.Sequence = v.Sequence
 	}
 	return s, nil
+}
+
+// findModel reads the config.json of a folder, or knows the model by name.
+func findModel(name string) (*model.Model, error) {
+	data, err := os.ReadFile(filepath.Join(name, "config.json"))
+	var m *model.Model
+	switch {
+	case err == nil:
+		m, _, err = model.Parse(data)
+	case errors.Is(err, fs.ErrNotExist):
+		m, err = model.Known(name)
+	}
+	if err != nil {
+		return nil, usageError{fmt.Sprintf("--model: %v", err)}
+	}
+	return m, nil
 }
 
 // table compares the ways to divide the batch.
@@ -120,8 +129,8 @@ func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale
 	fmt.Fprintf(c.stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
 		"state", "buffers", "ckpt", "working")
 	for _, r := range rows {
-		fmt.Fprintf(c.stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10.4g %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
-			r.Efficiency, r.Days, gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
+		fmt.Fprintf(c.stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10s %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
+			r.Efficiency, digits(r.Days), gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
 	}
 	fmt.Fprintf(c.stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
 	fmt.Fprintf(c.stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
@@ -135,8 +144,16 @@ func printWork(w io.Writer, m scale.Model, h scale.Hardware, work scale.Work) {
 	fmt.Fprintf(w, "GPUs: %s\n", h.Name)
 }
 
+// digits writes three digits, without an exponent for what people write out.
+func digits(d float64) string {
+	if d >= 100 && d < 1e7 {
+		return fmt.Sprintf("%.0f", d)
+	}
+	return fmt.Sprintf("%.3g", d)
+}
+
 func gibibytes(bytes float64) string {
-	return fmt.Sprintf("%.3g", bytes/(1<<30))
+	return digits(bytes / (1 << 30))
 }
 
 // curve shows how time and memory grow with the family.
@@ -148,11 +165,11 @@ func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
 	case "svg":
 		return scale.PlotCurve(c.stdout, h, points)
 	}
-	fmt.Fprintf(c.stdout, "%-6s %10s | %8s %10s %9s | %8s %4s %6s %10s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
+	fmt.Fprintf(c.stdout, "%-6s %10s | %8s %9s %9s | %8s %4s %6s %9s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
 		"eff", "days", "state", "buffers", "ckpt", "working")
 	for _, p := range points {
-		fmt.Fprintf(c.stdout, "X_%-4d %10s | %8d %10.3g %9s | %8d %4d %6.3f %10.3g %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
-			p.Baseline.Days, gibibytes(p.Baseline.Total()), p.Improved.GPUs, p.Improved.Pipe, p.Improved.Efficiency, p.Improved.Days,
+		fmt.Fprintf(c.stdout, "X_%-4d %10s | %8d %9s %9s | %8d %4d %6.3f %9s %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
+			digits(p.Baseline.Days), gibibytes(p.Baseline.Total()), p.Improved.GPUs, p.Improved.Pipe, p.Improved.Efficiency, digits(p.Improved.Days),
 			gibibytes(p.Improved.State), gibibytes(p.Improved.Buffers), gibibytes(p.Improved.Checkpoints), gibibytes(p.Improved.Working))
 	}
 	fmt.Fprintln(c.stdout, "\nGiB per GPU. Training takes years long before a model does not fit: there is no memory wall.")

@@ -36,6 +36,10 @@ type scheduleCmd struct {
 	Effort       int     `help:"search: passes to execute in local search; 0: 4 million."`
 	Nodes        int     `help:"search: nodes of the exact search per placement; 0: small schedules only."`
 	Seed         uint64  `help:"search: of its random choices."`
+	Tokens       int     `help:"Tokens per sequence, which bound the splits."`
+	Model        string  `placeholder:"NAME|DIR" help:"With --tokens: cut the splits so that each costs the same in this model."`
+	Multiple     int     `default:"1" help:"With --model: splits are multiples of so many tokens (the tensor-parallel degree)."`
+	EvenSplits   bool    `help:"With --model: splits of equal length instead, to see what they cost."`
 	Orders       string  `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or this verb's JSON) instead of the schedule's own."`
 	Format       string  `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
 }
@@ -51,22 +55,27 @@ func (v *scheduleCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.Simulate(v.costs())
+	costs := v.costs()
+	cuts, err := v.cut(s, &costs)
+	if err != nil {
+		return err
+	}
+	t, err := s.Simulate(costs)
 	if err != nil {
 		return err
 	}
 	if v.Cap > 0 {
-		if err := s.CheckCap(v.costs(), v.Cap); err != nil {
+		if err := s.CheckCap(costs, v.Cap); err != nil {
 			return err
 		}
 	}
-	full := schedule.NewReport(s, t, v.costs(), true)
-	full.LowerBound, full.Optimal = report.LowerBound, report.Optimal
+	full := schedule.NewReport(s, t, costs, true)
+	full.LowerBound, full.Optimal, full.Cuts = report.LowerBound, report.Optimal, cuts
 	switch v.Format {
 	case "json":
 		return c.print(full)
 	case "svg":
-		return s.SVG(c.stdout, t, v.costs())
+		return s.SVG(c.stdout, t, costs)
 	case "grid":
 		printRanks(c.stdout, s.Grid(t))
 	default:
@@ -115,6 +124,31 @@ func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
 	return s, proved, err
 }
 
+// cut divides the tokens of a sequence into the schedule's splits and sets what each costs.
+func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, error) {
+	if v.Tokens == 0 && v.Model == "" {
+		return nil, nil
+	}
+	cost := schedule.Cost{Linear: 1}
+	if v.Model != "" {
+		m, err := findModel(v.Model)
+		if err != nil {
+			return nil, err
+		}
+		cost = schedule.TransformerCost(m.Layers, m.Width, m.FeedForward, m.Heads, m.Vocab)
+	}
+	by := cost
+	if v.EvenSplits {
+		by = schedule.Cost{Linear: 1}
+	}
+	cuts, err := by.Partition(v.Tokens, s.Slices, v.Multiple)
+	if err != nil || v.Model == "" {
+		return nil, err
+	}
+	costs.Slices = cost.Factors(cuts)
+	return cuts, nil
+}
+
 // readOrders reads orders as this verb prints them: text with or without "r0:", or its JSON object.
 func readOrders(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
@@ -154,6 +188,9 @@ func printSchedule(w io.Writer, r schedule.Report) {
 	fmt.Fprintf(w, "peak activations %s %s, weights x%d, %d messages\n", numbers(r.Peaks), unit, r.WeightCopies, r.Messages)
 	if r.Gathers != nil {
 		fmt.Fprintf(w, "gathers %s, reduces %s\n", numbers(r.Gathers), numbers(r.Reduces))
+	}
+	if r.Cuts != nil {
+		fmt.Fprintf(w, "splits of %s tokens\n", numbers(r.Cuts))
 	}
 	switch {
 	case r.Optimal != nil && *r.Optimal:

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// athanor runs the command and returns exit code, standard output and standard error.
+func athanor(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = execute(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestScheduleVerb(t *testing.T) {
+	for _, x := range []struct {
+		args string
+		want string // part of the output
+	}{
+		{"1f1b", "r0: F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7\n"},
+		{"1f1b --format grid", "r3: ...0aa1bb2cc3dd4ee5ff6gg7hh......\n"},
+		{"1f1b", "makespan 33, ideal 24, bubble 37.5 %"},
+		{"interleaved --chunks 4", "messages"},
+		{"seq1f1b --splits 4 --tf .25 --tb .25 --tw .25", "makespan 26.25"},
+		{"dualpipe --ranks 8 --microbatches 20", "makespan 66"},
+		{"search --ranks 2 --microbatches 3", "optimal"},
+		{"breadth-first --buffers 1", "gathers 3 3 3 3, reduces 2 2 2 2"},
+		{"seq1f1b --splits 4 --model gpt2 --tokens 1024", "splits of"},
+		{"all", "zb-v"},
+	} {
+		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(x.args)...)...)
+		if code != 0 || !strings.Contains(out, x.want) || errs != "" {
+			t.Errorf("schedule %s: exit %d\n%s%s", x.args, code, out, errs)
+		}
+	}
+}
+
+// TestScheduleFields: the JSON that scripts rely on.
+func TestScheduleFields(t *testing.T) {
+	code, out, errs := athanor(t, "schedule", "zb-h1", "--json")
+	var r map[string]any
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
+	}
+	for field, want := range map[string]string{"name": `"zb-h1"`, "ranks": "4", "microbatches": "8", "makespan": "27", "ideal": "24", "bubble": "0.125",
+		"spans": "[27,26,25,24]", "peaks": "[4,3.5,3,2.5]", "weight_copies": "1", "messages": "48"} {
+		got, _ := json.Marshal(r[field])
+		if string(got) != want {
+			t.Errorf("%s: %s, want %s", field, got, want)
+		}
+	}
+	if orders, _ := r["orders"].([]any); len(orders) != 4 || !strings.HasPrefix(orders[3].(string), "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4") {
+		t.Errorf("orders %v", r["orders"])
+	}
+	_, svg, _ := athanor(t, "schedule", "bitpipe", "--format", "svg")
+	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestScheduleRefuses: exit codes, one hint, nothing on standard output.
+func TestScheduleRefuses(t *testing.T) {
+	for args, want := range map[string]int{
+		"1f1b --ranks 0": 2, "1f1b --microbatches -1": 2, "1f1bb": 2, "serch": 2, "interleaved --microbatches 6": 2, "dualpipe --microbatches 4": 2,
+		"seq1f1b --splits 9 --tokens 8": 2, "1f1b --tf nan": 2, "1f1b --tf -1": 2, "1f1b --format pdf": 2, "all --format svg": 2, "all --ranks 0": 2,
+		"search --cap 0.5": 2, "1f1b --cap 2": 3, "seq1f1b --model nope --tokens 8": 2, "dualpipe --buffers 1": 2,
+	} {
+		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(args)...)...)
+		if code != want || out != "" || strings.Count(errs, "hint:") != 1 {
+			t.Errorf("schedule %s: exit %d, want %d\n%s%s", args, code, want, out, errs)
+		}
+	}
+}
+
+// TestScheduleOrders: what the verb prints it reads back, as text and as JSON; a broken order is refused by rank and unit.
+func TestScheduleOrders(t *testing.T) {
+	for _, format := range []string{"order", "json"} {
+		_, text, _ := athanor(t, "schedule", "zb-v", "--format", format)
+		file := filepath.Join(t.TempDir(), "orders")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, again, errs := athanor(t, "schedule", "zb-v", "--format", format, "--orders", file); code != 0 || again != text {
+			t.Errorf("%s: exit %d\n%s%s", format, code, again, errs)
+		}
+		if err := os.WriteFile(file, []byte(strings.Replace(text, "F0 F1 F2", "F1 F0 F1", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := athanor(t, "schedule", "zb-v", "--orders", file)
+		if code != 1 || out != "" || !strings.Contains(errs, "rank 0, position 2: F1: duplicated") {
+			t.Errorf("broken order: exit %d\n%s%s", code, out, errs)
+		}
+	}
+}
+
+func TestScaleVerb(t *testing.T) {
+	for _, x := range []struct {
+		args, want string
+		code       int
+	}{
+		{"", "improved 6.751: 1.95x", 0},
+		{"table --network 6.25", "0.730       8.24", 0},
+		{"curve", "X_320       40.3T", 0},
+		{"cluster --x 64 --gpus 512", "what limits", 0},
+		{"laws --flops 1e20", "645M", 0},
+		{"cluster --gpus 64", "", 3},
+		{"cluster --gpus 0", "", 2},
+		{"laws", "", 2},
+		{"--x 0", "", 2},
+		{"--memory much", "", 2},
+		{"table --format svg", "", 2},
+		{"--tokens nan", "", 2},
+	} {
+		code, out, errs := athanor(t, append([]string{"scale"}, strings.Fields(x.args)...)...)
+		if code != x.code || !strings.Contains(out, x.want) || code != 0 && (out != "" || strings.Count(errs, "hint:") != 1) {
+			t.Errorf("scale %s: exit %d\n%s%s", x.args, code, out, errs)
+		}
+	}
+	_, svg, _ := athanor(t, "scale", "curve", "--format", "svg")
+	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
+		t.Error(err)
+	}
+	for _, what := range []string{"table", "curve", "laws --flops 1e20", "cluster --x 32"} {
+		_, out, errs := athanor(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
+		if !json.Valid([]byte(out)) {
+			t.Errorf("scale %s --json: %s%s", what, out, errs)
+		}
+	}
+}
