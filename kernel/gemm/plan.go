@@ -179,7 +179,12 @@ func (j *job) add(s *Serial, blk block, p part) {
 			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
 			s.tile.b, s.tile.bRow, s.tile.bPanel = b.p, b.row, b.panel
 			s.place(c.from(i, 0), init.from(i, 0))
-			j.lookAhead(s, blk, p, (g+i)/h)
+			if j.packsA() && g+group < blk.rows {
+				next := j.a.from(sub.m0+group, p.k0).transposed()
+				s.prefetch(next, p.kc, group, j.pairs, i/h, groupTiles, blk.cols)
+			} else {
+				j.prefetchB(s, blk, p, (g+i)/h, parts(blk.rows, h))
+			}
 			s.sweep(j.kernels, blk.cols, b.tail)
 		}
 		if p.last {
@@ -188,27 +193,37 @@ func (j *job) add(s *Serial, blk block, p part) {
 	}
 }
 
-// lookAhead has the n-th sweep over the panels prefetch some rows of the next part of B, one per panel.
-func (j *job) lookAhead(s *Serial, blk block, p part, n int) {
-	b, rows, length := j.b.from(p.k0+p.kc, blk.n0), p.kc, uintptr(blk.cols)*j.b.col
+// packsA tells whether the elements of A that a tile needs are brought together first.
+func (j *job) packsA() bool { return j.way == packed && j.a.col != 4 }
+
+// prefetchB has a tile, the n-th of tiles, prefetch its share of what of B comes next.
+func (j *job) prefetchB(s *Serial, blk block, p part, n, tiles int) {
+	next := j.b.from(p.k0+p.kc, blk.n0)
 	if p.last { // likely the next task of this worker
-		b = j.b.from(0, blk.n0+j.cols*j.workerCount)
+		next = j.b.from(0, blk.n0+j.cols*j.workerCount)
 	}
-	switch {
-	case j.b.row <= 4:
-		b, rows, length = b.transposed(), blk.cols, uintptr(p.kc)*j.b.row
-	case j.pairs:
-		b.row, rows = b.row/2, 2*rows
+	if j.b.row <= 4 {
+		s.prefetch(next.transposed(), blk.cols, p.kc, false, n, tiles, blk.cols)
+	} else {
+		s.prefetch(next, p.kc, blk.cols, j.pairs, n, tiles, blk.cols)
 	}
-	sweeps := parts(blk.cols, j.isa.nr)
-	kc := uintptr(max(p.kc, 1))
+}
+
+// prefetch has the sweep of the n-th of some tiles over the columns prefetch its share of a matrix of the given rows and
+// length of rows: one row per panel, or if that isn't enough, kc rows in steps as long as a panel's part.
+func (s *Serial) prefetch(m operand, rows, length int, pairs bool, n, tiles, cols int) {
+	if pairs { // a row is two
+		m.row, rows = m.row/2, 2*rows
+	}
 	t := &s.tile
-	if sweeps*parts(blk.rows, t.rows) >= rows { // one row in each
-		if first := n * sweeps; first < rows {
-			t.ahead, t.aheadStep, t.aheadPanel = b.from(first, 0).p, length/kc, b.row
+	panels, kc := parts(cols, s.isa.nr), max(t.k, 1)
+	bytes := uintptr(length) * m.col
+	if panels*tiles >= rows {
+		if first := n * panels; first < rows {
+			t.ahead, t.aheadStep, t.aheadPanel = m.from(first, 0).p, bytes/uintptr(kc), m.row
 		}
-	} else if first := n * p.kc; first < rows { // a part of kc rows in each
-		t.ahead, t.aheadStep, t.aheadPanel = b.from(first, 0).p, b.row, length/uintptr(sweeps)
+	} else if first := n * kc; first < rows {
+		t.ahead, t.aheadStep, t.aheadPanel = m.from(first, 0).p, m.row, bytes/uintptr(panels)
 	}
 }
 
