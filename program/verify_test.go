@@ -51,7 +51,7 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 	}
 	pl.HeadRows = pick(g.Seq/2, g.Seq, 2*g.Seq, pl.MicroBatch*g.Seq)
 	pl.Chunks = Layout(g, int64(pick(1, 200, 1000, 1<<30)))
-		pl.Prefetch = 1 + rng.IntN(3)
+	pl.Prefetch = 1 + rng.IntN(3)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		c.Weights = device.Tier(rng.IntN(2))
