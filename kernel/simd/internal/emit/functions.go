@@ -124,19 +124,19 @@ var functions = []function{
 	}},
 	{name: "Act[3]", params: "y x []float32", body: func(b *body) {
 		x := b.load("x")
-		b.store("y", b.div(x, b.onePlus(b.exp(b.negative(x)))))
+		b.store("y", b.div(x, b.onePlus(b.expNeg(x))))
 	}},
 	{name: "ActBwd[3]", params: "dx dy x []float32", body: func(b *body) {
 		x := b.load("x")
-		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(b.exp(b.negative(x)), x)))
+		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(b.expNeg(x), x)))
 	}},
 	{name: "SwiGLU", params: "y gate up []float32", body: func(b *body) {
 		x := b.load("gate")
-		b.store("y", b.mul(b.div(x, b.onePlus(b.exp(b.negative(x)))), b.load("up")))
+		b.store("y", b.mul(b.div(x, b.onePlus(b.expNeg(x))), b.load("up")))
 	}},
 	{name: "SwiGLUB", params: "dgate dup dy gate up []float32", body: func(b *body) {
 		x, dy := b.load("gate"), b.load("dy")
-		e := b.exp(b.negative(x))
+		e := b.expNeg(x)
 		dup := b.mul(dy, b.div(x, b.onePlus(e)))
 		dgate := b.mul(b.mul(dy, b.load("up")), b.sigmoidBwd(e, x))
 		b.store("dgate", dgate)
@@ -185,8 +185,7 @@ func (b *body) negated(name string) val { return b.sub(b.held(0), b.arg(name)) }
 // scaled is scale*x - shift.
 func (b *body) scaled() val { return b.fma(b.load("x"), b.arg("scale"), b.negated("shift")) }
 
-func (b *body) negative(x val) val { return b.sub(b.held(0), x) }
-func (b *body) onePlus(x val) val  { return b.add(x, b.c(1)) }
+func (b *body) onePlus(x val) val { return b.add(x, b.c(1)) }
 
 // sigmoidBwd is s + slope*s*(1-s) for s = 1/(1+e). 1-s is taken as e*s, which
 // keeps its digits where s is near 1; e is bounded since Inf*0 is none.
@@ -205,7 +204,26 @@ const (
 // geluExp is exp(-2u).
 func (b *body) geluExp(x val) val {
 	x2 := b.mul(x, x)
-	return b.exp(b.mul(x, b.fma(x2, b.c(-2*geluC*geluA), b.c(-2*geluC))))
+	return b.exp2(b.mul(x, b.fma(x2, b.c(-2*geluC*geluA*math.Log2E), b.c(-2*geluC*math.Log2E))))
+}
+
+// expNeg is exp(-x), as near as the rounding of x/ln2 lets it be.
+func (b *body) expNeg(x val) val { return b.exp2(b.mul(x, b.c(-math.Log2E))) }
+
+// exp2 is 2^x, with fewer steps than exp since x-n is exact. Where x comes from
+// another exponential's argument its rounding costs |x|/2 ulp, which functions
+// of 1+e^x do not feel.
+func (b *body) exp2(x val) val {
+	x = b.max(b.held(-104*math.Log2E), x)
+	x = b.min(b.held(89*math.Log2E), x)
+	n := b.round(x)
+	c := append([]float64{1, 1}, expTail...)
+	power := 1.0
+	for i := range c {
+		c[i] *= power
+		power *= math.Ln2
+	}
+	return b.power(b.poly(b.sub(x, n), c), n)
 }
 
 // exp is e^x, within 2 ulp, 0 below -104 and +Inf above 89; a NaN stays one.
