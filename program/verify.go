@@ -21,6 +21,9 @@ import (
 //	content    nothing is read before it is written; what is kept from step to
 //	           step is again what its name says
 //
+// Streams between ranks carry no instructions yet; matched sends and the order
+// of collectives will be a fourth part.
+//
 // What a program computes is a second question: see Meaning and Equivalent.
 //
 // Example: i0 copies a weight to the device on stream h2d, i1 multiplies with

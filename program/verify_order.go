@@ -10,12 +10,13 @@ import (
 
 // Happens-before, by vector clocks. Streams run in order and waits join them,
 // so what is certainly done before instruction i starts is, per stream, all
-// instructions up to some latest one: a vector. The vector of i is the maximum
-// of those of its predecessor on the stream and of what it waits for, these
-// instructions included.
+// instructions up to some latest one: a vector of as many numbers as there are
+// streams. That of i is the maximum of those of its predecessor on the stream
+// and of what it waits for, these instructions included (Mattern 1989).
 //
-//	i0 copy   h2d       clock: -
-//	i1 linear compute   vector: h2d up to i0 (by wait=i0)
+//	i0 copy   h2d              nothing is done before
+//	i1 linear compute wait=i0  h2d is done up to i0
+//	i2 act    compute          compute up to i1, h2d up to i0 (by i1)
 //
 // Per atom it is enough to remember the last write and, per stream, the last
 // read since then: every write is ordered after all accesses before it, and a
@@ -25,6 +26,9 @@ import (
 // order takes its bytes over: every access to any other buffer that held some
 // of them must happen before every access to the new one, and is an error
 // afterwards.
+//
+// Known weakness: a buffer that is used, left alone and used again holds its
+// bytes all the time; what others could do with them in between is not seen.
 
 // vector holds per stream 1 + the latest instruction that has happened; 0: none.
 type vector [device.NumStreams]int32
