@@ -1,0 +1,157 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+func small(t *testing.T) *Request {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 4, 128, 4, 4, 32, 512, 2048, 128
+	g, err := graph.Build(m, 128, graph.F32)
+	check(t, err)
+	return &Request{Graph: g, GlobalBatch: 8, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// machine is a desktop GPU whose links are scaled.
+func machine(t *testing.T, dev int64, link float64) *Machine {
+	t.Helper()
+	h, err := hardware.Known("rtx4090")
+	check(t, err)
+	for i := range h.Links {
+		h.Links[i].Bandwidth *= link
+		h.Links[i].Both *= link
+	}
+	return &Machine{Capacity: [device.NumTiers]int64{dev, 1 << 34, 1 << 36}, Cost: sim.CostFunc(h.Cost)}
+}
+
+func find(t *testing.T, req *Request, m *Machine) *Result {
+	t.Helper()
+	r, err := Search(context.Background(), req, m, nil)
+	check(t, err)
+	return r
+}
+
+// TestMonotone is law L9: more memory, or a faster link, never makes the
+// chosen plan slower.
+func TestMonotone(t *testing.T) {
+	req := small(t)
+	last := 0.0
+	for _, mib := range []int64{200, 100, 60, 40, 24, 16, 12, 9, 7} {
+		r := find(t, req, machine(t, mib<<20, 1))
+		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
+			t.Errorf("%d MiB: the plan takes %d bytes", mib, h)
+		}
+		if s := r.Best.Seconds(); s < last*(1-1e-9) {
+			t.Errorf("%d MiB: %.6g s, but with more memory %.6g s", mib, s, last)
+		} else {
+			last = s
+		}
+	}
+	last = 0
+	for _, link := range []float64{100, 10, 1, 0.1, 0.01} {
+		r := find(t, req, machine(t, 12<<20, link))
+		if s := r.Best.Seconds(); s < last*(1-1e-9) {
+			t.Errorf("link x %v: %.6g s, but with a faster one %.6g s", link, s, last)
+		} else {
+			last = s
+		}
+	}
+}
+
+// TestBeatsFixedStrategies: no fixed strategy that fits is faster than what the
+// search chose.
+func TestBeatsFixedStrategies(t *testing.T) {
+	req := small(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	fitted := 0
+	for range 40 {
+		m := machine(t, int64(7+rng.IntN(100))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
+		pl := fixed(req, rng)
+		c, err := Evaluate(context.Background(), req, pl, m, "fixed")
+		check(t, err)
+		if !c.Fits {
+			continue
+		}
+		fitted++
+		check(t, c.Time(m))
+		if best := find(t, req, m).Best; best.Seconds() > c.Seconds()*1.02 {
+			t.Errorf("device %d: chosen %s %.5g s, but %+v takes %.5g s", m.Capacity[0], best.Label, best.Seconds(), pl, c.Seconds())
+		}
+	}
+	if fitted < 10 {
+		t.Errorf("only %d of the drawn strategies fit", fitted)
+	}
+}
+
+// fixed is a strategy as people set it by hand: one residency, one
+// recomputation for all layers.
+func fixed(req *Request, rng *rand.Rand) *program.Plan {
+	b := []int{1, 2, 4, 8}[rng.IntN(4)]
+	pl := program.Plain(req.Graph, b)
+	pl.MicroBatches = req.GlobalBatch / b
+	pl.Group = []int{1, pl.MicroBatches}[rng.IntN(2)]
+	pl.HeadRows = 128
+	r := residencies[rng.IntN(5)]
+	for i := range pl.Chunks {
+		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = r.weights, r.grads, r.state
+	}
+	pl.Cache, pl.Prefetch = 2*pl.CacheNeeded(req.Graph), 1
+	all := program.Recomputations()
+	pl.Recompute = slices.Repeat([]string{all[rng.IntN(len(all))]}, req.Graph.Model.Layers)
+	return pl
+}
+
+// TestMisfit: what the hint says does fit, and a byte less does not.
+func TestMisfit(t *testing.T) {
+	req := small(t)
+	for _, caps := range [][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 12, 0}, {1 << 20, 1 << 10, 1 << 30}} {
+		m := machine(t, 0, 1)
+		m.Capacity = caps
+		_, err := Search(context.Background(), req, m, nil)
+		var misfit *Misfit
+		if !errors.As(err, &misfit) || !errors.Is(err, ErrDoesNotFit) {
+			t.Fatalf("capacity %v: %v", caps, err)
+		}
+		if misfit.Need <= misfit.Have || len(LargestClasses(misfit.Frugal.Program, misfit.Tier)) == 0 {
+			t.Errorf("capacity %v: %+v", caps, misfit)
+		}
+		for tier, h := range misfit.Frugal.Program.Height {
+			m.Capacity[tier] = max(m.Capacity[tier], h)
+		}
+		find(t, req, m)
+	}
+}
+
+// TestPins: decisions of the user are kept.
+func TestPins(t *testing.T) {
+	req := small(t)
+	host := device.HostTier
+	req.Pins = Pins{MicroBatch: 2, Group: 2, HeadRows: 64, Prefetch: 3, Recompute: "full", Weights: &host, State: &host}
+	pl := find(t, req, machine(t, 1<<30, 1)).Best.Plan
+	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Recompute[0] != "full" ||
+		pl.Chunks[0].Weights != host || pl.Chunks[0].State != host {
+		t.Errorf("%+v", pl)
+	}
+}
