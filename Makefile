@@ -1,0 +1,17 @@
+# What people type. The product needs only Go; nothing here does either.
+export CGO_ENABLED = 0
+
+build:            ## the binary
+	go build -o athanor ./cmd/athanor
+test:             ## everything that CI runs
+	go test ./...
+quickstart:       ## train a small model on Go's own source
+	go run ./cmd/athanor train examples/quickstart.yaml
+bench:            ## kernels beside the machine's measured peaks
+	go test -run '^$$' -bench . ./kernel/...
+generate:         ## assembly from its generators
+	go generate ./kernel/...
+fuzz:             ## each parser for half a minute
+	for p in config data data/bpe checkpoint/safetensors program hardware; do \
+	  for f in $$(go test -list '^Fuzz' ./$$p | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s ./$$p; done; done
+.PHONY: build test quickstart bench generate fuzz
