@@ -15,12 +15,13 @@ type view struct {
 	window                      int
 }
 
-func viewOf(a *graph.Attr) view {
+// viewOf describes the sequence that begins at row base of rows.
+func viewOf(a *graph.Attr, base, rows int) view {
 	w := a.Window
 	if w <= 0 || w > a.Seq {
 		w = a.Seq
 	}
-	return view{seq: a.Seq, heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w}
+	return view{seq: min(a.Seq, rows-base), heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w}
 }
 
 // Columns of qkv (and dqkv) at which a head begins.
@@ -34,7 +35,7 @@ func (v *view) first(i int) int { return max(0, i-v.window+1) }
 // attentionRef: p = softmax(scale*q.k) over the visible keys, o = sum(p*v).
 func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, lse, qkv := &t[0], &t[1], &t[2]
-	v := viewOf(a)
+	v := viewOf(a, 0, qkv.Rows)
 	p := make([]float64, a.Seq)
 	for n := range qkv.Rows {
 		i, base := n%a.Seq, n-n%a.Seq
@@ -90,7 +91,7 @@ func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	blocks := (a.Seq + queryBlock - 1) / queryBlock
-	sequences := t[2].Rows / a.Seq
+	sequences := (t[2].Rows + a.Seq - 1) / a.Seq
 	c.n[0], c.n[1] = sequences*a.KVHeads, blocks
 	c.tasks(blocks*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys: the longest tasks come first.
@@ -118,8 +119,11 @@ const (
 // the probabilities are rounded, and the sums stay float32.
 func (w *worker) attend(c *call, base, g, q0 int) {
 	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
-	v, s, scale := viewOf(c.a), c.a.HeadDim, float32(c.a.Scale)
+	v, s, scale := viewOf(c.a, base, qkv.Rows), c.a.HeadDim, float32(c.a.Scale)
 	n := min(queryBlock, v.seq-q0)
+	if n <= 0 { // the last sequence may be shorter
+		return
+	}
 	soft := w.softmax(n)
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}

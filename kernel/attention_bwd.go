@@ -12,7 +12,7 @@ import (
 // dv = sum(p*do).
 func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dqkv, delta, do, qkv, o, lse := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]
-	v := viewOf(a)
+	v := viewOf(a, 0, qkv.Rows)
 	grad := make([]float64, qkv.Rows*qkv.Cols)
 	for n := range qkv.Rows {
 		i, base := n%a.Seq, n-n%a.Seq
@@ -57,8 +57,9 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 // one further would need either other orders of the sums or two more products.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	c.tasks(t[3].Rows/a.Seq*a.KVHeads, func(c *call, w *worker, i int) {
-		b := attentionTask{call: c, view: viewOf(c.a), base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
+	c.tasks((t[3].Rows+a.Seq-1)/a.Seq*a.KVHeads, func(c *call, w *worker, i int) {
+		b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
+		b.view = viewOf(c.a, b.base, c.t[3].Rows)
 		dqkv, seq, s := &c.t[0], b.seq, b.size
 		b.dk, b.dv = w.sumTile(2, dqkv, b.base, seq, b.k(b.g), s), w.sumTile(3, dqkv, b.base, seq, b.v(b.g), s)
 		for r := range seq {

@@ -289,7 +289,11 @@ func (m *maker) heads() (graph.Attr, int) {
 	if m.IntN(3) == 0 {
 		a.Window = m.n()
 	}
-	return a, a.Seq * (1 + m.IntN(2))
+	n := a.Seq * (1 + m.IntN(2))
+	if m.IntN(4) == 0 { // the last sequence is shorter
+		n -= m.IntN(a.Seq)
+	}
+	return a, n
 }
 
 // roundedFactors is the tolerance of attention: probabilities that are

@@ -9,7 +9,8 @@
 // # Laws
 //
 // The planner cuts work into pieces, and whatever it chooses must not change
-// a bit of the result (another instruction set may: it sums in more lanes):
+// a bit of the result. (Nor do AVX2 and AVX-512; but the portable fallback has
+// other roundings.)
 //
 //   - No result depends on the number of workers.
 //   - A RowWise operator gives a row the same bits in whatever range of rows

@@ -135,19 +135,31 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestWorkers: no bit depends on the number of workers.
+// TestWorkers: no bit depends on the number of workers, nor on which vector
+// instructions the machine has.
 func TestWorkers(t *testing.T) {
-	one, five := NewEnv(1), NewEnv(5)
+	one := NewEnv(1)
 	defer one.Close()
-	defer five.Close()
+	others := []*Env{NewEnv(5)}
+	for _, v := range simd.Sets()[1:] {
+		if v.Name != "portable" {
+			others = append(others, NewEnvOn(pool.New(2), v))
+		}
+	}
 	each(t, 30, func(t *testing.T, s sample) {
-		a, b := s.clone(), s.clone()
+		a := s.clone()
 		Lookup(s.op).Fast(one, &s.attr, a)
-		Lookup(s.op).Fast(five, &s.attr, b)
-		if err := sameBits(a, b); err != nil {
-			t.Error(err)
+		for i, e := range others {
+			b := s.clone()
+			Lookup(s.op).Fast(e, &s.attr, b)
+			if err := sameBits(a, b); err != nil {
+				t.Errorf("%d workers, %s (%d): %v", e.Pool.Workers(), e.V.Name, i, err)
+			}
 		}
 	})
+	for _, e := range others {
+		e.Close()
+	}
 }
 
 // tokens cuts rows [lo, hi) out of the operands that have a row per token.

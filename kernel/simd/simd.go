@@ -9,9 +9,9 @@
 // Conventions. The length of a call is that of the shortest slice, so no call
 // touches memory outside its arguments. Slices either coincide or do not
 // overlap. Element i of an elementwise result depends on elements i of the
-// arguments only, bit for bit, wherever in a slice it stands; a reduction
-// depends on its argument's length as well, since it has several
-// accumulators. An assembly call cannot be preempted: keep slices below 2^17
+// arguments only, bit for bit, wherever in a slice it stands; a sum depends on
+// its argument's length as well, since it has several accumulators. AVX2 and
+// AVX-512 give the same bits; the portable table rounds differently. An assembly call cannot be preempted: keep slices below 2^17
 // elements, some 50 microseconds.
 //
 // Accuracy, in units in the last place of float32, is stated where it isn't

@@ -119,37 +119,60 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 	return a, b
 }
 
-// TestSets: AVX2 and AVX-512 give the same bits for elementwise functions,
-// wherever in the slice an element stands.
-func TestSets(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	x := make([]float32, 1000)
-	for i := range x {
-		x[i] = float32(r.NormFloat64() * 5)
+// TestSameBits: AVX2 and AVX-512 give the same bits, sums too.
+func TestSameBits(t *testing.T) {
+	sets := Sets()
+	if len(sets) < 3 {
+		t.Skip("one vector instruction set only")
 	}
-	var first []float32
-	vectors(t, func(t *testing.T, v *Set) {
-		for k, f := range v.Act {
-			y, z := make([]float32, len(x)), make([]float32, len(x))
-			f(y, x)
+	r := rand.New(rand.NewPCG(3, 4))
+	call := func(name string, f, g reflect.Value) {
+		for n := range 300 {
+			a, b := arguments(r, f.Type(), n)
+			x, y := f.Call(a), g.Call(b)
 			for i := range x {
-				f(z[i:i+1], x[i:i+1])
-			}
-			for i := range y {
-				if y[i] != z[i] {
-					t.Fatalf("Act[%d](%v) is %v alone and %v among others", k, x[i], z[i], y[i])
+				if x[i].Float() != y[i].Float() {
+					t.Fatalf("%s of %d elements: %v and %v", name, n, x[i], y[i])
 				}
 			}
-			first = append(first, y...)
-		}
-	})
-	if n := len(x) * 4; len(first) == 2*n {
-		for i := range n {
-			if first[i] != first[n+i] {
-				t.Fatalf("function %d at %v: %v and %v", i/1000, x[i%1000], first[i], first[n+i])
+			for i := range a {
+				if a[i].Kind() == reflect.Slice && !reflect.DeepEqual(a[i].Interface(), b[i].Interface()) {
+					t.Fatalf("%s of %d elements: argument %d differs", name, n, i)
+				}
 			}
 		}
 	}
+	a, b := reflect.ValueOf(sets[0]).Elem(), reflect.ValueOf(sets[1]).Elem()
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		switch f := a.Field(i); {
+		case f.Kind() == reflect.Func && name != "Transpose":
+			call(name, f, b.Field(i))
+		case f.Kind() == reflect.Array:
+			for k := range f.Len() {
+				call(fmt.Sprintf("%s[%d]", name, k), f.Index(k), b.Field(i).Index(k))
+			}
+		}
+	}
+}
+
+// TestAnywhere: an element has the same bits wherever in a slice it stands.
+func TestAnywhere(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	vectors(t, func(t *testing.T, v *Set) {
+		x, y, z := make([]float32, 100), make([]float32, 100), make([]float32, 1)
+		for i := range x {
+			x[i] = float32(r.NormFloat64() * 5)
+		}
+		for k, f := range v.Act {
+			f(y, x)
+			for i := range x {
+				if f(z, x[i:i+1]); y[i] != z[0] {
+					t.Fatalf("Act[%d](%v) is %v alone and %v among others", k, x[i], z[0], y[i])
+				}
+			}
+		}
+	})
 }
 
 // ulps is the distance of a float32 from an exact value, in units in the last

@@ -1,6 +1,9 @@
 package emit
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // op is an operation on vectors.
 type op uint8
@@ -129,4 +132,9 @@ func (b *body) fixed() []bool {
 		}
 	}
 	return fixed
+}
+
+// sums reports whether the body has accumulators.
+func (b *body) sums() bool {
+	return slices.ContainsFunc(b.nodes, func(n node) bool { return n.op == opSum || n.op == opDot || n.op == opTop })
 }

@@ -48,7 +48,7 @@ var functions = []function{
 	{name: "NormRMS", params: "y x g []float32, rstd float32", body: func(b *body) {
 		b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
 	}},
-	{name: "NormSums", params: "dy x g []float32, mean rstd float32; s sx float32", unroll: 4, body: func(b *body) {
+	{name: "NormSums", params: "dy x g []float32, mean rstd float32; s sx float32", unroll: 2, body: func(b *body) {
 		d := b.mul(b.load("dy"), b.load("g"))
 		b.sum("s", d)
 		b.dot("sx", d, b.hat())

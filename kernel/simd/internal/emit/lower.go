@@ -61,17 +61,33 @@ func (m *machine) lower(symbol string, f function, p *pool) []byte {
 	if f.down {
 		r.matrices()
 	}
-	r.prologue(f.unroll)
-	if f.unroll > 1 {
-		r.loop("unrolled", f.unroll)
+	// Sums have the same order on all machines: AVX2 takes two vectors for one
+	// of AVX-512, with an accumulator each.
+	per := 1
+	if !m.mask && !f.down && r.body.sums() {
+		per = 2
 	}
-	r.loop("single", 1)
+	r.prologue(f.unroll * per)
+	if f.unroll > 1 {
+		r.loop("unrolled", f.unroll*per)
+	}
+	r.loop("single", per)
 	if !f.whole || m.mask {
-		r.remainder()
+		if per == 2 {
+			r.op("LEAQ -%d(BX), R13", r.lanes())
+			r.op("CMPQ AX, R13")
+			r.op("JGT lower")
+			r.pass(0, 0)
+			r.op("ADDQ $%d, AX", r.lanes())
+			r.remainder("upper", 1)
+			r.op("JMP done")
+			r.raw("lower:\n")
+		}
+		r.remainder("masked", 0)
 	}
 	r.raw("done:\n")
 	if !f.down {
-		r.results(f.unroll)
+		r.results(f.unroll * per)
 	}
 	r.op("VZEROUPPER")
 	r.op("RET")
@@ -226,8 +242,9 @@ func (r *routine) loop(label string, copies int) {
 	r.raw("%sEnd:\n", label)
 }
 
-// remainder prints the step over the elements that are less than a vector.
-func (r *routine) remainder() {
+// remainder prints the step over the elements that are less than a vector; it
+// adds to the given accumulator.
+func (r *routine) remainder(label string, acc int) {
 	r.op("MOVQ BX, R13")
 	r.op("SUBQ AX, R13")
 	r.op("JLE done")
@@ -242,14 +259,19 @@ func (r *routine) remainder() {
 		r.op("VMOVUPS (R10), %s", r.v(r.cut))
 	}
 	r.tail = true
-	r.copies("masked", 1)
+	if r.f.down {
+		r.copies(label, 1)
+	} else {
+		r.pass(0, acc)
+	}
+	r.tail = false
 }
 
 // copies prints copies of the body, in a loop down the rows if there are rows.
 func (r *routine) copies(label string, copies int) {
 	if !r.f.down {
 		for k := range copies {
-			r.pass(k)
+			r.pass(k, k)
 		}
 		return
 	}
@@ -279,7 +301,7 @@ func (r *routine) copies(label string, copies int) {
 	r.op("PCALIGN $32")
 	r.raw("%sRows:\n", label)
 	for k := range copies {
-		r.pass(k)
+		r.pass(k, k)
 	}
 	r.op("LEAQ (R11)(BX*4), R11")
 	r.op("CMPQ R11, R12")
@@ -319,8 +341,8 @@ func (r *routine) matrices() {
 	r.op("JLE done")
 }
 
-// pass prints one copy of the body.
-func (r *routine) pass(k int) {
+// pass prints copy k of the body with accumulator acc.
+func (r *routine) pass(k, acc int) {
 	r.disp = k * r.lanes()
 	for i, n := range r.body.nodes {
 		if n.op == opConst || r.fixed[i] {
@@ -330,7 +352,7 @@ func (r *routine) pass(k int) {
 		case opColumn:
 			r.reg[i] = r.col[n.name][k]
 		case opSum, opDot, opTop:
-			r.reduce(n, r.acc[n.name][k])
+			r.reduce(n, r.acc[n.name][acc])
 			n.uses(func(v val) { r.release(v, i) })
 		default:
 			r.node(i, n)
