@@ -10,4 +10,7 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require golang.org/x/term v0.47.0 // indirect
+require (
+	github.com/ebitengine/purego v0.11.3
+	golang.org/x/term v0.47.0 // indirect
+)

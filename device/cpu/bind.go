@@ -30,7 +30,11 @@ func (d *Device) bind(c *device.Call) (func(), error) {
 // tensor is the operand's memory as the kernels see it. The operand has been
 // checked: it lies inside the arena and is aligned to its elements.
 func (d *Device) tensor(o device.Operand) kernel.Tensor {
-	bytes := d.memory(o.Tier, o.Addr, o.End()-o.Addr)
+	return tensorOf(d.arenas[o.Tier].bytes, o)
+}
+
+func tensorOf(arena []byte, o device.Operand) kernel.Tensor {
+	bytes := arena[o.Addr:o.End()]
 	p, n := unsafe.Pointer(&bytes[0]), len(bytes)/int(o.DType.Size())
 	t := kernel.Tensor{DType: o.DType, Rows: o.Rows, Cols: o.Cols, Stride: o.Stride}
 	switch o.DType {

@@ -1,0 +1,74 @@
+package cpu
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/kernel"
+)
+
+// What a backend with other device memory has in common with this one: arenas
+// in the host's memory, the disk tier, kernels on the host's cores.
+
+// Arena is page-aligned memory outside of Go's heap, all of it provided.
+type Arena struct{ arena }
+
+// NewArena makes an arena of n bytes, if the machine has them to spare.
+func NewArena(n int64) (*Arena, error) {
+	if err := enoughMemory(n); err != nil {
+		return nil, err
+	}
+	bytes, mapping, err := mapArena(n)
+	if err != nil {
+		return nil, err
+	}
+	return &Arena{arena{size: n, bytes: bytes, mapping: mapping}}, nil
+}
+
+// Bytes is the memory. It must not be used after Close.
+func (a *Arena) Bytes() []byte { return a.bytes }
+
+// Close gives it back.
+func (a *Arena) Close() error { return unmapArena(a.mapping) }
+
+// Tensor is an operand in the arena, which has been checked, as kernels take it.
+func (a *Arena) Tensor(o device.Operand) kernel.Tensor { return tensorOf(a.bytes, o) }
+
+// Disk is the file of a disk tier. Streams that use it at once have an
+// access each.
+type Disk struct{ disk *disk }
+
+// DiskAccess is one stream's.
+type DiskAccess struct {
+	disk   *disk
+	bounce []byte
+}
+
+// OpenDisk makes the file with all of its blocks.
+func OpenDisk(path string, size int64) (*Disk, error) {
+	d, err := openDisk(path, size)
+	if err != nil {
+		return nil, err
+	}
+	return &Disk{d}, nil
+}
+
+// Access makes an access.
+func (d *Disk) Access() *DiskAccess { return &DiskAccess{d.disk, alignedBytes(bounceLen)} }
+
+// Read fills p from the file at a position.
+func (a *DiskAccess) Read(p []byte, at int64) error { return a.disk.read(p, at, a.bounce) }
+
+// Write writes p to the file at a position.
+func (a *DiskAccess) Write(p []byte, at int64) error { return a.disk.write(p, at, a.bounce) }
+
+// Close ends the file's existence.
+func (d *Disk) Close() error { return d.disk.close() }
+
+// CopyBytes copies in pieces that the garbage collector can come between.
+func CopyBytes(dst, src []byte) {
+	if len(dst) != len(src) {
+		panic(fmt.Sprintf("cpu: copy of %d bytes to %d", len(src), len(dst)))
+	}
+	copyBytes(dst, src)
+}

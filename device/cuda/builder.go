@@ -1,0 +1,198 @@
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// From a call to launches. A builder collects what the calls of one Prepare
+// need: kernels with geometry and arguments, and products for the library.
+// Nothing of it touches the GPU yet, so that all units can be compiled at
+// once, in parallel, before the first is loaded.
+
+// mat and args are struct Mat and struct Args of kernels/prelude.cuh.
+type mat struct {
+	p          uint64
+	stride     int64
+	rows, cols int32
+}
+
+type args struct {
+	t                                                 [7]mat
+	seq, row0, heads, kv, head, window, offset, accum int32
+	n                                                 [4]int32
+	f                                                 [8]float32
+	d                                                 [2]float64
+	scratch                                           uint64
+}
+
+const argsBytes = int(unsafe.Sizeof(args{}))
+
+// launch is a kernel of a unit with all that its start needs.
+type launch struct {
+	unit   kernels.Unit
+	kernel string
+	grid   [3]int64
+	block  int
+	shared int
+	args   args
+}
+
+// work is one thing that a call starts: a launch or a product.
+type work struct {
+	launch  *launch
+	product *product
+}
+
+// target is where calls are built for.
+type target struct {
+	base    [device.NumTiers]uintptr // addresses of the arenas
+	scratch uintptr                  // for partial sums
+	room    int64                    // bytes of it
+	library bool                     // products go to cublasLt
+	sumRows int                      // tokens per product of LinearDW; 0: all
+}
+
+// builder builds one call.
+type builder struct {
+	target
+	call *device.Call
+	work []work
+}
+
+// build makes the work of a call that device.Check has passed.
+func (t target) build(c *device.Call) ([]work, error) {
+	f := operators[c.Op]
+	if f == nil {
+		return nil, fmt.Errorf("there is no CUDA kernel")
+	}
+	b := &builder{target: t, call: c}
+	err := f(b)
+	return b.work, err
+}
+
+// operator makes the work of one operator.
+type operator func(b *builder) error
+
+// op is operand i, absent where the call is too short for it.
+func (b *builder) op(i int) device.Operand {
+	if i < len(b.call.Args) {
+		return b.call.Args[i]
+	}
+	return device.Operand{}
+}
+
+// mat resolves an operand.
+func (b *builder) mat(o device.Operand) mat {
+	if o.Absent() {
+		return mat{}
+	}
+	return mat{uint64(b.base[o.Tier]) + uint64(o.Addr), int64(o.Stride), int32(o.Rows), int32(o.Cols)}
+}
+
+// newArgs has the given operands and the attributes that many kernels read.
+func (b *builder) newArgs(ops ...device.Operand) args {
+	a := &b.call.Attr
+	x := args{
+		seq: int32(max(a.Seq, 1)), row0: int32(a.Row0), heads: int32(a.Heads), kv: int32(a.KVHeads), head: int32(a.HeadDim),
+		offset: int32(a.PosOffset), window: int32(a.Window), scratch: uint64(b.scratch),
+	}
+	if a.Acc {
+		x.accum = 1
+	}
+	if a.Window <= 0 || a.Window > a.Seq {
+		x.window = x.seq
+	}
+	for i, o := range ops {
+		x.t[i] = b.mat(o)
+	}
+	return x
+}
+
+// types are the definitions of the operands' storage types; f32 for absent ones.
+func types(ops ...device.Operand) string {
+	s := ""
+	for i, o := range ops {
+		s += fmt.Sprintf("T%d=%s ", i, o.DType)
+	}
+	return s
+}
+
+// start adds a launch; nothing where the grid is empty.
+func (b *builder) start(unit kernels.Unit, kernel string, grid [3]int64, block, shared int, a args) error {
+	for i, g := range grid {
+		if limit := []int64{1<<31 - 1, 65535, 65535}[i]; g > limit {
+			return fmt.Errorf("%d blocks where the GPU can have %d; hint: use smaller micro-batches", g, limit)
+		}
+	}
+	if grid[0]*grid[1]*grid[2] > 0 {
+		b.work = append(b.work, work{launch: &launch{unit, kernel, grid, block, shared, a}})
+	}
+	return nil
+}
+
+// vector is the number of neighbouring elements that all operands allow to be
+// taken at once, and whether they have no gaps, so that they are one row.
+func (b *builder) vector(cols int, ops ...device.Operand) (v int, flat bool) {
+	flat = true
+	v = 8
+	for _, o := range ops {
+		if o.Absent() {
+			continue
+		}
+		flat = flat && o.Contiguous()
+		for v > 1 && ((uint64(b.base[o.Tier])+uint64(o.Addr))%uint64(v*int(o.DType.Size())) != 0 || o.Rows > 1 && o.Stride%v != 0 || cols%v != 0) {
+			v /= 2
+		}
+	}
+	return v, flat
+}
+
+const threads = 256
+
+func blocks(n, per int64) int64 { return (n + per - 1) / per }
+
+// elements starts a kernel that works element by element on operands of one
+// extent. Without gaps they are one long row, which saves a division.
+func (b *builder) elements(file string, set func(*args), ops ...device.Operand) error {
+	o := ops[0]
+	v, flat := b.vector(o.Cols, ops...)
+	a := b.newArgs(ops...)
+	n := int64(o.Rows) * int64(o.Cols)
+	if flat && n < 1<<31 {
+		for i, o := range ops {
+			if !o.Absent() && o.Rows == ops[0].Rows && o.Cols == ops[0].Cols {
+				a.t[i].rows, a.t[i].cols, a.t[i].stride = 1, int32(n), n
+			}
+		}
+	}
+	if set != nil {
+		set(&a)
+	}
+	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n/int64(v), threads), 1, 1}, threads, 0, a)
+}
+
+// rows starts a kernel that works row by row, or token by token.
+func (b *builder) rows(file, defines, kernel string, n int, set func(*args), ops ...device.Operand) error {
+	a := b.newArgs(ops...)
+	if set != nil {
+		set(&a)
+	}
+	return b.start(kernels.Unit{File: file, Defines: types(ops...) + defines}, kernel, [3]int64{int64(n), 1, 1}, threads, 0, a)
+}
+
+// single starts a kernel of n threads, one for each of n results.
+func (b *builder) single(file, kernel string, n int64, set func(*args), ops ...device.Operand) error {
+	a := b.newArgs(ops...)
+	if set != nil {
+		set(&a)
+	}
+	return b.start(kernels.Unit{File: file, Defines: types(ops...)}, kernel, [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
+}
+
+// bf16 is two bytes, which only the library's tables call otherwise.
+func isFloat(o device.Operand) bool { return o.DType == graph.F32 || o.DType == graph.BF16 }

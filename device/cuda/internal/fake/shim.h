@@ -1,0 +1,159 @@
+// A GPU of one core: what makes the text of the kernels run on a CPU.
+//
+// A block's threads are fibers that one thread of the host runs in turns. A
+// fiber runs until it comes to a barrier or a shuffle, which is where it waits
+// for the others; so every run is deterministic, and two runs with the threads
+// in ascending and in descending order differ if a barrier is missing between
+// what one thread writes and another reads. Threads that wait at different
+// barriers for ever are reported. For x86-64.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <algorithm>
+using std::max;
+using std::min;
+
+#define __global__
+#define __device__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define DYNAMIC(name) float* name = (float*)dynamicShared
+
+struct Dim { unsigned x, y, z; };
+static void* dynamicShared;
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+
+static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+// switchTo saves the registers that a call must keep and the stack, and goes
+// on where the other fiber left.
+extern "C" void shimSwitch(void** save, void* to);
+asm(".text\n.globl shimSwitch\n.hidden shimSwitch\nshimSwitch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+
+enum State { READY, WARP, BLOCK, DONE };
+struct Fiber { void* sp; State state; char* stack; };
+enum { STACK = 64 << 10, THREADS = 1024 };
+static Fiber fibers[THREADS];
+static void* scheduler;
+static int self;
+static union { double d; float f; unsigned u; unsigned r[16]; } slots[THREADS];
+static int votes[THREADS];
+
+static void (*shimBody)(const void*);
+static const void* shimArgs;
+
+static void yieldAs(State s) {
+  fibers[self].state = s;
+  shimSwitch(&fibers[self].sp, scheduler);
+}
+
+static void fiberMain() {
+  void (*call)(const void*) = shimBody;
+  call(shimArgs);
+  yieldAs(DONE);
+  abort();
+}
+
+static inline void __syncthreads() { yieldAs(BLOCK); }
+static inline void __syncwarp(unsigned = ~0u) { yieldAs(WARP); }
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) {
+  memcpy(&slots[self], &v, sizeof v);
+  yieldAs(WARP);
+  T w;
+  memcpy(&w, &slots[self ^ o], sizeof w);
+  yieldAs(WARP);
+  return w;
+}
+
+static inline unsigned __ballot_sync(unsigned, int p) {
+  votes[self] = p != 0;
+  yieldAs(WARP);
+  unsigned m = 0;
+  for (int l = 0; l < 32; l++) m |= (unsigned)votes[(self & ~31) + l] << l;
+  yieldAs(WARP);
+  return m;
+}
+
+static inline int __syncthreads_or(int p) {
+  votes[self] = p != 0;
+  yieldAs(BLOCK);
+  int any = 0;
+  for (unsigned t = 0; t < blockDim.x; t++) any |= votes[t];
+  yieldAs(BLOCK);
+  return any;
+}
+
+static void start(Fiber& f) {
+  if (!f.stack) f.stack = (char*)aligned_alloc(4096, STACK);
+  void** sp = (void**)(f.stack + STACK - 64);
+  *--sp = 0; // so that the stack is aligned as after a call
+  *--sp = (void*)fiberMain;
+  for (int i = 0; i < 6; i++) *--sp = 0;
+  f.sp = sp;
+  f.state = READY;
+}
+
+// runBlock returns 0, or 1 if threads wait at different barriers.
+static int runBlock(int n, int descending) {
+  for (int t = 0; t < n; t++) start(fibers[t]);
+  for (;;) {
+    for (int i = 0; i < n; i++) {
+      int t = descending ? n - 1 - i : i;
+      if (fibers[t].state != READY) continue;
+      self = t;
+      threadIdx = {(unsigned)t, 0, 0};
+      shimSwitch(&scheduler, fibers[t].sp);
+    }
+    int done = 0, block = 0, freed = 0;
+    for (int w = 0; w < n; w += 32) {
+      int wait = 0, alive = 0, end = min(w + 32, n);
+      for (int t = w; t < end; t++) {
+        done += fibers[t].state == DONE;
+        block += fibers[t].state == BLOCK;
+        alive += fibers[t].state != DONE;
+        wait += fibers[t].state == WARP;
+      }
+      if (wait && wait == alive) {
+        freed = 1;
+        for (int t = w; t < end; t++)
+          if (fibers[t].state == WARP) fibers[t].state = READY;
+      }
+    }
+    if (done == n) return 0;
+    if (freed) continue;
+    if (block + done != n) return 1;
+    for (int t = 0; t < n; t++)
+      if (fibers[t].state == BLOCK) fibers[t].state = READY;
+  }
+}
+
+// shimRun runs a kernel. grid and block are three numbers each.
+static int shimRun(void (*body)(const void*), const unsigned* grid, const unsigned* block, unsigned shared, const void* args, int descending) {
+  shimBody = body;
+  shimArgs = args;
+  blockDim = {block[0], block[1], block[2]};
+  gridDim = {grid[0], grid[1], grid[2]};
+  if (block[0] > THREADS || block[1] != 1 || block[2] != 1) return 2;
+  // Poisoned, and of exactly the size asked for, so that sanitizers see what goes beyond.
+  dynamicShared = malloc(max(shared, 1u));
+  memset(dynamicShared, 0xff, shared);
+  int bad = 0;
+  for (unsigned z = 0; z < grid[2] && !bad; z++)
+    for (unsigned y = 0; y < grid[1] && !bad; y++)
+      for (unsigned x = 0; x < grid[0] && !bad; x++) {
+        blockIdx = {x, y, z};
+        bad = runBlock(block[0], descending);
+      }
+  free(dynamicShared);
+  return bad;
+}

@@ -1,0 +1,43 @@
+// Causal attention, o lse qkv, in tiles with a running maximum (Milakov and
+// Gimelshein, 1805.02867; Dao and others, 2205.14135). This is stage A0: fp32
+// arithmetic without tensor cores, for any head size and both precisions, and
+// the oracle of the fast one.
+//
+// grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples
+// of TILE, so the order of each sum depends on the position only.
+extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constant__ Args a) {
+  DYNAMIC(shared);
+  float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;
+  int q0 = blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
+  i64 base = (i64)blockIdx.z * a.seq;
+  float o[WIDE] = {}, m = -INFINITY, l = 0;
+  fetch<T2>(q, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+  for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
+    fetch<T2>(k, a.t[2], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
+    fetch<T2>(v, a.t[2], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+    __syncthreads();
+    float s[4], top = m, sum = 0;
+    dots(s, q, k);
+    for (int i = 0; i < 4; i++) {
+      s[i] = sees(a, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? s[i] * a.f[0] : -INFINITY;
+      top = fmaxf(top, s[i]);
+    }
+    for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    for (int i = 0; i < 4; i++) {
+      float e = s[i] == -INFINITY ? 0 : expf(s[i] - top);
+      sum += e;
+      p[row * TILE + threadIdx.x % 8 + 8 * i] = e;
+    }
+    for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    float shrink = m == -INFINITY ? 0 : expf(m - top);
+    l = l * shrink + sum;
+    m = top;
+    for (int i = 0; i < WIDE; i++) o[i] *= shrink;
+    __syncthreads();
+    mix(o, p + row * TILE, v);
+    __syncthreads();
+  }
+  if (q0 + row >= a.seq) return;
+  keep<T0>(a.t[0], base + q0 + row, (i64)h * HEAD, o, 1 / l);
+  if (threadIdx.x % 8 == 0) *at<float>(a.t[1], base + q0 + row, h) = m + logf(l);
+}

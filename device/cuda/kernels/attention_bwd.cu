@@ -1,0 +1,86 @@
+// The derivative of attention: dqkv delta do qkv o lse. With
+// p = exp(scale*q.k - lse), dp = do.v and delta = sum(do*o): ds =
+// p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q), dv = sum(p*do).
+//
+// Three kernels, one after the other: delta; dq, a block per tile of queries;
+// dk and dv, a block per tile of keys that walks through the query heads of
+// its group. p is worked out twice, seven products instead of five, and for
+// that every sum has one owner: no atomics, the same bits in every run.
+
+// A thread per row and head.
+extern "C" __global__ void deltas(const __grid_constant__ Args a) {
+  i64 r, h;
+  if (!place(a.t[3].rows, a.heads, 1, r, h)) return;
+  float sum = 0;
+  for (int c = 0; c < HEAD; c++) sum += get(*at<T2>(a.t[2], r, h * HEAD + c)) * get(*at<T4>(a.t[4], r, h * HEAD + c));
+  *at<float>(a.t[1], r, h) = sum;
+}
+
+// weights fills p and ds of the thread's pairs: row t/8 of x with 4 rows of y.
+// Of the pair, i is the query.
+static __device__ inline void weights(const Args& a, float s, float dp, i64 base, int h, int i, int j, float& p, float& ds) {
+  p = ds = 0;
+  if (!sees(a, i, j)) return;
+  p = expf(s * a.f[0] - *at<float>(a.t[5], base + i, h));
+  ds = p * (dp - *at<float>(a.t[1], base + i, h)) * a.f[0];
+}
+
+// grid: tiles of queries x heads x sequences
+extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant__ Args a) {
+  DYNAMIC(shared);
+  float *q = shared, *dout = q + TILE * PITCH, *k = dout + TILE * PITCH, *v = k + TILE * PITCH, *w = v + TILE * PITCH;
+  int q0 = blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
+  i64 base = (i64)blockIdx.z * a.seq;
+  float dq[WIDE] = {};
+  fetch<T3>(q, a.t[3], base, q0, a.seq, (i64)h * HEAD);
+  fetch<T2>(dout, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+  for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
+    fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
+    fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+    __syncthreads();
+    float s[4], dp[4], p;
+    dots(s, q, k);
+    dots(dp, dout, v);
+    for (int i = 0; i < 4; i++) {
+      int j = threadIdx.x % 8 + 8 * i;
+      weights(a, s[i], dp[i], base, h, q0 + row, k0 + j, p, w[row * TILE + j]);
+    }
+    __syncthreads();
+    mix(dq, w + row * TILE, k);
+    __syncthreads();
+  }
+  if (q0 + row < a.seq) keep<T0>(a.t[0], base + q0 + row, (i64)h * HEAD, dq, 1);
+}
+
+// grid: tiles of keys x key heads x sequences
+extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ Args a) {
+  DYNAMIC(shared);
+  float *k = shared, *v = k + TILE * PITCH, *q = v + TILE * PITCH, *dout = q + TILE * PITCH;
+  float *p = dout + TILE * PITCH, *ds = p + TILE * TILE;
+  int k0 = blockIdx.x * TILE, g = blockIdx.y, group = a.heads / a.kv, row = threadIdx.x / 8;
+  i64 base = (i64)blockIdx.z * a.seq;
+  float dk[WIDE] = {}, dv[WIDE] = {};
+  fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
+  fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+  i64 past = min((i64)a.seq, (i64)k0 + TILE + a.window - 1); // queries from here on see none of the keys
+  for (int h = g * group; h < (g + 1) * group; h++)
+    for (int q0 = k0; q0 < past; q0 += TILE) {
+      fetch<T3>(q, a.t[3], base, q0, a.seq, (i64)h * HEAD);
+      fetch<T2>(dout, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+      __syncthreads();
+      float s[4], dp[4];
+      dots(s, k, q);
+      dots(dp, v, dout);
+      for (int i = 0; i < 4; i++) {
+        int j = threadIdx.x % 8 + 8 * i;
+        weights(a, s[i], dp[i], base, h, q0 + j, k0 + row, p[row * TILE + j], ds[row * TILE + j]);
+      }
+      __syncthreads();
+      mix(dv, p + row * TILE, dout);
+      mix(dk, ds + row * TILE, q);
+      __syncthreads();
+    }
+  if (k0 + row >= a.seq) return;
+  keep<T0>(a.t[0], base + k0 + row, (i64)(a.heads + g) * HEAD, dk, 1);
+  keep<T0>(a.t[0], base + k0 + row, (i64)(a.heads + a.kv + g) * HEAD, dv, 1);
+}

@@ -1,0 +1,126 @@
+// Package kernels is the CUDA C++ text of the operators, and what turns it
+// into machine code for the card that was found.
+//
+// A Unit is one file specialised by definitions (types of the operands, head
+// size). Its text is complete in itself: NVRTC has no headers. Compiled units
+// are kept on disk under a hash of everything that went into them, so that
+// only the first run on a machine waits for the compiler.
+package kernels
+
+import (
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed *.cu *.cuh
+var files embed.FS
+
+// Unit is a file of this folder, without ".cu", and definitions NAME=VALUE.
+type Unit struct {
+	File    string
+	Defines string // separated by spaces, in a fixed order
+}
+
+func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Defines) }
+
+// parts are texts that come before a file's own, besides the prelude.
+var parts = map[string][]string{
+	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh"}, "swiglu_bwd": {"activation.cuh"},
+	"attention": {"tiles.cuh"}, "attention_bwd": {"tiles.cuh"},
+}
+
+// Source is the unit's text.
+func (u Unit) Source() (string, error) {
+	var b strings.Builder
+	for _, name := range append(append([]string{"prelude.cuh"}, parts[u.File]...), u.File+".cu") {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("kernel %s: %w", u.File, err)
+		}
+		fmt.Fprintf(&b, "#line 1 %q\n%s", name, text)
+	}
+	return b.String(), nil
+}
+
+// Options of the compiler for a card of compute capability major.minor.
+func (u Unit) Options(arch string) []string {
+	list := []string{"--gpu-architecture=" + arch, "--std=c++17", "--fmad=true", "-default-device"}
+	for _, d := range strings.Fields(u.Defines) {
+		list = append(list, "-D"+d)
+	}
+	return list
+}
+
+// Compiler makes machine code from a text.
+type Compiler interface {
+	// VersionString tells compilers apart whose code differs.
+	VersionString() (string, error)
+	Compile(name, source string, options []string) (code []byte, log string, err error)
+}
+
+// Cache keeps compiled units in a folder; with an empty Dir it keeps none.
+type Cache struct {
+	Dir      string
+	Compiler Compiler
+}
+
+// Load returns the unit's code for an architecture such as "sm_90".
+func (c *Cache) Load(u Unit, arch string) ([]byte, error) {
+	source, err := u.Source()
+	if err != nil {
+		return nil, err
+	}
+	version, err := c.Compiler.VersionString()
+	if err != nil {
+		return nil, err
+	}
+	options := u.Options(arch)
+	key := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%s", version, options, source))
+	path := filepath.Join(c.Dir, fmt.Sprintf("%s-%s-%x.cubin", u.File, arch, key[:12]))
+	if c.Dir != "" {
+		if code, ok := readSealed(path); ok {
+			return code, nil
+		}
+	}
+	code, _, err := c.Compiler.Compile(u.File+".cu", source, options)
+	if err != nil {
+		return nil, err
+	}
+	if c.Dir != "" {
+		writeSealed(path, code)
+	}
+	return code, nil
+}
+
+// readSealed reads a file that ends with the hash of what comes before, so that
+// one which a crash or a full disk cut short is not taken for code.
+func readSealed(path string) ([]byte, bool) {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) <= sha256.Size {
+		return nil, false
+	}
+	code, seal := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	return code, sha256.Sum256(code) == [sha256.Size]byte(seal)
+}
+
+// writeSealed writes under another name first. A cache that cannot be written is
+// no error: the next run compiles again.
+func writeSealed(path string, code []byte) {
+	if os.MkdirAll(filepath.Dir(path), 0o755) != nil {
+		return
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return
+	}
+	seal := sha256.Sum256(code)
+	_, err = f.Write(append(code[:len(code):len(code)], seal[:]...))
+	if e := f.Close(); err == nil && e == nil && os.Rename(f.Name(), path) == nil {
+		return
+	}
+	_ = os.Remove(f.Name())
+}

@@ -1,0 +1,130 @@
+package kernels
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// variants of every unit that programs ask for: fp32, bf16 with fp32
+// gradients, and the odd widths.
+func variants() []Unit {
+	var list []Unit
+	for _, t := range []string{"f32", "bf16"} {
+		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t
+		for _, rms := range []string{"0", "1"} {
+			list = append(list, Unit{"norm", types + " RMS=" + rms}, Unit{"norm_dx", types + " RMS=" + rms})
+		}
+		for _, s := range []string{"0", "1", "2"} {
+			list = append(list, Unit{"sums", types + " SUM_ROWS=64 STATS=" + s})
+		}
+		for _, head := range []string{"5", "64", "128"} {
+			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head})
+		}
+		for _, name := range []string{"act", "act_bwd", "swiglu", "swiglu_bwd", "embed", "adamw", "cast", "add"} {
+			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " VEC=8"})
+		}
+		for _, name := range []string{"rope", "pos_bwd", "cross_entropy", "product"} {
+			list = append(list, Unit{name, types})
+		}
+		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t})
+	}
+	return append(list, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32"}, Unit{"norm_all", ""})
+}
+
+// compiler is the real one; the test is skipped where there is none.
+func compiler(t *testing.T) *nv.NVRTC {
+	c, err := nv.OpenNVRTC(nv.Local())
+	if err != nil {
+		t.Skipf("kernels are not compiled: %v", err)
+	}
+	return c
+}
+
+// TestCompile: every kernel compiles without a warning for every generation of
+// cards since Ampere, and uses no local memory: a fragment that the compiler
+// cannot keep in registers costs more than it seems.
+func TestCompile(t *testing.T) {
+	c := compiler(t)
+	version, err := c.VersionString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("NVRTC %s", version)
+	archs := []string{"sm_80", "sm_86", "sm_89", "sm_90"}
+	for i, u := range variants() {
+		source, err := u.Source()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, arch := range archs {
+			if testing.Short() && j != i%len(archs) {
+				continue // each unit for one of them
+			}
+			code, log, err := c.Compile(u.File, source, u.Options(arch))
+			if err != nil {
+				t.Errorf("%v: %v", u, err)
+				continue
+			}
+			if strings.Contains(log, "warning") {
+				t.Errorf("%v: %s", u, log)
+			}
+			for name, r := range resources(t, code) {
+				if r.local > 0 {
+					t.Errorf("%v: %s for %s uses %d bytes of local memory, %d registers", u, name, arch, r.local, r.registers)
+				}
+			}
+		}
+	}
+}
+
+type use struct{ registers, local int }
+
+// resources reads what each kernel of a cubin uses: the ELF section
+// .nv.info has a record per function, EIATTR_REGCOUNT (0x2f) and
+// EIATTR_FRAME_SIZE (0x11), each {symbol, value}.
+func resources(t *testing.T, cubin []byte) map[string]use {
+	f, err := elf.NewFile(bytes.NewReader(cubin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := f.Section(".nv.info")
+	if info == nil {
+		t.Fatal("a cubin without .nv.info")
+	}
+	b, err := info.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]use{}
+	for len(b) >= 4 {
+		size := 0
+		if b[0] == 4 { // a record with a size
+			size = int(binary.LittleEndian.Uint16(b[2:]))
+		}
+		if attr := b[1]; size == 8 && (attr == 0x2f || attr == 0x11) {
+			sym, value := binary.LittleEndian.Uint32(b[4:]), int(binary.LittleEndian.Uint32(b[8:]))
+			name := symbols[sym-1].Name
+			u := out[name]
+			if attr == 0x2f {
+				u.registers = value
+			} else {
+				u.local = value
+			}
+			out[name] = u
+		}
+		b = b[4+size:]
+	}
+	if len(out) == 0 {
+		t.Fatal("a cubin without kernels")
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+// What all kernels share. It needs no header: NVRTC has none. A unit is this
+// file, one kernel's file and a few definitions that specialise it:
+//
+//   T0 .. T6  storage types of the operands (f32, bf16, i32, f64)
+//   VEC       neighbouring elements that a thread loads and stores at once
+//   HEAD      size of an attention head
+//
+// Arithmetic is in fp32 whatever the storage. On the CPU the same text is
+// compiled behind a shim that gives threadIdx, barriers and shuffles a meaning.
+
+typedef long long i64;
+typedef int i32;
+typedef float f32;
+typedef double f64;
+struct bf16 { unsigned short bits; };
+
+#ifndef DYNAMIC // shared memory of the size that the launch asks for
+#define DYNAMIC(name) extern __shared__ float name[]
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+// Mat is an operand: rows x cols elements, stride from row to row.
+struct Mat { void* p; i64 stride; int rows, cols; };
+
+// Args is what every kernel takes; the host fills in what the operator needs.
+struct Args {
+  Mat t[7];
+  int seq, row0, heads, kv, head, window, offset, acc;
+  int n[4];
+  float f[8];
+  double d[2];
+  void* scratch;
+};
+
+static __device__ inline float get(f32 x) { return x; }
+static __device__ inline float get(f64 x) { return (float)x; }
+static __device__ inline float get(i32 x) { return (float)x; }
+static __device__ inline float get(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+
+static __device__ inline void put(f32* p, float v) { *p = v; }
+static __device__ inline void put(f64* p, float v) { *p = v; }
+static __device__ inline void put(i32* p, float v) { *p = (int)v; }
+// To the nearest, ties to even; a NaN stays one.
+static __device__ inline void put(bf16* p, float v) {
+  unsigned u = __float_as_uint(v);
+  p->bits = (u & 0x7fffffff) > 0x7f800000 ? (unsigned short)((u >> 16) | 0x40)
+                                          : (unsigned short)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+// at is the address of element (r, c).
+template <class T> static __device__ inline T* at(const Mat& m, i64 r, i64 c) { return (T*)m.p + r * m.stride + c; }
+
+// Pack is V elements that travel as one.
+template <class T, int V> struct alignas(sizeof(T) * V) Pack { T e[V]; };
+
+template <int V, class T> static __device__ inline void load(float (&x)[V], const T* p) {
+  Pack<T, V> k = *(const Pack<T, V>*)p;
+#pragma unroll
+  for (int i = 0; i < V; i++) x[i] = get(k.e[i]);
+}
+
+template <int V, class T> static __device__ inline void store(T* p, const float (&x)[V]) {
+  Pack<T, V> k;
+#pragma unroll
+  for (int i = 0; i < V; i++) put(&k.e[i], x[i]);
+  *(Pack<T, V>*)p = k;
+}
+
+// place finds the pack of this thread in an element-wise operator on rows x
+// cols elements.
+static __device__ inline bool place(i64 rows, i64 cols, int v, i64& r, i64& c) {
+  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x, per = cols / v;
+  if (i >= rows * per) return false;
+  r = rows == 1 ? 0 : i / per;
+  c = (i - r * per) * v;
+  return true;
+}
+
+// Reductions over a block, in an order that depends on blockDim only. All
+// threads get the result. Up to 1024 threads, a multiple of 32.
+template <class T> static __device__ inline T addAll(T v, T* shared) {
+  for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+  __syncthreads();
+  T sum = 0;
+  for (unsigned w = 0; w < blockDim.x / 32; w++) sum += shared[w];
+  __syncthreads();
+  return sum;
+}
+
+static __device__ inline float maxAll(float v, float* shared) {
+  for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+  __syncthreads();
+  float m = shared[0];
+  for (unsigned w = 1; w < blockDim.x / 32; w++) m = fmaxf(m, shared[w]);
+  __syncthreads();
+  return m;
+}

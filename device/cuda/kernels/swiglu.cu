@@ -1,0 +1,13 @@
+// y gu: y = silu(gate)*up.
+extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
+  i64 r, c;
+  if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
+  float gate[VEC], up[VEC], s, d;
+  load(gate, at<T1>(a.t[1], r, c));
+  load(up, at<T1>(a.t[1], r, a.t[0].cols + c));
+  for (int i = 0; i < VEC; i++) {
+    activation(3, gate[i], s, d);
+    up[i] *= s;
+  }
+  store(at<T0>(a.t[0], r, c), up);
+}

@@ -1,0 +1,45 @@
+// Tiles of attention without tensor cores: 32 rows of one head in shared
+// memory as fp32, rows HEAD+1 apart so that 32 rows lie in 32 banks. 256
+// threads; thread t belongs to row t/8 and takes columns t%8, t%8+8, ...
+#define TILE 32
+#define PITCH (HEAD + 1)
+#define WIDE ((HEAD + 7) / 8) // columns of a head per thread
+
+// fetch copies rows [r0, r0+TILE) of t, columns [c0, c0+HEAD); rows from end on are 0.
+template <class T> static __device__ inline void fetch(float* s, const Mat& t, i64 base, int r0, int end, i64 c0) {
+  for (int e = threadIdx.x; e < TILE * HEAD; e += 256) {
+    int r = e / HEAD, c = e % HEAD;
+    s[r * PITCH + c] = r0 + r < end ? get(*at<T>(t, base + r0 + r, c0 + c)) : 0;
+  }
+}
+
+// dots gives the thread its 4 products of row t/8 of x with rows of y.
+static __device__ inline void dots(float (&s)[4], const float* x, const float* y) {
+  const float* xr = x + threadIdx.x / 8 * PITCH;
+  const float* yr = y + threadIdx.x % 8 * PITCH;
+  s[0] = s[1] = s[2] = s[3] = 0;
+  for (int c = 0; c < HEAD; c++)
+    for (int i = 0; i < 4; i++) s[i] += xr[c] * yr[i * 8 * PITCH + c];
+}
+
+// mix adds to the thread's columns of a row the rows of y, each times its weight.
+static __device__ inline void mix(float (&o)[WIDE], const float* weights, const float* y) {
+  for (int j = 0; j < TILE; j++) {
+    float w = weights[j];
+    for (int i = 0; i < WIDE; i++) {
+      int c = threadIdx.x % 8 + 8 * i;
+      if (HEAD % 8 == 0 || c < HEAD) o[i] += w * y[j * PITCH + c];
+    }
+  }
+}
+
+// keep writes the thread's columns of a row.
+template <class T> static __device__ inline void keep(const Mat& t, i64 r, i64 c0, const float (&o)[WIDE], float scale) {
+  for (int i = 0; i < WIDE; i++) {
+    int c = threadIdx.x % 8 + 8 * i;
+    if (HEAD % 8 == 0 || c < HEAD) put(at<T>(t, r, c0 + c), o[i] * scale);
+  }
+}
+
+// sees: query i sees key j.
+static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window && i < a.seq; }

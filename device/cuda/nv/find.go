@@ -1,0 +1,81 @@
+package nv
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Places are the paths at which each library is tried, in order.
+type Places struct {
+	Driver, NVRTC, CublasLt, NVML []string
+}
+
+// Local lists where users have the libraries: the folder in
+// ATHANOR_CUDA_LIBS, what the loader finds, the CUDA toolkit, and the wheels
+// that pip puts beside PyTorch.
+func Local() Places {
+	return places(os.Getenv, func(pattern string) []string {
+		list, _ := filepath.Glob(pattern) // a bad pattern matches nothing
+		slices.Sort(list)
+		slices.Reverse(list) // newer versions first
+		return list
+	})
+}
+
+func places(env func(string) string, glob func(string) []string) Places {
+	own := env("ATHANOR_CUDA_LIBS")
+	var toolkit, site []string
+	for _, home := range []string{env("CUDA_HOME"), env("CUDA_PATH")} {
+		if home != "" {
+			toolkit = append(toolkit, filepath.Join(home, "lib64"))
+		}
+	}
+	toolkit = append(toolkit, glob("/usr/local/cuda*/lib64")...)
+	for _, root := range []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX"), filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")} {
+		if root == "" || root == ".local" {
+			continue
+		}
+		for _, lib := range []string{"lib", "lib64"} {
+			for _, dist := range []string{"site-packages", "dist-packages"} {
+				site = append(site, glob(filepath.Join(root, lib, "python3*", dist, "nvidia"))...)
+			}
+		}
+	}
+	search := func(wheel string, names ...string) []string {
+		var list []string
+		add := func(dirs ...string) {
+			for _, d := range dirs {
+				for _, n := range names {
+					list = append(list, glob(filepath.Join(d, n))...)
+				}
+			}
+		}
+		if own != "" {
+			add(own)
+		}
+		list = append(list, names...) // as the loader finds them
+		add(toolkit...)
+		for _, s := range site {
+			add(filepath.Join(s, "cu13", "lib"), filepath.Join(s, wheel, "lib"))
+		}
+		return unique(list)
+	}
+	return Places{
+		Driver:   search("", "libcuda.so.1"),
+		NVRTC:    search("cuda_nvrtc", "libnvrtc.so.13", "libnvrtc.so.12"),
+		CublasLt: search("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
+		NVML:     search("", "libnvidia-ml.so.1"),
+	}
+}
+
+// unique drops repetitions, as of folders that several patterns match.
+func unique(list []string) []string {
+	var out []string
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

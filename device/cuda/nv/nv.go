@@ -1,0 +1,139 @@
+// Package nv binds NVIDIA's libraries without cgo: the driver (libcuda), the
+// compiler NVRTC, cublasLt and NVML.
+//
+// Each library is a struct of procedures, filled from the library's symbols by
+// the tags of its fields. Nothing else in the program calls into a library, so
+// a fake that fills the struct with Go functions stands in for the whole of it.
+//
+//	driver, err := nv.OpenDriver(nv.Local())
+//	err = driver.Check("cuInit", driver.Init(0))
+//
+// Arguments are machine words: integers, handles, and addresses of C's or of
+// pinned Go memory (Addr). A procedure must not be given an address that the
+// library keeps beyond the call, unless its owner lives as long.
+package nv
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"unsafe"
+)
+
+// Proc is a procedure of a library. The result is its status, 0 for success.
+type Proc func(args ...uintptr) int32
+
+// Library is an opened shared library.
+type Library interface {
+	// Path that it was opened by.
+	Path() string
+	// Symbol returns a procedure, nil if the library does not have it.
+	Symbol(name string) Proc
+}
+
+// Fill sets the Proc fields of a struct from a library, by their tag
+// `sym:"name"`. Names are alternatives, separated by commas; "?" as the last one
+// makes the procedure optional.
+func Fill(procs any, lib Library) error {
+	v := reflect.ValueOf(procs).Elem()
+	var missing []string
+	for i := range v.NumField() {
+		tag, ok := v.Type().Field(i).Tag.Lookup("sym")
+		if !ok {
+			continue
+		}
+		var proc Proc
+		for _, name := range strings.Split(tag, ",") {
+			if proc == nil && name != "?" {
+				proc = lib.Symbol(name)
+			}
+		}
+		if proc == nil && !strings.HasSuffix(tag, "?") {
+			missing = append(missing, tag)
+			continue
+		}
+		v.Field(i).Set(reflect.ValueOf(proc))
+	}
+	if missing != nil {
+		return fmt.Errorf("%s: no %s; hint: the library is too old or of another product", lib.Path(), strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// escape makes what p points to live on the heap, where it has one address.
+var escape struct {
+	never bool
+	p     unsafe.Pointer
+}
+
+//go:noinline
+func pin(p unsafe.Pointer) {
+	if escape.never {
+		escape.p = p
+	}
+}
+
+// Addr is the address of *p as an argument. The caller keeps p alive until the
+// call has returned, by using it or with runtime.KeepAlive.
+func Addr[T any](p *T) uintptr {
+	pin(unsafe.Pointer(p))
+	return uintptr(unsafe.Pointer(p))
+}
+
+// text calls f with the address of a C string.
+func text(s string, f func(uintptr)) {
+	b := append([]byte(s), 0)
+	f(Addr(&b[0]))
+	runtime.KeepAlive(b)
+}
+
+// goString reads a C string in memory that is not Go's.
+func goString(p uintptr) string {
+	if p == 0 {
+		return ""
+	}
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&p))
+	n := 0
+	for *(*byte)(unsafe.Add(start, n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice((*byte)(start), n))
+}
+
+// cString reads a C string in a buffer.
+func cString(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
+}
+
+// openFirst opens the first of several libraries that can be opened and has
+// all symbols of procs.
+func openFirst(procs any, what, hint string, paths []string) (Library, error) {
+	var errs []error
+	for _, p := range paths {
+		lib, err := Open(p)
+		if err == nil {
+			if err = Fill(procs, lib); err == nil {
+				return lib, nil
+			}
+		}
+		errs = append(errs, err)
+	}
+	return nil, &MissingError{Library: what, Hint: hint, Err: errors.Join(errs...)}
+}
+
+// MissingError is a library that could not be opened.
+type MissingError struct {
+	Library string
+	Hint    string
+	Err     error // why, one line per place that was tried
+}
+
+func (e *MissingError) Error() string {
+	first, _, _ := strings.Cut(e.Err.Error(), "\n")
+	return fmt.Sprintf("%s was not found (%s); hint: %s", e.Library, first, e.Hint)
+}
+
+func (e *MissingError) Unwrap() error { return e.Err }

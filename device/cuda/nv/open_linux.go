@@ -1,0 +1,42 @@
+//go:build linux && (amd64 || arm64)
+
+package nv
+
+import (
+	"fmt"
+
+	"github.com/ebitengine/purego"
+)
+
+type shared struct {
+	path   string
+	handle uintptr
+}
+
+// Open opens a shared library by path, or by name as the loader finds it.
+func Open(path string) (Library, error) {
+	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &shared{path, h}, nil
+}
+
+// openGlobal opens a library whose symbols others look for by name.
+func openGlobal(path string) error {
+	_, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	return err
+}
+
+func (l *shared) Path() string { return l.path }
+
+func (l *shared) Symbol(name string) Proc {
+	fn, err := purego.Dlsym(l.handle, name)
+	if err != nil || fn == 0 {
+		return nil
+	}
+	return func(args ...uintptr) int32 {
+		r, _, _ := purego.SyscallN(fn, args...)
+		return int32(r)
+	}
+}

@@ -1,0 +1,162 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// operators is the table of kernels: for each operator the files, the geometry
+// and the constants. The operands are those of its row in graph's table.
+var operators = [graph.NumOps]operator{
+	graph.Linear:   linear,
+	graph.LinearDX: linearDX,
+	graph.LinearDW: linearDW,
+	graph.BiasGrad: func(b *builder) error {
+		return b.sums(0, b.op(0), device.Operand{}, b.op(1), device.Operand{}, device.Operand{})
+	},
+	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", "RMS=0") },
+	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=0") },
+	graph.LayerNormDW:  func(b *builder) error { return b.sums(2, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)) },
+	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", "RMS=1") },
+	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=1") },
+	graph.RMSNormDW:    func(b *builder) error { return b.sums(1, b.op(0), device.Operand{}, b.op(1), b.op(2), b.op(3)) },
+	graph.RoPE:         rope,
+	graph.Attention:    attention,
+	graph.AttentionBwd: attentionBwd,
+	graph.Act:          func(b *builder) error { return b.elements("act", b.activation, b.op(0), b.op(1)) },
+	graph.ActBwd:       func(b *builder) error { return b.elements("act_bwd", b.activation, b.op(0), b.op(1), b.op(2)) },
+	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", b.op(0)) },
+	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", b.op(1)) },
+	graph.Embed:        embed,
+	graph.EmbedBwd:     embedBwd,
+	graph.PosBwd: func(b *builder) error {
+		return b.single("pos_bwd", "pos_bwd", int64(b.op(0).Rows)*int64(b.op(0).Cols), nil, b.op(0), b.op(1))
+	},
+	graph.CrossEntropy: func(b *builder) error {
+		return b.rows("cross_entropy", "", "cross_entropy", b.op(1).Rows, func(a *args) {
+			a.n[1] = graph.ScalarLossScale
+			if b.call.Attr.Grad {
+				a.n[0] = 1
+			}
+		}, b.op(0), b.op(1), b.op(2), b.op(3))
+	},
+	graph.LossSum: func(b *builder) error { return b.rows("loss_sum", "", "loss_sum", 1, nil, b.op(0), b.op(1)) },
+	graph.NormPart: func(b *builder) error {
+		return b.rows("norm_part", "", "norm_part", b.op(0).Cols, func(a *args) { a.n[0] = graph.NormPiece }, b.op(0), b.op(1))
+	},
+	graph.NormAll: func(b *builder) error {
+		return b.rows("norm_all", "", "norm_all", 1, func(a *args) { a.d[0] = b.call.Attr.Clip }, b.op(0), b.op(1))
+	},
+	graph.AdamW: adamw,
+	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },
+	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
+}
+
+// norm starts a block per row of the operator's operands, in the table's order.
+func (b *builder) norm(file, kernel, defines string) error {
+	return b.rows(file, defines, kernel, b.op(0).Rows, func(a *args) { a.f[0] = float32(b.call.Attr.Eps) }, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4))
+}
+
+func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
+
+// halves starts an element-wise kernel whose operands are one or two times as
+// wide as y, gate beside up: never one long row.
+func (b *builder) halves(file string, y device.Operand) error {
+	var ops []device.Operand
+	for i := range b.call.Op.Info().Args {
+		ops = append(ops, b.op(i))
+	}
+	v, _ := b.vector(y.Cols, ops...)
+	n := int64(y.Rows) * int64(y.Cols) / int64(v)
+	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
+}
+
+func rope(b *builder) error {
+	a := &b.call.Attr
+	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(a.HeadDim/2)
+	return b.single("rope", "rope", n, func(x *args) {
+		if a.Inverse {
+			x.n[0] = 1
+		}
+	}, b.op(0), b.op(1))
+}
+
+// Embed's operands differ in rows but not in columns, so it is never one long row.
+func embed(b *builder) error {
+	x := b.op(0)
+	v, _ := b.vector(x.Cols, x, b.op(2), b.op(3))
+	ops := []device.Operand{x, b.op(1), b.op(2), b.op(3)}
+	n := int64(x.Rows) * int64(x.Cols) / int64(v)
+	return b.start(kernels.Unit{File: "embed", Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
+}
+
+func embedBwd(b *builder) error {
+	if d := b.op(0); !b.call.Attr.Acc {
+		if err := b.single("embed_bwd", "clear", int64(d.Rows)*int64(d.Cols), nil, d, b.op(1), b.op(2)); err != nil {
+			return err
+		}
+	}
+	return b.rows("embed_bwd", "", "embed_bwd", b.op(1).Rows, nil, b.op(0), b.op(1), b.op(2))
+}
+
+func adamw(b *builder) error {
+	at := &b.call.Attr
+	return b.elements("adamw", func(a *args) {
+		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
+		a.d[0] = at.Decay
+		a.n = [4]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2}
+		a.t[4], a.t[5] = b.mat(b.op(4)), b.mat(b.op(5))
+	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
+}
+
+// sumRows is the number of tokens that one partial sum covers. Tokens split
+// over calls at multiples of it give the same bits as one call.
+const sumRows = 64
+
+// sums starts the two stages of a sum over tokens. Where scratch is too small
+// for all pieces the tokens are cut: later parts continue the sums.
+func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
+	ops := []device.Operand{g, bias, dy, x, s}
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d", types(ops...), sumRows, stats)}
+	perPiece := int64(dy.Cols) * 2 * 4
+	pieces := int(min(b.room/perPiece, 65535))
+	if pieces < 1 {
+		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", dy.Cols, b.room)
+	}
+	grid := blocks(int64(dy.Cols), 128)
+	acc := b.call.Attr.Acc
+	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * sumRows {
+		part := make([]device.Operand, len(ops))
+		copy(part, ops)
+		n := min(pieces*sumRows, dy.Rows-r0)
+		for i := 2; i < len(part); i++ {
+			part[i] = rowsOf(part[i], r0, n)
+		}
+		a := b.newArgs(part...)
+		a.t[2].cols = int32(dy.Cols) // also without rows
+		a.accum = 0
+		if acc || r0 > 0 {
+			a.accum = 1
+		}
+		a.n[0] = int32(blocks(int64(n), sumRows))
+		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, 128, 0, a); err != nil {
+			return err
+		}
+		if err := b.start(unit, "total", [3]int64{grid, 1, 1}, 128, 0, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowsOf is rows [r0, r0+n) of an operand.
+func rowsOf(o device.Operand, r0, n int) device.Operand {
+	if !o.Absent() {
+		o.Addr += int64(r0) * int64(o.Stride) * o.DType.Size()
+		o.Rows = n
+	}
+	return o
+}

@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The three products of a linear layer are one: y = bias + res + op(a).op(b),
+// row-major, where acc stands for res = y. cublasLt is told the transposed
+// equation, since it counts columns first: y^T = op(b)^T . op(a)^T.
+//
+// L1 wants the bits of a row to be those that it has in any range of rows. So
+// the algorithm is chosen for canonRows rows, without split-k, and then used
+// for any number of them; the same tiles, the same chain per element. LinearDW sums
+// over the rows: where target.sumRows is set it is cut into products of so many
+// rows that continue each other, and plans may split the tokens at multiples
+// of it.
+
+const canonRows = 4096
+
+// product is y = bias + res + op(a).op(b), on operands of one tier.
+type product struct {
+	y, a, b, bias, res device.Operand
+	ta, tb             bool
+	acc                bool
+	rowWise            bool // rows of a are tokens, so nothing may depend on their number
+	plain              *launch
+}
+
+func linear(b *builder) error {
+	return b.product(product{y: b.op(0), a: b.op(1), b: b.op(2), bias: b.op(3), res: b.op(4), tb: b.call.Attr.WT, rowWise: true})
+}
+
+func linearDX(b *builder) error {
+	return b.product(product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
+}
+
+func linearDW(b *builder) error {
+	x, dy := b.op(1), b.op(2)
+	if b.call.Attr.WT {
+		x, dy = dy, x
+	}
+	step := b.sumRows
+	if step < 1 || !b.library {
+		step = max(x.Rows, 1)
+	}
+	for r := 0; r == 0 || r < x.Rows; r += step {
+		n := min(step, x.Rows-r)
+		p := product{y: b.op(0), a: rowsOf(x, r, n), b: rowsOf(dy, r, n), ta: true, acc: b.call.Attr.Acc || r > 0}
+		if err := b.product(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// product adds a product, with the plain kernel at hand for what the library
+// cannot do.
+func (b *builder) product(p product) error {
+	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
+	a := b.newArgs(ops...)
+	a.n, a.accum = [4]int32{}, 0
+	for i, set := range []bool{p.ta, p.tb} {
+		if set {
+			a.n[i] = 1
+		}
+	}
+	if p.acc {
+		a.accum = 1
+	}
+	grid := [3]int64{blocks(int64(p.y.Rows), 64), blocks(int64(p.y.Cols), 64), 1}
+	if err := b.start(kernels.Unit{File: "product", Defines: types(ops...)}, "product", grid, threads, 0, a); err != nil {
+		return err
+	}
+	if b.library && p.y.Rows > 0 && p.suits() {
+		w := &b.work[len(b.work)-1]
+		p.plain = w.launch
+		w.launch, w.product = nil, &p
+	}
+	return nil
+}
+
+// suits reports whether the library has the combination of types.
+func (p *product) suits() bool {
+	for _, o := range []device.Operand{p.y, p.a, p.b} {
+		if !isFloat(o) {
+			return false
+		}
+	}
+	return p.a.Rows > 0 && p.a.DType == p.b.DType && (p.y.DType == p.a.DType || p.y.DType == graph.F32) &&
+		(p.bias.Absent() || p.bias.DType == p.y.DType) && (p.res.Absent() || p.res.DType == p.y.DType)
+}
+
+var ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
+
+// describe is the product as the library sees it: B's columns and those of C
+// and D are the rows of a and y.
+func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
+	matrix := func(o device.Operand) nv.LtMatrix {
+		m := nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: max(o.Stride, o.Cols), Align: 256}
+		for m.Align > 1 && (address(o)%uintptr(m.Align) != 0 || m.Lead*int(o.DType.Size())%m.Align != 0) {
+			m.Align /= 2
+		}
+		return m
+	}
+	d := nv.Product{TransA: p.tb, TransB: p.ta, Bias: !p.bias.Absent(), BiasType: ltTypes[p.y.DType], Whole: p.rowWise,
+		A: matrix(p.b), B: matrix(p.a), D: matrix(p.y)}
+	d.C = d.D
+	if !p.res.Absent() {
+		d.C = matrix(p.res)
+	}
+	return d
+}
+
+// canonical is the product that the algorithm is chosen for.
+func canonical(d nv.Product) nv.Product {
+	if d.Whole {
+		d.B.Cols, d.C.Cols, d.D.Cols = canonRows, canonRows, canonRows
+	}
+	return d
+}
