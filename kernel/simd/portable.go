@@ -10,7 +10,6 @@ func Portable() *Set {
 		Add:       add,
 		Sum2:      sum2,
 		Scale:     scale,
-		Axpy:      axpy,
 		Sum:       sum,
 		SumSqDev:  sumSqDev,
 		Dot:       dot,
@@ -26,7 +25,6 @@ func Portable() *Set {
 		NormDW:    normDW,
 		NormDWR:   normDWR,
 		Rotate:    rotate,
-		SoftDX:    softDX,
 		ColMax:    colMax,
 		ColExp:    colExp,
 		ColExpBwd: colExpBwd,
@@ -59,12 +57,6 @@ func sum2(y, a, b []float32) {
 func scale(y []float32, s float32) {
 	for i := range y {
 		y[i] *= s
-	}
-}
-
-func axpy(y, x []float32, s float32) {
-	for i := range min(len(y), len(x)) {
-		y[i] += s * x[i]
 	}
 }
 
@@ -183,12 +175,6 @@ func rotate(a, b, cos, sin []float32, sign float32) {
 	for i := range min(len(a), len(b), len(cos), len(sin)) {
 		c, s := cos[i], sin[i]*sign
 		a[i], b[i] = a[i]*c-b[i]*s, b[i]*c+a[i]*s
-	}
-}
-
-func softDX(ds, p, dp []float32, delta, scale float32) {
-	for i := range min(len(ds), len(p), len(dp)) {
-		ds[i] = p[i] * (dp[i] - delta) * scale
 	}
 }
 

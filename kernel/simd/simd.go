@@ -22,10 +22,9 @@ package simd
 type Set struct {
 	Name string
 
-	Add   func(y, x []float32)            // y += x
-	Sum2  func(y, a, b []float32)         // y = a + b
-	Scale func(y []float32, s float32)    // y *= s
-	Axpy  func(y, x []float32, s float32) // y += s*x
+	Add   func(y, x []float32)         // y += x
+	Sum2  func(y, a, b []float32)      // y = a + b
+	Scale func(y []float32, s float32) // y *= s
 
 	Sum      func(x []float32) float32               // 0 for no elements
 	SumSqDev func(x []float32, mean float32) float32 // sum of (x-mean)^2
@@ -47,7 +46,6 @@ type Set struct {
 	NormDW   func(dg, db, dy, x []float32, mean, rstd float32)            // dg += dy*xh, db += dy
 	NormDWR  func(dg, dy, x []float32, rstd float32)                      // dg += dy*(x*rstd)
 	Rotate   func(a, b, cos, sin []float32, sign float32)                 // a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
-	SoftDX   func(ds, p, dp []float32, delta, scale float32)              // ds = p*(dp-delta)*scale
 
 	// Functions of matrices whose rows have as many elements as the vectors;
 	// per column c of each row:

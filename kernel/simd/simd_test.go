@@ -361,3 +361,33 @@ func TestTranspose(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkSet gives the time per element of every function on slices that
+// stay in the second-level cache.
+func BenchmarkSet(b *testing.B) {
+	const n = 1 << 14
+	r := rand.New(rand.NewPCG(9, 10))
+	for _, v := range Sets() {
+		run := func(name string, f reflect.Value) {
+			b.Run(v.Name+"/"+name, func(b *testing.B) {
+				a, _ := arguments(r, f.Type(), n)
+				for b.Loop() {
+					f.Call(a)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
+			})
+		}
+		s := reflect.ValueOf(v).Elem()
+		for i := range s.NumField() {
+			name := s.Type().Field(i).Name
+			switch f := s.Field(i); {
+			case f.Kind() == reflect.Func && name != "Transpose":
+				run(name, f)
+			case f.Kind() == reflect.Array:
+				for k := range f.Len() {
+					run(fmt.Sprintf("%s[%d]", name, k), f.Index(k))
+				}
+			}
+		}
+	}
+}

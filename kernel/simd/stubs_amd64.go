@@ -8,7 +8,6 @@ func setAVX512() *Set {
 	s.Add = addAVX512
 	s.Sum2 = sum2AVX512
 	s.Scale = scaleAVX512
-	s.Axpy = axpyAVX512
 	s.Sum = sumAVX512
 	s.SumSqDev = sumSqDevAVX512
 	s.Dot = dotAVX512
@@ -24,7 +23,6 @@ func setAVX512() *Set {
 	s.NormDW = normDWAVX512
 	s.NormDWR = normDWRAVX512
 	s.Rotate = rotateAVX512
-	s.SoftDX = softDXAVX512
 	s.ColMax = colMaxAVX512
 	s.ColExp = colExpAVX512
 	s.ColExpBwd = colExpBwdAVX512
@@ -54,9 +52,6 @@ func sum2AVX512(y, a, b []float32)
 
 //go:noescape
 func scaleAVX512(y []float32, s float32)
-
-//go:noescape
-func axpyAVX512(y, x []float32, s float32)
 
 //go:noescape
 func sumAVX512(x []float32) (ret float32)
@@ -102,9 +97,6 @@ func normDWRAVX512(dg, dy, x []float32, rstd float32)
 
 //go:noescape
 func rotateAVX512(a, b, cos, sin []float32, sign float32)
-
-//go:noescape
-func softDXAVX512(ds, p, dp []float32, delta, scale float32)
 
 //go:noescape
 func colMaxAVX512(top, x []float32)
@@ -163,7 +155,6 @@ func setAVX2() *Set {
 	s.Add = addAVX2
 	s.Sum2 = sum2AVX2
 	s.Scale = scaleAVX2
-	s.Axpy = axpyAVX2
 	s.Sum = sumAVX2
 	s.SumSqDev = sumSqDevAVX2
 	s.Dot = dotAVX2
@@ -179,7 +170,6 @@ func setAVX2() *Set {
 	s.NormDW = normDWAVX2
 	s.NormDWR = normDWRAVX2
 	s.Rotate = rotateAVX2
-	s.SoftDX = softDXAVX2
 	s.ColMax = colMaxAVX2
 	s.ColExp = colExpAVX2
 	s.ColExpBwd = colExpBwdAVX2
@@ -209,9 +199,6 @@ func sum2AVX2(y, a, b []float32)
 
 //go:noescape
 func scaleAVX2(y []float32, s float32)
-
-//go:noescape
-func axpyAVX2(y, x []float32, s float32)
 
 //go:noescape
 func sumAVX2(x []float32) (ret float32)
@@ -257,9 +244,6 @@ func normDWRAVX2(dg, dy, x []float32, rstd float32)
 
 //go:noescape
 func rotateAVX2(a, b, cos, sin []float32, sign float32)
-
-//go:noescape
-func softDXAVX2(ds, p, dp []float32, delta, scale float32)
 
 //go:noescape
 func colMaxAVX2(top, x []float32)

@@ -1,8 +1,8 @@
 // Package emit writes the assembly of package simd. Each vector function is
 // described once, in functions.go, as the body of a loop:
 //
-//	{"SoftDX", "ds p dp []float32, delta, scale float32", func(b *body) {
-//		b.store("ds", b.mul(b.mul(b.load("p"), b.sub(b.load("dp"), b.arg("delta"))), b.arg("scale")))
+//	{name: "NormRMS", params: "y x g []float32, rstd float32", body: func(b *body) {
+//		b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
 //	}}
 //
 // The body records a straight line of operations on vectors (body.go). For

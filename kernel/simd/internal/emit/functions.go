@@ -14,9 +14,6 @@ var functions = []function{
 	{name: "Scale", params: "y []float32, s float32", unroll: 2, body: func(b *body) {
 		b.store("y", b.mul(b.load("y"), b.arg("s")))
 	}},
-	{name: "Axpy", params: "y x []float32, s float32", unroll: 2, body: func(b *body) {
-		b.store("y", b.fma(b.load("x"), b.arg("s"), b.load("y")))
-	}},
 	{name: "Sum", params: "x []float32; ret float32", unroll: 4, body: func(b *body) {
 		b.sum("ret", b.load("x"))
 	}},
@@ -70,9 +67,6 @@ var functions = []function{
 		x, y, cos, sin := b.load("a"), b.load("b"), b.load("cos"), b.mul(b.load("sin"), b.arg("sign"))
 		b.store("a", b.fnma(y, sin, b.mul(x, cos)))
 		b.store("b", b.fma(x, sin, b.mul(y, cos)))
-	}},
-	{name: "SoftDX", params: "ds p dp []float32, delta scale float32", body: func(b *body) {
-		b.store("ds", b.mul(b.mul(b.load("p"), b.sub(b.load("dp"), b.arg("delta"))), b.arg("scale")))
 	}},
 	{name: "ColMax", params: "top x []float32", unroll: 4, down: true, body: func(b *body) {
 		b.top("top", b.load("x"))
