@@ -238,7 +238,7 @@ func TestGuillotineIsSolved(t *testing.T) {
 
 func TestNestsAreOptimal(t *testing.T) {
 	for seed := range uint64(20) {
-		p := generate.Nest(rand.New(rand.NewPCG(seed, 2)), 9)
+		p := generate.Nest(rand.New(rand.NewPCG(seed, 2)), 2000)
 		if s := pack(t, p, alloc.Options{}); !s.Optimal || s.Nodes != 0 {
 			t.Errorf("seed %d: height %d, bound %d", seed, s.Height, s.LowerBound)
 		}

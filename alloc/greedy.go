@@ -16,8 +16,8 @@ import (
 //	          followed by its backward pass.
 //	fit       the lowest hole, by a walk up the placed items; O(n^2) in the
 //	          worst case, so it works under a budget.
-//	lowest    not in order: whichever item can lie lowest now, the order only
-//	          breaks ties. Best where sizes are random, and slowest.
+//	niche     not in order: fill the lowest niche of the skyline, with the first
+//	          item of the order that fits in; see niche.go. The best as a rule.
 //
 // Example (skyline, longest first):     c c
 //
@@ -70,7 +70,30 @@ var orders = []order{
 	chain("size,width", bySize, byWidth, byLower),
 	chain("area,width", byArea, byWidth, byLower),
 	chain("lower,width", byLower, byUpper, bySize),
-	chain("upper,width", func(a, b *item) int { return byUpper(a, b) }, byWidth, bySize),
+	chain("upper,width", byUpper, byWidth, bySize),
+}
+
+var peakOrder = chain("peak,width", byPeak, byWidth, byArea)
+
+// byPeak puts items of crowded sections first; it needs markPeaks.
+func byPeak(a, b *item) int { return compare(b.peak, a.peak) }
+
+// markPeaks notes in each item the largest load among its sections.
+func markPeaks(items []item, sections int32) {
+	peaks := newPeaks(loads(items, sections))
+	for i := range items {
+		items[i].peak = peaks.highest(items[i].lo, items[i].hi)
+	}
+}
+
+// newPeaks is a profile with the given heights.
+func newPeaks(heights []int64) *profile {
+	s := newProfile(int32(len(heights)))
+	copy(s.top[s.leaves:], heights)
+	for k := s.leaves - 1; k >= 1; k-- {
+		s.top[k] = max(s.top[2*k], s.top[2*k+1])
+	}
+	return s
 }
 
 // A packing is a candidate answer for a list of items.
@@ -101,17 +124,57 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 			return best
 		}
 	}
-	for k, o := range orders {
-		perm := sorted(items, o)
-		if keep(fit(items, sections, perm, best.height-1, &effort)) {
+	if !fixed {
+		if keep(fillNiches(items, sections, sorted(items, orders[0]), best.height-1, &effort)) {
 			return best
 		}
-		if !fixed && k == 0 && keep(lowest(items, sections, perm, best.height-1, &effort)) {
-			return best
-		}
-		if effort < 0 {
+		keep(squeaky(items, sections, target, effort/2), true)
+	}
+	for _, o := range orders {
+		if effort < 0 || best.height <= target {
 			break
 		}
+		perm := sorted(items, o)
+		if !fixed && keep(fillNiches(items, sections, perm, best.height-1, &effort)) {
+			break
+		}
+		keep(fit(items, sections, perm, best.height-1, &effort))
+	}
+	return best
+}
+
+// squeakyRounds bounds the rounds of squeaky: later ones rarely help.
+const squeakyRounds = 60
+
+// squeaky fills niches again and again; each round, items that ended above
+// the target move forward in the order by a tenth of its length (squeaky wheel
+// optimisation, Joslin and Clements 1999).
+func squeaky(items []item, sections int32, target, effort int64) packing {
+	best := packing{height: math.MaxInt64}
+	markPeaks(items, sections)
+	perm := sorted(items, peakOrder)
+	place := make([]int64, len(items)) // in the order, kept between rounds
+	for r, i := range perm {
+		place[i] = int64(r)
+	}
+	step := int64(len(items)/10 + 1)
+	for range squeakyRounds {
+		p, ok := fillNiches(items, sections, perm, math.MaxInt64, &effort)
+		if !ok {
+			break
+		}
+		if p.height < best.height {
+			best = p
+		}
+		if best.height <= target {
+			break
+		}
+		for i := range items {
+			if p.offsets[i]+items[i].size > target {
+				place[i] -= step
+			}
+		}
+		slices.SortStableFunc(perm, func(i, j int32) int { return compare(place[i], place[j]) })
 	}
 	return best
 }
@@ -290,67 +353,4 @@ func (s shelf) clear(it *item, off int64, next *int32) int64 {
 func (s *shelf) insert(t slot) {
 	at, _ := slices.BinarySearchFunc(*s, t.off, func(s slot, off int64) int { return compare(s.off, off) })
 	*s = slices.Insert(*s, at, t)
-}
-
-// lowestStep is the price of a look at the heap, in steps along a shelf.
-const lowestStep = 100
-
-// lowest places, at each step, an item that can lie lower than any other, the
-// first in perm among equals. So a hole stays behind only where nothing
-// fitted. A heap holds each item at an offset that was right once; offsets
-// only rise, so an item whose turn comes is checked and, if it has risen, put
-// back.
-func lowest(items []item, sections int32, perm []int32, limit int64, effort *int64) (packing, bool) {
-	p := packing{offsets: make([]int64, len(items))}
-	line := newProfile(sections)
-	heap := make(turns, len(perm))
-	for r, i := range perm {
-		heap[r] = turn{0, int32(r), i}
-	}
-	for len(heap) > 0 {
-		*effort -= lowestStep
-		t := &heap[0]
-		it := &items[t.index]
-		if off := it.up(line.highest(it.lo, it.hi)); off != t.off {
-			t.off = off
-			heap.sink()
-			continue
-		}
-		top := t.off + it.size
-		if top > limit || *effort < 0 {
-			return p, false
-		}
-		line.raise(it.lo, it.hi, top)
-		p.offsets[t.index] = t.off
-		p.height = max(p.height, top)
-		heap[0] = heap[len(heap)-1]
-		heap = heap[:len(heap)-1]
-		heap.sink()
-	}
-	return p, true
-}
-
-// turns is a binary heap by offset, then rank.
-type turns []turn
-
-type turn struct {
-	off   int64
-	rank  int32
-	index int32
-}
-
-func (h turns) sink() {
-	for k := 0; ; {
-		low := k
-		for c := 2*k + 1; c <= 2*k+2 && c < len(h); c++ {
-			if a, b := &h[c], &h[low]; a.off < b.off || a.off == b.off && a.rank < b.rank {
-				low = c
-			}
-		}
-		if low == k {
-			return
-		}
-		h[k], h[low] = h[low], h[k]
-		k = low
-	}
 }

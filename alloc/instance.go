@@ -25,6 +25,7 @@ type item struct {
 	align  int64 // >= 1
 	fixed  int64 // >= 0 pinned, else Free
 	index  int32 // of the buffer in the Problem
+	peak   int64 // largest load among its sections, once markPeaks was called
 }
 
 func (a *item) overlaps(b *item) bool { return a.lo < b.hi && b.lo < a.hi }

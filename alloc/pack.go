@@ -28,8 +28,9 @@ type Options struct {
 
 // Heuristic effort in steps of a few nanoseconds: a floor, and per buffer.
 const (
-	fastEffort   = 5_000_000
-	fastPerItem  = 1_000
+	fastEffort   = 4_000_000
+	fastPerItem  = 500
+	mostEffort   = 300_000_000
 	exactHaste   = 20   // with search allowed, heuristics may take this much more
 	searchable   = 6000 // items in a leaf; more, and nodes become too slow
 	firstBudget  = 20_000
@@ -93,7 +94,7 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 		haste = exactHaste
 	}
 	for _, l := range reduce(items, sections, r.offsets) {
-		effort := haste * max(fastEffort, fastPerItem*int64(len(l.items)))
+		effort := min(haste*max(fastEffort, fastPerItem*int64(len(l.items))), mostEffort)
 		ls := leafState{leaf: l, packing: greedy(l.items, l.sections, r.goal-l.base, effort)}
 		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
 		if ls.height > r.goal-l.base && !opt.Flat {

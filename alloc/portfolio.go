@@ -34,8 +34,7 @@ type portfolio struct {
 }
 
 func newPortfolio(items []item, sections int32, capacity int64, without Technique) *portfolio {
-	peak := peaks(items, sections)
-	byPeak := func(a, b *item) int { return compare(peak[b.index], peak[a.index]) }
+	markPeaks(items, sections)
 	members := []member{
 		{[]func(a, b *item) int{byPeak, byWidth, byArea}, 0},
 		{[]func(a, b *item) int{byWidth, byArea, byPeak}, Critical},
@@ -48,19 +47,6 @@ func newPortfolio(items []item, sections int32, capacity int64, without Techniqu
 		pf.perms = append(pf.perms, sorted(items, chain("", m.order...)))
 	}
 	return pf
-}
-
-// peaks returns, by item index, the largest load among the item's sections.
-func peaks(items []item, sections int32) map[int32]int64 {
-	load := loads(items, sections)
-	peak := make(map[int32]int64, len(items))
-	for i := range items {
-		it := &items[i]
-		for k := it.lo; k < it.hi; k++ {
-			peak[it.index] = max(peak[it.index], load[k])
-		}
-	}
-	return peak
 }
 
 // decide runs rounds until one searcher has the answer or the nodes are

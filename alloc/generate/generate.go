@@ -68,24 +68,21 @@ func Guillotine(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem {
 	return p
 }
 
-// Nest is a family of lifetimes that nest like brackets, depth deep: the
-// optimum is the largest sum along one moment. It ruins allocators that
-// place small buffers first.
-func Nest(rng *rand.Rand, depth int) alloc.Problem {
+// Nest is a family of n lifetimes that nest like brackets: the optimum is the
+// largest sum along one moment. It ruins allocators that place small buffers
+// first, and those that copy the rest for every level.
+func Nest(rng *rand.Rand, n int) alloc.Problem {
 	var p alloc.Problem
-	var open func(lower, upper int64, depth int)
-	open = func(lower, upper int64, depth int) {
-		p.Buffers = append(p.Buffers, buffer(len(p.Buffers), lower, upper, 1+rng.Int64N(1000)))
-		if depth == 0 || upper-lower < 4 {
-			return
+	var open []int
+	for now := int64(0); len(p.Buffers) < n || len(open) > 0; now++ {
+		if len(p.Buffers) < n && (len(open) == 0 || rng.IntN(8) < 5) {
+			open = append(open, len(p.Buffers))
+			p.Buffers = append(p.Buffers, buffer(len(p.Buffers), now, now+1, 1+rng.Int64N(1000)))
+			continue
 		}
-		mid := lower + 1 + rng.Int64N(upper-lower-2)
-		if rng.IntN(3) > 0 {
-			open(lower, mid, depth-1)
-		}
-		open(mid, upper, depth-1)
+		p.Buffers[open[len(open)-1]].Upper = now
+		open = open[:len(open)-1]
 	}
-	open(0, int64(1)<<min(depth, 40), depth)
 	return p
 }
 
