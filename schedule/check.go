@@ -135,7 +135,7 @@ func (m *machine) deadlock() error {
 func (m *machine) blocker(r int) (u, need Unit) {
 	order, j := m.s.Orders[r], m.next[r]
 	for i := j; i < min(j+2, len(order)) && (i == j || order[i].Joined); i++ {
-		for _, d := range inputs(m.s, order[i], nil) {
+		for _, d := range m.s.Inputs(order[i], nil) {
 			kind := 0
 			if d.Pass != F {
 				kind = 1

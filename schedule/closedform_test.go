@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -108,6 +109,80 @@ func TestTightMemory(t *testing.T) {
 		s, tl := simulate(t, "zb-v", q)
 		if tl.Idle() > x.idle || s.CheckCap(q.Costs, x.cap) != nil {
 			t.Errorf("p=%d m=%d cap %g: idle %g, want at most %g", x.p, x.m, x.cap, tl.Idle(), x.idle)
+		}
+	}
+}
+
+// TestWorkedTimes: single times of the worked examples, p=4: when each rank starts its first backward, and when it ends.
+func TestWorkedTimes(t *testing.T) {
+	half := Costs{Times: Times{.5, .5, .5}}
+	for _, x := range []struct {
+		name       string
+		q          Request
+		makespan   float64
+		first, end []float64
+		peaks      []float64
+	}{
+		{"gpipe", Request{Ranks: 4, Micros: 8, Costs: DefaultCosts()}, 33, []float64{17, 15, 13, 11}, nil, []float64{8, 8, 8, 8}},
+		{"breadth-first", Request{Ranks: 4, Micros: 8, Costs: DefaultCosts()}, 57, []float64{25, 23, 21, 19}, []float64{57, 55, 53, 51}, nil},
+		{"breadth-first", Request{Ranks: 4, Micros: 2, Costs: DefaultCosts()}, 27, nil, nil, nil},
+		{"seq1f1b", Request{Ranks: 4, Micros: 8, Slices: 2, Costs: half}, 28.5, []float64{5.5, 4.5, 3.5, 2.5}, nil, []float64{2.5, 2, 1.5, 1}},
+		{"seq1f1b", Request{Ranks: 4, Micros: 4, Slices: 2, Costs: half}, 16.5, nil, nil, []float64{2.5, 2, 1.5, 1}},
+		{"interleaved", Request{Ranks: 8, Micros: 16, Costs: half}, 58.5, nil, nil, nil},
+		{"dualpipe", Request{Ranks: 4, Micros: 12, Costs: DefaultCosts()}, 38, nil, nil, []float64{5, 5, 5, 5}},
+		{"dualpipe", Request{Ranks: 8, Micros: 20, Costs: DefaultCosts()}, 66, nil, nil, nil},
+	} {
+		s, tl := simulate(t, x.name, x.q)
+		if tl.Makespan != x.makespan {
+			t.Errorf("%s: makespan %g, want %g", x.name, tl.Makespan, x.makespan)
+		}
+		if x.peaks != nil && !slices.Equal(tl.Peaks, x.peaks) {
+			t.Errorf("%s: peaks %g, want %g", x.name, tl.Peaks, x.peaks)
+		}
+		for r, order := range s.Orders {
+			at := slices.IndexFunc(order, func(u Unit) bool { return u.Pass == B })
+			if x.first != nil && tl.Start[r][at] != x.first[r] {
+				t.Errorf("%s rank %d: first backward at %g, want %g", x.name, r, tl.Start[r][at], x.first[r])
+			}
+			if x.end != nil && tl.End[r][len(order)-1] != x.end[r] {
+				t.Errorf("%s rank %d: ends at %g, want %g", x.name, r, tl.End[r][len(order)-1], x.end[r])
+			}
+		}
+	}
+}
+
+// TestFewMicros: with m <= p, 1F1B takes (m+p-1)(tF+tB+tW) and zero bubble saves all weight gradients but one, if they are
+// no longer than the forwards whose gaps they fill.
+func TestFewMicros(t *testing.T) {
+	for _, c := range []Times{{1, 1, 1}, {2, 3, 1}, {2, 2, 1.5}} {
+		for _, p := range []int{2, 3, 4, 8} {
+			for m := 1; m <= p; m++ {
+				q := Request{Ranks: p, Micros: m, Costs: Costs{Times: c, WeightMemory: .5}}
+				_, plain := simulate(t, "1f1b", q)
+				_, zero := simulate(t, "zb-auto", q)
+				n := float64(m + p - 1)
+				if want := n * (c.F + c.B + c.W); plain.Makespan != want {
+					t.Errorf("1f1b p=%d m=%d %v: %g, want %g", p, m, c, plain.Makespan, want)
+				}
+				if want := n*(c.F+c.B) + c.W; math.Abs(zero.Makespan-want) > 1e-9 {
+					t.Errorf("zb-auto p=%d m=%d %v: %g, want %g", p, m, c, zero.Makespan, want)
+				}
+			}
+		}
+	}
+}
+
+// TestDualPipeOverlap: the published idle time, (p/2-1)(F&B + B - 3W) for W = F, holds exactly for B = 2W and pairs that
+// gain nothing; otherwise it is an upper bound, because the first pair of the middle ranks is not overlapped.
+func TestDualPipeOverlap(t *testing.T) {
+	for _, p := range []int{4, 8, 16} {
+		for _, c := range []struct{ b, pair float64 }{{1, 3}, {1, 2.5}, {2, 4}, {1.5, 3.25}} {
+			q := Request{Ranks: p, Micros: 3 * p, Costs: Costs{Times: Times{1, c.b, 1}, Pair: c.pair, WeightMemory: .5}}
+			_, tl := simulate(t, "dualpipe", q)
+			want := float64(p/2-1) * (c.pair + (c.b + 1) - 3)
+			if tl.Idle() > want+1e-9 || c.pair == 3 && tl.Idle() != want {
+				t.Errorf("p=%d B=%g F&B=%g: idle %g, want %g", p, c.b+1, c.pair, tl.Idle(), want)
+			}
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (e *exact) setup() {
 	}
 	for i := range e.kinds {
 		k := &e.kinds[i]
-		for _, d := range inputs(s, k.unit, nil) {
+		for _, d := range s.Inputs(k.unit, nil) {
 			from := index[d]
 			delay := 0.0
 			if e.kinds[from].rank != k.rank {

@@ -136,7 +136,7 @@ func (v *improver) trace() {
 			continue
 		}
 		found := false
-		for _, d := range inputs(s, s.Orders[r][j], nil) {
+		for _, d := range s.Inputs(s.Orders[r][j], nil) {
 			to := s.Home[d.Dir][d.Stage]
 			at := m.done[0][s.index(d)]
 			if d.Pass != F {

@@ -115,7 +115,7 @@ func (g *greedy) follow(k *greedyRank) option {
 	}
 	weight := option{unit: k.pending[0], start: k.clock, ok: true}
 	switch {
-	case len(k.sequence) == 0 || head.ok && head.start >= k.clock+g.c.W:
+	case len(k.sequence) == 0 || head.ok && head.start >= k.clock+g.c.of(k.pending[0]):
 		return weight
 	case !head.ok && k.held+1 > k.limit+1e-9 && k.sequence[0].Pass == F:
 		return weight

@@ -205,3 +205,25 @@ func TestCompare(t *testing.T) {
 		t.Errorf("cap 2: %+v, %v", list, err)
 	}
 }
+
+// TestSearchSpan: the same promise for the other objective, the longest span.
+func TestSearchSpan(t *testing.T) {
+	for i, times := range []Times{{1, 1, 1}, {1, 1.2, .8}, {3, 2, 2}} {
+		for _, cap := range []float64{4, 8} {
+			q := Request{Ranks: 4, Micros: 9 + i, Cap: cap, Costs: Costs{Times: times, Comm: .1, WeightMemory: .4}}
+			found, err := Search(Goal{Request: q, Span: true, Effort: 60000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range Names() {
+				s, err := Generate(name, q)
+				if err != nil || s.Chunks > 1 || s.Slices > 1 || s.CheckCap(q.Costs, cap) != nil {
+					continue
+				}
+				if _, tl := simulate(t, name, q); found.Timeline.Span() > tl.Span()*(1+1e-9) {
+					t.Errorf("%v cap %g: searched %g, %s %g", times, cap, found.Timeline.Span(), name, tl.Span())
+				}
+			}
+		}
+	}
+}

@@ -8,6 +8,7 @@ type Timeline struct {
 	Start, End [][]float64 // of each unit, parallel to Orders
 	Makespan   float64     // time 0 to the last end
 	Ideal      float64     // busy time of the busiest rank
+	Busy       []float64   // time that each rank computes
 	Spans      []float64   // first start to last end of each rank
 	Peaks      []float64   // most activations at once, in chunks of one whole micro-batch
 	Gathers    []int       // gathers of a stage's parameters with Costs.Buffers buffers
@@ -25,13 +26,22 @@ func (t *Timeline) Span() float64 {
 }
 
 // Idle is the time that the worst rank waits between its first and last unit.
-func (t *Timeline) Idle() float64 { return math.Max(0, t.Span()-t.Ideal) }
+func (t *Timeline) Idle() float64 {
+	idle := 0.0
+	for r, span := range t.Spans {
+		idle = math.Max(idle, span-t.Busy[r])
+	}
+	if idle < 1e-9*t.Ideal { // rounding
+		return 0
+	}
+	return idle
+}
 
 // Bubble is Idle over Ideal, the bubble of the literature: (p-1)/m for 1F1B.
 func (t *Timeline) Bubble() float64 { return t.Idle() / t.Ideal }
 
 // Rate is the share of the span that is lost, 1 - Ideal/Span: the "bubble rate" of the zero-bubble paper.
-func (t *Timeline) Rate() float64 { return t.Idle() / math.Max(t.Span(), t.Ideal) }
+func (t *Timeline) Rate() float64 { return math.Max(0, 1-t.Ideal/t.Span()) }
 
 // Peak is the largest of Peaks.
 func (t *Timeline) Peak() float64 {
@@ -189,7 +199,7 @@ func (m *machine) finish(u Unit, at float64) {
 func (m *machine) ready(r int, u Unit) (float64, bool) {
 	at := 0.0
 	var list [3]Unit
-	for _, d := range inputs(m.s, u, list[:0]) {
+	for _, d := range m.s.Inputs(u, list[:0]) {
 		kind := 0
 		if d.Pass != F {
 			kind = 1
@@ -206,8 +216,9 @@ func (m *machine) ready(r int, u Unit) (float64, bool) {
 	return at, true
 }
 
-// inputs appends the units whose results u needs; for an input gradient, Pass is Bx whichever way it is computed.
-func inputs(s *Schedule, u Unit, list []Unit) []Unit {
+// Inputs appends to list the units whose results u needs: the rule of dependencies of the package comment. An input
+// gradient is named by Pass Bx, whether a Bx or a full B computes it.
+func (s *Schedule) Inputs(u Unit, list []Unit) []Unit {
 	u.Joined = false
 	switch u.Pass {
 	case F:
@@ -246,7 +257,7 @@ func inputs(s *Schedule, u Unit, list []Unit) []Unit {
 func (m *machine) timeline() *Timeline {
 	s := m.s
 	t := &Timeline{Start: m.start, End: m.end, Messages: s.messages(),
-		Spans: make([]float64, s.Ranks), Peaks: make([]float64, s.Ranks), Gathers: make([]int, s.Ranks), Reduces: make([]int, s.Ranks)}
+		Busy: make([]float64, s.Ranks), Spans: make([]float64, s.Ranks), Peaks: make([]float64, s.Ranks), Gathers: make([]int, s.Ranks), Reduces: make([]int, s.Ranks)}
 	for r, order := range s.Orders {
 		if len(order) == 0 {
 			continue
@@ -254,7 +265,8 @@ func (m *machine) timeline() *Timeline {
 		begin, end := m.start[r][0], m.end[r][len(order)-1]
 		t.Makespan = max(t.Makespan, end)
 		t.Spans[r] = end - begin
-		t.Ideal = max(t.Ideal, m.busy(r))
+		t.Busy[r] = m.busy(r)
+		t.Ideal = max(t.Ideal, t.Busy[r])
 		t.Peaks[r] = m.peak(r)
 		t.Gathers[r] = count(fetchPlan(s, order, m.c.Buffers, usesParameters))
 		t.Reduces[r] = count(fetchPlan(s, order, m.c.Buffers, addsGradients))

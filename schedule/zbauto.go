@@ -3,7 +3,7 @@ package schedule
 import "math"
 
 // The automatic zero-bubble schedule: a greedy list scheduler that knows the times and a cap on activations (Qi et al.
-// 2024, 2401.10241, 3.1), run with eight settings of three flags, of which the best wins.
+// 2024, 2401.10241, 3.1), run with all settings of three flags, of which the best wins.
 //
 // Approach: in round i every stage gets at most one forward and exactly the i-th backward; forwards are placed from the
 // first stage to the last, backwards from the last to the first, and weight gradients go into gaps that they fit, or into
@@ -11,7 +11,7 @@ import "math"
 // fit before its first backward can arrive.
 //
 // Example (p=4, m=8, all times 1): with cap 4 it equals ZB-H1 (span 27), with cap 8 it has no bubble.
-// Weakness: one chunk per rank, common times for all stages; it is greedy. Search starts from it.
+// Weakness: one chunk per rank; it is greedy. Search starts from it.
 
 // zbState is what is known of one stage (= rank).
 type zbState struct {
@@ -33,7 +33,7 @@ type zbPlan struct {
 	failed             bool // the cap cannot be kept
 }
 
-// zeroBubbleAuto returns the best of eight constructions under the cap (default 2p, the memory of ZB-H2).
+// zeroBubbleAuto returns the best construction under the cap (default 2p, the memory of ZB-H2).
 func zeroBubbleAuto(q Request) (*Schedule, error) {
 	limit := q.Cap
 	if limit == 0 {
@@ -42,7 +42,7 @@ func zeroBubbleAuto(q Request) (*Schedule, error) {
 	if limit < 1 {
 		return nil, &UsageError{"zb-auto", "a rank must hold at least one micro-batch", "raise the memory cap to 1 or more"}
 	}
-	if err := q.Costs.checkTimes(); err != nil {
+	if err := q.Costs.check(q.Ranks, 1); err != nil {
 		return nil, err
 	}
 	var best *zbPlan
@@ -101,7 +101,7 @@ func (z *zbPlan) span() float64 {
 	longest := 0.0
 	for j := range z.stages {
 		s := &z.stages[j]
-		longest = math.Max(longest, s.clock-s.endF[0]+z.c.F)
+		longest = math.Max(longest, s.clock-s.endF[0]+z.time(F, j))
 	}
 	return longest
 }
@@ -110,18 +110,18 @@ func (z *zbPlan) span() float64 {
 func (z *zbPlan) extras() []int {
 	last := len(z.stages) - 1
 	extra := make([]int, last+1)
-	back := z.stages[last].endF[0] + z.c.B // when the stage behind ends its first backward
+	back := z.stages[last].endF[0] + z.time(Bx, last) // when the stage behind ends its first backward
 	for j := last - 1; j >= 0; j-- {
 		cost := z.stages[j].endF[0]
 		for 1+extra[j] < z.m && z.stages[j].memory+float64(extra[j]+1) <= z.cap+1e-9 {
 			limit := back + z.c.Comm
-			if z.early && cost+z.c.F > limit || !z.early && cost >= limit {
+			if z.early && cost+z.time(F, j) > limit || !z.early && cost >= limit {
 				break
 			}
 			extra[j]++
-			cost += z.c.F
+			cost += z.time(F, j)
 		}
-		back = math.Max(cost, back+z.c.Comm) + z.c.B
+		back = math.Max(cost, back+z.c.Comm) + z.time(Bx, j)
 	}
 	for j := 1; j <= last; j++ {
 		for extra[j] > 0 && extra[j] >= extra[j-1] && 1+extra[j] < z.m {
@@ -140,11 +140,11 @@ func (z *zbPlan) wanted() []bool {
 		s := &z.stages[j]
 		want[j] = next && s.forwards < z.m
 		if want[j] && z.prio && j+1 < len(z.stages) && s.forwards >= z.stages[j+1].forwards+2 {
-			arrival := z.stages[j+1].clock + z.c.F + z.c.B + z.c.Comm
+			arrival := z.stages[j+1].clock + z.time(F, j+1) + z.time(Bx, j+1) + z.c.Comm
 			switch {
 			case s.clock >= arrival:
 				want[j] = false
-			case s.clock+z.c.F+z.clearing(j) <= arrival:
+			case s.clock+z.time(F, j)+z.clearing(j) <= arrival:
 			default:
 				want[j] = arrival-s.clock > z.worstBubble()-s.bubble
 			}
@@ -160,10 +160,13 @@ func (z *zbPlan) clearing(j int) float64 {
 	time, memory := 0.0, s.memory
 	for pending := s.backwards - s.weights; pending > 0 && memory+1 > z.cap+1e-9; pending-- {
 		memory -= z.c.WeightMemory
-		time += z.c.W
+		time += z.time(W, j)
 	}
 	return time
 }
+
+// time of a pass of stage j.
+func (z *zbPlan) time(pass Pass, j int) float64 { return z.c.of(Unit{Pass: pass, Stage: j}) }
 
 func (z *zbPlan) worstBubble() float64 {
 	worst := 0.0
@@ -190,7 +193,7 @@ func (z *zbPlan) backwardReady(j int) float64 {
 // fill runs weight gradients that end before ready, and one more that does not if the gap is affordable.
 func (z *zbPlan) fill(j int, ready float64) {
 	s := &z.stages[j]
-	for s.backwards > s.weights && s.clock+z.c.W <= ready {
+	for s.backwards > s.weights && s.clock+z.time(W, j) <= ready {
 		z.weight(j)
 	}
 	if s.backwards > s.weights && s.clock < ready && (z.greed || ready-s.clock > z.worstBubble()-s.bubble) {
@@ -222,7 +225,7 @@ func (z *zbPlan) forward(j int) {
 	if s.forwards > 0 {
 		s.bubble += math.Max(0, ready-s.clock)
 	}
-	s.clock = math.Max(s.clock, ready) + z.c.F
+	s.clock = math.Max(s.clock, ready) + z.time(F, j)
 	s.endF = append(s.endF, s.clock)
 	s.order = append(s.order, Unit{Pass: F, Stage: j, Micro: s.forwards})
 	s.forwards++
@@ -233,7 +236,7 @@ func (z *zbPlan) backward(j int) {
 	s := &z.stages[j]
 	ready := z.backwardReady(j)
 	s.bubble += math.Max(0, ready-s.clock)
-	s.clock = math.Max(s.clock, ready) + z.c.B
+	s.clock = math.Max(s.clock, ready) + z.time(Bx, j)
 	s.endB = append(s.endB, s.clock)
 	s.order = append(s.order, Unit{Pass: Bx, Stage: j, Micro: s.backwards})
 	s.backwards++
@@ -242,7 +245,7 @@ func (z *zbPlan) backward(j int) {
 
 func (z *zbPlan) weight(j int) {
 	s := &z.stages[j]
-	s.clock += z.c.W
+	s.clock += z.time(W, j)
 	s.order = append(s.order, Unit{Pass: W, Stage: j, Micro: s.weights})
 	s.weights++
 	s.memory -= z.c.WeightMemory

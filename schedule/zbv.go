@@ -48,7 +48,7 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 	if limit == 0 {
 		limit = 2 * float64(q.Ranks)
 	}
-	if err := q.Costs.checkTimes(); err != nil {
+	if err := q.Costs.check(2*q.Ranks, 1); err != nil {
 		return nil, err
 	}
 	var best *vPlan
@@ -82,7 +82,7 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 
 // fastestPattern fills s with the repeating pattern of the shortest span under a tight cap (V-Half, V-Min and between).
 func fastestPattern(s *Schedule, c Costs, limit float64) bool {
-	const effort = 20 << 20 // units to plan
+	const effort = 4 << 20 // units to plan
 	var best [][]Unit
 	var least score
 	list := patterns(true)
@@ -127,7 +127,7 @@ func (v *vPlan) descend() {
 	for r := v.p - 1; r >= 0; r-- {
 		up := 2*v.p - 1 - r
 		arrival, _ := v.input(F, up)
-		for v.ranks[r].memory+float64(2+2*r) <= v.cap+1e-9 && v.ranks[r].clock+v.c.F <= arrival && len(v.stages[r].endF) < v.m &&
+		for v.ranks[r].memory+float64(2+2*r) <= v.cap+1e-9 && v.ranks[r].clock+v.c.of(Unit{Stage: r}) <= arrival && len(v.stages[r].endF) < v.m &&
 			r < v.p-1 {
 			for j := range r + 1 {
 				v.put(F, j)
@@ -242,7 +242,7 @@ func (v *vPlan) gap(r int, pass Pass, stage int, more bool) {
 	if !ok || pass != F && stage == 2*v.p-1 {
 		return
 	}
-	for len(k.pending) > 0 && ready >= k.clock+v.c.W {
+	for len(k.pending) > 0 && ready >= k.clock+v.c.of(k.pending[0]) {
 		v.weight(r)
 	}
 	if len(k.pending) > 0 && more && ready-k.clock > v.slack(r) {
@@ -272,9 +272,9 @@ func (v *vPlan) slack(r int) float64 {
 func (v *vPlan) put(pass Pass, stage int) {
 	s, k := &v.stages[stage], &v.ranks[v.home(stage)]
 	ready, ok := v.input(pass, stage)
-	done, length, memory := &s.endF, v.c.F, 1.0
+	done, memory := &s.endF, 1.0
 	if pass == Bx {
-		done, length, memory = &s.endB, v.c.B, v.c.WeightMemory-1
+		done, memory = &s.endB, v.c.WeightMemory-1
 		ok = ok && len(s.endB) < len(s.endF)
 	}
 	if !ok || len(*done) == v.m || k.memory+memory > v.cap+1e-9 {
@@ -285,7 +285,7 @@ func (v *vPlan) put(pass Pass, stage int) {
 		k.bubble += math.Max(0, ready-k.clock)
 	}
 	u := Unit{Pass: pass, Stage: stage, Micro: len(*done)}
-	k.clock = math.Max(k.clock, ready) + length
+	k.clock = math.Max(k.clock, ready) + v.c.of(u)
 	k.memory += memory
 	*done = append(*done, k.clock)
 	k.order = append(k.order, u)
@@ -305,7 +305,7 @@ func (v *vPlan) weight(r int) {
 	u := k.pending[0]
 	k.pending = k.pending[1:]
 	v.stages[u.Stage].weights++
-	k.clock += v.c.W
+	k.clock += v.c.of(u)
 	k.memory -= v.c.WeightMemory
 	k.order = append(k.order, u)
 }

@@ -52,3 +52,43 @@ func TestZeroBubbleTable(t *testing.T) {
 		}
 	}
 }
+
+// TestInterleavedTable: the published rates count 2vp-2-p message times in the bubble; running the order exposes up to
+// 2vp-2 of them, so it lies between the published rate and one that is 5 % higher.
+func TestInterleavedTable(t *testing.T) {
+	chunks := []int{3, 3, 4, 4, 3, 3, 2, 2}
+	for i, row := range zbTable() {
+		v := float64(chunks[i])
+		c := Costs{Times: Times{row.tf / v, row.tb / v, row.tw / v}, Comm: row.tc}
+		work := row.tf + row.tb + row.tw
+		bubble := float64(row.p-1)*work/v + (2*v*float64(row.p)-2-float64(row.p))*row.tc
+		if rate := bubble / (float64(row.m)*work + bubble); math.Abs(rate-row.inter) > 5e-5 {
+			t.Errorf("p=%d m=%d: formula %.4f, published %.4f", row.p, row.m, rate, row.inter)
+		}
+		_, tl := simulate(t, "interleaved", Request{Ranks: row.p, Micros: row.m, Chunks: chunks[i], Costs: c})
+		if got := tl.Rate(); got < row.inter-5e-5 || got > row.inter*1.05 {
+			t.Errorf("p=%d m=%d: rate %.4f, published %.4f", row.p, row.m, got, row.inter)
+		}
+	}
+}
+
+// TestMeasuredThroughput: the simulated rates explain the throughput that was measured (samples per GPU and second, the
+// first row of each model) within 10 %, relative to 1F1B.
+func TestMeasuredThroughput(t *testing.T) {
+	measured := map[string][]float64{"zb2": {14.5, 4.32, 1.81, .99}, "zb1": {12.9, 3.88, 1.61, .87}, "plain": {11.8, 3.50, 1.40, .76}}
+	for i := range 4 {
+		row := zbTable()[2*i]
+		c := Costs{Times: Times{row.tf, row.tb, row.tw}, Comm: row.tc, WeightMemory: 32 * row.hidden / (34*row.hidden + 5*row.heads*1024)}
+		span := func(name string, cap int) float64 {
+			_, tl := simulate(t, name, Request{Ranks: row.p, Micros: row.m, Costs: c, Cap: float64(cap)})
+			return tl.Span()
+		}
+		plain := span("1f1b", 0)
+		for name, cap := range map[string]int{"zb1": row.p, "zb2": 2 * row.p} {
+			predicted, want := plain/span("zb-auto", cap), measured[name][i]/measured["plain"][i]
+			if math.Abs(predicted/want-1) > .1 {
+				t.Errorf("p=%d %s: %.3f times the throughput of 1F1B, measured %.3f", row.p, name, predicted, want)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -17,31 +18,31 @@ import (
 type scheduleCmd struct {
 	Name string `arg:"" help:"gpipe, 1f1b, interleaved, breadth-first, seq1f1b, chimera, bitpipe, zb-h1, zb-h2, zb-auto, zb-v, dualpipe, dualpipev; search (the best order for these numbers) or all (compare)."`
 
-	Ranks        int     `default:"4" help:"Ranks in the pipeline."`
-	Microbatches int     `default:"8" help:"Micro-batches per step, over both directions."`
-	Chunks       int     `help:"Stages per rank and direction; 0: the schedule's own number."`
-	Splits       int     `help:"Slices per sequence; 0: the schedule's own number."`
-	DepthFirst   int     `help:"breadth-first: groups of micro-batches that run one after the other."`
-	Tf           float64 `default:"1" help:"Time of the forward of one unit (one chunk, one split)."`
-	Tb           float64 `default:"1" help:"Time of its input gradient."`
-	Tw           float64 `default:"1" help:"Time of its weight gradient; an unsplit backward takes tb+tw."`
-	Tc           float64 `default:"0" help:"Time of a message between two ranks."`
-	Tpair        float64 `help:"dualpipe: time of an overlapped forward and backward; 0: tf+tb+tw."`
-	Tg           float64 `help:"Time to gather the parameters of a stage, with --buffers."`
-	Buffers      int     `help:"Gathered-parameter buffers per rank; 0: parameters are resident."`
-	Cap          float64 `help:"Activations allowed per rank, in chunks of one micro-batch (all: in stages); 0: no limit."`
-	WeightMemory float64 `default:"0.5" help:"Share of the activations that is held until the weight gradient."`
-	WeightCopies int     `default:"2" enum:"1,2" help:"search: copies of the weights allowed."`
-	Objective    string  `default:"makespan" enum:"makespan,span" help:"search: what is minimised, ${enum}."`
-	Effort       int     `help:"search: passes to execute in local search; 0: 4 million."`
-	Nodes        int     `help:"search: nodes of the exact search per placement; 0: small schedules only."`
-	Seed         uint64  `help:"search: of its random choices."`
-	Tokens       int     `help:"Tokens per sequence, which bound the splits."`
-	Model        string  `placeholder:"NAME|DIR" help:"With --tokens: cut the splits so that each costs the same in this model."`
-	Multiple     int     `default:"1" help:"With --model: splits are multiples of so many tokens (the tensor-parallel degree)."`
-	EvenSplits   bool    `help:"With --model: splits of equal length instead, to see what they cost."`
-	Orders       string  `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or this verb's JSON) instead of the schedule's own."`
-	Format       string  `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
+	Ranks        int       `default:"4" help:"Ranks in the pipeline."`
+	Microbatches int       `default:"8" help:"Micro-batches per step, over both directions."`
+	Chunks       int       `help:"Stages per rank and direction; 0: the schedule's own number."`
+	Splits       int       `help:"Slices per sequence; 0: the schedule's own number."`
+	DepthFirst   int       `help:"breadth-first: groups of micro-batches that run one after the other."`
+	Tf           []float64 `default:"1" placeholder:"TIME,..." help:"Time of the forward of one unit (one chunk, one split); or a list with one time per stage."`
+	Tb           []float64 `default:"1" placeholder:"TIME,..." help:"Time of its input gradient."`
+	Tw           []float64 `default:"1" placeholder:"TIME,..." help:"Time of its weight gradient; an unsplit backward takes tb+tw."`
+	Tc           float64   `default:"0" help:"Time of a message between two ranks."`
+	Tpair        float64   `help:"dualpipe: time of an overlapped forward and backward; 0: tf+tb+tw."`
+	Tg           float64   `help:"Time to gather the parameters of a stage, with --buffers."`
+	Buffers      int       `help:"Gathered-parameter buffers per rank; 0: parameters are resident."`
+	Cap          float64   `help:"Activations allowed per rank, in chunks of one micro-batch (all: in stages); 0: no limit."`
+	WeightMemory float64   `default:"0.5" help:"Share of the activations that is held until the weight gradient."`
+	WeightCopies int       `default:"2" enum:"1,2" help:"search: copies of the weights allowed."`
+	Objective    string    `default:"makespan" enum:"makespan,span" help:"search: what is minimised, ${enum}."`
+	Effort       int       `help:"search: passes to execute in local search; 0: 4 million."`
+	Nodes        int       `help:"search: nodes of the exact search per placement; 0: small schedules only."`
+	Seed         uint64    `help:"search: of its random choices."`
+	Tokens       int       `help:"Tokens per sequence, which bound the splits."`
+	Model        string    `placeholder:"NAME|DIR" help:"With --tokens: cut the splits so that each costs the same in this model."`
+	Multiple     int       `default:"1" help:"With --model: splits are multiples of so many tokens (the tensor-parallel degree)."`
+	EvenSplits   bool      `help:"With --model: splits of equal length instead, to see what they cost."`
+	Orders       string    `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or this verb's JSON) instead of the schedule's own."`
+	Format       string    `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
 }
 
 func (v *scheduleCmd) Run(c *context) error {
@@ -85,9 +86,35 @@ func (v *scheduleCmd) Run(c *context) error {
 	return nil
 }
 
+// costs are the times of a common unit, the means of lists, and the times of each stage if a list was given.
 func (v *scheduleCmd) costs() schedule.Costs {
-	return schedule.Costs{Times: schedule.Times{F: v.Tf, B: v.Tb, W: v.Tw}, Comm: v.Tc, Pair: v.Tpair,
+	c := schedule.Costs{Times: schedule.Times{F: mean(v.Tf), B: mean(v.Tb), W: mean(v.Tw)}, Comm: v.Tc, Pair: v.Tpair,
 		Gather: v.Tg, Buffers: v.Buffers, WeightMemory: v.WeightMemory}
+	stages := max(len(v.Tf), len(v.Tb), len(v.Tw))
+	if stages == 1 {
+		return c
+	}
+	at := func(list []float64, i int) float64 {
+		switch {
+		case len(list) == 1:
+			return list[0]
+		case i < len(list):
+			return list[i]
+		}
+		return math.NaN() // lists of different lengths: refused with the stage's name
+	}
+	for i := range stages {
+		c.Stages = append(c.Stages, schedule.Times{F: at(v.Tf, i), B: at(v.Tb, i), W: at(v.Tw, i)})
+	}
+	return c
+}
+
+func mean(list []float64) float64 {
+	sum := 0.0
+	for _, x := range list {
+		sum += x
+	}
+	return sum / float64(len(list))
 }
 
 func (v *scheduleCmd) request() schedule.Request {
@@ -214,6 +241,9 @@ func numbers[T int | float64](list []T) string {
 
 // all compares the schedules at equal work.
 func (v *scheduleCmd) all(c *context) error {
+	if v.costs().Stages != nil {
+		return usageError{"schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages"}
+	}
 	list, err := schedule.Compare(v.request(), v.Effort)
 	if err != nil {
 		return err
@@ -225,7 +255,7 @@ func (v *scheduleCmd) all(c *context) error {
 		return usageError{"schedule all --format " + v.Format + ": a comparison is a table\nhint: take --format json, or one schedule"}
 	}
 	fmt.Fprintf(c.stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
-		v.Ranks, v.Microbatches, v.Ranks, v.Tf, v.Tb, v.Tw, v.Tc)
+		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
 	fmt.Fprintf(c.stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages")
 	for _, line := range list {
 		if line.Why != "" {

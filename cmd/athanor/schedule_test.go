@@ -32,6 +32,8 @@ func TestScheduleVerb(t *testing.T) {
 		{"search --ranks 2 --microbatches 3", "optimal"},
 		{"breadth-first --buffers 1", "gathers 3 3 3 3, reduces 2 2 2 2"},
 		{"seq1f1b --splits 4 --model gpt2 --tokens 1024", "splits of"},
+		{"1f1b --ranks 2 --microbatches 2 --tf 1,2 --tb 1,2 --tw 1,2", "makespan 15,"},
+		{"search --ranks 3 --microbatches 6 --tf 1,1,2", "optimal"},
 		{"all", "zb-v"},
 	} {
 		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(x.args)...)...)
@@ -70,6 +72,7 @@ func TestScheduleRefuses(t *testing.T) {
 		"1f1b --ranks 0": 2, "1f1b --microbatches -1": 2, "1f1bb": 2, "serch": 2, "interleaved --microbatches 6": 2, "dualpipe --microbatches 4": 2,
 		"seq1f1b --splits 9 --tokens 8": 2, "1f1b --tf nan": 2, "1f1b --tf -1": 2, "1f1b --format pdf": 2, "all --format svg": 2, "all --ranks 0": 2,
 		"search --cap 0.5": 2, "1f1b --cap 2": 3, "seq1f1b --model nope --tokens 8": 2, "dualpipe --buffers 1": 2,
+		"1f1b --tf 1,2": 2, "1f1b --tf 1,1,1,1 --tb 1,1": 2, "search --tf 1,1": 2, "zb-auto --tf 1,2,3": 2, "all --tf 1,1,1,1": 2,
 	} {
 		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(args)...)...)
 		if code != want || out != "" || strings.Count(errs, "hint:") != 1 {
