@@ -111,7 +111,7 @@ type Report struct {
 	Capacity   *PerTier      `json:"capacity,omitempty"`
 	Bytes      *Traffic      `json:"bytes,omitempty"`
 	Plan       *program.Plan `json:"plan,omitempty"`
-	RunnersUp  []RunnerUp    `json:"runners_up,omitempty"`
+	RunnersUp  []RunnerUp    `json:"runners_up,omitzero"`
 	Candidates int           `json:"candidates,omitempty"`
 	Largest    []Largest     `json:"largest,omitempty"`
 	Hint       string        `json:"hint,omitempty"`
@@ -134,6 +134,7 @@ func NewReport(r *Result, tokens int, flops, peak float64) *Report {
 	rep := &Report{
 		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: 1,
 		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, Candidates: r.Evaluated,
+		RunnersUp: []RunnerUp{},
 	}
 	for _, c := range r.RunnersUp {
 		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier]})
