@@ -27,7 +27,9 @@
 package pool
 
 import (
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +74,8 @@ type Pool struct {
 	quit  bool
 	done  chan struct{}
 
+	failed atomic.Pointer[Panic] // of the job
+
 	loners loners
 }
 
@@ -104,7 +108,8 @@ func New(workers int) *Pool {
 func (p *Pool) Workers() int { return len(p.helpers) + 1 }
 
 // Run calls body.Task(i, worker) once for each i in [0, tasks), in any order and on any worker, and returns when all
-// calls have returned. What the tasks wrote is visible to the caller.
+// calls have returned. What the tasks wrote is visible to the caller. If a task panics, those that have not begun are
+// left out and Run panics with a *Panic (or, where it runs alone, with the value itself).
 func (p *Pool) Run(tasks int, body Body) {
 	if tasks <= 0 {
 		return
@@ -117,19 +122,43 @@ func (p *Pool) Run(tasks int, body Body) {
 	p.next.Store(0)
 	p.state.Store(p.state.Load()&^(generation-1) + generation | openBit)
 	p.wake(tasks - 1)
-	p.work(0)
+	p.guarded(0)
 	p.finish()
 	p.body = nil
+	failed := p.failed.Swap(nil)
 	p.busy.Store(false)
+	if failed != nil {
+		panic(failed)
+	}
+}
+
+// Panic is what Run panics with when a task did, on whichever worker: the
+// first task's value, and the stack where it happened.
+type Panic struct {
+	Value any
+	Stack []byte
+}
+
+func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
+
+// guarded takes tasks until none is left or one panics, which ends the job.
+func (p *Pool) guarded(worker int) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.failed.CompareAndSwap(nil, &Panic{v, debug.Stack()})
+			p.next.Store(int64(p.tasks))
+		}
+	}()
+	p.work(worker)
 }
 
 // runAlone does a job on the calling goroutine under a worker index that nobody else has.
 func (p *Pool) runAlone(tasks int, body Body) {
 	w := p.loners.take()
+	defer p.loners.put(w)
 	for i := range tasks {
 		body.Task(i, w)
 	}
-	p.loners.put(w)
 }
 
 // wake sends a token to parked helpers, at most n of them.
@@ -191,7 +220,7 @@ func (p *Pool) help(h *helper, worker int) {
 		if p.quit {
 			return
 		}
-		p.work(worker)
+		p.guarded(worker)
 		if s := p.state.Add(^uint64(0)); s&helperMask == 0 && s&sleepBit != 0 {
 			p.done <- struct{}{}
 		}

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -146,5 +147,31 @@ func BenchmarkForkJoin(b *testing.B) {
 	var body Body = Func(func(int, int) {})
 	for b.Loop() {
 		p.Run(p.Workers(), body)
+	}
+}
+
+// TestPanic: a panic on any worker comes out of Run, and the pool goes on.
+func TestPanic(t *testing.T) {
+	p := New(3)
+	defer p.Close()
+	for round := range 200 {
+		bad := round % 50
+		got := func() (v any) {
+			defer func() { v = recover() }()
+			p.Run(50, Func(func(i, _ int) {
+				if i == bad {
+					panic("task " + strconv.Itoa(i))
+				}
+			}))
+			return nil
+		}()
+		if e, ok := got.(*Panic); !ok || e.Value != "task "+strconv.Itoa(bad) {
+			t.Fatalf("round %d: Run panicked with %v", round, got)
+		}
+		var n atomic.Int64
+		p.Run(100, Func(func(int, int) { n.Add(1) }))
+		if n.Load() != 100 {
+			t.Fatalf("round %d: %d of 100 tasks ran afterwards", round, n.Load())
+		}
 	}
 }
