@@ -296,7 +296,8 @@ func (t *Trainer) split(rows int) {
 }
 
 // Validate returns the mean loss over held-out windows: the same ones every
-// time, at most EvalBatches batches.
+// time, at most EvalBatches batches, spread evenly over the held-out text, which
+// is long documents one after the other.
 func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	c := t.Setup.Config
 	held := t.Setup.Held
@@ -305,7 +306,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
 		for r := range rows {
-			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], first+int64(r))
+			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], (first+int64(r))*held.Count()/windows)
 		}
 		t.split(rows)
 		out, err := t.Session.Step(ctx, evaluation, t.tokens, t.targets, Scalars{Targets: rows * c.SequenceLength, Beta1: c.Beta1, Beta2: c.Beta2})
