@@ -47,32 +47,40 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// attentionBwd recomputes the probabilities tile by tile from lse. A task is a
-// sequence and a key head. It walks the query heads of the group, for each the
+// attentionBwd recomputes the probabilities tile by tile from lse. For a
+// sequence and a key head it walks the query heads of the group, for each the
 // blocks of queries, for each the blocks of keys that they see: so dk and dv
 // are sums in order of head and query, dq in order of keys. Tiles have a row
 // per key and a column per query, as in attend.
 //
-// Known weakness: there are no more tasks than sequences x key heads. Dividing
-// one further would need either other orders of the sums or two more products.
+// Where there are fewer sequences x key heads than would keep the workers
+// busy, these loops are divided: a task for each block of keys does the part of
+// dk and dv, a task for each block of queries the part of dq. The sums are the
+// same ones in the same order, so no bit changes; the price is that scores and
+// dp are computed twice, seven products for five.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	c.tasks((t[3].Rows+a.Seq-1)/a.Seq*a.KVHeads, func(c *call, w *worker, i int) {
-		b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-		b.view = viewOf(c.a, b.base, c.t[3].Rows)
-		dqkv, seq, s := &c.t[0], b.seq, b.size
-		b.dk, b.dv = w.sumTile(2, dqkv, b.base, seq, b.k(b.g), s), w.sumTile(3, dqkv, b.base, seq, b.v(b.g), s)
-		for r := range seq {
-			clear(b.dk.Data[r*b.dk.Stride:][:s])
-			clear(b.dv.Data[r*b.dv.Stride:][:s])
+	heads, workers := (t[3].Rows+a.Seq-1)/a.Seq*a.KVHeads, e.Pool.Workers()
+	if 5*((heads+workers-1)/workers)*workers <= 7*heads {
+		c.tasks(heads, func(c *call, w *worker, i int) {
+			b := c.attentionTask(i)
+			b.sumKeys, b.sumQueries = true, true
+			b.run(w)
+		})
+		return
+	}
+	c.n = [4]int{heads, (a.Seq + keyBlockBwd - 1) / keyBlockBwd, (a.Seq + queryBlockBwd - 1) / queryBlockBwd}
+	c.tasks(heads*(c.n[1]+c.n[2]), func(c *call, w *worker, i int) {
+		b := c.attentionTask(i % c.n[0])
+		if i /= c.n[0]; i < c.n[1] { // the first keys are seen by most queries
+			b.sumKeys, b.k0 = true, i*keyBlockBwd
+			b.k1 = min(b.seq, b.k0+keyBlockBwd)
+			b.q0, b.q1 = b.k0/queryBlockBwd*queryBlockBwd, min(b.seq, b.k1+b.window-1)
+		} else { // the last queries see most keys
+			b.sumQueries, b.q0 = true, (c.n[1]+c.n[2]-1-i)*queryBlockBwd
+			b.q1 = min(b.seq, b.q0+queryBlockBwd)
 		}
-		for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
-			for q0 := 0; q0 < seq; q0 += queryBlockBwd {
-				b.attend(w, h, q0)
-			}
-		}
-		w.storeTile(b.dk, dqkv, b.base, seq, b.k(b.g), s)
-		w.storeTile(b.dv, dqkv, b.base, seq, b.v(b.g), s)
+		b.run(w)
 	})
 }
 
@@ -81,13 +89,47 @@ const (
 	keyBlockBwd   = 128
 )
 
-// attentionTask is the backward pass of one key head of the sequence whose
-// first row is base.
+// attentionTask is a part of the backward pass of one key head of the sequence
+// whose first row is base: the products of keys [k0, k1) and queries [q0, q1),
+// both beginning with a block.
 type attentionTask struct {
 	*call
 	view
-	base, g int
-	dk, dv  gemm.Matrix // seq x size
+	base, g             int
+	k0, k1, q0, q1      int
+	sumKeys, sumQueries bool        // which gradients are wanted
+	dk, dv              gemm.Matrix // of keys [k0, k1)
+}
+
+// attentionTask makes the task of all keys and queries of the i-th key head.
+func (c *call) attentionTask(i int) attentionTask {
+	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
+	b.view = viewOf(c.a, b.base, c.t[3].Rows)
+	b.k1, b.q1 = b.seq, b.seq
+	return b
+}
+
+func (b *attentionTask) run(w *worker) {
+	dqkv, first, n, s := &b.t[0], b.base+b.k0, b.k1-b.k0, b.size
+	if n <= 0 || b.q0 >= b.q1 { // the last sequence may be shorter
+		return
+	}
+	if b.sumKeys {
+		b.dk, b.dv = w.sumTile(2, dqkv, first, n, b.k(b.g), s), w.sumTile(3, dqkv, first, n, b.v(b.g), s)
+		for r := range n {
+			clear(b.dk.Data[r*b.dk.Stride:][:s])
+			clear(b.dv.Data[r*b.dv.Stride:][:s])
+		}
+	}
+	for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
+		for q0 := b.q0; q0 < b.q1; q0 += queryBlockBwd {
+			b.attend(w, h, q0)
+		}
+	}
+	if b.sumKeys {
+		w.storeTile(b.dk, dqkv, first, n, b.k(b.g), s)
+		w.storeTile(b.dv, dqkv, first, n, b.v(b.g), s)
+	}
 }
 
 // attend does the queries of head h from q0 on.
@@ -100,28 +142,36 @@ func (b *attentionTask) attend(w *worker, h, q0 int) {
 	plus, deltas := stats[:n], stats[n:]
 	for i := range n {
 		deltas[i] = w.v.Dot(w.load(4, do, row+i, h*s, (h+1)*s), w.load(5, o, row+i, h*s, (h+1)*s))
-		delta.row(row+i, h, h+1)[0] = deltas[i]
+		if b.sumQueries {
+			delta.row(row+i, h, h+1)[0] = deltas[i]
+		}
 		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
 	qt, dt := w.across(0, q, n, s), w.across(1, dout, n, s)
 	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlockBwd), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlockBwd), Stride: n}
 	dq := w.sumTile(10, dqkv, row, n, b.q(h), s)
 	var dqInit gemm.Init
-	for k0 := b.first(q0) / keyBlockBwd * keyBlockBwd; k0 < q0+n; k0 += keyBlockBwd {
+	for k0 := max(b.k0, b.first(q0)/keyBlockBwd*keyBlockBwd); k0 < min(b.k1, q0+n); k0 += keyBlockBwd {
 		keys := min(keyBlockBwd, q0+n-k0)
 		key, value := qkv.at(b.base+k0, b.k(b.g)), qkv.at(b.base+k0, b.v(b.g))
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)
 		b.hide(p.Data, q0, n, k0, keys)
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
-		dk, dv := rowsOf(b.dk, k0), rowsOf(b.dv, k0)
-		w.serial.Gemm(gemm.NN, keys, s, n, w.rounded(0, p, keys*n, do), dout, dv, gemm.Init{Residual: dv})
 		grad := w.rounded(1, ds, keys*n, qkv)
-		w.serial.Gemm(gemm.NN, keys, s, n, grad, q, dk, gemm.Init{Residual: dk})
-		w.serial.Gemm(gemm.TN, n, s, keys, grad, key, dq, dqInit)
-		dqInit.Residual = dq
+		if b.sumKeys {
+			dk, dv := rowsOf(b.dk, k0-b.k0), rowsOf(b.dv, k0-b.k0)
+			w.serial.Gemm(gemm.NN, keys, s, n, w.rounded(0, p, keys*n, do), dout, dv, gemm.Init{Residual: dv})
+			w.serial.Gemm(gemm.NN, keys, s, n, grad, q, dk, gemm.Init{Residual: dk})
+		}
+		if b.sumQueries {
+			w.serial.Gemm(gemm.TN, n, s, keys, grad, key, dq, dqInit)
+			dqInit.Residual = dq
+		}
 	}
-	w.storeTile(dq, dqkv, row, n, b.q(h), s)
+	if b.sumQueries {
+		w.storeTile(dq, dqkv, row, n, b.q(h), s)
+	}
 }
 
 func rowsOf(m gemm.Matrix, r int) gemm.Matrix {
