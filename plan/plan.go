@@ -136,3 +136,13 @@ func NewMisfit(c *Candidate) *Misfit {
 	e.Hint = strings.Join(enough, " ") + " fits"
 	return e
 }
+
+// PlainBytes is the device memory of the plain plan: all parameters,
+// gradients, optimizer state and activations of the whole batch at once.
+func PlainBytes(ctx context.Context, req *Request) (int64, error) {
+	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, req.GlobalBatch), req.Options)
+	if err != nil {
+		return 0, err
+	}
+	return p.Height[device.DeviceTier], nil
+}

@@ -109,6 +109,7 @@ type Report struct {
 	Peaks      *PerTier      `json:"peaks,omitempty"`
 	Bounds     *PerTier      `json:"lower_bounds,omitempty"`
 	Capacity   *PerTier      `json:"capacity,omitempty"`
+	Plain      int64         `json:"plain_device_bytes,omitempty"` // what the plain plan would take
 	Bytes      *Traffic      `json:"bytes,omitempty"`
 	Plan       *program.Plan `json:"plan,omitempty"`
 	RunnersUp  []RunnerUp    `json:"runners_up,omitzero"`

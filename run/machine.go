@@ -126,6 +126,19 @@ func (m *Machine) save() {
 	}
 }
 
+// ForgetMachines removes all descriptions from the cache.
+func ForgetMachines() error {
+	dir, err := cacheDir()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "hardware-*.json"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
+}
+
 // limit sets the capacity of each tier: what the configuration allows, or what
 // the machine has.
 func (m *Machine) limit(c *config.Config) error {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -221,6 +222,20 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 		return err
 	}
 	return t.save(o)
+}
+
+// compare tells once, after a few steps, if they do not take what was
+// predicted: the machine is busy, or not the one that was measured.
+func (t *Trainer) compare(o Observer) {
+	const look = 8
+	if len(t.Measured) != look {
+		return
+	}
+	m := slices.Clone(t.Measured)
+	slices.Sort(m)
+	if r := m[look/2] / t.Plan.Seconds(); r > 1.25 || r < 0.8 {
+		o.Event(fmt.Sprintf("steps take %.3f s, %.3f s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", m[look/2], t.Plan.Seconds()))
+	}
 }
 
 func (t *Trainer) report(ctx context.Context, o Observer) error {

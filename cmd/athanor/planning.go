@@ -65,6 +65,11 @@ func (t *target) makePlan(ctx stdctx.Context, c *context) (*planned, error) {
 	}
 	f, b := p.setup.Graph.FLOPs()
 	p.report = plan.NewReport(p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.machine.Peak(p.setup.Graph))
+	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch, Options: run.StepOptions(cfg)}
+	if p.report.Plain, err = plan.PlainBytes(ctx, req); err != nil {
+		p.close()
+		return nil, err
+	}
 	return p, nil
 }
 

@@ -25,6 +25,10 @@ func (v *probeCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	// Whoever probes doubts what is remembered: the next run measures again.
+	if err := run.ForgetMachines(); err != nil {
+		return err
+	}
 	if v.Out != "" {
 		if err := writeTo(v.Out, h.Print); err != nil {
 			return err
