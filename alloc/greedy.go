@@ -128,14 +128,15 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 		if keep(fillNiches(items, sections, sorted(items, orders[0]), best.height-1, &effort)) {
 			return best
 		}
-		keep(squeaky(items, sections, target, effort/2), true)
+		keep(squeaky(items, sections, target, effort/5*4), true)
+		effort /= 5
 	}
-	for _, o := range orders {
+	for k, o := range orders {
 		if effort < 0 || best.height <= target {
 			break
 		}
 		perm := sorted(items, o)
-		if !fixed && keep(fillNiches(items, sections, perm, best.height-1, &effort)) {
+		if !fixed && k > 0 && keep(fillNiches(items, sections, perm, best.height-1, &effort)) {
 			break
 		}
 		keep(fit(items, sections, perm, best.height-1, &effort))

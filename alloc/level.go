@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"context"
+	"crypto/sha256"
 	"math"
 	"slices"
 )
@@ -24,14 +25,24 @@ import (
 // the others; and where passes overlap the groups grow together. Hence the
 // flat packing is made too, and the lower one wins.
 
-// groupNodes is the search allowed for one shape.
-const groupNodes = 50_000
+// The search allowed for one shape: nodes, up to a number of items.
+const (
+	groupNodes = 50_000
+	groupItems = 300
+)
+
+// A group is a set of short items that becomes one block.
+type group struct {
+	members []int32 // positions in the leaf
+	problem Problem // the members by themselves, time from 0
+	block   item    // size is filled in when the problem is solved
+}
 
 // twoLevel packs a leaf in two levels for several w and returns the best.
-// Leaves with fixed items are left alone.
+// Leaves with fixed items, or without repetition, are left alone.
 func twoLevel(ctx context.Context, l leaf, effort int64) (packing, bool) {
 	best, found := packing{height: math.MaxInt64}, false
-	shapes := &Cache{}
+	solved := &Cache{}
 	widest := int32(0)
 	for i := range l.items {
 		if l.items[i].fixed >= 0 {
@@ -41,10 +52,10 @@ func twoLevel(ctx context.Context, l leaf, effort int64) (packing, bool) {
 	}
 	for w := int32(1); w < widest; w *= 4 {
 		groups, rest := grouped(l.items, w)
-		if len(groups) < 2 || len(groups) == len(l.items)-len(rest) {
-			continue // nothing is gathered
+		if len(groups) == len(l.items)-len(rest) || !repetitive(groups) {
+			continue
 		}
-		p, ok := assemble(ctx, l, groups, rest, shapes, effort/8)
+		p, ok := assemble(ctx, l, groups, rest, solved, effort/8)
 		if ok && p.height < best.height {
 			best, found = p, true
 		}
@@ -52,8 +63,17 @@ func twoLevel(ctx context.Context, l leaf, effort int64) (packing, bool) {
 	return best, found
 }
 
-// grouped divides the positions of items into groups of short ones and rest.
-func grouped(items []item, w int32) (groups [][]int32, rest []int32) {
+// repetitive reports that most groups look like another one.
+func repetitive(groups []group) bool {
+	shapes := make(map[[sha256.Size]byte]bool)
+	for g := range groups {
+		shapes[fingerprint(groups[g].problem, Options{})] = true
+	}
+	return len(groups) >= 2*len(shapes)
+}
+
+// grouped gathers short items into groups and returns the others as rest.
+func grouped(items []item, w int32) (groups []group, rest []int32) {
 	var short []int32
 	for i := range items {
 		if items[i].width() <= w {
@@ -65,41 +85,37 @@ func grouped(items []item, w int32) (groups [][]int32, rest []int32) {
 	slices.SortStableFunc(short, func(i, j int32) int { return byLower(&items[i], &items[j]) })
 	end := int32(-1)
 	for _, i := range short {
-		if items[i].lo >= end {
-			groups = append(groups, nil)
+		it := &items[i]
+		if it.lo >= end {
+			groups = append(groups, group{block: item{lo: it.lo, align: 1, fixed: Free, index: int32(len(groups))}})
 		}
+		end = max(end, it.hi)
 		g := &groups[len(groups)-1]
-		*g = append(*g, i)
-		end = max(end, items[i].hi)
+		g.members = append(g.members, i)
+		g.block.hi = end
+		g.block.align = lcm(g.block.align, it.align)
+		g.problem.Buffers = append(g.problem.Buffers, Buffer{
+			Lower: int64(it.lo - g.block.lo), Upper: int64(it.hi - g.block.lo), Size: it.size, Align: it.align, Fixed: Free})
 	}
 	return groups, rest
 }
 
 // assemble packs each group, then the groups as blocks among the rest.
-func assemble(ctx context.Context, l leaf, groups [][]int32, rest []int32, shapes *Cache, effort int64) (packing, bool) {
-	inner := make([][]int64, len(groups))
+func assemble(ctx context.Context, l leaf, groups []group, rest []int32, solved *Cache, effort int64) (packing, bool) {
+	inner := make([]Solution, len(groups))
 	var blocks []item
-	for g, members := range groups {
-		p := Problem{}
-		block := item{lo: math.MaxInt32, align: 1, fixed: Free, index: int32(g)}
-		for _, i := range members {
-			it := &l.items[i]
-			block.lo, block.hi = min(block.lo, it.lo), max(block.hi, it.hi)
-			block.align = lcm(block.align, it.align)
-		}
-		for _, i := range members {
-			it := &l.items[i]
-			p.Buffers = append(p.Buffers, Buffer{Lower: int64(it.lo - block.lo), Upper: int64(it.hi - block.lo), Size: it.size, Align: it.align, Fixed: Free})
-		}
+	for g := range groups {
 		nodes := int64(groupNodes)
-		if len(members) > 300 {
+		if len(groups[g].members) > groupItems {
 			nodes = 0
 		}
-		s, err := Pack(ctx, p, Options{Nodes: nodes, Flat: true, Cache: shapes})
-		if err != nil || block.align > math.MaxInt32 {
+		s, err := Pack(ctx, groups[g].problem, Options{Nodes: nodes, Flat: true, Cache: solved})
+		if err != nil || groups[g].block.align > math.MaxInt32 {
 			return packing{}, false
 		}
-		inner[g], block.size = s.Offsets, s.Height
+		inner[g] = s
+		block := groups[g].block
+		block.size = s.Height
 		blocks = append(blocks, block)
 	}
 	for _, i := range rest {
@@ -109,9 +125,9 @@ func assemble(ctx context.Context, l leaf, groups [][]int32, rest []int32, shape
 	}
 	outer := greedy(blocks, l.sections, 0, effort)
 	p := packing{offsets: make([]int64, len(l.items)), height: outer.height}
-	for g, members := range groups {
-		for k, i := range members {
-			p.offsets[i] = outer.offsets[g] + inner[g][k]
+	for g := range groups {
+		for k, i := range groups[g].members {
+			p.offsets[i] = outer.offsets[g] + inner[g].Offsets[k]
 		}
 	}
 	for k, i := range rest {
