@@ -11,7 +11,7 @@ import (
 //
 // Approach: start from all named schedules of the same grain (chunks and slices) and from greedy list schedules on all
 // placements of that grain, drop what breaks the memory cap, improve the best few by local search, and for small
-// schedules close the case by exact search. The result is never worse than the best named schedule, because that is one
+// schedules close the case by exact search; then look for an order as fast that holds less. The result is never worse than the best named schedule, because that is one
 // of the starting points; it is optimal where the lower bound says so.
 //
 // Example: p=4, m=8, all times 1: 1F1B takes 33, ZB-H2 27, the order found here 26 with two copies of the weights.
@@ -73,6 +73,7 @@ func Search(g Goal) (*Found, error) {
 			best, found.LowerBound = better, bound
 		}
 	}
+	best = g.lean(best, rng)
 	found.Schedule, found.From = best.s, best.from
 	found.Schedule.Name = "search"
 	found.Optimal = best.score.first <= found.LowerBound*(1+1e-9)
@@ -241,6 +242,35 @@ func (g Goal) improved(all []candidate, target float64, rng *rand.Rand) candidat
 		}
 		if best.score.first <= target*(1+1e-9) {
 			break
+		}
+	}
+	return best
+}
+
+// lean looks for an order that is as fast as the best one but holds less, by halving the cap between what the best one
+// holds and the least possible. Large schedules are left as they are.
+func (g Goal) lean(best candidate, rng *rand.Rand) candidate {
+	if g.size() > g.Effort/32 {
+		return best
+	}
+	g.Effort /= 8
+	least := float64(g.Chunks)
+	for range 6 {
+		t := newMachine(best.s, g.Costs)
+		if !t.run() {
+			return best
+		}
+		peak := t.timeline().Peak()
+		if peak-least < .5 {
+			break
+		}
+		g.Cap = (least + peak) / 2
+		all := append(g.greedy(rng), g.patterned(rng)...)
+		sortCandidates(all)
+		if len(all) > 0 && all[0].score.first <= best.score.first*(1+1e-9) {
+			best = all[0]
+		} else {
+			least = g.Cap
 		}
 	}
 	return best

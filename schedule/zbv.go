@@ -82,7 +82,7 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 
 // fastestPattern fills s with the repeating pattern of the shortest span under a tight cap (V-Half, V-Min and between).
 func fastestPattern(s *Schedule, c Costs, limit float64) bool {
-	const effort = 4 << 20 // units to plan
+	const effort = 1 << 20 // units to plan
 	var best [][]Unit
 	var least score
 	list := patterns(true)
