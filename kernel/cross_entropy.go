@@ -12,7 +12,8 @@ import (
 //
 // Three passes over a row that stays in the second-level cache (50257 f32 are
 // 200 KB): the maximum m; exp(x-m) and its sum, in place with Grad; the
-// multiplication by s/sum. The exponents are never positive, so large logits
+// multiplication by s/sum. The second pass fetches the next row, so that the
+// first does not wait for memory. The exponents are never positive, so large logits
 // cannot overflow, and -Inf among them counts as probability 0. A row with a
 // NaN, +Inf or nothing above -Inf has the loss NaN: the run must see it.
 //
@@ -55,7 +56,7 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	c.f[0] = t[3].F32[graph.ScalarLossScale]
-	c.byRows(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+	c.blocks(t[1].Rows, t[1].Cols, max(8, grain/max(t[1].Cols, 1)), t[1].Cols, func(c *call, w *worker, b block) {
 		loss, logits, targets, n := &c.t[0], &c.t[1], &c.t[2], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			target := int(targets.I32[r*targets.Stride])
@@ -70,12 +71,16 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 				continue
 			}
 			x := w.load(0, logits, r, 0, n)
+			next := x
+			if r+1 < b.R1 && logits.DType == graph.F32 {
+				next = logits.row(r+1, 0, n)
+			}
 			at, m := x[target], w.v.Max(x)
 			if !c.a.Grad {
-				out[0] = nll(w.v.SumExp(x, 1, m), m, at)
+				out[0] = nll(w.v.SumExp(x, next, 1, m), m, at)
 				continue
 			}
-			sum := w.v.Exp(x, x, 1, m)
+			sum := w.v.Exp(x, x, next, 1, m)
 			out[0] = nll(sum, m, at)
 			w.v.Scale(x, c.f[0]/sum)
 			x[target] -= c.f[0]

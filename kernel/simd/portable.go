@@ -106,9 +106,9 @@ func sumSq64(x []float32) float64 {
 	return s
 }
 
-func expSum(y, x []float32, scale, shift float32) float32 {
+func expSum(y, x, next []float32, scale, shift float32) float32 {
 	var s float64
-	for i := range min(len(y), len(x)) {
+	for i := range min(len(y), len(x), len(next)) {
 		e := math.Exp(float64(scale*x[i] - shift))
 		y[i] = float32(e)
 		s += e
@@ -116,9 +116,9 @@ func expSum(y, x []float32, scale, shift float32) float32 {
 	return float32(s)
 }
 
-func sumExp(x []float32, scale, shift float32) float32 {
+func sumExp(x, next []float32, scale, shift float32) float32 {
 	var s float64
-	for _, v := range x {
+	for _, v := range x[:min(len(x), len(next))] {
 		s += math.Exp(float64(scale*v - shift))
 	}
 	return float32(s)

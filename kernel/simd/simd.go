@@ -32,10 +32,11 @@ type Set struct {
 	Max      func(x []float32) float32 // -Inf for no elements; NaNs are skipped or not
 	SumSq64  func(x []float32) float64 // sum of squares in float64
 
-	// Exp: y = exp(scale*x - shift) and the sum of y. exp(-Inf) = 0.
-	Exp func(y, x []float32, scale, shift float32) float32
+	// Exp: y = exp(scale*x - shift) and the sum of y. exp(-Inf) = 0. Meanwhile
+	// next, what will be worked on after x, is brought near: give x for nothing.
+	Exp func(y, x, next []float32, scale, shift float32) float32
 	// SumExp is Exp without y.
-	SumExp func(x []float32, scale, shift float32) float32
+	SumExp func(x, next []float32, scale, shift float32) float32
 
 	// xh stands for the normalised (x-mean)*rstd.
 	Norm     func(y, x, g, b []float32, mean, rstd float32)               // y = xh*g + b

@@ -69,10 +69,10 @@ func maxAVX512(x []float32) (ret float32)
 func sumSq64AVX512(x []float32) (ret float64)
 
 //go:noescape
-func expAVX512(y, x []float32, scale, shift float32) (ret float32)
+func expAVX512(y, x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
-func sumExpAVX512(x []float32, scale, shift float32) (ret float32)
+func sumExpAVX512(x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
 func normAVX512(y, x, g, b []float32, mean, rstd float32)
@@ -216,10 +216,10 @@ func maxAVX2(x []float32) (ret float32)
 func sumSq64AVX2(x []float32) (ret float64)
 
 //go:noescape
-func expAVX2(y, x []float32, scale, shift float32) (ret float32)
+func expAVX2(y, x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
-func sumExpAVX2(x []float32, scale, shift float32) (ret float32)
+func sumExpAVX2(x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
 func normAVX2(y, x, g, b []float32, mean, rstd float32)

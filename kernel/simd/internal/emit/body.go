@@ -15,6 +15,7 @@ const (
 	opColumn           // of a vector, in a register while the loop goes down the rows
 	opLoad
 	opStore // a -> stream
+	opAhead // fetch a stream into the second-level cache
 	opAdd
 	opSub
 	opMul
@@ -53,7 +54,7 @@ type body struct {
 }
 
 func (b *body) do(n node) val {
-	pure := n.op != opStore && n.op < opSum
+	pure := n.op != opStore && n.op != opAhead && n.op < opSum
 	if v, ok := b.memo[n]; ok && pure {
 		return v
 	}
@@ -67,6 +68,7 @@ func (b *body) do(n node) val {
 
 func (b *body) load(name string) val      { return b.do(node{op: opLoad, name: name}) }
 func (b *body) column(name string) val    { return b.do(node{op: opColumn, name: name}) }
+func (b *body) ahead(name string)         { b.do(node{op: opAhead, name: name}) }
 func (b *body) arg(name string) val       { return b.do(node{op: opArg, name: name}) }
 func (b *body) store(name string, v val)  { b.do(node{op: opStore, a: v, name: name}) }
 func (b *body) bits(u uint32) val         { return b.do(node{op: opConst, bits: u}) }
@@ -103,7 +105,7 @@ func (b *body) poly(x val, c []float64) val {
 // uses calls f for each operand of a node.
 func (n node) uses(f func(v val)) {
 	switch n.op {
-	case opConst, opHeld, opArg, opColumn, opLoad:
+	case opConst, opHeld, opArg, opColumn, opLoad, opAhead:
 	case opFMA, opFNMA:
 		f(n.a)
 		f(n.b)
@@ -123,7 +125,7 @@ func (b *body) fixed() []bool {
 	fixed := make([]bool, len(b.nodes))
 	for i, n := range b.nodes {
 		switch n.op {
-		case opConst, opColumn, opLoad, opStore, opSum, opDot, opTop:
+		case opConst, opColumn, opLoad, opStore, opAhead, opSum, opDot, opTop:
 		case opHeld, opArg:
 			fixed[i] = true
 		default:

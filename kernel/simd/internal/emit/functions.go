@@ -31,12 +31,14 @@ var functions = []function{
 		x := b.load("x")
 		b.dot("ret", x, x)
 	}},
-	{name: "Exp", params: "y x []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+	{name: "Exp", params: "y x next []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+		b.ahead("next")
 		e := b.exp(b.scaled())
 		b.store("y", e)
 		b.sum("ret", e)
 	}},
-	{name: "SumExp", params: "x []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+	{name: "SumExp", params: "x next []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
+		b.ahead("next")
 		b.sum("ret", b.exp(b.scaled()))
 	}},
 	{name: "Norm", params: "y x g b []float32, mean rstd float32", body: func(b *body) {

@@ -92,6 +92,9 @@ func (r *routine) node(i int, n node) {
 		r.reg[i] = r.take()
 		r.load(n.name, r.reg[i])
 		return
+	case opAhead:
+		r.op("PREFETCHT1 %s", r.address(n.name))
+		return
 	case opStore:
 		r.store(n.name, r.reg[n.a])
 		r.release(n.a, i)
