@@ -68,6 +68,11 @@ func (w Work) Tokens(m Model) float64 { return w.Steps * w.Batch * float64(m.Seq
 // FLOPs of the training: 8 per parameter and token (forward 2, recomputation 2, backward 4).
 func (w Work) FLOPs(m Model) float64 { return 8 * m.Parameters * w.Tokens(m) }
 
+// StateIntensity is the FLOP per byte that moving the whole optimizer state once per step has to hide behind, with
+// partitioned state and layered accumulation: 24 bytes in and out per parameter, 8 FLOP per parameter and token. It is so
+// high that a drive, even a network drive, can hold the state, and be a checkpoint at all times.
+func (m Model) StateIntensity() float64 { return m.CriticalBatch() * float64(m.Sequence) / 3 }
+
 // Hardware is a cluster of equal GPUs. Bandwidths are in bytes/s, both directions added up, as in the paper.
 type Hardware struct {
 	Name    string  `json:"name"`

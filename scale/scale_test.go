@@ -69,6 +69,7 @@ func TestFamily(t *testing.T) {
 	if got := math.Round(m.CriticalBatch()); got != 2417 {
 		t.Errorf("critical batch %g", got)
 	}
+	near(t, "state", m.StateIntensity(), 2.06e6, .01)
 	w := DefaultWork(m)
 	near(t, "tokens", w.Tokens(m), 6.19e11, .01)
 	near(t, "FLOP", w.FLOPs(m), 6.23e24, .01)

@@ -32,18 +32,17 @@ type exact struct {
 
 // kind is a pass of a stage: a queue of m equal units.
 type kind struct {
-	unit     Unit
-	rank     int
-	time     float64
-	memory   float64
-	inputs   []int     // kinds whose i-th unit comes before the i-th of this one
-	delays   []float64 // message time of each input
-	output   []int     // the inverse of inputs
-	tail     float64   // least time from the end of a unit to the end of the step
-	done     int
-	ends     []float64
-	banned   bool // not next on its rank
-	reversed int  // scratch
+	unit   Unit
+	rank   int
+	time   float64
+	memory float64
+	inputs []int     // kinds whose i-th unit comes before the i-th of this one
+	delays []float64 // message time of each input
+	output []int     // the inverse of inputs
+	tail   float64   // least time from the end of a unit to the end of the step
+	done   int
+	ends   []float64
+	banned bool // not next on its rank
 }
 
 // exactSolve looks for an order on s's placement with a makespan below upper. It returns the least makespan that it can

@@ -24,9 +24,9 @@ const maxSlots = 1 << 21
 // generator is one named schedule: what it needs and how it is made.
 type generator struct {
 	name     string
-	chunks   [2]int // least and most chunks per rank; the first is the default unless usual is set
+	chunks   [2]int // least and most chunks per rank
 	usual    int    // chunks when none are asked for, if not the least
-	slices   [2]int // the same for slices; the default is the second if it is finite, see usualSlices
+	slices   [2]int // least and most slices
 	mirror   bool   // two directions: even numbers of ranks and micro-batches
 	needs    func(q Request) *UsageError
 	generate func(q Request) (*Schedule, error)

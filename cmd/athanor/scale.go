@@ -123,7 +123,7 @@ func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale
 	rows := scale.Table(m, h, work)
 	if v.Format == "json" {
 		return c.print(map[string]any{"model": m, "hardware": h, "work": work, "critical_batch": work.Batch, "tokens": work.Tokens(m),
-			"flops": work.FLOPs(m), "gpu_years": work.FLOPs(m) / h.FLOPS / (365.25 * 86400), "links": scale.Thresholds(h.FLOPS), "rows": rows})
+			"flops": work.FLOPs(m), "state_intensity": m.StateIntensity(), "gpu_years": work.FLOPs(m) / h.FLOPS / (365.25 * 86400), "links": scale.Thresholds(h.FLOPS), "rows": rows})
 	}
 	printWork(c.stdout, m, h, work)
 	fmt.Fprintf(c.stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
@@ -133,6 +133,13 @@ func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale
 			r.Efficiency, digits(r.Days), gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
 	}
 	fmt.Fprintf(c.stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
+	slowest := "none of the usual links"
+	for _, l := range scale.Thresholds(h.FLOPS) {
+		if l.Threshold <= m.StateIntensity() {
+			slowest = fmt.Sprintf("%s (%.2g GB/s)", l.Name, l.Bandwidth/1e9)
+		}
+	}
+	fmt.Fprintf(c.stdout, "state moves once per step, %.3g FLOP per byte: the slowest link that hides it is %s\n", m.StateIntensity(), slowest)
 	fmt.Fprintf(c.stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
 	return nil
 }
