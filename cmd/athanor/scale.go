@@ -15,7 +15,7 @@ import (
 
 // scaleCmd is the analysis of the shortest training time.
 type scaleCmd struct {
-	What string `arg:"" default:"table" enum:"table,curve,cluster,laws" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; laws: the best model for --flops or --hours."`
+	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours."`
 
 	X        int     `default:"160" help:"Model X_x: x layers of width x^2 on sequences of 16x tokens."`
 	Model    string  `placeholder:"NAME|DIR" help:"A known model or a Hugging Face folder instead of X_x."`
@@ -67,6 +67,8 @@ func (v *scaleCmd) Run(c *context) error {
 	switch v.What {
 	case "curve":
 		return v.curve(c, cluster.Hardware)
+	case "traffic":
+		return v.traffic(c, m, cluster.Hardware)
 	case "cluster":
 		return v.fit(c, m, cluster, work)
 	}
@@ -180,6 +182,27 @@ func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
 			gibibytes(p.Improved.State), gibibytes(p.Improved.Buffers), gibibytes(p.Improved.Checkpoints), gibibytes(p.Improved.Working))
 	}
 	fmt.Fprintln(c.stdout, "\nGiB per GPU. Training takes years long before a model does not fit: there is no memory wall.")
+	return nil
+}
+
+// traffic compares the data-parallel volumes at the micro-batches of the improved method.
+func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
+	rows := scale.Table(m, h, scale.DefaultWork(m))
+	micros := rows[len(rows)-1].Micros
+	flows := scale.Flows(micros, float64(m.Sequence))
+	if v.Format == "json" {
+		return c.print(map[string]any{"micros": micros, "tokens": m.Sequence, "threshold": h.FLOPS / h.Network, "flows": flows})
+	}
+	fmt.Fprintf(c.stdout, "%s, %d micro-batches of %d tokens; the network hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
+	fmt.Fprintf(c.stdout, "%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
+	for _, f := range flows {
+		forward := "-"
+		if f.Forward > 0 {
+			forward = digits(f.Forward)
+		}
+		fmt.Fprintf(c.stdout, "%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
+	}
+	fmt.Fprintln(c.stdout, "\nper step; sent bytes per parameter of the rank; FLOP per byte in and out of the compute that hides it")
 	return nil
 }
 

@@ -129,7 +129,7 @@ func TestScaleVerb(t *testing.T) {
 	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
 		t.Error(err)
 	}
-	for _, what := range []string{"table", "curve", "laws --flops 1e20", "cluster --x 32"} {
+	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32"} {
 		_, out, errs := athanor(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
 		if !json.Valid([]byte(out)) {
 			t.Errorf("scale %s --json: %s%s", what, out, errs)
