@@ -125,8 +125,10 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 		}
 	}
 	if !fixed {
-		if keep(fillNiches(items, sections, sorted(items, orders[0]), best.height-1, &effort)) {
-			return best
+		for _, o := range orders[:2] {
+			if keep(fillNiches(items, sections, sorted(items, o), best.height-1, &effort)) {
+				return best
+			}
 		}
 		keep(squeaky(items, sections, target, effort/5*4), true)
 		effort /= 5
@@ -136,7 +138,7 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 			break
 		}
 		perm := sorted(items, o)
-		if !fixed && k > 0 && keep(fillNiches(items, sections, perm, best.height-1, &effort)) {
+		if !fixed && k > 1 && keep(fillNiches(items, sections, perm, best.height-1, &effort)) {
 			break
 		}
 		keep(fit(items, sections, perm, best.height-1, &effort))

@@ -30,7 +30,7 @@ type Options struct {
 const (
 	fastEffort   = 4_000_000
 	fastPerItem  = 500
-	mostEffort   = 350_000_000
+	mostEffort   = 500_000_000
 	exactHaste   = 20   // with search allowed, heuristics may take this much more
 	searchable   = 6000 // items in a leaf; more, and nodes become too slow
 	firstBudget  = 20_000
