@@ -6,14 +6,11 @@
 // in ascending and in descending order differ if a barrier is missing between
 // what one thread writes and another reads. Threads that wait at different
 // barriers for ever are reported. For x86-64.
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <algorithm>
-using std::max;
-using std::min;
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
+template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 
 #define __global__
 #define __device__

@@ -1,0 +1,438 @@
+// Package cuda runs programs on an NVIDIA GPU, without cgo: libcuda, NVRTC and
+// cublasLt are opened when a device is, and a machine without them loses
+// nothing but this backend.
+//
+//	arenas    device: one cuMemAlloc. Host: mapped, touched and registered in
+//	          slices, so that the GPU's copy engines reach it. Disk: a file, as
+//	          on the CPU backend
+//	worker    one goroutine, locked to a thread that owns the context; it alone
+//	          calls the driver, in program order
+//	streams   compute and copies are the driver's; host compute and disk are
+//	          goroutines, which run the CPU's kernels on the pinned arena
+//	events    one per call. GPU to GPU: cuStreamWaitEvent. GPU to host:
+//	          cuEventSynchronize. Host to GPU: a flag in pinned memory that
+//	          the GPU's front end waits for (cuStreamWaitValue32), so that the
+//	          worker never stops
+//
+// Prepare compiles kernels, loads them, makes descriptors, chooses algorithms
+// and works out all arguments. After it a call is a list of driver calls with
+// their arguments in place, and a step allocates nothing.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/kernel/pool"
+)
+
+// Options of a device.
+type Options struct {
+	// Index of the GPU, as CUDA_VISIBLE_DEVICES leaves them.
+	Index int
+	// Workers is the number of cores for kernels of the host; 0: GOMAXPROCS.
+	Workers int
+	// DiskPath is the file of the disk tier, made by Reserve.
+	DiskPath string
+	// CacheDir is where compiled kernels are kept; "": nowhere.
+	CacheDir string
+	// Untimed leaves out the GPU's time stamps: spans of its calls stay zero.
+	Untimed bool
+	// Serial waits for the GPU after every call, so that an error of the GPU
+	// names its call. For finding faults.
+	Serial bool
+	// SumRows cuts products that sum over tokens into pieces of so many rows,
+	// so that splitting the tokens at multiples of it changes no bit; 0: one
+	// piece, which is faster.
+	SumRows int
+}
+
+// Libraries are what a device is made of. Lt may be nil: then products run on
+// the plain kernel.
+type Libraries struct {
+	Driver   *nv.Driver
+	Compiler kernels.Compiler
+	Lt       *nv.Lt
+}
+
+// Load opens the libraries that this machine has.
+func Load() (*Libraries, error) {
+	p := nv.Local()
+	d, err := nv.OpenDriver(p)
+	if err != nil {
+		return nil, err
+	}
+	c, err := nv.OpenNVRTC(p)
+	if err != nil {
+		return nil, err
+	}
+	l, err := nv.OpenLt(p)
+	if err != nil {
+		return nil, err
+	}
+	return &Libraries{d, c, l}, nil
+}
+
+const (
+	workspaceBytes = 32 << 20 // of cublasLt, what it asks for on Hopper
+	scratchBytes   = 32 << 20 // partial sums
+	// Overhead is the device memory that a device takes besides its arena and
+	// the driver's own.
+	Overhead = workspaceBytes + scratchBytes
+	slice    = 1 << 30 // of the host arena, registered at once
+)
+
+// Device implements device.Device.
+type Device struct {
+	options Options
+	lib     *Libraries
+	driver  *nv.Driver
+	cache   kernels.Cache
+	opened  time.Time
+	name    string
+	arch    string
+	limits  struct{ shared int }
+
+	sizes     [device.NumTiers]int64
+	memory    uintptr // device arena
+	workspace uintptr
+	host      *cpu.Arena
+	disk      *cpu.Disk
+	pool      *pool.Pool
+	modules   map[kernels.Unit]uintptr
+	functions map[functionKey]uintptr
+	algos     map[algoKey][nv.AlgoBytes]byte
+	plans     []*nv.Plan
+	flags     []*cpu.Arena // of host calls, a piece per Prepare
+	blocks    [][]byte     // registered memory
+
+	calls    []call
+	launched []uint32        // round in which a call was launched
+	issued   []atomic.Uint32 // round in which the worker passed a call to the driver
+	round    atomic.Uint32
+	hosts    [device.NumStreams]*hostStream // nil for the driver's streams
+	work     worker
+	idle     sync.WaitGroup
+
+	// Who waits for the worker to issue a call, or for a host call.
+	mu      sync.Mutex
+	changed *sync.Cond
+	waiting atomic.Int32
+
+	failed atomic.Bool
+	err    error // first error of the round, under mu
+}
+
+// isHost tells the streams that goroutines run.
+func isHost(s device.Stream) bool {
+	return s == device.HostCompute || s == device.DiskRead || s == device.DiskWrite
+}
+
+// Open opens a GPU with the libraries that this machine has.
+func Open(o Options) (*Device, error) {
+	lib, err := Load()
+	if err != nil {
+		return nil, err
+	}
+	return New(lib, o)
+}
+
+// New opens a GPU. Close it to give back memory and goroutines.
+func New(lib *Libraries, o Options) (*Device, error) {
+	if o.Workers < 1 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	d := &Device{
+		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
+		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
+		pool:    pool.New(o.Workers),
+		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
+	}
+	d.changed = sync.NewCond(&d.mu)
+	d.round.Store(1)
+	d.work.start(d)
+	if err := d.work.do(d.open); err != nil {
+		d.work.stop()
+		d.pool.Close()
+		return nil, fmt.Errorf("GPU %d: %w", o.Index, err)
+	}
+	for id := range d.hosts {
+		if s := device.Stream(id); isHost(s) {
+			d.hosts[id] = d.newHostStream(s)
+			go d.hosts[id].run()
+		}
+	}
+	return d, nil
+}
+
+// open finds the GPU and makes context and streams, on the worker.
+func (d *Device) open() error {
+	v, w := d.driver, &d.work
+	if err := v.Check("cuInit", v.Init(0)); err != nil {
+		return err
+	}
+	var count, dev int32
+	if err := v.Check("cuDeviceGetCount", v.DeviceGetCount(nv.Addr(&count))); err != nil {
+		return err
+	}
+	if d.options.Index < 0 || d.options.Index >= int(count) {
+		return fmt.Errorf("this machine has %d; hint: look at CUDA_VISIBLE_DEVICES and nvidia-smi", count)
+	}
+	if err := v.Check("cuDeviceGet", v.DeviceGet(nv.Addr(&dev), uintptr(d.options.Index))); err != nil {
+		return err
+	}
+	n := int(dev)
+	d.name = v.Name(n)
+	major, minor := v.Attribute(n, nv.AttrMajor), v.Attribute(n, nv.AttrMinor)
+	d.arch = fmt.Sprintf("sm_%d%d", major, minor)
+	d.limits.shared = v.Attribute(n, nv.AttrSharedPerBlock)
+	if major < 8 {
+		return fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)
+	}
+	if v.Attribute(n, nv.AttrHostPointer) == 0 {
+		return fmt.Errorf("%s cannot use the host's addresses; hint: it is not supported", d.name)
+	}
+	v.DevicePrimaryCtxSetFlags(uintptr(n), nv.CtxBlockingSync) // a wish: cores are for the optimizer
+	var err error
+	if w.context, err = v.Word("cuDevicePrimaryCtxRetain", v.DevicePrimaryCtxRetain, uintptr(n)); err != nil {
+		return err
+	}
+	w.device = n
+	if err := v.Check("cuCtxSetCurrent", v.CtxSetCurrent(w.context)); err != nil {
+		return err
+	}
+	for s := range w.streams {
+		if isHost(device.Stream(s)) {
+			continue
+		}
+		if w.streams[s], err = v.Word("cuStreamCreate", v.StreamCreate, nv.StreamNonBlocking); err != nil {
+			return err
+		}
+	}
+	if w.base, err = v.Word("cuEventCreate", v.EventCreate, 0); err != nil {
+		return err
+	}
+	if d.lib.Lt != nil {
+		return d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&w.lt)))
+	}
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
+
+// Memory is what the GPU has, and of that what is free, in bytes.
+func (d *Device) Memory() (free, total int64, err error) {
+	err = d.work.do(func() error {
+		return d.driver.Check("cuMemGetInfo", d.driver.MemGetInfo(nv.Addr(&free), nv.Addr(&total)))
+	})
+	return free, total, err
+}
+
+// Reserve makes the arena of a tier.
+func (d *Device) Reserve(tier device.Tier, bytes int64) error {
+	switch {
+	case tier >= device.NumTiers:
+		return fmt.Errorf("reserve: %v does not exist", tier)
+	case d.sizes[tier] != 0:
+		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
+	case len(d.calls) > 0:
+		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
+	case bytes < 0:
+		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
+	case bytes == 0:
+		return nil
+	}
+	var err error
+	switch tier {
+	case device.DeviceTier:
+		err = d.work.do(func() error { return d.allocate(bytes) })
+	case device.HostTier:
+		if d.host, err = cpu.NewArena(bytes); err == nil {
+			err = d.work.do(func() error { return d.register(d.host.Bytes()) })
+		}
+	case device.DiskTier:
+		d.disk, err = cpu.OpenDisk(d.options.DiskPath, bytes)
+	}
+	if err != nil {
+		return fmt.Errorf("reserve %s tier: %w", tier, err)
+	}
+	d.sizes[tier] = bytes
+	return nil
+}
+
+func (d *Device) allocate(bytes int64) (err error) {
+	v := d.driver
+	if d.memory, err = v.Word("cuMemAlloc", v.MemAlloc, uintptr(bytes)); err != nil {
+		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
+	}
+	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
+	return err
+}
+
+// register pins memory, slice by slice: what fails says how far it came.
+func (d *Device) register(b []byte) error {
+	for at := 0; at < len(b); at += slice {
+		part := b[at:min(at+slice, len(b))]
+		code := d.driver.MemHostRegister(address(part), uintptr(len(part)), nv.RegisterPortable|nv.RegisterMapped)
+		if err := d.driver.Check("cuMemHostRegister", code); err != nil {
+			return fmt.Errorf("%d of %d bytes of host memory are pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", at, len(b), err)
+		}
+		d.blocks = append(d.blocks, part)
+	}
+	return nil
+}
+
+// address of memory outside of Go's heap.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// base is the address of an arena.
+func (d *Device) base(t device.Tier) uintptr {
+	switch {
+	case t == device.DeviceTier:
+		return d.memory
+	case t == device.HostTier && d.host != nil:
+		return address(d.host.Bytes())
+	}
+	return 0
+}
+
+// Read copies bytes out of an arena. Call it between rounds only.
+func (d *Device) Read(tier device.Tier, addr int64, p []byte) error {
+	return d.transfer(tier, addr, p, false)
+}
+
+// Write copies bytes into an arena. Call it between rounds only.
+func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
+	return d.transfer(tier, addr, p, true)
+}
+
+func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) error {
+	if tier >= device.NumTiers || addr < 0 || addr > d.sizes[tier] || int64(len(p)) > d.sizes[tier]-addr {
+		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
+	}
+	switch {
+	case len(p) == 0:
+		return nil
+	case tier == device.DiskTier && write:
+		return d.disk.Access().Write(p, addr)
+	case tier == device.DiskTier:
+		return d.disk.Access().Read(p, addr)
+	case tier == device.HostTier && write:
+		cpu.CopyBytes(d.host.Bytes()[addr:][:len(p)], p)
+		return nil
+	case tier == device.HostTier:
+		cpu.CopyBytes(p, d.host.Bytes()[addr:][:len(p)])
+		return nil
+	}
+	dst, src := d.memory+uintptr(addr), nv.Addr(&p[0])
+	if !write {
+		dst, src = src, dst
+	}
+	err := d.work.do(func() error { return d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))) })
+	runtime.KeepAlive(p)
+	return err
+}
+
+// Stats may be read between rounds.
+func (d *Device) Stats() device.Stats {
+	sum := d.work.stats
+	for _, s := range d.hosts {
+		if s == nil {
+			continue
+		}
+		for t := range sum.Peak {
+			sum.Peak[t] = max(sum.Peak[t], s.stats.Peak[t])
+			for to := range sum.Moved[t] {
+				sum.Moved[t][to] += s.stats.Moved[t][to]
+			}
+		}
+	}
+	return sum
+}
+
+// Close ends goroutines and gives back all memory.
+func (d *Device) Close() error {
+	for _, s := range d.hosts {
+		if s != nil {
+			close(s.queue)
+			<-s.ended
+		}
+	}
+	errs := []error{d.work.do(d.release)}
+	d.work.stop()
+	d.pool.Close()
+	for _, a := range append(d.flags, d.host) {
+		if a != nil {
+			errs = append(errs, a.Close())
+		}
+	}
+	if d.disk != nil {
+		errs = append(errs, d.disk.Close())
+	}
+	d.sizes, d.calls, d.host, d.disk, d.flags = [device.NumTiers]int64{}, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// release gives back what the driver holds, in the reverse order.
+func (d *Device) release() error {
+	v, w := d.driver, &d.work
+	first := v.Check("cuCtxSynchronize", v.CtxSynchronize())
+	for _, p := range d.plans {
+		p.Close()
+	}
+	if w.lt != 0 {
+		d.lib.Lt.Destroy(w.lt)
+	}
+	for i := range d.calls {
+		for _, e := range []uintptr{d.calls[i].start, d.calls[i].end} {
+			if e != 0 {
+				v.EventDestroy(e)
+			}
+		}
+	}
+	v.EventDestroy(w.base)
+	for _, s := range w.streams {
+		if s != 0 {
+			v.StreamDestroy(s)
+		}
+	}
+	for _, m := range d.modules {
+		v.ModuleUnload(m)
+	}
+	for _, b := range d.blocks {
+		v.MemHostUnregister(address(b))
+	}
+	for _, p := range []uintptr{d.memory, d.workspace} {
+		if p != 0 {
+			v.MemFree(p)
+		}
+	}
+	v.DevicePrimaryCtxRelease(uintptr(w.device))
+	return first
+}
+
+// fail keeps the first error of the round.
+func (d *Device) fail(err error) {
+	d.mu.Lock()
+	if d.err == nil {
+		d.err = err
+	}
+	d.mu.Unlock()
+	d.failed.Store(true)
+}
+
+// milliseconds is a float that the driver writes.
+type milliseconds struct{ bits uint32 }
+
+func (m milliseconds) seconds() float64 { return float64(math.Float32frombits(m.bits)) / 1e3 }

@@ -1,0 +1,211 @@
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// Streams of the host: kernels on its cores, reads and writes of the disk.
+// Their goroutines are locked to threads, since waiting for an event of the
+// GPU needs the context.
+
+type hostStream struct {
+	d     *Device
+	id    device.Stream
+	queue chan command
+	ended chan struct{}
+	used  bool // in this round; the launching side's
+
+	env    *kernel.Env
+	access *cpu.DiskAccess
+	stats  device.Stats
+}
+
+func (d *Device) newHostStream(id device.Stream) *hostStream {
+	return &hostStream{d: d, id: id, queue: make(chan command, queueLen), ended: make(chan struct{}), env: kernel.NewEnvOn(d.pool, simd.Best())}
+}
+
+func (s *hostStream) run() {
+	defer close(s.ended)
+	runtime.LockOSThread()
+	d := s.d
+	d.driver.CtxSetCurrent(d.work.context) // if it fails, so does the first wait
+	for c := range s.queue {
+		switch c.verb {
+		case runCall:
+			if !d.failed.Load() {
+				if err := s.execute(&d.calls[c.call]); err != nil {
+					d.fail(&device.CallError{Call: int(c.call), Op: d.calls[c.call].op, Err: err})
+				}
+			}
+			s.complete(c.call)
+		case waitCall:
+			if err := s.await(c.call); err != nil {
+				d.fail(&device.CallError{Call: int(c.call), Op: d.calls[c.call].op, Err: err})
+			}
+		case endRound:
+			d.idle.Done()
+		}
+	}
+}
+
+// complete sets the call's flag, which the GPU may be waiting for, also after
+// an error.
+func (s *hostStream) complete(n int32) {
+	d := s.d
+	d.calls[n].flag.Store(d.round.Load())
+	if d.waiting.Load() > 0 {
+		d.mu.Lock()
+		d.changed.Broadcast()
+		d.mu.Unlock()
+	}
+}
+
+// await returns when a call is done. One of the GPU's must have been issued
+// before its event means anything in this round.
+func (s *hostStream) await(n int32) error {
+	d := s.d
+	c := &d.calls[n]
+	word := c.flag
+	if word == nil {
+		word = &d.issued[n]
+	}
+	if word.Load() != d.round.Load() {
+		d.waiting.Add(1)
+		d.mu.Lock()
+		for word.Load() != d.round.Load() {
+			d.changed.Wait()
+		}
+		d.mu.Unlock()
+		d.waiting.Add(-1)
+	}
+	if c.flag != nil || d.failed.Load() {
+		return nil
+	}
+	return d.driver.Check("cuEventSynchronize", d.driver.EventSynchronize(c.end))
+}
+
+// execute runs one call. A panic of a kernel becomes an error.
+func (s *hostStream) execute(c *call) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	start := time.Now()
+	if c.run != nil {
+		c.run()
+	} else {
+		err = s.move(c.move)
+	}
+	if c.span != nil {
+		c.span.Start = start.Sub(s.d.opened).Seconds()
+		c.span.End = time.Since(s.d.opened).Seconds()
+	}
+	c.count(&s.stats)
+	return err
+}
+
+// move copies rows within the host's memory, or from and to the disk.
+func (s *hostStream) move(m *move) error {
+	d := s.d
+	if d.disk != nil && s.access == nil {
+		s.access = d.disk.Access()
+	}
+	src, dst := m.src, m.dst
+	for range m.rows {
+		var err error
+		switch {
+		case m.from == device.DiskTier:
+			err = s.access.Read(d.host.Bytes()[dst:][:m.width], src)
+		case m.to == device.DiskTier:
+			err = s.access.Write(d.host.Bytes()[src:][:m.width], dst)
+		default:
+			cpu.CopyBytes(d.host.Bytes()[dst:][:m.width], d.host.Bytes()[src:][:m.width])
+		}
+		if err != nil {
+			return err
+		}
+		src, dst = src+m.srcStep, dst+m.dstStep
+	}
+	return nil
+}
+
+// Launch enqueues a prepared call.
+func (d *Device) Launch(n int) {
+	if n < 0 || n >= len(d.calls) {
+		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
+		return
+	}
+	c := &d.calls[n]
+	if d.launched[n] == d.round.Load() {
+		d.fail(&device.CallError{Call: n, Op: c.op, Err: fmt.Errorf("launched twice in one round")})
+		return
+	}
+	d.launched[n] = d.round.Load()
+	d.send(c.stream, command{runCall, c.stream, int32(n)})
+}
+
+// Wait holds stream id until call n is done.
+func (d *Device) Wait(id device.Stream, n int) {
+	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.launched[n] != d.round.Load() {
+		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
+		return
+	}
+	if id != d.calls[n].stream {
+		d.send(id, command{waitCall, id, int32(n)})
+	}
+}
+
+func (d *Device) send(id device.Stream, c command) {
+	if s := d.hosts[id]; s != nil {
+		s.used = true
+		s.queue <- c
+		return
+	}
+	d.work.queue <- c
+}
+
+// Sync ends the round: first the host's streams, which need the GPU's events,
+// then the GPU's, which by then have all flags that they wait for.
+func (d *Device) Sync() error {
+	for _, s := range d.hosts {
+		if s != nil && s.used {
+			s.used = false
+			d.idle.Add(1)
+			s.queue <- command{verb: endRound}
+		}
+	}
+	d.idle.Wait()
+	if err := d.work.do(d.work.finish); err != nil {
+		d.fail(err)
+	}
+	err := d.err
+	d.err = nil
+	d.failed.Store(false)
+	d.round.Add(1)
+	return err
+}
+
+// Done reports whether call n has completed in the current round. It may be
+// called from any goroutine while a round runs.
+func (d *Device) Done(n int) bool {
+	c := &d.calls[n]
+	if c.flag != nil {
+		return c.flag.Load() == d.round.Load()
+	}
+	if d.issued[n].Load() != d.round.Load() {
+		return false
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	d.driver.CtxSetCurrent(d.work.context)
+	return d.driver.EventQuery(c.end) == nv.Success
+}

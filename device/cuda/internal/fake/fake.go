@@ -1,0 +1,361 @@
+//go:build linux
+
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// Codes that the fake returns.
+const (
+	invalidValue   = 1
+	invalidContext = 201
+	invalidHandle  = 400
+	illegalAddress = 700
+	launchFailed   = 719
+)
+
+// GPU is one fake machine with some cards.
+type GPU struct {
+	// Cards that cuDeviceGetCount tells of.
+	Cards int
+	// Major and Minor compute capability.
+	Major, Minor int
+	// Fail makes calls of a procedure, by the name of nv.Driver's field, return a code.
+	Fail map[string]int32
+	// Kernel runs a kernel; nil: nothing runs.
+	Kernel func(image []byte, name string, grid, block [3]uint32, shared uint32, args unsafe.Pointer) error
+
+	mu      sync.Mutex
+	moved   *sync.Cond // an event or a stream made progress
+	next    uintptr
+	streams map[uintptr]*stream
+	events  map[uintptr]*event
+	images  map[uintptr][]byte
+	kernels map[uintptr]kernelOf
+	memory  map[uintptr][]byte // allocated or registered, by address
+	threads map[int]bool       // that have the context
+	calls   []string
+	broken  int32 // an asynchronous error, which all later calls return
+	failure error
+}
+
+type stream struct {
+	queue chan func()
+	sent  int
+	done  int
+}
+
+// event: times counts records, done those that the stream has come to.
+type event struct {
+	recorded, done int
+	at             time.Time
+}
+
+type kernelOf struct {
+	image []byte
+	name  string
+}
+
+// New makes a GPU. Its goroutines end with its streams.
+func New() *GPU {
+	g := &GPU{Cards: 1, Major: 9, Minor: 0, Fail: map[string]int32{}, next: 1000,
+		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, images: map[uintptr][]byte{},
+		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, threads: map[int]bool{}}
+	g.moved = sync.NewCond(&g.mu)
+	return g
+}
+
+// Calls lists the procedures that were called.
+func (g *GPU) Calls() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string(nil), g.calls...)
+}
+
+// Leaks says what was made and not given back.
+func (g *GPU) Leaks() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for what, n := range map[string]int{"streams": len(g.streams), "events": len(g.events), "modules": len(g.images), "allocations": len(g.memory)} {
+		if n > 0 {
+			errs = append(errs, fmt.Errorf("%d %s", n, what))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pointer turns an argument into what it is.
+func pointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+func set[T any](p uintptr, v T) { *(*T)(pointer(p)) = v }
+
+func bytesAt(p uintptr, n int) []byte { return unsafe.Slice((*byte)(pointer(p)), n) }
+
+func stringAt(p uintptr) string {
+	n := 0
+	for *(*byte)(unsafe.Add(pointer(p), n)) != 0 {
+		n++
+	}
+	return string(bytesAt(p, n))
+}
+
+// proc wraps a procedure: it counts, fails on demand, and checks the context.
+func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
+	return func(a ...uintptr) int32 {
+		thread := threadID()
+		g.mu.Lock()
+		g.calls = append(g.calls, name)
+		code, has := g.Fail[name], g.threads[thread]
+		if code == 0 {
+			code = g.broken
+		}
+		g.mu.Unlock()
+		if code != 0 {
+			return code
+		}
+		if !free && !has {
+			return invalidContext
+		}
+		return f(a)
+	}
+}
+
+func (g *GPU) handle() uintptr {
+	g.next++
+	return g.next
+}
+
+// inside reports whether bytes lie in one allocation.
+func (g *GPU) inside(p, n uintptr) bool {
+	for base, b := range g.memory {
+		if p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
+			return true
+		}
+	}
+	return false
+}
+
+// push adds work to a stream.
+func (g *GPU) push(s uintptr, f func()) int32 {
+	g.mu.Lock()
+	st := g.streams[s]
+	if st == nil {
+		g.mu.Unlock()
+		return invalidHandle
+	}
+	st.sent++
+	g.mu.Unlock()
+	st.queue <- f
+	return 0
+}
+
+// Failure is what a kernel died of.
+func (g *GPU) Failure() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failure
+}
+
+func (g *GPU) breakDown(code int32, err error) {
+	g.mu.Lock()
+	g.broken, g.failure = code, err
+	g.mu.Unlock()
+}
+
+// Driver is the fake's nv.Driver.
+func (g *GPU) Driver() *nv.Driver {
+	none := func([]uintptr) int32 { return 0 }
+	d := &nv.Driver{
+		Init:                     g.proc("Init", true, none),
+		DriverGetVersion:         g.proc("DriverGetVersion", true, func(a []uintptr) int32 { set(a[0], int32(13000)); return 0 }),
+		GetErrorName:             func(...uintptr) int32 { return invalidValue },
+		GetErrorString:           func(...uintptr) int32 { return invalidValue },
+		DeviceGetCount:           g.proc("DeviceGetCount", true, func(a []uintptr) int32 { set(a[0], int32(g.Cards)); return 0 }),
+		DeviceGet:                g.proc("DeviceGet", true, func(a []uintptr) int32 { set(a[0], int32(a[1])); return 0 }),
+		DeviceGetName:            g.proc("DeviceGetName", true, func(a []uintptr) int32 { copy(bytesAt(a[0], int(a[1])), "Fake GPU\x00"); return 0 }),
+		DeviceGetAttribute:       g.proc("DeviceGetAttribute", true, g.attribute),
+		DeviceTotalMem:           g.proc("DeviceTotalMem", true, func(a []uintptr) int32 { set(a[0], uint64(1<<34)); return 0 }),
+		DeviceGetPCIBusId:        g.proc("DeviceGetPCIBusId", true, func(a []uintptr) int32 { copy(bytesAt(a[0], int(a[1])), "0000:00:00.0\x00"); return 0 }),
+		DevicePrimaryCtxRetain:   g.proc("DevicePrimaryCtxRetain", true, func(a []uintptr) int32 { set(a[0], uintptr(77)); return 0 }),
+		DevicePrimaryCtxRelease:  g.proc("DevicePrimaryCtxRelease", true, none),
+		DevicePrimaryCtxSetFlags: g.proc("DevicePrimaryCtxSetFlags", true, none),
+		CtxSetCurrent: g.proc("CtxSetCurrent", true, func(a []uintptr) int32 {
+			g.mu.Lock()
+			g.threads[threadID()] = a[0] == 77
+			g.mu.Unlock()
+			return 0
+		}),
+	}
+	g.streamProcs(d)
+	g.memoryProcs(d)
+	g.codeProcs(d)
+	return d
+}
+
+func (g *GPU) attribute(a []uintptr) int32 {
+	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: 100 << 10}
+	set(a[0], int32(values[a[1]]))
+	return 0
+}
+
+// streamProcs are streams and events.
+func (g *GPU) streamProcs(d *nv.Driver) {
+	d.StreamCreate = g.proc("StreamCreate", false, func(a []uintptr) int32 {
+		st := &stream{queue: make(chan func(), 1<<14)}
+		g.mu.Lock()
+		h := g.handle()
+		g.streams[h] = st
+		g.mu.Unlock()
+		go func() {
+			for f := range st.queue {
+				f()
+				g.mu.Lock()
+				st.done++
+				g.moved.Broadcast()
+				g.mu.Unlock()
+			}
+		}()
+		set(a[0], h)
+		return 0
+	})
+	d.StreamDestroy = g.proc("StreamDestroy", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		st := g.streams[a[0]]
+		if st == nil {
+			return invalidHandle
+		}
+		delete(g.streams, a[0])
+		close(st.queue)
+		return 0
+	})
+	idle := func(st *stream) bool { return st.done == st.sent }
+	d.StreamSynchronize = g.proc("StreamSynchronize", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		st := g.streams[a[0]]
+		if st == nil {
+			return invalidHandle
+		}
+		for !idle(st) {
+			g.moved.Wait()
+		}
+		return g.broken
+	})
+	d.CtxSynchronize = g.proc("CtxSynchronize", false, func([]uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, st := range g.streams {
+			for !idle(st) {
+				g.moved.Wait()
+			}
+		}
+		return g.broken
+	})
+	d.StreamWaitValue32 = g.proc("StreamWaitValue32", false, func(a []uintptr) int32 {
+		if a[3] != nv.WaitEqual || !g.insideLocked(a[1], 4) {
+			return invalidValue
+		}
+		word, want := (*atomic.Uint32)(pointer(a[1])), uint32(a[2])
+		return g.push(a[0], func() {
+			for word.Load() != want {
+				time.Sleep(20 * time.Microsecond) // the GPU's front end polls too
+			}
+		})
+	})
+	d.EventCreate = g.proc("EventCreate", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		h := g.handle()
+		g.events[h] = &event{}
+		set(a[0], h)
+		return 0
+	})
+	d.EventDestroy = g.proc("EventDestroy", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.events, a[0])
+		return 0
+	})
+	d.EventRecord = g.proc("EventRecord", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		e := g.events[a[0]]
+		if e == nil {
+			g.mu.Unlock()
+			return invalidHandle
+		}
+		e.recorded++
+		n := e.recorded
+		g.mu.Unlock()
+		return g.push(a[1], func() {
+			g.mu.Lock()
+			e.done, e.at = max(e.done, n), time.Now()
+			g.moved.Broadcast()
+			g.mu.Unlock()
+		})
+	})
+	d.EventQuery = g.proc("EventQuery", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if e := g.events[a[0]]; e == nil {
+			return invalidHandle
+		} else if e.done < e.recorded {
+			return nv.NotReady
+		}
+		return 0
+	})
+	d.EventSynchronize = g.proc("EventSynchronize", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		e := g.events[a[0]]
+		if e == nil {
+			return invalidHandle
+		}
+		for n := e.recorded; e.done < n; {
+			g.moved.Wait()
+		}
+		return g.broken
+	})
+	d.StreamWaitEvent = g.proc("StreamWaitEvent", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		e := g.events[a[1]]
+		if e == nil {
+			g.mu.Unlock()
+			return invalidHandle
+		}
+		n := e.recorded // later records do not count
+		g.mu.Unlock()
+		return g.push(a[0], func() {
+			g.mu.Lock()
+			for e.done < n {
+				g.moved.Wait()
+			}
+			g.mu.Unlock()
+		})
+	})
+	d.EventElapsedTime = g.proc("EventElapsedTime", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		from, to := g.events[a[1]], g.events[a[2]]
+		if from == nil || to == nil || from.done == 0 || to.done == 0 {
+			return invalidHandle
+		}
+		set(a[0], float32(to.at.Sub(from.at).Seconds()*1e3))
+		return 0
+	})
+}
+
+func (g *GPU) insideLocked(p, n uintptr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inside(p, n)
+}

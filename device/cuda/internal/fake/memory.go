@@ -1,0 +1,145 @@
+//go:build linux
+
+package fake
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+func threadID() int { return syscall.Gettid() }
+
+// memoryProcs are allocations and copies.
+func (g *GPU) memoryProcs(d *nv.Driver) {
+	d.MemAlloc = g.proc("MemAlloc", false, func(a []uintptr) int32 {
+		b, err := unix.Mmap(-1, 0, int(a[1]), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err != nil {
+			return 2
+		}
+		p := uintptr(unsafe.Pointer(&b[0]))
+		g.mu.Lock()
+		g.memory[p] = b
+		g.mu.Unlock()
+		set(a[0], p)
+		return 0
+	})
+	d.MemFree = g.proc("MemFree", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		b := g.memory[a[0]]
+		delete(g.memory, a[0])
+		g.mu.Unlock()
+		if b == nil || unix.Munmap(b) != nil {
+			return invalidValue
+		}
+		return 0
+	})
+	d.MemGetInfo = g.proc("MemGetInfo", false, func(a []uintptr) int32 {
+		set(a[0], uint64(15<<30))
+		set(a[1], uint64(16<<30))
+		return 0
+	})
+	d.MemHostRegister = g.proc("MemHostRegister", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		g.memory[a[0]] = bytesAt(a[0], int(a[1]))
+		g.mu.Unlock()
+		return 0
+	})
+	d.MemHostUnregister = g.proc("MemHostUnregister", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.memory[a[0]] == nil {
+			return invalidValue
+		}
+		delete(g.memory, a[0])
+		return 0
+	})
+	d.Memcpy = g.proc("Memcpy", false, func(a []uintptr) int32 {
+		if !g.insideLocked(a[0], a[2]) && !g.insideLocked(a[1], a[2]) {
+			return invalidValue // one side is the caller's own memory
+		}
+		copy(bytesAt(a[0], int(a[2])), bytesAt(a[1], int(a[2])))
+		return 0
+	})
+	d.MemcpyAsync = g.proc("MemcpyAsync", false, func(a []uintptr) int32 {
+		dst, src, n := a[0], a[1], a[2]
+		if !g.insideLocked(dst, n) || !g.insideLocked(src, n) {
+			return illegalAddress
+		}
+		return g.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+	})
+	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, func(a []uintptr) int32 {
+		c := *(*nv.Copy2D)(pointer(a[0])) // the driver keeps no address of it either
+		if !g.insideLocked(uintptr(c.Dst), uintptr((c.Height-1)*c.DstPitch+c.Width)) || !g.insideLocked(uintptr(c.Src), uintptr((c.Height-1)*c.SrcPitch+c.Width)) {
+			return illegalAddress
+		}
+		return g.push(a[1], func() {
+			for r := range c.Height {
+				copy(bytesAt(uintptr(c.Dst+r*c.DstPitch), int(c.Width)), bytesAt(uintptr(c.Src+r*c.SrcPitch), int(c.Width)))
+			}
+		})
+	})
+}
+
+// codeProcs are modules and launches.
+func (g *GPU) codeProcs(d *nv.Driver) {
+	d.ModuleLoadData = g.proc("ModuleLoadData", false, func(a []uintptr) int32 {
+		image := stringAt(a[1])
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		h := g.handle()
+		g.images[h] = []byte(image)
+		set(a[0], h)
+		return 0
+	})
+	d.ModuleUnload = g.proc("ModuleUnload", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.images, a[0])
+		return 0
+	})
+	d.ModuleGetFunction = g.proc("ModuleGetFunction", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		image := g.images[a[1]]
+		if image == nil {
+			return invalidHandle
+		}
+		h := g.handle()
+		g.kernels[h] = kernelOf{image, stringAt(a[2])}
+		set(a[0], h)
+		return 0
+	})
+	d.FuncSetAttribute = g.proc("FuncSetAttribute", false, func([]uintptr) int32 { return 0 })
+	d.FuncGetAttribute = g.proc("FuncGetAttribute", false, func(a []uintptr) int32 { set(a[0], int32(0)); return 0 })
+	d.LaunchKernel = g.proc("LaunchKernel", false, g.launch)
+}
+
+func (g *GPU) launch(a []uintptr) int32 {
+	g.mu.Lock()
+	k, ok := g.kernels[a[0]]
+	g.mu.Unlock()
+	extra := (*[5]uintptr)(pointer(a[10]))
+	if !ok || extra[0] != nv.ParamBuffer || extra[2] != nv.ParamSize || extra[4] != 0 {
+		return invalidValue
+	}
+	grid, block := [3]uint32{uint32(a[1]), uint32(a[2]), uint32(a[3])}, [3]uint32{uint32(a[4]), uint32(a[5]), uint32(a[6])}
+	if grid[0]*grid[1]*grid[2] == 0 || block[0] == 0 || block[0] > 1024 {
+		return invalidValue
+	}
+	// The driver copies the arguments before it returns.
+	size := *(*uint64)(pointer(extra[3]))
+	args := append([]byte(nil), bytesAt(extra[1], int(size))...)
+	shared := uint32(a[7])
+	return g.push(a[8], func() {
+		if g.Kernel == nil {
+			return
+		}
+		if err := g.Kernel(k.image, k.name, grid, block, shared, unsafe.Pointer(&args[0])); err != nil {
+			g.breakDown(launchFailed, err)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package cuda
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// onGPU tells the tests to use the machine's GPU instead of the fake one.
+func onGPU() bool { return os.Getenv("ATHANOR_TEST_GPU") != "" }
+
+// shimDir keeps what the shim's compiler makes for all tests of the process.
+var shimDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-shim-") })
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, err := shimDir(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// machine gives a device that computes: the GPU, or the fake with kernels that
+// run on the CPU. The test is skipped where there is neither.
+func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	if onGPU() {
+		lib, err := Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
+		return opened(t, lib, o, sizes), nil
+	}
+	dir, err := shimDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fake.NewRunner(dir)
+	if err != nil {
+		t.Skipf("kernels do not run on the CPU: %v", err)
+	}
+	r.Descending = o.Serial // a test that asks for serial execution gets the other order of threads
+	g := fake.New()
+	g.Kernel = r.Kernel
+	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
+}
+
+// hollow gives a device whose kernels do nothing: for the order of things.
+func hollow(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	g := fake.New()
+	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
+}
+
+func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
+	t.Helper()
+	if o.DiskPath == "" {
+		o.DiskPath = filepath.Join(t.TempDir(), "disk")
+	}
+	if o.Workers == 0 {
+		o.Workers = 2
+	}
+	d, err := New(lib, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil && !t.Failed() {
+			t.Error(err)
+		}
+	})
+	for tier, n := range sizes {
+		if err := d.Reserve(tiers[tier], n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+// real is a driver library if this machine has one.
+func real(t *testing.T) *nv.Driver {
+	d, err := nv.OpenDriver(nv.Local())
+	if err != nil {
+		t.Skip(err)
+	}
+	return d
+}

@@ -1,0 +1,419 @@
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
+)
+
+// call is a prepared call: steps on one of the driver's streams, or a kernel
+// or a movement on one of the host's.
+type call struct {
+	op     graph.Op
+	stream device.Stream
+	span   *device.Span
+	high   [device.NumTiers]int64 // end of the highest byte touched, per tier
+	from   device.Tier
+	to     device.Tier
+	bytes  int64 // moved, of a copy
+
+	steps      []step
+	start, end uintptr // events
+	after      int32   // call whose end is this one's start, or -1
+	until      float64 // end of its latest execution
+
+	run      func()
+	move     *move
+	flag     *atomic.Uint32 // round in which it completed, in pinned memory
+	flagAddr uintptr
+}
+
+// step is a call of a library with its arguments in place. What the arguments
+// point to is in keep.
+type step struct {
+	proc    nv.Proc
+	args    []uintptr
+	keep    any
+	explain func(code int32) error
+}
+
+// move is a copy of rows of width bytes.
+type move struct {
+	from, to         device.Tier
+	rows             int
+	width            int64
+	src, dst         int64
+	srcStep, dstStep int64
+}
+
+type functionKey struct {
+	unit kernels.Unit
+	name string
+}
+
+func (c *call) count(s *device.Stats) {
+	for t, end := range c.high {
+		s.Peak[t] = max(s.Peak[t], end)
+	}
+	if c.op == graph.Copy {
+		s.Moved[c.from][c.to] += c.bytes
+	}
+}
+
+// Prepare checks the calls, compiles what they need and binds them.
+func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, err error) {
+	if spans != nil && len(spans) != len(calls) {
+		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
+	}
+	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows}
+	for tier := range t.base {
+		t.base[tier] = d.base(device.Tier(tier))
+	}
+	works := make([][]work, len(calls))
+	for i := range calls {
+		if works[i], err = d.plan(t, &calls[i]); err != nil {
+			return 0, fmt.Errorf("prepare: %w", &device.CallError{Call: i, Op: calls[i].Op, Err: err})
+		}
+	}
+	codes, err := d.compile(works)
+	if err != nil {
+		return 0, fmt.Errorf("prepare: %w", err)
+	}
+	first = len(d.calls)
+	list := slices.Clone(d.calls)
+	err = d.work.do(func() error {
+		if err := d.load(codes); err != nil {
+			return err
+		}
+		flags, err := d.newFlags(calls)
+		if err != nil {
+			return err
+		}
+		for i := range calls {
+			var span *device.Span
+			if spans != nil {
+				span = &spans[i]
+			}
+			c, err := d.bind(&calls[i], works[i], span, &flags)
+			if err != nil {
+				return &device.CallError{Call: i, Op: calls[i].Op, Err: err}
+			}
+			list = append(list, c)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("prepare: %w", err)
+	}
+	d.calls = list
+	d.launched = make([]uint32, len(list)) // no round is under way
+	d.issued = make([]atomic.Uint32, len(list))
+	d.work.order = make([]int32, 0, len(list))
+	return first, nil
+}
+
+// plan checks a call and works out its launches.
+func (d *Device) plan(t target, c *device.Call) ([]work, error) {
+	if err := device.Check(c, d.sizes); err != nil {
+		return nil, err
+	}
+	for _, a := range c.Args {
+		if isHost(c.Stream) && !a.Absent() && a.Tier == device.DeviceTier {
+			return nil, fmt.Errorf("stream %s cannot reach the GPU's memory; hint: go through the host tier", c.Stream)
+		}
+		if !isHost(c.Stream) && !a.Absent() && a.Tier == device.DiskTier {
+			return nil, fmt.Errorf("stream %s cannot reach the disk; hint: go through the host tier", c.Stream)
+		}
+	}
+	if c.Op == graph.Copy || isHost(c.Stream) {
+		return nil, nil
+	}
+	list, err := t.build(c)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range list {
+		if c.Stream != device.Compute && (w.product != nil || w.launch.unit.File == "sums") {
+			return nil, fmt.Errorf("it works with the compute stream's scratch memory and cannot be on stream %s", c.Stream)
+		}
+		if w.launch != nil && w.launch.shared > d.limits.shared {
+			return nil, fmt.Errorf("%d bytes of shared memory are needed, %s has %d; hint: this head size needs another GPU", w.launch.shared, d.name, d.limits.shared)
+		}
+	}
+	return list, nil
+}
+
+// compile makes the code of all units that are not loaded, all cores at once.
+func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {
+	codes := map[kernels.Unit][]byte{}
+	var units []kernels.Unit
+	for _, list := range works {
+		for _, w := range list {
+			for _, l := range []*launch{w.launch, w.spare()} {
+				if l == nil || d.modules[l.unit] != 0 || slices.Contains(units, l.unit) {
+					continue
+				}
+				units = append(units, l.unit)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var first error
+	tokens := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, u := range units {
+		all.Go(func() {
+			tokens <- struct{}{}
+			defer func() { <-tokens }()
+			code, err := d.cache.Load(u, d.arch)
+			mu.Lock()
+			defer mu.Unlock()
+			if codes[u] = code; err != nil && first == nil {
+				first = err
+			}
+		})
+	}
+	all.Wait()
+	return codes, first
+}
+
+// spare is the plain kernel of a product that the library may refuse.
+func (w *work) spare() *launch {
+	if w.product == nil {
+		return nil
+	}
+	return w.product.plain
+}
+
+// load hands the code to the driver, on the worker.
+func (d *Device) load(codes map[kernels.Unit][]byte) error {
+	for u, code := range codes {
+		m, err := d.driver.Word("cuModuleLoadData", d.driver.ModuleLoadData, nv.Addr(&code[0]))
+		runtime.KeepAlive(code)
+		if err != nil {
+			return fmt.Errorf("kernel %s: %w", u, err)
+		}
+		d.modules[u] = m
+	}
+	return nil
+}
+
+// newFlags makes the flags of the host's calls in pinned memory.
+func (d *Device) newFlags(calls []device.Call) ([]atomic.Uint32, error) {
+	n := 0
+	for i := range calls {
+		if isHost(calls[i].Stream) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	a, err := cpu.NewArena(int64(n) * 4)
+	if err != nil {
+		return nil, err
+	}
+	d.flags = append(d.flags, a)
+	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.Bytes()[0])), n), d.register(a.Bytes())
+}
+
+// bind makes a call ready to run, on the worker.
+func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]atomic.Uint32) (call, error) {
+	p := call{op: c.Op, stream: c.Stream, span: span}
+	for _, a := range c.Args {
+		if !a.Absent() {
+			p.high[a.Tier] = max(p.high[a.Tier], a.End())
+		}
+	}
+	if c.Op == graph.Copy {
+		p.to, p.from, p.bytes = c.Args[0].Tier, c.Args[1].Tier, c.Args[1].Bytes()
+	}
+	if isHost(c.Stream) {
+		p.flag = &(*flags)[0]
+		p.flagAddr = uintptr(unsafe.Pointer(p.flag))
+		*flags = (*flags)[1:]
+		return p, d.bindHost(&p, c)
+	}
+	var err error
+	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
+	if span != nil && !d.options.Untimed {
+		kind = nv.EventBlocking
+		if p.start, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
+			return p, err
+		}
+	}
+	if p.end, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
+		return p, err
+	}
+	if c.Op == graph.Copy {
+		p.steps = []step{d.copyStep(c)}
+		return p, nil
+	}
+	for i := range list {
+		s, err := d.step(&list[i], c.Stream)
+		if err != nil {
+			return p, err
+		}
+		p.steps = append(p.steps, s)
+	}
+	return p, nil
+}
+
+func (d *Device) bindHost(p *call, c *device.Call) error {
+	if c.Op == graph.Copy {
+		p.move = newMove(c.Args[0], c.Args[1])
+		return nil
+	}
+	fast := kernel.Lookup(c.Op).Fast
+	if fast == nil {
+		return fmt.Errorf("there is no CPU kernel")
+	}
+	env, attr := d.hosts[c.Stream].env, c.Attr
+	tensors := make([]kernel.Tensor, len(c.Op.Info().Args))
+	for i, o := range c.Args {
+		if !o.Absent() {
+			tensors[i] = d.host.Tensor(o)
+		}
+	}
+	p.run = func() { fast(env, &attr, tensors) }
+	return nil
+}
+
+func newMove(dst, src device.Operand) *move {
+	m := &move{from: src.Tier, to: dst.Tier, src: src.Addr, dst: dst.Addr, rows: 1, width: src.Bytes()}
+	if !dst.Contiguous() || !src.Contiguous() {
+		m.rows, m.width = src.Rows, src.Bytes()/int64(src.Rows)
+		m.srcStep = int64(src.Stride) * src.DType.Size()
+		m.dstStep = int64(dst.Stride) * dst.DType.Size()
+	}
+	return m
+}
+
+// copyStep is a copy between any two places that have addresses.
+func (d *Device) copyStep(c *device.Call) step {
+	v, stream := d.driver, d.work.streams[c.Stream]
+	m := newMove(c.Args[0], c.Args[1])
+	dst, src := d.base(m.to)+uintptr(m.dst), d.base(m.from)+uintptr(m.src)
+	if m.rows == 1 {
+		return step{proc: v.MemcpyAsync, args: []uintptr{dst, src, uintptr(m.width), stream},
+			explain: func(code int32) error { return v.Check("cuMemcpyAsync", code) }}
+	}
+	two := nv.NewCopy2D(dst, src, m.dstStep, m.srcStep, m.width, int64(m.rows))
+	return step{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
+		explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}
+}
+
+// step binds a launch or a product.
+func (d *Device) step(w *work, s device.Stream) (step, error) {
+	if w.product != nil {
+		if st, err := d.matmul(w.product, s); err == nil {
+			return st, nil
+		}
+		w.launch = w.product.plain // what the library has no algorithm for
+	}
+	return d.kernelStep(w.launch, s)
+}
+
+// parameters are what a launch points to: the arguments and how the driver is
+// told of them.
+type parameters struct {
+	args  args
+	size  uint64
+	extra [5]uintptr
+}
+
+func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
+	v := d.driver
+	key := functionKey{l.unit, l.kernel}
+	fn, ok := d.functions[key]
+	if !ok {
+		var err error
+		if fn, err = v.Function(d.modules[l.unit], l.kernel); err != nil {
+			return step{}, err
+		}
+		d.functions[key] = fn
+	}
+	if l.shared > 48<<10 { // more than every launch may have
+		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(fn, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {
+			return step{}, fmt.Errorf("kernel %s: %w", l.kernel, err)
+		}
+	}
+	p := &parameters{args: l.args, size: uint64(argsBytes)}
+	p.extra = [5]uintptr{nv.ParamBuffer, nv.Addr(&p.args), nv.ParamSize, nv.Addr(&p.size), 0}
+	return step{
+		proc: v.LaunchKernel, keep: p,
+		args: []uintptr{fn, uintptr(l.grid[0]), uintptr(l.grid[1]), uintptr(l.grid[2]), uintptr(l.block), 1, 1,
+			uintptr(l.shared), d.work.streams[s], 0, nv.Addr(&p.extra)},
+		explain: func(code int32) error {
+			return fmt.Errorf("kernel %s of %s: %w", l.kernel, l.unit, v.Check("cuLaunchKernel", code))
+		},
+	}, nil
+}
+
+// algoKey is all that an algorithm may depend on.
+type algoKey struct{ canonical nv.Product }
+
+// scalars are the factors of a product.
+type scalars struct {
+	alpha, beta float32
+	plan        *nv.Plan
+}
+
+// matmul binds a product to cublasLt.
+func (d *Device) matmul(p *product, s device.Stream) (step, error) {
+	lt, handle := d.lib.Lt, d.work.lt
+	at := func(o device.Operand) uintptr { return d.base(o.Tier) + uintptr(o.Addr) }
+	desc := p.describe(at)
+	algo, err := d.algorithm(canonical(desc), at(p.bias))
+	if err != nil {
+		return step{}, err
+	}
+	plan, err := lt.Plan(desc, at(p.bias))
+	if err != nil {
+		return step{}, err
+	}
+	d.plans = append(d.plans, plan)
+	if err := plan.Adopt(handle, algo); err != nil {
+		return step{}, err
+	}
+	k := &scalars{alpha: 1, plan: plan}
+	c := p.y
+	if !p.res.Absent() {
+		c = p.res
+	}
+	if !p.res.Absent() || p.acc {
+		k.beta = 1
+	}
+	return step{
+		proc: lt.Matmul, keep: k,
+		args:    plan.Args(handle, &k.alpha, &k.beta, at(p.b), at(p.a), at(c), at(p.y), d.workspace, workspaceBytes, d.work.streams[s]),
+		explain: func(code int32) error { return lt.Check("Matmul", code) },
+	}, nil
+}
+
+// algorithm is the library's choice for a product, made once.
+func (d *Device) algorithm(p nv.Product, bias uintptr) ([nv.AlgoBytes]byte, error) {
+	if a, ok := d.algos[algoKey{p}]; ok {
+		return a, nil
+	}
+	plan, err := d.lib.Lt.Plan(p, bias)
+	if err != nil {
+		return [nv.AlgoBytes]byte{}, err
+	}
+	defer plan.Close()
+	if err := plan.Choose(d.work.lt, p, workspaceBytes); err != nil {
+		return [nv.AlgoBytes]byte{}, err
+	}
+	d.algos[algoKey{p}] = plan.Algo
+	return plan.Algo, nil
+}

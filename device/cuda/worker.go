@@ -1,0 +1,207 @@
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// The worker. A context belongs to a thread, so one goroutine that is locked
+// to its thread makes all calls; the others send it commands through a
+// bounded queue. It never waits for the GPU or the host except at the end of a
+// round, so that the queue keeps moving and launches stay ahead of the GPU.
+
+const queueLen = 4096
+
+type verb uint8
+
+const (
+	runCall verb = iota
+	waitCall
+	endRound // host streams only
+	doTask   // worker only: tasks between rounds
+)
+
+type command struct {
+	verb   verb
+	stream device.Stream
+	call   int32
+}
+
+type worker struct {
+	d       *Device
+	queue   chan command
+	task    func() error // of doTask
+	result  chan error
+	context uintptr
+	device  int
+	lt      uintptr
+	streams [device.NumStreams]uintptr
+	stats   device.Stats
+
+	// Of the round.
+	used   [device.NumStreams]bool
+	waited [device.NumStreams]bool  // since the last call, so that that one's end is not the next one's start
+	last   [device.NumStreams]int32 // last call
+	order  []int32                  // timed calls
+	base   uintptr                  // event at the round's begin
+	begun  time.Duration            // since the device was opened
+	ms     *milliseconds
+}
+
+func (w *worker) start(d *Device) {
+	w.d, w.queue, w.result, w.ms = d, make(chan command, queueLen), make(chan error), new(milliseconds)
+	w.reset()
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		for c := range w.queue {
+			switch c.verb {
+			case runCall:
+				w.issue(c.call)
+			case waitCall:
+				w.await(c.stream, c.call)
+			case doTask:
+				w.result <- w.task()
+			}
+		}
+		w.result <- nil
+	}()
+}
+
+func (w *worker) stop() {
+	close(w.queue)
+	<-w.result
+}
+
+// do runs f on the worker's thread and returns its result.
+func (w *worker) do(f func() error) error {
+	w.task = f
+	w.queue <- command{verb: doTask}
+	return <-w.result
+}
+
+func (w *worker) reset() {
+	w.used, w.waited = [device.NumStreams]bool{}, [device.NumStreams]bool{}
+	for s := range w.last {
+		w.last[s] = -1
+	}
+	w.order = w.order[:0]
+}
+
+// begin marks the round's begin, from which the GPU's times are counted.
+func (w *worker) begin() error {
+	d := w.d
+	w.begun = time.Since(d.opened)
+	return d.driver.Check("cuEventRecord", d.driver.EventRecord(w.base, w.streams[device.Compute]))
+}
+
+// issue passes a call to the driver. After an error the rest of the round is
+// passed over, but marked as issued, since others wait for that.
+func (w *worker) issue(n int32) {
+	d := w.d
+	c := &d.calls[n]
+	if !d.failed.Load() {
+		if err := w.enqueue(n, c); err != nil {
+			d.fail(&device.CallError{Call: int(n), Op: c.op, Err: err})
+		}
+	}
+	d.issued[n].Store(d.round.Load())
+	if d.waiting.Load() > 0 {
+		d.mu.Lock()
+		d.changed.Broadcast()
+		d.mu.Unlock()
+	}
+}
+
+func (w *worker) enqueue(n int32, c *call) error {
+	d, v, s := w.d, w.d.driver, w.streams[c.stream]
+	if !d.options.Untimed && len(w.order) == 0 {
+		if err := w.begin(); err != nil {
+			return err
+		}
+	}
+	w.used[c.stream] = true
+	if c.span != nil && c.start != 0 {
+		c.after = w.last[c.stream]
+		if w.waited[c.stream] || c.after < 0 {
+			c.after = -1
+			if err := v.Check("cuEventRecord", v.EventRecord(c.start, s)); err != nil {
+				return err
+			}
+		}
+		w.order = append(w.order, n)
+	}
+	for i := range c.steps {
+		if code := c.steps[i].proc(c.steps[i].args...); code != nv.Success {
+			return c.steps[i].explain(code)
+		}
+	}
+	if err := v.Check("cuEventRecord", v.EventRecord(c.end, s)); err != nil {
+		return err
+	}
+	w.waited[c.stream], w.last[c.stream] = false, n
+	c.count(&w.stats)
+	if d.options.Serial {
+		return v.Check("cuStreamSynchronize", v.StreamSynchronize(s))
+	}
+	return nil
+}
+
+// await makes one of the driver's streams wait for a call.
+func (w *worker) await(s device.Stream, n int32) {
+	d, v := w.d, w.d.driver
+	if d.failed.Load() {
+		return
+	}
+	c := &d.calls[n]
+	w.waited[s], w.used[s] = true, true
+	var err error
+	if isHost(c.stream) {
+		err = v.Check("cuStreamWaitValue32", v.StreamWaitValue32(w.streams[s], c.flagAddr, uintptr(d.round.Load()), nv.WaitEqual))
+	} else {
+		err = v.Check("cuStreamWaitEvent", v.StreamWaitEvent(w.streams[s], c.end, 0))
+	}
+	if err != nil {
+		d.fail(&device.CallError{Call: int(n), Op: c.op, Err: err})
+	}
+}
+
+// finish waits for the GPU and works out the times, as a task.
+func (w *worker) finish() error {
+	d, v := w.d, w.d.driver
+	for s, used := range w.used {
+		if !used {
+			continue
+		}
+		if err := v.Check("cuStreamSynchronize", v.StreamSynchronize(w.streams[s])); err != nil {
+			w.reset()
+			return fmt.Errorf("stream %s: %w", device.Stream(s), err)
+		}
+	}
+	if !d.failed.Load() {
+		for _, n := range w.order {
+			c := &d.calls[n]
+			if c.after >= 0 {
+				c.span.Start = d.calls[c.after].until
+			} else {
+				c.span.Start = w.at(c.start)
+			}
+			c.until = w.at(c.end)
+			c.span.End = c.until
+		}
+	}
+	w.reset()
+	return nil
+}
+
+// at is the time of an event, in seconds since the device was opened.
+func (w *worker) at(event uintptr) float64 {
+	v := w.d.driver
+	if v.EventElapsedTime(nv.Addr(w.ms), w.base, event) != nv.Success {
+		return 0
+	}
+	return w.begun.Seconds() + w.ms.seconds()
+}
