@@ -43,7 +43,7 @@ func palette(pass Pass, dir, chunk int) (fill, ink string) {
 func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	out := bufio.NewWriter(w)
 	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan}
-	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 48
+	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 64
 	width := svgLeft + svgWidth + 90
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Inter, Helvetica, Arial, sans-serif">`+"\n",
 		width, height, width, height)
@@ -55,11 +55,11 @@ func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	for r := range s.Ranks {
 		d.background(r)
 	}
-	d.axis(height - 40)
+	d.axis(height - 56)
 	for r := range s.Ranks {
 		d.row(r)
 	}
-	d.legend(height - 14)
+	d.legend(height - 30)
 	fmt.Fprintln(out, "</svg>")
 	return out.Flush()
 }
@@ -201,6 +201,9 @@ func (d *drawing) legend(y float64) {
 				}
 				if dir == 1 {
 					text += " (up)"
+				}
+				if x+26+6.2*float64(len(text)) > svgLeft+svgWidth { // next line
+					x, y = svgLeft, y+18
 				}
 				fill, _ := palette(pass, dir, chunk)
 				fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="11" height="11" rx="2" fill="%s"/><text x="%.1f" y="%.1f" font-size="11" fill="#3b4956">%s</text>`+"\n",
