@@ -13,6 +13,7 @@ import (
 type view struct {
 	seq, heads, kv, size, group int
 	window                      int
+	block                       int // queries of a block
 }
 
 // viewOf describes the sequence that begins at row base of rows.
@@ -21,7 +22,11 @@ func viewOf(a *graph.Attr, base, rows int) view {
 	if w <= 0 || w > a.Seq {
 		w = a.Seq
 	}
-	return view{seq: min(a.Seq, rows-base), heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w}
+	block := 64
+	if a.Seq <= 256 { // less is thrown away on the diagonal
+		block = 32
+	}
+	return view{block: block, seq: min(a.Seq, rows-base), heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w}
 }
 
 // Columns of qkv (and dqkv) at which a head begins.
@@ -90,19 +95,18 @@ func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64
 // thrown away, half of all work where the sequence is as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	blocks := (a.Seq + queryBlock - 1) / queryBlock
+	block := viewOf(a, 0, t[2].Rows).block
 	sequences := (t[2].Rows + a.Seq - 1) / a.Seq
-	c.n[0], c.n[1] = sequences*a.KVHeads, blocks
-	c.tasks(blocks*c.n[0], func(c *call, w *worker, i int) {
+	c.n[0], c.n[1], c.n[2] = sequences*a.KVHeads, (a.Seq+block-1)/block, block
+	c.tasks(c.n[1]*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys: the longest tasks come first.
 		block, head := c.n[1]-1-i/c.n[0], i%c.n[0]
-		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block*queryBlock)
+		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block*c.n[2])
 	})
 }
 
 const (
-	queryBlock = 64
-	keyBlock   = 128
+	keyBlock = 256 // keys of a block
 
 	// headroom is how far scores may exceed m before m is raised: e^8 times as
 	// large terms cost no digits, and with it m is hardly ever raised twice.
@@ -120,7 +124,7 @@ const (
 func (w *worker) attend(c *call, base, g, q0 int) {
 	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
 	v, s, scale := viewOf(c.a, base, qkv.Rows), c.a.HeadDim, float32(c.a.Scale)
-	n := min(queryBlock, v.seq-q0)
+	n := min(v.block, v.seq-q0)
 	if n <= 0 { // the last sequence may be shorter
 		return
 	}

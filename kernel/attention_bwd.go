@@ -69,25 +69,21 @@ func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 		})
 		return
 	}
-	c.n = [4]int{heads, (a.Seq + keyBlockBwd - 1) / keyBlockBwd, (a.Seq + queryBlockBwd - 1) / queryBlockBwd}
+	block := viewOf(a, 0, t[3].Rows).block
+	c.n = [4]int{heads, (a.Seq + keyBlock - 1) / keyBlock, (a.Seq + block - 1) / block}
 	c.tasks(heads*(c.n[1]+c.n[2]), func(c *call, w *worker, i int) {
 		b := c.attentionTask(i % c.n[0])
 		if i /= c.n[0]; i < c.n[1] { // the first keys are seen by most queries
-			b.sumKeys, b.k0 = true, i*keyBlockBwd
-			b.k1 = min(b.seq, b.k0+keyBlockBwd)
-			b.q0, b.q1 = b.k0/queryBlockBwd*queryBlockBwd, min(b.seq, b.k1+b.window-1)
+			b.sumKeys, b.k0 = true, i*keyBlock
+			b.k1 = min(b.seq, b.k0+keyBlock)
+			b.q0, b.q1 = b.k0/b.block*b.block, min(b.seq, b.k1+b.window-1)
 		} else { // the last queries see most keys
-			b.sumQueries, b.q0 = true, (c.n[1]+c.n[2]-1-i)*queryBlockBwd
-			b.q1 = min(b.seq, b.q0+queryBlockBwd)
+			b.sumQueries, b.q0 = true, (c.n[1]+c.n[2]-1-i)*b.block
+			b.q1 = min(b.seq, b.q0+b.block)
 		}
 		b.run(w)
 	})
 }
-
-const (
-	queryBlockBwd = 64
-	keyBlockBwd   = 128
-)
 
 // attentionTask is a part of the backward pass of one key head of the sequence
 // whose first row is base: the products of keys [k0, k1) and queries [q0, q1),
@@ -122,7 +118,7 @@ func (b *attentionTask) run(w *worker) {
 		}
 	}
 	for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
-		for q0 := b.q0; q0 < b.q1; q0 += queryBlockBwd {
+		for q0 := b.q0; q0 < b.q1; q0 += b.block {
 			b.attend(w, h, q0)
 		}
 	}
@@ -136,7 +132,7 @@ func (b *attentionTask) run(w *worker) {
 func (b *attentionTask) attend(w *worker, h, q0 int) {
 	dqkv, delta, do, qkv, o, lse := &b.t[0], &b.t[1], &b.t[2], &b.t[3], &b.t[4], &b.t[5]
 	s, scale, row := b.size, float32(b.a.Scale), b.base+q0
-	n := min(queryBlockBwd, b.seq-q0)
+	n := min(b.block, b.seq-q0)
 	q, dout := qkv.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)
 	plus, deltas := stats[:n], stats[n:]
@@ -148,11 +144,11 @@ func (b *attentionTask) attend(w *worker, h, q0 int) {
 		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
 	qt, dt := w.across(0, q, n, s), w.across(1, dout, n, s)
-	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlockBwd), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlockBwd), Stride: n}
+	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlock), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlock), Stride: n}
 	dq := w.sumTile(10, dqkv, row, n, b.q(h), s)
 	var dqInit gemm.Init
-	for k0 := max(b.k0, b.first(q0)/keyBlockBwd*keyBlockBwd); k0 < min(b.k1, q0+n); k0 += keyBlockBwd {
-		keys := min(keyBlockBwd, q0+n-k0)
+	for k0 := max(b.k0, b.first(q0)/keyBlock*keyBlock); k0 < min(b.k1, q0+n); k0 += keyBlock {
+		keys := min(keyBlock, q0+n-k0)
 		key, value := qkv.at(b.base+k0, b.k(b.g)), qkv.at(b.base+k0, b.v(b.g))
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)

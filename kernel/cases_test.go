@@ -285,6 +285,9 @@ func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
 func (m *maker) heads() (graph.Attr, int) {
 	g := 1 + m.IntN(3)
 	a := graph.Attr{Seq: m.n(), KVHeads: g, Heads: g * (1 + m.IntN(3)), HeadDim: []int{1, 2, 5, 8, 16, 20, 33, 64}[m.IntN(8)]}
+	if m.IntN(10) == 0 { // several blocks of keys, and the larger blocks of queries
+		a.Seq, a.Heads, a.KVHeads = 257+m.IntN(300), 2, 1
+	}
 	a.Scale = 1 / math.Sqrt(float64(a.HeadDim))
 	if m.IntN(3) == 0 {
 		a.Window = m.n()
