@@ -170,13 +170,38 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}
 	mach := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: sim.CostFunc(m.Hardware.Cost), Measure: m.measure}
 	if c.Plan.File != "" {
-		return m.given(ctx, req, mach, c)
+		r, err := m.given(ctx, req, mach, c)
+		return r, m.advise(err)
 	}
 	var err error
 	if req.Pins, err = pins(c); err != nil {
 		return nil, err
 	}
-	return plan.Search(ctx, req, mach, note)
+	r, err := plan.Search(ctx, req, mach, note)
+	return r, m.advise(err)
+}
+
+// advise corrects the hint of a misfit that no limit can help: the machine
+// itself has too little.
+func (m *Machine) advise(err error) error {
+	var e *plan.Misfit
+	if !errors.As(err, &e) {
+		return err
+	}
+	need, have := e.Frugal.Program.Height, m.Hardware.Memory.Tiers()
+	const help = "more memory, or a smaller model, sequence_length or precision"
+	for t := range need {
+		if need[t] > have[t] {
+			e.Tier, e.Need, e.Have = device.Tier(t), need[t], m.Capacity[t]
+			e.Hint = fmt.Sprintf("this machine has %d bytes of it; %s", have[t], help)
+			return e
+		}
+	}
+	if both := need[device.DeviceTier] + need[device.HostTier]; m.shared() > 0 && both > m.shared() {
+		e.Tier, e.Need, e.Have = device.HostTier, both, m.shared()
+		e.Hint = "device and host memory are the same here, and that is what both need together; " + help
+	}
+	return e
 }
 
 // given uses a plan.json instead of searching.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -83,6 +84,8 @@ func (t *Trainer) start() error {
 		return t.resume(latest)
 	case !errors.Is(err, checkpoint.ErrNone):
 		return err
+	case len(skipped) > 0: // to begin anew would write over what may still be of use
+		return fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(t.Notes, "\n  "))
 	case t.Setup.Folder != "":
 		return t.fromFolder()
 	}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// damage changes one random file of a folder: cuts it, flips a bit, empties or
+// removes it. It returns what it did.
+func damage(t *testing.T, r *rand.Rand, dir string) string {
+	t.Helper()
+	var files []string
+	check(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			files = append(files, path)
+		}
+		return err
+	}))
+	path := files[r.IntN(len(files))]
+	text, err := os.ReadFile(path)
+	check(t, err)
+	what := []string{"cut", "bit flipped", "emptied", "removed"}[r.IntN(4)]
+	switch what {
+	case "cut":
+		text = text[:r.IntN(len(text))]
+	case "bit flipped":
+		text[r.IntN(len(text))] ^= 1 << r.IntN(8)
+	case "emptied":
+		text = nil
+	case "removed":
+		check(t, os.Remove(path))
+		return what + " " + path
+	}
+	check(t, os.WriteFile(path, text, 0o644))
+	return what + " " + path
+}
+
+// TestDamagedCheckpoint: whatever happens to the newest checkpoint, a resumed
+// run says that it passes over it, goes on from the one before, and ends as if
+// nothing had happened. If no checkpoint is whole it refuses to begin anew.
+func TestDamagedCheckpoint(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	dir, file := tiny(t, "max_steps: 6", "save_every: 2", "keep_checkpoints: 5")
+	call("train", file, "out="+dir+"/plain").must(t, 0)
+	call("train", file, "max_steps=4").must(t, 0)
+	for i := range 12 {
+		out := fmt.Sprintf("%s/run%d", dir, i)
+		check(t, os.CopyFS(out, os.DirFS(dir+"/run")))
+		did := damage(t, r, out+"/checkpoint-4")
+		t.Log(did)
+		call("train", file, "out="+out).must(t, 0, "passed over", "checkpoint-4", "checkpoint-2 at step 2")
+		sameRun(t, out, dir+"/plain", 6)
+	}
+	before := losses(t, dir+"/run")
+	t.Log(damage(t, r, dir+"/run/checkpoint-4"))
+	t.Log(damage(t, r, dir+"/run/checkpoint-2"))
+	call("train", file).must(t, 1, "checkpoint-4", "checkpoint-2", "hint:")
+	if after := losses(t, dir+"/run"); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("metrics.jsonl was changed: %v, before %v", after, before)
+	}
+}
+
+// TestDiskFull: a run that cannot write any more, whatever the file, ends with
+// 1 and a clear error; with room again it goes on to the same end.
+func TestDiskFull(t *testing.T) {
+	if !canLimitFiles {
+		t.Skip("this system has no limits on files")
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	dir, file := tiny(t, "max_steps: 8", "save_every: 2")
+	call("train", file, "out="+dir+"/plain").must(t, 0)
+	call("train", file, "max_steps=3").must(t, 0)
+	st, err := os.Stat(dir + "/run/checkpoint-3/model.safetensors")
+	check(t, err)
+	for i := range 6 {
+		// From a file of metrics that is full to weights that lack a byte.
+		limit := 1 + r.Int64N([]int64{100, 1000, 5000, st.Size() / 2, st.Size(), st.Size()}[i])
+		t.Logf("limit %d", limit)
+		finish(t, child([]string{fmt.Sprintf("%s=%d", fileLimit, limit)}, "train", file)).must(t, 1, "file too large")
+	}
+	call("train", file).must(t, 0, "at step 3")
+	sameRun(t, dir+"/run", dir+"/plain", 8)
+}
+
+// TestUnwritable: folders that cannot be written are told with the key to
+// change.
+func TestUnwritable(t *testing.T) {
+	dir, file := tiny(t)
+	call("train", file, "out="+file+"/run").must(t, 1, "set `out`")
+	call("train", file, "plan.state=disk", "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
+	check(t, os.MkdirAll(dir+"/run/metrics.jsonl", 0o755))
+	call("train", file).must(t, 1, "metrics.jsonl")
+	for _, args := range []string{"plan " + file + " --out ", "plan " + file + " --dump ", "probe --out ", "simulate " + file + " --trace ",
+		"draw " + file + " --out "} {
+		call(append(strings.Fields(args), file+"/x.svg")...).must(t, 1, "x.svg")
+	}
+}

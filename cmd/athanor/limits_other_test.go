@@ -1,0 +1,7 @@
+//go:build !unix
+
+package main
+
+const canLimitFiles = false
+
+func limitFiles() error { return nil }

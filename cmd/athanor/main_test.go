@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/athanor-llm/athanor/run"
+)
+
+// The verbs are tested as a user meets them: arguments in; exit code, standard
+// output and standard error out. HOME is a temporary folder that all tests
+// share, so that the machine is probed once.
+
+// childArgs makes the test binary the program itself, with these arguments
+// (JSON), for tests that send signals or set limits of a process.
+const childArgs = "ATHANOR_TEST_ARGS"
+
+// fileLimit is the largest file that a child may write, in bytes: the way to
+// let a disk fill up without filling one.
+const fileLimit = "ATHANOR_TEST_FILE_LIMIT"
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	if text := os.Getenv(childArgs); text != "" {
+		var args []string
+		if err := errOr(json.Unmarshal([]byte(text), &args), limitFiles()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 99
+		}
+		return execute(args, os.Stdout, os.Stderr)
+	}
+	home, err := os.MkdirTemp("", "athanor-home-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(home)
+	os.Setenv("HOME", home)
+	os.Setenv("XDG_CACHE_HOME", "")
+	return m.Run()
+}
+
+func errOr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is what a call of the program came to.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func call(args ...string) result {
+	var out, log bytes.Buffer
+	code := execute(args, &out, &log)
+	return result{code, out.String(), log.String()}
+}
+
+// must fails the test unless the exit code is as expected and standard error
+// has all the words.
+func (r result) must(t *testing.T, code int, words ...string) result {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("exit code %d, expected %d\nstdout: %s\nstderr: %s", r.code, code, r.stdout, r.stderr)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.stderr, w) {
+			t.Fatalf("standard error does not say %q:\n%s", w, r.stderr)
+		}
+	}
+	for _, bad := range []string{"panic:", "goroutine ", "runtime error"} {
+		if strings.Contains(r.stderr, bad) {
+			t.Fatalf("the error is a crash:\n%s", r.stderr)
+		}
+	}
+	return r
+}
+
+// object decodes standard output, which must be exactly one JSON object.
+func (r result) object(t *testing.T) map[string]any {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(r.stdout))
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("standard output is no JSON object: %v\n%s", err, r.stdout)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		t.Fatalf("something follows the JSON object:\n%s", r.stdout)
+	}
+	return v
+}
+
+// into decodes standard output into a struct.
+func (r result) into(t *testing.T, v any) {
+	t.Helper()
+	check(t, json.Unmarshal([]byte(r.stdout), v))
+}
+
+// child is the program as a process of its own.
+func child(env []string, args ...string) *exec.Cmd {
+	text, err := json.Marshal(args)
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), childArgs+"="+string(text)), env...)
+	return cmd
+}
+
+// finish runs a child to its end.
+func finish(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return result{cmd.ProcessState.ExitCode(), out.String(), log.String()}
+}
+
+// corpus writes text with some structure: sentences of a small grammar.
+func corpus(t *testing.T, path string, sentences int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 1))
+	words := [][]string{{"the", "a", "every", "no"}, {"old", "green", "quick", "silent"}, {"furnace", "salamander", "adept", "crucible"},
+		{"heats", "finds", "keeps", "forgets"}, {"gold", "sulphur", "mercury", "the elixir"}}
+	var b strings.Builder
+	for range sentences {
+		for i, list := range words {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			b.WriteString(list[r.IntN(len(list))])
+		}
+		b.WriteString(".\n")
+	}
+	check(t, os.WriteFile(path, []byte(b.String()), 0o644))
+}
+
+// tiny writes the configuration of a small model on a small corpus into a new
+// folder and returns both; overrides go to the end of the file.
+func tiny(t *testing.T, lines ...string) (dir, file string) {
+	t.Helper()
+	dir = t.TempDir()
+	corpus(t, dir+"/corpus.txt", 800)
+	file = dir + "/run.yaml"
+	text := fmt.Sprintf(`data: %[1]s/corpus.txt
+tokenizer: bpe-300
+sequence_length: 32
+global_batch: 4
+learning_rate: 1.0e-3
+schedule: constant
+warmup_steps: 0
+out: %[1]s/run
+eval_batches: 1
+`, dir)
+	if len(lines) == 0 {
+		lines = []string{"max_steps: 4"}
+	}
+	text += strings.Join(lines, "\n") + "\n"
+	if !strings.Contains(text, "model:") {
+		text += "model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2}\n"
+	}
+	check(t, os.WriteFile(file, []byte(text), 0o644))
+	return dir, file
+}
+
+// losses reads metrics.jsonl, in which every step must be once and in order.
+func losses(t *testing.T, dir string) []float64 {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, "metrics.jsonl"))
+	check(t, err)
+	defer f.Close()
+	var list []float64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var m run.Metrics
+		check(t, json.Unmarshal(s.Bytes(), &m))
+		if m.Step != len(list)+1 {
+			t.Fatalf("%s: line %d is step %d", dir, len(list)+1, m.Step)
+		}
+		list = append(list, m.Loss)
+	}
+	return list
+}
+
+// sameRun fails unless two runs have the same losses and, at the end, the same
+// weights and moments, bit for bit.
+func sameRun(t *testing.T, got, want string, step int) {
+	t.Helper()
+	a, b := losses(t, got), losses(t, want)
+	if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != step {
+		t.Fatalf("losses of %d steps differ\n got %v\nwant %v", step, a, b)
+	}
+	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
+		name = fmt.Sprintf("checkpoint-%d/%s", step, name)
+		x, err := os.ReadFile(filepath.Join(got, name))
+		check(t, err)
+		y, err := os.ReadFile(filepath.Join(want, name))
+		check(t, err)
+		if !bytes.Equal(x, y) {
+			t.Fatalf("%s differs", name)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	k, err := kong.New(&cli{})
+	check(t, err)
+	for _, args := range [][]string{{}, {"--help"}} {
+		text := call(args...).must(t, 0).stdout
+		for _, verb := range k.Model.Children {
+			if !strings.Contains(text, verb.Name) {
+				t.Errorf("athanor %v does not name %s:\n%s", args, verb.Name, text)
+			}
+		}
+	}
+	for _, verb := range k.Model.Children {
+		text := call(verb.Name, "--help").must(t, 0).stdout
+		for _, f := range verb.Flags {
+			if !strings.Contains(text, "--"+f.Name) {
+				t.Errorf("athanor %s --help does not name --%s:\n%s", verb.Name, f.Name, text)
+			}
+		}
+	}
+}
+
+// TestUsage: what is wrong with a command line or a configuration is told with
+// a way out, and the exit code is 2.
+func TestUsage(t *testing.T) {
+	dir, file := tiny(t)
+	corpus(t, dir+"/small.txt", 100)
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"trian", file}, []string{`did you mean "train"?`}},
+		{[]string{"--jsn"}, []string{"--jsn", "--json"}},
+		{[]string{"plan"}, []string{"<config>", "hint: athanor --help"}},
+		{[]string{"plan", file, "--explian"}, []string{"--explian", "--explain"}},
+		{[]string{"plan", "absent.yaml"}, []string{"absent.yaml", "hint:"}},
+		{[]string{"plan", dir}, []string{"not a configuration file", "hint:"}},
+		{[]string{"plan", file, "learning_rat=3"}, []string{"learning_rat", "did you mean learning_rate?"}},
+		{[]string{"plan", file, "limits.devise=3MiB"}, []string{"limits.devise", "did you mean device?"}},
+		{[]string{"plan", file, "limits.device=lots"}, []string{"limits.device", "not an amount of memory"}},
+		{[]string{"plan", file, "limits.device"}, []string{"expected key=value"}},
+		{[]string{"plan", file, "model={type: lama, layers: 2, width: 32, heads: 4}"}, []string{"lama", "hint:"}},
+		{[]string{"plan", file, "model=gpt3"}, []string{"gpt3", "hint:"}},
+		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},
+		{[]string{"plan", file, "plan.recompute=some"}, []string{"recompute", "hint:"}},
+		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
+		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
+		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
+		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
+		{[]string{"plan", file, "sequence_length=-1"}, []string{"negative"}},
+		{[]string{"train", "--json", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
+		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "this machine has", "hint:"}},
+		{[]string{"draw", file}, []string{"--out"}},
+		{[]string{"draw", file, "--out", "x.pdf"}, []string{"x.pdf", "hint:"}},
+		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
+		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},
+		{[]string{"data", file, "--sample", "-3"}, []string{"--sample"}},
+		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
+		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens"}},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			if r := call(c.args...).must(t, 2, c.want...); r.stdout != "" {
+				t.Errorf("standard output: %s", r.stdout)
+			}
+		})
+	}
+}
