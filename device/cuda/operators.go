@@ -114,7 +114,7 @@ func adamw(b *builder) error {
 
 // sumRows is the number of tokens that one partial sum covers. Tokens split
 // over calls at multiples of it give the same bits as one call.
-const sumRows = 64
+const sumRows = 32
 
 // sums starts the two stages of a sum over tokens. Where scratch is too small
 // for all pieces the tokens are cut: later parts continue the sums.

@@ -25,6 +25,8 @@ static Dim threadIdx, blockIdx, blockDim, gridDim;
 
 static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
 static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 

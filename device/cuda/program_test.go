@@ -1,0 +1,203 @@
+//go:build linux
+
+package cuda_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/run"
+)
+
+const torch = "../../testdata/torch/"
+
+// fixture is what PyTorch computed for a tiny model: testdata/torch/README.md.
+type fixture struct {
+	dir             string
+	model           *model.Model
+	weights         *safetensors.Set
+	seq             int
+	tokens, targets []int32
+	losses          []float64 // in fp64
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func load(t *testing.T, name string) *fixture {
+	t.Helper()
+	f := &fixture{dir: torch + name}
+	text, err := os.ReadFile(filepath.Join(f.dir, "config.json"))
+	check(t, err)
+	f.model, _, err = model.Parse(text)
+	check(t, err)
+	f.weights, err = safetensors.OpenFolder(f.dir)
+	check(t, err)
+	t.Cleanup(func() { f.weights.Close() })
+	var rows [][]int32
+	text, err = os.ReadFile(filepath.Join(f.dir, "tokens.json"))
+	check(t, err)
+	check(t, json.Unmarshal(text, &rows))
+	for _, r := range rows {
+		f.tokens = append(f.tokens, r[:len(r)-1]...)
+		f.targets = append(f.targets, r[1:]...)
+	}
+	f.seq = len(rows[0]) - 1
+	var l struct{ Losses64 []float64 }
+	text, err = os.ReadFile(filepath.Join(f.dir, "losses.json"))
+	check(t, err)
+	check(t, json.Unmarshal(text, &l))
+	f.losses = l.Losses64
+	return f
+}
+
+func (f *fixture) graph(t *testing.T, d graph.DType) *graph.Graph {
+	g, err := graph.Build(f.model, f.seq, d)
+	check(t, err)
+	return g
+}
+
+// trace is what a run computed and did.
+type trace struct {
+	losses, norms []float64
+	state         [][]float32
+	stats         device.Stats
+}
+
+// train runs a plan for some steps.
+func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *program.Plan, steps int) (*program.Program, trace) {
+	t.Helper()
+	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
+	check(t, err)
+	s, err := run.Open(g, d, p)
+	check(t, err)
+	defer s.Close()
+	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))
+	var tr trace
+	for n := 1; n <= steps; n++ {
+		out, err := s.Step(context.Background(), 0, f.tokens, f.targets, run.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+		check(t, err)
+		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
+	}
+	for i, q := range g.Params {
+		for _, kind := range []string{"p", "m", "v"} {
+			buf := make([]float32, q.Elems())
+			check(t, s.Engine(0).ReadHome(i, kind, buf))
+			tr.state = append(tr.state, buf)
+		}
+	}
+	tr.stats = d.(interface{ Stats() device.Stats }).Stats()
+	return p, tr
+}
+
+func gpu(t *testing.T, f *fixture) device.Device {
+	d, g := cuda.Machine(t, cuda.Options{SumRows: f.seq})
+	t.Cleanup(func() {
+		if g != nil && g.Failure() != nil {
+			t.Error(g.Failure())
+		}
+	})
+	return d
+}
+
+func steps() int {
+	if cuda.OnGPU() {
+		return 10
+	}
+	return 3
+}
+
+// TestTraining: losses of a few steps are PyTorch's, in fp32 as near as the
+// CPU's, in bf16 as near as bf16 allows.
+func TestTraining(t *testing.T) {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
+		f := load(t, name)
+		for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
+			t.Run(name+" "+d.String(), func(t *testing.T) {
+				g := f.graph(t, d)
+				_, tr := f.train(t, g, gpu(t, f), program.Plain(g, 4), steps())
+				for n, loss := range tr.losses {
+					if e := math.Abs(loss/f.losses[n] - 1); !(e < tol) {
+						t.Errorf("step %d: loss %v, PyTorch %v", n+1, loss, f.losses[n])
+					}
+				}
+			})
+		}
+	}
+}
+
+// plans that use all tiers and streams.
+func plans(g *graph.Graph) map[string]*program.Plan {
+	micro := program.Plain(g, 1)
+	micro.MicroBatches, micro.Group = 4, 2
+	micro.HeadRows = g.Seq
+	spread := program.Plain(g, 2)
+	spread.MicroBatches, spread.Group = 2, 2
+	spread.HeadRows = g.Seq
+	spread.Chunks = program.Layout(g, 3000)
+	for i := range spread.Chunks {
+		c := &spread.Chunks[i]
+		switch i % 4 {
+		case 1:
+			c.State = device.DiskTier
+		case 2:
+			c.Grads, c.State = device.HostTier, device.HostTier
+		case 3:
+			c.Weights, c.Grads, c.State = device.HostTier, device.HostTier, device.DiskTier
+		}
+	}
+	spread.Cache = spread.CacheNeeded(g)
+	spread.Prefetch = 2
+	for l := range spread.Recompute {
+		spread.Recompute[l] = program.Recomputations()[len(program.Recomputations())-1]
+	}
+	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread}
+}
+
+// TestPlansChangeNothing is L1 to L3 on this backend: under plans that use all
+// tiers and cut micro-batches the bits are those of the plain run, the peaks
+// those of the packing, the bytes those of the CPU backend.
+func TestPlansChangeNothing(t *testing.T) {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
+		f := load(t, name)
+		g := f.graph(t, graph.F32)
+		_, plain := f.train(t, g, gpu(t, f), program.Plain(g, 4), 2)
+		for what, pl := range plans(g) {
+			t.Run(name+" "+what, func(t *testing.T) {
+				p, got := f.train(t, g, gpu(t, f), pl, 2)
+				if !slices.Equal(got.losses, plain.losses) || !slices.Equal(got.norms, plain.norms) {
+					t.Errorf("losses %v norms %v\nplain  %v norms %v", got.losses, got.norms, plain.losses, plain.norms)
+				}
+				for i := range got.state {
+					if !slices.Equal(got.state[i], plain.state[i]) {
+						t.Errorf("%s %s differs", g.Params[i/3].Name, []string{"p", "m", "v"}[i%3])
+					}
+				}
+				if got.stats.Peak != p.Height {
+					t.Errorf("touched up to %v, the plan said %v", got.stats.Peak, p.Height)
+				}
+				c := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
+				defer c.Close()
+				if _, want := f.train(t, g, c, pl, 2); got.stats.Moved != want.stats.Moved {
+					t.Errorf("moved %v, the CPU backend %v", got.stats.Moved, want.stats.Moved)
+				}
+			})
+		}
+	}
+}
