@@ -12,11 +12,13 @@
 //
 // The way to an answer, cheapest step first:
 //
-//	bound    how low can any packing be?                        bound.go
+//	bound    how low can any packing be?                         bound.go
 //	reduce   cut time where nothing is alive, peel spanning buffers
-//	         off, so that small independent parts remain         reduce.go
-//	greedy   several orders, stop as soon as the bound is met    greedy.go
-//	search   branch and bound with proof                         search.go
+//	         off, so that small independent parts remain          reduce.go
+//	greedy   several orders, above all filling the lowest niche;
+//	         stop as soon as the bound is met            greedy.go, niche.go
+//	levels   repeated layers are packed once, as blocks             level.go
+//	search   branch and bound with proof             search.go, portfolio.go
 //
 // Pack runs them all; Validate is a deliberately dumb checker that shares no
 // code with them. Times are abstract steps, sizes and offsets are bytes.
@@ -56,8 +58,8 @@ type Problem struct {
 type Solution struct {
 	Offsets    []int64 // bytes, parallel to Problem.Buffers
 	Height     int64   // largest Offset+Size
-	LowerBound int64   // no packing can be lower than this
-	Optimal    bool    // Height is proven least (it may be above LowerBound's first estimate)
+	LowerBound int64   // no packing can be lower; the search may raise it above LowerBound(p)
+	Optimal    bool    // Height equals LowerBound: it is proven least
 	Nodes      int64   // search nodes visited; 0 when the heuristics sufficed
 }
 

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"context"
 	"math"
 	"slices"
 )
@@ -103,8 +104,9 @@ type packing struct {
 }
 
 // greedy returns the best packing found, stopping at the first whose height
-// is at most target. effort bounds the steps of all passes but the first.
-func greedy(items []item, sections int32, target, effort int64) packing {
+// is at most target. effort bounds the steps of all passes but the first, and
+// no pass begins after the context has ended.
+func greedy(ctx context.Context, items []item, sections int32, target, effort int64) packing {
 	best := packing{height: math.MaxInt64}
 	keep := func(p packing, ok bool) bool {
 		if ok && p.height < best.height {
@@ -126,15 +128,18 @@ func greedy(items []item, sections int32, target, effort int64) packing {
 	}
 	if !fixed {
 		for _, o := range orders[:2] {
+			if ctx.Err() != nil {
+				return best
+			}
 			if keep(fillNiches(items, sections, sorted(items, o), best.height-1, &effort)) {
 				return best
 			}
 		}
-		keep(squeaky(items, sections, target, effort/5*4), true)
+		keep(squeaky(ctx, items, sections, target, effort/5*4), true)
 		effort /= 5
 	}
 	for k, o := range orders {
-		if effort < 0 || best.height <= target {
+		if effort < 0 || best.height <= target || ctx.Err() != nil {
 			break
 		}
 		perm := sorted(items, o)
@@ -152,7 +157,7 @@ const squeakyRounds = 60
 // squeaky fills niches again and again; each round, items that ended above
 // the target move forward in the order by a tenth of its length (squeaky wheel
 // optimisation, Joslin and Clements 1999).
-func squeaky(items []item, sections int32, target, effort int64) packing {
+func squeaky(ctx context.Context, items []item, sections int32, target, effort int64) packing {
 	best := packing{height: math.MaxInt64}
 	markPeaks(items, sections)
 	perm := sorted(items, peakOrder)
@@ -161,7 +166,7 @@ func squeaky(items []item, sections int32, target, effort int64) packing {
 		place[i] = int64(r)
 	}
 	step := int64(len(items)/10 + 1)
-	for range squeakyRounds {
+	for round := 0; round < squeakyRounds && ctx.Err() == nil; round++ {
 		p, ok := fillNiches(items, sections, perm, math.MaxInt64, &effort)
 		if !ok {
 			break

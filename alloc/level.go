@@ -123,7 +123,7 @@ func assemble(ctx context.Context, l leaf, groups []group, rest []int32, solved 
 		it.index = int32(len(blocks))
 		blocks = append(blocks, it)
 	}
-	outer := greedy(blocks, l.sections, 0, effort)
+	outer := greedy(ctx, blocks, l.sections, 0, effort)
 	p := packing{offsets: make([]int64, len(l.items)), height: outer.height}
 	for g := range groups {
 		for k, i := range groups[g].members {

@@ -26,13 +26,13 @@ type Options struct {
 	bare bool // do not look for the conflict in an infeasible problem
 }
 
-// Heuristic effort in steps of a few nanoseconds: a floor, and per buffer.
+// Heuristic effort is counted in steps of a few nanoseconds.
 const (
 	fastEffort   = 4_000_000
 	fastPerItem  = 500
 	mostEffort   = 500_000_000
 	exactHaste   = 20   // with search allowed, heuristics may take this much more
-	searchable   = 6000 // items in a leaf; more, and nodes become too slow
+	searchable   = 2500 // items in a leaf; the search keeps all pairs of neighbours
 	firstBudget  = 20_000
 	growthFactor = 2
 )
@@ -95,7 +95,7 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 	}
 	for _, l := range reduce(items, sections, r.offsets) {
 		effort := min(haste*max(fastEffort, fastPerItem*int64(len(l.items))), mostEffort)
-		ls := leafState{leaf: l, packing: greedy(l.items, l.sections, r.goal-l.base, effort)}
+		ls := leafState{leaf: l, packing: greedy(ctx, l.items, l.sections, r.goal-l.base, effort)}
 		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
 		if ls.height > r.goal-l.base && !opt.Flat {
 			if q, ok := twoLevel(ctx, l, effort); ok && q.height < ls.height {

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"html"
 	"io"
@@ -80,7 +81,7 @@ func (c *canvas) stack(conflict []int) []int64 {
 		sub = append(sub, c.p.Buffers[i])
 	}
 	items, sections := compress(sub)
-	best := greedy(items, sections, 0, fastEffort)
+	best := greedy(context.Background(), items, sections, 0, fastEffort)
 	for k, i := range conflict {
 		offsets[i] = best.offsets[k]
 	}
