@@ -135,7 +135,8 @@ func (s *search) microBatches() []int {
 	}
 	var list []int
 	for b := s.req.GlobalBatch; b >= 1; b-- {
-		if s.req.GlobalBatch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) {
+		odd := s.graph.DType == graph.BF16 && b*s.graph.Seq%2 != 0 && b < s.req.GlobalBatch // see program.Plan.Validate
+		if s.req.GlobalBatch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
 			list = append(list, b)
 		}
 	}
@@ -223,12 +224,12 @@ func (s *search) styles(b int, r residency) []style {
 	most := s.m.Capacity[device.DeviceTier] / 16
 	row := int64(s.graph.Model.Vocab) * s.graph.DType.Size()
 	head := rows
-	for head > 64 && int64(head)*row > most && shrink(head, seq) < head {
-		head = shrink(head, seq)
+	for head > 64 && int64(head)*row > most && s.shrink(head) < head {
+		head = s.shrink(head)
 	}
 	frugal := head
-	for frugal > 32 && shrink(frugal, seq) < frugal {
-		frugal = shrink(frugal, seq)
+	for frugal > 32 && s.shrink(frugal) < frugal {
+		frugal = s.shrink(frugal)
 	}
 	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
 	if r.weights == device.HostTier {
@@ -252,18 +253,18 @@ func (s *search) layerBytes() (sum int64) {
 	return sum
 }
 
-// shrink is the next smaller number of rows that is a multiple or a divisor of seq.
-func shrink(rows, seq int) int {
+// shrink is the next smaller number of rows that is a multiple or a divisor of
+// the sequence (and even in bf16); rows itself if there is none.
+func (s *search) shrink(rows int) int {
+	seq := s.graph.Seq
+	unit := 1
 	if rows > seq {
-		for d := 2; d <= rows/seq; d++ {
-			if rows/seq%d == 0 {
-				return rows / d
-			}
-		}
+		unit = seq
 	}
-	for d := 2; d <= min(rows, 64); d++ {
-		if rows%d == 0 {
-			return rows / d
+	for d := 2; d <= min(rows/unit, 64); d++ {
+		next := rows / d
+		if rows/unit%d == 0 && (s.graph.DType != graph.BF16 || next%2 == 0) {
+			return next
 		}
 	}
 	return rows
