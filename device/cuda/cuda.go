@@ -131,6 +131,7 @@ type Device struct {
 
 	failed atomic.Bool
 	err    error // first error of the round, under mu
+	closed bool
 }
 
 // isHost tells the streams that goroutines run.
@@ -363,6 +364,10 @@ func (d *Device) Stats() device.Stats {
 
 // Close ends goroutines and gives back all memory.
 func (d *Device) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.closed = true
 	for _, s := range d.hosts {
 		if s != nil {
 			close(s.queue)

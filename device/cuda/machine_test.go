@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
-	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
 // onGPU tells the tests to use the machine's GPU instead of the fake one.
@@ -80,15 +79,6 @@ func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
 		if err := d.Reserve(tiers[tier], n); err != nil {
 			t.Fatal(err)
 		}
-	}
-	return d
-}
-
-// real is a driver library if this machine has one.
-func real(t *testing.T) *nv.Driver {
-	d, err := nv.OpenDriver(nv.Local())
-	if err != nil {
-		t.Skip(err)
 	}
 	return d
 }

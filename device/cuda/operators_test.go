@@ -385,6 +385,17 @@ func (s *sample) poison() {
 	}
 }
 
+// reference is the image after the reference's call.
+func (s *sample) reference() []byte {
+	image := bytes.Clone(s.image)
+	list := make([]kernel.Tensor, len(s.call.Op.Info().Args))
+	for i, o := range s.call.Args {
+		list[i] = tensor(image, o)
+	}
+	kernel.Lookup(s.call.Op).Reference(nil, &s.call.Attr, list)
+	return image
+}
+
 // check compares an image with the reference's: operands within the tolerance,
 // everything else bit by bit.
 func (s *sample) check(got, want []byte) error {
@@ -462,16 +473,7 @@ func TestOperators(t *testing.T) {
 			for seed := range uint64(rounds()) {
 				s := newSample(op, seed)
 				s.poison()
-				want := bytes.Clone(s.image)
-				var list []kernel.Tensor
-				for i := range op.Info().Args {
-					if i < len(s.call.Args) {
-						list = append(list, tensor(want, s.call.Args[i]))
-					} else {
-						list = append(list, kernel.Tensor{})
-					}
-				}
-				kernel.Lookup(op).Reference(nil, &s.call.Attr, list)
+				want := s.reference()
 				got := execute(t, d, s.call, s.image)
 				if !bytes.Equal(got, execute(t, again, s.call, s.image)) {
 					t.Errorf("seed %d: %v: two runs differ", seed, s)

@@ -50,6 +50,13 @@ type worker struct {
 	base   uintptr                  // event at the round's begin
 	begun  time.Duration            // since the device was opened
 	ms     *milliseconds
+	words  [4]uintptr // arguments of the call under way: a list of them would be allocated
+}
+
+// ask calls a procedure with up to four words.
+func (w *worker) ask(name string, p nv.Proc, words ...uintptr) error {
+	n := copy(w.words[:], words)
+	return w.d.driver.Check(name, p(w.words[:n]...))
 }
 
 func (w *worker) start(d *Device) {
@@ -95,7 +102,7 @@ func (w *worker) reset() {
 func (w *worker) begin() error {
 	d := w.d
 	w.begun = time.Since(d.opened)
-	return d.driver.Check("cuEventRecord", d.driver.EventRecord(w.base, w.streams[device.Compute]))
+	return w.ask("cuEventRecord", d.driver.EventRecord, w.base, w.streams[device.Compute])
 }
 
 // issue passes a call to the driver. After an error the rest of the round is
@@ -128,7 +135,7 @@ func (w *worker) enqueue(n int32, c *call) error {
 		c.after = w.last[c.stream]
 		if w.waited[c.stream] || c.after < 0 {
 			c.after = -1
-			if err := v.Check("cuEventRecord", v.EventRecord(c.start, s)); err != nil {
+			if err := w.ask("cuEventRecord", v.EventRecord, c.start, s); err != nil {
 				return err
 			}
 		}
@@ -139,13 +146,13 @@ func (w *worker) enqueue(n int32, c *call) error {
 			return c.steps[i].explain(code)
 		}
 	}
-	if err := v.Check("cuEventRecord", v.EventRecord(c.end, s)); err != nil {
+	if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
 		return err
 	}
 	w.waited[c.stream], w.last[c.stream] = false, n
 	c.count(&w.stats)
 	if d.options.Serial {
-		return v.Check("cuStreamSynchronize", v.StreamSynchronize(s))
+		return w.ask("cuStreamSynchronize", v.StreamSynchronize, s)
 	}
 	return nil
 }
@@ -160,9 +167,9 @@ func (w *worker) await(s device.Stream, n int32) {
 	w.waited[s], w.used[s] = true, true
 	var err error
 	if isHost(c.stream) {
-		err = v.Check("cuStreamWaitValue32", v.StreamWaitValue32(w.streams[s], c.flagAddr, uintptr(d.round.Load()), nv.WaitEqual))
+		err = w.ask("cuStreamWaitValue32", v.StreamWaitValue32, w.streams[s], c.flagAddr, uintptr(d.round.Load()), nv.WaitEqual)
 	} else {
-		err = v.Check("cuStreamWaitEvent", v.StreamWaitEvent(w.streams[s], c.end, 0))
+		err = w.ask("cuStreamWaitEvent", v.StreamWaitEvent, w.streams[s], c.end, 0)
 	}
 	if err != nil {
 		d.fail(&device.CallError{Call: int(n), Op: c.op, Err: err})
@@ -176,7 +183,7 @@ func (w *worker) finish() error {
 		if !used {
 			continue
 		}
-		if err := v.Check("cuStreamSynchronize", v.StreamSynchronize(w.streams[s])); err != nil {
+		if err := w.ask("cuStreamSynchronize", v.StreamSynchronize, w.streams[s]); err != nil {
 			w.reset()
 			return fmt.Errorf("stream %s: %w", device.Stream(s), err)
 		}
@@ -200,8 +207,8 @@ func (w *worker) finish() error {
 // at is the time of an event, in seconds since the device was opened.
 func (w *worker) at(event uintptr) float64 {
 	v := w.d.driver
-	if v.EventElapsedTime(nv.Addr(w.ms), w.base, event) != nv.Success {
-		return 0
+	if w.ask("cuEventElapsedTime", v.EventElapsedTime, nv.Addr(w.ms), w.base, event) != nil {
+		return 0 // of a call that was passed over
 	}
 	return w.begun.Seconds() + w.ms.seconds()
 }

@@ -158,6 +158,13 @@ func (g *GPU) push(s uintptr, f func()) int32 {
 	return 0
 }
 
+// Break makes calls of a procedure return a code from now on; 0 ends it.
+func (g *GPU) Break(proc string, code int32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.Fail[proc] = code
+}
+
 // Failure is what a kernel died of.
 func (g *GPU) Failure() error {
 	g.mu.Lock()

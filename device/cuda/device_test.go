@@ -1,0 +1,386 @@
+//go:build linux
+
+package cuda
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+func word(t device.Tier, addr int64) device.Operand {
+	return device.Operand{Tier: t, DType: graph.I32, Addr: addr, Rows: 1, Cols: 16, Stride: 16}
+}
+
+func copyCall(s device.Stream, dst, src device.Operand) device.Call {
+	return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{dst, src}}
+}
+
+// TestArgsLayout: Args has the layout that the C++ text gives it; the kernels
+// tested through it agree, here are the sizes on which the text relies.
+func TestArgsLayout(t *testing.T) {
+	if s := unsafe.Sizeof(mat{}); s != 24 {
+		t.Errorf("struct Mat has %d bytes, not 24", s)
+	}
+	if argsBytes != 7*24+8*4+4*4+8*4+2*8+8 {
+		t.Errorf("struct Args has %d bytes", argsBytes)
+	}
+}
+
+// TestOrder: a chain of copies over all tiers and all kinds of streams, ordered
+// by nothing but waits, carries a value around again and again. Streams of the
+// fake run at their own pace: a wait that does not hold shows as a stale value.
+func TestOrder(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	d, _ := hollow(t, Options{}, 1<<16, 1<<16, 1<<16)
+	dev, host, disk := device.DeviceTier, device.HostTier, device.DiskTier
+	ways := map[[2]device.Tier][]device.Stream{
+		{dev, host}: {device.HostToDev}, {host, dev}: {device.DevToHost}, {dev, dev}: {device.Compute, device.Collective},
+		{host, host}: {device.HostCompute}, {host, disk}: {device.DiskRead}, {disk, host}: {device.DiskWrite},
+	}
+	const length = 60
+	var calls []device.Call
+	at := word(dev, 0)
+	for i := range length {
+		var next device.Tier
+		for {
+			next = tiers[r.IntN(3)]
+			if ways[[2]device.Tier{next, at.Tier}] != nil {
+				break
+			}
+		}
+		s := ways[[2]device.Tier{next, at.Tier}]
+		to := word(next, int64(i+1)*64)
+		calls = append(calls, copyCall(s[r.IntN(len(s))], to, at))
+		at = to
+	}
+	spans := make([]device.Span, length)
+	first, err := d.Prepare(calls, spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 20 {
+		value := []byte(strings.Repeat(string(rune('a'+round)), 64))
+		if err := d.Write(dev, 0, value); err != nil {
+			t.Fatal(err)
+		}
+		for i := range calls {
+			if i > 0 {
+				d.Wait(calls[i].Stream, first+i-1)
+			}
+			d.Launch(first + i)
+		}
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 64)
+		if err := d.Read(at.Tier, at.Addr, got); err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(value) {
+			t.Fatalf("round %d: %q arrived", round, got)
+		}
+		for i := range spans {
+			if spans[i].End < spans[i].Start || i > 0 && spans[i].End < spans[i-1].End-1e-3 {
+				t.Fatalf("call %d ran %v after %v", i, spans[i], spans[max(i, 1)-1])
+			}
+		}
+	}
+	st := d.Stats()
+	var moved int64
+	for i := range st.Moved {
+		for j := range st.Moved[i] {
+			moved += st.Moved[i][j]
+		}
+	}
+	if moved != 20*length*64 {
+		t.Errorf("%d bytes were moved, want %d", moved, 20*length*64)
+	}
+}
+
+// TestStridedCopy goes through CUDA_MEMCPY2D.
+func TestStridedCopy(t *testing.T) {
+	d, _ := hollow(t, Options{}, 1<<12, 1<<12)
+	src := device.Operand{Tier: device.HostTier, DType: graph.I32, Rows: 5, Cols: 3, Stride: 7, Addr: 8}
+	dst := device.Operand{Tier: device.DeviceTier, DType: graph.I32, Rows: 5, Cols: 3, Stride: 4, Addr: 16}
+	image := make([]byte, 1<<12)
+	for i := range image {
+		image[i] = byte(i * 7)
+	}
+	if err := d.Write(device.HostTier, 0, image); err != nil {
+		t.Fatal(err)
+	}
+	n, err := d.Prepare([]device.Call{copyCall(device.HostToDev, dst, src)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Launch(n)
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1<<12)
+	if err := d.Read(device.DeviceTier, 0, got); err != nil {
+		t.Fatal(err)
+	}
+	for r := range 5 {
+		if a, b := got[16+16*r:][:12], image[8+28*r:][:12]; !slices.Equal(a, b) {
+			t.Errorf("row %d: %v, want %v", r, a, b)
+		}
+		if r < 4 && got[16+16*r+12] != 0 {
+			t.Errorf("the gap after row %d was written", r)
+		}
+	}
+}
+
+// TestErrors: a status of the driver becomes an error that names the call of
+// the driver, its code and, of a launch, the instruction; the device can be
+// closed after it, and a later round works if the error was not the GPU's.
+func TestErrors(t *testing.T) {
+	for _, proc := range []string{"Init", "DeviceGetCount", "DevicePrimaryCtxRetain", "StreamCreate", "EventCreate"} {
+		g := fake.New()
+		g.Fail[proc] = 100
+		_, err := New(&Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{Workers: 1})
+		if err == nil || !strings.Contains(err.Error(), "cu"+proc+" failed with 100") || !strings.Contains(err.Error(), "hint: no GPU is visible") {
+			t.Errorf("%s: %v", proc, err)
+		}
+	}
+	g := fake.New()
+	g.Major = 7
+	if _, err := New(&Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{}); err == nil || !strings.Contains(err.Error(), "8.0 (Ampere)") {
+		t.Errorf("an old card: %v", err)
+	}
+	if _, err := New(&Libraries{Driver: fake.New().Driver(), Compiler: fake.Compiler{}}, Options{Index: 3}); err == nil || !strings.Contains(err.Error(), "this machine has 1") {
+		t.Errorf("no such card: %v", err)
+	}
+	for _, proc := range []string{"MemcpyAsync", "EventRecord", "StreamSynchronize", "StreamWaitEvent", "StreamWaitValue32"} {
+		d, g := hollow(t, Options{}, 1<<12, 1<<12)
+		n, err := d.Prepare([]device.Call{
+			copyCall(device.HostCompute, word(device.HostTier, 0), word(device.HostTier, 64)),
+			copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.HostTier, 0)),
+			copyCall(device.Compute, word(device.DeviceTier, 64), word(device.DeviceTier, 0)),
+			copyCall(device.DevToHost, word(device.HostTier, 128), word(device.DeviceTier, 64)),
+			copyCall(device.HostCompute, word(device.HostTier, 192), word(device.HostTier, 128)),
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		round := func() error {
+			for i, s := range []device.Stream{device.HostCompute, device.HostToDev, device.Compute, device.DevToHost, device.HostCompute} {
+				if i > 0 {
+					d.Wait(s, n+i-1)
+				}
+				d.Launch(n + i)
+			}
+			return d.Sync()
+		}
+		if err := round(); err != nil {
+			t.Fatal(err)
+		}
+		g.Break(proc, 700)
+		err = round()
+		if err == nil || !strings.Contains(err.Error(), "cu"+proc+" failed with 700") {
+			t.Errorf("%s: %v", proc, err)
+		}
+		var c *device.CallError
+		if proc != "StreamSynchronize" && !errors.As(err, &c) {
+			t.Errorf("%s: %v does not name the call", proc, err)
+		}
+		g.Break(proc, 0)
+		if err := round(); err != nil {
+			t.Errorf("after %s: %v", proc, err)
+		}
+	}
+}
+
+// TestRefuses: what cannot work is an error of Reserve or Prepare.
+func TestRefuses(t *testing.T) {
+	d, _ := hollow(t, Options{}, 1<<12, 1<<12, 1<<12)
+	for name, c := range map[string]device.Call{
+		"host kernel on the GPU's memory": {Op: graph.Add, Stream: device.HostCompute, Args: []device.Operand{word(device.DeviceTier, 0), word(device.DeviceTier, 64)}},
+		"disk on a copy engine":           copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.DiskTier, 0)),
+		"GPU on the disk's stream":        copyCall(device.DiskRead, word(device.DeviceTier, 0), word(device.DiskTier, 0)),
+		"outside":                         copyCall(device.HostToDev, word(device.DeviceTier, 1<<12), word(device.HostTier, 0)),
+		"heads that do not divide": {Op: graph.Attention, Attr: graph.Attr{Seq: 4, Heads: 3, KVHeads: 2, HeadDim: 2}, Args: []device.Operand{
+			{Rows: 4, Cols: 6, Stride: 6}, {Rows: 4, Cols: 3, Stride: 3}, {Rows: 4, Cols: 14, Stride: 14}}},
+	} {
+		if _, err := d.Prepare([]device.Call{c}, nil); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if d.Reserve(device.DeviceTier, 1) == nil || d.Reserve(device.NumTiers, 1) == nil {
+		t.Error("a tier was reserved twice, or one that does not exist")
+	}
+	e, g := hollow(t, Options{})
+	g.Break("MemAlloc", 2)
+	if err := e.Reserve(device.DeviceTier, 1<<30); err == nil || !strings.Contains(err.Error(), "limits.device") {
+		t.Errorf("out of memory: %v", err)
+	}
+	g.Break("MemAlloc", 0)
+}
+
+// TestGivesBack: Close destroys all that was made.
+func TestGivesBack(t *testing.T) {
+	g := fake.New()
+	d := opened(t, &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}, Options{}, []int64{1 << 20, 1 << 20, 1 << 16})
+	f := device.Operand{DType: graph.F32, Rows: 8, Cols: 8, Stride: 8}
+	at := func(i int64) device.Operand { o := f; o.Addr = 256 * i; return o }
+	n, err := d.Prepare([]device.Call{
+		{Op: graph.Linear, Args: []device.Operand{at(0), at(1), at(2)}},
+		{Op: graph.Add, Args: []device.Operand{at(3), at(0)}},
+		copyCall(device.HostCompute, word(device.HostTier, 0), word(device.HostTier, 64)),
+	}, make([]device.Span, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		d.Launch(n + i)
+	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Leaks(); err != nil {
+		t.Error(err)
+	}
+	if !slices.Contains(g.Calls(), "LtMatmul") || !slices.Contains(g.Calls(), "LaunchKernel") {
+		t.Error("nothing ran")
+	}
+}
+
+// TestLibrary: products through cublasLt, whose matrices are column-major, are
+// those of the reference, for every orientation, type and stride.
+func TestLibrary(t *testing.T) {
+	var lib *Libraries
+	if onGPU() {
+		l, err := Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lib = l
+	} else {
+		g := fake.New()
+		lib = &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}
+	}
+	for _, rows := range []int{0, 40} {
+		d := opened(t, lib, Options{SumRows: rows}, []int64{imageBytes})
+		for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {
+			for seed := range uint64(32) {
+				s := newSample(op, seed)
+				s.poison()
+				want := s.reference()
+				if err := s.check(execute(t, d, s.call, s.image), want); err != nil {
+					t.Fatalf("seed %d: %v: %v", seed, s, err)
+				}
+			}
+		}
+	}
+}
+
+// TestSteady: a step allocates nothing on Go's heap. The fake's procedures do,
+// so they are replaced by ones that do not.
+func TestSteady(t *testing.T) {
+	g := fake.New()
+	driver := g.Driver()
+	d := opened(t, &Libraries{Driver: driver, Compiler: fake.Compiler{}}, Options{Untimed: true}, []int64{1 << 16, 1 << 16})
+	none := func(...uintptr) int32 { return 0 }
+	for _, p := range []*nv.Proc{&driver.LaunchKernel, &driver.MemcpyAsync, &driver.EventRecord, &driver.StreamWaitEvent, &driver.StreamSynchronize} {
+		saved := *p
+		*p = none
+		defer func() { *p = saved }()
+	}
+	var calls []device.Call
+	for i := range int64(100) {
+		s := []device.Stream{device.Compute, device.HostToDev}[i%2]
+		calls = append(calls, copyCall(s, word(device.DeviceTier, 64*i), word(device.HostTier, 64*i)))
+	}
+	n, err := d.Prepare(calls, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	per := testing.AllocsPerRun(20, func() {
+		for i := range calls {
+			if i > 0 {
+				d.Wait(calls[i].Stream, n+i-1)
+			}
+			d.Launch(n + i)
+		}
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if per > 4 { // of the tasks that end a round
+		t.Errorf("%v allocations per step of %d calls", per, len(calls))
+	}
+}
+
+// TestCache: a unit is compiled once per text, options and compiler; a file
+// that was cut short or changed is compiled again.
+func TestCache(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kernels")
+	count := &counter{version: "1"}
+	c := kernels.Cache{Dir: dir, Compiler: count}
+	get := func(u kernels.Unit, arch string, compiled bool) {
+		t.Helper()
+		before := count.n
+		code, err := c.Load(u, arch)
+		if err != nil || len(code) == 0 {
+			t.Fatal(err)
+		}
+		if (count.n > before) != compiled {
+			t.Errorf("%v for %s: compiled %v, want %v", u, arch, count.n > before, compiled)
+		}
+	}
+	u := kernels.Unit{File: "add", Defines: "T0=f32 T1=f32 VEC=1"}
+	get(u, "sm_80", true)
+	get(u, "sm_80", false)
+	get(u, "sm_90", true)
+	get(kernels.Unit{File: "add", Defines: "T0=f32 T1=f32 VEC=8"}, "sm_80", true)
+	count.version = "2"
+	get(u, "sm_80", true)
+	list, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(list) != 4 {
+		t.Fatalf("%v %v", list, err)
+	}
+	for _, name := range list {
+		b, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(name, b[:len(b)-1], 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	get(u, "sm_80", true)
+	get(u, "sm_80", false)
+	c.Dir = filepath.Join(os.DevNull, "x") // cannot be written: no error
+	get(u, "sm_80", true)
+	if _, err := c.Load(kernels.Unit{File: "nothing"}, "sm_80"); err == nil {
+		t.Error("a kernel that does not exist was found")
+	}
+}
+
+type counter struct {
+	n       int
+	version string
+}
+
+func (c *counter) VersionString() (string, error) { return c.version, nil }
+func (c *counter) Compile(name, source string, options []string) ([]byte, string, error) {
+	c.n++
+	return []byte(source), "", nil
+}
