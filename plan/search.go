@@ -218,7 +218,7 @@ type style struct {
 
 // styles goes from roomy to frugal.
 func (s *search) styles(b int, r residency) []style {
-	rows, seq := b*s.graph.Seq, s.graph.Seq
+	rows := b * s.graph.Seq
 	// The logits of a chunk of rows should not dominate: at most a sixteenth of
 	// the device, but enough rows for the product to run well.
 	most := s.m.Capacity[device.DeviceTier] / 16
