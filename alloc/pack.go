@@ -2,7 +2,6 @@ package alloc
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 )
@@ -219,110 +218,4 @@ func (r *run) solution() Solution {
 	}
 	s.Optimal = s.Height == s.LowerBound
 	return s
-}
-
-// overload proves that more bytes are alive at once than the capacity holds.
-// The conflict is, of all overfull moments, one where the fewest buffers, the
-// largest, are already too many.
-func overload(p Problem, items []item, sections int32) error {
-	load := loads(items, sections)
-	var best []item
-	looked := 0
-	for k, bytes := range load {
-		if bytes <= p.Capacity || looked == 256 {
-			continue
-		}
-		looked++
-		var live []item
-		for _, it := range items {
-			if it.lo <= int32(k) && int32(k) < it.hi {
-				it.lo, it.hi = 0, 1
-				live = append(live, it)
-			}
-		}
-		slices.SortStableFunc(live, func(a, b item) int {
-			return compare(b.size+max(b.fixed, 0), a.size+max(a.fixed, 0))
-		})
-		for n := 1; n <= len(live); n++ {
-			if loads(live[:n], 1)[0] > p.Capacity {
-				if best == nil || n < len(best) {
-					best = live[:n]
-				}
-				break
-			}
-		}
-	}
-	indices := make([]int, len(best))
-	for i, it := range best {
-		indices[i] = int(it.index)
-	}
-	return infeasible(p, indices, true)
-}
-
-// conflict shrinks the buffers of an impossible leaf, and those peeled from
-// under it, to a set of which none can be spared: leave out half of them, a
-// quarter, ... one, as long as the rest stays proven impossible.
-func (r *run) conflict(l *leafState) error {
-	set := r.under(l)
-	if r.opt.bare {
-		return infeasible(r.problem, set, false)
-	}
-	minimal := true
-	inner := Options{Nodes: 4*r.nodes + firstBudget, Workers: r.opt.Workers, Flat: true, bare: true}
-	for size := (len(set) + 1) / 2; size > 0; size /= 2 {
-		for from := 0; from < len(set); {
-			rest := slices.Delete(slices.Clone(set), from, min(from+size, len(set)))
-			_, err := Pack(r.ctx, r.subset(rest), inner)
-			if errors.Is(err, ErrInfeasible) {
-				set = rest
-				continue
-			}
-			if err != nil && size == 1 {
-				minimal = false
-			}
-			from += size
-		}
-	}
-	return infeasible(r.problem, set, minimal)
-}
-
-// under returns the leaf's buffers and the peeled ones alive with them.
-func (r *run) under(l *leafState) []int {
-	var set []int
-	member := make(map[int]bool)
-	lower, upper := int64(math.MaxInt64), int64(math.MinInt64)
-	for _, it := range l.items {
-		b := &r.problem.Buffers[it.index]
-		lower, upper = min(lower, b.Lower), max(upper, b.Upper)
-		member[int(it.index)] = true
-	}
-	inLeaf := make(map[int]bool)
-	for _, o := range r.leaves {
-		for _, it := range o.items {
-			inLeaf[int(it.index)] = true
-		}
-	}
-	for i, b := range r.problem.Buffers {
-		if member[i] || !inLeaf[i] && b.Lower < upper && lower < b.Upper {
-			set = append(set, i)
-		}
-	}
-	return set
-}
-
-func (r *run) subset(indices []int) Problem {
-	p := Problem{Capacity: r.problem.Capacity}
-	for _, i := range indices {
-		p.Buffers = append(p.Buffers, r.problem.Buffers[i])
-	}
-	return p
-}
-
-func infeasible(p Problem, indices []int, minimal bool) error {
-	slices.Sort(indices)
-	e := &InfeasibleError{Capacity: p.Capacity, Conflict: indices, Minimal: minimal}
-	for _, i := range indices {
-		e.ids = append(e.ids, p.Buffers[i].ID)
-	}
-	return e
 }
