@@ -1,0 +1,324 @@
+package main
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type benchCmd struct {
+	Kernels benchKernelsCmd `cmd:"" default:"withargs" help:"Every operator beside what this machine can do at most."`
+	Step    benchStepCmd    `cmd:"" help:"A training step on random text, by operator."`
+	Budgets benchBudgetsCmd `cmd:"" help:"Predicted and measured time and memory, from all device memory to the least."`
+}
+
+type benchKernelsCmd struct {
+	Match string        `help:"Only operators whose line contains this text: linear, bf16, TN." placeholder:"TEXT"`
+	Time  time.Duration `help:"For each operator." default:"300ms"`
+	Cores []int         `help:"Numbers of cores." placeholder:"N,..."`
+}
+
+type kernelsReport struct {
+	Peaks   []run.Peaks `json:"peaks"`
+	Kernels []run.Rate  `json:"kernels"`
+}
+
+func (v *benchKernelsCmd) Run(c *context) error {
+	if v.Time < time.Millisecond || v.Time > time.Minute {
+		return usageError{fmt.Sprintf("bench: --time %v; hint: from 1ms to 1m", v.Time)}
+	}
+	cores := v.Cores
+	if len(cores) == 0 {
+		cores = slices.Compact([]int{1, runtime.GOMAXPROCS(0)})
+	}
+	if !slices.ContainsFunc(run.BenchCases(graph.BF16), func(k run.BenchCase) bool { return k.Matches(v.Match) }) &&
+		!slices.ContainsFunc(run.BenchCases(graph.F32), func(k run.BenchCase) bool { return k.Matches(v.Match) }) {
+		return usageError{fmt.Sprintf("bench: no operator's line contains %q; hint: such as linear, attention, bf16, NT", v.Match)}
+	}
+	r := kernelsReport{Peaks: []run.Peaks{}, Kernels: []run.Rate{}}
+	for _, n := range cores {
+		if n < 1 || n > runtime.NumCPU() {
+			return usageError{fmt.Sprintf("bench: --cores %d; hint: from 1 to %d", n, runtime.NumCPU())}
+		}
+		if err := v.measure(c, n, &r); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		return c.print(r)
+	}
+	return nil
+}
+
+// measure runs all operators on a number of cores; people see each at once.
+func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err error) {
+	b, err := run.NewBench(cores)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if !c.json {
+		printPeaks(c, &b.Peaks)
+		fmt.Fprintf(c.stdout, "%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
+	}
+	for _, t := range []graph.DType{graph.F32, graph.BF16} {
+		for _, k := range run.BenchCases(t) {
+			if !k.Matches(v.Match) || t == graph.BF16 && !k.Stores(t) {
+				continue
+			}
+			rate, err := b.Run(&k, v.Time)
+			if err != nil {
+				return err
+			}
+			r.Kernels = append(r.Kernels, rate)
+			if !c.json {
+				fmt.Fprintf(c.stdout, "%-14s %-24s %-5s %10.3g %9s %9.3g %s\n", rate.Op, rate.Shape, rate.Type, rate.Seconds,
+					number(rate.GFLOPS), rate.GBS, percent(rate.Fraction))
+			}
+		}
+	}
+	r.Peaks = append(r.Peaks, b.Peaks)
+	if !c.json {
+		fmt.Fprintln(c.stdout)
+	}
+	return nil
+}
+
+func printPeaks(c *context, p *run.Peaks) {
+	fmt.Fprintf(c.stdout, "%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
+		p.Cores, p.F32/1e9, p.BF16/1e9, p.Read/1e9, p.Copy/1e9, p.Moved/1e9)
+}
+
+// number is a dash for 0.
+func number(x float64) string {
+	if x == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.4g", x)
+}
+
+func percent(x float64) string {
+	if x == 0 {
+		return "      -"
+	}
+	return fmt.Sprintf("%5.1f %%", 100*x)
+}
+
+type benchStepCmd struct {
+	Model     string   `arg:"" help:"A known model, such as gpt2, or a YAML file that describes a run: then its plan is measured." placeholder:"MODEL|CONFIG"`
+	Overrides []string `arg:"" optional:"" help:"Of CONFIG: key=value." placeholder:"KEY=VALUE"`
+
+	Layers      int `help:"Other sizes than the known model's." placeholder:"N"`
+	Width       int `placeholder:"N"`
+	Heads       int `placeholder:"N"`
+	KVHeads     int `name:"kv-heads" placeholder:"N"`
+	FeedForward int `placeholder:"N"`
+	Vocabulary  int `placeholder:"N"`
+
+	Batch     int    `short:"b" help:"Sequences per step." default:"4" placeholder:"N"`
+	Sequence  int    `short:"t" help:"Tokens per sequence." default:"256" placeholder:"N"`
+	Precision string `help:"fp32 or bf16." enum:"fp32,bf16" default:"fp32"`
+	HeadRows  int    `help:"Rows of the logits at a time; all unless given." placeholder:"N"`
+	Steps     int    `help:"That are measured." default:"5" placeholder:"N"`
+	Warmup    int    `help:"Steps before them." default:"2" placeholder:"N"`
+	Calls     bool   `help:"By kind of call instead of by operator."`
+}
+
+// stepReport is the JSON of bench step.
+type stepReport struct {
+	Parameters int64        `json:"parameters"`
+	Sequences  int          `json:"sequences"`
+	Length     int          `json:"sequence_length"`
+	Precision  string       `json:"precision"`
+	TokenRate  float64      `json:"tokens_per_second"` // of the median step
+	Seconds    float64      `json:"step_seconds"`
+	AllSeconds []float64    `json:"all_seconds"` // fastest first
+	MFU        float64      `json:"mfu"`
+	Peaks      run.Peaks    `json:"machine"`
+	Arenas     plan.PerTier `json:"arena_bytes"`
+	RSS        int64        `json:"peak_rss_bytes"`
+	Loss       float64      `json:"loss"`
+	Operators  []run.OpTime `json:"operators"` // of the median step
+}
+
+// Run measures the plain plan of a known model, or the chosen plan of a run.
+func (v *benchStepCmd) Run(c *context) error {
+	if v.Steps < 1 || v.Warmup < 0 || v.Batch < 1 || v.Sequence < 1 {
+		return usageError{"bench step: --batch, --sequence and --steps must be positive"}
+	}
+	ctx := stdctx.Background()
+	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
+	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
+		t := target{Config: v.Model, Overrides: v.Overrides}
+		p, err := t.makePlan(ctx, c)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		b.Graph, b.Program, b.Sequences = p.setup.Graph, p.result.Best.Program, p.config.GlobalBatch
+		if b.Device, err = p.machine.Open(b.Program); err != nil {
+			return err
+		}
+	} else {
+		if err := v.plain(ctx, b); err != nil {
+			return err
+		}
+		b.Device = cpu.New(cpu.Options{})
+	}
+	r, err := v.measure(ctx, b)
+	if err = errors.Join(err, b.Device.Close()); err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(r)
+	}
+	r.print(c)
+	return nil
+}
+
+// plain lowers the known model with everything on the device.
+func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
+	m, err := run.BenchModel(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
+		FeedForward: v.FeedForward, Vocab: v.Vocabulary}, v.Sequence)
+	if err != nil {
+		return usageError{"bench step: " + err.Error()}
+	}
+	cfg := config.Default()
+	cfg.SequenceLength, cfg.Precision = v.Sequence, v.Precision
+	if b.Graph, err = run.BuildGraph(&cfg, m); err != nil {
+		return usageError{"bench step: " + err.Error()}
+	}
+	pl := program.Plain(b.Graph, v.Batch)
+	if v.HeadRows != 0 {
+		pl.HeadRows = v.HeadRows
+	}
+	b.Program, err = program.Lower(ctx, b.Graph, pl, run.StepOptions(&cfg))
+	return err
+}
+
+func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench) (*stepReport, error) {
+	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)} // in turn with the steps
+	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
+	steps, err := b.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resident := run.PeakRSS() // before more memory is taken to measure bandwidth
+	peaks, err := run.MeasurePeaks(own.Cores)
+	if err != nil {
+		return nil, err
+	}
+	peaks.F32, peaks.BF16 = own.F32, own.BF16
+	median, g := &steps[len(steps)/2], b.Graph
+	forward, backward := g.FLOPs()
+	peak := peaks.F32
+	if g.DType == graph.BF16 {
+		peak = peaks.BF16
+	}
+	r := &stepReport{
+		Parameters: g.Model.ParamCount(), Sequences: b.Sequences, Length: g.Seq, Precision: g.DType.String(),
+		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
+		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
+		Peaks: peaks, Arenas: plan.ByTier(b.Program.Height), RSS: resident, Loss: median.Loss,
+		Operators: run.Breakdown(b.Program, median, &peaks, v.Calls),
+	}
+	for _, s := range steps {
+		r.AllSeconds = append(r.AllSeconds, s.Seconds)
+	}
+	return r, nil
+}
+
+func (r *stepReport) print(c *context) {
+	fmt.Fprintf(c.stdout, "%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
+	printPeaks(c, &r.Peaks)
+	fmt.Fprintf(c.stdout, "step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
+		r.Seconds, len(r.AllSeconds), r.AllSeconds[0], r.TokenRate, 100*r.MFU, r.Loss)
+	fmt.Fprintf(c.stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
+		size.Format(r.Arenas.Device[0]), size.Format(r.Arenas.Host[0]), size.Format(r.Arenas.Disk[0]), size.Format(r.RSS))
+	wide := 14
+	for _, o := range r.Operators {
+		wide = max(wide, len(o.Name))
+	}
+	fmt.Fprintf(c.stdout, "%-*s %-10s %6s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "share", "GFLOP/s", "GB/s", "of peak")
+	for _, o := range r.Operators {
+		fmt.Fprintf(c.stdout, "%-*s %-10s %6d %9.4f %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, 100*o.Share,
+			number(o.GFLOPS), number(o.GBS), percent(o.Fraction))
+	}
+}
+
+type benchBudgetsCmd struct {
+	target
+	Count int `help:"Budgets." default:"10" placeholder:"N"`
+	Steps int `help:"Steps that are measured for each." default:"6" placeholder:"N"`
+}
+
+func (v *benchBudgetsCmd) Run(c *context) error {
+	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
+		return usageError{"bench budgets: --count is at least 2 and --steps at least 1"}
+	}
+	cfg, err := v.load()
+	if err != nil {
+		return err
+	}
+	ctx, show := stdctx.Background(), newStatus(c.stderr)
+	defer show.done()
+	setup, err := run.Prepare(ctx, cfg, show.progress)
+	if err != nil {
+		return err
+	}
+	defer setup.Close()
+	machine, err := run.FindMachine(cfg, show.say)
+	if err != nil {
+		return err
+	}
+	list := []run.BudgetRun{}
+	if !c.json {
+		fmt.Fprintf(c.stdout, "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
+	}
+	err = run.Budgets(ctx, machine, setup.Graph, cfg, v.Count, v.Steps, show.say, func(r run.BudgetRun) {
+		list = append(list, r)
+		if !c.json {
+			show.done()
+			printBudget(c, &r)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	show.done()
+	if c.json {
+		return c.print(map[string]any{"budgets": list})
+	}
+	var sum, worst float64
+	exact := 0
+	for _, r := range list {
+		sum, worst = sum+math.Abs(r.Error), max(worst, math.Abs(r.Error))
+		if r.Exact {
+			exact++
+		}
+	}
+	fmt.Fprintf(c.stdout, "\nstep time: mean error %.1f %%, largest %.1f %%; peak memory exact in every tier for %d of %d\n",
+		100*sum/float64(len(list)), 100*worst, exact, len(list))
+	return nil
+}
+
+func printBudget(c *context, r *run.BudgetRun) {
+	reached := fmt.Sprintf("%d, %d, %d", r.Reached.Device[0], r.Reached.Host[0], r.Reached.Disk[0])
+	if !r.Exact {
+		reached += fmt.Sprintf(" (planned %d, %d, %d)", r.Planned.Device[0], r.Planned.Host[0], r.Planned.Disk[0])
+	}
+	fmt.Fprintf(c.stdout, "%14d %8.4f s %8.4f s %+6.1f %%  %-42s %s\n", r.Budget, r.Predicted, r.Measured, 100*r.Error, reached, r.Plan)
+}

@@ -1,0 +1,111 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// BudgetRun compares what was predicted for one device budget with what
+// happened. Seconds are of a step, bytes per tier.
+type BudgetRun struct {
+	Budget    int64        `json:"budget"`
+	Plan      string       `json:"plan"` // in words
+	Predicted float64      `json:"predicted_seconds"`
+	Measured  float64      `json:"measured_seconds"` // median
+	Error     float64      `json:"error"`            // predicted over measured, less 1
+	Planned   plan.PerTier `json:"planned_peaks"`
+	Reached   plan.PerTier `json:"reached_peaks"`
+	Exact     bool         `json:"exact"` // all peaks agree to the byte
+}
+
+// Budgets plans and runs a model under n device budgets, from all that the
+// fastest plan wants down to the smallest for which the planner has a plan, in
+// equal ratios. done is told each result.
+//
+// The machine's own limit of device memory is changed while it runs.
+func Budgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, n, steps int, note func(string), done func(BudgetRun)) error {
+	all := m.Capacity[device.DeviceTier]
+	defer func() { m.Capacity[device.DeviceTier] = all }()
+	best, err := m.Plan(ctx, g, c, note)
+	if err != nil {
+		return err
+	}
+	largest := best.Best.Program.Height[device.DeviceTier]
+	smallest, err := smallestBudget(ctx, m, g, c, note)
+	if err != nil {
+		return err
+	}
+	smallest = min(smallest, largest)
+	for i := range n {
+		m.Capacity[device.DeviceTier] = between(largest, smallest, i, n)
+		r, err := runBudget(ctx, m, g, c, steps, note)
+		if err != nil {
+			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
+		}
+		done(r)
+	}
+	return nil
+}
+
+// between is step i of n from a down to b in equal ratios; the ends are exact.
+func between(a, b int64, i, n int) int64 {
+	switch i {
+	case 0:
+		return a
+	case n - 1:
+		return b
+	}
+	return int64(float64(a) * math.Pow(float64(b)/float64(a), float64(i)/float64(n-1)))
+}
+
+// smallestBudget asks the planner for the impossible: its answer says what is
+// needed at least.
+func smallestBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
+	m.Capacity[device.DeviceTier] = 1
+	_, err := m.Plan(ctx, g, c, note)
+	var misfit *plan.Misfit
+	switch {
+	case err == nil:
+		return 0, errors.New("a plan fits into one byte of device memory (a defect of the planner)")
+	case !errors.As(err, &misfit):
+		return 0, err
+	case misfit.Tier != device.DeviceTier:
+		return 0, fmt.Errorf("not device memory but %v memory is short: %w", misfit.Tier, err)
+	}
+	return misfit.Need, nil
+}
+
+// runBudget plans for the machine's present limits and runs the plan.
+func runBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, steps int, note func(string)) (r BudgetRun, err error) {
+	res, err := m.Plan(ctx, g, c, note)
+	if err != nil {
+		return r, err
+	}
+	p := res.Best.Program
+	d, err := m.Open(p)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	note("running: " + res.Best.Label)
+	b := StepBench{Graph: g, Program: p, Device: d, Sequences: c.GlobalBatch, Warmup: 1, Steps: steps}
+	list, err := b.Run(ctx)
+	if err != nil {
+		return r, err
+	}
+	r = BudgetRun{Budget: m.Capacity[device.DeviceTier], Plan: res.Best.Label, Predicted: res.Best.Seconds(), Measured: list[len(list)/2].Seconds}
+	r.Error = r.Predicted/r.Measured - 1
+	reached := p.Height
+	if s, ok := d.(interface{ Stats() device.Stats }); ok {
+		reached = s.Stats().Peak
+	}
+	r.Planned, r.Reached, r.Exact = plan.ByTier(p.Height), plan.ByTier(reached), reached == p.Height
+	return r, nil
+}
