@@ -18,6 +18,9 @@ func onGPU() bool { return os.Getenv("ATHANOR_TEST_GPU") != "" }
 var shimDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-shim-") })
 
 func TestMain(m *testing.M) {
+	if ServeProbe() { // a child of TestProbeChild
+		return
+	}
 	code := m.Run()
 	if dir, err := shimDir(); err == nil {
 		_ = os.RemoveAll(dir)

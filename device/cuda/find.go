@@ -1,0 +1,173 @@
+package cuda
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// Card is a GPU that was found.
+type Card struct {
+	Name      string `json:"name"`
+	Arch      string `json:"arch"` // sm_90
+	SMs       int    `json:"sms"`
+	Memory    int64  `json:"memory"` // bytes
+	BusID     string `json:"bus_id"`
+	LinkGen   int    `json:"link_gen,omitempty"`
+	LinkWidth int    `json:"link_width,omitempty"`
+	Problem   string `json:"problem,omitempty"` // why it cannot be used; empty if it can
+}
+
+// Found is what this machine has of what the backend needs.
+type Found struct {
+	OK       bool     `json:"ok"` // a GPU can be used
+	Driver   string   `json:"driver,omitempty"`
+	CUDA     string   `json:"cuda,omitempty"` // the newest CUDA that the driver runs
+	NVRTC    string   `json:"nvrtc,omitempty"`
+	CublasLt string   `json:"cublaslt,omitempty"`
+	Cards    []Card   `json:"cards,omitempty"`
+	Missing  []string `json:"missing,omitempty"` // one line each: what, why, hint
+}
+
+// Find looks for libraries and GPUs in this process. A driver that is broken can
+// take the process with it: Probe does the same in a child.
+func Find() *Found { return find(nv.Local()) }
+
+func find(p nv.Places) *Found {
+	f := &Found{}
+	if d, err := nv.OpenDriver(p); err != nil {
+		f.miss(err)
+	} else {
+		f.cards(d, p)
+	}
+	if c, err := nv.OpenNVRTC(p); err != nil {
+		f.miss(err)
+	} else if v, err := c.VersionString(); err != nil {
+		f.miss(err)
+	} else {
+		f.NVRTC = v + " " + c.Lib.Path()
+	}
+	if l, err := nv.OpenLt(p); err != nil {
+		f.miss(err)
+	} else {
+		v := l.GetVersion()
+		f.CublasLt = fmt.Sprintf("%d.%d.%d %s", v/10000, v/100%100, v%100, l.Lib.Path())
+	}
+	f.OK = len(f.Missing) == 0
+	return f
+}
+
+func (f *Found) miss(err error) { f.Missing = append(f.Missing, err.Error()) }
+
+// cards asks the driver.
+func (f *Found) cards(d *nv.Driver, p nv.Places) {
+	var version, count int32
+	if d.DriverGetVersion(nv.Addr(&version)) == nv.Success {
+		f.CUDA = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+	}
+	if err := d.Check("cuInit", d.Init(0)); err != nil {
+		f.miss(err)
+		return
+	}
+	if err := d.Check("cuDeviceGetCount", d.DeviceGetCount(nv.Addr(&count))); err != nil {
+		f.miss(err)
+		return
+	}
+	ml, err := nv.OpenNVML(p) // optional
+	if err == nil {
+		defer ml.Close()
+		f.Driver = ml.Driver()
+	}
+	usable := 0
+	for i := range int(count) {
+		c := card(d, i)
+		if ml != nil {
+			c.LinkGen, c.LinkWidth = ml.Link(c.BusID)
+		}
+		if c.Problem == "" {
+			usable++
+		}
+		f.Cards = append(f.Cards, c)
+	}
+	if usable == 0 {
+		f.miss(errors.New("a GPU of compute capability 8.0 (Ampere) or later is needed; hint: device: cpu works without one"))
+	}
+}
+
+func card(d *nv.Driver, i int) Card {
+	var dev int32
+	if err := d.Check("cuDeviceGet", d.DeviceGet(nv.Addr(&dev), uintptr(i))); err != nil {
+		return Card{Problem: err.Error()}
+	}
+	n := int(dev)
+	var bytes uint64
+	d.DeviceTotalMem(nv.Addr(&bytes), uintptr(n))
+	bus := make([]byte, 32)
+	d.DeviceGetPCIBusId(nv.Addr(&bus[0]), uintptr(len(bus)), uintptr(n))
+	id, _, _ := strings.Cut(string(bus), "\x00")
+	major, minor := d.Attribute(n, nv.AttrMajor), d.Attribute(n, nv.AttrMinor)
+	c := Card{Name: d.Name(n), Arch: fmt.Sprintf("sm_%d%d", major, minor), SMs: d.Attribute(n, nv.AttrSMs), Memory: int64(bytes), BusID: id}
+	if major < 8 {
+		c.Problem = "older than Ampere"
+	}
+	return c
+}
+
+// probeVar makes a process that ServeProbe is called in the child of a Probe.
+const probeVar = "ATHANOR_PROBE_CUDA"
+
+// ServeProbe is called first thing in main. In a child of Probe it prints what
+// Find finds and reports true: then main ends.
+func ServeProbe() bool {
+	if os.Getenv(probeVar) == "" {
+		return false
+	}
+	b, err := json.Marshal(Find())
+	if err == nil {
+		fmt.Printf("%s%s\n", probeVar, b)
+	}
+	return true
+}
+
+// Probe finds libraries and GPUs in a child process, which runs this program
+// with an environment variable that ServeProbe knows. A driver that crashes or
+// hangs costs no more than the time limit.
+func Probe(ctx context.Context, limit time.Duration) *Found {
+	self, err := os.Executable()
+	if err != nil {
+		return &Found{Missing: []string{err.Error()}}
+	}
+	return probe(ctx, limit, exec.CommandContext, self)
+}
+
+func probe(ctx context.Context, limit time.Duration, command func(context.Context, string, ...string) *exec.Cmd, self string, args ...string) *Found {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c := command(ctx, self, args...)
+	c.Env = append(os.Environ(), probeVar+"=1")
+	c.WaitDelay = time.Second
+	out, err := c.Output()
+	f := &Found{}
+	for line := range strings.Lines(string(out)) {
+		if text, ok := strings.CutPrefix(line, probeVar); ok && json.Unmarshal([]byte(text), f) == nil {
+			return f
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = fmt.Errorf("the NVIDIA driver did not answer within %v; hint: does nvidia-smi answer?", limit)
+	case err != nil:
+		err = fmt.Errorf("looking for GPUs ended with %w; hint: does nvidia-smi work?", err)
+	default:
+		err = errors.New("looking for GPUs gave no answer; hint: the program does not call cuda.ServeProbe")
+	}
+	f.miss(err)
+	return f
+}

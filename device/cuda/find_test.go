@@ -1,0 +1,127 @@
+//go:build linux
+
+package cuda
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+)
+
+// TestNothing: without NVIDIA's libraries Find says which are missing, where
+// it looked, and what to do; Open fails with the same words.
+func TestNothing(t *testing.T) {
+	none := []string{"/nonexistent/libcuda.so.1"}
+	f := find(nv.Places{Driver: none, NVRTC: none, CublasLt: none})
+	if f.OK || len(f.Missing) != 3 {
+		t.Fatalf("%+v", f)
+	}
+	for i, what := range []string{"NVIDIA's driver (libcuda.so.1)", "NVRTC", "cublasLt"} {
+		if m := f.Missing[i]; !strings.Contains(m, what) || !strings.Contains(m, "hint:") || !strings.Contains(m, "/nonexistent") {
+			t.Errorf("%q does not explain the lack of %s", m, what)
+		}
+	}
+}
+
+// TestWrongLibrary: a library without the symbols is not taken for the right one.
+func TestWrongLibrary(t *testing.T) {
+	libc := []string{"libc.so.6"}
+	f := find(nv.Places{Driver: libc, NVRTC: libc, CublasLt: libc})
+	if f.OK || len(f.Missing) != 3 || !strings.Contains(f.Missing[0], "cuInit") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestCards lists the fake's.
+func TestCards(t *testing.T) {
+	for major, usable := range map[int]bool{7: false, 9: true} {
+		g := fake.New()
+		g.Cards, g.Major = 2, major
+		f := &Found{}
+		f.cards(g.Driver(), nv.Places{NVML: []string{"/nonexistent"}})
+		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestProbeChild: what a child prints arrives, and one that hangs, dies or
+// says nothing is an answer too.
+func TestProbeChild(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip(err)
+	}
+	for script, want := range map[string]string{
+		"sleep 60":      "did not answer within",
+		"kill -SEGV $$": "signal: segmentation fault",
+		"echo hello":    "gave no answer",
+		"echo noise; echo " + probeVar + `'{"missing":["x"]}'`: "x",
+	} {
+		f := probe(context.Background(), time.Second, exec.CommandContext, sh, "-c", script)
+		if f.OK || len(f.Missing) != 1 || !strings.Contains(f.Missing[0], want) {
+			t.Errorf("%s: %+v, want %q", script, f, want)
+		}
+	}
+	// This test's program is a child that answers.
+	f := probe(context.Background(), 20*time.Second, exec.CommandContext, os.Args[0])
+	if len(f.Missing) > 0 && strings.Contains(strings.Join(f.Missing, ""), "looking for GPUs") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestRealLibraries checks symbols against whatever NVIDIA libraries are here,
+// and, where there is no GPU, that a real driver without one is understood.
+func TestRealLibraries(t *testing.T) {
+	p := nv.Local()
+	d, err := nv.OpenDriver(p)
+	if err != nil {
+		t.Skip(err)
+	}
+	f := &Found{}
+	f.cards(d, p)
+	t.Logf("%s: %+v", d.Lib.Path(), f)
+	if len(f.Cards) == 0 && (len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "hint:")) {
+		t.Errorf("%+v", f)
+	}
+	if _, err := New(&Libraries{Driver: d, Compiler: fake.Compiler{}}, Options{}); len(f.Cards) == 0 && err == nil {
+		t.Error("a GPU was opened where there is none")
+	}
+}
+
+// TestPlaces: every way in which users have the libraries is looked at, and
+// what they name themselves comes first.
+func TestPlaces(t *testing.T) {
+	root := t.TempDir()
+	for _, path := range []string{"own/libnvrtc.so.12", "venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+		"venv/lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "toolkit/lib64/libnvrtc.so.13"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, path), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("ATHANOR_CUDA_LIBS", filepath.Join(root, "own"))
+	t.Setenv("VIRTUAL_ENV", filepath.Join(root, "venv"))
+	t.Setenv("CUDA_HOME", filepath.Join(root, "toolkit"))
+	got := strings.Join(nv.Local().NVRTC, " ")
+	at := -1
+	for _, want := range []string{root + "/own/", "libnvrtc.so.13", root + "/toolkit/lib64/", root + "/venv/lib/python3.11/site-packages/nvidia/cu13/"} {
+		i := strings.Index(got, want)
+		if i <= at {
+			t.Errorf("%s is not where it should be in %s", want, got)
+		}
+		at = i
+	}
+	if !strings.Contains(got, "/nvidia/cuda_nvrtc/lib/") {
+		t.Errorf("the wheels of CUDA 12 are missing in %s", got)
+	}
+}
