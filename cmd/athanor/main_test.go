@@ -162,7 +162,7 @@ func corpus(t *testing.T, path string, sentences int) {
 }
 
 // tiny writes the configuration of a small model on a small corpus into a new
-// folder and returns both; overrides go to the end of the file.
+// folder and returns both; lines go to the end of the file.
 func tiny(t *testing.T, lines ...string) (dir, file string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -176,12 +176,14 @@ learning_rate: 1.0e-3
 schedule: constant
 warmup_steps: 0
 out: %[1]s/run
-eval_batches: 1
 `, dir)
 	if len(lines) == 0 {
 		lines = []string{"max_steps: 4"}
 	}
 	text += strings.Join(lines, "\n") + "\n"
+	if !strings.Contains(text, "eval_batches:") {
+		text += "eval_batches: 1\n"
+	}
 	if !strings.Contains(text, "model:") {
 		text += "model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2}\n"
 	}

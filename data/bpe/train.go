@@ -84,7 +84,7 @@ func Train(ctx context.Context, words *Counter, size int, progress func(made, si
 			size, MaxVocabulary)
 	}
 	if len(words.words) == 0 {
-		return nil, fmt.Errorf("training a tokenizer: the corpus has no text")
+		return nil, fmt.Errorf("training a tokenizer: the corpus has no words, apart from some of more than %d bytes, which are set aside; hint: take another tokenizer, such as gpt2", maxTrainWord)
 	}
 	tr := newTrainer(words)
 	for len(tr.tokens) < size-1 && tr.step() {

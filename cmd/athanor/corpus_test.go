@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestCorpora: text as people have it trains; what is no text is told.
+func TestCorpora(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2")
+	line := "gold and silver and sulphur"
+	for name, content := range map[string]string{
+		"invalid.txt":  strings.Repeat("gold \xff\xfe sulphur \xc3( mercury\n", 300),
+		"noline.txt":   strings.Repeat(line+" ", 2000),
+		"nul.txt":      strings.Repeat("\x00\x01\x02 ", 4000),
+		"crlf.txt":     strings.Repeat(line+"\r\n", 500),
+		"wide.txt":     strings.Repeat("\u4e0d\u8001\u4e39 \U0001f525\n", 800),
+		"marks.txt":    strings.Repeat("<|endoftext|>"+line+"\n", 300),
+		"good.jsonl":   strings.Repeat(`{"text": "`+line+`"}`+"\n", 400),
+		"escapes.json": strings.Repeat(`{"id": [1, {"a": null}], "text": "\ud83d\ude00 \u00e9 \\ \" `+line+`"}`+"\n\n", 400),
+	} {
+		check(t, os.WriteFile(dir+"/"+name, []byte(content), 0o644))
+		call("train", file, "data="+dir+"/"+name, "out="+dir+"/out-"+name).must(t, 0)
+		var r dataReport
+		call("data", file, "data="+dir+"/"+name, "--json").must(t, 0).into(t, &r)
+		if name == "invalid.txt" && (r.Formats.InvalidBytes != 900 || !strings.Contains(call("data", dir+"/"+name).stdout, `\xff`)) {
+			t.Errorf("%d bytes are not UTF-8 in %+v", r.Formats.InvalidBytes, r)
+		}
+	}
+	for _, name := range []string{"empty1.log", "empty2.log"} {
+		check(t, os.WriteFile(dir+"/"+name, nil, 0o644))
+	}
+	call("train", file, "data=["+dir+"/*.log, "+dir+"/corpus.txt]", "out="+dir+"/some").must(t, 0)
+	for _, c := range []struct {
+		name, content string
+		code          int
+		want          string
+	}{
+		{"short.txt", "gold", 2, "data: the corpus has 2 tokens"},
+		{"cut.jsonl", `{"text": "` + line, 1, "cut.jsonl: line 1"},
+		{"array.jsonl", `[{"text": "a"}]`, 1, "hint:"},
+		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 1, "chat data"},
+		{"number.jsonl", `{"text": 3}`, 1, "not a string"},
+		{"packed.txt.gz", "\x1f\x8b", 2, "hint:"},
+		{"table.parquet", "PAR1", 2, "hint:"},
+	} {
+		check(t, os.WriteFile(dir+"/"+c.name, []byte(c.content), 0o644))
+		call("train", file, "data="+dir+"/"+c.name, "tokenizer=gpt2", "out="+dir+"/never").must(t, c.code, c.want)
+	}
+	call("train", file, "data="+dir+"/*.log").must(t, 2, "empty", "hint:")
+	call("train", file, "data="+dir+"/*.absent").must(t, 2, "*.absent", "hint:")
+	call("train", file, "data="+dir+"/[").must(t, 2, "malformed", "hint:")
+	call("train", file, "data=$NO_SUCH_NAME/*.txt").must(t, 2, "NO_SUCH_NAME", "hint:")
+	check(t, os.WriteFile(dir+"/solid.txt", bytes.Repeat([]byte("x"), 1<<20), 0o644))
+	call("train", file, "data="+dir+"/solid.txt").must(t, 2, "no words", "hint:")
+	if _, err := os.Stat(dir + "/never"); err == nil {
+		t.Error("runs that could not begin left a folder")
+	}
+}
+
+// TestNoGo: where there is no Go tree, the quickstart says how to name another
+// corpus.
+func TestNoGo(t *testing.T) {
+	t.Setenv("GOROOT", t.TempDir())
+	call("train", "../../examples/quickstart.yaml", "out="+t.TempDir()).must(t, 2, "GOROOT", "hint:", "data=")
+	call("doctor").must(t, 0)
+	if text := call("doctor").stdout; !strings.Contains(text, "data=") {
+		t.Errorf("doctor does not say what to train on instead:\n%s", text)
+	}
+}
+
+// TestHugeLine: 64 MB without a line break, with and without spaces.
+func TestHugeLine(t *testing.T) {
+	dir := t.TempDir()
+	for name, unit := range map[string]string{"words.txt": "gold and silver ", "letters.txt": "abcdefghijklmnop"} {
+		n := 64 << 20 / len(unit)
+		if name == "letters.txt" {
+			n /= 8 // nothing but merges: slower
+		}
+		check(t, os.WriteFile(dir+"/"+name, bytes.Repeat([]byte(unit), n), 0o644))
+		var r dataReport
+		call("data", dir+"/"+name, "--json").must(t, 0).into(t, &r)
+		if r.Bytes != int64(n*len(unit)) || r.Documents != 1 || r.Tokens < int64(n) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
