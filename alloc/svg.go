@@ -30,9 +30,9 @@ func WriteSVG(w io.Writer, p Problem, s *Solution, conflict []int) error {
 		c.buffer(i)
 	}
 	c.alive()
-	c.level(p.Capacity, "capacity", "#a00")
+	c.level(p.Capacity, "capacity", "#a00", drawMargin, "start")
 	if s != nil {
-		c.level(s.Height, "height", "#333")
+		c.level(s.Height, "height", "#333", drawMargin+drawWidth, "end")
 	}
 	fmt.Fprintln(c.out, "</svg>")
 	return c.out.Flush()
@@ -151,11 +151,12 @@ func (c *canvas) alive() {
 	}
 }
 
-func (c *canvas) level(bytes int64, name, color string) {
+// level draws a dashed line at a height, with its name at x.
+func (c *canvas) level(bytes int64, name, color string, x int, anchor string) {
 	if bytes <= 0 {
 		return
 	}
 	y := c.y(float64(bytes))
-	fmt.Fprintf(c.out, `<path d="M%d %.2fh%d" stroke="%s" stroke-dasharray="6 4"/><text x="%d" y="%.2f" fill="%s">%s %d</text>`+"\n",
-		drawMargin, y, drawWidth, color, drawMargin+4, y-4, color, name, bytes)
+	fmt.Fprintf(c.out, `<path d="M%d %.2fh%d" stroke="%s" stroke-dasharray="6 4"/><text x="%d" y="%.2f" text-anchor="%s" fill="%s">%s %d</text>`+"\n",
+		drawMargin, y, drawWidth, color, x, y-4, anchor, color, name, bytes)
 }
