@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
@@ -110,32 +109,6 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	}
 	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus"))
 	return t, err
-}
-
-// openTokenizer trains a tokenizer once: in a run's folder it is kept, so that
-// a resumed run has the same one whatever became of the corpus.
-func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
-		return bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
-	}
-	kept := ""
-	if strings.HasPrefix(c.Tokenizer, "bpe-") && c.Out != "" {
-		kept = filepath.Join(c.Out, "tokenizer", c.Tokenizer)
-		if t, err := bpe.Load(filepath.Join(kept, "tokenizer.json")); err == nil {
-			return t, nil
-		}
-	}
-	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
-	if err != nil {
-		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
-	}
-	if kept == "" {
-		return t, nil
-	}
-	if err := os.MkdirAll(kept, 0o755); err != nil {
-		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
-	}
-	return t, t.Save(kept)
 }
 
 // cacheDir is where what can be made again is kept: the user's cache folder, or

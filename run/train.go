@@ -87,7 +87,13 @@ func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
 	if t.lock, err = lockFolder(c.Out); err != nil {
 		return nil, err
 	}
-	if err := t.open(m); err != nil {
+	if isTrained(c.Tokenizer) {
+		err = keepTokenizer(s.Tokenizer, ownTokenizer(c))
+	}
+	if err == nil {
+		err = t.open(m)
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil

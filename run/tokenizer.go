@@ -1,0 +1,87 @@
+package run
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+)
+
+// A tokenizer that is trained on the corpus is kept twice: in the user's cache
+// under what it was made from, where plans and other runs find it, and in the
+// folder of the run that trains with it, which so resumes with the same one
+// whatever becomes of corpus and cache.
+
+// openTokenizer finds the tokenizer of a configuration, or trains it.
+func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
+	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
+		return bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
+	}
+	cached := ""
+	if isTrained(c.Tokenizer) {
+		if t, err := bpe.Load(ownTokenizer(c)); c.Out != "" && err == nil {
+			return t, nil
+		}
+		dir, err := cacheDir()
+		if err != nil {
+			return nil, err
+		}
+		cached = filepath.Join(dir, "tokenizers", c.Tokenizer+"-"+corpusKey(corpus))
+		if t, err := bpe.Load(cached); err == nil {
+			return t, nil
+		}
+	}
+	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
+	if err != nil {
+		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
+	}
+	if cached != "" {
+		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error
+	}
+	return t, nil
+}
+
+func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
+
+// ownTokenizer is where a run keeps its trained tokenizer.
+func ownTokenizer(c *config.Config) string { return filepath.Join(c.Out, "tokenizer", c.Tokenizer) }
+
+// corpusKey tells corpora apart by the names, sizes and times of their files.
+func corpusKey(corpus *data.Corpus) string {
+	h := sha256.New()
+	for _, f := range corpus.Files() {
+		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// keepTokenizer saves a tokenizer in a folder that appears when it is whole.
+// What is there and can be read stays.
+func keepTokenizer(t *bpe.Tokenizer, dir string) error {
+	if _, err := bpe.Load(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(parent, ".tmp-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.Chmod(temp, 0o755), t.Save(temp), os.RemoveAll(dir))
+	if err == nil {
+		err = os.Rename(temp, dir)
+	}
+	if err != nil {
+		os.RemoveAll(temp)
+	}
+	return err
+}
