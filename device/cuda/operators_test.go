@@ -488,7 +488,7 @@ func TestOperators(t *testing.T) {
 
 func rounds() int {
 	if onGPU() {
-		return 64
+		return 24
 	}
 	return 8
 }

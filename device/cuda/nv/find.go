@@ -11,7 +11,7 @@ type Places struct {
 	Driver, NVRTC, CublasLt, NVML []string
 }
 
-// Local lists where users have the libraries: the folder in
+// Local lists where users have the libraries: the folders in
 // ATHANOR_CUDA_LIBS, what the loader finds, the CUDA toolkit, and the wheels
 // that pip puts beside PyTorch.
 func Local() Places {
@@ -51,9 +51,7 @@ func places(env func(string) string, glob func(string) []string) Places {
 				}
 			}
 		}
-		if own != "" {
-			add(own)
-		}
+		add(filepath.SplitList(own)...)
 		list = append(list, names...) // as the loader finds them
 		add(toolkit...)
 		for _, s := range site {

@@ -1,0 +1,210 @@
+//go:build linux
+
+package cuda_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/run"
+)
+
+// What a GPU reaches. These tests assert nothing about speed; their lines that
+// begin with RATE are collected by tools/gpu-check.sh.
+
+func rate(t *testing.T, name string, value float64, unit string) {
+	t.Helper()
+	fmt.Printf("RATE %-44s %10.1f %s\n", name, value, unit)
+}
+
+func onlyGPU(t *testing.T) {
+	if !cuda.OnGPU() {
+		t.Skip("rates are measured on a GPU: ATHANOR_TEST_GPU=1")
+	}
+}
+
+// open opens the GPU with kernels cached for all tests.
+func open(t *testing.T) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(cuda.Options{CacheDir: filepath.Join(os.TempDir(), "athanor-test-kernels"), DiskPath: filepath.Join(t.TempDir(), "disk")})
+	check(t, err)
+	t.Cleanup(func() { check(t, d.Close()) })
+	return d
+}
+
+// seconds runs the calls together, some times, and returns the least time from the
+// first one's start to the last one's end.
+func seconds(t *testing.T, d *cuda.Device, times int, calls ...device.Call) float64 {
+	t.Helper()
+	spans := make([]device.Span, len(calls))
+	first, err := d.Prepare(calls, spans)
+	check(t, err)
+	best := 0.0
+	for n := range times {
+		for i := range calls {
+			d.Launch(first + i)
+		}
+		check(t, d.Sync())
+		start := slices.MinFunc(spans, func(a, b device.Span) int { return cmp.Compare(a.Start, b.Start) }).Start
+		end := slices.MaxFunc(spans, func(a, b device.Span) int { return cmp.Compare(a.End, b.End) }).End
+		if n == 0 || end-start < best {
+			best = end - start
+		}
+	}
+	return best
+}
+
+func matrix(t device.Tier, d graph.DType, addr int64, rows, cols int) device.Operand {
+	return device.Operand{Tier: t, DType: d, Addr: addr, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// TestRateLinks: copies of 256 MiB one way, the other way, both ways at once.
+func TestRateLinks(t *testing.T) {
+	onlyGPU(t)
+	d := open(t)
+	const n = 256 << 20
+	check(t, d.Reserve(device.DeviceTier, 3*n))
+	check(t, d.Reserve(device.HostTier, 2*n))
+	dev := func(i int64) device.Operand { return matrix(device.DeviceTier, graph.F32, i*n, 1, n/4) }
+	host := func(i int64) device.Operand { return matrix(device.HostTier, graph.F32, i*n, 1, n/4) }
+	up := device.Call{Op: graph.Copy, Stream: device.HostToDev, Args: []device.Operand{dev(0), host(0)}}
+	down := device.Call{Op: graph.Copy, Stream: device.DevToHost, Args: []device.Operand{host(1), dev(1)}}
+	within := device.Call{Op: graph.Copy, Stream: device.Compute, Args: []device.Operand{dev(2), dev(1)}}
+	for name, calls := range map[string][]device.Call{"host to device": {up}, "device to host": {down}, "both ways, each": {up, down}} {
+		rate(t, name, n/seconds(t, d, 10, calls...)/1e9, "GB/s")
+	}
+	rate(t, "within the device, read + write", 2*n/seconds(t, d, 10, within)/1e9, "GB/s")
+}
+
+// TestRateProduct: 8192^3 in bf16, on random numbers.
+func TestRateProduct(t *testing.T) {
+	onlyGPU(t)
+	d := open(t)
+	const n = 8192
+	const size = int64(n) * n * 2
+	check(t, d.Reserve(device.DeviceTier, 3*size))
+	check(t, d.Write(device.DeviceTier, 0, randomBF16(int(size))))
+	check(t, d.Write(device.DeviceTier, size, randomBF16(int(size))))
+	m := func(i int64) device.Operand { return matrix(device.DeviceTier, graph.BF16, i*size, n, n) }
+	for _, wt := range []bool{false, true} {
+		call := device.Call{Op: graph.Linear, Attr: graph.Attr{WT: wt}, Args: []device.Operand{m(2), m(0), m(1)}}
+		rate(t, fmt.Sprintf("8192^3 bf16 product, WT %v", wt), 2*n*n*n/seconds(t, d, 20, call)/1e12, "TFLOP/s")
+	}
+}
+
+// randomBF16 are n bytes of normal numbers.
+func randomBF16(n int) []byte {
+	r := rand.New(rand.NewPCG(1, 1))
+	b := make([]byte, n)
+	for i := 0; i < n; i += 2 {
+		u := 0x3f80 + uint16(r.Uint32()&0x807f) - uint16(r.Uint32()&1)<<7
+		b[i], b[i+1] = byte(u), byte(u>>8)
+	}
+	return b
+}
+
+// TestRateAttention: forward and backward, causal.
+func TestRateAttention(t *testing.T) {
+	onlyGPU(t)
+	for _, shape := range [][4]int{{8, 1024, 12, 64}, {2, 4096, 32, 128}} {
+		b, seq, heads, s := shape[0], shape[1], shape[2], shape[3]
+		d := open(t)
+		n, w := b*seq, int64(heads*s)
+		check(t, d.Reserve(device.DeviceTier, int64(n)*w*2*10+int64(n*heads)*8))
+		at := int64(0)
+		place := func(dt graph.DType, cols int) device.Operand {
+			o := matrix(device.DeviceTier, dt, at, n, cols)
+			at += o.Bytes()
+			return o
+		}
+		qkv, o, lse := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
+		dqkv, do, delta := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
+		check(t, d.Write(device.DeviceTier, qkv.Addr, randomBF16(int(qkv.Bytes()))))
+		check(t, d.Write(device.DeviceTier, do.Addr, randomBF16(int(do.Bytes()))))
+		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: s, Scale: 0.1}
+		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, qkv}}
+		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dqkv, delta, do, qkv, o, lse}}
+		for what, c := range map[string]device.Call{"forward": fwd, "backward": bwd} {
+			dims := []graph.Dim{{Rows: n}}
+			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads of %d", what, b, seq, heads, s),
+				float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")
+		}
+	}
+}
+
+// TestRateGPT2: a training step of GPT-2 124M, bf16, and where its time goes.
+func TestRateGPT2(t *testing.T) {
+	onlyGPU(t)
+	m, err := model.Known("gpt2")
+	check(t, err)
+	const seq, batch = 1024, 16
+	g, err := graph.Build(m, seq, graph.BF16)
+	check(t, err)
+	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
+	check(t, err)
+	s, err := run.Open(g, open(t), p)
+	check(t, err)
+	defer s.Close()
+	for i, q := range g.Params {
+		buf := make([]float32, q.Elems())
+		run.Initial(q, uint64(i), buf)
+		check(t, s.Engine(0).WriteHome(i, "p", buf))
+		clear(buf)
+		check(t, s.Engine(0).WriteHome(i, "m", buf))
+		check(t, s.Engine(0).WriteHome(i, "v", buf))
+	}
+	r := rand.New(rand.NewPCG(2, 2))
+	tokens, targets := make([]int32, seq*batch), make([]int32, seq*batch)
+	for i := range tokens {
+		tokens[i], targets[i] = int32(r.IntN(m.Vocab)), int32(r.IntN(m.Vocab))
+	}
+	best, first, last := 0.0, 0.0, 0.0
+	for n := 1; n <= 10; n++ {
+		out, err := s.Step(context.Background(), 0, tokens, targets, run.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
+		check(t, err)
+		if n == 1 {
+			first = out.Loss
+		}
+		if last = out.Loss; best == 0 || out.Seconds < best {
+			best = out.Seconds
+		}
+	}
+	if !(last < first) {
+		t.Errorf("the loss went from %v to %v", first, last)
+	}
+	rate(t, "GPT-2 124M, bf16, 16 x 1024", seq*batch/best, "tokens/s")
+	profile(t, s, best)
+}
+
+// profile prints the operators' shares of one more step.
+func profile(t *testing.T, s *run.Session, step float64) {
+	res, err := s.Engine(0).Step(context.Background())
+	check(t, err)
+	line, err := res.Timeline()
+	check(t, err)
+	var sum [graph.NumOps]float64
+	var ops []graph.Op
+	for i := range s.Program(0).Instrs {
+		op := s.Program(0).Instrs[i].Op
+		if sum[op] == 0 {
+			ops = append(ops, op)
+		}
+		sum[op] += line.Spans[i].End - line.Spans[i].Start
+	}
+	slices.SortFunc(ops, func(a, b graph.Op) int { return cmp.Compare(sum[b], sum[a]) })
+	for _, op := range ops[:min(len(ops), 12)] {
+		rate(t, "  of it "+op.String(), sum[op]*1e3, "ms")
+	}
+	rate(t, "  step", step*1e3, "ms")
+}
