@@ -49,9 +49,9 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 		}
 	}
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
-	peak := 0.0
+	var peak Rate
 	if d.Info().Name == "cpu" {
-		peak = peakRate(h.Cores)
+		peak = Rate{F32: best(gemm.Peak, h.Cores), BF16: best(gemm.PeakBF16, h.Cores)}
 	}
 	h.Engines = append(h.Engines, b.engine(device.Compute, device.DeviceTier, peak))
 	if memory.Host > 0 {
@@ -71,14 +71,13 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	return h, nil
 }
 
-// peakRate is the best of several short looks: whatever else runs on the
-// machine can only lower it.
-func peakRate(cores int) float64 {
-	best := 0.0
+// best of several short looks at a rate: whatever else runs on the machine can
+// only lower it.
+func best(rate func(cores int, total time.Duration) float64, cores int) (most float64) {
 	for range 6 {
-		best = max(best, gemm.Peak(cores, 40*time.Millisecond))
+		most = max(most, rate(cores, 40*time.Millisecond))
 	}
-	return best
+	return most
 }
 
 // bench runs calls and keeps the first error.
@@ -122,7 +121,7 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 
 // engine measures the operators of a stream on operands in a tier. Without a
 // known peak the best product is the peak.
-func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
+func (b *bench) engine(s device.Stream, tier device.Tier, peak Rate) Engine {
 	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
 		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}
 	}
@@ -145,9 +144,8 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	heads := call(graph.Attention, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 1536})
 	heads.Attr = graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}
 	attention := rate(heads, graph.Op.FLOPs)
-	e.Peak.F32 = max(peak, f32)
+	e.Peak = Rate{F32: max(peak.F32, f32), BF16: max(peak.BF16, bf16)}
 	e.Matmul = f32 / e.Peak.F32
-	e.Peak.BF16 = bf16 / e.Matmul
 	e.Attention = min(attention/e.Peak.F32, 1)
 	return e
 }
