@@ -1,16 +1,19 @@
 package main
 
 import (
+	stdctx "context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/cpu"
 
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/sysmem"
@@ -39,7 +42,7 @@ const (
 )
 
 // examinations are what doctor looks at, in the order it tells them.
-var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findCorpus}
+var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findCorpus}
 
 func (v *doctorCmd) Run(c *context) error {
 	report := struct {
@@ -58,8 +61,8 @@ func (v *doctorCmd) Run(c *context) error {
 	} else {
 		for _, f := range report.Findings {
 			fmt.Fprintf(c.stdout, "%-8s %-11s %s\n", f.State, f.Name, f.Found)
-			if f.Advice != "" {
-				fmt.Fprintf(c.stdout, "%20s hint: %s\n", "", f.Advice)
+			for line := range strings.Lines(f.Advice) {
+				fmt.Fprintf(c.stdout, "%20s -> %s\n", "", strings.TrimSpace(line))
 			}
 		}
 	}
@@ -165,6 +168,32 @@ func findCache(*doctorCmd) finding {
 		return finding{"cache", broken, err.Error(), "set XDG_CACHE_HOME to a folder that can be written"}
 	}
 	return finding{"cache", good, dir, ""}
+}
+
+// driverPatience is how long the GPU's driver may take to answer.
+const driverPatience = 20 * time.Second
+
+// findGPU looks for GPUs in a child process, since broken drivers crash.
+// Having none is no fault: the CPU does it too.
+func findGPU(*doctorCmd) finding {
+	found := cuda.Probe(stdctx.Background(), driverPatience)
+	var cards []string
+	for _, card := range found.Cards {
+		cards = append(cards, strings.TrimSpace(fmt.Sprintf("%s, %s, %s %s", card.Name, card.Arch, size.Format(card.Memory), card.Problem)))
+	}
+	f := finding{"GPU", good, strings.Join(cards, "; "), strings.Join(found.Missing, "\n")}
+	switch {
+	case found.OK:
+		f.Found += fmt.Sprintf("; driver %s, CUDA %s", found.Driver, found.CUDA)
+	case len(cards) == 0:
+		f.Found, f.Advice = "none: the CPU computes", ""
+		if len(found.Missing) > 0 {
+			f.Found += " (" + found.Missing[0] + ")"
+		}
+	default:
+		f.State = slow
+	}
+	return f
 }
 
 // findCorpus looks for the text that examples/quickstart.yaml trains on.

@@ -18,6 +18,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -48,6 +49,9 @@ type cli struct {
 }
 
 func main() {
+	if cuda.ServeProbe() {
+		return
+	}
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 

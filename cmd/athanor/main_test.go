@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -33,6 +34,9 @@ const fileLimit = "ATHANOR_TEST_FILE_LIMIT"
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
+	if cuda.ServeProbe() {
+		return 0
+	}
 	if text := os.Getenv(childArgs); text != "" {
 		var args []string
 		if err := errOr(json.Unmarshal([]byte(text), &args), limitFiles()); err != nil {
