@@ -1,0 +1,330 @@
+"""Training steps of PyTorch (and llm.c) beside Athanor's.
+
+  rivals.py serve CONFIG [--precision bf16] [--compile]   one rival, see serve()
+  rivals.py pair --ours BINARY [--minutes 8] [--only TEXT] [--llmc FOLDER]
+  rivals.py llmc FOLDER                                   weights and data for llm.c, see LLMC
+
+Needs torch 2.x, and a C++ compiler for --compile. Every measurement is a
+process of its own, so that peak memory is its own; the processes stay alive
+and run a few steps in turn, so that whatever else goes on hits all alike.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+GPT2 = dict(kind="gpt2", layers=12, width=768, heads=12, kv=12, ff=3072, vocab=50304)
+SMALL = dict(GPT2, layers=6, width=384, heads=6, kv=6, ff=1536)
+LLAMA = dict(kind="llama", layers=12, width=768, heads=12, kv=4, ff=2048, vocab=32000)
+TINY = dict(kind="llama", layers=2, width=64, heads=4, kv=2, ff=96, vocab=500)  # to try the scripts
+CONFIGS = {
+    "gpt2-b4t64": dict(GPT2, batch=4, length=64),
+    "gpt2-b4t256": dict(GPT2, batch=4, length=256),
+    "gpt2-b1t1024": dict(GPT2, batch=1, length=1024),
+    "small-b4t256": dict(SMALL, batch=4, length=256),
+    "llama-b4t256": dict(LLAMA, batch=4, length=256),
+    "tiny-b2t32": dict(TINY, batch=2, length=32),
+}
+
+# The allocator's setting that suits PyTorch best: keep memory between steps
+# instead of giving it back to the system, and take large pages.
+ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.top_pad=67108864"
+
+
+def build(c):
+    """The model as a torch module: (tokens, targets) -> loss."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    head = c["width"] // c["heads"]
+
+    class Attention(nn.Module):
+        def __init__(self, bias):
+            super().__init__()
+            self.kv = c["kv"] * head
+            self.qkv = nn.Linear(c["width"], c["width"] + 2 * self.kv, bias=bias)
+            self.out = nn.Linear(c["width"], c["width"], bias=bias)
+
+        def forward(self, x, turn=None):
+            b, t, w = x.shape
+            q, k, v = self.qkv(x).split([w, self.kv, self.kv], dim=2)
+            q, k, v = (y.view(b, t, -1, head).transpose(1, 2) for y in (q, k, v))
+            if turn is not None:
+                q, k = turn(q), turn(k)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c["kv"] != c["heads"])
+            return self.out(y.transpose(1, 2).reshape(b, t, w))
+
+    class GPT2Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln1, self.ln2 = nn.LayerNorm(c["width"]), nn.LayerNorm(c["width"])
+            self.attn = Attention(bias=True)
+            self.up, self.down = nn.Linear(c["width"], c["ff"]), nn.Linear(c["ff"], c["width"])
+
+        def forward(self, x):
+            x = x + self.attn(self.ln1(x))
+            return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+    class LlamaBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n1, self.n2 = nn.RMSNorm(c["width"], eps=1e-5), nn.RMSNorm(c["width"], eps=1e-5)
+            self.attn = Attention(bias=False)
+            self.gate_up = nn.Linear(c["width"], 2 * c["ff"], bias=False)
+            self.down = nn.Linear(c["ff"], c["width"], bias=False)
+
+        def forward(self, x, turn):
+            x = x + self.attn(self.n1(x), turn)
+            gate, up = self.gate_up(self.n2(x)).chunk(2, dim=2)
+            return x + self.down(F.silu(gate) * up)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            gpt2 = c["kind"] == "gpt2"
+            self.embed = nn.Embedding(c["vocab"], c["width"])
+            self.blocks = nn.ModuleList((GPT2Block if gpt2 else LlamaBlock)() for _ in range(c["layers"]))
+            self.norm = nn.LayerNorm(c["width"]) if gpt2 else nn.RMSNorm(c["width"], eps=1e-5)
+            self.head = nn.Linear(c["width"], c["vocab"], bias=False)
+            if gpt2:
+                self.positions = nn.Embedding(max(1024, c["length"]), c["width"])
+                self.head.weight = self.embed.weight
+            else:
+                rate = 1e4 ** (-torch.arange(0, head, 2) / head)
+                angle = torch.outer(torch.arange(c["length"]), rate).repeat(1, 2)
+                self.register_buffer("cos", angle.cos())
+                self.register_buffer("sin", angle.sin())
+            for p in self.parameters():
+                if p.dim() == 2:
+                    nn.init.normal_(p, std=0.02)
+
+        def turn(self, y):
+            a, b = y.chunk(2, dim=3)
+            return y * self.cos + torch.cat((-b, a), dim=3) * self.sin
+
+        def forward(self, tokens, targets):
+            x = self.embed(tokens)
+            if c["kind"] == "gpt2":
+                x = x + self.positions.weight[: c["length"]]
+                for block in self.blocks:
+                    x = block(x)
+            else:
+                for block in self.blocks:
+                    x = block(x, self.turn)
+            logits = self.head(self.norm(x))
+            return F.cross_entropy(logits.view(-1, c["vocab"]), targets.view(-1))
+
+    return Model()
+
+
+def adamw():
+    """The options of the faster of the two quick forms of AdamW here."""
+    import torch
+
+    best = {}
+    for form in ("fused", "foreach"):
+        params = [torch.zeros(1 << 18, requires_grad=True) for _ in range(8)]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        opt = torch.optim.AdamW(params, **{form: True})
+        for _ in range(5):
+            start = time.perf_counter()
+            opt.step()
+            best[form] = min(best.get(form, 1e9), time.perf_counter() - start)
+    return {min(best, key=best.get): True}
+
+
+def resident():
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def serve(args):
+    """Reads numbers of steps from standard input, runs them, and writes a line of JSON for each."""
+    import torch
+
+    imported = resident()
+    torch.manual_seed(1)
+    torch.set_num_threads(args.threads)
+    c = CONFIGS[args.config]
+    model = build(c)
+    form = adamw()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **form)
+    loss_of = torch.compile(model) if args.compile else model
+    text = torch.randint(c["vocab"], (c["batch"], c["length"] + 1))
+    tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            loss = loss_of(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        return loss.item()
+
+    for line in sys.stdin:
+        seconds = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            loss = step()
+            seconds.append(time.perf_counter() - start)
+        s = statistics.median(seconds)
+        print(json.dumps({
+            "config": args.config, "precision": args.precision, "compile": args.compile, "optimizer": next(iter(form)),
+            "torch": torch.__version__, "tokens_per_second": c["batch"] * c["length"] / s, "step_seconds": s, "loss": loss,
+            "peak_rss_bytes": resident(), "imported_rss_bytes": imported,
+        }), flush=True)
+
+
+class Torch:
+    """A rival that is kept alive between its turns."""
+
+    def __init__(self, config, precision, compiled, threads, tuned):
+        self.name = "compiled" if compiled else "eager"
+        command = [sys.executable, __file__, "serve", config, "--precision", precision, "--threads", str(threads)]
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads))
+        if tuned:
+            env["GLIBC_TUNABLES"] = ALLOCATOR
+        self.process = subprocess.Popen(command + ["--compile"] * compiled, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def run(self, steps):
+        print(steps, file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"rivals: {self.name} ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ours(binary, config, precision, steps):
+    """Athanor's step with its plain plan, two steps of warm-up before."""
+    c = CONFIGS[config]
+    command = [binary, "bench", "step", "gpt2" if c["kind"] == "gpt2" else "llama-2-7b", "--json",
+               "--precision", precision, "--steps", str(steps), "--warmup", "2", "--batch", str(c["batch"]), "--sequence", str(c["length"])]
+    for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab")):
+        command += ["--" + flag, str(c[key])]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+# LLMC: FOLDER/CONFIG/train_gpt2 is llm.c's train_gpt2.c with B and T of CONFIG,
+# see BENCHMARKS.md. It reads weights and text from files, which are random here.
+def llmc_files(args):
+    for config, c in CONFIGS.items():
+        folder = os.path.join(args.folder, config)
+        if not os.path.exists(os.path.join(folder, "train_gpt2")):
+            continue
+        w, layers, vocab, length = c["width"], c["layers"], c["vocab"], 1024
+        with open(os.path.join(folder, "gpt2_124M.bin"), "wb") as f:
+            f.write(struct.pack("<256i", 20240326, 3, length, 50257, layers, c["heads"], w, vocab, *[0] * 248))
+            numbers = struct.pack("<1000f", *((i * 7919 % 1000 - 500) * 6e-5 for i in range(1000)))
+            count = vocab * w + length * w + layers * (12 * w * w + 13 * w) + 2 * w
+            for at in range(0, count, 1000):
+                f.write(numbers[: 4 * min(1000, count - at)])
+        text = os.path.join(folder, "dev/data/tinyshakespeare")
+        os.makedirs(text, exist_ok=True)
+        for part in ("train", "val"):
+            with open(os.path.join(text, f"tiny_shakespeare_{part}.bin"), "wb") as f:
+                f.write(struct.pack("<256i", 20240520, 1, 1 << 16, *[0] * 253))
+                f.write(struct.pack(f"<{1 << 16}H", *((i * 7919 * 31 >> 3) % 50257 for i in range(1 << 16))))
+
+
+def llmc(folder, config, threads, steps=2):
+    """Steps of llm.c after the first, or None without a binary for CONFIG."""
+    folder = os.path.join(folder, config)
+    if not os.path.exists(os.path.join(folder, "gpt2_124M.bin")):
+        return None
+    p = subprocess.Popen(["stdbuf", "-oL", "./train_gpt2"], cwd=folder, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
+    seconds = [float(m[1]) / 1e3 for m in (re.search(r"took ([\d.]+) ms", line) for line in iter_until(p, steps + 1)) if m]
+    with open(f"/proc/{p.pid}/status") as f:
+        peak = int(re.search(r"VmHWM:\s+(\d+)", f.read())[1]) * 1024
+    p.kill()
+    p.wait()
+    c = CONFIGS[config]
+    return {"tokens_per_second": c["batch"] * c["length"] / statistics.median(seconds[1:]), "peak_rss_bytes": peak}
+
+
+def iter_until(p, steps):
+    """Lines of a process, up to the given number of steps."""
+    for line in p.stdout:
+        yield line
+        steps -= "took" in line
+        if steps == 0:
+            return
+
+
+def pair(args):
+    """All cases in turn: ours, eager, compiled, ours, ... until the case's share of the time is over."""
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith("tiny"))]
+    if not cases:
+        raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
+    end = time.monotonic() + 60 * args.minutes
+    print(f"{'case':18} {'who':9} {'rounds':>6} {'tokens/s median':>15} {'least':>8} {'most':>8} {'RSS MiB':>8} {'at start':>8}  ours/theirs: median, least", flush=True)
+    for i, (config, precision) in enumerate(cases):
+        until = time.monotonic() + (end - time.monotonic()) / (len(cases) - i)
+        rivals = [Torch(config, precision, compiled, args.threads, args.tuned) for compiled in (False, True) if not compiled or args.compile]
+        for r in rivals:
+            r.run(args.warmup)
+        rates, peak, start = {}, {}, {}
+        while len(rates.get("ours", [])) < args.rounds or time.monotonic() < until:
+            for name, result in [("ours", ours(args.ours, config, precision, args.steps))] + [(r.name, r.run(args.steps)) for r in rivals]:
+                rates.setdefault(name, []).append(result["tokens_per_second"])
+                peak[name], start[name] = result["peak_rss_bytes"], result.get("imported_rss_bytes", 0)
+        for r in rivals:
+            r.close()
+        if args.llmc and precision == "fp32" and (result := llmc(args.llmc, config, args.threads)):
+            rates["llm.c"], peak["llm.c"] = [result["tokens_per_second"]] * len(rates["ours"]), result["peak_rss_bytes"]
+        for name, list in rates.items():
+            line = f"{config + ' ' + precision:18} {name:9} {len(list):6} {statistics.median(list):15.1f} {min(list):8.1f} {max(list):8.1f} {peak[name] / 2**20:8.0f} {start.get(name, 0) / 2**20:8.0f}"
+            if name != "ours":
+                ratios = [a / b for a, b in zip(rates["ours"], list)]
+                line += f"  {statistics.median(ratios):6.2f} {min(ratios):6.2f}"
+            print(line, flush=True)
+        if args.json:
+            with open(args.json, "a") as f:
+                print(json.dumps({"config": config, "precision": precision, "tokens_per_second": rates, "peak_rss_bytes": peak, "imported_rss_bytes": start}), file=f)
+
+
+def main():
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    p = verbs.add_parser("serve")
+    p.add_argument("config", choices=CONFIGS)
+    p.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    p.add_argument("--compile", action="store_true")
+    p.add_argument("--threads", type=int, default=cores)
+    p.set_defaults(run=serve)
+    p = verbs.add_parser("pair")
+    p.add_argument("--ours", required=True, help="the athanor binary")
+    p.add_argument("--minutes", type=float, default=8, help="for all cases together, set-up included")
+    p.add_argument("--rounds", type=int, default=2, help="at least, for each case")
+    p.add_argument("--steps", type=int, default=3, help="of one turn")
+    p.add_argument("--warmup", type=int, default=3, help="steps of PyTorch before the first turn")
+    p.add_argument("--only", default="", help="cases whose name contains this, such as gpt2 or 'b4t256 bf16'")
+    p.add_argument("--no-compile", dest="compile", action="store_false")
+    p.add_argument("--untuned", dest="tuned", action="store_false", help="PyTorch with the system's allocator as it is: slower, less memory")
+    p.add_argument("--llmc", help="folder with builds of llm.c")
+    p.add_argument("--threads", type=int, default=cores)
+    p.add_argument("--json", help="file to append results to")
+    p.set_defaults(run=pair)
+    p = verbs.add_parser("llmc")
+    p.add_argument("folder")
+    p.set_defaults(run=llmc_files)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
