@@ -105,9 +105,7 @@ func (c *config) llama(f Family) *Model {
 		NormEps: c.num("rms_norm_eps", 1e-6), RopeTheta: c.num("rope_theta", 10000),
 		Tied: c.bool("tie_word_embeddings", false), InitStd: c.num("initializer_range", 0.02),
 	}
-	if h > 0 {
-		m.HeadDim = c.int("head_dim", d/h)
-	}
+	m.HeadDim = c.int("head_dim", d/max(h, 1))
 	c.activation(m.Activation, "silu")
 	switch f {
 	case Llama:

@@ -1,0 +1,135 @@
+package graph
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+func build(t *testing.T, name string, seq int) *Graph {
+	t.Helper()
+	m, err := model.Known(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers = min(m.Layers, 4)
+	g, err := Build(m, seq, F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// TestFLOPs: forward 2 and backward 4 per weight of a matrix and token, and
+// attention 4 and 10 numbers of a head per causal pair (the backward pass makes
+// the scores again), from the sizes alone.
+func TestFLOPs(t *testing.T) {
+	for _, name := range []string{"gpt2", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "opt-125m"} {
+		g := build(t, name, 128)
+		m := g.Model
+		var weights int64
+		for _, p := range m.Params() {
+			if !p.Vector && !strings.Contains(p.Name, "embed") && !strings.Contains(p.Name, "wte") && !strings.Contains(p.Name, "wpe") && p.Name != "lm_head.weight" {
+				weights += p.Elems()
+			}
+		}
+		weights += int64(m.Vocab) * int64(m.Width) // the head, tied or not
+		pairs := int64(m.Layers) * int64(m.Heads*m.HeadDim) * (128 * 129 / 2)
+		f, b := g.FLOPs()
+		if wantF, wantB := 2*128*weights+4*pairs, 4*128*weights+10*pairs; f != wantF || b != wantB {
+			t.Errorf("%s: %d and %d FLOPs, want %d and %d", name, f, b, wantF, wantB)
+		}
+	}
+}
+
+// TestOperands: every node has the operands of its row of the table, and every
+// parameter gets exactly one gradient for each use in the forward pass.
+func TestOperands(t *testing.T) {
+	for _, name := range []string{"gpt2", "llama-3.2-1b", "qwen2-0.5b", "opt-125m"} {
+		g := build(t, name, 64)
+		uses, grads := make([]int, len(g.Params)), make([]int, len(g.Params))
+		for s := range g.Segments {
+			for _, nodes := range [][]Node{g.Segments[s].Forward, g.Segments[s].Backward} {
+				for i := range nodes {
+					n := &nodes[i]
+					specs := n.Op.Info().Args
+					if len(n.Args) > len(specs) {
+						t.Fatalf("%s: %v has %d operands", name, n.Op, len(n.Args))
+					}
+					for k, spec := range specs {
+						if k >= len(n.Args) || n.Args[k].Value < 0 {
+							if !spec.Optional {
+								t.Errorf("%s: %v lacks operand %s", name, n.Op, spec.Name)
+							}
+							continue
+						}
+						v := &g.Values[n.Args[k].Value]
+						if spec.Token != v.PerToken {
+							t.Errorf("%s: %v: operand %s is %s", name, n.Op, spec.Name, v.Name)
+						}
+						switch {
+						case v.Kind == ParamGrad:
+							grads[v.Param]++
+						case v.Kind == ParamValue && i < len(g.Segments[s].Forward) && &nodes[0] == &g.Segments[s].Forward[0]:
+							uses[v.Param]++
+						}
+					}
+				}
+			}
+		}
+		for p := range g.Params {
+			if uses[p] != grads[p] || uses[p] == 0 {
+				t.Errorf("%s: %s is used %d times and has %d gradients", name, g.Params[p].Name, uses[p], grads[p])
+			}
+		}
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		seq  int
+		d    DType
+		want string
+	}{{0, F32, "sequence_length"}, {-1, F32, "sequence_length"}, {1025, F32, "learned positions"}, {16, I32, "stored"}} {
+		if _, err := Build(m, tc.seq, tc.d); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("sequence %d, %v: %v", tc.seq, tc.d, err)
+		}
+	}
+}
+
+// TestRopeTable: position 0 does not turn, the fastest pair turns by one
+// radian per position, and Llama 3's scaling leaves high frequencies and slows
+// the lowest by its factor.
+func TestRopeTable(t *testing.T) {
+	m, err := model.Known("llama-3.2-1b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const seq = 9
+	half := m.HeadDim / 2
+	scaled := RopeTable(m, seq)
+	m.RopeScaling = nil
+	plain := RopeTable(m, seq)
+	near := func(what string, got float32, want float64) {
+		t.Helper()
+		if math.Abs(float64(got)-want) > 1e-6 {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	for i := range half {
+		near("cos 0", scaled[i], 1)
+		near("sin 0", scaled[half+i], 0)
+	}
+	at := func(table []float32, pos, i int) float32 { return table[pos*m.HeadDim+half+i] }
+	near("fastest", at(plain, 5, 0), math.Sin(5))
+	near("fastest, scaled", at(scaled, 5, 0), math.Sin(5))
+	slow := math.Pow(m.RopeTheta, -2*float64(half-1)/float64(m.HeadDim))
+	near("slowest", at(plain, 8, half-1), math.Sin(8*slow))
+	near("slowest, scaled", at(scaled, 8, half-1), math.Sin(8*slow/32))
+}
