@@ -91,17 +91,21 @@ func hostID() string {
 	return name
 }
 
-// diskOf is the nearest folder that exists, where the disk can be measured.
+// existing is the nearest folder that exists, where a disk can be measured.
 func existing(path string) string {
-	for path != "" && path != "." && path != "/" {
+	for path != "" && path != filepath.Dir(path) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			return path
 		}
 		path = filepath.Dir(path)
 	}
-	return "."
+	if path == "" {
+		return "."
+	}
+	return path
 }
 
+// diskOf names the disk that a path is on, where names tell.
 func diskOf(path string) string {
 	abs, err := filepath.Abs(existing(path))
 	if err != nil {
@@ -174,7 +178,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return r, m.advise(err)
 	}
 	var err error
-	if req.Pins, err = pins(c); err != nil {
+	if req.Pins, err = m.pins(c); err != nil {
 		return nil, err
 	}
 	r, err := plan.Search(ctx, req, mach, note)
@@ -237,7 +241,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 }
 
 // pins are the decisions that the configuration takes.
-func pins(c *config.Config) (plan.Pins, error) {
+func (m *Machine) pins(c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch}
 	for key, pin := range map[string]struct {
@@ -250,6 +254,9 @@ func pins(c *config.Config) (plan.Pins, error) {
 		t, err := device.ParseTier(pin.name)
 		if err != nil {
 			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: err.Error()}
+		}
+		if m.Capacity[t] == 0 {
+			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
 		}
 		*pin.to = &t
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -75,7 +76,9 @@ func (t *Trainer) start() error {
 		t.Notes = append(t.Notes, fmt.Sprintf("passed over %s: %v", s.Path, s.Reason))
 	}
 	if c.Resume != "auto" && c.Resume != "never" {
-		latest, err = c.Resume, nil
+		if latest, err = c.Resume, nil; !exists(filepath.Join(latest, "state")) {
+			return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model", latest)}
+		}
 	}
 	switch {
 	case err == nil && c.Resume == "never":

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,12 +81,26 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "athanor: %v%s\nhint: athanor --help\n", err, verbHint(parser, args))
 		return 2
 	}
-	ctx := &context{stdout: stdout, stderr: stderr, json: c.JSON}
-	if err := parsed.Run(ctx); err != nil {
+	out := &results{w: stdout}
+	ctx := &context{stdout: out, stderr: stderr, json: c.JSON}
+	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
 		fmt.Fprintf(stderr, "athanor: %v\n", err)
 		return exitCode(err)
 	}
 	return 0
+}
+
+// results is standard output. It remembers that it could not be written, which
+// would go unnoticed on a full disk.
+type results struct {
+	w   io.Writer
+	err error
+}
+
+func (r *results) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	r.err = cmp.Or(r.err, err)
+	return n, err
 }
 
 // verbHint suggests the verb that a misspelt one is nearest to.

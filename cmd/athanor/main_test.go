@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -278,6 +279,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},
 		{[]string{"plan", file, "plan.recompute=some"}, []string{"recompute", "hint:"}},
 		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
+		{[]string{"plan", file, "plan.state=disk", "limits.disk=none"}, []string{"plan.state", "no disk memory", "hint:"}},
+		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is no checkpoint", "hint:"}},
+		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
 		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
@@ -297,5 +301,20 @@ func TestUsage(t *testing.T) {
 				t.Errorf("standard output: %s", r.stdout)
 			}
 		})
+	}
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+// TestLostResults: results that could not be written are no success.
+func TestLostResults(t *testing.T) {
+	for _, args := range []string{"doctor", "doctor --json", "schedule 1f1b", "schedule 1f1b --json"} {
+		var log bytes.Buffer
+		if code := execute(strings.Fields(args), full{}, &log); code != 1 || !strings.Contains(log.String(), "no space left") {
+			t.Errorf("athanor %s: exit code %d, %s", args, code, log.String())
+		}
 	}
 }
