@@ -133,12 +133,15 @@ type Hardware struct {
 // Unlimited is the Bytes of a tier without a limit.
 const Unlimited Bytes = -1
 
+// derived marks a number that follows from others unless it is given.
+const derived = -1
+
 // Default is the configuration before the file is read.
 func Default() Config {
 	return Config{
 		Device: "auto", Ranks: 1, Precision: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
-		Schedule: "cosine", MinLearningRate: -1, WarmupSteps: -1,
+		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
 		Validation: 0.01, EvalBatches: 8, KeepCheckpoints: 2,
 	}
@@ -249,6 +252,12 @@ func (c *Config) validate(d *decoder) {
 	in("learning_rate", c.LearningRate, 0, 1e3)
 	in("max_steps", float64(c.MaxSteps), 0, 1e9)
 	in("ranks", float64(c.Ranks), 1, 1024)
+	if c.MinLearningRate != derived {
+		in("min_learning_rate", c.MinLearningRate, 0, 1e3)
+	}
+	if c.WarmupSteps != derived {
+		in("warmup_steps", float64(c.WarmupSteps), 0, 1e9)
+	}
 	in("weight_decay", c.WeightDecay, 0, 1e3)
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
@@ -283,10 +292,10 @@ func (c *Config) derive() {
 	if c.MaxSteps == 0 {
 		c.MaxSteps = 1e9 // until max_time
 	}
-	if c.WarmupSteps < 0 {
+	if c.WarmupSteps == derived {
 		c.WarmupSteps = min(c.MaxSteps/20, 2000)
 	}
-	if c.MinLearningRate < 0 {
+	if c.MinLearningRate == derived {
 		c.MinLearningRate = 0.1 * c.LearningRate
 	}
 	if c.Limits.DiskPath == "" {
@@ -346,12 +355,15 @@ func (b Bytes) MarshalYAML() (any, error) {
 // Rate is bytes per second, such as 2GB/s; 0 is no throttle.
 type Rate float64
 
+// minRate is the slowest link, in bytes/s: probing one takes minutes.
+const minRate = 1e6
+
 // UnmarshalYAML reads an amount of memory per second.
 func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
 	v, err := size.Parse(s)
-	if err != nil || !ok || v == 0 {
-		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s", n.Value)
+	if err != nil || !ok || v < minRate {
+		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s, at least 1MB/s", n.Value)
 	}
 	*r = Rate(v)
 	return nil

@@ -266,6 +266,8 @@ func (m *Machine) pins(c *config.Config) (plan.Pins, error) {
 		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
 	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
 		bad = "decisions cannot be negative"
+	case p.Prefetch > 1<<20 || p.HeadRows > 1<<30:
+		bad = fmt.Sprintf("prefetch %d, head_rows %d; hint: at most %d and %d", p.Prefetch, p.HeadRows, 1<<20, 1<<30)
 	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
 		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
 	}

@@ -79,7 +79,13 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
 		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // before a plan is made for nothing
+		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+	}
+	return nil
 }
 
 // Text is a corpus as tokens. Close Tokens after use.

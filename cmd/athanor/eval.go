@@ -30,6 +30,9 @@ type evalReport struct {
 }
 
 func (v *evalCmd) Run(c *context) error {
+	if v.Sequence < 1 || v.Batches < 1 {
+		return usageError{"eval: --sequence and --batches from 1 on"}
+	}
 	ctx := stdctx.Background()
 	f, err := run.OpenFolder(v.Model)
 	if err != nil {
