@@ -31,6 +31,7 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh"}, "swiglu_bwd": {"activation.cuh"},
 	"attention": {"tiles.cuh"}, "attention_bwd": {"tiles.cuh"},
+	"attention_mma": {"mma.cuh"}, "attention_bwd_mma": {"mma.cuh"},
 }
 
 // Source is the unit's text.

@@ -12,6 +12,7 @@
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 
+#define SHIM
 #define __global__
 #define __device__
 #define __grid_constant__
@@ -72,6 +73,26 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) {
   memcpy(&w, &slots[self ^ o], sizeof w);
   yieldAs(WARP);
   return w;
+}
+
+// shimMma is mma.m16n8k16: every thread shows its fragments, then sums up its
+// four elements.
+static unsigned fragments[THREADS][6];
+static float half2(unsigned w, int high) { return __uint_as_float(high ? w & 0xffff0000u : w << 16); }
+
+static inline void shimMma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  memcpy(fragments[self], a, 16);
+  memcpy(fragments[self] + 4, b, 8);
+  yieldAs(WARP);
+  int warp = self & ~31, g = self % 32 / 4, t = self % 4;
+  for (int e = 0; e < 4; e++)
+    for (int k = 0; k < 16; k++) {
+      int row = g + e / 2 * 8, col = 2 * t + e % 2;
+      float x = half2(fragments[warp + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
+      float y = half2(fragments[warp + col * 4 + k % 8 / 2][4 + k / 8], k % 2);
+      c[e] += x * y;
+    }
+  yieldAs(WARP);
 }
 
 static inline unsigned __ballot_sync(unsigned, int p) {
