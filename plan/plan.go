@@ -78,6 +78,9 @@ type Result struct {
 // ErrDoesNotFit: no plan fits. The error is a *Misfit.
 var ErrDoesNotFit = errors.New("does not fit")
 
+// ErrPins: no plan keeps the decisions that the user has taken.
+var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: each on the same or a farther tier than the one before, in the order weights, grads, state, weights and grads on device or host; or leave `plan` out")
+
 // Misfit tells what stands in the way and what would help.
 type Misfit struct {
 	Frugal *Candidate // the plan that needs least of the tier that is short

@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -440,7 +439,7 @@ func (s *search) misfit() error {
 		}
 	}
 	if frugal == nil {
-		return errors.New("plan: no residency is allowed by the given tiers; hint: leave `plan` out")
+		return ErrPins
 	}
 	// What it lacks is said to the byte, so it has to be packed.
 	whole, err := Evaluate(s.ctx, s.req, frugal.Plan, s.m, frugal.Label)

@@ -182,6 +182,9 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return nil, err
 	}
 	r, err := plan.Search(ctx, req, mach, note)
+	if errors.Is(err, plan.ErrPins) {
+		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
+	}
 	return r, m.advise(err)
 }
 

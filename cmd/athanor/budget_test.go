@@ -82,7 +82,16 @@ func TestMisfit(t *testing.T) {
 // the bytes that the plan says, in every tier and on every link, within the
 // budget, and computes the same losses and weights.
 func TestBudgets(t *testing.T) {
-	dir, file := tiny(t)
+	for name, model := range map[string][]string{
+		"llama":     {"max_steps: 4"},
+		"gpt2 bf16": {"max_steps: 4", "model: {type: gpt2, layers: 3, width: 32, heads: 4}", "precision: bf16"},
+	} {
+		t.Run(name, func(t *testing.T) { budgets(t, model) })
+	}
+}
+
+func budgets(t *testing.T, model []string) {
+	dir, file := tiny(t, model...)
 	call("train", file, "out="+dir+"/plain").must(t, 0)
 	var whole plan.Report
 	call("plan", file, "--json").must(t, 0).into(t, &whole)
@@ -94,13 +103,13 @@ func TestBudgets(t *testing.T) {
 	if high < 4*low {
 		t.Fatalf("everything is %d bytes, the smallest budget %d: not much of a range", high, low)
 	}
-	var budgets [][]string
+	var list [][]string
 	for i := range 9 {
 		n := int64(float64(low) * math.Pow(float64(high)/float64(low), float64(i)/8))
-		budgets = append(budgets, []string{fmt.Sprintf("limits.device=%d", n)})
+		list = append(list, []string{fmt.Sprintf("limits.device=%d", n)})
 	}
-	budgets = append(budgets, []string{}, append(least, "plan.state=disk"), []string{"plan.state=disk"})
-	for i, b := range budgets {
+	list = append(list, []string{}, append(least, "plan.state=disk"), []string{"plan.state=disk"})
+	for i, b := range list {
 		out := fmt.Sprintf("%s/run%d", dir, i)
 		args := append([]string{"train", file, "--json", "out=" + out}, b...)
 		r := call(args...).must(t, 0)

@@ -87,6 +87,8 @@ func TestDiskFull(t *testing.T) {
 		t.Logf("limit %d", limit)
 		finish(t, child([]string{fmt.Sprintf("%s=%d", fileLimit, limit)}, "train", file)).must(t, 1, "file too large")
 	}
+	// The disk tier takes its blocks at the start.
+	finish(t, child([]string{fileLimit + "=20000"}, "train", file, "plan.state=disk")).must(t, 1, "for the disk tier: file too large", "limits.disk")
 	call("train", file).must(t, 0, "at step 3")
 	sameRun(t, dir+"/run", dir+"/plain", 8)
 }

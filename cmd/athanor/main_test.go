@@ -292,6 +292,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "min_learning_rate=.nan"}, []string{"min_learning_rate"}},
 		{[]string{"plan", file, "warmup_steps=-4"}, []string{"warmup_steps"}},
 		{[]string{"plan", file, "hardware.h2d=1B/s"}, []string{"hardware.h2d", "hint:"}},
+		{[]string{"plan", file, "plan.weights=host", "plan.state=device"}, []string{"plan:", "tiers", "hint:"}},
+		{[]string{"plan", file, "plan.weights=disk"}, []string{"plan:", "tiers", "hint:"}},
 		{[]string{"plan", file, "plan.prefetch=99999999999"}, []string{"prefetch", "hint:"}},
 		{[]string{"plan", file, "plan.head_rows=1000000000000"}, []string{"head_rows", "hint:"}},
 		{[]string{"eval", dir, file, "--batches", "0"}, []string{"--batches"}},
