@@ -11,27 +11,63 @@ import (
 // storage of activations and of the parameters that operators read: F32 or
 // BF16; sums, statistics and parameter gradients are fp32.
 func Build(m *model.Model, seq int, dtype DType) (*Graph, error) {
-	if err := m.Validate(); err != nil {
+	if err := check(m, seq, dtype); err != nil {
 		return nil, err
 	}
+	b := newBuilder(m, &Graph{Seq: seq})
+	b.forward(dtype)
+	b.loss()
+	b.differentiate()
+	return b.g, nil
+}
+
+// BuildDecode makes the graph of generation: forward for the next rows tokens
+// of one sequence, up to the logits of each. What earlier tokens left for later
+// ones, the keys and values of every layer, is in values of kind Cache with room
+// for context tokens. One row generates; more read a prompt.
+func BuildDecode(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
+	if err := check(m, context, dtype); err != nil {
+		return nil, err
+	}
+	if rows < 1 || rows > context {
+		return nil, fmt.Errorf("%d tokens at once with a context of %d; hint: at least 1, and no more than the context", rows, context)
+	}
+	b := newBuilder(m, &Graph{Seq: rows, Context: context})
+	b.forward(dtype)
+	return b.g, nil
+}
+
+func check(m *model.Model, seq int, dtype DType) error {
+	if err := m.Validate(); err != nil {
+		return err
+	}
 	if seq < 1 {
-		return nil, fmt.Errorf("sequence_length is %d; hint: at least 1", seq)
+		return fmt.Errorf("sequence_length is %d; hint: at least 1", seq)
 	}
 	if !m.Rotary() && seq > m.MaxPositions {
-		return nil, fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: at most max_positions", seq, m.MaxPositions)
+		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: at most max_positions", seq, m.MaxPositions)
 	}
 	if dtype != F32 && dtype != BF16 {
-		return nil, fmt.Errorf("activations cannot be stored as %v; hint: f32 or bf16", dtype)
+		return fmt.Errorf("activations cannot be stored as %v; hint: f32 or bf16", dtype)
 	}
-	b := &builder{g: &Graph{Model: m, Params: m.Params(), Seq: seq, DType: dtype, Rope: -1}, m: m, params: map[string]int{}}
+	return nil
+}
+
+func newBuilder(m *model.Model, g *Graph) *builder {
+	g.Model, g.Params = m, m.Params()
+	g.Targets, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope = -1, -1, -1, -1, -1, -1
+	return &builder{g: g, m: m, params: map[string]int{}}
+}
+
+// forward lists everything up to the logits.
+func (b *builder) forward(dtype DType) {
+	b.g.DType = dtype
 	b.inputs()
 	x := b.embed()
-	for l := range m.Layers {
+	for l := range b.m.Layers {
 		x = b.layer(l, x)
 	}
 	b.head(x)
-	b.differentiate()
-	return b.g, nil
 }
 
 // builder appends segments, nodes and values to a graph.
@@ -59,16 +95,23 @@ func (b *builder) tokens(name string, cols int, dtype DType, cuts ...int) int {
 func (b *builder) inputs() {
 	g := b.g
 	g.Tokens = b.value(Value{Name: "tokens", Kind: Input, DType: I32, PerToken: true, Cols: 1})
-	g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
-	g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
-	g.Total = b.value(Value{Name: "loss.total", Kind: Total, DType: F64, Rows: 1, Cols: 1})
+	if g.Context > 0 {
+		g.Pos = b.value(Value{Name: "pos", Kind: Scalars, DType: I32, Rows: 1, Cols: 1})
+	} else {
+		g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
+		g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
+		g.Total = b.value(Value{Name: "loss.total", Kind: Total, DType: F64, Rows: 1, Cols: 1})
+	}
 	if b.m.Rotary() {
-		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: g.Seq, Cols: b.m.HeadDim})
+		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim})
 	}
 	for i, p := range g.Params {
 		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: g.DType, Rows: p.Rows, Cols: p.Cols, Param: i})
 	}
 }
+
+// context is the number of positions.
+func (b *builder) context() int { return max(b.g.Seq, b.g.Context) }
 
 // param is the operand for a parameter, and notes that the segment reads it.
 func (b *builder) param(name string) Use {
@@ -111,7 +154,11 @@ func (b *builder) embed() int {
 	if !m.Rotary() {
 		pos = b.param(names[1].Name)
 	}
-	b.node(Embed, Attr{Seq: g.Seq, PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos)
+	if g.Context > 0 {
+		b.node(EmbedAt, Attr{PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
+	} else {
+		b.node(Embed, Attr{Seq: g.Seq, PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos)
+	}
 	b.seg.Out = x
 	return x
 }
@@ -144,20 +191,9 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	heads := Attr{Seq: g.Seq, Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Window: m.Window,
-		Scale: 1 / math.Sqrt(float64(m.HeadDim))}
-	if heads.Window >= g.Seq {
-		heads.Window = 0
-	}
-
 	n1 := b.norm(name+".norm1", x, p)
 	qkv := b.qkv(name, n1, p)
-	if m.Rotary() {
-		b.node(RoPE, Attr{Seq: g.Seq, Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}, b.all(qkv), b.all(g.Rope))
-	}
-	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
-	lse := b.tokens(name+".lse", m.Heads, F32)
-	b.node(Attention, heads, b.all(o), b.all(lse), b.all(qkv))
+	o := b.attention(name, qkv)
 	mid := b.tokens(name+".mid", m.Width, g.DType)
 	b.linear(b.all(mid), b.all(o), p, m.OutBias, b.all(x))
 
@@ -167,6 +203,35 @@ func (b *builder) layer(l, x int) int {
 	b.linear(b.all(out), b.all(act), p, m.MLPBias, b.all(mid))
 	b.seg.Out = out
 	return out
+}
+
+// attention lists RoPE and attention, over the sequence or over a cache.
+func (b *builder) attention(name string, qkv int) int {
+	m, g := b.m, b.g
+	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
+	if g.Context == 0 {
+		turned.Seq = g.Seq
+	}
+	heads := turned
+	heads.Window, heads.Scale = m.Window, 1/math.Sqrt(float64(m.HeadDim))
+	if heads.Window >= b.context() {
+		heads.Window = 0
+	}
+	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
+	if g.Context > 0 {
+		if m.Rotary() {
+			b.node(RoPEAt, turned, b.all(qkv), b.all(g.Rope), b.all(g.Pos))
+		}
+		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
+		b.node(AttentionAt, heads, b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos))
+		return o
+	}
+	if m.Rotary() {
+		b.node(RoPE, turned, b.all(qkv), b.all(g.Rope))
+	}
+	lse := b.tokens(name+".lse", m.Heads, F32)
+	b.node(Attention, heads, b.all(o), b.all(lse), b.all(qkv))
+	return o
 }
 
 // linear: y = x.w + bias + res, with weight and bias the next parameters.
@@ -226,7 +291,7 @@ var activationOf = map[string]Activation{
 	"gelu_new": GELUTanh, "gelu_pytorch_tanh": GELUTanh, "gelu": GELUErf, "relu": ReLU, "silu": SiLU,
 }
 
-// head: final norm, then by chunks of rows: logits and loss.
+// head: final norm, then by chunks of rows: logits.
 func (b *builder) head(x int) {
 	m, g := b.m, b.g
 	b.segment("head", x)
@@ -242,8 +307,15 @@ func (b *builder) head(x int) {
 	}
 	b.chunk = true
 	g.Logits = b.tokens("logits", m.Vocab, g.DType)
-	g.Losses = b.tokens("losses", 1, F32)
 	b.node(Linear, Attr{WT: true}, b.all(g.Logits), b.all(y), w, absent, absent)
+	b.chunk = false
+}
+
+// loss goes on in the head's chunks of rows.
+func (b *builder) loss() {
+	g := b.g
+	b.chunk = true
+	g.Losses = b.tokens("losses", 1, F32)
 	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.all(g.Logits), b.all(g.Targets), b.all(g.Scalars))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false

@@ -33,8 +33,9 @@ const (
 	ParamGrad                   // its gradient, summed over the micro-batches
 	Input                       // tokens, targets: per micro-batch, from the data
 	Constant                    // the rotary table
-	Scalars                     // what changes from step to step, see NumScalars
+	Scalars                     // one row of what changes from step to step: see NumScalars, Graph.Pos
 	Total                       // the loss, summed over the micro-batches
+	Cache                       // keys and values of the tokens so far, kept from step to step
 )
 
 // Value is a matrix. Per-token values have one row per token of the
@@ -76,13 +77,16 @@ type Segment struct {
 	Params   []int // indices of parameters read, in order of first use
 }
 
-// Graph is the computation of one micro-batch of a model.
+// Graph is the computation of one micro-batch of a model. Values that a graph
+// does not have are -1: for training (Build) Pos, for generation (BuildDecode)
+// those of the loss.
 type Graph struct {
 	Model    *model.Model
 	Params   []model.Param
 	Values   []Value
 	Segments []Segment
 	Seq      int   // tokens per sequence
+	Context  int   // of generation: tokens that the caches have room for
 	DType    DType // of activations and of the parameters that operators read
 	Tokens   int   // values: Input [N,1]
 	Targets  int   // Input [N,1]
@@ -90,7 +94,8 @@ type Graph struct {
 	Losses   int   // [N,1] f32, chunked
 	Total    int   // [1,1] f64: sum of the losses of all tokens
 	Scalars  int   // [1, NumScalars] f32
-	Rope     int   // [Seq, HeadDim] f32 or -1
+	Pos      int   // [1,1] i32: the position of the first token
+	Rope     int   // [Seq or Context, HeadDim] f32 or -1
 }
 
 // Head is the index of the last segment, which holds the loss.

@@ -40,6 +40,9 @@ const (
 	Cast
 	Add
 	Copy
+	EmbedAt
+	RoPEAt
+	AttentionAt
 	NumOps
 )
 
@@ -159,6 +162,16 @@ var table = [NumOps]Info{
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// Bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:w src:r")},
+	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,
+	// where pos [1,1] i32 is known when the program runs. Otherwise as Embed, RoPE
+	// and Attention; Attr.Seq is not used. What a row becomes depends on its place
+	// in the call too, so none of them is RowWise.
+	EmbedAt: {Name: "embed_at", Args: args("x:wt tokens:rt wte:r wpe:r? pos:r"), Bytes: embedAtBytes},
+	RoPEAt:  {Name: "rope_at", Args: args("qkv:ut table:r pos:r"), Bytes: ropeAtBytes},
+	// Attention over a cache of C positions, to which the keys and values of the
+	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
+	// each value head. Positions from pos+N on are not looked at.
+	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
 }
 
 // NormPiece is the number of elements that one partial sum of NormPart
@@ -297,6 +310,33 @@ func attentionFLOPs(per int64) func(*Attr, []Dim) int64 {
 		seqs := int64(d[0].Rows / max(a.Seq, 1))
 		return per * seqs * AttentionPairs(a.Seq, a.Window) * int64(a.Heads*a.HeadDim)
 	}
+}
+
+// attentionAtFLOPs and attentionAtBytes: of the last tokens that the cache has
+// room for, since the position is not known yet.
+func attentionAtFLOPs(a *Attr, d []Dim) int64 {
+	return 4 * int64(d[0].Rows) * visible(a, d) * int64(a.Heads*a.HeadDim)
+}
+
+func attentionAtBytes(a *Attr, d []Dim) int64 {
+	row := int64(2*a.KVHeads*a.HeadDim) * d[1].DType.Size()
+	return d[0].Bytes() + d[2].Bytes() + row*(visible(a, d)+int64(d[0].Rows))
+}
+
+// visible is how many keys a token sees that finds the cache full.
+func visible(a *Attr, d []Dim) int64 {
+	context := int64(d[1].Rows / max(2*a.KVHeads, 1))
+	if w := int64(a.Window); w > 0 && w < context {
+		return w
+	}
+	return context
+}
+
+// embedAtBytes and ropeAtBytes: the rows that are touched, not the whole tables.
+func embedAtBytes(_ *Attr, d []Dim) int64 { return 2 * d[0].Bytes() }
+
+func ropeAtBytes(a *Attr, d []Dim) int64 {
+	return 2*d[0].Bytes() + int64(d[0].Rows*a.HeadDim)*d[1].DType.Size()
 }
 
 // AttentionPairs counts the (query, key) pairs of one causal sequence.

@@ -272,6 +272,26 @@ var cases = map[graph.Op]func(m *maker) sample{
 		n, c := m.rows(), m.n()
 		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
 	},
+	graph.EmbedAt: func(m *maker) sample {
+		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
+		s := sample{attr: graph.Attr{PosOffset: m.IntN(3)}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}
+		if m.IntN(2) == 0 {
+			s.t[3] = m.any(pos+n+s.attr.PosOffset, c)
+		}
+		return s
+	},
+	graph.RoPEAt: func(m *maker) sample {
+		a, n := m.heads()
+		a.HeadDim += a.HeadDim % 2
+		pos := m.n() - 1
+		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(pos+n, a.HeadDim), m.ints(1, pos, pos+1)}}
+	},
+	graph.AttentionAt: func(m *maker) sample {
+		a, _ := m.heads()
+		n, pos := m.rows(), m.n()-1
+		return sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.any(2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim),
+			m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.ints(1, pos, pos+1)}}
+	},
 }
 
 func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {

@@ -64,19 +64,22 @@ func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func embed(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
-		for r := b.R0; r < b.R1; r++ {
-			row := w.load(1, wte, int(tokens.I32[r*tokens.Stride]), 0, n)
-			out := w.dest(0, x, r, 0, n)
-			if wpe.Absent() {
-				copy(out, row)
-			} else {
-				w.v.Sum2(out, row, w.load(2, wpe, (r+c.a.Row0)%c.a.Seq+c.a.PosOffset, 0, n))
-			}
-			w.store(out, x, r, 0, n)
+	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) { w.embed(c, b, c.a.Row0, c.a.Seq) })
+}
+
+// embed: row r is at position (r+row0) mod seq.
+func (w *worker) embed(c *call, b block, row0, seq int) {
+	x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
+	for r := b.R0; r < b.R1; r++ {
+		row := w.load(1, wte, int(tokens.I32[r*tokens.Stride]), 0, n)
+		out := w.dest(0, x, r, 0, n)
+		if wpe.Absent() {
+			copy(out, row)
+		} else {
+			w.v.Sum2(out, row, w.load(2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
 		}
-	})
+		w.store(out, x, r, 0, n)
+	}
 }
 
 func embedBwd(e *Env, a *graph.Attr, t []Tensor) {

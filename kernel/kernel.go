@@ -71,6 +71,9 @@ var table = [graph.NumOps]Kernel{
 	graph.AdamW:        {adamwRef, adamw},
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
+	graph.EmbedAt:      {embedAtRef, embedAt},
+	graph.RoPEAt:       {ropeAtRef, ropeAt},
+	graph.AttentionAt:  {attentionAtRef, attentionAt},
 }
 
 // Lookup returns the operator's implementation. Copy and None have none:

@@ -28,19 +28,22 @@ func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rope(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) {
-		qkv, s := &c.t[0], c.a.HeadDim
-		sign := float32(1)
-		if c.a.Inverse {
-			sign = -1
+	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) { w.rope(c, b, c.a.Row0, c.a.Seq) })
+}
+
+// rope: row r is at position (r+row0) mod seq.
+func (w *worker) rope(c *call, b block, row0, seq int) {
+	qkv, s := &c.t[0], c.a.HeadDim
+	sign := float32(1)
+	if c.a.Inverse {
+		sign = -1
+	}
+	for r := b.R0; r < b.R1; r++ {
+		x := w.load(0, qkv, r, 0, c.cols)
+		angles := w.load(1, &c.t[1], (r+row0)%seq, 0, s)
+		for o := 0; o < c.cols; o += s {
+			w.v.Rotate(x[o:o+s/2], x[o+s/2:o+s], angles[:s/2], angles[s/2:], sign)
 		}
-		for r := b.R0; r < b.R1; r++ {
-			x := w.load(0, qkv, r, 0, c.cols)
-			angles := w.load(1, &c.t[1], (r+c.a.Row0)%c.a.Seq, 0, s)
-			for o := 0; o < c.cols; o += s {
-				w.v.Rotate(x[o:o+s/2], x[o+s/2:o+s], angles[:s/2], angles[s/2:], sign)
-			}
-			w.store(x, qkv, r, 0, c.cols)
-		}
-	})
+		w.store(x, qkv, r, 0, c.cols)
+	}
 }

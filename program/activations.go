@@ -62,12 +62,19 @@ func (lo *lowering) inputs() error {
 			RowUnit: unit, Persistent: true, Init: []string{name}})
 	}
 	all := lo.rows() * lo.pl.MicroBatches
-	batch := map[int]int{
-		g.Tokens:  host("batch.tokens", graph.I32, all, 1, p.RowUnit),
-		g.Targets: host("batch.targets", graph.I32, all, 1, p.RowUnit),
+	batch := map[int]int{}
+	for _, v := range []int{g.Tokens, g.Targets} {
+		if v >= 0 {
+			batch[v] = host("batch."+g.Values[v].Name, graph.I32, all, 1, p.RowUnit)
+		}
 	}
-	lo.scalars = [device.NumTiers]int{-1, host("scalars", graph.F32, 1, graph.NumScalars, 0), -1}
-	onDevice := lo.buffer(Buffer{Name: "scalars.dev", Tier: device.DeviceTier, Class: ClassInputs, DType: graph.F32, Rows: 1, Cols: graph.NumScalars})
+	scalars := g.Scalars
+	if g.Pos >= 0 {
+		scalars = g.Pos
+	}
+	v := &g.Values[scalars]
+	lo.scalars = [device.NumTiers]int{-1, host(v.Name, v.DType, v.Rows, v.Cols, 0), -1}
+	onDevice := lo.buffer(Buffer{Name: v.Name + ".dev", Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
 	lo.scalars[device.DeviceTier] = onDevice
 	first := &lo.units[0]
 	first.before = append(first.before, copyOp(device.HostToDev, noKey, p.whole(onDevice), p.whole(lo.scalars[device.HostTier])))
@@ -87,17 +94,36 @@ func (lo *lowering) inputs() error {
 		return p.sub(buf, r)
 	})
 	lo.resolve(graph.Scalars, func(*unit, ref) Region { return p.whole(onDevice) })
-	if g.Rope >= 0 {
-		v := &g.Values[g.Rope]
-		rope := lo.buffer(Buffer{Name: "rope", Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols,
-			Persistent: true, Init: []string{"rope"}})
-		lo.resolve(graph.Constant, func(*unit, ref) Region {
-			return Region{Buf: rope, Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
-		})
+	lo.kept(graph.Constant, ClassInputs)
+	lo.kept(graph.Cache, ClassActivations)
+	lo.lossTotal()
+	return nil
+}
+
+// kept gives the values of one kind that stay on the device from step to step
+// their buffers, flat whatever their extents.
+func (lo *lowering) kept(kind graph.ValueKind, class Class) {
+	made := map[int]int{}
+	lo.resolve(kind, func(_ *unit, r ref) Region {
+		v := &lo.g.Values[r.value]
+		buf, ok := made[r.value]
+		if !ok {
+			buf = lo.buffer(Buffer{Name: v.Name, Tier: device.DeviceTier, Class: class, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols,
+				Persistent: true, Init: []string{v.Name}})
+			made[r.value] = buf
+		}
+		return Region{Buf: buf, Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
+	})
+}
+
+// lossTotal is where the loss is summed over all micro-batches.
+func (lo *lowering) lossTotal() {
+	if lo.g.Total < 0 {
+		return
 	}
 	lo.total = lo.buffer(Buffer{Name: "loss.total.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1})
 	begun := false
-	lo.resolve(graph.Total, func(*unit, ref) Region { return p.whole(lo.total) })
+	lo.resolve(graph.Total, func(*unit, ref) Region { return lo.p.whole(lo.total) })
 	for i := range lo.units {
 		for j := range lo.units[i].work {
 			if in := &lo.units[i].work[j].in; in.Op == graph.LossSum {
@@ -106,39 +132,44 @@ func (lo *lowering) inputs() error {
 			}
 		}
 	}
-	return nil
 }
 
 var noKey = Key{Segment: -1, Micro: -1, Chunk: -1}
 
-// results brings the loss to the host, and in Logits mode the logits.
+// results brings the loss to the host, and the logits where they are asked for.
 func (lo *lowering) results() error {
 	p := lo.p
-	last := &lo.units[len(lo.units)-1]
-	loss := lo.buffer(Buffer{Name: "loss.total", Tier: device.HostTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
-		Persistent: true, Init: []string{"loss.total.before"}})
-	last.after = append(last.after, copyOp(device.DevToHost, noKey, p.whole(loss), p.whole(lo.total)))
-	if lo.opt.Mode != Logits {
-		return nil
+	if lo.g.Total >= 0 {
+		last := &lo.units[len(lo.units)-1]
+		loss := lo.buffer(Buffer{Name: "loss.total", Tier: device.HostTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
+			Persistent: true, Init: []string{"loss.total.before"}})
+		last.after = append(last.after, copyOp(device.DevToHost, noKey, p.whole(loss), p.whole(lo.total)))
 	}
+	if lo.opt.Mode == Logits || lo.opt.Mode == Decode {
+		lo.logits()
+	}
+	return nil
+}
+
+// logits copies each piece of the logits to the host when it has been made.
+func (lo *lowering) logits() {
 	v := &lo.g.Values[lo.g.Logits]
 	out := lo.buffer(Buffer{Name: "logits", Tier: device.HostTier, Class: ClassReductions, DType: v.DType,
-		Rows: lo.rows() * lo.pl.MicroBatches, Cols: v.Cols, RowUnit: p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
+		Rows: lo.rows() * lo.pl.MicroBatches, Cols: v.Cols, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
 	for i := range lo.units {
 		u := &lo.units[i]
 		row := u.micro * lo.rows()
 		var work []op
 		for _, o := range u.work {
 			work = append(work, o)
-			if o.in.Op != graph.CrossEntropy {
+			if o.in.Op != graph.Linear || o.refs[0].value != lo.g.Logits {
 				continue
 			}
-			src := o.in.Args[1]
+			src := o.in.Args[0]
 			dst := Region{Buf: out, Off: row * v.Cols, Rows: src.Rows, Cols: v.Cols, Stride: v.Cols}
 			row += src.Rows
 			work = append(work, copyOp(device.DevToHost, o.in.Key, dst, src))
 		}
 		u.work = work
 	}
-	return nil
 }

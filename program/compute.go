@@ -55,7 +55,7 @@ func (lo *lowering) shared(s int) bool {
 
 // compute fills the units with the graph's operators.
 func (lo *lowering) compute() error {
-	lo.p.Name = [...]string{"train", "grads", "eval", "logits"}[lo.opt.Mode]
+	lo.p.Name = [...]string{"train", "grads", "eval", "logits", "decode"}[lo.opt.Mode]
 	for i := range lo.units {
 		u := &lo.units[i]
 		seg := &lo.g.Segments[u.segment]

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -16,6 +17,7 @@ const (
 	Grads              // forward and backward; gradients are kept
 	Eval               // forward: the loss
 	Logits             // forward: the loss, and the logits on the host
+	Decode             // of a graph for generation: the logits on the host, the caches extended
 )
 
 // Options are what a program needs to know beside graph and plan.
@@ -83,6 +85,12 @@ var passOrder = []struct{ before, after, why string }{
 func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program, error) {
 	if err := pl.Validate(g); err != nil {
 		return nil, err
+	}
+	if (opt.Mode == Decode) != (g.Context > 0) {
+		return nil, errors.New("mode decode is for graphs of generation, and nothing else is; hint: graph.BuildDecode makes them")
+	}
+	if opt.Mode == Decode && pl.MicroBatch*pl.MicroBatches != 1 {
+		return nil, fmt.Errorf("%d sequences cannot share the caches of one; hint: micro_batch 1", pl.MicroBatch*pl.MicroBatches)
 	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
 	lo.p = &Program{RowUnit: opt.RowUnit, Capacity: opt.Capacity}

@@ -8,7 +8,7 @@ import (
 )
 
 // Summary is what a step leaves behind: the content of every parameter's
-// homes, and of the buffers that hold its results (losses, norms).
+// homes, and of the buffers that hold its results (losses, norms, caches).
 type Summary map[string]Value
 
 // Meaning executes a program symbolically. It expects a program that Verify
@@ -126,7 +126,7 @@ func (x *execution) summary() Summary {
 		}
 	}
 	for i := range x.p.Buffers {
-		if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || len(b.Init) == 0) {
+		if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
 			sum[fmt.Sprintf(outputKey, b.Name)] = x.digest(Value{}, x.bufferSpan(i))
 		}
 	}

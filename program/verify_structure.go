@@ -78,6 +78,9 @@ var verifyRules = [graph.NumOps]rule{
 	graph.Cast:         {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Add:          {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Copy:         {shapes: shapes("R,C/* R,C/*"), alike: true},
+	graph.EmbedAt:      {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
+	graph.RoPEAt:       {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
+	graph.AttentionAt:  {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
 }
 
 func shapes(s string) []shape {
@@ -110,6 +113,27 @@ func positions(arg int) func(*Instr) string {
 		}
 		return ""
 	}
+}
+
+// positionsAt: a table must have rows for the tokens of one call at least.
+// That the position leaves room for them is for whoever gives it.
+func positionsAt(arg int) func(*Instr) string {
+	return func(in *Instr) string {
+		r, n := in.Args[arg], in.Args[0].Rows
+		if !r.Absent() && (in.Attr.PosOffset < 0 || r.Rows-in.Attr.PosOffset < n) {
+			return fmt.Sprintf("%d positions are too few for %d tokens from offset %d", r.Rows, n, in.Attr.PosOffset)
+		}
+		return ""
+	}
+}
+
+// cached: the cache has the same number of rows for each key and value head.
+func cached(in *Instr) string {
+	kv, heads, n := in.Args[1], 2*in.Attr.KVHeads, in.Args[0].Rows
+	if kv.Rows%heads != 0 || kv.Rows/heads < n {
+		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)
+	}
+	return ""
 }
 
 func pieces(in *Instr) string {
@@ -403,7 +427,7 @@ func checkAttr(in *Instr) string {
 	if r.heads && (a.Heads < 1 || a.KVHeads < 1 || a.HeadDim < 1 || a.Heads%a.KVHeads != 0 || a.Heads > 1<<20 || a.HeadDim > 1<<20) {
 		return fmt.Sprintf("impossible heads: %d query, %d key/value heads of size %d", a.Heads, a.KVHeads, a.HeadDim)
 	}
-	if in.Op == graph.RoPE && a.HeadDim%2 != 0 {
+	if (in.Op == graph.RoPE || in.Op == graph.RoPEAt) && a.HeadDim%2 != 0 {
 		return fmt.Sprintf("odd head size %d", a.HeadDim)
 	}
 	return ""

@@ -37,7 +37,7 @@ func Open(g *graph.Graph, d device.Device, progs ...*program.Program) (*Session,
 		s.engines = append(s.engines, e)
 	}
 	if g.Rope >= 0 {
-		if err := s.engines[0].WriteFloats("rope", graph.RopeTable(g.Model, g.Seq)); err != nil {
+		if err := s.engines[0].WriteFloats("rope", graph.RopeTable(g.Model, g.Values[g.Rope].Rows)); err != nil {
 			s.Close()
 			return nil, err
 		}

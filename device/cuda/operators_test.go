@@ -462,7 +462,10 @@ func execute(t *testing.T, d *Device, c device.Call, image []byte) []byte {
 // that run in the opposite order.
 func TestOperators(t *testing.T) {
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		if op == graph.Copy {
+		switch op {
+		case graph.Copy:
+			continue
+		case graph.EmbedAt, graph.RoPEAt, graph.AttentionAt: // not built yet: generation is on the CPU
 			continue
 		}
 		t.Run(op.String(), func(t *testing.T) {

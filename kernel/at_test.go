@@ -1,0 +1,92 @@
+package kernel
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestPieces: rows given to AttentionAt in pieces, beginning with a cache full
+// of NaNs, become what Attention makes of the whole sequence at once; how they
+// are cut does not change a bit.
+func TestPieces(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(60) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 77)), mixed: seed%3 == 2}
+		a, _ := m.heads()
+		n, d := a.Seq, m.float()
+		width := (a.Heads + 2*a.KVHeads) * a.HeadDim
+		qkv := m.mat(d, n, width, 1)
+		want, lse := m.f32(n, a.Heads*a.HeadDim), m.f32(n, a.Heads)
+		Lookup(graph.Attention).Fast(e, &a, []Tensor{want, lse, qkv})
+		at := a
+		at.Seq = 0
+		pieces := func(most int) Tensor {
+			o := NewTensor(graph.F32, n, a.Heads*a.HeadDim)
+			kv := NewTensor(d, 2*a.KVHeads*(n+2), a.HeadDim)
+			for r := range kv.Rows {
+				for c := range kv.Cols {
+					kv.Set(r, c, poison)
+				}
+			}
+			s := sample{op: graph.AttentionAt, token: []bool{true, false, true, false}}
+			for pos := 0; pos < n; {
+				k := min(n-pos, 1+m.IntN(most))
+				call := s.tokens([]Tensor{o, kv, qkv, m.ints(1, pos, pos+1)}, pos, pos+k)
+				Lookup(graph.AttentionAt).Fast(e, &at, call)
+				pos += k
+			}
+			return o
+		}
+		one, many := pieces(1), pieces(9)
+		tol := 1e-5
+		if d == graph.BF16 {
+			tol = 1.0 / 128
+		}
+		if err := near([]Tensor{one}, []Tensor{want}, tol); err != nil {
+			t.Fatalf("seed %d, %+v: against the whole sequence: %v", seed, a, err)
+		}
+		if err := sameBits([]Tensor{one}, []Tensor{many}); err != nil {
+			t.Fatalf("seed %d, %+v: another cut: %v", seed, a, err)
+		}
+	}
+}
+
+// TestPositions: EmbedAt and RoPEAt at a position make the rows that Embed and
+// RoPE make there, to the bit.
+func TestPositions(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(60) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 78)), mixed: seed%2 == 1}
+		for _, f := range []struct {
+			op, at graph.Op
+		}{
+			{graph.Embed, graph.EmbedAt},
+			{graph.RoPE, graph.RoPEAt},
+		} {
+			s := cases[f.op](m)
+			s.op, s.attr.Row0 = f.op, 0
+			n := min(s.attr.Seq, s.t[0].Rows)
+			if n == 0 {
+				continue
+			}
+			first := m.IntN(n)
+			whole, part := s.clone(), s.clone()
+			Lookup(f.op).Fast(e, &s.attr, s.tokens(whole, 0, n))
+			at := s.attr
+			at.Seq = 0
+			Lookup(f.at).Fast(e, &at, append(s.tokens(part, first, n), m.ints(1, first, first+1)))
+			x, y := s.tokens(whole, first, n)[0], s.tokens(part, first, n)[0]
+			for r := range x.Rows {
+				for c := range x.Cols {
+					if x.At(r, c) != y.At(r, c) {
+						t.Fatalf("seed %d: %v: (%d,%d): %v and %v", seed, s, first+r, c, x.At(r, c), y.At(r, c))
+					}
+				}
+			}
+		}
+	}
+}
