@@ -88,8 +88,8 @@ const (
 	scratchBytes   = 32 << 20 // partial sums
 	// Overhead is the device memory that a device takes besides its arena and
 	// the driver's own.
-	Overhead = workspaceBytes + scratchBytes
-	slice    = 1 << 30 // of the host arena, registered at once
+	Overhead   = workspaceBytes + scratchBytes
+	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
 
 // Device implements device.Device.
@@ -107,6 +107,7 @@ type Device struct {
 	memory    uintptr // device arena
 	workspace uintptr
 	host      *cpu.Arena
+	slice     int64 // of the host arena, registered at once
 	disk      *cpu.Disk
 	pool      *pool.Pool
 	modules   map[kernels.Unit]uintptr
@@ -154,7 +155,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	d := &Device{
-		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
+		options: o, lib: lib, driver: lib.Driver, opened: time.Now(), slice: sliceBytes,
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
 		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
@@ -283,8 +284,8 @@ func (d *Device) allocate(bytes int64) (err error) {
 
 // register pins memory, slice by slice: what fails says how far it came.
 func (d *Device) register(b []byte) error {
-	for at := 0; at < len(b); at += slice {
-		part := b[at:min(at+slice, len(b))]
+	for at := 0; at < len(b); at += int(d.slice) {
+		part := b[at:min(at+int(d.slice), len(b))]
 		code := d.driver.MemHostRegister(address(part), uintptr(len(part)), nv.RegisterPortable|nv.RegisterMapped)
 		if err := d.driver.Check("cuMemHostRegister", code); err != nil {
 			return fmt.Errorf("%d of %d bytes of host memory are pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", at, len(b), err)

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -256,7 +257,7 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		return p, err
 	}
 	if c.Op == graph.Copy {
-		p.steps = []step{d.copyStep(c)}
+		p.steps = d.copySteps(c)
 		return p, nil
 	}
 	for i := range list {
@@ -299,18 +300,41 @@ func newMove(dst, src device.Operand) *move {
 	return m
 }
 
-// copyStep is a copy between any two places that have addresses.
-func (d *Device) copyStep(c *device.Call) step {
+// copySteps is a copy between any two places that have addresses. The driver
+// refuses ranges that span two registrations, so a copy that meets the border
+// of two slices of the host arena is cut there, row by row if it has rows.
+func (d *Device) copySteps(c *device.Call) (list []step) {
 	v, stream := d.driver, d.work.streams[c.Stream]
 	m := newMove(c.Args[0], c.Args[1])
-	dst, src := d.base(m.to)+uintptr(m.dst), d.base(m.from)+uintptr(m.src)
-	if m.rows == 1 {
-		return step{proc: v.MemcpyAsync, args: []uintptr{dst, src, uintptr(m.width), stream},
-			explain: func(code int32) error { return v.Check("cuMemcpyAsync", code) }}
+	if m.rows > 1 && !d.borders(m.to, c.Args[0]) && !d.borders(m.from, c.Args[1]) {
+		two := nv.NewCopy2D(d.base(m.to)+uintptr(m.dst), d.base(m.from)+uintptr(m.src), m.dstStep, m.srcStep, m.width, int64(m.rows))
+		return []step{{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
+			explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}}
 	}
-	two := nv.NewCopy2D(dst, src, m.dstStep, m.srcStep, m.width, int64(m.rows))
-	return step{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
-		explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}
+	for r := range int64(m.rows) {
+		dst, src := m.dst+r*m.dstStep, m.src+r*m.srcStep
+		for left := m.width; left > 0; {
+			n := min(left, d.within(m.to, dst), d.within(m.from, src))
+			list = append(list, step{proc: v.MemcpyAsync,
+				args:    []uintptr{d.base(m.to) + uintptr(dst), d.base(m.from) + uintptr(src), uintptr(n), stream},
+				explain: func(code int32) error { return v.Check("cuMemcpyAsync", code) }})
+			dst, src, left = dst+n, src+n, left-n
+		}
+	}
+	return list
+}
+
+// within is the number of bytes from a place to the end of its registration.
+func (d *Device) within(t device.Tier, addr int64) int64 {
+	if t != device.HostTier {
+		return math.MaxInt64
+	}
+	return d.slice - addr%d.slice
+}
+
+// borders reports whether an operand lies in more than one registration.
+func (d *Device) borders(t device.Tier, o device.Operand) bool {
+	return o.End()-o.Addr > d.within(t, o.Addr)
 }
 
 // step binds a launch or a product.

@@ -125,13 +125,13 @@ func (w *worker) issue(n int32) {
 
 func (w *worker) enqueue(n int32, c *call) error {
 	d, v, s := w.d, w.d.driver, w.streams[c.stream]
-	if !d.options.Untimed && len(w.order) == 0 {
-		if err := w.begin(); err != nil {
-			return err
-		}
-	}
 	w.used[c.stream] = true
-	if c.span != nil && c.start != 0 {
+	if c.start != 0 { // timed
+		if len(w.order) == 0 {
+			if err := w.begin(); err != nil {
+				return err
+			}
+		}
 		c.after = w.last[c.stream]
 		if w.waited[c.stream] || c.after < 0 {
 			c.after = -1

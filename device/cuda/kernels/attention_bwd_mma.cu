@@ -58,7 +58,7 @@ static __device__ inline void gather(float (&o)[HEAD / 8][4], const float (&w)[O
 extern "C" __global__ void __launch_bounds__(128) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared, *dout = q + 64 * PITCH, *k = dout + 64 * PITCH, *v = k + OTHERS * PITCH, *kt = v + OTHERS * PITCH;
-  int q0 = blockIdx.x * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
+  int q0 = (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
   int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
   i64 base = (i64)blockIdx.z * a.seq;
   float lse[2] = {}, delta[2] = {}, dq[HEAD / 8][4] = {};

@@ -1,6 +1,7 @@
 // Stage A1: attention.cu on tensor cores. A block does 64 queries of a head, a
 // warp 16 of them; tiles of 64 keys begin at multiples of 64. The running
-// maximum is kept in units of log2, so that exp2 serves.
+// maximum is kept in units of log2, so that exp2 serves. Late queries, which see
+// the most keys, go first.
 //
 // Known weakness: tiles are not fetched ahead of their use (cp.async), and
 // Hopper's own instructions (wgmma, TMA) are not used.
@@ -9,7 +10,7 @@
 extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared, *k = q + 64 * PITCH, *vt = k + KEYS * PITCH;
-  int q0 = blockIdx.x * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
+  int q0 = (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
   int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2; // this thread's rows are i0 and i0+8
   i64 base = (i64)blockIdx.z * a.seq;
   float scale = a.f[0] * 1.4426950408889634f; // log2(e)
