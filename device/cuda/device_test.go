@@ -306,29 +306,41 @@ func TestGivesBack(t *testing.T) {
 	}
 }
 
-// TestLibrary: products through cublasLt, whose matrices are column-major, are
-// those of the reference, for every orientation, type and stride.
-func TestLibrary(t *testing.T) {
-	var lib *Libraries
-	if onGPU() {
-		l, err := Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		lib = l
-	} else {
+// withLibrary gives the libraries with which products go to cublasLt: the
+// machine's or the fake's, where the kernels do nothing.
+func withLibrary(t *testing.T) *Libraries {
+	t.Helper()
+	if !onGPU() {
 		g := fake.New()
-		lib = &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}
+		return &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}
 	}
-	for _, rows := range []int{0, 40} {
-		d := opened(t, lib, Options{SumRows: rows}, []int64{imageBytes})
-		for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {
-			for seed := range uint64(32) {
-				s := newSample(op, seed)
-				s.poison()
-				want := s.reference()
-				if err := s.check(execute(t, d, s.call, s.image), want); err != nil {
-					t.Fatalf("seed %d: %v: %v", seed, s, err)
+	lib, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
+}
+
+// TestLibrary: products through cublasLt, whose matrices are column-major, are
+// those of the reference, for every orientation, type and stride. On a GPU
+// those of the plain kernel too.
+func TestLibrary(t *testing.T) {
+	libs := []*Libraries{withLibrary(t)}
+	if onGPU() {
+		plain := *libs[0]
+		plain.Lt = nil
+		libs = append(libs, &plain)
+	}
+	for _, lib := range libs {
+		for _, rows := range []int{0, 40} {
+			d := opened(t, lib, Options{SumRows: rows}, []int64{imageBytes})
+			for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {
+				for seed := range uint64(32) {
+					s := newSample(op, seed)
+					s.poison()
+					if err := s.check(execute(t, d, s.call, s.image), s.reference()); err != nil {
+						t.Fatalf("seed %d: %v: %v", seed, s, err)
+					}
 				}
 			}
 		}

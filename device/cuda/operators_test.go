@@ -439,14 +439,21 @@ func (s *sample) check(got, want []byte) error {
 // execute runs a call by itself on an image of the arena.
 func execute(t *testing.T, d *Device, c device.Call, image []byte) []byte {
 	t.Helper()
+	return executeAll(t, d, []device.Call{c}, image)
+}
+
+func executeAll(t *testing.T, d *Device, calls []device.Call, image []byte) []byte {
+	t.Helper()
 	if err := d.Write(device.DeviceTier, 0, image); err != nil {
 		t.Fatal(err)
 	}
-	n, err := d.Prepare([]device.Call{c}, nil)
+	n, err := d.Prepare(calls, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Launch(n)
+	for i := range calls {
+		d.Launch(n + i)
+	}
 	if err := d.Sync(); err != nil {
 		t.Fatal(err)
 	}
@@ -486,6 +493,63 @@ func TestOperators(t *testing.T) {
 				}
 				if err := s.check(got, want); err != nil {
 					t.Fatalf("seed %d: %v: %v", seed, s, err)
+				}
+			}
+		})
+	}
+}
+
+// cut is the call on token rows [r0, r0+n).
+func (s *sample) cut(r0, n int) device.Call {
+	c := s.call
+	c.Args = append([]device.Operand(nil), c.Args...)
+	for i, spec := range c.Op.Info().Args {
+		if spec.Token && i < len(c.Args) {
+			c.Args[i] = rowsOf(c.Args[i], r0, n)
+		}
+	}
+	c.Attr.Row0 += r0
+	if c.Op.Info().Kind == graph.TokenSum && r0 > 0 {
+		c.Attr.Acc = true
+	}
+	return c
+}
+
+// TestCuts: operators whose rows are tokens give the same bits on any rows by
+// themselves, those that sum over tokens when the tokens are split at
+// multiples of sumRows. This is what law L1 needs of the kernels.
+func TestCuts(t *testing.T) {
+	for op := graph.Op(1); op < graph.NumOps; op++ {
+		kind := op.Info().Kind
+		token := -1
+		for i, spec := range op.Info().Args {
+			if spec.Token && token < 0 {
+				token = i
+			}
+		}
+		if token < 0 || kind != graph.RowWise && kind != graph.TokenSum {
+			continue
+		}
+		t.Run(op.String(), func(t *testing.T) {
+			d, _ := machine(t, Options{SumRows: sumRows}, imageBytes)
+			if op == graph.Linear || op == graph.LinearDX || op == graph.LinearDW {
+				d = opened(t, withLibrary(t), Options{SumRows: sumRows}, []int64{imageBytes})
+			}
+			for seed := range uint64(8) {
+				s := newSample(op, seed)
+				s.poison()
+				var parts []device.Call
+				for r0, all := 0, s.call.Args[token].Rows; r0 < all; {
+					n := 1 + s.IntN(40)
+					if kind == graph.TokenSum {
+						n = sumRows * (1 + s.IntN(2))
+					}
+					n = min(n, all-r0)
+					parts = append(parts, s.cut(r0, n))
+					r0 += n
+				}
+				if !bytes.Equal(execute(t, d, s.call, s.image), executeAll(t, d, parts, s.image)) {
+					t.Errorf("seed %d: %v: in %d parts the bits differ", seed, s, len(parts))
 				}
 			}
 		})

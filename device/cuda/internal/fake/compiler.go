@@ -100,7 +100,7 @@ func (r *Runner) library(image []byte) (nv.Proc, error) {
 			return nil, err
 		}
 		// Contraction off: the device contracts as it likes, the oracle is float64.
-		c := exec.Command("g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-mfma", "-shared", "-fPIC", "-o", base+".so", base+".cc")
+		c := exec.Command("g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-mfma", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-shared", "-fPIC", "-o", base+".so", base+".cc")
 		if out, err := c.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", base, err, out)
 		}
