@@ -18,6 +18,7 @@
 //	greedy   several orders, above all filling the lowest niche;
 //	         stop as soon as the bound is met            greedy.go, niche.go
 //	levels   repeated layers are packed once, as blocks             level.go
+//	glue     join what must lie together where no byte is to spare   glue.go
 //	search   branch and bound with proof             search.go, portfolio.go
 //
 // Pack runs them all; Validate is a deliberately dumb checker that shares no

@@ -124,7 +124,7 @@ func checkConflict(t *testing.T, p alloc.Problem, e *alloc.InfeasibleError) {
 
 // Every combination of switches must give the same least height.
 func TestTechniquesAgree(t *testing.T) {
-	const all = 1 << 7
+	const all = 1 << 8
 	for seed := range uint64(25) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		p := tiny(rng)
@@ -135,11 +135,11 @@ func TestTechniquesAgree(t *testing.T) {
 		want := bruteForce(p)
 		for without := range alloc.Technique(all) {
 			if s := pack(t, p, alloc.Options{Nodes: -1, Without: without}); s.Height != want || !s.Optimal {
-				t.Fatalf("seed %d without %07b: height %d, want %d: %v", seed, without, s.Height, want, p)
+				t.Fatalf("seed %d without %08b: height %d, want %d: %v", seed, without, s.Height, want, p)
 			}
 			p.Capacity = want - 1
 			if _, err := alloc.Pack(background, p, alloc.Options{Nodes: -1, Without: without}); !errors.Is(err, alloc.ErrInfeasible) {
-				t.Fatalf("seed %d without %07b: %d is said to be possible", seed, without, want-1)
+				t.Fatalf("seed %d without %08b: %d is said to be possible", seed, without, want-1)
 			}
 			p.Capacity = 0
 		}

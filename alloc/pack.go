@@ -115,7 +115,7 @@ func (r *run) search() *leafState {
 	}
 	slices.SortStableFunc(order, func(a, b *leafState) int { return len(a.items) - len(b.items) })
 	for _, l := range order {
-		if l.height <= r.goal-l.base || len(l.items) > searchable {
+		if l.height <= r.goal-l.base || r.glue(l) || len(l.items) > searchable {
 			continue
 		}
 		if r.problem.Capacity == 0 {
@@ -129,6 +129,19 @@ func (r *run) search() *leafState {
 		}
 	}
 	return nil
+}
+
+// glue joins what must lie together; it reports that the leaf is low enough.
+func (r *run) glue(l *leafState) bool {
+	if r.opt.Without&Glue != 0 {
+		return false
+	}
+	p, nodes, ok := glue(r.ctx, l.leaf, r.goal-l.base, r.left())
+	r.nodes += nodes
+	if ok {
+		l.packing = p
+	}
+	return ok
 }
 
 func (r *run) portfolio(l *leafState, capacity int64) *portfolio {

@@ -45,6 +45,7 @@ import (
 //	Critical   branch near the section that overflowed most often, else at the
 //	           lowest bound.
 //	Learning   prefer items blamed for overflows; pays off with restarts.
+//	Glue       before the search, join what must lie together; see glue.go.
 //
 // Weakness: many small items with loose bounds give sections slack, and
 // nothing then stops the search from trying every arrangement of them.
@@ -61,6 +62,7 @@ const (
 	Memory
 	Critical
 	Learning
+	Glue
 	techniques = 1<<iota - 1 // all of them
 )
 
