@@ -2,18 +2,11 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-
-	"github.com/athanor-llm/athanor/checkpoint/safetensors"
-	"github.com/athanor-llm/athanor/data/bpe"
-	"github.com/athanor-llm/athanor/device/cpu"
-	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"time"
 )
 
 // Prompt is what text is generated from.
@@ -22,122 +15,88 @@ type Prompt struct {
 	Tokens      int     // to add, at most
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
+	// Each is called, if set, with the prompt's text and then with that of each
+	// token as it comes: bytes, of which several tokens may make one character.
+	Each func(text []byte)
 }
 
-// Folder is a Hugging Face folder opened for inference.
-type Folder struct {
-	Model     *model.Model
-	Tokenizer *bpe.Tokenizer // nil if the folder has none
-	Weights   *safetensors.Set
+// Sampled is what came of a prompt.
+type Sampled struct {
+	Text         string  `json:"text"` // the prompt and its continuation
+	PromptTokens int     `json:"prompt_tokens"`
+	Tokens       int     `json:"tokens"` // added
+	PromptTime   float64 `json:"prompt_seconds"`
+	Time         float64 `json:"seconds"` // from the first added token to the last
+	// Full says that it ended because the model takes no longer texts.
+	Full bool `json:"context_full"`
 }
 
-// OpenFolder opens a model folder.
-func OpenFolder(dir string) (*Folder, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil {
-		return nil, fmt.Errorf("%s is not a model folder: %w; hint: give a folder with config.json and model.safetensors, such as a checkpoint", dir, err)
-	}
-	f := &Folder{}
-	if f.Model, _, err = model.Parse(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	if path := filepath.Join(dir, "tokenizer.json"); exists(path) {
-		if f.Tokenizer, err = bpe.Load(path); err != nil {
-			return nil, err
-		}
-	}
-	if f.Weights, err = safetensors.OpenFolder(dir); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	return f, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// Close closes the weights.
-func (f *Folder) Close() error { return f.Weights.Close() }
-
-// Session opens the model for batches of sequences of seq tokens, plainly, in
-// the given mode.
-func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*Session, error) {
-	g, err := graph.Build(f.Model, seq, graph.F32)
-	if err != nil {
-		return nil, err
-	}
-	p, err := program.Lower(ctx, g, program.Plain(g, sequences), program.Options{Mode: mode})
-	if err != nil {
-		return nil, err
-	}
-	s, err := Open(g, cpu.New(cpu.Options{}), p)
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string]model.Param{}
-	for _, q := range g.Params {
-		byName[q.Name] = q
-	}
-	if err := s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) }); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// Sample continues a prompt with the model in a folder.
-//
-// Known weakness: every token costs a forward pass over the whole context.
-func Sample(ctx context.Context, dir string, p Prompt) (string, error) {
+// Sample continues a prompt with the model in a folder, until the model ends
+// the text, Prompt.Tokens are there or the model's context is full.
+func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	f, err := OpenFolder(dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer f.Close()
 	if f.Tokenizer == nil {
-		return "", fmt.Errorf("%s has no tokenizer.json", dir)
+		return nil, fmt.Errorf("%s has no tokenizer.json", dir)
 	}
 	ids := f.Tokenizer.Encode([]byte(p.Text))
 	end, hasEnd := f.Tokenizer.EndOfText()
 	if len(ids) == 0 {
 		if !hasEnd {
-			return "", fmt.Errorf("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
+			return nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
 		}
 		ids = []int32{end}
 	}
-	seq := min(f.Model.MaxPositions, len(ids)+p.Tokens)
-	if len(ids) > seq {
-		return "", fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)
+	if len(ids) > f.Model.MaxPositions {
+		return nil, fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)
 	}
-	s, err := f.Session(ctx, seq, 1, program.Logits)
+	g, err := f.Generator(ctx, min(f.Model.MaxPositions, len(ids)+p.Tokens))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	defer s.Device.Close()
-	defer s.Close()
+	defer g.Close()
+
+	out := &Sampled{PromptTokens: len(ids)}
+	say := func(ids ...int32) error {
+		text, err := f.Tokenizer.Decode(ids)
+		out.Text += string(text)
+		if p.Each != nil {
+			p.Each(text)
+		}
+		return err
+	}
+	if p.Text != "" {
+		if err := say(ids...); err != nil {
+			return nil, err
+		}
+	}
+	began := time.Now()
+	if err := g.Extend(ctx, ids...); err != nil {
+		return nil, err
+	}
+	out.PromptTime = time.Since(began).Seconds()
+	began = time.Now()
 	r := rand.New(rand.NewPCG(p.Seed, 7))
-	targets := make([]int32, seq)
-	logits := make([]float64, seq*f.Model.Vocab)
-	for range p.Tokens {
-		window := ids[max(0, len(ids)-seq):]
-		tokens := make([]int32, seq)
-		copy(tokens, window)
-		if _, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: seq}); err != nil {
-			return "", err
-		}
-		if err := s.Engine(0).ReadBuffer("logits", logits); err != nil {
-			return "", err
-		}
-		last := (len(window) - 1) * f.Model.Vocab
-		next := pick(logits[last:last+f.Model.Vocab], p.Temperature, r)
+	for {
+		next := pick(g.Logits(), p.Temperature, r)
 		if hasEnd && next == end {
-			break
+			return out, nil
 		}
-		ids = append(ids, next)
+		if err := say(next); err != nil {
+			return nil, err
+		}
+		out.Tokens++
+		out.Time = time.Since(began).Seconds()
+		if out.Full = out.Tokens < p.Tokens && g.Room() == 0; out.Full || out.Tokens >= p.Tokens {
+			return out, nil
+		}
+		if err := g.Extend(ctx, next); err != nil {
+			return nil, err
+		}
 	}
-	text, err := f.Tokenizer.Decode(ids)
-	return string(text), err
 }
 
 // pick draws a token from softmax(logits / temperature).

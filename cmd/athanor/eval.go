@@ -105,26 +105,3 @@ func readTokens(path string, vocab int) ([][]int32, error) {
 	}
 	return rows, nil
 }
-
-type generateCmd struct {
-	Model       string  `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
-	Prompt      string  `help:"Text to continue."`
-	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
-	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
-	Seed        uint64  `help:"Of the random choices." default:"1"`
-}
-
-func (v *generateCmd) Run(c *context) error {
-	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
-		return usageError{"generate: --max-tokens from 1 on, --temperature from 0 to 100"}
-	}
-	text, err := run.Sample(stdctx.Background(), v.Model, run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed})
-	if err != nil {
-		return err
-	}
-	if c.json {
-		return c.print(map[string]string{"text": text})
-	}
-	_, err = fmt.Fprintln(c.stdout, text)
-	return err
-}

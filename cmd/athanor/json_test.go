@@ -26,7 +26,7 @@ func TestJSON(t *testing.T) {
 			"measured_peaks.disk measured_bytes.h2d measured_bytes.disk_read checkpoint"},
 		{"eval " + dir + "/run/checkpoint-4 " + dir + "/corpus.txt --sequence 32", "loss perplexity tokens"},
 		{"eval " + dir + "/run/checkpoint-4 --tokens " + tokens, "loss perplexity tokens"},
-		{"generate " + dir + "/run/checkpoint-4 --prompt gold --max-tokens 5", "text"},
+		{"generate " + dir + "/run/checkpoint-4 --prompt gold --max-tokens 5", "text prompt_tokens tokens prompt_seconds seconds context_full"},
 		{"data " + file, "files formats documents bytes tokens tokenizer vocabulary unigram_entropy sample"},
 		{"data " + dir + "/*.txt --tokenizer bpe-300", "files tokens sample"},
 		{"doctor", "ok findings"},

@@ -52,10 +52,20 @@ func (v *trainCmd) Run(c *context) error {
 	}()
 	err = t.Run(ctx, ui)
 	ui.finish()
-	if err = errors.Join(err, t.Close()); err != nil {
+	err = errors.Join(err, t.Close())
+	switch {
+	case c.json:
+		return errors.Join(c.print(trainReport{p.report, t.Summary()}), err)
+	case err != nil:
 		return err
 	}
 	return p.conclude(ctx, c, t)
+}
+
+// trainReport is the JSON of the train verb.
+type trainReport struct {
+	*plan.Report
+	run.Summary
 }
 
 // open proves the plan and opens the run.
@@ -78,23 +88,17 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 // conclude prints what came of it.
 func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
 	s := t.Summary()
-	if c.json {
-		return c.print(struct {
-			*plan.Report
-			run.Summary
-		}{p.report, s})
-	}
 	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
 	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
-	fmt.Fprintf(c.stdout, "step time: predicted %.3f s, measured %.3f s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
+	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
 	fmt.Fprintf(c.stdout, "device memory: planned %d bytes, reached %d\n", p.report.Peaks.Device[0], s.MeasuredPeaks.Device[0])
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if n := p.config.Sample.Tokens; n > 0 {
-		text, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
+		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", text)
+		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", sample.Text)
 	}
 	return nil
 }
@@ -128,7 +132,7 @@ func (u *training) Step(m run.Metrics) {
 	total := u.t.Setup.Config.MaxSteps
 	per := time.Since(u.began).Seconds() / float64(max(1, m.Step-u.first))
 	eta := time.Duration(per * float64(total-m.Step) * float64(time.Second)).Round(time.Second)
-	text := fmt.Sprintf("step %d/%d %3d%%  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3f s (predicted %.3f)  ETA %v",
+	text := fmt.Sprintf("step %d/%d %3d%%  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)  ETA %v",
 		m.Step, total, 100*m.Step/total, m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted, eta)
 	if u.line.tty {
 		fmt.Fprintf(u.c.stderr, "\r\x1b[K%s", text)

@@ -1,0 +1,61 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/athanor-llm/athanor/run"
+)
+
+type generateCmd struct {
+	Model       string  `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
+	Prompt      string  `help:"Text to continue."`
+	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
+	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
+	Seed        uint64  `help:"Of the random choices." default:"1"`
+}
+
+func (v *generateCmd) Run(c *context) error {
+	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
+		return usageError{"generate: --max-tokens from 1 on, --temperature from 0 to 100"}
+	}
+	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed}
+	f, ok := c.stdout.(*os.File)
+	streams := ok && !c.json && term.IsTerminal(int(f.Fd()))
+	if streams { // a reader sees the text grow; what reads a pipe gets it whole or not at all
+		p.Each = func(text []byte) { c.stdout.Write(text) }
+	}
+	s, err := run.Sample(stdctx.Background(), v.Model, p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.json:
+		if err := c.print(s); err != nil {
+			return err
+		}
+	case streams:
+		fmt.Fprintln(c.stdout)
+	default:
+		if _, err := fmt.Fprintln(c.stdout, s.Text); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(c.stderr, describe(s))
+	return nil
+}
+
+// describe says how fast a text was made, and why it is shorter than wished.
+func describe(s *run.Sampled) string {
+	line := fmt.Sprintf("prompt of %d tokens in %.2f s", s.PromptTokens, s.PromptTime)
+	if s.Tokens > 1 { // the first follows from the prompt
+		line += fmt.Sprintf(", then %d tokens at %.1f per second", s.Tokens, float64(s.Tokens-1)/s.Time)
+	}
+	if s.Full {
+		line += "; the model's context is full"
+	}
+	return line
+}

@@ -1,0 +1,82 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Folder is a Hugging Face folder opened for inference.
+type Folder struct {
+	Model     *model.Model
+	Tokenizer *bpe.Tokenizer // nil if the folder has none
+	Weights   *safetensors.Set
+}
+
+// OpenFolder opens a model folder.
+func OpenFolder(dir string) (*Folder, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a model folder: %w; hint: give a folder with config.json and model.safetensors, such as a checkpoint", dir, err)
+	}
+	f := &Folder{}
+	if f.Model, _, err = model.Parse(text); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if path := filepath.Join(dir, "tokenizer.json"); exists(path) {
+		if f.Tokenizer, err = bpe.Load(path); err != nil {
+			return nil, err
+		}
+	}
+	if f.Weights, err = safetensors.OpenFolder(dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return f, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Close closes the weights.
+func (f *Folder) Close() error { return f.Weights.Close() }
+
+// Session opens the model for batches of sequences of seq tokens, plainly, in
+// the given mode.
+func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*Session, error) {
+	g, err := graph.Build(f.Model, seq, graph.F32)
+	if err != nil {
+		return nil, err
+	}
+	p, err := program.Lower(ctx, g, program.Plain(g, sequences), program.Options{Mode: mode})
+	if err != nil {
+		return nil, err
+	}
+	s, err := Open(g, cpu.New(cpu.Options{}), p)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.load(s); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// load fills a session's parameters.
+func (f *Folder) load(s *Session) error {
+	byName := map[string]model.Param{}
+	for _, q := range s.Graph.Params {
+		byName[q.Name] = q
+	}
+	return s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) })
+}

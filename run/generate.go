@@ -1,0 +1,152 @@
+package run
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Generator continues one sequence. It is two programs on one set of weights
+// and caches: one takes a token, the other a piece of a prompt at once. Both are
+// lowered, proved and executed like any other program.
+//
+// The last piece of a prompt seldom is a whole one. It then begins earlier, so
+// that it ends with the prompt: what it computes again comes out the same.
+//
+//	10 tokens in pieces of 4:  0..3  4..7  6..9
+//
+// Of a prompt shorter than a piece, the piece's tail lies after the prompt, where
+// nothing is looked at before it has been overwritten.
+//
+// Known weakness: the logits of all rows of a piece are computed, and only those
+// of the last are used.
+type Generator struct {
+	session *Session
+	rows    int // tokens of a piece
+	context int
+	vocab   int
+	ids     []int32 // the sequence so far
+	piece   []int32
+	pos     []int32
+	logits  []float64 // of the latest step, a row per token
+	last    []float64 // of the latest token
+}
+
+// Programs of a Generator, in the order given to Open.
+const (
+	reading = iota
+	generating
+	generatorPrograms
+)
+
+// pieceRows is the number of tokens of a prompt that are read at once: enough
+// that the weights, which are read once per piece, are not what takes the time.
+const pieceRows = 64
+
+// Generator opens the model for sequences of up to context tokens.
+func (f *Folder) Generator(ctx context.Context, context int) (*Generator, error) {
+	d := cpu.New(cpu.Options{})
+	g, err := NewGenerator(ctx, f.Model, d, context)
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	if err := f.load(g.session); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// NewGenerator prepares a device for sequences of up to context tokens. The
+// weights are to be loaded. The Generator closes the device.
+func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context int) (*Generator, error) {
+	rows := min(pieceRows, context)
+	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
+	var graphs [generatorPrograms]*graph.Graph
+	var progs [generatorPrograms]*program.Program
+	for i, n := range [...]int{reading: rows, generating: 1} {
+		var err error
+		if graphs[i], err = graph.BuildDecode(m, context, n, graph.F32); err != nil {
+			return nil, err
+		}
+		opt := program.Options{Mode: program.Decode, Base: progs[reading]}
+		if progs[i], err = program.Lower(ctx, graphs[i], program.Plain(graphs[i], 1), opt); err != nil {
+			return nil, err
+		}
+		if err := program.Verify(progs[i]); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	gen.session, err = Open(graphs[reading], d, progs[:]...)
+	return gen, err
+}
+
+// Close gives back the device.
+func (g *Generator) Close() error {
+	g.session.Close()
+	return g.session.Device.Close()
+}
+
+// Room is how many tokens may still be added.
+func (g *Generator) Room() int { return g.context - len(g.ids) }
+
+// Reset begins another sequence.
+func (g *Generator) Reset() { g.ids = g.ids[:0] }
+
+// Logits are those of what may follow the latest token. They are valid until
+// the next Extend.
+func (g *Generator) Logits() []float64 { return g.last }
+
+// Extend adds tokens to the sequence.
+func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
+	if len(ids) > g.Room() {
+		return fmt.Errorf("%d tokens after %d do not fit a context of %d; hint: a shorter text", len(ids), len(g.ids), g.context)
+	}
+	for _, id := range ids {
+		if id < 0 || int(id) >= g.vocab {
+			return fmt.Errorf("token %d is not in the vocabulary of %d", id, g.vocab)
+		}
+	}
+	at := len(g.ids)
+	g.ids = append(g.ids, ids...)
+	end := len(g.ids)
+	if len(ids) == 1 {
+		return g.step(ctx, generating, at, ids, 0)
+	}
+	for at < end {
+		first := max(0, min(at, end-g.rows))
+		n := copy(g.piece, g.ids[first:])
+		clear(g.piece[n:])
+		if err := g.step(ctx, reading, first, g.piece, n-1); err != nil {
+			return err
+		}
+		at = first + n
+	}
+	return nil
+}
+
+// step runs a program on tokens from position pos on, and takes the logits of
+// one of its rows.
+func (g *Generator) step(ctx context.Context, prog, pos int, tokens []int32, row int) error {
+	e := g.session.Engine(prog)
+	g.pos[0] = int32(pos)
+	if err := e.WriteInts("pos", g.pos); err != nil {
+		return err
+	}
+	if err := e.WriteInts("batch.tokens", tokens); err != nil {
+		return err
+	}
+	if _, err := e.Step(ctx); err != nil {
+		return err
+	}
+	all := g.logits[:len(tokens)*g.vocab]
+	g.last = all[row*g.vocab : (row+1)*g.vocab]
+	return e.ReadBuffer("logits", all)
+}

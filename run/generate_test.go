@@ -1,0 +1,116 @@
+package run
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/program"
+)
+
+// again is the oracle of generation: the whole text through the model for
+// every token.
+func again(t *testing.T, s *Session, ids []int32) []float64 {
+	t.Helper()
+	seq, vocab := s.Graph.Seq, s.Graph.Model.Vocab
+	tokens, logits := make([]int32, seq), make([]float64, seq*vocab)
+	copy(tokens, ids)
+	_, err := s.Step(context.Background(), 0, tokens, make([]int32, seq), Scalars{Targets: seq})
+	check(t, err)
+	check(t, s.Engine(0).ReadBuffer("logits", logits))
+	return logits[(len(ids)-1)*vocab : len(ids)*vocab]
+}
+
+// TestGenerator: with prompts shorter and longer than a piece, greedy tokens and
+// logits of one token at a time are those of the whole text at once, up to the
+// end of the context and beyond windows.
+func TestGenerator(t *testing.T) {
+	ctx := context.Background()
+	for _, config := range fixtures(t) {
+		dir := filepath.Dir(config)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			f, err := OpenFolder(dir)
+			check(t, err)
+			defer f.Close()
+			length := min(2*pieceRows+20, f.Model.MaxPositions)
+			s, err := f.Session(ctx, length, 1, program.Logits)
+			check(t, err)
+			defer s.Device.Close()
+			defer s.Close()
+			g, err := f.Generator(ctx, length)
+			check(t, err)
+			defer func() { check(t, g.Close()) }()
+			for _, prompt := range []int{1, 5, length - 30} {
+				r := rand.New(rand.NewPCG(uint64(prompt), 5))
+				ids := make([]int32, prompt)
+				for i := range ids {
+					ids[i] = int32(r.IntN(f.Model.Vocab))
+				}
+				g.Reset()
+				check(t, g.Extend(ctx, ids...))
+				for {
+					want, got := again(t, s, ids), g.Logits()
+					for i := range want {
+						if !(math.Abs(got[i]-want[i]) <= 1e-4) {
+							t.Fatalf("prompt %d, %d tokens: logit %d is %v, at once %v", prompt, len(ids), i, got[i], want[i])
+						}
+					}
+					next := pick(got, 0, nil)
+					if old := pick(want, 0, nil); old != next {
+						t.Fatalf("prompt %d, %d tokens: token %d, at once %d", prompt, len(ids), next, old)
+					}
+					if g.Room() == 0 {
+						break
+					}
+					ids = append(ids, next)
+					check(t, g.Extend(ctx, next))
+				}
+				if len(ids) != length {
+					t.Errorf("%d tokens in a context of %d", len(ids), length)
+				}
+				if err := g.Extend(ctx, 0); err == nil || !strings.Contains(err.Error(), "hint: ") {
+					t.Errorf("beyond the context: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestExtend: how tokens are handed over does not change a bit of the logits.
+func TestExtend(t *testing.T) {
+	ctx := context.Background()
+	f, err := OpenFolder("../testdata/torch/llama3-rope")
+	check(t, err)
+	defer f.Close()
+	g, err := f.Generator(ctx, 200)
+	check(t, err)
+	defer g.Close()
+	ids := make([]int32, 200)
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range ids {
+		ids[i] = int32(r.IntN(f.Model.Vocab))
+	}
+	check(t, g.Extend(ctx, ids...))
+	want := slices.Clone(g.Logits())
+	for _, most := range []int{1, 3, 150} {
+		g.Reset()
+		for at := 0; at < len(ids); {
+			n := min(1+r.IntN(most), len(ids)-at)
+			check(t, g.Extend(ctx, ids[at:at+n]...))
+			at += n
+		}
+		if !slices.Equal(g.Logits(), want) {
+			t.Errorf("at most %d at once: other logits", most)
+		}
+	}
+	g.Reset()
+	for _, bad := range []int32{-1, int32(f.Model.Vocab)} {
+		if err := g.Extend(ctx, bad); err == nil {
+			t.Errorf("token %d is accepted", bad)
+		}
+	}
+}
