@@ -26,7 +26,7 @@ var harmless = strings.Fields(`
 	begin_suppress_tokens forced_bos_token_id forced_eos_token_id keep_scaled_init initializer_cutoff_factor
 	max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
 	typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-	num_return_sequences output_scores return_dict_in_generate tf_legacy_loss layer_types`)
+	num_return_sequences output_scores return_dict_in_generate tf_legacy_loss`)
 
 // dropouts are ignored with a note: training here uses none.
 var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)
@@ -123,6 +123,7 @@ func (c *config) llama(f Family) *Model {
 		}
 		c.want("mrope_section", false)
 	}
+	c.fullAttention()
 	m.RopeScaling = c.rope(m)
 	return m
 }
@@ -189,6 +190,18 @@ func (c *config) rope(m *Model) *RopeScaling {
 		}
 	}
 	return nil
+}
+
+// fullAttention refuses layer_types other than full attention (or, where all
+// layers have a window, sliding attention).
+func (c *config) fullAttention() {
+	var types []string
+	c.get("layer_types", &types)
+	for i, t := range types {
+		if t != types[0] || t != "full_attention" && t != "sliding_attention" {
+			c.fail("layer_types: layer %d is %q: %w: all layers must be alike", i, t, ErrUnsupported)
+		}
+	}
 }
 
 // config reads keys and remembers which were used and the first error.

@@ -105,15 +105,6 @@ func existing(path string) string {
 	return path
 }
 
-// diskOf names the disk that a path is on, where names tell.
-func diskOf(path string) string {
-	abs, err := filepath.Abs(existing(path))
-	if err != nil {
-		return path
-	}
-	return filepath.VolumeName(abs)
-}
-
 // save keeps what was measured; a cache that cannot be written is no error.
 func (m *Machine) save() {
 	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())

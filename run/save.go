@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -252,7 +253,10 @@ func (t *Trainer) files() (map[string][]byte, error) {
 
 // Summary describes the run so far.
 func (t *Trainer) Summary() Summary {
-	s := Summary{Steps: t.Step, ValLoss: t.ValLoss, Checkpoint: t.saved}
+	s := Summary{Steps: t.Step, Checkpoint: t.saved}
+	if !math.IsNaN(t.ValLoss) {
+		s.ValLoss = t.ValLoss
+	}
 	if n := len(t.Losses); n > 0 {
 		s.TrainLoss = t.Losses[n-1]
 	}

@@ -61,7 +61,7 @@ func (v *planCmd) Run(c *context) error {
 func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
-	fmt.Fprintf(c.stdout, "predicted: %.3f s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
+	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.machine.Peak(p.setup.Graph)/1e9, p.result.Evaluated)
 	plan.WriteMemory(c.stdout, best.Program)
 	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
