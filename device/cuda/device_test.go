@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +109,67 @@ func TestOrder(t *testing.T) {
 	}
 	if moved != 20*length*64 {
 		t.Errorf("%d bytes were moved, want %d", moved, 20*length*64)
+	}
+}
+
+// TestDone: the watchdog's question is answered while a round runs.
+func TestDone(t *testing.T) {
+	d, _ := hollow(t, Options{}, 1<<12, 1<<12)
+	n, err := d.Prepare([]device.Call{
+		copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.HostTier, 0)),
+		copyCall(device.HostCompute, word(device.HostTier, 64), word(device.HostTier, 0)),
+		copyCall(device.Compute, word(device.DeviceTier, 64), word(device.DeviceTier, 0)),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		for i := range 2 {
+			if d.Done(n + i) {
+				t.Errorf("call %d is done before it was launched", i)
+			}
+			d.Launch(n + i)
+		}
+		for i := range 2 {
+			for !d.Done(n + i) { // the test's own time limit ends a hang
+				runtime.Gosched()
+			}
+		}
+		if d.Done(n + 2) {
+			t.Error("a call that was not launched is done")
+		}
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKernelFails: a fault of the GPU comes late. Sync tells of it, and with
+// Options.Serial which call it was.
+func TestKernelFails(t *testing.T) {
+	for _, serial := range []bool{false, true} {
+		g := fake.New()
+		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, unsafe.Pointer) error {
+			return errors.New("out of bounds")
+		}
+		d := opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{Serial: serial}, []int64{1 << 12})
+		f := device.Operand{DType: graph.F32, Rows: 1, Cols: 8, Stride: 8}
+		n, err := d.Prepare([]device.Call{{Op: graph.Add, Args: []device.Operand{f, f}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Launch(n)
+		err = d.Sync()
+		if err == nil || !strings.Contains(err.Error(), "failed with 719") || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%v", err)
+		}
+		var c *device.CallError
+		if errors.As(err, &c) != serial || serial && (c.Call != n || c.Op != graph.Add) {
+			t.Errorf("serial %v: %v", serial, err)
+		}
+		if d.Close() == nil {
+			t.Error("Close hides that the context is lost")
+		}
 	}
 }
 

@@ -48,9 +48,16 @@ func compiler(t *testing.T) *nv.NVRTC {
 	return c
 }
 
+// mostLocal is what a compiler may keep outside of registers, in bytes per
+// thread: some versions spill a few words to fit one block more. A fragment
+// that is indexed at run time would take far more, and much time with it.
+const (
+	mostLocal     = 32
+	mostRegisters = 240 // of 255: near the limit the next version spills
+)
+
 // TestCompile: every kernel compiles without a warning for every generation of
-// cards since Ampere, and uses no local memory: a fragment that the compiler
-// cannot keep in registers costs more than it seems.
+// cards since Ampere, and its fragments are in registers.
 func TestCompile(t *testing.T) {
 	c := compiler(t)
 	version, err := c.VersionString()
@@ -78,8 +85,8 @@ func TestCompile(t *testing.T) {
 			}
 			for name, r := range resources(t, code) {
 				t.Logf("%v: %s for %s: %d registers", u, name, arch, r.registers)
-				if r.local > 0 && !strings.Contains(u.Defines, "HEAD=5") {
-					t.Errorf("%v: %s for %s uses %d bytes of local memory, %d registers", u, name, arch, r.local, r.registers)
+				if r.local > mostLocal || r.registers > mostRegisters {
+					t.Errorf("%v: %s for %s uses %d registers and %d bytes of local memory", u, name, arch, r.registers, r.local)
 				}
 			}
 		}
@@ -92,6 +99,9 @@ type use struct{ registers, local int }
 // .nv.info has a record per function, EIATTR_REGCOUNT (0x2f) and
 // EIATTR_FRAME_SIZE (0x11), each {symbol, value}.
 func resources(t *testing.T, cubin []byte) map[string]use {
+	cubin = bytes.Clone(cubin)
+	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 puts a number of its own there
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(cubin))
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,9 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
   i64 i0 = (i64)blockIdx.x * 64, j0 = (i64)blockIdx.y * 64;
   int ti = threadIdx.x / 16, tj = threadIdx.x % 16;
   float y[4][4];
+#pragma unroll
   for (int p = 0; p < 4; p++)
+#pragma unroll
     for (int q = 0; q < 4; q++) {
       i64 i = i0 + ti + 16 * p, j = j0 + tj + 16 * q;
       y[p][q] = 0;
@@ -33,13 +35,18 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
     int deep = min((i64)16, depth - k0);
     for (int k = 0; k < deep; k++) {
       float x[4], w[4];
+#pragma unroll
       for (int p = 0; p < 4; p++) x[p] = sa[k][ti + 16 * p], w[p] = sb[k][tj + 16 * p];
+#pragma unroll
       for (int p = 0; p < 4; p++)
+#pragma unroll
         for (int q = 0; q < 4; q++) y[p][q] = fmaf(x[p], w[q], y[p][q]);
     }
     __syncthreads();
   }
+#pragma unroll
   for (int p = 0; p < 4; p++)
+#pragma unroll
     for (int q = 0; q < 4; q++) {
       i64 i = i0 + ti + 16 * p, j = j0 + tj + 16 * q;
       if (i < m && j < n) put(at<T0>(a.t[0], i, j), y[p][q]);
