@@ -16,7 +16,7 @@ import (
 //
 // and go on with the larger pieces, until one is left or few enough remain for
 // the search. The joint that is least likely a coincidence goes first: among
-// few rivals, where few pieces meet, with a long edge.
+// few rivals, where few pieces meet.
 //
 // A wrong joint shows later, when pieces are left that fit nowhere. Then some
 // neighbours are broken up again and glued with other luck; what leaves no more
@@ -35,6 +35,9 @@ const (
 	glueFull      = 0.999   // least share of the area that is in use
 	glueRounds    = 30_000  // breakings at most,
 	glueRoundsPer = 100     // and per item
+	glueLook      = 50      // breakings allowed without a search
+	glueBroken    = 6       // pieces broken at once,
+	glueDepth     = 3       // and about so many times over
 	glueRivals    = 12      // partners considered for one piece
 	glueSearch    = 70      // pieces that are left to the search,
 	glueNodes     = 2000    // with so many nodes
@@ -139,15 +142,14 @@ func without(list []int32, i int32) []int32 {
 // offer notes the joints that piece i could be part of.
 func (g *gluing) offer(i int32) {
 	p := &g.pieces[i]
-	tall, wide := math.Log(float64(p.size)), 2*math.Log(float64(p.hi-p.lo))
 	left, right := g.ends[edge{p.lo, p.size}], g.starts[edge{p.hi, p.size}]
 	for _, j := range left[:min(len(left), glueRivals)] {
 		rivals := len(left) * len(g.starts[edge{p.lo, p.size}])
-		g.push(joint{tall + g.lonely(p.lo) - math.Log(float64(rivals)), j, i, false})
+		g.push(joint{g.lonely(p.lo) - math.Log(float64(rivals)), j, i, false})
 	}
 	for _, j := range right[:min(len(right), glueRivals)] {
 		rivals := len(right) * len(g.ends[edge{p.hi, p.size}])
-		g.push(joint{tall + g.lonely(p.hi) - math.Log(float64(rivals)), i, j, false})
+		g.push(joint{g.lonely(p.hi) - math.Log(float64(rivals)), i, j, false})
 	}
 	const confirmed = 3 // the pair fits a third piece
 	same := g.spans[[2]int32{p.lo, p.hi}]
@@ -155,7 +157,7 @@ func (g *gluing) offer(i int32) {
 		if j == i {
 			continue
 		}
-		score := wide + max(g.lonely(p.lo), g.lonely(p.hi)) - math.Log(float64(len(same)*len(same)/4+1))
+		score := max(g.lonely(p.lo), g.lonely(p.hi)) - math.Log(float64(len(same)*len(same)/4+1))
 		sum := p.size + g.pieces[j].size
 		if len(g.ends[edge{p.lo, sum}])+len(g.starts[edge{p.hi, sum}]) > 0 {
 			score += confirmed
@@ -221,8 +223,8 @@ func (g *gluing) shake() {
 		}
 	}
 	g.rng.Shuffle(len(broken), func(i, j int) { broken[i], broken[j] = broken[j], broken[i] })
-	depth := 1 + g.rng.IntN(6)
-	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(6))] {
+	depth := 1 + g.rng.IntN(glueDepth)
+	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(glueBroken))] {
 		g.split(i, depth)
 	}
 	g.run()
@@ -256,7 +258,7 @@ func (g *gluing) split(i int32, depth int) {
 }
 
 func (g *gluing) push(j joint) {
-	j.score += 2 * g.rng.Float64()
+	j.score += g.rng.Float64()
 	g.joints = append(g.joints, j)
 	for k := len(g.joints) - 1; k > 0; {
 		up := (k - 1) / 2

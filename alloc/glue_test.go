@@ -24,6 +24,16 @@ func TestCoarseCutsAreSolved(t *testing.T) {
 	}
 }
 
+// At a size where nothing can be searched, joints alone find the optimum.
+func TestManyCutsAreSolved(t *testing.T) {
+	p := generate.Guillotine(rand.New(rand.NewPCG(1, 13)), 20_000, 1<<20, 1<<20)
+	p.Capacity = 0
+	s, err := alloc.Pack(background, p, alloc.Options{})
+	if err != nil || s.Height != 1<<20 || !s.Optimal {
+		t.Errorf("height %d, %v", s.Height, err)
+	}
+}
+
 // Alignment forbids some joints; sizes that are no multiple must lie on top.
 func TestGlueHeedsAlignment(t *testing.T) {
 	for seed := range uint64(40) {

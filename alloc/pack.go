@@ -101,6 +101,13 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 				ls.packing = q
 			}
 		}
+		if ls.height > r.goal-l.base && opt.Without&Glue == 0 {
+			p, nodes, ok := glue(ctx, l, r.goal-l.base, max(r.left(), glueLook))
+			r.nodes += nodes
+			if ok {
+				ls.packing = p
+			}
+		}
 		r.leaves = append(r.leaves, ls)
 	}
 	return r
@@ -115,7 +122,7 @@ func (r *run) search() *leafState {
 	}
 	slices.SortStableFunc(order, func(a, b *leafState) int { return len(a.items) - len(b.items) })
 	for _, l := range order {
-		if l.height <= r.goal-l.base || r.glue(l) || len(l.items) > searchable {
+		if l.height <= r.goal-l.base || len(l.items) > searchable {
 			continue
 		}
 		if r.problem.Capacity == 0 {
@@ -129,19 +136,6 @@ func (r *run) search() *leafState {
 		}
 	}
 	return nil
-}
-
-// glue joins what must lie together; it reports that the leaf is low enough.
-func (r *run) glue(l *leafState) bool {
-	if r.opt.Without&Glue != 0 {
-		return false
-	}
-	p, nodes, ok := glue(r.ctx, l.leaf, r.goal-l.base, r.left())
-	r.nodes += nodes
-	if ok {
-		l.packing = p
-	}
-	return ok
 }
 
 func (r *run) portfolio(l *leafState, capacity int64) *portfolio {
