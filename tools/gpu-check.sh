@@ -70,7 +70,7 @@ part doctor 40 . "$dir/athanor" doctor
 test_of libraries 30 device/cuda/nv .
 test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild'
 test_of compile 60 device/cuda/kernels TestCompile
-test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails'
+test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestProbe$'
 test_of operators 150 device/cuda TestOperators
 test_of products 40 device/cuda TestLibrary
 test_of cuts 60 device/cuda TestCuts

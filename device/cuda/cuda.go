@@ -341,7 +341,14 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 	if !write {
 		dst, src = src, dst
 	}
-	err := d.work.do(func() error { return d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))) })
+	err := d.work.do(func() error {
+		if err := d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))); err != nil || !write {
+			return err
+		}
+		// From pageable memory it returns when the bytes are staged; our streams
+		// do not wait for the default one, which brings them to the GPU.
+		return d.driver.Check("cuCtxSynchronize", d.driver.CtxSynchronize())
+	})
 	runtime.KeepAlive(p)
 	return err
 }

@@ -1,0 +1,36 @@
+//go:build linux
+
+package cuda_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// TestProbe: all calls with which a machine is measured can be prepared and
+// run here. On the fake, whose kernels only pass the time, the rates mean nothing.
+func TestProbe(t *testing.T) {
+	var d device.Device
+	o := cuda.Options{DiskPath: filepath.Join(t.TempDir(), "disk")}
+	if cuda.OnGPU() {
+		d, _ = cuda.Machine(t, o)
+	} else {
+		slow, g := cuda.Hollow(t, o)
+		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, unsafe.Pointer) error {
+			time.Sleep(100 * time.Microsecond)
+			return nil
+		}
+		d = slow
+	}
+	h, err := hardware.Probe(d, hardware.Memory{Device: hardware.ProbeBytes, Host: hardware.ProbeBytes, Disk: hardware.ProbeBytes})
+	check(t, err)
+	if cuda.OnGPU() {
+		check(t, h.Print(t.Output()))
+	}
+}
