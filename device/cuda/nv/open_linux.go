@@ -2,11 +2,7 @@
 
 package nv
 
-import (
-	"fmt"
-
-	"github.com/ebitengine/purego"
-)
+import "github.com/ebitengine/purego"
 
 type shared struct {
 	path   string
@@ -17,7 +13,7 @@ type shared struct {
 func Open(path string) (Library, error) {
 	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err // names the path
 	}
 	return &shared{path, h}, nil
 }
