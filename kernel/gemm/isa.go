@@ -15,6 +15,10 @@ type isa struct {
 	fma family // micro-kernels for fp32
 	dot family // for pairs of bf16; may be missing
 
+	// columns computes one row of C where the columns of B are contiguous, columnsOf of them per panel, onto what is in
+	// C; may be missing.
+	columns func(*tile)
+
 	transpose func(*move) // dst[c][r] = src[r][c]
 	deal      func(*move) // dst[p][r][:] = src[r][p][:]
 	zip       func(*move) // the same for pairs; comes with dot
@@ -27,8 +31,17 @@ type isa struct {
 }
 
 // family is micro-kernels of all heights. wide[h] computes tiles of h rows and panels of nr columns; narrow[h] is for
-// a panel of which only the first nr/2 columns exist. The lengths tell the greatest heights.
-type family struct{ wide, narrow []func(*tile) }
+// a panel of which only the first nr/2 columns exist. The lengths tell the greatest heights. band, which may be missing,
+// computes one row of bandPanels neighbouring panels at a time; tile.panels counts those groups.
+type family struct {
+	wide, narrow []func(*tile)
+	band         func(*tile)
+}
+
+const (
+	bandPanels = 4
+	columnsOf  = 16 // columns that isa.columns takes at a time, and what k is a multiple of
+)
 
 // height returns the greatest height for the given number of columns.
 func (f *family) height(cols, nr int) int {

@@ -23,7 +23,8 @@ var avx512 = isa{
 	name:      "avx512",
 	nr:        32,
 	strip:     16,
-	fma:       family{kernels512, narrows512},
+	fma:       family{kernels512, narrows512, band512},
+	columns:   columns512,
 	transpose: transpose512,
 	deal:      dealAVX512,
 	widen:     func(c *convert) { inVectors(c, 16, widen512, portableWiden, 2, 4) },
@@ -36,7 +37,7 @@ var avx512 = isa{
 var avx512BF16 = func() isa {
 	x := avx512
 	x.name = "avx512-bf16"
-	x.dot = family{kernelsBF16, narrowsBF16}
+	x.dot = family{wide: kernelsBF16, narrow: narrowsBF16}
 	x.zip = zipAVX512
 	x.peakDot, x.peakDotFlops = peakBF16, 4*16*4*16
 	return x
@@ -62,7 +63,7 @@ var avx2 = isa{
 	name:      "avx2",
 	nr:        16,
 	strip:     8,
-	fma:       family{kernels256, narrows256},
+	fma:       family{kernels256, narrows256, band256},
 	transpose: transposeAVX2,
 	deal:      dealAVX2,
 	widen:     func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },

@@ -27,7 +27,7 @@ func wide(p address, stride int) operand { return operand{p: p, row: 4 * uintptr
 
 // zeros is the initial row of sums that begin with nothing, and one the factor of a bias that is added to a residual.
 var (
-	zeros [64]float32
+	zeros [128]float32
 	one   = float32(1)
 )
 

@@ -99,6 +99,12 @@ func fma512x14x2(t *tile)
 func fma512x14x1(t *tile)
 
 //go:noescape
+func band512(t *tile)
+
+//go:noescape
+func columns512(t *tile)
+
+//go:noescape
 func bf16x1x2(t *tile)
 
 //go:noescape
@@ -229,6 +235,9 @@ func fma256x9x1(t *tile)
 
 //go:noescape
 func fma256x10x1(t *tile)
+
+//go:noescape
+func band256(t *tile)
 
 //go:noescape
 func transpose512(t *move)

@@ -1,0 +1,60 @@
+package run
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// BenchmarkGenerate makes tokens with GPT-2 124M of random weights and compares
+// with reading memory in between: "bandwidth" is the part of the best reads'
+// speed at which the best token takes in the weights.
+func BenchmarkGenerate(b *testing.B) {
+	ctx := context.Background()
+	m, err := model.Known("gpt2")
+	check(b, err)
+	cores := runtime.GOMAXPROCS(0)
+	g, err := NewGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
+	check(b, err)
+	defer g.Close()
+	r := rand.New(rand.NewPCG(1, 1))
+	check(b, g.session.Load(func(_ string, dst []float32) error {
+		for i := range dst {
+			dst[i] = (r.Float32() - 0.5) / 16
+		}
+		return nil
+	}))
+	memory, err := newBench(cores, 2*cacheBytes+cacheBytes/64)
+	check(b, err)
+	defer memory.Close()
+	var bytes int64
+	for i, p := range g.session.Graph.Params {
+		if i != 1 { // of the learned positions only one row is read
+			bytes += 4 * p.Elems()
+		}
+	}
+	best, total, n := 1e9, 0.0, 0
+	for b.Loop() {
+		if g.Room() == 0 {
+			g.Reset()
+		}
+		start := time.Now()
+		check(b, g.Extend(ctx, int32(n%1000)))
+		seconds := time.Since(start).Seconds()
+		if total += seconds; seconds < best {
+			best = seconds
+		}
+		if n++; n%8 == 0 {
+			check(b, memory.bandwidth())
+		}
+	}
+	b.ReportMetric(float64(n)/total, "tokens/s")
+	b.ReportMetric(1e3*best, "best-ms")
+	b.ReportMetric(memory.Peaks.Read/1e9, "read-GB/s")
+	b.ReportMetric(float64(bytes)/best/memory.Peaks.Read, "bandwidth")
+}
