@@ -12,5 +12,5 @@ require (
 
 require (
 	github.com/ebitengine/purego v0.11.3
-	golang.org/x/term v0.47.0 // indirect
+	golang.org/x/term v0.47.0
 )

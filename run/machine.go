@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
@@ -28,19 +29,21 @@ const profileBudget = 3 * time.Second
 type Machine struct {
 	Hardware *hardware.Hardware
 	Capacity [device.NumTiers]int64
+	backend  string // cpu or cuda
 	options  cpu.Options
+	cuda     cuda.Options
 	file     string // cache of the description
 }
 
 // FindMachine describes this machine: from the cache, or by probing it.
 func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
-	if c.Device == "cuda" {
-		return nil, &config.Error{File: c.File, Key: "device", Msg: "cuda is not built into this version; hint: cpu"}
-	}
 	if c.Ranks != 1 {
 		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "only 1 is built into this version; hint: leave it out"}
 	}
-	m := &Machine{}
+	m := &Machine{backend: "cpu"} // auto too, until the CUDA backend has run on a GPU
+	if c.Device == "cuda" {
+		m.backend = "cuda"
+	}
 	m.options.DiskPath = filepath.Join(c.Limits.DiskPath, "rank0")
 	m.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
 	m.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
@@ -48,8 +51,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: filepath.Join(dir, "kernels"), SumRows: c.SequenceLength}
 	// A throttled link and another disk are another machine.
-	key := sha256.Sum256(fmt.Appendf(nil, "%v %v %s", c.Hardware, hostID(), diskOf(c.Limits.DiskPath)))
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %v %v %s", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath)))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := os.ReadFile(m.file); err == nil {
 		if h, err := hardware.Parse(text); err == nil {
@@ -58,16 +62,58 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	}
 	if m.Hardware == nil {
 		note("probing the machine (once)")
-		if m.Hardware, err = Probe(m.options, existing(c.Limits.DiskPath)); err != nil {
+		if err := m.probe(c); err != nil {
 			return nil, err
 		}
 		m.save()
 	}
 	// What is free changes from day to day; rates do not.
-	if m.Hardware.Memory, err = hardware.LocalMemory(existing(c.Limits.DiskPath)); err != nil {
+	if m.Hardware.Memory, err = m.memory(existing(c.Limits.DiskPath)); err != nil {
 		return nil, err
 	}
 	return m, m.limit(c)
+}
+
+// probe measures the machine with the backend that will run.
+func (m *Machine) probe(c *config.Config) (err error) {
+	dir := existing(c.Limits.DiskPath)
+	if m.backend == "cpu" {
+		m.Hardware, err = Probe(m.options, dir)
+		return err
+	}
+	memory, err := m.memory(dir)
+	if err != nil {
+		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+	}
+	options := m.cuda
+	options.DiskPath = probeFile(dir)
+	d, err := cuda.Open(options)
+	if err != nil {
+		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	m.Hardware, err = hardware.Probe(d, memory)
+	return err
+}
+
+// memory is what each tier has now.
+func (m *Machine) memory(dir string) (hardware.Memory, error) {
+	mem, err := hardware.LocalMemory(dir)
+	if err != nil || m.backend == "cpu" {
+		return mem, err
+	}
+	d, err := cuda.Open(m.cuda)
+	if err != nil {
+		return mem, err
+	}
+	free, _, err := d.Memory()
+	mem.Device, mem.Shared = (free-cuda.Overhead)/100*97, false // some is the driver's, for code and stacks
+	return mem, errors.Join(err, d.Close())
+}
+
+// probeFile is where the disk is measured.
+func probeFile(dir string) string {
+	return filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
 }
 
 // Probe measures this machine, its disk in folder dir.
@@ -76,7 +122,7 @@ func Probe(options cpu.Options, dir string) (h *hardware.Hardware, err error) {
 	if err != nil {
 		return nil, err
 	}
-	options.DiskPath = filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
+	options.DiskPath = probeFile(dir)
 	d := cpu.New(options)
 	defer func() { err = errors.Join(err, d.Close()) }()
 	return hardware.Probe(d, memory)
@@ -311,6 +357,9 @@ func (m *Machine) Open(p *program.Program) (device.Device, error) {
 		if err := os.MkdirAll(filepath.Dir(m.options.DiskPath), 0o755); err != nil {
 			return nil, fmt.Errorf("the disk tier: %w; hint: set limits.disk_path to a folder that can be written", err)
 		}
+	}
+	if m.backend == "cuda" {
+		return cuda.Open(m.cuda)
 	}
 	return cpu.New(m.options), nil
 }

@@ -257,7 +257,7 @@ func (t *Trainer) report(ctx context.Context, o Observer) error {
 type Summary struct {
 	Steps           int          `json:"steps"`
 	TrainLoss       float64      `json:"train_loss"`
-	ValLoss         float64      `json:"val_loss,omitempty"` // absent before the first validation
+	ValLoss         float64      `json:"val_loss,omitempty"`    // absent before the first validation
 	MeasuredSeconds float64      `json:"measured_step_seconds"` // median
 	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
 	MeasuredBytes   plan.Traffic `json:"measured_bytes"` // per step
