@@ -66,31 +66,47 @@ func (lo *lowering) deliver(c int) int {
 	return buf
 }
 
-// normBuffers hold the partial sums of the squared norm, one slot for every
-// NormPiece elements of every parameter in order, by tier.
+// normBuffers hold the partial sums of the squared norm: one slot for every
+// NormPiece elements of every parameter, in order. All of them are together in
+// the tier final; where chunks are updated in a nearer tier, those have a
+// buffer of their own there first.
 type normBuffers struct {
 	buf   [device.NumTiers]int
-	slots []int // first slot of each parameter, and the end
+	slots [device.NumTiers][]int // first slot of each parameter, and the end
 	final device.Tier
 }
 
 func (lo *lowering) newParts() normBuffers {
-	n := normBuffers{buf: [device.NumTiers]int{-1, -1, -1}, slots: []int{0}}
-	for _, p := range lo.g.Params {
-		n.slots = append(n.slots, n.slots[len(n.slots)-1]+graph.NormPieces(p.Elems()))
-	}
+	n := normBuffers{buf: [device.NumTiers]int{-1, -1, -1}}
 	for c := range lo.pl.Chunks {
 		n.final = max(n.final, lo.updatedOn(c))
 	}
-	for c := range lo.pl.Chunks {
-		for _, t := range []device.Tier{lo.updatedOn(c), n.final} {
-			if n.buf[t] < 0 {
-				n.buf[t] = lo.buffer(Buffer{Name: "norm.parts." + t.String(), Tier: t, Class: ClassReductions, DType: graph.F64,
-					Rows: 1, Cols: n.slots[len(n.slots)-1], Cuts: n.slots[1 : len(n.slots)-1]})
+	for t := range n.final + 1 {
+		slots := []int{0}
+		var cuts []int
+		for i, p := range lo.g.Params {
+			end := slots[i]
+			if t == n.final || lo.updatedOn(lo.chunkOf[i]) == t {
+				end += graph.NormPieces(p.Elems())
+				cuts = append(cuts, end)
 			}
+			slots = append(slots, end)
 		}
+		if len(cuts) == 0 {
+			continue
+		}
+		b := Buffer{Name: "norm.parts." + t.String(), Tier: t, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: slots[len(slots)-1]}
+		if last := len(cuts) - 1; last > 0 {
+			b.Cuts = cuts[:last]
+		}
+		n.slots[t], n.buf[t] = slots, lo.buffer(b)
 	}
 	return n
+}
+
+// slice is the slots of parameters first..last-1 in a tier's buffer.
+func (n *normBuffers) slice(t device.Tier, first, last int) Region {
+	return at(n.buf[t], [2]int{n.slots[t][first], n.slots[t][last]})
 }
 
 // normParts sums the squares of a chunk's gradient as soon as it is complete.
@@ -98,12 +114,11 @@ func (lo *lowering) normParts(c, grad int, n normBuffers) {
 	ch, tier := lo.pl.Chunks[c], lo.updatedOn(c)
 	u := &lo.units[lo.gradBuf[c].last]
 	for i := ch.First; i < ch.Last; i++ {
-		u.after = append(u.after, lo.opt1(tier, c, graph.NormPart, graph.Attr{},
-			at(n.buf[tier], [2]int{n.slots[i], n.slots[i+1]}), lo.flat(grad, 0, i)))
+		u.after = append(u.after, lo.opt1(tier, c, graph.NormPart, graph.Attr{}, n.slice(tier, i, i+1), lo.flat(grad, 0, i)))
 	}
 	if tier != n.final {
-		r := [2]int{n.slots[ch.First], n.slots[ch.Last]}
-		u.after = append(u.after, copyOp(device.DevToHost, Key{Segment: u.segment, Micro: u.micro, Chunk: c}, at(n.buf[n.final], r), at(n.buf[tier], r)))
+		u.after = append(u.after, copyOp(device.DevToHost, Key{Segment: u.segment, Micro: u.micro, Chunk: c},
+			n.slice(n.final, ch.First, ch.Last), n.slice(tier, ch.First, ch.Last)))
 	}
 }
 
