@@ -61,6 +61,9 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err != nil {
 		return nil, err
 	}
+	if err := program.Verify(p); err != nil {
+		return nil, err
+	}
 	s, err := Open(g, cpu.New(cpu.Options{}), p)
 	if err != nil {
 		return nil, err

@@ -143,9 +143,11 @@ func Evaluation(s *Setup, best *plan.Candidate, capacity [device.NumTiers]int64)
 	if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 {
 		pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch, 1, 1
 		pl.HeadRows = min(pl.HeadRows, s.Graph.Seq)
-		p, err = program.Lower(context.Background(), s.Graph, &pl, opt)
+		if p, err = program.Lower(context.Background(), s.Graph, &pl, opt); err != nil {
+			return nil, err
+		}
 	}
-	return p, err
+	return p, program.Verify(p)
 }
 
 // Close ends session, device and log, and gives the folder free.
