@@ -102,6 +102,10 @@ type Call struct {
 	Attr   graph.Attr
 	Args   []Operand
 	Stream Stream
+	// Peers are the ranks that a collective joins, this one among them, or the
+	// other end of a message; Tag tells messages between two ranks apart.
+	Peers []int
+	Tag   int
 }
 
 // Span is when a call ran, in seconds since the device was opened (or, on the

@@ -43,6 +43,11 @@ const (
 	EmbedAt
 	RoPEAt
 	AttentionAt
+	AllGather
+	ReduceScatter
+	AllReduce
+	Send
+	Recv
 	NumOps
 )
 
@@ -90,6 +95,8 @@ type Info struct {
 	Args []ArgSpec
 	// Kind says how results depend on token rows.
 	Kind Kind
+	// Between operators run between ranks: devices do them, not kernels.
+	Between bool
 	// FLOPs of one call: multiplications and additions, a fused
 	// multiply-add counting as two. Nil means memory-bound, counted as 0.
 	FLOPs func(a *Attr, d []Dim) int64
@@ -172,6 +179,22 @@ var table = [NumOps]Info{
 	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
 	// each value head. Positions from pos+N on are not looked at.
 	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
+	// Between ranks. An instruction names its peers; the k-th collective of a
+	// group on one rank meets the k-th on every other. Operands are flat, one row.
+	// dst = the sources of all peers one after the other, in the group's order;
+	// they may be of different lengths, or empty (absent). src may be its own place
+	// in dst.
+	AllGather: {Name: "all_gather", Between: true, Args: args("dst:w src:r?")},
+	// dst (+)= this rank's part of the sum of all peers' sources, added in the
+	// group's order: ((s0 + s1) + s2) + ... The parts are as long as the peers'
+	// dst, one after the other; a peer may have none (absent). dst may be its own
+	// place in src where it is not accumulated.
+	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:s? src:r")},
+	// x = the sum of all peers' x, added in the group's order.
+	AllReduce: {Name: "all_reduce", Between: true, Args: args("x:u")},
+	// A message meets the receive of the same tag on its peer.
+	Send: {Name: "send", Between: true, Args: args("src:r")},
+	Recv: {Name: "recv", Between: true, Args: args("dst:w")},
 }
 
 // NormPiece is the number of elements that one partial sum of NormPart

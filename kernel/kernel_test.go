@@ -17,7 +17,7 @@ import (
 // that it can be run alone.
 func each(t *testing.T, rounds int, f func(t *testing.T, s sample)) {
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		if op == graph.Copy {
+		if op == graph.Copy || op.Info().Between {
 			continue
 		}
 		t.Run(op.String(), func(t *testing.T) {

@@ -37,6 +37,11 @@ type Plan struct {
 	Cache    int64 `json:"cache_bytes"`
 	Prefetch int   `json:"prefetch"`
 
+	// Ranks run the step together. Data-parallel ones do the same with other
+	// sequences; with Pipeline, they hold different segments.
+	Ranks    int       `json:"ranks"`
+	Pipeline *Pipeline `json:"pipeline,omitempty"`
+
 	// Recompute says per layer what of its activations is not kept for the
 	// backward pass: none, light, attention or full, see Recomputations.
 	Recompute []string `json:"recompute"`
@@ -53,6 +58,33 @@ type Chunk struct {
 	Weights device.Tier `json:"weights"`
 	Grads   device.Tier `json:"grads"`
 	State   device.Tier `json:"state"`
+	// Shard says what of the chunk is divided among the ranks that compute with
+	// it, see Shardings.
+	Shard string `json:"shard,omitempty"`
+}
+
+// Shardings are the choices of Chunk.Shard, each with what stands before it:
+//
+//	(empty)  every rank has all of it and updates all of it
+//	state    optimizer state and update (ZeRO-1): gradients are reduced once
+//	         per step, weights are gathered after the update
+//	grads    gradients too (ZeRO-2): reduced after every visit
+//	weights  weights too (ZeRO-3): gathered before use
+//
+// The stages are those of Rajbhandari et al., 1910.02054.
+func Shardings() []string { return []string{"", "state", "grads", "weights"} }
+
+// Pipeline divides the segments among ranks.
+type Pipeline struct {
+	// Schedule is the order of work, by the names of package schedule.
+	Schedule string `json:"schedule"`
+	// Ranks of one pipeline. Plan.Ranks is a multiple: the others do the same
+	// with other sequences. Rank r is the (r mod Ranks)-th of its pipeline.
+	Ranks int `json:"ranks"`
+	// Stages are the segments that each stage begins with, ascending, the first
+	// 0; the schedule's placement says which rank has which stages.
+	Stages []int `json:"stages"`
+	Slices int   `json:"slices"` // of a sequence; 1 for most schedules
 }
 
 // PadElems is what the elements of a chunk's records on disk are padded to a
@@ -208,7 +240,7 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 func Plain(g *graph.Graph, sequences int) *Plan {
 	pl := &Plan{
 		Model: Fingerprint(g), SequenceLength: g.Seq, Precision: "fp32",
-		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1,
+		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Ranks: 1,
 		Chunks: Layout(g, 1<<62),
 	}
 	if g.DType == graph.BF16 {
@@ -224,7 +256,7 @@ func Plain(g *graph.Graph, sequences int) *Plan {
 func ParsePlan(text []byte) (*Plan, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	var pl Plan
+	pl := Plan{Ranks: 1}
 	if err := d.Decode(&pl); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}

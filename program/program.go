@@ -113,12 +113,17 @@ type Instr struct {
 	Key    Key
 	Args   []Region // by position, as in the operator's row of the table
 	Waits  []int    // earlier instructions on other streams
+	// Peers are the ranks of a collective, ascending, this one among them, or the
+	// other end of a message (send, recv). Instructions share the slice.
+	Peers []int
+	Tag   int // of a message: equal at both ends, and used once between two ranks
 }
 
 // Home is where a parameter's state lives between steps.
 type Home struct {
 	Param  int    // index in graph.Params
 	Kind   string // "p" (fp32 master), "m", "v", "p16" (bf16 copy of p)
+	At     int    // the parameter's element that Region begins with; ranks may have parts
 	Region Region
 	// Replica marks a copy that is refreshed by the program from the primary.
 	Replica bool

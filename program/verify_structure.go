@@ -50,37 +50,42 @@ var dtypeSets = map[string][]graph.DType{
 }
 
 var verifyRules = [graph.NumOps]rule{
-	graph.Linear:       {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f")},
-	graph.LinearDX:     {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
-	graph.LinearDW:     {shapes: shapes("I,O/s N,I/f N,O/f"), swapped: shapes("O,I/s N,I/f N,O/f")},
-	graph.BiasGrad:     {shapes: shapes("1,O/s N,O/f")},
-	graph.LayerNorm:    {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
-	graph.LayerNormDX:  {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,2/s")},
-	graph.LayerNormDW:  {shapes: shapes("1,D/s 1,D/s N,D/f N,D/f N,2/s")},
-	graph.RMSNorm:      {shapes: shapes("N,D/f N,1/s N,D/f 1,D/f")},
-	graph.RMSNormDX:    {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
-	graph.RMSNormDW:    {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
-	graph.RoPE:         {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
-	graph.Attention:    {shapes: shapes("N,A/f N,H/s N,Q/f"), seq: true, heads: true},
-	graph.AttentionBwd: {shapes: shapes("N,Q/f N,H/s N,A/f N,Q/f N,A/f N,H/s"), seq: true, heads: true},
-	graph.Act:          {shapes: shapes("N,D/f N,D/f")},
-	graph.ActBwd:       {shapes: shapes("N,D/f N,D/f N,D/f"), alias: true},
-	graph.SwiGLU:       {shapes: shapes("N,F/f N,2F/f")},
-	graph.SwiGLUBwd:    {shapes: shapes("N,2F/f N,F/f N,2F/f")},
-	graph.Embed:        {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
-	graph.EmbedBwd:     {shapes: shapes("V,D/s N,D/f N,1/i")},
-	graph.PosBwd:       {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
-	graph.CrossEntropy: {shapes: shapes("N,1/s N,V/f N,1/i 1,4/s")},
-	graph.LossSum:      {shapes: shapes("1,1/d N,1/s")},
-	graph.NormPart:     {shapes: shapes("1,K/d R,C/s"), extra: pieces},
-	graph.NormAll:      {shapes: shapes("1,2/s 1,K/d")},
-	graph.AdamW:        {shapes: shapes("R,C/s R,C/s R,C/s R,C/s 1,2/s 1,4/s R,C/h"), alike: true},
-	graph.Cast:         {shapes: shapes("R,C/f R,C/f"), alike: true},
-	graph.Add:          {shapes: shapes("R,C/f R,C/f"), alike: true},
-	graph.Copy:         {shapes: shapes("R,C/* R,C/*"), alike: true},
-	graph.EmbedAt:      {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
-	graph.RoPEAt:       {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
-	graph.AttentionAt:  {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
+	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f")},
+	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
+	graph.LinearDW:      {shapes: shapes("I,O/s N,I/f N,O/f"), swapped: shapes("O,I/s N,I/f N,O/f")},
+	graph.BiasGrad:      {shapes: shapes("1,O/s N,O/f")},
+	graph.LayerNorm:     {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
+	graph.LayerNormDX:   {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,2/s")},
+	graph.LayerNormDW:   {shapes: shapes("1,D/s 1,D/s N,D/f N,D/f N,2/s")},
+	graph.RMSNorm:       {shapes: shapes("N,D/f N,1/s N,D/f 1,D/f")},
+	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
+	graph.RMSNormDW:     {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
+	graph.RoPE:          {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
+	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,Q/f"), seq: true, heads: true},
+	graph.AttentionBwd:  {shapes: shapes("N,Q/f N,H/s N,A/f N,Q/f N,A/f N,H/s"), seq: true, heads: true},
+	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
+	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: true},
+	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f")},
+	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f")},
+	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
+	graph.EmbedBwd:      {shapes: shapes("V,D/s N,D/f N,1/i")},
+	graph.PosBwd:        {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
+	graph.CrossEntropy:  {shapes: shapes("N,1/s N,V/f N,1/i 1,4/s")},
+	graph.LossSum:       {shapes: shapes("1,1/d N,1/s")},
+	graph.NormPart:      {shapes: shapes("1,K/d R,C/s"), extra: pieces},
+	graph.NormAll:       {shapes: shapes("1,2/s 1,K/d")},
+	graph.AdamW:         {shapes: shapes("R,C/s R,C/s R,C/s R,C/s 1,2/s 1,4/s R,C/h"), alike: true},
+	graph.Cast:          {shapes: shapes("R,C/f R,C/f"), alike: true},
+	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
+	graph.Copy:          {shapes: shapes("R,C/* R,C/*"), alike: true},
+	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
+	graph.RoPEAt:        {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
+	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
+	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*")},
+	graph.ReduceScatter: {shapes: shapes("1,A/s 1,B/s")},
+	graph.AllReduce:     {shapes: shapes("R,C/s")},
+	graph.Send:          {shapes: shapes("R,C/*")},
+	graph.Recv:          {shapes: shapes("R,C/*")},
 }
 
 func shapes(s string) []shape {
@@ -156,6 +161,9 @@ var streamTiers = [device.NumStreams]struct {
 	device.DiskRead:    {device.HostTier, device.DiskTier, true},
 	device.DiskWrite:   {device.DiskTier, device.HostTier, true},
 	device.HostCompute: {device.HostTier, device.HostTier, false},
+	device.Collective:  {device.DeviceTier, device.DeviceTier, false},
+	device.Send:        {device.DeviceTier, device.DeviceTier, false},
+	device.Recv:        {device.DeviceTier, device.DeviceTier, false},
 }
 
 // maxAtoms bounds the work of Verify on absurd programs.
@@ -315,7 +323,7 @@ func checkInstr(p *Program, ly *layout, i int) error {
 		return fmt.Errorf("instruction i%d: unknown operator %v; hint: operators are in package graph's table", i, in.Op)
 	}
 	specs := in.Op.Info().Args
-	if in.Stream > device.HostCompute {
+	if in.Stream >= device.NumStreams {
 		return fmt.Errorf("instruction i%d (%s): stream %v takes no instructions yet; hint: one rank has compute, copies and host", i, in.Op, in.Stream)
 	}
 	if in.Key.Dir > Transfer {
