@@ -89,7 +89,9 @@ func smallProgram(o smallOptions) *Program {
 	v := s.flat("v", home, ClassState, graph.F32, 64, smallCuts, "v:w1", "v:w2", "")
 	dw := s.flat("dw", device.DeviceTier, ClassGrads, graph.F32, 64, smallCuts)
 	for k := range smallWeights {
-		s.Homes = append(s.Homes, Home{k, "p", weightIn(w, k), false}, Home{k, "m", weightIn(m, k), false}, Home{k, "v", weightIn(v, k), false})
+		for i, r := range []Region{weightIn(w, k), weightIn(m, k), weightIn(v, k)} {
+			s.Homes = append(s.Homes, Home{Param: k, Kind: []string{"p", "m", "v"}[i], Region: r})
+		}
 	}
 	for i := range o.micro {
 		s.microBatch(i, x, y, scalars, total, w, dw)
