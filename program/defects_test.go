@@ -20,6 +20,7 @@ const tinyText = `athanor-program 1
 name "tiny"
 rank 0
 row_unit 2
+batch_row 0
 capacity 512 640 0
 height 512 608 0
 bound 448 448 0
@@ -120,8 +121,18 @@ func TestDefects(t *testing.T) {
 		{"wait=i3", "wait=i4", "it waits for i4"},
 		{"wait=i3", "wait=i9", "it waits for i9"},
 		{"fwd wait=i2", "fwd wait=i1", "it waits for i1 on its own stream"},
-		{"i6 cast(h, y) compute", "i6 cast(h, y) send", "stream send takes no instructions yet"},
-		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream only copies"},
+		{"i6 cast(h, y) compute", "i6 cast(h, y) send", "this stream is for [send] only"},
+		{"i6 cast(h, y) compute", "i6 recv(y) compute", "this stream is for one rank"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd peers=0", "it names ranks [0]"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd tag=1", "it has tag 1"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 send(y) send key=-,-,-,copy wait=i1", "it names ranks [] on rank 0"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 send(y) send key=-,-,-,copy wait=i1 peers=0", "it names ranks [0] on rank 0"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_gather(ad, ad) collective key=-,-,-,copy peers=0,0", "it names ranks [0 0]"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_gather(ad, ad) collective key=-,-,-,copy peers=1,2", "it names ranks [1 2] on rank 0"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_reduce(y) collective key=-,-,-,copy wait=i1 peers=0,1", "has 4 rows, want 1"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
+		{"batch_row 0", "batch_row 3", "from row 3 of the batch on"},
+		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
 		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},
@@ -196,6 +207,7 @@ const meaningText = `athanor-program 1
 name "meaning"
 rank 0
 row_unit 2
+batch_row 0
 capacity 0 0 0
 height 0 0 0
 bound 0 0 0

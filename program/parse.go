@@ -44,7 +44,7 @@ func Parse(r io.Reader) (*Program, error) {
 	return ps.p, nil
 }
 
-var headerLines = [...]string{textMagic, "name", "rank", "row_unit", "capacity", "height", "bound"}
+var headerLines = [...]string{textMagic, "name", "rank", "row_unit", "batch_row", "capacity", "height", "bound"}
 
 type parser struct {
 	p      *Program
@@ -102,8 +102,10 @@ func (ps *parser) header(s string) error {
 		p.Rank, err = count(rest)
 	case "row_unit":
 		p.RowUnit, err = count(rest)
+	case "batch_row":
+		p.BatchRow, err = count(rest)
 	default:
-		bytes := p.perTier()[ps.line-5].bytes
+		bytes := p.perTier()[ps.line-6].bytes
 		f := strings.Split(rest, " ")
 		if len(f) != int(device.NumTiers) {
 			return fmt.Errorf("%s has %d numbers, want one per tier: %d", want, len(f), device.NumTiers)
@@ -197,6 +199,19 @@ func (f *fields) number(name string, low, high int64) (int64, error) {
 	return v, nil
 }
 
+// optional parses a whole number, at least low, if the field is there.
+func (f *fields) optional(name string, low int64) (int, error) {
+	s, ok := f.take(name)
+	if !ok {
+		return 0, nil
+	}
+	v, err := number(s, low, maxCount)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return int(v), nil
+}
+
 func (ps *parser) buffer(s string) error {
 	words := strings.Split(s, " ")
 	if len(words) < 5 {
@@ -220,12 +235,8 @@ func (ps *parser) buffer(s string) error {
 		return err
 	}
 	f := fields{words[5:]}
-	if v, ok := f.take("unit"); ok {
-		n, err := number(v, 1, maxCount)
-		if err != nil {
-			return fmt.Errorf("unit: %w", err)
-		}
-		b.RowUnit = int(n)
+	if b.RowUnit, err = f.optional("unit", 1); err != nil {
+		return err
 	}
 	if v, ok := f.take("cuts"); ok {
 		for _, c := range strings.Split(v, ",") {
@@ -289,7 +300,7 @@ func parseClass(s string) (Class, error) {
 func (ps *parser) home(s string) error {
 	words := strings.Split(s, " ")
 	if len(words) < 3 {
-		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [replica]")
+		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [at=ELEMENT] [replica]")
 	}
 	var h Home
 	var err error
@@ -303,6 +314,9 @@ func (ps *parser) home(s string) error {
 		return err
 	}
 	f := fields{words[3:]}
+	if h.At, err = f.optional("at", 0); err != nil {
+		return err
+	}
 	h.Replica = f.flag("replica")
 	ps.p.Homes = append(ps.p.Homes, h)
 	return f.end()
@@ -410,6 +424,18 @@ func (ps *parser) instr(word, s string) error {
 			}
 			in.Waits = append(in.Waits, n)
 		}
+	}
+	if v, ok := f.take("peers"); ok {
+		for _, r := range strings.Split(v, ",") {
+			n, err := count(r)
+			if err != nil {
+				return fmt.Errorf("peers: %w", err)
+			}
+			in.Peers = append(in.Peers, n)
+		}
+	}
+	if in.Tag, err = f.optional("tag", 1); err != nil {
+		return err
 	}
 	if err := parseAttr(&f, &in.Attr); err != nil {
 		return err

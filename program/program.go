@@ -131,9 +131,12 @@ type Home struct {
 
 // Program is one rank's step.
 type Program struct {
-	Name     string // what it was made for, for people
-	Rank     int
-	RowUnit  int // token rows per atom, see Buffer
+	Name    string // what it was made for, for people
+	Rank    int
+	RowUnit int // token rows per atom, see Buffer
+	// BatchRow is the first token row of the global batch that this rank's
+	// "batch.*" buffers hold: ranks of data parallelism have other sequences.
+	BatchRow int
 	Buffers  []Buffer
 	Instrs   []Instr
 	Homes    []Home

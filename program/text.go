@@ -19,6 +19,7 @@ import (
 //	name "two layers, weights in the host tier"
 //	rank 0
 //	row_unit 16
+//	batch_row 0
 //	capacity 65536 0 0
 //	height 49152 8192 0
 //	bound 49152 8192 0
@@ -27,6 +28,7 @@ import (
 //	home 0 p w[16x16]
 //	i0 copy(slot[1x256], w[1x256]) h2d key=0,0,-,copy
 //	i1 linear(h1[32x8@16], x, slot[16x8], -, -) compute key=0,0,-,fwd wait=i0 wt
+//	i2 send(h1) send key=0,0,-,copy wait=i1 peers=1 tag=7
 //	end
 //
 // An operand is the name of its buffer and, unless it is the whole of it,
@@ -104,6 +106,8 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	emit()
 	line = fmt.Appendf(line, "row_unit %d", p.RowUnit)
 	emit()
+	line = fmt.Appendf(line, "batch_row %d", p.BatchRow)
+	emit()
 	for _, h := range p.perTier() {
 		line = append(line, h.name...)
 		for _, v := range h.bytes {
@@ -119,6 +123,9 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 		h := &p.Homes[i]
 		line = fmt.Appendf(line, "home %d %s ", h.Param, escape(h.Kind))
 		line = pr.region(line, h.Region)
+		if h.At != 0 {
+			line = fmt.Appendf(line, " at=%d", h.At)
+		}
 		if h.Replica {
 			line = append(line, " replica"...)
 		}
@@ -272,6 +279,13 @@ func (pr printer) instr(line []byte, i int) []byte {
 	for j, w := range in.Waits {
 		line = append(line, listSeparator(j, " wait=")...)
 		line = strconv.AppendInt(append(line, 'i'), int64(w), 10)
+	}
+	for j, r := range in.Peers {
+		line = append(line, listSeparator(j, " peers=")...)
+		line = strconv.AppendInt(line, int64(r), 10)
+	}
+	if in.Tag != 0 {
+		line = fmt.Appendf(line, " tag=%d", in.Tag)
 	}
 	return appendAttr(line, &in.Attr)
 }

@@ -96,7 +96,7 @@ func (g generator) attr() (a graph.Attr) {
 }
 
 func (g generator) program() *Program {
-	p := &Program{Name: g.name(), Rank: g.IntN(100), RowUnit: g.IntN(100)}
+	p := &Program{Name: g.name(), Rank: g.IntN(100), RowUnit: g.IntN(100), BatchRow: g.IntN(100)}
 	for _, h := range p.perTier() {
 		for t := range h.bytes {
 			h.bytes[t] = g.size()
@@ -106,7 +106,7 @@ func (g generator) program() *Program {
 		p.Buffers = append(p.Buffers, g.buffer())
 	}
 	for range g.IntN(4) {
-		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Kind: g.name(), Region: g.region(p), Replica: g.IntN(2) == 0})
+		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Kind: g.name(), At: g.IntN(3), Region: g.region(p), Replica: g.IntN(2) == 0})
 	}
 	for range g.IntN(8) {
 		in := Instr{
@@ -119,6 +119,10 @@ func (g generator) program() *Program {
 		for range g.IntN(3) {
 			in.Waits = append(in.Waits, g.IntN(1000))
 		}
+		for range g.IntN(3) {
+			in.Peers = append(in.Peers, g.IntN(10))
+		}
+		in.Tag = max(0, g.IntN(20)-10)
 		p.Instrs = append(p.Instrs, in)
 	}
 	return p
@@ -149,7 +153,7 @@ func TestTextCoversEverything(t *testing.T) {
 		return &Program{
 			Buffers: []Buffer{{Name: "a", Rows: 1, Cols: 8, Cuts: []int{1}, Init: []string{"x", "y"}}, {Name: "b", Rows: 1, Cols: 8, Cuts: []int{2}, Init: []string{"z", ""}}},
 			Homes:   []Home{{Kind: "p", Region: Region{Rows: 1, Cols: 8, Stride: 8}}},
-			Instrs:  []Instr{{Op: graph.Copy, Args: []Region{{Rows: 1, Cols: 4, Stride: 4}}, Waits: []int{0}}},
+			Instrs:  []Instr{{Op: graph.Copy, Args: []Region{{Rows: 1, Cols: 4, Stride: 4}}, Waits: []int{0}, Peers: []int{1}}},
 		}
 	}
 	count := 0
@@ -201,6 +205,7 @@ const sampleText = `athanor-program 1
 name "sample"
 rank 0
 row_unit 16
+batch_row 4
 capacity 65536 0 0
 height 12288 2048 0
 bound 12288 2048 0
@@ -228,35 +233,40 @@ func TestParseErrors(t *testing.T) {
 		{"rank 0", "rank -1", "line 3: -1 is out of range"},
 		{"rank 0", "rank 00", "line 3: "},
 		{"row_unit 16", "rowunit 16", `line 4: found "rowunit 16" where "row_unit"`},
-		{"capacity 65536 0 0", "capacity 65536 0", "line 5: capacity has 2 numbers"},
-		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 6: "},
-		{"device inputs", "gpu inputs", "line 8: unknown memory tier"},
-		{"inputs f32", "outputs f32", "line 8: unknown class"},
-		{"inputs f32", "inputs f31", "line 8: unknown element type"},
-		{"64x16 unit", "99999999999x99999999999 unit", "line 8: 99999999999x99999999999 has too many elements"},
-		{"64x16 unit", "0x16 unit", "line 8: 0 is out of range"},
-		{"64x16 unit", "64 unit", "line 8: "},
-		{"cuts=8", "cuts=8,", "line 8: cuts"},
-		{"size=4096 ", "", "line 8: field size is missing"},
-		{"size=4096", "size=-1", "line 8: size"},
-		{"addr=0 persistent", "addr=0 addr=0", "line 8: field \"addr=0\" is unknown here"},
-		{"init=x", "init=a%zz", "line 8: name"},
-		{"home 0 p w[1x256]", "home 0 p z[1x256]", `line 11: unknown buffer "z"`},
-		{"home 0 p w[1x256]", "home 0 p w[1x256", "line 11: operand"},
-		{"home 0 p w[1x256]", "home 0 p w[1x256] copy", "line 11: field \"copy\""},
-		{"i1 linear", "i2 linear", `line 13: instruction "i2" where i1 belongs`},
-		{"i1 linear", "i1 linaer", "line 13: unknown operator"},
-		{"compute key=0,0,3", "gpu key=0,0,3", "line 13: unknown stream"},
-		{"key=0,0,3,rec", "key=0,0,3,recompute", "line 13: key: unknown direction"},
-		{"key=0,0,3,rec", "key=0,3,rec", "line 13: key"},
-		{"wait=i0", "wait=0", "line 13: wait"},
-		{"act=gelu", "act=gleu", "line 12: act: unknown activation"},
-		{"scale=0.1", "scale=NaN", "line 13: scale"},
-		{"wt scale=0.1", "scale=0.1 wt", "line 13: field \"wt\""},
-		{"y, x, w[16x16], -, -)", "#3, x, w[16x16], -, -)", "line 13: 3 is out of range"},
+		{"batch_row 4", "batch_row", "line 5: "},
+		{"capacity 65536 0 0", "capacity 65536 0", "line 6: capacity has 2 numbers"},
+		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 7: "},
+		{"device inputs", "gpu inputs", "line 9: unknown memory tier"},
+		{"inputs f32", "outputs f32", "line 9: unknown class"},
+		{"inputs f32", "inputs f31", "line 9: unknown element type"},
+		{"64x16 unit", "99999999999x99999999999 unit", "line 9: 99999999999x99999999999 has too many elements"},
+		{"64x16 unit", "0x16 unit", "line 9: 0 is out of range"},
+		{"64x16 unit", "64 unit", "line 9: "},
+		{"cuts=8", "cuts=8,", "line 9: cuts"},
+		{"size=4096 ", "", "line 9: field size is missing"},
+		{"size=4096", "size=-1", "line 9: size"},
+		{"addr=0 persistent", "addr=0 addr=0", "line 9: field \"addr=0\" is unknown here"},
+		{"init=x", "init=a%zz", "line 9: name"},
+		{"home 0 p w[1x256]", "home 0 p z[1x256]", `line 12: unknown buffer "z"`},
+		{"home 0 p w[1x256]", "home 0 p w[1x256", "line 12: operand"},
+		{"home 0 p w[1x256]", "home 0 p w[1x256] copy", "line 12: field \"copy\""},
+		{"i1 linear", "i2 linear", `line 14: instruction "i2" where i1 belongs`},
+		{"i1 linear", "i1 linaer", "line 14: unknown operator"},
+		{"compute key=0,0,3", "gpu key=0,0,3", "line 14: unknown stream"},
+		{"key=0,0,3,rec", "key=0,0,3,recompute", "line 14: key: unknown direction"},
+		{"key=0,0,3,rec", "key=0,3,rec", "line 14: key"},
+		{"w[1x256]\ni0", "w[1x256] at=-1\ni0", "line 12: at: -1 is out of range"},
+		{"wait=i0", "wait=i0 peers=0,", "line 14: peers"},
+		{"wait=i0", "wait=i0 tag=0", "line 14: tag: 0 is out of range"},
+		{"wait=i0", "wait=i0 tag=1 peers=2", "line 14: field \"peers=2\""},
+		{"wait=i0", "wait=0", "line 14: wait"},
+		{"act=gelu", "act=gleu", "line 13: act: unknown activation"},
+		{"scale=0.1", "scale=NaN", "line 14: scale"},
+		{"wt scale=0.1", "scale=0.1 wt", "line 14: field \"wt\""},
+		{"y, x, w[16x16], -, -)", "#3, x, w[16x16], -, -)", "line 14: 3 is out of range"},
 		{"end\n", "", "before \"end\"; hint: the file is cut short"},
-		{"end\n", "end\nend\n", "line 15: \"end\" after the end"},
-		{"buffer w", "buffer x", "line 11: unknown buffer \"w\""},
+		{"end\n", "end\nend\n", "line 16: \"end\" after the end"},
+		{"buffer w", "buffer x", "line 12: unknown buffer \"w\""},
 	} {
 		bad := strings.Replace(sampleText, c.from, c.to, 1)
 		if bad == sampleText {

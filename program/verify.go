@@ -76,6 +76,11 @@ func (s box) overlaps(t box) bool {
 	return srow < trow+t.blocks && trow < srow+s.blocks && scol < tcol+t.bands && tcol < scol+s.bands
 }
 
+// holds reports whether all atoms of t, in the same flat buffer, are in s.
+func (s box) holds(t box) bool {
+	return s.blocks == 1 && t.blocks == 1 && s.atom <= t.atom && t.atom+t.bands <= s.atom+s.bands
+}
+
 // accessOf says whether operand j of an instruction is read and written.
 func accessOf(in *Instr, j int) (reads, writes bool) {
 	switch in.Op.Info().Args[j].Access {

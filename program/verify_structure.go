@@ -23,12 +23,12 @@ import (
 // i i32, d f64, * any.
 
 type rule struct {
-	shapes  []shape // by operand
-	swapped []shape // with Attr.WT, where that makes a difference
-	seq     bool    // Attr.Seq is used
-	heads   bool    // Attr.Heads, KVHeads and HeadDim are used
-	alike   bool    // atoms of all operands that are not one row correspond
-	alias   bool    // operand 0 may be the same region as operand 1
+	shapes  []shape                                 // by operand
+	swapped []shape                                 // with Attr.WT, where that makes a difference
+	seq     bool                                    // Attr.Seq is used
+	heads   bool                                    // Attr.Heads, KVHeads and HeadDim are used
+	alike   bool                                    // atoms of all operands that are not one row correspond
+	alias   func(in *Instr, first, second box) bool // operands 0 and 1 may overlap like this
 	// position: results depend on where in its sequence a row is.
 	position bool
 	extra    func(in *Instr) string // what is wrong, or ""
@@ -64,7 +64,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,Q/f"), seq: true, heads: true},
 	graph.AttentionBwd:  {shapes: shapes("N,Q/f N,H/s N,A/f N,Q/f N,A/f N,H/s"), seq: true, heads: true},
 	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
-	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: true},
+	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: same},
 	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f")},
 	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f")},
 	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
@@ -81,12 +81,20 @@ var verifyRules = [graph.NumOps]rule{
 	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
 	graph.RoPEAt:        {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
 	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
-	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*")},
-	graph.ReduceScatter: {shapes: shapes("1,A/s 1,B/s")},
-	graph.AllReduce:     {shapes: shapes("R,C/s")},
+	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*"), alias: inDst},
+	graph.ReduceScatter: {shapes: shapes("1,A/s 1,B/s"), alias: inSrc},
+	graph.AllReduce:     {shapes: shapes("1,C/s")},
 	graph.Send:          {shapes: shapes("R,C/*")},
 	graph.Recv:          {shapes: shapes("R,C/*")},
 }
+
+func same(_ *Instr, first, second box) bool { return first == second }
+
+// What a rank gathers may lie in its place already, and what it reduces may go
+// to its own place. That it is the right place is for checkMeetings.
+func inDst(_ *Instr, dst, src box) bool { return dst.holds(src) }
+
+func inSrc(in *Instr, dst, src box) bool { return !in.Attr.Acc && src.holds(dst) }
 
 func shapes(s string) []shape {
 	var list []shape
@@ -153,18 +161,20 @@ func pieces(in *Instr) string {
 // and the one read.
 var streamTiers = [device.NumStreams]struct {
 	write, read device.Tier
-	copies      bool // nothing but copies
+	only        []graph.Op // nil: all that run on one rank
 }{
-	device.Compute:     {device.DeviceTier, device.DeviceTier, false},
-	device.HostToDev:   {device.DeviceTier, device.HostTier, true},
-	device.DevToHost:   {device.HostTier, device.DeviceTier, true},
-	device.DiskRead:    {device.HostTier, device.DiskTier, true},
-	device.DiskWrite:   {device.DiskTier, device.HostTier, true},
-	device.HostCompute: {device.HostTier, device.HostTier, false},
-	device.Collective:  {device.DeviceTier, device.DeviceTier, false},
-	device.Send:        {device.DeviceTier, device.DeviceTier, false},
-	device.Recv:        {device.DeviceTier, device.DeviceTier, false},
+	device.Compute:     {device.DeviceTier, device.DeviceTier, nil},
+	device.HostToDev:   {device.DeviceTier, device.HostTier, copies},
+	device.DevToHost:   {device.HostTier, device.DeviceTier, copies},
+	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
+	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
+	device.HostCompute: {device.HostTier, device.HostTier, nil},
+	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
+	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
+	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
 }
+
+var copies = []graph.Op{graph.Copy}
 
 // maxAtoms bounds the work of Verify on absurd programs.
 const maxAtoms = 1 << 28
@@ -172,6 +182,9 @@ const maxAtoms = 1 << 28
 // checkStructure checks everything about a program that can be seen without
 // executing it, addresses aside, and returns its layout in atoms.
 func checkStructure(p *Program) (*layout, error) {
+	if p.Rank < 0 || p.BatchRow < 0 || p.BatchRow > maxCount || p.BatchRow%max(p.RowUnit, 1) != 0 {
+		return nil, fmt.Errorf("program is of rank %d, from row %d of the batch on, with row unit %d; hint: ranks hold whole blocks of rows", p.Rank, p.BatchRow, p.RowUnit)
+	}
 	if len(p.Buffers) > math.MaxInt32 || len(p.Instrs) > math.MaxInt32/16 {
 		return nil, fmt.Errorf("program of %d buffers and %d instructions is too large", len(p.Buffers), len(p.Instrs))
 	}
@@ -201,8 +214,8 @@ func checkStructure(p *Program) (*layout, error) {
 			why = "it has no region"
 		case why == "" && !p.Buffers[h.Region.Buf].Persistent:
 			why = fmt.Sprintf("buffer %s is not persistent", p.Buffers[h.Region.Buf].Name)
-		case h.Param < 0:
-			why = "negative parameter"
+		case h.Param < 0 || h.At < 0 || h.At > maxCount:
+			why = fmt.Sprintf("there is no element %d of it", h.At)
 		}
 		if why != "" {
 			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of persistent buffers", i, h.Kind, h.Param, why)
@@ -324,7 +337,7 @@ func checkInstr(p *Program, ly *layout, i int) error {
 	}
 	specs := in.Op.Info().Args
 	if in.Stream >= device.NumStreams {
-		return fmt.Errorf("instruction i%d (%s): stream %v takes no instructions yet; hint: one rank has compute, copies and host", i, in.Op, in.Stream)
+		return fmt.Errorf("instruction i%d (%s): unknown %v; hint: streams are in package device", i, in.Op, in.Stream)
 	}
 	if in.Key.Dir > Transfer {
 		return p.fault(i, "fwd, bwd, rec, opt or copy", "unknown direction %d", in.Key.Dir)
@@ -348,10 +361,44 @@ func checkInstr(p *Program, ly *layout, i int) error {
 	if why := checkAttr(in); why != "" {
 		return p.fault(i, "see package graph for what the operator reads", "%s", why)
 	}
+	if hint, why := checkPeers(p, in); why != "" {
+		return p.fault(i, hint, "%s", why)
+	}
 	if err := checkOperands(p, ly, i); err != nil {
 		return err
 	}
 	return checkShapes(p, i)
+}
+
+// checkPeers says what is wrong with the stream of an instruction, and with
+// whom it names on other ranks.
+func checkPeers(p *Program, in *Instr) (hint, why string) {
+	between, only := in.Op.Info().Between, streamTiers[in.Stream].only
+	message := in.Op == graph.Send || in.Op == graph.Recv
+	switch {
+	case only != nil && !slices.Contains(only, in.Op):
+		return "operators run on compute or host", fmt.Sprintf("this stream is for %v only", only)
+	case only == nil && between:
+		return "what runs between ranks has streams of its own", "this stream is for one rank"
+	case !between && len(in.Peers) > 0:
+		return "only collectives and messages have peers", fmt.Sprintf("it names ranks %v", in.Peers)
+	case !message && in.Tag != 0:
+		return "only messages have tags", fmt.Sprintf("it has tag %d", in.Tag)
+	case message && (in.Tag < 0 || in.Tag > maxCount):
+		return "tags tell messages apart", fmt.Sprintf("it has tag %d", in.Tag)
+	case message && (len(in.Peers) != 1 || in.Peers[0] < 0 || in.Peers[0] == p.Rank):
+		return "a message names the one rank at its other end", fmt.Sprintf("it names ranks %v on rank %d", in.Peers, p.Rank)
+	case between && !message:
+		for k, r := range in.Peers {
+			if r < 0 || k > 0 && r <= in.Peers[k-1] {
+				return "each rank once, ascending", fmt.Sprintf("it names ranks %v", in.Peers)
+			}
+		}
+		if !slices.Contains(in.Peers, p.Rank) {
+			return "a rank is a member of its own group", fmt.Sprintf("it names ranks %v on rank %d", in.Peers, p.Rank)
+		}
+	}
+	return "", ""
 }
 
 // checkOperands resolves the operands of instruction i and checks where they
@@ -359,9 +406,6 @@ func checkInstr(p *Program, ly *layout, i int) error {
 func checkOperands(p *Program, ly *layout, i int) error {
 	in := &p.Instrs[i]
 	tiers := &streamTiers[in.Stream]
-	if tiers.copies && in.Op != graph.Copy {
-		return p.fault(i, "operators run on compute or host", "this stream only copies")
-	}
 	at := len(ly.args)
 	for j, r := range in.Args {
 		s, why := ly.resolve(p, r)
@@ -394,7 +438,7 @@ func checkOperands(p *Program, ly *layout, i int) error {
 			if k == j || in.Args[j].Buf != in.Args[k].Buf || !mine[j].relative(ly, in.Args[j]).overlaps(mine[k].relative(ly, in.Args[k])) {
 				continue
 			}
-			if verifyRules[in.Op].alias && j+k == 1 && mine[j] == mine[k] {
+			if alias := verifyRules[in.Op].alias; alias != nil && j+k == 1 && alias(in, mine[0], mine[1]) {
 				continue
 			}
 			return p.operandFault(i, j, "give it a buffer of its own", "overlaps operand %s", in.Op.Info().Args[k].Name)
