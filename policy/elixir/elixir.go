@@ -1,0 +1,55 @@
+// Package elixir is the search of Elixir (Huang et al., 2212.05339), written
+// anew from a description of what the authors' code decides, so that other
+// planners can be compared with it. It is pure: from the order in which a step
+// uses its parameters, and from a few rates, to a chunk size, a number of
+// blocks, and the chunks that stay on the GPU.
+//
+//	graph --Record--> trace --Choose--> chunk size, blocks --Place--> who stays
+//
+// The idea: parameters lie one after the other, in order of first use, in flat
+// chunks of one size C. A chunk is divided among the GPUs, and gathered into one
+// of k blocks (the rCache) when an operator needs it. With as many blocks as
+// chunks each is gathered once per step (ZeRO-2), with few of them again and
+// again (ZeRO-3). The search chooses C and k so that the fewest elements move,
+// then spends GPU memory on what saves more time per byte, blocks or optimizer
+// state.
+//
+// Example: a trace of chunks 0 | 1 2 | 3 | 3 | 1 2 | 0 and two blocks: six
+// loads, so twelve moves. Known weakness (the original's): one price for every
+// move, no time of computation, no overlap, and C is chosen as if all of the
+// budget were blocks.
+//
+// Left out on purpose are the original's defects: its loop that never ends where
+// memory is short, an order of parameters that differs between processes, and a
+// cache smaller than one operator's needs.
+package elixir
+
+import "fmt"
+
+// Decision is everything that the search decides.
+type Decision struct {
+	Choice
+	Placement
+	CacheFirst bool // I > J: blocks before optimizer state
+}
+
+// Machine is what the search knows of n GPUs on one host.
+type Machine struct {
+	GPUs     int
+	Capacity int64 // elements per GPU, see Budget
+	Rates    Rates // of all GPUs together
+}
+
+// Decide runs the whole search.
+func Decide(t *Trace, f Format, m Machine, overlap bool) (*Decision, error) {
+	if m.GPUs < 1 {
+		return nil, fmt.Errorf("elixir: %d GPUs; hint: at least 1", m.GPUs)
+	}
+	capacity := m.Capacity - t.private()
+	c, err := Choose(t, f, capacity, m.GPUs, overlap)
+	if err != nil {
+		return nil, err
+	}
+	first := m.Rates.Cache(f) > m.Rates.State(f, m.GPUs)
+	return &Decision{Choice: *c, Placement: Place(t, f, c, capacity, m.GPUs, first, overlap), CacheFirst: first}, nil
+}
