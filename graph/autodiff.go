@@ -37,13 +37,23 @@ func (b *builder) differentiate() {
 	b.grad, b.pgrad = map[int]int{}, map[int]int{}
 	for s := b.g.Head(); s >= 0; s-- {
 		b.seg = &b.g.Segments[s]
+		b.seg.DOut = b.gradientOf(b.seg.Out)
 		for i := len(b.seg.Forward) - 1; i >= 0; i-- {
 			n := &b.seg.Forward[i]
 			b.chunk = n.Chunked
 			rules[n.Op](b, n)
 		}
+		b.seg.DIn = b.gradientOf(b.seg.In)
 		b.seg.Saved = b.saved()
 	}
+}
+
+// gradientOf is the gradient of a boundary value as it is now, -1 if it has none.
+func (b *builder) gradientOf(v int) int {
+	if d, ok := b.grad[v]; ok {
+		return d
+	}
+	return -1
 }
 
 // saved lists the forward values that the segment's backward pass reads.

@@ -140,7 +140,7 @@ func (b *builder) node(op Op, attr Attr, args ...Use) {
 }
 
 func (b *builder) segment(name string, in int) {
-	b.g.Segments = append(b.g.Segments, Segment{Name: name, In: in, Out: -1})
+	b.g.Segments = append(b.g.Segments, Segment{Name: name, In: in, Out: -1, DIn: -1, DOut: -1})
 	b.seg = &b.g.Segments[len(b.g.Segments)-1]
 }
 

@@ -71,6 +71,9 @@ type Node struct {
 type Segment struct {
 	Name     string
 	In, Out  int // boundary values; -1 for none
+	// DIn and DOut are the gradients of In and Out; -1 for none. They are one
+	// value where the gradient of a residual stream is worked on in place.
+	DIn, DOut int
 	Forward  []Node
 	Backward []Node
 	Saved    []int // forward values of this segment, In included, that Backward reads

@@ -2,13 +2,14 @@ package program
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
 
 // instance names one copy of a per-token value.
-type instance struct{ value, micro, copy int }
+type instance struct{ value, micro, copy, run int }
 
 // activations gives every instance of a forward value and of its gradient a
 // buffer on the device. How long it lives follows from who reads it.
@@ -21,7 +22,7 @@ func (lo *lowering) activations() error {
 		}
 		lo.resolve(kind, func(u *unit, r ref) Region {
 			v := &lo.g.Values[r.value]
-			key := instance{r.value, r.micro, r.copy}
+			key := instance{r.value, r.micro, r.copy, r.run}
 			buf, ok := made[key]
 			if !ok {
 				rows := lo.rows()
@@ -41,10 +42,14 @@ func (lo *lowering) activations() error {
 }
 
 func instanceName(name string, k instance) string {
+	name = fmt.Sprintf("%s.%d", name, k.micro)
 	if k.copy > 0 {
-		return fmt.Sprintf("%s.%d'%d", name, k.micro, k.copy)
+		name += fmt.Sprintf("'%d", k.copy)
 	}
-	return fmt.Sprintf("%s.%d", name, k.micro)
+	if k.run > 0 {
+		name += fmt.Sprintf("@%d", k.run)
+	}
+	return name
 }
 
 // sub is the part of a matrix buffer that a ref stands for.
@@ -62,12 +67,13 @@ func (lo *lowering) inputs() error {
 			RowUnit: unit, Persistent: true, Init: []string{name}})
 	}
 	all := lo.rows() * lo.pl.MicroBatches
-	batch := map[int]int{}
-	for _, v := range []int{g.Tokens, g.Targets} {
-		if v >= 0 {
-			batch[v] = host("batch."+g.Values[v].Name, graph.I32, all, 1, p.RowUnit)
+	batch := map[int]int{} // of this rank's sequences, as far as its segments read them
+	lo.resolve(graph.Input, func(_ *unit, r ref) Region {
+		if _, ok := batch[r.value]; !ok {
+			batch[r.value] = host("batch."+g.Values[r.value].Name, graph.I32, all, 1, p.RowUnit)
 		}
-	}
+		return Region{}
+	})
 	scalars := g.Scalars
 	if g.Pos >= 0 {
 		scalars = g.Pos
@@ -81,7 +87,7 @@ func (lo *lowering) inputs() error {
 
 	made := map[instance]int{}
 	lo.resolve(graph.Input, func(u *unit, r ref) Region {
-		key := instance{r.value, r.micro, 0}
+		key := instance{value: r.value, micro: r.micro}
 		buf, ok := made[key]
 		if !ok {
 			v := &g.Values[r.value]
@@ -118,7 +124,8 @@ func (lo *lowering) kept(kind graph.ValueKind, class Class) {
 
 // lossTotal is where the loss is summed over all micro-batches.
 func (lo *lowering) lossTotal() {
-	if lo.g.Total < 0 {
+	lo.total = -1
+	if !slices.ContainsFunc(lo.units, func(u unit) bool { return u.forward && u.segment == lo.g.Head() }) || lo.g.Total < 0 {
 		return
 	}
 	lo.total = lo.buffer(Buffer{Name: "loss.total.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1})
@@ -139,7 +146,7 @@ var noKey = Key{Segment: -1, Micro: -1, Chunk: -1}
 // results brings the loss to the host, and the logits where they are asked for.
 func (lo *lowering) results() error {
 	p := lo.p
-	if lo.g.Total >= 0 {
+	if lo.total >= 0 {
 		last := &lo.units[len(lo.units)-1]
 		loss := lo.buffer(Buffer{Name: "loss.total", Tier: device.HostTier, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
 			Persistent: true, Init: []string{"loss.total.before"}})

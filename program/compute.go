@@ -5,53 +5,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/schedule"
 )
-
-// order lists the units. Groups of micro-batches go layer by layer; the head
-// does its backward pass right away, since the loss is known then. Micro-batches
-// ascend everywhere, so that every sum over tokens has one order whatever the
-// grouping.
-func (lo *lowering) order() error {
-	head, group := lo.g.Head(), lo.pl.Group
-	train := lo.opt.Mode == Train || lo.opt.Mode == Grads
-	var late []unit // see shared
-	for first := 0; first < lo.pl.MicroBatches; first += group {
-		each := func(s int, f, b bool) {
-			for m := first; m < first+group; m++ {
-				u := unit{segment: s, micro: m, forward: f, backward: b}
-				if b && !f && lo.shared(s) {
-					late = append(late, u)
-					continue
-				}
-				lo.units = append(lo.units, u)
-			}
-		}
-		for s := 0; s < head; s++ {
-			each(s, true, false)
-		}
-		each(head, true, train)
-		for s := head - 1; s >= 0 && train; s-- {
-			each(s, false, true)
-		}
-	}
-	lo.units = append(lo.units, late...)
-	return nil
-}
-
-// shared reports whether segment s holds a parameter that a later segment
-// uses too (a tied head). Its gradient is first summed over all micro-batches
-// of the later one, so the backward units of s wait until the end: this keeps
-// the order of the sum, and so its bits, independent of the grouping.
-func (lo *lowering) shared(s int) bool {
-	for later := s + 1; later < len(lo.g.Segments); later++ {
-		for _, p := range lo.g.Segments[later].Params {
-			if slices.Contains(lo.g.Segments[s].Params, p) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // compute fills the units with the graph's operators.
 func (lo *lowering) compute() error {
@@ -65,9 +20,13 @@ func (lo *lowering) compute() error {
 		if u.segment == lo.g.Head() {
 			lo.headChunks(u, seg)
 		}
-		if u.backward {
+		switch {
+		case u.backward && u.half != schedule.B && !u.forward:
+			lo.halfBackward(u, seg)
+		case u.backward:
 			lo.plainNodes(u, seg.Backward, Backward)
 		}
+		u.work = append(u.work, u.sends...)
 	}
 	return nil
 }
@@ -77,17 +36,76 @@ func (lo *lowering) rows() int { return lo.pl.MicroBatch * lo.g.Seq }
 func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir Direction) {
 	for i := range nodes {
 		if !nodes[i].Chunked {
-			u.work = append(u.work, lo.op(u, &nodes[i], dir, 0, lo.rows(), 0))
+			u.work = append(u.work, lo.op(u, &nodes[i], dir, u.row, u.rows, 0))
 		}
+	}
+}
+
+// halfBackward lists the input gradients of a segment, or the weight gradients
+// that were put off. These read gradients of activations that others have been
+// added to or written over since; where that is so, the input half saves what
+// the weight half will read.
+func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
+	versions := map[int]int{} // per value: copies saved so far
+	fresh := map[int]bool{}   // the latest copy is what the value is now
+	for i := range seg.Backward {
+		n := &seg.Backward[i]
+		weights := lo.weightNode(n)
+		o := lo.op(u, n, Backward, u.row, u.rows, 0)
+		for k := range o.refs {
+			r := &o.refs[k]
+			if !weights || r.value < 0 || lo.g.Values[r.value].Kind != graph.Gradient || !lo.overwritten(seg, i, r.value) {
+				continue
+			}
+			if !fresh[r.value] {
+				versions[r.value]++
+				fresh[r.value] = true
+				if u.half == schedule.Bx {
+					u.work = append(u.work, lo.saveGradient(u, r.value, versions[r.value]))
+				}
+			}
+			r.copy = versions[r.value]
+		}
+		if weights == (u.half == schedule.W) {
+			u.work = append(u.work, o)
+		}
+		for v := range fresh {
+			fresh[v] = fresh[v] && !writes(n, v)
+		}
+	}
+}
+
+// weightNode reports whether a backward operator makes gradients of parameters.
+func (lo *lowering) weightNode(n *graph.Node) bool {
+	return slices.ContainsFunc(n.Args, func(u graph.Use) bool {
+		return u.Value >= 0 && lo.g.Values[u.Value].Kind == graph.ParamGrad
+	})
+}
+
+// overwritten reports whether an operator after number i of the segment, or one
+// of the segments below, changes a gradient.
+func (lo *lowering) overwritten(seg *graph.Segment, i, v int) bool {
+	return v == seg.DIn && seg.In >= 0 ||
+		slices.ContainsFunc(seg.Backward[i+1:], func(n graph.Node) bool { return writes(&n, v) })
+}
+
+// saveGradient copies what a gradient is now.
+func (lo *lowering) saveGradient(u *unit, value, version int) op {
+	now := ref{value: value, micro: u.micro, run: u.run, row: u.row, rows: u.rows, hi: lo.g.Values[value].Cols}
+	saved := now
+	saved.copy = version
+	return op{
+		in:   Instr{Op: graph.Copy, Stream: device.Compute, Key: Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: Backward}, Args: make([]Region, 2)},
+		refs: []ref{saved, now},
 	}
 }
 
 // headChunks lists the loss by chunks of rows: logits, loss and gradient over
 // them in place, and what is derived from that, then the next chunk.
 func (lo *lowering) headChunks(u *unit, seg *graph.Segment) {
-	n := 0
-	for row := 0; row < lo.rows(); row += lo.pl.HeadRows {
-		rows := min(lo.pl.HeadRows, lo.rows()-row)
+	n := u.row / lo.pl.HeadRows
+	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
+		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
 		for i := range seg.Forward {
 			if seg.Forward[i].Chunked {
 				u.work = append(u.work, lo.op(u, &seg.Forward[i], Forward, row, rows, n))
@@ -122,6 +140,9 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		}
 		v := &lo.g.Values[use.Value]
 		r := ref{value: use.Value, micro: u.micro, lo: use.Lo, hi: use.Hi, rows: v.Rows}
+		if v.Kind == graph.Gradient {
+			r.run = u.run
+		}
 		switch {
 		case v.Chunked:
 			r.rows, r.copy = rows, chunk
@@ -174,11 +195,13 @@ func (lo *lowering) recompute() error {
 		var prefix []op
 		for n := range seg.Forward {
 			if lo.writesAny(&seg.Forward[n], again) {
-				o := lo.op(u, &seg.Forward[n], Recompute, 0, lo.rows(), 0)
+				o := lo.op(u, &seg.Forward[n], Recompute, u.row, u.rows, 0)
 				prefix = append(prefix, o)
 			}
 		}
-		u.work = append(prefix, u.work...)
+		if u.half != schedule.W { // which finds them made
+			u.work = append(prefix, u.work...)
+		}
 		for j := range u.work {
 			for k := range u.work[j].refs {
 				if r := &u.work[j].refs[k]; slices.Contains(again, r.value) {

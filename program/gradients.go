@@ -7,44 +7,84 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// gradHome says where the gradient of a chunk waits for the optimizer.
+// gradHome says where the gradient of a chunk waits for the optimizer: on the
+// tier of Chunk.Grads or, where that is the device and the update is on the
+// host, still on the device.
 type gradHome struct {
-	buf  int
+	store
 	tier device.Tier
-	last int // unit of the last contribution
+	unit int // after which it is complete
 }
 
-// gradients gives the parameters' gradients their buffers. On the device a
-// chunk's gradient is one buffer from its first contribution to the optimizer.
-// On the host, each visit (a run of consecutive units that contribute to the
-// chunk) has a buffer on the device: what was summed before comes back, the
-// visit's contributions continue the sum, and it goes down again.
+// gradients gives the parameters' gradients their buffers, and reduces them
+// over the ranks that contribute.
 //
-// The first contribution to a parameter in a step overwrites, all others add.
+// On the device a chunk's gradient is one buffer from its first contribution to
+// the optimizer. Where it is on the host or divided among ranks (ZeRO-2), each
+// visit (a run of consecutive units that contribute to the chunk) has a buffer
+// on the device:
+//
+//	host     what was summed before comes back, the visit's contributions
+//	         continue the sum, and it goes down again
+//	divided  the visit's sum is reduced over the ranks, and each adds its
+//	         shard of that to what it has
+//
+// The first contribution to a parameter in a step (a visit, if divided)
+// overwrites, all others add. What is not divided is reduced once, when it is
+// complete.
 func (lo *lowering) gradients() error {
 	lo.gradBuf = make([]gradHome, len(lo.pl.Chunks))
-	if lo.opt.Mode != Train && lo.opt.Mode != Grads {
+	if !lo.trains() {
 		return nil
 	}
 	touched := lo.contributions()
 	started := make([]bool, len(lo.g.Params)) // something was added already
 	for c := range lo.pl.Chunks {
-		ch := lo.pl.Chunks[c]
-		home := gradHome{tier: ch.Grads, last: touched[c][len(touched[c])-1]}
-		home.buf = lo.chunkBuffer("grad", c, ch.Grads, ClassGrads, graph.F32)
-		if lo.opt.Mode == Grads {
-			lo.keepGradient(c, home.buf)
-		}
-		lo.gradBuf[c] = home
-		if ch.Grads == device.DeviceTier {
-			for _, i := range touched[c] {
-				lo.contribute(&lo.units[i], c, home.buf, started)
-			}
+		if !lo.local(c) {
 			continue
 		}
-		lo.visits(c, touched[c], started)
+		units := touched[c]
+		if len(units) == 0 {
+			return fmt.Errorf("no unit of rank %d contributes to chunk %d", lo.opt.Rank, c)
+		}
+		home := gradHome{tier: lo.pl.Chunks[c].Grads, unit: units[len(units)-1]}
+		switch {
+		case lo.sharded(c, "grads"):
+			home.store = lo.dividedVisits(c, units)
+		case home.tier == device.HostTier:
+			home.store = lo.hostVisits(c, units, started)
+		default:
+			home.store = lo.chunkBuffer("grad", c, lo.whole(c), device.DeviceTier, ClassGrads, graph.F32)
+			for _, i := range units {
+				lo.contribute(&lo.units[i], c, home.store, started)
+			}
+			if !lo.top.ordered[c] {
+				home.unit = len(lo.units) - 1 // all ranks reduce in one order at the end
+			}
+			u := &lo.units[home.unit]
+			u.after = append(u.after, lo.reduce(c, home.store, lo.key(u, c))...)
+		}
+		if lo.opt.Mode == Grads {
+			lo.keepGradient(c, home.store)
+		}
+		lo.gradBuf[c] = home
 	}
 	return nil
+}
+
+func (lo *lowering) key(u *unit, c int) Key { return Key{Segment: u.segment, Micro: u.micro, Chunk: c} }
+
+// reduce lists what sums a complete gradient over the group, in place: all of
+// it, or this rank's shard.
+func (lo *lowering) reduce(c int, s store, key Key) []op {
+	all := lo.whole(c)
+	switch {
+	case len(lo.top.groups[c]) == 1:
+		return nil
+	case lo.sharded(c, "state"):
+		return []op{lo.between(graph.ReduceScatter, key, c, false, s.of(lo.held(c, "state")), s.of(all))}
+	}
+	return []op{lo.between(graph.AllReduce, key, c, false, s.of(all))}
 }
 
 // contributions lists for each chunk the units that add to its gradient.
@@ -66,8 +106,8 @@ func (lo *lowering) contributions() [][]int {
 	return list
 }
 
-// contribute points the unit's gradient operands of chunk c to buf.
-func (lo *lowering) contribute(u *unit, c, buf int, started []bool) {
+// contribute points the unit's gradient operands of chunk c to a store.
+func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 	for j := range u.work {
 		o := &u.work[j]
 		for k, r := range o.refs {
@@ -78,72 +118,135 @@ func (lo *lowering) contribute(u *unit, c, buf int, started []bool) {
 			if lo.chunkOf[param] != c {
 				continue
 			}
-			o.in.Args[k] = lo.param(buf, 0, r.value)
+			o.in.Args[k] = lo.param(s, r.value)
 			o.in.Attr.Acc = started[param]
 			started[param] = true
 		}
 	}
 }
 
-// visits handles a chunk whose gradient waits on the host.
-func (lo *lowering) visits(c int, units []int, started []bool) {
-	home := lo.gradBuf[c].buf
-	for v, n := 0, 0; v < len(units); n++ {
+// visit is a run of consecutive units that contribute to a chunk.
+type visit struct{ units []int }
+
+func visits(units []int) (list []visit) {
+	for v := 0; v < len(units); {
 		end := v + 1
 		for end < len(units) && units[end] == units[end-1]+1 {
 			end++
 		}
-		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, device.DeviceTier, ClassGrads, graph.F32)
-		first, last := &lo.units[units[v]], &lo.units[units[end-1]]
-		key := Key{Segment: first.segment, Micro: first.micro, Chunk: c}
-		before := append([]bool(nil), started...)
-		for _, r := range lo.runs(c, before) {
-			first.before = append(first.before, copyOp(device.HostToDev, key, at(buf, r), at(home, r)))
-		}
-		for _, i := range units[v:end] {
-			lo.contribute(&lo.units[i], c, buf, started)
-		}
-		key = Key{Segment: last.segment, Micro: last.micro, Chunk: c}
-		for _, r := range lo.runs(c, started) {
-			last.after = append(last.after, copyOp(device.DevToHost, key, at(home, r), at(buf, r)))
-		}
+		list = append(list, visit{units[v:end]})
 		v = end
 	}
+	return list
+}
+
+func (v visit) first() int { return v.units[0] }
+func (v visit) last() int  { return v.units[len(v.units)-1] }
+
+// hostVisits handles a chunk whose gradient waits on the host, and returns
+// where it is when it is complete. Before the last visit the host holds this
+// rank's sum; after it, what is left when that has been reduced.
+func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
+	all, list := lo.whole(c), visits(units)
+	rest := all // what is left after the reduction
+	if lo.sharded(c, "state") {
+		rest = lo.held(c, "state")
+	}
+	final := lo.chunkBuffer("grad", c, rest, device.HostTier, ClassGrads, graph.F32)
+	partial := final
+	if rest != all && len(list) > 1 {
+		partial = lo.chunkBuffer("grad.part", c, all, device.HostTier, ClassGrads, graph.F32)
+	}
+	for n, v := range list {
+		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, ClassGrads, graph.F32)
+		first, last := &lo.units[v.first()], &lo.units[v.last()]
+		for _, r := range lo.runs(c, started) {
+			first.before = append(first.before, moveOp(device.HostToDev, lo.key(first, c), buf, partial, r))
+		}
+		for _, i := range v.units {
+			lo.contribute(&lo.units[i], c, buf, started)
+		}
+		if n < len(list)-1 {
+			for _, r := range lo.runs(c, started) {
+				last.after = append(last.after, moveOp(device.DevToHost, lo.key(last, c), partial, buf, r))
+			}
+			continue
+		}
+		last.after = append(last.after, lo.reduce(c, buf, lo.key(last, c))...)
+		if rest.len() > 0 {
+			last.after = append(last.after, moveOp(device.DevToHost, lo.key(last, c), final, buf, rest))
+		}
+	}
+	return final
+}
+
+// dividedVisits handles a chunk whose gradient is divided among the ranks.
+func (lo *lowering) dividedVisits(c int, units []int) store {
+	all, own := lo.whole(c), lo.held(c, "grads")
+	tier := lo.pl.Chunks[c].Grads
+	home := store{-1, 0}
+	if own.len() > 0 {
+		home = lo.chunkBuffer("grad", c, own, tier, ClassGrads, graph.F32)
+	}
+	for n, v := range visits(units) {
+		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, ClassGrads, graph.F32)
+		started := make([]bool, len(lo.g.Params))
+		for _, i := range v.units {
+			lo.contribute(&lo.units[i], c, buf, started)
+		}
+		last := &lo.units[v.last()]
+		key := lo.key(last, c)
+		if own.len() == 0 {
+			last.after = append(last.after, lo.between(graph.ReduceScatter, key, c, false, Region{}, buf.of(all)))
+			continue
+		}
+		to := home
+		if tier == device.HostTier {
+			to = lo.chunkBuffer(fmt.Sprintf("grad.shard%d", n), c, own, device.DeviceTier, ClassGrads, graph.F32)
+			if n > 0 {
+				first := &lo.units[v.first()]
+				first.before = append(first.before, moveOp(device.HostToDev, lo.key(first, c), to, home, own))
+			}
+		}
+		last.after = append(last.after, lo.between(graph.ReduceScatter, key, c, n > 0, to.of(own), buf.of(all)))
+		if tier == device.HostTier {
+			last.after = append(last.after, moveOp(device.DevToHost, key, home, to, own))
+		}
+	}
+	return home
 }
 
 // runs are the ranges of a chunk's elements that hold gradients that were
 // started, neighbours joined.
-func (lo *lowering) runs(c int, started []bool) [][2]int {
-	var list [][2]int
+func (lo *lowering) runs(c int, started []bool) []piece {
+	var list []piece
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
-		lo0 := lo.offsetOf[i]
-		hi := lo0 + int(lo.g.Params[i].Elems())
+		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Params[i].Elems())
 		switch n := len(list); {
 		case !started[i]:
-		case n > 0 && list[n-1][1] == lo0:
-			list[n-1][1] = hi
+		case n > 0 && list[n-1].hi == from:
+			list[n-1].hi = to
 		default:
-			list = append(list, [2]int{lo0, hi})
+			list = append(list, piece{from, to})
 		}
 	}
 	return list
 }
 
-func at(buf int, r [2]int) Region {
-	n := r[1] - r[0]
-	return Region{Buf: buf, Off: r[0], Rows: 1, Cols: n, Stride: n}
-}
+// reduced is what this rank has of a chunk's complete gradient.
+func (lo *lowering) reduced(c int) piece { return lo.held(c, "state") }
 
 // keepGradient declares the gradient as a result of the program.
-func (lo *lowering) keepGradient(c, buf int) {
-	b := &lo.p.Buffers[buf]
-	b.Persistent = true
-	ch := lo.pl.Chunks[c]
-	for range len(b.Cuts) + 1 {
-		b.Init = append(b.Init, "")
+func (lo *lowering) keepGradient(c int, s store) {
+	own := lo.reduced(c)
+	if own.len() == 0 {
+		return
 	}
-	for i := ch.First; i < ch.Last; i++ {
-		b.Init[i-ch.First] = "grad.before:" + lo.g.Params[i].Name
-		lo.p.Homes = append(lo.p.Homes, Home{Param: i, Kind: "g", Region: lo.flat(buf, 0, i)})
+	b := &lo.p.Buffers[s.buf]
+	b.Persistent, b.Init = true, make([]string, len(b.Cuts)+1)
+	starts := append([]int{0}, b.Cuts...)
+	for k, e := range starts {
+		b.Init[k] = "grad.before:" + lo.elementName(c, e-s.at)
 	}
+	lo.homes(c, own, "g", s, false)
 }

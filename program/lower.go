@@ -38,6 +38,11 @@ type Options struct {
 	// RowUnit overrides the token rows per atom; 0 derives it. Two programs can
 	// be compared by Equivalent if theirs are the same.
 	RowUnit int
+	// Rank is the one that the program is for.
+	Rank int
+	// Cuts are elements at which each parameter's buffers are cut beside where
+	// the plan needs it, so that programs of other plans can be compared.
+	Cuts [][]int
 	// Dump is called after every pass.
 	Dump func(pass string, p *Program)
 }
@@ -92,8 +97,16 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 	if opt.Mode == Decode && pl.MicroBatch*pl.MicroBatches != 1 {
 		return nil, fmt.Errorf("%d sequences cannot share the caches of one; hint: micro_batch 1", pl.MicroBatch*pl.MicroBatches)
 	}
+	if opt.Rank < 0 || opt.Rank >= pl.Ranks {
+		return nil, fmt.Errorf("rank %d of %d; hint: ranks count from 0", opt.Rank, pl.Ranks)
+	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
-	lo.p = &Program{RowUnit: opt.RowUnit, Capacity: opt.Capacity}
+	lo.p = &Program{Rank: opt.Rank, RowUnit: opt.RowUnit, Capacity: opt.Capacity}
+	var err error
+	if lo.top, err = newTopology(g, pl); err != nil {
+		return nil, err
+	}
+	lo.index()
 	if lo.p.RowUnit == 0 {
 		lo.p.RowUnit = min(g.Seq, pl.HeadRows)
 	}
@@ -119,6 +132,7 @@ type lowering struct {
 	opt Options
 	p   *Program
 
+	top   *topology
 	units []unit
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
@@ -130,14 +144,6 @@ type lowering struct {
 	total     int                  // buffer of the loss on the device
 	weightBuf []weightHome         // per chunk
 	gradBuf   []gradHome           // per chunk
-}
-
-// unit is a piece of the schedule: one segment, one micro-batch, one
-// direction. Before and after it stand the transfers that belong to it.
-type unit struct {
-	segment, micro      int
-	forward, backward   bool // the head does both at once when training
-	before, work, after []op
 }
 
 // op is an instruction whose operands are still values, or already regions.
@@ -153,6 +159,7 @@ type op struct {
 type ref struct {
 	value, micro, copy int
 	row, rows, lo, hi  int
+	run                int // of gradients, see lowering.run
 }
 
 var none = ref{value: -1}

@@ -85,6 +85,9 @@ type Pipeline struct {
 	// 0; the schedule's placement says which rank has which stages.
 	Stages []int `json:"stages"`
 	Slices int   `json:"slices"` // of a sequence; 1 for most schedules
+	// Order, if given, is the schedule's orders in its own notation, one line
+	// per rank: those of a search, or of the schedules that depend on times.
+	Order []string `json:"order,omitempty"`
 }
 
 // PadElems is what the elements of a chunk's records on disk are padded to a
@@ -191,7 +194,10 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)
 	}
-	return pl.validateChunks(g)
+	if err := pl.validateChunks(g); err != nil {
+		return err
+	}
+	return pl.validateRanks(g)
 }
 
 func (pl *Plan) validateChunks(g *graph.Graph) error {
@@ -214,6 +220,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
 		case c.State > device.DiskTier:
 			return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
+		case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
+			return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
 		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
 			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too", i)
 		}

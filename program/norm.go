@@ -1,0 +1,184 @@
+package program
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The global norm is a sum over slots: one for every NormPiece elements of
+// every parameter, in the order of the chunks. Each rank fills the slots of the
+// elements that it owns. All are together in the tier final, where chunks are
+// updated in a nearer tier through a buffer of their own there first; with
+// several ranks that is the device, and the others' slots are gathered behind
+// each other.
+type normParts struct {
+	final device.Tier
+	buf   [device.NumTiers]int   // of this rank's slots, -1 where there are none
+	first [device.NumTiers][]int // per chunk its first slot there, and the end
+	all   int                    // buffer of all ranks' slots, in tier final
+}
+
+// owned is what a rank contributes of a chunk to the norm: its shard or, of
+// what all have, everything if it is the first of the group.
+func (lo *lowering) owned(rank, c int) piece {
+	switch group := lo.top.groups[c]; {
+	case !containsRank(group, rank):
+		return piece{}
+	case lo.sharded(c, "state") || rank == group[0]:
+		return lo.heldBy(rank, c, "state")
+	}
+	return piece{}
+}
+
+func containsRank(group []int, rank int) bool {
+	for _, r := range group {
+		if r == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// slots counts a rank's slots of a chunk.
+func (lo *lowering) slots(rank, c int) (n int) {
+	for _, q := range lo.parts(c, lo.owned(rank, c)) {
+		n += graph.NormPieces(int64(q.hi - q.lo))
+	}
+	return n
+}
+
+func (lo *lowering) newNormParts() *normParts {
+	n := &normParts{buf: [device.NumTiers]int{-1, -1, -1}}
+	for c := range lo.pl.Chunks {
+		if lo.local(c) && lo.top.ranks == 1 {
+			n.final = max(n.final, lo.updatedOn(c))
+		}
+	}
+	for t := range device.HostTier + 1 {
+		slots := []int{0}
+		var cuts []int
+		for c := range lo.pl.Chunks {
+			end := slots[c]
+			if t == n.final || lo.local(c) && lo.updatedOn(c) == t {
+				for _, q := range lo.parts(c, lo.owned(lo.opt.Rank, c)) {
+					for e := q.lo; e < q.hi; {
+						next := lo.nextAtom(c, e, q.hi)
+						end += graph.NormPieces(int64(next - e))
+						cuts = append(cuts, end)
+						e = next
+					}
+				}
+			}
+			slots = append(slots, end)
+		}
+		if len(cuts) == 0 {
+			n.first[t] = slots
+			continue
+		}
+		n.first[t] = slots
+		n.buf[t] = lo.slotBuffer("norm.parts."+t.String(), t, cuts)
+	}
+	n.all = n.buf[n.final]
+	if lo.top.ranks > 1 {
+		n.all = lo.slotBuffer("norm.parts", n.final, lo.allSlots())
+	}
+	return n
+}
+
+// nextAtom is where the atom of a chunk ends that element e is in, at most end.
+func (lo *lowering) nextAtom(c, e, end int) int {
+	for _, a := range lo.atoms(c, lo.whole(c)) {
+		if a > e {
+			return min(a, end)
+		}
+	}
+	return end
+}
+
+// slotBuffer makes a buffer of slots that end at cuts.
+func (lo *lowering) slotBuffer(name string, t device.Tier, cuts []int) int {
+	b := Buffer{Name: name, Tier: t, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: cuts[len(cuts)-1]}
+	if last := len(cuts) - 1; last > 0 {
+		b.Cuts = cuts[:last]
+	}
+	return lo.buffer(b)
+}
+
+// allSlots are the ends of all atoms' slots, rank by rank.
+func (lo *lowering) allSlots() (cuts []int) {
+	end := 0
+	for r := range lo.top.ranks {
+		for c := range lo.pl.Chunks {
+			for _, q := range lo.parts(c, lo.owned(r, c)) {
+				for e := q.lo; e < q.hi; {
+					next := lo.nextAtom(c, e, q.hi)
+					end += graph.NormPieces(int64(next - e))
+					cuts = append(cuts, end)
+					e = next
+				}
+			}
+		}
+	}
+	return cuts
+}
+
+// at is a range of slots in a tier.
+func (n *normParts) at(t device.Tier, lo, hi int) Region {
+	return Region{Buf: n.buf[t], Off: lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
+}
+
+// square sums the squares of a chunk's gradient as soon as it is complete.
+func (lo *lowering) square(c int, grad store, n *normParts) {
+	tier := lo.updatedOn(c)
+	u := &lo.units[lo.gradBuf[c].unit]
+	slot := n.first[tier][c]
+	for _, q := range lo.parts(c, lo.owned(lo.opt.Rank, c)) {
+		end := slot + graph.NormPieces(int64(q.hi-q.lo))
+		u.after = append(u.after, lo.opt1(tier, c, graph.NormPart, graph.Attr{}, n.at(tier, slot, end), grad.region(q.lo, q.hi)))
+		slot = end
+	}
+	if tier == n.final || slot == n.first[tier][c] {
+		return
+	}
+	stream := device.DevToHost
+	if tier == device.HostTier {
+		stream = device.HostToDev
+	}
+	u.after = append(u.after, copyOp(stream, lo.key(u, c),
+		n.at(n.final, n.first[n.final][c], n.first[n.final][c+1]), n.at(tier, n.first[tier][c], n.first[tier][c+1])))
+}
+
+// norm finishes the norm and takes the clip factor to every tier that updates,
+// and to the host for the run to read.
+func (lo *lowering) norm(u *unit, n *normParts) {
+	p := lo.p
+	if lo.top.ranks > 1 {
+		src := Region{}
+		if n.buf[n.final] >= 0 {
+			src = p.whole(n.buf[n.final])
+		}
+		world := make([]int, lo.top.ranks)
+		for r := range world {
+			world[r] = r
+		}
+		u.work = append(u.work, op{in: Instr{Op: graph.AllGather, Stream: device.Collective, Key: Key{-1, -1, -1, Transfer},
+			Args: []Region{p.whole(n.all), src}, Peers: world}})
+	}
+	lo.clip = [device.NumTiers]int{-1, -1, -1}
+	lo.clip[device.HostTier] = lo.buffer(Buffer{Name: "clip", Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
+		Persistent: true, Init: []string{"clip.before"}})
+	if n.final == device.DeviceTier || n.buf[device.DeviceTier] >= 0 {
+		lo.clip[device.DeviceTier] = lo.buffer(Buffer{Name: "clip.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
+	}
+	u.work = append(u.work, lo.opt1(n.final, -1, graph.NormAll, graph.Attr{Clip: lo.opt.Clip}, p.whole(lo.clip[n.final]), p.whole(n.all)))
+	for t, buf := range lo.clip {
+		if buf < 0 || device.Tier(t) == n.final {
+			continue
+		}
+		stream := device.HostToDev
+		if n.final == device.DeviceTier {
+			stream = device.DevToHost
+		}
+		u.work = append(u.work, copyOp(stream, noKey, p.whole(buf), p.whole(lo.clip[n.final])))
+	}
+}

@@ -1,0 +1,203 @@
+package program
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// unit is a piece of the schedule: one segment, one micro-batch (or a slice of
+// it), one direction. Before and after it stand the transfers that belong to it.
+type unit struct {
+	segment, micro      int
+	forward, backward   bool          // the head does both at once when training
+	half                schedule.Pass // of a backward pass: B all, Bx input gradients, W weight gradients
+	row, rows           int           // of the micro-batch
+	run                 int           // see runs
+	sends               []op          // after the work, see messages
+	before, work, after []op
+}
+
+// order lists the units of this rank.
+func (lo *lowering) order() error {
+	if lo.top.schedule == nil {
+		lo.grouped()
+	} else {
+		lo.scheduled()
+	}
+	return nil
+}
+
+// trains reports whether there is a backward pass.
+func (lo *lowering) trains() bool { return lo.opt.Mode == Train || lo.opt.Mode == Grads }
+
+// grouped lists the units of a rank that has all segments. Groups of
+// micro-batches go layer by layer; the head does its backward pass right away,
+// since the loss is known then. Micro-batches ascend everywhere, so that every
+// sum over tokens has one order whatever the grouping.
+func (lo *lowering) grouped() {
+	head, group := lo.g.Head(), lo.pl.Group
+	var late []unit // see shared
+	for first := 0; first < lo.pl.MicroBatches; first += group {
+		each := func(s int, f, b bool) {
+			for m := first; m < first+group; m++ {
+				u := unit{segment: s, micro: m, forward: f, backward: b, half: schedule.B, rows: lo.rows()}
+				if b && !f && lo.shared(s) {
+					late = append(late, u)
+					continue
+				}
+				lo.units = append(lo.units, u)
+			}
+		}
+		for s := 0; s < head; s++ {
+			each(s, true, false)
+		}
+		each(head, true, lo.trains())
+		for s := head - 1; s >= 0 && lo.trains(); s-- {
+			each(s, false, true)
+		}
+	}
+	lo.units = append(lo.units, late...)
+}
+
+// shared reports whether segment s holds a parameter that a later segment of
+// this rank uses too (a tied head). Its gradient is first summed over all
+// micro-batches of the later one, so the backward units of s wait until the end:
+// this keeps the order of the sum, and so its bits, independent of the grouping.
+func (lo *lowering) shared(s int) bool {
+	for later := s + 1; later < len(lo.g.Segments); later++ {
+		for _, p := range lo.g.Segments[later].Params {
+			if slices.Contains(lo.g.Segments[s].Params, p) && slices.Equal(lo.top.places(s), lo.top.places(later)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// scheduled lists the units of a rank of a pipeline as its schedule has them.
+// A stage's unit is its segments one after the other; the head, whose loss and
+// gradients are made together by blocks of rows, belongs to the backward pass.
+//
+// A message is received one unit of the schedule before it is needed, so that
+// it can come in behind that one, and sent when it has been made.
+func (lo *lowering) scheduled() {
+	var late []unit
+	previous := -1 // first unit of the schedule's unit before this one
+	for _, w := range lo.top.schedule.Orders[lo.opt.Rank%lo.top.depth] {
+		list := lo.stageUnits(w)
+		if len(list) == 0 {
+			continue
+		}
+		in, out := lo.messages(w, list)
+		if previous < 0 {
+			list[0].work = in
+		} else {
+			lo.units[previous].work = append(lo.units[previous].work, in...)
+		}
+		list[len(list)-1].sends = out
+		begin := len(lo.units)
+		for _, u := range list {
+			if u.backward && !u.forward && u.half != schedule.Bx && lo.shared(u.segment) {
+				late = append(late, u)
+			} else {
+				lo.units = append(lo.units, u)
+			}
+		}
+		if begin < len(lo.units) {
+			previous = begin
+		}
+	}
+	lo.units = append(lo.units, late...)
+}
+
+// stageUnits are the units that one unit of the schedule stands for.
+func (lo *lowering) stageUnits(w schedule.Unit) []unit {
+	t := lo.top
+	from, to := t.first[w.Stage], t.first[w.Stage+1]
+	row, rows := lo.slice(w.Slice)
+	var list []unit
+	add := func(s int, f, b bool) {
+		list = append(list, unit{segment: s, micro: lo.micro(w), forward: f, backward: b, half: w.Pass, row: row, rows: rows, run: lo.run(w)})
+	}
+	switch {
+	case w.Pass == schedule.F:
+		for s := from; s < to; s++ {
+			if s != lo.g.Head() || !lo.trains() {
+				add(s, true, false)
+			}
+		}
+	case lo.trains():
+		for s := to - 1; s >= from; s-- {
+			head := s == lo.g.Head()
+			if head && w.Pass == schedule.W {
+				continue // done with the input gradients
+			}
+			add(s, head, true)
+		}
+	}
+	return list
+}
+
+// micro is the number of a scheduled micro-batch over all directions.
+func (lo *lowering) micro(w schedule.Unit) int {
+	return w.Micro*lo.top.schedule.Directions() + w.Dir
+}
+
+// run numbers the runs of consecutive stages on one rank. The gradient of the
+// residual stream is one value throughout; in each run of stages that a rank
+// holds it is a buffer of its own.
+func (lo *lowering) run(w schedule.Unit) int {
+	home, s := lo.top.schedule.Home[w.Dir], w.Stage
+	for s > 0 && home[s-1] == home[w.Stage] {
+		s--
+	}
+	return s
+}
+
+// messages are what the units of one unit of the schedule receive and send.
+func (lo *lowering) messages(w schedule.Unit, list []unit) (in, out []op) {
+	home := lo.top.schedule.Home[w.Dir]
+	from, to := lo.top.first[w.Stage], lo.top.first[w.Stage+1]
+	first, last := &list[0], &list[len(list)-1]
+	if w.Stage > 0 && home[w.Stage-1] != home[w.Stage] {
+		if first.forward || last.segment == from && last.forward { // a head alone goes forward in the backward pass
+			in = append(in, lo.message(graph.Recv, first, from, lo.g.Segments[from].In, home[w.Stage-1], false))
+		}
+		if last.backward && w.Pass != schedule.W {
+			out = append(out, lo.message(graph.Send, last, from, lo.g.Segments[from].DIn, home[w.Stage-1], true))
+		}
+	}
+	if w.Stage+1 < len(home) && home[w.Stage+1] != home[w.Stage] {
+		if last.forward {
+			out = append(out, lo.message(graph.Send, last, to, lo.g.Segments[to-1].Out, home[w.Stage+1], false))
+		}
+		if first.backward && w.Pass != schedule.W {
+			in = append(in, lo.message(graph.Recv, first, to, lo.g.Segments[to-1].DOut, home[w.Stage+1], true))
+		}
+	}
+	return in, out
+}
+
+// message moves the rows of a value that a unit works on over the boundary
+// before a segment, to or from another place of the pipeline.
+func (lo *lowering) message(o graph.Op, u *unit, boundary, value, place int, back bool) op {
+	stream := device.Send
+	if o == graph.Recv {
+		stream = device.Recv
+	}
+	tag := 2 * ((boundary*lo.pl.MicroBatches+u.micro)*lo.rows() + u.row)
+	if back {
+		tag++
+	}
+	return op{
+		in: Instr{Op: o, Stream: stream, Key: Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: Transfer},
+			Args: make([]Region, 1), Peers: []int{lo.opt.Rank - lo.opt.Rank%lo.top.depth + place}, Tag: tag},
+		refs: []ref{{value: value, micro: u.micro, run: u.run, row: u.row, rows: u.rows, hi: lo.g.Values[value].Cols}},
+	}
+}
+
+// slice is the rows of a slice of a micro-batch.
+func (lo *lowering) slice(int) (row, rows int) { return 0, lo.rows() }

@@ -1,0 +1,238 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Chunks, pieces of them and where they are.
+//
+// The elements of a chunk count from the first of its first parameter. A piece
+// is a range of them: all, or the shard that one rank of the chunk's group has.
+// Shards end at parameters or at multiples of graph.NormPiece inside one, so
+// that the partial sums of the norm are the same however a chunk is divided;
+// they are as even as that allows.
+//
+//	chunk   [ wqkv ......... | bqkv | wo ........ | bo ]
+//	shards  0          ^1          ^2        ^3          of four ranks
+
+// piece is a range of a chunk's elements.
+type piece struct{ lo, hi int }
+
+func (p piece) len() int { return p.hi - p.lo }
+
+// part is the range of one parameter in a piece, in elements of the chunk.
+type part struct{ param, lo, hi int }
+
+// store is where a piece lies: element e of the chunk at offset at+e of buf.
+type store struct{ buf, at int }
+
+func (s store) region(lo, hi int) Region {
+	return Region{Buf: s.buf, Off: s.at + lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
+}
+
+// of is the region of a piece.
+func (s store) of(p piece) Region { return s.region(p.lo, p.hi) }
+
+// index finds each parameter's chunk and offset.
+func (lo *lowering) index() {
+	lo.chunkOf = make([]int, len(lo.g.Params))
+	lo.offsetOf = make([]int, len(lo.g.Params))
+	for c, ch := range lo.pl.Chunks {
+		off := 0
+		for i := ch.First; i < ch.Last; i++ {
+			lo.chunkOf[i], lo.offsetOf[i] = c, off
+			off += int(lo.g.Params[i].Elems())
+		}
+	}
+}
+
+// local reports whether this rank computes with a chunk.
+func (lo *lowering) local(c int) bool { return slices.Contains(lo.top.groups[c], lo.opt.Rank) }
+
+// whole is all of a chunk.
+func (lo *lowering) whole(c int) piece {
+	last := lo.pl.Chunks[c].Last - 1
+	return piece{0, lo.offsetOf[last] + int(lo.g.Params[last].Elems())}
+}
+
+// sharded reports whether something of a chunk is divided among its group:
+// what is one of Shardings.
+func (lo *lowering) sharded(c int, what string) bool {
+	level := slices.Index(Shardings(), lo.pl.Chunks[c].Shard)
+	return len(lo.top.groups[c]) > 1 && level >= slices.Index(Shardings(), what)
+}
+
+// held is what this rank holds of a chunk's weights, grads or state.
+func (lo *lowering) held(c int, what string) piece { return lo.heldBy(lo.opt.Rank, c, what) }
+
+func (lo *lowering) heldBy(rank, c int, what string) piece {
+	if !lo.sharded(c, what) {
+		return lo.whole(c)
+	}
+	k := slices.Index(lo.top.groups[c], rank)
+	cuts := lo.shards(c)
+	return piece{cuts[k], cuts[k+1]}
+}
+
+// shards are the ends of the shards of a chunk, from 0.
+func (lo *lowering) shards(c int) []int {
+	all, n := lo.whole(c), len(lo.top.groups[c])
+	if lo.pl.Chunks[c].Shard == "" {
+		n = 1
+	}
+	var marks []int // where a shard may end
+	ch := lo.pl.Chunks[c]
+	for i := ch.First; i < ch.Last; i++ {
+		for e := 0; e < int(lo.g.Params[i].Elems()); e += graph.NormPiece {
+			marks = append(marks, lo.offsetOf[i]+e)
+		}
+	}
+	marks = append(marks, all.hi)
+	cuts := []int{0}
+	for k := 1; k < n; k++ {
+		want := int(int64(all.hi) * int64(k) / int64(n))
+		m, _ := slices.BinarySearch(marks, want)
+		if m > 0 && want-marks[m-1] < marks[m]-want {
+			m--
+		}
+		cuts = append(cuts, max(marks[m], cuts[k-1]))
+	}
+	return append(cuts, all.hi)
+}
+
+// Cuts lists per parameter the elements inside it at which its chunk is
+// divided among ranks, for Options.Cuts.
+func (pl *Plan) Cuts(g *graph.Graph) ([][]int, error) {
+	top, err := newTopology(g, pl)
+	if err != nil {
+		return nil, err
+	}
+	lo := &lowering{g: g, pl: pl, top: top}
+	lo.index()
+	list := make([][]int, len(g.Params))
+	for i := range g.Params {
+		for _, e := range lo.shards(lo.chunkOf[i]) {
+			if e -= lo.offsetOf[i]; e > 0 && e < int(g.Params[i].Elems()) {
+				list[i] = append(list[i], e)
+			}
+		}
+	}
+	return list, nil
+}
+
+// atoms lists where the atoms of a piece begin, and its end: at parameters, at
+// shards, and where Options.Cuts wants it.
+func (lo *lowering) atoms(c int, p piece) []int {
+	list := []int{p.lo, p.hi}
+	add := func(e int) {
+		if e > p.lo && e < p.hi {
+			list = append(list, e)
+		}
+	}
+	for _, e := range lo.shards(c) {
+		add(e)
+	}
+	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
+		add(lo.offsetOf[i])
+		if lo.opt.Cuts != nil {
+			for _, e := range lo.opt.Cuts[i] {
+				add(lo.offsetOf[i] + e)
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// parts lists the parameters of a piece.
+func (lo *lowering) parts(c int, p piece) []part {
+	var list []part
+	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
+		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Params[i].Elems())
+		if q := (part{i, max(from, p.lo), min(to, p.hi)}); q.lo < q.hi {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// record is the length of a piece where it is stored, padded on disk.
+func record(p piece, tier device.Tier) int {
+	n := p.len()
+	if tier == device.DiskTier {
+		n = (n + PadElems - 1) / PadElems * PadElems
+	}
+	return n
+}
+
+// chunkBuffer makes a flat buffer of records of a piece of chunk c, one for each
+// kind of content ("p", "m", ...), with padding behind each on disk. Without
+// kinds the content is not kept from step to step.
+func (lo *lowering) chunkBuffer(name string, c int, p piece, tier device.Tier, class Class, dt graph.DType, kinds ...string) store {
+	length, atoms := record(p, tier), lo.atoms(c, p)
+	b := Buffer{Name: fmt.Sprintf("%s.c%d", name, c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
+	for k := range max(len(kinds), 1) {
+		for i, e := range atoms[:len(atoms)-1] {
+			if at := k*length + e - p.lo; at > 0 {
+				b.Cuts = append(b.Cuts, at)
+			}
+			if len(kinds) > 0 {
+				b.Init = append(b.Init, kinds[k]+":"+lo.elementName(c, atoms[i]))
+			}
+		}
+		if length > p.len() {
+			b.Cuts = append(b.Cuts, k*length+p.len())
+			if len(kinds) > 0 {
+				b.Init = append(b.Init, "")
+			}
+		}
+	}
+	b.Persistent = len(kinds) > 0
+	return store{lo.buffer(b), -p.lo}
+}
+
+// elementName names the content that begins at an element of a chunk.
+func (lo *lowering) elementName(c, e int) string {
+	i := lo.pl.Chunks[c].First
+	for i+1 < lo.pl.Chunks[c].Last && lo.offsetOf[i+1] <= e {
+		i++
+	}
+	if e == lo.offsetOf[i] {
+		return lo.g.Params[i].Name
+	}
+	return fmt.Sprintf("%s+%d", lo.g.Params[i].Name, e-lo.offsetOf[i])
+}
+
+// param is a parameter's region in a store of its whole chunk, with the extents
+// of the parameter's value.
+func (lo *lowering) param(s store, value int) Region {
+	v := &lo.g.Values[value]
+	return Region{Buf: s.buf, Off: s.at + lo.offsetOf[v.Param], Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
+}
+
+// homes notes where a piece of a chunk lives between steps.
+func (lo *lowering) homes(c int, p piece, kind string, s store, replica bool) {
+	for _, q := range lo.parts(c, p) {
+		lo.p.Homes = append(lo.p.Homes, Home{Param: q.param, Kind: kind, At: q.lo - lo.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
+	}
+}
+
+// moveOp copies a piece between tiers.
+func moveOp(stream device.Stream, key Key, to, from store, p piece) op {
+	return copyOp(stream, key, to.of(p), from.of(p))
+}
+
+// between makes an instruction of the collective stream over the group of c.
+func (lo *lowering) between(o graph.Op, key Key, c int, acc bool, args ...Region) op {
+	key.Dir = Transfer
+	for i := range args {
+		if args[i].Cols == 0 {
+			args[i] = Region{}
+		}
+	}
+	return op{in: Instr{Op: o, Attr: graph.Attr{Acc: acc}, Stream: device.Collective, Key: key, Args: args, Peers: lo.top.groups[c]}}
+}

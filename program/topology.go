@@ -1,0 +1,157 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// Who computes with what. A step has replicas of one pipeline, which differ
+// only in their sequences, and each pipeline has ranks that hold stages: runs of
+// segments. Without a pipeline every rank is a replica by itself and holds all.
+//
+//	rank       0  1  2  3     Ranks 4, pipeline of 2: replicas {0,1} and {2,3}
+//	stages     a  b  a  b     ranks 0 and 2 are the group of a's chunks
+//
+// A chunk's group is all ranks that compute with it: replicas, both directions
+// of a schedule that runs against itself, and both ends of a tied embedding.
+// What the ranks of a group sum up is reduced over it.
+
+type topology struct {
+	ranks, depth int                // of the step, of one pipeline
+	schedule     *schedule.Schedule // nil: every rank holds all segments
+	first        []int              // per stage its first segment, and the end
+	groups       [][]int            // per chunk, ascending
+	// ordered groups have the same order of work on all their ranks, so that
+	// they may reduce and gather in mid-step.
+	ordered []bool
+}
+
+func newTopology(g *graph.Graph, pl *Plan) (*topology, error) {
+	t := &topology{ranks: pl.Ranks, depth: 1, first: []int{0, len(g.Segments)}}
+	if p := pl.Pipeline; p != nil {
+		s, err := p.generate(pl.MicroBatches)
+		if err != nil {
+			return nil, err
+		}
+		t.schedule, t.depth, t.first = s, p.Ranks, append(slices.Clone(p.Stages), len(g.Segments))
+	}
+	users := segmentsOf(g)
+	for _, c := range pl.Chunks {
+		group, ordered := t.group(users[c.First])
+		t.groups, t.ordered = append(t.groups, group), append(t.ordered, ordered)
+	}
+	return t, nil
+}
+
+// generate makes the schedule for so many micro-batches.
+func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
+	if p.Ranks < 1 || len(p.Stages)%p.Ranks != 0 {
+		return nil, fmt.Errorf("plan: pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
+	}
+	s, err := schedule.Generate(p.Schedule, schedule.Request{Ranks: p.Ranks, Micros: micros, Chunks: len(p.Stages) / p.Ranks, Slices: p.Slices})
+	if err == nil && p.Order != nil {
+		s, err = s.Parse(p.Order)
+	}
+	if err == nil {
+		err = s.Check()
+	}
+	return s, err
+}
+
+// group lists the ranks that hold one of the segments.
+func (t *topology) group(segments []int) (ranks []int, ordered bool) {
+	var places []int // in a pipeline
+	for _, s := range segments {
+		for _, p := range t.places(s) {
+			if !slices.Contains(places, p) {
+				places = append(places, p)
+			}
+		}
+	}
+	for first := 0; first < t.ranks; first += t.depth {
+		for _, p := range places {
+			ranks = append(ranks, first+p)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks, len(places) == 1
+}
+
+// places are the positions in a pipeline that hold a segment: one, or one for
+// each direction.
+func (t *topology) places(segment int) []int {
+	if t.schedule == nil {
+		return []int{0}
+	}
+	var list []int
+	for _, home := range t.schedule.Home {
+		list = append(list, home[t.stage(segment)])
+	}
+	return list
+}
+
+// stage that a segment belongs to.
+func (t *topology) stage(segment int) int {
+	k, found := slices.BinarySearch(t.first, segment)
+	if !found {
+		k--
+	}
+	return k
+}
+
+// replicas is the number of pipelines.
+func (t *topology) replicas() int { return t.ranks / t.depth }
+
+// Replicas is the number of pipelines that share the global batch: it is
+// MicroBatch * MicroBatches * Replicas sequences.
+func (pl *Plan) Replicas() int {
+	if pl.Pipeline == nil {
+		return max(pl.Ranks, 1)
+	}
+	return max(pl.Ranks/max(pl.Pipeline.Ranks, 1), 1)
+}
+
+// validateRanks checks how the work is divided.
+func (pl *Plan) validateRanks(g *graph.Graph) error {
+	const most = 1 << 12
+	if pl.Ranks < 1 || pl.Ranks > most {
+		return fmt.Errorf("plan: ranks is %d; hint: from 1 to %d", pl.Ranks, most)
+	}
+	for i, c := range pl.Chunks {
+		if !slices.Contains(Shardings(), c.Shard) {
+			return fmt.Errorf("plan: chunk %d: shard %q; hint: one of %q", i, c.Shard, Shardings())
+		}
+	}
+	p := pl.Pipeline
+	if p == nil {
+		return nil
+	}
+	switch {
+	case p.Ranks < 1 || pl.Ranks%p.Ranks != 0:
+		return fmt.Errorf("plan: a pipeline of %d ranks does not divide %d ranks", p.Ranks, pl.Ranks)
+	case pl.Group != 1:
+		return fmt.Errorf("plan: group %d with a pipeline; hint: 1, the schedule says what comes when", pl.Group)
+	case p.Slices < 1 || p.Slices > g.Seq:
+		return fmt.Errorf("plan: %d slices of %d tokens; hint: at least 1 and at most one per token", p.Slices, g.Seq)
+	case len(p.Stages) == 0 || p.Stages[0] != 0 || len(p.Stages) > len(g.Segments):
+		return fmt.Errorf("plan: pipeline stages %v; hint: the first begins with segment 0, and there are %d segments", p.Stages, len(g.Segments))
+	}
+	for i := 1; i < len(p.Stages); i++ {
+		if p.Stages[i] <= p.Stages[i-1] || p.Stages[i] >= len(g.Segments) {
+			return fmt.Errorf("plan: pipeline stages %v; hint: ascending, below %d", p.Stages, len(g.Segments))
+		}
+	}
+	t, err := newTopology(g, pl)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	for i, c := range pl.Chunks {
+		if !t.ordered[i] && (c.Shard == "grads" || c.Shard == "weights" || c.Grads != 0) {
+			return fmt.Errorf("plan: chunk %d is used by ranks %v in different orders; hint: gradients on the device, shard %q or %q", i, t.groups[i], "", "state")
+		}
+	}
+	return nil
+}
