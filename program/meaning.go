@@ -1,103 +1,156 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
 )
 
-// Summary is what a step leaves behind: the content of every parameter's
-// homes, and of the buffers that hold its results (losses, norms, caches).
+// Summary is what a step leaves behind, on all ranks together: the content of
+// every part of every parameter's homes, and of the buffers that hold its
+// results (losses, norms, caches). Results with token rows are in parts too, by
+// row of the global batch. A result of one f64 number is a sum, to which each
+// rank that has it contributes; whoever reads it adds them, in the ranks' order.
+// Everything else that several ranks have must be equal on all of them.
 type Summary map[string]Value
 
-// Meaning executes a program symbolically. It expects a program that Verify
-// accepts, but addresses and waits do not enter into it.
-func Meaning(p *Program) (Summary, error) {
-	ly, err := checkStructure(p)
+// Meaning executes programs symbolically: that of one rank, or those of all
+// ranks in order. It expects what Verify accepts, but addresses do not enter
+// into it.
+func Meaning(ps ...*Program) (Summary, error) {
+	rs, err := newRanks(ps)
 	if err != nil {
 		return nil, err
 	}
-	x := newExecution(p, ly)
-	if err := x.run(); err != nil {
+	return rs.meaning(false)
+}
+
+func (rs *ranks) meaning(unordered bool) (Summary, error) {
+	xs := rs.executions(unordered)
+	if err := xs.run(); err != nil {
 		return nil, err
 	}
-	return x.summary(), nil
+	return xs.summary()
 }
 
-// Equivalent proves that a program leaves the same bits behind as a reference,
-// for example the plain program of the same graph. Both must have the same
-// row unit, and cut parameters at the same places. What the reference results
-// in, the program must result in; it may have further results.
-func Equivalent(p, reference *Program) error {
-	if p.RowUnit != reference.RowUnit {
-		return fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", p.RowUnit, reference.RowUnit)
-	}
-	have, err := Meaning(p)
-	if err != nil {
-		return err
-	}
-	want, err := Meaning(reference)
-	if err != nil {
-		return fmt.Errorf("reference: %w", err)
-	}
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		if have[key] != want[key] {
-			return difference(p, reference, key, have)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(have)) {
-		if _, ok := want[key]; !ok && strings.HasPrefix(key, "home ") {
-			return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model", key)
-		}
-	}
-	return nil
+// Equality is how much alike programs are.
+type Equality uint8
+
+const (
+	Different Equality = iota
+	Reordered          // the same terms in every sum, each as often, in some order
+	Exact              // the same bits
+)
+
+func (e Equality) String() string {
+	return [...]string{"different", "equal up to the order of sums", "exactly equal"}[e]
 }
 
-const homeKey, outputKey = "home of %s of parameter %d", "result %s"
+// Equivalent proves that the programs of some ranks leave the same behind as a
+// reference, for example the plain program of the same graph on one rank: the
+// same bits, or else the same but for the order in which sums are added up
+// (gradients over tokens, micro-batches and ranks; norms; losses). All programs
+// must have the same row unit, and cut parameters at the same places. What the
+// reference results in, the programs must result in; they may have further
+// results. The error says why they are different.
+func Equivalent(ps, reference []*Program) (Equality, error) {
+	have, err := newRanks(ps)
+	if err != nil {
+		return Different, err
+	}
+	want, err := newRanks(reference)
+	if err != nil {
+		return Different, fmt.Errorf("reference: %w", err)
+	}
+	if ps[0].RowUnit != reference[0].RowUnit {
+		return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", ps[0].RowUnit, reference[0].RowUnit)
+	}
+	var why error
+	for _, eq := range [...]Equality{Exact, Reordered} {
+		if why, err = compare(have, want, eq == Reordered); err != nil {
+			return Different, err
+		} else if why == nil {
+			return eq, nil
+		}
+	}
+	return Different, why
+}
+
+// compare returns how programs differ from a reference, or nil.
+func compare(have, want *ranks, unordered bool) (why, err error) {
+	h, err := have.meaning(unordered)
+	if err != nil {
+		return nil, err
+	}
+	w, err := want.meaning(unordered)
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(w)) {
+		if h[key] != w[key] {
+			return difference(have, want, key, h), nil
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(h)) {
+		if _, ok := w[key]; !ok && strings.HasPrefix(key, "home ") {
+			return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model, cut at the same places", key), nil
+		}
+	}
+	return nil, nil
+}
+
+const outputKey = "result %s"
 
 // difference explains why a result differs: with the first instruction that
-// makes something which the reference never makes.
-func difference(p, reference *Program, key string, have Summary) error {
-	if _, ok := have[key]; !ok {
-		return fmt.Errorf("program has no %s, the reference has; hint: compare programs of the same model and mode", key)
+// makes something which the reference never makes. Sums of several ranks are on
+// the way to what they are in the reference, so they are no such thing.
+func difference(have, want *ranks, key string, h Summary) error {
+	if _, ok := h[key]; !ok {
+		return fmt.Errorf("program has no %s, the reference has; hint: compare programs of the same model and mode, cut at the same places", key)
 	}
+	unordered := len(have.ps) != len(want.ps)
 	made := map[Value]bool{}
-	trace(reference, func(_, _ int, v Value) bool { made[v] = true; return true })
-	instr, arg := -1, 0
-	trace(p, func(i, j int, v Value) bool {
-		if v != (Value{}) && !made[v] { // leftovers are no results
-			instr, arg = i, j
+	want.executions(unordered).trace(func(_ place, _ int, v Value) bool { made[v] = true; return true })
+	at, arg := place{rank: -1}, 0
+	have.executions(unordered).trace(func(by place, j int, v Value) bool {
+		if v != (Value{}) && v[1]&1 == 0 && !made[v] { // leftovers are no results
+			at, arg = by, j
 		}
-		return instr < 0
+		return at.rank < 0
 	})
-	if instr < 0 {
+	if at.rank < 0 {
 		return fmt.Errorf("%s is not what it is in the reference, though each instruction's result also occurs there; hint: something is missing, or is put in the wrong place", key)
 	}
-	return p.operandFault(instr, arg, "this is the first such instruction; look at its operands and attributes",
-		"becomes something that the reference never computes, and so %s differs", key)
+	return have.of(int(at.rank), have.ps[at.rank].operandFault(int(at.instr), arg, "this is the first such instruction; look at its operands and attributes",
+		"becomes something that the reference never computes, and so %s differs", key))
 }
 
-// trace executes a program and reports each atom that each instruction writes,
-// until seen returns false.
-func trace(p *Program, seen func(instr, arg int, v Value) bool) {
-	ly, err := checkStructure(p)
-	if err != nil {
-		return
-	}
-	x := newExecution(p, ly)
-	for i := range p.Instrs {
-		if x.instr(i) != nil {
+// trace executes the programs and reports each atom that each instruction
+// writes, until seen returns false.
+func (xs *executions) trace(seen func(by place, arg int, v Value) bool) {
+	for i := range xs.events {
+		e := &xs.events[i]
+		if xs.event(e) != nil {
 			return
 		}
-		for j, s := range ly.operands(i) {
-			if _, writes := accessOf(&p.Instrs[i], j); !writes {
-				continue
-			}
-			for b := range s.blocks {
-				for k := range s.bands {
-					if !seen(i, j, x.atoms[s.at(b, k)]) {
-						return
+		members := []place{e.place}
+		if e.meeting >= 0 {
+			members = xs.meetings[e.meeting].members
+		}
+		for _, at := range members {
+			for j, s := range xs.layouts[at.rank].operands(int(at.instr)) {
+				if _, writes := accessOf(xs.instr(at), j); !writes {
+					continue
+				}
+				for b := range s.blocks {
+					for k := range s.bands {
+						if !seen(at, j, xs.on[at.rank].atoms[s.at(b, k)]) {
+							return
+						}
 					}
 				}
 			}
@@ -117,92 +170,89 @@ func (x *execution) bufferSpan(b int) box {
 	return box{x.ly.base[b], n, 1, n}
 }
 
-func (x *execution) summary() Summary {
-	sum := Summary{}
-	for i, s := range x.ly.homes {
-		if h := &x.p.Homes[i]; !h.Replica {
-			key := fmt.Sprintf(homeKey, h.Kind, h.Param)
-			sum[key] = x.digest(sum[key], s)
-		}
+// parts lists what a home holds: each atom of a flat buffer with the elements
+// of the parameter that it has, a matrix as a whole.
+func (x *execution) parts(home int, f func(key string, v Value)) {
+	h, s := &x.p.Homes[home], x.ly.homes[home]
+	b := &x.p.Buffers[h.Region.Buf]
+	name := func(from, to int) string {
+		return fmt.Sprintf("home of %s of parameter %d, elements %d to %d", h.Kind, h.Param, h.At+from, h.At+to)
 	}
-	for i := range x.p.Buffers {
-		if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
-			sum[fmt.Sprintf(outputKey, b.Name)] = x.digest(Value{}, x.bufferSpan(i))
-		}
+	if b.RowUnit > 0 {
+		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(Value{}, s))
+		return
 	}
-	return sum
+	first := int(s.atom - x.ly.base[h.Region.Buf])
+	for k := range int(s.bands) {
+		from, to := b.bandStart(first+k)-h.Region.Off, b.bandStart(first+k+1)-h.Region.Off
+		f(name(from, to), x.atoms[s.at(0, int32(k))])
+	}
 }
 
-// checkKept checks what the next step takes for granted: persistent buffers
-// are defined, inputs untouched, equal names stand for equal content again, a
-// bf16 copy is the cast of its master, and replicas are like their primaries.
-func (x *execution) checkKept() error {
-	type content struct {
-		buf int
-		v   Value
-	}
-	now := map[string]content{}
-	for i := range x.p.Buffers {
-		b := &x.p.Buffers[i]
-		if b.Persistent && len(b.Init) == 0 {
-			x.undefined = -1
-			if x.digest(Value{}, x.bufferSpan(i)); x.undefined >= 0 {
-				return fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name)
-			}
-		}
-		var err error
-		x.eachInit(i, func(atom int32, name string, block, band int) {
-			v := x.atoms[atom]
-			key := name
-			if b.RowUnit > 0 {
-				key = fmt.Sprintf("%s[%d,%d]", name, block, band)
-			}
-			first, known := now[key]
-			switch {
-			case err != nil:
-			case v == Value{}:
-				err = fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name)
-			case b.Class == ClassInputs && v != initValue(name, b.DType, block, band):
-				err = fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name)
-			case known && first.v != v:
-				err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
-					x.p.Buffers[first.buf].Name, b.Name, name)
-			case !known:
-				now[key] = content{i, v}
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for name, half := range now {
-		if full, ok := castOf(name); ok {
-			b := &x.p.Buffers[half.buf]
-			if master, ok := now[full]; ok && castValue(b.DType, master.v) != half.v {
-				return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: a copy is missing or too early",
-					b.Name, name, full, x.p.Buffers[master.buf].Name)
-			}
-		}
-	}
-	return x.checkReplicas()
+// collector puts what the ranks have together.
+type collector struct {
+	sum   Summary
+	ranks map[string][]int // that have it
 }
 
-func (x *execution) checkReplicas() error {
-	primary := map[string]Value{}
-	replica := map[string]Value{}
-	for i, s := range x.ly.homes {
-		h := &x.p.Homes[i]
-		key := fmt.Sprintf(homeKey, h.Kind, h.Param)
-		if h.Replica {
-			replica[key] = x.digest(replica[key], s)
-		} else {
-			primary[key] = x.digest(primary[key], s)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(replica)) {
-		if v, ok := primary[key]; ok && v != replica[key] {
-			return fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", key)
-		}
+// same notes what must be the same on all ranks that have it.
+func (c *collector) same(key string, v Value, rank int) error {
+	have := c.ranks[key]
+	c.ranks[key] = append(have, rank)
+	switch {
+	case len(have) == 0:
+		c.sum[key] = v
+	case have[len(have)-1] == rank:
+		return fmt.Errorf("rank %d has the %s twice; hint: mark one as a replica", rank, key)
+	case c.sum[key] != v:
+		return fmt.Errorf("ranks %d and %d end with different content for the %s; hint: reduce what they contribute, or gather it from whoever updates it", have[0], rank, key)
 	}
 	return nil
+}
+
+// added notes a sum to which each rank contributes.
+func (c *collector) added(key string, v Value, rank int, unordered bool) {
+	if n := len(c.ranks[key]); n > 0 {
+		v = addRank(c.sum[key], v, n, unordered)
+	}
+	c.sum[key] = v
+	c.ranks[key] = append(c.ranks[key], rank)
+}
+
+func (xs *executions) summary() (Summary, error) {
+	c := &collector{Summary{}, map[string][]int{}}
+	var err error
+	for _, x := range xs.on {
+		for i := range x.p.Homes {
+			if !x.p.Homes[i].Replica {
+				x.parts(i, func(key string, v Value) { err = cmp.Or(err, c.same(key, v, x.p.Rank)) })
+			}
+		}
+		for i := range x.p.Buffers {
+			if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
+				err = cmp.Or(err, x.result(i, c))
+			}
+		}
+	}
+	return c.sum, err
+}
+
+// result collects a buffer that is one of the step's results.
+func (x *execution) result(buf int, c *collector) (err error) {
+	b, s := &x.p.Buffers[buf], x.bufferSpan(buf)
+	key := fmt.Sprintf(outputKey, b.Name)
+	switch {
+	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
+		c.added(key, x.digest(Value{}, s), x.p.Rank, x.unordered)
+	case b.RowUnit == 0:
+		return c.same(key, x.digest(Value{}, s), x.p.Rank)
+	default:
+		bands := int32(len(b.Cuts) + 1)
+		for row := 0; row < b.Rows; row += b.RowUnit {
+			v := x.digest(Value{}, box{s.atom, bands, 1, bands})
+			err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
+			s.atom += bands
+		}
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -24,22 +25,34 @@ import (
 //	                    the same however the tokens are cut, as long as they
 //	                    are added in the same order
 //
-// Instructions are executed in program order; Verify proves that every order
-// that streams and waits allow gives the same.
+// Several ranks' instructions are executed in the order of the dry run, those
+// of one in program order; Verify proves that every order that streams, waits
+// and meetings allow gives the same. What is gathered or received keeps its
+// value; what is reduced is a chain over the ranks' values, in their order.
+//
+// Sums of many ranks are not in the order of those of one rank, so there is a
+// second, coarser kind of values: unordered, all contributions to a sum are
+// added modulo 2^127 instead of chained, each hashed by itself. Then equal
+// values say that the same contributions enter the same sums, each as often:
+//
+//	dw on rank 0      h(x block 0, dy block 0) + h(x block 1, dy block 1)
+//	dw on rank 1      h(x block 2, dy block 2)
+//	reduced           the sum of both: what one rank has that does all blocks
 //
 // Known weakness: equal values prove equal results, but different ones prove
 // nothing: a program may compute the same bits in another way. And a hash may
 // collide, with a chance of 10^-20 for a billion values.
 
 // Value identifies the content of atoms. The zero Value is undefined content.
+// The last bit is set in unordered sums, and in no other value.
 type Value [2]uint64
 
 func (v Value) String() string { return fmt.Sprintf("%016x%016x", v[0], v[1]) }
 
 // ---- values
 
-// with hashes v and w, in this order. For a given v it is a bijection of w and
-// the other way round, so only chains of it can collide.
+// with hashes v and w, in this order. But for the last bit, it is for a given
+// v a bijection of w and the other way round, so little but chains can collide.
 func (v Value) with(w Value) Value {
 	a := (bits.RotateLeft64(v[0], 29) ^ w[0]) * 0x9e3779b97f4a7c15
 	b := (bits.RotateLeft64(v[1], 41) + w[1]) * 0xc2b2ae3d27d4eb4f
@@ -48,7 +61,24 @@ func (v Value) with(w Value) Value {
 	a += bits.RotateLeft64(b, 17)
 	b ^= a * 0x165667b19e3779f9
 	a = (a ^ b>>31) * 0xd6e8feb86659fd93
-	return Value{a ^ a>>30, b + a}
+	return Value{a ^ a>>30, (b + a) &^ 1}
+}
+
+// asSum is v as an unordered sum: itself, or the sum whose only contribution it is.
+func (v Value) asSum() Value {
+	if v[1]&1 != 0 {
+		return v
+	}
+	a := (v[0] ^ v[0]>>32) * 0xd6e8feb86659fd93
+	b := (v[1] ^ v[1]>>29 ^ a) * 0xff51afd7ed558ccd
+	a = (a ^ a>>31 ^ bits.RotateLeft64(b, 23)) * 0xc4ceb9fe1a85ec53
+	return Value{a ^ a>>33, (b ^ b>>32 ^ a>>7) | 1}
+}
+
+// plus adds two unordered sums, or values as sums of one contribution.
+func (v Value) plus(w Value) Value {
+	v, w = v.asSum(), w.asSum()
+	return Value{v[0] + w[0], v[1] + w[1] - 1}
 }
 
 // withInts hashes a pair of small numbers.
@@ -72,6 +102,7 @@ var (
 	seedInit = Value{1, 1}
 	seedOp   = Value{2, 2}
 	seedZero = Value{3, 3} // a sum before its first contribution
+	noTerms  = Value{0, 1} // the same, unordered
 )
 
 // castValue is the value of a copy of v with elements of type t.
@@ -80,11 +111,11 @@ func castValue(t graph.DType, v Value) Value {
 }
 
 // initValue is the value of an atom of a persistent buffer before the step.
-func initValue(name string, t graph.DType, block, band int) Value {
+func initValue(name string, t graph.DType, row, col int) Value {
 	if full, ok := castOf(name); ok && t != graph.F32 {
-		return castValue(t, initValue(full, graph.F32, block, band))
+		return castValue(t, initValue(full, graph.F32, row, col))
 	}
-	return seedInit.withString(name).withInts(int(t), 0).withInts(block, band)
+	return seedInit.withString(name).withInts(int(t), 0).withInts(row, col)
 }
 
 // opValue hashes an operator and its constants, except what does not change
@@ -126,32 +157,44 @@ func opValue(in *Instr) Value {
 
 // ---- execution
 
+// execution is the state of one rank.
 type execution struct {
-	p     *Program
-	ly    *layout
-	atoms []Value
+	p         *Program
+	ly        *layout
+	unordered bool
+	atoms     []Value
 	// undefined is an operand of the current instruction that was read before
 	// it was written, or -1.
 	undefined int
 }
 
-func newExecution(p *Program, ly *layout) *execution {
-	x := &execution{p: p, ly: ly, atoms: make([]Value, ly.base[len(p.Buffers)])}
+func newExecution(p *Program, ly *layout, unordered bool) *execution {
+	x := &execution{p: p, ly: ly, unordered: unordered, atoms: make([]Value, ly.base[len(p.Buffers)])}
 	for i := range p.Buffers {
-		x.eachInit(i, func(atom int32, name string, block, band int) {
-			x.atoms[atom] = initValue(name, p.Buffers[i].DType, block, band)
+		x.eachInit(i, func(atom int32, name string, row, col int) {
+			x.atoms[atom] = initValue(name, p.Buffers[i].DType, row, col)
 		})
 	}
 	return x
 }
 
 // eachInit lists the atoms of a buffer whose content before the step is known.
-// Atoms of flat buffers are known by name alone, those of matrices also by
-// position.
-func (x *execution) eachInit(buf int, f func(atom int32, name string, block, band int)) {
+// Atoms of flat buffers are known by name and number of elements, those of
+// matrices by name and position: of the batch, the position in the batch of all
+// ranks. Names mean the same on all ranks, except that each has results and
+// caches of its own.
+func (x *execution) eachInit(buf int, f func(atom int32, name string, row, col int)) {
 	b := &x.p.Buffers[buf]
 	if len(b.Init) == 0 {
 		return
+	}
+	own := ""
+	if x.p.Rank > 0 && (b.Class == ClassReductions || b.Class == ClassActivations) {
+		own = fmt.Sprintf(" of rank %d", x.p.Rank)
+	}
+	first := 0
+	if strings.HasPrefix(b.Name, batchPrefix) {
+		first = x.p.BatchRow
 	}
 	bands := len(b.Cuts) + 1
 	for a := x.ly.base[buf]; a < x.ly.base[buf+1]; a++ {
@@ -161,21 +204,15 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, block, ban
 			continue
 		}
 		if b.RowUnit > 0 {
-			f(a, name, n/bands, b.bandStart(n%bands))
+			f(a, name+own, first+n/bands*b.RowUnit, b.bandStart(n%bands))
 		} else {
-			f(a, name, 0, 0)
+			f(a, name+own, 0, b.bandStart(n%bands+1)-b.bandStart(n%bands))
 		}
 	}
 }
 
-func (x *execution) run() error {
-	for i := range x.p.Instrs {
-		if err := x.instr(i); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// batchPrefix begins the names of buffers with rows of the global batch.
+const batchPrefix = "batch."
 
 func (x *execution) instr(i int) error {
 	in, args := &x.p.Instrs[i], x.ly.operands(i)
@@ -231,7 +268,7 @@ func (x *execution) constants(in *Instr, args []box) Value {
 			continue
 		}
 		v = v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
-		if spec := &in.Op.Info().Args[j]; spec.Access == graph.Read && !spec.Token {
+		if spec := &in.Op.Info().Args[j]; spec.Access == graph.Read && !spec.Token { // token rows: see tokens
 			v = x.read(v, j, s, 0, s.blocks)
 		}
 	}
@@ -244,11 +281,28 @@ func (x *execution) tokens(v Value, in *Instr, args []box, from, to int32) Value
 		if !in.Op.Info().Args[j].Token {
 			continue
 		}
-		if reads, _ := accessOf(in, j); reads {
+		reads, writes := accessOf(in, j)
+		if x.unordered && writes && in.Op.Info().Args[j].Access == graph.Sum {
+			continue // added to the result, see put
+		}
+		if reads {
 			v = x.read(v.withInts(j, 0), j, s, from, to)
 		}
 	}
 	return v
+}
+
+// put writes a result. Where it is added to what is there, that has been hashed
+// into it already, unless sums are unordered.
+func (x *execution) put(in *Instr, j int, atom int32, v Value) {
+	if a := &x.atoms[atom]; x.unordered && in.Attr.Acc && in.Op.Info().Args[j].Access == graph.Sum {
+		if *a == (Value{}) {
+			x.undefined = j
+		}
+		*a = a.plus(v)
+	} else {
+		*a = v
+	}
 }
 
 // position hashes where in its sequence a row block begins.
@@ -271,14 +325,15 @@ func (x *execution) rowWise(in *Instr, args []box, group int32) {
 			}
 			for g := range group {
 				for k := range s.bands {
-					x.atoms[s.at(b+g, k)] = v.withInts(j, int(g)).withInts(int(k), 0)
+					x.put(in, j, s.at(b+g, k), v.withInts(j, int(g)).withInts(int(k), 0))
 				}
 			}
 		}
 	}
 }
 
-// tokenSum: each result is a chain over row blocks, ascending.
+// tokenSum: each result is a chain over row blocks, ascending, or the sum of
+// what they contribute.
 func (x *execution) tokenSum(in *Instr, args []box) {
 	same := x.constants(in, args)
 	n := int32(0)
@@ -299,22 +354,37 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 	sums(func(j int, _ int32, a *Value) {
 		if !in.Attr.Acc {
 			*a = seedZero
+			if x.unordered {
+				*a = noTerms
+			}
 		} else if *a == (Value{}) {
 			x.undefined = j
 		}
 	})
 	for b := range n {
 		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
-		sums(func(j int, k int32, a *Value) { *a = v.withInts(j, int(k)).with(*a) })
+		sums(func(j int, k int32, a *Value) {
+			if term := v.withInts(j, int(k)); x.unordered {
+				*a = a.plus(term)
+			} else {
+				*a = term.with(*a)
+			}
+		})
 	}
 }
 
-// whole: every result depends on everything.
+// whole: every result depends on everything. The norm is a sum of its parts.
 func (x *execution) whole(in *Instr, args []box) {
 	v := opValue(in)
 	for j, s := range args {
-		if reads, _ := accessOf(in, j); reads && s.blocks > 0 {
-			v = x.read(v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType)), j, s, 0, s.blocks)
+		if reads, _ := accessOf(in, j); !reads || s.blocks == 0 {
+			continue
+		}
+		v = v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+		if x.unordered && in.Op == graph.NormAll {
+			v = v.with(x.total(j, s))
+		} else {
+			v = x.read(v, j, s, 0, s.blocks)
 		}
 	}
 	for j, s := range args {
@@ -329,28 +399,48 @@ func (x *execution) whole(in *Instr, args []box) {
 	}
 }
 
+// total is the unordered sum of the atoms of operand j.
+func (x *execution) total(j int, s box) Value {
+	v := noTerms
+	for b := range s.blocks {
+		for k := range s.bands {
+			a := x.atoms[s.at(b, k)]
+			if a == (Value{}) {
+				x.undefined = j
+			}
+			v = v.plus(a)
+		}
+	}
+	return v
+}
+
 // copyAtoms moves content. Padding and leftovers may be copied along, but not
 // alone.
 func (x *execution) copyAtoms(args []box) {
-	dst, src := args[0], args[1]
-	some := false
+	if !x.take(args[0], x, args[1]) {
+		x.undefined = 1
+	}
+}
+
+// take copies another rank's content, or one's own, and reports whether any of
+// it was defined.
+func (x *execution) take(dst box, from *execution, src box) (some bool) {
 	for b := range src.blocks {
 		for k := range src.bands {
-			v := x.atoms[src.at(b, k)]
+			v := from.atoms[src.at(b, k)]
 			some = some || v != Value{}
 			x.atoms[dst.at(b, k)] = v
 		}
 	}
-	if !some {
-		x.undefined = 1
-	}
+	return some
 }
 
 // elementwise: Cast and Add, atom by atom.
 func (x *execution) elementwise(in *Instr, args []box) {
 	dst, src := args[0], args[1]
 	t := x.p.Buffers[in.Args[0].Buf].DType
-	same := opValue(in).withInts(int(t), int(x.p.Buffers[in.Args[1].Buf].DType))
+	from := x.p.Buffers[in.Args[1].Buf].DType
+	same := opValue(in).withInts(int(t), int(from))
 	for b := range dst.blocks {
 		for k := range dst.bands {
 			d, s := &x.atoms[dst.at(b, k)], x.atoms[src.at(b, k)]
@@ -361,6 +451,8 @@ func (x *execution) elementwise(in *Instr, args []box) {
 				*d = castValue(t, s)
 			case *d == Value{}:
 				x.undefined = 0
+			case x.unordered && t == from:
+				*d = d.plus(s)
 			default:
 				*d = same.with(*d).with(s)
 			}

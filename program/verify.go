@@ -8,21 +8,22 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Verify proves a program before it runs. It knows nothing of how programs are
-// made and shares no code with the passes: it takes the list of instructions
-// as it is, as a device would, and shows that every order of execution that
-// streams and waits allow gives the same result, inside the arenas.
+// Verify proves programs before they run: that of one rank, or those of ranks
+// 0, 1, ... that run together. It knows nothing of how programs are made and
+// shares no code with the passes: it takes the lists of instructions as they
+// are, as devices would, and shows that every order of execution that streams,
+// waits and meetings of ranks allow gives the same result, inside the arenas.
 //
 //	structure  operands are there, of the types and extents that the operator
 //	           expects, inside their buffers; buffers are inside the arenas
 //	order      any two accesses to the same bytes, one of them a write, are
 //	           ordered by streams and waits; a buffer's bytes are taken over only
 //	           after the last use of what lay there before, and for good
+//	ranks      every send has its receive; members of a group run the same
+//	           collectives in the same order, on operands that fit together; the
+//	           ranks never wait for each other in a circle
 //	content    nothing is read before it is written; what is kept from step to
-//	           step is again what its name says
-//
-// Streams between ranks carry no instructions yet; matched sends and the order
-// of collectives will be a fourth part.
+//	           step is again what its name says, on all ranks
 //
 // What a program computes is a second question: see Meaning and Equivalent.
 //
@@ -33,22 +34,24 @@ import (
 // Known weakness: the unit of the proof is the atom, a block of rows by a band
 // of columns, so two instructions that write different halves of one atom
 // count as a conflict.
-func Verify(p *Program) error {
-	ly, err := checkStructure(p)
+func Verify(ps ...*Program) error {
+	rs, err := newRanks(ps)
 	if err != nil {
 		return err
 	}
-	if err := checkPlaces(p); err != nil {
+	for r, p := range ps {
+		if err := checkPlaces(p); err != nil {
+			return rs.of(r, err)
+		}
+		if err := checkOrder(p, rs.layouts[r]); err != nil {
+			return rs.of(r, err)
+		}
+	}
+	xs := rs.executions(false)
+	if err := xs.run(); err != nil {
 		return err
 	}
-	if err := checkOrder(p, ly); err != nil {
-		return err
-	}
-	x := newExecution(p, ly)
-	if err := x.run(); err != nil {
-		return err
-	}
-	return x.checkKept()
+	return xs.checkKept()
 }
 
 // layout numbers all atoms of a program and resolves operands to them.

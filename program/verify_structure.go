@@ -512,7 +512,7 @@ func checkShapes(p *Program, i int) error {
 		if want, ok := sh.cols.bind(&bound, reg.Cols); !ok {
 			return p.operandFault(i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
 		}
-		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, in.Args[0]) {
+		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, p, in.Args[0]) {
 			return p.operandFault(i, j, "cut both buffers at the same places", "is cut otherwise than operand %s", in.Op.Info().Args[0].Name)
 		}
 	}
@@ -542,9 +542,10 @@ func (e length) bind(bound *[128]int, v int) (want int, ok bool) {
 	return *x * e.times, v == *x*e.times
 }
 
-// cutAlike reports whether two regions have corresponding atoms.
-func cutAlike(p *Program, r, s Region) bool {
-	b, c := &p.Buffers[r.Buf], &p.Buffers[s.Buf]
+// cutAlike reports whether region r of p and region s of q, of the same
+// extents, have corresponding atoms.
+func cutAlike(p *Program, r Region, q *Program, s Region) bool {
+	b, c := &p.Buffers[r.Buf], &q.Buffers[s.Buf]
 	if b.RowUnit != c.RowUnit {
 		return false
 	}

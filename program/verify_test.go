@@ -158,7 +158,7 @@ func BenchmarkVerify(b *testing.B) {
 		run  func() error
 	}{
 		{"Verify", func() error { return Verify(p) }},
-		{"Equivalent", func() error { return Equivalent(p, p) }},
+		{"Equivalent", func() error { _, err := Equivalent([]*Program{p}, []*Program{p}); return err }},
 		{"Print", func() error { _ = p.String(); return nil }},
 		{"Parse", func() error { _, err := parseText(text); return err }},
 	} {
