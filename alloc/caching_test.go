@@ -196,7 +196,7 @@ func modelProblem(b testing.TB, name, plan string) alloc.Problem {
 	pl := program.Plain(g, 4)
 	switch plan {
 	case "recompute":
-		pl.Recompute = slices.Repeat([]string{"full"}, m.Layers)
+		pl.Activations = slices.Repeat([]program.Retention{program.Recomputed("full")}, m.Layers)
 	case "offload":
 		for i := range pl.Chunks {
 			c := &pl.Chunks[i]

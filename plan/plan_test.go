@@ -119,7 +119,7 @@ func fixed(req *Request, rng *rand.Rand) *program.Plan {
 	}
 	pl.Cache, pl.Prefetch = 2*pl.CacheNeeded(req.Graph), 1
 	all := program.Recomputations()
-	pl.Recompute = slices.Repeat([]string{all[rng.IntN(len(all))]}, req.Graph.Model.Layers)
+	pl.Activations = slices.Repeat([]program.Retention{program.Recomputed(all[rng.IntN(len(all))])}, req.Graph.Model.Layers)
 	return pl
 }
 
@@ -150,7 +150,7 @@ func TestPins(t *testing.T) {
 	host := device.HostTier
 	req.Pins = Pins{MicroBatch: 2, Group: 2, HeadRows: 64, Prefetch: 3, Recompute: "full", Weights: &host, State: &host}
 	pl := find(t, req, machine(t, 1<<30, 1)).Best.Plan
-	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Recompute[0] != "full" ||
+	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Activations[0] != program.Recomputed("full") ||
 		pl.Chunks[0].Weights != host || pl.Chunks[0].State != host {
 		t.Errorf("%+v", pl)
 	}

@@ -193,8 +193,8 @@ func Describe(c *Candidate) string {
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
 	count := map[string]int{}
-	for _, r := range pl.Recompute {
-		count[r]++
+	for _, r := range pl.Activations {
+		count[r.String()]++
 	}
 	var parts []string
 	for _, r := range program.Recomputations() {

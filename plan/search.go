@@ -89,7 +89,7 @@ func (s *search) residencies(b, group int) error {
 			continue
 		}
 		inMemory = true
-		if r.state == device.DeviceTier && c.Plan.Recompute[0] == s.levels[0][0] {
+		if r.state == device.DeviceTier && c.Plan.Activations[0] == s.levels[0][0] {
 			return nil
 		}
 	}
@@ -102,7 +102,7 @@ type search struct {
 	m         *Machine
 	graph     *graph.Graph
 	progress  func(string)
-	levels    [][]string // recomputation per layer, from least to most
+	levels    [][]program.Retention // of activations per layer, from least work to least memory
 	found     []*Candidate
 	evaluated int
 }
@@ -110,16 +110,16 @@ type search struct {
 // levels lists what layers recompute, from nothing to everything: one choice
 // after the other, and within a choice layer by layer from the first, since
 // the activations of the first layers wait longest.
-func levels(layers int, pinned string) [][]string {
+func levels(layers int, pinned string) [][]program.Retention {
 	choices := program.Recomputations()
 	if pinned != "" {
 		choices = []string{pinned}
 	}
-	list := [][]string{slices.Repeat([]string{choices[0]}, layers)}
+	list := [][]program.Retention{slices.Repeat([]program.Retention{program.Recomputed(choices[0])}, layers)}
 	for _, c := range choices[1:] {
 		for l := range layers {
 			next := slices.Clone(list[len(list)-1])
-			next[l] = c
+			next[l] = program.Recomputed(c)
 			list = append(list, next)
 		}
 	}
@@ -317,7 +317,7 @@ func (s *search) promote(b, group int, r residency, st style, base *Candidate) e
 		return nil
 	}
 	sort.Search(chunks, func(i int) bool { // first number of residents that does not fit
-		c, err := s.evaluate(b, group, r, st, base.Plan.Recompute, i+1)
+		c, err := s.evaluate(b, group, r, st, base.Plan.Activations, i+1)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			return true
@@ -346,7 +346,7 @@ func (s *search) keep(c *Candidate) error {
 	return nil
 }
 
-func (s *search) evaluate(b, group int, r residency, st style, recompute []string, residents int) (*Candidate, error) {
+func (s *search) evaluate(b, group int, r residency, st style, keep []program.Retention, residents int) (*Candidate, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -354,7 +354,7 @@ func (s *search) evaluate(b, group int, r residency, st style, recompute []strin
 	pl := program.Plain(s.graph, b)
 	pl.MicroBatches, pl.Group = s.req.GlobalBatch/b, group
 	pl.HeadRows = st.headRows
-	pl.Recompute = recompute
+	pl.Activations = keep
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
 	for i := range pl.Chunks {
@@ -427,7 +427,7 @@ func (s *search) misfit() error {
 			continue
 		}
 		for _, st := range s.styles(b, r) {
-			for _, level := range [][]string{s.levels[0], s.levels[len(s.levels)-1]} {
+			for _, level := range [][]program.Retention{s.levels[0], s.levels[len(s.levels)-1]} {
 				c, err := s.evaluate(b, 1, r, st, level, 0)
 				if err != nil {
 					return err

@@ -130,8 +130,11 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		},
 		refs: make([]ref, len(n.Args)),
 	}
-	if n.Op == graph.CrossEntropy {
+	switch n.Op {
+	case graph.CrossEntropy:
 		o.in.Attr.Grad = u.backward
+	case graph.RoPE:
+		o.in.Attr.Row0 = row % lo.g.Seq
 	}
 	for i, use := range n.Args {
 		o.refs[i] = none
@@ -152,110 +155,4 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		o.refs[i] = r
 	}
 	return o
-}
-
-// Recomputations are the choices of what a layer keeps for its backward pass.
-func Recomputations() []string { return []string{"none", "light", "attention", "full"} }
-
-// keeps reports whether a saved value of a layer is kept under a choice. The
-// layer's input is always kept: it is the previous layer's result.
-//
-//	none      everything is kept
-//	light     results of norms and activation functions are made again: cheap,
-//	          bound by memory and not by arithmetic
-//	attention only what attention made is kept, since that is what costs most
-//	          to make again at long sequences (MEMO, 2407.12117, section 4.1)
-//	full      nothing
-func keeps(choice string, made graph.Op) bool {
-	switch choice {
-	case "none":
-		return true
-	case "light":
-		return made != graph.LayerNorm && made != graph.RMSNorm && made != graph.Act && made != graph.SwiGLU
-	case "attention":
-		return made == graph.Attention
-	}
-	return false
-}
-
-// recompute puts before the backward operators of a layer those forward ones
-// that make again what was not kept, and nothing else: it walks back from the
-// values that are read to the operators that write them.
-func (lo *lowering) recompute() error {
-	for i := range lo.units {
-		u := &lo.units[i]
-		seg := &lo.g.Segments[u.segment]
-		if !u.backward || u.forward || u.segment == 0 {
-			continue
-		}
-		again := lo.missing(seg, lo.pl.Recompute[u.segment-1])
-		if len(again) == 0 {
-			continue
-		}
-		var prefix []op
-		for n := range seg.Forward {
-			if lo.writesAny(&seg.Forward[n], again) {
-				o := lo.op(u, &seg.Forward[n], Recompute, u.row, u.rows, 0)
-				prefix = append(prefix, o)
-			}
-		}
-		if u.half != schedule.W { // which finds them made
-			u.work = append(prefix, u.work...)
-		}
-		for j := range u.work {
-			for k := range u.work[j].refs {
-				if r := &u.work[j].refs[k]; slices.Contains(again, r.value) {
-					r.copy = 1
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// missing lists the forward values that must be made again: those saved and
-// not kept, and whatever they are made from that is not there either.
-func (lo *lowering) missing(seg *graph.Segment, choice string) []int {
-	kept := func(v int) bool {
-		if v == seg.In {
-			return true
-		}
-		maker := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return writes(&n, v) })
-		return slices.Contains(seg.Saved, v) && maker >= 0 && keeps(choice, seg.Forward[maker].Op)
-	}
-	var again []int
-	var need func(v int)
-	need = func(v int) {
-		if lo.g.Values[v].Kind != graph.Forwarded || kept(v) || slices.Contains(again, v) {
-			return
-		}
-		again = append(again, v)
-		for n := range seg.Forward {
-			if node := &seg.Forward[n]; writes(node, v) {
-				for _, u := range node.Args {
-					if u.Value >= 0 {
-						need(u.Value)
-					}
-				}
-			}
-		}
-	}
-	for _, v := range seg.Saved {
-		need(v)
-	}
-	return again
-}
-
-// writes reports whether a node makes (part of) a value.
-func writes(n *graph.Node, v int) bool {
-	for i, spec := range n.Op.Info().Args {
-		if i < len(n.Args) && n.Args[i].Value == v && spec.Access != graph.Read {
-			return true
-		}
-	}
-	return false
-}
-
-func (lo *lowering) writesAny(n *graph.Node, values []int) bool {
-	return slices.ContainsFunc(values, func(v int) bool { return writes(n, v) })
 }

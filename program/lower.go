@@ -58,6 +58,7 @@ var passes = []pass{
 	{"order", (*lowering).order},
 	{"compute", (*lowering).compute},
 	{"recompute", (*lowering).recompute},
+	{"swap", (*lowering).swap},
 	{"activations", (*lowering).activations},
 	{"inputs", (*lowering).inputs},
 	{"weights", (*lowering).weights},
@@ -74,7 +75,8 @@ var passes = []pass{
 var passOrder = []struct{ before, after, why string }{
 	{"order", "compute", "operators are listed per unit of the schedule"},
 	{"compute", "recompute", "what the backward pass reads is known from its operators"},
-	{"recompute", "activations", "recomputed values are buffers of their own"},
+	{"recompute", "swap", "what comes back fills the rows that are not made again, before their first use"},
+	{"swap", "activations", "values that come back are buffers of their own, as are those made again"},
 	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
 	{"activations", "list", "instructions need buffers"},
 	{"inputs", "optimizer", "the optimizer reads the step's scalars where the inputs put them"},
@@ -108,7 +110,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 	}
 	lo.index()
 	if lo.p.RowUnit == 0 {
-		lo.p.RowUnit = min(g.Seq, pl.HeadRows)
+		lo.p.RowUnit = pl.rowUnit(g.Seq)
 	}
 	for _, ps := range passes {
 		if err := ps.run(lo); err != nil {

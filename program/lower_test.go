@@ -103,7 +103,7 @@ func TestRecomputePeak(t *testing.T) {
 	height := func(layers int, choice string) int64 {
 		g := gpt(t, layers, width, heads, vocab, seq, true)
 		pl := Plain(g, 4)
-		pl.Recompute = slices.Repeat([]string{choice}, layers)
+		pl.Activations = slices.Repeat([]Retention{Recomputed(choice)}, layers)
 		for i := range pl.Chunks { // parameters out of the way
 			pl.Chunks[i] = Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last, Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
 		}

@@ -42,9 +42,11 @@ type Plan struct {
 	Ranks    int       `json:"ranks"`
 	Pipeline *Pipeline `json:"pipeline,omitempty"`
 
-	// Recompute says per layer what of its activations is not kept for the
-	// backward pass: none, light, attention or full, see Recomputations.
-	Recompute []string `json:"recompute"`
+	// Activations says per layer what of them is kept for the backward pass, what
+	// waits in another tier and what is made again. Slots is how many layers'
+	// activations come or go at once (MEMO's rounding buffers).
+	Activations []Retention `json:"activations"`
+	Slots       int         `json:"slots"`
 }
 
 // Chunk is a run of consecutive parameters that move together.
@@ -171,6 +173,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}{
 		{"micro_batch", pl.MicroBatch, 1 << 20}, {"micro_batches", pl.MicroBatches, 1 << 20},
 		{"group", pl.Group, max(pl.MicroBatches, 1)}, {"head_rows", pl.HeadRows, 1 << 30}, {"prefetch", pl.Prefetch, 1 << 20},
+		{"slots", pl.Slots, 1 << 20},
 	} {
 		if f.v < 1 || f.v > f.max {
 			return fmt.Errorf("plan: %s is %d; hint: from 1 to %d", f.name, f.v, f.max)
@@ -232,12 +235,12 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 	if need := pl.CacheNeeded(g); pl.Cache < need || pl.Cache > 1<<60 {
 		return fmt.Errorf("plan: cache_bytes is %d; hint: at least %d, the weights that one layer reads", pl.Cache, need)
 	}
-	if len(pl.Recompute) != g.Model.Layers {
-		return fmt.Errorf("plan: recompute has %d entries for %d layers", len(pl.Recompute), g.Model.Layers)
+	if len(pl.Activations) != g.Model.Layers {
+		return fmt.Errorf("plan: activations has %d entries for %d layers; hint: one for each layer", len(pl.Activations), g.Model.Layers)
 	}
-	for l, r := range pl.Recompute {
-		if !slices.Contains(Recomputations(), r) {
-			return fmt.Errorf("plan: recompute of layer %d is %q; hint: one of %v", l, r, Recomputations())
+	for l, r := range pl.Activations {
+		if err := r.check(); err != nil {
+			return fmt.Errorf("plan: layer %d: %w", l, err)
 		}
 	}
 	return nil
@@ -248,14 +251,14 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 func Plain(g *graph.Graph, sequences int) *Plan {
 	pl := &Plan{
 		Model: Fingerprint(g), SequenceLength: g.Seq, Precision: "fp32",
-		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Ranks: 1,
+		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Slots: 2, Ranks: 1,
 		Chunks: Layout(g, 1<<62),
 	}
 	if g.DType == graph.BF16 {
 		pl.Precision = "bf16"
 	}
 	for range g.Model.Layers {
-		pl.Recompute = append(pl.Recompute, "none")
+		pl.Activations = append(pl.Activations, Recomputed("none"))
 	}
 	return pl
 }
@@ -264,7 +267,7 @@ func Plain(g *graph.Graph, sequences int) *Plan {
 func ParsePlan(text []byte) (*Plan, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	pl := Plan{Ranks: 1}
+	pl := Plan{Ranks: 1, Slots: 2}
 	if err := d.Decode(&pl); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}

@@ -62,8 +62,8 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 		}
 	}
 	pl.Cache = pl.CacheNeeded(g) * int64(pick(2, 3, 8)) / 2
-	for l := range pl.Recompute {
-		pl.Recompute[l] = Recomputations()[rng.IntN(len(Recomputations()))]
+	for l := range pl.Activations {
+		pl.Activations[l] = randomRetention(rng)
 	}
 	return pl
 }
@@ -145,8 +145,8 @@ func BenchmarkVerify(b *testing.B) {
 		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = device.HostTier, device.HostTier, device.DiskTier
 	}
 	pl.Cache = 2 * pl.CacheNeeded(g)
-	for l := range pl.Recompute {
-		pl.Recompute[l] = "full"
+	for l := range pl.Activations {
+		pl.Activations[l] = Recomputed("full")
 	}
 	p, err := lower(b, g, pl, 64)
 	if err != nil {

@@ -41,11 +41,22 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 	}
 	pl.Cache = pl.CacheNeeded(g) + int64(r.IntN(4))*10000
 	pl.Prefetch = 1 + r.IntN(3)
-	all := program.Recomputations()
-	for l := range pl.Recompute {
-		pl.Recompute[l] = all[r.IntN(len(all))]
+	for l := range pl.Activations {
+		pl.Activations[l] = randomRetention(r)
 	}
+	pl.Slots = 1 + r.IntN(3)
 	return pl
+}
+
+// randomRetention draws what becomes of each class of a layer's activations.
+func randomRetention(r *rand.Rand) (keep program.Retention) {
+	for a := range keep {
+		tier := device.HostTier + device.Tier(r.IntN(2))
+		fates := []program.Fate{program.Kept, {Tier: tier, Share: 1}, program.Remade, {Tier: tier, Share: 0.01 + 0.99*r.Float64()}}
+		n := [program.NumActs]int{program.InputAct: 2, program.AttentionAct: 3, program.LinearAct: 4, program.LightAct: 4}[a]
+		keep[a] = fates[r.IntN(n)]
+	}
+	return keep
 }
 
 // store rebuilds the fixture's graph with another storage type.

@@ -103,7 +103,7 @@ func TestPeople(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][]string{
-		"plan.json": {`"recompute"`}, "step.txt": {"compute"}, "t.svg": {"<svg", "</svg>"}, "m.svg": {"<svg", "</svg>"},
+		"plan.json": {`"activations"`}, "step.txt": {"compute"}, "t.svg": {"<svg", "</svg>"}, "m.svg": {"<svg", "</svg>"},
 		"a.html": {"<html", "<svg", "</html>"}, "trace.json": {`"ph":"X"`, "predicted"}, "hardware.json": {`"engines"`},
 		"run/trace.json": {"predicted", "measured at step 2"}, "run/config.yaml": {"learning_rate"}, "run/plan.json": {`"micro_batch"`},
 	} {

@@ -164,8 +164,8 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 	}
 	spread.Cache = spread.CacheNeeded(g)
 	spread.Prefetch = 2
-	for l := range spread.Recompute {
-		spread.Recompute[l] = program.Recomputations()[len(program.Recomputations())-1]
+	for l := range spread.Activations {
+		spread.Activations[l] = program.Recomputed("full")
 	}
 	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread}
 }

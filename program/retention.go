@@ -1,0 +1,234 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Act is a class of the values that a layer saves for its backward pass, by
+// what it costs to make them again.
+type Act uint8
+
+const (
+	InputAct     Act = iota // the layer's input: everything else can be made from it
+	AttentionAct            // attention's result and its softmax denominators: most of the arithmetic at long sequences
+	LinearAct               // results of matrix products
+	LightAct                // results of norms and activation functions: bound by memory, not by arithmetic
+	NumActs
+)
+
+var acts = [...]string{"input", "attention", "linear", "light"}
+
+func (a Act) String() string { return acts[a] }
+
+// actOf is the class of what an operator makes.
+func actOf(op graph.Op) Act {
+	switch op {
+	case graph.Attention:
+		return AttentionAct
+	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.SwiGLU:
+		return LightAct
+	}
+	return LinearAct
+}
+
+// Fate is what becomes of a class between the forward and the backward pass: a
+// share of each micro-batch's tokens, the first ones, waits in a tier; the rows
+// of the others are made again just before they are read. On the device the
+// share is 1 (kept) or 0 (remade).
+type Fate struct {
+	Tier  device.Tier
+	Share float64
+}
+
+// Kept and Remade are the two fates that need no link.
+var (
+	Kept   = Fate{device.DeviceTier, 1}
+	Remade = Fate{device.DeviceTier, 0}
+)
+
+// Swapped reports whether any row leaves the device.
+func (f Fate) Swapped() bool { return f.Tier != device.DeviceTier && f.Share > 0 }
+
+func (f Fate) String() string {
+	switch {
+	case f == Kept:
+		return "kept"
+	case f.Share == 0:
+		return "remade"
+	case f.Share == 1:
+		return f.Tier.String()
+	}
+	return f.Tier.String() + " " + strconv.FormatFloat(f.Share, 'g', -1, 64)
+}
+
+func parseFate(s string) (Fate, error) {
+	switch s {
+	case "kept":
+		return Kept, nil
+	case "remade":
+		return Remade, nil
+	}
+	name, share, partial := strings.Cut(s, " ")
+	t, err := device.ParseTier(name)
+	if err != nil || t == device.DeviceTier {
+		return Fate{}, fmt.Errorf("%q; hint: kept, remade, host or disk, the last two with a share of the tokens such as `host 0.5`", s)
+	}
+	f := Fate{t, 1}
+	if partial {
+		if f.Share, err = strconv.ParseFloat(share, 64); err != nil || !(f.Share > 0 && f.Share <= 1) {
+			return Fate{}, fmt.Errorf("%q; hint: a share of the tokens above 0, at most 1", s)
+		}
+	}
+	return f, nil
+}
+
+// Retention says for each class of a layer's activations what becomes of it.
+// As text it is one of the names of Recomputations, or the classes that are not
+// kept, such as
+//
+//	input host, attention host, linear host 0.4375, light remade
+//
+// The policy of MEMO (2407.12117, section 4.1) swaps input and attention whole,
+// and one share of the rest.
+type Retention [NumActs]Fate
+
+// retentions are those with a name: nothing leaves the device.
+//
+//	none      everything is kept
+//	light     what is cheap is made again
+//	attention all but the input and what attention made, which costs most at
+//	          long sequences
+//	full      all but the input
+var retentions = []struct {
+	name string
+	keep Retention
+}{
+	{"none", Retention{Kept, Kept, Kept, Kept}},
+	{"light", Retention{Kept, Kept, Kept, Remade}},
+	{"attention", Retention{Kept, Kept, Remade, Remade}},
+	{"full", Retention{Kept, Remade, Remade, Remade}},
+}
+
+// Recomputations are the names of what is kept and made again on the device,
+// from least work to least memory.
+func Recomputations() []string {
+	var list []string
+	for _, r := range retentions {
+		list = append(list, r.name)
+	}
+	return list
+}
+
+// Recomputed is the retention of one of those names. It panics on others.
+func Recomputed(name string) Retention {
+	i := slices.Index(Recomputations(), name)
+	return retentions[i].keep
+}
+
+// SwapOf swaps input, attention's results and a share of the rest to a tier,
+// and makes the other rows again.
+func SwapOf(t device.Tier, share float64) Retention {
+	rest := Fate{t, share}
+	if share == 0 {
+		rest = Remade
+	}
+	return Retention{{t, 1}, {t, 1}, rest, rest}
+}
+
+func (r Retention) String() string {
+	for _, n := range retentions {
+		if r == n.keep {
+			return n.name
+		}
+	}
+	var parts []string
+	for a, f := range r {
+		if f != Kept {
+			parts = append(parts, Act(a).String()+" "+f.String())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// MarshalText makes retentions strings in plans.
+func (r Retention) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is the inverse.
+func (r *Retention) UnmarshalText(text []byte) error {
+	*r = retentions[0].keep
+	if i := slices.Index(Recomputations(), string(text)); i >= 0 {
+		*r = retentions[i].keep
+		return nil
+	}
+	for _, part := range strings.Split(string(text), ",") {
+		name, fate, _ := strings.Cut(strings.TrimSpace(part), " ")
+		a := slices.Index(acts[:], name)
+		if a < 0 {
+			return fmt.Errorf("activations %q; hint: one of %v, or classes of %v with what becomes of them, such as `input host, light remade`", text, Recomputations(), acts)
+		}
+		f, err := parseFate(strings.TrimSpace(fate))
+		if err != nil {
+			return fmt.Errorf("activations: %s %w", name, err)
+		}
+		r[a] = f
+	}
+	return r.check()
+}
+
+// check refuses what cannot be: rows of the input come from another layer, and
+// attention mixes the rows.
+func (r Retention) check() error {
+	for a, f := range r {
+		whole := f.Share == 1
+		switch {
+		case f.Tier >= device.NumTiers || !(f.Share >= 0 && f.Share <= 1) || f.Tier != device.DeviceTier && f.Share == 0:
+			return fmt.Errorf("activations: %v is %v with share %v; hint: a share of the tokens from 0 to 1", Act(a), f.Tier, f.Share)
+		case f.Tier == device.DeviceTier && !whole && f.Share != 0:
+			return fmt.Errorf("activations: %v keeps a part on the device; hint: all or nothing there, parts on host or disk", Act(a))
+		case Act(a) == InputAct && !whole:
+			return fmt.Errorf("activations: input is %v; hint: it is kept or swapped as a whole, nothing in the layer makes it again", f)
+		case Act(a) == AttentionAct && !whole && f.Share != 0:
+			return fmt.Errorf("activations: attention is %v; hint: as a whole, or remade: attention mixes the rows", f)
+		}
+	}
+	return nil
+}
+
+// Swapped reports whether anything of the layer leaves the device.
+func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
+
+// swapParts is how finely the tokens of a micro-batch can be divided between
+// what is swapped and what is made again.
+const swapParts = 64
+
+// rowUnit is the number of token rows per atom: as many as everything that cuts
+// the tokens allows, and a 64th of them where some are swapped.
+func (pl *Plan) rowUnit(seq int) int {
+	unit := min(seq, pl.HeadRows)
+	partial := func(f Fate) bool { return f.Share > 0 && f.Share < 1 }
+	if !slices.ContainsFunc(pl.Activations, func(r Retention) bool { return slices.ContainsFunc(r[:], partial) }) {
+		return unit
+	}
+	for d := 1; d <= unit; d++ {
+		if unit%d == 0 && unit/d*swapParts <= max(pl.MicroBatch*seq, swapParts) {
+			return unit / d
+		}
+	}
+	return 1
+}
+
+// waiting is the number of rows of a fate that are there without work: whole
+// row units.
+func (lo *lowering) waiting(f Fate) int {
+	if f.Share == 1 {
+		return lo.rows()
+	}
+	const tiny = 1e-9 // a share that was a quotient is not less than that
+	return int(f.Share*float64(lo.rows())/float64(lo.p.RowUnit)+tiny) * lo.p.RowUnit
+}

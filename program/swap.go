@@ -1,0 +1,184 @@
+package program
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Activations that wait in another tier (MEMO, 2407.12117, section 4.1): copied
+// out behind the operator that makes them, and back in before the layer's
+// backward unit, into the matrix whose other rows are made again.
+//
+// A copy starts as soon as its stream is free and its operands are ready,
+// wherever it stands in the program. Its spot decides how long the device's
+// buffer lives, and so how much time the copy has before its bytes are needed by
+// something else. What a layer made is copied out until the same operator of
+// Slots-1 units later, and comes in when the layer Slots units earlier has read
+// its own for the last time:
+//
+//	forward   | layer 0     | layer 1     | layer 2
+//	  compute  norm qkv up   norm qkv up   norm qkv up
+//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its like is made
+//
+//	backward  | layer 5     | layer 4     | layer 3      with 2 slots
+//	  compute  up qkv norm   up qkv norm   up qkv norm
+//	  h2d        up.3 qkv.3 norm.3  up.2 qkv.2 norm.2    each once its like is dead
+//
+// So there are never more than Slots layers' activations that come or go, and
+// MEMO's rounding buffers are what the allocator makes of these lifetimes.
+//
+// Known weakness: the copies of one direction run in the order of their spots;
+// weights that are wanted earlier may stand behind activations.
+
+// spot is a point of the schedule: behind operator op of a unit, before the
+// first if op is -1.
+type spot struct{ unit, op int }
+
+func (p spot) compare(q spot) int {
+	return cmp.Or(cmp.Compare(p.unit, q.unit), cmp.Compare(p.op, q.op))
+}
+
+// later returns the later of two spots.
+func later(p, q spot) spot {
+	if p.compare(q) < 0 {
+		return q
+	}
+	return p
+}
+
+// swapping is a value of one micro-batch that leaves the device and comes back.
+type swapping struct {
+	instance
+	rows, segment     int
+	tier              device.Tier
+	made, first, last spot // where it is made; where the backward pass reads it
+}
+
+// swap adds the copies of activations.
+func (lo *lowering) swap() error {
+	var out, in []insertion
+	for _, s := range lo.swappings() {
+		o, i := lo.swapOne(&s)
+		out, in = append(out, o...), append(in, i...)
+	}
+	lo.insert(append(out, in...)) // a value leaves before it comes back
+	return nil
+}
+
+// swappings lists what leaves the device, in the order in which the backward
+// pass needs it.
+func (lo *lowering) swappings() (list []swapping) {
+	made, at := map[instance]spot{}, map[instance]int{}
+	for i := range lo.units {
+		u := &lo.units[i]
+		for j := range u.work {
+			o := &u.work[j]
+			for k, r := range o.refs {
+				if r.value < 0 || lo.g.Values[r.value].Kind != graph.Forwarded {
+					continue
+				}
+				key, here := instance{value: r.value, micro: r.micro}, spot{i, j}
+				if o.in.Op.Info().Args[k].Access != graph.Read {
+					if r.copy == 0 {
+						made[key] = here
+					}
+					continue
+				}
+				if r.copy == 0 || !lo.hasRetention(u) {
+					continue
+				}
+				if n, ok := at[key]; ok {
+					list[n].last = here
+					continue
+				}
+				if f := lo.fate(u, r.value); f.Swapped() && lo.waiting(f) > 0 {
+					at[key] = len(list)
+					list = append(list, swapping{key, lo.waiting(f), u.segment, f.Tier, made[key], here, here})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// swapOne makes the copies of one value, out and in.
+func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
+	slots := lo.pl.Slots
+	v := &lo.g.Values[s.value]
+	key := Key{Segment: s.segment, Micro: s.micro, Chunk: -1}
+	dev := func(copy int) ref { return ref{value: s.value, micro: s.micro, copy: copy, rows: s.rows, hi: v.Cols} }
+	buffer := func(name string, t device.Tier) Region {
+		return lo.p.whole(lo.buffer(Buffer{
+			Name: fmt.Sprintf("%s.%s", instanceName(v.Name, s.instance), name), Tier: t,
+			Class: ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
+		}))
+	}
+	leave := lo.shift(s.made, slots-1, s.first.unit)
+	enter := later(lo.like(s.last, slots), leave)
+	home := buffer("host", device.HostTier)
+	away := copyOp(device.DevToHost, key, home, Region{})
+	away.refs = []ref{none, dev(0)}
+	out = append(out, insertion{leave, away})
+	if s.tier == device.DiskTier {
+		disk := buffer("disk", device.DiskTier)
+		write := lo.shift(leave, slots-1, s.first.unit)
+		read := later(lo.like(s.last, 2*slots), write)
+		enter = later(enter, read)
+		out = append(out, insertion{write, copyOp(device.DiskWrite, key, disk, home)})
+		home = buffer("back", device.HostTier)
+		in = append(in, insertion{read, copyOp(device.DiskRead, key, home, disk)})
+	}
+	back := copyOp(device.HostToDev, key, Region{}, home)
+	back.refs = []ref{dev(1), none}
+	return out, append(in, insertion{enter, back})
+}
+
+// shift is the same operator some units later, or where it is if that is not
+// before unit end.
+func (lo *lowering) shift(p spot, units, end int) spot {
+	if p.unit+units >= end {
+		return p
+	}
+	p.unit += units
+	p.op = min(p.op, len(lo.units[p.unit].work)-1)
+	return p
+}
+
+// like is the same operator some units earlier, counted from the end of the
+// unit, since what is made again stands before the operators that all layers
+// have.
+func (lo *lowering) like(p spot, units int) spot {
+	fromEnd := len(lo.units[p.unit].work) - p.op
+	q := max(p.unit-units, 0)
+	return spot{q, max(len(lo.units[q].work)-fromEnd, -1)}
+}
+
+// insertion is an operator with its spot.
+type insertion struct {
+	at spot
+	op op
+}
+
+// insert puts operators into the units; those of one spot keep their order.
+func (lo *lowering) insert(list []insertion) {
+	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
+	for len(list) > 0 {
+		at := list[0].at.unit
+		u := &lo.units[at]
+		var work []op
+		done := 0
+		for _, in := range list {
+			if in.at.unit != at {
+				break
+			}
+			work = append(work, u.work[done:in.at.op+1]...)
+			work = append(work, in.op)
+			done, list = in.at.op+1, list[1:]
+		}
+		u.work = append(work, u.work[done:]...)
+	}
+}

@@ -1,0 +1,192 @@
+package program
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// randomRetention draws what becomes of each class of a layer's activations.
+func randomRetention(rng *rand.Rand) (keep Retention) {
+	for a := range keep {
+		tier := device.HostTier + device.Tier(rng.IntN(2))
+		fates := []Fate{Kept, {tier, 1}, Remade, {tier, 0.01 + 0.99*rng.Float64()}}
+		n := [NumActs]int{InputAct: 2, AttentionAct: 3, LinearAct: 4, LightAct: 4}[a]
+		keep[a] = fates[rng.IntN(n)]
+	}
+	return keep
+}
+
+// TestRetentionText is L5 for retentions, and says what is refused.
+func TestRetentionText(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 1000 {
+		r := randomRetention(rng)
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Retention
+		if err := json.Unmarshal(text, &back); err != nil || back != r {
+			t.Fatalf("%s became %v: %v", text, back, err)
+		}
+	}
+	for _, bad := range []string{"", "some", "input", "input remade", "input host 0.5", "attention disk 0.25", "linear host 2", "linear host -1",
+		"linear host NaN", "linear device 0.5", "light moon", "light host 0", "mind host"} {
+		var r Retention
+		if err := r.UnmarshalText([]byte(bad)); err == nil {
+			t.Errorf("%q was read as %v", bad, r)
+		}
+	}
+}
+
+// swapped is the plan of a GPT whose parameters are on the device, with one
+// retention for the first layers and the last two kept.
+func swapped(g *graph.Graph, sequences, micros int, keep Retention) *Plan {
+	pl := Plain(g, sequences/micros)
+	pl.MicroBatches = micros
+	for l := range g.Model.Layers - 2 {
+		pl.Activations[l] = keep
+	}
+	return pl
+}
+
+// moved sums the bytes of the activations that an instruction stream carries.
+func moved(p *Program) (bytes [device.NumStreams]int64) {
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].Class == ClassActivations {
+			bytes[in.Stream] += int64(in.Args[1].Rows) * int64(in.Args[1].Cols) * p.Buffers[in.Args[1].Buf].DType.Size()
+		}
+	}
+	return bytes
+}
+
+// TestSwapBytes is law L3 for activations, in MEMO's units of tokens times
+// width: the input and what attention made are one each (and its softmax
+// denominators), the products 8 (query, key, value, the attention's
+// projection, 4 of the feed-forward), the norms one each (and statistics), the
+// activation function 4. Whatever the micro-batches, each byte goes once.
+func TestSwapBytes(t *testing.T) {
+	const layers, width, heads, seq, sequences = 5, 64, 4, 128, 4
+	g := gpt(t, layers, width, heads, 96, seq, true)
+	for _, micros := range []int{1, 2, 4} {
+		n := int64(seq * sequences)
+		for _, tc := range []struct {
+			keep    Retention
+			perLine float64 // elements per token and layer
+		}{
+			{Recomputed("none"), 0},
+			{Recomputed("full"), 0},
+			{Retention{{device.HostTier, 1}, Kept, Kept, Kept}, width},
+			{Retention{Kept, {device.HostTier, 1}, Kept, Remade}, width + heads},
+			{Retention{Kept, Kept, {device.HostTier, 0.75}, Remade}, 0.75 * 8 * width},
+			{SwapOf(device.HostTier, 0), 2*width + heads},
+			{SwapOf(device.HostTier, 0.25), 2*width + heads + 0.25*(14*width+4)},
+			{SwapOf(device.HostTier, 1), 16*width + 4 + heads},
+			{SwapOf(device.DiskTier, 0.5), 2*width + heads + 0.5*(14*width+4)},
+		} {
+			p := lowered(t, g, swapped(g, sequences, micros, tc.keep))
+			want := int64(tc.perLine * float64(4*n*(layers-2)))
+			var disk int64
+			if tc.keep[InputAct].Tier == device.DiskTier {
+				disk = want
+			}
+			got := moved(p)
+			for s, b := range map[device.Stream]int64{device.DevToHost: want, device.HostToDev: want, device.DiskWrite: disk, device.DiskRead: disk} {
+				if got[s] != b {
+					t.Errorf("%d micro-batches, %v: %d bytes on %v, want %d", micros, tc.keep, got[s], s, b)
+				}
+			}
+		}
+	}
+}
+
+// TestSwapPeak is half of L2: layers whose activations wait on the host add
+// nothing to the device's memory, and to the host exactly what leaves.
+func TestSwapPeak(t *testing.T) {
+	const width, heads, seq = 64, 4, 64
+	height := func(layers int, keep Retention, parameters device.Tier) int64 {
+		g := gpt(t, layers, width, heads, 64, seq, true)
+		pl := swapped(g, 4, 1, keep)
+		for i := range pl.Chunks { // out of the way of the tier that is looked at
+			pl.Chunks[i] = Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last, Weights: parameters, Grads: parameters, State: parameters}
+		}
+		pl.Cache = pl.CacheNeeded(g)
+		return lowered(t, g, pl).Height[device.HostTier-parameters]
+	}
+	const n = 4 * seq
+	for _, share := range []float64{0, 0.25, 1} {
+		keep := SwapOf(device.HostTier, share)
+		if small, large := height(8, keep, device.HostTier), height(11, keep, device.HostTier); small != large {
+			t.Errorf("share %v: three layers more take %d bytes more of the device", share, large-small)
+		}
+		want := int64(3 * 4 * n * (2*width + heads + share*(14*width+4)))
+		if small, large := height(8, keep, device.DeviceTier), height(11, keep, device.DeviceTier); large-small != want {
+			t.Errorf("share %v: three layers more take %d bytes of the host, want %d", share, large-small, want)
+		}
+	}
+}
+
+// TestSwapPlaces: with more slots the copies have more time and the device's
+// memory grows; what is computed stays.
+func TestSwapPlaces(t *testing.T) {
+	g := gpt(t, 8, 64, 4, 64, 64, true)
+	var last int64
+	for slots := 1; slots <= 4; slots++ {
+		pl := swapped(g, 4, 2, SwapOf(device.HostTier, 0.5))
+		pl.Slots = slots
+		p := lowered(t, g, pl)
+		if h := p.Height[device.DeviceTier]; h < last {
+			t.Errorf("%d slots need %d bytes, fewer need %d", slots, h, last)
+		} else {
+			last = h
+		}
+		if err := Verify(p); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRecomputedRows: rows are made again by just as much arithmetic, and
+// attention by none.
+func TestRecomputedRows(t *testing.T) {
+	g := gpt(t, 6, 64, 4, 64, 128, true)
+	flops := func(keep Retention) (sum int64) {
+		p := lowered(t, g, swapped(g, 2, 1, keep))
+		var d []graph.Dim
+		for i := range p.Instrs {
+			if in := &p.Instrs[i]; in.Key.Dir == Recompute {
+				d = p.Dims(in, d)
+				sum += in.Op.FLOPs(&in.Attr, d)
+				if in.Op == graph.Attention {
+					t.Errorf("%v makes attention again", keep)
+				}
+			}
+		}
+		return sum
+	}
+	all := flops(SwapOf(device.HostTier, 0))
+	if want := int64(4 * 2 * 256 * 8 * 64 * 64); all != want {
+		t.Errorf("all rows take %d FLOP, want %d", all, want)
+	}
+	for _, k := range []int64{1, 5, 12, 16} {
+		if got := flops(SwapOf(device.HostTier, float64(k)/16)); got != all/16*(16-k) {
+			t.Errorf("without %d sixteenths they take %d FLOP of %d", k, got, all)
+		}
+	}
+}
+
+// TestKeptAlike: a retention that keeps everything is the plain program.
+func TestKeptAlike(t *testing.T) {
+	g := gpt(t, 3, 64, 4, 64, 32, true)
+	a, b := lowered(t, g, Plain(g, 2)), lowered(t, g, swapped(g, 2, 1, Retention{Kept, Kept, Kept, Kept}))
+	if !reflect.DeepEqual(a, b) || slices.ContainsFunc(b.Instrs, func(in Instr) bool { return in.Key.Dir == Recompute }) {
+		t.Error("the programs differ")
+	}
+}
