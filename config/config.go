@@ -123,11 +123,13 @@ type Sample struct {
 	Tokens int    `yaml:"tokens"` // 0: none
 }
 
-// Hardware throttles links on purpose, so that a CPU behaves like a machine
-// with a slower link.
+// Hardware is another machine to plan for: a known name, or a file written by
+// `probe --out`. Rates throttle links on purpose, so that a CPU behaves like a
+// machine with a slower link.
 type Hardware struct {
-	H2D Rate `yaml:"h2d"`
-	D2H Rate `yaml:"d2h"`
+	Name string `yaml:"name"`
+	H2D  Rate   `yaml:"h2d"`
+	D2H  Rate   `yaml:"d2h"`
 }
 
 // Unlimited is the Bytes of a tier without a limit.

@@ -69,15 +69,15 @@ type Node struct {
 
 // Segment is a unit of scheduling.
 type Segment struct {
-	Name     string
-	In, Out  int // boundary values; -1 for none
+	Name    string
+	In, Out int // boundary values; -1 for none
 	// DIn and DOut are the gradients of In and Out; -1 for none. They are one
 	// value where the gradient of a residual stream is worked on in place.
 	DIn, DOut int
-	Forward  []Node
-	Backward []Node
-	Saved    []int // forward values of this segment, In included, that Backward reads
-	Params   []int // indices of parameters read, in order of first use
+	Forward   []Node
+	Backward  []Node
+	Saved     []int // forward values of this segment, In included, that Backward reads
+	Params    []int // indices of parameters read, in order of first use
 }
 
 // Graph is the computation of one micro-batch of a model. Values that a graph

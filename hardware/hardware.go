@@ -82,7 +82,8 @@ type Rate struct {
 	BF16 float64 `json:"bf16"`
 }
 
-// Link joins two tiers, in one direction.
+// Link joins two tiers, in one direction. From the device to the device is to
+// the device of another rank.
 type Link struct {
 	From      device.Tier `json:"from"`
 	To        device.Tier `json:"to"`
@@ -116,11 +117,14 @@ func (h *Hardware) Cost(c *device.Call) float64 {
 // roofline is the price of a call that was never measured.
 func (h *Hardware) roofline(c *device.Call) float64 {
 	if c.Op == graph.Copy && c.Args[0].Tier != c.Args[1].Tier {
-		l := h.link(c.Args[1].Tier, c.Args[0].Tier)
+		l := h.Link(c.Args[1].Tier, c.Args[0].Tier)
 		if l == nil {
 			return math.Inf(1)
 		}
 		return l.Seconds(c.Args[0].Bytes(), false)
+	}
+	if c.Op.Info().Between {
+		return h.between(c)
 	}
 	e := h.Engine(c.Stream)
 	if e == nil {
@@ -144,6 +148,30 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth)
 }
 
+// between is the price of a collective by the ring algorithm (Patarasuk and
+// Yuan, JPDC 69(2), 2009): of n ranks each passes on n-1 parts, a sum for all
+// twice as many. All ranks send at once, so the link is the only limit.
+func (h *Hardware) between(c *device.Call) float64 {
+	l := h.Link(device.DeviceTier, device.DeviceTier)
+	if l == nil {
+		return math.Inf(1)
+	}
+	var bytes int64
+	for _, a := range c.Args {
+		if !a.Absent() {
+			bytes = max(bytes, a.Bytes())
+		}
+	}
+	n, rounds := float64(len(c.Peers)), 1.0
+	switch c.Op {
+	case graph.Send, graph.Recv:
+		return l.Seconds(bytes, false)
+	case graph.AllReduce:
+		rounds = 2
+	}
+	return rounds * (n - 1) * (l.Latency + float64(bytes)/n/l.Bandwidth)
+}
+
 // Engine returns what executes a stream's operators, nil if nothing does.
 func (h *Hardware) Engine(s device.Stream) *Engine {
 	for i := range h.Engines {
@@ -154,7 +182,8 @@ func (h *Hardware) Engine(s device.Stream) *Engine {
 	return nil
 }
 
-func (h *Hardware) link(from, to device.Tier) *Link {
+// Link returns what joins two tiers, nil if nothing does.
+func (h *Hardware) Link(from, to device.Tier) *Link {
 	for i := range h.Links {
 		if l := &h.Links[i]; l.From == from && l.To == to {
 			return l
@@ -270,8 +299,8 @@ func (h *Hardware) Validate() error {
 		if l.Both != 0 {
 			v.between(at+"both", l.Both, 1e3, 1e15)
 		}
-		if l.From == l.To || h.link(l.From, l.To) != &h.Links[i] {
-			v.fail(at+"to", float64(l.To), "each pair of different tiers once")
+		if l.From == l.To && l.To != device.DeviceTier || h.Link(l.From, l.To) != &h.Links[i] {
+			v.fail(at+"to", float64(l.To), "each pair of different tiers once, and device to device")
 		}
 		var last Point
 		for k, p := range l.Curve {

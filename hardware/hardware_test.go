@@ -100,6 +100,105 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
+// TestElixirPaper: the rates of the paper's host, all ranks together, as its
+// authors' table has them: GB/s up and down, 1e9 elements per second of Adam on
+// the GPUs and on the host.
+func TestElixirPaper(t *testing.T) {
+	const n30 = 1 << 30
+	for ranks, want := range map[int][4]float64{1: {25, 18.1, 50, 5.15}, 2: {41.3, 33.9, 100, 6.30}, 4: {73.9, 65.5, 200, 7.45}, 8: {139.1, 128.7, 400, 8.60}} {
+		for name, memory := range map[string]int64{"elixir-paper-40": 39 << 30, "elixir-paper-80": 79 << 30} {
+			h, err := hardware.KnownRank(name, ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Validate(); err != nil || h.Memory.Device != memory || h.Memory.Host != int64(896<<30)/int64(ranks) {
+				t.Errorf("%s for %d: %v, %+v", name, ranks, err, h.Memory)
+			}
+			adam := func(s device.Stream, tier device.Tier) device.Call {
+				p := operand(tier, graph.F32, 1, n30)
+				return device.Call{Op: graph.AdamW, Stream: s, Args: []device.Operand{p, p, p, p, {}, {}, {}}}
+			}
+			up := copyUp(n30)
+			down := up
+			down.Args = []device.Operand{up.Args[1], up.Args[0]}
+			gpu, host := adam(device.Compute, device.DeviceTier), adam(device.HostCompute, device.HostTier)
+			for i, c := range []device.Call{up, down, gpu, host} {
+				if got := float64(ranks) * n30 / 1e9 / h.Cost(&c); math.Abs(got-want[i]) > 2e-3*want[i] {
+					t.Errorf("%s for %d: rate %d is %.3f, want %v", name, ranks, i, got, want[i])
+				}
+			}
+		}
+	}
+}
+
+// TestShare: ranks share the host, not the device; all shares together are the
+// machine.
+func TestShare(t *testing.T) {
+	whole, err := hardware.KnownRank("a100-80", 1)
+	if err != nil || !reflect.DeepEqual(whole, known(t, "a100-80")) {
+		t.Errorf("one rank of one: %v", err)
+	}
+	part, err := hardware.KnownRank("a100-80", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part.Memory.Device != whole.Memory.Device || 4*part.Memory.Host != whole.Memory.Host || 4*part.Cores != whole.Cores {
+		t.Errorf("%+v, %d cores", part.Memory, part.Cores)
+	}
+	for i, l := range part.Links {
+		f := 1.0
+		if l.From == device.DiskTier || l.To == device.DiskTier {
+			f = 4
+		}
+		if w := whole.Links[i]; f*l.Bandwidth != w.Bandwidth || f*l.Both != w.Both {
+			t.Errorf("link %v to %v: %v, %v of the machine", l.From, l.To, l.Bandwidth, w.Bandwidth)
+		}
+	}
+	if host, all := part.Engine(device.HostCompute), whole.Engine(device.HostCompute); 4*host.Bandwidth != all.Bandwidth || 4*host.Peak.F32 != all.Peak.F32 {
+		t.Errorf("host %+v of %+v", host, all)
+	}
+	if *part.Engine(device.Compute) != *whole.Engine(device.Compute) {
+		t.Error("ranks share a device")
+	}
+	for _, n := range []int{0, -1} {
+		if _, err := hardware.KnownRank("a100-80", n); err == nil {
+			t.Errorf("%d ranks", n)
+		}
+	}
+}
+
+// TestBetween: rings of four A100s, by hand: 10 us and 235 GB/s.
+func TestBetween(t *testing.T) {
+	h := known(t, "a100-80")
+	peers := []int{0, 1, 2, 3}
+	all, part := operand(0, graph.BF16, 1, 4<<20), operand(0, graph.BF16, 1, 1<<20)
+	step := 1e-5 + 2*(1<<20)/235e9 // one part to the next rank
+	for _, c := range []struct {
+		call device.Call
+		want float64
+	}{
+		{device.Call{Op: graph.AllGather, Args: []device.Operand{all, part}, Peers: peers}, 3 * step},
+		{device.Call{Op: graph.ReduceScatter, Args: []device.Operand{part, all}, Peers: peers}, 3 * step},
+		{device.Call{Op: graph.AllReduce, Args: []device.Operand{all}, Peers: peers}, 6 * step},
+		{device.Call{Op: graph.Send, Args: []device.Operand{part}, Peers: []int{3}}, step},
+		{device.Call{Op: graph.AllGather, Args: []device.Operand{all, {}}, Peers: peers}, 3 * step},
+	} {
+		if got := h.Cost(&c.call); math.Abs(got-c.want) > 1e-9*c.want {
+			t.Errorf("%v: %v s, want %v", c.call.Op, got, c.want)
+		}
+	}
+	h.Links = h.Links[:2]
+	alone := device.Call{Op: graph.AllReduce, Args: []device.Operand{all}, Peers: peers}
+	if got := h.Cost(&alone); !math.IsInf(got, 1) {
+		t.Errorf("without a link between ranks: %v", got)
+	}
+	two := alone
+	two.Peers = peers[:2]
+	if hardware.Key(&two) == hardware.Key(&alone) {
+		t.Error("two ranks and four share a key")
+	}
+}
+
 // TestMonotone: more work or a slower machine never costs less.
 func TestMonotone(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))

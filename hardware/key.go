@@ -30,6 +30,10 @@ func appendKey(b []byte, c *device.Call) []byte {
 		return appendCopy(b, c.Args[0], c.Args[1])
 	}
 	b = appendAttr(b, &c.Attr)
+	if n := len(c.Peers); n > 0 {
+		b = append(b, " ranks "...)
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
 	for _, a := range c.Args {
 		if a.Absent() {
 			b = append(b, " -"...)

@@ -2,6 +2,8 @@ package hardware
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -12,7 +14,7 @@ import (
 // memory bandwidths too; fractions of the peak are what good kernels reach.
 // Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102,
 // GB202, A100, L4, H100, H200 and GH200; copies by nvbandwidth as people have
-// published them.
+// published them, collectives by nccl-tests (bus bandwidth).
 
 // gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.
 type gpu struct {
@@ -24,19 +26,22 @@ type gpu struct {
 	attention float64
 	bus       string
 	host      string
+	peers     float64 // to the other GPUs, one way: NVLink, or the bus through the host
 }
 
 var gpus = []gpu{
-	{"rtx3090", 24, 71, 35.6, 936, 0.85, 0.6, "pcie4", "desktop"},
-	{"rtx4090", 24, 165.2, 82.6, 1008, 0.85, 0.65, "pcie4", "desktop"},
-	{"rtx5090", 32, 209.5, 104.8, 1792, 0.85, 0.6, "pcie5", "desktop"},
-	{"a100-40", 40, 312, 19.5, 1555, 0.8, 0.55, "pcie4", "server"},
-	{"a100-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server"},
-	{"a800-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server"},
-	{"l4", 24, 121, 30.3, 300, 0.6, 0.5, "pcie4", "server"},
-	{"h100", 80, 989.4, 67, 3350, 0.7, 0.4, "pcie5", "server"},
-	{"h200", 141, 989.4, 67, 4800, 0.78, 0.4, "pcie5", "server"},
-	{"gh200", 96, 989.4, 67, 4000, 0.7, 0.4, "c2c", "grace"},
+	{"rtx3090", 24, 71, 35.6, 936, 0.85, 0.6, "pcie4", "desktop", 10},
+	{"rtx4090", 24, 165.2, 82.6, 1008, 0.85, 0.65, "pcie4", "desktop", 10},
+	{"rtx5090", 32, 209.5, 104.8, 1792, 0.85, 0.6, "pcie5", "desktop", 20},
+	{"a100-40", 40, 312, 19.5, 1555, 0.8, 0.55, "pcie4", "server", 235},
+	{"a100-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 235},
+	{"a800-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 160},
+	{"l4", 24, 121, 30.3, 300, 0.6, 0.5, "pcie4", "server", 10},
+	{"h100", 80, 989.4, 67, 3350, 0.7, 0.4, "pcie5", "server", 370},
+	{"h200", 141, 989.4, 67, 4800, 0.78, 0.4, "pcie5", "server", 370},
+	{"gh200", 96, 989.4, 67, 4000, 0.7, 0.4, "c2c", "grace", 370},
+	{"elixir-paper-40", 40, 312, 19.5, 1555, 0.8, 0.55, "elixir", "elixir", 235},
+	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235},
 }
 
 // buses between host and device: GB/s one way, and each way when both are
@@ -50,8 +55,21 @@ var buses = []struct {
 	{"pcie3", 12.3, 12.8, 10, 10.5, 6e-6},
 	{"pcie4", 25, 26, 13, 24, 6e-6},
 	{"pcie5", 55, 56, 50, 50, 6e-6},
+	{"elixir", 25, 18.1, 25, 18.1, 6e-6},
 	{"c2c", 400, 300, 250, 200, 4e-6},
 }
+
+// elixir is the host of the Elixir paper's measurements (2212.05339): the fits
+// of the authors' code to 1, 2 and 4 A100s, for all n together. Links in GB/s,
+// Adam in 1e9 elements per second. It knows nothing of both ways at once. What
+// the fits do not say, arithmetic and NVLink, is that of an A100.
+func elixir(n float64) (up, down, gpuAdam, hostAdam float64) {
+	return 16.3*n + 8.7, 15.8*n + 2.3, 50 * n, 1.66*math.Log(n) + 5.15
+}
+
+// adamBytes is what an update of fp32 state moves per element: the parameter
+// and two moments both ways, and the gradient.
+const adamBytes = 28
 
 // hosts: GiB of memory, of which a run may use most, and of disk; GB/s.
 var hosts = []struct {
@@ -65,12 +83,13 @@ var hosts = []struct {
 	{"desktop", 64, 1000, 16, 60, 100, 5, 4},
 	{"server", 512, 4000, 32, 250, 100, 6, 4},
 	{"grace", 480, 4000, 72, 450, 55, 6, 4},
+	{"elixir", 1024, 4000, 128, 250, 50, 6, 4},
 }
 
 const (
 	gib = 1 << 30
-	// contextBytes of a GPU are taken by driver, context and libraries.
-	contextBytes = 1 * gib
+	// ContextBytes of a GPU are taken by driver, context and libraries.
+	ContextBytes = 1 * gib
 )
 
 // Names lists the known machines.
@@ -82,19 +101,76 @@ func Names() []string {
 	return list
 }
 
-// Known describes a machine by its GPU's name, with "/pcie3" and the like
-// appended if its bus is another than usual.
-func Known(name string) (*Hardware, error) {
+// Known describes a machine with one GPU by the GPU's name, with "/pcie3" and
+// the like appended if its bus is another than usual.
+func Known(name string) (*Hardware, error) { return KnownRank(name, 1) }
+
+// KnownRank describes what one of n ranks has of a machine with n such GPUs: a
+// GPU and its bus, and its share of the host.
+func KnownRank(name string, n int) (*Hardware, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
+	}
 	gpuName, bus, _ := strings.Cut(strings.ToLower(name), "/")
 	for _, g := range gpus {
 		if g.name == gpuName {
 			if bus == "" {
 				bus = g.bus
 			}
-			return g.machine(name, bus)
+			h, err := g.machine(name, bus)
+			if err != nil {
+				return nil, err
+			}
+			h = h.Share(n)
+			if bus == "elixir" {
+				h.elixir(float64(n))
+			}
+			return h, nil
 		}
 	}
 	return nil, fmt.Errorf("unknown hardware %q; hint: one of %s, or a file written by `probe --out`", name, strings.Join(Names(), ", "))
+}
+
+// elixir replaces the rates that the paper's fits give.
+func (h *Hardware) elixir(n float64) {
+	up, down, gpuAdam, hostAdam := elixir(n)
+	rate := map[device.Tier]float64{device.DeviceTier: up, device.HostTier: down} // by where the link goes
+	for i := range h.Links {
+		l := &h.Links[i]
+		if l.From != device.DiskTier && l.To != device.DiskTier && l.From != l.To {
+			l.Bandwidth = rate[l.To] / n * 1e9
+			l.Both = l.Bandwidth
+		}
+	}
+	h.Engine(device.Compute).Bandwidth = gpuAdam / n * adamBytes * 1e9
+	h.Engine(device.HostCompute).Bandwidth = hostAdam / n * adamBytes * 1e9
+}
+
+// Share is what each of n ranks has of a host that they share: memory, cores,
+// disk and their rates. A device and its links are a rank's own.
+func (h *Hardware) Share(n int) *Hardware {
+	s := *h
+	s.Cores = max(h.Cores/n, 1)
+	s.Memory.Host, s.Memory.Disk = h.Memory.Host/int64(n), h.Memory.Disk/int64(n)
+	if s.Memory.Shared {
+		s.Memory.Device = h.Memory.Device / int64(n)
+	}
+	s.Engines, s.Links = slices.Clone(h.Engines), slices.Clone(h.Links)
+	f := float64(n)
+	for i := range s.Engines {
+		if e := &s.Engines[i]; e.Stream == device.HostCompute || s.Memory.Shared {
+			e.Peak.F32, e.Peak.BF16, e.Bandwidth = e.Peak.F32/f, e.Peak.BF16/f, e.Bandwidth/f
+		}
+	}
+	for i := range s.Links {
+		if l := &s.Links[i]; l.From == device.DiskTier || l.To == device.DiskTier || s.Memory.Shared {
+			l.Bandwidth, l.Both, l.Curve = l.Bandwidth/f, l.Both/f, nil
+		}
+	}
+	if n > 1 { // times were measured with all of the host
+		s.Times, s.Factors = nil, nil
+	}
+	return &s
 }
 
 func (g gpu) machine(name, bus string) (*Hardware, error) {
@@ -104,6 +180,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 			h.Links = []Link{
 				{From: device.HostTier, To: device.DeviceTier, Latency: b.latency, Bandwidth: b.up * 1e9, Both: b.upBoth * 1e9},
 				{From: device.DeviceTier, To: device.HostTier, Latency: b.latency, Bandwidth: b.down * 1e9, Both: b.downBoth * 1e9},
+				{From: device.DeviceTier, To: device.DeviceTier, Latency: 1e-5, Bandwidth: g.peers * 1e9},
 			}
 		}
 	}
@@ -120,7 +197,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		}
 		flops := o.flops * 1e9 * float64(o.cores)
 		h.Cores = o.cores
-		h.Memory = Memory{Device: g.memory*gib - contextBytes, Host: o.memory * gib * 7 / 8, Disk: o.disk * 1e9}
+		h.Memory = Memory{Device: g.memory*gib - ContextBytes, Host: o.memory * gib * 7 / 8, Disk: o.disk * 1e9}
 		h.Engines = append(h.Engines, Engine{
 			Stream: device.HostCompute, Peak: Rate{flops, flops}, Matmul: 0.8, Attention: 0.5,
 			Bandwidth: 0.8 * o.bandwidth * 1e9, Overhead: 5e-6,

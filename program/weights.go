@@ -52,12 +52,15 @@ func (lo *lowering) home(c int) weightHome {
 		kind = "p16"
 	}
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
-	h := weightHome{work: lo.chunkBuffer(kind, c, weights, ch.Weights, ClassWeights, lo.g.DType, kind)}
+	h := weightHome{work: store{-1, 0}} // of a small chunk in a large group there may be nothing here
+	if weights.len() > 0 {
+		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, ClassWeights, lo.g.DType, kind)
+	}
 	if lo.opt.Mode != Train { // nothing is updated: the working copy is all
 		lo.homes(c, weights, "p", h.work, false)
 		return h
 	}
-	if state.len() == 0 { // of a small chunk in a large group
+	if state.len() == 0 {
 		lo.homes(c, weights, kind, h.work, true)
 		return h
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/sim"
 )
 
 // profileBudget is how long the operators of a candidate are timed.
@@ -29,14 +28,19 @@ const profileBudget = 3 * time.Second
 type Machine struct {
 	Hardware *hardware.Hardware
 	Capacity [device.NumTiers]int64
-	backend  string // cpu or cuda
-	options  cpu.Options
-	cuda     cuda.Options
-	file     string // cache of the description
+	// described machines are planned for, not measured and not run on.
+	described bool
+	backend   string // cpu or cuda
+	options   cpu.Options
+	cuda      cuda.Options
+	file      string // cache of the description
 }
 
 // FindMachine describes this machine: from the cache, or by probing it.
 func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
+	if c.Hardware.Name != "" {
+		return nil, &config.Error{File: c.File, Key: "hardware.name", Msg: "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw"}
+	}
 	if c.Ranks != 1 {
 		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "only 1 is built into this version; hint: leave it out"}
 	}
@@ -208,8 +212,11 @@ func (m *Machine) shared() int64 {
 // Plan searches for the fastest plan that fits this machine, or takes the one
 // that the configuration names.
 func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+	if c.Ranks != 1 {
+		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "this version plans for 1; hint: leave it out, or look at `plan --policy elixir-paper`"}
+	}
 	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}
-	mach := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: sim.CostFunc(m.Hardware.Cost), Measure: m.measure}
+	mach := m.planner()
 	if c.Plan.File != "" {
 		r, err := m.given(ctx, req, mach, c)
 		return r, m.advise(err)
@@ -274,8 +281,10 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	if !cand.Fits {
 		return nil, plan.NewMisfit(cand)
 	}
-	if err := m.measure(cand.Program); err != nil {
-		return nil, err
+	if mach.Measure != nil {
+		if err := mach.Measure(cand.Program); err != nil {
+			return nil, err
+		}
 	}
 	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
 }

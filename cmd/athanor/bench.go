@@ -163,7 +163,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
-		p, err := t.makePlan(ctx, c)
+		p, err := t.makePlan(ctx, c, run.FindMachine)
 		if err != nil {
 			return err
 		}

@@ -8,12 +8,13 @@ import (
 	"os"
 
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/run"
 )
 
 // plannedOrExplained plans; where nothing fits it prints what JSON promises
 // for that.
 func (t *target) plannedOrExplained(c *context) (*planned, error) {
-	p, err := t.makePlan(stdctx.Background(), c)
+	p, err := t.makePlan(stdctx.Background(), c, run.DescribeMachine)
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {
 		return nil, errors.Join(c.print(plan.MisfitReport(misfit)), err)

@@ -9,17 +9,35 @@ import (
 
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/run"
 )
 
 type planCmd struct {
 	target
 	Explain bool   `help:"The runners-up and why they lost."`
 	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
+	Policy  string `help:"Let another system decide: elixir-paper, zero-2, zero-2-offload, zero-3, zero-3-offload or full-offload." placeholder:"NAME"`
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 }
 
+// plan searches, or asks a policy.
+func (v *planCmd) plan(ctx stdctx.Context, c *context) (*planned, error) {
+	if v.Policy == "" {
+		return v.makePlan(ctx, c, run.DescribeMachine)
+	}
+	if _, err := policy.Find(v.Policy); err != nil {
+		return nil, usageError{err.Error()}
+	}
+	p, err := v.prepare(ctx, c, run.DescribeMachine)
+	if err != nil {
+		return nil, err
+	}
+	return p.with(ctx, func() (*plan.Result, error) { return p.machine.PlanBy(ctx, v.Policy, p.setup.Graph, p.config) })
+}
+
 func (v *planCmd) Run(c *context) error {
-	p, err := v.makePlan(stdctx.Background(), c)
+	p, err := v.plan(stdctx.Background(), c)
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {
 		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
@@ -51,6 +69,11 @@ func (v *planCmd) Run(c *context) error {
 		return c.print(p.report)
 	}
 	p.print(c)
+	if v.Policy == policy.Paper {
+		if err := p.printElixir(stdctx.Background(), c); err != nil {
+			return err
+		}
+	}
 	if v.Explain {
 		p.explain(c)
 	}
@@ -62,7 +85,7 @@ func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
 	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
-		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.machine.Peak(p.setup.Graph)/1e9, p.result.Evaluated)
+		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated)
 	plan.WriteMemory(c.stdout, best.Program)
 	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(p.report.Peaks.Device[0])/float64(p.report.Plain))
@@ -74,4 +97,25 @@ func (p *planned) explain(c *context) {
 	for _, r := range p.report.RunnersUp {
 		fmt.Fprintf(c.stdout, "  %+6.1f %%  %8.3f s  %10s of device memory  %s\n", 100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label)
 	}
+}
+
+// printElixir tells what Elixir's search decided, in its own terms.
+func (p *planned) printElixir(ctx stdctx.Context, c *context) error {
+	r, err := p.machine.PolicyRequest(ctx, p.setup.Graph, p.config)
+	if err != nil {
+		return err
+	}
+	trace, d, err := policy.ElixirDecision(r)
+	if err != nil {
+		return err
+	}
+	first := "optimizer state before blocks"
+	if d.CacheFirst() {
+		first = "blocks before optimizer state"
+	}
+	fmt.Fprintf(c.stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would do with %d moves\n",
+		len(trace.Params), len(trace.Steps), d.Size, d.Packing.Chunks, 100*d.Waste(), d.Choice.Blocks, d.Moves)
+	fmt.Fprintf(c.stdout, "%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
+		first, d.Cache, d.State, d.Resident(), len(d.OnGPU), d.Placement.Blocks)
+	return nil
 }

@@ -37,9 +37,12 @@ func (p *planned) close() {
 	}
 }
 
-// makePlan reads configuration, text and model, describes the machine, and
-// searches.
-func (t *target) makePlan(ctx stdctx.Context, c *context) (*planned, error) {
+// finder describes the machine that is planned for: run.FindMachine where the
+// plan will run, run.DescribeMachine where it is only looked at.
+type finder func(*config.Config, func(string)) (*run.Machine, error)
+
+// prepare reads configuration, text and model, and describes the machine.
+func (t *target) prepare(ctx stdctx.Context, c *context, find finder) (*planned, error) {
 	cfg, err := t.load()
 	if err != nil {
 		return nil, err
@@ -54,24 +57,44 @@ func (t *target) makePlan(ctx stdctx.Context, c *context) (*planned, error) {
 	for _, n := range p.setup.Notes {
 		fmt.Fprintln(c.stderr, "note:", n)
 	}
-	if p.machine, err = run.FindMachine(cfg, show.say); err != nil {
+	if p.machine, err = find(cfg, show.say); err != nil {
 		p.close()
 		return nil, err
 	}
-	p.result, err = p.machine.Plan(ctx, p.setup.Graph, cfg, show.say)
+	return p, nil
+}
+
+// makePlan prepares and searches.
+func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned, error) {
+	p, err := t.prepare(ctx, c, find)
 	if err != nil {
+		return nil, err
+	}
+	show := newStatus(c.stderr)
+	defer show.done()
+	return p.with(ctx, func() (*plan.Result, error) { return p.machine.Plan(ctx, p.setup.Graph, p.config, show.say) })
+}
+
+// with completes what was prepared by a plan, and reports on it.
+func (p *planned) with(ctx stdctx.Context, find func() (*plan.Result, error)) (*planned, error) {
+	var err error
+	if p.result, err = find(); err != nil {
 		p.close()
 		return nil, err
 	}
+	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
-	p.report = plan.NewReport(p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.machine.Peak(p.setup.Graph))
-	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch, Options: run.StepOptions(cfg)}
+	p.report = plan.NewReport(p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
+	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg)}
 	if p.report.Plain, err = plan.PlainBytes(ctx, req); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
+
+// peak is the arithmetic limit of all ranks together, in FLOP/s.
+func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) * float64(p.config.Ranks) }
 
 // status is a line on a terminal that says what is going on; elsewhere it
 // prints each thing once.

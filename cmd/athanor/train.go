@@ -23,7 +23,7 @@ func (v *trainCmd) Run(c *context) error {
 	// A second signal kills: stop() restores the default.
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	p, err := v.makePlan(ctx, c)
+	p, err := v.makePlan(ctx, c, run.FindMachine)
 	var misfit *plan.Misfit
 	switch {
 	case errors.As(err, &misfit) && c.json:

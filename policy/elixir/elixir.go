@@ -30,8 +30,16 @@ import "fmt"
 type Decision struct {
 	Choice
 	Placement
-	CacheFirst bool // I > J: blocks before optimizer state
+	Cache, State float64 // I and J, see Rates
+	Filled       int64   // elements that are parameters in public chunks
 }
+
+// CacheFirst: blocks come before optimizer state.
+func (d *Decision) CacheFirst() bool { return d.Cache > d.State }
+
+// Waste is the share of the chunks' elements that hold nothing, over those that
+// hold something.
+func (d *Decision) Waste() float64 { return float64(d.Packing.Waste) / float64(max(d.Filled, 1)) }
 
 // Machine is what the search knows of n GPUs on one host.
 type Machine struct {
@@ -50,6 +58,8 @@ func Decide(t *Trace, f Format, m Machine, overlap bool) (*Decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := m.Rates.Cache(f) > m.Rates.State(f, m.GPUs)
-	return &Decision{Choice: *c, Placement: Place(t, f, c, capacity, m.GPUs, first, overlap), CacheFirst: first}, nil
+	d := &Decision{Choice: *c, Cache: m.Rates.Cache(f), State: m.Rates.State(f, m.GPUs)}
+	_, d.Filled, _ = t.public()
+	d.Placement = Place(t, f, c, capacity, m.GPUs, d.CacheFirst(), overlap)
+	return d, nil
 }

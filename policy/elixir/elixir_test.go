@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
 )
 
@@ -29,6 +30,20 @@ func gpt2(t *testing.T, layers, width, heads int, tied bool) *Trace {
 		t.Fatal(err)
 	}
 	return Record(g, true)
+}
+
+// fitted are the rates that the authors fitted to their host.
+func fitted(t *testing.T, gpus int) Rates {
+	t.Helper()
+	h, err := hardware.KnownRank("elixir-paper-40", gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := RatesOf(h, gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // TestGolden: the search on the original's models, against numbers that were
@@ -62,16 +77,16 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s: a layer has %d elements, not %d", c.name, tr.Largest(), most)
 		}
 		for i, gpus := range []int{1, 2, 4} {
-			d, err := Decide(tr, half, Machine{GPUs: gpus, Capacity: c.capacity, Rates: Fitted(gpus)}, true)
+			d, err := Decide(tr, half, Machine{GPUs: gpus, Capacity: c.capacity, Rates: fitted(t, gpus)}, true)
 			if err != nil {
 				t.Fatal(c.name, err)
 			}
-			waste := fmt.Sprintf("%.2f", 100*float64(d.Packing.Waste)/float64(total))
+			waste := fmt.Sprintf("%.2f", 100*d.Waste())
 			if d.Size != c.size || d.Packing.Chunks != c.chunks || d.Choice.Blocks != c.blocks || d.Moves != c.moves || waste != c.waste {
 				t.Errorf("%s: C %d, N %d, k %d, moves %d, waste %s %%", c.name, d.Size, d.Packing.Chunks, d.Choice.Blocks, d.Moves, waste)
 			}
-			if got := (spend{d.Resident(), d.Placement.Blocks}); got != c.spent[i] || d.CacheFirst != (gpus == 1) {
-				t.Errorf("%s on %d GPUs: %+v, cache first %v", c.name, gpus, got, d.CacheFirst)
+			if got := (spend{d.Resident(), d.Placement.Blocks}); got != c.spent[i] || d.CacheFirst() != (gpus == 1) {
+				t.Errorf("%s on %d GPUs: %+v, cache first %v", c.name, gpus, got, d.CacheFirst())
 			}
 		}
 	}
@@ -147,7 +162,7 @@ func TestPriorities(t *testing.T) {
 		{single, 1, .3810, .2340}, {single, 2, .2149, .2892},
 	} {
 		// The last decimal of the fp32 number for two GPUs is not rounded to the nearest.
-		r := Fitted(c.n)
+		r := fitted(t, c.n)
 		if i, j := r.Cache(c.f), r.State(c.f, c.n); math.Abs(i-c.i) > 0.6e-4 || math.Abs(j-c.j) > 0.5e-4 {
 			t.Errorf("%d GPUs, %+v: I %.5f J %.5f, want %v %v", c.n, c.f, i, j, c.i, c.j)
 		}
@@ -158,7 +173,7 @@ func TestPriorities(t *testing.T) {
 		}
 	}
 	for n, want := range map[int][4]float64{1: {25, 18.1, 50, 5.15}, 2: {41.3, 33.9, 100, 6.30}, 4: {73.9, 65.5, 200, 7.45}, 8: {139.1, 128.7, 400, 8.60}} {
-		r := Fitted(n)
+		r := fitted(t, n)
 		for i, v := range []float64{r.Up, r.Down, r.GPUAdam, r.CPUAdam} {
 			if math.Abs(v-want[i]) > 0.005 {
 				t.Errorf("%d GPUs: rate %d is %v, not %v", n, i, v, want[i])
@@ -367,7 +382,7 @@ func TestLittleMemory(t *testing.T) {
 	low := Sizes(tr, half).Low
 	answers := 0
 	for _, capacity := range []int64{0, 1, low - 1, low, 2 * low, 3*low + low/10, 4 * low, 6 * low, 9*low - 1} {
-		d, err := Decide(tr, half, Machine{GPUs: 2, Capacity: capacity, Rates: Fitted(2)}, true)
+		d, err := Decide(tr, half, Machine{GPUs: 2, Capacity: capacity, Rates: fitted(t, 2)}, true)
 		if errors.Is(err, ErrMemory) {
 			continue
 		}
@@ -390,7 +405,7 @@ func TestLittleMemory(t *testing.T) {
 // TestSmallModel: all parameters in one chunk.
 func TestSmallModel(t *testing.T) {
 	tr := gpt2(t, 2, 64, 4, false)
-	d, err := Decide(tr, half, Machine{GPUs: 4, Capacity: 1e8, Rates: Fitted(4)}, true)
+	d, err := Decide(tr, half, Machine{GPUs: 4, Capacity: 1e8, Rates: fitted(t, 4)}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

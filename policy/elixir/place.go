@@ -1,6 +1,11 @@
 package elixir
 
-import "math"
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/hardware"
+)
 
 // Rates of one host's GPUs, all n together.
 type Rates struct {
@@ -8,11 +13,20 @@ type Rates struct {
 	GPUAdam, CPUAdam float64 // 1e9 elements per second
 }
 
-// Fitted are the rates that the authors fitted to their A100 host for 1, 2 and
-// 4 GPUs and built in.
-func Fitted(n int) Rates {
-	x := float64(n)
-	return Rates{Up: 16.3*x + 8.7, Down: 15.8*x + 2.3, GPUAdam: 50 * x, CPUAdam: 1.66*math.Log(x) + 5.15}
+// adamBytes is what an update of fp32 state moves per element of memory.
+const adamBytes = 28
+
+// RatesOf are the rates of n ranks that each have what h describes. For the
+// authors' own host, with what they fitted and built in, h is
+// hardware.KnownRank("elixir-paper-40", n).
+func RatesOf(h *hardware.Hardware, n int) (Rates, error) {
+	up, down := h.Link(device.HostTier, device.DeviceTier), h.Link(device.DeviceTier, device.HostTier)
+	gpu, host := h.Engine(device.Compute), h.Engine(device.HostCompute)
+	if up == nil || down == nil || gpu == nil || host == nil {
+		return Rates{}, fmt.Errorf("elixir: %s has no host that weights could be on; hint: describe links and engine of the host", h.Name)
+	}
+	giga := float64(n) / 1e9
+	return Rates{Up: up.Bandwidth * giga, Down: down.Bandwidth * giga, GPUAdam: gpu.Bandwidth / adamBytes * giga, CPUAdam: host.Bandwidth / adamBytes * giga}, nil
 }
 
 // Cache is I(n), what one more block saves per element, in ns: a chunk is not

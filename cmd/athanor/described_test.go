@@ -1,0 +1,86 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/policy"
+)
+
+// TestDescribed: plans for machines that are not here, by name or by file, and
+// by the policies of others.
+func TestDescribed(t *testing.T) {
+	dir, file := tiny(t)
+	known := filepath.Join(dir, "hardware.json")
+	call("probe", "--out", known, "--disk", dir).must(t, 0)
+	var local, fast, slow struct {
+		Seconds float64 `json:"step_seconds"`
+	}
+	call("plan", file, "hardware.name="+known, "--json").must(t, 0).into(t, &local)
+	call("plan", file, "hardware.name=h100", "--json").must(t, 0).into(t, &fast)
+	call("plan", file, "hardware.name=l4/pcie3", "hardware.h2d=1MB/s", "plan.state=host", "--json").must(t, 0).into(t, &slow)
+	if !(fast.Seconds < slow.Seconds && fast.Seconds > 0 && local.Seconds > 0) {
+		t.Errorf("step on an H100 %v s, on an L4 with a throttled link %v; by the file of this machine %v", fast.Seconds, slow.Seconds, local.Seconds)
+	}
+	for _, p := range policy.All() {
+		words := []string{p.Name}
+		if p.Name == policy.Paper {
+			words = []string{"Elixir's search", "blocks"}
+		}
+		r := call("plan", file, "hardware.name=elixir-paper-40", "ranks=2", "--policy", p.Name).must(t, 0)
+		for _, w := range words {
+			if !strings.Contains(r.stdout, w) {
+				t.Errorf("%s: no %q in %s", p.Name, w, r.stdout)
+			}
+		}
+	}
+	call("simulate", file, "hardware.name=a100-80").must(t, 0)
+	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.Paper).must(t, 3)
+	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", "zero-2").must(t, 3, "does not fit")
+}
+
+// TestBadHardware: descriptions with impossible numbers, and machines that do
+// not exist or cannot be run on.
+func TestBadHardware(t *testing.T) {
+	dir, file := tiny(t)
+	good := filepath.Join(dir, "hardware.json")
+	call("probe", "--out", good, "--disk", dir).must(t, 0)
+	text, err := os.ReadFile(good)
+	check(t, err)
+	for what, edit := range map[string]func(string) string{
+		"zero rate":     func(s string) string { return replaceNumber(s, `"bandwidth": `, "0") },
+		"negative rate": func(s string) string { return replaceNumber(s, `"f32": `, "-1e12") },
+		"NaN":           func(s string) string { return replaceNumber(s, `"bf16": `, "NaN") },
+		"infinity":      func(s string) string { return replaceNumber(s, `"latency": `, "1e999") },
+		"negative size": func(s string) string { return replaceNumber(s, `"device": `, "-5") },
+		"unknown field": func(s string) string { return strings.Replace(s, `"cores"`, `"coers"`, 1) },
+		"half a file":   func(s string) string { return s[:len(s)/2] },
+		"empty":         func(string) string { return "" },
+	} {
+		bad := filepath.Join(dir, "bad.json")
+		check(t, os.WriteFile(bad, []byte(edit(string(text))), 0o644))
+		if r := call("plan", file, "hardware.name="+bad).must(t, 2, "hardware.name"); r.stdout != "" {
+			t.Errorf("%s: %s", what, r.stdout)
+		}
+	}
+	for _, c := range [][]string{
+		{"plan", file, "hardware.name=h1000"},
+		{"plan", file, "hardware.name=h100/isa"},
+		{"plan", file, "hardware.name=./absent.json"},
+		{"plan", file, "hardware.name=" + dir},
+		{"train", file, "hardware.name=h100"},
+		{"plan", file, "hardware.name=h100", "limits.device=9000TiB"},
+		{"plan", file, "hardware.name=h100", "--policy", "zero-4"},
+		{"plan", file, "hardware.name=h100", "ranks=3", "--policy", "zero-3"}, // 3 does not divide the batch
+	} {
+		call(c...).must(t, 2, "hint:")
+	}
+}
+
+// replaceNumber replaces the first number behind a key.
+func replaceNumber(s, key, by string) string {
+	at := strings.Index(s, key) + len(key)
+	return s[:at] + by + s[at+strings.IndexAny(s[at:], ",\n"):]
+}

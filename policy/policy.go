@@ -1,0 +1,219 @@
+// Package policy expresses what other systems decide as plans of this one, so
+// that they can be compared on one simulator: ZeRO's stages with and without
+// offloading, offloading of everything, and Elixir's own search (policy/elixir).
+//
+// Each runs here as well as plans can express it: copies overlap with
+// computation, the optimizer on the host starts as soon as gradients are there,
+// the head makes its logits by rows. The original systems do less of that; what
+// is compared is where they put things.
+package policy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Request is what a policy plans for.
+type Request struct {
+	Graph     *graph.Graph
+	Hardware  *hardware.Hardware // of one rank
+	Ranks     int
+	Sequences int // per rank and step, all in one micro-batch
+	// HeadRows is the tokens whose logits exist at once, Activations the peak
+	// bytes of activations and their gradients, with layers checkpointed. Elixir
+	// plans with what they leave. Measure finds both.
+	HeadRows    int
+	Activations int64
+}
+
+// logitShare of the device's memory may hold logits.
+const logitShare = 16
+
+// Measure chooses HeadRows, and finds Activations in a program.
+func (r *Request) Measure(ctx context.Context, opt program.Options) error {
+	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
+	rows := r.Graph.Seq
+	for rows%4 == 0 && int64(rows)*row > r.Hardware.Memory.Device/logitShare {
+		rows /= 2
+	}
+	r.HeadRows = rows
+	pl, err := fixed(offloaded, 0)(r)
+	if err != nil {
+		return err
+	}
+	opt.Reject, opt.Capacity = true, [device.NumTiers]int64{} // addresses are of no interest
+	p, err := program.Lower(ctx, r.Graph, pl, opt)
+	if err != nil {
+		return err
+	}
+	r.Activations = activations(p)
+	return nil
+}
+
+// activations is the most bytes of the device that are not a parameter's at any
+// moment.
+func activations(p *program.Program) (most int64) {
+	delta := make([]int64, len(p.Instrs)+1)
+	for i, live := range p.Lifetimes() {
+		b := &p.Buffers[i]
+		if b.Tier == device.DeviceTier && b.Class >= program.ClassActivations && live[0] < live[1] {
+			delta[live[0]] += b.Size
+			delta[live[1]] -= b.Size
+		}
+	}
+	var sum int64
+	for _, d := range delta {
+		sum += d
+		most = max(most, sum)
+	}
+	return most
+}
+
+// Policy is a way to plan.
+type Policy struct {
+	Name string
+	Plan func(r *Request) (*program.Plan, error)
+}
+
+// Paper is the name of Elixir's own search.
+const Paper = "elixir-paper"
+
+// All lists the policies.
+func All() []Policy {
+	return []Policy{
+		{Paper, Elixir},
+		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0)},
+		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
+		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live)},
+		{"zero-3-offload", fixed(offloaded, live)},
+		{"full-offload", fixed(offloaded, 0)},
+	}
+}
+
+// offloaded: everything on the host, divided among the ranks.
+var offloaded = program.Chunk{Shard: "weights", Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
+
+// live is how many elements DeepSpeed keeps gathered at once unless told
+// otherwise (stage3_max_live_parameters).
+const live = 1e9
+
+// base is what all of them share: the whole batch at once, every layer
+// checkpointed, a chunk for each segment, the next one fetched ahead.
+func (r *Request) base() *program.Plan {
+	pl := program.Plain(r.Graph, r.Sequences)
+	pl.Ranks, pl.HeadRows = r.Ranks, r.HeadRows
+	for l := range pl.Activations {
+		pl.Activations[l] = program.Recomputed("full")
+	}
+	return pl
+}
+
+// fixed is a policy that treats all chunks alike and caches at least so many
+// elements of them, or the least that works.
+func fixed(c program.Chunk, cached int64) func(*Request) (*program.Plan, error) {
+	return func(r *Request) (*program.Plan, error) {
+		pl := r.base()
+		for i := range pl.Chunks {
+			c.First, c.Last = pl.Chunks[i].First, pl.Chunks[i].Last
+			pl.Chunks[i] = c
+		}
+		pl.Cache = pl.CacheNeeded(r.Graph)
+		if pl.Cache > 0 {
+			pl.Cache = max(pl.Cache, cached*r.Graph.DType.Size())
+		}
+		return pl, nil
+	}
+}
+
+// Elixir decides by Elixir's search. Its chunks hold several layers; here the
+// cache takes in the part of a chunk that a layer reads, which is never slower.
+func Elixir(r *Request) (*program.Plan, error) {
+	trace, d, err := ElixirDecision(r)
+	if err != nil {
+		return nil, err
+	}
+	pl := r.base()
+	pl.Chunks = pl.Chunks[:0]
+	of := chunkOf(r.Graph, trace, d)
+	for _, segment := range program.Layout(r.Graph, 1<<62) {
+		pl.Chunks = append(pl.Chunks, cut(segment, of)...)
+	}
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Shard = "weights"
+		if !d.OnGPU[of[c.First]] {
+			c.Weights, c.Grads, c.State = device.HostTier, device.HostTier, device.HostTier
+		}
+	}
+	pl.Cache = max(int64(d.Placement.Blocks)*d.Size*r.Graph.DType.Size(), pl.CacheNeeded(r.Graph))
+	return pl, nil
+}
+
+// ElixirDecision is what Elixir's search says, in its own terms.
+func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
+	f := elixir.Format{Bytes: r.Graph.DType.Size(), Moments: 2}
+	trace := elixir.Record(r.Graph, true)
+	budget := elixir.Budget{GPU: r.Hardware.Memory.Device + hardware.ContextBytes, Fraction: 1, Activations: r.Activations}
+	capacity, err := budget.Elements(trace, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	rates, err := elixir.RatesOf(r.Hardware, r.Ranks)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := elixir.Decide(trace, f, elixir.Machine{GPUs: r.Ranks, Capacity: capacity, Rates: rates}, true)
+	return trace, d, err
+}
+
+// chunkOf is Elixir's chunk of each parameter of the graph, private ones after
+// the public ones. Vectors go with the matrix before them in the same layer, so
+// that no chunk here is so small that it cannot be divided.
+func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
+	of := map[string]int{}
+	private := d.Packing.Chunks
+	for i, p := range t.Params {
+		if of[p.Name] = d.Packing.Chunk[i]; p.Private {
+			of[p.Name], private = private, private+1
+		}
+	}
+	list := make([]int, len(g.Params))
+	for i, p := range g.Params {
+		if list[i] = of[p.Name]; p.Vector && i > 0 && g.Params[i-1].Layer == p.Layer {
+			list[i] = list[i-1]
+		}
+	}
+	return list
+}
+
+// cut divides a chunk where Elixir's chunk of its parameters changes.
+func cut(segment program.Chunk, of []int) (list []program.Chunk) {
+	for p := segment.First; p < segment.Last; p++ {
+		if p > segment.First && of[p] == of[p-1] {
+			list[len(list)-1].Last = p + 1
+		} else {
+			list = append(list, program.Chunk{First: p, Last: p + 1})
+		}
+	}
+	return list
+}
+
+// Find returns a policy by name.
+func Find(name string) (*Policy, error) {
+	all := All()
+	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
+		return &all[i], nil
+	}
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return nil, fmt.Errorf("policy %q is not known; hint: one of %q", name, names)
+}

@@ -1,0 +1,198 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+var adam = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}
+
+// request is a small GPT-2 on machines of a few megabytes.
+func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Tied = 4, 64, 4, 4, 16, 256, 512, 32, tied
+	g, err := graph.Build(m, 32, graph.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := hardware.KnownRank("elixir-paper-40", ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Memory.Device = capacity
+	r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 2}
+	if err := r.Measure(t.Context(), adam); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func lower(t *testing.T, r *Request, pl *program.Plan, opt program.Options) []*program.Program {
+	t.Helper()
+	var list []*program.Program
+	for rank := range pl.Ranks {
+		opt.Rank = rank
+		p, err := program.Lower(t.Context(), r.Graph, pl, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// TestPolicies: every policy's programs are safe, and on one rank compute what
+// the plain program does.
+func TestPolicies(t *testing.T) {
+	for _, ranks := range []int{1, 2, 4} {
+		for _, tied := range []bool{false, true} {
+			r := request(t, ranks, 40<<30, tied)
+			for _, p := range All() {
+				pl, err := p.Plan(r)
+				if err != nil {
+					t.Fatal(p.Name, err)
+				}
+				opt := adam
+				opt.RowUnit = r.HeadRows
+				if opt.Cuts, err = pl.Cuts(r.Graph); err != nil {
+					t.Fatal(p.Name, err)
+				}
+				programs := lower(t, r, pl, opt)
+				if err := program.Verify(programs...); err != nil {
+					t.Fatalf("%s on %d ranks: %v", p.Name, ranks, err)
+				}
+				if ranks > 1 {
+					continue
+				}
+				plain := program.Plain(r.Graph, r.Sequences)
+				plain.HeadRows = r.HeadRows
+				if _, err := program.Equivalent(programs, lower(t, r, plain, opt)); err != nil {
+					t.Errorf("%s on %d ranks: %v", p.Name, ranks, err)
+				}
+			}
+		}
+	}
+}
+
+// TestPlaces: where each policy keeps weights, gradients and state, by the bytes
+// that lie there between steps: 2, 4 and 12 per parameter, divided among the
+// ranks as the stage of ZeRO says.
+func TestPlaces(t *testing.T) {
+	const ranks = 4
+	r := request(t, ranks, 40<<30, false)
+	var all int64
+	for _, p := range r.Graph.Params {
+		all += p.Elems()
+	}
+	for name, want := range map[string][2]int64{
+		"zero-2":         {ranks*2*all + 12*all, 0},
+		"zero-2-offload": {ranks * 2 * all, 12 * all},
+		"zero-3":         {14 * all, 0},
+		"zero-3-offload": {0, 14 * all},
+		"full-offload":   {0, 14 * all},
+	} {
+		p, err := Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pl, err := p.Plan(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [device.NumTiers]int64
+		for _, p := range lower(t, r, pl, adam) { // all together: shards are not quite even
+			for i := range p.Buffers {
+				if b := &p.Buffers[i]; b.Persistent && b.Class <= program.ClassState {
+					got[b.Tier] += b.Size
+				}
+			}
+		}
+		if want := [device.NumTiers]int64{want[0], want[1]}; got != want {
+			t.Errorf("%s: %d bytes per tier, not %d", name, got, want)
+		}
+	}
+}
+
+// TestElixir: the plan has on the device what the search put there, its cache
+// is the search's blocks, and the device's memory is enough.
+func TestElixir(t *testing.T) {
+	m, err := model.Known("gpt2-xl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Tied = false
+	g, err := graph.Build(m, 1024, graph.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mixed := 0
+	for _, ranks := range []int{1, 2, 4} {
+		h, err := hardware.KnownRank("elixir-paper-40", ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, memory := range []int64{7 << 30, 10 << 30, 16 << 30, 39 << 30} {
+			h.Memory.Device = memory
+			r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 1}
+			if err := r.Measure(t.Context(), adam); err != nil {
+				t.Fatal(err)
+			}
+			trace, d, err := ElixirDecision(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pl, err := Elixir(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := chunkOf(g, trace, d)
+			on := 0
+			for _, c := range pl.Chunks {
+				for p := c.First; p < c.Last; p++ {
+					if of[p] != of[c.First] {
+						t.Errorf("chunk %+v spans two of Elixir's", c)
+					}
+				}
+				if (c.State == device.DeviceTier) != d.OnGPU[of[c.First]] {
+					t.Errorf("chunk %+v, but on the GPU: %v", c, d.OnGPU[of[c.First]])
+				}
+				if c.State == device.DeviceTier {
+					on++
+				}
+			}
+			if on > 0 && on < len(pl.Chunks) {
+				mixed++
+			}
+			if pl.Cache != int64(d.Placement.Blocks)*d.Size*2 && pl.Cache != pl.CacheNeeded(g) {
+				t.Errorf("cache of %d bytes for %d blocks of %d elements", pl.Cache, d.Placement.Blocks, d.Size)
+			}
+			opt := adam
+			opt.Capacity = h.Memory.Tiers()
+			p, err := program.Lower(t.Context(), g, pl, opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Height[device.DeviceTier] > memory {
+				t.Errorf("%d ranks, %d bytes: the plan takes %d", ranks, memory, p.Height[device.DeviceTier])
+			}
+		}
+	}
+	if mixed < 3 {
+		t.Errorf("only %d of the plans keep some chunks and send others away", mixed)
+	}
+}
+
+func TestFind(t *testing.T) {
+	if _, err := Find("zero-4"); err == nil {
+		t.Error("zero-4 exists")
+	}
+}

@@ -1,0 +1,39 @@
+package program
+
+import (
+	"context"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// TestSmallChunks: chunks that are too small to be divided among all ranks are
+// whole on one of them, and the others have nothing, wherever they live.
+func TestSmallChunks(t *testing.T) {
+	g := gpt(t, 2, 32, 2, 64, 16, false)
+	for _, shard := range Shardings() {
+		for _, tier := range []device.Tier{device.DeviceTier, device.HostTier} {
+			if tier == device.HostTier && (shard == "state" || shard == "grads") {
+				continue // refused
+			}
+			pl := Plain(g, 2)
+			pl.Ranks, pl.Chunks = 4, Layout(g, 1)
+			for i := range pl.Chunks {
+				c := &pl.Chunks[i]
+				c.Shard, c.Weights, c.Grads, c.State = shard, tier, tier, tier
+			}
+			pl.Cache = pl.CacheNeeded(g)
+			var list []*Program
+			for rank := range pl.Ranks {
+				p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Rank: rank})
+				if err != nil {
+					t.Fatalf("shard %q on the %v: %v", shard, tier, err)
+				}
+				list = append(list, p)
+			}
+			if err := Verify(list...); err != nil {
+				t.Errorf("shard %q on the %v: %v", shard, tier, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// PolicyRequest is what a policy plans for on this machine.
+func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
+	if c.GlobalBatch%c.Ranks != 0 {
+		return nil, &config.Error{File: c.File, Key: "global_batch", Msg: fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks)}
+	}
+	h := *m.Hardware
+	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
+	r := &policy.Request{Graph: g, Hardware: &h, Ranks: c.Ranks, Sequences: c.GlobalBatch / c.Ranks}
+	return r, r.Measure(ctx, StepOptions(c))
+}
+
+// PlanBy takes the plan of a policy instead of searching.
+func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*plan.Result, error) {
+	p, err := policy.Find(name)
+	if err != nil {
+		return nil, &config.Error{File: c.File, Msg: err.Error()}
+	}
+	r, err := m.PolicyRequest(ctx, g, c)
+	if err != nil {
+		return nil, err
+	}
+	pl, err := p.Plan(r)
+	if errors.Is(err, elixir.ErrMemory) {
+		return nil, fmt.Errorf("%w: %w", plan.ErrDoesNotFit, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	cand, err := plan.Evaluate(ctx, &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}, pl, m.planner(), name)
+	if err != nil {
+		return nil, err
+	}
+	if !cand.Fits {
+		return nil, plan.NewMisfit(cand)
+	}
+	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(m.planner())
+}
+
+// planner is what the search knows of the machine.
+func (m *Machine) planner() *plan.Machine {
+	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: sim.CostFunc(m.Hardware.Cost)}
+	if !m.described {
+		p.Measure = m.measure
+	}
+	return p
+}
