@@ -75,6 +75,9 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 	if c.Op == graph.Copy {
 		return checkCopy(c.Args[0], c.Args[1])
 	}
+	if c.Op.Info().Between {
+		return checkBetween(c)
+	}
 	return nil
 }
 

@@ -109,7 +109,9 @@ type Call struct {
 }
 
 // Span is when a call ran, in seconds since the device was opened (or, on the
-// null device, of virtual time since the round began).
+// null device, of virtual time since the round began); a call between ranks
+// runs from when all of them are there. Devices that are joined count from one
+// moment.
 type Span struct{ Start, End float64 }
 
 // Stats counts what was really executed since the device was opened.
@@ -118,6 +120,9 @@ type Stats struct {
 	Peak [NumTiers]int64
 	// Moved counts the bytes copied, by tier of source and destination.
 	Moved [NumTiers][NumTiers]int64
+	// Network counts the bytes received from other ranks, by operator; see
+	// Received.
+	Network [graph.NumOps]int64
 }
 
 // Info describes a device.

@@ -45,7 +45,14 @@ type Options struct {
 	DiskPath string
 	// Rate limits the copies of a stream to this many bytes per second, so
 	// that this machine behaves as one with a slower link. 0: no limit.
+	//
+	// A collective takes as long as in a ring whose links pass this many bytes
+	// per second each way (device.Ring); what the sender and the receiver of a
+	// message allow are two rates, and the lower one holds.
 	Rate [device.NumStreams]float64
+	// Fabric joins the device to others as Rank.
+	Fabric *Fabric
+	Rank   int
 }
 
 // Device implements device.Device.
@@ -63,9 +70,10 @@ type Device struct {
 	streams [device.NumStreams]*stream
 	idle    sync.WaitGroup // streams that have not reached the end of the round
 
-	failed atomic.Bool // skip what remains of the round
-	mu     sync.Mutex
-	err    error // first error of the round
+	failed  atomic.Bool // skip what remains of the round
+	mu      sync.Mutex
+	err     error // first error of the round
+	refused error // why the fabric does not take the device
 }
 
 // arena is the memory of one tier; the disk tier has a size only.
@@ -82,11 +90,17 @@ func New(o Options) *Device {
 	}
 	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
+	if f := o.Fabric; f != nil {
+		d.opened = f.opened
+	}
 	for id := range d.streams {
 		d.streams[id] = d.newStream(device.Stream(id))
 	}
 	for _, s := range d.streams {
 		go s.run()
+	}
+	if o.Fabric != nil {
+		d.refused = o.Fabric.join(d, o.Rank)
 	}
 	return d
 }
@@ -97,6 +111,8 @@ func (d *Device) Info() device.Info { return device.Info{Name: "cpu", Cores: d.o
 // Reserve makes the arena of a tier and provides all of its memory or blocks.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	switch {
+	case d.refused != nil:
+		return fmt.Errorf("reserve: %w", d.refused)
 	case tier >= device.NumTiers:
 		return fmt.Errorf("reserve: %v does not exist", tier)
 	case d.arenas[tier].size != 0:
@@ -176,6 +192,9 @@ func (d *Device) Stats() device.Stats {
 				sum.Moved[t][to] += s.stats.Moved[t][to]
 			}
 		}
+		for op, n := range s.stats.Network {
+			sum.Network[op] += n
+		}
 	}
 	return sum
 }
@@ -216,8 +235,11 @@ func (d *Device) Highest(tier device.Tier, value byte) (int64, error) {
 }
 
 // Close ends the streams and gives back all memory. The arenas' bytes must
-// not be used afterwards.
+// not be used afterwards. Devices that are joined to this one lose it.
 func (d *Device) Close() error {
+	if d.options.Fabric != nil && d.refused == nil {
+		d.options.Fabric.lose(d, errors.New("the device is closed"))
+	}
 	for _, s := range d.streams {
 		close(s.queue)
 		<-s.ended

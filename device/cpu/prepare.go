@@ -9,12 +9,14 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// call is a prepared call: either a copy or a kernel bound to its operands.
+// call is a prepared call: a copy, a kernel bound to its operands, or what
+// ranks do together.
 type call struct {
 	op     graph.Op
 	stream device.Stream
 	copy   *transfer
 	kernel func()
+	meet   *exchange
 	span   *device.Span
 	end    [device.NumTiers]int64 // highest byte touched, per tier
 }
@@ -34,6 +36,9 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil && len(spans) != len(calls) {
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
+	if d.refused != nil {
+		return 0, fmt.Errorf("prepare: %w", d.refused)
+	}
 	var sizes [device.NumTiers]int64
 	for t := range sizes {
 		sizes[t] = d.arenas[t].size
@@ -46,9 +51,15 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 			return 0, fmt.Errorf("prepare: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
 		}
 		p := call{op: c.Op, stream: c.Stream}
-		if c.Op == graph.Copy {
+		switch {
+		case c.Op == graph.Copy:
 			p.copy = newTransfer(c.Args[0], c.Args[1])
-		} else if p.kernel, err = d.bind(c); err != nil {
+		case c.Op.Info().Between:
+			p.meet, err = d.join(c)
+		default:
+			p.kernel, err = d.bind(c)
+		}
+		if err != nil {
 			return 0, fmt.Errorf("prepare: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
 		}
 		for _, a := range c.Args {

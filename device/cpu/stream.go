@@ -59,8 +59,11 @@ type stream struct {
 	wish atomic.Int64 // call waited for, plus 1; 0: none
 	wake chan struct{}
 
+	parked bool // sleeps in a meeting; guarded by the fabric's lock
+
 	// The goroutine's own.
 	env    *kernel.Env
+	adder  adder
 	stats  device.Stats
 	bounce []byte
 	free   time.Time // when the throttled link is free again
@@ -73,6 +76,7 @@ func (d *Device) newStream(id device.Stream) *stream {
 		ended: make(chan struct{}),
 		wake:  make(chan struct{}, 1),
 		env:   kernel.NewEnvOn(d.pool, simd.Best()),
+		adder: adder{simd: simd.Best()},
 	}
 }
 
@@ -114,9 +118,11 @@ func (d *Device) Sync() error {
 		}
 	}
 	d.idle.Wait()
+	d.mu.Lock() // a peer that fails interrupts at any time
 	err := d.err
 	d.err = nil
 	d.failed.Store(false)
+	d.mu.Unlock()
 	d.round.Add(1)
 	return err
 }
@@ -125,14 +131,18 @@ func (d *Device) Sync() error {
 // called from any goroutine while a round runs.
 func (d *Device) Done(n int) bool { return d.done[n].Load() == d.round.Load() }
 
-// fail keeps the first error of the round.
+// fail keeps the first error of the round, of which others hear. That a peer
+// is lost is said again by the call that waits for it, which tells more.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
-	if d.err == nil {
+	if _, peer := d.err.(*device.PeerError); d.err == nil || peer {
 		d.err = err
 	}
-	d.mu.Unlock()
 	d.failed.Store(true)
+	d.mu.Unlock()
+	if d.options.Fabric != nil && d.refused == nil {
+		d.options.Fabric.lose(d, err)
+	}
 }
 
 func (s *stream) run() {
@@ -190,10 +200,13 @@ func (s *stream) execute(c *call) (err error) {
 		}
 	}()
 	start := time.Now()
-	if c.copy != nil {
+	switch {
+	case c.copy != nil:
 		err = s.copy(c.copy)
 		s.throttle(start, c.copy.bytes)
-	} else {
+	case c.meet != nil:
+		start, err = s.exchange(c.meet)
+	default:
 		c.kernel()
 	}
 	if c.span != nil {

@@ -1,0 +1,221 @@
+package cpu
+
+import (
+	"errors"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/pool"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// The operators between ranks, as one rank does its share of them. Everybody
+// writes to the own arena only and reads from the others'.
+//
+//	all_gather      dst = s0 | s1 | s2
+//	reduce_scatter  rank 1: dst = (s0 + s1) + s2, elements of its part
+//	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, and
+//	                each takes the others' parts: everybody has the same bits
+//	recv            dst = the sender's matrix
+//
+// A sum is made block by block in memory that stays in the first-level cache and
+// then written, so that a part may lie where one of the summands is. Known
+// weakness: all read each element once, where a tree would share partial sums
+// (and add in another order).
+
+// exchange is a prepared call between ranks.
+type exchange struct {
+	call     device.Call
+	meeting  *meeting
+	member   int    // its place in the meeting
+	dst, src []byte // nil: absent
+	received int64
+	ring     int64 // bytes, see device.Ring
+}
+
+// join prepares a call between ranks.
+func (d *Device) join(c *device.Call) (*exchange, error) {
+	f, rank := d.options.Fabric, d.options.Rank
+	if f == nil {
+		return nil, errors.New("the device is not joined to others; hint: Options.Fabric")
+	}
+	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
+		return nil, err
+	}
+	e := &exchange{call: *c, meeting: f.meetingOf(c, rank), received: device.Received(c, rank)}
+	e.call.Args, e.call.Peers = slices.Clone(c.Args), slices.Clone(c.Peers)
+	e.member = slices.Index(e.meeting.ranks, rank)
+	ring, _ := device.Ring(c)
+	e.ring = int64(ring)
+	operands := [2][]byte{}
+	for i, o := range c.Args {
+		if !o.Absent() {
+			operands[i] = d.memory(o.Tier, o.Addr, o.End()-o.Addr)
+		}
+	}
+	e.dst, e.src = operands[0], operands[1]
+	if c.Op == graph.Send || c.Op == graph.AllReduce {
+		e.src = e.dst
+	}
+	return e, nil
+}
+
+// exchange runs a call between ranks and returns when it began: when all were
+// there.
+func (s *stream) exchange(e *exchange) (start time.Time, err error) {
+	if err := e.meeting.meet(s, e); err != nil {
+		return time.Now(), err
+	}
+	start = time.Now()
+	switch e.call.Op {
+	case graph.AllGather:
+		s.gather(e)
+	case graph.ReduceScatter:
+		s.scatter(e)
+	case graph.AllReduce:
+		err = s.reduce(e)
+	case graph.Recv:
+		s.receive(e)
+	}
+	if err != nil {
+		return start, err
+	}
+	s.stats.Network[e.call.Op] += e.received
+	s.throttle(start, e.ring)
+	return start, e.meeting.meet(s, e)
+}
+
+func (s *stream) gather(e *exchange) {
+	at := 0
+	for _, p := range e.meeting.parts {
+		if n := len(p.src); n > 0 {
+			if to := e.dst[at : at+n]; &to[0] != &p.src[0] {
+				copyBytes(to, p.src)
+			}
+			at += n
+		}
+	}
+}
+
+func (s *stream) scatter(e *exchange) {
+	at := 0
+	for _, p := range e.meeting.parts[:e.member] {
+		at += len(p.dst)
+	}
+	s.sum(e, e.dst, at)
+}
+
+func (s *stream) reduce(e *exchange) error {
+	parts := e.meeting.parts
+	size := int(e.call.Args[0].DType.Size())
+	part := func(i int) (lo, hi int) {
+		lo, hi = device.Part(len(e.dst)/size, i, len(parts))
+		return lo * size, hi * size
+	}
+	lo, hi := part(e.member)
+	s.sum(e, e.dst[lo:hi], lo)
+	if err := e.meeting.meet(s, e); err != nil {
+		return err
+	}
+	for i, p := range parts {
+		if i != e.member {
+			lo, hi := part(i)
+			copyBytes(e.dst[lo:hi], p.dst[lo:hi])
+		}
+	}
+	return nil
+}
+
+// receive copies the sender's rows.
+func (s *stream) receive(e *exchange) {
+	from := e.meeting.parts[0]
+	to, o := e.call.Args[0], from.call.Args[0]
+	size := int(o.DType.Size())
+	if o.Contiguous() && to.Contiguous() {
+		copyBytes(e.dst, from.src)
+		return
+	}
+	for r := range o.Rows {
+		d, a := r*to.Stride*size, r*o.Stride*size
+		copyBytes(e.dst[d:d+o.Cols*size], from.src[a:a+o.Cols*size])
+	}
+}
+
+// ---- sums
+
+const (
+	sumTask  = 1 << 18 // bytes of the result that a worker takes at a time
+	sumBlock = 1 << 14 // bytes of the result that are summed at a time
+)
+
+// adder sums up over the workers of the pool. A stream has one.
+type adder struct {
+	simd    *simd.Set
+	blocks  pool.Local[[sumBlock / 8]float64] // a block per worker, in f64 for its alignment
+	dst     []byte
+	sources [][]byte // as long as dst
+	acc     bool
+	wide    bool // f64
+}
+
+// sum makes dst the sum of all peers' sources from byte at on.
+func (s *stream) sum(e *exchange, dst []byte, at int) {
+	a := &s.adder
+	a.dst, a.sources = dst, a.sources[:0]
+	for _, p := range e.meeting.parts {
+		a.sources = append(a.sources, p.src[at:at+len(dst)])
+	}
+	last := len(e.call.Args) - 1
+	a.acc, a.wide = e.call.Attr.Acc, e.call.Args[last].DType == graph.F64
+	s.device.pool.Run((len(dst)+sumTask-1)/sumTask, a)
+}
+
+// Task sums one piece up.
+func (a *adder) Task(i, worker int) {
+	block := a.blocks.Get(worker)
+	lo, hi := i*sumTask, min((i+1)*sumTask, len(a.dst))
+	for ; lo < hi; lo += sumBlock {
+		end := min(lo+sumBlock, hi)
+		if a.wide {
+			a.sum64(block[:(end-lo)/8], lo, end)
+		} else {
+			a.sum32(unsafe.Slice((*float32)(unsafe.Pointer(block)), (end-lo)/4), lo, end)
+		}
+	}
+}
+
+func (a *adder) sum32(sum []float32, lo, hi int) {
+	copy(sum, view[float32](a.sources[0][lo:hi]))
+	for _, src := range a.sources[1:] {
+		a.simd.Add(sum, view[float32](src[lo:hi]))
+	}
+	if dst := view[float32](a.dst[lo:hi]); a.acc {
+		a.simd.Add(dst, sum)
+	} else {
+		copy(dst, sum)
+	}
+}
+
+func (a *adder) sum64(sum []float64, lo, hi int) {
+	copy(sum, view[float64](a.sources[0][lo:hi]))
+	for _, src := range a.sources[1:] {
+		for i, x := range view[float64](src[lo:hi]) {
+			sum[i] += x
+		}
+	}
+	dst := view[float64](a.dst[lo:hi])
+	for i, x := range sum {
+		if a.acc {
+			x = dst[i] + x
+		}
+		dst[i] = x
+	}
+}
+
+// view is memory of an arena, which is aligned, as numbers.
+func view[T float32 | float64](b []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(*new(T))))
+}

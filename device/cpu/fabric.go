@@ -1,0 +1,222 @@
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// A fabric joins devices of one process that are the ranks of one run. What
+// passes between them is read straight out of the other's arena.
+//
+// Calls between ranks meet: each rank's stream leaves its call in its place,
+// the last to come opens the meeting, all work, and when all are done they
+// leave. A meeting is two such rendezvous (all_reduce needs a third between its
+// halves). Since the calls of a group come in the same order on all ranks, the
+// k-th meets the k-th without anybody counting; what meeting a call belongs to
+// is found when it is prepared.
+//
+//	rank 0   ---[ ]........[ read others ]..[ ]---
+//	rank 1   ------------[ ][ read others ]-[ ]---
+//	             arrive   ^ all there       ^ all done
+//
+// Who waits looks a few times and then parks: there may be more ranks than
+// cores. Ranks that differ in the order of their calls wait for ever; package
+// program proves that they do not, and an engine's watchdog ends it if they do.
+//
+// When the round of one device fails, it is lost to the others: what they have
+// under way and all that they launch later ends with a device.PeerError. A
+// fabric that has lost a rank stays that way.
+
+// Fabric is a set of joined devices. Make one, then each device with
+// Options.Fabric and its rank.
+type Fabric struct {
+	opened time.Time // the joint zero of spans
+
+	mu      sync.Mutex
+	devices []*Device
+	groups  map[string]*meeting // by peers
+	boxes   map[[3]int]*meeting // of messages, by sender, receiver and tag
+	down    atomic.Bool         // lost is set
+	lost    *device.PeerError
+}
+
+// NewFabric makes a fabric for n ranks.
+func NewFabric(n int) *Fabric {
+	return &Fabric{
+		opened: time.Now(), devices: make([]*Device, max(n, 0)),
+		groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{},
+	}
+}
+
+// Ranks is the number of ranks.
+func (f *Fabric) Ranks() int { return len(f.devices) }
+
+func (f *Fabric) join(d *Device, rank int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if rank < 0 || rank >= len(f.devices) {
+		return fmt.Errorf("there is no rank %d in a fabric of %d", rank, len(f.devices))
+	}
+	if f.devices[rank] != nil {
+		return fmt.Errorf("rank %d of the fabric is taken", rank)
+	}
+	f.devices[rank] = d
+	return nil
+}
+
+// meeting is where the calls of one group, or the two ends of a message, meet
+// time after time.
+type meeting struct {
+	fabric *Fabric
+	ranks  []int
+	opened atomic.Uint32 // rendezvous so far
+
+	// Guarded by the fabric's lock until the meeting opens, then fixed until all
+	// have left.
+	here    int
+	calls   []*device.Call
+	streams []*stream
+	parts   []*exchange
+	err     error // why the calls do not fit together
+}
+
+// meetingOf finds or makes the meeting of a call.
+func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := &meeting{fabric: f, ranks: slices.Clone(c.Peers)}
+	switch c.Op {
+	case graph.Send:
+		m.ranks = []int{rank, c.Peers[0]}
+	case graph.Recv:
+		m.ranks = []int{c.Peers[0], rank}
+	}
+	n := len(m.ranks)
+	m.calls, m.streams, m.parts = make([]*device.Call, n), make([]*stream, n), make([]*exchange, n)
+	if device.IsMessage(c.Op) {
+		return keep(f.boxes, [3]int{m.ranks[0], m.ranks[1], c.Tag}, m)
+	}
+	return keep(f.groups, fmt.Sprint(m.ranks), m)
+}
+
+// keep returns what is in the map under a key, which is value if nothing was.
+func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
+	if m, ok := known[key]; ok {
+		return m
+	}
+	known[key] = value
+	return value
+}
+
+// meet returns when all members are there. The last one sees whether their
+// calls fit together.
+func (m *meeting) meet(s *stream, e *exchange) error {
+	f := m.fabric
+	f.mu.Lock()
+	if f.lost != nil {
+		f.mu.Unlock()
+		return f.lost
+	}
+	if m.parts[e.member] != e { // it is still there when it leaves, and others may be reading
+		m.calls[e.member], m.streams[e.member], m.parts[e.member] = &e.call, s, e
+	}
+	round := m.opened.Load()
+	m.here++
+	if m.here == len(m.ranks) {
+		m.here = 0
+		m.err = device.Agree(m.calls)
+		m.opened.Add(1)
+		for _, t := range m.streams {
+			t.unpark()
+		}
+		f.mu.Unlock()
+		return m.err
+	}
+	f.mu.Unlock()
+	for range waitLooks {
+		if m.opened.Load() != round {
+			return m.err
+		}
+		if f.down.Load() {
+			break
+		}
+		runtime.Gosched()
+	}
+	return m.park(s, round)
+}
+
+// park sleeps until the meeting opens or a rank is lost.
+func (m *meeting) park(s *stream, round uint32) error {
+	f := m.fabric
+	f.mu.Lock()
+	if m.opened.Load() == round && f.lost == nil {
+		s.parked = true
+		f.mu.Unlock()
+		<-s.wake
+		f.mu.Lock()
+	}
+	defer f.mu.Unlock()
+	if m.opened.Load() != round {
+		return m.err
+	}
+	return f.lost
+}
+
+// unpark wakes a stream that sleeps in a meeting. The fabric is locked.
+func (s *stream) unpark() {
+	if s.parked {
+		s.parked = false
+		s.wake <- struct{}{}
+	}
+}
+
+// lose tells everybody that a rank is lost; the first one counts.
+func (f *Fabric) lose(d *Device, err error) {
+	f.mu.Lock()
+	if f.lost != nil {
+		f.mu.Unlock()
+		return
+	}
+	lost := &device.PeerError{Rank: d.options.Rank, Call: -1, Why: err.Error()}
+	if c, ok := err.(*device.CallError); ok {
+		lost.Call, lost.Op, lost.Why = c.Call, c.Op, c.Err.Error()
+	}
+	f.lost = lost
+	f.down.Store(true)
+	devices := slices.Clone(f.devices)
+	for _, o := range devices {
+		if o != nil {
+			for _, s := range o.streams {
+				s.unpark()
+			}
+		}
+	}
+	f.mu.Unlock()
+	for _, o := range devices {
+		if o != nil && o != d {
+			o.interrupt(lost)
+		}
+	}
+}
+
+// interrupt ends the round because of another rank.
+func (d *Device) interrupt(lost *device.PeerError) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil {
+		d.err = lost
+	}
+	d.failed.Store(true)
+}
+
+// Abort fails the round, from any goroutine: calls that have not begun are left
+// out and Sync returns err, the devices that are joined to this one lose it.
+// Between rounds it fails the next.
+func (d *Device) Abort(err error) { d.fail(err) }

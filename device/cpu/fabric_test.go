@@ -1,0 +1,648 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+const fabricArena = 1 << 21
+
+func newFabric(t *testing.T, n int, o Options) []*Device {
+	t.Helper()
+	o.Fabric = NewFabric(n)
+	list := make([]*Device, n)
+	for r := range list {
+		o.Rank = r
+		list[r] = New(o)
+		if err := list[r].Reserve(device.DeviceTier, fabricArena); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, d := range list {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return list
+}
+
+// together runs the calls of each rank in one round and returns the errors.
+func together(t *testing.T, list []*Device, calls [][]device.Call) []error {
+	t.Helper()
+	errs := make([]error, len(list))
+	var all sync.WaitGroup
+	for r, d := range list {
+		first, err := d.Prepare(calls[r], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			for i := range calls[r] {
+				d.Launch(first + i)
+			}
+			errs[r] = d.Sync()
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func vector(dt graph.DType, addr int64, n int) device.Operand {
+	if n == 0 {
+		return device.Operand{}
+	}
+	return device.Operand{DType: dt, Addr: addr, Rows: 1, Cols: n, Stride: n}
+}
+
+// The oracle's memory of a rank is numbers at addresses, which it reads and
+// writes as float64; f32 sums are rounded after each addition.
+func get(t *testing.T, d *Device, o device.Operand) []float64 {
+	t.Helper()
+	if o.Absent() {
+		return nil
+	}
+	b := make([]byte, o.Bytes())
+	if err := d.Read(o.Tier, o.Addr, b); err != nil {
+		t.Fatal(err)
+	}
+	list := make([]float64, o.Cols)
+	for i := range list {
+		switch o.DType {
+		case graph.F32:
+			list[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+		case graph.F64:
+			list[i] = math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
+		case graph.BF16:
+			list[i] = float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
+		}
+	}
+	return list
+}
+
+// scramble fills an operand with numbers that any other order of a sum rounds
+// otherwise.
+func scramble(t *testing.T, r *rand.Rand, d *Device, o device.Operand) {
+	t.Helper()
+	b := make([]byte, o.Bytes())
+	for i := range o.Cols {
+		x := r.NormFloat64() * math.Exp(3*r.NormFloat64())
+		switch o.DType {
+		case graph.F32:
+			binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(float32(x)))
+		case graph.F64:
+			binary.LittleEndian.PutUint64(b[8*i:], math.Float64bits(x))
+		case graph.BF16:
+			binary.LittleEndian.PutUint16(b[2*i:], uint16(math.Float32bits(float32(x))>>16))
+		}
+	}
+	if !o.Absent() {
+		if err := d.Write(o.Tier, o.Addr, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func plus(dt graph.DType, a, b float64) float64 {
+	if dt == graph.F32 {
+		return float64(float32(a) + float32(b))
+	}
+	return a + b
+}
+
+// group picks some of n ranks, ascending.
+func group(r *rand.Rand, n int) (list []int) {
+	for len(list) == 0 {
+		for k := range n {
+			if r.IntN(4) > 0 {
+				list = append(list, k)
+			}
+		}
+	}
+	return list
+}
+
+// lengths of parts: uneven, often empty, now and then more than a worker's task.
+func lengths(r *rand.Rand, n int) (list []int, total int) {
+	for range n {
+		k := 0
+		switch r.IntN(5) {
+		case 0:
+		case 1:
+			k = 1 + r.IntN(3)
+		case 2:
+			k = r.IntN(30_000 / n)
+		default:
+			k = r.IntN(300)
+		}
+		list = append(list, k)
+		total += k
+	}
+	if total == 0 {
+		list[0], total = 5, 5
+	}
+	return list, total
+}
+
+// TestCollectives: gathers, scatters and sums are what plain loops in the order
+// of the group make them, bit for bit, for groups of any size within up to
+// eight ranks, with uneven and empty parts, in place and not, and the devices
+// count the bytes.
+func TestCollectives(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 8} {
+		list := newFabric(t, n, Options{Workers: 2})
+		for seed := range uint64(25) {
+			r := rand.New(rand.NewPCG(seed, uint64(n)))
+			peers := group(r, n)
+			name := fmt.Sprintf("%d ranks, seed %d, group %v", n, seed, peers)
+			dt := []graph.DType{graph.F32, graph.F64, graph.BF16}[r.IntN(3)]
+			parts, total := lengths(r, len(peers))
+			before := received(list)
+			var want int64
+			switch op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}[r.IntN(3)]; {
+			case op == graph.AllGather || dt == graph.BF16:
+				checkGather(t, name, r, list, peers, dt, parts, total)
+				want = int64(total*(len(peers)-1)) * dt.Size()
+			case op == graph.ReduceScatter:
+				checkScatter(t, name, r, list, peers, dt, parts, total)
+				want = int64(total*(len(peers)-1)) * dt.Size()
+			default:
+				checkReduce(t, name, r, list, peers, dt, total)
+				want = 2 * int64(total*(len(peers)-1)) * dt.Size()
+			}
+			if got := received(list) - before; got != want {
+				t.Errorf("%s: %d bytes received, want %d", name, got, want)
+			}
+		}
+	}
+}
+
+func received(list []*Device) (sum int64) {
+	for _, d := range list {
+		for _, n := range d.Stats().Network {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// everyone runs one call on each member of a group.
+func everyone(t *testing.T, name string, list []*Device, peers []int, call func(k int) device.Call) {
+	t.Helper()
+	members, calls := make([]*Device, len(peers)), make([][]device.Call, len(peers))
+	for k, rank := range peers {
+		c := call(k)
+		c.Stream, c.Peers = device.Collective, peers
+		members[k], calls[k] = list[rank], []device.Call{c}
+	}
+	if err := errors.Join(together(t, members, calls)...); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+func same(t *testing.T, name string, got, want []float64) {
+	t.Helper()
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("%s: element %d is %v, want %v", name, i, got[i], want[i])
+		}
+	}
+}
+
+func checkGather(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType, parts []int, total int) {
+	t.Helper()
+	dst, src := make([]device.Operand, len(peers)), make([]device.Operand, len(peers))
+	var want []float64
+	at := 0
+	for k, rank := range peers {
+		dst[k] = vector(dt, int64(r.IntN(9))*8, total)
+		src[k] = vector(dt, fabricArena/2, parts[k])
+		if r.IntN(2) == 0 && parts[k] > 0 { // its own place
+			src[k].Addr = dst[k].Addr + int64(at)*dt.Size()
+		}
+		scramble(t, r, list[rank], dst[k])
+		scramble(t, r, list[rank], src[k])
+		want = append(want, get(t, list[rank], src[k])...)
+		at += parts[k]
+	}
+	everyone(t, name, list, peers, func(k int) device.Call {
+		return device.Call{Op: graph.AllGather, Args: []device.Operand{dst[k], src[k]}}
+	})
+	for k, rank := range peers {
+		same(t, fmt.Sprintf("%s: all_gather on rank %d", name, rank), get(t, list[rank], dst[k]), want)
+	}
+}
+
+func checkScatter(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType, parts []int, total int) {
+	t.Helper()
+	dst, src, acc := make([]device.Operand, len(peers)), make([]device.Operand, len(peers)), make([]bool, len(peers))
+	old := make([][]float64, len(peers))
+	var sum []float64
+	at := 0
+	for k, rank := range peers {
+		src[k] = vector(dt, int64(r.IntN(9))*8, total)
+		dst[k] = vector(dt, fabricArena/2, parts[k])
+		acc[k] = r.IntN(2) == 0
+		if !acc[k] && r.IntN(2) == 0 && parts[k] > 0 {
+			dst[k].Addr = src[k].Addr + int64(at)*dt.Size()
+		}
+		scramble(t, r, list[rank], dst[k])
+		scramble(t, r, list[rank], src[k])
+		old[k] = get(t, list[rank], dst[k])
+		s := get(t, list[rank], src[k])
+		for i, x := range s {
+			if k == 0 {
+				sum = append(sum, x)
+			} else {
+				sum[i] = plus(dt, sum[i], x)
+			}
+		}
+		at += parts[k]
+	}
+	everyone(t, name, list, peers, func(k int) device.Call {
+		return device.Call{Op: graph.ReduceScatter, Attr: graph.Attr{Acc: acc[k]}, Args: []device.Operand{dst[k], src[k]}}
+	})
+	at = 0
+	for k, rank := range peers {
+		want := append([]float64(nil), sum[at:at+parts[k]]...)
+		for i := range want {
+			if acc[k] {
+				want[i] = plus(dt, old[k][i], want[i])
+			}
+		}
+		same(t, fmt.Sprintf("%s: reduce_scatter on rank %d", name, rank), get(t, list[rank], dst[k]), want)
+		at += parts[k]
+	}
+}
+
+func checkReduce(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType, total int) {
+	t.Helper()
+	x := make([]device.Operand, len(peers))
+	var want []float64
+	for k, rank := range peers {
+		x[k] = vector(dt, int64(r.IntN(9))*8, total)
+		scramble(t, r, list[rank], x[k])
+		for i, v := range get(t, list[rank], x[k]) {
+			if k == 0 {
+				want = append(want, v)
+			} else {
+				want[i] = plus(dt, want[i], v)
+			}
+		}
+	}
+	everyone(t, name, list, peers, func(k int) device.Call {
+		return device.Call{Op: graph.AllReduce, Args: []device.Operand{x[k]}}
+	})
+	for k, rank := range peers {
+		same(t, fmt.Sprintf("%s: all_reduce on rank %d", name, rank), get(t, list[rank], x[k]), want)
+	}
+}
+
+// TestLarge: a sum that is cut over the workers.
+func TestLarge(t *testing.T) {
+	list := newFabric(t, 2, Options{Workers: 2})
+	r := rand.New(rand.NewPCG(1, 2))
+	const total = 3*sumTask/4 + 77
+	checkScatter(t, "large", r, list, []int{0, 1}, graph.F32, []int{total - 3, 3}, total)
+	checkReduce(t, "large", r, list, []int{0, 1}, graph.F32, total)
+}
+
+func message(op graph.Op, o device.Operand, peer, tag int) device.Call {
+	s := device.Send
+	if op == graph.Recv {
+		s = device.Recv
+	}
+	return device.Call{Op: op, Stream: s, Args: []device.Operand{o}, Peers: []int{peer}, Tag: tag}
+}
+
+// TestMessages: two ranks exchange matrices with gaps between rows, both
+// launching the receive first; tags tell messages apart.
+func TestMessages(t *testing.T) {
+	list := newFabric(t, 3, Options{Workers: 1})
+	r := rand.New(rand.NewPCG(3, 3))
+	wide := func(addr int64, stride int) device.Operand {
+		return device.Operand{DType: graph.F32, Addr: addr, Rows: 5, Cols: 6, Stride: stride}
+	}
+	calls := make([][]device.Call, 3)
+	var sent [3][]float64
+	for k, d := range list {
+		scramble(t, r, d, vector(graph.F32, 0, 1000))
+		sent[k] = get(t, d, vector(graph.F32, 0, 5*8))
+		next, last := (k+1)%3, (k+2)%3
+		calls[k] = []device.Call{
+			message(graph.Recv, wide(4096, 6+k), last, 7),
+			message(graph.Recv, wide(8192, 6), last, 8),
+			message(graph.Send, wide(0, 8), next, 7),
+			message(graph.Send, wide(256, 6), next, 8),
+		}
+	}
+	if err := errors.Join(together(t, list, calls)...); err != nil {
+		t.Fatal(err)
+	}
+	for k, d := range list {
+		got := get(t, d, vector(graph.F32, 4096, 5*(6+k)))
+		for row := range 5 {
+			for c := range 6 {
+				if want := sent[(k+2)%3][row*8+c]; got[row*(6+k)+c] != want {
+					t.Fatalf("rank %d: row %d, column %d is %v, want %v", k, row, c, got[row*(6+k)+c], want)
+				}
+			}
+		}
+		if n := d.Stats().Network[graph.Recv]; n != 2*5*6*4 {
+			t.Errorf("rank %d received %d bytes", k, n)
+		}
+	}
+}
+
+// TestSteadyFabric: rounds with every kind of call allocate nothing and leave
+// no goroutine behind.
+func TestSteadyFabric(t *testing.T) {
+	const n = 4
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() { // after the devices are closed
+		for range 1000 {
+			if runtime.NumGoroutine() <= before {
+				return
+			}
+			runtime.Gosched()
+		}
+		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+	})
+	list := newFabric(t, n, Options{Workers: 1})
+	starts, ends := make([]chan bool, n), make(chan error, n)
+	for k, d := range list {
+		x, part := vector(graph.F32, 0, 64), vector(graph.F32, int64(64*k), 16)
+		next, last := (k+1)%n, (k+n-1)%n
+		everybody := []int{0, 1, 2, 3}
+		pair := []int{k &^ 1, k | 1}
+		calls := []device.Call{
+			{Op: graph.AllGather, Stream: device.Collective, Peers: everybody, Args: []device.Operand{x, part}},
+			message(graph.Send, x, next, 1),
+			message(graph.Recv, vector(graph.F32, 4096, 64), last, 1),
+			{Op: graph.ReduceScatter, Stream: device.Collective, Peers: everybody, Args: []device.Operand{part, x}},
+			{Op: graph.AllReduce, Stream: device.Collective, Peers: pair, Args: []device.Operand{vector(graph.F64, 8192, 1)}},
+			{Op: graph.AllReduce, Stream: device.Collective, Peers: everybody, Args: []device.Operand{x}},
+		}
+		first, err := d.Prepare(calls, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts[k] = make(chan bool)
+		go func() {
+			for range starts[k] {
+				for i := range calls {
+					d.Launch(first + i)
+					if i == 2 { // what is sent must not change before
+						d.Wait(device.Collective, first+1)
+					}
+				}
+				ends <- d.Sync()
+			}
+			ends <- nil
+		}()
+	}
+	round := func() {
+		for _, c := range starts {
+			c <- true
+		}
+		for range n {
+			if err := <-ends; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if a := testing.AllocsPerRun(1000, round); a >= 1 {
+		t.Errorf("%v allocations per round", a)
+	}
+	for _, c := range starts {
+		close(c)
+	}
+	for range n {
+		<-ends
+	}
+}
+
+// TestLost: when one rank fails, at whatever it is doing, the others end their
+// round with an error that names it, whatever they are waiting for.
+func TestLost(t *testing.T) {
+	broken := errors.New("switched off")
+	everybody := []int{0, 1, 2, 3}
+	x, part := vector(graph.F32, 0, 64), func(k int) device.Operand { return vector(graph.F32, int64(64*k), 16) }
+	gather := func(k int) device.Call {
+		return device.Call{Op: graph.AllGather, Stream: device.Collective, Peers: everybody, Args: []device.Operand{x, part(k)}}
+	}
+	tokens := device.Operand{DType: graph.I32, Addr: 4096, Rows: 1, Cols: 1, Stride: 1}
+	for name, kill := range map[string]func(d *Device, first int){
+		"aborted":        func(d *Device, _ int) { d.Abort(broken) },
+		"a wrong launch": func(d *Device, _ int) { d.Launch(1 << 20) },
+		"a panic":        func(d *Device, first int) { d.Launch(first + 3) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := newFabric(t, 4, Options{Workers: 1})
+			errs := make([]error, 4)
+			var all sync.WaitGroup
+			for k, d := range list {
+				calls := []device.Call{gather(k), message(graph.Recv, vector(graph.F32, 8192, 9), (k+1)%4, 1), gather(k),
+					{Op: graph.Embed, Args: []device.Operand{x, tokens, x}}}
+				if err := d.Write(0, 4096, []byte{0, 0, 0, 1}); err != nil { // a token that is out of range
+					t.Fatal(err)
+				}
+				first, err := d.Prepare(calls, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Go(func() {
+					d.Launch(first)
+					if k == 2 {
+						d.Wait(device.Compute, first) // dies after the first meeting
+						kill(d, first)
+						errs[k] = d.Sync()
+						return
+					}
+					d.Launch(first + 1)
+					d.Launch(first + 2)
+					errs[k] = d.Sync()
+				})
+			}
+			all.Wait()
+			for k, err := range errs {
+				var lost *device.PeerError
+				switch is := errors.As(err, &lost); {
+				case k == 2 && (is || err == nil), k == 2 && name == "aborted" && !errors.Is(err, broken):
+					t.Errorf("rank 2, which failed, says %v", err)
+				case k != 2 && (!is || lost.Rank != 2):
+					t.Errorf("rank %d says %v", k, err)
+				}
+			}
+			// It stays that way.
+			for _, k := range []int{0, 2} {
+				if _, err := round(t, list[k], gather(k)); err == nil || !strings.Contains(err.Error(), "peer lost: rank 2") {
+					t.Errorf("rank %d goes on: %v", k, err)
+				}
+			}
+		})
+	}
+}
+
+// TestKilled: ranks that are killed at any moment of an endless row of rounds
+// end all others.
+func TestKilled(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		list := newFabric(t, 4, Options{Workers: 1})
+		victim, after := r.IntN(4), int64(r.IntN(2000))
+		var all sync.WaitGroup
+		errs := make([]error, 4)
+		for k, d := range list {
+			first, err := d.Prepare([]device.Call{
+				{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1, 2, 3}, Args: []device.Operand{vector(graph.F32, 0, 999)}},
+				message(graph.Send, vector(graph.F32, 8192, 9), (k+1)%4, 1),
+				message(graph.Recv, vector(graph.F32, 16384, 9), (k+3)%4, 1),
+			}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				for errs[k] == nil {
+					for i := range 3 {
+						d.Launch(first + i)
+					}
+					errs[k] = d.Sync()
+				}
+			})
+		}
+		f := list[0].options.Fabric
+		m := f.groups["[0 1 2 3]"]
+		for int64(m.opened.Load()) < after {
+			runtime.Gosched()
+		}
+		list[victim].Abort(errors.New("killed"))
+		all.Wait()
+		for k, err := range errs {
+			var lost *device.PeerError
+			if is := errors.As(err, &lost); is == (k == victim) || is && lost.Rank != victim {
+				t.Errorf("seed %d: rank %d was killed, rank %d says %v", seed, victim, k, err)
+			}
+		}
+	}
+}
+
+// TestDisagreement: calls that do not fit together fail on all ranks.
+func TestDisagreement(t *testing.T) {
+	both := []int{0, 1}
+	x, y := vector(graph.F32, 0, 64), vector(graph.F32, 4096, 32)
+	gather := func(args ...device.Operand) device.Call {
+		return device.Call{Op: graph.AllGather, Stream: device.Collective, Peers: both, Args: args}
+	}
+	sum := func(o device.Operand) device.Call {
+		return device.Call{Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{o}}
+	}
+	for want, pair := range map[string][2]device.Call{
+		"rank 0 is at all_gather and rank 1 at all_reduce": {gather(x, y), sum(x)},
+		"rank 0 has 64 and rank 1 32 as the whole":         {sum(x), sum(y)},
+		"64 elements, rank 0 has 65":                       {gather(vector(graph.F32, 0, 65), y), gather(vector(graph.F32, 0, 65), y)},
+		"rank 0 has f32 and rank 1 has f64":                {sum(x), sum(vector(graph.F64, 0, 64))},
+		"rank 1: its part of all_gather, bytes 0":          {gather(x, y), gather(x, vector(graph.F32, 0, 32))},
+		"1 x 64 f32 are sent to rank 1 and 1 x 32":         {message(graph.Send, x, 1, 0), message(graph.Recv, y, 0, 0)},
+	} {
+		list := newFabric(t, 2, Options{Workers: 1})
+		for k, err := range together(t, list, [][]device.Call{{pair[0]}, {pair[1]}}) {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d says %v, want %q", k, err, want)
+			}
+		}
+	}
+}
+
+// TestRefused: what can't be right is refused when it is prepared.
+func TestRefused(t *testing.T) {
+	list := newFabric(t, 2, Options{Workers: 1})
+	both := []int{0, 1}
+	x := vector(graph.F32, 0, 64)
+	for want, c := range map[string]device.Call{
+		"belongs on collective":           {Op: graph.AllReduce, Stream: device.Compute, Peers: both, Args: []device.Operand{x}},
+		"0 peers":                         {Op: graph.AllReduce, Stream: device.Collective, Args: []device.Operand{x}},
+		"ascending":                       {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{1, 0}, Args: []device.Operand{x}},
+		"peer 2 does not exist":           {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 2}, Args: []device.Operand{x}},
+		"rank 0 is not among its peers":   {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{1}, Args: []device.Operand{x}},
+		"rank 0 is its own peer":          message(graph.Send, x, 0, 0),
+		"collectives work on flat":        {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(0, 0, 2, 8, 8)}},
+		"sums over ranks are of f32":      {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{vector(graph.BF16, 0, 8)}},
+		"ranks meet on the device tier":   {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(device.HostTier, 0, 1, 8, 8)}},
+		"operand src is bf16 and not f32": {Op: graph.AllGather, Stream: device.Collective, Peers: both, Args: []device.Operand{x, vector(graph.BF16, 4096, 32)}},
+	} {
+		if c.Args[0].Tier == device.HostTier {
+			if err := list[0].Reserve(device.HostTier, 4096); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := list[0].Prepare([]device.Call{c}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want %q", err, want)
+		}
+	}
+	alone := newDevice(t, Options{Workers: 1}, fabricArena)
+	if _, err := alone.Prepare([]device.Call{message(graph.Send, x, 1, 0)}, nil); err == nil || !strings.Contains(err.Error(), "not joined") {
+		t.Errorf("a device alone sends: %v", err)
+	}
+	for _, rank := range []int{0, 2, -1} {
+		d := New(Options{Workers: 1, Fabric: list[0].options.Fabric, Rank: rank})
+		if err := d.Reserve(device.DeviceTier, 4096); err == nil {
+			t.Errorf("a second rank %d of 2 is accepted", rank)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if errs := together(t, list, [][]device.Call{
+		{{Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{x}}},
+		{{Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{x}}}}); errors.Join(errs...) != nil {
+		t.Errorf("refusing harmed the fabric: %v", errs)
+	}
+}
+
+// TestSlowFabric: with a rate a collective takes at least as long as the ring,
+// and its span is the same on all ranks but for the clock's reading: it begins
+// when all are there.
+func TestSlowFabric(t *testing.T) {
+	o := Options{Workers: 1}
+	o.Rate[device.Collective] = 50e6
+	list := newFabric(t, 2, o)
+	var spans [2][]device.Span
+	var all sync.WaitGroup
+	for k, d := range list {
+		spans[k] = make([]device.Span, 1)
+		x := vector(graph.F32, 0, 250_000)
+		c := device.Call{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{x}}
+		first, err := d.Prepare([]device.Call{c}, spans[k])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			d.Launch(first)
+			if err := d.Sync(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	const ring = 1e6 / 50e6 // 2 * (2-1)/2 of a megabyte
+	for k, s := range spans {
+		if s[0].End-s[0].Start < ring {
+			t.Errorf("rank %d: %v s, the ring takes %v", k, s[0].End-s[0].Start, ring)
+		}
+	}
+	if spans[0][0].Start > spans[1][0].End || spans[1][0].Start > spans[0][0].End {
+		t.Errorf("the ranks' spans of one call do not overlap: %v, %v", spans[0], spans[1])
+	}
+}

@@ -1,0 +1,213 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Calls between ranks: what every backend must refuse, what calls that meet
+// must agree on, and how many bytes they move.
+//
+// A collective meets the collectives of its group (Call.Peers), the k-th of a
+// group on one rank the k-th on all others. A message meets the one call at its
+// other end that has its tag. Nobody begins before all are there, and nobody
+// leaves before all have what they need.
+
+// PeerError says that a call could not be finished because another rank was
+// lost. That rank's own error is reported there; here it is only text, so that
+// nobody takes it for an error of this rank.
+type PeerError struct {
+	Rank int      // that was lost
+	Call int      // at which it failed, as its device counts; -1: at none
+	Op   graph.Op // of that call
+	Why  string
+}
+
+func (e *PeerError) Error() string {
+	if e.Call < 0 {
+		return fmt.Sprintf("peer lost: rank %d: %s", e.Rank, e.Why)
+	}
+	return fmt.Sprintf("peer lost: rank %d at its call %d (%s): %s", e.Rank, e.Call, e.Op, e.Why)
+}
+
+// streamOf is the stream that a call between ranks belongs on: one per kind,
+// so that the calls of a kind have an order.
+var streamOf = map[graph.Op]Stream{
+	graph.AllGather: Collective, graph.ReduceScatter: Collective, graph.AllReduce: Collective,
+	graph.Send: Send, graph.Recv: Recv,
+}
+
+// checkBetween is the part of Check about calls between ranks, as far as it
+// can be told without knowing the rank.
+func checkBetween(c *Call) error {
+	if want := streamOf[c.Op]; c.Stream != want {
+		return fmt.Errorf("it is on stream %s and belongs on %s", c.Stream, want)
+	}
+	message := IsMessage(c.Op)
+	for i, o := range c.Args {
+		name := c.Op.Info().Args[i].Name
+		switch {
+		case o.Absent():
+		case o.Tier != DeviceTier:
+			return fmt.Errorf("operand %s is on the %s tier; hint: ranks meet on the device tier", name, o.Tier)
+		case !message && o.Rows != 1:
+			return fmt.Errorf("operand %s has %d rows; hint: collectives work on flat operands", name, o.Rows)
+		case c.Op != graph.AllGather && !message && o.DType != graph.F32 && o.DType != graph.F64:
+			return fmt.Errorf("operand %s is %s; hint: sums over ranks are of f32 or f64", name, o.DType)
+		case o.DType != c.dtype():
+			return fmt.Errorf("operand %s is %s and not %s; hint: cast it before", name, o.DType, c.dtype())
+		}
+	}
+	for i, p := range c.Peers {
+		if p < 0 || i > 0 && c.Peers[i-1] >= p {
+			return fmt.Errorf("peers %v are not ranks in ascending order", c.Peers)
+		}
+	}
+	if len(c.Peers) == 0 || message && len(c.Peers) != 1 {
+		return fmt.Errorf("%d peers; hint: a message has one, a collective at least its own rank", len(c.Peers))
+	}
+	return nil
+}
+
+// CheckRank says what is wrong with the peers of a call of one of several
+// ranks. The call has passed Check.
+func CheckRank(c *Call, rank, ranks int) error {
+	last := c.Peers[len(c.Peers)-1]
+	switch own := slices.Contains(c.Peers, rank); {
+	case last >= ranks:
+		return fmt.Errorf("peer %d does not exist among %d ranks", last, ranks)
+	case IsMessage(c.Op) && own:
+		return fmt.Errorf("rank %d is its own peer", rank)
+	case !IsMessage(c.Op) && !own:
+		return fmt.Errorf("rank %d is not among its peers %v", rank, c.Peers)
+	}
+	return nil
+}
+
+// IsMessage tells messages from collectives.
+func IsMessage(op graph.Op) bool { return op == graph.Send || op == graph.Recv }
+
+// Agree says why calls that meet do not fit together. Calls of a collective
+// come in the order of its peers; of a message the sender's comes first. All
+// have passed Check.
+func Agree(calls []*Call) error {
+	first := calls[0]
+	if first.Op == graph.Send && len(calls) == 2 && calls[1].Op == graph.Recv {
+		s, r := first.Args[0], calls[1].Args[0]
+		if s.Rows != r.Rows || s.Cols != r.Cols || s.DType != r.DType {
+			return fmt.Errorf("%d x %d %s are sent to rank %d and %d x %d %s received",
+				s.Rows, s.Cols, s.DType, first.Peers[0], r.Rows, r.Cols, r.DType)
+		}
+		return nil
+	}
+	var total int // of the parts
+	for i, c := range calls {
+		if c.Op != first.Op {
+			return fmt.Errorf("rank %d is at %s and rank %d at %s", first.Peers[0], first.Op, c.Peers[i], c.Op)
+		}
+		if c.dtype() != first.dtype() {
+			return fmt.Errorf("rank %d has %s and rank %d has %s", first.Peers[0], first.dtype(), c.Peers[i], c.dtype())
+		}
+		if err := c.inPlace(total); err != nil {
+			return fmt.Errorf("rank %d: %w", c.Peers[i], err)
+		}
+		total += c.part()
+	}
+	for i, c := range calls {
+		if n := c.whole(); n != total && c.Op != graph.AllReduce || n != first.whole() {
+			return fmt.Errorf("the parts of all ranks are %d elements, rank %d has %d and rank %d %d as the whole",
+				total, first.Peers[0], first.whole(), c.Peers[i], n)
+		}
+	}
+	return nil
+}
+
+// whole is the number of elements of a collective's operand that spans the
+// group, part that of the operand that is this rank's.
+func (c *Call) whole() int {
+	if c.Op == graph.ReduceScatter {
+		return c.arg(1).Cols
+	}
+	return c.arg(0).Cols
+}
+
+func (c *Call) part() int {
+	if c.Op == graph.ReduceScatter {
+		return c.arg(0).Cols
+	}
+	return c.arg(1).Cols
+}
+
+// arg is an operand, zero if it is absent.
+func (c *Call) arg(i int) Operand {
+	if i >= len(c.Args) || c.Args[i].Absent() {
+		return Operand{}
+	}
+	return c.Args[i]
+}
+
+func (c *Call) dtype() graph.DType {
+	if c.Op == graph.ReduceScatter {
+		return c.Args[1].DType
+	}
+	return c.Args[0].DType
+}
+
+// inPlace: where the part lies in the whole, it must be its own place, which
+// begins at element at, and must not be added to.
+func (c *Call) inPlace(at int) error {
+	whole, part := c.arg(0), c.arg(1)
+	if c.Op == graph.ReduceScatter {
+		whole, part = part, whole
+	}
+	if part.Absent() || part.Addr >= whole.End() || whole.Addr >= part.End() {
+		return nil
+	}
+	if part.DType != whole.DType || part.Addr != whole.Addr+int64(at)*whole.DType.Size() || c.Op == graph.ReduceScatter && c.Attr.Acc {
+		return fmt.Errorf("its part of %s, bytes %d to %d, overlaps the whole, bytes %d to %d; hint: it may be its own place there, at %d, if it is not accumulated",
+			c.Op, part.Addr, part.End(), whole.Addr, whole.End(), whole.Addr+int64(at)*whole.DType.Size())
+	}
+	return nil
+}
+
+// Part is the range of n elements that the i-th of ranks adds up in an
+// all-reduce.
+func Part(n, i, ranks int) (lo, hi int) { return n * i / ranks, n * (i + 1) / ranks }
+
+// Received is the number of bytes that a call brings to its rank from others:
+// all_gather the others' sources, reduce_scatter the others' contributions to
+// the own part, all_reduce those and then the others' parts of the sum, recv the
+// message. Over all ranks that is what rings move in total.
+func Received(c *Call, rank int) int64 {
+	n := int64(len(c.Peers))
+	switch c.Op {
+	case graph.AllGather:
+		return c.arg(0).Bytes() - c.arg(1).Bytes()
+	case graph.ReduceScatter:
+		return (n - 1) * c.arg(0).Bytes()
+	case graph.AllReduce:
+		lo, hi := Part(c.whole(), slices.Index(c.Peers, rank), len(c.Peers))
+		return c.arg(0).Bytes() + (n-2)*int64(hi-lo)*c.dtype().Size()
+	case graph.Recv:
+		return c.arg(0).Bytes()
+	}
+	return 0
+}
+
+// Ring is how long a call keeps a link between neighbours in a ring busy, in
+// bytes per direction, and how many messages one after the other that takes:
+// gathers and scatters pass on (n-1)/n of the whole in n-1 messages, all_reduce
+// is one of each (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69(2), 2009).
+func Ring(c *Call) (bytes float64, messages int) {
+	if IsMessage(c.Op) {
+		return float64(c.arg(0).Bytes()), 1
+	}
+	n := len(c.Peers)
+	bytes = float64(n-1) / float64(n) * float64(int64(c.whole())*c.dtype().Size())
+	if c.Op == graph.AllReduce {
+		return 2 * bytes, 2 * (n - 1)
+	}
+	return bytes, n - 1
+}
