@@ -106,7 +106,7 @@ func compare(have, want *ranks, unordered bool) (why, err error) {
 const outputKey = "result %s"
 
 // difference explains why a result differs: with the first instruction that
-// makes something which the reference never makes. Sums of several ranks are on
+// makes something which the reference never has. Sums of several ranks are on
 // the way to what they are in the reference, so they are no such thing.
 func difference(have, want *ranks, key string, h Summary) error {
 	if _, ok := h[key]; !ok {
@@ -114,7 +114,13 @@ func difference(have, want *ranks, key string, h Summary) error {
 	}
 	unordered := len(have.ps) != len(want.ps)
 	made := map[Value]bool{}
-	want.executions(unordered).trace(func(_ place, _ int, v Value) bool { made[v] = true; return true })
+	in := want.executions(unordered)
+	for _, x := range in.on {
+		for _, v := range x.atoms {
+			made[v] = true
+		}
+	}
+	in.trace(func(_ place, _ int, v Value) bool { made[v] = true; return true })
 	at, arg := place{rank: -1}, 0
 	have.executions(unordered).trace(func(by place, j int, v Value) bool {
 		if v != (Value{}) && v[1]&1 == 0 && !made[v] { // leftovers are no results
@@ -243,7 +249,7 @@ func (x *execution) result(buf int, c *collector) (err error) {
 	key := fmt.Sprintf(outputKey, b.Name)
 	switch {
 	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
-		c.added(key, x.digest(Value{}, s), x.p.Rank, x.unordered)
+		c.added(key, x.atoms[s.atom], x.p.Rank, x.unordered)
 	case b.RowUnit == 0:
 		return c.same(key, x.digest(Value{}, s), x.p.Rank)
 	default:

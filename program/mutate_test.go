@@ -283,6 +283,9 @@ var mutations = []mutation{
 		return fmt.Sprintf("%v has %d bytes", device.Tier(t), m.Capacity[t])
 	}},
 	{"another home", func(m *mutator) string {
+		if len(m.Homes) == 0 {
+			return ""
+		}
 		i, j := m.IntN(len(m.Homes)), m.IntN(len(m.Homes))
 		h, o := &m.Homes[i], &m.Homes[j]
 		switch m.IntN(4) {

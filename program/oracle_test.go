@@ -17,10 +17,20 @@ import (
 // Elements are 64-bit fingerprints; an operator mixes those that it depends on,
 // element by element and row by row, in place of arithmetic.
 
-// machine is the memory of a rank, one fingerprint per two bytes.
+// machine is the memory of a rank, one fingerprint per two bytes. Unordered, it
+// adds up sums instead of mixing terms in their order.
 type machine struct {
-	p   *Program
-	mem [device.NumTiers][]uint64
+	p         *Program
+	mem       [device.NumTiers][]uint64
+	unordered bool
+}
+
+// join continues a sum.
+func (m *machine) join(sum, term uint64) uint64 {
+	if m.unordered {
+		return sum + term
+	}
+	return mix(sum, term)
 }
 
 func mix(a, b uint64) uint64 {
@@ -61,16 +71,19 @@ func boot(p *Program, rng *rand.Rand) *machine {
 			continue
 		}
 		o := p.Operand(p.whole(i))
-		band, start := 0, 0
+		band, start, row0 := 0, 0, 0
+		if strings.HasPrefix(b.Name, "batch.") {
+			row0 = p.BatchRow
+		}
 		for c := range b.Cols {
 			if b.RowUnit == 0 && band < len(b.Cuts) && c == b.Cuts[band] {
 				band, start = band+1, c
 			}
 			for r := range b.Rows {
 				if name := b.Init[band]; strings.HasPrefix(name, "p16:") {
-					m.store(o, r, c, castElement(b.DType, element("p:"+name[4:], r, c-start)))
+					m.store(o, r, c, castElement(b.DType, element("p:"+name[4:], row0+r, c-start)))
 				} else if name != "" {
-					m.store(o, r, c, element(name, r, c-start))
+					m.store(o, r, c, element(name, row0+r, c-start))
 				}
 			}
 		}
@@ -128,7 +141,7 @@ func (m *machine) exec(i int) {
 			case graph.Cast:
 				v = castElement(args[0].DType, v)
 			case graph.Add:
-				v = mix(m.load(args[0], r, c), v)
+				v = m.join(m.load(args[0], r, c), v)
 			}
 			m.store(args[0], r, c, v)
 		})
@@ -183,12 +196,14 @@ func (m *machine) row(v uint64, o device.Operand, r int) uint64 {
 func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 	specs := in.Op.Info().Args
 	reads := func(j int) bool {
-		return specs[j].Access == graph.Read || specs[j].Access == graph.Update || specs[j].Access == graph.Sum && in.Attr.Acc
+		return specs[j].Access == graph.Read || specs[j].Access == graph.Update || specs[j].Access == graph.Sum && in.Attr.Acc && !m.unordered
 	}
 	sums := in.Op.Info().Kind == graph.TokenSum
 	rows := 0
 	for j, o := range args {
-		if specs[j].Token {
+		if in.Op == graph.NormAll && j == 1 && m.unordered {
+			m.each(o, func(r, c int) { op += mix(9, m.load(o, r, c)) })
+		} else if specs[j].Token {
 			rows = max(rows, o.Rows)
 		} else if reads(j) && !(sums && specs[j].Access == graph.Sum) {
 			for r := range o.Rows {
@@ -203,7 +218,7 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 	if sums && !in.Attr.Acc {
 		for j, o := range args {
 			if writesArg(in, j) {
-				m.each(o, func(r, c int) { m.store(o, r, c, 7) })
+				m.each(o, func(r, c int) { m.store(o, r, c, 0) })
 			}
 		}
 	}
@@ -226,7 +241,11 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 			case specs[j].Token:
 				for r := row; r < row+group; r++ {
 					for c := range o.Cols {
-						m.store(o, r, c, mix(mix(v, uint64(r-row)), uint64(j<<20+c)))
+						term := mix(mix(v, uint64(r-row)), uint64(j<<20+c))
+						if m.unordered && specs[j].Access == graph.Sum && in.Attr.Acc {
+							term += m.load(o, r, c)
+						}
+						m.store(o, r, c, term)
 					}
 				}
 			default: // sums over tokens, and results of all operands
@@ -235,7 +254,7 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 					if sums {
 						old = m.load(o, r, c)
 					}
-					m.store(o, r, c, mix(mix(old, v), uint64(j<<20+r*o.Cols+c)))
+					m.store(o, r, c, m.join(old, mix(v, uint64(j<<20+r*o.Cols+c))))
 				})
 			}
 		}
@@ -275,8 +294,8 @@ func behaviour(p *Program, rng *rand.Rand) map[string]uint64 {
 	return all
 }
 
-// harmless returns why a program is not as good as a reference, or "".
-func harmless(p, reference *Program, rng *rand.Rand) string {
+// hazard returns why a program may not run, or "".
+func hazard(p *Program) string {
 	for t, c := range p.Capacity {
 		for i := range p.Buffers {
 			if b := &p.Buffers[i]; int(b.Tier) == t && c > 0 && b.Addr+b.Size > c {
@@ -297,6 +316,14 @@ func harmless(p, reference *Program, rng *rand.Rand) string {
 				return fmt.Sprintf("race between\n%s\n%s\n", p.Line(i), p.Line(j))
 			}
 		}
+	}
+	return ""
+}
+
+// harmless returns why a program is not as good as a reference, or "".
+func harmless(p, reference *Program, rng *rand.Rand) string {
+	if why := hazard(p); why != "" {
+		return why
 	}
 	want := behaviour(reference, rng)
 	for range 3 {

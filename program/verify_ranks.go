@@ -302,6 +302,9 @@ func (rs *ranks) checkParts(list []place, all, part int) error {
 			if off += s.Cols; off > r.Cols {
 				break
 			}
+			if _, why := rs.layouts[at.rank].resolve(rs.ps[at.rank], piece); why != "" {
+				return rs.of(int(at.rank), rs.ps[at.rank].operandFault(int(at.instr), all, "cut it where the parts end", "has a part of rank %d that %s", from.rank, why))
+			}
 			if err := rs.checkAlike(at, all, piece, from, part, s); err != nil {
 				return err
 			}
