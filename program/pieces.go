@@ -84,24 +84,27 @@ func (lo *lowering) shards(c int) []int {
 	if lo.pl.Chunks[c].Shard == "" {
 		n = 1
 	}
-	var marks []int // where a shard may end
-	ch := lo.pl.Chunks[c]
-	for i := ch.First; i < ch.Last; i++ {
-		for e := 0; e < int(lo.g.Params[i].Elems()); e += graph.NormPiece {
-			marks = append(marks, lo.offsetOf[i]+e)
-		}
-	}
-	marks = append(marks, all.hi)
 	cuts := []int{0}
 	for k := 1; k < n; k++ {
-		want := int(int64(all.hi) * int64(k) / int64(n))
-		m, _ := slices.BinarySearch(marks, want)
-		if m > 0 && want-marks[m-1] < marks[m]-want {
-			m--
-		}
-		cuts = append(cuts, max(marks[m], cuts[k-1]))
+		cuts = append(cuts, lo.mark(c, int(int64(all.hi)*int64(k)/int64(n))))
 	}
 	return append(cuts, all.hi)
+}
+
+// mark is the element nearest to one of chunk c where a shard may end, of
+// equally near ones the later.
+func (lo *lowering) mark(c, e int) int {
+	i := lo.pl.Chunks[c].First
+	for i+1 < lo.pl.Chunks[c].Last && lo.offsetOf[i+1] <= e {
+		i++
+	}
+	from := lo.offsetOf[i]
+	below := from + (e-from)/graph.NormPiece*graph.NormPiece
+	above := min(below+graph.NormPiece, from+int(lo.g.Params[i].Elems()))
+	if e-below < above-e {
+		return below
+	}
+	return above
 }
 
 // Cuts lists per parameter the elements inside it at which its chunk is

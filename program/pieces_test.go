@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 )
 
 // TestSmallChunks: chunks that are too small to be divided among all ranks are
@@ -33,6 +34,35 @@ func TestSmallChunks(t *testing.T) {
 			}
 			if err := Verify(list...); err != nil {
 				t.Errorf("shard %q on the %v: %v", shard, tier, err)
+			}
+		}
+	}
+}
+
+// TestMark against a list of all places where a shard may end.
+func TestMark(t *testing.T) {
+	g := gpt(t, 1, 96, 2, 700, 16, false)
+	for _, elems := range []int64{1, 20000, 1 << 62} {
+		lo := &lowering{g: g, pl: &Plan{Chunks: Layout(g, elems)}}
+		lo.index()
+		for c, ch := range lo.pl.Chunks {
+			end := lo.whole(c).hi
+			marks := []int{end}
+			for i := ch.First; i < ch.Last; i++ {
+				for e := 0; e < int(g.Params[i].Elems()); e += graph.NormPiece {
+					marks = append(marks, lo.offsetOf[i]+e)
+				}
+			}
+			for e := 0; e < end; e += 1 + end/977 {
+				want := marks[0]
+				for _, m := range marks {
+					if d, best := max(m-e, e-m), max(want-e, e-want); d < best || d == best && m > want {
+						want = m
+					}
+				}
+				if got := lo.mark(c, e); got != want {
+					t.Fatalf("chunk %d of %d elements: the mark nearest to %d is %d, not %d", c, end, e, want, got)
+				}
 			}
 		}
 	}
