@@ -15,10 +15,10 @@ import (
 
 // scaleCmd is the analysis of the shortest training time.
 type scaleCmd struct {
-	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours."`
+	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws,memo" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours; memo: long sequences on 8 A800, activations kept, swapped or made again."`
 
 	X        int     `default:"160" help:"Model X_x: x layers of width x^2 on sequences of 16x tokens."`
-	Model    string  `placeholder:"NAME|DIR" help:"A known model or a Hugging Face folder instead of X_x."`
+	Model    string  `placeholder:"NAME|DIR" help:"A known model or a Hugging Face folder instead of X_x; memo: also 7B, 13B, 30B, 65B of its paper."`
 	Sequence int     `help:"Tokens per sequence of --model; 0: its own."`
 	Steps    float64 `default:"100000" help:"Optimizer steps at the critical batch."`
 	Tokens   float64 `help:"Tokens to train on, instead of --steps."`
@@ -34,15 +34,23 @@ type scaleCmd struct {
 
 	Flops  float64 `help:"laws: FLOPs to spend."`
 	Hours  float64 `help:"laws: hours on --gpus to spend, instead of --flops."`
-	Format string  `default:"text" enum:"text,json,svg" help:"${enum}; svg is for curve."`
+	Format string  `default:"text" enum:"text,json,svg" help:"${enum}; svg is for curve and memo."`
+
+	Efficiency float64 `default:"0.6" help:"memo: model FLOPs that a GPU reaches, as a share of its peak."`
+	Exchange   float64 `help:"memo: GB/s that a GPU sends to the others of its node; 0: inside --efficiency."`
+	HostLink   float64 `help:"memo: GB/s between GPU and host, each way; 0: hides a layer of 7B from 192K tokens on, as in the paper."`
+	HostMemory string  `default:"2048GiB" help:"memo: host memory of the node."`
 }
 
 func (v *scaleCmd) Run(c *context) error {
 	if c.json {
 		v.Format = "json"
 	}
-	if v.Format == "svg" && v.What != "curve" {
-		return usageError{"scale " + v.What + " --format svg: only the curve is a plot\nhint: athanor scale curve --format svg"}
+	if v.Format == "svg" && v.What != "curve" && v.What != "memo" {
+		return usageError{"scale " + v.What + " --format svg: only curve and memo are plots\nhint: athanor scale curve --format svg"}
+	}
+	if v.What == "memo" {
+		return v.memo(c)
 	}
 	cluster, err := v.cluster()
 	if err != nil {

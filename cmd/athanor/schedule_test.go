@@ -112,6 +112,14 @@ func TestScaleVerb(t *testing.T) {
 		{"curve", "X_320       40.3T", 0},
 		{"cluster --x 64 --gpus 512", "what limits", 0},
 		{"laws --flops 1e20", "645M", 0},
+		{"memo", "memo-paper: alpha         0.3905  0.6952  1.0000  1.0000  1.0000  1.0000  0.8324  0.6698  0.5537  0.4667", 0},
+		{"memo --sequence 2048 --model llama-3-8b --exchange 200", "17 units", 0},
+		{"memo --sequence 16777216", "all", 0},
+		{"memo --efficiency 1.5", "", 2},
+		{"memo --host-link nan", "", 2},
+		{"memo --host-memory much", "", 2},
+		{"memo --sequence -1", "", 2},
+		{"memo --model nobody", "", 2},
 		{"cluster --gpus 64", "", 3},
 		{"cluster --gpus 0", "", 2},
 		{"laws", "", 2},
@@ -125,11 +133,13 @@ func TestScaleVerb(t *testing.T) {
 			t.Errorf("scale %s: exit %d\n%s%s", x.args, code, out, errs)
 		}
 	}
-	_, svg, _ := athanor(t, "scale", "curve", "--format", "svg")
-	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
-		t.Error(err)
+	for _, what := range []string{"curve", "memo"} {
+		_, svg, _ := athanor(t, "scale", what, "--format", "svg")
+		if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
+			t.Error(err)
+		}
 	}
-	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32"} {
+	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32", "memo --sequence 65536"} {
 		_, out, errs := athanor(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
 		if !json.Valid([]byte(out)) {
 			t.Errorf("scale %s --json: %s%s", what, out, errs)

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/policy/memo"
+)
+
+// published is the MFU of MEMO's paper for 7B at 1024K tokens.
+const published = 0.5230
+
+// memo compares what can be done with the activations of long sequences.
+func (v *scaleCmd) memo(c *context) error {
+	machine, err := v.memoMachine()
+	if err != nil {
+		return err
+	}
+	lengths := memo.Lengths()
+	if v.Sequence != 0 {
+		if v.Sequence < 1 || v.Sequence > 16<<20 {
+			return usageError{fmt.Sprintf("--sequence %d: from 1 to %d tokens\nhint: --sequence 1048576", v.Sequence, 16<<20)}
+		}
+		lengths = []int{v.Sequence}
+	}
+	table, err := memo.Compare(machine, lengths, v.memoWork)
+	if err != nil {
+		return err
+	}
+	switch v.Format {
+	case "svg":
+		return memo.Plot(c.stdout, table)
+	case "json":
+		return c.print(table)
+	}
+	printMemo(c.stdout, table)
+	if v.Model != "" || v.Sequence != 0 {
+		return nil
+	}
+	w, err := v.memoWork(1 << 20)
+	if err != nil {
+		return err
+	}
+	efficiency, err := memo.Calibrated(w, published)
+	if err != nil {
+		return err
+	}
+	machine = memo.A800(efficiency, 0)
+	arms := memo.Arms()
+	ours, err := arms[len(arms)-1].Run(machine, machine.Costs(w))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
+	return nil
+}
+
+// memoMachine is the paper's node with what the flags say.
+func (v *scaleCmd) memoMachine() (memo.Machine, error) {
+	for _, n := range []struct {
+		name             string
+		value, low, high float64
+	}{{"--efficiency", v.Efficiency, 1e-3, 1}, {"--exchange", v.Exchange, 0, 1e6}, {"--host-link", v.HostLink, 0, 1e6}} {
+		if !(n.value >= n.low && n.value <= n.high) {
+			return memo.Machine{}, usageError{fmt.Sprintf("%s %g: from %g to %g\nhint: the paper's machine is --efficiency 0.6 and the rest left out", n.name, n.value, n.low, n.high)}
+		}
+	}
+	host, err := size.Parse(v.HostMemory)
+	if err != nil {
+		return memo.Machine{}, usageError{fmt.Sprintf("--host-memory: %v", err)}
+	}
+	m := memo.A800(v.Efficiency, v.Exchange*1e9)
+	m.Host = float64(host) / float64(m.GPUs)
+	if v.HostLink > 0 {
+		m.Link = v.HostLink * 1e9
+	}
+	return m, nil
+}
+
+// memoWork is a step on one sequence of the model.
+func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
+	name := v.Model
+	if name == "" {
+		name = "7B"
+	}
+	m, err := memo.Known(name, tokens)
+	if err != nil {
+		known, err := findModel(name)
+		if err != nil {
+			return memo.Work{}, err
+		}
+		long := *known
+		long.MaxPositions = max(long.MaxPositions, tokens)
+		m = &long
+	}
+	return memoGraph(m, tokens)
+}
+
+func memoGraph(m *model.Model, tokens int) (memo.Work, error) {
+	g, err := graph.Build(m, tokens, graph.BF16)
+	if err != nil {
+		return memo.Work{}, err
+	}
+	return memo.Of(g)
+}
+
+func printMemo(w io.Writer, t memo.Comparison) {
+	m := t.Machine
+	fmt.Fprintf(w, "%s, one sequence per step, %.4g units of skeletal activations per layer\n", m.Name, t.Units)
+	fmt.Fprintf(w, "per GPU: %.4g of %.4g TFLOP/s, %s GiB, host %s GiB at %.4g GB/s each way", m.Efficiency*m.Peak/1e12, m.Peak/1e12, gibibytes(m.Memory), gibibytes(m.Host), m.Link/1e9)
+	if m.Exchange > 0 {
+		fmt.Fprintf(w, ", other GPUs at %.4g GB/s", m.Exchange/1e9)
+	}
+	line := func(name string, cell func(r memo.Row) string) {
+		fmt.Fprintf(w, "%-24s", name)
+		for _, r := range t.Rows {
+			fmt.Fprintf(w, " %7s", cell(r))
+		}
+	}
+	fmt.Fprint(w, "\n\n")
+	line("MFU, %", func(r memo.Row) string { return kilo(r.Tokens) })
+	fmt.Fprintln(w, "  longest")
+	for i, l := range t.Longest {
+		line(l.Name, func(r memo.Row) string { return share(r.Arms[i]) })
+		fmt.Fprintf(w, " %8s\n", kilo(l.Tokens))
+	}
+	fmt.Fprintln(w)
+	ours := func(cell func(r memo.Named) string) func(r memo.Row) string {
+		return func(r memo.Row) string { return cell(r.Arms[len(r.Arms)-1]) }
+	}
+	tenths := func(bytes float64) string { return fmt.Sprintf("%.1f", bytes/(1<<30)) }
+	for _, l := range []struct {
+		name string
+		cell func(r memo.Row) string
+	}{
+		{"attention, % of forward", func(r memo.Row) string { return fmt.Sprintf("%.1f", 100*r.Attention) }},
+		{"activations, GiB", func(r memo.Row) string { return tenths(r.Skeletal) }},
+		{"memo-paper: alpha", func(r memo.Row) string { return fmt.Sprintf("%.4f", r.Alpha.Alpha) }},
+		{"ours: slots", ours(func(r memo.Named) string { return fmt.Sprint(r.Slots) })},
+		{"  kept, GiB", ours(func(r memo.Named) string { return tenths(r.Kept) })},
+		{"  swapped, GiB", ours(func(r memo.Named) string { return tenths(r.Host) })},
+		{"  made again, GiB", ours(func(r memo.Named) string { return tenths(r.Redone) })},
+		{"  device, GiB", ours(func(r memo.Named) string { return tenths(r.Device) })},
+		{"  stall, s", ours(func(r memo.Named) string { return fmt.Sprintf("%.2f", r.Stall) })},
+		{"  step, s", ours(func(r memo.Named) string { return fmt.Sprintf("%.2f", r.Time) })},
+		{"  proven least, s", ours(func(r memo.Named) string { return fmt.Sprintf("%.2f", r.Bound) })},
+	} {
+		line(l.name, l.cell)
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w, "\nhost, device: what is too small. Assumptions are in the essay of package policy/memo.")
+}
+
+// share is an arm's MFU, or what is too small.
+func share(r memo.Named) string {
+	if r.Misfit != "" {
+		return r.Misfit
+	}
+	return fmt.Sprintf("%.2f", 100*r.MFU)
+}
+
+// kilo writes tokens as people say them.
+func kilo(tokens int) string {
+	if tokens%1024 == 0 {
+		return fmt.Sprintf("%dK", tokens/1024)
+	}
+	return fmt.Sprint(tokens)
+}

@@ -1,0 +1,188 @@
+package memo
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Split is what happens to the rows of a layer's classes, as shares of 1. What is neither kept nor swapped is made again
+// before the backward, or stays in the layer's slot if the layer is among the last that use one.
+type Split struct {
+	Keep [Classes]float64 `json:"keep"`
+	Swap [Classes]float64 `json:"swap"`
+	Stay bool             `json:"stay,omitempty"`
+}
+
+// Policy is a decision for every layer.
+type Policy struct {
+	Slots     int     `json:"slots"`
+	Layers    []Split `json:"layers"`
+	Unplanned bool    `json:"unplanned,omitempty"`     // addresses come from a caching allocator
+	Bound     float64 `json:"bound_seconds,omitempty"` // proven: no policy of the space of Best is faster; 0: not searched
+}
+
+// Result is what a policy does on a machine.
+type Result struct {
+	Policy
+	Time   float64 `json:"seconds"` // of a step
+	MFU    float64 `json:"mfu"`
+	Stall  float64 `json:"stall_seconds"`
+	Device float64 `json:"device_bytes"` // needed
+	Host   float64 `json:"host_bytes"`
+	Kept   float64 `json:"kept_bytes"` // on the device beside the slots
+	Redone float64 `json:"redone_bytes"`
+	Misfit string  `json:"misfit,omitempty"` // what is too small; then there is no time
+}
+
+// Evaluate simulates a policy.
+func (p Policy) Evaluate(m Machine, c Costs) Result {
+	r := Result{Policy: p}
+	loads := make([]Load, len(p.Layers))
+	slot := 0.0
+	for i, s := range p.Layers {
+		loads[i] = Load{Forward: c.Forward, Backward: c.Backward}
+		moved, used := 0.0, 0.0
+		for class, b := range c.Bytes {
+			again := max(0, 1-s.Keep[class]-s.Swap[class])
+			r.Kept += s.Keep[class] * b
+			used += (1 - s.Keep[class]) * b
+			moved += s.Swap[class] * b
+			if !s.Stay {
+				loads[i].Backward += c.redo(Class(class), again)
+				r.Redone += again * b
+			}
+		}
+		slot = max(slot, used)
+		r.Host += moved
+		loads[i].Out, loads[i].In = moved/m.Link, moved/m.Link
+	}
+	r.Device = c.Base + float64(p.Slots)*slot + r.Kept
+	if p.Unplanned {
+		r.Device *= slack
+	}
+	rounding := 1e-6 * c.Skeletal()
+	switch {
+	case r.Device > m.Memory+rounding:
+		r.Misfit = "device"
+	case r.Host > m.Host+rounding:
+		r.Misfit = "host"
+	default:
+		t := Run(loads, p.Slots, c.Turn)
+		r.Time, r.Stall = t.End+c.After, t.Stall
+		r.MFU = MFU(c.FLOPs, r.Time, float64(m.GPUs)*m.Peak)
+	}
+	return r
+}
+
+// check refuses policies that mean nothing.
+func (p Policy) check(c Costs) error {
+	n := len(p.Layers)
+	if n != c.Layers || p.Slots < 1 || p.Slots > n {
+		return fmt.Errorf("memo: %d slots for decisions on %d of %d layers; hint: one decision per layer, 1 to %d slots", p.Slots, n, c.Layers, c.Layers)
+	}
+	for i, s := range p.Layers {
+		if s.Stay && i < n-p.Slots {
+			return fmt.Errorf("memo: layer %d of %d stays in one of %d slots that a later layer writes; hint: only the last layers stay", i, n, p.Slots)
+		}
+		for class := range Classes {
+			keep, swap := s.Keep[class], s.Swap[class]
+			again := 1 - keep - swap
+			if !(keep >= -1e-9) || !(swap >= -1e-9) || !(again >= -1e-9) {
+				return fmt.Errorf("memo: layer %d keeps %g and swaps %g of %v; hint: shares from 0 to 1 together", i, keep, swap, class)
+			}
+			if class == Input && again > 1e-9 && !s.Stay {
+				return fmt.Errorf("memo: layer %d drops %g of its input, from which all is made; hint: keep or swap it", i, again)
+			}
+		}
+	}
+	return nil
+}
+
+// Arm is a policy by name.
+type Arm struct {
+	Name   string
+	Choose func(m Machine, c Costs) (Policy, error)
+}
+
+// Arms are the paper's ablation and the optimum.
+func Arms() []Arm {
+	all := [Classes]float64{1, 1, 1, 1}
+	return []Arm{
+		{"full recompute", func(m Machine, c Costs) (Policy, error) {
+			p := recomputed(c)
+			p.Unplanned = true
+			return p, nil
+		}},
+		{"full recompute + plan", func(m Machine, c Costs) (Policy, error) { return recomputed(c), nil }},
+		{"full swap + plan", func(m Machine, c Costs) (Policy, error) { return twoSlots(c, all), nil }},
+		{"memo-paper", func(m Machine, c Costs) (Policy, error) { return paper(m, c), nil }},
+		{"ours", Best},
+	}
+}
+
+// recomputed keeps the layers' inputs and makes everything else again, in one slot.
+func recomputed(c Costs) Policy {
+	return Policy{Slots: 1, Layers: slices.Repeat([]Split{{Keep: [Classes]float64{Input: 1}}}, c.Layers)}
+}
+
+// twoSlots swaps the same shares of all layers but the last two, which stay.
+func twoSlots(c Costs, swap [Classes]float64) Policy {
+	p := Policy{Slots: min(2, c.Layers), Layers: slices.Repeat([]Split{{Swap: swap}}, c.Layers)}
+	for i := c.Layers - p.Slots; i < c.Layers; i++ {
+		p.Layers[i] = Split{Stay: true}
+	}
+	return p
+}
+
+// paper is MEMO's policy.
+func paper(m Machine, c Costs) Policy {
+	a := m.Alpha(c).Alpha
+	return twoSlots(c, [Classes]float64{Input: 1, Attention: 1, Product: a, Pointwise: a})
+}
+
+// Alpha is MEMO's share for a machine.
+func (m *Machine) Alpha(c Costs) Share {
+	return Alpha(c.Bytes[Input], c.Bytes[Attention], c.Bytes[Product]+c.Bytes[Pointwise], m.Link, c.Forward, m.Host, c.Layers)
+}
+
+// Run chooses and simulates. What does not fit is a result too.
+func (a Arm) Run(m Machine, c Costs) (Result, error) {
+	p, err := a.Choose(m, c)
+	if misfit := new(MisfitError); errors.As(err, &misfit) {
+		return Result{Misfit: "all"}, nil
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return p.run(m, c)
+}
+
+func (p Policy) run(m Machine, c Costs) (Result, error) {
+	if err := p.check(c); err != nil {
+		return Result{}, err
+	}
+	return p.Evaluate(m, c), nil
+}
+
+// Calibrated is the efficiency at which MEMO's policy has this MFU for a work, with the link from the crossing.
+func Calibrated(w Work, mfu float64) (float64, error) {
+	low, high := 1e-3, 1.0
+	for range 60 {
+		mid := (low + high) / 2
+		m := A800(mid, 0)
+		r, err := paper(m, m.Costs(w)).run(m, m.Costs(w))
+		if err != nil {
+			return 0, err
+		}
+		if r.Misfit != "" {
+			return 0, fmt.Errorf("memo: %d tokens do not fit: %s memory; hint: shorter sequences", w.Tokens, r.Misfit)
+		}
+		if r.MFU < mfu {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return (low + high) / 2, nil
+}

@@ -1,0 +1,139 @@
+package memo
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Machine is a node of equal GPUs that share a model by tensor and sequence parallelism.
+type Machine struct {
+	Name       string  `json:"name"`
+	GPUs       int     `json:"gpus"`
+	Peak       float64 `json:"peak"`       // FLOP/s of one GPU
+	Efficiency float64 `json:"efficiency"` // of model FLOPs
+	Link       float64 `json:"link"`       // bytes/s to the host, and as much from it, per GPU with all at work
+	Exchange   float64 `json:"exchange"`   // bytes/s that a GPU sends to the others; 0: inside the efficiency
+	Bandwidth  float64 `json:"bandwidth"`  // bytes/s of its memory
+	Memory     float64 `json:"memory"`     // bytes of one GPU
+	Host       float64 `json:"host"`       // bytes of host memory per GPU
+}
+
+const (
+	gib = 1 << 30
+	// crossing is the length from which MEMO's paper found that a layer of its 7B model, swapped whole, hides behind its
+	// forward on eight A800.
+	crossing = 192 << 10
+	// statePerParameter: half-precision weight and gradient, fp32 weight and two moments.
+	statePerParameter = 2 + 2 + 12
+	// slack is what a caching allocator reserves per byte allocated (the paper's 7B at 512K: 76.5 GB for 68.2 GB).
+	slack = 76.5 / 68.2
+)
+
+// A800 is the paper's node: eight A800-80GB, 2 TB of host memory. Exchange is the rate between GPUs in bytes/s, 0 if it is
+// inside the efficiency. The link is what makes a layer of 7B cross at 192K tokens.
+func A800(efficiency, exchange float64) Machine {
+	m := Machine{Name: "8 x A800-80GB", GPUs: 8, Peak: 312e12, Efficiency: efficiency, Exchange: exchange, Bandwidth: 0.85 * 2039e9,
+		Memory: 79 * gib, Host: 2048 * gib / 8}
+	const h, s = 4096.0, float64(crossing)
+	m.Link = 16 * 2 * s * h / float64(m.GPUs) / m.forward(24*s*h*h+2*s*s*h, 2*s*h)
+	return m
+}
+
+// compute is the time of FLOPs of all GPUs.
+func (m *Machine) compute(flops float64) float64 {
+	return flops / (float64(m.GPUs) * m.Peak * m.Efficiency)
+}
+
+// allReduce of so many bytes over the GPUs, as a ring: each sends its part 2(t-1) times.
+func (m *Machine) allReduce(bytes float64) float64 {
+	if m.Exchange == 0 {
+		return 0
+	}
+	t := float64(m.GPUs)
+	return 2 * (t - 1) / t * bytes / m.Exchange
+}
+
+// forward of a layer: FLOPs of all GPUs, bytes of one boundary tensor.
+func (m *Machine) forward(flops, boundary float64) float64 {
+	return m.compute(flops) + 2*m.allReduce(boundary)
+}
+
+// Costs are what the decisions are about: seconds and bytes of one GPU, for one sequence.
+type Costs struct {
+	Layers   int
+	Forward  float64          // seconds of a layer
+	Backward float64          // with nothing to make again
+	Turn     float64          // between the last forward and the first backward: the head
+	After    float64          // after the last backward: the optimizer
+	Bytes    [Classes]float64 // of a layer's skeletal activations
+	Redo     [Classes]float64 // seconds to make a layer's class again; the input cannot
+	Base     float64          // bytes of the device that are not skeletal
+	FLOPs    float64          // model FLOPs of the whole step, of all GPUs
+}
+
+// Skeletal is the size of a layer's skeletal activations in bytes.
+func (c *Costs) Skeletal() (sum float64) {
+	for _, b := range c.Bytes {
+		sum += b
+	}
+	return sum
+}
+
+// attentionRanges is how finely the price of attention's rows follows the square.
+const attentionRanges = 4
+
+// redo is the time to make a share of a class's rows again. Attention's are the first ones, which look back at few others:
+// x of the rows cost x^2 of the time, rounded up to the chords between quarters.
+func (c *Costs) redo(class Class, share float64) float64 {
+	if class != Attention {
+		return share * c.Redo[class]
+	}
+	at := share * attentionRanges
+	low := math.Floor(at)
+	chord := low*low + (at-low)*(2*low+1)
+	return chord / (attentionRanges * attentionRanges) * c.Redo[class]
+}
+
+// Costs prices a step's work.
+func (m *Machine) Costs(w Work) Costs {
+	t := float64(m.GPUs)
+	c := Costs{Layers: w.Layers}
+	boundary := 0.0
+	for class, b := range w.Bytes() {
+		c.Bytes[class] = float64(b) / t
+	}
+	boundary = c.Bytes[Input] * t
+	c.Forward = m.forward(float64(w.Forward), boundary)
+	c.Backward = 2 * c.Forward
+	c.Turn = m.compute(3 * float64(w.Head))
+	for _, x := range w.Tensors {
+		if x.Class == Pointwise {
+			c.Redo[x.Class] += float64(x.Moved) / t / m.Bandwidth
+		} else {
+			c.Redo[x.Class] += m.compute(float64(x.FLOPs))
+		}
+	}
+	c.Redo[Product] += 1.5 * m.allReduce(boundary) // gather for qkv, scatter after the output projection, gather for the feed-forward
+	state := statePerParameter * float64(w.Parameters) / t
+	c.After = 2 * state / m.Bandwidth
+	c.Base = state + (float64(w.Working)+float64(w.Aside)*float64(w.Layers))/t
+	c.FLOPs = SampleFLOPs(float64(w.Layers), float64(w.Width), float64(w.Tokens), float64(w.Parameters))
+	return c
+}
+
+// Known is a model of the paper, with positions for so many tokens.
+func Known(name string, tokens int) (*model.Model, error) {
+	for _, k := range []struct {
+		name                 string
+		layers, width, heads int
+	}{{"7B", 32, 4096, 32}, {"13B", 40, 5120, 40}, {"30B", 48, 7168, 56}, {"65B", 80, 8192, 64}} {
+		if strings.EqualFold(name, k.name) {
+			return &model.Model{Family: model.GPT2, Layers: k.layers, Width: k.width, Heads: k.heads, KVHeads: k.heads, HeadDim: k.width / k.heads,
+				FeedForward: 4 * k.width, Vocab: 50257, MaxPositions: tokens, Activation: "gelu_new", NormEps: 1e-5, Tied: true}, nil
+		}
+	}
+	return nil, fmt.Errorf("memo: no model %q in the paper; hint: 7B, 13B, 30B or 65B", name)
+}

@@ -1,0 +1,177 @@
+package memo
+
+import (
+	"math"
+	"slices"
+)
+
+// Linear programs: minimise cost.x where every row.x >= least and x >= 0, with no negative cost.
+//
+// Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10). With no
+// negative cost the slacks are a dual feasible basis, so there is no first phase: while a row is violated, the variable
+// that repairs it at the least cost per unit enters. What comes with the solution proves it: one multiplier per row, none
+// negative, that combine the rows to a lower bound of the cost (bound).
+//
+// Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1.
+// Weakness: dense, so some hundred rows and columns. Equal costs could make it cycle, so ties are broken by tiny ones.
+
+// program is a linear program under construction.
+type program struct {
+	cost  []float64
+	tie   []float64 // tiny extra costs that choose among equals
+	top   []float64 // what a variable need never be above, for bound only
+	rows  [][]term
+	least []float64
+}
+
+// term is a coefficient of a variable in a row.
+type term struct {
+	variable int
+	factor   float64
+}
+
+// variable adds one. Its tie is different from those of the others.
+func (p *program) variable(cost, tie, top float64) int {
+	_, part := math.Modf(float64(len(p.cost)) * math.Phi)
+	p.cost = append(p.cost, cost)
+	p.tie = append(p.tie, tie*(1+part))
+	p.top = append(p.top, top)
+	return len(p.cost) - 1
+}
+
+// add the row terms >= least.
+func (p *program) add(least float64, terms ...term) {
+	p.rows = append(p.rows, terms)
+	p.least = append(p.least, least)
+}
+
+const pivotTolerance = 1e-9
+
+// dictionary expresses what is basic by what is not: basic = at + a.nonbasic. Rows and columns are numbered as at the
+// start; who says which variable stands there: below the number of columns a variable, above it the slack of a row.
+type dictionary struct {
+	a            [][]float64
+	at, cost     []float64
+	basic, other []int
+}
+
+// solve returns the best x and the multipliers of the rows, or false if no x satisfies the rows.
+func (p *program) solve() (x, multipliers []float64, ok bool) {
+	d := p.dictionary()
+	for {
+		r := d.violated()
+		if r < 0 {
+			break
+		}
+		c := d.entering(r)
+		if c < 0 {
+			return nil, nil, false
+		}
+		d.pivot(r, c)
+	}
+	n := len(p.cost)
+	x, multipliers = make([]float64, n), make([]float64, len(p.rows))
+	for i, v := range d.basic {
+		if v < n {
+			x[v] = max(0, d.at[i])
+		}
+	}
+	for j, v := range d.other {
+		if v >= n {
+			multipliers[v-n] = d.cost[j]
+		}
+	}
+	return x, multipliers, true
+}
+
+func (p *program) dictionary() *dictionary {
+	n := len(p.cost)
+	d := &dictionary{cost: make([]float64, n), other: make([]int, n)}
+	for j := range d.other {
+		d.cost[j], d.other[j] = p.cost[j]+p.tie[j], j
+	}
+	for i, row := range p.rows {
+		a := make([]float64, n)
+		for _, t := range row {
+			a[t.variable] += t.factor
+		}
+		d.a = append(d.a, a)
+		d.at = append(d.at, -p.least[i])
+		d.basic = append(d.basic, n+i)
+	}
+	return d
+}
+
+// violated is the row that is broken the most, -1 if none is.
+func (d *dictionary) violated() int {
+	row, worst := -1, -pivotTolerance
+	for i, v := range d.at {
+		if v < worst {
+			row, worst = i, v
+		}
+	}
+	return row
+}
+
+// entering is the column that repairs a row at the least cost, -1 if none can.
+func (d *dictionary) entering(row int) int {
+	column, least := -1, 0.0
+	for j, a := range d.a[row] {
+		if a <= pivotTolerance {
+			continue
+		}
+		if ratio := d.cost[j] / a; column < 0 || ratio < least {
+			column, least = j, ratio
+		}
+	}
+	return column
+}
+
+// pivot exchanges the basic variable of a row with the nonbasic one of a column.
+func (d *dictionary) pivot(r, c int) {
+	row := d.a[r]
+	inverse := 1 / row[c]
+	for j := range row {
+		row[j] *= -inverse
+	}
+	row[c] = inverse
+	d.at[r] *= -inverse
+	eliminate := func(a []float64, at *float64) {
+		f := a[c]
+		if f == 0 {
+			return
+		}
+		a[c] = 0
+		for j, v := range row {
+			a[j] += f * v
+		}
+		if at != nil {
+			*at += f * d.at[r]
+		}
+	}
+	for i := range d.a {
+		if i != r {
+			eliminate(d.a[i], &d.at[i])
+		}
+	}
+	eliminate(d.cost, nil)
+	d.basic[r], d.other[c] = d.other[c], d.basic[r]
+}
+
+// bound is the lower bound of the cost, ties left out, that multipliers prove for all x between 0 and top: combined, the
+// rows say that sum(multiplier*least) <= combination.x, and where the combination charges a variable more than its cost,
+// it does so at most top times.
+func (p *program) bound(multipliers []float64) (sum float64) {
+	left := slices.Clone(p.cost)
+	for i, row := range p.rows {
+		m := max(0, multipliers[i])
+		sum += m * p.least[i]
+		for _, t := range row {
+			left[t.variable] -= m * t.factor
+		}
+	}
+	for j, c := range left {
+		sum += min(0, c) * p.top[j]
+	}
+	return sum
+}

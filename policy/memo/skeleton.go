@@ -1,0 +1,226 @@
+package memo
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Skeletal activations are read off the graph: they are the forward values that a layer's backward operators read, and
+// what it takes to make one again is the operators that write it.
+//
+// Example: a GPT layer of width h saves 16 h elements per token, exactly the paper's list, and beside them 4 numbers of the
+// norms and one per head of attention, which the paper leaves out. Grouped queries save less, gated feed-forwards more:
+// Llama 3 8B 5 + 1.5 + 3*3.5 = 17. Weakness: only models whose layers are all alike; one sequence is one step.
+
+// Class of a skeletal tensor: what may be done with it.
+type Class uint8
+
+const (
+	Input     Class = iota // the layer's input: everything is made from it, it is never made again
+	Attention              // attention's output: by rows, given all keys and values
+	Product                // results of matrix products, by rows
+	Pointwise              // norms and activation functions, by rows: almost free
+	Classes
+)
+
+func (c Class) String() string {
+	return [...]string{"input", "attention", "products", "pointwise"}[c]
+}
+
+// Tensor is a skeletal activation of one layer, of one sequence, on all GPUs together.
+type Tensor struct {
+	Name  string
+	Class Class
+	Bytes int64
+	FLOPs int64 // to make it again from what its operators read
+	Moved int64 // bytes that this moves
+}
+
+// Work is a training step on one sequence: what is computed and what has to be kept. Numbers are of all GPUs together.
+type Work struct {
+	Layers, Width, Tokens int
+	Tensors               []Tensor // skeletal, of one layer
+	Aside                 int64    // bytes of statistics of norms and attention per layer, not among the tensors
+	Forward               int64    // FLOPs of a layer
+	Attention             int64    // of these, attention's
+	Head                  int64    // FLOPs of head and loss, forward
+	Parameters            int64    // of matrix products
+	Working               int64    // most bytes of other activations and gradients at once, in any segment
+}
+
+// Of reads the work off a graph.
+func Of(g *graph.Graph) (Work, error) {
+	layers := g.Segments[1:g.Head()]
+	if len(layers) == 0 || g.Context > 0 {
+		return Work{}, fmt.Errorf("memo: a graph with %d layers and a context of %d; hint: a training graph with layers", len(layers), g.Context)
+	}
+	w := Work{Layers: len(layers), Width: g.Model.Width, Tokens: g.Seq}
+	for i := range layers {
+		one := layer(g, &layers[i])
+		if i == 0 {
+			w.Tensors, w.Aside, w.Forward, w.Attention = one.Tensors, one.Aside, one.Forward, one.Attention
+			continue
+		}
+		if one.Forward != w.Forward || !slices.EqualFunc(one.Tensors, w.Tensors, alike) {
+			return Work{}, fmt.Errorf("memo: layer %d is not like layer 0; hint: only uniform models", i)
+		}
+	}
+	seen := map[int]bool{}
+	for i := range g.Segments {
+		s := &g.Segments[i]
+		w.Working = max(w.Working, working(g, s, s.Forward), working(g, s, s.Backward))
+		for k := range s.Forward {
+			n := &s.Forward[k]
+			if n.Op != graph.Linear {
+				continue
+			}
+			if i == g.Head() {
+				w.Head += flops(g, n)
+			}
+			if v := n.Args[2].Value; !seen[v] {
+				seen[v] = true
+				w.Parameters += int64(g.Values[v].Rows) * int64(g.Values[v].Cols)
+			}
+		}
+	}
+	return w, nil
+}
+
+// alike: the same tensor of two layers.
+func alike(a, b Tensor) bool {
+	return a.Class == b.Class && a.Bytes == b.Bytes && a.FLOPs == b.FLOPs && a.Moved == b.Moved
+}
+
+// layer finds what one layer saves and computes.
+func layer(g *graph.Graph, s *graph.Segment) (w Work) {
+	for k := range s.Forward {
+		n := &s.Forward[k]
+		f := flops(g, n)
+		w.Forward += f
+		if n.Op == graph.Attention {
+			w.Attention += f
+		}
+	}
+	for _, v := range s.Saved {
+		t := Tensor{Name: g.Values[v].Name, Class: Pointwise, Bytes: bytesOf(g, v)}
+		if v == s.In {
+			t.Class = Input
+			w.Tensors = append(w.Tensors, t)
+			continue
+		}
+		aside := false // a by-product: statistics, not a result
+		for k := range s.Forward {
+			n := &s.Forward[k]
+			at := writes(n, v)
+			if at < 0 {
+				continue
+			}
+			aside = aside || at > 0
+			t.FLOPs += flops(g, n)
+			t.Moved += n.Op.Bytes(&n.Attr, g.Dims(n, g.Seq, nil))
+			switch n.Op {
+			case graph.Attention:
+				t.Class = Attention
+			case graph.Linear:
+				t.Class = Product
+			}
+		}
+		if aside {
+			w.Aside += t.Bytes
+		} else {
+			w.Tensors = append(w.Tensors, t)
+		}
+	}
+	return w
+}
+
+// writes is the position of a value among a node's results, -1 if it is none.
+func writes(n *graph.Node, v int) int {
+	for i, spec := range n.Op.Info().Args {
+		if i < len(n.Args) && n.Args[i].Value == v && spec.Access != graph.Read {
+			return i
+		}
+	}
+	return -1
+}
+
+// working is the most bytes at once of per-token values that are not skeletal for the segment, over a list of nodes. What
+// lives in chunks of rows is left out: a chunk can be as small as one likes.
+func working(g *graph.Graph, s *graph.Segment, nodes []graph.Node) (most int64) {
+	first, last := map[int]int{}, map[int]int{}
+	for i := range nodes {
+		for _, u := range nodes[i].Args {
+			if u.Value < 0 {
+				continue
+			}
+			v := &g.Values[u.Value]
+			skeletal := slices.Contains(s.Saved, u.Value) && s.In > 0 && s != &g.Segments[g.Head()]
+			if !v.PerToken || v.Chunked || v.Kind == graph.Input || skeletal {
+				continue
+			}
+			if _, ok := first[u.Value]; !ok {
+				first[u.Value] = i
+			}
+			last[u.Value] = i
+		}
+	}
+	for i := range nodes {
+		var live int64
+		for v := range first {
+			if first[v] <= i && i <= last[v] {
+				live += bytesOf(g, v)
+			}
+		}
+		most = max(most, live)
+	}
+	return most
+}
+
+func flops(g *graph.Graph, n *graph.Node) int64 {
+	return n.Op.FLOPs(&n.Attr, g.Dims(n, g.Seq, nil))
+}
+
+// bytesOf a per-token value of one sequence.
+func bytesOf(g *graph.Graph, v int) int64 {
+	return int64(g.Seq) * int64(g.Values[v].Cols) * g.Values[v].DType.Size()
+}
+
+// Bytes of a layer's skeletal tensors by class.
+func (w *Work) Bytes() (b [Classes]int64) {
+	for _, t := range w.Tensors {
+		b[t.Class] += t.Bytes
+	}
+	return b
+}
+
+// Units is the size of a layer's skeletal tensors in tensors of the model's width: 16 for a GPT.
+func (w *Work) Units() float64 {
+	var sum int64
+	for _, t := range w.Tensors {
+		sum += t.Bytes
+	}
+	for _, t := range w.Tensors {
+		if t.Class == Input {
+			return float64(sum) / float64(t.Bytes)
+		}
+	}
+	return 0
+}
+
+// AttentionShare of a layer's forward FLOPs: (s/12h) / (1 + s/12h) for a GPT.
+func (w *Work) AttentionShare() float64 { return float64(w.Attention) / float64(w.Forward) }
+
+// Crossing is the number of tokens from which copying all of a layer's skeletal tensors hides behind its forward, for a
+// machine that computes so many FLOPs while the link carries a byte: at s tokens a layer has s*size bytes and
+// s*linear + s^2*quadratic FLOPs.
+func (w *Work) Crossing(flopsPerByte float64) float64 {
+	var size float64
+	for _, t := range w.Tensors {
+		size += float64(t.Bytes) / float64(w.Tokens)
+	}
+	s := float64(w.Tokens)
+	linear, quadratic := float64(w.Forward-w.Attention)/s, float64(w.Attention)/(s*s)
+	return max(0, (flopsPerByte*size-linear)/quadratic)
+}
