@@ -81,10 +81,10 @@ func TestClosedFormsOfArms(t *testing.T) {
 // drawnMachine has some layers, in units of a forward and a layer's bytes, and too little of everything.
 func drawnMachine(r *rapid.T, layers int) (Machine, Costs) {
 	number := func(low, high float64, name string) float64 { return rapid.Float64Range(low, high).Draw(r, name) }
-	c := Costs{Layers: layers, Forward: 1, Backward: number(1, 3, "backward"), Turn: number(0, 1, "turn"), After: number(0, 1, "after"),
+	c := Costs{Layers: layers, Forward: 1, Backward: number(.2, 3, "backward"), Turn: number(0, 1, "turn"), After: number(0, 1, "after"),
 		Base: number(0, 1, "base"), FLOPs: 1}
 	c.Bytes = [Classes]float64{number(.05, .2, "input"), number(.05, .2, "attention"), number(.1, .8, "products"), number(.1, .8, "pointwise")}
-	c.Redo = [Classes]float64{0, number(.1, .9, "redo attention"), number(.1, .5, "redo products"), number(.01, .1, "redo pointwise")}
+	c.Redo = [Classes]float64{0, number(.1, 3, "redo attention"), number(.1, 3, "redo products"), number(.01, 1, "redo pointwise")}
 	size := c.Skeletal()
 	m := Machine{GPUs: 1, Peak: 1, Link: size * number(.1, 3, "link"), Host: size * float64(layers) * number(0, 1, "host"),
 		Memory: c.Base + size*number(.8, 1+float64(layers), "memory")}
@@ -199,4 +199,19 @@ func TestCheck(t *testing.T) {
 	if _, err := Best(m, c); err == nil {
 		t.Error("nothing fits, and yet")
 	}
+}
+
+// TestBackwardWindow: a backward half as long as a forward, two slots, a link that a forward just hides. Of four layers the
+// last two stay; both others come back one after the other, each twice as long as a backward: 4 forwards, the turn, one
+// backward, two copies, one backward and the optimizer.
+func TestBackwardWindow(t *testing.T) {
+	c := Costs{Layers: 4, Forward: 1, Backward: .5, Turn: 1, After: 1, Base: 1, FLOPs: 1}
+	c.Bytes, c.Redo = [Classes]float64{.2, .2, .8, .8}, [Classes]float64{0, 1, 1, 1}
+	m := Machine{GPUs: 1, Peak: 1, Link: 2, Host: 8, Memory: 5}
+	p, err := Best(m, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "step", p.Evaluate(m, c).Time, 4+1+.5+2+.5+1, 1e-6)
+	near(t, "proven", p.Bound, 9, 1e-6)
 }

@@ -7,14 +7,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawn is a step with whole seconds: the last layers stay, others copy or not.
+// drawn is a step with whole seconds: layers copy or not.
 func drawn(r *rapid.T) (loads []Load, slots int, turn float64) {
 	n := rapid.IntRange(1, 9).Draw(r, "layers")
 	slots = rapid.IntRange(1, n).Draw(r, "slots")
 	whole := func(low, high int, name string) float64 { return float64(rapid.IntRange(low, high).Draw(r, name)) }
-	for i := range n {
+	for range n {
 		l := Load{Forward: whole(1, 5, "forward"), Backward: whole(1, 9, "backward")}
-		if i < n-slots && rapid.IntRange(0, 3).Draw(r, "copies") > 0 {
+		if rapid.IntRange(0, 3).Draw(r, "copies") > 0 {
 			l.Out, l.In = whole(1, 7, "out"), whole(1, 7, "in")
 		}
 		loads = append(loads, l)
@@ -31,7 +31,7 @@ func ticks(loads []Load, slots int, turn float64) float64 {
 	for k := range holds {
 		holds[k] = nothing
 	}
-	onHost, done := make([]bool, n), make([]bool, n)
+	onHost, returned, done := make([]bool, n), make([]bool, n), make([]bool, n)
 	type operation struct {
 		layer, left int
 		start       func() bool
@@ -58,10 +58,11 @@ func ticks(loads []Load, slots int, turn float64) float64 {
 		k, l := i%slots, loads[i]
 		if l.In > 0 {
 			free := func() bool { return holds[k] == nothing && (i+slots >= n || done[i+slots]) } // not before a later layer had it
-			in = append(in, operation{i, int(l.In), func() bool { return onHost[i] && free() }, func() { holds[k] = i }})
+			in = append(in, operation{i, int(l.In), func() bool { return onHost[i] && free() }, func() { holds[k], returned[i] = i, true }})
 		}
 		again := i < n-slots && l.In == 0 // made again in the slot
-		compute = append(compute, operation{i, int(l.Backward), func() bool { return holds[k] == i || again && holds[k] == nothing }, func() {
+		ready := func() bool { return holds[k] == i && (l.In == 0 || returned[i]) || again && holds[k] == nothing }
+		compute = append(compute, operation{i, int(l.Backward), ready, func() {
 			holds[k], done[i] = nothing, true
 		}})
 	}
