@@ -34,7 +34,6 @@ var layers = []struct{ pkg, why string }{
 	{"hardware", "prices calls; probing uses devices, never programs"},
 	{"program", "graph and decisions to instructions; knows tiers and streams, no clock and no backend"},
 	{"scale", "analysis of training time over configurations, on schedules"},
-	{"policy", "published policies as closed forms and small programs over a graph; what plans, executes or prints may ask them"},
 	{"schedule", "orders of work, pure"},
 	{"alloc", "the static allocation problem, usable on its own"},
 	{"device", "the border: calls on operands; backends stand below their interface's package"},
