@@ -68,6 +68,11 @@ const (
 	NumStreams
 )
 
+// QueueLen is how many commands (calls and waits) every backend's streams hold
+// at least, launched but not done. Beyond that Launch and Wait may hold whoever
+// calls them until some are; Verify proves that ranks get by with so many.
+const QueueLen = 1024
+
 var streams = [...]string{"compute", "h2d", "d2h", "disk_read", "disk_write", "host", "collective", "send", "recv"}
 
 func (s Stream) String() string {

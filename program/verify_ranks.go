@@ -18,6 +18,7 @@ import (
 // time, so a single dry run shows whether all programs come to their end: an
 // instruction runs when its stream and its waits let it, one that meets others
 // when all of them have come. If nothing can run any more, nothing ever could.
+// Programs are launched in their order, and no further than streams have room.
 //
 //	rank 0  i3 send     tag=1 peers=1     i4 recv tag=2 peers=1
 //	rank 1  i3 recv     tag=1 peers=0     i4 send tag=2 peers=0 wait=i3
@@ -353,6 +354,8 @@ func (rs *ranks) checkAlike(at place, j int, r Region, from place, k int, s Regi
 type rehearsal struct {
 	*ranks
 	queue   [][device.NumStreams][]int32 // per rank and stream: what has not run
+	held    [][device.NumStreams]int     // commands that are launched and not done
+	next    []int32                      // per rank: what is launched next
 	done    [][]bool
 	arrived []int32 // per meeting: how many members are there
 	there   [][]bool
@@ -362,7 +365,9 @@ type rehearsal struct {
 
 // dryRun finds an order in which everything can run.
 func (rs *ranks) dryRun() error {
-	re := &rehearsal{ranks: rs, arrived: make([]int32, len(rs.meetings)), queue: make([][device.NumStreams][]int32, len(rs.ps))}
+	n := len(rs.ps)
+	re := &rehearsal{ranks: rs, arrived: make([]int32, len(rs.meetings)), queue: make([][device.NumStreams][]int32, n),
+		held: make([][device.NumStreams]int, n), next: make([]int32, n)}
 	for r, p := range rs.ps {
 		re.done, re.there = append(re.done, make([]bool, len(p.Instrs))), append(re.there, make([]bool, len(p.Instrs)))
 		for i := range p.Instrs {
@@ -385,8 +390,9 @@ func (rs *ranks) dryRun() error {
 		re.ready = re.ready[:len(re.ready)-1]
 		for more := true; more; {
 			more = false
+			re.launch(r)
 			for s := range re.queue[r] {
-				for re.next(r, s) {
+				for re.proceed(r, s) {
 					more = true
 				}
 			}
@@ -402,13 +408,28 @@ func (rs *ranks) dryRun() error {
 	return nil
 }
 
-// next runs what comes next on a stream, if it can.
-func (re *rehearsal) next(r, s int) bool {
+// commands that an instruction takes in its stream's queue.
+func commands(in *Instr) int { return len(in.Waits) + 1 }
+
+// launch launches what comes next in a program, as long as there is room.
+func (re *rehearsal) launch(r int) {
+	for p := re.ps[r]; int(re.next[r]) < len(p.Instrs); re.next[r]++ {
+		in := &p.Instrs[re.next[r]]
+		held := &re.held[r][in.Stream]
+		if *held > 0 && *held+commands(in) > device.QueueLen {
+			return
+		}
+		*held += commands(in)
+	}
+}
+
+// proceed runs what comes next on a stream, if it can.
+func (re *rehearsal) proceed(r, s int) bool {
 	if len(re.queue[r][s]) == 0 {
 		return false
 	}
 	at := place{int32(r), re.queue[r][s][0]}
-	if re.there[r][at.instr] || re.waiting(at) >= 0 {
+	if at.instr >= re.next[r] || re.there[r][at.instr] || re.waiting(at) >= 0 {
 		return false
 	}
 	m := re.meets[r][at.instr]
@@ -434,6 +455,7 @@ func (re *rehearsal) next(r, s int) bool {
 func (re *rehearsal) complete(at place) {
 	s := re.instr(at).Stream
 	re.done[at.rank][at.instr] = true
+	re.held[at.rank][s] -= commands(re.instr(at))
 	re.queue[at.rank][s] = re.queue[at.rank][s][1:]
 }
 
@@ -457,9 +479,9 @@ func (re *rehearsal) deadlock(at place) error {
 			return fmt.Errorf("the ranks wait for each other for ever:\n  %s\nhint: let all ranks exchange in an order that they share", strings.Join(lines[first:], "\n  "))
 		}
 		seen[at] = len(lines)
-		want := re.missing(at)
+		want, why := re.missing(at)
 		head := place{want.rank, re.queue[want.rank][re.instr(want).Stream][0]}
-		line := re.name(at) + " waits for " + re.name(want)
+		line := re.name(at) + why + re.name(want)
 		if head != want {
 			line += ", which comes after " + re.name(head)
 		}
@@ -468,15 +490,19 @@ func (re *rehearsal) deadlock(at place) error {
 	}
 }
 
-// missing is what an instruction that is next on its stream waits for.
-func (re *rehearsal) missing(at place) place {
+// missing is what an instruction that is next on its stream waits for, and how.
+func (re *rehearsal) missing(at place) (want place, why string) {
+	if next := re.next[at.rank]; at.instr >= next {
+		full := re.ps[at.rank].Instrs[next].Stream
+		return place{at.rank, re.queue[at.rank][full][0]}, fmt.Sprintf(" is not launched, as the queue of %s is full behind ", full)
+	}
 	if w := re.waiting(at); w >= 0 {
-		return place{at.rank, int32(w)}
+		return place{at.rank, int32(w)}, " waits for "
 	}
 	for _, member := range re.meetings[re.meets[at.rank][at.instr]].members {
 		if !re.there[member.rank][member.instr] {
-			return member
+			return member, " waits for "
 		}
 	}
-	return at
+	return at, " waits for "
 }

@@ -19,8 +19,8 @@ import (
 //
 // T, S, H, A, Q come from the attributes: rows per sequence, head size, query
 // heads, width of all query heads, width of query, key and value heads. 2F is
-// twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, h bf16,
-// i i32, d f64, * any.
+// twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or
+// f64, h bf16, i i32, d f64, * any.
 
 type rule struct {
 	shapes  []shape                                 // by operand
@@ -45,7 +45,7 @@ type shape struct {
 }
 
 var dtypeSets = map[string][]graph.DType{
-	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64},
+	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64},
 	"*": {graph.F32, graph.BF16, graph.I32, graph.F64},
 }
 
@@ -82,8 +82,8 @@ var verifyRules = [graph.NumOps]rule{
 	graph.RoPEAt:        {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
 	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
 	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*"), alias: inDst},
-	graph.ReduceScatter: {shapes: shapes("1,A/s 1,B/s"), alias: inSrc},
-	graph.AllReduce:     {shapes: shapes("1,C/s")},
+	graph.ReduceScatter: {shapes: shapes("1,A/r 1,B/r"), alias: inSrc},
+	graph.AllReduce:     {shapes: shapes("1,C/r")},
 	graph.Send:          {shapes: shapes("R,C/*")},
 	graph.Recv:          {shapes: shapes("R,C/*")},
 }

@@ -15,8 +15,8 @@ import (
 //
 // A stream's goroutine takes commands from a bounded channel: run a call, wait
 // for a call of another stream, tell that the round ends. A full queue holds
-// the launching goroutine, which cannot deadlock: what is queued depends only
-// on what was launched before it.
+// the launching goroutine. On one rank that cannot deadlock: what is queued
+// depends only on what was launched before it. Of several ranks, Verify knows.
 //
 // An event is a word that holds the round in which its call completed. Who
 // waits looks at it for a few microseconds, since many waits are for work that
@@ -31,7 +31,7 @@ import (
 // end is made up by the next copy only if that follows at once.
 
 const (
-	queueLen  = 1024
+	queueLen  = device.QueueLen
 	waitLooks = 100                    // looks at an event before parking
 	catchUp   = 500 * time.Microsecond // oversleeping that the next copy makes up
 )
