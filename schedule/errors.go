@@ -41,3 +41,14 @@ func (e *OrderError) Error() string {
 	}
 	return fmt.Sprintf("%s: %s: %s\nhint: %s", where, e.Unit, e.Reason, e.Hint)
 }
+
+// SplitError says that no division of layers over stages fits: exit code 3.
+type SplitError struct{ Layers, Stages int }
+
+func (e *SplitError) Error() string {
+	return fmt.Sprintf("%s on %s: in every division some stage does not fit\nhint: take more stages, or allow more recomputation or offloading",
+		plural(e.Layers, "layer"), plural(e.Stages, "stage"))
+}
+
+// ExitCode is the process exit code for this error.
+func (e *SplitError) ExitCode() int { return 3 }
