@@ -17,77 +17,73 @@ import (
 
 const scratchLen = 1 << 20 // bytes converted at a time; a multiple of all element sizes
 
-// HomeLen is the number of elements of a parameter's state of one kind, 0 if
-// the program has none.
-func (e *Engine) HomeLen(param int, kind string) int {
-	n := 0
+// Parts lists the ranges of elements of a parameter whose state of one kind
+// this rank has, none if the program has no such state.
+func (e *Engine) Parts(param int, kind string) [][2]int {
+	var list [][2]int
 	for i := range e.program.Homes {
 		if h := &e.program.Homes[i]; h.Param == param && h.Kind == kind && !h.Replica {
-			n += h.Region.Rows * h.Region.Cols
+			list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
 		}
 	}
-	return n
+	return list
 }
 
-// ReadHome reads a parameter's state ("p", "m", "v", "p16") from where it
-// lives, in the order of the program's Homes.
+// ReadHome reads what this rank has of a parameter's state ("p", "m", "v", "g")
+// into its places in dst, which is all of the parameter.
 func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
-	if n := e.HomeLen(param, kind); n != len(dst) || n == 0 {
-		return fmt.Errorf("exec: %s of parameter %d has %d elements, %d are asked for", kind, param, n, len(dst))
-	}
 	for i := range e.program.Homes {
 		h := &e.program.Homes[i]
 		if h.Param != param || h.Kind != kind || h.Replica {
 			continue
 		}
-		n := h.Region.Rows * h.Region.Cols
-		err := e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[at:], b) })
+		to, err := part(h, dst)
+		if err == nil {
+			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, to[at:], b) })
+		}
 		if err != nil {
 			return err
 		}
-		dst = dst[n:]
 	}
 	return nil
 }
 
-// WriteHome writes a parameter's state to where it lives and to all replicas:
-// for "p" also the narrower copies ("p16").
+// WriteHome writes what this rank has of a parameter's state to where it lives
+// and to all replicas: for "p" also the narrower copies ("p16"). src is all of
+// the parameter.
 func (e *Engine) WriteHome(param int, kind string, src []float32) error {
-	if n := e.HomeLen(param, kind); n != len(src) || n == 0 {
-		return fmt.Errorf("exec: %s of parameter %d has %d elements, not %d", kind, param, n, len(src))
-	}
-	if err := e.writeHomes(param, kind, src); err != nil || kind != "p" {
-		return err
-	}
-	return e.writeHomes(param, "p16", src)
-}
-
-// writeHomes writes all homes of one kind.
-func (e *Engine) writeHomes(param int, kind string, src []float32) error {
-	var at [2]int // of primaries and of replicas, each of which are complete sets
 	for i := range e.program.Homes {
 		h := &e.program.Homes[i]
-		if h.Param != param || h.Kind != kind {
+		if h.Param != param || h.Kind != kind && (kind != "p" || h.Kind != "p16") {
 			continue
 		}
-		k := 0
-		if h.Replica {
-			k = 1
+		from, err := part(h, src)
+		if err == nil {
+			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, from[at:]) })
 		}
-		n := h.Region.Rows * h.Region.Cols
-		if at[k]+n > len(src) {
-			if k == 0 || at[k] != len(src) {
-				return fmt.Errorf("exec: replicas of %s of parameter %d do not cover it", kind, param)
-			}
-			at[k] = 0 // the next replica begins
-		}
-		part := src[at[k]:]
-		if err := e.write(h.Region, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, part[at:]) }); err != nil {
+		if err != nil {
 			return err
 		}
-		at[k] += n
 	}
 	return nil
+}
+
+// part is the place of a home in all of its parameter.
+func part(h *program.Home, all []float32) ([]float32, error) {
+	n := h.Region.Rows * h.Region.Cols
+	if h.At < 0 || h.At > len(all)-n {
+		return nil, fmt.Errorf("exec: %s of parameter %d has elements %d to %d, only %d are given", h.Kind, h.Param, h.At, h.At+n, len(all))
+	}
+	return all[h.At : h.At+n], nil
+}
+
+// BufferLen is the number of elements of the named buffer, 0 if there is none.
+func (e *Engine) BufferLen(name string) int {
+	i, ok := e.buffers[name]
+	if !ok {
+		return 0
+	}
+	return e.program.Buffers[i].Rows * e.program.Buffers[i].Cols
 }
 
 // ReadBuffer reads all elements of the named buffer.

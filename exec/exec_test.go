@@ -331,14 +331,14 @@ func TestHomes(t *testing.T) {
 		p.Buffers = append(p.Buffers, program.Buffer{Name: name, Tier: tier, DType: d, Rows: 1, Cols: n, Size: int64(n) * d.Size(), Addr: addr})
 		return len(p.Buffers) - 1
 	}
-	home := func(kind string, buf, off, n int, replica bool) {
-		p.Homes = append(p.Homes, program.Home{Param: 3, Kind: kind, Replica: replica, Region: program.Region{Buf: buf, Off: off, Rows: 1, Cols: n, Stride: n}})
+	home := func(kind string, at, buf, off, n int, replica bool) {
+		p.Homes = append(p.Homes, program.Home{Param: 3, Kind: kind, At: at, Replica: replica, Region: program.Region{Buf: buf, Off: off, Rows: 1, Cols: n, Stride: n}})
 	}
 	a, b, c, d := add("a", device.HostTier, graph.F32, 100), add("b", device.DiskTier, graph.F32, 100), add("c", device.DeviceTier, graph.F32, 100), add("d", device.DeviceTier, graph.BF16, 64)
-	home("p", a, 10, 40, false)
-	home("p", c, 5, 60, true)
-	home("p", b, 3, 20, false)
-	home("p16", d, 1, 60, false)
+	home("p", 0, a, 10, 40, false)
+	home("p", 0, c, 5, 60, true)
+	home("p", 40, b, 3, 20, false)
+	home("p16", 0, d, 1, 60, false)
 	_, e := newCPU(t, p)
 
 	r := rand.New(rand.NewPCG(7, 7))
@@ -346,8 +346,8 @@ func TestHomes(t *testing.T) {
 	for i := range want {
 		want[i] = float32(r.NormFloat64())
 	}
-	if e.HomeLen(3, "p") != 60 || e.HomeLen(3, "m") != 0 {
-		t.Fatalf("HomeLen: %d, %d", e.HomeLen(3, "p"), e.HomeLen(3, "m"))
+	if parts := e.Parts(3, "p"); !slices.Equal(parts, [][2]int{{0, 40}, {40, 60}}) || e.Parts(3, "m") != nil {
+		t.Fatalf("parts %v, %v", parts, e.Parts(3, "m"))
 	}
 	for _, kind := range []string{"p", "p16"} {
 		if err := errors.Join(e.WriteHome(3, kind, want), e.ReadHome(3, kind, got)); err != nil {
@@ -369,7 +369,7 @@ func TestHomes(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		e.WriteHome(3, "p", want[:59]), e.ReadHome(3, "m", nil), e.ReadHome(4, "p", got),
+		e.WriteHome(3, "p", want[:59]), e.ReadHome(3, "p", got[:59]),
 		e.WriteFloats("x", nil), e.WriteFloats("a", want), e.WriteInts("a", make([]int32, 100)), e.ReadBuffer("a", nil),
 	} {
 		if err == nil {

@@ -109,6 +109,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		return nil, err
 	}
 	lo.index()
+	lo.p.BatchRow = opt.Rank / lo.top.depth * lo.rows() * pl.MicroBatches
 	if lo.p.RowUnit == 0 {
 		lo.p.RowUnit = pl.rowUnit(g.Seq)
 	}

@@ -42,7 +42,7 @@ type MeasuredStep struct {
 
 // Run executes the steps and returns those that count, fastest first.
 func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
-	s, err := Open(b.Graph, b.Device, b.Program)
+	s, err := Open(b.Graph, []device.Device{b.Device}, []*program.Program{b.Program})
 	if err != nil {
 		return nil, err
 	}

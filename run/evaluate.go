@@ -91,7 +91,7 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	}
 	for i, p := range s.Graph.Params {
 		g := Grad{Name: p.Name, Shape: p.Shape(), Values: make([]float32, p.Elems())}
-		if err := s.Engine(0).ReadHome(i, "g", g.Values); err != nil {
+		if err := s.Read(i, "g", g.Values); err != nil {
 			return err
 		}
 		e.Grads = append(e.Grads, g)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
@@ -64,7 +65,7 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err := program.Verify(p); err != nil {
 		return nil, err
 	}
-	s, err := Open(g, cpu.New(cpu.Options{}), p)
+	s, err := Open(g, []device.Device{cpu.New(cpu.Options{})}, []*program.Program{p})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -84,14 +85,13 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 		}
 	}
 	var err error
-	gen.session, err = Open(graphs[reading], d, progs[:]...)
+	gen.session, err = Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
 	return gen, err
 }
 
 // Close gives back the device.
 func (g *Generator) Close() error {
-	g.session.Close()
-	return g.session.Device.Close()
+	return errors.Join(g.session.Close(), g.session.Devices[0].Close())
 }
 
 // Room is how many tokens may still be added.

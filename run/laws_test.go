@@ -81,7 +81,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	check(t, err)
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 	defer d.Close()
-	s, err := Open(f.graph, d, p)
+	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(f.read))
@@ -93,7 +93,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	for i, q := range f.graph.Params {
 		for _, kind := range []string{"p", "m", "v"} {
 			buf := make([]float32, q.Elems())
-			check(t, s.Engine(0).ReadHome(i, kind, buf))
+			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
 		}
 	}

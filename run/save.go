@@ -158,7 +158,6 @@ func (t *Trainer) resume(path string) error {
 }
 
 func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
-	e := t.Session.Engine(training)
 	for i, p := range t.Setup.Graph.Params {
 		buf := make([]float32, p.Elems())
 		for kind, set := range map[string]*safetensors.Set{"p": ck.Weights, "m": ck.State("m"), "v": ck.State("v")} {
@@ -168,7 +167,7 @@ func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 			if err := readParam(set, p, buf); err != nil {
 				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
 			}
-			if err := e.WriteHome(i, kind, buf); err != nil {
+			if err := t.Session.Write(i, kind, buf); err != nil {
 				return err
 			}
 		}
@@ -217,7 +216,7 @@ func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 			Info: safetensors.Info{Name: p.Name, DType: safetensors.F32, Shape: p.Shape()},
 			Data: func(w io.Writer) error {
 				buf := make([]float32, p.Elems())
-				if err := t.Session.Engine(training).ReadHome(i, kind, buf); err != nil {
+				if err := t.Session.Read(i, kind, buf); err != nil {
 					return err
 				}
 				return safetensors.WriteFloat32(w, safetensors.F32, buf)

@@ -2,8 +2,10 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -11,52 +13,96 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Session is a model on a device: programs that share one set of arenas, the
-// first of which owns the parameters. It is used by one goroutine.
+// Session is a model on the devices of all ranks: steps that share one set of
+// arenas, the first of which owns the parameters. It is used by one goroutine.
 type Session struct {
 	Graph   *graph.Graph
-	Device  device.Device
+	Devices []device.Device // by rank
+	ranks   []rank
+}
+
+// rank is what a session has of one rank, by step.
+type rank struct {
 	engines []*exec.Engine
 	progs   []*program.Program
 }
 
-// Open reserves the arenas and prepares the programs. All but the first must
-// have been lowered with the first as their base. Close the session, then the
-// device.
-func Open(g *graph.Graph, d device.Device, progs ...*program.Program) (*Session, error) {
-	s := &Session{Graph: g, Device: d, progs: progs}
-	if err := exec.Reserve(d, progs...); err != nil {
-		return nil, err
-	}
-	for _, p := range progs {
-		e, err := exec.New(p, d)
-		if err != nil {
-			s.Close()
-			return nil, err
+// Open reserves the arenas and prepares the programs: of each step one for each
+// device. All steps but the first must have been lowered with the first as
+// their base. Close the session, then the devices.
+func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
+	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices))}
+	for r, d := range devices {
+		for _, step := range steps {
+			s.ranks[r].progs = append(s.ranks[r].progs, step[r])
 		}
-		s.engines = append(s.engines, e)
-	}
-	if g.Rope >= 0 {
-		if err := s.engines[0].WriteFloats("rope", graph.RopeTable(g.Model, g.Values[g.Rope].Rows)); err != nil {
-			s.Close()
-			return nil, err
+		if err := exec.Reserve(d, s.ranks[r].progs...); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		for _, p := range s.ranks[r].progs {
+			e, err := exec.New(p, d)
+			if err != nil {
+				return nil, errors.Join(err, s.Close())
+			}
+			s.ranks[r].engines = append(s.ranks[r].engines, e)
 		}
 	}
-	return s, nil
+	return s, s.begin()
 }
 
-// Close ends the engines. The device stays open.
-func (s *Session) Close() {
-	for _, e := range s.engines {
-		e.Close()
+// begin checks that the ranks have all of the parameters between them, and
+// fills the constants.
+func (s *Session) begin() error {
+	for i := range s.Graph.Params {
+		if n := s.covered(i, "p"); n != s.Graph.Params[i].Elems() {
+			return errors.Join(fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, s.Graph.Params[i].Elems(), s.Graph.Params[i].Name), s.Close())
+		}
 	}
+	if s.Graph.Rope < 0 {
+		return nil
+	}
+	table := graph.RopeTable(s.Graph.Model, s.Graph.Values[s.Graph.Rope].Rows)
+	for r := range s.ranks {
+		e := s.ranks[r].engines[0]
+		if e.BufferLen("rope") == 0 {
+			continue
+		}
+		if err := e.WriteFloats("rope", table); err != nil {
+			return errors.Join(err, s.Close())
+		}
+	}
+	return nil
 }
 
-// Engine of program i, in the order given to Open.
-func (s *Session) Engine(i int) *exec.Engine { return s.engines[i] }
+// covered counts the elements of a parameter's state that some rank has.
+func (s *Session) covered(param int, kind string) (n int64) {
+	seen := map[[2]int]bool{}
+	for r := range s.ranks {
+		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
+			if !seen[p] {
+				seen[p] = true
+				n += int64(p[1] - p[0])
+			}
+		}
+	}
+	return n
+}
 
-// Program i, in the order given to Open.
-func (s *Session) Program(i int) *program.Program { return s.progs[i] }
+// Close ends the engines. The devices stay open.
+func (s *Session) Close() error {
+	for r := range s.ranks {
+		for _, e := range s.ranks[r].engines {
+			e.Close()
+		}
+	}
+	return nil
+}
+
+// Engine of step i on the first rank.
+func (s *Session) Engine(i int) *exec.Engine { return s.ranks[0].engines[i] }
+
+// Program of step i on the first rank.
+func (s *Session) Program(i int) *program.Program { return s.ranks[0].progs[i] }
 
 // Scalars are what changes from step to step.
 type Scalars struct {
@@ -71,56 +117,103 @@ type Outcome struct {
 	Loss    float64 // mean over the target tokens
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
 	Seconds float64
-	// Executed has the timeline of this step, until the next one.
-	Executed exec.Result
+	// Executed has the timeline of this step on each rank, until the next one.
+	Executed []exec.Result
 }
 
-// Step runs program i on a batch of tokens and targets (one per row and
+// Step runs step i on a batch of tokens and targets (one per row and
 // position; a negative target does not count).
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
-	e := s.engines[i]
-	values := make([]float32, graph.NumScalars)
+	var values [graph.NumScalars]float32
 	values[graph.ScalarLR] = float32(sc.Rate)
 	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
 	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
 	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
-	if err := e.WriteInts("batch.tokens", tokens); err != nil {
-		return Outcome{}, err
-	}
-	if err := e.WriteInts("batch.targets", targets); err != nil {
-		return Outcome{}, err
-	}
-	if err := e.WriteFloats("scalars", values); err != nil {
-		return Outcome{}, err
-	}
-	r, err := e.Step(ctx)
-	if err != nil {
-		return Outcome{}, err
-	}
-	out := Outcome{Seconds: r.Seconds, Executed: r}
-	total := make([]float64, 1)
-	if err := e.ReadBuffer("loss.total", total); err != nil {
-		return out, err
-	}
-	out.Loss = total[0] / float64(max(sc.Targets, 1))
-	if i == 0 && s.has(i, "clip") {
-		clip := make([]float64, 2)
-		if err := e.ReadBuffer("clip", clip); err != nil {
-			return out, err
+	for r := range s.ranks {
+		if err := s.ranks[r].feed(i, tokens, targets, values[:]); err != nil {
+			return Outcome{}, err
 		}
-		out.Norm = clip[1]
 	}
+	out := Outcome{Executed: make([]exec.Result, len(s.ranks))}
+	if err := s.execute(ctx, i, out.Executed); err != nil {
+		return Outcome{}, err
+	}
+	var total, clip [2]float64
+	for r := range s.ranks {
+		e := s.ranks[r].engines[i]
+		out.Seconds = max(out.Seconds, out.Executed[r].Seconds)
+		if e.BufferLen("loss.total") > 0 {
+			if err := e.ReadBuffer("loss.total", total[:1]); err != nil {
+				return out, err
+			}
+			out.Loss += total[0]
+		}
+		if i == 0 && e.BufferLen("clip") > 0 { // the same on all
+			if err := e.ReadBuffer("clip", clip[:]); err != nil {
+				return out, err
+			}
+			out.Norm = clip[1]
+		}
+	}
+	out.Loss /= float64(max(sc.Targets, 1))
 	return out, nil
 }
 
-// has reports whether program i has a buffer of that name.
-func (s *Session) has(i int, name string) bool {
-	for k := range s.progs[i].Buffers {
-		if s.progs[i].Buffers[k].Name == name {
-			return true
+// feed writes what a rank's program reads: its rows of the batch.
+func (k *rank) feed(i int, tokens, targets []int32, scalars []float32) error {
+	e, first := k.engines[i], k.progs[i].BatchRow
+	for _, in := range []struct {
+		name string
+		all  []int32
+	}{{"batch.tokens", tokens}, {"batch.targets", targets}} {
+		n := e.BufferLen(in.name)
+		if n == 0 {
+			continue
+		}
+		if first+n > len(in.all) {
+			return fmt.Errorf("%s: rank %d takes rows %d to %d of %d", in.name, k.progs[i].Rank, first, first+n, len(in.all))
+		}
+		if err := e.WriteInts(in.name, in.all[first:first+n]); err != nil {
+			return err
 		}
 	}
-	return false
+	return e.WriteFloats("scalars", scalars)
+}
+
+// execute runs a step on all ranks at once.
+func (s *Session) execute(ctx context.Context, i int, results []exec.Result) error {
+	if len(s.ranks) == 1 {
+		var err error
+		results[0], err = s.ranks[0].engines[i].Step(ctx)
+		return err
+	}
+	errs := make([]error, len(s.ranks))
+	var all sync.WaitGroup
+	for r := range s.ranks {
+		all.Go(func() { results[r], errs[r] = s.ranks[r].engines[i].Step(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Read reads a parameter's state of one kind from wherever it is.
+func (s *Session) Read(param int, kind string, dst []float32) error {
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[0].ReadHome(param, kind, dst); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write writes a parameter's state of one kind to all ranks that have some of it.
+func (s *Session) Write(param int, kind string, src []float32) error {
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[0].WriteHome(param, kind, src); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Load fills every parameter from a function that reads one by its Hugging Face name
@@ -131,15 +224,12 @@ func (s *Session) Load(read func(name string, dst []float32) error) error {
 		if err := read(p.Name, buf); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
-		if err := s.engines[0].WriteHome(i, "p", buf); err != nil {
+		if err := s.Write(i, "p", buf); err != nil {
 			return err
 		}
 		clear(buf)
 		for _, kind := range []string{"m", "v"} {
-			if s.engines[0].HomeLen(i, kind) == 0 {
-				continue // a program that does not train
-			}
-			if err := s.engines[0].WriteHome(i, kind, buf); err != nil {
+			if err := s.Write(i, kind, buf); err != nil {
 				return err
 			}
 		}

@@ -89,7 +89,7 @@ func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Sessi
 	check(t, err)
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 	t.Cleanup(func() { check(t, d.Close()) })
-	s, err := Open(f.graph, d, p)
+	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	t.Cleanup(s.Close)
 	check(t, s.Load(f.read))
