@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -29,21 +30,23 @@ import (
 // Machine is what the search knows of the hardware.
 type Machine struct {
 	// Capacity is the memory of each tier in bytes; 0 means there is none.
+	// Each rank has so much.
 	Capacity [device.NumTiers]int64
 	// Shared is what device and host tier may use together where they are the
-	// same memory, as on a CPU; 0: they are not.
+	// same memory, as on a CPU, all ranks together; 0: they are not.
 	Shared int64
 	// Cost predicts the time of an operator.
 	Cost sim.Coster
 	// Measure, if not nil, improves Cost for the operators of a program: by
 	// timing them on the machine.
-	Measure func(*program.Program) error
+	Measure func(*Candidate) error
 }
 
 // Request is what is to be planned.
 type Request struct {
 	Graph       *graph.Graph
-	GlobalBatch int // sequences per step
+	GlobalBatch int // sequences per step, of all ranks
+	Ranks       int // 0: 1
 	Options     program.Options
 	Pins        Pins
 }
@@ -58,15 +61,19 @@ type Pins struct {
 
 // Candidate is a plan with what it was found to need.
 type Candidate struct {
-	Plan     *program.Plan
+	Plan *program.Plan
+	// Programs are those of the ranks of the first pipeline; the others do the
+	// same with other sequences. Program is the first, Timeline its.
+	Programs []*program.Program
 	Program  *program.Program
 	Timeline *sim.Timeline
 	Label    string // in words, for people
 	Fits     bool
+	seconds  float64
 }
 
 // Seconds per step, as simulated.
-func (c *Candidate) Seconds() float64 { return c.Timeline.Makespan }
+func (c *Candidate) Seconds() float64 { return c.seconds }
 
 // Result of a search.
 type Result struct {
@@ -77,6 +84,9 @@ type Result struct {
 
 // ErrDoesNotFit: no plan fits. The error is a *Misfit.
 var ErrDoesNotFit = errors.New("does not fit")
+
+// ErrBatch: the batch cannot be divided among the ranks.
+var ErrBatch = errors.New("the batch cannot be divided")
 
 // ErrPins: no plan keeps the decisions that the user has taken.
 var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: each on the same or a farther tier than the one before, in the order weights, grads, state, weights and grads on device or host; or leave `plan` out")
@@ -100,27 +110,61 @@ func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }
 func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, label string) (*Candidate, error) {
 	opt := req.Options
 	opt.Capacity = m.Capacity
-	p, err := program.Lower(ctx, req.Graph, pl, opt)
-	if err != nil {
-		return nil, err
-	}
-	c := &Candidate{Plan: pl, Program: p, Label: label, Fits: true}
-	for t, h := range p.Height {
-		if h > m.Capacity[t] {
-			c.Fits = false
+	c := &Candidate{Plan: pl, Label: label, Fits: true}
+	together := int64(0)
+	for opt.Rank = range pl.Ranks / pl.Replicas() {
+		p, err := program.Lower(ctx, req.Graph, pl, opt)
+		if err != nil {
+			return nil, err
 		}
+		for t, h := range p.Height {
+			if h > m.Capacity[t] {
+				c.Fits = false
+			}
+		}
+		c.Programs = append(c.Programs, p)
+		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(pl.Replicas())
 	}
-	if together := p.Height[device.DeviceTier] + p.Height[device.HostTier]; m.Shared > 0 && together > m.Shared {
+	if m.Shared > 0 && together > m.Shared {
 		c.Fits = false
 	}
+	c.Program = c.Programs[0]
 	return c, nil
+}
+
+// All lowers the programs of all ranks of a candidate.
+func (c *Candidate) All(ctx context.Context, req *Request) ([]*program.Program, error) {
+	list := slices.Clone(c.Programs)
+	opt := req.Options
+	opt.Capacity = c.Program.Capacity
+	for opt.Rank = len(list); opt.Rank < c.Plan.Ranks; opt.Rank++ {
+		p, err := program.Lower(ctx, req.Graph, c.Plan, opt)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 // Time simulates a candidate.
 func (c *Candidate) Time(m *Machine) error {
-	t, err := sim.Run(c.Program, m.Cost)
-	c.Timeline = t
-	return err
+	if len(c.Programs) == 1 {
+		t, err := sim.Run(c.Program, m.Cost)
+		if err == nil {
+			c.Timeline, c.seconds = t, t.Makespan
+		}
+		return err
+	}
+	list, err := sim.RunAll(c.Programs, m.Cost)
+	if err != nil {
+		return err
+	}
+	c.Timeline = list[0]
+	for _, t := range list {
+		c.seconds = max(c.seconds, t.Makespan)
+	}
+	return nil
 }
 
 // NewMisfit says what a candidate lacks.
@@ -143,7 +187,7 @@ func NewMisfit(c *Candidate) *Misfit {
 // PlainBytes is the device memory of the plain plan: all parameters,
 // gradients, optimizer state and activations of the whole batch at once.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
-	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, req.GlobalBatch), req.Options)
+	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, req.GlobalBatch/max(req.Ranks, 1)), req.Options)
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -76,9 +77,12 @@ type PerTier struct {
 	Disk   []int64 `json:"disk"`
 }
 
-// ByTier lists a number per tier for one rank.
-func ByTier(v [device.NumTiers]int64) PerTier {
-	return PerTier{[]int64{v[device.DeviceTier]}, []int64{v[device.HostTier]}, []int64{v[device.DiskTier]}}
+// ByTier lists a number per tier for the ranks.
+func ByTier(ranks ...[device.NumTiers]int64) (p PerTier) {
+	for _, v := range ranks {
+		p.Device, p.Host, p.Disk = append(p.Device, v[device.DeviceTier]), append(p.Host, v[device.HostTier]), append(p.Disk, v[device.DiskTier])
+	}
+	return p
 }
 
 // Traffic holds the bytes of a step per link and rank.
@@ -90,13 +94,21 @@ type Traffic struct {
 	Network   []int64 `json:"network"`
 }
 
-// MovedTraffic is the traffic of a step by what was moved between tiers.
-func MovedTraffic(m [device.NumTiers][device.NumTiers]int64) Traffic {
-	return Traffic{
-		H2D: []int64{m[device.HostTier][device.DeviceTier]}, D2H: []int64{m[device.DeviceTier][device.HostTier]},
-		DiskRead: []int64{m[device.DiskTier][device.HostTier]}, DiskWrite: []int64{m[device.HostTier][device.DiskTier]},
-		Network: []int64{0},
+// Moved is what a rank moved in a step: between its tiers, and from other ranks.
+type Moved struct {
+	Tiers   [device.NumTiers][device.NumTiers]int64
+	Network int64
+}
+
+// MovedTraffic is the traffic of a step by what the ranks moved.
+func MovedTraffic(ranks ...Moved) (t Traffic) {
+	for i := range ranks {
+		m := &ranks[i].Tiers
+		t.H2D, t.D2H = append(t.H2D, m[device.HostTier][device.DeviceTier]), append(t.D2H, m[device.DeviceTier][device.HostTier])
+		t.DiskRead, t.DiskWrite = append(t.DiskRead, m[device.DiskTier][device.HostTier]), append(t.DiskWrite, m[device.HostTier][device.DiskTier])
+		t.Network = append(t.Network, ranks[i].Network)
 	}
+	return t
 }
 
 // Report is the stable JSON of the plan verb.
@@ -126,14 +138,21 @@ type RunnerUp struct {
 }
 
 // NewReport describes the result of a search. tokens are those of a step,
-// flops the model FLOPs of a step, peak the machine's FLOP/s.
+// flops the model FLOPs of a step, peak the FLOP/s of all
+// ranks together.
 func NewReport(r *Result, tokens int, flops, peak float64) *Report {
 	b := r.Best
 	sec := b.Seconds()
-	peaks, bounds, capacity := ByTier(b.Program.Height), ByTier(b.Program.Bound), ByTier(b.Program.Capacity)
-	traffic := MovedTraffic(b.Timeline.Moved)
+	var height, bound, limit [][device.NumTiers]int64
+	var moved []Moved
+	for r := range b.Plan.Ranks { // pipelines are alike
+		p := b.Programs[r%len(b.Programs)]
+		height, bound, limit = append(height, p.Height), append(bound, p.Bound), append(limit, p.Capacity)
+		moved = append(moved, moves(p))
+	}
+	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), MovedTraffic(moved...)
 	rep := &Report{
-		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: 1,
+		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
 		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, Candidates: r.Evaluated,
 		RunnersUp: []RunnerUp{},
 	}
@@ -141,6 +160,20 @@ func NewReport(r *Result, tokens int, flops, peak float64) *Report {
 		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier]})
 	}
 	return rep
+}
+
+// moves counts what a program moves.
+func moves(p *program.Program) (m Moved) {
+	for i := range p.Instrs {
+		c := p.Call(i)
+		if c.Op == graph.Copy {
+			m.Tiers[c.Args[1].Tier][c.Args[0].Tier] += c.Args[0].Bytes()
+		}
+		if c.Op.Info().Between {
+			m.Network += device.Received(&c, p.Rank)
+		}
+	}
+	return m
 }
 
 // MisfitReport is the report where nothing fits.

@@ -36,23 +36,49 @@ import (
 type residency struct {
 	label                 string
 	weights, grads, state device.Tier
+	shard                 string // of several ranks, see program.Shardings
 }
 
 var residencies = []residency{
-	{"everything on the device", device.DeviceTier, device.DeviceTier, device.DeviceTier},
-	{"optimizer on the host", device.DeviceTier, device.DeviceTier, device.HostTier},
-	{"optimizer and gradients on the host", device.DeviceTier, device.HostTier, device.HostTier},
-	{"weights and optimizer on the host", device.HostTier, device.DeviceTier, device.HostTier},
-	{"all parameters on the host", device.HostTier, device.HostTier, device.HostTier},
-	{"optimizer on disk", device.DeviceTier, device.DeviceTier, device.DiskTier},
-	{"gradients on the host, optimizer on disk", device.DeviceTier, device.HostTier, device.DiskTier},
-	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier},
+	{"everything on the device", device.DeviceTier, device.DeviceTier, device.DeviceTier, ""},
+	{"optimizer on the host", device.DeviceTier, device.DeviceTier, device.HostTier, ""},
+	{"optimizer and gradients on the host", device.DeviceTier, device.HostTier, device.HostTier, ""},
+	{"weights and optimizer on the host", device.HostTier, device.DeviceTier, device.HostTier, ""},
+	{"all parameters on the host", device.HostTier, device.HostTier, device.HostTier, ""},
+	{"optimizer on disk", device.DeviceTier, device.DeviceTier, device.DiskTier, ""},
+	{"gradients on the host, optimizer on disk", device.DeviceTier, device.HostTier, device.DiskTier, ""},
+	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier, ""},
+}
+
+// choices lists the residencies of several ranks: each with nothing divided
+// among them, then more and more.
+func (s *search) choices() []residency {
+	if s.ranks == 1 {
+		return residencies
+	}
+	var list []residency
+	for _, r := range residencies {
+		for _, shard := range program.Shardings() {
+			if r.weights == device.HostTier && (shard == "state" || shard == "grads") {
+				continue // what is gathered goes through the device
+			}
+			if shard != "" {
+				list = append(list, residency{fmt.Sprintf("%s, %s divided", r.label, shard), r.weights, r.grads, r.state, shard})
+				continue
+			}
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // Search finds the fastest plan that fits. progress (may be nil) is told what
 // is being tried.
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
-	s := &search{ctx: ctx, req: req, m: m, progress: progress, graph: req.Graph}
+	s := &search{ctx: ctx, req: req, m: m, progress: progress, graph: req.Graph, ranks: max(req.Ranks, 1)}
+	if s.batch = req.GlobalBatch / s.ranks; s.batch*s.ranks != req.GlobalBatch {
+		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, req.GlobalBatch, s.ranks)
+	}
 	s.levels = levels(req.Graph.Model.Layers, req.Pins.Recompute)
 	for _, b := range s.microBatches() {
 		for _, group := range s.groups(b) {
@@ -76,8 +102,11 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 // the device with nothing made again, sending things away only costs time; and
 // the disk is for what the host cannot hold.
 func (s *search) residencies(b, group int) error {
-	inMemory := false
-	for _, r := range residencies {
+	inMemory, roomy := false, false
+	for _, r := range s.choices() {
+		if roomy && r.state != device.DeviceTier {
+			break
+		}
 		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
 			continue
 		}
@@ -89,9 +118,7 @@ func (s *search) residencies(b, group int) error {
 			continue
 		}
 		inMemory = true
-		if r.state == device.DeviceTier && c.Plan.Activations[0] == s.levels[0][0] {
-			return nil
-		}
+		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.levels[0][0]
 	}
 	return nil
 }
@@ -103,6 +130,8 @@ type search struct {
 	graph     *graph.Graph
 	progress  func(string)
 	levels    [][]program.Retention // of activations per layer, from least work to least memory
+	ranks     int
+	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
 }
@@ -133,9 +162,9 @@ func (s *search) microBatches() []int {
 		return []int{b}
 	}
 	var list []int
-	for b := s.req.GlobalBatch; b >= 1; b-- {
-		odd := s.graph.DType == graph.BF16 && b*s.graph.Seq%2 != 0 && b < s.req.GlobalBatch // see program.Plan.Validate
-		if s.req.GlobalBatch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
+	for b := s.batch; b >= 1; b-- {
+		odd := s.graph.DType == graph.BF16 && b*s.graph.Seq%2 != 0 && b < s.batch // see program.Plan.Validate
+		if s.batch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
 			list = append(list, b)
 		}
 	}
@@ -146,7 +175,7 @@ func (s *search) microBatches() []int {
 }
 
 func (s *search) groups(b int) []int {
-	n := s.req.GlobalBatch / b
+	n := s.batch / b
 	if g := s.req.Pins.Group; g > 0 {
 		return []int{min(g, n)}
 	}
@@ -166,13 +195,20 @@ func (p *Pins) allow(r residency) bool {
 func (s *search) hopeless(b int, r residency) bool {
 	var need [device.NumTiers]int64
 	work := s.graph.DType.Size()
+	level := slices.Index(program.Shardings(), r.shard)
+	share := func(n int64, what int) int64 { // of something divided from that level on
+		if level >= what {
+			return n / int64(s.ranks)
+		}
+		return n
+	}
 	for _, p := range s.graph.Params {
 		n := p.Elems()
-		need[r.weights] += n * work
+		need[r.weights] += share(n*work, 3)
 		if r.state == device.DeviceTier {
-			need[r.grads] += 4 * n
+			need[r.grads] += share(4*n, 2)
 		}
-		need[r.state] += 8 * n
+		need[r.state] += share(8*n, 1)
 	}
 	for t := range need {
 		if need[t] > s.m.Capacity[t] {
@@ -195,7 +231,7 @@ func (s *search) arithmetic(b int) float64 {
 			}
 		}
 	}
-	return sum * float64(s.req.GlobalBatch/b)
+	return sum * float64(s.batch/b)
 }
 
 // call is a node on operands of the right extents at no address.
@@ -352,16 +388,17 @@ func (s *search) evaluate(b, group int, r residency, st style, keep []program.Re
 	}
 	s.evaluated++
 	pl := program.Plain(s.graph, b)
-	pl.MicroBatches, pl.Group = s.req.GlobalBatch/b, group
+	pl.Ranks = s.ranks
+	pl.MicroBatches, pl.Group = s.batch/b, group
 	pl.HeadRows = st.headRows
 	pl.Activations = keep
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
-		c.Weights, c.Grads, c.State = r.weights, r.grads, r.state
+		c.Weights, c.Grads, c.State, c.Shard = r.weights, r.grads, r.state, r.shard
 		if i < residents {
-			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier
+			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // divided as the others
 		}
 	}
 	if residents > 0 {
@@ -400,7 +437,7 @@ func (s *search) settle() error {
 		if s.progress != nil {
 			s.progress("timing the operators of: " + c.Label)
 		}
-		if err := s.m.Measure(c.Program); err != nil {
+		if err := s.m.Measure(c); err != nil {
 			return err
 		}
 		for _, f := range s.found {
@@ -422,7 +459,7 @@ func (s *search) settle() error {
 func (s *search) misfit() error {
 	var frugal *Candidate
 	b := cmp.Or(s.req.Pins.MicroBatch, 1)
-	for _, r := range residencies {
+	for _, r := range s.choices() {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}

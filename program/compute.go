@@ -46,8 +46,10 @@ func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir Direction) {
 // added to or written over since; where that is so, the input half saves what
 // the weight half will read.
 func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
-	versions := map[int]int{} // per value: copies saved so far
-	fresh := map[int]bool{}   // the latest copy is what the value is now
+	// Per value: the number of the latest copy. The residual stream's gradient is
+	// one value for many segments, so each counts from a number of its own.
+	versions := map[int]int{}
+	fresh := map[int]bool{} // the latest copy is what the value is now
 	for i := range seg.Backward {
 		n := &seg.Backward[i]
 		weights := lo.weightNode(n)
@@ -58,7 +60,7 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 				continue
 			}
 			if !fresh[r.value] {
-				versions[r.value]++
+				versions[r.value] = max(versions[r.value], u.segment*len(seg.Backward)) + 1
 				fresh[r.value] = true
 				if u.half == schedule.Bx {
 					u.work = append(u.work, lo.saveGradient(u, r.value, versions[r.value]))
@@ -91,7 +93,7 @@ func (lo *lowering) overwritten(seg *graph.Segment, i, v int) bool {
 
 // saveGradient copies what a gradient is now.
 func (lo *lowering) saveGradient(u *unit, value, version int) op {
-	now := ref{value: value, micro: u.micro, run: u.run, row: u.row, rows: u.rows, hi: lo.g.Values[value].Cols}
+	now := lo.rowsOf(u, value)
 	saved := now
 	saved.copy = version
 	return op{

@@ -152,7 +152,10 @@ func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 	if lo.sharded(c, "state") {
 		rest = lo.held(c, "state")
 	}
-	final := lo.chunkBuffer("grad", c, rest, device.HostTier, ClassGrads, graph.F32)
+	final := store{-1, 0}
+	if rest.len() > 0 {
+		final = lo.chunkBuffer("grad", c, rest, device.HostTier, ClassGrads, graph.F32)
+	}
 	partial := final
 	if rest != all && len(list) > 1 {
 		partial = lo.chunkBuffer("grad.part", c, all, device.HostTier, ClassGrads, graph.F32)

@@ -1,6 +1,8 @@
 package program
 
 import (
+	"slices"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -22,21 +24,12 @@ type normParts struct {
 // what all have, everything if it is the first of the group.
 func (lo *lowering) owned(rank, c int) piece {
 	switch group := lo.top.groups[c]; {
-	case !containsRank(group, rank):
+	case !slices.Contains(group, rank):
 		return piece{}
 	case lo.sharded(c, "state") || rank == group[0]:
 		return lo.heldBy(rank, c, "state")
 	}
 	return piece{}
-}
-
-func containsRank(group []int, rank int) bool {
-	for _, r := range group {
-		if r == rank {
-			return true
-		}
-	}
-	return false
 }
 
 // slots counts a rank's slots of a chunk.
@@ -122,6 +115,54 @@ func (lo *lowering) allSlots() (cuts []int) {
 	return cuts
 }
 
+// sortSlots brings the slots of several ranks into the order of one, so that
+// the norm has the same bits. Where gradients are sums over ranks they have
+// other bits anyway, and it is left out.
+func (lo *lowering) sortSlots(u *unit, n *normParts) {
+	type run struct{ chunk, from, to int } // slots of a rank's chunk
+	var runs []run
+	end := 0
+	for r := range lo.top.ranks {
+		for c := range lo.pl.Chunks {
+			if len(lo.top.groups[c]) > 1 {
+				return
+			}
+			if k := lo.slots(r, c); k > 0 {
+				runs = append(runs, run{c, end, end + k})
+				end += k
+			}
+		}
+	}
+	if slices.IsSortedFunc(runs, func(a, b run) int { return a.chunk - b.chunk }) {
+		return
+	}
+	slices.SortFunc(runs, func(a, b run) int { return a.chunk - b.chunk })
+	gathered := lo.p.Buffers[n.all]
+	var cuts []int
+	from := n.all
+	at := 0
+	for _, r := range runs {
+		for _, e := range append(slices.Clone(gathered.Cuts), gathered.Cols) {
+			if e > r.from && e <= r.to {
+				cuts = append(cuts, at+e-r.from)
+			}
+		}
+		at += r.to - r.from
+	}
+	n.all = lo.slotBuffer("norm.parts.sorted", n.final, cuts)
+	at = 0
+	for i := 0; i < len(runs); {
+		k := i + 1
+		for k < len(runs) && runs[k].from == runs[k-1].to {
+			k++
+		}
+		size := runs[k-1].to - runs[i].from
+		u.work = append(u.work, copyOp(device.Compute, noKey,
+			Region{Buf: n.all, Off: at, Rows: 1, Cols: size, Stride: size}, Region{Buf: from, Off: runs[i].from, Rows: 1, Cols: size, Stride: size}))
+		at, i = at+size, k
+	}
+}
+
 // at is a range of slots in a tier.
 func (n *normParts) at(t device.Tier, lo, hi int) Region {
 	return Region{Buf: n.buf[t], Off: lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
@@ -163,6 +204,7 @@ func (lo *lowering) norm(u *unit, n *normParts) {
 		}
 		u.work = append(u.work, op{in: Instr{Op: graph.AllGather, Stream: device.Collective, Key: Key{-1, -1, -1, Transfer},
 			Args: []Region{p.whole(n.all), src}, Peers: world}})
+		lo.sortSlots(u, n)
 	}
 	lo.clip = [device.NumTiers]int{-1, -1, -1}
 	lo.clip[device.HostTier] = lo.buffer(Buffer{Name: "clip", Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -81,24 +82,27 @@ func (lo *lowering) shared(s int) bool {
 // A stage's unit is its segments one after the other; the head, whose loss and
 // gradients are made together by blocks of rows, belongs to the backward pass.
 //
-// A message is received one unit of the schedule before it is needed, so that
-// it can come in behind that one, and sent when it has been made.
+// A message is sent when it has been made. It is received, by the schedule's own
+// clock, behind the unit that runs at that moment: the buffer for it is free
+// then if everything has ended that ended before that unit began. So whatever a
+// message waits for lies earlier on that clock, and ranks that exchange messages
+// in a ring do not wait for each other in a circle, though a message takes both
+// its ends at once.
 func (lo *lowering) scheduled() {
+	place := lo.opt.Rank % lo.top.depth
+	clock, order := lo.top.clock, lo.top.schedule.Orders[place]
 	var late []unit
-	previous := -1 // first unit of the schedule's unit before this one
-	for _, w := range lo.top.schedule.Orders[lo.opt.Rank%lo.top.depth] {
+	var begin []int // per position in the order
+	var mail []letter
+	for _, w := range order {
+		begin = append(begin, len(lo.units))
 		list := lo.stageUnits(w)
 		if len(list) == 0 {
 			continue
 		}
 		in, out := lo.messages(w, list)
-		if previous < 0 {
-			list[0].work = in
-		} else {
-			lo.units[previous].work = append(lo.units[previous].work, in...)
-		}
+		mail = append(mail, in...)
 		list[len(list)-1].sends = out
-		begin := len(lo.units)
 		for _, u := range list {
 			if u.backward && !u.forward && u.half != schedule.Bx && lo.shared(u.segment) {
 				late = append(late, u)
@@ -106,11 +110,23 @@ func (lo *lowering) scheduled() {
 				lo.units = append(lo.units, u)
 			}
 		}
-		if begin < len(lo.units) {
-			previous = begin
-		}
 	}
 	lo.units = append(lo.units, late...)
+	slices.SortStableFunc(mail, func(a, b letter) int { return cmp.Compare(a.sent, b.sent) })
+	for _, l := range mail {
+		k := 0
+		for k+1 < len(order) && clock.Start[place][k+1] < l.sent {
+			k++
+		}
+		u := &lo.units[begin[k]]
+		u.work = append(u.work, l.op)
+	}
+}
+
+// letter is the receipt of a message that is sent at some time of the schedule.
+type letter struct {
+	op
+	sent float64
 }
 
 // stageUnits are the units that one unit of the schedule stands for.
@@ -158,13 +174,13 @@ func (lo *lowering) run(w schedule.Unit) int {
 }
 
 // messages are what the units of one unit of the schedule receive and send.
-func (lo *lowering) messages(w schedule.Unit, list []unit) (in, out []op) {
+func (lo *lowering) messages(w schedule.Unit, list []unit) (in []letter, out []op) {
 	home := lo.top.schedule.Home[w.Dir]
 	from, to := lo.top.first[w.Stage], lo.top.first[w.Stage+1]
 	first, last := &list[0], &list[len(list)-1]
 	if w.Stage > 0 && home[w.Stage-1] != home[w.Stage] {
-		if first.forward || last.segment == from && last.forward { // a head alone goes forward in the backward pass
-			in = append(in, lo.message(graph.Recv, first, from, lo.g.Segments[from].In, home[w.Stage-1], false))
+		if first.forward && first.segment == from { // a head alone goes forward in the backward pass
+			in = append(in, letter{lo.message(graph.Recv, first, from, lo.g.Segments[from].In, home[w.Stage-1], false), lo.top.ends(w, w.Stage-1, false)})
 		}
 		if last.backward && w.Pass != schedule.W {
 			out = append(out, lo.message(graph.Send, last, from, lo.g.Segments[from].DIn, home[w.Stage-1], true))
@@ -175,7 +191,7 @@ func (lo *lowering) messages(w schedule.Unit, list []unit) (in, out []op) {
 			out = append(out, lo.message(graph.Send, last, to, lo.g.Segments[to-1].Out, home[w.Stage+1], false))
 		}
 		if first.backward && w.Pass != schedule.W {
-			in = append(in, lo.message(graph.Recv, first, to, lo.g.Segments[to-1].DOut, home[w.Stage+1], true))
+			in = append(in, letter{lo.message(graph.Recv, first, to, lo.g.Segments[to-1].DOut, home[w.Stage+1], true), lo.top.ends(w, w.Stage+1, true)})
 		}
 	}
 	return in, out
@@ -195,8 +211,18 @@ func (lo *lowering) message(o graph.Op, u *unit, boundary, value, place int, bac
 	return op{
 		in: Instr{Op: o, Stream: stream, Key: Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: Transfer},
 			Args: make([]Region, 1), Peers: []int{lo.opt.Rank - lo.opt.Rank%lo.top.depth + place}, Tag: tag},
-		refs: []ref{{value: value, micro: u.micro, run: u.run, row: u.row, rows: u.rows, hi: lo.g.Values[value].Cols}},
+		refs: []ref{lo.rowsOf(u, value)},
 	}
+}
+
+// rowsOf is a unit's rows of a value.
+func (lo *lowering) rowsOf(u *unit, value int) ref {
+	v := &lo.g.Values[value]
+	r := ref{value: value, micro: u.micro, row: u.row, rows: u.rows, hi: v.Cols}
+	if v.Kind == graph.Gradient {
+		r.run = u.run
+	}
+	return r
 }
 
 // slice is the rows of a slice of a micro-batch.

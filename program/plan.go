@@ -98,22 +98,44 @@ const PadElems = 1024
 
 // Layout cuts the parameters into chunks of at most elems elements (a larger
 // parameter is a chunk by itself): runs of consecutive parameters that are
-// used by the same segments, so that a chunk is wanted as a whole.
+// used by the same segments, so that a chunk is wanted as a whole. Parameters
+// whose gradients one operator makes stay together.
 func Layout(g *graph.Graph, elems int64) []Chunk {
-	users := segmentsOf(g)
+	users, glued := segmentsOf(g), glued(g)
 	var list []Chunk
 	var size int64
 	for i, p := range g.Params {
 		n := p.Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if slices.Equal(users[i], users[i-1]) && size+n <= elems {
+			if slices.Equal(users[i], users[i-1]) && size+n <= elems || glued[i] {
 				c.Last, size = i+1, size+n
 				continue
 			}
 		}
 		list = append(list, Chunk{First: i, Last: i + 1})
 		size = n
+	}
+	return list
+}
+
+// glued says for each parameter whether one operator makes its gradient and that
+// of the parameter before it: gain and bias of a norm.
+func glued(g *graph.Graph) []bool {
+	list := make([]bool, len(g.Params))
+	for s := range g.Segments {
+		for _, n := range g.Segments[s].Backward {
+			last := -1
+			for _, u := range n.Args {
+				if u.Value < 0 || g.Values[u.Value].Kind != graph.ParamGrad {
+					continue
+				}
+				if p := g.Values[u.Value].Param; p == last+1 && last >= 0 {
+					list[p] = true
+				}
+				last = g.Values[u.Value].Param
+			}
+		}
 	}
 	return list
 }
@@ -205,7 +227,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 
 func (pl *Plan) validateChunks(g *graph.Graph) error {
 	at := 0
-	users := segmentsOf(g)
+	users, glued := segmentsOf(g), glued(g)
 	for i, c := range pl.Chunks {
 		if c.First != at || c.Last <= c.First || c.Last > len(g.Params) {
 			return fmt.Errorf("plan: chunk %d has parameters %d to %d, expected to start at %d of %d; hint: chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
@@ -216,6 +238,9 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			}
 		}
 		at = c.Last
+		if i > 0 && glued[c.First] && pl.Ranks > 1 {
+			return fmt.Errorf("plan: chunk %d begins with %s, whose gradient is made together with that of %s; hint: one chunk for both", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
+		}
 		switch {
 		case c.Weights > device.HostTier:
 			return fmt.Errorf("plan: chunk %d: weights on %v; hint: device or host", i, c.Weights)

@@ -22,6 +22,7 @@ import (
 type topology struct {
 	ranks, depth int                // of the step, of one pipeline
 	schedule     *schedule.Schedule // nil: every rank holds all segments
+	clock        *schedule.Timeline // of the schedule, in units of one pass
 	first        []int              // per stage its first segment, and the end
 	groups       [][]int            // per chunk, ascending
 	// ordered groups have the same order of work on all their ranks, so that
@@ -37,6 +38,9 @@ func newTopology(g *graph.Graph, pl *Plan) (*topology, error) {
 			return nil, err
 		}
 		t.schedule, t.depth, t.first = s, p.Ranks, append(slices.Clone(p.Stages), len(g.Segments))
+		if t.clock, err = apart(s).Simulate(schedule.DefaultCosts()); err != nil {
+			return nil, err
+		}
 	}
 	users := segmentsOf(g)
 	for _, c := range pl.Chunks {
@@ -51,7 +55,7 @@ func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	if p.Ranks < 1 || len(p.Stages)%p.Ranks != 0 {
 		return nil, fmt.Errorf("plan: pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
 	}
-	s, err := schedule.Generate(p.Schedule, schedule.Request{Ranks: p.Ranks, Micros: micros, Chunks: len(p.Stages) / p.Ranks, Slices: p.Slices})
+	s, err := schedule.Generate(p.Schedule, schedule.Request{Ranks: p.Ranks, Micros: micros, Chunks: len(p.Stages) / p.Ranks, Slices: p.Slices, Costs: schedule.DefaultCosts()})
 	if err == nil && p.Order != nil {
 		s, err = s.Parse(p.Order)
 	}
@@ -59,6 +63,30 @@ func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 		err = s.Check()
 	}
 	return s, err
+}
+
+// apart is a schedule without overlapped pairs: a rank runs them one after the
+// other.
+func apart(s *schedule.Schedule) *schedule.Schedule {
+	copied := *s
+	copied.Orders = make([][]schedule.Unit, len(s.Orders))
+	for r, order := range s.Orders {
+		copied.Orders[r] = slices.Clone(order)
+		for i := range order {
+			copied.Orders[r][i].Joined = false
+		}
+	}
+	return &copied
+}
+
+// ends is when another stage's forward or backward of a unit's micro-batch ends.
+func (t *topology) ends(w schedule.Unit, stage int, back bool) float64 {
+	place := t.schedule.Home[w.Dir][stage]
+	i := slices.IndexFunc(t.schedule.Orders[place], func(u schedule.Unit) bool {
+		return u.Dir == w.Dir && u.Stage == stage && u.Micro == w.Micro && u.Slice == w.Slice &&
+			(!back && u.Pass == schedule.F || back && (u.Pass == schedule.B || u.Pass == schedule.Bx))
+	})
+	return t.clock.End[place][i]
 }
 
 // group lists the ranks that hold one of the segments.

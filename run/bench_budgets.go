@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -88,24 +89,30 @@ func runBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config
 	if err != nil {
 		return r, err
 	}
-	p := res.Best.Program
-	d, err := m.Open(p)
+	ps, err := m.Programs(ctx, g, c, res.Best)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+	devices, err := m.Open(ps)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, closeAll(devices)) }()
 	note("running: " + res.Best.Label)
-	b := StepBench{Graph: g, Program: p, Device: d, Sequences: c.GlobalBatch, Warmup: 1, Steps: steps}
+	b := StepBench{Graph: g, Programs: ps, Devices: devices, Sequences: c.GlobalBatch, Warmup: 1, Steps: steps}
 	list, err := b.Run(ctx)
 	if err != nil {
 		return r, err
 	}
 	r = BudgetRun{Budget: m.Capacity[device.DeviceTier], Plan: res.Best.Label, Predicted: res.Best.Seconds(), Measured: list[len(list)/2].Seconds}
 	r.Error = r.Predicted/r.Measured - 1
-	reached := p.Height
-	if s, ok := d.(interface{ Stats() device.Stats }); ok {
-		reached = s.Stats().Peak
+	var planned, reached [][device.NumTiers]int64
+	for i, d := range devices {
+		planned, reached = append(planned, ps[i].Height), append(reached, ps[i].Height)
+		if s, ok := d.(interface{ Stats() device.Stats }); ok {
+			reached[i] = s.Stats().Peak
+		}
 	}
-	r.Planned, r.Reached, r.Exact = plan.ByTier(p.Height), plan.ByTier(reached), reached == p.Height
+	r.Planned, r.Reached, r.Exact = plan.ByTier(planned...), plan.ByTier(reached...), slices.Equal(reached, planned)
 	return r, nil
 }

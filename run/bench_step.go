@@ -24,8 +24,8 @@ import (
 // and with initial parameters.
 type StepBench struct {
 	Graph     *graph.Graph
-	Program   *program.Program
-	Device    device.Device
+	Programs  []*program.Program
+	Devices   []device.Device
 	Sequences int // per step
 	Warmup    int // steps before those that count
 	Steps     int
@@ -42,7 +42,7 @@ type MeasuredStep struct {
 
 // Run executes the steps and returns those that count, fastest first.
 func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
-	s, err := Open(b.Graph, []device.Device{b.Device}, []*program.Program{b.Program})
+	s, err := Open(b.Graph, b.Devices, b.Programs)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 			continue
 		}
 		m := MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss}
-		if m.Timeline, err = out.Executed.Timeline(); err != nil {
+		if m.Timeline, err = out.Executed[0].Timeline(); err != nil {
 			return nil, err
 		}
 		list = append(list, m)

@@ -29,7 +29,7 @@ func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 			l.Bandwidth, l.Both, l.Curve = min(l.Bandwidth, float64(throttle)), min(l.Both, float64(throttle)), nil
 		}
 	}
-	m := &Machine{Hardware: h, described: true}
+	m := &Machine{Hardware: h, described: true, ranks: max(c.Ranks, 1)}
 	return m, m.limit(c)
 }
 

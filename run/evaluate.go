@@ -52,7 +52,7 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 	if err != nil {
 		return err
 	}
-	defer s.Device.Close()
+	defer closeAll(s.Devices)
 	defer s.Close()
 	var sum float64
 	for first := 0; first < len(rows); first += batch {
@@ -83,7 +83,7 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	if err != nil {
 		return err
 	}
-	defer s.Device.Close()
+	defer closeAll(s.Devices)
 	defer s.Close()
 	tokens, targets, n := flatten(rows, len(rows))
 	if _, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: n}); err != nil {

@@ -152,7 +152,7 @@ func TestPlansAreProved(t *testing.T) {
 			pl := randomPlan(r, f)
 			p, err := program.Lower(context.Background(), f.graph, pl, betas)
 			check(t, err)
-			if err := Prove(context.Background(), f.graph, p, betas); err != nil {
+			if _, err := Prove(context.Background(), f.graph, pl, []*program.Program{p}, betas); err != nil {
 				t.Fatalf("%s: %v\nplan %+v", f.dir, err, pl)
 			}
 		}

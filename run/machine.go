@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
@@ -30,6 +33,7 @@ type Machine struct {
 	Capacity [device.NumTiers]int64
 	// described machines are planned for, not measured and not run on.
 	described bool
+	ranks     int
 	backend   string // cpu or cuda
 	options   cpu.Options
 	cuda      cuda.Options
@@ -41,14 +45,14 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name != "" {
 		return nil, &config.Error{File: c.File, Key: "hardware.name", Msg: "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw"}
 	}
-	if c.Ranks != 1 {
-		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "only 1 is built into this version; hint: leave it out"}
-	}
-	m := &Machine{backend: "cpu"} // auto too, until the CUDA backend has run on a GPU
+	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // auto too, until the CUDA backend has run on a GPU
 	if c.Device == "cuda" {
-		m.backend = "cuda"
+		if m.backend = "cuda"; m.ranks > 1 {
+			return nil, &config.Error{File: c.File, Key: "ranks", Msg: fmt.Sprintf("%d, but this version drives one GPU; hint: ranks 1, or device cpu", m.ranks)}
+		}
 	}
 	m.options.DiskPath = filepath.Join(c.Limits.DiskPath, "rank0")
+	m.options.Workers = max(1, runtime.GOMAXPROCS(0)/m.ranks)
 	m.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
 	m.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
 	dir, err := cacheDir()
@@ -56,8 +60,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: filepath.Join(dir, "kernels"), SumRows: c.SequenceLength}
-	// A throttled link and another disk are another machine.
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %v %v %s", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath)))
+	// A throttled link and another disk are another machine, and so are cores
+	// that ranks share.
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := os.ReadFile(m.file); err == nil {
 		if h, err := hardware.Parse(text); err == nil {
@@ -184,10 +189,16 @@ func ForgetMachines() error {
 	return err
 }
 
-// limit sets the capacity of each tier: what the configuration allows, or what
-// the machine has.
+// limit sets the capacity of each tier for each rank: what the configuration
+// allows, or what the machine has. A limit of the device is that of each rank's;
+// host and disk are one for all ranks, which share them evenly.
 func (m *Machine) limit(c *config.Config) error {
 	m.Capacity = m.Hardware.Memory.Tiers()
+	if m.Hardware.Memory.Shared {
+		m.Capacity[device.DeviceTier] /= int64(m.ranks)
+	}
+	m.Capacity[device.HostTier] /= int64(m.ranks)
+	m.Capacity[device.DiskTier] /= int64(m.ranks)
 	for t, l := range map[device.Tier]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk} {
 		if l == config.Unlimited {
 			continue
@@ -196,6 +207,9 @@ func (m *Machine) limit(c *config.Config) error {
 			return &config.Error{File: c.File, Key: "limits." + t.String(), Msg: fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have)}
 		}
 		m.Capacity[t] = int64(l)
+		if t != device.DeviceTier {
+			m.Capacity[t] /= int64(m.ranks)
+		}
 	}
 	return nil
 }
@@ -212,10 +226,7 @@ func (m *Machine) shared() int64 {
 // Plan searches for the fastest plan that fits this machine, or takes the one
 // that the configuration names.
 func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
-	if c.Ranks != 1 {
-		return nil, &config.Error{File: c.File, Key: "ranks", Msg: "this version plans for 1; hint: leave it out, or look at `plan --policy elixir-paper`"}
-	}
-	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}
+	req := m.request(g, c)
 	mach := m.planner()
 	if c.Plan.File != "" {
 		r, err := m.given(ctx, req, mach, c)
@@ -226,10 +237,23 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return nil, err
 	}
 	r, err := plan.Search(ctx, req, mach, note)
+	if errors.Is(err, plan.ErrBatch) {
+		return nil, &config.Error{File: c.File, Key: "ranks", Msg: err.Error() + "; hint: a divisor of global_batch"}
+	}
 	if errors.Is(err, plan.ErrPins) {
 		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
 	}
 	return r, m.advise(err)
+}
+
+// request is what a configuration asks the search for.
+func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
+	return &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c)}
+}
+
+// Programs lowers a candidate's programs for all ranks.
+func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate) ([]*program.Program, error) {
+	return best.All(ctx, m.request(g, c))
 }
 
 // advise corrects the hint of a misfit that no limit can help: the machine
@@ -265,11 +289,14 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
 	}
 	pl, err := program.ParsePlan(text)
-	if err == nil && pl.MicroBatch*pl.MicroBatches != c.GlobalBatch {
-		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, c.GlobalBatch)
-	}
 	if err == nil {
 		err = pl.Validate(req.Graph)
+	}
+	if err == nil && pl.Ranks != m.ranks {
+		err = fmt.Errorf("plan: it is for %d ranks, the run has %d; hint: make a new plan, or set ranks", pl.Ranks, m.ranks)
+	}
+	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != c.GlobalBatch {
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), c.GlobalBatch)
 	}
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
@@ -282,7 +309,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 		return nil, plan.NewMisfit(cand)
 	}
 	if mach.Measure != nil {
-		if err := mach.Measure(cand.Program); err != nil {
+		if err := mach.Measure(cand); err != nil {
 			return nil, err
 		}
 	}
@@ -329,56 +356,104 @@ func (m *Machine) pins(c *config.Config) (plan.Pins, error) {
 	return p, nil
 }
 
-// measure times the operators of a program that the description does not
-// have yet, on arenas of its size.
-func (m *Machine) measure(p *program.Program) error {
-	calls := p.Calls()
+// measure times the operators of a candidate that the description does not
+// have yet, on arenas of its size, and on all ranks at once: they share cores
+// and memory.
+func (m *Machine) measure(c *plan.Candidate) error {
 	known := true
-	for i := range calls {
-		if _, ok := m.Hardware.Times[hardware.Key(&calls[i])]; !ok {
-			known = false
-			break
+	for _, p := range c.Programs {
+		for i := range p.Instrs {
+			call := p.Call(i)
+			if _, ok := m.Hardware.Times[hardware.Key(&call)]; !ok && !call.Op.Info().Between {
+				known = false
+				break
+			}
 		}
 	}
 	if known {
 		return nil
 	}
-	d, err := m.Open(p)
+	programs := make([]*program.Program, m.ranks)
+	for r := range programs {
+		programs[r] = c.Programs[r%len(c.Programs)]
+	}
+	devices, err := m.Open(programs)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	if err := exec.Reserve(d, p); err != nil {
+	defer closeAll(devices)
+	times := make([][]hardware.Measurement, m.ranks)
+	errs := make([]error, m.ranks)
+	for r, d := range devices {
+		if err := exec.Reserve(d, programs[r]); err != nil {
+			return err
+		}
+	}
+	var all sync.WaitGroup
+	for r, d := range devices {
+		all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), d, profileBudget) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	times, err := hardware.Profile(calls, d, profileBudget)
-	if err != nil {
-		return err
-	}
-	m.Hardware.Add(times)
+	m.Hardware.Add(slices.Concat(times...))
 	m.save()
 	return nil
 }
 
-// Open opens the device that programs will run on.
-func (m *Machine) Open(p *program.Program) (device.Device, error) {
-	if p.Height[device.DiskTier] > 0 {
-		if err := os.MkdirAll(filepath.Dir(m.options.DiskPath), 0o755); err != nil {
-			return nil, fmt.Errorf("the disk tier: %w; hint: set limits.disk_path to a folder that can be written", err)
+// Open opens the devices that the programs of all ranks will run on.
+func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
+	for _, p := range ps {
+		if p.Height[device.DiskTier] > 0 {
+			if err := os.MkdirAll(filepath.Dir(m.options.DiskPath), 0o755); err != nil {
+				return nil, fmt.Errorf("the disk tier: %w; hint: set limits.disk_path to a folder that can be written", err)
+			}
 		}
 	}
 	if m.backend == "cuda" {
-		return cuda.Open(m.cuda)
+		d, err := cuda.Open(m.cuda)
+		return []device.Device{d}, err
 	}
-	return cpu.New(m.options), nil
+	return openRanks(m.options, len(ps)), nil
 }
 
-// Peak is the machine's arithmetic limit for the graph's precision in FLOP/s:
-// what model FLOPs utilisation is measured against.
+// openRanks opens CPU devices that reach each other.
+func openRanks(options cpu.Options, n int) []device.Device {
+	if n == 1 {
+		return []device.Device{cpu.New(options)}
+	}
+	var list []device.Device
+	fabric := cpu.NewFabric(n)
+	dir := filepath.Dir(options.DiskPath)
+	for r := range n {
+		o := options
+		o.Fabric, o.Rank = fabric, r
+		o.DiskPath = filepath.Join(dir, fmt.Sprintf("rank%d", r))
+		list = append(list, cpu.New(o))
+	}
+	return list
+}
+
+// closeAll closes devices.
+func closeAll(devices []device.Device) error {
+	var errs []error
+	for _, d := range devices {
+		errs = append(errs, d.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Peak is the arithmetic limit of all ranks together for the graph's precision
+// in FLOP/s: what model FLOPs utilisation is measured against.
 func (m *Machine) Peak(g *graph.Graph) float64 {
 	e := m.Hardware.Engine(device.Compute)
-	if g.DType == graph.BF16 {
-		return e.Peak.BF16
+	n := m.ranks
+	if m.backend == "cpu" { // ranks share the cores
+		n = min(n, max(m.Hardware.Cores/max(m.options.Workers, 1), 1))
 	}
-	return e.Peak.F32
+	if g.DType == graph.BF16 {
+		return e.Peak.BF16 * float64(n)
+	}
+	return e.Peak.F32 * float64(n)
 }

@@ -8,31 +8,31 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Prove checks a program before it runs: that it cannot race, hang or
-// overflow, and that it computes what the plain program of the same graph
-// computes, the one that keeps everything on the device and cuts nothing. opt
-// are the options that the program was lowered with.
-func Prove(ctx context.Context, g *graph.Graph, p *program.Program, opt program.Options) error {
-	if err := program.Verify(p); err != nil {
-		return fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
+// Prove checks the programs of a step before they run: that they cannot race,
+// hang or overflow, and that they compute what the plain program of the same
+// graph on one rank computes, the one that keeps everything on the device and
+// cuts nothing: exactly, or, where the plan divides sums among ranks, with the
+// same terms in another order. opt are the options that they were lowered with.
+func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) (program.Equality, error) {
+	if err := program.Verify(ps...); err != nil {
+		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
 	}
-	rows := 0
-	for i := range p.Buffers {
-		if p.Buffers[i].Name == "batch.tokens" {
-			rows = p.Buffers[i].Rows
-		}
+	plain := program.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
+	var err error
+	if opt.Cuts, err = pl.Cuts(g); err != nil {
+		return program.Different, err
 	}
-	opt.RowUnit, opt.Base, opt.Dump = p.RowUnit, nil, nil
-	plain, err := program.Lower(ctx, g, program.Plain(g, rows/g.Seq), opt)
+	reference, err := program.Lower(ctx, g, plain, opt)
 	if err != nil {
-		return err
+		return program.Different, err
 	}
-	eq, err := program.Equivalent([]*program.Program{p}, []*program.Program{plain})
-	if err == nil && eq != program.Exact {
+	eq, err := program.Equivalent(ps, []*program.Program{reference})
+	if err == nil && eq != program.Exact && pl.Ranks == 1 {
 		err = fmt.Errorf("they are only %v", eq)
 	}
 	if err != nil {
-		return fmt.Errorf("the program of this plan does not compute what the plain one does (a defect of the compiler; nothing was run): %w", err)
+		return eq, fmt.Errorf("the program of this plan does not compute what the plain one does (a defect of the compiler; nothing was run): %w", err)
 	}
-	return nil
+	return eq, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -264,6 +265,11 @@ func (t *Trainer) Summary() Summary {
 		slices.Sort(m)
 		s.MeasuredSeconds = m[len(m)/2]
 	}
-	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(t.first.Peak), plan.MovedTraffic(t.first.Moved)
+	var peaks [][device.NumTiers]int64
+	var moved []plan.Moved
+	for i := range t.first {
+		peaks, moved = append(peaks, t.first[i].Peak), append(moved, plan.Moved{Tiers: t.first[i].Moved, Network: t.first[i].Network})
+	}
+	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(peaks...), plan.MovedTraffic(moved...)
 	return s
 }

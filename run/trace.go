@@ -24,7 +24,7 @@ func (t *Trainer) traced() bool {
 // trace writes trace.json: the step just done and, beside it, what was
 // predicted.
 func (t *Trainer) trace() error {
-	measured, err := t.latest.Timeline()
+	measured, err := t.latest[0].Timeline()
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (savedError) ExitCode() int { return 75 }
 // programs of a session, in this order.
 const (
 	training = iota
-	evaluation
+	evaluating
 )
 
 // Observer is told what happens in a run.
@@ -66,20 +66,22 @@ type Trainer struct {
 	log      *metricsLog
 	flops    float64 // per step
 	ValLoss  float64
-	Measured []float64 // seconds of this process's steps
-	Notes    []string  // what was resumed, for people
-	device   device.Device
-	lock     *os.File     // on the run's folder; nil where there are no locks
-	latest   exec.Result  // of the latest step
-	first    device.Stats // of the first step of this process: all steps are alike
-	saved    string       // latest checkpoint of this run
+	Measured []float64          // seconds of this process's steps
+	Notes    []string           // what was resumed, for people
+	programs []*program.Program // of the training step, by rank
+	devices  []device.Device
+	lock     *os.File       // on the run's folder; nil where there are no locks
+	latest   []exec.Result  // of the latest step, by rank
+	first    []device.Stats // of the first step of this process: all steps are alike
+	saved    string         // latest checkpoint of this run
 }
 
-// NewTrainer opens the run's folder and the session. The parameters are those
-// of the initialisation, of the model's folder, or of the latest checkpoint.
-func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
+// NewTrainer opens the run's folder and the session. programs are those of the
+// plan for all ranks. The parameters are those of the initialisation, of the
+// model's folder, or of the latest checkpoint.
+func NewTrainer(s *Setup, best *plan.Candidate, programs []*program.Program, m *Machine) (*Trainer, error) {
 	c := s.Config
-	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN()}
+	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
 	}
@@ -101,19 +103,19 @@ func NewTrainer(s *Setup, best *plan.Candidate, m *Machine) (*Trainer, error) {
 
 // open readies everything that a step needs.
 func (t *Trainer) open(m *Machine) error {
-	s, c, best := t.Setup, t.Setup.Config, t.Plan
+	s, c := t.Setup, t.Setup.Config
 	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
 		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
 	}
-	eval, err := Evaluation(s, best, m.Capacity)
+	eval, err := Evaluation(s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
 		return err
 	}
-	if t.device, err = m.Open(best.Program); err != nil {
+	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
-	if t.Session, err = Open(s.Graph, t.device, best.Program, eval); err == nil {
+	if t.Session, err = Open(s.Graph, t.devices, t.programs, eval); err == nil {
 		err = t.start()
 	}
 	if err != nil {
@@ -131,23 +133,38 @@ func (t *Trainer) open(m *Machine) error {
 }
 
 // Evaluation lowers the forward pass for the held-out text, in the memory that
-// the training program leaves between its steps.
-func Evaluation(s *Setup, best *plan.Candidate, capacity [device.NumTiers]int64) (*program.Program, error) {
-	pl := *best.Plan
-	opt := StepOptions(s.Config)
-	opt.Mode, opt.Base, opt.Capacity = program.Eval, best.Program, capacity
-	p, err := program.Lower(context.Background(), s.Graph, &pl, opt)
+// the training programs leave between their steps.
+func Evaluation(s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+	pl := *training
+	list, err := evaluation(s, &pl, base, capacity)
 	if err != nil {
 		return nil, err
 	}
-	if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 {
-		pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch, 1, 1
-		pl.HeadRows = min(pl.HeadRows, s.Graph.Seq)
-		if p, err = program.Lower(context.Background(), s.Graph, &pl, opt); err != nil {
-			return nil, err
+	for _, p := range list {
+		if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 && pl.Pipeline == nil {
+			pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch, 1, 1
+			pl.HeadRows = min(pl.HeadRows, s.Graph.Seq)
+			if list, err = evaluation(s, &pl, base, capacity); err != nil {
+				return nil, err
+			}
+			break
 		}
 	}
-	return p, program.Verify(p)
+	return list, program.Verify(list...)
+}
+
+func evaluation(s *Setup, pl *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+	var list []*program.Program
+	for r := range base {
+		opt := StepOptions(s.Config)
+		opt.Mode, opt.Base, opt.Capacity, opt.Rank = program.Eval, base[r], capacity, r
+		p, err := program.Lower(context.Background(), s.Graph, pl, opt)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 // Close ends session, device and log, and gives the folder free.
@@ -159,13 +176,11 @@ func (t *Trainer) Close() error {
 	if t.Session != nil {
 		t.Session.Close()
 	}
-	if t.device != nil {
-		errs = append(errs, t.device.Close())
-	}
+	errs = append(errs, closeAll(t.devices))
 	if t.lock != nil {
 		errs = append(errs, t.lock.Close())
 	}
-	t.log, t.Session, t.device, t.lock = nil, nil, nil, nil
+	t.log, t.Session, t.devices, t.lock = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -283,8 +298,12 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		return Metrics{}, err
 	}
 	seconds := time.Since(began).Seconds()
-	if d, ok := t.device.(interface{ Stats() device.Stats }); ok && len(t.Measured) == 0 {
-		t.first = d.Stats()
+	if len(t.Measured) == 0 {
+		for _, d := range t.devices {
+			if d, ok := d.(interface{ Stats() device.Stats }); ok {
+				t.first = append(t.first, d.Stats())
+			}
+		}
 	}
 	t.latest = out.Executed
 	t.Step++
@@ -332,7 +351,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], (first+int64(r))*held.Count()/windows)
 		}
 		t.split(rows)
-		out, err := t.Session.Step(ctx, evaluation, t.tokens, t.targets, Scalars{Targets: rows * c.SequenceLength, Beta1: c.Beta1, Beta2: c.Beta2})
+		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, Scalars{Targets: rows * c.SequenceLength, Beta1: c.Beta1, Beta2: c.Beta2})
 		if err != nil {
 			return 0, err
 		}

@@ -72,10 +72,15 @@ type trainReport struct {
 func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 	opt := run.StepOptions(p.config)
 	opt.Capacity = p.machine.Capacity
-	if err := run.Prove(ctx, p.setup.Graph, p.result.Best.Program, opt); err != nil {
+	best := p.result.Best
+	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
+	if err != nil {
 		return nil, err
 	}
-	t, err := run.NewTrainer(p.setup, p.result.Best, p.machine)
+	if _, err := run.Prove(ctx, p.setup.Graph, best.Plan, programs, opt); err != nil {
+		return nil, err
+	}
+	t, err := run.NewTrainer(p.setup, best, programs, p.machine)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +96,13 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
 	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
 	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
-	fmt.Fprintf(c.stdout, "device memory: planned %d bytes, reached %d\n", p.report.Peaks.Device[0], s.MeasuredPeaks.Device[0])
+	for r, planned := range p.report.Peaks.Device {
+		at := ""
+		if p.report.Ranks > 1 {
+			at = fmt.Sprintf(" of rank %d", r)
+		}
+		fmt.Fprintf(c.stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
+	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if n := p.config.Sample.Tokens; n > 0 {
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
