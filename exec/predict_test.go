@@ -48,7 +48,7 @@ func BenchmarkPrediction(b *testing.B) {
 			o := options
 			o.Capacity = [device.NumTiers]int64{plain.Height[device.DeviceTier] * percent / 100, 1 << 30, 1 << 30}
 			best, err := plan.Search(b.Context(), &plan.Request{Graph: g, GlobalBatch: batch, Options: o},
-				&plan.Machine{Capacity: o.Capacity, Cost: h, Measure: func(p *program.Program) error { return profile(b, h, p) }}, nil)
+				&plan.Machine{Capacity: o.Capacity, Cost: h, Measure: func(c *plan.Candidate) error { return profile(b, h, c.Program) }}, nil)
 			if err != nil {
 				b.Skip(err)
 			}

@@ -149,19 +149,15 @@ func (c *Candidate) All(ctx context.Context, req *Request) ([]*program.Program, 
 
 // Time simulates a candidate.
 func (c *Candidate) Time(m *Machine) error {
-	if len(c.Programs) == 1 {
-		t, err := sim.Run(c.Program, m.Cost)
-		if err == nil {
-			c.Timeline, c.seconds = t, t.Makespan
+	c.seconds = 0
+	for i, p := range c.Programs {
+		t, err := sim.Run(p, m.Cost)
+		if err != nil {
+			return err
 		}
-		return err
-	}
-	list, err := sim.RunAll(c.Programs, m.Cost)
-	if err != nil {
-		return err
-	}
-	c.Timeline = list[0]
-	for _, t := range list {
+		if i == 0 {
+			c.Timeline = t
+		}
 		c.seconds = max(c.seconds, t.Makespan)
 	}
 	return nil

@@ -83,7 +83,7 @@ func TestStepBench(t *testing.T) {
 	d := cpu.New(cpu.Options{})
 	defer d.Close()
 	before := 0
-	b := StepBench{Graph: g, Program: p, Device: d, Sequences: 2, Warmup: 1, Steps: 3, Before: func() error { before++; return nil }}
+	b := StepBench{Graph: g, Programs: []*program.Program{p}, Devices: []device.Device{d}, Sequences: 2, Warmup: 1, Steps: 3, Before: func() error { before++; return nil }}
 	steps, err := b.Run(context.Background())
 	check(t, err)
 	if len(steps) != 3 || before != 3 || steps[0].Seconds > steps[2].Seconds {

@@ -39,7 +39,7 @@ func TestGenerator(t *testing.T) {
 			length := min(2*pieceRows+20, f.Model.MaxPositions)
 			s, err := f.Session(ctx, length, 1, program.Logits)
 			check(t, err)
-			defer s.Device.Close()
+			defer s.Devices[0].Close()
 			defer s.Close()
 			g, err := f.Generator(ctx, length)
 			check(t, err)

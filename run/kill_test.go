@@ -54,7 +54,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := NewTrainer(s, r.Best, m)
+	t, err := NewTrainer(s, r.Best, r.Best.Programs, m)
 	if err != nil {
 		return err
 	}

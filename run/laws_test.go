@@ -77,11 +77,10 @@ type trace struct {
 
 func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
-	p, err := program.Lower(context.Background(), f.graph, pl, betas)
-	check(t, err)
-	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
-	defer d.Close()
-	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})
+	ps := f.lower(t, pl)
+	devices := openRanks(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1 + 1/pl.Ranks}, pl.Ranks)
+	defer closeAll(devices)
+	s, err := Open(f.graph, devices, ps)
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(f.read))
@@ -97,9 +96,27 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 			tr.state = append(tr.state, buf)
 		}
 	}
-	st := d.Stats()
-	tr.peak, tr.moved = st.Peak, st.Moved
-	return p, tr
+	for r, d := range devices {
+		st := d.(*cpu.Device).Stats()
+		if r == 0 {
+			tr.peak, tr.moved = st.Peak, st.Moved
+		}
+		if st.Peak != ps[r].Height {
+			t.Errorf("rank %d touched up to %v, the plan said %v", r, st.Peak, ps[r].Height)
+		}
+	}
+	return ps[0], tr
+}
+
+// lower lowers a plan for all ranks.
+func (f *fixture) lower(t *testing.T, pl *program.Plan) (ps []*program.Program) {
+	t.Helper()
+	for opt := betas; opt.Rank < pl.Ranks; opt.Rank++ {
+		p, err := program.Lower(context.Background(), f.graph, pl, opt)
+		check(t, err)
+		ps = append(ps, p)
+	}
+	return ps
 }
 
 // TestPlansChangeNothing is law L1: under random plans the losses, the norms

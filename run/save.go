@@ -268,7 +268,11 @@ func (t *Trainer) Summary() Summary {
 	var peaks [][device.NumTiers]int64
 	var moved []plan.Moved
 	for i := range t.first {
-		peaks, moved = append(peaks, t.first[i].Peak), append(moved, plan.Moved{Tiers: t.first[i].Moved, Network: t.first[i].Network})
+		m := plan.Moved{Tiers: t.first[i].Moved}
+		for _, n := range t.first[i].Network {
+			m.Network += n
+		}
+		peaks, moved = append(peaks, t.first[i].Peak), append(moved, m)
 	}
 	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(peaks...), plan.MovedTraffic(moved...)
 	return s

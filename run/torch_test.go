@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -57,7 +58,8 @@ func load(t *testing.T, config string) *fixture {
 	check(t, err)
 	f.weights, err = safetensors.OpenFolder(f.dir)
 	check(t, err)
-	t.Cleanup(func() { f.weights.Close() })
+	weights := f.weights // deepen gives them up
+	t.Cleanup(func() { weights.Close() })
 	var l map[string]json.RawMessage
 	readJSON(t, filepath.Join(f.dir, "losses.json"), &l)
 	for key, v := range map[string]*[]float64{"losses": &f.losses.Losses, "grad_norms": &f.losses.GradNorms, "losses64": &f.losses.Losses64, "grad_norms64": &f.losses.GradNorms64} {
@@ -91,12 +93,30 @@ func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Sessi
 	t.Cleanup(func() { check(t, d.Close()) })
 	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})
 	check(t, err)
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { check(t, s.Close()) })
 	check(t, s.Load(f.read))
 	return s
 }
 
-func (f *fixture) read(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }
+func (f *fixture) read(name string, dst []float32) error {
+	if f.weights != nil {
+		return f.weights.ReadFloat32(name, 0, dst)
+	}
+	i := slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })
+	Initial(f.graph.Params[i], 1, dst)
+	return nil
+}
+
+// deepen makes the model one of more layers and short sequences, with initial
+// weights and the fixture's text.
+func (f *fixture) deepen(t *testing.T, layers, sequences int) {
+	t.Helper()
+	m := *f.graph.Model
+	m.Layers, f.weights = layers, nil
+	var err error
+	f.graph, err = graph.Build(&m, len(f.tokens)/sequences, graph.F32)
+	check(t, err)
+}
 
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
@@ -168,18 +169,24 @@ func (v *benchStepCmd) Run(c *context) error {
 			return err
 		}
 		defer p.close()
-		b.Graph, b.Program, b.Sequences = p.setup.Graph, p.result.Best.Program, p.config.GlobalBatch
-		if b.Device, err = p.machine.Open(b.Program); err != nil {
+		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
+		if b.Programs, err = p.machine.Programs(ctx, b.Graph, p.config, p.result.Best); err != nil {
+			return err
+		}
+		if b.Devices, err = p.machine.Open(b.Programs); err != nil {
 			return err
 		}
 	} else {
 		if err := v.plain(ctx, b); err != nil {
 			return err
 		}
-		b.Device = cpu.New(cpu.Options{})
+		b.Devices = []device.Device{cpu.New(cpu.Options{})}
 	}
 	r, err := v.measure(ctx, b)
-	if err = errors.Join(err, b.Device.Close()); err != nil {
+	for _, d := range b.Devices {
+		err = errors.Join(err, d.Close())
+	}
+	if err != nil {
 		return err
 	}
 	if c.json {
@@ -205,7 +212,8 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
-	b.Program, err = program.Lower(ctx, b.Graph, pl, run.StepOptions(&cfg))
+	p, err := program.Lower(ctx, b.Graph, pl, run.StepOptions(&cfg))
+	b.Programs = []*program.Program{p}
 	return err
 }
 
@@ -232,8 +240,8 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench) (*stepRepor
 		Parameters: g.Model.ParamCount(), Sequences: b.Sequences, Length: g.Seq, Precision: g.DType.String(),
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
-		Peaks: peaks, Arenas: plan.ByTier(b.Program.Height), RSS: resident, Loss: median.Loss,
-		Operators: run.Breakdown(b.Program, median, &peaks, v.Calls),
+		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss,
+		Operators: run.Breakdown(b.Programs[0], median, &peaks, v.Calls),
 	}
 	for _, s := range steps {
 		r.AllSeconds = append(r.AllSeconds, s.Seconds)

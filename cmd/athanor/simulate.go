@@ -40,7 +40,7 @@ func (v *simulateCmd) Run(c *context) error {
 	}
 	t := best.Timeline
 	r := simulateReport{Seconds: t.Makespan, Instructions: len(best.Program.Instrs), Busy: map[string]float64{}, Critical: map[string]float64{},
-		Bytes: plan.MovedTraffic(t.Moved), Peaks: plan.ByTier(t.Peak), Live: plan.ByTier(t.Peaks())}
+		Bytes: plan.MovedTraffic(plan.Moved{Tiers: t.Moved}), Peaks: plan.ByTier(t.Peak), Live: plan.ByTier(t.Peaks())}
 	for s, busy := range t.Busy {
 		if busy > 0 {
 			r.Busy[device.Stream(s).String()] = busy
