@@ -265,14 +265,12 @@ func (t *Trainer) Summary() Summary {
 		slices.Sort(m)
 		s.MeasuredSeconds = m[len(m)/2]
 	}
-	var peaks [][device.NumTiers]int64
-	var moved []plan.Moved
+	peaks, moved := make([][device.NumTiers]int64, len(t.programs)), make([]plan.Moved, len(t.programs))
 	for i := range t.first {
-		m := plan.Moved{Tiers: t.first[i].Moved}
+		peaks[i], moved[i].Tiers = t.first[i].Peak, t.first[i].Moved
 		for _, n := range t.first[i].Network {
-			m.Network += n
+			moved[i].Network += n
 		}
-		peaks, moved = append(peaks, t.first[i].Peak), append(moved, m)
 	}
 	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(peaks...), plan.MovedTraffic(moved...)
 	return s
