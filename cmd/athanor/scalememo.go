@@ -13,7 +13,7 @@ import (
 // published is the MFU of MEMO's paper for 7B at 1024K tokens.
 const published = 0.5230
 
-// memo compares what can be done with the activations of long sequences.
+// memo prints what can be done with the activations of long sequences.
 func (v *scaleCmd) memo(c *context) error {
 	machine, err := v.memoMachine()
 	if err != nil {
@@ -36,8 +36,11 @@ func (v *scaleCmd) memo(c *context) error {
 	case "json":
 		return c.print(table)
 	}
+	if v.Sequence != 0 {
+		return v.memoLayers(c, machine, table)
+	}
 	printMemo(c.stdout, table)
-	if v.Model != "" || v.Sequence != 0 {
+	if v.Model != "" {
 		return nil
 	}
 	w, err := v.memoWork(1 << 20)
@@ -56,6 +59,46 @@ func (v *scaleCmd) memo(c *context) error {
 	}
 	fmt.Fprintf(c.stdout, "MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
 	return nil
+}
+
+// memoLayers shows one length, and what the optimum does with each layer.
+func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Comparison) error {
+	w, err := v.memoWork(v.Sequence)
+	if err != nil {
+		return err
+	}
+	costs := machine.Costs(w)
+	if _, err := memo.Best(machine, costs); err != nil {
+		return err
+	}
+	printMemo(c.stdout, table)
+	arms := table.Rows[0].Arms
+	layers := arms[len(arms)-1].Layers
+	fmt.Fprintf(c.stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "made again")
+	for first := 0; first < len(layers); {
+		line := memoLayer(layers[first], costs)
+		end := first + 1
+		for end < len(layers) && memoLayer(layers[end], costs) == line {
+			end++
+		}
+		fmt.Fprintf(c.stdout, "%-9s %s\n", fmt.Sprintf("h%d-h%d", first, end-1), line)
+		first = end
+	}
+	return nil
+}
+
+// memoLayer is what happens to a layer's activations.
+func memoLayer(s memo.Split, costs memo.Costs) string {
+	var kept, swapped, again float64
+	for class, bytes := range costs.Bytes {
+		kept += s.Keep[class] * bytes / (1 << 30)
+		swapped += s.Swap[class] * bytes / (1 << 30)
+		again += max(0, 1-s.Keep[class]-s.Swap[class]) * bytes / (1 << 30)
+	}
+	if s.Stay {
+		return fmt.Sprintf("%10.3f %12.3f %16s  %.3f stay in their slots", kept, swapped, "", again)
+	}
+	return fmt.Sprintf("%10.3f %12.3f %16.3f", kept, swapped, again)
 }
 
 // memoMachine is the paper's node with what the flags say.

@@ -114,7 +114,7 @@ func TestScaleVerb(t *testing.T) {
 		{"laws --flops 1e20", "645M", 0},
 		{"memo", "memo-paper: alpha         0.3905  0.6952  1.0000  1.0000  1.0000  1.0000  0.8324  0.6698  0.5537  0.4667", 0},
 		{"memo --sequence 2048 --model llama-3-8b --exchange 200", "17 units", 0},
-		{"memo --sequence 16777216", "all", 0},
+		{"memo --sequence 16777216", "", 3},
 		{"memo --efficiency 1.5", "", 2},
 		{"memo --host-link nan", "", 2},
 		{"memo --host-memory much", "", 2},

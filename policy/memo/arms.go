@@ -3,6 +3,7 @@ package memo
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -32,7 +33,7 @@ type Result struct {
 	Host   float64 `json:"host_bytes"`
 	Kept   float64 `json:"kept_bytes"` // on the device beside the slots
 	Redone float64 `json:"redone_bytes"`
-	Misfit string  `json:"misfit,omitempty"` // what is too small; then there is no time
+	Misfit string  `json:"misfit,omitempty"` // what is too small, device, host or both together; then there is no time
 }
 
 // Evaluate simulates a policy.
@@ -149,8 +150,11 @@ func (m *Machine) Alpha(c Costs) Share {
 // Run chooses and simulates. What does not fit is a result too.
 func (a Arm) Run(m Machine, c Costs) (Result, error) {
 	p, err := a.Choose(m, c)
-	if misfit := new(MisfitError); errors.As(err, &misfit) {
-		return Result{Misfit: "all"}, nil
+	if short := new(MisfitError); errors.As(err, &short) {
+		if math.IsInf(short.NeedHost, 1) {
+			return Result{Misfit: "device"}, nil
+		}
+		return Result{Misfit: "both"}, nil
 	}
 	if err != nil {
 		return Result{}, err

@@ -40,21 +40,37 @@ func Best(m Machine, c Costs) (Policy, error) {
 		}
 	}
 	if math.IsInf(least, 1) {
-		return Policy{}, &MisfitError{m, c}
+		return Policy{}, misfit(m, c)
 	}
 	best.Bound = max(bound, ideal)
 	return best, nil
 }
 
-// MisfitError says that no policy fits: exit code 3.
+// MisfitError says that no policy fits, and what would: exit code 3.
 type MisfitError struct {
-	Machine Machine
-	Costs   Costs
+	Device, Host float64 // bytes that there are
+	NeedDevice   float64 // with this host
+	NeedHost     float64 // with this device; +Inf: none suffices
+}
+
+// misfit finds the least that a step needs. In one slot each layer is made again from its input, so the device holds a
+// layer and the inputs of those before, as far as the host does not.
+func misfit(m Machine, c Costs) *MisfitError {
+	inputs := float64(c.Layers-1) * c.Bytes[Input]
+	least := c.Base + c.Skeletal()
+	e := &MisfitError{Device: m.Memory, Host: m.Host, NeedDevice: least + max(0, inputs-m.Host), NeedHost: math.Inf(1)}
+	if m.Memory >= least {
+		e.NeedHost = max(0, inputs-(m.Memory-least))
+	}
+	return e
 }
 
 func (e *MisfitError) Error() string {
-	return fmt.Sprintf("activations of %.1f GiB per GPU do not fit: %.1f GiB on the device, of which %.1f are weights and work space, and %.1f GiB on the host\nhint: shorter sequences, more host memory or more GPUs",
-		float64(e.Costs.Layers)*e.Costs.Skeletal()/gib, e.Machine.Memory/gib, e.Costs.Base/gib, e.Machine.Host/gib)
+	hint := fmt.Sprintf("%.2f GiB on the device would do", e.NeedDevice/gib)
+	if !math.IsInf(e.NeedHost, 1) {
+		hint += fmt.Sprintf(", or %.2f GiB on the host", e.NeedHost/gib)
+	}
+	return fmt.Sprintf("the activations do not fit: %.2f GiB on the device, %.2f GiB on the host\nhint: %s", e.Device/gib, e.Host/gib, hint)
 }
 
 // ExitCode is the process exit code for this error.

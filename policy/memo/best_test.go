@@ -1,6 +1,7 @@
 package memo
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -198,6 +199,44 @@ func TestCheck(t *testing.T) {
 	m.Memory = c.Base
 	if _, err := Best(m, c); err == nil {
 		t.Error("nothing fits, and yet")
+	}
+}
+
+// TestMisfit: what a misfit says would do does, and a little less does not.
+func TestMisfit(t *testing.T) {
+	misfits := 0
+	rapid.Check(t, func(r *rapid.T) {
+		m, c := drawnMachine(r, rapid.IntRange(1, 5).Draw(r, "layers"))
+		m.Memory = c.Base + c.Skeletal()*rapid.Float64Range(.5, 1.5).Draw(r, "memory of a layer")
+		m.Host /= 8
+		_, err := Best(m, c)
+		short := misfit(m, c)
+		enough := m.Memory >= short.NeedDevice
+		if near := math.Abs(m.Memory-short.NeedDevice) < 1e-4; near || enough {
+			if !near && err != nil {
+				r.Errorf("%g bytes, %g would do: %v", m.Memory, short.NeedDevice, err)
+			}
+			return
+		}
+		misfits++
+		if got := new(MisfitError); !errors.As(err, &got) || *got != *short {
+			r.Fatalf("%v, want %v", err, short)
+		}
+		fits := func(device, host float64) bool {
+			other := m
+			other.Memory, other.Host = device, host
+			_, err := Best(other, c)
+			return err == nil
+		}
+		if !fits(short.NeedDevice+1e-4, m.Host) || fits(short.NeedDevice-1e-4, m.Host) {
+			r.Errorf("device: %v", short)
+		}
+		if !math.IsInf(short.NeedHost, 1) && (!fits(m.Memory, short.NeedHost+1e-4) || fits(m.Memory, short.NeedHost-1e-4)) {
+			r.Errorf("host: %v", short)
+		}
+	})
+	if misfits == 0 {
+		t.Error("everything fits")
 	}
 }
 
