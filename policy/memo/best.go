@@ -16,7 +16,7 @@ import (
 // again. The last layers stay in their slots.
 //
 // Example: 7B at 1M tokens. The host holds half of what there is; keeping the last 28 GiB that the device has left, and
-// making norms and activation functions again, leaves 0.1 % of the step for products made again.
+// making norms and activation functions again, leaves few products: all that is made again is 0.1 % of the step.
 //
 // Known weakness: rows are real numbers, and dense programs limit this to about a hundred layers.
 
