@@ -146,10 +146,11 @@ func diffRoPE(b *builder, n *Node) {
 }
 
 func diffAttention(b *builder, n *Node) {
-	o, lse, qkv := n.Args[0], n.Args[1], n.Args[2]
+	o, lse, q, kv := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
-	dqkv, _ := b.into(qkv)
-	b.node(AttentionBwd, n.Attr, dqkv, b.all(delta), b.of(o), qkv, o, lse)
+	dq, _ := b.into(q)
+	dkv, _ := b.into(kv) // other columns of the same value: nothing is there yet
+	b.node(AttentionBwd, n.Attr, dq, dkv, b.all(delta), b.of(o), q, kv, o, lse)
 }
 
 func diffAct(b *builder, n *Node) {

@@ -230,7 +230,8 @@ func (b *builder) attention(name string, qkv int) int {
 		b.node(RoPE, turned, b.all(qkv), b.all(g.Rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
-	b.node(Attention, heads, b.all(o), b.all(lse), b.all(qkv))
+	width := m.Heads * m.HeadDim
+	b.node(Attention, heads, b.all(o), b.all(lse), Use{qkv, 0, width}, Use{qkv, width, g.Values[qkv].Cols})
 	return o
 }
 
@@ -258,7 +259,7 @@ func (b *builder) qkv(name string, x int, p *next) int {
 	m := b.m
 	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
 	if m.FusedQKV() {
-		v := b.tokens(name+".qkv", q+2*kv, b.g.DType)
+		v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q)
 		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
 		return v
 	}

@@ -81,7 +81,7 @@ const (
 	// only (and on all of the others), so any row range may be run by itself.
 	RowWise
 	// Sequence: the rows of one sequence (Attr.Seq rows) depend on those of the
-	// same sequence only.
+	// same sequence only, forwards on those up to their own: see Attention.
 	Sequence
 	// TokenSum: results are sums over token rows in ascending order, continued
 	// from the old value where Attr.Acc is set: rows may be cut anywhere as long
@@ -134,11 +134,18 @@ var table = [NumOps]Info{
 	// (n+Row0) mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
 	// pairs are (i, i+S/2). Attr.Inverse rotates back: the derivative.
 	RoPE: {Name: "rope", Args: args("qkv:ut table:r"), Kind: RowWise},
-	// Causal attention per sequence of Seq rows, never storing Seq x Seq.
-	// lse [N, H] f32 is the log of the softmax's denominator.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt qkv:rt"), FLOPs: attentionFLOPs(4)},
+	// Causal attention per sequence of Seq rows, never storing Seq x Seq. q and kv
+	// [M, 2*G*S] are bands of qkv. The queries are the last N rows of the M that
+	// kv has: all rows of whole sequences (N = M), or a slice of one, with the keys
+	// and values of the rows before it as well. How a sequence is cut into slices
+	// changes no bit. lse [N, H] f32 is the log of the softmax's denominator.
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rt"), FLOPs: attentionFLOPs(4, 3)},
+	// dkv (+)= what the queries of the slice contribute, all M rows. Slices run
+	// from the last one, which does not accumulate, to the first, and their bounds
+	// are multiples of SliceUnit: then the sums in an f32 dkv are one chain however
+	// the sequence is cut. A bf16 dkv is rounded after every slice.
 	// delta [N, H] f32 is scratch: the row sums of do*o.
-	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dqkv:wt delta:wt do:rt qkv:rt o:rt lse:rt"), FLOPs: attentionFLOPs(10)},
+	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:st delta:wt do:rt q:rt kv:rt o:rt lse:rt"), FLOPs: attentionFLOPs(10, 5)},
 	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
@@ -195,6 +202,21 @@ var table = [NumOps]Info{
 	// A message meets the receive of the same tag on its peer.
 	Send: {Name: "send", Between: true, Args: args("src:r")},
 	Recv: {Name: "recv", Between: true, Args: args("dst:w")},
+}
+
+// SliceUnit is the number of rows at whose multiples sequences of seq rows may
+// be cut into slices: the backward pass of attention sums over blocks of that
+// many queries, the last block first.
+func SliceUnit(seq int) int {
+	switch {
+	case seq <= 8:
+		return 2
+	case seq <= 32:
+		return 8
+	case seq <= 256: // more of a larger block's work is thrown away on the diagonal
+		return 32
+	}
+	return 64
 }
 
 // NormPiece is the number of elements that one partial sum of NormPart
@@ -327,12 +349,19 @@ func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 }
 
 // attentionFLOPs: per counts multiply-adds of S numbers per (query, key) pair
-// and head, times two; only the causal pairs inside the window count.
-func attentionFLOPs(per int64) func(*Attr, []Dim) int64 {
+// and head, times two; only the causal pairs inside the window count. Those of
+// a sequence's slices add up to those of the sequence. Operand kv has the keys.
+func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
-		seqs := int64(d[0].Rows / max(a.Seq, 1))
-		return per * seqs * AttentionPairs(a.Seq, a.Window) * int64(a.Heads*a.HeadDim)
+		end := d[kv].Rows
+		return per * (pairsUpTo(a, end) - pairsUpTo(a, end-d[0].Rows)) * int64(a.Heads*a.HeadDim)
 	}
+}
+
+// pairsUpTo counts the pairs of the first rows queries of a micro-batch.
+func pairsUpTo(a *Attr, rows int) int64 {
+	seq := max(a.Seq, 1)
+	return int64(rows/seq)*AttentionPairs(seq, a.Window) + AttentionPairs(rows%seq, a.Window)
 }
 
 // attentionAtFLOPs and attentionAtBytes: of the last tokens that the cache has

@@ -141,7 +141,7 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak Rate) Engine {
 		return rate(call(graph.Linear, t, [2]int{512, 1024}, [2]int{512, 1024}, [2]int{1024, 1024}), graph.Op.FLOPs)
 	}
 	f32, bf16 := product(graph.F32), product(graph.BF16)
-	heads := call(graph.Attention, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 1536})
+	heads := call(graph.Attention, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 512}, [2]int{512, 1024})
 	heads.Attr = graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}
 	attention := rate(heads, graph.Op.FLOPs)
 	e.Peak = Rate{F32: max(peak.F32, f32), BF16: max(peak.BF16, bf16)}

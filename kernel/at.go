@@ -31,12 +31,16 @@ type cache struct {
 }
 
 func cacheOf(a *graph.Attr, kv *Tensor) cache {
-	c := cache{viewOf(a, 0, 0), kv.Rows / (2 * a.KVHeads)}
+	c := cache{viewOf(a, 0, 0, 0), kv.Rows / (2 * a.KVHeads)}
 	if c.window = a.Window; c.window <= 0 {
 		c.window = c.context
 	}
 	return c
 }
+
+// Columns of qkv at which the new key and value of head g begin.
+func (c *cache) newKey(g int) int   { return (c.heads + g) * c.size }
+func (c *cache) newValue(g int) int { return (c.heads + c.kv + g) * c.size }
 
 // Rows of the cache at which the keys and values of head g begin.
 func (c *cache) keys(g int) int   { return g * c.context }
@@ -72,8 +76,8 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for n := range qkv.Rows {
 		for g := range c.kv {
 			for i := range c.size {
-				kv.Set(c.keys(g)+pos+n, i, qkv.At(n, c.k(g)+i))
-				kv.Set(c.values(g)+pos+n, i, qkv.At(n, c.v(g)+i))
+				kv.Set(c.keys(g)+pos+n, i, qkv.At(n, c.newKey(g)+i))
+				kv.Set(c.values(g)+pos+n, i, qkv.At(n, c.newValue(g)+i))
 			}
 		}
 	}
@@ -123,8 +127,8 @@ func (w *worker) remember(c *call) {
 	cache := cacheOf(c.a, kv)
 	for n := range qkv.Rows {
 		for g := range cache.kv {
-			w.put(kv, cache.keys(g)+pos+n, 0, w.load(0, qkv, n, cache.k(g), cache.k(g)+cache.size))
-			w.put(kv, cache.values(g)+pos+n, 0, w.load(0, qkv, n, cache.v(g), cache.v(g)+cache.size))
+			w.put(kv, cache.keys(g)+pos+n, 0, w.load(0, qkv, n, cache.newKey(g), cache.newKey(g)+cache.size))
+			w.put(kv, cache.values(g)+pos+n, 0, w.load(0, qkv, n, cache.newValue(g), cache.newValue(g)+cache.size))
 		}
 	}
 }

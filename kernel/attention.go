@@ -11,46 +11,59 @@ import (
 // view finds the parts of an attention operator's operands: H query heads
 // share G key and value heads, H/G neighbours each.
 type view struct {
-	seq, heads, kv, size, group int
-	window                      int
-	block                       int // queries of a block
+	heads, kv, size, group int
+	window                 int
+	block                  int // queries of a block
+	seq                    int // rows of the sequence
+	from                   int // its first row that is a query
 }
 
-// viewOf describes the sequence that begins at row base of rows.
-func viewOf(a *graph.Attr, base, rows int) view {
+// viewOf describes the sequence that begins at row base of the rows that have
+// keys. The last queries rows of them have queries.
+func viewOf(a *graph.Attr, base, rows, queries int) view {
 	w := a.Window
 	if w <= 0 || w > a.Seq {
 		w = a.Seq
 	}
-	block := 64
-	if a.Seq <= 256 { // less is thrown away on the diagonal
-		block = 32
+	return view{
+		heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w, block: graph.SliceUnit(a.Seq),
+		seq: min(a.Seq, rows-base), from: max(0, rows-queries-base),
 	}
-	return view{block: block, seq: min(a.Seq, rows-base), heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w}
 }
 
-// Columns of qkv (and dqkv) at which a head begins.
+// Columns at which a head begins: of q (dq, o, do) and of kv (dkv).
 func (v *view) q(h int) int { return h * v.size }
-func (v *view) k(g int) int { return (v.heads + g) * v.size }
-func (v *view) v(g int) int { return (v.heads + v.kv + g) * v.size }
+func (v *view) k(g int) int { return g * v.size }
+func (v *view) v(g int) int { return (v.kv + g) * v.size }
 
 // first is the first key that query i sees.
 func (v *view) first(i int) int { return max(0, i-v.window+1) }
 
+// blocks says which blocks of queries a call has: those that lie at multiples
+// of block in its sequences, of which there is one if it is not whole.
+func blocks(a *graph.Attr, rows, queries int) (first, n int) {
+	unit := graph.SliceUnit(a.Seq)
+	first = max(0, rows-queries) / unit
+	if rows > a.Seq {
+		first, rows = 0, a.Seq
+	}
+	return first, (rows+unit-1)/unit - first
+}
+
 // attentionRef: p = softmax(scale*q.k) over the visible keys, o = sum(p*v).
 func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
-	o, lse, qkv := &t[0], &t[1], &t[2]
-	v := viewOf(a, 0, qkv.Rows)
+	o, lse, q, kv := &t[0], &t[1], &t[2], &t[3]
+	v := viewOf(a, 0, kv.Rows, q.Rows)
 	p := make([]float64, a.Seq)
-	for n := range qkv.Rows {
-		i, base := n%a.Seq, n-n%a.Seq
+	for n := range q.Rows {
+		row := kv.Rows - q.Rows + n
+		i, base := row%a.Seq, row-row%a.Seq
 		for h := range v.heads {
-			g := h / v.group
-			lse.Set(n, h, softmaxRef(a, &v, qkv, base, i, h, p))
+			lse.Set(n, h, softmaxRef(a, &v, q, kv, n, base, i, h, p))
 			for c := range v.size {
 				var s float64
 				for j := v.first(i); j <= i; j++ {
-					s += p[j] * qkv.At(base+j, v.v(g)+c)
+					s += p[j] * kv.At(base+j, v.v(h/v.group)+c)
 				}
 				o.Set(n, h*v.size+c, s)
 			}
@@ -58,14 +71,14 @@ func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// softmaxRef fills p with query i's probabilities and returns the logarithm of
-// the denominator.
-func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64) float64 {
+// softmaxRef fills p with the probabilities of the query in row n, which is at
+// position i of its sequence, and returns the logarithm of the denominator.
+func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []float64) float64 {
 	m, sum := math.Inf(-1), 0.0
 	for j := v.first(i); j <= i; j++ {
 		p[j] = 0
 		for c := range v.size {
-			p[j] += a.Scale * qkv.At(base+i, v.q(h)+c) * qkv.At(base+j, v.k(h/v.group)+c)
+			p[j] += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(h/v.group)+c)
 		}
 		m = max(m, p[j])
 	}
@@ -88,20 +101,22 @@ func softmaxRef(a *graph.Attr, v *view, qkv *Tensor, base, i, h int, p []float64
 //	                   block 2: m=4, l = l*e^-1 + e^-2 + 1
 //
 // Scores are made a tile at a time by the matrix product, so only the triangle
-// of tiles that has visible keys is computed. Blocks lie at fixed positions of
-// the sequence, which fixes the order of the sums.
+// of tiles that has visible keys is computed. Blocks of keys lie at fixed
+// positions of the sequence, which fixes the order of each query's sums: they
+// are the same in whatever slice and block of queries it is.
 //
 // Known weakness: in tiles on the diagonal up to half of the products are
 // thrown away, half of all work where the sequence is as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	block := viewOf(a, 0, t[2].Rows).block
-	sequences := (t[2].Rows + a.Seq - 1) / a.Seq
-	c.n[0], c.n[1], c.n[2] = sequences*a.KVHeads, (a.Seq+block-1)/block, block
-	c.tasks(c.n[1]*c.n[0], func(c *call, w *worker, i int) {
+	rows, queries := t[3].Rows, t[2].Rows
+	sequences := (rows + a.Seq - 1) / a.Seq
+	c.n[0] = sequences * a.KVHeads
+	c.n[1], c.n[2] = blocks(a, rows, queries)
+	c.tasks(c.n[2]*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys: the longest tasks come first.
-		block, head := c.n[1]-1-i/c.n[0], i%c.n[0]
-		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block*c.n[2])
+		block, head := c.n[1]+c.n[2]-1-i/c.n[0], i%c.n[0]
+		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block)
 	})
 }
 
@@ -113,7 +128,7 @@ const (
 	headroom float32 = 8
 )
 
-// attend computes the queries from q0 on, of all heads that share key head g.
+// attend computes a block of queries, of all heads that share key head g.
 //
 // Tiles have a row per key and a column per query. So maxima and sums over
 // keys are taken for 16 queries at a time without any sum across a register,
@@ -121,33 +136,35 @@ const (
 //
 // Where queries, keys and values are bf16, so are the factors of all products:
 // the probabilities are rounded, and the sums stay float32.
-func (w *worker) attend(c *call, base, g, q0 int) {
-	o, lse, qkv := &c.t[0], &c.t[1], &c.t[2]
-	v, s, scale := viewOf(c.a, base, qkv.Rows), c.a.HeadDim, float32(c.a.Scale)
-	n := min(v.block, v.seq-q0)
+func (w *worker) attend(c *call, base, g, block int) {
+	o, lse, q, kv := &c.t[0], &c.t[1], &c.t[2], &c.t[3]
+	v, s, scale := viewOf(c.a, base, kv.Rows, q.Rows), c.a.HeadDim, float32(c.a.Scale)
+	q0 := max(block*v.block, v.from)
+	n := min((block+1)*v.block, v.seq) - q0
 	if n <= 0 { // the last sequence may be shorter
 		return
 	}
+	row := base + q0 - (kv.Rows - q.Rows)
 	soft := w.softmax(n)
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}
 	for h := g * v.group; h < (g+1)*v.group; h++ {
-		q := w.across(1, qkv.at(base+q0, v.q(h)), n, s)
+		query := w.across(1, q.at(row, v.q(h)), n, s)
 		soft.begin()
 		var init gemm.Init
 		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q0+n; k0 += keyBlock {
 			keys := min(keyBlock, q0+n-k0)
-			w.scores(qkv.at(base+k0, v.k(g)), q, tile, keys, n, s)
+			w.scores(kv.at(base+k0, v.k(g)), query, tile, keys, n, s)
 			v.hide(tile.Data, q0, n, k0, keys)
 			soft.add(w.v, tile.Data[:keys*n], scale, sum.Data)
-			w.serial.Gemm(gemm.TN, n, s, keys, w.rounded(0, tile, keys*n, qkv), qkv.at(base+k0, v.v(g)), sum, init)
+			w.serial.Gemm(gemm.TN, n, s, keys, w.rounded(0, tile, keys*n, kv), kv.at(base+k0, v.v(g)), sum, init)
 			init.Residual = sum
 		}
 		for i := range n {
-			row := sum.Data[i*s : (i+1)*s]
-			w.v.Scale(row, 1/soft.l[i])
-			w.put(o, base+q0+i, h*s, row)
-			lse.row(base+q0+i, h, h+1)[0] = soft.m[i] + float32(math.Log(float64(soft.l[i])))
+			r := sum.Data[i*s : (i+1)*s]
+			w.v.Scale(r, 1/soft.l[i])
+			w.put(o, row+i, h*s, r)
+			lse.row(row+i, h, h+1)[0] = soft.m[i] + float32(math.Log(float64(soft.l[i])))
 		}
 	}
 }

@@ -11,11 +11,12 @@ import (
 // delta = sum(do*o): ds = p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q),
 // dv = sum(p*do).
 func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dqkv, delta, do, qkv, o, lse := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]
-	v := viewOf(a, 0, qkv.Rows)
-	grad := make([]float64, qkv.Rows*qkv.Cols)
-	for n := range qkv.Rows {
-		i, base := n%a.Seq, n-n%a.Seq
+	dq, dkv, delta, do, q, kv, o, lse := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]
+	v := viewOf(a, 0, kv.Rows, q.Rows)
+	gq, gkv := make([]float64, q.Rows*q.Cols), make([]float64, kv.Rows*kv.Cols)
+	for n := range q.Rows {
+		row := kv.Rows - q.Rows + n
+		i, base := row%a.Seq, row-row%a.Seq
 		for h := range v.heads {
 			g := h / v.group
 			var d float64
@@ -26,32 +27,43 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 			for j := v.first(i); j <= i; j++ {
 				var s, dp float64
 				for c := range v.size {
-					s += a.Scale * qkv.At(n, v.q(h)+c) * qkv.At(base+j, v.k(g)+c)
-					dp += do.At(n, h*v.size+c) * qkv.At(base+j, v.v(g)+c)
+					s += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(g)+c)
+					dp += do.At(n, h*v.size+c) * kv.At(base+j, v.v(g)+c)
 				}
 				p := math.Exp(s - lse.At(n, h))
 				ds := p * (dp - d) * a.Scale
-				gi, gj := grad[n*qkv.Cols:], grad[(base+j)*qkv.Cols:]
+				gi, gj := gq[n*q.Cols:], gkv[(base+j)*kv.Cols:]
 				for c := range v.size {
-					gi[v.q(h)+c] += ds * qkv.At(base+j, v.k(g)+c)
-					gj[v.k(g)+c] += ds * qkv.At(n, v.q(h)+c)
+					gi[v.q(h)+c] += ds * kv.At(base+j, v.k(g)+c)
+					gj[v.k(g)+c] += ds * q.At(n, v.q(h)+c)
 					gj[v.v(g)+c] += p * do.At(n, h*v.size+c)
 				}
 			}
 		}
 	}
-	for r := range qkv.Rows {
-		for c := range qkv.Cols {
-			dqkv.Set(r, c, grad[r*qkv.Cols+c])
+	dq.storeAll(gq, false)
+	dkv.storeAll(gkv, a.Acc)
+}
+
+// storeAll sets all elements to x, or adds x to them.
+func (t *Tensor) storeAll(x []float64, acc bool) {
+	for r := range t.Rows {
+		for c := range t.Cols {
+			v := x[r*t.Cols+c]
+			if acc {
+				v += t.At(r, c)
+			}
+			t.Set(r, c, v)
 		}
 	}
 }
 
 // attentionBwd recomputes the probabilities tile by tile from lse. For a
-// sequence and a key head it walks the query heads of the group, for each the
-// blocks of queries, for each the blocks of keys that they see: so dk and dv
-// are sums in order of head and query, dq in order of keys. Tiles have a row
-// per key and a column per query, as in attend.
+// sequence and a key head it walks the blocks of queries, the last one first,
+// for each the query heads of the group, for each the blocks of keys that they
+// see: so dk and dv are sums in order of query block and head, dq in order of
+// keys. Tiles have a row per key and a column per query, as in attend. Slices
+// of a sequence, the last one first, continue these sums.
 //
 // Where there are fewer sequences x key heads than would keep the workers
 // busy, these loops are divided: a task for each block of keys does the part of
@@ -60,7 +72,8 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 // dp are computed twice, seven products for five.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	heads, workers := (t[3].Rows+a.Seq-1)/a.Seq*a.KVHeads, e.Pool.Workers()
+	rows, queries := t[5].Rows, t[4].Rows
+	heads, workers := (rows+a.Seq-1)/a.Seq*a.KVHeads, e.Pool.Workers()
 	if 5*((heads+workers-1)/workers)*workers <= 7*heads {
 		c.tasks(heads, func(c *call, w *worker, i int) {
 			b := c.attentionTask(i)
@@ -69,25 +82,26 @@ func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 		})
 		return
 	}
-	block := viewOf(a, 0, t[3].Rows).block
-	c.n = [4]int{heads, (a.Seq + keyBlock - 1) / keyBlock, (a.Seq + block - 1) / block}
-	c.tasks(heads*(c.n[1]+c.n[2]), func(c *call, w *worker, i int) {
+	c.n[0], c.n[1] = heads, (min(a.Seq, rows)+keyBlock-1)/keyBlock
+	c.n[2], c.n[3] = blocks(a, rows, queries)
+	c.tasks(heads*(c.n[1]+c.n[3]), func(c *call, w *worker, i int) {
 		b := c.attentionTask(i % c.n[0])
 		if i /= c.n[0]; i < c.n[1] { // the first keys are seen by most queries
 			b.sumKeys, b.k0 = true, i*keyBlock
 			b.k1 = min(b.seq, b.k0+keyBlock)
-			b.q0, b.q1 = b.k0/b.block*b.block, min(b.seq, b.k1+b.window-1)
+			seen := (b.k1 + b.window - 2) / b.block // the last block of queries that sees them
+			b.q0, b.q1 = max(b.from, b.k0), min(b.seq, (seen+1)*b.block)
 		} else { // the last queries see most keys
-			b.sumQueries, b.q0 = true, (c.n[1]+c.n[2]-1-i)*b.block
-			b.q1 = min(b.seq, b.q0+b.block)
+			block := (c.n[1] + c.n[2] + c.n[3] - 1 - i) * b.block
+			b.sumQueries, b.q0, b.q1 = true, max(b.from, block), min(b.seq, block+b.block)
 		}
 		b.run(w)
 	})
 }
 
 // attentionTask is a part of the backward pass of one key head of the sequence
-// whose first row is base: the products of keys [k0, k1) and queries [q0, q1),
-// both beginning with a block.
+// whose first row is base: the products of keys [k0, k1), which begin with a
+// block, and queries [q0, q1).
 type attentionTask struct {
 	*call
 	view
@@ -100,40 +114,38 @@ type attentionTask struct {
 // attentionTask makes the task of all keys and queries of the i-th key head.
 func (c *call) attentionTask(i int) attentionTask {
 	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-	b.view = viewOf(c.a, b.base, c.t[3].Rows)
-	b.k1, b.q1 = b.seq, b.seq
+	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows)
+	b.k1, b.q0, b.q1 = b.seq, b.from, b.seq
 	return b
 }
 
 func (b *attentionTask) run(w *worker) {
-	dqkv, first, n, s := &b.t[0], b.base+b.k0, b.k1-b.k0, b.size
-	if n <= 0 || b.q0 >= b.q1 { // the last sequence may be shorter
+	dkv, first, n, s := &b.t[1], b.base+b.k0, b.k1-b.k0, b.size
+	if n <= 0 { // the last sequence may be shorter
 		return
 	}
 	if b.sumKeys {
-		b.dk, b.dv = w.sumTile(2, dqkv, first, n, b.k(b.g), s), w.sumTile(3, dqkv, first, n, b.v(b.g), s)
-		for r := range n {
-			clear(b.dk.Data[r*b.dk.Stride:][:s])
-			clear(b.dv.Data[r*b.dv.Stride:][:s])
-		}
+		b.dk = w.sumTile(2, dkv, first, n, b.k(b.g), s, b.a.Acc)
+		b.dv = w.sumTile(3, dkv, first, n, b.v(b.g), s, b.a.Acc)
 	}
-	for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
-		for q0 := b.q0; q0 < b.q1; q0 += b.block {
-			b.attend(w, h, q0)
+	for q1 := b.q1; q1 > b.q0; {
+		q0 := max(b.q0, (q1-1)/b.block*b.block)
+		for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
+			b.attend(w, h, q0, q1-q0)
 		}
+		q1 = q0
 	}
 	if b.sumKeys {
-		w.storeTile(b.dk, dqkv, first, n, b.k(b.g), s)
-		w.storeTile(b.dv, dqkv, first, n, b.v(b.g), s)
+		w.storeTile(b.dk, dkv, first, n, b.k(b.g), s)
+		w.storeTile(b.dv, dkv, first, n, b.v(b.g), s)
 	}
 }
 
-// attend does the queries of head h from q0 on.
-func (b *attentionTask) attend(w *worker, h, q0 int) {
-	dqkv, delta, do, qkv, o, lse := &b.t[0], &b.t[1], &b.t[2], &b.t[3], &b.t[4], &b.t[5]
-	s, scale, row := b.size, float32(b.a.Scale), b.base+q0
-	n := min(b.block, b.seq-q0)
-	q, dout := qkv.at(row, b.q(h)), do.at(row, h*s)
+// attend does n queries of head h from q0 on.
+func (b *attentionTask) attend(w *worker, h, q0, n int) {
+	dq, delta, do, q, kv, o, lse := &b.t[0], &b.t[2], &b.t[3], &b.t[4], &b.t[5], &b.t[6], &b.t[7]
+	s, scale, row := b.size, float32(b.a.Scale), b.base+q0-(kv.Rows-q.Rows)
+	query, dout := q.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)
 	plus, deltas := stats[:n], stats[n:]
 	for i := range n {
@@ -143,30 +155,30 @@ func (b *attentionTask) attend(w *worker, h, q0 int) {
 		}
 		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
-	qt, dt := w.across(0, q, n, s), w.across(1, dout, n, s)
+	qt, dt := w.across(0, query, n, s), w.across(1, dout, n, s)
 	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlock), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlock), Stride: n}
-	dq := w.sumTile(10, dqkv, row, n, b.q(h), s)
-	var dqInit gemm.Init
+	sum := w.ownTile(10, dq, row, n, b.q(h), s)
+	var init gemm.Init
 	for k0 := max(b.k0, b.first(q0)/keyBlock*keyBlock); k0 < min(b.k1, q0+n); k0 += keyBlock {
 		keys := min(keyBlock, q0+n-k0)
-		key, value := qkv.at(b.base+k0, b.k(b.g)), qkv.at(b.base+k0, b.v(b.g))
+		key, value := kv.at(b.base+k0, b.k(b.g)), kv.at(b.base+k0, b.v(b.g))
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)
 		b.hide(p.Data, q0, n, k0, keys)
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
-		grad := w.rounded(1, ds, keys*n, qkv)
+		grad := w.rounded(1, ds, keys*n, kv)
 		if b.sumKeys {
 			dk, dv := rowsOf(b.dk, k0-b.k0), rowsOf(b.dv, k0-b.k0)
 			w.serial.Gemm(gemm.NN, keys, s, n, w.rounded(0, p, keys*n, do), dout, dv, gemm.Init{Residual: dv})
-			w.serial.Gemm(gemm.NN, keys, s, n, grad, q, dk, gemm.Init{Residual: dk})
+			w.serial.Gemm(gemm.NN, keys, s, n, grad, query, dk, gemm.Init{Residual: dk})
 		}
 		if b.sumQueries {
-			w.serial.Gemm(gemm.TN, n, s, keys, grad, key, dq, dqInit)
-			dqInit.Residual = dq
+			w.serial.Gemm(gemm.TN, n, s, keys, grad, key, sum, init)
+			init.Residual = sum
 		}
 	}
 	if b.sumQueries {
-		w.storeTile(dq, dqkv, row, n, b.q(h), s)
+		w.storeTile(sum, dq, row, n, b.q(h), s)
 	}
 }
 
@@ -174,16 +186,32 @@ func rowsOf(m gemm.Matrix, r int) gemm.Matrix {
 	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
 }
 
-// sumTile gives memory for sums over n rows and cols columns: the tensor's own
-// or, for a bf16 tensor, buffer k.
-func (w *worker) sumTile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
+// sumTile gives memory for sums over n rows and cols columns, which begin at 0
+// or, if acc, at what the tensor holds.
+func (w *worker) sumTile(k int, t *Tensor, r0, n, c0, cols int, acc bool) gemm.Matrix {
+	m := w.ownTile(k, t, r0, n, c0, cols)
+	for i := range n {
+		row := m.Data[i*m.Stride:][:cols]
+		switch {
+		case !acc:
+			clear(row)
+		case t.DType != graph.F32:
+			w.v.Widen(row, t.row16(r0+i, c0, c0+cols))
+		}
+	}
+	return m
+}
+
+// ownTile gives memory for n rows and cols columns of results: the tensor's
+// own or, for a bf16 tensor, buffer k.
+func (w *worker) ownTile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
 	if t.DType == graph.F32 {
 		return gemm.Matrix{Data: t.F32[r0*t.Stride+c0:], Stride: t.Stride}
 	}
 	return gemm.Matrix{Data: w.tmp(k, n*cols), Stride: cols}
 }
 
-// storeTile ends what sumTile began.
+// storeTile ends what sumTile or ownTile began.
 func (w *worker) storeTile(m gemm.Matrix, t *Tensor, r0, n, c0, cols int) {
 	if t.DType == graph.F32 {
 		return

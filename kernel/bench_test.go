@@ -39,10 +39,11 @@ func BenchmarkKernel(b *testing.B) {
 	for i, v := range second.F32 {
 		second.F32[i] = v * v
 	}
-	qkv, do, o, lse := mat(n, 3*d), mat(n, d), mat(n, d), mat(n, heads)
+	qkv, dqkv, do, o, lse := mat(n, 3*d), mat(n, 3*d), mat(n, d), mat(n, d), mat(n, heads)
+	q, kv, dq, dkv := part(qkv, 0, n, 0, d), part(qkv, 0, n, d, 3*d), part(dqkv, 0, n, 0, d), part(dqkv, 0, n, d, 3*d)
 	e := NewEnv(0)
 	defer e.Close()
-	Lookup(graph.Attention).Fast(e, &attn, []Tensor{o, lse, qkv})
+	Lookup(graph.Attention).Fast(e, &attn, []Tensor{o, lse, q, kv})
 	big := func() Tensor { return mat(1, 1<<24) }
 	flopPeak := gemm.Peak(e.Pool.Workers(), 200*time.Millisecond) / 1e9
 	bytePeak := bandwidth(e, big(), big())
@@ -63,13 +64,13 @@ func BenchmarkKernel(b *testing.B) {
 		{graph.RMSNormDX, "", graph.Attr{Acc: true}, []Tensor{mat(n, d), mat(n, d), mat(n, d), mat(1, d), mat(n, 1)}},
 		{graph.RMSNormDW, "", graph.Attr{Acc: true}, []Tensor{mat(1, d), mat(n, d), mat(n, d), mat(n, 1)}},
 		{graph.RoPE, "", attn, []Tensor{mat(n, 3*d), mat(n, size)}},
-		{graph.Attention, "", attn, []Tensor{mat(n, d), mat(n, heads), qkv}},
-		{graph.Attention, "/T256", short(attn, 256), []Tensor{mat(n, d), mat(n, heads), qkv}},
-		{graph.Attention, "/T64", short(attn, 64), []Tensor{mat(n, d), mat(n, heads), qkv}},
-		{graph.Attention, "/GQA", llama, []Tensor{mat(n, d), mat(n, heads), mat(n, d+2*4*size)}},
-		{graph.AttentionBwd, "", attn, []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
-		{graph.AttentionBwd, "/T256", short(attn, 256), []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
-		{graph.AttentionBwd, "/T64", short(attn, 64), []Tensor{mat(n, 3*d), mat(n, heads), do, qkv, o, lse}},
+		{graph.Attention, "", attn, []Tensor{mat(n, d), mat(n, heads), q, kv}},
+		{graph.Attention, "/T256", short(attn, 256), []Tensor{mat(n, d), mat(n, heads), q, kv}},
+		{graph.Attention, "/T64", short(attn, 64), []Tensor{mat(n, d), mat(n, heads), q, kv}},
+		{graph.Attention, "/GQA", llama, []Tensor{mat(n, d), mat(n, heads), q, mat(n, 2*4*size)}},
+		{graph.AttentionBwd, "", attn, []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
+		{graph.AttentionBwd, "/T256", short(attn, 256), []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
+		{graph.AttentionBwd, "/T64", short(attn, 64), []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
 		{graph.Act, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},
 		{graph.ActBwd, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
 		{graph.Act, "/gelu", graph.Attr{Act: graph.GELUErf}, []Tensor{mat(n, f), mat(n, f)}},

@@ -15,6 +15,7 @@ type sample struct {
 	t     []Tensor
 	token []bool  // operands with a row per token
 	tol   float64 // of f32 results, relative to the largest of the operand
+	floor float64 // size of terms that may cancel: no less counts as the largest
 }
 
 func (s sample) String() string {
@@ -187,19 +188,22 @@ var cases = map[graph.Op]func(m *maker) sample{
 		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(a.Seq, a.HeadDim)}, token: []bool{true, false}}
 	},
 	graph.Attention: func(m *maker) sample {
-		a, n := m.heads()
-		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim)},
-			token: []bool{true, true, true}}
+		a, n, keys, token := m.slice()
+		d := m.float()
+		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.mat(d, n, a.Heads*a.HeadDim, 1),
+			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1)}, token: []bool{token, token, token, token}}
 		s.tol = roundedFactors(s.t[2])
 		return s
 	},
 	graph.AttentionBwd: func(m *maker) sample {
-		a, n := m.heads()
-		width := (a.Heads + 2*a.KVHeads) * a.HeadDim
-		s := sample{attr: a, t: []Tensor{m.any(n, width), m.f32(n, a.Heads), m.any(n, a.Heads*a.HeadDim), m.any(n, width),
-			m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads)}, token: []bool{true, true, true, true, true, true}}
-		s.tol = roundedFactors(s.t[2], s.t[3])
-		attentionRef(nil, &a, []Tensor{s.t[4], s.t[5], s.t[3]}) // o and lse that belong together
+		a, n, keys, token := m.slice()
+		a.Acc = m.acc
+		width, d := a.Heads*a.HeadDim, m.float()
+		q, kv, o, lse := m.mat(d, n, width, 1), m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.any(n, width), m.f32(n, a.Heads)
+		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse},
+			token: []bool{token, token, token, token, token, token, token, token}}
+		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1 // a query that sees one key has dq = 0
+		attentionRef(nil, &a, []Tensor{o, lse, q, kv})     // o and lse that belong together
 		return s
 	},
 	graph.Act: func(m *maker) sample {
@@ -317,6 +321,16 @@ func (m *maker) heads() (graph.Attr, int) {
 		n -= m.IntN(a.Seq)
 	}
 	return a, n
+}
+
+// slice draws whole sequences, or a slice of one: numbers of queries and of
+// keys. Only the former may be cut at sequences (token).
+func (m *maker) slice() (a graph.Attr, queries, keys int, token bool) {
+	a, n := m.heads()
+	if n > a.Seq || m.IntN(2) == 0 {
+		return a, n, n, true
+	}
+	return a, 1 + m.IntN(n), n, false
 }
 
 // roundedFactors is the tolerance of attention: probabilities that are

@@ -115,12 +115,15 @@ func TestGradients(t *testing.T) {
 	t.Run("attention", func(t *testing.T) {
 		for _, window := range []int{0, 1, 3} {
 			a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: window, Scale: 0.7}
-			qkv, o, lse, do := f64(r, 10, 24), f64(r, 10, 12), f64(r, 10, 4), f64(r, 10, 12)
-			dqkv, delta := f64(r, 10, 24), f64(r, 10, 4)
-			forward := func() { run(graph.Attention, a, o, lse, qkv) }
-			forward()
-			run(graph.AttentionBwd, a, dqkv, delta, do, qkv, o, lse)
-			difference(t, "dqkv", qkv, dqkv, o, do, forward)
+			for _, n := range [][2]int{{10, 10}, {3, 5}, {2, 4}} { // queries and keys: two sequences, slices of one
+				q, kv, o, lse, do := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 12), f64(r, n[0], 4), f64(r, n[0], 12)
+				dq, dkv, delta := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 4)
+				forward := func() { run(graph.Attention, a, o, lse, q, kv) }
+				forward()
+				run(graph.AttentionBwd, a, dq, dkv, delta, do, q, kv, o, lse)
+				difference(t, "dq", q, dq, o, do, forward)
+				difference(t, "dkv", kv, dkv, o, do, forward)
+			}
 		}
 	})
 	t.Run("act", func(t *testing.T) {

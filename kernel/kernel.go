@@ -20,7 +20,10 @@
 //     workers, never by rows, and splitting the tokens over several calls
 //     changes nothing.
 //   - Attention works per sequence and key head, and the order of each sum
-//     depends on the position in the sequence only.
+//     depends on the position in the sequence only: a query's sums go over keys,
+//     ascending, in whatever slice of the sequence it is. Those of a key go over
+//     blocks of graph.SliceUnit queries, the last block first, so slices in
+//     descending order continue them.
 //
 // # Storage
 //

@@ -174,7 +174,49 @@ func (m *machine) exec(i int) {
 		}
 		return
 	}
+	if in.Op.Info().Kind == graph.Sequence {
+		m.attention(in, args, op)
+		return
+	}
 	m.generic(in, args, op)
+}
+
+// attention row by row: a query depends on the keys of its sequence up to its
+// own position, and contributes to the sums of their gradients, which are
+// rounded in the end if they are bf16.
+func (m *machine) attention(in *Instr, args []device.Operand, op uint64) {
+	back := in.Op == graph.AttentionBwd
+	q, kv, reads, writes := args[2], args[3], []int{2}, []int{0, 1}
+	if back {
+		q, kv, reads, writes = args[4], args[5], []int{3, 4, 6, 7}, []int{0, 2}
+		if !in.Attr.Acc {
+			m.each(args[1], func(r, c int) { m.store(args[1], r, c, 0) })
+		}
+	}
+	for n := q.Rows - 1; n >= 0; n-- {
+		at := kv.Rows - q.Rows + n
+		own := mix(op, uint64(at%in.Attr.Seq))
+		for _, j := range reads {
+			own = m.row(mix(own, uint64(j)), args[j], n)
+		}
+		v := own
+		for r := at - at%in.Attr.Seq; r <= at; r++ {
+			v = m.row(v, kv, r)
+			for c := range kv.Cols {
+				if back {
+					m.store(args[1], r, c, m.join(m.load(args[1], r, c), m.row(mix(own, uint64(c)), kv, r)))
+				}
+			}
+		}
+		for _, j := range writes {
+			for c := range args[j].Cols {
+				m.store(args[j], n, c, mix(v, uint64(j<<20+c)))
+			}
+		}
+	}
+	if back && args[1].DType == graph.BF16 {
+		m.each(args[1], func(r, c int) { m.store(args[1], r, c, castElement(graph.BF16, m.load(args[1], r, c))) })
+	}
 }
 
 func (m *machine) each(o device.Operand, f func(r, c int)) {
@@ -211,10 +253,6 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 			}
 		}
 	}
-	group := 1
-	if in.Op.Info().Kind == graph.Sequence {
-		group = in.Attr.Seq
-	}
 	if sums && !in.Attr.Acc {
 		for j, o := range args {
 			if writesArg(in, j) {
@@ -222,7 +260,7 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 			}
 		}
 	}
-	for row := 0; row < max(rows, 1); row += group {
+	for row := range max(rows, 1) {
 		v := op
 		switch in.Op {
 		case graph.RoPE, graph.Embed, graph.PosBwd:
@@ -230,23 +268,19 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 		}
 		for j, o := range args {
 			if specs[j].Token && reads(j) {
-				for r := row; r < row+group; r++ {
-					v = m.row(mix(v, uint64(j)), o, r)
-				}
+				v = m.row(mix(v, uint64(j)), o, row)
 			}
 		}
 		for j, o := range args {
 			switch {
 			case !writesArg(in, j) || o.Rows == 0:
 			case specs[j].Token:
-				for r := row; r < row+group; r++ {
-					for c := range o.Cols {
-						term := mix(mix(v, uint64(r-row)), uint64(j<<20+c))
-						if m.unordered && specs[j].Access == graph.Sum && in.Attr.Acc {
-							term += m.load(o, r, c)
-						}
-						m.store(o, r, c, term)
+				for c := range o.Cols {
+					term := mix(v, uint64(j<<20+c))
+					if m.unordered && specs[j].Access == graph.Sum && in.Attr.Acc {
+						term += m.load(o, row, c)
 					}
+					m.store(o, row, c, term)
 				}
 			default: // sums over tokens, and results of all operands
 				m.each(o, func(r, c int) {

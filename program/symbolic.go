@@ -229,9 +229,9 @@ func (x *execution) instr(i int) error {
 	default:
 		switch in.Op.Info().Kind {
 		case graph.RowWise:
-			x.rowWise(in, args, 1)
+			x.rowWise(in, args)
 		case graph.Sequence:
-			x.rowWise(in, args, int32(max(1, in.Attr.Seq/x.p.RowUnit)))
+			x.attention(in, args)
 		case graph.TokenSum:
 			x.tokenSum(in, args)
 		default:
@@ -313,20 +313,17 @@ func (x *execution) position(v Value, in *Instr, block int32) Value {
 	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
 }
 
-// rowWise: groups of row blocks depend on the same blocks of token operands.
-func (x *execution) rowWise(in *Instr, args []box, group int32) {
+// rowWise: a block of rows depends on the same block of token operands.
+func (x *execution) rowWise(in *Instr, args []box) {
 	same := x.constants(in, args)
-	n := args[0].blocks
-	for b := int32(0); b < n; b += group {
-		v := x.tokens(x.position(same, in, b), in, args, b, b+group)
+	for b := range args[0].blocks {
+		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
 		for j, s := range args {
 			if _, writes := accessOf(in, j); !writes {
 				continue
 			}
-			for g := range group {
-				for k := range s.bands {
-					x.put(in, j, s.at(b+g, k), v.withInts(j, int(g)).withInts(int(k), 0))
-				}
+			for k := range s.bands {
+				x.put(in, j, s.at(b, k), v.withInts(j, int(k)))
 			}
 		}
 	}
@@ -351,25 +348,32 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 			}
 		}
 	}
-	sums(func(j int, _ int32, a *Value) {
-		if !in.Attr.Acc {
-			*a = seedZero
-			if x.unordered {
-				*a = noTerms
-			}
-		} else if *a == (Value{}) {
-			x.undefined = j
-		}
-	})
+	sums(func(j int, _ int32, a *Value) { x.begin(in, j, a) })
 	for b := range n {
 		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
-		sums(func(j int, k int32, a *Value) {
-			if term := v.withInts(j, int(k)); x.unordered {
-				*a = a.plus(term)
-			} else {
-				*a = term.with(*a)
-			}
-		})
+		sums(func(j int, k int32, a *Value) { x.add(a, v.withInts(j, int(k))) })
+	}
+}
+
+// begin makes a sum, operand j, ready for its first contribution.
+func (x *execution) begin(in *Instr, j int, sum *Value) {
+	switch {
+	case in.Attr.Acc && *sum == Value{}:
+		x.undefined = j
+	case in.Attr.Acc:
+	case x.unordered:
+		*sum = noTerms
+	default:
+		*sum = seedZero
+	}
+}
+
+// add adds a contribution to a sum: as the next one, or as one of them.
+func (x *execution) add(sum *Value, term Value) {
+	if x.unordered {
+		*sum = sum.plus(term)
+	} else {
+		*sum = term.with(*sum)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 //
 //	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
 //
-// T, S, H, A, Q come from the attributes: rows per sequence, head size, query
-// heads, width of all query heads, width of query, key and value heads. 2F is
+// T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query
+// heads, width of all query heads, of all key and value heads, and of both. 2F is
 // twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or
 // f64, h bf16, i i32, d f64, * any.
 
@@ -61,8 +61,8 @@ var verifyRules = [graph.NumOps]rule{
 	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
 	graph.RMSNormDW:     {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
 	graph.RoPE:          {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
-	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,Q/f"), seq: true, heads: true},
-	graph.AttentionBwd:  {shapes: shapes("N,Q/f N,H/s N,A/f N,Q/f N,A/f N,H/s"), seq: true, heads: true},
+	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,A/f M,G/f"), seq: true, heads: true},
+	graph.AttentionBwd:  {shapes: shapes("N,A/f M,G/f N,H/s N,A/f N,A/f M,G/f N,A/f N,H/s"), seq: true, heads: true},
 	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
 	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: same},
 	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f")},
@@ -495,7 +495,8 @@ func checkShapes(p *Program, i int) error {
 	var bound [128]int
 	if r.heads {
 		bound['S'], bound['H'], bound['A'] = a.HeadDim, a.Heads, a.Heads*a.HeadDim
-		bound['Q'] = (a.Heads + 2*a.KVHeads) * a.HeadDim
+		bound['G'] = 2 * a.KVHeads * a.HeadDim
+		bound['Q'] = bound['A'] + bound['G']
 	}
 	bound['T'] = a.Seq
 	for j, reg := range in.Args {
@@ -519,8 +520,10 @@ func checkShapes(p *Program, i int) error {
 	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
 		return p.operandFault(i, 1, "cast converts", "is %v, the destination is not", p.Buffers[in.Args[1].Buf].DType)
 	}
-	if in.Op.Info().Kind == graph.Sequence && (a.Seq%p.RowUnit != 0 && p.RowUnit%a.Seq != 0 || in.Args[0].Rows%a.Seq != 0) {
-		return p.operandFault(i, 0, "whole sequences, and a row unit that divides them", "has %d rows with sequences of %d and row unit %d", in.Args[0].Rows, a.Seq, p.RowUnit)
+	if in.Op.Info().Kind == graph.Sequence {
+		if why := checkSlice(p, in); why != "" {
+			return p.fault(i, "whole sequences or a slice of one, of whole row units", "%s", why)
+		}
 	}
 	if r.extra != nil {
 		if why := r.extra(in); why != "" {
@@ -528,6 +531,26 @@ func checkShapes(p *Program, i int) error {
 		}
 	}
 	return nil
+}
+
+// checkSlice: the queries are all rows of whole sequences, or the last rows of
+// those of one sequence that have keys. Backwards, where sums depend on where
+// sequences are cut, they are cut at multiples of graph.SliceUnit.
+func checkSlice(p *Program, in *Instr) string {
+	q, kv := attended(in.Op)
+	seq, queries, keys := in.Attr.Seq, in.Args[q].Rows, in.Args[kv].Rows
+	unit := graph.SliceUnit(seq)
+	switch {
+	case seq%p.RowUnit != 0 && p.RowUnit%seq != 0:
+		return fmt.Sprintf("sequences of %d rows with row unit %d", seq, p.RowUnit)
+	case queries > keys:
+		return fmt.Sprintf("%d queries with keys of %d rows", queries, keys)
+	case keys > seq && (keys%seq != 0 || queries != keys):
+		return fmt.Sprintf("%d queries and %d keys with sequences of %d rows", queries, keys, seq)
+	case in.Op == graph.AttentionBwd && keys < seq && keys%unit != 0, in.Op == graph.AttentionBwd && (keys-queries)%unit != 0:
+		return fmt.Sprintf("a slice of rows %d to %d, which are not multiples of %d", keys-queries, keys, unit)
+	}
+	return ""
 }
 
 // bind matches an extent with what it must be, or gives its letter a value.

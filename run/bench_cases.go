@@ -25,7 +25,7 @@ func BenchCases(t graph.DType) []BenchCase {
 	}
 	eps, acc := graph.Attr{Eps: 1e-5}, graph.Attr{Acc: true}
 	none := graph.Attr{}
-	qkv, gqa, lse, scalars := s(n, 3*d), s(n, d+2*4*size), f32(n, heads), f32(1, graph.NumScalars)
+	qkv, q, kv, gqa, lse, scalars := s(n, 3*d), s(n, d), s(n, 2*d), s(n, 2*4*size), f32(n, heads), f32(1, graph.NumScalars)
 
 	var list []BenchCase
 	add := func(op graph.Op, name string, a graph.Attr, dims ...graph.Dim) {
@@ -41,11 +41,15 @@ func BenchCases(t graph.DType) []BenchCase {
 	}
 	for _, seq := range []int{1024, 256, 64} {
 		name := map[int]string{1024: "T1024", 256: "T256", 64: "T64"}[seq]
-		add(graph.Attention, name, attention(seq, heads), s(n, d), lse, qkv)
-		add(graph.AttentionBwd, name, attention(seq, heads), qkv, lse, s(n, d), qkv, s(n, d), lse)
+		add(graph.Attention, name, attention(seq, heads), q, lse, q, kv)
+		add(graph.AttentionBwd, name, attention(seq, heads), q, kv, lse, q, q, kv, q, lse)
 	}
-	add(graph.Attention, "T1024 GQA", attention(n, 4), s(n, d), lse, gqa)
-	add(graph.AttentionBwd, "T1024 GQA", attention(n, 4), gqa, lse, s(n, d), gqa, s(n, d), lse)
+	add(graph.Attention, "T1024 GQA", attention(n, 4), q, lse, q, gqa)
+	add(graph.AttentionBwd, "T1024 GQA", attention(n, 4), q, gqa, lse, q, q, gqa, q, lse)
+	// The last quarter of a sequence in slices.
+	slice, last := attention(n, heads), f32(n/4, heads)
+	add(graph.Attention, "T1024 slice", slice, s(n/4, d), last, s(n/4, d), kv)
+	add(graph.AttentionBwd, "T1024 slice", slice, s(n/4, d), f32(n, 2*d), last, s(n/4, d), s(n/4, d), kv, s(n/4, d), last)
 	add(graph.LayerNorm, "", eps, s(n, d), f32(n, 2), s(n, d), s(1, d), s(1, d))
 	add(graph.LayerNormDX, "", acc, s(n, d), s(n, d), s(n, d), s(1, d), f32(n, 2))
 	add(graph.LayerNormDW, "", acc, f32(1, d), f32(1, d), s(n, d), s(n, d), f32(n, 2))

@@ -58,16 +58,22 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 }
 
 func attention(b *builder) error {
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2)}
+	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
+	if err := b.sequences(ops[2], ops[3]); err != nil {
+		return err
+	}
 	k := b.attentionKindOf(ops...)
 	return b.heads(k, "attention", "attention", b.call.Attr.Heads, k.forward, ops...)
 }
 
 func attentionBwd(b *builder) error {
 	at := &b.call.Attr
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5)}
+	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5), b.op(6), b.op(7)}
+	if err := b.sequences(ops[4], ops[5]); err != nil {
+		return err
+	}
 	k := b.attentionKindOf(ops...)
-	n := int64(ops[3].Rows) * int64(at.Heads)
+	n := int64(ops[4].Rows) * int64(at.Heads)
 	if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...)); err != nil {
 		return err
 	}
@@ -77,6 +83,18 @@ func attentionBwd(b *builder) error {
 	return b.heads(k, "attention_bwd", "keys", at.KVHeads, k.keys, ops...)
 }
 
+// sequences checks that queries and keys are of the same whole sequences.
+func (b *builder) sequences(q, kv device.Operand) error {
+	at := &b.call.Attr
+	if at.Seq < 1 || at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 || kv.Rows%at.Seq != 0 && kv.Rows > at.Seq {
+		return fmt.Errorf("%d rows of %d, %d heads on %d of %d numbers cannot be attended", kv.Rows, at.Seq, at.Heads, at.KVHeads, at.HeadDim)
+	}
+	if q.Rows != kv.Rows || kv.Rows%at.Seq != 0 || at.Acc {
+		return fmt.Errorf("attention to slices of sequences (%d queries, keys of %d rows in sequences of %d) has no CUDA kernel; hint: a plan without slices", q.Rows, kv.Rows, at.Seq)
+	}
+	return nil
+}
+
 func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernels.Unit {
 	return kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
 }
@@ -84,9 +102,6 @@ func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernel
 // heads starts a block per tile, head and sequence.
 func (b *builder) heads(k *attentionKind, file, kernel string, heads int, shared func(int) int, ops ...device.Operand) error {
 	at := &b.call.Attr
-	if at.Seq < 1 || at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 || ops[0].Rows%at.Seq != 0 {
-		return fmt.Errorf("%d rows of %d, %d heads on %d of %d numbers cannot be attended", ops[0].Rows, at.Seq, at.Heads, at.KVHeads, at.HeadDim)
-	}
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
 	grid := [3]int64{blocks(int64(at.Seq), int64(k.tile)), int64(heads), int64(ops[0].Rows / at.Seq)}

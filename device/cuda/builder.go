@@ -22,7 +22,7 @@ type mat struct {
 }
 
 type args struct {
-	t                                                 [7]mat
+	t                                                 [8]mat
 	seq, row0, heads, kv, head, window, offset, accum int32
 	n                                                 [4]int32
 	f                                                 [8]float32

@@ -34,7 +34,7 @@ func TestArgsLayout(t *testing.T) {
 	if s := unsafe.Sizeof(mat{}); s != 24 {
 		t.Errorf("struct Mat has %d bytes, not 24", s)
 	}
-	if argsBytes != 7*24+8*4+4*4+8*4+2*8+8 {
+	if argsBytes != 8*24+8*4+4*4+8*4+2*8+8 {
 		t.Errorf("struct Args has %d bytes", argsBytes)
 	}
 }
@@ -320,7 +320,9 @@ func TestRefuses(t *testing.T) {
 		"GPU on the disk's stream":        copyCall(device.DiskRead, word(device.DeviceTier, 0), word(device.DiskTier, 0)),
 		"outside":                         copyCall(device.HostToDev, word(device.DeviceTier, 1<<12), word(device.HostTier, 0)),
 		"heads that do not divide": {Op: graph.Attention, Attr: graph.Attr{Seq: 4, Heads: 3, KVHeads: 2, HeadDim: 2}, Args: []device.Operand{
-			{Rows: 4, Cols: 6, Stride: 6}, {Rows: 4, Cols: 3, Stride: 3}, {Rows: 4, Cols: 14, Stride: 14}}},
+			{Rows: 4, Cols: 6, Stride: 6}, {Rows: 4, Cols: 3, Stride: 3}, {Rows: 4, Cols: 6, Stride: 14}, {Rows: 4, Cols: 8, Stride: 14}}},
+		"a slice of a sequence": {Op: graph.Attention, Attr: graph.Attr{Seq: 4, Heads: 1, KVHeads: 1, HeadDim: 2}, Args: []device.Operand{
+			{Rows: 2, Cols: 2, Stride: 2}, {Rows: 2, Cols: 1, Stride: 1}, {Rows: 2, Cols: 2, Stride: 6}, {Rows: 4, Cols: 4, Stride: 6}}},
 	} {
 		if _, err := d.Prepare([]device.Call{c}, nil); err == nil {
 			t.Errorf("%s was accepted", name)

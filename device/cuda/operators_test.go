@@ -256,20 +256,24 @@ var samples = map[graph.Op]func(s *sample){
 	graph.Attention: func(s *sample) {
 		n, width := s.heads()
 		a := s.call.Attr
-		s.mat(n, a.Heads*a.HeadDim)
+		q := a.Heads * a.HeadDim
+		s.mat(n, q)
 		s.f32(n, a.Heads)
-		s.mat(n, width)
+		s.mat(n, q)
+		s.mat(n, width-q)
 	},
 	graph.AttentionBwd: func(s *sample) {
 		n, width := s.heads()
 		a := s.call.Attr
 		s.tol = max(s.tol, 5e-5)
-		s.mat(n, width)
+		w := a.Heads * a.HeadDim
+		s.mat(n, w)
+		s.mat(n, width-w)
 		s.f32(n, a.Heads)
-		s.mat(n, a.Heads*a.HeadDim)
-		qkv := s.mat(n, width)
-		o, lse := s.mat(n, a.Heads*a.HeadDim), s.f32(n, a.Heads)
-		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, qkv)})
+		s.mat(n, w)
+		q, kv := s.mat(n, w), s.mat(n, width-w)
+		o, lse := s.mat(n, w), s.f32(n, a.Heads)
+		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv)})
 	},
 	graph.Act: func(s *sample) {
 		n, c := s.n(), s.cols()

@@ -85,7 +85,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 	t.Helper()
 	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
 	check(t, err)
-	s, err := run.Open(g, d, p)
+	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))

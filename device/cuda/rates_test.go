@@ -128,15 +128,25 @@ func TestRateAttention(t *testing.T) {
 			at += o.Bytes()
 			return o
 		}
+		bands := func(all device.Operand) (q, kv device.Operand) {
+			q, kv = all, all
+			q.Cols, kv.Cols, kv.Addr = int(w), int(2*w), all.Addr+2*w
+			return q, kv
+		}
 		qkv, o, lse := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
 		dqkv, do, delta := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
+		q, kv := bands(qkv)
+		dq, dkv := bands(dqkv)
 		check(t, d.Write(device.DeviceTier, qkv.Addr, randomBF16(int(qkv.Bytes()))))
 		check(t, d.Write(device.DeviceTier, do.Addr, randomBF16(int(do.Bytes()))))
 		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: s, Scale: 0.1}
-		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, qkv}}
-		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dqkv, delta, do, qkv, o, lse}}
+		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
+		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}
 		for what, c := range map[string]device.Call{"forward": fwd, "backward": bwd} {
-			dims := []graph.Dim{{Rows: n}}
+			var dims []graph.Dim
+			for _, o := range c.Args {
+				dims = append(dims, o.Dim())
+			}
 			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads of %d", what, b, seq, heads, s),
 				float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")
 		}
@@ -153,7 +163,7 @@ func TestRateGPT2(t *testing.T) {
 	check(t, err)
 	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
 	check(t, err)
-	s, err := run.Open(g, open(t), p)
+	s, err := run.Open(g, []device.Device{open(t)}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	for i, q := range g.Params {

@@ -1,4 +1,4 @@
-// Causal attention, o lse qkv, in tiles with a running maximum (Milakov and
+// Causal attention, o lse q kv, in tiles with a running maximum (Milakov and
 // Gimelshein, 1805.02867; Dao and others, 2205.14135). This is stage A0: fp32
 // arithmetic without tensor cores, for any head size and both precisions, and
 // the oracle of the fast one.
@@ -13,8 +13,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constan
   float o[WIDE] = {}, m = -INFINITY, l = 0;
   fetch<T2>(q, a.t[2], base, q0, a.seq, (i64)h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
-    fetch<T2>(k, a.t[2], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
-    fetch<T2>(v, a.t[2], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+    fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)g * HEAD);
+    fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
     float s[4], top = m, sum = 0;
     dots(s, q, k);

@@ -1,4 +1,4 @@
-// The derivative of attention: dqkv delta do qkv o lse. With
+// The derivative of attention: dq dkv delta do q kv o lse. With
 // p = exp(scale*q.k - lse), dp = do.v and delta = sum(do*o): ds =
 // p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q), dv = sum(p*do).
 //
@@ -10,10 +10,10 @@
 // A thread per row and head.
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
   i64 r, h;
-  if (!place(a.t[3].rows, a.heads, 1, r, h)) return;
+  if (!place(a.t[4].rows, a.heads, 1, r, h)) return;
   float sum = 0;
-  for (int c = 0; c < HEAD; c++) sum += get(*at<T2>(a.t[2], r, h * HEAD + c)) * get(*at<T4>(a.t[4], r, h * HEAD + c));
-  *at<float>(a.t[1], r, h) = sum;
+  for (int c = 0; c < HEAD; c++) sum += get(*at<T3>(a.t[3], r, h * HEAD + c)) * get(*at<T6>(a.t[6], r, h * HEAD + c));
+  *at<float>(a.t[2], r, h) = sum;
 }
 
 // weights fills p and ds of the thread's pairs: row t/8 of x with 4 rows of y.
@@ -21,8 +21,8 @@ extern "C" __global__ void deltas(const __grid_constant__ Args a) {
 static __device__ inline void weights(const Args& a, float s, float dp, i64 base, int h, int i, int j, float& p, float& ds) {
   p = ds = 0;
   if (!sees(a, i, j)) return;
-  p = expf(s * a.f[0] - *at<float>(a.t[5], base + i, h));
-  ds = p * (dp - *at<float>(a.t[1], base + i, h)) * a.f[0];
+  p = expf(s * a.f[0] - *at<float>(a.t[7], base + i, h));
+  ds = p * (dp - *at<float>(a.t[2], base + i, h)) * a.f[0];
 }
 
 // grid: tiles of queries x heads x sequences
@@ -32,11 +32,11 @@ extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant_
   int q0 = blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
   i64 base = (i64)blockIdx.z * a.seq;
   float dq[WIDE] = {};
-  fetch<T3>(q, a.t[3], base, q0, a.seq, (i64)h * HEAD);
-  fetch<T2>(dout, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+  fetch<T4>(q, a.t[4], base, q0, a.seq, (i64)h * HEAD);
+  fetch<T3>(dout, a.t[3], base, q0, a.seq, (i64)h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
-    fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
-    fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+    fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
+    fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
     float s[4], dp[4], p;
     dots(s, q, k);
@@ -60,13 +60,13 @@ extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ A
   int k0 = blockIdx.x * TILE, g = blockIdx.y, group = a.heads / a.kv, row = threadIdx.x / 8;
   i64 base = (i64)blockIdx.z * a.seq;
   float dk[WIDE] = {}, dv[WIDE] = {};
-  fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)(a.heads + g) * HEAD);
-  fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+  fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
+  fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
   i64 past = min((i64)a.seq, (i64)k0 + TILE + a.window - 1); // queries from here on see none of the keys
   for (int h = g * group; h < (g + 1) * group; h++)
     for (int q0 = k0; q0 < past; q0 += TILE) {
-      fetch<T3>(q, a.t[3], base, q0, a.seq, (i64)h * HEAD);
-      fetch<T2>(dout, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+      fetch<T4>(q, a.t[4], base, q0, a.seq, (i64)h * HEAD);
+      fetch<T3>(dout, a.t[3], base, q0, a.seq, (i64)h * HEAD);
       __syncthreads();
       float s[4], dp[4];
       dots(s, k, q);
@@ -81,6 +81,6 @@ extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ A
       __syncthreads();
     }
   if (k0 + row >= a.seq) return;
-  keep<T0>(a.t[0], base + k0 + row, (i64)(a.heads + g) * HEAD, dk, 1);
-  keep<T0>(a.t[0], base + k0 + row, (i64)(a.heads + a.kv + g) * HEAD, dv, 1);
+  keep<T1>(a.t[1], base + k0 + row, (i64)g * HEAD, dk, 1);
+  keep<T1>(a.t[1], base + k0 + row, (i64)(a.kv + g) * HEAD, dv, 1);
 }

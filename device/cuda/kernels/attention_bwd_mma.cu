@@ -6,14 +6,14 @@
 // A warp per row and head would be shorter; a thread reads its row in packs.
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
   i64 r, h;
-  if (!place(a.t[3].rows, a.heads, 1, r, h)) return;
+  if (!place(a.t[4].rows, a.heads, 1, r, h)) return;
   float sum = 0, x[8], y[8];
   for (int c = 0; c < HEAD; c += 8) {
-    load(x, at<bf16>(a.t[2], r, h * HEAD + c));
-    load(y, at<bf16>(a.t[4], r, h * HEAD + c));
+    load(x, at<bf16>(a.t[3], r, h * HEAD + c));
+    load(y, at<bf16>(a.t[6], r, h * HEAD + c));
     for (int i = 0; i < 8; i++) sum += x[i] * y[i];
   }
-  *at<float>(a.t[1], r, h) = sum;
+  *at<float>(a.t[2], r, h) = sum;
 }
 
 // weigh turns s = q.k and dp = do.v of a pair into p and ds.
@@ -65,16 +65,16 @@ extern "C" __global__ void __launch_bounds__(128) queries(const __grid_constant_
 #pragma unroll
   for (int half = 0; half < 2; half++)
     if (i0 + 8 * half < a.seq) {
-      lse[half] = *at<float>(a.t[5], base + i0 + 8 * half, h);
-      delta[half] = *at<float>(a.t[1], base + i0 + 8 * half, h);
+      lse[half] = *at<float>(a.t[7], base + i0 + 8 * half, h);
+      delta[half] = *at<float>(a.t[2], base + i0 + 8 * half, h);
     }
-  rows(q, a.t[3], base, q0, 64, a.seq, (i64)h * HEAD);
-  rows(dout, a.t[2], base, q0, 64, a.seq, (i64)h * HEAD);
+  rows(q, a.t[4], base, q0, 64, a.seq, (i64)h * HEAD);
+  rows(dout, a.t[3], base, q0, 64, a.seq, (i64)h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / OTHERS * OTHERS; k0 < min(q0 + 64, a.seq); k0 += OTHERS) {
     __syncthreads();
-    rows(k, a.t[3], base, k0, OTHERS, a.seq, (i64)(a.heads + g) * HEAD);
-    rows(v, a.t[3], base, k0, OTHERS, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
-    columns(kt, a.t[3], base, k0, OTHERS, a.seq, (i64)(a.heads + g) * HEAD);
+    rows(k, a.t[5], base, k0, OTHERS, a.seq, (i64)g * HEAD);
+    rows(v, a.t[5], base, k0, OTHERS, a.seq, (i64)(a.kv + g) * HEAD);
+    columns(kt, a.t[5], base, k0, OTHERS, a.seq, (i64)g * HEAD);
     __syncthreads();
     float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
     products(s, ds, q, dout, k, v, r0);
@@ -96,16 +96,16 @@ extern "C" __global__ void __launch_bounds__(128) keys(const __grid_constant__ A
   int j0 = k0 + r0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here, columns queries
   i64 base = (i64)blockIdx.z * a.seq;
   float dk[HEAD / 8][4] = {}, dv[HEAD / 8][4] = {};
-  rows(k, a.t[3], base, k0, 64, a.seq, (i64)(a.heads + g) * HEAD);
-  rows(v, a.t[3], base, k0, 64, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+  rows(k, a.t[5], base, k0, 64, a.seq, (i64)g * HEAD);
+  rows(v, a.t[5], base, k0, 64, a.seq, (i64)(a.kv + g) * HEAD);
   int past = min((i64)a.seq, (i64)k0 + 64 + a.window - 1);
   for (int h = g * group; h < (g + 1) * group; h++)
     for (int q0 = k0; q0 < past; q0 += OTHERS) {
       __syncthreads();
-      rows(q, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      rows(dout, a.t[2], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      columns(qt, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      columns(dt, a.t[2], base, q0, OTHERS, a.seq, (i64)h * HEAD);
+      rows(q, a.t[4], base, q0, OTHERS, a.seq, (i64)h * HEAD);
+      rows(dout, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
+      columns(qt, a.t[4], base, q0, OTHERS, a.seq, (i64)h * HEAD);
+      columns(dt, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
       __syncthreads();
       float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
       products(s, ds, k, v, q, dout, r0);
@@ -114,13 +114,13 @@ extern "C" __global__ void __launch_bounds__(128) keys(const __grid_constant__ A
 #pragma unroll
         for (int e = 0; e < 2; e++) {
           int i = q0 + n * 8 + i0 + e;
-          float lse = i < a.seq ? *at<float>(a.t[5], base + i, h) : 0, delta = i < a.seq ? *at<float>(a.t[1], base + i, h) : 0;
+          float lse = i < a.seq ? *at<float>(a.t[7], base + i, h) : 0, delta = i < a.seq ? *at<float>(a.t[2], base + i, h) : 0;
           weigh(a, sees(a, i, j0), lse, delta, s[n][e], ds[n][e]);
           weigh(a, sees(a, i, j0 + 8), lse, delta, s[n][e + 2], ds[n][e + 2]);
         }
       gather(dv, s, dt);
       gather(dk, ds, qt);
     }
-  keep(a.t[0], base, k0 + r0, a.seq, (i64)(a.heads + g) * HEAD, dk, 1, 1);
-  keep(a.t[0], base, k0 + r0, a.seq, (i64)(a.heads + a.kv + g) * HEAD, dv, 1, 1);
+  keep(a.t[1], base, k0 + r0, a.seq, (i64)g * HEAD, dk, 1, 1);
+  keep(a.t[1], base, k0 + r0, a.seq, (i64)(a.kv + g) * HEAD, dv, 1, 1);
 }

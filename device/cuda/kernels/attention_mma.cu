@@ -22,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
   float o[HEAD / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
   for (int k0 = max(0, q0 - a.window + 1) / KEYS * KEYS; k0 < min(q0 + 64, a.seq); k0 += KEYS) {
     __syncthreads();
-    rows(k, a.t[2], base, k0, KEYS, a.seq, (i64)(a.heads + g) * HEAD);
-    columns(vt, a.t[2], base, k0, KEYS, a.seq, (i64)(a.heads + a.kv + g) * HEAD);
+    rows(k, a.t[3], base, k0, KEYS, a.seq, (i64)g * HEAD);
+    columns(vt, a.t[3], base, k0, KEYS, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
     float s[KEYS / 8][4] = {};
 #pragma unroll

@@ -15,7 +15,7 @@ import (
 func variants() []Unit {
 	var list []Unit
 	for _, t := range []string{"f32", "bf16"} {
-		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t
+		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
 			list = append(list, Unit{"norm", types + " RMS=" + rms}, Unit{"norm_dx", types + " RMS=" + rms})
 		}

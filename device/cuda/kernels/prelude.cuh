@@ -1,7 +1,7 @@
 // What all kernels share. It needs no header: NVRTC has none. A unit is this
 // file, one kernel's file and a few definitions that specialise it:
 //
-//   T0 .. T6  storage types of the operands (f32, bf16, i32, f64)
+//   T0 .. T7  storage types of the operands (f32, bf16, i32, f64)
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
 //
@@ -26,7 +26,7 @@ struct Mat { void* p; i64 stride; int rows, cols; };
 
 // Args is what every kernel takes; the host fills in what the operator needs.
 struct Args {
-  Mat t[7];
+  Mat t[8];
   int seq, row0, heads, kv, head, window, offset, acc;
   int n[4];
   float f[8];

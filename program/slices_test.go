@@ -1,0 +1,130 @@
+package program
+
+import (
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+const sliceSeq = 24 // rows of a sequence; slices begin at multiples of 8
+
+// slice is rows [from, to) of the first of two sequences, or of both.
+type slice struct{ from, to int }
+
+var both = slice{0, 2 * sliceSeq}
+
+// slicedProgram has attention, forwards and backwards, on two sequences. The
+// slices of a pass run in the order given and are of the first sequence, which
+// the second one follows in one piece. Sums of dkv are kept as sum and, if
+// they are not, made bf16 in the end.
+func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
+	s := &smallBuilder{Program: &Program{Name: "slices", RowUnit: smallUnit}}
+	const n = 2 * sliceSeq
+	mat := func(name string, class Class, dt graph.DType, cols int, cuts ...int) int {
+		b := s.matrix(name, class, dt, n, cols)
+		s.Buffers[b].Cuts = cuts
+		if class != ClassActGrads {
+			s.Buffers[b].Persistent, s.Buffers[b].Init = true, []string{name}
+		}
+		return b
+	}
+	qkv, do := mat("qkv", ClassInputs, graph.F32, 3, 1), mat("do", ClassInputs, graph.F32, 1)
+	o, lse := mat("o", ClassReductions, graph.F32, 1), mat("lse", ClassReductions, graph.F32, 1)
+	dq, dkv := mat("dq", ClassReductions, graph.F32, 1), mat("dkv", ClassReductions, graph.BF16, 2)
+	delta, sums := mat("delta", ClassActGrads, graph.F32, 1), dkv
+	if sum == graph.F32 {
+		sums = mat("sums", ClassActGrads, graph.F32, 2)
+	}
+	attr := graph.Attr{Seq: sliceSeq, Heads: 1, KVHeads: 1, HeadDim: 1}
+	run := func(r slice, begin int, back, acc bool) {
+		band := func(buf, from, lo, cols int) Region {
+			stride := s.Buffers[buf].Cols
+			return Region{Buf: buf, Off: from*stride + lo, Rows: r.to - from, Cols: cols, Stride: stride}
+		}
+		q, kv := band(qkv, r.from, 0, 1), band(qkv, begin, 1, 2)
+		if !back {
+			s.op(device.Compute, graph.Attention, attr, band(o, r.from, 0, 1), band(lse, r.from, 0, 1), q, kv)
+			return
+		}
+		a := attr
+		a.Acc = acc
+		s.op(device.Compute, graph.AttentionBwd, a, band(dq, r.from, 0, 1), band(sums, begin, 0, 2), band(delta, r.from, 0, 1),
+			band(do, r.from, 0, 1), q, kv, band(o, r.from, 0, 1), band(lse, r.from, 0, 1))
+	}
+	for back, list := range [][]slice{forward, backward} {
+		for i, r := range list {
+			run(r, 0, back == 1, i > 0)
+		}
+		if list[0] != both {
+			run(slice{sliceSeq, n}, sliceSeq, back == 1, false)
+		}
+	}
+	if sum == graph.F32 {
+		s.op(device.Compute, graph.Cast, graph.Attr{}, s.whole(dkv), s.whole(sums))
+	}
+	placeByForce(s.Program)
+	return s.Program
+}
+
+// TestSlices: which ways to cut a sequence mean the same as not to cut it. The
+// oracle must agree, which executes them row by row.
+func TestSlices(t *testing.T) {
+	all := []slice{both}
+	plain := slicedProgram(all, all, graph.BF16)
+	want, err := Meaning(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	outcome := behaviour(plain, rng)
+	for name, c := range map[string]struct {
+		forward, backward []slice
+		sum               graph.DType
+		same              bool
+	}{
+		"sums in fp32":            {all, all, graph.F32, true},
+		"forwards anywhere":       {[]slice{{0, 2}, {2, 10}, {10, 24}}, all, graph.BF16, true},
+		"forwards in any order":   {[]slice{{10, 24}, {0, 2}, {2, 10}}, all, graph.BF16, true},
+		"from last to first":      {all, []slice{{16, 24}, {8, 16}, {0, 8}}, graph.F32, true},
+		"one slice":               {[]slice{{0, 24}}, []slice{{0, 24}}, graph.BF16, true},
+		"sums rounded in between": {all, []slice{{8, 24}, {0, 8}}, graph.BF16, false},
+		"out of order":            {all, []slice{{16, 24}, {0, 8}, {8, 16}}, graph.F32, false},
+		"a slice twice":           {all, []slice{{8, 24}, {8, 16}, {0, 8}}, graph.F32, false},
+		"a slice never":           {[]slice{{0, 2}, {10, 24}}, all, graph.F32, false},
+	} {
+		p := slicedProgram(c.forward, c.backward, c.sum)
+		have, err := Meaning(p)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if same := maps.Equal(have, want); same != c.same {
+			t.Errorf("%s: same meaning is %v, want %v", name, same, c.same)
+		}
+		if same := maps.Equal(behaviour(p, rng), outcome); same != c.same {
+			t.Errorf("%s: the oracle says %v, want %v", name, same, c.same)
+		}
+	}
+}
+
+// TestBadSlices: what Verify says of them.
+func TestBadSlices(t *testing.T) {
+	all := []slice{both}
+	for _, c := range []struct {
+		backward []slice
+		want     string
+	}{
+		{[]slice{{6, 24}, {0, 6}}, "a slice of rows 6 to 24, which are not multiples of 8"},
+		{[]slice{{0, 6}}, "a slice of rows 0 to 6"},
+		{[]slice{{8, 48}}, "40 queries and 48 keys with sequences of 24 rows"},
+		{[]slice{{0, 8}, {8, 24}}, "operand dkv (buffer sums) is read before it is written"},
+	} {
+		if _, err := Meaning(slicedProgram(all, c.backward, graph.F32)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.backward, err, c.want)
+		}
+	}
+}
