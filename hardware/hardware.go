@@ -153,7 +153,10 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 // twice as many. All ranks send at once, so the link is the only limit.
 func (h *Hardware) between(c *device.Call) float64 {
 	l := h.Link(device.DeviceTier, device.DeviceTier)
-	if l == nil {
+	switch {
+	case len(c.Peers) == 1 && !device.IsMessage(c.Op):
+		return 0 // a group of one passes nothing on
+	case l == nil:
 		return math.Inf(1)
 	}
 	var bytes int64

@@ -30,10 +30,7 @@ func appendKey(b []byte, c *device.Call) []byte {
 		return appendCopy(b, c.Args[0], c.Args[1])
 	}
 	b = appendAttr(b, &c.Attr)
-	if n := len(c.Peers); n > 0 {
-		b = append(b, " ranks "...)
-		b = strconv.AppendInt(b, int64(n), 10)
-	}
+	b = appendRanks(b, c)
 	for _, a := range c.Args {
 		if a.Absent() {
 			b = append(b, " -"...)
@@ -45,6 +42,15 @@ func appendKey(b []byte, c *device.Call) []byte {
 		b = strconv.AppendInt(b, int64(a.Rows), 10)
 		b = append(b, 'x')
 		b = strconv.AppendInt(b, int64(a.Cols), 10)
+	}
+	return b
+}
+
+// appendRanks: of how many ranks a collective is, or a message's peers.
+func appendRanks(b []byte, c *device.Call) []byte {
+	if n := len(c.Peers); n > 0 {
+		b = append(b, " ranks "...)
+		b = strconv.AppendInt(b, int64(n), 10)
 	}
 	return b
 }
@@ -88,7 +94,8 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 }
 
 // appendFamily names the calls whose times are assumed to be off the roofline
-// by the same factor: stream, operator, element type, for copies the tiers.
+// by the same factor: stream, operator, element type, for copies the tiers, for
+// collectives the number of ranks.
 func appendFamily(b []byte, c *device.Call) []byte {
 	b = append(b, c.Stream.String()...)
 	b = append(b, ' ')
@@ -105,5 +112,5 @@ func appendFamily(b []byte, c *device.Call) []byte {
 			t = graph.BF16
 		}
 	}
-	return append(b, t.String()...)
+	return appendRanks(append(b, t.String()...), c)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -29,7 +30,8 @@ const (
 )
 
 // Profile measures every distinct Key of the calls on a device whose arenas
-// are reserved. It destroys what the arenas hold.
+// are reserved, but for calls between ranks, which one device cannot run by
+// itself (ProbePeers). It destroys what the arenas hold.
 //
 // Calls run one by one, but in program order, so that each finds the caches as
 // its predecessor leaves them; running one call over and over would find its
@@ -38,6 +40,7 @@ const (
 // Known weakness: calls that run at the same time in a step do not slow each
 // other down here.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
+	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
 	spans := make([]device.Span, len(calls))
 	first, err := d.Prepare(calls, spans)
 	if err != nil {

@@ -6,6 +6,9 @@
 //
 // It checks what a real device could only hang or crash on: calls outside of
 // the arenas, launches out of order, waits for calls that were not launched.
+//
+// A device by itself takes its cost for a call between ranks. Devices of a
+// Fabric meet, see there.
 package null
 
 import (
@@ -23,21 +26,50 @@ type Device struct {
 	cost   Cost
 	arenas [device.NumTiers]int64
 	calls  []call
-	round  int
-	clock  [device.NumStreams]float64
-	err    error
+
+	// Guarded by the fabric's lock.
+	fabric  *Fabric
+	rank    int
+	round   int
+	streams [device.NumStreams]stream
+	err     error
+	syncing bool // in Sync, with calls that have not ended
 }
 
 type call struct {
 	device.Call
 	seconds float64
+	meeting *meeting // nil: it meets nobody
+	member  int
 	end     float64
 	round   int // of the latest launch
+	ended   int // round in which it ended
 	span    *device.Span
 }
 
+// stream is an in-order queue with a clock.
+type stream struct {
+	device  *Device
+	clock   float64
+	queue   []command // of this round
+	next    int       // the first that is not done
+	arrived bool      // the next one is a call that waits for its peers
+}
+
+// command is a call to run, or (negative) the complement of one to wait for.
+type command int
+
 // New makes a device on which calls take the time that cost tells.
-func New(cost Cost) *Device { return &Device{cost: cost, round: 1} }
+func New(cost Cost) *Device { return newDevice(newFabric(1), 0, cost) }
+
+func newDevice(f *Fabric, rank int, cost Cost) *Device {
+	d := &Device{cost: cost, fabric: f, rank: rank, round: 1}
+	for i := range d.streams {
+		d.streams[i].device = d
+	}
+	f.devices[rank] = d
+	return d
+}
 
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: "null", Cores: 1} }
@@ -56,27 +88,46 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil && len(spans) != len(calls) {
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
-	first = len(d.calls)
+	list := d.calls
 	for i := range calls {
 		p := call{Call: calls[i]}
-		if err := device.Check(&p.Call, d.arenas); err != nil {
-			d.calls = d.calls[:first]
+		if err := d.check(&p); err != nil {
 			return 0, fmt.Errorf("prepare: %w", &device.CallError{Call: i, Op: p.Op, Err: err})
-		}
-		if p.seconds = d.cost(&p.Call); !(p.seconds >= 0) || math.IsInf(p.seconds, 0) {
-			d.calls = d.calls[:first]
-			return 0, fmt.Errorf("prepare: %w", &device.CallError{Call: i, Op: p.Op, Err: fmt.Errorf("takes %v seconds", p.seconds)})
 		}
 		if spans != nil {
 			p.span = &spans[i]
 		}
-		d.calls = append(d.calls, p)
+		list = append(list, p)
 	}
+	first = len(d.calls)
+	d.fabric.mu.Lock() // others look at calls that meet theirs, between rounds never
+	d.calls = list
+	d.fabric.mu.Unlock()
 	return first, nil
 }
 
-// Launch advances the clock of the call's stream.
+// check refuses a call, or tells what it costs and whom it meets.
+func (d *Device) check(p *call) error {
+	if err := device.Check(&p.Call, d.arenas); err != nil {
+		return err
+	}
+	if p.seconds = d.cost(&p.Call); !(p.seconds >= 0) || math.IsInf(p.seconds, 0) {
+		return fmt.Errorf("takes %v seconds", p.seconds)
+	}
+	if !p.Op.Info().Between || !d.fabric.joined {
+		return nil
+	}
+	if err := device.CheckRank(&p.Call, d.rank, len(d.fabric.devices)); err != nil {
+		return err
+	}
+	d.fabric.meet(p, d.rank)
+	return nil
+}
+
+// Launch lets the clock of the call's stream advance.
 func (d *Device) Launch(n int) {
+	d.fabric.mu.Lock()
+	defer d.fabric.mu.Unlock()
 	if n < 0 || n >= len(d.calls) {
 		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
 		return
@@ -86,37 +137,98 @@ func (d *Device) Launch(n int) {
 		d.fail(&device.CallError{Call: n, Op: c.Op, Err: fmt.Errorf("launched twice in one round")})
 		return
 	}
-	start := d.clock[c.Stream]
-	c.end = start + c.seconds
 	c.round = d.round
-	d.clock[c.Stream] = c.end
-	if c.span != nil {
-		*c.span = device.Span{Start: start, End: c.end}
-	}
+	d.enqueue(c.Stream, command(n))
 }
 
 // Wait moves the clock of stream s up to the end of call n.
 func (d *Device) Wait(s device.Stream, n int) {
+	d.fabric.mu.Lock()
+	defer d.fabric.mu.Unlock()
 	if s >= device.NumStreams || n < 0 || n >= len(d.calls) || d.calls[n].round != d.round {
 		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, n))
 		return
 	}
-	d.clock[s] = max(d.clock[s], d.calls[n].end)
+	d.enqueue(s, command(^n))
+}
+
+func (d *Device) enqueue(id device.Stream, c command) {
+	s := &d.streams[id]
+	s.queue = append(s.queue, c)
+	if s.next == len(s.queue)-1 {
+		d.fabric.run(s)
+	}
 }
 
 // Sync ends the round and sets all clocks to zero.
 func (d *Device) Sync() error {
+	f := d.fabric
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d.syncing = true
+	for d.err == nil && !d.idle() {
+		if f.lost != nil {
+			d.err = d.stuck(f.lost)
+			break
+		}
+		if f.hangs() {
+			f.end()
+			continue
+		}
+		f.changed.Wait()
+	}
+	d.syncing = false
 	err := d.err
 	d.err = nil
-	d.clock = [device.NumStreams]float64{}
+	for i := range d.streams {
+		s := &d.streams[i]
+		s.clock, s.queue, s.next, s.arrived = 0, s.queue[:0], 0, false
+	}
 	d.round++
 	return err
+}
+
+// idle reports whether all that was launched has ended.
+func (d *Device) idle() bool {
+	for i := range d.streams {
+		if s := &d.streams[i]; s.next < len(s.queue) {
+			return false
+		}
+	}
+	return true
+}
+
+// stuck makes err the error of a call that waits for its peers, if there is one.
+func (d *Device) stuck(err error) error {
+	for i := range d.streams {
+		if s := &d.streams[i]; s.arrived {
+			n := int(s.queue[s.next])
+			return &device.CallError{Call: n, Op: d.calls[n].Op, Err: err}
+		}
+	}
+	return err
+}
+
+// Done reports whether call n has ended in the current round. It may be called
+// from any goroutine.
+func (d *Device) Done(n int) bool {
+	d.fabric.mu.Lock()
+	defer d.fabric.mu.Unlock()
+	return d.calls[n].ended == d.round
+}
+
+// Abort fails the round, from any goroutine; joined devices lose this one.
+func (d *Device) Abort(err error) {
+	d.fabric.mu.Lock()
+	defer d.fabric.mu.Unlock()
+	d.fail(err)
 }
 
 func (d *Device) fail(err error) {
 	if d.err == nil {
 		d.err = err
 	}
+	d.fabric.lose(d.rank, err)
 }
 
 // Read fills p with zeros: there is no memory.
@@ -137,5 +249,10 @@ func (d *Device) inside(tier device.Tier, addr int64, n int) error {
 	return nil
 }
 
-// Close does nothing.
-func (d *Device) Close() error { return nil }
+// Close does nothing, unless others wait for the device: they lose it.
+func (d *Device) Close() error {
+	d.fabric.mu.Lock()
+	defer d.fabric.mu.Unlock()
+	d.fabric.lose(d.rank, fmt.Errorf("the device is closed"))
+	return nil
+}

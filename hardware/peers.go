@@ -1,0 +1,133 @@
+package hardware
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Probing of what joins ranks.
+//
+// Approach: messages of growing size between two ranks make the link's curve,
+// as copies between tiers do. Collectives are priced as rings over that link
+// (Hardware.between) and then corrected by a factor per operator, element type
+// and number of ranks, for which each is measured once: ranks that share memory
+// or a switch are slower the more they are, and sums cost more than gathers
+// (Mist, EuroSys 2025, fits 1.1 for a reduce-scatter, 2.1 for an all-reduce).
+// Known weakness: several groups that use one link at a time do not slow each
+// other down; a number of ranks that was not measured has no factor.
+
+const (
+	peerSmall = 4 << 10 // bytes of the whole
+	peerLarge = 16 << 20
+)
+
+// ProbePeers measures what joins devices that were just opened, which are the
+// ranks 0, 1, ... of one run, in groups of 2, 4, ... and of all. The link belongs
+// into Hardware.Links, the measurements are for Hardware.Add after that. The
+// devices are of no use afterwards.
+func ProbePeers(devices []device.Device) (Link, []Measurement, error) {
+	l := Link{From: device.DeviceTier, To: device.DeviceTier}
+	if len(devices) < 2 {
+		return l, nil, errors.New("probe peers: one device has none")
+	}
+	for _, d := range devices {
+		if err := d.Reserve(device.DeviceTier, 2*peerLarge); err != nil {
+			return l, nil, fmt.Errorf("probe peers: %w", err)
+		}
+	}
+	two := joint{devices: devices[:2]}
+	var last float64
+	for n := peerSmall; n <= peerLarge; n *= 8 {
+		last = max(last, two.measure(graph.Recv, n).Seconds) // more bytes never take less
+		l.Curve = append(l.Curve, Point{int64(n), last})
+	}
+	p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
+	l.Bandwidth = float64(q.Bytes) / q.Seconds
+	l.Latency = max(p.Seconds-float64(p.Bytes)/l.Bandwidth, 0)
+	var measured []Measurement
+	err := two.err
+	for n := 2; err == nil; n = min(2*n, len(devices)) {
+		b := joint{devices: devices[:n]}
+		for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
+			measured = append(measured, b.measure(op, peerLarge))
+		}
+		if err = b.err; n == len(devices) {
+			break
+		}
+	}
+	if err != nil {
+		return l, nil, fmt.Errorf("probe peers: %w", err)
+	}
+	return l, measured, nil
+}
+
+// joint runs calls on several devices at once and keeps the first error.
+type joint struct {
+	devices []device.Device
+	err     error
+}
+
+// measure takes the least time that a collective of all devices takes, or a
+// message from the second to the first.
+func (b *joint) measure(op graph.Op, bytes int) Measurement {
+	const runs = 8
+	m := Measurement{Call: between(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
+	spans := make([][]device.Span, len(b.devices))
+	first := make([]int, len(b.devices))
+	for r, d := range b.devices {
+		spans[r] = make([]device.Span, 1)
+		var err error
+		if first[r], err = d.Prepare([]device.Call{between(op, r, len(b.devices), bytes)}, spans[r]); err != nil {
+			b.err = errors.Join(b.err, err)
+		}
+	}
+	for range runs {
+		if b.err != nil {
+			return m
+		}
+		errs := make([]error, len(b.devices))
+		var all sync.WaitGroup
+		for r, d := range b.devices {
+			all.Go(func() {
+				d.Launch(first[r])
+				errs[r] = d.Sync()
+			})
+		}
+		all.Wait()
+		b.err = errors.Join(errs...)
+		m.Seconds = min(m.Seconds, max(spans[0][0].End-spans[0][0].Start, 1e-9))
+	}
+	return m
+}
+
+// between is rank r's call of an operator of n ranks on a whole of so many bytes.
+func between(op graph.Op, r, n, bytes int) device.Call {
+	flat := func(lo, hi int) device.Operand {
+		return device.Operand{DType: graph.F32, Addr: 4 * int64(lo), Rows: 1, Cols: hi - lo, Stride: hi - lo}
+	}
+	whole := bytes / 4
+	part := flat(device.Part(whole, r, n))
+	c := device.Call{Op: op, Stream: device.Collective}
+	for k := range n {
+		c.Peers = append(c.Peers, k)
+	}
+	switch op {
+	case graph.AllGather:
+		c.Args = []device.Operand{flat(0, whole), part}
+	case graph.ReduceScatter:
+		c.Args = []device.Operand{part, flat(0, whole)}
+	case graph.AllReduce:
+		c.Args = []device.Operand{flat(0, whole)}
+	case graph.Recv: // or, at the other end, send
+		c.Stream, c.Peers, c.Args = device.Recv, []int{1}, []device.Operand{flat(0, whole)}
+		if r == 1 {
+			c.Op, c.Stream, c.Peers = graph.Send, device.Send, []int{0}
+		}
+	}
+	return c
+}
