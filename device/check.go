@@ -76,7 +76,7 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 		return checkCopy(c.Args[0], c.Args[1])
 	}
 	if c.Op.Info().Between {
-		return checkBetween(c)
+		return CheckBetween(c)
 	}
 	return nil
 }

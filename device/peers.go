@@ -39,9 +39,9 @@ var streamOf = map[graph.Op]Stream{
 	graph.Send: Send, graph.Recv: Recv,
 }
 
-// checkBetween is the part of Check about calls between ranks, as far as it
+// CheckBetween is the part of Check about calls between ranks, as far as it
 // can be told without knowing the rank.
-func checkBetween(c *Call) error {
+func CheckBetween(c *Call) error {
 	if want := streamOf[c.Op]; c.Stream != want {
 		return fmt.Errorf("it is on stream %s and belongs on %s", c.Stream, want)
 	}

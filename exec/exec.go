@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ type Engine struct {
 	timer    *time.Ticker // of the watchdog; runs during steps only
 	broken   error        // why the engine can't be used any more
 	closed   bool
+	peers    []*Engine // of its group, itself among them
 }
 
 type wait struct {
@@ -157,7 +159,8 @@ func (e *Engine) run() {
 // has completed in the current round.
 type tells interface{ Done(call int) bool }
 
-// watch waits for the step to end or to hang.
+// watch waits for the step to end or to hang. A step hangs if nothing completes
+// on any rank; a rank that only waits for peers lets them say so first.
 func (e *Engine) watch() error {
 	d, ok := e.device.(tells)
 	if !ok {
@@ -173,22 +176,69 @@ func (e *Engine) watch() error {
 			return e.explain(err, e.first)
 		case <-e.timer.C:
 		}
-		n := 0
-		for i := range e.upTo {
-			if d.Done(e.first + i) {
-				n++
-			}
-		}
-		if n != done {
+		if n := e.completed(d); n != done {
 			done, idle = n, 0
-		} else if idle++; idle >= looks {
-			return e.stuck(d)
+			continue
+		}
+		idle++
+		if idle >= 2*looks || idle >= looks && !e.awaitsPeers(d) {
+			return e.giveUp(d)
 		}
 	}
 }
 
+// completed counts what is done, on all ranks of the group.
+func (e *Engine) completed(d tells) (n int) {
+	for i := range e.upTo {
+		if d.Done(e.first + i) {
+			n++
+		}
+	}
+	for _, p := range e.peers {
+		if o, ok := p.device.(tells); ok && p != e {
+			for i := range p.upTo {
+				if o.Done(p.first + i) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// awaitsPeers reports whether all that could run are calls between ranks.
+func (e *Engine) awaitsPeers(d tells) bool {
+	var seen [device.NumStreams]bool
+	any := false
+	for i := range e.program.Instrs {
+		in := &e.program.Instrs[i]
+		if seen[in.Stream] || d.Done(e.first+i) {
+			continue
+		}
+		seen[in.Stream] = true
+		if slices.ContainsFunc(in.Waits, func(w int) bool { return !d.Done(e.first + w) }) {
+			continue
+		}
+		if !in.Op.Info().Between {
+			return false
+		}
+		any = true
+	}
+	return any
+}
+
+// giveUp ends the step, and with it those of the ranks that wait for this one.
+func (e *Engine) giveUp(d tells) error {
+	err := e.stuck(d)
+	if a, ok := e.device.(interface{ Abort(error) }); ok {
+		a.Abort(err.Err)
+	}
+	return err
+}
+
 // stuck names the oldest unfinished instruction of each stream.
-func (e *Engine) stuck(d tells) error {
+func (e *Engine) stuck(d tells) *StepError {
+	at := -1
 	var seen [device.NumStreams]bool
 	var list []string
 	for i := range e.program.Instrs {
@@ -198,15 +248,27 @@ func (e *Engine) stuck(d tells) error {
 		}
 		seen[in.Stream] = true
 		line := e.name(i)
+		ready := true
 		for _, w := range in.Waits {
 			if !d.Done(e.first + w) {
 				line += fmt.Sprintf(", waits for i%d", w)
+				ready = false
 			}
+		}
+		if in.Op.Info().Between && ready {
+			line += fmt.Sprintf(", meets ranks %v", in.Peers)
+		}
+		if ready && at < 0 {
+			at = i
 		}
 		list = append(list, line)
 	}
-	return fmt.Errorf("exec: rank %d: nothing completed for %v; hint: a disk or link may hang, or the machine may be overloaded; unfinished:\n  %s",
-		e.program.Rank, e.Patience, strings.Join(list, "\n  "))
+	err := fmt.Errorf("nothing completed for %v; hint: a disk or link may hang, or the machine may be overloaded; unfinished:\n  %s",
+		e.Patience, strings.Join(list, "\n  "))
+	if at < 0 {
+		return &StepError{Rank: e.program.Rank, Instr: -1, Err: err}
+	}
+	return &StepError{Rank: e.program.Rank, Instr: at, Name: e.name(at), Err: err}
 }
 
 // explain names the instruction of a call's error. base is the device's
@@ -217,9 +279,10 @@ func (e *Engine) explain(err error, base int) error {
 	}
 	var c *device.CallError
 	if errors.As(err, &c) && c.Call >= base && c.Call-base < len(e.program.Instrs) {
-		return fmt.Errorf("exec: rank %d: %s: %w", e.program.Rank, e.name(c.Call-base), c.Err)
+		i := c.Call - base
+		return &StepError{Rank: e.program.Rank, Instr: i, Name: e.name(i), Err: c.Err}
 	}
-	return fmt.Errorf("exec: rank %d: %w", e.program.Rank, err)
+	return &StepError{Rank: e.program.Rank, Instr: -1, Err: err}
 }
 
 // name is what errors call an instruction.

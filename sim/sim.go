@@ -1,4 +1,4 @@
-// Package sim runs a program on a virtual machine: a discrete-event simulation
+// Package sim runs programs on a virtual machine: a discrete-event simulation
 // that tells when each instruction would start and end, what each stream and
 // link has to do, and how many bytes are live at any moment.
 //
@@ -10,6 +10,12 @@
 //	compute  [ fwd 0 ][ fwd 1 ]-----[ bwd 1 ]
 //	h2d      [ w1 ]\__^  [ w2 ........ ]\__^
 //
+// Run simulates one rank by itself, where a collective or a message just takes
+// its cost, as if the others were always there: ranks that all do the same are.
+// RunAll simulates the programs of all ranks on one clock: a call between ranks
+// starts when its counterparts have come, takes the most that it costs any of
+// them, and ends for all at once.
+//
 // The simulation keeps completions in a heap ordered by time. Known weakness:
 // calls do not slow each other down; where two streams share one memory bus or
 // the same cores, their costs must have been measured that way.
@@ -19,7 +25,6 @@
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 	"strings"
@@ -39,129 +44,229 @@ type CostFunc func(c *device.Call) float64
 // Cost calls f.
 func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
 
-// Run simulates one step. It fails on programs that would hang and on costs
-// that are no durations.
+// Run simulates one step of one rank. It fails on programs that would hang and
+// on costs that are no durations.
 func Run(p *program.Program, cost Coster) (*Timeline, error) {
-	m := newMachine(p)
-	for i := range p.Instrs {
-		c := p.Call(i)
-		m.seconds[i] = cost.Cost(&c)
-		if !(m.seconds[i] >= 0) || math.IsInf(m.seconds[i], 0) {
-			return nil, fmt.Errorf("simulate: instruction i%d (%s) takes %v seconds", i, c.Op, m.seconds[i])
+	m := &machine{}
+	if err := m.add(p, cost); err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
+	}
+	if err := m.run(); err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
+	}
+	return New(p, m.ranks[0].spans)
+}
+
+// RunAll simulates one step of all ranks, whose programs come in their order.
+// Times count from one moment. Beyond Run it fails where an instruction between
+// ranks has no counterpart or does not fit it, and where ranks wait for each
+// other in a circle. Timeline.Critical looks at one rank only.
+func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
+	m := &machine{}
+	for i, p := range programs {
+		if p.Rank != i {
+			return nil, fmt.Errorf("simulate: program %d of %d is that of rank %d", i, len(programs), p.Rank)
+		}
+		if err := m.add(p, cost); err != nil {
+			return nil, fmt.Errorf("simulate: rank %d: %w", i, err)
 		}
 	}
-	for s := range m.streams {
-		m.start(device.Stream(s), 0)
+	if err := m.match(); err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
 	}
-	for len(m.events) > 0 {
-		e := heap.Pop(&m.events).(event)
-		m.complete(e)
+	if err := m.run(); err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
 	}
-	if m.left > 0 {
-		return nil, m.stuck()
+	spans := make([][]device.Span, len(programs))
+	for i := range m.ranks {
+		spans[i] = m.ranks[i].spans
 	}
-	return New(p, m.spans)
+	return NewAll(programs, spans)
 }
 
 // machine is the state of the simulation.
 type machine struct {
+	ranks    []rank
+	meetings []meeting
+	events   eventHeap
+}
+
+// rank is the state of one program.
+type rank struct {
 	program *program.Program
 	seconds []float64
 	spans   []device.Span
 	streams [device.NumStreams]struct {
 		queue []int // instructions that have not completed, in order
-		busy  bool
+		busy  bool  // the first runs, or waits for its peers
 	}
 	missing []int   // waits that have not completed
 	waiters [][]int // who waits for an instruction
 	ended   []bool
 	left    int
-	events  eventHeap
+	meeting []int32 // index in machine.meetings plus 1; 0: meets nobody
 }
 
-func newMachine(p *program.Program) *machine {
+// add prepares a program.
+func (m *machine) add(p *program.Program, cost Coster) error {
 	n := len(p.Instrs)
-	m := &machine{
+	m.ranks = append(m.ranks, rank{
 		program: p, left: n,
 		seconds: make([]float64, n), spans: make([]device.Span, n),
 		missing: make([]int, n), waiters: make([][]int, n), ended: make([]bool, n),
-	}
+		meeting: make([]int32, n),
+	})
+	r := &m.ranks[len(m.ranks)-1]
 	for i := range p.Instrs {
 		in := &p.Instrs[i]
-		m.streams[in.Stream].queue = append(m.streams[in.Stream].queue, i)
-		m.missing[i] = len(in.Waits)
+		r.streams[in.Stream].queue = append(r.streams[in.Stream].queue, i)
+		r.missing[i] = len(in.Waits)
 		for _, w := range in.Waits {
 			if w >= 0 && w < n { // others never complete
-				m.waiters[w] = append(m.waiters[w], i)
+				r.waiters[w] = append(r.waiters[w], i)
 			}
 		}
+		c := p.Call(i)
+		r.seconds[i] = cost.Cost(&c)
+		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
+			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
+		}
 	}
-	return m
+	return nil
 }
 
-// start begins the first instruction of a stream if nothing holds it.
-func (m *machine) start(id device.Stream, now float64) {
-	s := &m.streams[id]
-	if s.busy || len(s.queue) == 0 || m.missing[s.queue[0]] > 0 {
+// run goes from completion to completion until all have come to their end.
+func (m *machine) run() error {
+	for at := range m.ranks {
+		for s := range m.ranks[at].streams {
+			m.start(at, device.Stream(s), 0)
+		}
+	}
+	for len(m.events) > 0 {
+		e := m.events.pop()
+		m.complete(e)
+	}
+	for at := range m.ranks {
+		if m.ranks[at].left > 0 {
+			return m.stuck()
+		}
+	}
+	return nil
+}
+
+// start begins the first instruction of a stream if nothing holds it. One that
+// meets others begins with the last of them.
+func (m *machine) start(at int, id device.Stream, now float64) {
+	r := &m.ranks[at]
+	s := &r.streams[id]
+	if s.busy || len(s.queue) == 0 || r.missing[s.queue[0]] > 0 {
 		return
 	}
 	i := s.queue[0]
 	s.busy = true
-	m.spans[i] = device.Span{Start: now, End: now + m.seconds[i]}
-	heap.Push(&m.events, event{m.spans[i].End, i})
+	if k := r.meeting[i]; k > 0 {
+		m.arrive(&m.meetings[k-1], now)
+		return
+	}
+	r.spans[i] = device.Span{Start: now, End: now + r.seconds[i]}
+	m.events.push(event{r.spans[i].End, at, i})
 }
 
 func (m *machine) complete(e event) {
-	id := m.program.Instrs[e.instr].Stream
-	s := &m.streams[id]
+	r := &m.ranks[e.rank]
+	id := r.program.Instrs[e.instr].Stream
+	s := &r.streams[id]
 	s.queue, s.busy = s.queue[1:], false
-	m.ended[e.instr] = true
-	m.left--
-	m.start(id, e.time)
-	for _, w := range m.waiters[e.instr] {
-		m.missing[w]--
-		m.start(m.program.Instrs[w].Stream, e.time)
+	r.ended[e.instr] = true
+	r.left--
+	m.start(e.rank, id, e.time)
+	for _, w := range r.waiters[e.instr] {
+		r.missing[w]--
+		m.start(e.rank, r.program.Instrs[w].Stream, e.time)
 	}
 }
 
 // stuck says which instructions cannot start and why.
 func (m *machine) stuck() error {
 	var list []string
-	for id := range m.streams {
-		s := &m.streams[id]
-		if len(s.queue) == 0 {
-			continue
+	for at := range m.ranks {
+		r := &m.ranks[at]
+		name := ""
+		if len(m.ranks) > 1 {
+			name = fmt.Sprintf("rank %d, ", at)
 		}
-		i := s.queue[0]
-		var waits []string
-		for _, w := range m.program.Instrs[i].Waits {
-			if w < 0 || w >= len(m.ended) || !m.ended[w] {
-				waits = append(waits, fmt.Sprintf("i%d", w))
+		for id := range r.streams {
+			s := &r.streams[id]
+			if len(s.queue) == 0 {
+				continue
 			}
+			i := s.queue[0]
+			var waits []string
+			for _, w := range r.program.Instrs[i].Waits {
+				if w < 0 || w >= len(r.ended) || !r.ended[w] {
+					waits = append(waits, fmt.Sprintf("i%d", w))
+				}
+			}
+			if k := r.meeting[i]; k > 0 && len(waits) == 0 {
+				waits = m.absent(&m.meetings[k-1])
+			}
+			list = append(list, fmt.Sprintf("%s%s: i%d (%s) waits for %s",
+				name, device.Stream(id), i, r.program.Instrs[i].Op, strings.Join(waits, ", ")))
 		}
-		list = append(list, fmt.Sprintf("%s: i%d (%s) waits for %s",
-			device.Stream(id), i, m.program.Instrs[i].Op, strings.Join(waits, ", ")))
 	}
-	return fmt.Errorf("simulate: the program hangs: %s", strings.Join(list, "; "))
+	what := "the program hangs"
+	if len(m.ranks) > 1 {
+		what = "the ranks hang"
+	}
+	return fmt.Errorf("%s: %s", what, strings.Join(list, "; "))
 }
 
 // event is the completion of an instruction.
 type event struct {
-	time  float64
-	instr int
+	time        float64
+	rank, instr int
 }
 
+func (e event) before(o event) bool {
+	switch {
+	case e.time != o.time:
+		return e.time < o.time
+	case e.rank != o.rank:
+		return e.rank < o.rank
+	}
+	return e.instr < o.instr
+}
+
+// eventHeap has its earliest event first; the children of i are 2i+1 and 2i+2.
 type eventHeap []event
 
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	return h[i].time < h[j].time || h[i].time == h[j].time && h[i].instr < h[j].instr
+func (h *eventHeap) push(e event) {
+	list := append(*h, e)
+	i := len(list) - 1
+	for i > 0 && e.before(list[(i-1)/2]) {
+		list[i] = list[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	list[i] = e
+	*h = list
 }
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
+
+func (h *eventHeap) pop() event {
+	list := *h
+	first, e := list[0], list[len(list)-1]
+	list = list[:len(list)-1]
+	for i := 0; len(list) > 0; {
+		child := 2*i + 1
+		if child+1 < len(list) && list[child+1].before(list[child]) {
+			child++
+		}
+		if child >= len(list) || !list[child].before(e) {
+			list[i] = e
+			break
+		}
+		list[i] = list[child]
+		i = child
+	}
+	*h = list
+	return first
 }

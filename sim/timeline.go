@@ -22,6 +22,8 @@ type Timeline struct {
 	Busy [device.NumStreams]float64
 	// Moved counts the bytes copied, by tier of source and destination.
 	Moved [device.NumTiers][device.NumTiers]int64
+	// Network is the bytes received from other ranks.
+	Network int64
 	// Live is the sum of the sizes of the live buffers over time, per tier.
 	Live [device.NumTiers][]Level
 	// Peak is the end of the highest buffer that the step uses, per tier.
@@ -40,23 +42,57 @@ type Level struct {
 
 // New derives a Timeline from the spans of a program's instructions.
 func New(p *program.Program, spans []device.Span) (*Timeline, error) {
-	if len(spans) != len(p.Instrs) {
-		return nil, fmt.Errorf("timeline: %d spans for %d instructions", len(spans), len(p.Instrs))
+	return since(p, spans, begin(spans))
+}
+
+// NewAll derives the Timelines of programs that ran together, on clocks that
+// agree. Their times count from the first start of any.
+func NewAll(programs []*program.Program, spans [][]device.Span) ([]*Timeline, error) {
+	if len(spans) != len(programs) {
+		return nil, fmt.Errorf("timeline: spans of %d ranks for %d programs", len(spans), len(programs))
 	}
-	t := &Timeline{Spans: slices.Clone(spans)}
+	first := math.Inf(1)
+	for _, s := range spans {
+		first = min(first, begin(s))
+	}
+	list := make([]*Timeline, len(programs))
+	for r, p := range programs {
+		var err error
+		if list[r], err = since(p, spans[r], first); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// begin is the earliest start of spans.
+func begin(spans []device.Span) float64 {
 	first := math.Inf(1)
 	for _, s := range spans {
 		first = min(first, s.Start)
 	}
+	return first
+}
+
+// since derives a Timeline that counts from a moment.
+func since(p *program.Program, spans []device.Span, first float64) (*Timeline, error) {
+	if len(spans) != len(p.Instrs) {
+		return nil, fmt.Errorf("timeline: %d spans for %d instructions", len(spans), len(p.Instrs))
+	}
+	t := &Timeline{Spans: slices.Clone(spans)}
 	for i := range t.Spans {
 		s := &t.Spans[i]
 		s.Start, s.End = s.Start-first, s.End-first
 		t.Makespan = max(t.Makespan, s.End)
 		in := &p.Instrs[i]
 		t.Busy[in.Stream] += s.End - s.Start
-		if in.Op == graph.Copy {
+		switch {
+		case in.Op == graph.Copy:
 			dst, src := p.Operand(in.Args[0]), p.Operand(in.Args[1])
 			t.Moved[src.Tier][dst.Tier] += src.Bytes()
+		case in.Op.Info().Between:
+			c := p.Call(i)
+			t.Network += device.Received(&c, p.Rank)
 		}
 	}
 	t.levels(p)

@@ -1,0 +1,162 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Group steps the engines of joined ranks together, a goroutine each.
+//
+// When one rank fails, the devices end the others' rounds, and the step's error
+// is that of the rank which failed first. A rank that hangs is found by its own
+// watchdog: an engine whose streams wait for nothing but peers knows that it is
+// not the one, and it does not lose patience while any rank completes something.
+// If all wait for peers, the ranks wait for each other, and that is said after
+// twice the patience.
+type Group struct {
+	engines []*Engine
+	starts  []chan struct{}
+	done    chan struct{} // once per rank and step
+	results []Result
+	errs    []error
+}
+
+// PeerLostError is the end of a step of several ranks: one of them is lost.
+type PeerLostError struct {
+	Rank  int
+	Instr int // at which it failed, -1 if at none in particular
+	Err   error
+}
+
+func (e *PeerLostError) Error() string { return fmt.Sprintf("rank %d is lost: %v", e.Rank, e.Err) }
+
+func (e *PeerLostError) Unwrap() error { return e.Err }
+
+// ExitCode is the process exit code for this error.
+func (e *PeerLostError) ExitCode() int { return 4 }
+
+// StepError is the error of one rank's step.
+type StepError struct {
+	Rank  int
+	Instr int    // that failed, -1 if none did in particular
+	Name  string // what it is called
+	Err   error
+}
+
+func (e *StepError) Error() string {
+	if e.Instr < 0 {
+		return fmt.Sprintf("exec: rank %d: %v", e.Rank, e.Err)
+	}
+	return fmt.Sprintf("exec: rank %d: %s: %v", e.Rank, e.Name, e.Err)
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// NewGroup joins engines, by rank, whose devices are joined already. It takes
+// them over until Close, which does not close them.
+func NewGroup(engines []*Engine) *Group {
+	g := &Group{
+		engines: engines,
+		done:    make(chan struct{}, len(engines)),
+		results: make([]Result, len(engines)), errs: make([]error, len(engines)),
+	}
+	for r, e := range engines {
+		e.peers = engines
+		start := make(chan struct{})
+		g.starts = append(g.starts, start)
+		go func() {
+			for range start {
+				// A rank that has begun must not be left alone by one that has not.
+				g.results[r], g.errs[r] = e.Step(context.Background())
+				g.done <- struct{}{}
+			}
+		}()
+	}
+	return g
+}
+
+// Step executes all programs once and returns the results by rank, which hold
+// until the next step. A cancelled context stops it before any rank begins. The
+// error is that of the rank that failed first, as a *PeerLostError if there are
+// others.
+func (g *Group) Step(ctx context.Context) ([]Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for _, c := range g.starts {
+		c <- struct{}{}
+	}
+	for range g.starts {
+		<-g.done
+	}
+	r := g.culprit()
+	if r < 0 {
+		return g.results, nil
+	}
+	err := g.errs[r]
+	if len(g.engines) == 1 {
+		return nil, err
+	}
+	lost := &PeerLostError{Rank: g.engines[r].program.Rank, Instr: -1, Err: err}
+	var step *StepError
+	if errors.As(err, &step) {
+		lost.Instr = step.Instr
+	}
+	return nil, lost
+}
+
+// culprit is the rank whose error made the others', -1 if there is none.
+func (g *Group) culprit() int {
+	own, named, any := -1, -1, -1
+	for r, err := range g.errs {
+		var peer *device.PeerError
+		switch {
+		case err == nil:
+			continue
+		case errors.As(err, &peer):
+			if k := peer.Rank; k >= 0 && k < len(g.errs) && g.errs[k] != nil {
+				named = k
+			}
+		case own < 0:
+			own = r
+		}
+		any = r
+	}
+	for _, r := range []int{named, own} {
+		if r >= 0 {
+			return r
+		}
+	}
+	return any
+}
+
+// Errs are the errors of the latest step by rank: who failed says why, the
+// others say with a device.PeerError what they were waiting for.
+func (g *Group) Errs() []error { return g.errs }
+
+// Timelines of the latest step, by rank, on one clock. Call it before the next
+// step.
+func (g *Group) Timelines() ([]*sim.Timeline, error) {
+	spans := make([][]device.Span, len(g.engines))
+	programs := make([]*program.Program, len(g.engines))
+	for r, e := range g.engines {
+		spans[r], programs[r] = e.spans, e.program
+	}
+	return sim.NewAll(programs, spans)
+}
+
+// Close ends the group's goroutines. No step may be under way.
+func (g *Group) Close() {
+	for _, c := range g.starts {
+		close(c)
+	}
+	for _, e := range g.engines {
+		e.peers = nil
+	}
+	g.starts = nil
+}

@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// Who meets whom: the k-th collective of a group on one rank the k-th on the
+// others, a message the one of its tag at its other end.
+
+// place is an instruction of a rank.
+type place struct{ rank, instr int }
+
+// meeting is one occasion.
+type meeting struct {
+	members []place // by place in the group; a message's sender first
+	here    int
+}
+
+// matcher pairs instructions up.
+type matcher struct {
+	*machine
+	groups map[string]*group
+	boxes  map[[3]int]int // messages by sender, receiver and tag: index in meetings
+}
+
+// group counts the collectives of its members.
+type group struct {
+	peers    []int
+	meetings []int // index in machine.meetings, of the k-th
+	came     []int // how many a member has had
+}
+
+// match gives each instruction between ranks its meeting.
+func (m *machine) match() error {
+	ma := &matcher{machine: m, groups: map[string]*group{}, boxes: map[[3]int]int{}}
+	for at := range m.ranks {
+		for i := range m.ranks[at].program.Instrs {
+			in := &m.ranks[at].program.Instrs[i]
+			if !in.Op.Info().Between {
+				continue
+			}
+			c := m.ranks[at].program.Call(i)
+			k, member, err := ma.find(&c, at)
+			if err != nil {
+				return fmt.Errorf("rank %d: instruction i%d (%s): %w", at, i, in.Op, err)
+			}
+			m.ranks[at].meeting[i] = int32(k + 1)
+			m.meetings[k].members[member] = place{at, i}
+		}
+	}
+	for i := range m.meetings {
+		if err := m.fits(&m.meetings[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nobody holds the place of a member that has not been found.
+var nobody = place{-1, -1}
+
+func (m *machine) newMeeting(n int) int {
+	members := make([]place, n)
+	for i := range members {
+		members[i] = nobody
+	}
+	m.meetings = append(m.meetings, meeting{members: members})
+	return len(m.meetings) - 1
+}
+
+// find returns a call's meeting and its place there.
+func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
+	if err := device.CheckBetween(c); err != nil {
+		return 0, 0, err
+	}
+	if err := device.CheckRank(c, rank, len(ma.ranks)); err != nil {
+		return 0, 0, err
+	}
+	if device.IsMessage(c.Op) {
+		ends := [3]int{rank, c.Peers[0], c.Tag}
+		if c.Stream == device.Recv {
+			ends[0], ends[1], member = ends[1], ends[0], 1
+		}
+		k, ok := ma.boxes[ends]
+		if !ok {
+			k = ma.newMeeting(2)
+			ma.boxes[ends] = k
+		}
+		if ma.meetings[k].members[member] != nobody {
+			return 0, 0, fmt.Errorf("tag %d to rank %d is used already", c.Tag, c.Peers[0])
+		}
+		return k, member, nil
+	}
+	var key []byte
+	for i, r := range c.Peers {
+		key = append(strconv.AppendInt(key, int64(r), 10), ',')
+		if r == rank {
+			member = i
+		}
+	}
+	g := ma.groups[string(key)]
+	if g == nil {
+		g = &group{peers: c.Peers, came: make([]int, len(c.Peers))}
+		ma.groups[string(key)] = g
+	}
+	if g.came[member] == len(g.meetings) {
+		g.meetings = append(g.meetings, ma.newMeeting(len(c.Peers)))
+	}
+	g.came[member]++
+	return g.meetings[g.came[member]-1], member, nil
+}
+
+// fits checks that all members are there and agree.
+func (m *machine) fits(o *meeting) error {
+	calls := make([]*device.Call, len(o.members))
+	at := nobody
+	for k, p := range o.members {
+		if p != nobody {
+			c := m.ranks[p.rank].program.Call(p.instr)
+			calls[k], at = &c, p
+		}
+	}
+	name := fmt.Sprintf("rank %d: instruction i%d (%s)", at.rank, at.instr, m.ranks[at.rank].program.Instrs[at.instr].Op)
+	for k, c := range calls {
+		if c == nil {
+			peers := m.ranks[at.rank].program.Instrs[at.instr].Peers
+			return fmt.Errorf("%s has no counterpart on rank %d", name, peers[min(k, len(peers)-1)])
+		}
+	}
+	if err := device.Agree(calls); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// arrive brings a member to its meeting; the last one lets it begin.
+func (m *machine) arrive(o *meeting, now float64) {
+	if o.here++; o.here < len(o.members) {
+		return
+	}
+	var seconds float64
+	for _, p := range o.members {
+		seconds = max(seconds, m.ranks[p.rank].seconds[p.instr])
+	}
+	for _, p := range o.members {
+		m.ranks[p.rank].spans[p.instr] = device.Span{Start: now, End: now + seconds}
+		m.events.push(event{now + seconds, p.rank, p.instr})
+	}
+}
+
+// absent lists the members that have not come to their meeting.
+func (m *machine) absent(o *meeting) (list []string) {
+	for _, p := range o.members {
+		r := &m.ranks[p.rank]
+		s := &r.streams[r.program.Instrs[p.instr].Stream]
+		if !s.busy || s.queue[0] != p.instr {
+			list = append(list, fmt.Sprintf("i%d of rank %d", p.instr, p.rank))
+		}
+	}
+	return list
+}
