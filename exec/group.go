@@ -114,10 +114,11 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 func (g *Group) culprit() int {
 	own, named, any := -1, -1, -1
 	for r, err := range g.errs {
+		if err == nil {
+			continue
+		}
 		var peer *device.PeerError
 		switch {
-		case err == nil:
-			continue
 		case errors.As(err, &peer):
 			if k := peer.Rank; k >= 0 && k < len(g.errs) && g.errs[k] != nil {
 				named = k

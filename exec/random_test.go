@@ -3,6 +3,7 @@ package exec_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -27,6 +28,15 @@ var streamOf = map[[2]device.Tier]device.Stream{
 }
 
 func randomProgram(r *rand.Rand, instrs int) *program.Program {
+	p := randomBuffers(r)
+	for len(p.Instrs) < instrs {
+		p.Instrs = append(p.Instrs, randomInstr(r, p))
+		addWaits(p, len(p.Instrs)-1)
+	}
+	return p
+}
+
+func randomBuffers(r *rand.Rand) *program.Program {
 	p := &program.Program{Name: "random"}
 	for _, t := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
 		for k := range 2 + r.IntN(4) {
@@ -37,10 +47,6 @@ func randomProgram(r *rand.Rand, instrs int) *program.Program {
 			})
 			p.Height[t] += 4 * elems
 		}
-	}
-	for len(p.Instrs) < instrs {
-		p.Instrs = append(p.Instrs, randomInstr(r, p))
-		addWaits(p, len(p.Instrs)-1)
 	}
 	return p
 }
@@ -92,24 +98,30 @@ func addWaits(p *program.Program, i int) {
 	}
 }
 
-// conflict: operand 0 is written by all operators used here.
+// conflict: operand 0 is taken as written by all operators used here.
 func conflict(a, b []program.Region) bool {
-	return a[0].Buf == b[0].Buf || a[0].Buf == b[1].Buf || a[1].Buf == b[0].Buf
+	touches := func(list []program.Region, buf int) bool {
+		return slices.ContainsFunc(list, func(r program.Region) bool { return r.Buf == buf })
+	}
+	return touches(a, b[0].Buf) || touches(b, a[0].Buf)
 }
 
 // interpret is the oracle: the program's meaning, one instruction after the
 // other, on slices.
 func interpret(p *program.Program, memory [][]float32) {
 	for i := range p.Instrs {
-		in := &p.Instrs[i]
-		dst, src := elements(in.Args[0]), elements(in.Args[1])
-		to, from := memory[in.Args[0].Buf], memory[in.Args[1].Buf]
-		for k := range dst {
-			if in.Op == graph.Add {
-				to[dst[k]] += from[src[k]]
-			} else {
-				to[dst[k]] = from[src[k]]
-			}
+		interpretOne(&p.Instrs[i], memory)
+	}
+}
+
+func interpretOne(in *program.Instr, memory [][]float32) {
+	dst, src := elements(in.Args[0]), elements(in.Args[1])
+	to, from := memory[in.Args[0].Buf], memory[in.Args[1].Buf]
+	for k := range dst {
+		if in.Op == graph.Add {
+			to[dst[k]] += from[src[k]]
+		} else {
+			to[dst[k]] = from[src[k]]
 		}
 	}
 }
