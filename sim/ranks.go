@@ -28,7 +28,6 @@ type matcher struct {
 
 // group counts the collectives of its members.
 type group struct {
-	peers    []int
 	meetings []int // index in machine.meetings, of the k-th
 	came     []int // how many a member has had
 }
@@ -103,7 +102,7 @@ func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 	}
 	g := ma.groups[string(key)]
 	if g == nil {
-		g = &group{peers: c.Peers, came: make([]int, len(c.Peers))}
+		g = &group{came: make([]int, len(c.Peers))}
 		ma.groups[string(key)] = g
 	}
 	if g.came[member] == len(g.meetings) {

@@ -128,6 +128,9 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	if err := device.Check(c, d.sizes); err != nil {
 		return nil, err
 	}
+	if c.Op.Info().Between {
+		return nil, fmt.Errorf("this GPU is not joined to others; hint: ranks: 1, or several ranks on the CPU")
+	}
 	for _, a := range c.Args {
 		if isHost(c.Stream) && !a.Absent() && a.Tier == device.DeviceTier {
 			return nil, fmt.Errorf("stream %s cannot reach the GPU's memory; hint: go through the host tier", c.Stream)
