@@ -318,6 +318,7 @@ func TestRefuses(t *testing.T) {
 		"host kernel on the GPU's memory": {Op: graph.Add, Stream: device.HostCompute, Args: []device.Operand{word(device.DeviceTier, 0), word(device.DeviceTier, 64)}},
 		"disk on a copy engine":           copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.DiskTier, 0)),
 		"GPU on the disk's stream":        copyCall(device.DiskRead, word(device.DeviceTier, 0), word(device.DiskTier, 0)),
+		"sum over ranks":                  {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{word(device.DeviceTier, 0)}},
 		"outside":                         copyCall(device.HostToDev, word(device.DeviceTier, 1<<12), word(device.HostTier, 0)),
 		"heads that do not divide": {Op: graph.Attention, Attr: graph.Attr{Seq: 4, Heads: 3, KVHeads: 2, HeadDim: 2}, Args: []device.Operand{
 			{Rows: 4, Cols: 6, Stride: 6}, {Rows: 4, Cols: 3, Stride: 3}, {Rows: 4, Cols: 6, Stride: 14}, {Rows: 4, Cols: 8, Stride: 14}}},
