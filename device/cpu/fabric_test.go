@@ -371,7 +371,7 @@ func TestSteadyFabric(t *testing.T) {
 	const n = 4
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() { // after the devices are closed
-		for range 1000 {
+		for range 1_000_000 { // those that are just ending
 			if runtime.NumGoroutine() <= before {
 				return
 			}
