@@ -69,46 +69,46 @@ func Equivalent(ps, reference []*Program) (Equality, error) {
 	if ps[0].RowUnit != reference[0].RowUnit {
 		return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", ps[0].RowUnit, reference[0].RowUnit)
 	}
-	var why error
+	var h, w Summary
 	for _, eq := range [...]Equality{Exact, Reordered} {
-		if why, err = compare(have, want, eq == Reordered); err != nil {
+		if h, err = have.meaning(eq == Reordered); err != nil {
 			return Different, err
-		} else if why == nil {
+		}
+		if w, err = want.meaning(eq == Reordered); err != nil {
+			return Different, fmt.Errorf("reference: %w", err)
+		}
+		if _, differ := firstDifference(h, w); !differ {
 			return eq, nil
 		}
 	}
-	return Different, why
+	return Different, difference(have, want, h, w)
 }
 
-// compare returns how programs differ from a reference, or nil.
-func compare(have, want *ranks, unordered bool) (why, err error) {
-	h, err := have.meaning(unordered)
-	if err != nil {
-		return nil, err
-	}
-	w, err := want.meaning(unordered)
-	if err != nil {
-		return nil, fmt.Errorf("reference: %w", err)
-	}
-	for _, key := range slices.Sorted(maps.Keys(w)) {
-		if h[key] != w[key] {
-			return difference(have, want, key, h), nil
+// firstDifference finds what the reference has otherwise, or the programs alone.
+func firstDifference(have, want Summary) (key string, differ bool) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if have[key] != want[key] {
+			return key, true
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(h)) {
-		if _, ok := w[key]; !ok && strings.HasPrefix(key, "home ") {
-			return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model, cut at the same places", key), nil
+	for _, key := range slices.Sorted(maps.Keys(have)) {
+		if _, ok := want[key]; !ok && strings.HasPrefix(key, "home ") {
+			return key, true
 		}
 	}
-	return nil, nil
+	return "", false
 }
 
 const outputKey = "result %s"
 
-// difference explains why a result differs: with the first instruction that
+// difference explains the first difference: with the first instruction that
 // makes something which the reference never has. Sums of several ranks are on
 // the way to what they are in the reference, so they are no such thing.
-func difference(have, want *ranks, key string, h Summary) error {
+func difference(have, want *ranks, h, w Summary) error {
+	key, _ := firstDifference(h, w)
+	if _, ok := w[key]; !ok {
+		return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model, cut at the same places", key)
+	}
 	if _, ok := h[key]; !ok {
 		return fmt.Errorf("program has no %s, the reference has; hint: compare programs of the same model and mode, cut at the same places", key)
 	}
