@@ -89,6 +89,7 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(gh, ah) host key=-,-,-,copy\ni7 cast(hh, gh) host key=-,-,-,copy\n", ""},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
 		{"home 0 p ad replica", "home 0 p gh replica", "the replica of the home of p of parameter 0, elements 0 to 16 ends with other content"},
+		{"home 0 p ad replica", "home 0 p ad at=1 replica", "there is a replica of the home of p of parameter 0, elements 1 to 17, but nothing"},
 		{"persistent init=zh", "persistent", ""},
 		{"persistent init=g", "persistent", "persistent buffer gh is not all written by the end"},
 		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
@@ -113,7 +114,7 @@ func TestDefects(t *testing.T) {
 		{"addr=64\nbuffer s2", "addr=64 init=s\nbuffer s2", "buffer s1: it names its content, but is not persistent"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x17]", "home 0 (p of parameter 0): is not made of whole atoms"},
 		{"home 0 p wh[1x16]", "home 0 p s1", "buffer s1 is not persistent"},
-		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", "program has no home of p of parameter 0, elements 0 to 16"},
+		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", "there is a replica of the home of p of parameter 0, elements 0 to 16, but nothing"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x16]\nhome 0 p ad", "rank 0 has the home of p of parameter 0, elements 0 to 16 twice"},
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
@@ -161,7 +162,7 @@ func TestDefects(t *testing.T) {
 		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh from row 0 on differs"},
 		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on is not what it is in the reference"},
 		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 1 p gh\n", "program has home of p of parameter 1, elements 0 to 16, the reference has not"},
-		{"home 0 p wh[1x16]\n", "", "program has no home of p of parameter 0"},
+		{"home 0 p wh[1x16]\nhome 0 p ad replica\n", "", "program has no home of p of parameter 0"},
 		{"row_unit 2", "row_unit 3", "row unit 2, but the program's is 3"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\nend", adamw, "buffers wh and ah both hold"},
 	} {

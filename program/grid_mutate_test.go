@@ -184,41 +184,46 @@ func breakSome(mu mutation, ps []*Program, rng *rand.Rand) string {
 	return all
 }
 
+// testMutantsOf breaks programs n times; mutants that are accepted must be as
+// good as the original. It counts them by mutation.
+func testMutantsOf(t *testing.T, ps, reference []*Program, n int, rng *rand.Rand, rejected, accepted map[string]int) {
+	t.Helper()
+	kinds := slices.Concat(mutations, gridMutations, gridMutations)
+	for made := 0; made < n; {
+		q, mu := copyAll(t, ps), kinds[rng.IntN(len(kinds))]
+		did := breakSome(mu, q, rng)
+		if did == "" || slices.EqualFunc(ps, q, func(a, b *Program) bool { return a.String() == b.String() }) {
+			continue
+		}
+		made++
+		err := Verify(q...)
+		eq := Different
+		if err == nil {
+			eq, err = Equivalent(q, reference)
+		}
+		if err != nil {
+			rejected[mu.name]++
+			if !strings.Contains(err.Error(), "hint:") {
+				t.Errorf("%s: error without a hint: %v", did, err)
+			}
+			continue
+		}
+		accepted[mu.name]++
+		if why := harmlessAll(q, reference, eq, rng); why != "" {
+			t.Errorf("%s: accepted as %v, but %s: %s (%s)", ps[0].Name, eq, why, did, mu.name)
+		}
+	}
+}
+
 func TestGridMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 5))
 	reference := gridPrograms(gridVariants[0])
-	kinds := slices.Concat(mutations, gridMutations, gridMutations)
 	rejected, accepted := map[string]int{}, map[string]int{}
 	for _, o := range gridVariants {
-		if o.ranks() == 1 {
-			continue
-		}
-		ps := gridPrograms(o)
-		for made := 0; made < 120; {
-			q, mu := copyAll(t, ps), kinds[rng.IntN(len(kinds))]
-			did := breakSome(mu, q, rng)
-			if did == "" || slices.EqualFunc(ps, q, func(a, b *Program) bool { return a.String() == b.String() }) {
-				continue
-			}
-			made++
-			err := Verify(q...)
-			eq := Different
-			if err == nil {
-				eq, err = Equivalent(q, reference)
-			}
-			if err != nil {
-				rejected[mu.name]++
-				if !strings.Contains(err.Error(), "hint:") {
-					t.Errorf("%s: error without a hint: %v", did, err)
-				}
-				continue
-			}
-			accepted[mu.name]++
-			if why := harmlessAll(q, reference, eq, rng); why != "" {
-				t.Errorf("%+v: accepted as %v, but %s: %s (%s)", o, eq, why, did, mu.name)
-			}
+		if o.ranks() > 1 {
+			testMutantsOf(t, gridPrograms(o), reference, 120, rng, rejected, accepted)
 		}
 	}
 	for _, mu := range slices.Concat(mutations, gridMutations) {
@@ -228,5 +233,53 @@ func TestGridMutants(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(accepted)) {
 		t.Logf("%4d rejected, %4d accepted and harmless: %s", rejected[name], accepted[name], name)
+	}
+}
+
+// TestRankMutants breaks lowered programs of several ranks. The oracle must find
+// the programs themselves what Equivalent finds them.
+func TestRankMutants(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 6))
+	rejected, accepted := map[string]int{}, map[string]int{}
+	for _, o := range []struct {
+		model    string
+		ranks    int
+		schedule string
+	}{{"llama", 2, ""}, {"gpt2", 3, ""}, {"llama", 2, "1f1b"}, {"gpt2", 4, "gpipe"}, {"llama", 2, "chimera"}} {
+		g := buildGraph(t, o.model, graph.F32)
+		pl := Plain(g, 1)
+		pl.MicroBatches, pl.Ranks, pl.Chunks = 2, o.ranks, Layout(g, 200)
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard = Shardings()[rng.IntN(len(Shardings()))]
+			if o.schedule != "" { // tied weights are used by ranks in different orders
+				pl.Chunks[i].Shard = Shardings()[rng.IntN(2)]
+			}
+		}
+		if o.schedule != "" {
+			pl.Pipeline = &Pipeline{Schedule: o.schedule, Ranks: 2, Slices: 1, Stages: []int{0, 2}}
+		}
+		pl.Cache = pl.CacheNeeded(g)
+		ps, plain := lowerAll(t, g, pl)
+		reference := []*Program{plain}
+		if err := Verify(ps...); err != nil {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		eq, err := Equivalent(ps, reference)
+		if err != nil {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		if why := harmlessAll(ps, reference, eq, rng); why != "" {
+			t.Fatalf("%+v: %v, but the oracle finds: %s", o, eq, why)
+		}
+		testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
+	}
+	total := 0
+	for _, n := range rejected {
+		total += n
+	}
+	if total < 100 {
+		t.Errorf("only %d mutants were rejected", total)
 	}
 }

@@ -176,13 +176,16 @@ func (x *execution) bufferSpan(b int) box {
 	return box{x.ly.base[b], n, 1, n}
 }
 
+// homeKey is one kind of content of some elements of a parameter.
+func homeKey(kind, elements string) string { return fmt.Sprintf("home of %s of %s", kind, elements) }
+
 // parts lists what a home holds: each atom of a flat buffer with the elements
 // of the parameter that it has, a matrix as a whole.
-func (x *execution) parts(home int, f func(key string, v Value)) {
+func (x *execution) parts(home int, f func(elements string, v Value)) {
 	h, s := &x.p.Homes[home], x.ly.homes[home]
 	b := &x.p.Buffers[h.Region.Buf]
 	name := func(from, to int) string {
-		return fmt.Sprintf("home of %s of parameter %d, elements %d to %d", h.Kind, h.Param, h.At+from, h.At+to)
+		return fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+to)
 	}
 	if b.RowUnit > 0 {
 		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(Value{}, s))
@@ -230,8 +233,8 @@ func (xs *executions) summary() (Summary, error) {
 	var err error
 	for _, x := range xs.on {
 		for i := range x.p.Homes {
-			if !x.p.Homes[i].Replica {
-				x.parts(i, func(key string, v Value) { err = cmp.Or(err, c.same(key, v, x.p.Rank)) })
+			if h := &x.p.Homes[i]; !h.Replica {
+				x.parts(i, func(elements string, v Value) { err = cmp.Or(err, c.same(homeKey(h.Kind, elements), v, x.p.Rank)) })
 			}
 		}
 		for i := range x.p.Buffers {

@@ -82,28 +82,35 @@ func (k *keeper) check(rank, buf int) (err error) {
 	return err
 }
 
+// checkReplicas: a replica has elements that some rank has a home of, and if
+// that is of the same kind, the same content.
 func (xs *executions) checkReplicas() error {
 	primary := map[string]Value{}
 	for _, x := range xs.on {
 		for i := range x.p.Homes {
-			if !x.p.Homes[i].Replica {
-				x.parts(i, func(key string, v Value) { primary[key] = v })
+			if h := &x.p.Homes[i]; !h.Replica {
+				x.parts(i, func(elements string, v Value) { primary[homeKey(h.Kind, elements)], primary[elements] = v, v })
 			}
 		}
 	}
 	for r, x := range xs.on {
 		for i := range x.p.Homes {
-			if !x.p.Homes[i].Replica {
+			h := &x.p.Homes[i]
+			if !h.Replica {
 				continue
 			}
-			var stale string
-			x.parts(i, func(key string, v Value) {
+			var why error
+			x.parts(i, func(elements string, v Value) {
+				key := homeKey(h.Kind, elements)
+				if _, ok := primary[elements]; !ok {
+					why = fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
+				}
 				if w, ok := primary[key]; ok && v != w {
-					stale = key
+					why = fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", key)
 				}
 			})
-			if stale != "" {
-				return xs.of(r, fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", stale))
+			if why != nil {
+				return xs.of(r, why)
 			}
 		}
 	}
