@@ -193,22 +193,25 @@ func ForgetMachines() error {
 // allows, or what the machine has. A limit of the device is that of each rank's;
 // host and disk are one for all ranks, which share them evenly.
 func (m *Machine) limit(c *config.Config) error {
+	n := int64(m.ranks)
 	m.Capacity = m.Hardware.Memory.Tiers()
-	if m.Hardware.Memory.Shared {
-		m.Capacity[device.DeviceTier] /= int64(m.ranks)
+	if !m.described { // which is one rank's share already
+		if m.Hardware.Memory.Shared {
+			m.Capacity[device.DeviceTier] /= n
+		}
+		m.Capacity[device.HostTier] /= n
+		m.Capacity[device.DiskTier] /= n
 	}
-	m.Capacity[device.HostTier] /= int64(m.ranks)
-	m.Capacity[device.DiskTier] /= int64(m.ranks)
 	for t, l := range map[device.Tier]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk} {
 		if l == config.Unlimited {
 			continue
 		}
-		if have := m.Hardware.Memory.Tiers()[t]; int64(l) > have {
-			return &config.Error{File: c.File, Key: "limits." + t.String(), Msg: fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have)}
+		have, all := m.Capacity[t], n
+		if t == device.DeviceTier {
+			all = 1
 		}
-		m.Capacity[t] = int64(l)
-		if t != device.DeviceTier {
-			m.Capacity[t] /= int64(m.ranks)
+		if m.Capacity[t] = int64(l) / all; m.Capacity[t] > have {
+			return &config.Error{File: c.File, Key: "limits." + t.String(), Msg: fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have*all)}
 		}
 	}
 	return nil

@@ -94,7 +94,7 @@ func (p *planned) with(ctx stdctx.Context, find func() (*plan.Result, error)) (*
 }
 
 // peak is the arithmetic limit of all ranks together, in FLOP/s.
-func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) * float64(p.config.Ranks) }
+func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) }
 
 // status is a line on a terminal that says what is going on; elsewhere it
 // prints each thing once.
