@@ -67,6 +67,9 @@ func elixir(n float64) (up, down, gpuAdam, hostAdam float64) {
 	return 16.3*n + 8.7, 15.8*n + 2.3, 50 * n, 1.66*math.Log(n) + 5.15
 }
 
+// perHost is how many GPUs share a host.
+const perHost = 8
+
 // adamBytes is what an update of fp32 state moves per element: the parameter
 // and two moments both ways, and the gradient.
 const adamBytes = 28
@@ -106,7 +109,8 @@ func Names() []string {
 func Known(name string) (*Hardware, error) { return KnownRank(name, 1) }
 
 // KnownRank describes what one of n ranks has of a machine with n such GPUs: a
-// GPU and its bus, and its share of the host.
+// GPU and its bus, and its share of the host. A host has perHost GPUs at most,
+// more ranks are on more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
@@ -121,7 +125,7 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			if err != nil {
 				return nil, err
 			}
-			h = h.Share(n)
+			h = h.Share(min(n, perHost))
 			if bus == "elixir" {
 				h.elixir(float64(n))
 			}
