@@ -67,6 +67,7 @@ type ArgSpec struct {
 	Access   Access
 	Optional bool
 	Token    bool // rows are tokens of the micro-batch
+	Past     bool // of a slice: those of the sequence before it as well
 }
 
 // Kind says how an operator's results depend on its token rows; it is what
@@ -139,13 +140,13 @@ var table = [NumOps]Info{
 	// kv has: all rows of whole sequences (N = M), or a slice of one, with the keys
 	// and values of the rows before it as well. How a sequence is cut into slices
 	// changes no bit. lse [N, H] f32 is the log of the softmax's denominator.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rt"), FLOPs: attentionFLOPs(4, 3)},
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp"), FLOPs: attentionFLOPs(4, 3)},
 	// dkv (+)= what the queries of the slice contribute, all M rows. Slices run
 	// from the last one, which does not accumulate, to the first, and their bounds
 	// are multiples of SliceUnit: then the sums in an f32 dkv are one chain however
 	// the sequence is cut. A bf16 dkv is rounded after every slice.
 	// delta [N, H] f32 is scratch: the row sums of do*o.
-	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:st delta:wt do:rt q:rt kv:rt o:rt lse:rt"), FLOPs: attentionFLOPs(10, 5)},
+	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt"), FLOPs: attentionFLOPs(10, 5)},
 	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
@@ -321,7 +322,7 @@ func (o Op) Bytes(a *Attr, d []Dim) int64 {
 }
 
 // args parses "name:access ..." with access r, w, u (update) or s (sum),
-// followed by t for token rows and ? for optional.
+// followed by t for token rows, p for those before a slice too, ? for optional.
 func args(s string) []ArgSpec {
 	access := map[byte]Access{'r': Read, 'w': Write, 'u': Update, 's': Sum}
 	var list []ArgSpec
@@ -331,6 +332,7 @@ func args(s string) []ArgSpec {
 			Name:     name,
 			Access:   access[flags[0]],
 			Token:    strings.Contains(flags, "t"),
+			Past:     strings.Contains(flags, "p"),
 			Optional: strings.HasSuffix(flags, "?"),
 		})
 	}

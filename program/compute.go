@@ -105,20 +105,18 @@ func (lo *lowering) saveGradient(u *unit, value, version int) op {
 // headChunks lists the loss by chunks of rows: logits, loss and gradient over
 // them in place, and what is derived from that, then the next chunk.
 func (lo *lowering) headChunks(u *unit, seg *graph.Segment) {
-	n := u.row / lo.pl.HeadRows
 	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
 		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
 		for i := range seg.Forward {
 			if seg.Forward[i].Chunked {
-				u.work = append(u.work, lo.op(u, &seg.Forward[i], Forward, row, rows, n))
+				u.work = append(u.work, lo.op(u, &seg.Forward[i], Forward, row, rows, row))
 			}
 		}
 		for i := range seg.Backward {
 			if u.backward && seg.Backward[i].Chunked {
-				u.work = append(u.work, lo.op(u, &seg.Backward[i], Backward, row, rows, n))
+				u.work = append(u.work, lo.op(u, &seg.Backward[i], Backward, row, rows, row))
 			}
 		}
-		n++
 	}
 }
 
@@ -135,8 +133,10 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 	switch n.Op {
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = u.backward
-	case graph.RoPE:
+	case graph.RoPE, graph.Embed, graph.PosBwd:
 		o.in.Attr.Row0 = row % lo.g.Seq
+	case graph.AttentionBwd: // slices run from the last, which begins the sums
+		o.in.Attr.Acc = row+rows < lo.rows()
 	}
 	for i, use := range n.Args {
 		o.refs[i] = none
@@ -151,6 +151,8 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		switch {
 		case v.Chunked:
 			r.rows, r.copy = rows, chunk
+		case n.Op.Info().Args[i].Past:
+			r.rows = row + rows
 		case v.PerToken:
 			r.row, r.rows = row, rows
 		}

@@ -226,4 +226,13 @@ func (lo *lowering) rowsOf(u *unit, value int) ref {
 }
 
 // slice is the rows of a slice of a micro-batch.
-func (lo *lowering) slice(int) (row, rows int) { return 0, lo.rows() }
+func (lo *lowering) slice(q int) (row, rows int) {
+	list := lo.pl.Pipeline.sliceRows(lo.g.Seq)
+	if len(list) == 1 {
+		return 0, lo.rows()
+	}
+	for _, n := range list[:q] {
+		row += n
+	}
+	return row, list[q]
+}

@@ -87,6 +87,9 @@ type Pipeline struct {
 	// 0; the schedule's placement says which rank has which stages.
 	Stages []int `json:"stages"`
 	Slices int   `json:"slices"` // of a sequence; 1 for most schedules
+	// SliceRows are the tokens of each slice, multiples of graph.SliceUnit; empty:
+	// as even as that allows.
+	SliceRows []int `json:"slice_rows,omitempty"`
 	// Order, if given, is the schedule's orders in its own notation, one line
 	// per rank: those of a search, or of the schedules that depend on times.
 	Order []string `json:"order,omitempty"`

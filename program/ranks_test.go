@@ -78,9 +78,6 @@ func TestDataParallel(t *testing.T) {
 // one rank sees all micro-batches in order.
 func TestPipelines(t *testing.T) {
 	for _, name := range schedule.Names() {
-		if name == "seq1f1b" {
-			continue
-		}
 		for _, ranks := range []int{2, 4} {
 			for _, replicas := range []int{1, 2} {
 				for _, tied := range []bool{false, true} {
@@ -91,9 +88,17 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
+// slicesOf cuts sequences for the schedules that are made for it.
+func slicesOf(name string) int {
+	if name == "seq1f1b" {
+		return 2
+	}
+	return 1
+}
+
 func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 	const micros = 16
-	s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
+	s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Slices: slicesOf(name), Costs: schedule.DefaultCosts()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +111,7 @@ func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 		pl.Pipeline.Stages = append(pl.Pipeline.Stages, min(k, 1)*(k+1))
 	}
 	for l := range pl.Activations {
-		pl.Activations[l] = Recomputed(Recomputations()[l%len(Recomputations())])
+		pl.Activations[l] = Recomputed(Recomputations()[l%(4-2*min(1, s.Slices-1))])
 	}
 	ps, plain := lowerAll(t, g, pl)
 	if err := Verify(ps...); err != nil {
@@ -116,7 +121,7 @@ func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ordered := replicas == 1 && s.Directions() == 1 && !(tied && s.Home[0][0] != s.Home[0][stages-1])
+	ordered := replicas == 1 && s.Directions() == 1 && !(tied && s.Home[0][0] != s.Home[0][stages-1]) && s.Slices == 1
 	if ordered != (eq == Exact) {
 		t.Errorf("%v", eq)
 	}

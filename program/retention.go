@@ -211,6 +211,11 @@ const swapParts = 64
 // the tokens allows, and a 64th of them where some are swapped.
 func (pl *Plan) rowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
+	if pl.Pipeline != nil && pl.Pipeline.Slices > 1 {
+		for _, n := range pl.Pipeline.sliceRows(seq) {
+			unit = gcd(unit, n)
+		}
+	}
 	partial := func(f Fate) bool { return f.Share > 0 && f.Share < 1 }
 	if !slices.ContainsFunc(pl.Activations, func(r Retention) bool { return slices.ContainsFunc(r[:], partial) }) {
 		return unit
@@ -221,6 +226,13 @@ func (pl *Plan) rowUnit(seq int) int {
 		}
 	}
 	return 1
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // waiting is the number of rows of a fate that are there without work: whole

@@ -130,6 +130,53 @@ func (t *topology) stage(segment int) int {
 	return k
 }
 
+// sliceRows are the tokens of each slice of a sequence.
+func (p *Pipeline) sliceRows(seq int) []int {
+	switch {
+	case len(p.SliceRows) > 0:
+		return p.SliceRows
+	case p.Slices == 1:
+		return []int{seq}
+	}
+	unit := graph.SliceUnit(seq)
+	var list []int
+	for q, at := 0, 0; q < p.Slices; q++ {
+		end := seq * (q + 1) / p.Slices / unit * unit
+		if q == p.Slices-1 {
+			end = seq
+		}
+		list = append(list, end-at)
+		at = end
+	}
+	return list
+}
+
+// validateSlices checks how sequences are cut.
+func (pl *Plan) validateSlices(g *graph.Graph) error {
+	p, unit, at := pl.Pipeline, graph.SliceUnit(g.Seq), 0
+	if p.Slices == 1 && p.SliceRows == nil {
+		return nil
+	}
+	list := p.sliceRows(g.Seq)
+	for q, n := range list {
+		if at += n; n < 1 || q < len(list)-1 && at%unit != 0 {
+			return fmt.Errorf("plan: slices of %v tokens; hint: each at least one, cut at multiples of %d", list, unit)
+		}
+	}
+	switch {
+	case at != g.Seq || len(list) != p.Slices:
+		return fmt.Errorf("plan: slice_rows are %d slices of %d tokens together; hint: %d slices of %d", len(list), at, p.Slices, g.Seq)
+	case pl.MicroBatch != 1:
+		return fmt.Errorf("plan: slices of a micro-batch of %d sequences; hint: micro_batch 1", pl.MicroBatch)
+	}
+	for l, keep := range pl.Activations {
+		if keep != Recomputed("none") && keep != Recomputed("light") {
+			return fmt.Errorf("plan: layer %d keeps %v, but slices read what earlier ones made; hint: none or light", l, keep)
+		}
+	}
+	return nil
+}
+
 // replicas is the number of pipelines.
 func (t *topology) replicas() int { return t.ranks / t.depth }
 
@@ -171,6 +218,9 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 		if p.Stages[i] <= p.Stages[i-1] || p.Stages[i] >= len(g.Segments) {
 			return fmt.Errorf("plan: pipeline stages %v; hint: ascending, below %d", p.Stages, len(g.Segments))
 		}
+	}
+	if err := pl.validateSlices(g); err != nil {
+		return err
 	}
 	t, err := newTopology(g, pl)
 	if err != nil {

@@ -91,21 +91,22 @@ func TestPipelinesChangeNothing(t *testing.T) {
 	f.deepen(t, 8, micros)
 	_, plain := f.train(t, program.Plain(f.graph, micros), 2)
 	for _, name := range schedule.Names() {
+		slices := 1
 		if name == "seq1f1b" {
-			continue
+			slices = 4
 		}
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) {
-				s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
+				s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Slices: slices, Costs: schedule.DefaultCosts()})
 				check(t, err)
 				pl := program.Plain(f.graph, 1)
 				pl.MicroBatches, pl.Ranks = micros, ranks
-				pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: 1}
+				pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: slices}
 				for k := range s.Stages() {
 					pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(f.graph.Segments)/s.Stages())
 				}
 				_, got := f.train(t, pl, 2)
-				if s.Directions() == 1 {
+				if s.Directions() == 1 && slices == 1 {
 					same(t, got, plain)
 				} else {
 					near(t, got, plain)
