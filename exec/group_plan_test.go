@@ -1,0 +1,100 @@
+package exec_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/null"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// TestVirtualPlans is L4 for the programs of plans: every division of the
+// states over 4 ranks and pipelines of named schedules, priced as a machine
+// that was not measured. Rings pass on as many bytes as are received.
+func TestVirtualPlans(t *testing.T) {
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Tied = 6, 32, 2, 2, 16, 64, 128, 16, false
+	g, err := graph.Build(m, m.MaxPositions, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := hardware.Known("a100-80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans := map[string]*program.Plan{}
+	for _, shard := range program.Shardings() {
+		pl := program.Plain(g, 2)
+		pl.Ranks = 4
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard = shard
+		}
+		pl.Cache = pl.CacheNeeded(g)
+		plans["shard "+fmt.Sprint(shard)] = pl
+	}
+	for _, name := range []string{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"} {
+		s, err := schedule.Generate(name, schedule.Request{Ranks: 4, Micros: 8, Costs: schedule.DefaultCosts()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pl := program.Plain(g, 1)
+		pl.MicroBatches, pl.Ranks = 8, 4
+		pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: 4, Slices: 1}
+		for k := range s.Stages() {
+			pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(g.Segments)/s.Stages())
+		}
+		plans[name] = pl
+	}
+	for name, pl := range plans {
+		t.Run(name, func(t *testing.T) {
+			var programs []*program.Program
+			for rank := range pl.Ranks {
+				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				programs = append(programs, p)
+			}
+			want, err := sim.RunAll(programs, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, _ := newGroup(t, programs, onNull(t, pl.Ranks, func(int) null.Cost { return h.Cost }))
+			if _, err := g.Step(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got, err := g.Timelines()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rings, received float64
+			for k, p := range programs {
+				if !slices.Equal(got[k].Spans, want[k].Spans) {
+					t.Errorf("rank %d: null device %v, simulation %v", k, got[k].Makespan, want[k].Makespan)
+				}
+				received += float64(want[k].Network)
+				for i := range p.Instrs {
+					if c := p.Call(i); c.Op.Info().Between && c.Op != graph.Recv {
+						bytes, _ := device.Ring(&c)
+						rings += bytes
+					}
+				}
+			}
+			if math.Abs(rings-received) > 1e-9*received || received == 0 {
+				t.Errorf("%v bytes are received, rings pass on %v", received, rings)
+			}
+			t.Logf("%.1f us, %.0f bytes received", 1e6*want[0].Makespan, received)
+		})
+	}
+}
