@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -19,6 +18,7 @@ type Session struct {
 	Graph   *graph.Graph
 	Devices []device.Device // by rank
 	ranks   []rank
+	groups  []*exec.Group // of all ranks' engines, by step
 }
 
 // rank is what a session has of one rank, by step.
@@ -46,6 +46,13 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 			}
 			s.ranks[r].engines = append(s.ranks[r].engines, e)
 		}
+	}
+	for i := range steps {
+		engines := make([]*exec.Engine, len(devices))
+		for r := range engines {
+			engines[r] = s.ranks[r].engines[i]
+		}
+		s.groups = append(s.groups, exec.NewGroup(engines))
 	}
 	return s, s.begin()
 }
@@ -90,6 +97,9 @@ func (s *Session) covered(param int, kind string) (n int64) {
 
 // Close ends the engines. The devices stay open.
 func (s *Session) Close() error {
+	for _, g := range s.groups {
+		g.Close()
+	}
 	for r := range s.ranks {
 		for _, e := range s.ranks[r].engines {
 			e.Close()
@@ -134,10 +144,11 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 			return Outcome{}, err
 		}
 	}
-	out := Outcome{Executed: make([]exec.Result, len(s.ranks))}
-	if err := s.execute(ctx, i, out.Executed); err != nil {
+	results, err := s.groups[i].Step(ctx)
+	if err != nil {
 		return Outcome{}, err
 	}
+	out := Outcome{Executed: results}
 	var total, clip [2]float64
 	for r := range s.ranks {
 		e := s.ranks[r].engines[i]
@@ -178,22 +189,6 @@ func (k *rank) feed(i int, tokens, targets []int32, scalars []float32) error {
 		}
 	}
 	return e.WriteFloats("scalars", scalars)
-}
-
-// execute runs a step on all ranks at once.
-func (s *Session) execute(ctx context.Context, i int, results []exec.Result) error {
-	if len(s.ranks) == 1 {
-		var err error
-		results[0], err = s.ranks[0].engines[i].Step(ctx)
-		return err
-	}
-	errs := make([]error, len(s.ranks))
-	var all sync.WaitGroup
-	for r := range s.ranks {
-		all.Go(func() { results[r], errs[r] = s.ranks[r].engines[i].Step(ctx) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 // Read reads a parameter's state of one kind from wherever it is.
