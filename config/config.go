@@ -115,6 +115,46 @@ type Plan struct {
 	State      string `yaml:"state"`
 	Cache      Bytes  `yaml:"cache_bytes"`
 	Prefetch   int    `yaml:"prefetch"`
+
+	Slots    int    `yaml:"slots"`     // layers' activations that come and go at once
+	Policy   string `yaml:"policy"`    // of activations: memo-paper
+	Swap     Shares `yaml:"swap"`      // of each layer's tokens, to swap_tier; the last two layers stay unless named
+	SwapTier string `yaml:"swap_tier"` // host or disk
+}
+
+// Shares are parts of a whole, 0 to 1, by layer; EveryLayer stands for all that
+// are not named.
+type Shares map[int]float64
+
+// EveryLayer is the key of a share that was given without layers.
+const EveryLayer = -1
+
+// UnmarshalYAML reads one share, or a mapping from layers to shares.
+func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
+	const hint = "hint: a share of the tokens from 0 to 1, or layers with shares such as {0: 0.5, 1: 1}"
+	list := map[int]float64{}
+	if n.Tag == "!!null" {
+		return nil
+	}
+	if n.Kind == yaml.ScalarNode {
+		var one float64
+		if err := n.Decode(&one); err != nil {
+			return fmt.Errorf("%q is not a share; %s", n.Value, hint)
+		}
+		list[EveryLayer] = one
+	} else if err := n.Decode(&list); err != nil {
+		return fmt.Errorf("expected shares; %s", hint)
+	}
+	for l, v := range list {
+		if !(v >= 0 && v <= 1) {
+			return fmt.Errorf("share %v is out of range; %s", v, hint)
+		}
+		if l < 0 && n.Kind != yaml.ScalarNode {
+			return fmt.Errorf("there is no layer %d; %s", l, hint)
+		}
+	}
+	*s = list
+	return nil
 }
 
 // Sample is the text generated at the end of a run.
@@ -166,6 +206,19 @@ func (e *Error) Error() string {
 		return where + ": " + e.Key + ": " + e.Msg
 	}
 	return where + ": " + e.Msg
+}
+
+// MarshalYAML writes what is read.
+func (s Shares) MarshalYAML() (any, error) {
+	if one, ok := s[EveryLayer]; ok {
+		return one, nil
+	}
+	return map[int]float64(s), nil
+}
+
+// Fault is an error about a key, with its line.
+func (c *Config) Fault(key, msg string) *Error {
+	return &Error{File: c.File, Line: c.lines[key], Key: key, Msg: msg}
 }
 
 // ErrConfig is wrapped by every error of this package.

@@ -60,6 +60,9 @@ func TestErrors(t *testing.T) {
 		{good + "beta2: 1\n", `beta2: 1 is out of range`},
 		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
 		{good + "max_time: 3\n", `is not a time`},
+		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: share 2 is out of range; hint:`},
+		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: share -0.5 is out of range; hint:`},
+		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a share; hint:`},
 		{"- a\n- b\n", `expected`},
 		{"model: [", `did not find`},
 		{"", `missing`},
@@ -102,6 +105,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(good)
 	f.Add("a: &x [*x]")
 	f.Add(good + "limits: {device: 1}\nplan: {recompute: full}\n")
+	f.Add(good + "plan:\n  swap: {0: 0.5, 3: 1}\n  swap_tier: disk\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f.yaml", []byte(text), nil)
 		if err != nil {

@@ -55,7 +55,10 @@ type Request struct {
 type Pins struct {
 	MicroBatch, Group, HeadRows, Prefetch int
 	Cache                                 int64
+	Slots                                 int
 	Recompute                             string
+	Policy                                string                    // of activations, see Policies
+	Activations                           map[int]program.Retention // by layer
 	Weights, Grads, State                 *device.Tier
 }
 
@@ -70,6 +73,7 @@ type Candidate struct {
 	Label    string // in words, for people
 	Fits     bool
 	seconds  float64
+	choice   choice // where a search made it
 }
 
 // Seconds per step, as simulated.

@@ -124,6 +124,7 @@ type Report struct {
 	Plain      int64         `json:"plain_device_bytes,omitempty"` // what the plain plan would take
 	Bytes      *Traffic      `json:"bytes,omitempty"`
 	Plan       *program.Plan `json:"plan,omitempty"`
+	Layers     []Layers      `json:"activations,omitempty"`
 	RunnersUp  []RunnerUp    `json:"runners_up,omitzero"`
 	Candidates int           `json:"candidates,omitempty"`
 	Largest    []Largest     `json:"largest,omitempty"`
@@ -140,7 +141,7 @@ type RunnerUp struct {
 // NewReport describes the result of a search. tokens are those of a step,
 // flops the model FLOPs of a step, peak the FLOP/s of all
 // ranks together.
-func NewReport(r *Result, tokens int, flops, peak float64) *Report {
+func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Report {
 	b := r.Best
 	sec := b.Seconds()
 	var height, bound, limit [][device.NumTiers]int64
@@ -154,7 +155,7 @@ func NewReport(r *Result, tokens int, flops, peak float64) *Report {
 	rep := &Report{
 		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
 		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, Candidates: r.Evaluated,
-		RunnersUp: []RunnerUp{},
+		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {
 		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier]})
@@ -225,17 +226,6 @@ func Describe(c *Candidate) string {
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
-	count := map[string]int{}
-	for _, r := range pl.Activations {
-		count[r.String()]++
-	}
-	var parts []string
-	for _, r := range program.Recomputations() {
-		if count[r] > 0 {
-			parts = append(parts, fmt.Sprintf("%s in %d layers", r, count[r]))
-		}
-	}
-	fmt.Fprintf(&b, "recomputation: %s\n", strings.Join(parts, ", "))
 	streamed := 0
 	for _, ch := range pl.Chunks {
 		if ch.Weights != device.DeviceTier {

@@ -21,16 +21,16 @@ import (
 //	  chunks that may stay on the device as many as fit, by bisection
 //
 // More kept means more memory and less time, so for each choice of the outer
-// decisions the least recomputation that fits is the best one.
+// decisions the least recomputation that fits is the best one. What could wait on
+// the host instead is decided for the fastest of these, see activations.go.
 //
 // Example: a model whose states are four times the device. Residency "all on
 // the device" fails its memory bound at once; "states on the host" fits with
 // full recomputation; "weights and gradients too" fits with none. The simulator
 // says which is faster.
 //
-// Known weakness: layers differ only in whether they recompute, chunks only by
-// being a prefix that stays; uneven choices that the packing would reward are
-// not seen.
+// Known weakness: chunks differ only by being a prefix that stays; uneven choices
+// that the packing would reward are not seen.
 
 // residency says where the three kinds of parameter memory live.
 type residency struct {
@@ -75,13 +75,14 @@ func (s *search) choices() []residency {
 // Search finds the fastest plan that fits. progress (may be nil) is told what
 // is being tried.
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
-	s := &search{ctx: ctx, req: req, m: m, progress: progress, graph: req.Graph, ranks: max(req.Ranks, 1)}
-	if s.batch = req.GlobalBatch / s.ranks; s.batch*s.ranks != req.GlobalBatch {
-		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, req.GlobalBatch, s.ranks)
+	s, err := newSearch(ctx, req, m)
+	if err != nil {
+		return nil, err
 	}
-	s.levels = levels(req.Graph.Model.Layers, req.Pins.Recompute)
+	s.progress = progress
 	for _, b := range s.microBatches() {
 		for _, group := range s.groups(b) {
+			s.levels = s.retentions(b, group)
 			if err := s.residencies(b, group); err != nil {
 				return nil, err
 			}
@@ -90,12 +91,43 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if len(s.found) == 0 {
 		return nil, s.misfit()
 	}
+	if err := s.improve(); err != nil {
+		return nil, err
+	}
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
 	res := &Result{Best: s.found[0], Evaluated: s.evaluated}
 	res.RunnersUp = s.found[1:min(len(s.found), 6)]
 	return res, nil
+}
+
+func newSearch(ctx context.Context, req *Request, m *Machine) (*search, error) {
+	s := &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: max(req.Ranks, 1)}
+	if s.batch = req.GlobalBatch / s.ranks; s.batch*s.ranks != req.GlobalBatch {
+		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, req.GlobalBatch, s.ranks)
+	}
+	return s, nil
+}
+
+// Fits is Search without looking for the fastest plan: nil if there is any.
+func Fits(ctx context.Context, req *Request, m *Machine) error {
+	s, err := newSearch(ctx, req, m)
+	if err != nil {
+		return err
+	}
+	s.any = true
+	sizes := s.microBatches()
+	slices.Reverse(sizes) // small ones need least
+	for _, b := range sizes {
+		for _, group := range s.groups(b) {
+			s.levels = s.retentions(b, group)
+			if err := s.residencies(b, group); err != nil || len(s.found) > 0 {
+				return err
+			}
+		}
+	}
+	return s.misfit()
 }
 
 // residencies tries where parameters may live, from near to far. If all fits on
@@ -119,6 +151,9 @@ func (s *search) residencies(b, group int) error {
 		}
 		inMemory = true
 		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.levels[0][0]
+		if s.any {
+			return nil
+		}
 	}
 	return nil
 }
@@ -134,25 +169,7 @@ type search struct {
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
-}
-
-// levels lists what layers recompute, from nothing to everything: one choice
-// after the other, and within a choice layer by layer from the first, since
-// the activations of the first layers wait longest.
-func levels(layers int, pinned string) [][]program.Retention {
-	choices := program.Recomputations()
-	if pinned != "" {
-		choices = []string{pinned}
-	}
-	list := [][]program.Retention{slices.Repeat([]program.Retention{program.Recomputed(choices[0])}, layers)}
-	for _, c := range choices[1:] {
-		for l := range layers {
-			next := slices.Clone(list[len(list)-1])
-			next[l] = program.Recomputed(c)
-			list = append(list, next)
-		}
-	}
-	return list
+	any       bool // the first plan that fits is enough
 }
 
 // microBatches are the divisors of the batch, largest first, at most 1<<16
@@ -311,30 +328,18 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	}
 	for _, st := range s.styles(b, r) {
-		var fit *Candidate
-		var failed error
-		n := sort.Search(len(s.levels), func(i int) bool {
-			c, err := s.evaluate(b, group, r, st, s.levels[i], 0)
-			if err != nil {
-				failed = cmp.Or(failed, err)
-				return true
-			}
-			if c.Fits {
-				fit = c
-			}
-			return c.Fits
-		})
-		if failed != nil {
-			return nil, failed
+		fit, err := s.first(len(s.levels), func(i int) choice { return choice{b, group, r, st, s.levels[i], 0} })
+		if err != nil {
+			return nil, err
 		}
-		if n == len(s.levels) {
+		if fit == nil {
 			continue
 		}
 		if err := s.keep(fit); err != nil {
 			return nil, err
 		}
-		if r.state != device.DeviceTier {
-			if err := s.promote(b, group, r, st, fit); err != nil {
+		if r.state != device.DeviceTier && !s.any {
+			if err := s.promote(fit); err != nil {
 				return nil, err
 			}
 		}
@@ -343,28 +348,39 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 	return nil, nil
 }
 
-// promote keeps as many chunks as fit wholly on the device, from the first:
-// the others follow the residency.
-func (s *search) promote(b, group int, r residency, st style, base *Candidate) error {
-	var fit *Candidate
+// first finds by bisection the first of n choices, from roomy to frugal, that
+// fits: nil if none does.
+func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
+	fits := map[int]*Candidate{}
 	var failed error
-	chunks := len(base.Plan.Chunks)
-	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
-		return nil
-	}
-	sort.Search(chunks, func(i int) bool { // first number of residents that does not fit
-		c, err := s.evaluate(b, group, r, st, base.Plan.Activations, i+1)
+	i := sort.Search(n, func(i int) bool {
+		c, err := s.evaluate(at(i))
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			return true
 		}
 		if c.Fits {
-			fit = c
+			fits[i] = c
 		}
-		return !c.Fits
+		return c.Fits
 	})
-	if failed != nil || fit == nil {
-		return failed
+	return fits[i], failed
+}
+
+// promote keeps as many chunks as fit wholly on the device, from the first:
+// the others follow the residency.
+func (s *search) promote(base *Candidate) error {
+	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
+		return nil
+	}
+	chunks := len(base.Plan.Chunks)
+	fit, err := s.first(chunks, func(i int) choice {
+		ch := base.choice
+		ch.residents = chunks - i
+		return ch
+	})
+	if err != nil || fit == nil {
+		return err
 	}
 	return s.keep(fit)
 }
@@ -382,16 +398,27 @@ func (s *search) keep(c *Candidate) error {
 	return nil
 }
 
-func (s *search) evaluate(b, group int, r residency, st style, keep []program.Retention, residents int) (*Candidate, error) {
+// choice is all decisions of a candidate.
+type choice struct {
+	b, group  int
+	r         residency
+	st        style
+	keep      []program.Retention
+	residents int // chunks that stay on the device, whatever r says
+}
+
+func (s *search) evaluate(ch choice) (*Candidate, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.evaluated++
+	b, r, st, residents := ch.b, ch.r, ch.st, ch.residents
 	pl := program.Plain(s.graph, b)
 	pl.Ranks = s.ranks
-	pl.MicroBatches, pl.Group = s.batch/b, group
+	pl.MicroBatches, pl.Group = s.batch/b, ch.group
 	pl.HeadRows = st.headRows
-	pl.Activations = keep
+	pl.Activations = s.req.Pins.activations(ch.keep)
+	pl.Slots = cmp.Or(s.req.Pins.Slots, pl.Slots)
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
 	for i := range pl.Chunks {
@@ -416,7 +443,11 @@ func (s *search) evaluate(b, group int, r residency, st style, keep []program.Re
 	}
 	quick := *s.req
 	quick.Options.Reject = true
-	return Evaluate(s.ctx, &quick, pl, s.m, label)
+	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
+	if c != nil {
+		c.choice = ch
+	}
+	return c, err
 }
 
 // settle replaces predictions by measurements where they decide: the fastest
@@ -459,13 +490,14 @@ func (s *search) settle() error {
 func (s *search) misfit() error {
 	var frugal *Candidate
 	b := cmp.Or(s.req.Pins.MicroBatch, 1)
+	s.levels = s.retentions(b, 1)
 	for _, r := range s.choices() {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}
 		for _, st := range s.styles(b, r) {
 			for _, level := range [][]program.Retention{s.levels[0], s.levels[len(s.levels)-1]} {
-				c, err := s.evaluate(b, 1, r, st, level, 0)
+				c, err := s.evaluate(choice{b, 1, r, st, level, 0})
 				if err != nil {
 					return err
 				}

@@ -59,14 +59,10 @@ func (lo *lowering) hasRetention(u *unit) bool {
 // that is needed to make others.
 func (lo *lowering) fate(u *unit, value int) Fate {
 	seg := &lo.g.Segments[u.segment]
-	keep := &lo.pl.Activations[u.segment-1]
-	if value == seg.In {
-		return keep[InputAct]
+	if !slices.Contains(seg.Saved, value) {
+		return Remade
 	}
-	if maker := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return writes(&n, value) }); maker >= 0 && slices.Contains(seg.Saved, value) {
-		return keep[actOf(seg.Forward[maker].Op)]
-	}
-	return Remade
+	return lo.pl.Activations[u.segment-1][actOfValue(seg, value)]
 }
 
 // missing maps the forward values that must be made again to the first row:

@@ -37,6 +37,26 @@ func actOf(op graph.Op) Act {
 	return LinearAct
 }
 
+// Saved are the bytes that a layer saves for its backward pass, by class, for a
+// number of tokens.
+func Saved(g *graph.Graph, layer, rows int) (bytes [NumActs]int64) {
+	seg := &g.Segments[1+layer]
+	for _, v := range seg.Saved {
+		val := &g.Values[v]
+		bytes[actOfValue(seg, v)] += int64(rows) * int64(val.Cols) * val.DType.Size()
+	}
+	return bytes
+}
+
+// actOfValue is the class of a value that a layer saves.
+func actOfValue(seg *graph.Segment, v int) Act {
+	if v == seg.In {
+		return InputAct
+	}
+	maker := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return writes(&n, v) })
+	return actOf(seg.Forward[maker].Op)
+}
+
 // Fate is what becomes of a class between the forward and the backward pass: a
 // share of each micro-batch's tokens, the first ones, waits in a tier; the rows
 // of the others are made again just before they are read. On the device the

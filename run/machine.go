@@ -236,7 +236,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return r, m.advise(err)
 	}
 	var err error
-	if req.Pins, err = m.pins(c); err != nil {
+	if req.Pins, err = m.pins(g, c); err != nil {
 		return nil, err
 	}
 	r, err := plan.Search(ctx, req, mach, note)
@@ -317,46 +317,6 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 		}
 	}
 	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
-}
-
-// pins are the decisions that the configuration takes.
-func (m *Machine) pins(c *config.Config) (plan.Pins, error) {
-	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
-		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch}
-	for key, pin := range map[string]struct {
-		name string
-		to   **device.Tier
-	}{"weights": {c.Plan.Weights, &p.Weights}, "grads": {c.Plan.Grads, &p.Grads}, "state": {c.Plan.State, &p.State}} {
-		if pin.name == "" {
-			continue
-		}
-		t, err := device.ParseTier(pin.name)
-		if err != nil {
-			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: err.Error()}
-		}
-		if m.Capacity[t] == 0 {
-			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
-		}
-		*pin.to = &t
-	}
-	bad := ""
-	switch {
-	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
-		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
-	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
-		bad = "decisions cannot be negative"
-	case p.Prefetch > 1<<20 || p.HeadRows > 1<<30:
-		bad = fmt.Sprintf("prefetch %d, head_rows %d; hint: at most %d and %d", p.Prefetch, p.HeadRows, 1<<20, 1<<30)
-	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
-		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
-	}
-	if bad == "" && p.Recompute != "" {
-		bad = program.CheckRecompute(p.Recompute)
-	}
-	if bad != "" {
-		return p, &config.Error{File: c.File, Key: "plan", Msg: bad}
-	}
-	return p, nil
 }
 
 // measure times the operators of a candidate that the description does not

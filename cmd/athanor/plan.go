@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/plan"
@@ -17,13 +18,19 @@ type planCmd struct {
 	target
 	Explain bool   `help:"The runners-up and why they lost."`
 	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
-	Policy  string `help:"Let another system decide: elixir-paper, zero-2, zero-2-offload, zero-3, zero-3-offload or full-offload." placeholder:"NAME"`
+	Policy  string `help:"Let another system decide: elixir-paper, zero-2, zero-2-offload, zero-3, zero-3-offload, full-offload, or memo-paper (about activations only)." placeholder:"NAME"`
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
+
+	MaxSequence bool `help:"Say how long sequences can be instead."`
+	Step        int  `help:"In multiples of this many tokens." default:"256"`
 }
 
 // plan searches, or asks a policy.
 func (v *planCmd) plan(ctx stdctx.Context, c *context) (*planned, error) {
-	if v.Policy == "" {
+	if slices.Contains(plan.Policies(), v.Policy) {
+		if v.Policy != "" {
+			v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
+		}
 		return v.makePlan(ctx, c, run.DescribeMachine)
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
@@ -37,6 +44,9 @@ func (v *planCmd) plan(ctx stdctx.Context, c *context) (*planned, error) {
 }
 
 func (v *planCmd) Run(c *context) error {
+	if v.MaxSequence {
+		return v.maxSequence(stdctx.Background(), c)
+	}
 	p, err := v.plan(stdctx.Background(), c)
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {
@@ -80,12 +90,43 @@ func (v *planCmd) Run(c *context) error {
 	return nil
 }
 
+// maxSequence prints the longest sequence that can be trained on.
+func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
+	cfg, err := v.load()
+	if err != nil {
+		return err
+	}
+	show := newStatus(c.stderr)
+	defer show.done()
+	text, err := run.OpenText(ctx, cfg, show.progress)
+	if err != nil {
+		return err
+	}
+	defer text.Tokens.Close()
+	m, err := run.FindMachine(cfg, show.say)
+	if err != nil {
+		return err
+	}
+	longest, err := m.MaxSequence(ctx, cfg, text.Tokenizer.VocabularySize(), v.Step, show.say)
+	show.done()
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(longest)
+	}
+	fmt.Fprintf(c.stdout, "longest sequence: %d tokens; at %d: %s\n", longest.Tokens, longest.Tokens+v.Step, longest.Beyond)
+	return nil
+}
+
 // print writes the plan for people.
 func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
 	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated)
+	plan.WriteActivations(c.stdout, p.report.Layers)
+	fmt.Fprintln(c.stdout)
 	plan.WriteMemory(c.stdout, best.Program)
 	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(p.report.Peaks.Device[0])/float64(p.report.Plain))

@@ -84,7 +84,7 @@ func (p *planned) with(ctx stdctx.Context, find func() (*plan.Result, error)) (*
 	}
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
-	p.report = plan.NewReport(p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
+	p.report = plan.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
 	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg)}
 	if p.report.Plain, err = plan.PlainBytes(ctx, req); err != nil {
 		p.close()

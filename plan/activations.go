@@ -1,0 +1,329 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// What becomes of activations between the forward and the backward pass.
+//
+// Approach. The link carries parameters too, host and disk have limits, and
+// the time that a copy can hide behind depends on everything else, so nothing is
+// computed about a choice that the simulator could say. Starting from the
+// fastest candidates that only recompute:
+//
+//	patterns   every layer but the last few alike: what is cheap is made again,
+//	           input, attention and a share of the products wait on the host.
+//	           MEMO's closed form is among them. Of each, as many layers at the
+//	           end as fit keep everything.
+//	moves      one class of a run of layers gets another fate, runs getting
+//	           shorter from all layers to one; what makes the step faster stays,
+//	           and what needs less memory for the same time
+//
+// Example: at long sequences and a fast link, all is swapped but the norms. At
+// half the link's speed every second layer makes its products again.
+//
+// Known weakness: moves are tried one by one, up to a number that depends on the
+// size of the program.
+
+// Policies are the ways to choose what becomes of activations.
+//
+//	memo-paper  MEMO (2407.12117, section 4.1): input and attention wait on the
+//	            host, and one share of the rest for all layers, such that the
+//	            copies hide behind a layer's forward pass and the host holds them;
+//	            the last two layers keep everything
+func Policies() []string { return []string{"", "memo-paper"} }
+
+// MemoKept is the number of last layers that keep everything.
+const MemoKept = 2
+
+// retentions lists what becomes of activations, from least work to least
+// memory: one choice after the other, and within a choice layer by layer from
+// the first, since the activations of the first layers wait longest.
+func (s *search) retentions(b, group int) [][]program.Retention {
+	layers := s.graph.Model.Layers
+	if s.req.Pins.Policy == "memo-paper" {
+		return [][]program.Retention{s.lastKept(program.SwapOf(device.HostTier, s.memoShare(b, group)), MemoKept)}
+	}
+	var choices []program.Retention
+	for _, name := range program.Recomputations() {
+		if s.req.Pins.Recompute == "" || s.req.Pins.Recompute == name {
+			choices = append(choices, program.Recomputed(name))
+		}
+	}
+	if s.req.Pins.Recompute == "" {
+		for _, t := range s.swapTiers() {
+			choices = append(choices, program.Retention{{Tier: t, Share: 1}, program.Remade, program.Remade, program.Remade})
+		}
+	}
+	list := [][]program.Retention{slices.Repeat(choices[:1], layers)}
+	for _, c := range choices[1:] {
+		for l := range layers {
+			next := slices.Clone(list[len(list)-1])
+			next[l] = c
+			list = append(list, next)
+		}
+	}
+	return list
+}
+
+// swapTiers are those that activations may wait in, the nearer first.
+func (s *search) swapTiers() (list []device.Tier) {
+	for t := device.HostTier; t <= device.DiskTier; t++ {
+		if s.m.Capacity[t] > 0 && s.m.Capacity[device.HostTier] > 0 {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// lastKept is one retention for all layers but the last kept ones.
+func (s *search) lastKept(r program.Retention, kept int) []program.Retention {
+	layers := s.graph.Model.Layers
+	kept = min(kept, layers)
+	return append(slices.Repeat([]program.Retention{r}, layers-kept), slices.Repeat([]program.Retention{program.Recomputed("none")}, kept)...)
+}
+
+// activations applies what the user has decided.
+func (p *Pins) activations(keep []program.Retention) []program.Retention {
+	if len(p.Activations) == 0 {
+		return keep
+	}
+	keep = slices.Clone(keep)
+	for l, r := range p.Activations {
+		keep[l] = r
+	}
+	return keep
+}
+
+// memoShare is MEMO's closed form, section 4.1:
+//
+//	share = (min(B*T, M/(n-2)) - S_in - S_attn) / S_others, within 0 and 1
+//
+// with B the link's bandwidth, T a layer's forward time, M the host's memory, n
+// layers, and S the bytes of a layer's activations (for the host: of the
+// micro-batches that are under way together).
+func (s *search) memoShare(b, group int) float64 {
+	rows, layers := b*s.graph.Seq, s.graph.Model.Layers
+	var forward float64
+	for i := range s.graph.Segments[1].Forward {
+		forward += s.m.Cost.Cost(s.call(&s.graph.Segments[1].Forward[i], rows))
+	}
+	saved := program.Saved(s.graph, 0, rows)
+	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
+	from := device.Operand{Tier: device.DeviceTier, Rows: 1, Cols: int(rest / 4), Stride: int(rest / 4)}
+	to := from
+	to.Tier = device.HostTier
+	copied := &device.Call{Op: graph.Copy, Stream: device.DevToHost, Args: []device.Operand{to, from}}
+	window := float64(rest) / s.m.Cost.Cost(copied) * forward
+	host := float64(s.m.Capacity[device.HostTier]) / float64(max(layers-MemoKept, 1)*group)
+	return min(max((min(window, host)-float64(whole))/float64(rest), 0), 1)
+}
+
+// improve looks for better fates of the activations of the fastest candidates,
+// one of each kind.
+func (s *search) improve() error {
+	const kinds = 2
+	type kind struct {
+		b, group int
+		r        residency
+	}
+	p := &s.req.Pins
+	if p.Recompute != "" || p.Policy != "" || len(p.Activations) > 0 || len(s.swapTiers()) == 0 {
+		return nil
+	}
+	seen := map[kind]bool{}
+	for _, c := range slices.Clone(s.found) {
+		k := kind{c.choice.b, c.choice.group, c.choice.r}
+		if seen[k] || len(seen) == kinds {
+			continue
+		}
+		seen[k] = true
+		if err := s.refine(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refinement is the search for better fates from one candidate on.
+type refinement struct {
+	*search
+	best  *Candidate
+	left  int     // evaluations
+	floor float64 // seconds: no fate of activations makes the step shorter
+}
+
+// steps and instructions bound a refinement: what it may lower.
+const steps, instructions = 100, 1_000_000
+
+// floor is the longest that a stream is busy with what does not depend on what
+// becomes of activations.
+func floor(c *Candidate) float64 {
+	busy := c.Timeline.Busy
+	for i := range c.Program.Instrs {
+		in := &c.Program.Instrs[i]
+		if in.Key.Dir == program.Recompute || in.Op == graph.Copy && c.Program.Buffers[in.Args[0].Buf].Class == program.ClassActivations {
+			busy[in.Stream] -= c.Timeline.Spans[i].End - c.Timeline.Spans[i].Start
+		}
+	}
+	return slices.Max(busy[:])
+}
+
+func (s *search) refine(base *Candidate) error {
+	r := &refinement{s, base, min(steps, instructions/len(base.Program.Instrs)), floor(base)}
+	if r.done() || r.floor >= s.found[0].Seconds() {
+		return nil
+	}
+	if s.progress != nil {
+		s.progress(fmt.Sprintf("what waits on the host of: %s", base.Label))
+	}
+	if err := r.patterns(); err != nil {
+		return err
+	}
+	if err := r.moves(); err != nil {
+		return err
+	}
+	if r.best == base {
+		return nil
+	}
+	return s.keep(r.best)
+}
+
+// done: there is nothing to be gained, or enough was tried.
+func (r *refinement) done() bool { return r.left <= 0 || r.best.Seconds() <= r.floor*(1+2e-3) }
+
+// consider evaluates a choice and takes it if it is faster, or as fast with
+// less memory.
+func (r *refinement) consider(ch choice) (taken bool, err error) {
+	r.left--
+	c, err := r.evaluate(ch)
+	if err != nil || !c.Fits {
+		return false, err
+	}
+	return r.take(c)
+}
+
+func (r *refinement) take(c *Candidate) (bool, error) {
+	if err := c.Time(r.m); err != nil {
+		return false, err
+	}
+	const same = 1e-9
+	was, is := r.best.Seconds(), c.Seconds()
+	if is < was*(1-same) || is <= was && c.Program.Height[device.DeviceTier] < r.best.Program.Height[device.DeviceTier] {
+		r.best = c
+		return true, nil
+	}
+	return false, nil
+}
+
+// patterns tries all layers alike but the last ones.
+func (r *refinement) patterns() error {
+	base, layers := r.best.choice, r.graph.Model.Layers
+	for _, t := range r.swapTiers() {
+		for _, p := range r.patternsOn(t) {
+			ch := base
+			fit, err := r.first(layers+1, func(i int) choice {
+				r.left--
+				ch.keep = r.lastKept(p, layers-i)
+				return ch
+			})
+			if err != nil {
+				return err
+			}
+			if fit == nil {
+				continue
+			}
+			if _, err := r.take(fit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// patternsOn are the retentions that are tried with a tier.
+func (r *refinement) patternsOn(t device.Tier) (list []program.Retention) {
+	all := program.Fate{Tier: t, Share: 1}
+	for _, share := range []float64{1, 0.5, 0} {
+		part := program.Fate{Tier: t, Share: share}
+		if share == 0 {
+			part = program.Remade
+		}
+		list = append(list,
+			program.Retention{all, all, part, program.Remade},
+			program.Retention{all, program.Remade, part, program.Remade},
+			program.Retention{program.Kept, all, part, program.Remade})
+	}
+	return append(list, program.SwapOf(t, 1), program.SwapOf(t, r.memoShare(r.best.choice.b, r.best.choice.group)))
+}
+
+// moves gives classes of runs of layers other fates.
+func (r *refinement) moves() error {
+	layers := r.graph.Model.Layers
+	for size := layers; size >= 1; size /= 2 {
+		for lo := 0; lo < layers; lo += size {
+			for a := range program.NumActs {
+				for _, f := range r.fates(a, r.best.choice.keep[lo][a]) {
+					if r.done() {
+						return nil
+					}
+					ch := r.best.choice
+					ch.keep = slices.Clone(ch.keep)
+					for l := lo; l < min(lo+size, layers); l++ {
+						ch.keep[l][a] = f
+					}
+					if _, err := r.consider(ch); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if err := r.residents(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// residents lets chunks take what memory the moves have freed.
+func (r *refinement) residents() error {
+	p := &r.req.Pins
+	for p.Weights == nil && p.Grads == nil && p.State == nil && r.best.choice.r.state != device.DeviceTier {
+		ch := r.best.choice
+		if ch.residents++; r.done() || ch.residents > len(r.best.Plan.Chunks) {
+			return nil
+		}
+		if taken, err := r.consider(ch); err != nil || !taken {
+			return err
+		}
+	}
+	return nil
+}
+
+// fates are what may become of a class beside what does.
+func (r *refinement) fates(a program.Act, now program.Fate) []program.Fate {
+	set := map[program.Fate]bool{program.Kept: true, program.Remade: a != program.InputAct}
+	for _, t := range r.swapTiers() {
+		set[program.Fate{Tier: t, Share: 1}] = true
+		if a != program.LinearAct && a != program.LightAct {
+			continue
+		}
+		for _, step := range []float64{-0.25, -0.0625, 0.0625, 0.25} {
+			if share := now.Share + step; now.Tier == t && share > 0 && share < 1 {
+				set[program.Fate{Tier: t, Share: share}] = true
+			}
+		}
+	}
+	set[now] = false
+	list := slices.Collect(maps.Keys(set))
+	list = slices.DeleteFunc(list, func(f program.Fate) bool { return !set[f] })
+	slices.SortFunc(list, func(a, b program.Fate) int { return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(b.Share, a.Share)) })
+	return list
+}

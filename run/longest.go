@@ -1,0 +1,99 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// Longest is how long sequences can be.
+type Longest struct {
+	Tokens int    `json:"tokens"`
+	Beyond string `json:"beyond"` // why one step more is too long
+}
+
+// maxSequence is where sequence_length ends, see package config.
+const maxSequence = 1 << 24
+
+// MaxSequence finds the longest sequence, in multiples of step tokens, that a
+// configuration's model can be trained on: the planner has a plan for it, and
+// none for one step more. vocab is the tokenizer's, for sizes inline.
+//
+// It doubles the length until nothing fits, then bisects. Since lengths with
+// few divisors cannot be cut as finely as others, longer ones that fit may exist.
+func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, vocab, step int, note func(string)) (*Longest, error) {
+	if step < 1 || step > maxSequence {
+		return nil, &config.Error{File: c.File, Key: "--step", Msg: fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence)}
+	}
+	if c.Plan.File != "" {
+		return nil, c.Fault("plan", "a plan.json is for one length; hint: leave it out")
+	}
+	fits := func(n int) (bool, error) {
+		note(fmt.Sprintf("sequences of %d tokens", n*step))
+		err := m.fits(ctx, c, vocab, n*step)
+		var misfit *plan.Misfit
+		var bad *config.Error
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.As(err, &misfit) || n > 1 && errors.As(err, &bad):
+			return false, nil
+		}
+		return false, err
+	}
+	lo, hi := 0, 1
+	for hi*step <= maxSequence {
+		ok, err := fits(hi)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		lo, hi = hi, 2*hi
+	}
+	hi = min(hi, maxSequence/step+1)
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		ok, err := fits(mid)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	why := m.fits(ctx, c, vocab, hi*step)
+	if lo == 0 {
+		return nil, why
+	}
+	return &Longest{Tokens: lo * step, Beyond: fmt.Sprint(why)}, nil
+}
+
+// fits returns what stands in the way of sequences of n tokens: a *plan.Misfit
+// where it is memory.
+func (m *Machine) fits(ctx context.Context, c *config.Config, vocab, n int) error {
+	if n > maxSequence {
+		return c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
+	}
+	long := *c
+	long.SequenceLength = n
+	mod, _, _, err := ResolveModel(&long, vocab)
+	if err != nil {
+		return err
+	}
+	g, err := BuildGraph(&long, mod)
+	if err != nil {
+		return err
+	}
+	req := m.request(g, &long)
+	if req.Pins, err = m.pins(g, &long); err != nil {
+		return err
+	}
+	return m.advise(plan.Fits(ctx, req, m.planner()))
+}

@@ -1,0 +1,91 @@
+package run
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// pins are the decisions that the configuration takes.
+func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
+	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
+		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy}
+	for key, pin := range map[string]struct {
+		name string
+		to   **device.Tier
+	}{"weights": {c.Plan.Weights, &p.Weights}, "grads": {c.Plan.Grads, &p.Grads}, "state": {c.Plan.State, &p.State}} {
+		if pin.name == "" {
+			continue
+		}
+		t, err := device.ParseTier(pin.name)
+		if err != nil {
+			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: err.Error()}
+		}
+		if m.Capacity[t] == 0 {
+			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
+		}
+		*pin.to = &t
+	}
+	bad := ""
+	switch {
+	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
+		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
+	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
+		bad = "decisions cannot be negative"
+	case p.Prefetch > 1<<20 || p.HeadRows > 1<<30:
+		bad = fmt.Sprintf("prefetch %d, head_rows %d; hint: at most %d and %d", p.Prefetch, p.HeadRows, 1<<20, 1<<30)
+	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
+		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
+	}
+	if bad == "" && p.Recompute != "" {
+		bad = program.CheckRecompute(p.Recompute)
+	}
+	if bad != "" {
+		return p, &config.Error{File: c.File, Key: "plan", Msg: bad}
+	}
+	return p, m.pinActivations(&p, g, c)
+}
+
+// pinActivations takes over what the configuration says of activations.
+func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+	layers := g.Model.Layers
+	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
+	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
+	switch {
+	case err != nil || tier == device.DeviceTier:
+		return c.Fault("plan.swap_tier", fmt.Sprintf("%q; hint: host or disk", c.Plan.SwapTier))
+	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
+		return c.Fault("plan.swap_tier", "nothing is swapped; hint: set plan.swap, or leave it out")
+	case !slices.Contains(plan.Policies(), c.Plan.Policy):
+		return c.Fault("plan.policy", fmt.Sprintf("%q; hint: memo-paper, or leave it out", c.Plan.Policy))
+	case c.Plan.Policy != "" && c.Plan.Recompute != "":
+		return c.Fault("plan.policy", "it decides about recomputation too; hint: leave plan.recompute out")
+	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
+		return c.Fault("plan.slots", fmt.Sprintf("%d; hint: from 1 to %d, 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
+	case swaps && m.Capacity[device.HostTier] == 0:
+		return c.Fault("plan.swap", "there is no host memory to swap to; hint: look at limits.host")
+	case swaps && m.Capacity[tier] == 0:
+		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
+	}
+	p.Activations = map[int]program.Retention{}
+	for l, share := range c.Plan.Swap {
+		switch {
+		case l >= layers:
+			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: they count from 0 to %d", l, layers-1))
+		case l != config.EveryLayer:
+			p.Activations[l] = program.SwapOf(tier, share)
+		}
+	}
+	if share, ok := c.Plan.Swap[config.EveryLayer]; ok {
+		for l := range layers - plan.MemoKept {
+			p.Activations[l] = program.SwapOf(tier, share)
+		}
+	}
+	return nil
+}
