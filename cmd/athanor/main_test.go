@@ -302,7 +302,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.swap=0.5", "limits.host=none"}, []string{"plan.swap", "no host memory", "hint:"}},
 		{[]string{"plan", file, "plan.swap=0.5", "plan.swap_tier=disk", "limits.disk=none"}, []string{"plan.swap_tier", "no disk memory", "hint:"}},
 		{[]string{"plan", file, "plan.swap_tier=host"}, []string{"plan.swap_tier", "nothing is swapped", "hint:"}},
-		{[]string{"plan", file, "--policy", "lru"}, []string{"plan.policy", "lru", "hint:"}},
+		{[]string{"plan", file, "plan.policy=lru"}, []string{"plan.policy", "lru", "hint:"}},
 		{[]string{"plan", file, "plan.slots=-1"}, []string{"plan.slots", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--step=0"}, []string{"--step", "hint:"}},
 		{[]string{"plan", file, "plan.head_rows=1000000000000"}, []string{"head_rows", "hint:"}},
