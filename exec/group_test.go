@@ -306,7 +306,7 @@ func TestHangingRank(t *testing.T) {
 		return &hangingDevice{d, make(chan struct{}), make(chan struct{})}
 	})
 	for _, e := range engines {
-		e.Patience = 40 * time.Millisecond
+		e.Patience = 200 * time.Millisecond
 	}
 	_, err := g.Step(t.Context())
 	var lost *exec.PeerLostError

@@ -30,9 +30,9 @@ import (
 // cores. Ranks that differ in the order of their calls wait for ever; package
 // program proves that they do not, and an engine's watchdog ends it if they do.
 //
-// When the round of one device fails, it is lost to the others: what they have
-// under way and all that they launch later ends with a device.PeerError. A
-// fabric that has lost a rank stays that way.
+// When the round of one device fails, it is lost to the others: their rounds end
+// with a device.PeerError, whatever they do, and so do all later ones in which
+// ranks meet. A fabric that has lost a rank stays that way.
 
 // Fabric is a set of joined devices. Make one, then each device with
 // Options.Fabric and its rank.

@@ -495,6 +495,23 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestInterrupted: a rank that meets nobody hears of a lost one all the same,
+// and what it has not begun is left out.
+func TestInterrupted(t *testing.T) {
+	list := newFabric(t, 2, Options{Workers: 1})
+	list[0].Abort(errors.New("switched off"))
+	x, y := vector(graph.F32, 0, 8), vector(graph.F32, 4096, 8)
+	scramble(t, rand.New(rand.NewPCG(5, 5)), list[1], x)
+	_, err := round(t, list[1], copyCall(device.Compute, y, x))
+	var lost *device.PeerError
+	if !errors.As(err, &lost) || lost.Rank != 0 {
+		t.Errorf("rank 1 says %v", err)
+	}
+	if got := get(t, list[1], y); got[0] != 0 {
+		t.Errorf("a call of a lost round ran: %v", got)
+	}
+}
+
 // TestKilled: ranks that are killed at any moment of an endless row of rounds
 // end all others.
 func TestKilled(t *testing.T) {
@@ -644,5 +661,44 @@ func TestSlowFabric(t *testing.T) {
 	}
 	if spans[0][0].Start > spans[1][0].End || spans[1][0].Start > spans[0][0].End {
 		t.Errorf("the ranks' spans of one call do not overlap: %v, %v", spans[0], spans[1])
+	}
+}
+
+// BenchmarkMeeting: all_reduces of all ranks, a worker each, as fast as they
+// come: short ones for the rendezvous, long ones for the memory.
+func BenchmarkMeeting(b *testing.B) {
+	for _, n := range []int{2, 4} {
+		for _, elems := range []int{16, 1 << 20} {
+			b.Run(fmt.Sprintf("ranks=%d/bytes=%d", n, 4*elems), func(b *testing.B) {
+				f := NewFabric(n)
+				peers := make([]int, n)
+				list := make([]*Device, n)
+				for r := range list {
+					peers[r] = r
+					list[r] = New(Options{Workers: 1, Fabric: f, Rank: r})
+					defer list[r].Close()
+					if err := list[r].Reserve(device.DeviceTier, 4<<20); err != nil {
+						b.Fatal(err)
+					}
+				}
+				var all sync.WaitGroup
+				for _, d := range list {
+					first, err := d.Prepare([]device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: peers, Args: []device.Operand{vector(graph.F32, 0, elems)}}}, nil)
+					if err != nil {
+						b.Fatal(err)
+					}
+					all.Go(func() {
+						for range b.N {
+							d.Launch(first)
+							if err := d.Sync(); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+				b.ReportMetric(4*float64(elems)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GB/s")
+			})
+		}
 	}
 }
