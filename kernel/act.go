@@ -51,8 +51,8 @@ func actBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func act(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byElements(2, func(c *call, w *worker, b block) {
-		f := w.v.Act[c.a.Act]
+	e.begin(a, t).past().inBuffers(2).byElements(2, func(c *call, w *worker, b block) {
+		f := w.to(&c.t[0]).Act[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
 			y := w.dest(0, &c.t[0], r, b.C0, b.C1)
 			f(y, w.load(1, &c.t[1], r, b.C0, b.C1))
@@ -62,8 +62,8 @@ func act(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func actBwd(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byElements(3, func(c *call, w *worker, b block) {
-		f := w.v.ActBwd[c.a.Act]
+	e.begin(a, t).past().inBuffers(3).byElements(3, func(c *call, w *worker, b block) {
+		f := w.to(&c.t[0]).ActBwd[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
 			dx := w.dest(0, &c.t[0], r, b.C0, b.C1)
 			f(dx, w.load(1, &c.t[1], r, b.C0, b.C1), w.load(2, &c.t[2], r, b.C0, b.C1))

@@ -17,7 +17,7 @@ func add(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).byElements(2, func(c *call, w *worker, b block) {
 		for r := b.R0; r < b.R1; r++ {
 			y := w.load(0, &c.t[0], r, b.C0, b.C1)
-			w.v.Add(y, w.load(1, &c.t[1], r, b.C0, b.C1))
+			w.v.Add(y, w.load(1, &c.t[1], r, b.C0, b.C1), 0)
 			w.store(y, &c.t[0], r, b.C0, b.C1)
 		}
 	})

@@ -248,7 +248,7 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 	}
 	clear(s.top) // from here on the tile's part of l
 	v.ColExp(s.top, s.plus, p, scale)
-	v.Add(s.l, s.top)
+	v.Add(s.l, s.top, 0)
 }
 
 func fill(x []float32, v float32) {

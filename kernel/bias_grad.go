@@ -1,6 +1,9 @@
 package kernel
 
-import "github.com/athanor-llm/athanor/graph"
+import (
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
 
 // BiasGrad: db (+)= column sums of dy, one chain of float32 additions per
 // column over the tokens, ascending.
@@ -17,13 +20,23 @@ func biasGradRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func biasGrad(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
-		db := w.sum(0, &c.t[0], c.a.Acc, b)
-		for r := b.R0; r < b.R1; r++ {
-			w.v.Add(db, w.load(1, &c.t[1], r, b.C0, b.C1))
-		}
-		w.store(db, &c.t[0], 0, b.C0, b.C1)
-	})
+	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, bodyOf(biasGradColumns[float32], biasGradColumns[uint16], &t[1]))
+}
+
+func biasGradColumns[T simd.Stored](c *call, w *worker, b block) {
+	db, v := w.sum(0, &c.t[0], c.a.Acc, b), functions[T](w, &c.t[0])
+	ahead := c.t[1].ahead(b)
+	for r := b.R0; r < b.R1; r++ {
+		v.Add(db, load[T](w, 1, &c.t[1], r, b.C0, b.C1), ahead)
+	}
+	w.store(db, &c.t[0], 0, b.C0, b.C1)
+}
+
+// ahead is how many elements beyond its own a block's row should fetch, for a
+// later row to be near in time.
+func (t *Tensor) ahead(b block) int {
+	const elements = 1024
+	return t.Stride * max(1, elements/max(1, b.C1-b.C0))
 }
 
 // sum gives the place where columns of row b.R0 of a sum over tokens are continued, or

@@ -18,16 +18,16 @@ func cast(e *Env, a *graph.Attr, t []Tensor) {
 		castRef(e, a, t)
 		return
 	}
-	e.begin(a, t).byElements(2, func(c *call, w *worker, b block) {
+	e.begin(a, t).past().byElements(2, func(c *call, w *worker, b block) {
 		dst, src := &c.t[0], &c.t[1]
 		for r := b.R0; r < b.R1; r++ {
 			switch {
 			case dst.DType == graph.BF16 && src.DType == graph.BF16:
 				copy(dst.row16(r, b.C0, b.C1), src.row16(r, b.C0, b.C1))
 			case dst.DType == graph.BF16:
-				w.v.Narrow(dst.row16(r, b.C0, b.C1), src.row(r, b.C0, b.C1))
+				w.out.Narrow(dst.row16(r, b.C0, b.C1), src.row(r, b.C0, b.C1))
 			case src.DType == graph.BF16:
-				w.v.Widen(dst.row(r, b.C0, b.C1), src.row16(r, b.C0, b.C1))
+				w.out.Widen(dst.row(r, b.C0, b.C1), src.row16(r, b.C0, b.C1))
 			default:
 				copy(dst.row(r, b.C0, b.C1), src.row(r, b.C0, b.C1))
 			}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // CrossEntropy: loss = log(sum(exp(x))) - x[target] per row, 0 where the
@@ -70,21 +71,34 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 				}
 				continue
 			}
-			x := w.load(0, logits, r, 0, n)
-			next := x
-			if r+1 < b.R1 && logits.DType == graph.F32 {
-				next = logits.row(r+1, 0, n)
+			var x, next []float32
+			var m float32
+			if logits.DType == graph.BF16 {
+				x = w.tmp(0, n)
+				m, next = w.v.Half.MaxTo(x, logits.row16(r, 0, n)), x
+			} else {
+				x = logits.row(r, 0, n)
+				m, next = w.v.Max(x), x
+				if r+1 < b.R1 {
+					next = logits.row(r+1, 0, n)
+				}
 			}
-			at, m := x[target], w.v.Max(x)
+			at := x[target]
 			if !c.a.Grad {
 				out[0] = nll(w.v.SumExp(x, next, 1, m), m, at)
 				continue
 			}
 			sum := w.v.Exp(x, x, next, 1, m)
 			out[0] = nll(sum, m, at)
-			w.v.Scale(x, c.f[0]/sum)
-			x[target] -= c.f[0]
-			w.store(x, logits, r, 0, n)
+			scale := c.f[0] / sum
+			corrected := float32(x[target]*scale) - c.f[0]
+			if logits.DType == graph.BF16 {
+				w.v.Half.ScaleTo(logits.row16(r, 0, n), x, scale)
+				logits.row16(r, target, target+1)[0] = simd.ToBF16(corrected)
+			} else {
+				w.v.Scale(x, scale)
+				x[target] = corrected
+			}
 		}
 	})
 }

@@ -64,7 +64,7 @@ func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func embed(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) { w.embed(c, b, c.a.Row0, c.a.Seq) })
+	e.begin(a, t).past().byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) { w.embed(c, b, c.a.Row0, c.a.Seq) })
 }
 
 // embed: row r is at position (r+row0) mod seq.
@@ -76,7 +76,7 @@ func (w *worker) embed(c *call, b block, row0, seq int) {
 		if wpe.Absent() {
 			copy(out, row)
 		} else {
-			w.v.Sum2(out, row, w.load(2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
+			w.to(x).Sum2(out, row, w.load(2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
 		}
 		w.store(out, x, r, 0, n)
 	}
@@ -88,10 +88,11 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 	}
 	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
 		dwte, dx, tokens := &c.t[0], &c.t[1], &c.t[2]
+		ahead := dx.ahead(b)
 		for r := b.R0; r < b.R1; r++ {
 			id := int(tokens.I32[r*tokens.Stride])
 			sum := w.load(0, dwte, id, b.C0, b.C1)
-			w.v.Add(sum, w.load(1, dx, r, b.C0, b.C1))
+			w.v.Add(sum, w.load(1, dx, r, b.C0, b.C1), ahead)
 			w.store(sum, dwte, id, b.C0, b.C1)
 		}
 	})
@@ -105,7 +106,7 @@ func posBwd(e *Env, a *graph.Attr, t []Tensor) {
 			if q := p - c.a.PosOffset; q >= 0 && q < c.a.Seq {
 				first := (q + c.a.Seq - c.a.Row0%c.a.Seq) % c.a.Seq // the first row at position q
 				for r := first; r < dx.Rows; r += c.a.Seq {
-					w.v.Add(sum, w.load(1, dx, r, 0, n))
+					w.v.Add(sum, w.load(1, dx, r, 0, n), c.a.Seq*dx.Stride)
 				}
 			}
 			w.store(sum, dwpe, p, 0, n)

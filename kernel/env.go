@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"math"
+	"unsafe"
+
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/kernel/pool"
@@ -20,6 +23,8 @@ type Env struct {
 	call    call
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
+
+	pastBytes int64 // the size from which results go past the caches
 }
 
 // NewEnv makes an Env with a pool of the given number of workers (less than
@@ -30,7 +35,7 @@ func NewEnv(workers int) *Env {
 
 // NewEnvOn makes an Env on a pool and an instruction set.
 func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
-	e := &Env{Pool: p, Gemm: gemm.New(p), V: v}
+	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: pastBytes}
 	e.scratch.New = func() *worker { return &worker{v: v, serial: gemm.NewSerial()} }
 	e.call.env = e
 	return e
@@ -49,12 +54,14 @@ type call struct {
 	n    [4]int // what the operator's set-up found out for its tasks
 	f    [4]float32
 	adam simd.AdamW
+	out  *simd.Set // for results
 
 	task       func(c *call, w *worker, i int)
 	body       func(c *call, w *worker, b block)
 	rows, cols int // extents of the iteration space
 	dr, dc     int // extents of a block
 	across     int // blocks side by side
+	chunk      int // columns of a block that the body gets at a time
 }
 
 // block is a task's part of the iteration space: rows [R0,R1), columns [C0,C1).
@@ -62,13 +69,41 @@ type block struct{ R0, R1, C0, C1 int }
 
 // begin notes a call's operands.
 func (e *Env) begin(a *graph.Attr, t []Tensor) *call {
-	e.call.a = a
-	copy(e.call.t[:], t)
+	e.call.a, e.call.out, e.call.chunk = a, e.V, math.MaxInt
+	clear(e.call.t[copy(e.call.t[:], t):])
 	return &e.call
 }
 
+// pastBytes is the size from which results go past the caches: half of a large
+// second-level cache. Then a step's activations and norms take two thirds of the
+// time, and the product that reads a result next is none the slower.
+const pastBytes = 1 << 20
+
+// past has the first operand, a result, written past the caches if it is large
+// and does not take the place of another operand, which is in the cache then.
+func (c *call) past() *call {
+	y := &c.t[0]
+	if y.bytes() < c.env.pastBytes {
+		return c
+	}
+	for i := 1; i < len(c.t); i++ {
+		if y.begin() == c.t[i].begin() {
+			return c
+		}
+	}
+	c.out = c.env.V.Past
+	return c
+}
+
 // Task implements pool.Body.
-func (c *call) Task(i, id int) { c.task(c, c.env.scratch.Get(id), i) }
+func (c *call) Task(i, id int) {
+	w := c.env.scratch.Get(id)
+	w.out = c.out
+	c.task(c, w, i)
+	if c.out != c.env.V {
+		c.out.Fence()
+	}
+}
 
 // tasks runs n tasks.
 func (c *call) tasks(n int, task func(c *call, w *worker, i int)) {
@@ -88,7 +123,26 @@ func (c *call) blocks(rows, cols, dr, dc int, body func(c *call, w *worker, b bl
 
 func blockTask(c *call, w *worker, i int) {
 	r, k := i/c.across*c.dr, i%c.across*c.dc
-	c.body(c, w, block{r, min(r+c.dr, c.rows), k, min(k+c.dc, c.cols)})
+	for end := min(k+c.dc, c.cols); k < end; {
+		next := k + min(c.chunk, end-k)
+		c.body(c, w, block{r, min(r+c.dr, c.rows), k, next})
+		k = next
+	}
+}
+
+// buffered is the number of elements of a row that the buffers of a body hold
+// at a time, if it needs them: five together leave the first-level cache room.
+const buffered = 1 << 10
+
+// inBuffers has the body work on parts of rows that are short enough for its
+// buffers, if any of the first n operands has to go through one.
+func (c *call) inBuffers(n int) *call {
+	for i := range c.t[:n] {
+		if c.t[i].DType == graph.BF16 {
+			c.chunk = buffered
+		}
+	}
+	return c
 }
 
 // grain is the number of elements of a task: a few microseconds, which makes
@@ -136,6 +190,7 @@ func (c *call) byElements(n int, body func(c *call, w *worker, b block)) {
 // worker is the memory of one worker.
 type worker struct {
 	v      *simd.Set
+	out    *simd.Set // for results that are no buffers
 	serial *gemm.Serial
 	buf    [11][]float32
 	half   [2][]uint16
@@ -149,6 +204,54 @@ func (w *worker) tmp(k, n int) []float32 {
 	return w.buf[k][:n]
 }
 
+// is16 reports whether elements of T are bf16: a constant where a body is
+// compiled for a type.
+func is16[T simd.Stored]() bool { return unsafe.Sizeof(T(0)) == 2 }
+
+// as is what is known to be of type B already.
+func as[B, A any](a A) B { return *(*B)(unsafe.Pointer(&a)) }
+
+// functions returns those for tensors of T that write to y.
+func functions[T simd.Stored](w *worker, y *Tensor) *simd.Rows[T] {
+	if is16[T]() {
+		return as[*simd.Rows[T]](&w.out.Half)
+	}
+	return as[*simd.Rows[T]](&w.to(y).Rows)
+}
+
+// bodyOf chooses the body for bf16 if all of the given tensors are that, else
+// the one for float32, which widens and narrows what is not.
+func bodyOf(f32, bf16 func(c *call, w *worker, b block), t ...*Tensor) func(c *call, w *worker, b block) {
+	for _, t := range t {
+		if t.DType != graph.BF16 {
+			return f32
+		}
+	}
+	return bf16
+}
+
+// load, dest and store are the worker's methods for a body that works on
+// elements of T: bf16 in place, or anything as float32.
+func load[T simd.Stored](w *worker, k int, t *Tensor, r, lo, hi int) []T {
+	if is16[T]() {
+		return as[[]T](t.row16(r, lo, hi))
+	}
+	return as[[]T](w.load(k, t, r, lo, hi))
+}
+
+func dest[T simd.Stored](w *worker, k int, t *Tensor, r, lo, hi int) []T {
+	if is16[T]() {
+		return as[[]T](t.row16(r, lo, hi))
+	}
+	return as[[]T](w.dest(k, t, r, lo, hi))
+}
+
+func store[T simd.Stored](w *worker, y []T, t *Tensor, r, lo, hi int) {
+	if !is16[T]() {
+		w.store(as[[]float32](y), t, r, lo, hi)
+	}
+}
+
 // load gives elements [lo, hi) of row r as float32: the tensor's own memory
 // or, of a bf16 tensor, a copy in buffer k.
 func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
@@ -158,6 +261,14 @@ func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
 	x := w.tmp(k, hi-lo)
 	w.v.Widen(x, t.row16(r, lo, hi))
 	return x
+}
+
+// to is the set whose functions write to y, or to the buffer that dest gives.
+func (w *worker) to(y *Tensor) *simd.Set {
+	if y.DType == graph.F32 {
+		return w.out
+	}
+	return w.v
 }
 
 // dest gives the place where elements [lo, hi) of row r may be computed: the
@@ -172,6 +283,6 @@ func (w *worker) dest(k int, t *Tensor, r, lo, hi int) []float32 {
 // store narrows y to the tensor if it isn't the tensor's own memory.
 func (w *worker) store(y []float32, t *Tensor, r, lo, hi int) {
 	if t.DType != graph.F32 {
-		w.v.Narrow(t.row16(r, lo, hi), y)
+		w.out.Narrow(t.row16(r, lo, hi), y)
 	}
 }

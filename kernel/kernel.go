@@ -27,10 +27,14 @@
 //
 // # Storage
 //
-// Arithmetic is float32. A bf16 row is widened into a worker's buffer, worked
-// on there and narrowed on the way out; the row fits the first-level cache,
-// so this costs much less than the memory traffic that bf16 saves. One set of
-// vector functions therefore serves every mix of types.
+// Arithmetic is float32. Sums and norms read and write bf16 as they go; they are
+// written once for both types (bodyOf). Operators of many steps, and mixtures
+// of types, widen parts of rows into a worker's buffers, work there and narrow
+// on the way out: the buffers stay in the first-level cache, so this costs much
+// less than the memory traffic that bf16 saves. The bits are the same.
+//
+// A large result goes to memory past the caches (Env.pastBytes). What is written
+// through them is read first, which makes y = f(x) three transfers instead of two.
 package kernel
 
 import "github.com/athanor-llm/athanor/graph"

@@ -144,7 +144,7 @@ func TestFast(t *testing.T) {
 }
 
 // TestWorkers: no bit depends on the number of workers, nor on which vector
-// instructions the machine has.
+// instructions the machine has, nor on the way that results take to memory.
 func TestWorkers(t *testing.T) {
 	one := NewEnv(1)
 	defer one.Close()
@@ -154,6 +154,9 @@ func TestWorkers(t *testing.T) {
 			others = append(others, NewEnvOn(pool.New(2), v))
 		}
 	}
+	past := NewEnv(2)
+	past.pastBytes = 0
+	others = append(others, past)
 	each(t, 30, func(t *testing.T, s sample) {
 		a := s.clone()
 		Lookup(s.op).Fast(one, &s.attr, a)

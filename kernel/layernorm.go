@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // LayerNorm (Ba, Kiros, Hinton, 1607.06450): y = xh*g + b with
@@ -67,61 +68,71 @@ func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNorm(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		y, stats, x, n := &c.t[0], &c.t[1], &c.t[2], c.cols
-		g, bias := w.load(2, &c.t[3], 0, 0, n), w.load(3, &c.t[4], 0, 0, n)
-		for r := b.R0; r < b.R1; r++ {
-			in, out := w.load(1, x, r, 0, n), w.dest(0, y, r, 0, n)
-			mean := w.v.Sum(in) / float32(n)
-			rstd := float32(1 / math.Sqrt(float64(w.v.SumSqDev(in, mean))/float64(n)+c.a.Eps))
-			s := stats.row(r, 0, 2)
-			s[0], s[1] = mean, rstd
-			w.v.Norm(out, in, g, bias, mean, rstd)
-			w.store(out, y, r, 0, n)
-		}
-	})
+	body := bodyOf(layerNormRows[float32], layerNormRows[uint16], &t[0], &t[2])
+	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+}
+
+func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
+	y, stats, x, n, v := &c.t[0], &c.t[1], &c.t[2], c.cols, functions[T](w, &c.t[0])
+	g, bias := w.load(2, &c.t[3], 0, 0, n), w.load(3, &c.t[4], 0, 0, n)
+	for r := b.R0; r < b.R1; r++ {
+		in, out := load[T](w, 1, x, r, 0, n), dest[T](w, 0, y, r, 0, n)
+		mean := v.Sum(in) / float32(n)
+		rstd := float32(1 / math.Sqrt(float64(v.SumSqDev(in, mean))/float64(n)+c.a.Eps))
+		s := stats.row(r, 0, 2)
+		s[0], s[1] = mean, rstd
+		v.Norm(out, in, g, bias, mean, rstd)
+		store(w, out, y, r, 0, n)
+	}
 }
 
 func layerNormDX(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		g := w.load(0, &c.t[3], 0, 0, c.cols)
-		for r := b.R0; r < b.R1; r++ {
-			s := c.t[4].row(r, 0, 2)
-			w.normDX(c, r, g, s[0], s[1], true)
-		}
-	})
+	body := bodyOf(layerNormDXRows[float32], layerNormDXRows[uint16], &t[0], &t[1], &t[2])
+	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+}
+
+func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {
+	g := w.load(0, &c.t[3], 0, 0, c.cols)
+	for r := b.R0; r < b.R1; r++ {
+		s := c.t[4].row(r, 0, 2)
+		normDX[T](c, w, r, g, s[0], s[1], true)
+	}
 }
 
 // normDX computes row r of the derivative, for RMSNorm with mean 0 and without
 // the term that comes from the mean.
-func (w *worker) normDX(c *call, r int, g []float32, mean, rstd float32, centred bool) {
-	dx, n := &c.t[0], c.cols
-	dy, x := w.load(1, &c.t[1], r, 0, n), w.load(2, &c.t[2], r, 0, n)
-	s, sx := w.v.NormSums(dy, x, g, mean, rstd)
+func normDX[T simd.Stored](c *call, w *worker, r int, g []float32, mean, rstd float32, centred bool) {
+	dx, n, v := &c.t[0], c.cols, functions[T](w, &c.t[0])
+	dy, x := load[T](w, 1, &c.t[1], r, 0, n), load[T](w, 2, &c.t[2], r, 0, n)
+	s, sx := v.NormSums(dy, x, g, mean, rstd)
 	if !centred {
 		s = 0
 	}
 	s, sx = s/float32(n), sx/float32(n)
-	var out []float32
+	var out []T
 	if c.a.Acc {
-		out = w.load(3, dx, r, 0, n)
-		w.v.NormDXA(out, dy, x, g, mean, rstd, s, sx)
+		out = load[T](w, 3, dx, r, 0, n)
+		v.NormDXA(out, dy, x, g, mean, rstd, s, sx)
 	} else {
-		out = w.dest(3, dx, r, 0, n)
-		w.v.NormDX(out, dy, x, g, mean, rstd, s, sx)
+		out = dest[T](w, 3, dx, r, 0, n)
+		v.NormDX(out, dy, x, g, mean, rstd, s, sx)
 	}
-	w.store(out, dx, r, 0, n)
+	store(w, out, dx, r, 0, n)
 }
 
 func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, func(c *call, w *worker, b block) {
-		dg, db := w.sum(0, &c.t[0], c.a.Acc, b), w.sum(1, &c.t[1], c.a.Acc, b)
-		for r := b.R0; r < b.R1; r++ {
-			s := c.t[4].row(r, 0, 2)
-			dy, x := w.load(2, &c.t[2], r, b.C0, b.C1), w.load(3, &c.t[3], r, b.C0, b.C1)
-			w.v.NormDW(dg, db, dy, x, s[0], s[1])
-		}
-		w.store(dg, &c.t[0], 0, b.C0, b.C1)
-		w.store(db, &c.t[1], 0, b.C0, b.C1)
-	})
+	body := bodyOf(layerNormDWColumns[float32], layerNormDWColumns[uint16], &t[2], &t[3])
+	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, body)
+}
+
+func layerNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
+	dg, db, v := w.sum(0, &c.t[0], c.a.Acc, b), w.sum(1, &c.t[1], c.a.Acc, b), functions[T](w, &c.t[0])
+	ahead := c.t[2].ahead(b)
+	for r := b.R0; r < b.R1; r++ {
+		s := c.t[4].row(r, 0, 2)
+		dy, x := load[T](w, 2, &c.t[2], r, b.C0, b.C1), load[T](w, 3, &c.t[3], r, b.C0, b.C1)
+		v.NormDW(dg, db, dy, x, s[0], s[1], ahead)
+	}
+	w.store(dg, &c.t[0], 0, b.C0, b.C1)
+	w.store(db, &c.t[1], 0, b.C0, b.C1)
 }

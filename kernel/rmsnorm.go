@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // RMSNorm (Zhang and Sennrich, 1910.07467): y = x*rrms*g with
@@ -52,35 +53,45 @@ func rmsNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rmsNorm(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		y, stats, x, n := &c.t[0], &c.t[1], &c.t[2], c.cols
-		g := w.load(2, &c.t[3], 0, 0, n)
-		for r := b.R0; r < b.R1; r++ {
-			in, out := w.load(1, x, r, 0, n), w.dest(0, y, r, 0, n)
-			rrms := float32(1 / math.Sqrt(float64(w.v.SumSqDev(in, 0))/float64(n)+c.a.Eps))
-			stats.row(r, 0, 1)[0] = rrms
-			w.v.NormRMS(out, in, g, rrms)
-			w.store(out, y, r, 0, n)
-		}
-	})
+	body := bodyOf(rmsNormRows[float32], rmsNormRows[uint16], &t[0], &t[2])
+	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+}
+
+func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
+	y, stats, x, n, v := &c.t[0], &c.t[1], &c.t[2], c.cols, functions[T](w, &c.t[0])
+	g := w.load(2, &c.t[3], 0, 0, n)
+	for r := b.R0; r < b.R1; r++ {
+		in, out := load[T](w, 1, x, r, 0, n), dest[T](w, 0, y, r, 0, n)
+		rrms := float32(1 / math.Sqrt(float64(v.SumSqDev(in, 0))/float64(n)+c.a.Eps))
+		stats.row(r, 0, 1)[0] = rrms
+		v.NormRMS(out, in, g, rrms)
+		store(w, out, y, r, 0, n)
+	}
 }
 
 func rmsNormDX(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		g := w.load(0, &c.t[3], 0, 0, c.cols)
-		for r := b.R0; r < b.R1; r++ {
-			w.normDX(c, r, g, 0, c.t[4].row(r, 0, 1)[0], false)
-		}
-	})
+	body := bodyOf(rmsNormDXRows[float32], rmsNormDXRows[uint16], &t[0], &t[1], &t[2])
+	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+}
+
+func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {
+	g := w.load(0, &c.t[3], 0, 0, c.cols)
+	for r := b.R0; r < b.R1; r++ {
+		normDX[T](c, w, r, g, 0, c.t[4].row(r, 0, 1)[0], false)
+	}
 }
 
 func rmsNormDW(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byColumns(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		dg := w.sum(0, &c.t[0], c.a.Acc, b)
-		for r := b.R0; r < b.R1; r++ {
-			dy, x := w.load(1, &c.t[1], r, b.C0, b.C1), w.load(2, &c.t[2], r, b.C0, b.C1)
-			w.v.NormDWR(dg, dy, x, c.t[3].row(r, 0, 1)[0])
-		}
-		w.store(dg, &c.t[0], 0, b.C0, b.C1)
-	})
+	body := bodyOf(rmsNormDWColumns[float32], rmsNormDWColumns[uint16], &t[1], &t[2])
+	e.begin(a, t).byColumns(t[2].Rows, t[2].Cols, body)
+}
+
+func rmsNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
+	dg, v := w.sum(0, &c.t[0], c.a.Acc, b), functions[T](w, &c.t[0])
+	ahead := c.t[1].ahead(b)
+	for r := b.R0; r < b.R1; r++ {
+		dy, x := load[T](w, 1, &c.t[1], r, b.C0, b.C1), load[T](w, 2, &c.t[2], r, b.C0, b.C1)
+		v.NormDWR(dg, dy, x, c.t[3].row(r, 0, 1)[0], ahead)
+	}
+	w.store(dg, &c.t[0], 0, b.C0, b.C1)
 }

@@ -29,24 +29,25 @@ func swigluBwdRef(_ *Env, _ *graph.Attr, t []Tensor) {
 }
 
 func swiglu(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
+	e.begin(a, t).past().inBuffers(2).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
 		y, gu, f := &c.t[0], &c.t[1], c.cols
 		for r := b.R0; r < b.R1; r++ {
-			out := w.dest(0, y, r, 0, f)
-			w.v.SwiGLU(out, w.load(1, gu, r, 0, f), w.load(2, gu, r, f, 2*f))
-			w.store(out, y, r, 0, f)
+			out := w.dest(0, y, r, b.C0, b.C1)
+			w.to(y).SwiGLU(out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
+			w.store(out, y, r, b.C0, b.C1)
 		}
 	})
 }
 
 func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+	e.begin(a, t).past().inBuffers(3).byRows(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
 		dgu, dy, gu, f := &c.t[0], &c.t[1], &c.t[2], c.cols
 		for r := b.R0; r < b.R1; r++ {
-			dgate, dup := w.dest(0, dgu, r, 0, f), w.dest(1, dgu, r, f, 2*f)
-			w.v.SwiGLUB(dgate, dup, w.load(2, dy, r, 0, f), w.load(3, gu, r, 0, f), w.load(4, gu, r, f, 2*f))
-			w.store(dgate, dgu, r, 0, f)
-			w.store(dup, dgu, r, f, 2*f)
+			lo, hi := b.C0, b.C1
+			dgate, dup := w.dest(0, dgu, r, lo, hi), w.dest(1, dgu, r, f+lo, f+hi)
+			w.to(dgu).SwiGLUB(dgate, dup, w.load(2, dy, r, lo, hi), w.load(3, gu, r, lo, hi), w.load(4, gu, r, f+lo, f+hi))
+			w.store(dgate, dgu, r, lo, hi)
+			w.store(dup, dgu, r, f+lo, f+hi)
 		}
 	})
 }

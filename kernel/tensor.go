@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/simd"
@@ -78,6 +79,17 @@ func (t *Tensor) put(acc bool, r, c int, v float64) {
 		v += t.At(r, c)
 	}
 	t.Set(r, c, v)
+}
+
+// bytes of the elements, without gaps.
+func (t *Tensor) bytes() int64 { return int64(t.Rows*t.Cols) * t.DType.Size() }
+
+// begin is the address of the first element.
+func (t *Tensor) begin() unsafe.Pointer {
+	if t.DType == graph.BF16 {
+		return unsafe.Pointer(unsafe.SliceData(t.BF16))
+	}
+	return unsafe.Pointer(unsafe.SliceData(t.F32))
 }
 
 // flat reports whether the elements are one row without gaps.

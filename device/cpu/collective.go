@@ -190,10 +190,10 @@ func (a *adder) Task(i, worker int) {
 func (a *adder) sum32(sum []float32, lo, hi int) {
 	copy(sum, view[float32](a.sources[0][lo:hi]))
 	for _, src := range a.sources[1:] {
-		a.simd.Add(sum, view[float32](src[lo:hi]))
+		a.simd.Add(sum, view[float32](src[lo:hi]), 0)
 	}
 	if dst := view[float32](a.dst[lo:hi]); a.acc {
-		a.simd.Add(dst, sum)
+		a.simd.Add(dst, sum, 0)
 	} else {
 		copy(dst, sum)
 	}

@@ -17,29 +17,6 @@ func Sets() []*Set {
 	return append(list, Portable())
 }
 
-// AVX2 stores no part of a vector of 16-bit elements, so the assembly leaves
-// the last ones to Go, whose conversions have the same bits.
-
-func widenTailAVX2(y []float32, x []uint16) {
-	n := min(len(y), len(x)) &^ 7
-	widenAVX2(y, x)
-	widen(y[n:], x[n:])
-}
-
-func narrowTailAVX2(y []uint16, x []float32) {
-	n := min(len(y), len(x)) &^ 7
-	narrowAVX2(y, x)
-	narrow(y[n:], x[n:])
-}
-
-func adamW16TailAVX2(p, m, v, g []float32, p16 []uint16, c *AdamW) {
-	n := min(len(p), len(m), len(v), len(g), len(p16))
-	k := n &^ 7
-	adamW16AVX2(p, m, v, g, p16, c)
-	adamWAVX2(p[k:n], m[k:], v[k:], g[k:], c)
-	narrow(p16[k:n], p[k:])
-}
-
 func transposeAVX2(dst, src []float32, rows, cols, stride int) {
 	if rows <= 0 || cols <= 0 {
 		return

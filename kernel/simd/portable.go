@@ -1,30 +1,24 @@
 package simd
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // Portable is the table in plain Go, for machines without the instructions
 // and as the reference of the others.
 func Portable() *Set {
-	return &Set{
+	s := &Set{
 		Name:      "portable",
-		Add:       add,
-		Sum2:      sum2,
-		Scale:     scale,
-		Sum:       sum,
-		SumSqDev:  sumSqDev,
+		Fence:     func() {},
+		Rows:      portableRows[float32](),
+		Half:      portableRows[uint16](),
+		Scale:     func(y []float32, s float32) { scaleTo(y, y, s) },
 		Dot:       dot,
 		Max:       maximum,
 		SumSq64:   sumSq64,
 		Exp:       expSum,
 		SumExp:    sumExp,
-		Norm:      norm,
-		NormRMS:   normRMS,
-		NormSums:  normSums,
-		NormDX:    normDX,
-		NormDXA:   normDXA,
-		NormDW:    normDW,
-		NormDWR:   normDWR,
-		Rotate:    rotate,
 		ColMax:    colMax,
 		ColExp:    colExp,
 		ColExpBwd: colExpBwd,
@@ -40,41 +34,88 @@ func Portable() *Set {
 		AdamW:   adamw,
 		AdamW16: adamw16,
 	}
+	s.Past = s
+	return s
 }
 
-func add(y, x []float32) {
+func portableRows[T Stored]() Rows[T] {
+	return Rows[T]{
+		Add:      add[T],
+		Sum2:     sum2[T],
+		ScaleTo:  scaleTo[T],
+		MaxTo:    maxTo[T],
+		Rotate:   rotate[T],
+		Sum:      sum[T],
+		SumSqDev: sumSqDev[T],
+		Norm:     norm[T],
+		NormRMS:  normRMS[T],
+		NormSums: normSums[T],
+		NormDX:   normDX[T],
+		NormDXA:  normDXA[T],
+		NormDW:   normDW[T],
+		NormDWR:  normDWR[T],
+	}
+}
+
+// get reads an element. The size is known where the function is compiled for
+// a type, so there is no test left when it runs.
+func get[T Stored](x T) float32 {
+	if unsafe.Sizeof(x) == 2 {
+		return FromBF16(uint16(x))
+	}
+	return float32(x)
+}
+
+// put writes an element.
+func put[T Stored](x *T, v float32) {
+	if unsafe.Sizeof(*x) == 2 {
+		*x = T(ToBF16(v))
+	} else {
+		*x = T(v)
+	}
+}
+
+func add[T Stored](y []float32, x []T, _ int) {
 	for i := range min(len(y), len(x)) {
-		y[i] += x[i]
+		y[i] += get(x[i])
 	}
 }
 
-func sum2(y, a, b []float32) {
+func sum2[T Stored](y, a, b []T) {
 	for i := range min(len(y), len(a), len(b)) {
-		y[i] = a[i] + b[i]
+		put(&y[i], get(a[i])+get(b[i]))
 	}
 }
 
-func scale(y []float32, s float32) {
-	for i := range y {
-		y[i] *= s
+func scaleTo[T Stored](y []T, x []float32, s float32) {
+	for i := range min(len(y), len(x)) {
+		put(&y[i], x[i]*s)
 	}
+}
+
+func maxTo[T Stored](y []float32, x []T) float32 {
+	n := min(len(y), len(x))
+	for i := range n {
+		y[i] = get(x[i])
+	}
+	return maximum(y[:n])
 }
 
 // Sums go through float64: one accumulator of float32 would lose digits that
 // the many accumulators of a vector version keep.
 
-func sum(x []float32) float32 {
+func sum[T Stored](x []T) float32 {
 	var s float64
 	for _, v := range x {
-		s += float64(v)
+		s += float64(get(v))
 	}
 	return float32(s)
 }
 
-func sumSqDev(x []float32, mean float32) float32 {
+func sumSqDev[T Stored](x []T, mean float32) float32 {
 	var s float64
 	for _, v := range x {
-		d := float64(v) - float64(mean)
+		d := float64(get(v)) - float64(mean)
 		s += d * d
 	}
 	return float32(s)
@@ -124,57 +165,60 @@ func sumExp(x, next []float32, scale, shift float32) float32 {
 	return float32(s)
 }
 
-func norm(y, x, g, b []float32, mean, rstd float32) {
+func norm[T Stored](y, x []T, g, b []float32, mean, rstd float32) {
 	for i := range min(len(y), len(x), len(g), len(b)) {
-		y[i] = (x[i]-mean)*rstd*g[i] + b[i]
+		put(&y[i], (get(x[i])-mean)*rstd*g[i]+b[i])
 	}
 }
 
-func normRMS(y, x, g []float32, rstd float32) {
+func normRMS[T Stored](y, x []T, g []float32, rstd float32) {
 	for i := range min(len(y), len(x), len(g)) {
-		y[i] = x[i] * rstd * g[i]
+		put(&y[i], get(x[i])*rstd*g[i])
 	}
 }
 
-func normSums(dy, x, g []float32, mean, rstd float32) (s, sx float32) {
+func normSums[T Stored](dy, x []T, g []float32, mean, rstd float32) (s, sx float32) {
 	var a, b float64
 	for i := range min(len(dy), len(x), len(g)) {
-		d := float64(dy[i]) * float64(g[i])
+		d := float64(get(dy[i])) * float64(g[i])
 		a += d
-		b += d * float64((x[i]-mean)*rstd)
+		b += d * float64((get(x[i])-mean)*rstd)
 	}
 	return float32(a), float32(b)
 }
 
-func normDX(dx, dy, x, g []float32, mean, rstd, c, cx float32) {
+func normDX[T Stored](dx, dy, x []T, g []float32, mean, rstd, c, cx float32) {
 	for i := range min(len(dx), len(dy), len(x), len(g)) {
-		dx[i] = rstd * (dy[i]*g[i] - c - cx*((x[i]-mean)*rstd))
+		put(&dx[i], rstd*(get(dy[i])*g[i]-c-cx*((get(x[i])-mean)*rstd)))
 	}
 }
 
-func normDXA(dx, dy, x, g []float32, mean, rstd, c, cx float32) {
+func normDXA[T Stored](dx, dy, x []T, g []float32, mean, rstd, c, cx float32) {
 	for i := range min(len(dx), len(dy), len(x), len(g)) {
-		dx[i] += rstd * (dy[i]*g[i] - c - cx*((x[i]-mean)*rstd))
+		put(&dx[i], get(dx[i])+rstd*(get(dy[i])*g[i]-c-cx*((get(x[i])-mean)*rstd)))
 	}
 }
 
-func normDW(dg, db, dy, x []float32, mean, rstd float32) {
+func normDW[T Stored](dg, db []float32, dy, x []T, mean, rstd float32, _ int) {
 	for i := range min(len(dg), len(db), len(dy), len(x)) {
-		dg[i] += dy[i] * ((x[i] - mean) * rstd)
-		db[i] += dy[i]
+		d := get(dy[i])
+		dg[i] += d * ((get(x[i]) - mean) * rstd)
+		db[i] += d
 	}
 }
 
-func normDWR(dg, dy, x []float32, rstd float32) {
+func normDWR[T Stored](dg []float32, dy, x []T, rstd float32, _ int) {
 	for i := range min(len(dg), len(dy), len(x)) {
-		dg[i] += dy[i] * (x[i] * rstd)
+		dg[i] += get(dy[i]) * (get(x[i]) * rstd)
 	}
 }
 
-func rotate(a, b, cos, sin []float32, sign float32) {
+func rotate[T Stored](a, b []T, cos, sin []float32, sign float32) {
 	for i := range min(len(a), len(b), len(cos), len(sin)) {
 		c, s := cos[i], sin[i]*sign
-		a[i], b[i] = a[i]*c-b[i]*s, b[i]*c+a[i]*s
+		x, y := get(a[i]), get(b[i])
+		put(&a[i], x*c-y*s)
+		put(&b[i], y*c+x*s)
 	}
 }
 

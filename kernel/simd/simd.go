@@ -21,32 +21,26 @@ package simd
 // Set is the table of vector functions of one instruction set.
 type Set struct {
 	Name string
+	Rows[float32]
+	Half Rows[uint16]
+	// Past has the same functions, but those that write a result without reading
+	// it write it past the caches, where its address is a multiple of a vector's
+	// bytes: memory that is written as a whole need not be read first, and what
+	// will not be read soon pushes nothing out of the caches. Call Fence before
+	// another core reads the result.
+	Past  *Set
+	Fence func()
 
-	Add   func(y, x []float32)         // y += x
-	Sum2  func(y, a, b []float32)      // y = a + b
-	Scale func(y []float32, s float32) // y *= s
-
-	Sum      func(x []float32) float32               // 0 for no elements
-	SumSqDev func(x []float32, mean float32) float32 // sum of (x-mean)^2
-	Dot      func(x, y []float32) float32
-	Max      func(x []float32) float32 // -Inf for no elements; NaNs are skipped or not
-	SumSq64  func(x []float32) float64 // sum of squares in float64
+	Scale   func(y []float32, s float32) // y *= s
+	Dot     func(x, y []float32) float32
+	Max     func(x []float32) float32 // -Inf for no elements; NaNs are skipped or not
+	SumSq64 func(x []float32) float64 // sum of squares in float64
 
 	// Exp: y = exp(scale*x - shift) and the sum of y. exp(-Inf) = 0. Meanwhile
 	// next, what will be worked on after x, is brought near: give x for nothing.
 	Exp func(y, x, next []float32, scale, shift float32) float32
 	// SumExp is Exp without y.
 	SumExp func(x, next []float32, scale, shift float32) float32
-
-	// xh stands for the normalised (x-mean)*rstd.
-	Norm     func(y, x, g, b []float32, mean, rstd float32)               // y = xh*g + b
-	NormRMS  func(y, x, g []float32, rstd float32)                        // y = (x*rstd)*g
-	NormSums func(dy, x, g []float32, mean, rstd float32) (s, sx float32) // sums of dy*g and dy*g*xh
-	NormDX   func(dx, dy, x, g []float32, mean, rstd, c, cx float32)      // dx = rstd*(dy*g - c - cx*xh)
-	NormDXA  func(dx, dy, x, g []float32, mean, rstd, c, cx float32)      // dx += the same
-	NormDW   func(dg, db, dy, x []float32, mean, rstd float32)            // dg += dy*xh, db += dy
-	NormDWR  func(dg, dy, x []float32, rstd float32)                      // dg += dy*(x*rstd)
-	Rotate   func(a, b, cos, sin []float32, sign float32)                 // a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
 
 	// Functions of matrices whose rows have as many elements as the vectors;
 	// per column c of each row:
@@ -64,6 +58,37 @@ type Set struct {
 	Narrow  func(y []uint16, x []float32)                      // f32 to bf16, to nearest, ties to even; a NaN stays one
 	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
 	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16 = bf16(p)
+}
+
+// Stored is the type of a tensor's elements: float32, or bf16 as uint16.
+type Stored interface{ float32 | uint16 }
+
+// Rows is the functions that there are for either type of tensor. Sums over
+// tokens and the parameters of norms are float32 in both. The bits for bf16 are
+// those of widening what is read and narrowing what is written. Functions of
+// many steps, such as activations, are not among these: with the conversions at
+// both ends they were slower than on a buffer in the first-level cache.
+type Rows[T Stored] struct {
+	Sum2    func(y, a, b []T)                             // y = a + b
+	ScaleTo func(y []T, x []float32, s float32)           // y = x * s
+	MaxTo   func(y []float32, x []T) (most float32)       // y = x and Set.Max(x)
+	Rotate  func(a, b []T, cos, sin []float32, s float32) // a, b = a*cos - b*sin*s, b*cos + a*sin*s
+
+	Sum      func(x []T) float32               // 0 for no elements
+	SumSqDev func(x []T, mean float32) float32 // sum of (x-mean)^2
+
+	// xh stands for the normalised (x-mean)*rstd.
+	Norm     func(y, x []T, g, b []float32, mean, rstd float32)               // y = xh*g + b
+	NormRMS  func(y, x []T, g []float32, rstd float32)                        // y = (x*rstd)*g
+	NormSums func(dy, x []T, g []float32, mean, rstd float32) (s, sx float32) // sums of dy*g and dy*g*xh
+	NormDX   func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx = rstd*(dy*g - c - cx*xh)
+	NormDXA  func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx += the same
+
+	// ahead, in elements: where beyond the tensors' rows the memory lies that
+	// will be read soon.
+	Add     func(y []float32, x []T, ahead int)                              // y += x
+	NormDW  func(dg, db []float32, dy, x []T, mean, rstd float32, ahead int) // dg += dy*xh, db += dy
+	NormDWR func(dg []float32, dy, x []T, rstd float32, ahead int)           // dg += dy*(x*rstd)
 }
 
 // AdamW holds the constants of one optimizer step of one parameter:

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/kernel/simd/internal/emit"
@@ -38,22 +39,32 @@ func vectors(t *testing.T, f func(t *testing.T, v *Set)) {
 // TestColumns.
 func TestAgainstPortable(t *testing.T) {
 	vectors(t, func(t *testing.T, v *Set) {
-		got, want := reflect.ValueOf(v).Elem(), reflect.ValueOf(Portable()).Elem()
-		for i := range got.NumField() {
-			name := got.Type().Field(i).Name
-			switch f := got.Field(i); f.Kind() {
-			case reflect.Func:
-				if name == "Transpose" {
-					continue // TestTranspose
-				}
-				compare(t, name, f, want.Field(i))
-			case reflect.Array:
-				for k := range f.Len() {
-					compare(t, fmt.Sprintf("%s[%d]", name, k), f.Index(k), want.Field(i).Index(k))
-				}
+		both(v, Portable(), func(name string, f, portable reflect.Value) { compare(t, name, f, portable) })
+	})
+}
+
+// both calls f for every pair of functions of two sets that reflection finds,
+// those of Half and Past too.
+func both(a, b *Set, f func(name string, a, b reflect.Value)) {
+	var walk func(name string, a, b reflect.Value)
+	walk = func(name string, a, b reflect.Value) {
+		switch a.Kind() {
+		case reflect.Struct:
+			for i := range a.NumField() {
+				walk(name+"."+a.Type().Field(i).Name, a.Field(i), b.Field(i))
+			}
+		case reflect.Array:
+			for i := range a.Len() {
+				walk(fmt.Sprintf("%s[%d]", name, i), a.Index(i), b.Index(i))
+			}
+		case reflect.Func:
+			if a.Type().NumIn() > 0 && !strings.HasSuffix(name, ".Transpose") { // TestTranspose
+				f(name, a, b)
 			}
 		}
-	})
+	}
+	walk(a.Name, reflect.ValueOf(*a), reflect.ValueOf(*b))
+	walk(a.Name+".Past", reflect.ValueOf(*a.Past), reflect.ValueOf(*b.Past))
 }
 
 func compare(t *testing.T, name string, f, portable reflect.Value) {
@@ -75,7 +86,7 @@ func compare(t *testing.T, name string, f, portable reflect.Value) {
 			for k := range p.Len() {
 				var g, w, bound float64
 				if p.Type().Elem().Kind() == reflect.Uint16 {
-					g, w, bound = float64(FromBF16(uint16(p.Index(k).Uint()))), float64(FromBF16(uint16(q.Index(k).Uint()))), 0.0001
+					g, w, bound = float64(FromBF16(uint16(p.Index(k).Uint()))), float64(FromBF16(uint16(q.Index(k).Uint()))), 1.0/128
 				} else {
 					g, w, bound = p.Index(k).Float(), q.Index(k).Float(), 2e-6
 				}
@@ -92,6 +103,8 @@ func compare(t *testing.T, name string, f, portable reflect.Value) {
 func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 	for i := range f.NumIn() {
 		switch in := f.In(i); in.Kind() {
+		case reflect.Int:
+			a, b = append(a, reflect.ValueOf(n)), append(b, reflect.ValueOf(n))
 		case reflect.Float32:
 			v := reflect.ValueOf(0.5 + r.Float32())
 			a, b = append(a, v), append(b, v)
@@ -100,10 +113,13 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 			a, b = append(a, v), append(b, v)
 		case reflect.Slice:
 			off := r.IntN(9)
-			x, y := reflect.MakeSlice(in, off+n+20, off+n+20), reflect.MakeSlice(in, off+n+20, off+n+20)
+			if r.IntN(2) == 0 {
+				off = 0 // for results that go past the caches
+			}
+			x, y := aligned(in, off+n+20), aligned(in, off+n+20)
 			for k := range x.Len() {
 				v := float32(r.NormFloat64())
-				if f.NumIn() >= 5 && i == 2 {
+				if f.In(f.NumIn()-1).Kind() == reflect.Pointer && i == 2 {
 					v = v * v // AdamW's second moment is not negative
 				}
 				if in.Elem().Kind() == reflect.Uint16 {
@@ -117,6 +133,15 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 		}
 	}
 	return a, b
+}
+
+// aligned makes a slice that begins at a cache line.
+func aligned(kind reflect.Type, n int) reflect.Value {
+	const line = 64
+	size := int(kind.Elem().Size())
+	x := reflect.MakeSlice(kind, n+line/size, n+line/size)
+	off := int(-x.Pointer()%line) / size
+	return x.Slice3(off, off+n, off+n)
 }
 
 // TestSameBits: AVX2 and AVX-512 give the same bits, sums too.
@@ -142,18 +167,57 @@ func TestSameBits(t *testing.T) {
 			}
 		}
 	}
-	a, b := reflect.ValueOf(sets[0]).Elem(), reflect.ValueOf(sets[1]).Elem()
-	for i := range a.NumField() {
-		name := a.Type().Field(i).Name
-		switch f := a.Field(i); {
-		case f.Kind() == reflect.Func && name != "Transpose":
-			call(name, f, b.Field(i))
-		case f.Kind() == reflect.Array:
-			for k := range f.Len() {
-				call(fmt.Sprintf("%s[%d]", name, k), f.Index(k), b.Field(i).Index(k))
+	both(sets[0], sets[1], call)
+}
+
+// TestHalf: functions of bf16 have the bits of widening, the function of
+// float32, and narrowing.
+func TestHalf(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	vectors(t, func(t *testing.T, v *Set) {
+		for _, v := range []*Set{v, v.Past} {
+			set, half := reflect.ValueOf(*v), reflect.ValueOf(v.Half)
+			call := func(name string, f, g reflect.Value) {
+				for n := range 150 {
+					a, b := arguments(r, f.Type(), n)
+					for i := range b {
+						if x, ok := b[i].Interface().([]uint16); ok && g.Type().In(i).Elem().Kind() == reflect.Float32 {
+							y := make([]float32, len(x))
+							widen(y, x)
+							b[i] = reflect.ValueOf(y)
+						}
+					}
+					x, y := f.Call(a), g.Call(b)
+					for i := range a {
+						if y, ok := b[i].Interface().([]float32); ok && a[i].Type() != b[i].Type() {
+							x := make([]uint16, len(y))
+							narrow(x, y)
+							b[i] = reflect.ValueOf(x)
+						}
+						if a[i].Kind() == reflect.Slice && !reflect.DeepEqual(a[i].Interface(), b[i].Interface()) {
+							t.Fatalf("Half.%s of %d elements: argument %d is %v, want %v", name, n, i, a[i], b[i])
+						}
+					}
+					for i := range x {
+						if x[i].Float() != y[i].Float() {
+							t.Fatalf("Half.%s of %d elements: result %d is %v, want %v", name, n, i, x[i], y[i])
+						}
+					}
+				}
+			}
+			for i := range half.NumField() {
+				name := half.Type().Field(i).Name
+				f, g := half.Field(i), set.FieldByName(name)
+				if f.Kind() == reflect.Func {
+					call(name, f, g)
+					continue
+				}
+				for k := range f.Len() {
+					call(name, f.Index(k), g.Index(k))
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestAnywhere: an element has the same bits wherever in a slice it stands.
@@ -368,26 +432,14 @@ func BenchmarkSet(b *testing.B) {
 	const n = 1 << 14
 	r := rand.New(rand.NewPCG(9, 10))
 	for _, v := range Sets() {
-		run := func(name string, f reflect.Value) {
-			b.Run(v.Name+"/"+name, func(b *testing.B) {
+		both(v, v, func(name string, f, _ reflect.Value) {
+			b.Run(name, func(b *testing.B) {
 				a, _ := arguments(r, f.Type(), n)
 				for b.Loop() {
 					f.Call(a)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
 			})
-		}
-		s := reflect.ValueOf(v).Elem()
-		for i := range s.NumField() {
-			name := s.Type().Field(i).Name
-			switch f := s.Field(i); {
-			case f.Kind() == reflect.Func && name != "Transpose":
-				run(name, f)
-			case f.Kind() == reflect.Array:
-				for k := range f.Len() {
-					run(fmt.Sprintf("%s[%d]", name, k), f.Index(k))
-				}
-			}
-		}
+		})
 	}
 }

@@ -5,24 +5,41 @@ package simd
 func setAVX512() *Set {
 	var s Set
 	s.Name = "AVX512"
+	s.Transpose, s.Fence = transposeAVX2, fence
 	s.Add = addAVX512
+	s.Half.Add = addHalfAVX512
 	s.Sum2 = sum2AVX512
+	s.Half.Sum2 = sum2HalfAVX512
 	s.Scale = scaleAVX512
+	s.ScaleTo = scaleToAVX512
+	s.Half.ScaleTo = scaleToHalfAVX512
 	s.Sum = sumAVX512
+	s.Half.Sum = sumHalfAVX512
 	s.SumSqDev = sumSqDevAVX512
+	s.Half.SumSqDev = sumSqDevHalfAVX512
 	s.Dot = dotAVX512
 	s.Max = maxAVX512
+	s.MaxTo = maxToAVX512
+	s.Half.MaxTo = maxToHalfAVX512
 	s.SumSq64 = sumSq64AVX512
 	s.Exp = expAVX512
 	s.SumExp = sumExpAVX512
 	s.Norm = normAVX512
+	s.Half.Norm = normHalfAVX512
 	s.NormRMS = normRMSAVX512
+	s.Half.NormRMS = normRMSHalfAVX512
 	s.NormSums = normSumsAVX512
+	s.Half.NormSums = normSumsHalfAVX512
 	s.NormDX = normDXAVX512
+	s.Half.NormDX = normDXHalfAVX512
 	s.NormDXA = normDXAAVX512
+	s.Half.NormDXA = normDXAHalfAVX512
 	s.NormDW = normDWAVX512
+	s.Half.NormDW = normDWHalfAVX512
 	s.NormDWR = normDWRAVX512
+	s.Half.NormDWR = normDWRHalfAVX512
 	s.Rotate = rotateAVX512
+	s.Half.Rotate = rotateHalfAVX512
 	s.ColMax = colMaxAVX512
 	s.ColExp = colExpAVX512
 	s.ColExpBwd = colExpBwdAVX512
@@ -40,30 +57,75 @@ func setAVX512() *Set {
 	s.Narrow = narrowAVX512
 	s.AdamW = adamWAVX512
 	s.AdamW16 = adamW16AVX512
-	s.Transpose = transposeAVX2
+	past := s
+	s.Past = &past
+	past.Sum2 = sum2PastAVX512
+	past.Half.Sum2 = sum2HalfPastAVX512
+	past.Norm = normPastAVX512
+	past.Half.Norm = normHalfPastAVX512
+	past.NormRMS = normRMSPastAVX512
+	past.Half.NormRMS = normRMSHalfPastAVX512
+	past.NormDX = normDXPastAVX512
+	past.Half.NormDX = normDXHalfPastAVX512
+	past.Act[0] = act0PastAVX512
+	past.ActBwd[0] = actBwd0PastAVX512
+	past.Act[1] = act1PastAVX512
+	past.ActBwd[1] = actBwd1PastAVX512
+	past.Act[2] = act2PastAVX512
+	past.ActBwd[2] = actBwd2PastAVX512
+	past.Act[3] = act3PastAVX512
+	past.ActBwd[3] = actBwd3PastAVX512
+	past.SwiGLU = swiGLUPastAVX512
+	past.SwiGLUB = swiGLUBPastAVX512
+	past.Widen = widenPastAVX512
+	past.Narrow = narrowPastAVX512
 	return &s
 }
 
 //go:noescape
-func addAVX512(y, x []float32)
+func addAVX512(y, x []float32, ahead int)
+
+//go:noescape
+func addHalfAVX512(y []float32, x []uint16, ahead int)
 
 //go:noescape
 func sum2AVX512(y, a, b []float32)
 
 //go:noescape
+func sum2HalfAVX512(y, a, b []uint16)
+
+//go:noescape
 func scaleAVX512(y []float32, s float32)
+
+//go:noescape
+func scaleToAVX512(y, x []float32, s float32)
+
+//go:noescape
+func scaleToHalfAVX512(y []uint16, x []float32, s float32)
 
 //go:noescape
 func sumAVX512(x []float32) (ret float32)
 
 //go:noescape
+func sumHalfAVX512(x []uint16) (ret float32)
+
+//go:noescape
 func sumSqDevAVX512(x []float32, mean float32) (ret float32)
+
+//go:noescape
+func sumSqDevHalfAVX512(x []uint16, mean float32) (ret float32)
 
 //go:noescape
 func dotAVX512(x, y []float32) (ret float32)
 
 //go:noescape
 func maxAVX512(x []float32) (ret float32)
+
+//go:noescape
+func maxToAVX512(y, x []float32) (ret float32)
+
+//go:noescape
+func maxToHalfAVX512(y []float32, x []uint16) (ret float32)
 
 //go:noescape
 func sumSq64AVX512(x []float32) (ret float64)
@@ -78,25 +140,49 @@ func sumExpAVX512(x, next []float32, scale, shift float32) (ret float32)
 func normAVX512(y, x, g, b []float32, mean, rstd float32)
 
 //go:noescape
+func normHalfAVX512(y, x []uint16, g, b []float32, mean, rstd float32)
+
+//go:noescape
 func normRMSAVX512(y, x, g []float32, rstd float32)
+
+//go:noescape
+func normRMSHalfAVX512(y, x []uint16, g []float32, rstd float32)
 
 //go:noescape
 func normSumsAVX512(dy, x, g []float32, mean, rstd float32) (s, sx float32)
 
 //go:noescape
+func normSumsHalfAVX512(dy, x []uint16, g []float32, mean, rstd float32) (s, sx float32)
+
+//go:noescape
 func normDXAVX512(dx, dy, x, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func normDXHalfAVX512(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
 func normDXAAVX512(dx, dy, x, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
-func normDWAVX512(dg, db, dy, x []float32, mean, rstd float32)
+func normDXAHalfAVX512(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
-func normDWRAVX512(dg, dy, x []float32, rstd float32)
+func normDWAVX512(dg, db, dy, x []float32, mean, rstd float32, ahead int)
+
+//go:noescape
+func normDWHalfAVX512(dg, db []float32, dy, x []uint16, mean, rstd float32, ahead int)
+
+//go:noescape
+func normDWRAVX512(dg, dy, x []float32, rstd float32, ahead int)
+
+//go:noescape
+func normDWRHalfAVX512(dg []float32, dy, x []uint16, rstd float32, ahead int)
 
 //go:noescape
 func rotateAVX512(a, b, cos, sin []float32, sign float32)
+
+//go:noescape
+func rotateHalfAVX512(a, b []uint16, cos, sin []float32, sign float32)
 
 //go:noescape
 func colMaxAVX512(top, x []float32)
@@ -149,27 +235,104 @@ func adamWAVX512(p, m, v, g []float32, c *AdamW)
 //go:noescape
 func adamW16AVX512(p, m, v, g []float32, p16 []uint16, c *AdamW)
 
+//go:noescape
+func sum2PastAVX512(y, a, b []float32)
+
+//go:noescape
+func sum2HalfPastAVX512(y, a, b []uint16)
+
+//go:noescape
+func normPastAVX512(y, x, g, b []float32, mean, rstd float32)
+
+//go:noescape
+func normHalfPastAVX512(y, x []uint16, g, b []float32, mean, rstd float32)
+
+//go:noescape
+func normRMSPastAVX512(y, x, g []float32, rstd float32)
+
+//go:noescape
+func normRMSHalfPastAVX512(y, x []uint16, g []float32, rstd float32)
+
+//go:noescape
+func normDXPastAVX512(dx, dy, x, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func normDXHalfPastAVX512(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func act0PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd0PastAVX512(dx, dy, x []float32)
+
+//go:noescape
+func act1PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd1PastAVX512(dx, dy, x []float32)
+
+//go:noescape
+func act2PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd2PastAVX512(dx, dy, x []float32)
+
+//go:noescape
+func act3PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd3PastAVX512(dx, dy, x []float32)
+
+//go:noescape
+func swiGLUPastAVX512(y, gate, up []float32)
+
+//go:noescape
+func swiGLUBPastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func widenPastAVX512(y []float32, x []uint16)
+
+//go:noescape
+func narrowPastAVX512(y []uint16, x []float32)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"
+	s.Transpose, s.Fence = transposeAVX2, fence
 	s.Add = addAVX2
+	s.Half.Add = addHalfAVX2
 	s.Sum2 = sum2AVX2
+	s.Half.Sum2 = sum2HalfAVX2
 	s.Scale = scaleAVX2
+	s.ScaleTo = scaleToAVX2
+	s.Half.ScaleTo = scaleToHalfAVX2
 	s.Sum = sumAVX2
+	s.Half.Sum = sumHalfAVX2
 	s.SumSqDev = sumSqDevAVX2
+	s.Half.SumSqDev = sumSqDevHalfAVX2
 	s.Dot = dotAVX2
 	s.Max = maxAVX2
+	s.MaxTo = maxToAVX2
+	s.Half.MaxTo = maxToHalfAVX2
 	s.SumSq64 = sumSq64AVX2
 	s.Exp = expAVX2
 	s.SumExp = sumExpAVX2
 	s.Norm = normAVX2
+	s.Half.Norm = normHalfAVX2
 	s.NormRMS = normRMSAVX2
+	s.Half.NormRMS = normRMSHalfAVX2
 	s.NormSums = normSumsAVX2
+	s.Half.NormSums = normSumsHalfAVX2
 	s.NormDX = normDXAVX2
+	s.Half.NormDX = normDXHalfAVX2
 	s.NormDXA = normDXAAVX2
+	s.Half.NormDXA = normDXAHalfAVX2
 	s.NormDW = normDWAVX2
+	s.Half.NormDW = normDWHalfAVX2
 	s.NormDWR = normDWRAVX2
+	s.Half.NormDWR = normDWRHalfAVX2
 	s.Rotate = rotateAVX2
+	s.Half.Rotate = rotateHalfAVX2
 	s.ColMax = colMaxAVX2
 	s.ColExp = colExpAVX2
 	s.ColExpBwd = colExpBwdAVX2
@@ -183,34 +346,79 @@ func setAVX2() *Set {
 	s.ActBwd[3] = actBwd3AVX2
 	s.SwiGLU = swiGLUAVX2
 	s.SwiGLUB = swiGLUBAVX2
-	s.Widen = widenTailAVX2
-	s.Narrow = narrowTailAVX2
+	s.Widen = widenAVX2
+	s.Narrow = narrowAVX2
 	s.AdamW = adamWAVX2
-	s.AdamW16 = adamW16TailAVX2
-	s.Transpose = transposeAVX2
+	s.AdamW16 = adamW16AVX2
+	past := s
+	s.Past = &past
+	past.Sum2 = sum2PastAVX2
+	past.Half.Sum2 = sum2HalfPastAVX2
+	past.Norm = normPastAVX2
+	past.Half.Norm = normHalfPastAVX2
+	past.NormRMS = normRMSPastAVX2
+	past.Half.NormRMS = normRMSHalfPastAVX2
+	past.NormDX = normDXPastAVX2
+	past.Half.NormDX = normDXHalfPastAVX2
+	past.Act[0] = act0PastAVX2
+	past.ActBwd[0] = actBwd0PastAVX2
+	past.Act[1] = act1PastAVX2
+	past.ActBwd[1] = actBwd1PastAVX2
+	past.Act[2] = act2PastAVX2
+	past.ActBwd[2] = actBwd2PastAVX2
+	past.Act[3] = act3PastAVX2
+	past.ActBwd[3] = actBwd3PastAVX2
+	past.SwiGLU = swiGLUPastAVX2
+	past.SwiGLUB = swiGLUBPastAVX2
+	past.Widen = widenPastAVX2
+	past.Narrow = narrowPastAVX2
 	return &s
 }
 
 //go:noescape
-func addAVX2(y, x []float32)
+func addAVX2(y, x []float32, ahead int)
+
+//go:noescape
+func addHalfAVX2(y []float32, x []uint16, ahead int)
 
 //go:noescape
 func sum2AVX2(y, a, b []float32)
 
 //go:noescape
+func sum2HalfAVX2(y, a, b []uint16)
+
+//go:noescape
 func scaleAVX2(y []float32, s float32)
+
+//go:noescape
+func scaleToAVX2(y, x []float32, s float32)
+
+//go:noescape
+func scaleToHalfAVX2(y []uint16, x []float32, s float32)
 
 //go:noescape
 func sumAVX2(x []float32) (ret float32)
 
 //go:noescape
+func sumHalfAVX2(x []uint16) (ret float32)
+
+//go:noescape
 func sumSqDevAVX2(x []float32, mean float32) (ret float32)
+
+//go:noescape
+func sumSqDevHalfAVX2(x []uint16, mean float32) (ret float32)
 
 //go:noescape
 func dotAVX2(x, y []float32) (ret float32)
 
 //go:noescape
 func maxAVX2(x []float32) (ret float32)
+
+//go:noescape
+func maxToAVX2(y, x []float32) (ret float32)
+
+//go:noescape
+func maxToHalfAVX2(y []float32, x []uint16) (ret float32)
 
 //go:noescape
 func sumSq64AVX2(x []float32) (ret float64)
@@ -225,25 +433,49 @@ func sumExpAVX2(x, next []float32, scale, shift float32) (ret float32)
 func normAVX2(y, x, g, b []float32, mean, rstd float32)
 
 //go:noescape
+func normHalfAVX2(y, x []uint16, g, b []float32, mean, rstd float32)
+
+//go:noescape
 func normRMSAVX2(y, x, g []float32, rstd float32)
+
+//go:noescape
+func normRMSHalfAVX2(y, x []uint16, g []float32, rstd float32)
 
 //go:noescape
 func normSumsAVX2(dy, x, g []float32, mean, rstd float32) (s, sx float32)
 
 //go:noescape
+func normSumsHalfAVX2(dy, x []uint16, g []float32, mean, rstd float32) (s, sx float32)
+
+//go:noescape
 func normDXAVX2(dx, dy, x, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func normDXHalfAVX2(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
 func normDXAAVX2(dx, dy, x, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
-func normDWAVX2(dg, db, dy, x []float32, mean, rstd float32)
+func normDXAHalfAVX2(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
-func normDWRAVX2(dg, dy, x []float32, rstd float32)
+func normDWAVX2(dg, db, dy, x []float32, mean, rstd float32, ahead int)
+
+//go:noescape
+func normDWHalfAVX2(dg, db []float32, dy, x []uint16, mean, rstd float32, ahead int)
+
+//go:noescape
+func normDWRAVX2(dg, dy, x []float32, rstd float32, ahead int)
+
+//go:noescape
+func normDWRHalfAVX2(dg []float32, dy, x []uint16, rstd float32, ahead int)
 
 //go:noescape
 func rotateAVX2(a, b, cos, sin []float32, sign float32)
+
+//go:noescape
+func rotateHalfAVX2(a, b []uint16, cos, sin []float32, sign float32)
 
 //go:noescape
 func colMaxAVX2(top, x []float32)
@@ -297,4 +529,66 @@ func adamWAVX2(p, m, v, g []float32, c *AdamW)
 func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *AdamW)
 
 //go:noescape
+func sum2PastAVX2(y, a, b []float32)
+
+//go:noescape
+func sum2HalfPastAVX2(y, a, b []uint16)
+
+//go:noescape
+func normPastAVX2(y, x, g, b []float32, mean, rstd float32)
+
+//go:noescape
+func normHalfPastAVX2(y, x []uint16, g, b []float32, mean, rstd float32)
+
+//go:noescape
+func normRMSPastAVX2(y, x, g []float32, rstd float32)
+
+//go:noescape
+func normRMSHalfPastAVX2(y, x []uint16, g []float32, rstd float32)
+
+//go:noescape
+func normDXPastAVX2(dx, dy, x, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func normDXHalfPastAVX2(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func act0PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd0PastAVX2(dx, dy, x []float32)
+
+//go:noescape
+func act1PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd1PastAVX2(dx, dy, x []float32)
+
+//go:noescape
+func act2PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd2PastAVX2(dx, dy, x []float32)
+
+//go:noescape
+func act3PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd3PastAVX2(dx, dy, x []float32)
+
+//go:noescape
+func swiGLUPastAVX2(y, gate, up []float32)
+
+//go:noescape
+func swiGLUBPastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func widenPastAVX2(y []float32, x []uint16)
+
+//go:noescape
+func narrowPastAVX2(y []uint16, x []float32)
+
+//go:noescape
 func transposeBlocks(dst, src []float32, rows, cols, stride int)
+
+func fence()

@@ -16,6 +16,7 @@ const (
 	opLoad
 	opStore // a -> stream
 	opAhead // fetch a stream into the second-level cache
+	opFetch // fetch what follows in a stream into the first-level cache
 	opAdd
 	opSub
 	opMul
@@ -50,11 +51,12 @@ type node struct {
 // body records the operations of one pass of a loop.
 type body struct {
 	nodes []node
-	memo  map[node]val // equal operations are done once
+	memo  map[node]val    // equal operations are done once
+	half  map[string]bool // streams of bf16
 }
 
 func (b *body) do(n node) val {
-	pure := n.op != opStore && n.op != opAhead && n.op < opSum
+	pure := n.op != opStore && n.op != opAhead && n.op != opFetch && n.op < opSum
 	if v, ok := b.memo[n]; ok && pure {
 		return v
 	}
@@ -69,8 +71,8 @@ func (b *body) do(n node) val {
 func (b *body) load(name string) val      { return b.do(node{op: opLoad, name: name}) }
 func (b *body) column(name string) val    { return b.do(node{op: opColumn, name: name}) }
 func (b *body) ahead(name string)         { b.do(node{op: opAhead, name: name}) }
+func (b *body) fetch(name string)         { b.do(node{op: opFetch, name: name}) }
 func (b *body) arg(name string) val       { return b.do(node{op: opArg, name: name}) }
-func (b *body) store(name string, v val)  { b.do(node{op: opStore, a: v, name: name}) }
 func (b *body) bits(u uint32) val         { return b.do(node{op: opConst, bits: u}) }
 func (b *body) c(v float64) val           { return b.bits(math.Float32bits(float32(v))) }
 func (b *body) held(v float64) val        { return b.do(node{op: opHeld, bits: math.Float32bits(float32(v))}) }
@@ -88,10 +90,23 @@ func (b *body) sqrt(x val) val            { return b.do(node{op: opSqrt, a: x}) 
 func (b *body) round(x val) val           { return b.do(node{op: opRound, a: x}) }
 func (b *body) power(x, n val) val        { return b.do(node{op: opPower, a: x, b: n}) }
 func (b *body) keep(x, where val) val     { return b.do(node{op: opKeep, a: x, b: where}) }
-func (b *body) bf16(x val) val            { return b.do(node{op: opBF16, a: x}) }
 func (b *body) sum(name string, v val)    { b.do(node{op: opSum, a: v, name: name}) }
 func (b *body) dot(name string, x, y val) { b.do(node{op: opDot, a: x, b: y, name: name}) }
 func (b *body) top(name string, v val)    { b.do(node{op: opTop, a: v, name: name}) }
+
+// store writes to a stream, rounded if that is of bf16.
+func (b *body) store(name string, v val) {
+	if b.half[name] {
+		v = b.do(node{op: opBF16, a: v})
+	}
+	b.do(node{op: opStore, a: v, name: name})
+}
+
+// next loads from a stream that is not in the cache yet.
+func (b *body) next(name string) val {
+	b.fetch(name)
+	return b.load(name)
+}
 
 // poly evaluates c[0] + c[1]*x + ... by Horner's rule.
 func (b *body) poly(x val, c []float64) val {
@@ -105,7 +120,7 @@ func (b *body) poly(x val, c []float64) val {
 // uses calls f for each operand of a node.
 func (n node) uses(f func(v val)) {
 	switch n.op {
-	case opConst, opHeld, opArg, opColumn, opLoad, opAhead:
+	case opConst, opHeld, opArg, opColumn, opLoad, opAhead, opFetch:
 	case opFMA, opFNMA:
 		f(n.a)
 		f(n.b)
@@ -125,7 +140,7 @@ func (b *body) fixed() []bool {
 	fixed := make([]bool, len(b.nodes))
 	for i, n := range b.nodes {
 		switch n.op {
-		case opConst, opColumn, opLoad, opStore, opAhead, opSum, opDot, opTop:
+		case opConst, opColumn, opLoad, opStore, opAhead, opFetch, opSum, opDot, opTop:
 		case opHeld, opArg:
 			fixed[i] = true
 		default:

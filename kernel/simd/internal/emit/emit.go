@@ -28,10 +28,11 @@ import (
 type function struct {
 	name   string // field of simd.Set
 	params string // Go parameters
+	half   string // parameters for bf16, if there is such a function
 	body   func(b *body)
 	unroll int  // copies of the body in the main loop; 0 means 1
 	double bool // lanes are float64, loads convert
-	whole  bool // AVX2 does whole vectors only: a Go wrapper does the rest
+	past   bool // there is one whose results go past the caches
 
 	// down: streams that are loaded and stored in the body are matrices whose
 	// rows are as long as the first slice; the loop goes down the rows, for a
@@ -60,7 +61,7 @@ func layout(params string) (list []param, size int) {
 				switch {
 				case strings.HasPrefix(kind, "[]"):
 					n, align = 24, 8
-				case strings.HasPrefix(kind, "*"), kind == "float64":
+				case strings.HasPrefix(kind, "*"), kind == "float64", kind == "int":
 					n, align = 8, 8
 				}
 				size = (size + align - 1) / align * align
@@ -107,26 +108,19 @@ func Files() map[string][]byte {
 	for _, m := range []*machine{avx512, avx2} {
 		var text bytes.Buffer
 		text.WriteString(header + "#include \"textflag.h\"\n")
-		pool := &pool{name: "const" + m.suffix, width: m.constant}
-		fmt.Fprintf(&stubs, "\nfunc set%s() *Set {\n\tvar s Set\n\ts.Name = %q\n", m.suffix, m.name)
-		var decl bytes.Buffer
-		for _, f := range functions {
-			symbol := lowerFirst(strings.NewReplacer("[", "", "]", "").Replace(f.name)) + m.suffix
-			text.Write(m.lower(symbol, f, pool))
-			fmt.Fprintf(&decl, "\n//go:noescape\nfunc %s%s\n", symbol, signature(f.params))
-			if f.whole && m == avx2 {
-				symbol = lowerFirst(f.name) + "Tail" + m.suffix
-			}
-			fmt.Fprintf(&stubs, "\ts.%s = %s\n", f.name, symbol)
-		}
+		w := &writer{machine: m, pool: &pool{name: "const" + m.suffix, width: m.constant}}
+		w.set("s", false)
+		fmt.Fprintf(&w.table, "\tpast := s\n\ts.Past = &past\n")
+		w.set("past", true)
+		text.Write(w.text.Bytes())
+		fmt.Fprintf(&stubs, "\nfunc set%s() *Set {\n\tvar s Set\n\ts.Name = %q\n\ts.Transpose, s.Fence = transposeAVX2, fence\n%s\treturn &s\n}\n%s",
+			m.suffix, m.name, &w.table, &w.decl)
 		if m == avx2 {
 			text.WriteString(transpose())
-			fmt.Fprintf(&decl, "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n")
+			text.WriteString("\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n")
+			stubs.WriteString("\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n")
 		}
-		stubs.WriteString("\ts.Transpose = transposeAVX2\n")
-		stubs.WriteString("\treturn &s\n}\n")
-		stubs.Write(decl.Bytes())
-		text.WriteString(pool.data())
+		text.WriteString(w.pool.data())
 		files[strings.ToLower(m.name)+"_amd64.s"] = text.Bytes()
 	}
 	src, err := format.Source(stubs.Bytes())
@@ -135,6 +129,39 @@ func Files() map[string][]byte {
 	}
 	files["stubs_amd64.go"] = src
 	return files
+}
+
+// writer collects the functions of one instruction set: their text, the
+// declarations, and the assignments to the fields of a simd.Set.
+type writer struct {
+	*machine
+	pool              *pool
+	text, decl, table bytes.Buffer
+}
+
+// set writes the functions of the set that a variable holds: all of them, or
+// those that there are with results past the caches.
+func (w *writer) set(variable string, past bool) {
+	for _, f := range functions {
+		if past && !f.past {
+			continue
+		}
+		w.function(variable+"."+f.name, f, "", past)
+		if f.half != "" {
+			f.params = f.half
+			w.function(variable+".Half."+f.name, f, "Half", past)
+		}
+	}
+}
+
+func (w *writer) function(field string, f function, kind string, past bool) {
+	if past {
+		kind += "Past"
+	}
+	symbol := lowerFirst(strings.NewReplacer("[", "", "]", "").Replace(f.name)) + kind + w.suffix
+	w.text.Write(w.lower(symbol, f, past, w.pool))
+	fmt.Fprintf(&w.decl, "\n//go:noescape\nfunc %s%s\n", symbol, signature(f.params))
+	fmt.Fprintf(&w.table, "\t%s = %s\n", field, symbol)
 }
 
 func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }

@@ -5,20 +5,23 @@ import "math"
 // functions are the vector functions of simd.Set; what each computes is
 // written there. In parameters a semicolon begins the results.
 var functions = []function{
-	{name: "Add", params: "y x []float32", unroll: 2, body: func(b *body) {
-		b.store("y", b.add(b.load("y"), b.load("x")))
+	{name: "Add", params: "y x []float32, ahead int", half: "y []float32, x []uint16, ahead int", unroll: 2, body: func(b *body) {
+		b.store("y", b.add(b.load("y"), b.next("x")))
 	}},
-	{name: "Sum2", params: "y a b []float32", unroll: 2, body: func(b *body) {
-		b.store("y", b.add(b.load("a"), b.load("b")))
+	{name: "Sum2", params: "y a b []float32", half: "y a b []uint16", unroll: 2, past: true, body: func(b *body) {
+		b.store("y", b.add(b.next("a"), b.next("b")))
 	}},
 	{name: "Scale", params: "y []float32, s float32", unroll: 2, body: func(b *body) {
 		b.store("y", b.mul(b.load("y"), b.arg("s")))
 	}},
-	{name: "Sum", params: "x []float32; ret float32", unroll: 4, body: func(b *body) {
-		b.sum("ret", b.load("x"))
+	{name: "ScaleTo", params: "y x []float32, s float32", half: "y []uint16, x []float32, s float32", unroll: 2, body: func(b *body) {
+		b.store("y", b.mul(b.load("x"), b.arg("s")))
 	}},
-	{name: "SumSqDev", params: "x []float32, mean float32; ret float32", unroll: 4, body: func(b *body) {
-		d := b.sub(b.load("x"), b.arg("mean"))
+	{name: "Sum", params: "x []float32; ret float32", half: "x []uint16; ret float32", unroll: 4, body: func(b *body) {
+		b.sum("ret", b.next("x"))
+	}},
+	{name: "SumSqDev", params: "x []float32, mean float32; ret float32", half: "x []uint16, mean float32; ret float32", unroll: 4, body: func(b *body) {
+		d := b.sub(b.next("x"), b.arg("mean"))
 		b.dot("ret", d, d)
 	}},
 	{name: "Dot", params: "x y []float32; ret float32", unroll: 4, body: func(b *body) {
@@ -27,8 +30,13 @@ var functions = []function{
 	{name: "Max", params: "x []float32; ret float32", unroll: 4, body: func(b *body) {
 		b.top("ret", b.load("x"))
 	}},
+	{name: "MaxTo", params: "y x []float32; ret float32", half: "y []float32, x []uint16; ret float32", unroll: 4, body: func(b *body) {
+		x := b.next("x")
+		b.store("y", x)
+		b.top("ret", x)
+	}},
 	{name: "SumSq64", params: "x []float32; ret float64", unroll: 4, double: true, body: func(b *body) {
-		x := b.load("x")
+		x := b.next("x")
 		b.dot("ret", x, x)
 	}},
 	{name: "Exp", params: "y x next []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
@@ -41,31 +49,39 @@ var functions = []function{
 		b.ahead("next")
 		b.sum("ret", b.exp(b.scaled()))
 	}},
-	{name: "Norm", params: "y x g b []float32, mean rstd float32", body: func(b *body) {
-		b.store("y", b.fma(b.hat(), b.load("g"), b.load("b")))
+	{name: "Norm", params: "y x g b []float32, mean rstd float32", half: "y x []uint16, g b []float32, mean rstd float32",
+		unroll: 2, past: true, body: func(b *body) {
+			b.store("y", b.fma(b.hat(), b.load("g"), b.load("b")))
+		}},
+	{name: "NormRMS", params: "y x g []float32, rstd float32", half: "y x []uint16, g []float32, rstd float32",
+		unroll: 2, past: true, body: func(b *body) {
+			b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
+		}},
+	{name: "NormSums", params: "dy x g []float32, mean rstd float32; s sx float32", half: "dy x []uint16, g []float32, mean rstd float32; s sx float32",
+		unroll: 2, body: func(b *body) {
+			b.fetch("x")
+			d := b.mul(b.next("dy"), b.load("g"))
+			b.sum("s", d)
+			b.dot("sx", d, b.hat())
+		}},
+	{name: "NormDX", params: "dx dy x g []float32, mean rstd c cx float32", half: "dx dy x []uint16, g []float32, mean rstd c cx float32",
+		past: true, body: func(b *body) {
+			b.store("dx", b.mul(b.arg("rstd"), b.normDX()))
+		}},
+	{name: "NormDXA", params: "dx dy x g []float32, mean rstd c cx float32", half: "dx dy x []uint16, g []float32, mean rstd c cx float32", body: func(b *body) {
+		b.store("dx", b.fma(b.arg("rstd"), b.normDX(), b.next("dx")))
 	}},
-	{name: "NormRMS", params: "y x g []float32, rstd float32", body: func(b *body) {
-		b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
-	}},
-	{name: "NormSums", params: "dy x g []float32, mean rstd float32; s sx float32", unroll: 2, body: func(b *body) {
-		d := b.mul(b.load("dy"), b.load("g"))
-		b.sum("s", d)
-		b.dot("sx", d, b.hat())
-	}},
-	{name: "NormDX", params: "dx dy x g []float32, mean rstd c cx float32", body: func(b *body) {
-		b.store("dx", b.mul(b.arg("rstd"), b.normDX()))
-	}},
-	{name: "NormDXA", params: "dx dy x g []float32, mean rstd c cx float32", body: func(b *body) {
-		b.store("dx", b.fma(b.arg("rstd"), b.normDX(), b.load("dx")))
-	}},
-	{name: "NormDW", params: "dg db dy x []float32, mean rstd float32", body: func(b *body) {
-		b.store("dg", b.fma(b.load("dy"), b.hat(), b.load("dg")))
-		b.store("db", b.add(b.load("db"), b.load("dy")))
-	}},
-	{name: "NormDWR", params: "dg dy x []float32, rstd float32", body: func(b *body) {
-		b.store("dg", b.fma(b.load("dy"), b.mul(b.load("x"), b.arg("rstd")), b.load("dg")))
-	}},
-	{name: "Rotate", params: "a b cos sin []float32, sign float32", body: func(b *body) {
+	{name: "NormDW", params: "dg db dy x []float32, mean rstd float32, ahead int", half: "dg db []float32, dy x []uint16, mean rstd float32, ahead int",
+		unroll: 2, body: func(b *body) {
+			b.fetch("x")
+			b.store("dg", b.fma(b.next("dy"), b.hat(), b.load("dg")))
+			b.store("db", b.add(b.load("db"), b.load("dy")))
+		}},
+	{name: "NormDWR", params: "dg dy x []float32, rstd float32, ahead int", half: "dg []float32, dy x []uint16, rstd float32, ahead int",
+		unroll: 2, body: func(b *body) {
+			b.store("dg", b.fma(b.next("dy"), b.mul(b.next("x"), b.arg("rstd")), b.load("dg")))
+		}},
+	{name: "Rotate", params: "a b cos sin []float32, sign float32", half: "a b []uint16, cos sin []float32, sign float32", body: func(b *body) {
 		x, y, cos, sin := b.load("a"), b.load("b"), b.load("cos"), b.mul(b.load("sin"), b.arg("sign"))
 		b.store("a", b.fnma(y, sin, b.mul(x, cos)))
 		b.store("b", b.fma(x, sin, b.mul(y, cos)))
@@ -85,69 +101,68 @@ var functions = []function{
 	}},
 
 	// x*sigmoid(2u)
-	{name: "Act[0]", params: "y x []float32", body: func(b *body) {
-		x := b.load("x")
+	{name: "Act[0]", params: "y x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
 		b.store("y", b.div(x, b.onePlus(b.geluExp(x))))
 	}},
-	{name: "ActBwd[0]", params: "dx dy x []float32", body: func(b *body) {
-		x := b.load("x")
+	{name: "ActBwd[0]", params: "dx dy x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
 		e := b.geluExp(x)
 		x2 := b.mul(x, x)
 		slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
-		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(e, slope)))
+		b.store("dx", b.mul(b.next("dy"), b.sigmoidBwd(e, slope)))
 	}},
 	// With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q.
-	{name: "Act[1]", params: "y x []float32", body: func(b *body) {
-		x := b.load("x")
-		ax := b.and(x, b.bits(0x7fffffff))
+	{name: "Act[1]", params: "y x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
+		ax := b.absolute(x)
 		_, q := b.tail(ax)
 		b.store("y", b.fnma(ax, q, b.max(b.held(0), x)))
 	}},
 	// Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
-	{name: "ActBwd[1]", params: "dx dy x []float32", body: func(b *body) {
-		x := b.load("x")
-		ax := b.and(x, b.bits(0x7fffffff))
-		e, q := b.tail(ax)
+	{name: "ActBwd[1]", params: "dx dy x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
+		e, q := b.tail(b.absolute(x))
 		half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
 		phi := b.add(half, b.c(0.5))
-		b.store("dx", b.mul(b.load("dy"), b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)))
+		b.store("dx", b.mul(b.next("dy"), b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)))
 	}},
-	{name: "Act[2]", params: "y x []float32", unroll: 2, body: func(b *body) {
-		b.store("y", b.max(b.held(0), b.load("x")))
+	{name: "Act[2]", params: "y x []float32", unroll: 2, past: true, body: func(b *body) {
+		b.store("y", b.max(b.held(0), b.next("x")))
 	}},
-	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, body: func(b *body) {
-		b.store("dx", b.keep(b.load("dy"), b.load("x")))
+	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, past: true, body: func(b *body) {
+		b.store("dx", b.keep(b.next("dy"), b.next("x")))
 	}},
-	{name: "Act[3]", params: "y x []float32", body: func(b *body) {
-		x := b.load("x")
+	{name: "Act[3]", params: "y x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
 		b.store("y", b.div(x, b.onePlus(b.expNeg(x))))
 	}},
-	{name: "ActBwd[3]", params: "dx dy x []float32", body: func(b *body) {
-		x := b.load("x")
-		b.store("dx", b.mul(b.load("dy"), b.sigmoidBwd(b.expNeg(x), x)))
+	{name: "ActBwd[3]", params: "dx dy x []float32", past: true, body: func(b *body) {
+		x := b.next("x")
+		b.store("dx", b.mul(b.next("dy"), b.sigmoidBwd(b.expNeg(x), x)))
 	}},
-	{name: "SwiGLU", params: "y gate up []float32", body: func(b *body) {
-		x := b.load("gate")
-		b.store("y", b.mul(b.div(x, b.onePlus(b.expNeg(x))), b.load("up")))
+	{name: "SwiGLU", params: "y gate up []float32", past: true, body: func(b *body) {
+		x := b.next("gate")
+		b.store("y", b.mul(b.div(x, b.onePlus(b.expNeg(x))), b.next("up")))
 	}},
-	{name: "SwiGLUB", params: "dgate dup dy gate up []float32", body: func(b *body) {
-		x, dy := b.load("gate"), b.load("dy")
+	{name: "SwiGLUB", params: "dgate dup dy gate up []float32", past: true, body: func(b *body) {
+		x, dy := b.next("gate"), b.next("dy")
 		e := b.expNeg(x)
 		dup := b.mul(dy, b.div(x, b.onePlus(e)))
-		dgate := b.mul(b.mul(dy, b.load("up")), b.sigmoidBwd(e, x))
+		dgate := b.mul(b.mul(dy, b.next("up")), b.sigmoidBwd(e, x))
 		b.store("dgate", dgate)
 		b.store("dup", dup)
 	}},
 
-	{name: "Widen", params: "y []float32, x []uint16", unroll: 2, whole: true, body: func(b *body) {
-		b.store("y", b.load("x"))
+	{name: "Widen", params: "y []float32, x []uint16", unroll: 2, past: true, body: func(b *body) {
+		b.store("y", b.next("x"))
 	}},
-	{name: "Narrow", params: "y []uint16, x []float32", unroll: 2, whole: true, body: func(b *body) {
-		b.store("y", b.bf16(b.load("x")))
+	{name: "Narrow", params: "y []uint16, x []float32", unroll: 2, past: true, body: func(b *body) {
+		b.store("y", b.next("x"))
 	}},
 	{name: "AdamW", params: "p m v g []float32, c *AdamW", body: func(b *body) { b.adamW() }},
-	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", whole: true, body: func(b *body) {
-		b.store("p16", b.bf16(b.adamW()))
+	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", body: func(b *body) {
+		b.store("p16", b.adamW())
 	}},
 }
 
@@ -183,11 +198,13 @@ func (b *body) scaled() val { return b.fma(b.load("x"), b.arg("scale"), b.negate
 
 func (b *body) onePlus(x val) val { return b.add(x, b.c(1)) }
 
+// sigmoid is 1/(1+e).
+func (b *body) sigmoid(e val) val { return b.div(b.held(1), b.onePlus(e)) }
+
 // sigmoidBwd is s + slope*s*(1-s) for s = 1/(1+e). 1-s is taken as e*s, which
-// keeps its digits where s is near 1; e is bounded since Inf*0 is none.
+// keeps its digits where s is near 1.
 func (b *body) sigmoidBwd(e, slope val) val {
-	e = b.min(b.held(1e30), e)
-	s := b.div(b.held(1), b.onePlus(e))
+	s := b.sigmoid(e)
 	return b.fma(b.mul(slope, s), b.mul(e, s), s)
 }
 
@@ -208,10 +225,11 @@ func (b *body) expNeg(x val) val { return b.exp2(b.mul(x, b.c(-math.Log2E))) }
 
 // exp2 is 2^x, with fewer steps than exp since x-n is exact. Where x comes from
 // another exponential's argument its rounding costs |x|/2 ulp, which functions
-// of 1+e^x do not feel.
+// of 1+e^x do not feel. It ends at 2^100, so that its product with
+// its inverse is a number.
 func (b *body) exp2(x val) val {
 	x = b.max(b.held(-104*math.Log2E), x)
-	x = b.min(b.held(89*math.Log2E), x)
+	x = b.min(b.held(100), x)
 	n := b.round(x)
 	c := append([]float64{1, 1}, expTail...)
 	power := 1.0
@@ -249,6 +267,9 @@ var expTail = fit(func(r float64) float64 {
 	}
 	return (math.Expm1(r) - r) / (r * r)
 }, -math.Ln2/2, math.Ln2/2, 5)
+
+// absolute is |x|, or 1e5 where that is more: all tails end before.
+func (b *body) absolute(x val) val { return b.min(b.held(1e5), b.and(x, b.bits(0x7fffffff))) }
 
 // tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for x >= 0. With
 // t = 1/(1 + x/sqrt(8)), q/(e*t) is smooth on 0 < t <= 1 and approximated by a

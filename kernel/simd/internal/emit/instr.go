@@ -28,7 +28,8 @@ func (r *routine) kind(name string) string {
 	panic("emit: no parameter " + name)
 }
 
-func (r *routine) isConst(v val) bool { return r.body.nodes[v].op == opConst }
+// isConst reports whether a value is a constant in memory.
+func (r *routine) isConst(v val) bool { return r.body.nodes[v].op == opConst && !r.inReg[v] }
 
 // dies reports whether a value's register is free after node i.
 func (r *routine) dies(v val, i int) bool {
@@ -94,6 +95,9 @@ func (r *routine) node(i int, n node) {
 		return
 	case opAhead:
 		r.op("PREFETCHT1 %s", r.address(n.name))
+		return
+	case opFetch:
+		r.fetch(n.name)
 		return
 	case opStore:
 		r.store(n.name, r.reg[n.a])
@@ -227,8 +231,8 @@ func (r *routine) bf16(a int) int {
 	r.bits("VPADDD", 0x7fff, t, t)
 	r.op("VPADDD %s, %s, %s", r.v(a), r.v(t), r.v(t))
 	if r.mask {
-		r.op("VCMPPS $3, %[1]s, %[1]s, K2", r.v(a))
-		r.op("VPORD.BCST %s, %s, K2, %s", r.pool.at(0x400000), r.v(a), r.v(t))
+		// A NaN of either kind becomes itself, quiet; all else stays.
+		r.op("VFIXUPIMMPS.BCST $0, %s, %s, %s", r.pool.at(0x22), r.v(a), r.v(t))
 	} else {
 		nan, quiet := r.take(), r.take()
 		r.op("VCMPPS $3, %[1]s, %[1]s, %[2]s", r.v(a), r.v(nan))
@@ -241,11 +245,36 @@ func (r *routine) bf16(a int) int {
 	return t
 }
 
+// fetchBytes is how far ahead of its use memory is fetched where the caller
+// does not say: some 30 cache lines, which is what a core can have under way.
+const fetchBytes = 2048
+
+// fetch prints a prefetch of each cache line, once.
+func (r *routine) fetch(name string) {
+	size := 4
+	if r.kind(name) == "[]uint16" {
+		size = 2
+	}
+	switch {
+	case r.tail || r.disp*size%64 != 0:
+	case r.ahead:
+		r.op("PREFETCHT0 %d(%s)(R14*%d)", r.disp*size, r.ptr[name], size)
+	default:
+		r.op("PREFETCHT0 %d(%s)(AX*%d)", r.disp*size+fetchBytes, r.ptr[name], size)
+	}
+}
+
 func (r *routine) load(name string, dst int) {
 	at := r.address(name)
 	suffix, k := "", ""
 	if r.tail && r.mask {
 		suffix, k = ".Z", "K1, "
+	}
+	if r.kind(name) == "[]uint16" && r.tail && !r.mask {
+		r.op("VPXOR X%[1]d, X%[1]d, X%[1]d", dst)
+		r.op("VMOVUPS X%d, 0(SP)", dst)
+		r.words(name, false)
+		at = "0(SP)"
 	}
 	switch {
 	case r.kind(name) == "[]uint16":
@@ -263,20 +292,54 @@ func (r *routine) load(name string, dst int) {
 	}
 }
 
+// words copies the last elements of a stream of 16-bit elements to the stack
+// or, with save, from there: AVX2 has no part of a vector of those.
+func (r *routine) words(name string, save bool) {
+	from, to := fmt.Sprintf("(%s)(R13*2)", r.ptr[name]), "(SP)(R11*2)"
+	if save {
+		from, to = to, from
+	}
+	r.label++
+	r.op("MOVQ AX, R13")
+	r.op("XORQ R11, R11")
+	r.raw("word%d:\n", r.label)
+	r.op("MOVWLZX %s, R10", from)
+	r.op("MOVW R10, %s", to)
+	r.op("INCQ R11")
+	r.op("INCQ R13")
+	r.op("CMPQ R13, BX")
+	r.op("JLT word%d", r.label)
+}
+
 func (r *routine) store(name string, src int) {
 	at, k := r.address(name), ""
 	if r.tail && r.mask {
 		k = "K1, "
 	}
 	switch {
+	case r.kind(name) == "[]uint16" && r.mask && r.past:
+		t := r.take()
+		r.op("VPMOVDW %s, Y%d", r.v(src), t)
+		r.op("VMOVNTDQ Y%d, %s", t, at)
+		r.give(t)
 	case r.kind(name) == "[]uint16" && r.mask:
 		r.op("VPMOVDW %s, %s%s", r.v(src), k, at)
 	case r.kind(name) == "[]uint16":
 		t := r.take()
 		r.op("VEXTRACTI128 $1, %s, X%d", r.v(src), t)
 		r.op("VPACKUSDW X%d, X%d, X%d", t, src, t)
-		r.op("VMOVUPS X%d, %s", t, at)
+		switch {
+		case r.past:
+			r.op("VMOVNTDQ X%d, %s", t, at)
+		case r.tail:
+			r.op("VMOVUPS X%d, 0(SP)", t)
+			r.words(name, true)
+		default:
+			r.op("VMOVUPS X%d, %s", t, at)
+		}
 		r.give(t)
+	case r.past:
+		r.op("VMOVNTPS %s, %s", r.v(src), at)
 	case r.tail && !r.mask:
 		r.op("VMASKMOVPS %s, %s, %s", r.v(src), r.v(r.cut), at)
 	default:

@@ -37,27 +37,58 @@ type routine struct {
 	ptr    map[string]string
 	strip  map[string]string // pointers to a matrix's strip of columns
 	fixed  []bool
-	last   []int // the last use of each value
+	inReg  []bool // constants that are in registers
+	hold   int    // how many may be
+	spare  int    // the least number of free registers so far
+	last   []int  // the last use of each value
 
 	reg  []int // register of each value, or -1
 	free []int
 	acc  map[string][]int // accumulators of a result
 	col  map[string][]int // registers of a vector's elements, per copy
 	tail bool             // the masked step is being lowered
+	past bool             // stores go past the caches
 	disp int              // elements of the copies before
 	cut  int              // register of AVX2's mask
+
+	ahead bool // the caller says how far ahead to fetch; R14 is AX plus that
+	label int  // labels used
 }
 
-// lower prints a function for the instruction set.
-func (m *machine) lower(symbol string, f function, p *pool) []byte {
-	r := &routine{machine: m, f: f, pool: p, ptr: map[string]string{}, strip: map[string]string{},
-		acc: map[string][]int{}, col: map[string][]int{}}
-	r.body.memo = map[node]val{}
-	f.body(&r.body)
-	f.unroll = max(f.unroll, 1)
+// lower prints a function for the instruction set; past: whose results go
+// past the caches. As many constants are kept in registers as the body leaves:
+// on some processors an instruction that reads its constant takes twice as long.
+func (m *machine) lower(symbol string, f function, past bool, p *pool) []byte {
+	trial := m.routine(f, p)
+	trial.print(symbol, past)
+	r := m.routine(f, p)
+	r.hold = trial.spare
+	r.print(symbol, past)
+	return r.text.Bytes()
+}
+
+func (m *machine) routine(f function, p *pool) *routine {
+	return &routine{machine: m, f: f, pool: p, ptr: map[string]string{}, strip: map[string]string{},
+		acc: map[string][]int{}, col: map[string][]int{}, spare: m.registers}
+}
+
+func (r *routine) print(symbol string, past bool) {
+	m, f := r.machine, &r.f
 	var size int
 	r.params, size = layout(f.params)
-	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", symbol, signature(f.params), symbol, size)
+	r.body.memo, r.body.half = map[node]val{}, map[string]bool{}
+	frame := 0 // where AVX2 keeps part of a vector of 16-bit elements
+	for _, p := range r.params {
+		if p.kind == "[]uint16" {
+			r.body.half[p.name] = true
+			if !m.mask {
+				frame = 16
+			}
+		}
+	}
+	f.body(&r.body)
+	f.unroll = max(f.unroll, 1)
+	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", symbol, signature(f.params), symbol, frame, size)
 	if f.down {
 		r.matrices()
 	}
@@ -68,30 +99,34 @@ func (m *machine) lower(symbol string, f function, p *pool) []byte {
 		per = 2
 	}
 	r.prologue(f.unroll * per)
+	if past {
+		r.aligned("cached")
+		r.past = true
+		r.loop("past", f.unroll)
+		r.past = false
+		r.raw("cached:\n")
+	}
 	if f.unroll > 1 {
 		r.loop("unrolled", f.unroll*per)
 	}
 	r.loop("single", per)
-	if !f.whole || m.mask {
-		if per == 2 {
-			r.op("LEAQ -%d(BX), R13", r.lanes())
-			r.op("CMPQ AX, R13")
-			r.op("JGT lower")
-			r.pass(0, 0)
-			r.op("ADDQ $%d, AX", r.lanes())
-			r.remainder("upper", 1)
-			r.op("JMP done")
-			r.raw("lower:\n")
-		}
-		r.remainder("masked", 0)
+	if per == 2 {
+		r.op("LEAQ -%d(BX), R13", r.lanes())
+		r.op("CMPQ AX, R13")
+		r.op("JGT lower")
+		r.pass(0, 0)
+		r.op("ADDQ $%d, AX", r.lanes())
+		r.remainder("upper", 1)
+		r.op("JMP done")
+		r.raw("lower:\n")
 	}
+	r.remainder("masked", 0)
 	r.raw("done:\n")
 	if !f.down {
 		r.results(f.unroll * per)
 	}
 	r.op("VZEROUPPER")
 	r.op("RET")
-	return r.text.Bytes()
 }
 
 func (r *routine) raw(format string, args ...any) { fmt.Fprintf(&r.text, format, args...) }
@@ -123,6 +158,7 @@ func (r *routine) take() int {
 	}
 	n := r.free[0]
 	r.free = r.free[1:]
+	r.spare = min(r.spare, len(r.free))
 	return n
 }
 
@@ -174,9 +210,14 @@ func (r *routine) prologue(copies int) {
 	if !r.mask {
 		r.cut = r.pin()
 	}
-	r.fixed = r.body.fixed()
+	r.fixed, r.inReg = r.body.fixed(), make([]bool, len(r.body.nodes))
 	for i, n := range r.body.nodes {
 		switch {
+		case n.op == opConst && r.hold > 0:
+			r.hold--
+			r.fixed[i], r.inReg[i] = true, true
+			r.reg[i] = r.pin()
+			r.op("VBROADCASTSS %s, %s", r.pool.at(n.bits), r.v(r.reg[i]))
 		case n.op == opHeld:
 			r.reg[i] = r.pin()
 			r.op("VBROADCASTSS %s, %s", r.pool.at(n.bits), r.v(r.reg[i]))
@@ -215,6 +256,28 @@ func (r *routine) prologue(copies int) {
 		}
 	}
 	r.op("XORQ AX, AX")
+	for _, p := range r.params {
+		if p.name == "ahead" {
+			r.ahead = true
+			r.op("MOVQ ahead+%d(FP), R14", p.offset)
+		}
+	}
+}
+
+// aligned jumps if a result's address isn't a multiple of what is stored at a
+// time.
+func (r *routine) aligned(otherwise string) {
+	for _, n := range r.body.nodes {
+		if n.op != opStore {
+			continue
+		}
+		size := r.bytes
+		if r.kind(n.name) == "[]uint16" {
+			size /= 2
+		}
+		r.op("TESTQ $%d, %s", size-1, r.ptr[n.name])
+		r.op("JNE %s", otherwise)
+	}
 }
 
 // scalar is the address of a scalar parameter or a field of the structure.
@@ -237,6 +300,9 @@ func (r *routine) loop(label string, copies int) {
 	r.raw("%s:\n", label)
 	r.copies(label, copies)
 	r.op("ADDQ $%d, AX", step)
+	if r.ahead {
+		r.op("ADDQ $%d, R14", step)
+	}
 	r.op("CMPQ AX, R13")
 	r.op("JLE %s", label)
 	r.raw("%sEnd:\n", label)
