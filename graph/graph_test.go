@@ -44,6 +44,39 @@ func TestFLOPs(t *testing.T) {
 	}
 }
 
+// TestSliceFLOPs: the slices of a sequence, cut anywhere, have the operations
+// of the whole sequence, and two sequences twice those of one; the pairs of one
+// query are counted by hand.
+func TestSliceFLOPs(t *testing.T) {
+	for _, window := range []int{0, 1, 5, 40} {
+		a := &Attr{Seq: 20, Window: window, Heads: 3, KVHeads: 1, HeadDim: 4}
+		flops := func(op Op, from, to int) int64 {
+			q, kv := Dim{Rows: to - from, Cols: 12}, Dim{Rows: to, Cols: 8}
+			if op == Attention {
+				return op.FLOPs(a, []Dim{q, q, q, kv})
+			}
+			return op.FLOPs(a, []Dim{q, kv, q, q, q, kv, q, q})
+		}
+		for op, per := range map[Op]int64{Attention: 4, AttentionBwd: 10} {
+			var sum int64
+			for r := range a.Seq {
+				seen := r + 1
+				if window > 0 {
+					seen = min(seen, window)
+				}
+				one := flops(op, r, r+1)
+				if want := per * int64(seen*12); one != want {
+					t.Errorf("%v, window %d, row %d: %d operations, want %d", op, window, r, one, want)
+				}
+				sum += one
+			}
+			if whole := flops(op, 0, a.Seq); whole != sum || flops(op, 0, 2*a.Seq) != 2*sum || flops(op, 0, 7)+flops(op, 7, 20) != sum {
+				t.Errorf("%v, window %d: whole %d, slices %d", op, window, whole, sum)
+			}
+		}
+	}
+}
+
 // TestOperands: every node has the operands of its row of the table, and every
 // parameter gets exactly one gradient for each use in the forward pass.
 func TestOperands(t *testing.T) {

@@ -122,6 +122,31 @@ func TestSlicesAnywhere(t *testing.T) {
 	}
 }
 
+// TestPosSlices: slices of a sequence are at different positions, so the
+// gradient of learned positions has the same bits in the order of the backward
+// pass.
+func TestPosSlices(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(30) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 97)), mixed: seed%2 == 1}
+		seq, c := 2+m.n(), m.n()
+		a := graph.Attr{Seq: seq, PosOffset: m.IntN(3)}
+		dx := m.any(seq, c)
+		whole, slices := m.f32(seq+a.PosOffset, c), m.f32(seq+a.PosOffset, c)
+		Lookup(graph.PosBwd).Fast(e, &a, []Tensor{whole, dx})
+		for to := seq; to > 0; {
+			from := m.IntN(to)
+			a.Row0, a.Acc = from, to < seq
+			Lookup(graph.PosBwd).Fast(e, &a, []Tensor{slices, part(dx, from, to, 0, c)})
+			to = from
+		}
+		if err := near([]Tensor{slices}, []Tensor{whole}, 0, 0); err != nil {
+			t.Fatalf("seed %d, %d rows: %v", seed, seq, err)
+		}
+	}
+}
+
 // BenchmarkSlices times a sequence whole and in four slices, in turns, and
 // reports the ratio: both do the same arithmetic.
 func BenchmarkSlices(b *testing.B) {
