@@ -228,10 +228,16 @@ func (e *Engine) awaitsPeers(d tells) bool {
 }
 
 // giveUp ends the step, and with it those of the ranks that wait for this one.
+// If it only waited for peers itself, its device comes to rest, and that is
+// waited for.
 func (e *Engine) giveUp(d tells) error {
 	err := e.stuck(d)
+	awaited := e.awaitsPeers(d)
 	if a, ok := e.device.(interface{ Abort(error) }); ok {
 		a.Abort(err.Err)
+		if awaited {
+			<-e.replies
+		}
 	}
 	return err
 }
