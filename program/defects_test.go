@@ -246,6 +246,15 @@ func meaningOf(t *testing.T, body string) Summary {
 // meaningWith is the meaning of instructions on the buffers of a text.
 func meaningWith(t *testing.T, text, body string) Summary {
 	t.Helper()
+	sum, err := Meaning(programWith(t, text, body))
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return sum
+}
+
+func programWith(t *testing.T, text, body string) *Program {
+	t.Helper()
 	for i, line := range strings.Split(body, "; ") {
 		op, attr, _ := strings.Cut(line, ") ")
 		text += strings.TrimRight(fmt.Sprintf("i%d %s) compute key=-,-,-,fwd %s", i, strings.TrimSuffix(op, ")"), attr), " ") + "\n"
@@ -254,11 +263,37 @@ func meaningWith(t *testing.T, text, body string) Summary {
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	sum, err := Meaning(p)
-	if err != nil {
-		t.Fatalf("%s: %v", body, err)
+	return p
+}
+
+// TestReordered: what Equivalent says of sums in another order.
+func TestReordered(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want Equality
+	}{
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[2x4], y[2x4]); linear_dw(v[4x4], x[6x4@8], y[6x4@8]) acc", Exact},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[6x4@8], y[6x4@8]); linear_dw(v[4x4], x[2x4], y[2x4]) acc", Reordered},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[6x4@8], y[6x4@8])", Different},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y); linear_dw(v[4x4], x[2x4], y[2x4]) acc", Different},
+		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", Different},
+		{"linear_dw(v[4x4], x, y) acc", "linear_dw(v[4x4], x, y)", Different},
+		{"linear_dw(v[4x4], x, y) acc; copy(v1, v)", "linear_dw(v1[4x4], x, y); add(v, v1); copy(v1, v)", Reordered},
+		{"linear_dx(r, x, w[4x4]); linear_dx(r, y, w[4x4]) acc", "linear_dx(r, y, w[4x4]); linear_dx(r, x, w[4x4]) acc", Reordered},
+		{"linear_dx(r, x, w[4x4]); linear_dx(r, y, w[4x4]) acc", "linear_dx(r, y, w[4x4]); linear_dx(r, y, w[4x4]) acc", Different},
+		{"linear_dx(r, x, w[4x4]); linear_dx(r, y, w[4x4]) acc", "linear_dx(r, x, w[4x4]); linear_dx(r, y, u[4x4]) acc", Different},
+		{"add(r, x); add(r, y)", "add(r, y); add(r, x)", Reordered},
+		{"add(r, x); add(r, y)", "add(r, y); add(r, x); add(r, x)", Different},
+		{"linear(r, x, w[4x4], -, -); linear(r, y, w[4x4], -, r)", "linear(r, y, w[4x4], -, -); linear(r, x, w[4x4], -, r)", Different},
+		{"norm_part(n, g)", "norm_part(n[1x1], g[1x65536@65536]); norm_part(n[1x1@1], g[1x65536])", Different},
+	} {
+		for _, pair := range [][2]string{{c.a, c.b}, {c.b, c.a}} {
+			got, err := Equivalent([]*Program{programWith(t, meaningText, pair[0])}, []*Program{programWith(t, meaningText, pair[1])})
+			if got != c.want || (err == nil) != (got != Different) {
+				t.Errorf("%s\n%s\n%v, want %v: %v", pair[0], pair[1], got, c.want, err)
+			}
+		}
 	}
-	return sum
 }
 
 // TestMeaning: what does and what does not change a program's results.

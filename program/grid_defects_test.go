@@ -158,3 +158,67 @@ func TestFullQueues(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnPlace: a part may lie in the whole, but only where it belongs.
+func TestOwnPlace(t *testing.T) {
+	pair := func(op graph.Op, offs [2]int, acc bool) error {
+		var ps []*Program
+		for r := range 2 {
+			g := &gridBuilder{smallBuilder: &smallBuilder{Program: &Program{Rank: r}}}
+			w := g.flat("w", device.DeviceTier, ClassWeights, graph.F32, 8, []int{4}, "a", "b")
+			args := []Region{g.whole(w), piecesOf(w, 0, offs[r], offs[r]+4)}
+			if op == graph.ReduceScatter {
+				slices.Reverse(args)
+			}
+			g.between(op, []int{0, 1}, acc, args...)
+			placeApart(g.Program)
+			ps = append(ps, g.Program)
+		}
+		rs, err := newRanks(ps)
+		if err == nil {
+			err = rs.executions(false).run()
+		}
+		return err
+	}
+	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter} {
+		if err := pair(op, [2]int{0, 4}, false); err != nil {
+			t.Errorf("%v: %v", op, err)
+		}
+		for _, offs := range [][2]int{{0, 0}, {4, 0}, {4, 4}} {
+			if err := pair(op, offs, false); err == nil || !strings.Contains(err.Error(), "its place is") {
+				t.Errorf("%v at %v: %v", op, offs, err)
+			}
+		}
+	}
+	if err := pair(graph.ReduceScatter, [2]int{0, 4}, true); err == nil || !strings.Contains(err.Error(), "overlaps operand") {
+		t.Errorf("added to a part of what is reduced: %v", err)
+	}
+}
+
+// TestUnorderedSums: sums of the same terms are equal in any order and grouping,
+// and no others are: not with one missing, twice, elsewhere, or made otherwise.
+func TestUnorderedSums(t *testing.T) {
+	term := func(n int) Value { return seedOp.withInts(n, n) }
+	sum := func(list ...int) Value {
+		v := noTerms
+		for _, n := range list {
+			v = v.plus(term(n))
+		}
+		return v
+	}
+	want := sum(1, 2, 3)
+	for _, v := range []Value{sum(3, 1, 2), sum(2).plus(sum(1, 3)), term(1).plus(term(2)).plus(term(3)), noTerms.plus(want), term(2).plus(sum(3, 1)).plus(noTerms)} {
+		if v != want {
+			t.Errorf("%v is not %v", v, want)
+		}
+	}
+	other := []Value{{}, noTerms, sum(1, 2), sum(1, 2, 3, 3), sum(1, 2, 4), sum(1, 1, 1), term(1), term(6), sum(1, 2).with(term(3)), sum(1, 2, 3).with(sum()), sum(1).plus(sum(2, 3).with(noTerms))}
+	for _, v := range other {
+		if v == want || v[1]&1 != 0 && v == (Value{}) {
+			t.Errorf("%v is %v too", v, want)
+		}
+	}
+	if sum(1) == term(1) || term(1)[1]&1 != 0 || sum(1)[1]&1 != 1 {
+		t.Error("a sum of one term looks like the term")
+	}
+}
