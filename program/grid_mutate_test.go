@@ -18,12 +18,17 @@ import (
 
 // talking draws an instruction between ranks.
 func (m *mutator) talking(ops ...graph.Op) (int, *Instr) {
-	for range 200 {
-		if i, in := m.instr(); in.Op.Info().Between && (len(ops) == 0 || slices.Contains(ops, in.Op)) {
-			return i, in
+	var list []int
+	for i := range m.Instrs {
+		if op := m.Instrs[i].Op; op.Info().Between && (len(ops) == 0 || slices.Contains(ops, op)) {
+			list = append(list, i)
 		}
 	}
-	return -1, nil
+	if len(list) == 0 {
+		return -1, nil
+	}
+	i := list[m.IntN(len(list))]
+	return i, &m.Instrs[i]
 }
 
 var gridMutations = []mutation{
