@@ -133,6 +133,40 @@ func TestSwapPeak(t *testing.T) {
 	}
 }
 
+// TestLinearMemory: the memory of a step is a + c times the tokens, exactly, in
+// every tier and for every retention; nothing grows faster with the sequence. In
+// units of tokens times width, c on the device is what one layer's backward pass
+// works on, not a matter of the number of layers.
+func TestLinearMemory(t *testing.T) {
+	const layers, width, heads = 4, 64, 4
+	for _, keep := range []Retention{Recomputed("none"), Recomputed("full"), SwapOf(device.HostTier, 0), SwapOf(device.HostTier, 0.5), SwapOf(device.DiskTier, 1)} {
+		var h [4][device.NumTiers]int64
+		for i := range h {
+			seq := 1024 << i
+			g := gpt(t, layers, width, heads, 256, 8192, true)
+			g, err := graph.Build(g.Model, seq, graph.F32) // the same positions for all
+			if err != nil {
+				t.Fatal(err)
+			}
+			pl := swapped(g, 1, 1, keep)
+			pl.HeadRows = 256
+			h[i] = lowered(t, g, pl).Height
+		}
+		for tier := range device.NumTiers {
+			slope := h[1][tier] - h[0][tier]
+			for i := 1; i < 3; i++ {
+				if d := h[i+1][tier] - h[i][tier]; d != slope<<i {
+					t.Errorf("%v, %v: from %d to %d tokens %d bytes more, not %d", keep, tier, 1024<<i, 2048<<i, d, slope<<i)
+				}
+			}
+			if tier == device.DeviceTier {
+				t.Logf("%v: %.2f units of tokens times width on the device, %.2f on the host", keep,
+					float64(slope)/(4*1024*width), float64(h[1][device.HostTier]-h[0][device.HostTier])/(4*1024*width))
+			}
+		}
+	}
+}
+
 // TestSwapPlaces: with more slots the copies have more time and the device's
 // memory grows; what is computed stays.
 func TestSwapPlaces(t *testing.T) {

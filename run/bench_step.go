@@ -42,11 +42,42 @@ type MeasuredStep struct {
 
 // Run executes the steps and returns those that count, fastest first.
 func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
-	s, err := Open(b.Graph, b.Devices, b.Programs)
+	s, err := b.open()
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
+	var list []MeasuredStep
+	for n := 1; n <= b.Warmup+b.Steps; n++ {
+		counts := n > b.Warmup
+		if counts && b.Before != nil {
+			if err := b.Before(); err != nil {
+				return nil, err
+			}
+		}
+		m, err := s.step(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		if counts {
+			list = append(list, m)
+		}
+	}
+	slices.SortFunc(list, func(a, b MeasuredStep) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	return list, nil
+}
+
+// benchSession is a step that is ready to be measured.
+type benchSession struct {
+	*Session
+	tokens, targets []int32
+}
+
+func (b *StepBench) open() (*benchSession, error) {
+	s, err := Open(b.Graph, b.Devices, b.Programs)
+	if err != nil {
+		return nil, err
+	}
 	params := map[string]int{}
 	for i, p := range b.Graph.Params {
 		params[p.Name] = i
@@ -56,33 +87,23 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 		return nil
 	})
 	if err != nil {
+		s.Close()
 		return nil, err
 	}
 	tokens, targets := b.text()
-	var list []MeasuredStep
-	for n := 1; n <= b.Warmup+b.Steps; n++ {
-		counts := n > b.Warmup
-		if counts && b.Before != nil {
-			if err := b.Before(); err != nil {
-				return nil, err
-			}
-		}
-		began := time.Now()
-		out, err := s.Step(ctx, 0, tokens, targets, Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
-		if err != nil {
-			return nil, err
-		}
-		if !counts {
-			continue
-		}
-		m := MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss}
-		if m.Timeline, err = out.Executed[0].Timeline(); err != nil {
-			return nil, err
-		}
-		list = append(list, m)
+	return &benchSession{s, tokens, targets}, nil
+}
+
+// step executes step n, counted from 1.
+func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err error) {
+	began := time.Now()
+	out, err := s.Step(ctx, 0, s.tokens, s.targets, Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(s.targets)})
+	if err != nil {
+		return m, err
 	}
-	slices.SortFunc(list, func(a, b MeasuredStep) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	return list, nil
+	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss}
+	m.Timeline, err = out.Executed[0].Timeline()
+	return m, err
 }
 
 // text is random: tokens and, as targets, the ones that follow.

@@ -24,6 +24,7 @@ type benchCmd struct {
 	Kernels benchKernelsCmd `cmd:"" default:"withargs" help:"Every operator beside what this machine can do at most."`
 	Step    benchStepCmd    `cmd:"" help:"A training step on random text, by operator."`
 	Budgets benchBudgetsCmd `cmd:"" help:"Predicted and measured time and memory, from all device memory to the least."`
+	Swap    benchSwapCmd    `cmd:"" help:"Activations kept, swapped and made again, beside other ways to decide, at several lengths and budgets."`
 }
 
 type benchKernelsCmd struct {

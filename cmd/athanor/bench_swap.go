@@ -1,0 +1,76 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type benchSwapCmd struct {
+	target
+	Lengths []int `help:"Sequence lengths." default:"2048,8192" placeholder:"N,..."`
+	Count   int   `help:"Device budgets for each." default:"4" placeholder:"N"`
+	Steps   int   `help:"Steps that are measured for each." default:"4" placeholder:"N"`
+}
+
+func (v *benchSwapCmd) Run(c *context) error {
+	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
+		return usageError{"bench swap: --count and --steps are at least 1; hint: leave them out"}
+	}
+	cfg, err := v.load()
+	if err != nil {
+		return err
+	}
+	ctx, show := stdctx.Background(), newStatus(c.stderr)
+	defer show.done()
+	text, err := run.OpenText(ctx, cfg, show.progress)
+	if err != nil {
+		return err
+	}
+	defer text.Tokens.Close()
+	machine, err := run.FindMachine(cfg, show.say)
+	if err != nil {
+		return err
+	}
+	list := []run.SwapRun{}
+	if !c.json {
+		fmt.Fprintf(c.stdout, "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
+	}
+	err = run.Swaps(ctx, machine, cfg, text.Tokenizer.VocabularySize(), v.Lengths, v.Count, v.Steps, show.say, func(r run.SwapRun) {
+		list = append(list, r)
+		if !c.json {
+			show.done()
+			printSwap(c, &r)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(map[string]any{"swaps": list})
+	}
+	return nil
+}
+
+func printSwap(c *context, r *run.SwapRun) {
+	for i, a := range r.Arms {
+		head := fmt.Sprintf("%7s %10s", "", "")
+		if i == 0 {
+			head = fmt.Sprintf("%7d %10s", r.Length, size.Format(r.Budget))
+		}
+		if !a.Fits {
+			fmt.Fprintf(c.stdout, "%s  %-14s does not fit\n", head, a.Name)
+			continue
+		}
+		exact := "exact"
+		if !a.Exact {
+			exact = "differ"
+		}
+		fmt.Fprintf(c.stdout, "%s  %-14s %9.4f s %9.4f s %9.4f s %9.4f s %9.3f  %s\n", head, a.Name, a.Predicted, a.Measured, a.Stalls[0], a.Stalls[1], a.Ratio, exact)
+	}
+	if !r.Alike {
+		fmt.Fprintln(c.stdout, "LOSSES DIFFER between the arms")
+	}
+}

@@ -1,0 +1,198 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// SwapRun compares what is decided about activations, for one sequence length
+// and one device budget.
+type SwapRun struct {
+	Length int       `json:"length"`
+	Budget int64     `json:"budget"`
+	Arms   []SwapArm `json:"arms"`
+	Alike  bool      `json:"alike"` // all arms have the same losses, bit for bit
+}
+
+// SwapArm is one way to decide. Seconds are of a step; a stall is the time in
+// which the compute stream has nothing to do.
+type SwapArm struct {
+	Name      string        `json:"name"`
+	Fits      bool          `json:"fits"`
+	Predicted float64       `json:"predicted_seconds,omitempty"`
+	Measured  float64       `json:"measured_seconds,omitempty"` // median
+	Stalls    [2]float64    `json:"stalls_predicted_measured"`
+	Ratio     float64       `json:"ratio,omitempty"` // of this arm's steps and the chosen's beside them, median
+	Exact     bool          `json:"exact"`           // all peaks agree to the byte
+	Layers    []plan.Layers `json:"layers,omitempty"`
+	losses    []float64
+	steps     []MeasuredStep
+	candidate *plan.Candidate
+}
+
+// swapArms are the ways that are compared; the last is the search's own.
+var swapArms = []struct {
+	name string
+	pin  func(*config.Plan)
+}{
+	{"full recompute", func(p *config.Plan) { p.Recompute = "full" }},
+	{"full swap", func(p *config.Plan) { p.Swap = config.Shares{config.EveryLayer: 1} }},
+	{"memo-paper", func(p *config.Plan) { p.Policy = "memo-paper" }},
+	{"chosen", func(*config.Plan) {}},
+}
+
+// Swaps compares the ways for a model at several lengths and n device budgets
+// each, from a little less than the plain run takes down to the least. The arms'
+// steps take turns, so that what else the machine does hits all of them.
+//
+// The machine's own limit of device memory is changed while it runs.
+func Swaps(ctx context.Context, m *Machine, c *config.Config, vocab int, lengths []int, n, steps int, note func(string), done func(SwapRun)) error {
+	all := m.Capacity[device.DeviceTier]
+	defer func() { m.Capacity[device.DeviceTier] = all }()
+	for _, length := range lengths {
+		long := *c
+		long.SequenceLength = length
+		mod, _, _, err := ResolveModel(&long, vocab)
+		if err != nil {
+			return err
+		}
+		g, err := BuildGraph(&long, mod)
+		if err != nil {
+			return err
+		}
+		plain, err := plan.PlainBytes(ctx, m.request(g, &long))
+		if err != nil {
+			return err
+		}
+		least, err := smallestBudget(ctx, m, g, &long, note)
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			m.Capacity[device.DeviceTier] = between(plain*9/10, least*21/20, i, max(n, 2))
+			r, err := m.swapRun(ctx, g, &long, steps, note)
+			if err != nil {
+				return fmt.Errorf("%d tokens, device budget %d bytes: %w", length, m.Capacity[device.DeviceTier], err)
+			}
+			done(*r)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config, steps int, note func(string)) (*SwapRun, error) {
+	r := &SwapRun{Length: g.Seq, Budget: m.Capacity[device.DeviceTier], Alike: true}
+	for _, arm := range swapArms {
+		pinned := *c
+		arm.pin(&pinned.Plan)
+		res, err := m.Plan(ctx, g, &pinned, note)
+		var misfit *plan.Misfit
+		a := SwapArm{Name: arm.name, Fits: err == nil}
+		switch {
+		case err == nil:
+			a.candidate = res.Best
+		case !errors.As(err, &misfit):
+			return nil, err
+		}
+		r.Arms = append(r.Arms, a)
+	}
+	if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
+		return nil, err
+	}
+	chosen := r.Arms[len(r.Arms)-1].steps
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if !a.Fits {
+			continue
+		}
+		if err := a.candidate.Time(m.planner()); err != nil { // with all that was measured
+			return nil, err
+		}
+		a.summary(g, chosen)
+		r.Alike = r.Alike && slices.Equal(a.losses, r.Arms[len(r.Arms)-1].losses)
+	}
+	return r, nil
+}
+
+// swapSteps runs the arms in turns.
+func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, steps int, note func(string)) (err error) {
+	sessions := make([]*benchSession, len(r.Arms))
+	opened := make([][]device.Device, len(r.Arms))
+	defer func() {
+		for i := range opened {
+			if sessions[i] != nil {
+				sessions[i].Close()
+			}
+			err = errors.Join(err, closeAll(opened[i]))
+		}
+	}()
+	programs := make([][]*program.Program, len(r.Arms))
+	for i := range r.Arms {
+		if !r.Arms[i].Fits {
+			continue
+		}
+		if programs[i], err = m.Programs(ctx, g, c, r.Arms[i].candidate); err != nil {
+			return err
+		}
+		if opened[i], err = m.Open(programs[i]); err != nil {
+			return err
+		}
+		b := StepBench{Graph: g, Programs: programs[i], Devices: opened[i], Sequences: c.GlobalBatch}
+		if sessions[i], err = b.open(); err != nil {
+			return err
+		}
+	}
+	for n := 1; n <= 1+steps; n++ { // the first step does not count
+		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n, 1+steps))
+		for i, s := range sessions {
+			if s == nil {
+				continue
+			}
+			step, err := s.step(ctx, n)
+			if err != nil {
+				return err
+			}
+			a := &r.Arms[i]
+			a.losses = append(a.losses, step.Loss)
+			if n > 1 {
+				a.steps = append(a.steps, step)
+			}
+		}
+	}
+	for i, devices := range opened {
+		for k, d := range devices {
+			s, ok := d.(interface{ Stats() device.Stats })
+			r.Arms[i].Exact = ok && s.Stats().Peak == programs[i][k].Height && (k == 0 || r.Arms[i].Exact)
+		}
+	}
+	return nil
+}
+
+// summary fills in what is reported of an arm.
+func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
+	a.Predicted = a.candidate.Seconds()
+	a.Layers = plan.Activations(g, a.candidate)
+	var seconds, stalls, ratios []float64
+	for i, s := range a.steps {
+		seconds = append(seconds, s.Seconds)
+		stalls = append(stalls, s.Timeline.Makespan-s.Timeline.Busy[device.Compute])
+		ratios = append(ratios, s.Seconds/chosen[i].Seconds)
+	}
+	a.Measured, a.Ratio = median(seconds), median(ratios)
+	t := a.candidate.Timeline
+	a.Stalls = [2]float64{t.Makespan - t.Busy[device.Compute], median(stalls)}
+}
+
+// median of a list that is not empty; it sorts the list.
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return (list[len(list)/2] + list[(len(list)-1)/2]) / 2
+}
