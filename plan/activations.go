@@ -285,7 +285,24 @@ func (r *refinement) moves() error {
 				}
 			}
 		}
+		if err := r.slots(); err != nil {
+			return err
+		}
 		if err := r.residents(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slots tries to give copies less memory, or more time.
+func (r *refinement) slots() error {
+	for _, n := range []int{r.best.Plan.Slots - 1, r.best.Plan.Slots + 1} {
+		ch := r.best.choice
+		if ch.slots = n; n < 1 || r.req.Pins.Slots > 0 || r.done() {
+			continue
+		}
+		if _, err := r.consider(ch); err != nil {
 			return err
 		}
 	}

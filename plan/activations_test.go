@@ -42,7 +42,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 				"memo":               s.lastKept(program.SwapOf(device.HostTier, s.memoShare(1, 1)), MemoKept),
 			}
 			for name, keep := range arms {
-				c, err := s.evaluate(choice{1, 1, residencies[0], s.styles(1, residencies[0])[0], keep, 0})
+				c, err := s.evaluate(choice{b: 1, group: 1, r: residencies[0], st: s.styles(1, residencies[0])[0], keep: keep})
 				check(t, err)
 				if !c.Fits {
 					continue

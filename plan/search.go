@@ -328,7 +328,7 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	}
 	for _, st := range s.styles(b, r) {
-		fit, err := s.first(len(s.levels), func(i int) choice { return choice{b, group, r, st, s.levels[i], 0} })
+		fit, err := s.first(len(s.levels), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: s.levels[i]} })
 		if err != nil {
 			return nil, err
 		}
@@ -405,6 +405,7 @@ type choice struct {
 	st        style
 	keep      []program.Retention
 	residents int // chunks that stay on the device, whatever r says
+	slots     int // 0: as many as usual
 }
 
 func (s *search) evaluate(ch choice) (*Candidate, error) {
@@ -418,7 +419,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	pl.MicroBatches, pl.Group = s.batch/b, ch.group
 	pl.HeadRows = st.headRows
 	pl.Activations = s.req.Pins.activations(ch.keep)
-	pl.Slots = cmp.Or(s.req.Pins.Slots, pl.Slots)
+	pl.Slots = cmp.Or(s.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
 	for i := range pl.Chunks {
@@ -497,7 +498,7 @@ func (s *search) misfit() error {
 		}
 		for _, st := range s.styles(b, r) {
 			for _, level := range [][]program.Retention{s.levels[0], s.levels[len(s.levels)-1]} {
-				c, err := s.evaluate(choice{b, 1, r, st, level, 0})
+				c, err := s.evaluate(choice{b: b, group: 1, r: r, st: st, keep: level})
 				if err != nil {
 					return err
 				}
