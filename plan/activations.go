@@ -43,13 +43,21 @@ func Policies() []string { return []string{"", "memo-paper"} }
 // MemoKept is the number of last layers that keep everything.
 const MemoKept = 2
 
-// retentions lists what becomes of activations, from least work to least
-// memory: one choice after the other, and within a choice layer by layer from
-// the first, since the activations of the first layers wait longest.
-func (s *search) retentions(b, group int) [][]program.Retention {
+// retentions lists what may become of activations. The first ladder goes from
+// least work to least memory: one choice after the other, and within a choice
+// layer by layer from the first, since the activations of the first layers wait
+// longest. The others are MEMO's policy, and everything swapped: whatever else is
+// found, the plan is not slower than these.
+func (s *search) retentions(b, group int) [][][]program.Retention {
 	layers := s.graph.Model.Layers
+	var policies [][][]program.Retention
+	if len(s.swapTiers()) > 0 {
+		for _, share := range []float64{s.memoShare(b, group), 1} {
+			policies = append(policies, [][]program.Retention{s.lastKept(program.SwapOf(device.HostTier, share), MemoKept)})
+		}
+	}
 	if s.req.Pins.Policy == "memo-paper" {
-		return [][]program.Retention{s.lastKept(program.SwapOf(device.HostTier, s.memoShare(b, group)), MemoKept)}
+		return policies[:1]
 	}
 	var choices []program.Retention
 	for _, name := range program.Recomputations() {
@@ -70,7 +78,10 @@ func (s *search) retentions(b, group int) [][]program.Retention {
 			list = append(list, next)
 		}
 	}
-	return list
+	if s.req.Pins.Recompute != "" || len(s.req.Pins.Activations) > 0 {
+		policies = nil
+	}
+	return append([][][]program.Retention{list}, policies...)
 }
 
 // swapTiers are those that activations may wait in, the nearer first.

@@ -82,7 +82,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	s.progress = progress
 	for _, b := range s.microBatches() {
 		for _, group := range s.groups(b) {
-			s.levels = s.retentions(b, group)
+			s.ladders = s.retentions(b, group)
 			if err := s.residencies(b, group); err != nil {
 				return nil, err
 			}
@@ -121,7 +121,7 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	slices.Reverse(sizes) // small ones need least
 	for _, b := range sizes {
 		for _, group := range s.groups(b) {
-			s.levels = s.retentions(b, group)
+			s.ladders = s.retentions(b, group)
 			if err := s.residencies(b, group); err != nil || len(s.found) > 0 {
 				return err
 			}
@@ -150,7 +150,7 @@ func (s *search) residencies(b, group int) error {
 			continue
 		}
 		inMemory = true
-		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.levels[0][0]
+		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
 		if s.any {
 			return nil
 		}
@@ -159,12 +159,14 @@ func (s *search) residencies(b, group int) error {
 }
 
 type search struct {
-	ctx       context.Context
-	req       *Request
-	m         *Machine
-	graph     *graph.Graph
-	progress  func(string)
-	levels    [][]program.Retention // of activations per layer, from least work to least memory
+	ctx      context.Context
+	req      *Request
+	m        *Machine
+	graph    *graph.Graph
+	progress func(string)
+	// ladders are what may become of activations per layer, each from least work
+	// to least memory
+	ladders   [][][]program.Retention
 	ranks     int
 	batch     int // sequences per step of one replica
 	found     []*Candidate
@@ -327,8 +329,26 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 	if s.progress != nil {
 		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	}
+	var best *Candidate
+	for _, ladder := range s.ladders {
+		c, err := s.climb(b, group, r, ladder)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil {
+			best = c
+		}
+		if best != nil && (s.any || r.state == device.DeviceTier && best.Plan.Activations[0] == ladder[0][0]) {
+			break
+		}
+	}
+	return best, nil
+}
+
+// climb takes the first of a ladder that fits.
+func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) (*Candidate, error) {
 	for _, st := range s.styles(b, r) {
-		fit, err := s.first(len(s.levels), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: s.levels[i]} })
+		fit, err := s.first(len(ladder), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: ladder[i]} })
 		if err != nil {
 			return nil, err
 		}
@@ -491,13 +511,13 @@ func (s *search) settle() error {
 func (s *search) misfit() error {
 	var frugal *Candidate
 	b := cmp.Or(s.req.Pins.MicroBatch, 1)
-	s.levels = s.retentions(b, 1)
+	s.ladders = s.retentions(b, 1)
 	for _, r := range s.choices() {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}
 		for _, st := range s.styles(b, r) {
-			for _, level := range [][]program.Retention{s.levels[0], s.levels[len(s.levels)-1]} {
+			for _, level := range [][]program.Retention{s.ladders[0][0], s.ladders[0][len(s.ladders[0])-1]} {
 				c, err := s.evaluate(choice{b: b, group: 1, r: r, st: st, keep: level})
 				if err != nil {
 					return err
