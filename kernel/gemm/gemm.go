@@ -24,7 +24,7 @@
 // # bf16
 //
 // Any of the matrices may be stored as bf16. Sums are kept in fp32 throughout; a C in bf16 is rounded once, at the end.
-// Where A and B both are bf16 and the processor has VDPBF16PS, which adds two products at a time, the law holds with k
+// Where A and B both are bf16 and the processor has a fast VDPBF16PS, which adds two products at a time, the law holds with k
 // taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
 // at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
 package gemm

@@ -396,7 +396,7 @@ func TestInstructionSets(t *testing.T) {
 		}
 		want := q.run(&Serial{isa: list[0]})
 		for _, x := range list[1:] {
-			if x != &portable && !slices.Equal(q.run(&Serial{isa: x}), want) {
+			if x != &portable && !q.inPairs(x) && !slices.Equal(q.run(&Serial{isa: x}), want) {
 				t.Fatalf("%s: %s and %s differ", q, list[0].name, x.name)
 			}
 		}
