@@ -72,12 +72,20 @@ var avx2 = isa{
 	nr:        16,
 	strip:     8,
 	fma:       family{kernels256, narrows256, band256},
+	columns:   columnsAVX2,
 	transpose: transposeAVX2,
 	deal:      dealAVX2,
 	widen:     func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },
 	narrow:    func(c *convert) { inVectors(c, 8, narrow256, portableNarrow, 4, 2) },
 	peak:      peakFMA256,
 	peakFlops: 4 * 12 * 2 * 8,
+}
+
+// columnsAVX2 takes half as many columns at a time as isa.columns should.
+func columnsAVX2(t *tile) {
+	t.panels, t.bPanel = 2*t.panels, t.bPanel/2
+	columns256(t)
+	t.bPanel *= 2
 }
 
 // transposeAVX2 does whole blocks of 8x8 in assembly and the edges in Go.

@@ -240,6 +240,9 @@ func fma256x10x1(t *tile)
 func band256(t *tile)
 
 //go:noescape
+func columns256(t *tile)
+
+//go:noescape
 func transpose512(t *move)
 
 //go:noescape

@@ -74,6 +74,7 @@ func fmaAVX2(a *asm) {
 		k.emit(a, r, 1)
 	}
 	k.band(a, "band256")
+	columns256(a)
 	a.stubs.table("kernels256", k.prefix, rows256, 2)
 	a.stubs.table("narrows256", k.prefix, narrow, 1)
 }
@@ -341,6 +342,43 @@ func columns512(a *asm) {
 	a.op("SUBQ $16, CX")
 	a.op("JNZ loop")
 	a.op("ADDQ $64, %d(DI)", tileC)
+	a.op("MOVQ %d(DI), AX", tileBPanel)
+	a.op("ADDQ AX, %d(DI)", tileB)
+	a.op("DECQ %d(DI)", tilePanels)
+	a.op("JNZ panel")
+	a.end()
+}
+
+// columns256 is columns512 for 8 columns at a time and blocks of 8x8. k is a multiple of 8.
+func columns256(a *asm) {
+	ptr := rows{[]string{"SI", "R8", "R9"}, "R15"}
+	a.routine("columns256", "tile")
+	a.at("panel")
+	a.op("MOVQ %d(DI), SI", tileB)
+	a.op("MOVQ %d(DI), R15", tileBRow)
+	ptr.load(a, 8, "AX")
+	a.op("MOVQ %d(DI), R13", tileA)
+	a.op("MOVQ %d(DI), DX", tileC)
+	a.op("MOVQ %d(DI), CX", tileK)
+	a.op("VMOVUPS (DX), Y12")
+	a.op("PCALIGN $32")
+	a.at("loop")
+	for i := range 8 {
+		a.op("PREFETCHT0 %s", ptr.addr(i, 512))
+		a.op("VMOVUPS %s, Y%d", ptr.addr(i, 0), i)
+	}
+	network256(a)
+	for k := range 8 {
+		column256(a, k, "Y8")
+		a.op("VBROADCASTSS %d(R13), Y9", 4*k)
+		a.op("VFMADD231PS Y8, Y9, Y12")
+	}
+	ptr.advance(a, 8, "$32")
+	a.op("ADDQ $32, R13")
+	a.op("SUBQ $8, CX")
+	a.op("JNZ loop")
+	a.op("VMOVUPS Y12, (DX)")
+	a.op("ADDQ $32, %d(DI)", tileC)
 	a.op("MOVQ %d(DI), AX", tileBPanel)
 	a.op("ADDQ AX, %d(DI)", tileB)
 	a.op("DECQ %d(DI)", tilePanels)

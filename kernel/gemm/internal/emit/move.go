@@ -238,6 +238,18 @@ func moveAVX2(a *asm) {
 	})
 }
 
+// network256 begins to transpose the block of 8x8 in Y0 to Y7, with Y8 to Y11 as scratch: Y(4g+j) then holds in
+// lane L the elements of column 4L+j and rows 4g..4g+3. column256 puts together one of the columns.
+func network256(a *asm) {
+	for g := range 2 {
+		lanes4(a, regs("Y", 4*g, 4), regs("Y", 8, 4))
+	}
+}
+
+func column256(a *asm, c int, dst string) {
+	a.op("VPERM2F128 $%d, Y%d, Y%d, %s", 0x20+0x11*(c/4), 4+c%4, c%4, dst)
+}
+
 // transpose256 writes dst[c][r] = src[r][c] for 8 rows and a multiple of 8 columns.
 func transpose256(a *asm) {
 	ptr := rows{[]string{"SI", "R8", "R9"}, "R15"}
@@ -252,17 +264,11 @@ func transpose256(a *asm) {
 	for i := range 8 {
 		a.op("VMOVUPS %s, Y%d", ptr.addr(i, 0), i)
 	}
-	t := regs("Y", 8, 8)
-	for g := range 2 {
-		lanes4(a, regs("Y", 4*g, 4), t[4*g:])
-	}
-	// Y(4g+j) holds in lane L the elements of column 4L+j and rows 4g..4g+3.
-	for l := range 2 {
-		for j := range 4 {
-			a.op("VPERM2F128 $%d, Y%d, Y%d, Y8", 0x20+0x11*l, 4+j, j)
-			a.op("VMOVUPS Y8, (DX)")
-			a.op("ADDQ BX, DX")
-		}
+	network256(a)
+	for c := range 8 {
+		column256(a, c, "Y8")
+		a.op("VMOVUPS Y8, (DX)")
+		a.op("ADDQ BX, DX")
 	}
 	ptr.advance(a, 8, "$32")
 	a.op("SUBQ $8, CX")
