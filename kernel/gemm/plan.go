@@ -66,7 +66,7 @@ func (j *job) plan(workers int) {
 	switch {
 	case j.m == 1 && j.b.row == 4 && !wider && !j.pairs && j.k > 0 && j.k%columnsOf == 0 && j.isa.columns != nil:
 		j.layout, least = layout{way: streamed, kc: j.k, cols: 256}, 4*columnsOf
-	case j.b.row == 4 && !wider && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
+	case j.b.row <= 4 && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
 	case inPlace && j.m == 1 && j.kernels.band != nil: // B streams by, once
 		j.layout, least = layout{way: direct, kc: kernelWork / bandPanels, cols: bandPanels * j.isa.nr}, bandPanels*j.isa.nr
