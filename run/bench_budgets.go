@@ -89,7 +89,26 @@ func runBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config
 	if err != nil {
 		return r, err
 	}
-	ps, err := m.Programs(ctx, g, c, res.Best)
+	note("running: " + res.Best.Label)
+	ran, err := m.run(ctx, g, c, res.Best, steps)
+	if err != nil {
+		return r, err
+	}
+	r = BudgetRun{Budget: m.Capacity[device.DeviceTier], Plan: res.Best.Label, Predicted: res.Best.Seconds(), Measured: ran.seconds}
+	r.Error = r.Predicted/r.Measured - 1
+	r.Planned, r.Reached, r.Exact = plan.ByTier(ran.planned...), plan.ByTier(ran.reached...), slices.Equal(ran.reached, ran.planned)
+	return r, nil
+}
+
+// ran is what a candidate did: the median step, and the peaks of its ranks.
+type ran struct {
+	seconds          float64
+	planned, reached [][device.NumTiers]int64
+}
+
+// run executes a candidate's steps on random text.
+func (m *Machine) run(ctx context.Context, g *graph.Graph, c *config.Config, cand *plan.Candidate, steps int) (r ran, err error) {
+	ps, err := m.Programs(ctx, g, c, cand)
 	if err != nil {
 		return r, err
 	}
@@ -98,21 +117,17 @@ func runBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config
 		return r, err
 	}
 	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	note("running: " + res.Best.Label)
 	b := StepBench{Graph: g, Programs: ps, Devices: devices, Sequences: c.GlobalBatch, Warmup: 1, Steps: steps}
 	list, err := b.Run(ctx)
 	if err != nil {
 		return r, err
 	}
-	r = BudgetRun{Budget: m.Capacity[device.DeviceTier], Plan: res.Best.Label, Predicted: res.Best.Seconds(), Measured: list[len(list)/2].Seconds}
-	r.Error = r.Predicted/r.Measured - 1
-	var planned, reached [][device.NumTiers]int64
+	r.seconds = list[len(list)/2].Seconds
 	for i, d := range devices {
-		planned, reached = append(planned, ps[i].Height), append(reached, ps[i].Height)
+		r.planned, r.reached = append(r.planned, ps[i].Height), append(r.reached, ps[i].Height)
 		if s, ok := d.(interface{ Stats() device.Stats }); ok {
-			reached[i] = s.Stats().Peak
+			r.reached[i] = s.Stats().Peak
 		}
 	}
-	r.Planned, r.Reached, r.Exact = plan.ByTier(planned...), plan.ByTier(reached...), slices.Equal(reached, planned)
 	return r, nil
 }

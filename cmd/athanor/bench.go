@@ -25,6 +25,7 @@ type benchCmd struct {
 	Step    benchStepCmd    `cmd:"" help:"A training step on random text, by operator."`
 	Budgets benchBudgetsCmd `cmd:"" help:"Predicted and measured time and memory, from all device memory to the least."`
 	Swap    benchSwapCmd    `cmd:"" help:"Activations kept, swapped and made again, beside other ways to decide, at several lengths and budgets."`
+	Sweep   benchSweepCmd   `cmd:"" help:"The chosen plan and its rivals, run for several ranks, links and budgets."`
 }
 
 type benchKernelsCmd struct {
@@ -266,6 +267,93 @@ func (r *stepReport) print(c *context) {
 		fmt.Fprintf(c.stdout, "%-*s %-10s %6d %9.4f %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, 100*o.Share,
 			number(o.GFLOPS), number(o.GBS), percent(o.Fraction))
 	}
+}
+
+type benchSweepCmd struct {
+	target
+	RankCounts []int    `help:"Numbers of ranks." default:"1,2,4" placeholder:"N,..."`
+	Links      []string `help:"Rates of the link between host and device; 0: as it is." default:"0,1GB,250MB" placeholder:"RATE,..."`
+	Count      int      `help:"Device budgets of each." default:"4" placeholder:"N"`
+	Plans      int      `help:"Plans that are run of each, at most." default:"6" placeholder:"N"`
+	Steps      int      `help:"Steps that are measured for each." default:"5" placeholder:"N"`
+}
+
+func (v *benchSweepCmd) Run(c *context) error {
+	if v.Count < 2 || v.Steps < 1 || v.Plans < 1 || slices.Min(append(v.RankCounts, 1)) < 1 {
+		return usageError{"bench sweep: --count is at least 2, the others at least 1"}
+	}
+	var links []float64
+	for _, l := range v.Links {
+		n, err := size.Parse(l)
+		if err != nil {
+			return usageError{"bench sweep: --links: " + err.Error()}
+		}
+		links = append(links, float64(n))
+	}
+	cfg, err := v.load()
+	if err != nil {
+		return err
+	}
+	ctx, show := stdctx.Background(), newStatus(c.stderr)
+	defer show.done()
+	setup, err := run.Prepare(ctx, cfg, show.progress)
+	if err != nil {
+		return err
+	}
+	defer setup.Close()
+	list := []run.SweepRun{}
+	if !c.json {
+		fmt.Fprintf(c.stdout, "%5s %9s %14s %10s %10s %8s  %8s %5s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "behind", "plans", "chosen plan")
+	}
+	err = run.Sweep(ctx, setup.Graph, cfg, v.RankCounts, links, v.Count, v.Plans, v.Steps, show.say, func(r run.SweepRun) {
+		list = append(list, r)
+		if !c.json {
+			show.done()
+			printSweep(c, &r)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	show.done()
+	if c.json {
+		return c.print(map[string]any{"configurations": list})
+	}
+	summarise(c, list)
+	return nil
+}
+
+func printSweep(c *context, r *run.SweepRun) {
+	p, link := r.Plans[0], "free"
+	if r.Link > 0 {
+		link = size.Format(int64(r.Link)) + "/s"
+	}
+	fmt.Fprintf(c.stdout, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %%  %6.1f %% %5d  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Behind, len(r.Plans), p.Plan)
+}
+
+// summarise prints the medians of a sweep.
+func summarise(c *context, list []run.SweepRun) {
+	var errors, all, behind []float64
+	exact := 0
+	for _, r := range list {
+		errors, behind = append(errors, math.Abs(r.Plans[0].Error)), append(behind, r.Behind)
+		for _, p := range r.Plans {
+			all = append(all, math.Abs(p.Error))
+		}
+		if r.Exact {
+			exact++
+		}
+	}
+	mid := func(v []float64) float64 { slices.Sort(v); return 100 * v[len(v)/2] }
+	within := 0
+	for _, b := range behind {
+		if b <= 0.05 {
+			within++
+		}
+	}
+	fmt.Fprintf(c.stdout, "\n%d configurations, %d plans run: error of the chosen plan's time %.1f %% (median), of all plans %.1f %%\n", len(list), len(all), mid(errors), mid(all))
+	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest that was run in %d of %d, behind by %.1f %% (median), %.1f %% (most)\n", within, len(list), mid(behind), 100*slices.Max(behind))
+	fmt.Fprintf(c.stdout, "peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
 }
 
 type benchBudgetsCmd struct {

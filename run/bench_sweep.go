@@ -1,0 +1,155 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// SweepRun is one configuration of a sweep: the chosen plan beside all others
+// that were tried, each really run. Seconds are of a step.
+type SweepRun struct {
+	Ranks  int     `json:"ranks"`
+	Link   float64 `json:"link"` // bytes/s between host and device; 0: as fast as it is
+	Budget int64   `json:"budget"`
+	Plans  []Swept `json:"plans"`  // the chosen one first
+	Behind float64 `json:"behind"` // measured time of the chosen plan over that of the fastest, less 1
+	Exact  bool    `json:"exact"`  // all peaks of all plans agree to the byte
+}
+
+// Swept is one plan of a configuration.
+type Swept struct {
+	Plan      string  `json:"plan"`
+	Predicted float64 `json:"predicted_seconds"`
+	Measured  float64 `json:"measured_seconds"` // median
+	Error     float64 `json:"error"`            // predicted over measured, less 1
+}
+
+// Sweep runs a model under every combination of ranks, link rates and n device
+// budgets: the plan that is chosen, and the best plan of each other kind that
+// fits, up to most of them. done is told each result.
+func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, links []float64, n, most, steps int, note func(string), done func(SweepRun)) error {
+	for _, count := range ranks {
+		for _, link := range links {
+			own := *c
+			own.Ranks, own.Hardware.H2D, own.Hardware.D2H = count, config.Rate(link), config.Rate(link)
+			m, err := FindMachine(&own, note)
+			if err != nil {
+				return err
+			}
+			if err := sweepBudgets(ctx, m, g, &own, n, most, steps, note, func(r SweepRun) {
+				r.Ranks, r.Link = count, link
+				done(r)
+			}); err != nil {
+				return fmt.Errorf("%d ranks, link %g bytes/s: %w", count, link, err)
+			}
+		}
+	}
+	return nil
+}
+
+func sweepBudgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, n, most, steps int, note func(string), done func(SweepRun)) error {
+	all := m.Capacity[device.DeviceTier]
+	best, err := m.Plan(ctx, g, c, note)
+	if err != nil {
+		return err
+	}
+	largest := best.Best.Program.Height[device.DeviceTier]
+	smallest, err := smallestBudget(ctx, m, g, c, note)
+	if err != nil {
+		return err
+	}
+	smallest = min(smallest, largest)
+	for i := range n {
+		m.Capacity[device.DeviceTier] = min(between(largest, smallest, i, n), all)
+		r, err := m.sweep(ctx, g, c, most, steps, note)
+		if err != nil {
+			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
+		}
+		done(r)
+	}
+	return nil
+}
+
+// sweep plans for the machine's present limits and runs the chosen plan and
+// its rivals in turn, twice, so that what else the machine does meets all.
+func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, most, steps int, note func(string)) (r SweepRun, err error) {
+	list, err := m.rivals(ctx, g, c, note)
+	if err != nil {
+		return r, err
+	}
+	list = list[:min(len(list), most)]
+	r = SweepRun{Budget: m.Capacity[device.DeviceTier], Exact: true}
+	times := make([][]float64, len(list))
+	const rounds = 2
+	for range rounds {
+		for i, cand := range list {
+			note("running: " + cand.Label)
+			got, err := m.run(ctx, g, c, cand, steps)
+			if err != nil {
+				return r, fmt.Errorf("%s: %w", cand.Label, err)
+			}
+			times[i] = append(times[i], got.seconds)
+			r.Exact = r.Exact && slices.Equal(got.planned, got.reached)
+		}
+	}
+	fastest := slices.Min(times[0])
+	for i, cand := range list {
+		s := Swept{Plan: cand.Label, Predicted: cand.Seconds(), Measured: slices.Min(times[i])}
+		s.Error = s.Predicted/s.Measured - 1
+		r.Plans = append(r.Plans, s)
+		fastest = min(fastest, s.Measured)
+	}
+	r.Behind = r.Plans[0].Measured/fastest - 1
+	return r, nil
+}
+
+// rivals are the chosen plan and, fastest first, the best plan for each place
+// where parameters may live, with everything or nothing made again, and with the
+// smallest micro-batches: what someone might have set by hand.
+func (m *Machine) rivals(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) ([]*plan.Candidate, error) {
+	chosen, err := m.Plan(ctx, g, c, note)
+	if err != nil {
+		return nil, err
+	}
+	tier := func(t device.Tier) *device.Tier { return &t }
+	pins := []plan.Pins{{Recompute: "none"}, {Recompute: "full"}, {MicroBatch: 1}}
+	for state := range device.NumTiers {
+		for weights := range min(state, device.HostTier) + 1 {
+			for grads := range min(state, device.HostTier) + 1 {
+				pins = append(pins, plan.Pins{Weights: tier(weights), Grads: tier(grads), State: tier(state)})
+			}
+		}
+	}
+	var list []*plan.Candidate
+	known := map[string]bool{chosen.Best.Label: true}
+	for _, p := range pins {
+		req := m.request(g, c)
+		req.Pins = p
+		res, err := plan.Search(ctx, req, m.planner(), note)
+		if err != nil { // nothing of this kind fits
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			continue
+		}
+		if !known[res.Best.Label] {
+			known[res.Best.Label] = true
+			list = append(list, res.Best)
+		}
+	}
+	// Measuring one has taught the machine about operators of the others.
+	for _, cand := range append(list, chosen.Best) {
+		if err := cand.Time(m.planner()); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *plan.Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	return append([]*plan.Candidate{chosen.Best}, list...), nil
+}
