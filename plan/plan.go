@@ -66,8 +66,10 @@ type Pins struct {
 type Candidate struct {
 	Plan *program.Plan
 	// Programs are those of the ranks of the first pipeline; the others do the
-	// same with other sequences. Program is the first, Timeline its.
+	// same with other sequences and other shards. Program is the first, Timeline
+	// its. Ranks, which only the result of a search has, are all programs.
 	Programs []*program.Program
+	Ranks    []*program.Program
 	Program  *program.Program
 	Timeline *sim.Timeline
 	Label    string // in words, for people
@@ -136,19 +138,36 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	return c, nil
 }
 
-// All lowers the programs of all ranks of a candidate.
-func (c *Candidate) All(ctx context.Context, req *Request) ([]*program.Program, error) {
-	list := slices.Clone(c.Programs)
+// Complete lowers the programs of all ranks and reports whether each fits:
+// shards are not all of one size.
+func (c *Candidate) Complete(ctx context.Context, req *Request) (fits bool, err error) {
+	if c.Ranks != nil {
+		return c.Fits, nil
+	}
+	c.Ranks = slices.Clone(c.Programs)
 	opt := req.Options
 	opt.Capacity = c.Program.Capacity
-	for opt.Rank = len(list); opt.Rank < c.Plan.Ranks; opt.Rank++ {
+	for opt.Rank = len(c.Ranks); opt.Rank < c.Plan.Ranks; opt.Rank++ {
 		p, err := program.Lower(ctx, req.Graph, c.Plan, opt)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		list = append(list, p)
+		for t, h := range p.Height {
+			c.Fits = c.Fits && h <= opt.Capacity[t]
+		}
+		c.Ranks = append(c.Ranks, p)
 	}
-	return list, nil
+	return c.Fits, nil
+}
+
+// ranks are all programs, as far as they are known: pipelines are alike but for
+// the sizes of their shards.
+func (c *Candidate) ranks() []*program.Program {
+	list := slices.Clone(c.Ranks)
+	for len(list) < c.Plan.Ranks {
+		list = append(list, c.Programs[len(list)%len(c.Programs)])
+	}
+	return list
 }
 
 // Time simulates a candidate.

@@ -146,8 +146,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	sec := b.Seconds()
 	var height, bound, limit [][device.NumTiers]int64
 	var moved []Moved
-	for r := range b.Plan.Ranks { // pipelines are alike
-		p := b.Programs[r%len(b.Programs)]
+	for _, p := range b.ranks() {
 		height, bound, limit = append(height, p.Height), append(bound, p.Bound), append(limit, p.Capacity)
 		moved = append(moved, moves(p))
 	}

@@ -97,6 +97,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
+	if err := s.complete(); err != nil {
+		return nil, err
+	}
 	res := &Result{Best: s.found[0], Evaluated: s.evaluated}
 	res.RunnersUp = s.found[1:min(len(s.found), 6)]
 	return res, nil
@@ -505,6 +508,19 @@ func (s *search) settle() error {
 		s.found = slices.Insert(slices.Delete(s.found, i, i+1), 0, c)
 	}
 	return nil
+}
+
+// complete lowers the fastest candidate for all ranks, and takes the next where
+// one of them has a larger shard than there is room for.
+func (s *search) complete() error {
+	for len(s.found) > 0 {
+		fits, err := s.found[0].Complete(s.ctx, s.req)
+		if fits || err != nil {
+			return err
+		}
+		s.found = s.found[1:]
+	}
+	return s.misfit()
 }
 
 // misfit explains why nothing fits: the plan that lacks least.

@@ -87,7 +87,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 func (m *Machine) probe(c *config.Config) (err error) {
 	dir := existing(c.Limits.DiskPath)
 	if m.backend == "cpu" {
-		m.Hardware, err = Probe(m.options, dir)
+		if m.Hardware, err = Probe(m.options, dir); err == nil && m.ranks > 1 {
+			err = m.probePeers()
+		}
 		return err
 	}
 	memory, err := m.memory(dir)
@@ -102,6 +104,18 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	m.Hardware, err = hardware.Probe(d, memory)
+	return err
+}
+
+// probePeers measures what joins the ranks.
+func (m *Machine) probePeers() (err error) {
+	devices := openRanks(m.options, m.ranks)
+	defer func() { err = errors.Join(err, closeAll(devices)) }()
+	link, times, err := hardware.ProbePeers(devices)
+	if err == nil {
+		m.Hardware.Links = append(m.Hardware.Links, link)
+		m.Hardware.Add(times)
+	}
 	return err
 }
 
@@ -256,7 +270,8 @@ func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
 
 // Programs lowers a candidate's programs for all ranks.
 func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate) ([]*program.Program, error) {
-	return best.All(ctx, m.request(g, c))
+	_, err := best.Complete(ctx, m.request(g, c))
+	return best.Ranks, err
 }
 
 // advise corrects the hint of a misfit that no limit can help: the machine
@@ -308,7 +323,9 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
 	}
-	if !cand.Fits {
+	if fits, err := cand.Complete(ctx, req); err != nil {
+		return nil, err
+	} else if !fits {
 		return nil, plan.NewMisfit(cand)
 	}
 	if mach.Measure != nil {
