@@ -54,7 +54,7 @@ func embedAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func embedAt(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		w.embed(c, b, int(c.t[4].I32[0]), math.MaxInt)
+		embedAtRows[float32](c, w, b, int(c.t[4].I32[0]), math.MaxInt)
 	})
 }
 

@@ -1,6 +1,9 @@
 package kernel
 
-import "github.com/athanor-llm/athanor/graph"
+import (
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
 
 // Embed: x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and
 // PosBwd scatter dx back into the rows that it came from; a row that several
@@ -64,21 +67,31 @@ func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func embed(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).past().byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) { w.embed(c, b, c.a.Row0, c.a.Seq) })
+	body := bodyOf(embedRows[float32], embedRows[uint16], &t[0], &t[2], &t[3])
+	e.begin(a, t).past().byRows(t[0].Rows, t[0].Cols, body)
 }
 
-// embed: row r is at position (r+row0) mod seq.
-func (w *worker) embed(c *call, b block, row0, seq int) {
+func embedRows[T simd.Stored](c *call, w *worker, b block) {
+	embedAtRows[T](c, w, b, c.a.Row0, c.a.Seq)
+}
+
+// embedAtRows: row r is at position (r+row0) mod seq.
+func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 	x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
+	v := functions[T](w, x)
 	for r := b.R0; r < b.R1; r++ {
-		row := w.load(1, wte, int(tokens.I32[r*tokens.Stride]), 0, n)
-		out := w.dest(0, x, r, 0, n)
+		id := int(tokens.I32[r*tokens.Stride])
+		row, next := load[T](w, 1, wte, id, 0, n), id
+		if r+1 < b.R1 {
+			next = int(tokens.I32[(r+1)*tokens.Stride])
+		}
+		out := dest[T](w, 0, x, r, 0, n)
 		if wpe.Absent() {
 			copy(out, row)
 		} else {
-			w.to(x).Sum2(out, row, w.load(2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
+			v.Sum2(out, row, load[T](w, 2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n), (next-id)*wte.Stride)
 		}
-		w.store(out, x, r, 0, n)
+		store(w, out, x, r, 0, n)
 	}
 }
 
@@ -86,7 +99,7 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 	if !a.Acc {
 		e.clear(t)
 	}
-	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
+	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, 64, func(c *call, w *worker, b block) {
 		dwte, dx, tokens := &c.t[0], &c.t[1], &c.t[2]
 		ahead := dx.ahead(b)
 		for r := b.R0; r < b.R1; r++ {

@@ -155,12 +155,12 @@ func (c *call) byRows(rows, cols int, body func(c *call, w *worker, b block)) {
 }
 
 // byColumns cuts into bands of columns over all rows, for sums down the
-// rows: their order must not depend on the cut. About one band per worker,
-// at least a few cache lines wide.
-func (c *call) byColumns(rows, cols int, body func(c *call, w *worker, b block)) {
-	per := (cols + c.env.Pool.Workers() - 1) / c.env.Pool.Workers()
-	c.body, c.rows, c.cols, c.dr, c.dc = body, rows, cols, rows, max(64, (per+15)&^15)
-	c.across = (cols + c.dc - 1) / c.dc
+// rows: their order must not depend on the cut. One band per worker, but none
+// much narrower than the given number of columns.
+func (c *call) byColumns(rows, cols, least int, body func(c *call, w *worker, b block)) {
+	bands := max(1, min(c.env.Pool.Workers(), cols/least))
+	c.body, c.rows, c.cols, c.dr, c.dc = body, rows, cols, rows, ((cols+bands-1)/bands+15)&^15
+	c.across = (cols + c.dc - 1) / max(c.dc, 1)
 	c.tasks(c.across, blockTask) // without rows too: the sums may have to be cleared
 }
 
@@ -219,11 +219,11 @@ func functions[T simd.Stored](w *worker, y *Tensor) *simd.Rows[T] {
 	return as[*simd.Rows[T]](&w.to(y).Rows)
 }
 
-// bodyOf chooses the body for bf16 if all of the given tensors are that, else
+// bodyOf chooses the body for bf16 if all of the given tensors are that or absent, else
 // the one for float32, which widens and narrows what is not.
 func bodyOf(f32, bf16 func(c *call, w *worker, b block), t ...*Tensor) func(c *call, w *worker, b block) {
 	for _, t := range t {
-		if t.DType != graph.BF16 {
+		if t.DType != graph.BF16 && !t.Absent() {
 			return f32
 		}
 	}

@@ -122,7 +122,7 @@ func normDX[T simd.Stored](c *call, w *worker, r int, g []float32, mean, rstd fl
 
 func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(layerNormDWColumns[float32], layerNormDWColumns[uint16], &t[2], &t[3])
-	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, body)
+	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, t[3].band(), body)
 }
 
 func layerNormDWColumns[T simd.Stored](c *call, w *worker, b block) {

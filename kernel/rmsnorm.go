@@ -83,7 +83,7 @@ func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {
 
 func rmsNormDW(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(rmsNormDWColumns[float32], rmsNormDWColumns[uint16], &t[1], &t[2])
-	e.begin(a, t).byColumns(t[2].Rows, t[2].Cols, body)
+	e.begin(a, t).byColumns(t[2].Rows, t[2].Cols, t[2].band(), body)
 }
 
 func rmsNormDWColumns[T simd.Stored](c *call, w *worker, b block) {

@@ -19,6 +19,7 @@ func Portable() *Set {
 		SumSq64:   sumSq64,
 		Exp:       expSum,
 		SumExp:    sumExp,
+		Rotate:    rotate,
 		ColMax:    colMax,
 		ColExp:    colExp,
 		ColExpBwd: colExpBwd,
@@ -44,7 +45,6 @@ func portableRows[T Stored]() Rows[T] {
 		Sum2:     sum2[T],
 		ScaleTo:  scaleTo[T],
 		MaxTo:    maxTo[T],
-		Rotate:   rotate[T],
 		Sum:      sum[T],
 		SumSqDev: sumSqDev[T],
 		Norm:     norm[T],
@@ -81,7 +81,7 @@ func add[T Stored](y []float32, x []T, _ int) {
 	}
 }
 
-func sum2[T Stored](y, a, b []T) {
+func sum2[T Stored](y, a, b []T, _ int) {
 	for i := range min(len(y), len(a), len(b)) {
 		put(&y[i], get(a[i])+get(b[i]))
 	}
@@ -213,12 +213,10 @@ func normDWR[T Stored](dg []float32, dy, x []T, rstd float32, _ int) {
 	}
 }
 
-func rotate[T Stored](a, b []T, cos, sin []float32, sign float32) {
+func rotate(a, b, cos, sin []float32, sign float32) {
 	for i := range min(len(a), len(b), len(cos), len(sin)) {
 		c, s := cos[i], sin[i]*sign
-		x, y := get(a[i]), get(b[i])
-		put(&a[i], x*c-y*s)
-		put(&b[i], y*c+x*s)
+		a[i], b[i] = a[i]*c-b[i]*s, b[i]*c+a[i]*s
 	}
 }
 

@@ -42,6 +42,9 @@ type Set struct {
 	// SumExp is Exp without y.
 	SumExp func(x, next []float32, scale, shift float32) float32
 
+	// Rotate: a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
+	Rotate func(a, b, cos, sin []float32, sign float32)
+
 	// Functions of matrices whose rows have as many elements as the vectors;
 	// per column c of each row:
 	ColMax    func(top, x []float32)                            // top[c] = max(top[c], x)
@@ -69,10 +72,8 @@ type Stored interface{ float32 | uint16 }
 // many steps, such as activations, are not among these: with the conversions at
 // both ends they were slower than on a buffer in the first-level cache.
 type Rows[T Stored] struct {
-	Sum2    func(y, a, b []T)                             // y = a + b
-	ScaleTo func(y []T, x []float32, s float32)           // y = x * s
-	MaxTo   func(y []float32, x []T) (most float32)       // y = x and Set.Max(x)
-	Rotate  func(a, b []T, cos, sin []float32, s float32) // a, b = a*cos - b*sin*s, b*cos + a*sin*s
+	ScaleTo func(y []T, x []float32, s float32)     // y = x * s
+	MaxTo   func(y []float32, x []T) (most float32) // y = x and Set.Max(x)
 
 	Sum      func(x []T) float32               // 0 for no elements
 	SumSqDev func(x []T, mean float32) float32 // sum of (x-mean)^2
@@ -84,8 +85,9 @@ type Rows[T Stored] struct {
 	NormDX   func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx = rstd*(dy*g - c - cx*xh)
 	NormDXA  func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx += the same
 
-	// ahead, in elements: where beyond the tensors' rows the memory lies that
-	// will be read soon.
+	// ahead, in elements: how far from the tensors' rows (of a only, in Sum2) the
+	// memory lies that will be read next; it may be negative.
+	Sum2    func(y, a, b []T, ahead int)                                     // y = a + b
 	Add     func(y []float32, x []T, ahead int)                              // y += x
 	NormDW  func(dg, db []float32, dy, x []T, mean, rstd float32, ahead int) // dg += dy*xh, db += dy
 	NormDWR func(dg []float32, dy, x []T, rstd float32, ahead int)           // dg += dy*(x*rstd)

@@ -39,7 +39,6 @@ func setAVX512() *Set {
 	s.NormDWR = normDWRAVX512
 	s.Half.NormDWR = normDWRHalfAVX512
 	s.Rotate = rotateAVX512
-	s.Half.Rotate = rotateHalfAVX512
 	s.ColMax = colMaxAVX512
 	s.ColExp = colExpAVX512
 	s.ColExpBwd = colExpBwdAVX512
@@ -89,10 +88,10 @@ func addAVX512(y, x []float32, ahead int)
 func addHalfAVX512(y []float32, x []uint16, ahead int)
 
 //go:noescape
-func sum2AVX512(y, a, b []float32)
+func sum2AVX512(y, a, b []float32, ahead int)
 
 //go:noescape
-func sum2HalfAVX512(y, a, b []uint16)
+func sum2HalfAVX512(y, a, b []uint16, ahead int)
 
 //go:noescape
 func scaleAVX512(y []float32, s float32)
@@ -182,9 +181,6 @@ func normDWRHalfAVX512(dg []float32, dy, x []uint16, rstd float32, ahead int)
 func rotateAVX512(a, b, cos, sin []float32, sign float32)
 
 //go:noescape
-func rotateHalfAVX512(a, b []uint16, cos, sin []float32, sign float32)
-
-//go:noescape
 func colMaxAVX512(top, x []float32)
 
 //go:noescape
@@ -236,10 +232,10 @@ func adamWAVX512(p, m, v, g []float32, c *AdamW)
 func adamW16AVX512(p, m, v, g []float32, p16 []uint16, c *AdamW)
 
 //go:noescape
-func sum2PastAVX512(y, a, b []float32)
+func sum2PastAVX512(y, a, b []float32, ahead int)
 
 //go:noescape
-func sum2HalfPastAVX512(y, a, b []uint16)
+func sum2HalfPastAVX512(y, a, b []uint16, ahead int)
 
 //go:noescape
 func normPastAVX512(y, x, g, b []float32, mean, rstd float32)
@@ -332,7 +328,6 @@ func setAVX2() *Set {
 	s.NormDWR = normDWRAVX2
 	s.Half.NormDWR = normDWRHalfAVX2
 	s.Rotate = rotateAVX2
-	s.Half.Rotate = rotateHalfAVX2
 	s.ColMax = colMaxAVX2
 	s.ColExp = colExpAVX2
 	s.ColExpBwd = colExpBwdAVX2
@@ -382,10 +377,10 @@ func addAVX2(y, x []float32, ahead int)
 func addHalfAVX2(y []float32, x []uint16, ahead int)
 
 //go:noescape
-func sum2AVX2(y, a, b []float32)
+func sum2AVX2(y, a, b []float32, ahead int)
 
 //go:noescape
-func sum2HalfAVX2(y, a, b []uint16)
+func sum2HalfAVX2(y, a, b []uint16, ahead int)
 
 //go:noescape
 func scaleAVX2(y []float32, s float32)
@@ -475,9 +470,6 @@ func normDWRHalfAVX2(dg []float32, dy, x []uint16, rstd float32, ahead int)
 func rotateAVX2(a, b, cos, sin []float32, sign float32)
 
 //go:noescape
-func rotateHalfAVX2(a, b []uint16, cos, sin []float32, sign float32)
-
-//go:noescape
 func colMaxAVX2(top, x []float32)
 
 //go:noescape
@@ -529,10 +521,10 @@ func adamWAVX2(p, m, v, g []float32, c *AdamW)
 func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *AdamW)
 
 //go:noescape
-func sum2PastAVX2(y, a, b []float32)
+func sum2PastAVX2(y, a, b []float32, ahead int)
 
 //go:noescape
-func sum2HalfPastAVX2(y, a, b []uint16)
+func sum2HalfPastAVX2(y, a, b []uint16, ahead int)
 
 //go:noescape
 func normPastAVX2(y, x, g, b []float32, mean, rstd float32)

@@ -8,8 +8,8 @@ var functions = []function{
 	{name: "Add", params: "y x []float32, ahead int", half: "y []float32, x []uint16, ahead int", unroll: 2, body: func(b *body) {
 		b.store("y", b.add(b.load("y"), b.next("x")))
 	}},
-	{name: "Sum2", params: "y a b []float32", half: "y a b []uint16", unroll: 2, past: true, body: func(b *body) {
-		b.store("y", b.add(b.next("a"), b.next("b")))
+	{name: "Sum2", params: "y a b []float32, ahead int", half: "y a b []uint16, ahead int", unroll: 2, past: true, body: func(b *body) {
+		b.store("y", b.add(b.next("a"), b.load("b")))
 	}},
 	{name: "Scale", params: "y []float32, s float32", unroll: 2, body: func(b *body) {
 		b.store("y", b.mul(b.load("y"), b.arg("s")))
@@ -81,7 +81,7 @@ var functions = []function{
 		unroll: 2, body: func(b *body) {
 			b.store("dg", b.fma(b.next("dy"), b.mul(b.next("x"), b.arg("rstd")), b.load("dg")))
 		}},
-	{name: "Rotate", params: "a b cos sin []float32, sign float32", half: "a b []uint16, cos sin []float32, sign float32", body: func(b *body) {
+	{name: "Rotate", params: "a b cos sin []float32, sign float32", body: func(b *body) {
 		x, y, cos, sin := b.load("a"), b.load("b"), b.load("cos"), b.mul(b.load("sin"), b.arg("sign"))
 		b.store("a", b.fnma(y, sin, b.mul(x, cos)))
 		b.store("b", b.fma(x, sin, b.mul(y, cos)))
