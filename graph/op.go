@@ -171,8 +171,9 @@ var table = [NumOps]Info{
 	// ascending). Clip <= 0 means no clipping: {1, norm}.
 	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
 	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
-	// g scaled by clip[0] first. p, m, v, g are f32; p16 is a bf16 copy of p.
-	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r scalars:r p16:w?")},
+	// g scaled by clip[0] first, if there is one. p, m, v, g are f32; p16 is a bf16
+	// copy of p.
+	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// Bytes from one tier to another, or within one.

@@ -19,11 +19,15 @@ import (
 
 func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 	p, m, v, g, clip, scalars, p16 := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]
+	factor := 1.0
+	if !clip.Absent() {
+		factor = clip.At(0, 0)
+	}
 	lr := scalars.At(0, graph.ScalarLR)
 	c1, c2 := scalars.At(0, graph.ScalarCorrection1), scalars.At(0, graph.ScalarCorrection2)
 	for r := range p.Rows {
 		for c := range p.Cols {
-			d := g.At(r, c) * clip.At(0, 0)
+			d := g.At(r, c) * factor
 			mm := a.Beta1*m.At(r, c) + (1-a.Beta1)*d
 			vv := a.Beta2*v.At(r, c) + (1-a.Beta2)*d*d
 			m.Set(r, c, mm)
@@ -41,13 +45,16 @@ func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	s := t[5].F32
 	lr := float64(s[graph.ScalarLR])
 	c.adam = simd.AdamW{
-		Clip:  t[4].F32[0],
+		Clip:  1,
 		Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1),
 		Beta2: float32(a.Beta2), Rest2: float32(1 - a.Beta2),
 		Keep: float32(1 - lr*a.Decay),
 		Step: float32(lr / float64(s[graph.ScalarCorrection1])),
 		Root: float32(1 / math.Sqrt(float64(s[graph.ScalarCorrection2]))),
 		Eps:  float32(a.Eps),
+	}
+	if !t[4].Absent() {
+		c.adam.Clip = t[4].F32[0]
 	}
 	c.t[4] = t[6] // the operands that are walked come first
 	c.byElements(5, func(c *call, w *worker, b block) {

@@ -262,6 +262,9 @@ var cases = map[graph.Op]func(m *maker) sample{
 		n, c := m.n(), m.n()
 		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, t: []Tensor{m.f32(n, c), m.f32(n, c), m.positive(n, c), m.any(n, c),
 			m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
+		if m.IntN(3) == 0 {
+			s.t[4] = Tensor{}
+		}
 		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
 		if m.IntN(2) == 0 {
 			s.t[6] = m.mat(graph.BF16, n, c, 1)

@@ -266,7 +266,7 @@ func TestRankMutants(t *testing.T) {
 			pl.Pipeline = &Pipeline{Schedule: o.schedule, Ranks: 2, Slices: 1, Stages: []int{0, 2}}
 		}
 		pl.Cache = pl.CacheNeeded(g)
-		ps, plain := lowerAll(t, g, pl)
+		ps, plain := lowerAll(t, g, pl, betas)
 		reference := []*Program{plain}
 		if err := Verify(ps...); err != nil {
 			t.Fatalf("%+v: %v", o, err)

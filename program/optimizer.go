@@ -1,6 +1,9 @@
 package program
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -64,46 +67,58 @@ func (lo *lowering) deliver(c int) store {
 	return host
 }
 
-// updates lists the chunks' updates in order of first use, so that what the
-// next step needs first is ready first. States on disk are read ahead.
+// updates lists the chunks' updates: behind the norm, in order of first use, so
+// that what the next step needs first is ready first; or, where nothing is
+// clipped, each as soon as its gradient is complete, while the backward pass
+// goes on. States on disk are read ahead.
 func (lo *lowering) updates(u *unit, grads []store) {
-	staged := make([]int, len(lo.pl.Chunks))
-	var disk []int
+	at := func(int) *[]op { return &u.work }
+	var order, disk []int
 	for c := range lo.pl.Chunks {
+		if lo.local(c) {
+			order = append(order, c)
+		}
+	}
+	if !lo.clips() {
+		at = func(c int) *[]op { return &lo.units[lo.gradBuf[c].unit].after }
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lo.gradBuf[a].unit, lo.gradBuf[b].unit) })
+	}
+	for _, c := range order {
 		if lo.onDisk(c) {
 			disk = append(disk, c)
 		}
 	}
-	read := func() {
+	staged := make([]int, len(lo.pl.Chunks))
+	read := func(list *[]op) {
 		if len(disk) == 0 {
 			return
 		}
 		c := disk[0]
 		disk = disk[1:]
 		staged[c] = lo.stage(c)
-		u.work = append(u.work, copyOp(device.DiskRead, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(staged[c]), lo.p.whole(lo.weightBuf[c].m.buf)))
+		*list = append(*list, copyOp(device.DiskRead, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(staged[c]), lo.p.whole(lo.weightBuf[c].m.buf)))
 	}
-	for range stagingDepth {
-		read()
+	for range min(stagingDepth, len(disk)) {
+		read(at(order[0]))
 	}
-	for c := range lo.pl.Chunks {
-		if !lo.local(c) {
-			continue
-		}
-		home := lo.weightBuf[c]
+	for _, c := range order {
+		home, list := lo.weightBuf[c], at(c)
 		if lo.onDisk(c) {
 			home = home.moved(home.m.buf, staged[c])
 		}
 		if lo.reduced(c).len() > 0 {
-			lo.update(u, c, grads[c], home)
+			lo.update(list, c, grads[c], home)
 		}
-		lo.spread(u, c)
+		lo.spread(list, c)
 		if lo.onDisk(c) {
-			u.work = append(u.work, copyOp(device.DiskWrite, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(lo.weightBuf[c].m.buf), lo.p.whole(staged[c])))
-			read()
+			*list = append(*list, copyOp(device.DiskWrite, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(lo.weightBuf[c].m.buf), lo.p.whole(staged[c])))
+			read(list)
 		}
 	}
 }
+
+// clips reports whether updates have to wait for the norm of all gradients.
+func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
 // onDisk reports whether this rank has state of a chunk on disk.
 func (lo *lowering) onDisk(c int) bool {
@@ -128,7 +143,7 @@ func (lo *lowering) stage(c int) int {
 }
 
 // update steps what this rank updates of a chunk.
-func (lo *lowering) update(u *unit, c int, grad store, home weightHome) {
+func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	// Where the working copy is written: nowhere (it is the master), in place,
 	// or in a buffer on this side of the link.
@@ -147,25 +162,28 @@ func (lo *lowering) update(u *unit, c int, grad store, home weightHome) {
 		if !lo.g.Params[q.param].Vector {
 			attr.Decay = lo.opt.Decay
 		}
-		p16 := Region{}
+		clip, p16 := Region{}, Region{}
+		if lo.clips() {
+			clip = lo.p.whole(lo.clip[tier])
+		}
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
 		}
-		u.work = append(u.work, lo.opt1(tier, c, graph.AdamW, attr,
+		*list = append(*list, lo.opt1(tier, c, graph.AdamW, attr,
 			home.master.region(q.lo, q.hi), home.m.region(q.lo, q.hi), home.v.region(q.lo, q.hi), grad.region(q.lo, q.hi),
-			lo.p.whole(lo.clip[tier]), lo.p.whole(lo.scalars[tier]), p16))
+			clip, lo.p.whole(lo.scalars[tier]), p16))
 	}
 	if send != nil {
-		u.work = append(u.work, moveOp(device.HostToDev, Key{Segment: -1, Micro: -1, Chunk: c}, home.work, *send, own))
+		*list = append(*list, moveOp(device.HostToDev, Key{Segment: -1, Micro: -1, Chunk: c}, home.work, *send, own))
 	}
 }
 
 // spread gathers the updated weights of a chunk where every rank has all of
 // them but updates its own.
-func (lo *lowering) spread(u *unit, c int) {
+func (lo *lowering) spread(list *[]op, c int) {
 	if !lo.sharded(c, "state") || lo.sharded(c, "weights") {
 		return
 	}
 	work := lo.weightBuf[c].work
-	u.work = append(u.work, lo.between(graph.AllGather, Key{Segment: -1, Micro: -1, Chunk: c}, c, false, work.of(lo.whole(c)), work.of(lo.held(c, "state"))))
+	*list = append(*list, lo.between(graph.AllGather, Key{Segment: -1, Micro: -1, Chunk: c}, c, false, work.of(lo.whole(c)), work.of(lo.held(c, "state"))))
 }

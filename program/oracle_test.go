@@ -148,7 +148,9 @@ func (m *machine) exec(i int) {
 		return
 	case graph.AdamW:
 		for _, j := range []int{4, 5} {
-			op = m.row(op, args[j], 0)
+			if args[j].Rows > 0 {
+				op = m.row(op, args[j], 0)
+			}
 		}
 		m.each(args[0], func(r, c int) {
 			v := op

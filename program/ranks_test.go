@@ -14,10 +14,9 @@ import (
 var betas = Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Decay: 0.1}
 
 // lowerAll lowers a plan for all ranks, and the plain program to compare with.
-func lowerAll(t *testing.T, g *graph.Graph, pl *Plan) (ps []*Program, plain *Program) {
+func lowerAll(t *testing.T, g *graph.Graph, pl *Plan, opt Options) (ps []*Program, plain *Program) {
 	t.Helper()
 	for r := range pl.Ranks {
-		opt := betas
 		opt.Rank = r
 		p, err := Lower(context.Background(), g, pl, opt)
 		if err != nil {
@@ -25,8 +24,7 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *Plan) (ps []*Program, plain *Pro
 		}
 		ps = append(ps, p)
 	}
-	opt := betas
-	opt.RowUnit = ps[0].RowUnit
+	opt.Rank, opt.RowUnit = 0, ps[0].RowUnit
 	var err error
 	if opt.Cuts, err = pl.Cuts(g); err != nil {
 		t.Fatal(err)
@@ -62,7 +60,9 @@ func TestDataParallel(t *testing.T) {
 			}
 		}
 		pl.Cache = pl.CacheNeeded(g) + int64(r.IntN(2)*100000)
-		ps, plain := lowerAll(t, g, pl)
+		opt := betas
+		opt.Clip = float64(r.IntN(2))
+		ps, plain := lowerAll(t, g, pl, opt)
 		if err := Verify(ps...); err != nil {
 			t.Fatalf("round %d: %v\n%+v", round, err, pl)
 		}
@@ -113,7 +113,7 @@ func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 	for l := range pl.Activations {
 		pl.Activations[l] = Recomputed(Recomputations()[l%(4-2*min(1, s.Slices-1))])
 	}
-	ps, plain := lowerAll(t, g, pl)
+	ps, plain := lowerAll(t, g, pl, betas)
 	if err := Verify(ps...); err != nil {
 		t.Fatal(err)
 	}

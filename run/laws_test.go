@@ -108,10 +108,19 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	return ps[0], tr
 }
 
+// options are what programs are lowered with.
+func (f *fixture) options() program.Options {
+	opt := betas
+	if f.free {
+		opt.Clip = 0
+	}
+	return opt
+}
+
 // lower lowers a plan for all ranks.
 func (f *fixture) lower(t *testing.T, pl *program.Plan) (ps []*program.Program) {
 	t.Helper()
-	for opt := betas; opt.Rank < pl.Ranks; opt.Rank++ {
+	for opt := f.options(); opt.Rank < pl.Ranks; opt.Rank++ {
 		p, err := program.Lower(context.Background(), f.graph, pl, opt)
 		check(t, err)
 		ps = append(ps, p)
@@ -126,12 +135,13 @@ func TestPlansChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16"} {
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free"} {
 		folder, precision, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		if precision == "bf16" {
 			f.store(t, graph.BF16)
 		}
+		f.free = precision == "free"
 		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
 		if e := math.Abs(plain.losses[2]/f.losses.Losses64[2] - 1); precision == "bf16" && !(e > 0 && e < 0.01) {
 			t.Errorf("%s: loss %v after two steps, in fp64 %v", name, plain.losses[2], f.losses.Losses64[2])

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -55,8 +56,10 @@ func TestRanksChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny"} {
-		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free"} {
+		folder, free := strings.CutSuffix(name, " free")
+		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+		f.free = free
 		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
 		for k := range 6 {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
@@ -74,7 +77,7 @@ func TestRanksChangeNothing(t *testing.T) {
 				pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
 				_, got := f.train(t, pl, 3)
 				near(t, got, plain)
-				if _, err := Prove(context.Background(), f.graph, pl, f.lower(t, pl), betas); err != nil {
+				if _, err := Prove(context.Background(), f.graph, pl, f.lower(t, pl), f.options()); err != nil {
 					t.Error(err)
 				}
 			})

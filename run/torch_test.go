@@ -22,6 +22,7 @@ type fixture struct {
 	dir     string
 	graph   *graph.Graph
 	weights *safetensors.Set
+	free    bool    // gradients are not clipped
 	tokens  []int32 // inputs [4*32]
 	targets []int32
 	losses  struct {

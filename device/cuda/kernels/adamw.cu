@@ -12,7 +12,7 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
     step[2] = 1 / sqrt((double)s[a.n[2]]);
   }
   __syncthreads();
-  float keep = step[0], rate = step[1], root = step[2], clip = at<float>(a.t[4], 0, 0)[0];
+  float keep = step[0], rate = step[1], root = step[2], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
   float p[VEC], m[VEC], v[VEC], g[VEC];
