@@ -29,16 +29,29 @@ type BudgetRun struct {
 // Budgets plans and runs a model under n device budgets, from all that the
 // fastest plan wants down to the smallest for which the planner has a plan, in
 // equal ratios. done is told each result.
-//
-// The machine's own limit of device memory is changed while it runs.
 func Budgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, n, steps int, note func(string), done func(BudgetRun)) error {
+	return m.eachBudget(ctx, g, c, n, note, func() error {
+		r, err := runBudget(ctx, m, g, c, steps, note)
+		if err == nil {
+			done(r)
+		}
+		return err
+	})
+}
+
+// eachBudget calls do with the machine's limit of device memory set to each of
+// n budgets.
+func (m *Machine) eachBudget(ctx context.Context, g *graph.Graph, c *config.Config, n int, note func(string), do func() error) error {
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
 	best, err := m.Plan(ctx, g, c, note)
 	if err != nil {
 		return err
 	}
-	largest := best.Best.Program.Height[device.DeviceTier]
+	var largest int64
+	for _, p := range best.Best.Ranks {
+		largest = max(largest, p.Height[device.DeviceTier])
+	}
 	smallest, err := smallestBudget(ctx, m, g, c, note)
 	if err != nil {
 		return err
@@ -46,11 +59,9 @@ func Budgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, 
 	smallest = min(smallest, largest)
 	for i := range n {
 		m.Capacity[device.DeviceTier] = between(largest, smallest, i, n)
-		r, err := runBudget(ctx, m, g, c, steps, note)
-		if err != nil {
+		if err := do(); err != nil {
 			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
 		}
-		done(r)
 	}
 	return nil
 }

@@ -43,36 +43,18 @@ func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, l
 			if err != nil {
 				return err
 			}
-			if err := sweepBudgets(ctx, m, g, &own, n, most, steps, note, func(r SweepRun) {
-				r.Ranks, r.Link = count, link
-				done(r)
-			}); err != nil {
+			err = m.eachBudget(ctx, g, &own, n, note, func() error {
+				r, err := m.sweep(ctx, g, &own, most, steps, note)
+				if err == nil {
+					r.Ranks, r.Link = count, link
+					done(r)
+				}
+				return err
+			})
+			if err != nil {
 				return fmt.Errorf("%d ranks, link %g bytes/s: %w", count, link, err)
 			}
 		}
-	}
-	return nil
-}
-
-func sweepBudgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, n, most, steps int, note func(string), done func(SweepRun)) error {
-	all := m.Capacity[device.DeviceTier]
-	best, err := m.Plan(ctx, g, c, note)
-	if err != nil {
-		return err
-	}
-	largest := best.Best.Program.Height[device.DeviceTier]
-	smallest, err := smallestBudget(ctx, m, g, c, note)
-	if err != nil {
-		return err
-	}
-	smallest = min(smallest, largest)
-	for i := range n {
-		m.Capacity[device.DeviceTier] = min(between(largest, smallest, i, n), all)
-		r, err := m.sweep(ctx, g, c, most, steps, note)
-		if err != nil {
-			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
-		}
-		done(r)
 	}
 	return nil
 }
