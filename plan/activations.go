@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -52,8 +53,8 @@ func (s *search) retentions(b, group int) [][][]program.Retention {
 	layers := s.graph.Model.Layers
 	var policies [][][]program.Retention
 	if len(s.swapTiers()) > 0 {
-		for _, share := range []float64{s.memoShare(b, group), 1} {
-			policies = append(policies, [][]program.Retention{s.lastKept(program.SwapOf(device.HostTier, share), MemoKept)})
+		for _, r := range []program.Retention{s.memo(device.HostTier, b, group), program.SwapOf(device.HostTier, 1)} {
+			policies = append(policies, [][]program.Retention{s.lastKept(r, MemoKept)})
 		}
 	}
 	if s.req.Pins.Policy == "memo-paper" {
@@ -111,6 +112,11 @@ func (p *Pins) activations(keep []program.Retention) []program.Retention {
 		keep[l] = r
 	}
 	return keep
+}
+
+// memo is what MEMO does with a layer; rows go in parts of a micro-batch's.
+func (s *search) memo(t device.Tier, b, group int) program.Retention {
+	return program.SwapOf(t, math.Floor(s.memoShare(b, group)*program.SwapParts)/program.SwapParts)
 }
 
 // memoShare is MEMO's closed form, section 4.1:
@@ -272,7 +278,7 @@ func (r *refinement) patternsOn(t device.Tier) (list []program.Retention) {
 			program.Retention{all, program.Remade, part, program.Remade},
 			program.Retention{program.Kept, all, part, program.Remade})
 	}
-	return append(list, program.SwapOf(t, 1), program.SwapOf(t, r.memoShare(r.best.choice.b, r.best.choice.group)))
+	return append(list, program.SwapOf(t, 1), r.memo(t, r.best.choice.b, r.best.choice.group))
 }
 
 // moves gives classes of runs of layers other fates.
@@ -320,19 +326,24 @@ func (r *refinement) slots() error {
 	return nil
 }
 
-// residents lets chunks take what memory the moves have freed.
+// residents lets chunks take what memory the moves have freed: as many as fit.
 func (r *refinement) residents() error {
-	p := &r.req.Pins
-	for p.Weights == nil && p.Grads == nil && p.State == nil && r.best.choice.r.state != device.DeviceTier {
-		ch := r.best.choice
-		if ch.residents++; r.done() || ch.residents > len(r.best.Plan.Chunks) {
-			return nil
-		}
-		if taken, err := r.consider(ch); err != nil || !taken {
-			return err
-		}
+	p, base := &r.req.Pins, r.best.choice
+	if p.Weights != nil || p.Grads != nil || p.State != nil || base.r.state == device.DeviceTier || r.done() {
+		return nil
 	}
-	return nil
+	chunks := len(r.best.Plan.Chunks)
+	fit, err := r.first(chunks-base.residents, func(i int) choice {
+		r.left--
+		ch := base
+		ch.residents = chunks - i
+		return ch
+	})
+	if err != nil || fit == nil {
+		return err
+	}
+	_, err = r.take(fit)
+	return err
 }
 
 // fates are what may become of a class beside what does.

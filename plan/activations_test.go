@@ -39,7 +39,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 				"full recomputation": s.lastKept(program.Recomputed("full"), 0),
 				"attention kept":     s.lastKept(program.Recomputed("attention"), 0),
 				"full swap":          s.lastKept(program.SwapOf(device.HostTier, 1), MemoKept),
-				"memo":               s.lastKept(program.SwapOf(device.HostTier, s.memoShare(1, 1)), MemoKept),
+				"memo":               s.lastKept(s.memo(device.HostTier, 1, 1), MemoKept),
 			}
 			for name, keep := range arms {
 				c, err := s.evaluate(choice{b: 1, group: 1, r: residencies[0], st: s.styles(1, residencies[0])[0], keep: keep})

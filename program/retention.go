@@ -223,9 +223,9 @@ func (r Retention) check() error {
 // Swapped reports whether anything of the layer leaves the device.
 func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
 
-// swapParts is how finely the tokens of a micro-batch can be divided between
+// SwapParts is how finely the tokens of a micro-batch can be divided between
 // what is swapped and what is made again.
-const swapParts = 64
+const SwapParts = 64
 
 // rowUnit is the number of token rows per atom: as many as everything that cuts
 // the tokens allows, and a 64th of them where some are swapped.
@@ -241,7 +241,7 @@ func (pl *Plan) rowUnit(seq int) int {
 		return unit
 	}
 	for d := 1; d <= unit; d++ {
-		if unit%d == 0 && unit/d*swapParts <= max(pl.MicroBatch*seq, swapParts) {
+		if unit%d == 0 && unit/d*SwapParts <= max(pl.MicroBatch*seq, SwapParts) {
 			return unit / d
 		}
 	}

@@ -51,7 +51,8 @@ var swapArms = []struct {
 
 // Swaps compares the ways for a model at several lengths and n device budgets
 // each, from a little less than the plain run takes down to the least. The arms'
-// steps take turns, so that what else the machine does hits all of them.
+// steps take turns, so that what else the machine does hits all of them. A
+// machine that is only described is planned for.
 //
 // The machine's own limit of device memory is changed while it runs.
 func Swaps(ctx context.Context, m *Machine, c *config.Config, vocab int, lengths []int, n, steps int, note func(string), done func(SwapRun)) error {
@@ -104,8 +105,10 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 		}
 		r.Arms = append(r.Arms, a)
 	}
-	if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
-		return nil, err
+	if !m.described {
+		if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
+			return nil, err
+		}
 	}
 	chosen := r.Arms[len(r.Arms)-1].steps
 	for i := range r.Arms {
@@ -178,17 +181,19 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 
 // summary fills in what is reported of an arm.
 func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
-	a.Predicted = a.candidate.Seconds()
+	t := a.candidate.Timeline
+	a.Predicted, a.Stalls[0] = a.candidate.Seconds(), t.Makespan-t.Busy[device.Compute]
 	a.Layers = plan.Activations(g, a.candidate)
+	if len(a.steps) == 0 {
+		return
+	}
 	var seconds, stalls, ratios []float64
 	for i, s := range a.steps {
 		seconds = append(seconds, s.Seconds)
 		stalls = append(stalls, s.Timeline.Makespan-s.Timeline.Busy[device.Compute])
 		ratios = append(ratios, s.Seconds/chosen[i].Seconds)
 	}
-	a.Measured, a.Ratio = median(seconds), median(ratios)
-	t := a.candidate.Timeline
-	a.Stalls = [2]float64{t.Makespan - t.Busy[device.Compute], median(stalls)}
+	a.Measured, a.Ratio, a.Stalls[1] = median(seconds), median(ratios), median(stalls)
 }
 
 // median of a list that is not empty; it sorts the list.

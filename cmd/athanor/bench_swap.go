@@ -30,7 +30,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 		return err
 	}
 	defer text.Tokens.Close()
-	machine, err := run.FindMachine(cfg, show.say)
+	machine, err := run.DescribeMachine(cfg, show.say)
 	if err != nil {
 		return err
 	}
@@ -62,6 +62,10 @@ func printSwap(c *context, r *run.SwapRun) {
 		}
 		if !a.Fits {
 			fmt.Fprintf(c.stdout, "%s  %-14s does not fit\n", head, a.Name)
+			continue
+		}
+		if a.Measured == 0 {
+			fmt.Fprintf(c.stdout, "%s  %-14s %9.4f s %11s %9.4f s\n", head, a.Name, a.Predicted, "", a.Stalls[0])
 			continue
 		}
 		exact := "exact"
