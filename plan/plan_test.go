@@ -56,7 +56,7 @@ func find(t *testing.T, req *Request, m *Machine) *Result {
 func TestMonotone(t *testing.T) {
 	req := small(t)
 	last := 0.0
-	for _, mib := range []int64{200, 100, 60, 40, 24, 16, 12, 9, 7} {
+	for _, mib := range []int64{200, 60, 40, 24, 12, 7} {
 		r := find(t, req, machine(t, mib<<20, 1))
 		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
 			t.Errorf("%d MiB: the plan takes %d bytes", mib, h)
@@ -68,7 +68,7 @@ func TestMonotone(t *testing.T) {
 		}
 	}
 	last = 0
-	for _, link := range []float64{100, 10, 1, 0.1, 0.01} {
+	for _, link := range []float64{100, 1, 0.1, 0.01} {
 		r := find(t, req, machine(t, 12<<20, link))
 		if s := r.Best.Seconds(); s < last*(1-1e-9) {
 			t.Errorf("link x %v: %.6g s, but with a faster one %.6g s", link, s, last)
