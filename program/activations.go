@@ -165,7 +165,7 @@ func (lo *lowering) logits() {
 		Rows: lo.rows() * lo.pl.MicroBatches, Cols: v.Cols, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
 	for i := range lo.units {
 		u := &lo.units[i]
-		row := u.micro * lo.rows()
+		row := u.micro*lo.rows() + u.row
 		var work []op
 		for _, o := range u.work {
 			work = append(work, o)

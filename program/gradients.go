@@ -249,7 +249,9 @@ func (lo *lowering) keepGradient(c int, s store) {
 	b.Persistent, b.Init = true, make([]string, len(b.Cuts)+1)
 	starts := append([]int{0}, b.Cuts...)
 	for k, e := range starts {
-		b.Init[k] = "grad.before:" + lo.elementName(c, e-s.at)
+		if e -= s.at; e >= own.lo && e < own.hi { // beside it are parts of other ranks' sums
+			b.Init[k] = "grad.before:" + lo.elementName(c, e)
+		}
 	}
 	lo.homes(c, own, "g", s, false)
 }

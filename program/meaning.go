@@ -237,20 +237,44 @@ func (xs *executions) summary() (Summary, error) {
 				x.parts(i, func(elements string, v Value) { err = cmp.Or(err, c.same(homeKey(h.Kind, elements), v, x.p.Rank)) })
 			}
 		}
+		written := x.written()
 		for i := range x.p.Buffers {
 			if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
-				err = cmp.Or(err, x.result(i, c))
+				err = cmp.Or(err, x.result(i, written, c))
 			}
 		}
 	}
 	return c.sum, err
 }
 
-// result collects a buffer that is one of the step's results.
-func (x *execution) result(buf int, c *collector) (err error) {
+// written says which atoms some instruction writes. What another program of the
+// same arenas, or another rank's part of them, has left in the others is no
+// result of this one.
+func (x *execution) written() []bool {
+	list := make([]bool, len(x.atoms))
+	for i := range x.p.Instrs {
+		for j, s := range x.ly.operands(i) {
+			if _, writes := accessOf(&x.p.Instrs[i], j); !writes {
+				continue
+			}
+			for b := range s.blocks {
+				for k := range s.bands {
+					list[s.at(b, k)] = true
+				}
+			}
+		}
+	}
+	return list
+}
+
+// result collects a buffer that is one of the step's results, as far as it is
+// written.
+func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 	b, s := &x.p.Buffers[buf], x.bufferSpan(buf)
 	key := fmt.Sprintf(outputKey, b.Name)
+	some := func(n int32) bool { return slices.Contains(written[s.atom:s.atom+n], true) }
 	switch {
+	case !some(s.bands):
 	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
 		c.added(key, x.atoms[s.atom], x.p.Rank, x.unordered)
 	case b.RowUnit == 0:
@@ -258,8 +282,10 @@ func (x *execution) result(buf int, c *collector) (err error) {
 	default:
 		bands := int32(len(b.Cuts) + 1)
 		for row := 0; row < b.Rows; row += b.RowUnit {
-			v := x.digest(Value{}, box{s.atom, bands, 1, bands})
-			err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
+			if some(bands) {
+				v := x.digest(Value{}, box{s.atom, bands, 1, bands})
+				err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
+			}
 			s.atom += bands
 		}
 	}

@@ -111,7 +111,12 @@ func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 		pl.Pipeline.Stages = append(pl.Pipeline.Stages, min(k, 1)*(k+1))
 	}
 	for l := range pl.Activations {
-		pl.Activations[l] = Recomputed(Recomputations()[l%(4-2*min(1, s.Slices-1))])
+		kept := []Retention{Recomputed("none"), Recomputed("light"), Recomputed("attention"), Recomputed("full"),
+			SwapOf(device.HostTier, 0.5), SwapOf(device.DiskTier, 0)}
+		if s.Slices > 1 {
+			kept = kept[:2]
+		}
+		pl.Activations[l] = kept[l%len(kept)]
 	}
 	ps, plain := lowerAll(t, g, pl, betas)
 	if err := Verify(ps...); err != nil {

@@ -40,6 +40,9 @@ func (lo *lowering) recompute() error {
 		for j := range u.work {
 			for k := range u.work[j].refs {
 				r := &u.work[j].refs[k]
+				if r.micro != u.micro {
+					continue // it is received here for a unit to come
+				}
 				if _, ok := again[r.value]; ok || r.value >= 0 && lo.fate(u, r.value).Swapped() {
 					r.copy = 1
 				}

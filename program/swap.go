@@ -55,7 +55,7 @@ type swapping struct {
 	instance
 	rows, segment     int
 	tier              device.Tier
-	made, first, last spot // where it is made; where the backward pass reads it
+	made, first, last spot // where it is made; where the first unit of the backward pass reads it
 }
 
 // swap adds the copies of activations.
@@ -88,11 +88,18 @@ func (lo *lowering) swappings() (list []swapping) {
 					}
 					continue
 				}
+				if m, ok := made[key]; ok && r.copy == 0 && lo.units[m.unit].work[m.op].in.Op == graph.Recv {
+					// What comes early leaves when it is used: copies of other values would
+					// stand behind it, and wait for the sender.
+					made[key] = here
+				}
 				if r.copy == 0 || !lo.hasRetention(u) {
 					continue
 				}
 				if n, ok := at[key]; ok {
-					list[n].last = here
+					if list[n].first.unit == i { // weight gradients that were put off find it there
+						list[n].last = here
+					}
 					continue
 				}
 				if f := lo.fate(u, r.value); f.Swapped() && lo.waiting(f) > 0 {
