@@ -9,10 +9,15 @@ import (
 
 // known are the sizes of published models; no weights.
 var known = map[string]Model{
-	"gpt2":         gpt2(12, 768, 12),
-	"gpt2-medium":  gpt2(24, 1024, 16),
-	"gpt2-large":   gpt2(36, 1280, 20),
-	"gpt2-xl":      gpt2(48, 1600, 25),
+	"gpt2":        gpt2(12, 768, 12),
+	"gpt2-medium": gpt2(24, 1024, 16),
+	"gpt2-large":  gpt2(36, 1280, 20),
+	"gpt2-xl":     gpt2(48, 1600, 25),
+	// The models of Elixir's measurements (2212.05339), whose heads are untied.
+	"gpt2-4b":      untied(gpt2(32, 3072, 24)),
+	"gpt2-10b":     untied(gpt2(48, 4096, 32)),
+	"gpt2-15b":     untied(gpt2(18, 8192, 64)),
+	"gpt2-20b":     untied(gpt2(24, 8192, 64)),
 	"opt-125m":     opt(12, 768, 12),
 	"opt-1.3b":     opt(24, 2048, 32),
 	"llama-2-7b":   llama(32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5, false),
@@ -44,6 +49,11 @@ func gpt2(layers, width, heads int) Model {
 	return Model{Family: GPT2, Layers: layers, Width: width, Heads: heads, KVHeads: heads, HeadDim: width / heads,
 		FeedForward: 4 * width, Vocab: 50257, MaxPositions: 1024, Activation: "gelu_new", NormEps: 1e-5, Tied: true,
 		QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02}
+}
+
+func untied(m Model) Model {
+	m.Tied = false
+	return m
 }
 
 func opt(layers, width, heads int) Model {

@@ -59,8 +59,11 @@ func (s *search) choices() []residency {
 	var list []residency
 	for _, r := range residencies {
 		for _, shard := range program.Shardings() {
-			if r.weights == device.HostTier && (shard == "state" || shard == "grads") {
+			switch {
+			case r.weights == device.HostTier && (shard == "state" || shard == "grads"):
 				continue // what is gathered goes through the device
+			case r.state != device.DeviceTier && shard == "":
+				continue // every rank's host would do all of the work
 			}
 			if shard != "" {
 				list = append(list, residency{fmt.Sprintf("%s, %s divided", r.label, shard), r.weights, r.grads, r.state, shard})
@@ -90,6 +93,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	}
 	if len(s.found) == 0 {
 		return nil, s.misfit()
+	}
+	if err := s.balance(); err != nil {
+		return nil, err
 	}
 	if err := s.improve(); err != nil {
 		return nil, err
@@ -141,6 +147,9 @@ func (s *search) residencies(b, group int) error {
 	for _, r := range s.choices() {
 		if roomy && r.state != device.DeviceTier {
 			break
+		}
+		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
+			continue // gradients are complete after one visit, so they may as well be divided
 		}
 		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
 			continue
@@ -210,59 +219,6 @@ func (s *search) groups(b int) []int {
 func (p *Pins) allow(r residency) bool {
 	ok := func(pin *device.Tier, t device.Tier) bool { return pin == nil || *pin == t }
 	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
-}
-
-// hopeless reports that a residency cannot fit whatever else is chosen, or
-// cannot beat what was found: the arithmetic alone takes longer.
-func (s *search) hopeless(b int, r residency) bool {
-	var need [device.NumTiers]int64
-	work := s.graph.DType.Size()
-	level := slices.Index(program.Shardings(), r.shard)
-	share := func(n int64, what int) int64 { // of something divided from that level on
-		if level >= what {
-			return n / int64(s.ranks)
-		}
-		return n
-	}
-	for _, p := range s.graph.Params {
-		n := p.Elems()
-		need[r.weights] += share(n*work, 3)
-		if r.state == device.DeviceTier {
-			need[r.grads] += share(4*n, 2)
-		}
-		need[r.state] += share(8*n, 1)
-	}
-	for t := range need {
-		if need[t] > s.m.Capacity[t] {
-			return true
-		}
-	}
-	return len(s.found) > 0 && s.arithmetic(b) > s.found[0].Seconds()
-}
-
-// arithmetic is the time of all forward and backward operators of a step, one
-// after the other: the compute stream cannot be faster.
-func (s *search) arithmetic(b int) float64 {
-	rows := b * s.graph.Seq
-	var sum float64
-	for i := range s.graph.Segments {
-		seg := &s.graph.Segments[i]
-		for _, nodes := range [][]graph.Node{seg.Forward, seg.Backward} {
-			for k := range nodes {
-				sum += s.m.Cost.Cost(s.call(&nodes[k], rows))
-			}
-		}
-	}
-	return sum * float64(s.batch/b)
-}
-
-// call is a node on operands of the right extents at no address.
-func (s *search) call(n *graph.Node, rows int) *device.Call {
-	c := &device.Call{Op: n.Op, Attr: n.Attr, Stream: device.Compute}
-	for _, d := range s.graph.Dims(n, rows, nil) {
-		c.Args = append(c.Args, device.Operand{DType: d.DType, Rows: d.Rows, Cols: d.Cols, Stride: d.Cols})
-	}
-	return c
 }
 
 // style is how roomy the small decisions are.
@@ -374,6 +330,10 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 // first finds by bisection the first of n choices, from roomy to frugal, that
 // fits: nil if none does.
 func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
+	last, err := s.evaluate(at(n - 1))
+	if err != nil || last.Program.Height[device.DeviceTier] > s.m.Capacity[device.DeviceTier] {
+		return nil, err // the most frugal of them; only on other tiers it may need more
+	}
 	fits := map[int]*Candidate{}
 	var failed error
 	i := sort.Search(n, func(i int) bool {

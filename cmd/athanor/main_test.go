@@ -313,6 +313,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
 		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},
 		{[]string{"data", file, "--sample", "-3"}, []string{"--sample"}},
+		{[]string{"bench", "policies", "--models", "gpt3"}, []string{"gpt3", "hint:"}},
+		{[]string{"bench", "policies", "--gpus", "0"}, []string{"hint:"}},
+		{[]string{"bench", "policies", "--batch", "-1"}, []string{"hint:"}},
 		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
 		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens"}},
 	} {

@@ -1,0 +1,99 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type benchPoliciesCmd struct {
+	Models   []string `help:"Known models." default:"gpt2-4b,gpt2-10b,gpt2-15b,gpt2-20b" placeholder:"NAME,..."`
+	Hardware []string `help:"Known machines." default:"elixir-paper-40,elixir-paper-80" placeholder:"NAME,..."`
+	Gpus     []int    `help:"Numbers of GPUs." default:"1,2,4" placeholder:"N,..."`
+	Batch    []int    `help:"Sequences per GPU and step." default:"4,8,16" placeholder:"N,..."`
+	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
+}
+
+// Run compares the search with the policies of others on the simulator.
+func (v *benchPoliciesCmd) Run(c *context) error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	list := []run.Contested{}
+	if !c.json {
+		fmt.Fprintf(c.stdout, "seconds per step of the search's plan; of the others, how many times as long (-: does not fit)\n\n%-10s %-18s %4s %5s %9s", "model", "hardware", "GPUs", "batch", "search")
+		for _, p := range policy.All() {
+			fmt.Fprintf(c.stdout, " %14s", p.Name)
+		}
+		fmt.Fprintln(c.stdout, "  plan")
+	}
+	for _, contest := range run.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
+		r, err := contest.Hold(stdctx.Background())
+		if err != nil {
+			return err
+		}
+		list = append(list, *r)
+		if !c.json {
+			printContest(c, r)
+		}
+	}
+	ratios := run.Compare(list)
+	if c.json {
+		return c.print(map[string]any{"contests": list, "ratios": ratios})
+	}
+	fmt.Fprintf(c.stdout, "\n%-16s %8s %8s %8s %6s   %s\n", "policy", "least", "mean", "most", "fits", "most in")
+	for _, r := range ratios {
+		fmt.Fprintf(c.stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list))
+		if r.Fits > 0 {
+			fmt.Fprintf(c.stdout, "   %s on %d x %s, batch %d", r.Contest.Model, r.Contest.GPUs, r.Contest.Hardware, r.Contest.Batch)
+		}
+		fmt.Fprintln(c.stdout)
+	}
+	return nil
+}
+
+func (v *benchPoliciesCmd) check() error {
+	for _, m := range v.Models {
+		if _, err := model.Known(m); err != nil {
+			return usageError{"bench policies: " + err.Error()}
+		}
+	}
+	for _, n := range v.Gpus {
+		for _, h := range v.Hardware {
+			if _, err := hardware.KnownRank(h, n); err != nil {
+				return usageError{"bench policies: " + err.Error()}
+			}
+		}
+	}
+	for _, b := range append(v.Batch, v.Sequence) {
+		if b < 1 || b > 1<<16 {
+			return usageError{fmt.Sprintf("bench policies: %d; hint: --batch and --sequence are positive", b)}
+		}
+	}
+	return nil
+}
+
+func printContest(c *context, r *run.Contested) {
+	seconds := "-"
+	if r.Seconds > 0 {
+		seconds = fmt.Sprintf("%.3f s", r.Seconds)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-10s %-18s %4d %5d %9s", r.Model, r.Contest.Hardware, r.GPUs, r.Batch, seconds)
+	for _, s := range r.Standings {
+		cell := "-"
+		switch {
+		case s.Ratio > 0:
+			cell = fmt.Sprintf("%.3f", s.Ratio)
+		case s.Seconds > 0:
+			cell = fmt.Sprintf("%.3f s", s.Seconds)
+		}
+		fmt.Fprintf(&b, " %14s", cell)
+	}
+	fmt.Fprintf(c.stdout, "%s  %s\n", b.String(), r.Label)
+}

@@ -1,0 +1,240 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// What the device's memory is spent on.
+//
+// Approach. A candidate of the enumeration has spent it on one thing after the
+// other: on activations that need not be made again, then on chunks that stay.
+// A byte can do more elsewhere: a chunk that stays saves its way up and down and
+// the slower update (Elixir's J), a larger cache one transfer or gather (its I),
+// an activation its arithmetic. Their prices depend on what overlaps with what,
+// so none are computed: memory is moved from one to another, much first, then
+// less, and the simulator says whether that helped. Recomputation takes up what
+// the others leave.
+//
+//	residents  0 ......... chunks      per step: more or fewer of one,
+//	cache      one unit .. all         or one for the other
+//
+// Example: 10 billion parameters on four GPUs of 40 GB. No recomputation leaves
+// room for 30 of 50 chunks; full recomputation for all of them but two, and the
+// step gets shorter by a fifth.
+//
+// Known weakness: a pattern search in three dimensions ends in a local optimum.
+
+// How many candidates, of different micro-batches or residencies, are improved:
+// more of small programs.
+const (
+	fewestKinds, mostKinds = 3, 8
+	kindInstructions       = 10_000
+)
+
+// balance improves the fastest candidates, one of each kind.
+func (s *search) balance() error {
+	if p := &s.req.Pins; p.Cache > 0 || p.Weights != nil || p.Grads != nil || p.State != nil {
+		return nil
+	}
+	type kind struct {
+		b, group int
+		r        residency
+		ladder   int
+	}
+	if s.req.Pins.Policy != "" {
+		return nil
+	}
+	seen, most := map[kind]bool{}, min(max(kindInstructions/len(s.found[0].Program.Instrs), fewestKinds), mostKinds)
+	for _, c := range slices.Clone(s.found) {
+		ladders := s.retentions(c.choice.b, c.choice.group)
+		at := slices.IndexFunc(ladders, func(l [][]program.Retention) bool { return rung(l, c.choice.keep) >= 0 })
+		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
+		if seen[k] || len(seen) == most || s.hopeless(k.b, k.r) {
+			continue
+		}
+		seen[k] = true
+		if s.progress != nil {
+			s.progress("dividing the memory of: " + c.Label)
+		}
+		if err := (&balancing{s, c, ladders[k.ladder]}).run(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// balancing is the search from one candidate on.
+type balancing struct {
+	*search
+	best   *Candidate
+	levels [][]program.Retention // of activations, from least work to least memory
+}
+
+// rung is where activations are on a ladder, or -1.
+func rung(ladder [][]program.Retention, keep []program.Retention) int {
+	return slices.IndexFunc(ladder, func(l []program.Retention) bool { return slices.Equal(l, keep) })
+}
+
+// spend is a change: chunks that stay, layers of cache, units of prefetching,
+// and whether the logits are made in larger (1) or smaller (-1) pieces.
+type spend struct {
+	residents int
+	spare     int64
+	prefetch  int
+	head      int
+}
+
+// run divides memory in whole layers, then in parts of them where only some
+// chunks stay.
+func (b *balancing) run() error {
+	start := b.best
+	if err := b.descend(max(len(start.Plan.Chunks)/4, 1)); err != nil {
+		return err
+	}
+	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
+		if err := b.finer(); err != nil {
+			return err
+		}
+	}
+	if b.best == start {
+		return nil
+	}
+	return b.keep(b.best)
+}
+
+// partsOfLayer is how finely layers are cut.
+const partsOfLayer = 4
+
+// finer cuts layers into several chunks and goes on from there.
+func (b *balancing) finer() error {
+	whole, ch := b.best, b.best.choice
+	ch.st.chunk = b.layerBytes() / b.graph.DType.Size() / partsOfLayer
+	last := whole.Plan.Chunks[ch.residents-1].Last
+	ch.residents = 0
+	for _, c := range program.Layout(b.graph, ch.st.chunk) {
+		if c.Last <= last {
+			ch.residents++
+		}
+	}
+	c, err := b.fit(ch, 1)
+	if err != nil || c == nil {
+		return err
+	}
+	if err := c.Time(b.m); err != nil {
+		return err
+	}
+	b.best = c
+	if err := b.descend(partsOfLayer); err != nil {
+		return err
+	}
+	if whole.Seconds() <= b.best.Seconds() {
+		b.best = whole
+	}
+	return nil
+}
+
+// descend moves memory about, by so many chunks or layers of cache and then by
+// fewer, for as long as that helps.
+func (b *balancing) descend(step int) error {
+	for ; step >= 1; step /= 2 {
+		n, m := step, int64(step)
+		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
+		if step == 1 {
+			moves = append([]spend{{}, {head: 1}, {head: -1}}, append(moves, spend{prefetch: 1}, spend{prefetch: -1})...)
+		}
+		for _, d := range moves {
+			for {
+				better, err := b.move(d, step)
+				if err != nil {
+					return err
+				}
+				if !better || d == (spend{}) {
+					break
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// move tries a change with the least recomputation that it leaves room for, to
+// within some levels.
+func (b *balancing) move(d spend, within int) (better bool, err error) {
+	ch := b.best.choice
+	chunks := len(b.best.Plan.Chunks)
+	ch.residents += d.residents
+	ch.st.spare += d.spare
+	ch.st.prefetch += d.prefetch
+	ch.st.headRows = b.resize(ch, d.head)
+	cached := b.best.Plan.Cache > 0
+	switch {
+	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
+		return false, nil
+	case d.residents != 0 && ch.r.state == device.DeviceTier, (d.spare != 0 || d.prefetch != 0) && !cached:
+		return false, nil
+	case d.prefetch != 0 && b.req.Pins.Prefetch > 0, d.head != 0 && (b.req.Pins.HeadRows > 0 || ch.st.headRows == b.best.choice.st.headRows):
+		return false, nil
+	}
+	c, err := b.fit(ch, within)
+	if err != nil || c == nil {
+		return false, err
+	}
+	if err := c.Time(b.m); err != nil {
+		return false, err
+	}
+	if c.Seconds() >= b.best.Seconds()*(1-1e-6) {
+		return false, nil
+	}
+	b.best = c
+	return true, nil
+}
+
+// resize is the next larger or smaller piece of the batch whose logits are made
+// at once.
+func (b *balancing) resize(ch choice, by int) int {
+	rows, seq := ch.st.headRows, b.graph.Seq
+	switch {
+	case by < 0 && rows > 32:
+		return b.shrink(rows)
+	case by > 0:
+		for d := 2; rows*d <= ch.b*seq && d <= 64; d++ {
+			if next := rows * d; seq%next == 0 || next%seq == 0 && ch.b*seq%next == 0 {
+				return next
+			}
+		}
+	}
+	return rows
+}
+
+// fit finds the least recomputation that fits, to within some levels, from where
+// the choice is, in steps that double and then by bisection; nil if nothing fits.
+func (b *balancing) fit(ch choice, within int) (*Candidate, error) {
+	levels := b.levels
+	at := max(rung(levels, ch.keep), 0)
+	no, yes := -1, len(levels) // does not fit, fits
+	var fits *Candidate
+	for step := within; yes-no > 1 && (fits == nil || yes-no > within); {
+		ch.keep = levels[at]
+		c, err := b.evaluate(ch)
+		if err != nil {
+			return nil, err
+		}
+		if c.Fits {
+			yes, fits = at, c
+		} else {
+			no = at
+		}
+		switch {
+		case yes == len(levels):
+			at, step = min(at+step, len(levels)-1), 2*step
+		case no == -1:
+			at, step = max(at-step, 0), 2*step
+		default:
+			at = (no + yes) / 2
+		}
+	}
+	return fits, nil
+}

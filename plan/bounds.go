@@ -1,0 +1,102 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Bounds on what a choice of the outer decisions can reach, whatever the inner
+// ones are. They need no program, and save most of the search.
+
+// perElement are the bytes on one rank of an element's weight, gradient and
+// state.
+func (s *search) perElement(r residency) (weight, grad, state float64) {
+	level := slices.Index(program.Shardings(), r.shard)
+	share := func(n float64, what int) float64 { // of something divided from that level on
+		if level >= what {
+			return n / float64(s.ranks)
+		}
+		return n
+	}
+	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(8, 1)
+}
+
+func (s *search) elements() (n float64) {
+	for _, p := range s.graph.Params {
+		n += float64(p.Elems())
+	}
+	return n
+}
+
+// hopeless reports that a residency cannot fit whatever else is chosen, or
+// cannot beat what was found: arithmetic and updates alone take longer.
+func (s *search) hopeless(b int, r residency) bool {
+	var need [device.NumTiers]float64
+	n := s.elements()
+	weight, grad, state := s.perElement(r)
+	need[r.weights] += n * weight
+	if r.state == device.DeviceTier {
+		need[r.grads] += n * grad
+	}
+	need[r.state] += n * state
+	for t := range need {
+		if need[t] > float64(s.m.Capacity[t]) {
+			return true
+		}
+	}
+	return len(s.found) > 0 && s.arithmetic(b)+s.update(r) > s.found[0].Seconds()
+}
+
+// update is the least time from the last gradient to the end of a step: with
+// the norm known, what stays on the device is updated there and the rest on the
+// host, both at once. No more stays than there is memory for.
+func (s *search) update(r residency) float64 {
+	n, rate := s.elements(), [2]float64{} // seconds per element
+	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
+		for _, p := range s.graph.Params {
+			o := device.Operand{Tier: device.Tier(i), DType: graph.F32, Rows: 1, Cols: int(p.Elems()), Stride: int(p.Elems())}
+			rate[i] += s.m.Cost.Cost(&device.Call{Op: graph.AdamW, Stream: stream, Args: []device.Operand{o, o, o, o, {}, {}, {}}}) / n
+		}
+		if r.shard != "" {
+			rate[i] /= float64(s.ranks)
+		}
+	}
+	if r.state == device.DeviceTier {
+		return n * rate[0]
+	}
+	if s.req.Options.Clip <= 0 {
+		return 0 // updates do not wait for the norm, so they may hide behind the backward pass
+	}
+	weight, grad, state := s.perElement(r)
+	most := float64(s.m.Capacity[device.DeviceTier]) / (weight + grad + state)
+	stay := min(most, n*rate[1]/(rate[0]+rate[1])) // where both take equally long
+	return max(stay*rate[0], (n-stay)*rate[1])
+}
+
+// arithmetic is the time of all forward and backward operators of a step, one
+// after the other: the compute stream cannot be faster.
+func (s *search) arithmetic(b int) float64 {
+	rows := b * s.graph.Seq
+	var sum float64
+	for i := range s.graph.Segments {
+		seg := &s.graph.Segments[i]
+		for _, nodes := range [][]graph.Node{seg.Forward, seg.Backward} {
+			for k := range nodes {
+				sum += s.m.Cost.Cost(s.call(&nodes[k], rows))
+			}
+		}
+	}
+	return sum * float64(s.batch/b)
+}
+
+// call is a node on operands of the right extents at no address.
+func (s *search) call(n *graph.Node, rows int) *device.Call {
+	c := &device.Call{Op: n.Op, Attr: n.Attr, Stream: device.Compute}
+	for _, d := range s.graph.Dims(n, rows, nil) {
+		c.Args = append(c.Args, device.Operand{DType: d.DType, Rows: d.Rows, Cols: d.Cols, Stride: d.Cols})
+	}
+	return c
+}

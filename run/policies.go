@@ -1,0 +1,175 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Contest is where policies are compared: a known model in bf16 on GPUs that are
+// described.
+type Contest struct {
+	Model    string `json:"model"`
+	Hardware string `json:"hardware"`
+	GPUs     int    `json:"gpus"`
+	Batch    int    `json:"batch"` // sequences per GPU and step
+	Sequence int    `json:"sequence_length"`
+}
+
+// Standing is how a policy did: seconds per step as simulated.
+type Standing struct {
+	Policy  string  `json:"policy"`
+	Seconds float64 `json:"step_seconds,omitempty"` // 0: does not fit
+	Ratio   float64 `json:"ratio,omitempty"`        // to the search's plan
+	Device  int64   `json:"device_bytes"`           // needed
+	Host    int64   `json:"host_bytes"`
+	Why     string  `json:"why,omitempty"` // it does not fit
+}
+
+// Contested is the outcome: the search's plan, and the policies in the order of
+// policy.All.
+type Contested struct {
+	Contest
+	Seconds   float64    `json:"step_seconds,omitempty"` // of the search's plan; 0: none fits
+	Label     string     `json:"plan"`
+	Plans     int        `json:"candidates"`
+	Standings []Standing `json:"standings"`
+}
+
+// contestOptions are those of the default configuration.
+var contestOptions = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+
+// Hold runs a contest.
+func (c Contest) Hold(ctx context.Context) (*Contested, error) { return c.hold(ctx, 0) }
+
+// hold runs it with another amount of device memory, unless that is 0.
+func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
+	m, err := model.Known(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	g, err := graph.Build(m, c.Sequence, graph.BF16)
+	if err != nil {
+		return nil, err
+	}
+	h, err := hardware.KnownRank(c.Hardware, c.GPUs)
+	if err != nil {
+		return nil, err
+	}
+	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
+	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: sim.CostFunc(h.Cost)}
+	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
+	out := &Contested{Contest: c}
+	best, err := plan.Search(ctx, req, mach, nil)
+	switch {
+	case err == nil:
+		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
+	case !errors.Is(err, plan.ErrDoesNotFit):
+		return nil, err
+	}
+	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
+	if err := r.Measure(ctx, contestOptions); err != nil {
+		return nil, err
+	}
+	for _, p := range policy.All() {
+		s, err := standing(ctx, p, r, req, mach)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if s.Seconds > 0 && out.Seconds > 0 {
+			s.Ratio = s.Seconds / out.Seconds
+		}
+		out.Standings = append(out.Standings, *s)
+	}
+	return out, nil
+}
+
+// standing plans by a policy and simulates that.
+func standing(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	s := &Standing{Policy: p.Name}
+	pl, err := p.Plan(r)
+	if errors.Is(err, elixir.ErrMemory) {
+		s.Why = err.Error()
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := plan.Evaluate(ctx, req, pl, m, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	s.Device, s.Host = c.Program.Height[0], c.Program.Height[1]
+	if !c.Fits {
+		s.Why = plan.NewMisfit(c).Error()
+		return s, nil
+	}
+	err = c.Time(m)
+	s.Seconds = c.Seconds()
+	return s, err
+}
+
+// Ratios sums up how much longer a policy's steps take than the search's, over
+// the contests where both have a plan.
+type Ratios struct {
+	Policy  string  `json:"policy"`
+	Least   float64 `json:"least"`
+	Mean    float64 `json:"mean"` // geometric
+	Most    float64 `json:"most"`
+	Fits    int     `json:"fits"`    // contests where it has a plan
+	Contest Contest `json:"most_in"` // where the ratio is the largest
+}
+
+// Compare sums up contests.
+func Compare(list []Contested) []Ratios {
+	var all []Ratios
+	for k, p := range policy.All() {
+		r := Ratios{Policy: p.Name, Least: math.Inf(1)}
+		var logs float64
+		for _, c := range list {
+			x := c.Standings[k].Ratio
+			if x == 0 {
+				continue
+			}
+			r.Fits++
+			logs += math.Log(x)
+			r.Least = min(r.Least, x)
+			if x > r.Most {
+				r.Most, r.Contest = x, c.Contest
+			}
+		}
+		if r.Fits > 0 {
+			r.Mean = math.Exp(logs / float64(r.Fits))
+		} else {
+			r.Least = 0
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Contests are all combinations, models slowest.
+func Contests(models, machines []string, gpus, batches []int, sequence int) (list []Contest) {
+	for _, m := range models {
+		for _, n := range gpus {
+			for _, h := range machines {
+				for _, b := range batches {
+					list = append(list, Contest{m, h, n, b, sequence})
+				}
+			}
+		}
+	}
+	return slices.Clip(list)
+}
