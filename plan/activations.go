@@ -85,14 +85,29 @@ func (s *search) retentions(b, group int) [][][]program.Retention {
 	return append([][][]program.Retention{list}, policies...)
 }
 
-// swapTiers are those that activations may wait in, the nearer first.
+// swapTiers are those that activations may wait in, the nearer first. The disk
+// is for what the host cannot hold.
 func (s *search) swapTiers() (list []device.Tier) {
-	for t := device.HostTier; t <= device.DiskTier; t++ {
-		if s.m.Capacity[t] > 0 && s.m.Capacity[device.HostTier] > 0 {
-			list = append(list, t)
-		}
+	if s.m.Capacity[device.HostTier] > 0 {
+		list = append(list, device.HostTier)
+	}
+	if len(list) > 0 && s.m.Capacity[device.DiskTier] > 0 && !s.hostHolds() {
+		list = append(list, device.DiskTier)
 	}
 	return list
+}
+
+// hostHolds reports whether the host has room for all parameters, gradients and
+// state, and for all activations of a step.
+func (s *search) hostHolds() bool {
+	weight, grad, state := s.perElement(residency{})
+	need := s.elements() * (weight + grad + state)
+	for i := range s.graph.Segments {
+		for _, v := range s.graph.Segments[i].Saved {
+			need += float64(s.batch*s.graph.Seq) * float64(s.graph.Values[v].Cols) * float64(s.graph.Values[v].DType.Size())
+		}
+	}
+	return need <= float64(s.m.Capacity[device.HostTier])
 }
 
 // lastKept is one retention for all layers but the last kept ones.
