@@ -2,6 +2,7 @@ package program
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -21,7 +22,7 @@ type gradHome struct {
 //
 // On the device a chunk's gradient is one buffer from its first contribution to
 // the optimizer. Where it is on the host or divided among ranks (ZeRO-2), each
-// visit (a run of consecutive units that contribute to the chunk) has a buffer
+// visit (a run of units that contribute to the chunk, see below) has a buffer
 // on the device:
 //
 //	host     what was summed before comes back, the visit's contributions
@@ -125,19 +126,33 @@ func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 	}
 }
 
-// visit is a run of consecutive units that contribute to a chunk.
+// visit is a run of units that contribute to a chunk, with nothing between them
+// but other backward units of the same stage: a stage's gradients are one buffer
+// of the schedule's, which is reduced when another stage's turn comes, once per
+// step under layered gradient accumulation.
 type visit struct{ units []int }
 
-func visits(units []int) (list []visit) {
+func (lo *lowering) visits(units []int) (list []visit) {
 	for v := 0; v < len(units); {
 		end := v + 1
-		for end < len(units) && units[end] == units[end-1]+1 {
+		for end < len(units) && lo.together(units[end-1], units[end]) {
 			end++
 		}
 		list = append(list, visit{units[v:end]})
 		v = end
 	}
 	return list
+}
+
+// together reports whether units i and j > i belong to one visit.
+func (lo *lowering) together(i, j int) bool {
+	if lo.top.schedule == nil {
+		return j == i+1
+	}
+	stage := lo.top.stage(lo.units[i].segment)
+	return !slices.ContainsFunc(lo.units[i+1:j+1], func(u unit) bool {
+		return !u.backward || lo.top.stage(u.segment) != stage
+	})
 }
 
 func (v visit) first() int { return v.units[0] }
@@ -147,7 +162,7 @@ func (v visit) last() int  { return v.units[len(v.units)-1] }
 // where it is when it is complete. Before the last visit the host holds this
 // rank's sum; after it, what is left when that has been reduced.
 func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
-	all, list := lo.whole(c), visits(units)
+	all, list := lo.whole(c), lo.visits(units)
 	rest := all // what is left after the reduction
 	if lo.sharded(c, "state") {
 		rest = lo.held(c, "state")
@@ -191,7 +206,7 @@ func (lo *lowering) dividedVisits(c int, units []int) store {
 	if own.len() > 0 {
 		home = lo.chunkBuffer("grad", c, own, tier, ClassGrads, graph.F32)
 	}
-	for n, v := range visits(units) {
+	for n, v := range lo.visits(units) {
 		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, ClassGrads, graph.F32)
 		started := make([]bool, len(lo.g.Params))
 		for _, i := range v.units {

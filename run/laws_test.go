@@ -73,6 +73,7 @@ type trace struct {
 	state         [][]float32
 	peak          [device.NumTiers]int64
 	moved         [device.NumTiers][device.NumTiers]int64
+	network       [][graph.NumOps]int64 // by rank
 }
 
 func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
@@ -98,6 +99,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	}
 	for r, d := range devices {
 		st := d.(*cpu.Device).Stats()
+		tr.network = append(tr.network, st.Network)
 		if r == 0 {
 			tr.peak, tr.moved = st.Peak, st.Moved
 		}

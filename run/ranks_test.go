@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -109,6 +110,12 @@ func TestPipelinesChangeNothing(t *testing.T) {
 					pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(f.graph.Segments)/s.Stages())
 				}
 				_, got := f.train(t, pl, 2)
+				for r, n := range got.network {
+					bytes := int64(len(f.tokens) / micros * f.graph.Model.Width * 4)
+					if want := 2 * bytes * int64(micros*received(name, ranks, r)); n[graph.Recv] != want { // in two steps
+						t.Errorf("rank %d received messages of %d bytes, want %d", r, n[graph.Recv], want)
+					}
+				}
 				if s.Directions() == 1 && slices == 1 {
 					same(t, got, plain)
 				} else {
@@ -117,4 +124,25 @@ func TestPipelinesChangeNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// received is how many messages of a whole micro-batch each micro-batch brings
+// to rank r of p: activations from before, gradients from behind. A V passes
+// every rank twice, but turns on the last one; two directions share the
+// micro-batches; a loop of two chunks goes on from the last rank to the first.
+func received(name string, p, r int) int {
+	ends := 2
+	if r == 0 || r == p-1 {
+		ends = 1
+	}
+	switch name {
+	case "interleaved", "breadth-first":
+		if ends == 1 {
+			return 3 // all but the input of the first stage, or what follows the last
+		}
+		return 4
+	case "zb-v", "dualpipev", "bitpipe":
+		return 2 * ends
+	}
+	return ends
 }
