@@ -202,6 +202,7 @@ func (x *execution) parts(home int, f func(elements string, v Value)) {
 type collector struct {
 	sum   Summary
 	ranks map[string][]int // that have it
+	left  map[string]int   // a rank that has room for it and leaves it as it was
 }
 
 // same notes what must be the same on all ranks that have it.
@@ -229,7 +230,7 @@ func (c *collector) added(key string, v Value, rank int, unordered bool) {
 }
 
 func (xs *executions) summary() (Summary, error) {
-	c := &collector{Summary{}, map[string][]int{}}
+	c := &collector{Summary{}, map[string][]int{}, map[string]int{}}
 	var err error
 	for _, x := range xs.on {
 		for i := range x.p.Homes {
@@ -242,6 +243,12 @@ func (xs *executions) summary() (Summary, error) {
 			if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
 				err = cmp.Or(err, x.result(i, written, c))
 			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.left)) {
+		rank := c.left[key]
+		if ranks, ok := c.ranks[key]; ok {
+			err = cmp.Or(err, fmt.Errorf("rank %d leaves the %s as it was, rank %d does not; hint: both have room for it, both must write it", rank, key, ranks[0]))
 		}
 	}
 	return c.sum, err
@@ -275,6 +282,7 @@ func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 	some := func(n int32) bool { return slices.Contains(written[s.atom:s.atom+n], true) }
 	switch {
 	case !some(s.bands):
+		c.left[key] = x.p.Rank
 	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
 		c.added(key, x.atoms[s.atom], x.p.Rank, x.unordered)
 	case b.RowUnit == 0:
