@@ -120,6 +120,11 @@ type Plan struct {
 	Policy   string `yaml:"policy"`    // of activations: memo-paper
 	Swap     Shares `yaml:"swap"`      // of each layer's tokens, to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
+
+	Schedule string `yaml:"schedule"` // of a pipeline, by the names of `athanor schedule`
+	Pipeline int    `yaml:"pipeline"` // ranks of one; 1: none
+	Stages   []int  `yaml:"stages"`   // the segments that stages begin with: 0 is the embedding, 1 the first layer
+	Slices   int    `yaml:"slices"`   // of a sequence
 }
 
 // Shares are parts of a whole, 0 to 1, by layer; EveryLayer stands for all that
@@ -375,6 +380,12 @@ func (c *Config) Rate(step int) float64 {
 		x = 0
 	}
 	return c.LearningRate + (c.MinLearningRate-c.LearningRate)*x
+}
+
+// Given reports whether the file or an override has a key.
+func (c *Config) Given(key string) bool {
+	_, ok := c.lines[key]
+	return ok
 }
 
 // Where is file:line of a key, for messages about its value.

@@ -18,6 +18,7 @@ package graph
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/model"
@@ -106,6 +107,12 @@ func (g *Graph) Head() int { return len(g.Segments) - 1 }
 
 // ParamOf maps a parameter to the value that operators read.
 func (g *Graph) ParamOf(v int) int { return g.Values[v].Param }
+
+// WeightGradient reports whether a node makes gradients of parameters, which
+// nothing else of the backward pass waits for.
+func (g *Graph) WeightGradient(n *Node) bool {
+	return slices.ContainsFunc(n.Args, func(u Use) bool { return u.Value >= 0 && g.Values[u.Value].Kind == ParamGrad })
+}
 
 // Dims are the extents of a node's operands for rows tokens.
 func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {

@@ -71,14 +71,7 @@ func (s *search) retentions(b, group int) [][][]program.Retention {
 			choices = append(choices, program.Retention{{Tier: t, Share: 1}, program.Remade, program.Remade, program.Remade})
 		}
 	}
-	list := [][]program.Retention{slices.Repeat(choices[:1], layers)}
-	for _, c := range choices[1:] {
-		for l := range layers {
-			next := slices.Clone(list[len(list)-1])
-			next[l] = c
-			list = append(list, next)
-		}
-	}
+	list := levels(layers, choices)
 	if s.req.Pins.Recompute != "" || len(s.req.Pins.Activations) > 0 {
 		policies = nil
 	}
@@ -173,7 +166,7 @@ func (s *search) improve() error {
 	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == kinds {
+		if seen[k] || len(seen) == kinds || c.Plan.Pipeline != nil {
 			continue
 		}
 		seen[k] = true
@@ -213,9 +206,7 @@ func (s *search) refine(base *Candidate) error {
 	if r.done() || r.floor >= s.found[0].Seconds() {
 		return nil
 	}
-	if s.progress != nil {
-		s.progress(fmt.Sprintf("what waits on the host of: %s", base.Label))
-	}
+	s.say(fmt.Sprintf("what waits on the host of: %s", base.Label))
 	if err := r.patterns(); err != nil {
 		return err
 	}

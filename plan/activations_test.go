@@ -33,8 +33,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 			m := machine(t, budget, link)
 			req := long(t)
 			best := find(t, req, m).Best.Seconds()
-			s, err := newSearch(context.Background(), req, m)
-			check(t, err)
+			s := newSearch(context.Background(), req, m)
 			arms := map[string][]program.Retention{
 				"full recomputation": s.lastKept(program.Recomputed("full"), 0),
 				"attention kept":     s.lastKept(program.Recomputed("attention"), 0),
@@ -72,8 +71,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 func TestMemoShare(t *testing.T) {
 	req := long(t)
 	m := machine(t, 1<<30, 1e6)
-	s, err := newSearch(context.Background(), req, m)
-	check(t, err)
+	s := newSearch(context.Background(), req, m)
 	saved := program.Saved(req.Graph, 0, req.Graph.Seq)
 	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
 	for _, share := range []float64{0, 0.4667, 1} {

@@ -22,8 +22,7 @@ func TestBalance(t *testing.T) {
 		req.Ranks, req.GlobalBatch = c.ranks, 4*c.ranks
 		m := machine(t, c.mib<<20, c.link)
 		m.Capacity[device.DiskTier] = 0
-		s, err := newSearch(t.Context(), req, m)
-		check(t, err)
+		s := newSearch(t.Context(), req, m)
 		var best, simple *Candidate
 		for _, r := range s.choices() {
 			if r.state == device.DiskTier || r.shard == "state" || s.hopeless(4, r) {
@@ -83,8 +82,7 @@ func TestBounds(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		req.Ranks, req.GlobalBatch = ranks, 8*ranks
 		m := machine(t, 14<<20, 1)
-		s, err := newSearch(t.Context(), req, m)
-		check(t, err)
+		s := newSearch(t.Context(), req, m)
 		levels := s.retentions(4, 1)[0]
 		fitted := 0
 		for _, r := range s.choices() {

@@ -60,6 +60,11 @@ type Pins struct {
 	Policy                                string                    // of activations, see Policies
 	Activations                           map[int]program.Retention // by layer
 	Weights, Grads, State                 *device.Tier
+	// Of pipelines: the schedule, how many ranks each has (1: none), the segments
+	// that stages begin with, the slices of a sequence.
+	Schedule         string
+	Pipeline, Slices int
+	Stages           []int
 }
 
 // Candidate is a plan with what it was found to need.
@@ -68,14 +73,16 @@ type Candidate struct {
 	// Programs are those of the ranks of the first pipeline; the others do the
 	// same with other sequences and other shards. Program is the first, Timeline
 	// its. Ranks, which only the result of a search has, are all programs.
-	Programs []*program.Program
-	Ranks    []*program.Program
-	Program  *program.Program
-	Timeline *sim.Timeline
-	Label    string // in words, for people
-	Fits     bool
-	seconds  float64
-	choice   choice // where a search made it
+	Programs  []*program.Program
+	Ranks     []*program.Program
+	Program   *program.Program
+	Timeline  *sim.Timeline
+	Timelines []*sim.Timeline // of Programs, on one clock
+	Label     string          // in words, for people
+	Kind      string          // what plans that differ in sizes only have in common
+	Fits      bool
+	seconds   float64
+	choice    choice // where a search made it, unless it is a pipeline
 }
 
 // Seconds per step, as simulated.
@@ -96,6 +103,9 @@ var ErrBatch = errors.New("the batch cannot be divided")
 
 // ErrPins: no plan keeps the decisions that the user has taken.
 var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: each on the same or a farther tier than the one before, in the order weights, grads, state, weights and grads on device or host; or leave `plan` out")
+
+// ErrPipeline: no pipeline as pinned can be made, or fits.
+var ErrPipeline = errors.New("no pipeline with these decisions fits; hint: more stages or ranks, smaller micro-batches, more memory, or leave some decisions of `plan` out")
 
 // Misfit tells what stands in the way and what would help.
 type Misfit struct {
@@ -123,11 +133,7 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 		if err != nil {
 			return nil, err
 		}
-		for t, h := range p.Height {
-			if h > m.Capacity[t] {
-				c.Fits = false
-			}
-		}
+		c.Fits = c.Fits && fits(p, m)
 		c.Programs = append(c.Programs, p)
 		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(pl.Replicas())
 	}
@@ -136,6 +142,16 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	}
 	c.Program = c.Programs[0]
 	return c, nil
+}
+
+// fits reports whether a rank has the memory for a program.
+func fits(p *program.Program, m *Machine) bool {
+	for t, h := range p.Height {
+		if h > m.Capacity[t] {
+			return false
+		}
+	}
+	return true
 }
 
 // Complete lowers the programs of all ranks and reports whether each fits:
@@ -170,20 +186,46 @@ func (c *Candidate) ranks() []*program.Program {
 	return list
 }
 
-// Time simulates a candidate.
+// Time simulates a candidate: the ranks of a pipeline on one clock, one of
+// several that do the same by itself.
 func (c *Candidate) Time(m *Machine) error {
-	c.seconds = 0
-	for i, p := range c.Programs {
-		t, err := sim.Run(p, m.Cost)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			c.Timeline = t
-		}
+	var err error
+	if len(c.Programs) > 1 {
+		c.Timelines, err = sim.RunFirst(c.Programs, c.Plan.Ranks, m.Cost)
+	} else {
+		c.Timelines = make([]*sim.Timeline, 1)
+		c.Timelines[0], err = sim.Run(c.Program, m.Cost)
+	}
+	if err != nil {
+		return err
+	}
+	c.Timeline, c.seconds = c.Timelines[0], 0
+	for _, t := range c.Timelines {
 		c.seconds = max(c.seconds, t.Makespan)
 	}
 	return nil
+}
+
+// Idle is the share of the step in which ranks do not compute, on average: in a
+// pipeline mostly its bubble.
+func (c *Candidate) Idle() float64 { return 1 - c.share(func(*program.Instr) bool { return true }) }
+
+// Repeated is the share of the step in which ranks make things again.
+func (c *Candidate) Repeated() float64 {
+	return c.share(func(in *program.Instr) bool { return in.Key.Dir == program.Recompute })
+}
+
+// share of the step that the compute streams spend on instructions of a kind.
+func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
+	var sum float64
+	for r, t := range c.Timelines {
+		for i, span := range t.Spans {
+			if in := &c.Programs[r].Instrs[i]; in.Stream == device.Compute && kind(in) {
+				sum += span.End - span.Start
+			}
+		}
+	}
+	return sum / float64(len(c.Timelines)) / c.seconds
 }
 
 // NewMisfit says what a candidate lacks.

@@ -136,6 +136,10 @@ type RunnerUp struct {
 	Label   string  `json:"label"`
 	Seconds float64 `json:"step_seconds"`
 	Device  int64   `json:"device_bytes"`
+	// What keeps it: shares of the step in which ranks do not compute, and in which
+	// they make things again, on average.
+	Idle     float64 `json:"idle"`
+	Repeated float64 `json:"repeated"`
 }
 
 // NewReport describes the result of a search. tokens are those of a step,
@@ -157,7 +161,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {
-		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier]})
+		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier], c.Idle(), c.Repeated()})
 	}
 	return rep
 }
@@ -220,8 +224,12 @@ func Describe(c *Candidate) string {
 	pl := c.Plan
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", c.Label)
+	b.WriteString(describePipeline(c))
 	order := "one micro-batch after the other"
-	if pl.Group > 1 {
+	switch {
+	case pl.Pipeline != nil:
+		order = "as the schedule has it"
+	case pl.Group > 1:
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)

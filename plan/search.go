@@ -50,10 +50,10 @@ var residencies = []residency{
 	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier, ""},
 }
 
-// choices lists the residencies of several ranks: each with nothing divided
-// among them, then more and more.
-func (s *search) choices() []residency {
-	if s.ranks == 1 {
+// residenciesOf lists the residencies of groups of ranks that share parameters:
+// each with nothing divided among them, then more and more.
+func residenciesOf(group int) []residency {
+	if group == 1 {
 		return residencies
 	}
 	var list []residency
@@ -75,30 +75,22 @@ func (s *search) choices() []residency {
 	return list
 }
 
+// shardLevel is how much a sharding divides.
+func shardLevel(shard string) int { return slices.Index(program.Shardings(), shard) }
+
 // Search finds the fastest plan that fits. progress (may be nil) is told what
 // is being tried.
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
-	s, err := newSearch(ctx, req, m)
-	if err != nil {
+	s := newSearch(ctx, req, m)
+	s.progress = progress
+	if err := s.alike(); err != nil {
 		return nil, err
 	}
-	s.progress = progress
-	for _, b := range s.microBatches() {
-		for _, group := range s.groups(b) {
-			s.ladders = s.retentions(b, group)
-			if err := s.residencies(b, group); err != nil {
-				return nil, err
-			}
-		}
+	if err := s.pipelines(); err != nil {
+		return nil, err
 	}
 	if len(s.found) == 0 {
 		return nil, s.misfit()
-	}
-	if err := s.balance(); err != nil {
-		return nil, err
-	}
-	if err := s.improve(); err != nil {
-		return nil, err
 	}
 	if err := s.settle(); err != nil {
 		return nil, err
@@ -106,26 +98,49 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
-	res := &Result{Best: s.found[0], Evaluated: s.evaluated}
-	res.RunnersUp = s.found[1:min(len(s.found), 6)]
-	return res, nil
+	r := &Result{Best: s.found[0], Evaluated: s.evaluated}
+	kinds := map[string]bool{}
+	for _, c := range s.found[1:] { // the next best, and the best of every other kind
+		if len(kinds) == 0 || !kinds[c.Kind] && c.Kind != r.Best.Kind {
+			kinds[c.Kind], r.RunnersUp = true, append(r.RunnersUp, c)
+		}
+	}
+	return r, nil
 }
 
-func newSearch(ctx context.Context, req *Request, m *Machine) (*search, error) {
-	s := &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: max(req.Ranks, 1)}
-	if s.batch = req.GlobalBatch / s.ranks; s.batch*s.ranks != req.GlobalBatch {
-		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, req.GlobalBatch, s.ranks)
+func newSearch(ctx context.Context, req *Request, m *Machine) *search {
+	ranks := max(req.Ranks, 1)
+	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}}
+}
+
+// alike tries plans in which every rank does the same with its part of the batch.
+func (s *search) alike() error {
+	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
+		return nil
 	}
-	return s, nil
+	for _, b := range s.microBatches() {
+		for _, group := range s.groups(b) {
+			s.ladders = s.retentions(b, group)
+			if err := s.residencies(b, group); err != nil {
+				return err
+			}
+		}
+	}
+	if len(s.found) == 0 {
+		return nil
+	}
+	if err := s.balance(); err != nil {
+		return err
+	}
+	return s.improve()
 }
 
 // Fits is Search without looking for the fastest plan: nil if there is any.
 func Fits(ctx context.Context, req *Request, m *Machine) error {
-	s, err := newSearch(ctx, req, m)
-	if err != nil {
-		return err
+	s := newSearch(ctx, req, m)
+	if s.any = true; s.batch*s.ranks != req.GlobalBatch {
+		return s.misfit()
 	}
-	s.any = true
 	sizes := s.microBatches()
 	slices.Reverse(sizes) // small ones need least
 	for _, b := range sizes {
@@ -144,7 +159,7 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 // the disk is for what the host cannot hold.
 func (s *search) residencies(b, group int) error {
 	inMemory, roomy := false, false
-	for _, r := range s.choices() {
+	for _, r := range residenciesOf(s.ranks) {
 		if roomy && r.state != device.DeviceTier {
 			break
 		}
@@ -183,7 +198,15 @@ type search struct {
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
-	any       bool // the first plan that fits is enough
+	any       bool           // the first plan that fits is enough
+	priced    map[int]*costs // by sequences of a micro-batch
+	lowered   int            // instructions of pipelines
+}
+
+func (s *search) say(text string) {
+	if s.progress != nil {
+		s.progress(text)
+	}
 }
 
 // microBatches are the divisors of the batch, largest first, at most 1<<16
@@ -214,6 +237,11 @@ func (s *search) groups(b int) []int {
 		return []int{1}
 	}
 	return []int{n, 1}
+}
+
+// pipelined: there are decisions that only pipelines have.
+func (p *Pins) pipelined() bool {
+	return p.Pipeline > 1 || p.Schedule != "" || p.Slices > 1 || len(p.Stages) > 0
 }
 
 func (p *Pins) allow(r residency) bool {
@@ -285,9 +313,7 @@ func (s *search) shrink(rows int) int {
 
 // try looks for the best inner decisions of one choice of the outer ones.
 func (s *search) try(b, group int, r residency) (*Candidate, error) {
-	if s.progress != nil {
-		s.progress(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
-	}
+	s.say(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	var best *Candidate
 	for _, ladder := range s.ladders {
 		c, err := s.climb(b, group, r, ladder)
@@ -374,11 +400,21 @@ func (s *search) keep(c *Candidate) error {
 		return err
 	}
 	s.found = append(s.found, c)
-	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
-	if len(s.found) > 24 { // programs are large
-		s.found = s.found[:24]
-	}
+	s.sort()
 	return nil
+}
+
+// sort puts the fastest first and keeps the best of each kind, and not too many:
+// programs are large.
+func (s *search) sort() {
+	const most, ofKind = 24, 4
+	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	count := map[string]int{}
+	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
+		count[c.Kind]++
+		return s.ranks > 1 && count[c.Kind] > ofKind
+	})
+	s.found = s.found[:min(len(s.found), most)]
 }
 
 // choice is all decisions of a candidate.
@@ -415,6 +451,18 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	if residents > 0 {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
 	}
+	s.cache(pl, st)
+	quick := *s.req
+	quick.Options.Reject = true
+	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
+	if c != nil {
+		c.choice, c.Kind = ch, r.label
+	}
+	return c, err
+}
+
+// cache sets how weights come in from the host.
+func (s *search) cache(pl *program.Plan, st style) {
 	pl.Cache, pl.Prefetch = pl.CacheNeeded(s.graph), st.prefetch
 	if pl.Cache > 0 {
 		pl.Cache += st.spare * s.layerBytes()
@@ -425,13 +473,6 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	if v := s.req.Pins.Prefetch; v > 0 {
 		pl.Prefetch = v
 	}
-	quick := *s.req
-	quick.Options.Reject = true
-	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
-	if c != nil {
-		c.choice = ch
-	}
-	return c, err
 }
 
 // settle replaces predictions by measurements where they decide: the fastest
@@ -449,9 +490,7 @@ func (s *search) settle() error {
 			return nil
 		}
 		measured[c] = true
-		if s.progress != nil {
-			s.progress("timing the operators of: " + c.Label)
-		}
+		s.say("timing the operators of: " + c.Label)
 		if err := s.m.Measure(c); err != nil {
 			return err
 		}
@@ -460,7 +499,7 @@ func (s *search) settle() error {
 				return err
 			}
 		}
-		slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+		s.sort()
 	}
 	// Prefer what was timed over what only looks faster.
 	if i := slices.IndexFunc(s.found, func(c *Candidate) bool { return measured[c] }); i > 0 {
@@ -485,10 +524,16 @@ func (s *search) complete() error {
 
 // misfit explains why nothing fits: the plan that lacks least.
 func (s *search) misfit() error {
+	switch {
+	case s.req.Pins.pipelined():
+		return ErrPipeline
+	case s.batch*s.ranks != s.req.GlobalBatch:
+		return fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)
+	}
 	var frugal *Candidate
 	b := cmp.Or(s.req.Pins.MicroBatch, 1)
 	s.ladders = s.retentions(b, 1)
-	for _, r := range s.choices() {
+	for _, r := range residenciesOf(s.ranks) {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}

@@ -52,7 +52,7 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 	fresh := map[int]bool{} // the latest copy is what the value is now
 	for i := range seg.Backward {
 		n := &seg.Backward[i]
-		weights := lo.weightNode(n)
+		weights := lo.g.WeightGradient(n)
 		o := lo.op(u, n, Backward, u.row, u.rows, 0)
 		for k := range o.refs {
 			r := &o.refs[k]
@@ -75,13 +75,6 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 			fresh[v] = fresh[v] && !writes(n, v)
 		}
 	}
-}
-
-// weightNode reports whether a backward operator makes gradients of parameters.
-func (lo *lowering) weightNode(n *graph.Node) bool {
-	return slices.ContainsFunc(n.Args, func(u graph.Use) bool {
-		return u.Value >= 0 && lo.g.Values[u.Value].Kind == graph.ParamGrad
-	})
 }
 
 // overwritten reports whether an operator after number i of the segment, or one

@@ -223,6 +223,17 @@ func (r Retention) check() error {
 // Swapped reports whether anything of the layer leaves the device.
 func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
 
+// Again lists the forward operators that the backward pass of a layer has to do
+// again, as far as classes tell: it may be a few less.
+func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
+	for i := range seg.Forward {
+		if n := &seg.Forward[i]; r[actOf(n.Op)].Share == 0 {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
 // SwapParts is how finely the tokens of a micro-batch can be divided between
 // what is swapped and what is made again.
 const SwapParts = 64

@@ -191,6 +191,17 @@ func (pl *Plan) Replicas() int {
 	return max(pl.Ranks/max(pl.Pipeline.Ranks, 1), 1)
 }
 
+// Ordered says for each chunk whether the ranks that share it have one order of
+// work, so that it can be divided as gradients or weights. It is not so where a
+// schedule runs both ways, and for an embedding tied across stages.
+func (pl *Plan) Ordered(g *graph.Graph) ([]bool, error) {
+	t, err := newTopology(g, pl)
+	if err != nil {
+		return nil, err
+	}
+	return t.ordered, nil
+}
+
 // validateRanks checks how the work is divided.
 func (pl *Plan) validateRanks(g *graph.Graph) error {
 	const most = 1 << 12

@@ -257,7 +257,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	if errors.Is(err, plan.ErrBatch) {
 		return nil, &config.Error{File: c.File, Key: "ranks", Msg: err.Error() + "; hint: a divisor of global_batch"}
 	}
-	if errors.Is(err, plan.ErrPins) {
+	if errors.Is(err, plan.ErrPins) || errors.Is(err, plan.ErrPipeline) {
 		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
 	}
 	return r, m.advise(err)

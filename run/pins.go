@@ -49,6 +49,9 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	if bad != "" {
 		return p, &config.Error{File: c.File, Key: "plan", Msg: bad}
 	}
+	if err := m.pinPipeline(&p, g, c); err != nil {
+		return p, err
+	}
 	return p, m.pinActivations(&p, g, c)
 }
 

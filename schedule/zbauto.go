@@ -124,7 +124,7 @@ func (z *zbPlan) extras() []int {
 		back = math.Max(cost, back+z.c.Comm) + z.time(Bx, j)
 	}
 	for j := 1; j <= last; j++ {
-		for extra[j] > 0 && extra[j] >= extra[j-1] && 1+extra[j] < z.m {
+		for extra[j] > 0 && extra[j] >= extra[j-1] && 1+extra[j-1] < z.m { // it can only take what the one before has made
 			extra[j]--
 		}
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
@@ -75,7 +76,7 @@ func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 	if err := device.CheckBetween(c); err != nil {
 		return 0, 0, err
 	}
-	if err := device.CheckRank(c, rank, len(ma.ranks)); err != nil {
+	if err := device.CheckRank(c, rank, ma.total); err != nil {
 		return 0, 0, err
 	}
 	if device.IsMessage(c.Op) {
@@ -112,7 +113,8 @@ func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 	return g.meetings[g.came[member]-1], member, nil
 }
 
-// fits checks that all members are there and agree.
+// fits checks that all members are there and agree. Those of a collective that
+// are not simulated are left out.
 func (m *machine) fits(o *meeting) error {
 	calls := make([]*device.Call, len(o.members))
 	at := nobody
@@ -122,12 +124,20 @@ func (m *machine) fits(o *meeting) error {
 			calls[k], at = &c, p
 		}
 	}
-	name := fmt.Sprintf("rank %d: instruction i%d (%s)", at.rank, at.instr, m.ranks[at.rank].program.Instrs[at.instr].Op)
+	in := &m.ranks[at.rank].program.Instrs[at.instr]
+	name := fmt.Sprintf("rank %d: instruction i%d (%s)", at.rank, at.instr, in.Op)
 	for k, c := range calls {
-		if c == nil {
-			peers := m.ranks[at.rank].program.Instrs[at.instr].Peers
-			return fmt.Errorf("%s has no counterpart on rank %d", name, peers[min(k, len(peers)-1)])
+		if c != nil {
+			continue
 		}
+		peer := in.Peers[min(k, len(in.Peers)-1)]
+		if device.IsMessage(in.Op) || peer < len(m.ranks) {
+			return fmt.Errorf("%s has no counterpart on rank %d", name, peer)
+		}
+	}
+	if here := slices.DeleteFunc(o.members, func(p place) bool { return p == nobody }); len(here) < len(calls) {
+		o.members = here
+		return nil
 	}
 	if err := device.Agree(calls); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -62,7 +62,14 @@ func Run(p *program.Program, cost Coster) (*Timeline, error) {
 // ranks has no counterpart or does not fit it, and where ranks wait for each
 // other in a circle. Timeline.Critical looks at one rank only.
 func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
-	m := &machine{}
+	return RunFirst(programs, len(programs), cost)
+}
+
+// RunFirst is RunAll of the first of a number of ranks, whose others do the same
+// as these with other sequences, as replicas of a pipeline do. In collectives
+// nobody waits for those that are not simulated.
+func RunFirst(programs []*program.Program, ranks int, cost Coster) ([]*Timeline, error) {
+	m := &machine{total: ranks}
 	for i, p := range programs {
 		if p.Rank != i {
 			return nil, fmt.Errorf("simulate: program %d of %d is that of rank %d", i, len(programs), p.Rank)
@@ -87,6 +94,7 @@ func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
 // machine is the state of the simulation.
 type machine struct {
 	ranks    []rank
+	total    int // ranks of the step, simulated or not
 	meetings []meeting
 	events   eventHeap
 }

@@ -136,7 +136,8 @@ func (p *planned) print(c *context) {
 func (p *planned) explain(c *context) {
 	fmt.Fprintln(c.stdout, "runners-up:")
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.stdout, "  %+6.1f %%  %8.3f s  %10s of device memory  %s\n", 100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label)
+		fmt.Fprintf(c.stdout, "  %+6.1f %%  %8.3f s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%)\n",
+			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated)
 	}
 }
 

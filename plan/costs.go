@@ -1,0 +1,142 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// What parts of a step cost, before anything is lowered: for bounds, and for the
+// order in which pipelines are tried. Verdicts come from programs.
+
+// costs are those of a micro-batch.
+type costs struct {
+	segments []schedule.Times
+	message  float64 // seconds to the next stage
+	// By recomputation, from least work to least memory, of one layer: seconds of
+	// the work that is done again, bytes that wait for the backward pass.
+	again []float64
+	kept  []int64
+}
+
+// remakes are what pipelines choose from for a layer's activations, from least
+// work to least memory.
+func (s *search) remakes() (list []program.Retention) {
+	for _, name := range program.Recomputations() {
+		if pin := s.req.Pins.Recompute; pin == "" || pin == name {
+			list = append(list, program.Recomputed(name))
+		}
+	}
+	return list
+}
+
+// costs prices micro-batches of b sequences. The head goes forward and back in
+// its backward pass (see program.Lower), nothing of which is put off.
+func (s *search) costs(b int) *costs {
+	if c := s.priced[b]; c != nil {
+		return c
+	}
+	g, rows := s.graph, b*s.graph.Seq
+	c := &costs{}
+	for i := range g.Segments {
+		seg := &g.Segments[i]
+		var t schedule.Times
+		for k := range seg.Forward {
+			t.F += s.m.Cost.Cost(s.call(&seg.Forward[k], rows))
+		}
+		for k := range seg.Backward {
+			n := &seg.Backward[k]
+			if sec := s.m.Cost.Cost(s.call(n, rows)); g.WeightGradient(n) {
+				t.W += sec
+			} else {
+				t.B += sec
+			}
+		}
+		if i == g.Head() {
+			t = schedule.Times{B: t.F + t.B + t.W}
+		}
+		c.segments = append(c.segments, t)
+	}
+	saved := program.Saved(g, 0, rows)
+	for _, r := range s.remakes() {
+		var sec float64
+		for _, n := range r.Again(&g.Segments[1]) {
+			sec += s.m.Cost.Cost(s.call(n, rows))
+		}
+		var kept int64
+		for a, bytes := range saved {
+			if r[a] == program.Kept {
+				kept += bytes
+			}
+		}
+		c.again, c.kept = append(c.again, sec), append(c.kept, kept)
+	}
+	out := &g.Values[g.Segments[0].Out]
+	c.message = s.between(graph.Send, out.DType, rows, out.Cols, 2)
+	s.priced[b] = c
+	return c
+}
+
+// between is the price of a message or a collective of so many ranks.
+func (s *search) between(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
+	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
+	c := &device.Call{Op: op, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}}
+	if op != graph.Send {
+		c.Stream, c.Peers = device.Collective, make([]int, ranks)
+		c.Args = append(c.Args, device.Operand{DType: dt, Rows: 1, Cols: cols / ranks, Stride: cols / ranks})
+		for i := range c.Peers {
+			c.Peers[i] = i
+		}
+	}
+	return s.m.Cost.Cost(c)
+}
+
+// updating is the price of the optimizer for n elements whose state lives in a
+// tier, and of bringing gradients there and weights back.
+func (s *search) updating(n int64, r residency) float64 {
+	if n == 0 {
+		return 0
+	}
+	cols := int(min(n, math.MaxInt32))
+	whole := device.Operand{DType: graph.F32, Rows: 1, Cols: cols, Stride: cols}
+	stream := device.Compute
+	if r.state != device.DeviceTier {
+		stream = device.HostCompute
+	}
+	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: []device.Operand{whole, whole, whole, whole, {}, {}, {}}}
+	sec := s.m.Cost.Cost(c)
+	for _, way := range [][2]device.Tier{{device.DeviceTier, device.HostTier}, {device.DiskTier, device.HostTier}, {device.HostTier, device.DiskTier}} {
+		if way[0] == device.DeviceTier && r.state == device.DeviceTier || way[0] != device.DeviceTier && r.state != device.DiskTier {
+			continue
+		}
+		from, to := whole, whole
+		from.Tier, to.Tier = way[0], way[1]
+		streams := [device.NumTiers]device.Stream{device.DevToHost, device.DiskWrite, device.DiskRead}
+		sec += s.m.Cost.Cost(&device.Call{Op: graph.Copy, Stream: streams[way[0]], Args: []device.Operand{to, from}})
+	}
+	return sec * float64(n) / float64(cols)
+}
+
+// states is what n elements of parameters need in each tier at least, with a
+// group of ranks that share them.
+func (s *search) states(n int64, r residency, group int) (need [device.NumTiers]int64) {
+	share := func(bytes int64, from string) int64 { // of what is divided from that sharding on
+		if shardLevel(r.shard) >= shardLevel(from) {
+			return bytes / int64(group)
+		}
+		return bytes
+	}
+	need[r.weights] += share(n*s.graph.DType.Size(), "weights")
+	if r.state == device.DeviceTier {
+		need[r.grads] += share(4*n, "grads")
+	}
+	state := int64(8)
+	if s.graph.DType == graph.BF16 {
+		state = 12 // and the weights in fp32
+	}
+	need[r.state] += share(state*n, "state")
+	return need
+}
