@@ -24,7 +24,7 @@ func TestBalance(t *testing.T) {
 		m.Capacity[device.DiskTier] = 0
 		s := newSearch(t.Context(), req, m)
 		var best, simple *Candidate
-		for _, r := range s.choices() {
+		for _, r := range residenciesOf(s.ranks) {
 			if r.state == device.DiskTier || r.shard == "state" || s.hopeless(4, r) {
 				continue
 			}
@@ -85,7 +85,7 @@ func TestBounds(t *testing.T) {
 		s := newSearch(t.Context(), req, m)
 		levels := s.retentions(4, 1)[0]
 		fitted := 0
-		for _, r := range s.choices() {
+		for _, r := range residenciesOf(s.ranks) {
 			hopeless := s.hopeless(4, r)
 			for _, residents := range []int{0, 2, 4} {
 				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents}
