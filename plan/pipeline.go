@@ -344,7 +344,7 @@ func (s *search) divide(t *task, line *schedule.Timeline) bool {
 	}
 	t.bound = line.Makespan
 	again := make([]float64, stages)
-	var extra float64
+	var joint, updates float64
 	for rank := range t.depth {
 		need, layers := s.held(t, t.ranges(rank))
 		level := s.level(t, need, layers, line.Peaks[rank]/float64(t.chunks))
@@ -359,10 +359,11 @@ func (s *search) divide(t *task, line *schedule.Timeline) bool {
 				}
 			}
 		}
-		extra = max(extra, s.finish(t, rank))
+		sums, update := s.finish(t, rank)
+		joint, updates = max(joint, sums), max(updates, update)
 	}
 	_, line = t.simulate(t.first, again)
-	t.estimate = line.Makespan + extra
+	t.estimate = max(line.Makespan, joint) + updates // sums hide behind other work, more or less
 	return true
 }
 
@@ -442,30 +443,28 @@ func (c *costs) repeat(layers, level int) float64 {
 	return sec
 }
 
-// finish estimates what a rank does after its last backward pass: the update,
-// and the sums over the ranks that share its parameters. Gathers of divided
-// weights take as long as they take, at every visit.
-func (s *search) finish(t *task, rank int) float64 {
+// finish estimates how long a rank is busy with sums over the ranks that share
+// its parameters, or with fetching them, and with the update.
+func (s *search) finish(t *task, rank int) (sums, update float64) {
 	n := s.parameters(t.ranges(rank))
 	group := t.replicas * len(t.schedule.Home)
 	own := n
-	var sec float64
 	if group > 1 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
-		sec += scale * s.between(graph.AllReduce, graph.F32, 1, cols, group)
+		sums += scale * s.between(graph.AllReduce, graph.F32, 1, cols, group)
 		if t.shard != "" {
 			own /= int64(group)
 		}
 		if t.shard == "weights" || t.shard == "grads" {
 			visits := float64(t.micros)
-			sec += scale * visits * s.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
+			sums += scale * visits * s.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
 		}
 	}
 	if t.weights == device.HostTier { // they come in at every visit
-		sec += float64(t.micros) * s.updating(n, residency{state: device.HostTier}) / 4
+		sums += float64(t.micros) * s.updating(n, residency{state: device.HostTier}) / 4
 	}
-	return sec + s.updating(own, t.residency)
+	return sums, s.updating(own, t.residency)
 }
 
 // label names a task.

@@ -16,7 +16,11 @@ func joined(t *testing.T, peers float64) *Machine {
 	t.Helper()
 	h, err := hardware.KnownRank("rtx4090", 4)
 	check(t, err)
-	h.Link(device.DeviceTier, device.DeviceTier).Bandwidth = peers
+	l := h.Link(device.DeviceTier, device.DeviceTier)
+	l.Bandwidth, l.Latency = peers, 1e-7
+	for i := range h.Engines { // else the smallest of models are about launches
+		h.Engines[i].Overhead = 0
+	}
 	return &Machine{Capacity: [device.NumTiers]int64{1 << 30, 1 << 34, 0}, Cost: sim.CostFunc(h.Cost)}
 }
 
