@@ -52,9 +52,9 @@ var variants = []variant{
 // machine, and slack by how much estimates are taken to be too high at most.
 // What comes to nothing patience times in a row is given up.
 const (
-	effort   = 150_000
+	effort   = 100_000
 	slack    = 1.15
-	patience = 24
+	patience = 10
 )
 
 // shape is a pipeline before it is decided what lives where.
