@@ -47,7 +47,7 @@ type Config struct {
 	Out            string   `yaml:"out"`        // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
-	Ranks     int    `yaml:"ranks"`
+	Ranks     int    `yaml:"ranks"`  // auto: all devices; the CPU is one
 	Limits    Limits `yaml:"limits"`
 	Precision string `yaml:"precision"` // auto, fp32 or bf16
 	Plan      Plan   `yaml:"plan"`
@@ -175,6 +175,8 @@ type Hardware struct {
 	Name string `yaml:"name"`
 	H2D  Rate   `yaml:"h2d"`
 	D2H  Rate   `yaml:"d2h"`
+	// Peers is what a rank sends to another, each way.
+	Peers Rate `yaml:"peers"`
 }
 
 // Unlimited is the Bytes of a tier without a limit.

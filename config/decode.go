@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 
@@ -115,6 +116,9 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 			return
 		}
 	}
+	if path == "ranks" && n.Value == "auto" {
+		return // this version drives one GPU, and the CPU is one device: the default
+	}
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {
 		if n.Kind != yaml.MappingNode {
@@ -123,6 +127,13 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 		d.mapping(n, path+".", f)
 		return
+	}
+	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // which would be cut off
+		var v float64
+		if err := n.Decode(&v); err != nil || v != math.Trunc(v) {
+			d.fail(path, fmt.Sprintf("expected a whole number, got %q", n.Value))
+			return
+		}
 	}
 	if err := n.Decode(f.Addr().Interface()); err != nil {
 		d.fail(path, kindError(err, n, f))

@@ -151,7 +151,8 @@ func (h *Hardware) elixir(n float64) {
 }
 
 // Share is what each of n ranks has of a host that they share: memory, cores,
-// disk and their rates. A device and its links are a rank's own.
+// disk and their rates. A device and its links are a rank's own, and what joins
+// ranks was measured with them.
 func (h *Hardware) Share(n int) *Hardware {
 	s := *h
 	s.Cores = max(h.Cores/n, 1)
@@ -167,12 +168,17 @@ func (h *Hardware) Share(n int) *Hardware {
 		}
 	}
 	for i := range s.Links {
-		if l := &s.Links[i]; l.From == device.DiskTier || l.To == device.DiskTier || s.Memory.Shared {
+		if l := &s.Links[i]; l.From == device.DiskTier || l.To == device.DiskTier || s.Memory.Shared && l.From != l.To {
 			l.Bandwidth, l.Both, l.Curve = l.Bandwidth/f, l.Both/f, nil
 		}
 	}
 	if n > 1 { // times were measured with all of the host
-		s.Times, s.Factors = nil, nil
+		s.Times, s.Factors = nil, map[string]float64{}
+		for family, f := range h.Factors {
+			if strings.HasPrefix(family, device.Collective.String()+" ") {
+				s.Factors[family] = f
+			}
+		}
 	}
 	return &s
 }

@@ -70,9 +70,10 @@ type Pins struct {
 // Candidate is a plan with what it was found to need.
 type Candidate struct {
 	Plan *program.Plan
-	// Programs are those of the ranks of the first pipeline; the others do the
-	// same with other sequences and other shards. Program is the first, Timeline
-	// its. Ranks, which only the result of a search has, are all programs.
+	// Programs are those of the ranks of the first pipeline, or that of the rank
+	// with the largest shards; the others do the same with other sequences and
+	// other shards. Program is the first, Timeline its. Ranks, which only the
+	// result of a search has, are all programs.
 	Programs  []*program.Program
 	Ranks     []*program.Program
 	Program   *program.Program
@@ -128,7 +129,15 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	opt.Capacity = m.Capacity
 	c := &Candidate{Plan: pl, Label: label, Fits: true}
 	together := int64(0)
-	for opt.Rank = range pl.Ranks / pl.Replicas() {
+	first := 0
+	if pl.Pipeline == nil && pl.Ranks > 1 {
+		var err error
+		if first, err = pl.Largest(req.Graph); err != nil {
+			return nil, err
+		}
+	}
+	for r := range pl.Ranks / pl.Replicas() {
+		opt.Rank = first + r
 		p, err := program.Lower(ctx, req.Graph, pl, opt)
 		if err != nil {
 			return nil, err
@@ -160,10 +169,13 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (fits bool, err 
 	if c.Ranks != nil {
 		return c.Fits, nil
 	}
-	c.Ranks = slices.Clone(c.Programs)
 	opt := req.Options
 	opt.Capacity = c.Program.Capacity
-	for opt.Rank = len(c.Ranks); opt.Rank < c.Plan.Ranks; opt.Rank++ {
+	for opt.Rank = range c.Plan.Ranks {
+		if k := slices.IndexFunc(c.Programs, func(p *program.Program) bool { return p.Rank == opt.Rank }); k >= 0 {
+			c.Ranks = append(c.Ranks, c.Programs[k])
+			continue
+		}
 		p, err := program.Lower(ctx, req.Graph, c.Plan, opt)
 		if err != nil {
 			return false, err
@@ -232,10 +244,17 @@ func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
 func NewMisfit(c *Candidate) *Misfit {
 	e := &Misfit{Frugal: c}
 	var enough []string
-	for t := range c.Program.Height {
-		need, have := c.Program.Height[t], c.Program.Capacity[t]
+	for t, have := range c.Program.Capacity {
+		var need int64
+		for _, p := range c.ranks() {
+			need = max(need, p.Height[t])
+		}
 		if need > have {
-			enough = append(enough, fmt.Sprintf("limits.%v=%d", device.Tier(t), need))
+			limit := need
+			if device.Tier(t) != device.DeviceTier { // that of all ranks together
+				limit *= int64(c.Plan.Ranks)
+			}
+			enough = append(enough, fmt.Sprintf("limits.%v=%d", device.Tier(t), limit))
 		}
 		if need-have > e.Need-e.Have {
 			e.Tier, e.Need, e.Have = device.Tier(t), need, have

@@ -124,6 +124,7 @@ type Report struct {
 	Plain      int64         `json:"plain_device_bytes,omitempty"` // what the plain plan would take
 	Bytes      *Traffic      `json:"bytes,omitempty"`
 	Plan       *program.Plan `json:"plan,omitempty"`
+	PlanHash   string        `json:"plan_hash,omitempty"` // on which ranks agree
 	Layers     []Layers      `json:"activations,omitempty"`
 	RunnersUp  []RunnerUp    `json:"runners_up,omitzero"`
 	Candidates int           `json:"candidates,omitempty"`
@@ -157,7 +158,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), MovedTraffic(moved...)
 	rep := &Report{
 		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
-		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, Candidates: r.Evaluated,
+		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, PlanHash: b.Plan.Hash(), Candidates: r.Evaluated,
 		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {

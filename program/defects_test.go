@@ -19,6 +19,7 @@ import (
 const tinyText = `athanor-program 1
 name "tiny"
 rank 0
+plan_hash ""
 row_unit 2
 batch_row 0
 capacity 512 640 0
@@ -211,6 +212,7 @@ func TestRulesMatchOperators(t *testing.T) {
 const meaningText = `athanor-program 1
 name "meaning"
 rank 0
+plan_hash ""
 row_unit 2
 batch_row 0
 capacity 0 0 0

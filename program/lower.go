@@ -103,7 +103,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		return nil, fmt.Errorf("rank %d of %d; hint: ranks count from 0", opt.Rank, pl.Ranks)
 	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
-	lo.p = &Program{Rank: opt.Rank, RowUnit: opt.RowUnit, Capacity: opt.Capacity}
+	lo.p = &Program{Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}
 	var err error
 	if lo.top, err = newTopology(g, pl); err != nil {
 		return nil, err

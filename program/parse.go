@@ -44,7 +44,7 @@ func Parse(r io.Reader) (*Program, error) {
 	return ps.p, nil
 }
 
-var headerLines = [...]string{textMagic, "name", "rank", "row_unit", "batch_row", "capacity", "height", "bound"}
+var headerLines = [...]string{textMagic, "name", "rank", "plan_hash", "row_unit", "batch_row", "capacity", "height", "bound"}
 
 type parser struct {
 	p      *Program
@@ -95,9 +95,9 @@ func (ps *parser) header(s string) error {
 	var err error
 	switch p := ps.p; want {
 	case "name":
-		if p.Name, err = strconv.Unquote(rest); err != nil || rest[0] != '"' {
-			return fmt.Errorf("name %.40q is not a quoted string", rest)
-		}
+		p.Name, err = quoted(want, rest)
+	case "plan_hash":
+		p.PlanHash, err = quoted(want, rest)
 	case "rank":
 		p.Rank, err = count(rest)
 	case "row_unit":
@@ -105,7 +105,7 @@ func (ps *parser) header(s string) error {
 	case "batch_row":
 		p.BatchRow, err = count(rest)
 	default:
-		bytes := p.perTier()[ps.line-6].bytes
+		bytes := p.perTier()[ps.line-7].bytes
 		f := strings.Split(rest, " ")
 		if len(f) != int(device.NumTiers) {
 			return fmt.Errorf("%s has %d numbers, want one per tier: %d", want, len(f), device.NumTiers)
@@ -117,6 +117,15 @@ func (ps *parser) header(s string) error {
 		}
 	}
 	return err
+}
+
+// quoted parses what a line says in quotes.
+func quoted(line, s string) (string, error) {
+	text, err := strconv.Unquote(s)
+	if err != nil || s[0] != '"' {
+		return "", fmt.Errorf("%s %.40q is not a quoted string", line, s)
+	}
+	return text, nil
 }
 
 // number parses a canonical decimal (no sign but -, no leading zeros).

@@ -127,6 +127,30 @@ func (pl *Plan) Cuts(g *graph.Graph) ([][]int, error) {
 	return list, nil
 }
 
+// Largest is the rank with most of all chunks, of those that do the same with
+// other sequences: shards are uneven, and it needs most memory.
+func (pl *Plan) Largest(g *graph.Graph) (int, error) {
+	top, err := newTopology(g, pl)
+	if err != nil {
+		return 0, err
+	}
+	lo := &lowering{g: g, pl: pl, top: top}
+	lo.index()
+	most, largest := 0, 0
+	for r := range pl.Ranks {
+		sum := 0
+		for c := range pl.Chunks {
+			for _, what := range Shardings()[1:] {
+				sum += lo.heldBy(r, c, what).len()
+			}
+		}
+		if sum > most {
+			most, largest = sum, r
+		}
+	}
+	return largest, nil
+}
+
 // atoms lists where the atoms of a piece begin, and its end: at parameters, at
 // shards, and where Options.Cuts wants it.
 func (lo *lowering) atoms(c int, p piece) []int {

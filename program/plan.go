@@ -2,6 +2,8 @@ package program
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,6 +100,28 @@ type Pipeline struct {
 // PadElems is what the elements of a chunk's records on disk are padded to a
 // multiple of, so that they start and end on disk sectors.
 const PadElems = 1024
+
+// Hash identifies the plan: equal for equal plans of equal models, on whatever
+// machine. It is 16 hexadecimal digits of the SHA-256 of its JSON.
+func (pl *Plan) Hash() string {
+	text, err := json.Marshal(pl)
+	if err != nil {
+		panic("program: plan: " + err.Error()) // all fields are numbers and words
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Agree checks that all ranks, in order, have the same hash of what they are
+// about to do, and names one that has not.
+func Agree(hashes []string) error {
+	for r, h := range hashes {
+		if h != hashes[0] {
+			return fmt.Errorf("rank %d has plan %q, rank 0 has %q; hint: all ranks need the same plan.json, model, data and seed", r, h, hashes[0])
+		}
+	}
+	return nil
+}
 
 // Layout cuts the parameters into chunks of at most elems elements (a larger
 // parameter is a chunk by itself): runs of consecutive parameters that are

@@ -131,9 +131,12 @@ type Home struct {
 
 // Program is one rank's step.
 type Program struct {
-	Name    string // what it was made for, for people
-	Rank    int
-	RowUnit int // token rows per atom, see Buffer
+	Name string // what it was made for, for people
+	Rank int
+	// PlanHash is that of the plan that the program was made from: ranks whose
+	// plans differ must not begin. Empty: of none.
+	PlanHash string
+	RowUnit  int // token rows per atom, see Buffer
 	// BatchRow is the first token row of the global batch that this rank's
 	// "batch.*" buffers hold: ranks of data parallelism have other sequences.
 	BatchRow int

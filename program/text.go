@@ -18,6 +18,7 @@ import (
 //	athanor-program 1
 //	name "two layers, weights in the host tier"
 //	rank 0
+//	plan_hash "93ab0c5f1e22d470"
 //	row_unit 16
 //	batch_row 0
 //	capacity 65536 0 0
@@ -103,6 +104,8 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	line = strconv.AppendQuoteToASCII(append(line, "name "...), p.Name)
 	emit()
 	line = fmt.Appendf(line, "rank %d", p.Rank)
+	emit()
+	line = strconv.AppendQuoteToASCII(append(line, "plan_hash "...), p.PlanHash)
 	emit()
 	line = fmt.Appendf(line, "row_unit %d", p.RowUnit)
 	emit()

@@ -96,7 +96,7 @@ func (g generator) attr() (a graph.Attr) {
 }
 
 func (g generator) program() *Program {
-	p := &Program{Name: g.name(), Rank: g.IntN(100), RowUnit: g.IntN(100), BatchRow: g.IntN(100)}
+	p := &Program{Name: g.name(), Rank: g.IntN(100), PlanHash: g.name(), RowUnit: g.IntN(100), BatchRow: g.IntN(100)}
 	for _, h := range p.perTier() {
 		for t := range h.bytes {
 			h.bytes[t] = g.size()
@@ -204,6 +204,7 @@ func TestTextCoversEverything(t *testing.T) {
 const sampleText = `athanor-program 1
 name "sample"
 rank 0
+plan_hash "00c0ffee"
 row_unit 16
 batch_row 4
 capacity 65536 0 0
@@ -232,41 +233,42 @@ func TestParseErrors(t *testing.T) {
 		{"name \"sample\"", "name", "line 2: "},
 		{"rank 0", "rank -1", "line 3: -1 is out of range"},
 		{"rank 0", "rank 00", "line 3: "},
-		{"row_unit 16", "rowunit 16", `line 4: found "rowunit 16" where "row_unit"`},
-		{"batch_row 4", "batch_row", "line 5: "},
-		{"capacity 65536 0 0", "capacity 65536 0", "line 6: capacity has 2 numbers"},
-		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 7: "},
-		{"device inputs", "gpu inputs", "line 9: unknown memory tier"},
-		{"inputs f32", "outputs f32", "line 9: unknown class"},
-		{"inputs f32", "inputs f31", "line 9: unknown element type"},
-		{"64x16 unit", "99999999999x99999999999 unit", "line 9: 99999999999x99999999999 has too many elements"},
-		{"64x16 unit", "0x16 unit", "line 9: 0 is out of range"},
-		{"64x16 unit", "64 unit", "line 9: "},
-		{"cuts=8", "cuts=8,", "line 9: cuts"},
-		{"size=4096 ", "", "line 9: field size is missing"},
-		{"size=4096", "size=-1", "line 9: size"},
-		{"addr=0 persistent", "addr=0 addr=0", "line 9: field \"addr=0\" is unknown here"},
-		{"init=x", "init=a%zz", "line 9: name"},
-		{"home 0 p w[1x256]", "home 0 p z[1x256]", `line 12: unknown buffer "z"`},
-		{"home 0 p w[1x256]", "home 0 p w[1x256", "line 12: operand"},
-		{"home 0 p w[1x256]", "home 0 p w[1x256] copy", "line 12: field \"copy\""},
-		{"i1 linear", "i2 linear", `line 14: instruction "i2" where i1 belongs`},
-		{"i1 linear", "i1 linaer", "line 14: unknown operator"},
-		{"compute key=0,0,3", "gpu key=0,0,3", "line 14: unknown stream"},
-		{"key=0,0,3,rec", "key=0,0,3,recompute", "line 14: key: unknown direction"},
-		{"key=0,0,3,rec", "key=0,3,rec", "line 14: key"},
-		{"w[1x256]\ni0", "w[1x256] at=-1\ni0", "line 12: at: -1 is out of range"},
-		{"wait=i0", "wait=i0 peers=0,", "line 14: peers"},
-		{"wait=i0", "wait=i0 tag=0", "line 14: tag: 0 is out of range"},
-		{"wait=i0", "wait=i0 tag=1 peers=2", "line 14: field \"peers=2\""},
-		{"wait=i0", "wait=0", "line 14: wait"},
-		{"act=gelu", "act=gleu", "line 13: act: unknown activation"},
-		{"scale=0.1", "scale=NaN", "line 14: scale"},
-		{"wt scale=0.1", "scale=0.1 wt", "line 14: field \"wt\""},
-		{"y, x, w[16x16], -, -)", "#3, x, w[16x16], -, -)", "line 14: 3 is out of range"},
+		{"plan_hash \"00c0ffee\"", "plan_hash 00c0ffee", "line 4: "},
+		{"row_unit 16", "rowunit 16", `line 5: found "rowunit 16" where "row_unit"`},
+		{"batch_row 4", "batch_row", "line 6: "},
+		{"capacity 65536 0 0", "capacity 65536 0", "line 7: capacity has 2 numbers"},
+		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 8: "},
+		{"device inputs", "gpu inputs", "line 10: unknown memory tier"},
+		{"inputs f32", "outputs f32", "line 10: unknown class"},
+		{"inputs f32", "inputs f31", "line 10: unknown element type"},
+		{"64x16 unit", "99999999999x99999999999 unit", "line 10: 99999999999x99999999999 has too many elements"},
+		{"64x16 unit", "0x16 unit", "line 10: 0 is out of range"},
+		{"64x16 unit", "64 unit", "line 10: "},
+		{"cuts=8", "cuts=8,", "line 10: cuts"},
+		{"size=4096 ", "", "line 10: field size is missing"},
+		{"size=4096", "size=-1", "line 10: size"},
+		{"addr=0 persistent", "addr=0 addr=0", "line 10: field \"addr=0\" is unknown here"},
+		{"init=x", "init=a%zz", "line 10: name"},
+		{"home 0 p w[1x256]", "home 0 p z[1x256]", `line 13: unknown buffer "z"`},
+		{"home 0 p w[1x256]", "home 0 p w[1x256", "line 13: operand"},
+		{"home 0 p w[1x256]", "home 0 p w[1x256] copy", "line 13: field \"copy\""},
+		{"i1 linear", "i2 linear", `line 15: instruction "i2" where i1 belongs`},
+		{"i1 linear", "i1 linaer", "line 15: unknown operator"},
+		{"compute key=0,0,3", "gpu key=0,0,3", "line 15: unknown stream"},
+		{"key=0,0,3,rec", "key=0,0,3,recompute", "line 15: key: unknown direction"},
+		{"key=0,0,3,rec", "key=0,3,rec", "line 15: key"},
+		{"w[1x256]\ni0", "w[1x256] at=-1\ni0", "line 13: at: -1 is out of range"},
+		{"wait=i0", "wait=i0 peers=0,", "line 15: peers"},
+		{"wait=i0", "wait=i0 tag=0", "line 15: tag: 0 is out of range"},
+		{"wait=i0", "wait=i0 tag=1 peers=2", "line 15: field \"peers=2\""},
+		{"wait=i0", "wait=0", "line 15: wait"},
+		{"act=gelu", "act=gleu", "line 14: act: unknown activation"},
+		{"scale=0.1", "scale=NaN", "line 15: scale"},
+		{"wt scale=0.1", "scale=0.1 wt", "line 15: field \"wt\""},
+		{"y, x, w[16x16], -, -)", "#3, x, w[16x16], -, -)", "line 15: 3 is out of range"},
 		{"end\n", "", "before \"end\"; hint: the file is cut short"},
-		{"end\n", "end\nend\n", "line 16: \"end\" after the end"},
-		{"buffer w", "buffer x", "line 12: unknown buffer \"w\""},
+		{"end\n", "end\nend\n", "line 17: \"end\" after the end"},
+		{"buffer w", "buffer x", "line 13: unknown buffer \"w\""},
 	} {
 		bad := strings.Replace(sampleText, c.from, c.to, 1)
 		if bad == sampleText {

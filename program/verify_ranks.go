@@ -61,6 +61,13 @@ func newRanks(ps []*Program) (*ranks, error) {
 	if len(ps) == 0 {
 		return nil, errors.New("no program; hint: give one for each rank")
 	}
+	var hashes []string
+	for _, p := range ps {
+		hashes = append(hashes, p.PlanHash)
+	}
+	if err := Agree(hashes); err != nil {
+		return nil, err
+	}
 	for r, p := range ps {
 		if len(ps) > 1 && p.Rank != r {
 			return nil, fmt.Errorf("program %d of %d is that of rank %d; hint: give all ranks in order", r, len(ps), p.Rank)

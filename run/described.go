@@ -19,13 +19,20 @@ func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 		return FindMachine(c, note)
 	}
 	h, err := Describe(c.Hardware.Name, c.Ranks)
+	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
+		err = fmt.Errorf("%s does not say what joins ranks, and there are %d; hint: a file of `probe --ranks %d --out`", c.Hardware.Name, c.Ranks, c.Ranks)
+	}
 	if err != nil {
-		return nil, &config.Error{File: c.File, Key: "hardware.name", Msg: err.Error()}
+		return nil, c.Fault("hardware.name", err.Error())
 	}
 	for i := range h.Links {
 		l := &h.Links[i]
-		throttle := [device.NumTiers]config.Rate{device.DeviceTier: c.Hardware.H2D, device.HostTier: c.Hardware.D2H}[l.To]
-		if throttle > 0 && l.From+l.To == device.DeviceTier+device.HostTier {
+		throttle := map[[2]device.Tier]config.Rate{
+			{device.HostTier, device.DeviceTier}:   c.Hardware.H2D,
+			{device.DeviceTier, device.HostTier}:   c.Hardware.D2H,
+			{device.DeviceTier, device.DeviceTier}: c.Hardware.Peers,
+		}[[2]device.Tier{l.From, l.To}]
+		if throttle > 0 {
 			l.Bandwidth, l.Both, l.Curve = min(l.Bandwidth, float64(throttle)), min(l.Both, float64(throttle)), nil
 		}
 	}

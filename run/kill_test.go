@@ -54,7 +54,11 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := NewTrainer(s, r.Best, r.Best.Programs, m)
+	ps, err := m.Programs(ctx, s.Graph, c, r.Best)
+	if err != nil {
+		return err
+	}
+	t, err := NewTrainer(s, r.Best, ps, m)
 	if err != nil {
 		return err
 	}
@@ -105,29 +109,15 @@ func losses(t *testing.T, path string) []float64 {
 	return list
 }
 
-// TestKill is law L7: a run that is killed at random moments, again and again,
-// and started again under another memory budget each time, ends with the
-// losses and the weights of one that was left alone, bit for bit.
-func TestKill(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 3))
-	dir := t.TempDir()
-	file := runConfig(t, dir)
-	began := time.Now()
-	check(t, trainFile(context.Background(), file, []string{"out=" + dir + "/whole"}))
-	whole := time.Since(began)
-	want := losses(t, dir+"/whole/metrics.jsonl")
-
-	kills := 50
-	if testing.Short() {
-		kills = 5
-	}
-	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk"}
+// killAgain starts a run and kills it at random moments within about the time
+// that a whole one takes, again and again, each time with other overrides. The
+// last start is left alone.
+func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration, kills int, overrides []string) {
+	t.Helper()
 	done := false
 	for k := 0; !done; k++ {
 		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), "ATHANOR_TEST_TRAIN="+file, "ATHANOR_TEST_OVERRIDES="+budgets[r.IntN(len(budgets))])
+		child.Env = append(os.Environ(), "ATHANOR_TEST_TRAIN="+file, "ATHANOR_TEST_OVERRIDES="+overrides[r.IntN(len(overrides))])
 		var out strings.Builder
 		child.Stderr = &out
 		check(t, child.Start())
@@ -152,6 +142,28 @@ func TestKill(t *testing.T) {
 			done = false
 		}
 	}
+}
+
+// TestKill is law L7: a run that is killed at random moments, again and again,
+// and started again under another memory budget each time, ends with the
+// losses and the weights of one that was left alone, bit for bit.
+func TestKill(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	began := time.Now()
+	check(t, trainFile(context.Background(), file, []string{"out=" + dir + "/whole"}))
+	whole := time.Since(began)
+	want := losses(t, dir+"/whole/metrics.jsonl")
+
+	kills := 50
+	if testing.Short() {
+		kills = 5
+	}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk"}
+	killAgain(t, r, dir, file, whole, kills, budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("losses\n%v\nwant\n%v", got, want)

@@ -24,8 +24,15 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
+// MaxRanks bounds the ranks of one process: each has streams, arenas and a
+// share of the cores, of which few machines have more.
+const MaxRanks = 64
+
 // profileBudget is how long the operators of a candidate are timed.
 const profileBudget = 3 * time.Second
+
+// workers are the cores that each of some ranks has.
+func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
 
 // Machine is the hardware that a run uses, and how to make it run.
 type Machine struct {
@@ -51,10 +58,16 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 			return nil, &config.Error{File: c.File, Key: "ranks", Msg: fmt.Sprintf("%d, but this version drives one GPU; hint: ranks 1, or device cpu", m.ranks)}
 		}
 	}
+	if m.ranks > MaxRanks {
+		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", m.ranks, MaxRanks))
+	}
 	m.options.DiskPath = filepath.Join(c.Limits.DiskPath, "rank0")
-	m.options.Workers = max(1, runtime.GOMAXPROCS(0)/m.ranks)
+	m.options.Workers = workers(m.ranks)
 	m.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
 	m.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
+	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
+		m.options.Rate[s] = float64(c.Hardware.Peers)
+	}
 	dir, err := cacheDir()
 	if err != nil {
 		return nil, err
@@ -87,9 +100,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 func (m *Machine) probe(c *config.Config) (err error) {
 	dir := existing(c.Limits.DiskPath)
 	if m.backend == "cpu" {
-		if m.Hardware, err = Probe(m.options, dir); err == nil && m.ranks > 1 {
-			err = m.probePeers()
-		}
+		m.Hardware, err = Probe(m.options, dir, m.ranks)
 		return err
 	}
 	memory, err := m.memory(dir)
@@ -104,18 +115,6 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	m.Hardware, err = hardware.Probe(d, memory)
-	return err
-}
-
-// probePeers measures what joins the ranks.
-func (m *Machine) probePeers() (err error) {
-	devices := openRanks(m.options, m.ranks)
-	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	link, times, err := hardware.ProbePeers(devices)
-	if err == nil {
-		m.Hardware.Links = append(m.Hardware.Links, link)
-		m.Hardware.Add(times)
-	}
 	return err
 }
 
@@ -139,16 +138,32 @@ func probeFile(dir string) string {
 	return filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
 }
 
-// Probe measures this machine, its disk in folder dir.
-func Probe(options cpu.Options, dir string) (h *hardware.Hardware, err error) {
+// Probe measures this machine, its disk in folder dir, and what joins ranks if
+// there are several. options are those of one device; if they leave the cores
+// open, that one has all of them and several ranks share them.
+func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, err error) {
 	memory, err := hardware.LocalMemory(dir)
 	if err != nil {
 		return nil, err
 	}
 	options.DiskPath = probeFile(dir)
 	d := cpu.New(options)
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return hardware.Probe(d, memory)
+	h, err = hardware.Probe(d, memory)
+	if err = errors.Join(err, d.Close()); err != nil || ranks < 2 {
+		return h, err
+	}
+	if options.Workers == 0 {
+		options.Workers = workers(ranks)
+	}
+	devices := openRanks(options, ranks)
+	defer func() { err = errors.Join(err, closeAll(devices)) }()
+	link, measured, err := hardware.ProbePeers(devices)
+	if err != nil {
+		return nil, err
+	}
+	h.Links = append(h.Links, link)
+	h.Add(measured)
+	return h, nil
 }
 
 // hostID tells machines with a shared home apart.

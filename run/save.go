@@ -32,6 +32,14 @@ type identity struct {
 	Clip           float64 `json:"gradient_clipping"`
 }
 
+// origin is where a checkpoint came from. What of it is not the identity is for
+// people: a run goes on with another plan.
+type origin struct {
+	identity
+	PlanHash string `json:"plan_hash"`
+	RunHash  string `json:"run_hash"` // what the ranks agreed on
+}
+
 func (s *Setup) identity() identity {
 	c := s.Config
 	hash := s.Tokenizer.Hash()
@@ -181,7 +189,7 @@ const lossTail = 100
 
 // save writes a checkpoint, unless this step's is written already.
 func (t *Trainer) save(o Observer) error {
-	id, err := json.Marshal(t.Setup.identity())
+	id, err := json.Marshal(origin{t.Setup.identity(), t.programs[0].PlanHash, t.pact})
 	if err != nil {
 		return err
 	}

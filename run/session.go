@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
 )
 
 // Session is a model on the devices of all ranks: steps that share one set of
@@ -29,8 +30,14 @@ type rank struct {
 
 // Open reserves the arenas and prepares the programs: of each step one for each
 // device. All steps but the first must have been lowered with the first as
-// their base. Close the session, then the devices.
+// their base. Ranks whose plans differ are refused. Close the session, then the
+// devices.
 func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
+	for _, step := range steps {
+		if err := agree(step, ""); err != nil {
+			return nil, err
+		}
+	}
 	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices))}
 	for r, d := range devices {
 		for _, step := range steps {
@@ -169,6 +176,9 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	out.Loss /= float64(max(sc.Targets, 1))
 	return out, nil
 }
+
+// Timelines of the latest step i by rank, on one clock, until the next one.
+func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
 
 // feed writes what a rank's program reads: its rows of the batch.
 func (k *rank) feed(i int, tokens, targets []int32, scalars []float32) error {

@@ -21,10 +21,10 @@ func (t *Trainer) traced() bool {
 	return n == 2 || n == 1 && t.Step == t.Setup.Config.MaxSteps
 }
 
-// trace writes trace.json: the step just done and, beside it, what was
-// predicted.
+// trace writes trace.json: the step just done on all ranks, on one clock, and
+// before it what was predicted for the first.
 func (t *Trainer) trace() error {
-	measured, err := t.latest[0].Timeline()
+	measured, err := t.Session.Timelines(training)
 	if err != nil {
 		return err
 	}
@@ -34,10 +34,13 @@ func (t *Trainer) trace() error {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	p := t.Plan.Program
-	err = draw.Trace(w, len(p.Instrs) <= arrowsUpTo,
-		draw.Run{Name: "predicted", Program: p, Timeline: t.Plan.Timeline},
-		draw.Run{Name: fmt.Sprintf("measured at step %d", t.Step), Program: p, Timeline: measured})
+	runs := []draw.Run{{Name: "predicted", Program: t.Plan.Program, Timeline: t.Plan.Timeline}}
+	instrs := 0
+	for r, p := range t.programs {
+		instrs += len(p.Instrs)
+		runs = append(runs, draw.Run{Name: fmt.Sprintf("measured at step %d", t.Step), Program: p, Timeline: measured[r]})
+	}
+	err = draw.Trace(w, instrs <= arrowsUpTo, runs...)
 	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -71,8 +72,8 @@ type Trainer struct {
 	programs []*program.Program // of the training step, by rank
 	devices  []device.Device
 	lock     *os.File       // on the run's folder; nil where there are no locks
-	latest   []exec.Result  // of the latest step, by rank
 	first    []device.Stats // of the first step of this process: all steps are alike
+	pact     string         // what the ranks agreed on: hash of plan, model, data and seed
 	saved    string         // latest checkpoint of this run
 }
 
@@ -107,6 +108,9 @@ func (t *Trainer) open(m *Machine) error {
 	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
 		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+	}
+	if err := t.ready(); err != nil {
+		return err
 	}
 	eval, err := Evaluation(s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
@@ -295,6 +299,10 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
 		}
+		var lost *exec.PeerLostError
+		if errors.As(err, &lost) && !strings.Contains(err.Error(), "hint:") {
+			err = fmt.Errorf("step %d: %w; hint: the latest checkpoint is whole: start the same command again", t.Step+1, err)
+		}
 		return Metrics{}, err
 	}
 	seconds := time.Since(began).Seconds()
@@ -305,7 +313,6 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 			}
 		}
 	}
-	t.latest = out.Executed
 	t.Step++
 	t.Tokens += int64(len(t.tokens))
 	t.Measured = append(t.Measured, seconds)

@@ -15,13 +15,18 @@ import (
 type probeCmd struct {
 	Out  string `help:"Write the hardware file." placeholder:"FILE"`
 	Disk string `help:"Folder on the disk that is measured." default:"." placeholder:"FOLDER"`
+
+	Ranks int `help:"Measure also what joins this many ranks." default:"1"`
 }
 
 func (v *probeCmd) Run(c *context) error {
 	if st, err := os.Stat(v.Disk); err != nil || !st.IsDir() {
 		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: give one on the disk that runs will spill to", v.Disk)}
 	}
-	h, err := run.Probe(cpu.Options{}, v.Disk)
+	if v.Ranks < 1 || v.Ranks > run.MaxRanks {
+		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, run.MaxRanks)}
+	}
+	h, err := run.Probe(cpu.Options{}, v.Disk, v.Ranks)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,255 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// openRun is the train verb up to the first step.
+func openRun(t *testing.T, file string, overrides ...string) (*Trainer, *Setup) {
+	t.Helper()
+	ctx := context.Background()
+	c, err := config.Load(file, overrides)
+	check(t, err)
+	setup, err := Prepare(ctx, c, func(string, int64, int64) {})
+	check(t, err)
+	t.Cleanup(setup.Close)
+	m, err := FindMachine(c, func(string) {})
+	check(t, err)
+	res, err := m.Plan(ctx, setup.Graph, c, func(string) {})
+	check(t, err)
+	ps, err := m.Programs(ctx, setup.Graph, c, res.Best)
+	check(t, err)
+	tr, err := NewTrainer(setup, res.Best, ps, m)
+	check(t, err)
+	return tr, setup
+}
+
+// at calls something when a step is done.
+type at struct {
+	step int
+	call func()
+}
+
+func (a at) Step(m Metrics) {
+	if m.Step == a.step {
+		a.call()
+	}
+}
+func (at) Event(string) {}
+
+// TestRankLost: a rank that dies in the middle of a step ends the run at once
+// with exit code 4, naming it; the checkpoints are whole and the run goes on from
+// the latest one to the end of a run that nothing happened to.
+func TestRankLost(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 9))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	tr, _ := openRun(t, file, "ranks=2", "max_steps=8", "out="+dir+"/whole")
+	check(t, errors.Join(tr.Run(t.Context(), quiet{}), tr.Close()))
+	want := losses(t, dir+"/whole/metrics.jsonl")
+	same := []string{"ranks=2", "max_steps=8", "plan=" + dir + "/whole/plan.json"}
+
+	for name, kill := range map[string]func(tr *Trainer, victim int){
+		"stops": func(tr *Trainer, victim int) {
+			turns := r.IntN(1000)
+			go func() {
+				for range turns {
+					runtime.Gosched()
+				}
+				tr.devices[victim].(interface{ Abort(error) }).Abort(errors.New("gone"))
+			}()
+		},
+		"panics": func(tr *Trainer, victim int) { // a token that no embedding has
+			tr.sampler = nil // no further step is meant
+			rows := len(tr.tokens) / 2
+			tr.tokens[victim*rows+r.IntN(rows)] = 1 << 20
+			_, err := tr.Session.Step(t.Context(), training, tr.tokens, tr.targets, Scalars{Step: 4, Targets: len(tr.targets), Beta1: 0.9, Beta2: 0.95})
+			panic(err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := "out=" + dir + "/" + name
+			tr, _ := openRun(t, file, append(same, out)...)
+			victim := r.IntN(2)
+			err := runUntil(tr, at{4 + r.IntN(2), func() { kill(tr, victim) }})
+			var lost *exec.PeerLostError
+			if !errors.As(err, &lost) || lost.Rank != victim || lost.ExitCode() != 4 {
+				t.Errorf("rank %d is killed: %v", victim, err)
+			}
+			if name == "panics" && (lost == nil || lost.Instr < 0 || !strings.Contains(err.Error(), "embed")) {
+				t.Errorf("the instruction is not named: %v", err)
+			}
+			check(t, tr.Close())
+			store := checkpoint.Store{Dir: dir + "/" + name}
+			if path, skipped, err := store.Latest(checkpoint.Checksums); err != nil || len(skipped) > 0 || path == "" {
+				t.Errorf("latest checkpoint %s, %v, skipped %v", path, err, skipped)
+			}
+			tr, _ = openRun(t, file, append(same, out)...)
+			check(t, errors.Join(tr.Run(t.Context(), quiet{}), tr.Close()))
+			if got := losses(t, dir+"/"+name+"/metrics.jsonl"); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("losses\n%v\nwant\n%v", got, want)
+			}
+		})
+	}
+}
+
+// runUntil runs until an error is returned, or thrown by the observer.
+func runUntil(tr *Trainer, o Observer) (err error) {
+	defer func() {
+		if e, ok := recover().(error); ok {
+			err = e
+		}
+	}()
+	return tr.Run(context.Background(), o)
+}
+
+// TestNumericRanks: a number that is none on one rank is seen by all ranks in
+// the same step, however parameters and layers are divided.
+func TestNumericRanks(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+	plans := map[string]func(pl *program.Plan){
+		"pipeline": func(pl *program.Plan) {
+			pl.MicroBatch, pl.MicroBatches = 1, 4
+			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+		},
+	}
+	for _, shard := range program.Shardings() {
+		plans["shard "+shard] = func(pl *program.Plan) {
+			for i := range pl.Chunks {
+				pl.Chunks[i].Shard = shard
+			}
+		}
+	}
+	for name, edit := range plans {
+		for victim := range 2 {
+			t.Run(fmt.Sprint(name, " ", victim), func(t *testing.T) {
+				pl := program.Plain(f.graph, 2)
+				pl.Ranks = 2
+				edit(pl)
+				pl.Cache = pl.CacheNeeded(f.graph)
+				s, err := Open(f.graph, openRanks(cpu.Options{Workers: 1}, 2), f.lower(t, pl))
+				check(t, err)
+				t.Cleanup(func() { s.Close(); closeAll(s.Devices) })
+				check(t, s.Load(f.read))
+				f.step(t, s, 1)
+				poison(t, s, victim)
+				out := f.step(t, s, 2)
+				if !math.IsNaN(out.Loss) && !math.IsNaN(out.Norm) {
+					t.Errorf("loss %v, norm %v", out.Loss, out.Norm)
+				}
+				for r := range s.ranks {
+					clip := make([]float64, 2)
+					check(t, s.ranks[r].engines[0].ReadBuffer("clip", clip))
+					if !math.IsNaN(clip[1]) {
+						t.Errorf("rank %d sees norm %v", r, clip[1])
+					}
+				}
+			})
+		}
+	}
+}
+
+// poison makes a weight of one rank NaN.
+func poison(t *testing.T, s *Session, victim int) {
+	t.Helper()
+	e := s.ranks[victim].engines[0]
+	for i, p := range s.Graph.Params {
+		if len(e.Parts(i, "p")) == 0 {
+			continue
+		}
+		buf := make([]float32, p.Elems())
+		for k := range buf {
+			buf[k] = float32(math.NaN())
+		}
+		check(t, e.WriteHome(i, "p", buf))
+		return
+	}
+	t.Fatalf("rank %d has no parameters", victim)
+}
+
+// TestAgree: ranks with different plans do not begin.
+func TestAgree(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := program.Plain(f.graph, 2)
+	pl.Ranks = 2
+	one := f.lower(t, pl)
+	pl.Chunks[0].Shard = "state"
+	other := f.lower(t, pl)
+	mixed := []*program.Program{one[0], other[1]}
+	if err := program.Verify(mixed...); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
+		t.Errorf("Verify: %v", err)
+	}
+	if _, err := Open(f.graph, make([]device.Device, 2), mixed); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
+		t.Errorf("Open: %v", err)
+	}
+	if pact("a", "seed 1") == pact("a", "seed 2") || pact("a", "x") == pact("b", "x") {
+		t.Error("different runs have one hash")
+	}
+	if err := agree(one, "x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKillRanks is law L7 over ranks: killed at random moments and started again
+// with the same plan for 2 ranks, a run ends with the losses of one left alone,
+// bit for bit; with other numbers of ranks and other budgets each time, but for
+// the order of sums.
+func TestKillRanks(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	text, err := os.ReadFile(file)
+	check(t, err)
+	text = []byte(strings.NewReplacer("max_steps: 40", "max_steps: 12", "save_every: 3", "save_every: 2").Replace(string(text)))
+	check(t, os.WriteFile(file, text, 0o644))
+	began := time.Now()
+	check(t, trainFile(context.Background(), file, []string{"ranks=2", "out=" + dir + "/whole"}))
+	whole := time.Since(began)
+	want := losses(t, dir+"/whole/metrics.jsonl")
+	kills := 8
+	if testing.Short() {
+		kills = 3
+	}
+	for name, c := range map[string]struct {
+		overrides []string
+		tolerance float64
+	}{
+		"one plan":  {[]string{"ranks=2 plan=" + dir + "/whole/plan.json"}, 0},
+		"all plans": {[]string{"ranks=1", "ranks=2 limits.device=1MiB", "ranks=4", "ranks=2 plan.state=disk", "ranks=4 limits.device=400KiB"}, 1e-5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check(t, os.RemoveAll(dir+"/run"))
+			killAgain(t, r, dir, file, whole, kills, c.overrides)
+			got := losses(t, dir+"/run/metrics.jsonl")
+			if len(got) != len(want) {
+				t.Fatalf("%d steps, want %d", len(got), len(want))
+			}
+			for i := range want {
+				if !(math.Abs(got[i]/want[i]-1) <= c.tolerance) {
+					t.Errorf("step %d: loss %v, want %v", i+1, got[i], want[i])
+				}
+			}
+		})
+	}
+}
