@@ -34,6 +34,7 @@ func (lo *lowering) compute() error {
 func (lo *lowering) rows() int { return lo.pl.MicroBatch * lo.g.Seq }
 
 func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir Direction) {
+	u.work = slices.Grow(u.work, len(nodes)+2)
 	for i := range nodes {
 		if !nodes[i].Chunked {
 			u.work = append(u.work, lo.op(u, &nodes[i], dir, u.row, u.rows, 0))
@@ -119,9 +120,9 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		in: Instr{
 			Op: n.Op, Attr: n.Attr, Stream: device.Compute,
 			Key:  Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir},
-			Args: make([]Region, len(n.Args)),
+			Args: lo.regions.take(len(n.Args)),
 		},
-		refs: make([]ref, len(n.Args)),
+		refs: lo.refs.take(len(n.Args)),
 	}
 	switch n.Op {
 	case graph.CrossEntropy:

@@ -137,6 +137,9 @@ type lowering struct {
 
 	top   *topology
 	units []unit
+	// A search lowers thousands of programs, so operands come from slabs.
+	regions slab[Region]
+	refs    slab[ref]
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
 
@@ -147,6 +150,19 @@ type lowering struct {
 	total     int                  // buffer of the loss on the device
 	weightBuf []weightHome         // per chunk
 	gradBuf   []gradHome           // per chunk
+}
+
+// slab gives out slices of zeros, many to an allocation.
+type slab[T any] struct{ free []T }
+
+func (s *slab[T]) take(n int) []T {
+	const many = 4096
+	if n > len(s.free) {
+		s.free = make([]T, max(n, many))
+	}
+	list := s.free[:n:n]
+	s.free = s.free[n:]
+	return list
 }
 
 // op is an instruction whose operands are still values, or already regions.

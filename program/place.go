@@ -9,6 +9,12 @@ import (
 
 // list strings the units together: the program order.
 func (lo *lowering) list() error {
+	n := 0
+	for i := range lo.units {
+		u := &lo.units[i]
+		n += len(u.before) + len(u.work) + len(u.after)
+	}
+	lo.p.Instrs = make([]Instr, 0, n)
 	for i := range lo.units {
 		u := &lo.units[i]
 		for _, ops := range [][]op{u.before, u.work, u.after} {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -58,6 +59,9 @@ func main() {
 
 // execute is main without the process: arguments in, exit code out.
 func execute(args []string, stdout, stderr io.Writer) int {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400) // the heap is small, arenas are not in it, and a search makes and drops many programs
+	}
 	var c cli
 	exited, code := false, 0
 	parser, err := kong.New(&c,
