@@ -377,24 +377,42 @@ func (m *Machine) measure(c *plan.Candidate) error {
 		return err
 	}
 	defer closeAll(devices)
-	times := make([][]hardware.Measurement, m.ranks)
-	errs := make([]error, m.ranks)
 	for r, d := range devices {
 		if err := exec.Reserve(d, programs[r]); err != nil {
 			return err
 		}
 	}
-	var all sync.WaitGroup
-	for r, d := range devices {
-		all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), d, profileBudget) })
+	// As many ranks at once as there are cores for; more take turns in a step, so
+	// that each takes so many times as long.
+	together := m.together()
+	times := make([][]hardware.Measurement, m.ranks)
+	errs := make([]error, m.ranks)
+	for first := 0; first < len(c.Programs); first += together {
+		var all sync.WaitGroup
+		for r := first; r < min(first+together, m.ranks); r++ {
+			all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), devices[r], profileBudget) })
+		}
+		all.Wait()
 	}
-	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
+	}
+	for r := range times {
+		for i := range times[r] {
+			times[r][i].Seconds *= float64(m.ranks) / float64(together)
+		}
 	}
 	m.Hardware.Add(slices.Concat(times...))
 	m.save()
 	return nil
+}
+
+// together is how many ranks find cores of their own at the same time.
+func (m *Machine) together() int {
+	if m.backend != "cpu" {
+		return m.ranks
+	}
+	return min(m.ranks, max(1, runtime.GOMAXPROCS(0)/m.options.Workers))
 }
 
 // Open opens the devices that the programs of all ranks will run on.
