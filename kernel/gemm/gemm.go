@@ -85,6 +85,7 @@ func newEngine(p *pool.Pool, x *isa) *Engine {
 func (e *Engine) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	j := e.take()
 	j.set(e.isa, form, m, n, k, a, b, c, init)
+	j.onTiles()
 	if m > 0 && n > 0 {
 		j.plan(e.pool.Workers())
 		e.pool.Run(j.rowTasks*j.colTasks, j)
@@ -118,6 +119,7 @@ type Serial struct {
 	tile    tile
 	move    move
 	convert convert
+	grid    grid
 
 	a, b         buffer // packed parts of A and B
 	wideA, wideB buffer // the same before, widened from bf16

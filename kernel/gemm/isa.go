@@ -15,13 +15,16 @@ type isa struct {
 	fma family // micro-kernels for fp32
 	dot family // for pairs of bf16; may be missing
 
+	// tiles[h][w] computes squares of bf16 products, h+1 tiles high and w+1 wide; may be missing. See tiles.go.
+	tiles [2][2]func(*grid)
+
 	// columns computes one row of C where the columns of B are contiguous, columnsOf of them per panel, onto what is in
 	// C; may be missing.
 	columns func(*tile)
 
 	transpose func(*move) // dst[c][r] = src[r][c]
 	deal      func(*move) // dst[p][r][:] = src[r][p][:]
-	zip       func(*move) // the same for pairs; comes with dot
+	zip       func(*move) // the same for pairs; comes with dot and tiles
 
 	widen  func(*convert) // bf16 to fp32
 	narrow func(*convert) // fp32 to bf16, rounded to nearest, ties to even

@@ -19,6 +19,9 @@ func sets() []*isa {
 				slices.Reverse(list)
 			}
 		}
+		if hasTiles() {
+			list = slices.Insert(list, 0, &avx512AMX)
+		}
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
 		list = append(list, &avx2)
@@ -48,6 +51,16 @@ var avx512BF16 = func() isa {
 	x.dot = family{wide: kernelsBF16, narrow: narrowsBF16}
 	x.zip = zipAVX512
 	x.peakDot, x.peakDotFlops = peakBF16, 4*16*4*16
+	return x
+}()
+
+// avx512AMX is avx512 with products of bf16 on tile registers.
+var avx512AMX = func() isa {
+	x := avx512
+	x.name = "avx512-amx"
+	x.tiles = [2][2]func(*grid){{amx1x1, amx1x2}, {amx2x1, amx2x2}}
+	x.zip = zipAVX512
+	x.peakDot, x.peakDotFlops = peakAMX, 2*2*16*16*32
 	return x
 }()
 

@@ -46,6 +46,7 @@ type job struct {
 	form    Form
 	m, n, k int
 	odd     bool    // one bf16 is left behind the pairs
+	ragged  bool    // the last pair is one bf16
 	a, b, c operand // a is [m,k], b is [k,n], whatever the form
 	init    operand // zero strides repeat one element or row
 	bias    operand
@@ -64,7 +65,7 @@ func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 	if m < 0 || n < 0 || k < 0 {
 		panic(fmt.Sprintf("gemm: negative size %d x %d x %d", m, n, k))
 	}
-	j.isa, j.form, j.m, j.n, j.k = x, form, m, n, k
+	j.isa, j.form, j.m, j.n, j.k, j.way = x, form, m, n, k, packed
 	switch form {
 	case NN:
 		j.a, j.b = a.operand("A", m, k), b.operand("B", k, n)
@@ -89,13 +90,24 @@ func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 	}
 	j.held = [...]Matrix{a, b, c, bias, init.Residual}
 
-	j.kernels, j.pairs, j.odd = &x.fma, false, false
+	j.kernels, j.pairs, j.odd, j.ragged = &x.fma, false, false, false
 	if j.a.half && j.b.half && x.dot.wide != nil {
 		j.kernels, j.pairs = &x.dot, true
 		j.k, j.odd = k/2, k%2 != 0
 		j.a.col *= 2
 		j.b.row *= 2
 	}
+}
+
+// onTiles has the product computed on tiles if it is one of those and the processor has them.
+func (j *job) onTiles() {
+	if !j.a.half || !j.b.half || j.form == TN || j.isa.tiles[0][0] == nil {
+		return
+	}
+	j.way, j.pairs = tiled, true
+	j.k, j.ragged = (j.k+1)/2, j.k%2 != 0
+	j.a.col *= 2
+	j.b.row *= 2
 }
 
 // release drops the operands.

@@ -40,6 +40,7 @@ const (
 	direct
 	swapped
 	streamed
+	tiled // see tiles.go
 )
 
 // The cuts for each way of working were found by measuring.
@@ -60,6 +61,10 @@ const (
 
 // plan chooses the way and the rectangles for a number of workers.
 func (j *job) plan(workers int) {
+	if j.way == tiled {
+		j.planTiles(workers)
+		return
+	}
 	var least int // columns below which a task is not divided for the sake of an even load
 	wider := !j.pairs && (j.a.half || j.b.half)
 	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read where it lies
@@ -93,12 +98,18 @@ func (j *job) plan(workers int) {
 	if j.way == packed && j.c.half && j.kc < j.k { // the sums of all rows are kept from part to part
 		j.rows = even(j.m, stageRows, 1)
 	}
-	mr := j.kernels.height(j.n, j.isa.nr)
+	j.divide(workers, least, j.kernels.height(j.n, j.isa.nr))
+}
+
+// divide makes the rectangles smaller until there is work for all, but none narrower than least; rows are divided at
+// multiples of mr.
+func (j *job) divide(workers, least, mr int) {
+	byRows := j.way == packed || j.way == tiled
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
 		switch {
-		case j.cols >= 2*least && (j.way != packed || j.cols > j.rows/2):
+		case j.cols >= 2*least && (!byRows || j.cols > j.rows/2):
 			j.cols = even(j.n, (j.cols+1)/2, j.isa.nr)
-		case j.way == packed && j.rows >= 8*mr:
+		case byRows && j.rows >= 8*mr:
 			j.rows = even(j.m, (j.rows+1)/2, mr)
 		default:
 			want = 0
@@ -130,6 +141,11 @@ func (j *job) task(i int, s *Serial) {
 		return
 	case streamed:
 		j.streamed(s, b)
+		return
+	case tiled:
+		for p := j.first(); !p.done; p = j.next(p) {
+			j.addTiles(s, b, p)
+		}
 		return
 	}
 	for p := j.first(); !p.done; p = j.next(p) {

@@ -189,6 +189,21 @@ func bf16x14x2(t *tile)
 func bf16x14x1(t *tile)
 
 //go:noescape
+func amx1x1(t *grid)
+
+//go:noescape
+func amx1x2(t *grid)
+
+//go:noescape
+func amx2x1(t *grid)
+
+//go:noescape
+func amx2x2(t *grid)
+
+//go:noescape
+func peakAMX(t *peak)
+
+//go:noescape
 func fma256x1x2(t *tile)
 
 //go:noescape

@@ -19,6 +19,7 @@ func Files() map[string][]byte {
 	}{
 		{"fma_avx512_amd64.s", fmaAVX512},
 		{"bf16_avx512_amd64.s", bf16AVX512},
+		{"amx_amd64.s", amx},
 		{"fma_avx2_amd64.s", fmaAVX2},
 		{"move_avx512_amd64.s", moveAVX512},
 		{"move_avx2_amd64.s", moveAVX2},

@@ -1,0 +1,195 @@
+package gemm
+
+// Products on tile registers (AMX): C in squares of 32 x 32, as 2 x 2 tiles of fp32, to which every instruction adds
+// products of 16 rows, 16 columns and 32 of k. An instruction of 16 cycles does what 128 fused multiply-adds do in 64
+// or more; what is left to do is to bring the operands.
+//
+//	for each part of k:
+//	    pack B[part, columns of the task] into panels      32 wide, in pairs; second-level cache
+//	    for each 32 rows of A:
+//	        for each step of the part:
+//	            pack A[rows, step]                         first-level cache
+//	            for each panel: kernel                     sums continue in C
+//
+// Both operands are packed for all shapes, k filled up with zeros to a multiple of 32: then every sum is computed in the
+// same way wherever it is, and the fixed shape of a block is read with no two rows in one set of the cache. The edges of
+// C are in the configuration of the tiles.
+//
+// Example: 40 x 70 x 100 is 4 blocks of k; rows 32 and 8, of which the latter need one tile of 8 rows; panels 32, 32 and
+// 6 wide.
+//
+// Known weakness: with few rows, packing B costs more than the products. TN is not done this way, since a cut of k need
+// only be at an even place there; nor are the small products of Serial, for the same reason.
+
+// grid is the argument of a kernel on tiles: for each panel, C = init + A * B, up to 32 x 32. Strides are in bytes.
+//
+// The generator knows the layout.
+type grid struct {
+	config tileConfig
+
+	a         address // blocks of 32 of k: 2 tiles of 16 rows
+	b, bPanel address // panels of blocks of 16 pairs x 32 columns
+
+	init               address // what the sums begin with; rows and panels may be 0 bytes apart
+	initRow, initPanel uintptr
+
+	c    address
+	cRow uintptr
+
+	blocks, panels int
+}
+
+// tileConfig says how large the tile registers are: bytes in a row, and rows.
+type tileConfig struct {
+	palette, start uint8
+	_              [14]uint8
+	rowBytes       [16]uint16
+	rows           [16]uint8
+}
+
+// Sizes of tiles. A pair is two of k.
+const (
+	tileRows   = 16
+	gridRows   = 2 * tileRows // and columns
+	blockPairs = 16
+
+	tileStep  = 12 * blockPairs // pairs of k in a step: 24 KiB of A
+	tilePart  = 768             // pairs of k in a part
+	tileCols  = 512
+	tileUnits = 1 << 18 // pairs packed in a task: half of a second-level cache of 2 MiB
+)
+
+// configure gives the tiles for a square of the given size.
+func configure(rows, cols int) tileConfig {
+	t := tileConfig{palette: 1}
+	for i := range 2 {
+		height, width := clamp(rows-i*tileRows), 4*uint16(clamp(cols-i*tileRows))
+		t.rows[4+i], t.rowBytes[4+i] = height, 4*blockPairs // A
+		t.rows[6+i], t.rowBytes[6+i] = blockPairs, width    // B
+		for j := range 2 {
+			t.rows[2*i+j], t.rowBytes[i+2*j] = height, width
+		}
+	}
+	for i := range 8 { // what does not exist has neither
+		if t.rows[i] == 0 || t.rowBytes[i] == 0 {
+			t.rows[i], t.rowBytes[i] = 0, 0
+		}
+	}
+	return t
+}
+
+// clamp returns how many of n rows or columns are in a tile.
+func clamp(n int) uint8 { return uint8(min(max(n, 0), tileRows)) }
+
+// planTiles chooses the rectangles.
+func (j *job) planTiles(workers int) {
+	kc := even(j.k, tilePart, blockPairs)
+	j.layout = layout{way: tiled, kc: kc, workerCount: workers, rows: j.m}
+	j.cols = even(j.n, min(tileCols, max(gridRows, tileUnits/kc)), gridRows)
+	if j.c.half && kc < j.k {
+		j.rows = even(j.m, stageRows, gridRows)
+	}
+	j.divide(workers, 2*gridRows, gridRows)
+}
+
+// addTiles adds a part of the products to the sums of a rectangle of C.
+func (j *job) addTiles(s *Serial, blk block, p part) {
+	b, bPanel := s.packPairs(j, j.b.from(p.k0, blk.n0), blk.cols, p)
+	for g := 0; g < blk.rows; g += gridRows {
+		sub := block{blk.m0 + g, blk.n0, min(gridRows, blk.rows-g), blk.cols}
+		row, kept := g, blk.rows
+		if p.first && p.last {
+			row, kept = 0, gridRows // nothing is kept from group to group
+		}
+		c := j.target(s, sub, row, kept)
+		init := c
+		if p.first {
+			init = j.begin(s, c, sub)
+		}
+		for k := 0; k < p.kc; k += tileStep {
+			n := min(tileStep, p.kc-k)
+			a := s.packSquares(j, j.a.from(sub.m0, p.k0+k), sub.rows, n, j.ragged && p.last && k+n == p.kc)
+			s.grid = grid{a: a, b: b + uintptr(4*gridRows*k), bPanel: bPanel, blocks: parts(n, blockPairs),
+				init: init.p, initRow: init.row, initPanel: gridRows * init.col, c: c.p, cRow: c.row}
+			s.sweepGrid(j.isa, sub.rows, sub.cols)
+			init = c
+		}
+		if p.last {
+			j.finish(s, c, sub)
+		}
+	}
+}
+
+// sweepGrid runs the grid over n columns of C: whole panels, then a narrower one.
+func (s *Serial) sweepGrid(x *isa, rows, n int) {
+	t, tall := &s.grid, parts(rows, tileRows)
+	if t.panels = n / gridRows; t.panels > 0 {
+		t.config = configure(rows, gridRows)
+		x.tiles[tall-1][1](t)
+	}
+	if rest := n % gridRows; rest > 0 {
+		full := n / gridRows
+		t.b, t.init, t.c = at(t.b, full, t.bPanel), at(t.init, full, t.initPanel), at(t.c, full, 4*gridRows)
+		t.config, t.panels = configure(rows, rest), 1
+		x.tiles[tall-1][parts(rest, tileRows)-1](t)
+	}
+}
+
+// packPairs brings n columns of a part of b into panels of pairs, filled up to whole blocks, and returns them and their
+// stride.
+func (s *Serial) packPairs(j *job, b operand, n int, p part) (dst address, panel uintptr) {
+	const row = 4 * gridRows
+	whole, filled := p.kc, parts(p.kc, blockPairs)*blockPairs
+	if j.ragged && p.last {
+		whole--
+	}
+	dst, panel = s.b.room(parts(n, gridRows)*filled*gridRows), uintptr(row*filled)
+	switch {
+	case whole == 0:
+	case b.row == 4:
+		for i := 0; i < n; i += gridRows {
+			s.packPanel(b.from(0, i), at(dst, i/gridRows, panel), min(gridRows, n-i), whole)
+		}
+	default:
+		full := n / gridRows
+		d := deal{rows: whole, srcPanel: b.col * gridRows, dstRow: row, dstPanel: panel, fill: gridRows, pairs: true}
+		s.deal(d.of(full, gridRows), dst, b)
+		if rest := n % gridRows; rest > 0 {
+			s.deal(d.of(1, rest), at(dst, full, panel), b.from(0, full*gridRows))
+		}
+	}
+	for i := range n {
+		column := at(dst, i/gridRows, panel) + uintptr(4*(i%gridRows))
+		for k := whole; k < filled; k++ {
+			*(*uint32)(pointer(at(column, k, row))) = 0
+		}
+		if whole < p.kc {
+			*(*uint32)(pointer(at(column, whole, row))) = uint32(*half(b.from(whole, i).p, 0))
+		}
+	}
+	return dst, panel
+}
+
+// packSquares brings n pairs of rows of a into squares of 16 pairs, filled up. The last pair is one element if ragged.
+func (s *Serial) packSquares(j *job, a operand, rows, n int, ragged bool) address {
+	const row, panel = 4 * blockPairs, 4 * blockPairs * gridRows
+	dst := s.a.room(gridRows * parts(n, blockPairs) * blockPairs)
+	whole := n
+	if ragged {
+		whole--
+	}
+	full, rest := whole/blockPairs, whole%blockPairs
+	d := deal{rows: rows, srcPanel: row, dstRow: row, dstPanel: panel, fill: blockPairs}
+	s.deal(d.of(full, blockPairs), dst, a)
+	if rest == 0 && !ragged {
+		return dst
+	}
+	last := at(dst, full, panel)
+	s.deal(d.of(1, rest), last, a.from(0, full*blockPairs))
+	if ragged {
+		for i := range rows {
+			*(*uint32)(pointer(at(last, i, row) + uintptr(4*rest))) = uint32(*half(a.from(i, whole).p, 0))
+		}
+	}
+	return dst
+}
