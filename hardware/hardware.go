@@ -66,7 +66,8 @@ func (m Memory) Tiers() [device.NumTiers]int64 {
 type Engine struct {
 	Stream device.Stream `json:"stream"` // compute or host
 	// Peak is the arithmetic limit by storage type, accumulating in fp32: what
-	// model FLOPs utilisation is measured against.
+	// model FLOPs utilisation is measured against. Where it was measured, that
+	// of bf16 is what the products of a step together reach, divided by Matmul.
 	Peak Rate `json:"peak"`
 	// Matmul and Attention are the fractions of the peak that matrix products
 	// and attention reach.

@@ -49,9 +49,9 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 		}
 	}
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
-	var peak Rate
+	var peak float64
 	if d.Info().Name == "cpu" {
-		peak = Rate{F32: best(gemm.Peak, h.Cores), BF16: best(gemm.PeakBF16, h.Cores)}
+		peak = best(gemm.Peak, h.Cores)
 	}
 	h.Engines = append(h.Engines, b.engine(device.Compute, device.DeviceTier, peak))
 	if memory.Host > 0 {
@@ -120,8 +120,10 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 }
 
 // engine measures the operators of a stream on operands in a tier. Without a
-// known peak the best product is the peak.
-func (b *bench) engine(s device.Stream, tier device.Tier, peak Rate) Engine {
+// known peak (of f32) the best product is the peak. That of bf16 is what gives
+// its products the same fraction: a processor may have instructions for bf16
+// that are many times as fast and serve some of the products only.
+func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
 		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}
 	}
@@ -137,15 +139,20 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak Rate) Engine {
 		return float64(work(c.Op, &c.Attr, dims)) / max(t-e.Overhead, t/10)
 	}
 	e.Bandwidth = rate(call(graph.Add, graph.F32, [2]int{1, 4 << 20}, [2]int{1, 4 << 20}), graph.Op.Bytes)
-	product := func(t graph.DType) float64 {
-		return rate(call(graph.Linear, t, [2]int{512, 1024}, [2]int{512, 1024}, [2]int{1024, 1024}), graph.Op.FLOPs)
+	product := func(t graph.DType) float64 { // of equal parts of the three products of a step
+		tokens, weight := [2]int{512, 1024}, [2]int{1024, 1024}
+		y := rate(call(graph.Linear, t, tokens, tokens, weight), graph.Op.FLOPs)
+		dx := rate(call(graph.LinearDX, t, tokens, tokens, weight), graph.Op.FLOPs)
+		dw := rate(call(graph.LinearDW, t, weight, tokens, tokens), graph.Op.FLOPs)
+		return 3 / (1/y + 1/dx + 1/dw)
 	}
 	f32, bf16 := product(graph.F32), product(graph.BF16)
 	heads := call(graph.Attention, graph.F32, [2]int{512, 512}, [2]int{512, 8}, [2]int{512, 512}, [2]int{512, 1024})
 	heads.Attr = graph.Attr{Seq: 256, Heads: 8, KVHeads: 8, HeadDim: 64, Scale: 0.125}
 	attention := rate(heads, graph.Op.FLOPs)
-	e.Peak = Rate{F32: max(peak.F32, f32), BF16: max(peak.BF16, bf16)}
+	e.Peak.F32 = max(peak, f32)
 	e.Matmul = f32 / e.Peak.F32
+	e.Peak.BF16 = bf16 / e.Matmul
 	e.Attention = min(attention/e.Peak.F32, 1)
 	return e
 }

@@ -9,7 +9,8 @@ import (
 // Package gemm states the law that makes their bits independent of any cut:
 // each element is one chain of fused multiply-adds in order of k. (Of two bf16
 // operands it adds products in pairs, so the tokens of LinearDW may then be cut
-// at even places only.)
+// at even places only, or, for Linear and LinearDX, whose inner dimension no
+// plan cuts, in whatever order tile registers do.)
 
 func linear(e *Env, a *graph.Attr, t []Tensor) {
 	form := gemm.NN

@@ -20,7 +20,7 @@ var benchShapes = [][3]int{
 func BenchmarkGemm(b *testing.B) {
 	for _, x := range sets() {
 		switch x.name {
-		case "avx512-bf16": // in fp32 the same as avx512
+		case "avx512-amx", "avx512-bf16": // in fp32 the same as avx512
 			benchShapesWith(b, x, "bf16", kinds{a: true, b: true})
 			benchShapesWith(b, x, "bf16-out", kinds{a: true, b: true, c: true})
 		case "avx512", "avx2":

@@ -27,6 +27,11 @@
 // Where A and B both are bf16 and the processor has a fast VDPBF16PS, which adds two products at a time, the law holds with k
 // taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
 // at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
+//
+// Where the processor has tile registers (AMX), an Engine computes NN and NT of two bf16 operands with TDPBF16PS, many times
+// as fast. The law then holds with k in blocks of 32, the last one filled up with zeros, so a cut of k must be at a
+// multiple of 32; the order inside a block is the processor's. Tiny values, initial ones too, count as zero, and rounding
+// is to nearest whatever the mode. NaN and infinity go on as in other sums. See tiles.go.
 package gemm
 
 import (
