@@ -110,7 +110,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 
 func newSearch(ctx context.Context, req *Request, m *Machine) *search {
 	ranks := max(req.Ranks, 1)
-	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}}
+	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[residency]float64{}}
 }
 
 // alike tries plans in which every rank does the same with its part of the batch.
@@ -154,6 +154,11 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	return s.misfit()
 }
 
+// hopelessness is by how much a residency may have been behind with larger
+// micro-batches and still be tried with smaller ones. What they can save, work
+// that is made again, is at most a third of a step.
+const hopelessness = 1.5
+
 // residencies tries where parameters may live, from near to far. If all fits on
 // the device with nothing made again, sending things away only costs time; and
 // the disk is for what the host cannot hold.
@@ -169,6 +174,9 @@ func (s *search) residencies(b, group int) error {
 		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
 			continue
 		}
+		if best := s.fastest(); best != nil && s.reached[r] > hopelessness*best.Seconds() {
+			continue
+		}
 		c, err := s.try(b, group, r)
 		if err != nil {
 			return err
@@ -176,6 +184,7 @@ func (s *search) residencies(b, group int) error {
 		if c == nil {
 			continue
 		}
+		s.reached[r] = min(cmp.Or(s.reached[r], c.Seconds()), c.Seconds())
 		inMemory = true
 		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
 		if s.any {
@@ -198,9 +207,10 @@ type search struct {
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
-	any       bool           // the first plan that fits is enough
-	priced    map[int]*costs // by sequences of a micro-batch
-	lowered   int            // instructions of pipelines
+	reached   map[residency]float64 // the best time of each
+	any       bool                  // the first plan that fits is enough
+	priced    map[int]*costs        // by sequences of a micro-batch
+	lowered   int                   // instructions of pipelines
 }
 
 func (s *search) say(text string) {
