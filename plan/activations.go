@@ -220,7 +220,9 @@ func (s *search) refine(base *Candidate) error {
 }
 
 // done: there is nothing to be gained, or enough was tried.
-func (r *refinement) done() bool { return r.left <= 0 || r.best.Seconds() <= r.floor*(1+2e-3) }
+func (r *refinement) done() bool {
+	return r.left <= 0 || r.tired() || r.best.Seconds() <= r.floor*(1+2e-3)
+}
 
 // consider evaluates a choice and takes it if it is faster, or as fast with
 // less memory.

@@ -163,6 +163,9 @@ func (b *balancing) descend(step int) error {
 // move tries a change with the least recomputation that it leaves room for, to
 // within some levels.
 func (b *balancing) move(d spend, within int) (better bool, err error) {
+	if b.tired() {
+		return false, nil
+	}
 	ch := b.best.choice
 	chunks := len(b.best.Plan.Chunks)
 	ch.residents += d.residents

@@ -52,9 +52,10 @@ var variants = []variant{
 // machine, and slack by how much estimates are taken to be too high at most.
 // What comes to nothing patience times in a row is given up.
 const (
-	effort   = 100_000
-	slack    = 1.15
-	patience = 10
+	effort     = 100_000
+	mostEffort = 1_000_000
+	slack      = 1.15
+	patience   = 10
 )
 
 // shape is a pipeline before it is decided what lives where.
@@ -99,7 +100,7 @@ func (s *search) pipelines() error {
 	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
 	fruitless := 0
 	for _, t := range tasks {
-		if len(s.found) > 0 && (s.lowered > effort*s.ranks || fruitless > patience) {
+		if len(s.found) > 0 && (s.lowered > min(effort*s.ranks, mostEffort) || fruitless > patience) {
 			break
 		}
 		if s.beaten(t.bound) || s.beaten(t.estimate/slack) {

@@ -154,6 +154,13 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	return s.misfit()
 }
 
+// enough is how many instructions are lowered until the search is content with
+// what it has: about half a minute's work.
+const enough = 6_000_000
+
+// tired reports that there is a plan, and that looking on would take long.
+func (s *search) tired() bool { return len(s.found) > 0 && s.spent > enough }
+
 // hopelessness is by how much a residency may have been behind with larger
 // micro-batches and still be tried with smaller ones. What they can save, work
 // that is made again, is at most a third of a step.
@@ -165,7 +172,7 @@ const hopelessness = 1.5
 func (s *search) residencies(b, group int) error {
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(s.ranks) {
-		if roomy && r.state != device.DeviceTier {
+		if roomy && r.state != device.DeviceTier || s.tired() {
 			break
 		}
 		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
@@ -207,6 +214,7 @@ type search struct {
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
+	spent     int                   // instructions lowered
 	reached   map[residency]float64 // the best time of each
 	any       bool                  // the first plan that fits is enough
 	priced    map[int]*costs        // by sequences of a micro-batch
@@ -467,6 +475,9 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
 	if c != nil {
 		c.choice, c.Kind = ch, r.label
+		for _, p := range c.Programs {
+			s.spent += len(p.Instrs)
+		}
 	}
 	return c, err
 }
