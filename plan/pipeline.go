@@ -49,7 +49,7 @@ var variants = []variant{
 }
 
 // effort is how many instructions are lowered for pipelines, per rank of the
-// machine, and slack by how much estimates are taken to be too high at most.
+// machine, mostEffort for all, and slack by how much estimates are taken to be too high at most.
 // What comes to nothing patience times in a row is given up.
 const (
 	effort     = 100_000
