@@ -133,7 +133,7 @@ func TestBudgets(t *testing.T) {
 	h, err := hardware.Known("a100-40")
 	check(t, err)
 	dir := t.TempDir()
-	mach := &Machine{Hardware: h, Capacity: [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}, file: filepath.Join(dir, "hardware.json")}
+	mach := &Machine{ranks: 1, backend: "cpu", Hardware: h, Capacity: [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}, file: filepath.Join(dir, "hardware.json")}
 	mach.options.DiskPath = filepath.Join(dir, "spill")
 	var got []BudgetRun
 	check(t, Budgets(context.Background(), mach, g, &c, 4, 1, func(string) {}, func(r BudgetRun) { got = append(got, r) }))

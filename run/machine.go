@@ -409,10 +409,11 @@ func (m *Machine) measure(c *plan.Candidate) error {
 
 // together is how many ranks find cores of their own at the same time.
 func (m *Machine) together() int {
+	n := max(m.ranks, 1)
 	if m.backend != "cpu" {
-		return m.ranks
+		return n
 	}
-	return min(m.ranks, max(1, runtime.GOMAXPROCS(0)/m.options.Workers))
+	return min(n, max(1, runtime.GOMAXPROCS(0)/max(m.options.Workers, 1)))
 }
 
 // Open opens the devices that the programs of all ranks will run on.
