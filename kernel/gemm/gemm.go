@@ -122,6 +122,7 @@ type Serial struct {
 	isa     *isa
 	job     job
 	tile    tile
+	strip   strip
 	move    move
 	convert convert
 	grid    grid
@@ -129,6 +130,7 @@ type Serial struct {
 	a, b         buffer // packed parts of A and B
 	wideA, wideB buffer // the same before, widened from bf16
 	c            buffer // part of C, transposed
+	sums         buffer // part of C in panels
 	stage        buffer // part of a C in bf16
 	tail         buffer // the last panel of a B that is used where it lies
 	biasTail     buffer // and of a bias

@@ -18,7 +18,11 @@ func TestNoReadBeyond(t *testing.T) {
 		defer p.Close()
 		e := newEngine(p, x)
 		for range 60 {
-			q := newProblem(r, Form(r.IntN(3)), size(r, 160), size(r, 90), size(r, 150), randomKinds(r))
+			m, k := size(r, 160), size(r, 150)
+			if r.IntN(3) == 0 { // in strips
+				m, k = r.IntN(9), 16*r.IntN(9)
+			}
+			q := newProblem(r, Form(r.IntN(3)), m, size(r, 90), k, randomKinds(r))
 			want := q.run(e)
 			q.a, q.b = guarded(t, q.a), guarded(t, q.b)
 			if q.init.Bias != nil {

@@ -18,10 +18,6 @@ type isa struct {
 	// tiles[h][w] computes squares of bf16 products, h+1 tiles high and w+1 wide; may be missing. See tiles.go.
 	tiles [2][2]func(*grid)
 
-	// columns computes one row of C where the columns of B are contiguous, columnsOf of them per panel, onto what is in
-	// C; may be missing.
-	columns func(*tile)
-
 	transpose func(*move) // dst[c][r] = src[r][c]
 	deal      func(*move) // dst[p][r][:] = src[r][p][:]
 	zip       func(*move) // the same for pairs; comes with dot and tiles
@@ -34,17 +30,12 @@ type isa struct {
 }
 
 // family is micro-kernels of all heights. wide[h] computes tiles of h rows and panels of nr columns; narrow[h] is for
-// a panel of which only the first nr/2 columns exist. The lengths tell the greatest heights. band, which may be missing,
-// computes one row of bandPanels neighbouring panels at a time; tile.panels counts those groups.
+// a panel of which only the first nr/2 columns exist. columns[h] and rows[h] compute h rows of C in strips of columns or
+// rows of B, see strip.go. The lengths tell the greatest heights.
 type family struct {
-	wide, narrow []func(*tile)
-	band         func(*tile)
+	wide, narrow  []func(*tile)
+	columns, rows []func(*strip)
 }
-
-const (
-	bandPanels = 4
-	columnsOf  = 16 // columns that isa.columns takes at a time, and what k is a multiple of
-)
 
 // height returns the greatest height for the given number of columns.
 func (f *family) height(cols, nr int) int {

@@ -33,8 +33,7 @@ var avx512 = isa{
 	name:      "avx512",
 	nr:        32,
 	strip:     16,
-	fma:       family{kernels512, narrows512, band512},
-	columns:   columns512,
+	fma:       family{kernels512, narrows512, columnKernels512, rowKernels512},
 	transpose: transpose512,
 	deal:      dealAVX512,
 	widen:     func(c *convert) { inVectors(c, 16, widen512, portableWiden, 2, 4) },
@@ -48,7 +47,7 @@ var avx512 = isa{
 var avx512BF16 = func() isa {
 	x := avx512
 	x.name = "avx512-bf16"
-	x.dot = family{wide: kernelsBF16, narrow: narrowsBF16}
+	x.dot = family{kernelsBF16, narrowsBF16, columnKernelsBF16, rowKernelsBF16}
 	x.zip = zipAVX512
 	x.peakDot, x.peakDotFlops = peakBF16, 4*16*4*16
 	return x
@@ -84,8 +83,7 @@ var avx2 = isa{
 	name:      "avx2",
 	nr:        16,
 	strip:     8,
-	fma:       family{kernels256, narrows256, band256},
-	columns:   columnsAVX2,
+	fma:       family{kernels256, narrows256, []func(*strip){nil, inBlocks(columns256)}, []func(*strip){nil, inBlocks(rows256)}},
 	transpose: transposeAVX2,
 	deal:      dealAVX2,
 	widen:     func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },
@@ -94,11 +92,15 @@ var avx2 = isa{
 	peakFlops: 4 * 12 * 2 * 8,
 }
 
-// columnsAVX2 takes half as many columns at a time as isa.columns should.
-func columnsAVX2(t *tile) {
-	t.panels, t.bPanel = 2*t.panels, t.bPanel/2
-	columns256(t)
-	t.bPanel *= 2
+// inBlocks makes a kernel that takes whole strips of one that takes half of their rows and of a step's bytes.
+func inBlocks(half func(*strip)) func(*strip) {
+	return func(s *strip) {
+		s.steps, s.strips = 2*s.steps, 2*s.strips
+		s.aPanel, s.bPanel, s.cPanel = s.aPanel/2, s.bPanel/2, s.cPanel/2
+		half(s)
+		s.steps /= 2
+		s.aPanel, s.bPanel, s.cPanel = 2*s.aPanel, 2*s.bPanel, 2*s.cPanel
+	}
 }
 
 // transposeAVX2 does whole blocks of 8x8 in assembly and the edges in Go.

@@ -13,14 +13,6 @@ func (s *Serial) place(c, init operand) {
 func (s *Serial) sweep(kernels *family, n int, tail address) {
 	t, nr := &s.tile, s.isa.nr
 	full := n / nr
-	if neighbours := t.bPanel == 4*uintptr(nr); t.rows == 1 && neighbours && kernels.band != nil {
-		for bands := full / bandPanels; bands > 0; {
-			t.panels = min(bands, max(1, kernelWork/bandPanels/max(t.k, 1)))
-			bands -= t.panels
-			kernels.band(t)
-		}
-		full %= bandPanels
-	}
 	for full > 0 {
 		t.panels = min(full, max(1, kernelWork/max(t.k, 1)))
 		t.last = 1<<nr - 1

@@ -21,8 +21,7 @@ import "math"
 //   - few rows, B stored [N,K] (swapped): packing would mean transposing. Instead the operands change roles: B, whose
 //     rows are contiguous in k, is the one that is broadcast, and A, which is small, is packed. That gives C transposed,
 //     in a buffer that stays in cache, and costs one transposition of C instead of one of B.
-//   - one row, B stored [K,N]: direct, with the sums of a band of columns in registers, so that B streams by once.
-//   - one row, B stored [N,K] (streamed): B is transposed in registers on its way to the one sum that needs it.
+//   - up to 8 rows (streamed): B streams by, in strips. See strip.go.
 //
 // Known weakness: a product with few rows and few columns but a long k runs on few cores, since k is never divided.
 type layout struct {
@@ -66,15 +65,16 @@ func (j *job) plan(workers int) {
 		return
 	}
 	var least int // columns below which a task is not divided for the sake of an even load
+	unit := 2     // of k
 	wider := !j.pairs && (j.a.half || j.b.half)
 	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read where it lies
 	switch {
-	case j.m == 1 && j.b.row == 4 && !wider && !j.pairs && j.k > 0 && j.k%columnsOf == 0 && j.isa.columns != nil:
-		j.layout, least = layout{way: streamed, kc: j.k, cols: 256}, 4*columnsOf
+	case j.stripKernel() != nil && j.columnStrips():
+		j.layout, least, unit = layout{way: streamed, kc: stripUnits, cols: 256}, 64, stripRows
+	case j.stripKernel() != nil:
+		j.layout, least = layout{way: streamed, kc: 768, cols: 4096}, 256
 	case j.b.row <= 4 && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
-	case inPlace && j.m == 1 && j.kernels.band != nil: // B streams by, once
-		j.layout, least = layout{way: direct, kc: kernelWork / bandPanels, cols: bandPanels * j.isa.nr}, bandPanels*j.isa.nr
 	case inPlace && j.m < 4: // B is used up as it streams by: long rows
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
 	case inPlace && j.m <= fewRows:
@@ -92,7 +92,7 @@ func (j *job) plan(workers int) {
 		}
 	}
 	j.workerCount = workers
-	j.kc = even(j.k, j.kc, 2)
+	j.kc = even(j.k, j.kc, unit)
 	j.cols = even(j.n, j.cols, j.isa.nr)
 	j.rows = j.m
 	if j.way == packed && j.c.half && j.kc < j.k { // the sums of all rows are kept from part to part
@@ -282,32 +282,6 @@ func (j *job) swapped(s *Serial, blk block) {
 	}
 	s.transpose(c, sums, blk.cols, blk.rows)
 	j.finish(s, c, blk)
-}
-
-// streamed computes a part of the only row of C. What is less than columnsOf goes the swapped way.
-func (j *job) streamed(s *Serial, blk block) {
-	full, rest := blk, blk
-	rest.cols = blk.cols % columnsOf
-	full.cols -= rest.cols
-	if rest.n0 += full.cols; rest.cols > 0 {
-		j.swapped(s, rest)
-	}
-	if full.cols == 0 {
-		return
-	}
-	c := j.target(s, full, 0, 1)
-	init := j.begin(s, c, full)
-	for i := range full.cols {
-		*float(c.p, i) = *float(init.from(0, i).p, 0)
-	}
-	b := j.b.from(0, full.n0)
-	s.tile = tile{k: j.k, a: j.a.p, b: b.p, bRow: b.col, bPanel: columnsOf * b.col, c: c.p}
-	for n := full.cols / columnsOf; n > 0; {
-		s.tile.panels = min(n, max(1, kernelWork/j.k))
-		n -= s.tile.panels
-		j.isa.columns(&s.tile)
-	}
-	j.finish(s, c, full)
 }
 
 // target returns where the sums of a block are kept: C, or if that is bf16 a buffer of rows rows, from the given one on.

@@ -1,24 +1,47 @@
 package gemm
 
-import "testing"
+import (
+	"slices"
+	"testing"
 
-// TestOneRow: products of one row, which have kernels of their own, keep the law at all edges of bands and blocks.
-func TestOneRow(t *testing.T) {
+	"github.com/athanor-llm/athanor/kernel/pool"
+)
+
+// TestFewRows: products of few rows, which have kernels of their own, keep the law and have the bits of the kernels for
+// many rows, at all edges of strips.
+func TestFewRows(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
+		many := *x
+		many.fma.columns, many.fma.rows, many.dot.columns, many.dot.rows = nil, nil, nil, nil
+		workers := pool.New(2)
+		defer workers.Close()
+		e := newEngine(workers, x)
 		for _, form := range []Form{NN, NT} {
-			for _, n := range []int{1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 300, 640} {
-				for _, k := range []int{0, 1, 15, 16, 17, 48, 2047, 2048, 2064} {
-					p := newProblem(r, form, 1, n, k, kinds{c: r.IntN(2) == 0, residual: r.IntN(2) == 0})
-					check(t, p, &Serial{isa: x})
-					if x == &portable { // rounds twice
-						continue
+			for _, n := range []int{1, 15, 16, 17, 32, 63, 257, 640} {
+				for _, k := range []int{0, 1, 15, 16, 17, 32, 48, 2048, 4112} {
+					half := kinds{c: r.IntN(2) == 0, residual: r.IntN(2) == 0}
+					half.a = r.IntN(2) == 0
+					half.b = half.a
+					p := newProblem(r, form, 1+r.IntN(9), n, k, half)
+					if k < 100 {
+						check(t, p, &Serial{isa: x})
 					}
 					got := p.run(&Serial{isa: x})
+					if !slices.Equal(got, p.run(&Serial{isa: &many})) {
+						t.Fatalf("%s: bits differ from those of the kernels for many rows", p)
+					}
+					if !p.onTiles(x) && !slices.Equal(got, p.run(e)) {
+						t.Fatalf("%s: bits depend on the number of workers", p)
+					}
+					if x == &portable || p.inPairs(x) { // rounds twice
+						continue
+					}
 					p.reset()
-					for j := 0; j < n; j += 1 + r.IntN(20) {
-						if want, got := p.chain(0, j), got[p.place(0, j)]; want != got {
-							t.Fatalf("%s: C[0,%d] = %x, want %x", p, j, got, want)
+					for range 10 {
+						i, j := r.IntN(p.m), r.IntN(p.n)
+						if want, got := p.chain(i, j), got[p.place(i, j)]; want != got {
+							t.Fatalf("%s: C[%d,%d] = %x, want %x", p, i, j, got, want)
 						}
 					}
 				}

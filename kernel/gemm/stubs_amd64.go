@@ -2,9 +2,17 @@
 
 package gemm
 
+var columnKernels512 = []func(*strip){nil, columns512x1, columns512x2, columns512x3, columns512x4, columns512x5, columns512x6, columns512x7, columns512x8}
+
+var rowKernels512 = []func(*strip){nil, rows512x1, rows512x2, rows512x3, rows512x4, rows512x5, rows512x6, rows512x7, rows512x8}
+
 var kernels512 = []func(*tile){nil, fma512x1x2, fma512x2x2, fma512x3x2, fma512x4x2, fma512x5x2, fma512x6x2, fma512x7x2, fma512x8x2, fma512x9x2, fma512x10x2, fma512x11x2, fma512x12x2, fma512x13x2, fma512x14x2}
 
 var narrows512 = []func(*tile){nil, fma512x1x1, fma512x2x1, fma512x3x1, fma512x4x1, fma512x5x1, fma512x6x1, fma512x7x1, fma512x8x1, fma512x9x1, fma512x10x1, fma512x11x1, fma512x12x1, fma512x13x1, fma512x14x1}
+
+var columnKernelsBF16 = []func(*strip){nil, columnsBF16x1, columnsBF16x2, columnsBF16x3, columnsBF16x4, columnsBF16x5, columnsBF16x6, columnsBF16x7, columnsBF16x8}
+
+var rowKernelsBF16 = []func(*strip){nil, rowsBF16x1, rowsBF16x2, rowsBF16x3, rowsBF16x4, rowsBF16x5, rowsBF16x6, rowsBF16x7, rowsBF16x8}
 
 var kernelsBF16 = []func(*tile){nil, bf16x1x2, bf16x2x2, bf16x3x2, bf16x4x2, bf16x5x2, bf16x6x2, bf16x7x2, bf16x8x2, bf16x9x2, bf16x10x2, bf16x11x2, bf16x12x2, bf16x13x2, bf16x14x2}
 
@@ -99,10 +107,52 @@ func fma512x14x2(t *tile)
 func fma512x14x1(t *tile)
 
 //go:noescape
-func band512(t *tile)
+func columns512x1(t *strip)
 
 //go:noescape
-func columns512(t *tile)
+func rows512x1(t *strip)
+
+//go:noescape
+func columns512x2(t *strip)
+
+//go:noescape
+func rows512x2(t *strip)
+
+//go:noescape
+func columns512x3(t *strip)
+
+//go:noescape
+func rows512x3(t *strip)
+
+//go:noescape
+func columns512x4(t *strip)
+
+//go:noescape
+func rows512x4(t *strip)
+
+//go:noescape
+func columns512x5(t *strip)
+
+//go:noescape
+func rows512x5(t *strip)
+
+//go:noescape
+func columns512x6(t *strip)
+
+//go:noescape
+func rows512x6(t *strip)
+
+//go:noescape
+func columns512x7(t *strip)
+
+//go:noescape
+func rows512x7(t *strip)
+
+//go:noescape
+func columns512x8(t *strip)
+
+//go:noescape
+func rows512x8(t *strip)
 
 //go:noescape
 func bf16x1x2(t *tile)
@@ -189,6 +239,54 @@ func bf16x14x2(t *tile)
 func bf16x14x1(t *tile)
 
 //go:noescape
+func columnsBF16x1(t *strip)
+
+//go:noescape
+func rowsBF16x1(t *strip)
+
+//go:noescape
+func columnsBF16x2(t *strip)
+
+//go:noescape
+func rowsBF16x2(t *strip)
+
+//go:noescape
+func columnsBF16x3(t *strip)
+
+//go:noescape
+func rowsBF16x3(t *strip)
+
+//go:noescape
+func columnsBF16x4(t *strip)
+
+//go:noescape
+func rowsBF16x4(t *strip)
+
+//go:noescape
+func columnsBF16x5(t *strip)
+
+//go:noescape
+func rowsBF16x5(t *strip)
+
+//go:noescape
+func columnsBF16x6(t *strip)
+
+//go:noescape
+func rowsBF16x6(t *strip)
+
+//go:noescape
+func columnsBF16x7(t *strip)
+
+//go:noescape
+func rowsBF16x7(t *strip)
+
+//go:noescape
+func columnsBF16x8(t *strip)
+
+//go:noescape
+func rowsBF16x8(t *strip)
+
+//go:noescape
 func amx1x1(t *grid)
 
 //go:noescape
@@ -252,10 +350,10 @@ func fma256x9x1(t *tile)
 func fma256x10x1(t *tile)
 
 //go:noescape
-func band256(t *tile)
+func columns256(t *strip)
 
 //go:noescape
-func columns256(t *tile)
+func rows256(t *strip)
 
 //go:noescape
 func transpose512(t *move)

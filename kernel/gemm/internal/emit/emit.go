@@ -84,11 +84,16 @@ func (s *stubs) file() []byte {
 	return append([]byte(header+"\npackage gemm\n"), append(s.tables.Bytes(), s.text.Bytes()...)...)
 }
 
-// table declares a table of routines name[h]x<v> for the heights 1 to n.
+// table declares a table of routines <prefix><h>x<v> for the heights 1 to n.
 func (s *stubs) table(variable, prefix string, n, v int) {
-	fmt.Fprintf(&s.tables, "\nvar %s = []func(*tile){nil", variable)
+	s.list(variable, "tile", prefix, n, fmt.Sprintf("x%d", v))
+}
+
+// list declares a table of routines <prefix><h><suffix> for the heights 1 to n.
+func (s *stubs) list(variable, args, prefix string, n int, suffix string) {
+	fmt.Fprintf(&s.tables, "\nvar %s = []func(*%s){nil", variable, args)
 	for h := 1; h <= n; h++ {
-		fmt.Fprintf(&s.tables, ", %s%dx%d", prefix, h, v)
+		fmt.Fprintf(&s.tables, ", %s%d%s", prefix, h, suffix)
 	}
 	fmt.Fprint(&s.tables, "}\n")
 }

@@ -58,8 +58,7 @@ func fmaAVX512(a *asm) {
 		k.emit(a, r, 2)
 		k.emit(a, r, 1)
 	}
-	k.band(a, "band512")
-	columns512(a)
+	strips512(a, "512", fmaElement, rowStrips512)
 	a.stubs.table("kernels512", k.prefix, rows512, 2)
 	a.stubs.table("narrows512", k.prefix, rows512, 1)
 }
@@ -73,8 +72,8 @@ func fmaAVX2(a *asm) {
 	for r := 1; r <= narrow; r++ {
 		k.emit(a, r, 1)
 	}
-	k.band(a, "band256")
-	columns256(a)
+	columnStrips256(a)
+	rowStrips256(a)
 	a.stubs.table("kernels256", k.prefix, rows256, 2)
 	a.stubs.table("narrows256", k.prefix, narrow, 1)
 }
@@ -86,6 +85,7 @@ func bf16AVX512(a *asm) {
 		k.emit(a, r, 2)
 		k.emit(a, r, 1)
 	}
+	strips512(a, "BF16", dotElement, rowStripsBF16)
 	a.stubs.table("kernelsBF16", k.prefix, rows512, 2)
 	a.stubs.table("narrowsBF16", k.prefix, rows512, 1)
 }
@@ -260,127 +260,6 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("ADDQ AX, %d(DI)", tileInit)
 	a.op("MOVQ %d(DI), AX", tileAheadPanel)
 	a.op("ADDQ AX, %d(DI)", tileAhead)
-	a.op("DECQ %d(DI)", tilePanels)
-	a.op("JNZ panel")
-	a.end()
-}
-
-// bandPanels is the number of neighbouring panels that the kernel for one row takes at once.
-const bandPanels = 4
-
-// band writes the micro-kernel for one row of A and a B that is used where it lies. The sums of several panels are in
-// registers, so B is read in long pieces of its rows and once, as fast as memory gives it; there is nothing else to do.
-func (f fmaKernel) band(a *asm, name string) {
-	sum := func(v int) string { return fmt.Sprintf("%s%d", f.reg, v) }
-	elem := sum(bandPanels * vectors)
-	each := func(format string, args func(v int) []any) {
-		for v := range bandPanels * vectors {
-			a.op(format, args(v)...)
-		}
-	}
-	a.routine(name, "tile")
-	a.at("panel")
-	a.op("MOVQ %d(DI), R13", tileInit)
-	each("VMOVUPS %d(R13), %s", func(v int) []any { return []any{v * f.bytes, sum(v)} })
-	a.op("MOVQ %d(DI), CX", tileK)
-	a.op("MOVQ %d(DI), SI", tileA)
-	a.op("MOVQ %d(DI), BX", tileACol)
-	a.op("MOVQ %d(DI), DX", tileB)
-	a.op("MOVQ %d(DI), R12", tileBRow)
-	a.op("TESTQ CX, CX")
-	a.op("JZ store")
-	a.op("PCALIGN $32")
-	a.at("loop")
-	a.op("%s (SI), %s", f.broadcast, elem)
-	each("PREFETCHT0 %d(DX)(R12*8)", func(v int) []any { return []any{v * f.bytes} }) // past the end of B it does nothing
-	each("VFMADD231PS %d(DX), %s, %s", func(v int) []any { return []any{v * f.bytes, elem, sum(v)} })
-	a.op("ADDQ BX, SI")
-	a.op("ADDQ R12, DX")
-	a.op("DECQ CX")
-	a.op("JNZ loop")
-	a.at("store")
-	a.op("MOVQ %d(DI), R13", tileC)
-	each("VMOVUPS %s, %d(R13)", func(v int) []any { return []any{sum(v), v * f.bytes} })
-	a.op("ADDQ $%d, %d(DI)", bandPanels*vectors*f.bytes, tileC)
-	for _, field := range [][2]int{{tileBPanel, tileB}, {tileInitPanel, tileInit}} {
-		a.op("MOVQ %d(DI), AX", field[0])
-		a.op("SHLQ $2, AX") // bandPanels
-		a.op("ADDQ AX, %d(DI)", field[1])
-	}
-	a.op("DECQ %d(DI)", tilePanels)
-	a.op("JNZ panel")
-	a.end()
-}
-
-// columns512 writes the micro-kernel for one row of A and a B whose columns are contiguous, 16 of them at a time: blocks
-// of 16x16 of B are transposed in registers, for the chains of the sums to lie side by side. Sums are in C from the
-// beginning. k is a multiple of 16.
-func columns512(a *asm) {
-	ptr := rows{[]string{"SI", "R8", "R9", "R10", "R11", "R12"}, "R15"}
-	a.routine("columns512", "tile")
-	a.at("panel")
-	a.op("MOVQ %d(DI), SI", tileB)
-	a.op("MOVQ %d(DI), R15", tileBRow)
-	ptr.load(a, 16, "AX")
-	a.op("MOVQ %d(DI), R13", tileA)
-	a.op("MOVQ %d(DI), DX", tileC)
-	a.op("MOVQ %d(DI), CX", tileK)
-	a.op("PCALIGN $32")
-	a.at("loop")
-	for i := range 16 {
-		a.op("PREFETCHT0 %s", ptr.addr(i, 512))
-		a.op("VMOVUPS %s, Z%d", ptr.addr(i, 0), i)
-	}
-	network512(a)
-	a.op("VMOVUPS (DX), Z16")
-	for i := range 16 {
-		a.op("VFMADD231PS.BCST %d(R13), Z%d, Z16", 4*i, i)
-	}
-	a.op("VMOVUPS Z16, (DX)")
-	ptr.advance(a, 16, "$64")
-	a.op("ADDQ $64, R13")
-	a.op("SUBQ $16, CX")
-	a.op("JNZ loop")
-	a.op("ADDQ $64, %d(DI)", tileC)
-	a.op("MOVQ %d(DI), AX", tileBPanel)
-	a.op("ADDQ AX, %d(DI)", tileB)
-	a.op("DECQ %d(DI)", tilePanels)
-	a.op("JNZ panel")
-	a.end()
-}
-
-// columns256 is columns512 for 8 columns at a time and blocks of 8x8. k is a multiple of 8.
-func columns256(a *asm) {
-	ptr := rows{[]string{"SI", "R8", "R9"}, "R15"}
-	a.routine("columns256", "tile")
-	a.at("panel")
-	a.op("MOVQ %d(DI), SI", tileB)
-	a.op("MOVQ %d(DI), R15", tileBRow)
-	ptr.load(a, 8, "AX")
-	a.op("MOVQ %d(DI), R13", tileA)
-	a.op("MOVQ %d(DI), DX", tileC)
-	a.op("MOVQ %d(DI), CX", tileK)
-	a.op("VMOVUPS (DX), Y12")
-	a.op("PCALIGN $32")
-	a.at("loop")
-	for i := range 8 {
-		a.op("PREFETCHT0 %s", ptr.addr(i, 512))
-		a.op("VMOVUPS %s, Y%d", ptr.addr(i, 0), i)
-	}
-	network256(a)
-	for k := range 8 {
-		column256(a, k, "Y8")
-		a.op("VBROADCASTSS %d(R13), Y9", 4*k)
-		a.op("VFMADD231PS Y8, Y9, Y12")
-	}
-	ptr.advance(a, 8, "$32")
-	a.op("ADDQ $32, R13")
-	a.op("SUBQ $8, CX")
-	a.op("JNZ loop")
-	a.op("VMOVUPS Y12, (DX)")
-	a.op("ADDQ $32, %d(DI)", tileC)
-	a.op("MOVQ %d(DI), AX", tileBPanel)
-	a.op("ADDQ AX, %d(DI)", tileB)
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
 	a.end()

@@ -45,26 +45,24 @@ func moveAVX512(a *asm) {
 	}
 }
 
-// network512 transposes the block of 16x16 in Z0 to Z15; the other registers are scratch.
+// network512 transposes the block of 16x16 in Z0 to Z15, with Z16 to Z19 as scratch.
 func network512(a *asm) {
-	t := regs("Z", 16, 16)
+	t := regs("Z", 16, 4)
 	for g := range 4 {
-		lanes4(a, regs("Z", 4*g, 4), t[4*g:])
+		lanes4(a, regs("Z", 4*g, 4), t)
 	}
 	// Z(4g+j) holds in lane L the elements of column 4L+j and rows 4g..4g+3.
 	const even, odd = 0x88, 0xdd // take lanes 0 and 2, or 1 and 3, of each source
 	for j := range 4 {
 		u := func(g int) string { return fmt.Sprintf("Z%d", 4*g+j) }
-		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(1), u(0), t[j])
-		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(1), u(0), t[4+j])
-		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(3), u(2), t[8+j])
-		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(3), u(2), t[12+j])
-	}
-	for j := range 4 {
-		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", even, t[8+j], t[j], j)
-		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", even, t[12+j], t[4+j], 4+j)
-		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", odd, t[8+j], t[j], 8+j)
-		a.op("VSHUFF32X4 $%d, %s, %s, Z%d", odd, t[12+j], t[4+j], 12+j)
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(1), u(0), t[0])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(1), u(0), t[1])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, u(3), u(2), t[2])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, u(3), u(2), t[3])
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, t[2], t[0], u(0))
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", even, t[3], t[1], u(1))
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, t[2], t[0], u(2))
+		a.op("VSHUFF32X4 $%d, %s, %s, %s", odd, t[3], t[1], u(3))
 	}
 }
 
