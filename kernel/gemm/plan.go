@@ -72,7 +72,7 @@ func (j *job) plan(workers int) {
 	case j.stripKernel() != nil && j.columnStrips():
 		j.layout, least, unit = layout{way: streamed, kc: stripUnits, cols: 256}, 64, stripRows
 	case j.stripKernel() != nil:
-		j.layout, least = layout{way: streamed, kc: 768, cols: 4096}, 256
+		j.layout, least = layout{way: streamed, kc: 768, cols: 2048}, 256
 	case j.b.row <= 4 && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
 	case inPlace && j.m < 4: // B is used up as it streams by: long rows
