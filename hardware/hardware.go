@@ -13,9 +13,10 @@
 //
 // Approach of the roofline: Williams, Waterman, Patterson, CACM 52(4), 2009.
 // Example: a product of 512 x 768 x 768 is 604 MFLOP; at 80 % of 165 TFLOP/s
-// it takes 4.6 us plus 3 us for the launch. Known weakness: calls are priced
-// one by one, as if alone on the machine. Only links know what it means to be
-// used both ways at once.
+// it takes 4.6 us plus 3 us for the launch. Prices are those of a call that is
+// alone on the machine; Contention says how much longer it takes while other
+// streams are busy. Known weakness: by stream, not by operator, so one that
+// memory bounds is thought to feel a copy as much as a product does.
 package hardware
 
 import (
@@ -41,6 +42,9 @@ type Hardware struct {
 	Memory  Memory   `json:"memory"`
 	Engines []Engine `json:"engines"`
 	Links   []Link   `json:"links"`
+	// Contention of pairs of streams; those that are not here do not feel each
+	// other.
+	Contention []Contention `json:"contention,omitempty"`
 	// Times are measured seconds by Key, Factors measured over roofline by
 	// operator.
 	Times   map[string]float64 `json:"times,omitempty"`
@@ -89,8 +93,7 @@ type Link struct {
 	From      device.Tier `json:"from"`
 	To        device.Tier `json:"to"`
 	Latency   float64     `json:"latency"`   // seconds per copy
-	Bandwidth float64     `json:"bandwidth"` // bytes/s while the other direction is idle
-	Both      float64     `json:"both"`      // bytes/s while it is busy too
+	Bandwidth float64     `json:"bandwidth"` // bytes/s while nothing else runs
 	// Curve is measured: seconds by bytes, ascending; between the points the
 	// time is interpolated. Empty: latency + bytes/bandwidth.
 	Curve []Point `json:"curve,omitempty"`
@@ -100,6 +103,62 @@ type Link struct {
 type Point struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"`
+}
+
+// Contention is how much longer work on one stream takes while another is busy:
+// because they share cores, a bus, or both ways of a link.
+type Contention struct {
+	Of     device.Stream `json:"of"`
+	By     device.Stream `json:"by"`
+	Factor float64       `json:"factor"` // 0.5 makes 3 s of 2 s
+}
+
+// Slowdown is the factor of a pair of streams.
+func (h *Hardware) Slowdown(of, by device.Stream) float64 {
+	for _, c := range h.Contention {
+		if c.Of == of && c.By == by {
+			return c.Factor
+		}
+	}
+	return 0
+}
+
+// contend notes that a link of so many bytes/s passes fewer while another is
+// busy.
+func (h *Hardware) contend(of, by device.Stream, alone, both float64) {
+	if both < alone {
+		h.Contention = append(h.Contention, Contention{of, by, alone/both - 1})
+	}
+}
+
+// Throttle lets a link pass at most rate bytes/s. What it shares with others
+// matters less then.
+func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
+	l := h.Link(from, to)
+	if l == nil || rate >= l.Bandwidth {
+		return
+	}
+	for i := range h.Contention {
+		if c := &h.Contention[i]; c.Of == streamOf(from, to) {
+			c.Factor = max((1+c.Factor)*rate/l.Bandwidth-1, 0)
+		}
+	}
+	l.Bandwidth, l.Curve = rate, nil
+}
+
+// streamOf is the stream that a link's copies are on.
+func streamOf(from, to device.Tier) device.Stream {
+	switch [2]device.Tier{from, to} {
+	case [2]device.Tier{device.HostTier, device.DeviceTier}:
+		return device.HostToDev
+	case [2]device.Tier{device.DeviceTier, device.HostTier}:
+		return device.DevToHost
+	case [2]device.Tier{device.DiskTier, device.HostTier}:
+		return device.DiskRead
+	case [2]device.Tier{device.HostTier, device.DiskTier}:
+		return device.DiskWrite
+	}
+	return device.Recv
 }
 
 // Cost tells how many seconds a call takes: +Inf if the machine cannot do it.
@@ -122,7 +181,7 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 		if l == nil {
 			return math.Inf(1)
 		}
-		return l.Seconds(c.Args[0].Bytes(), false)
+		return l.Seconds(c.Args[0].Bytes())
 	}
 	if c.Op.Info().Between {
 		return h.between(c)
@@ -169,7 +228,7 @@ func (h *Hardware) between(c *device.Call) float64 {
 	n, rounds := float64(len(c.Peers)), 1.0
 	switch c.Op {
 	case graph.Send, graph.Recv:
-		return l.Seconds(bytes, false)
+		return l.Seconds(bytes)
 	case graph.AllReduce:
 		rounds = 2
 	}
@@ -196,11 +255,8 @@ func (h *Hardware) Link(from, to device.Tier) *Link {
 	return nil
 }
 
-// Seconds for a copy of n bytes, alone or with the other direction busy.
-func (l *Link) Seconds(n int64, both bool) float64 {
-	if both && l.Both > 0 {
-		return l.Latency + float64(n)/l.Both
-	}
+// Seconds for a copy of n bytes.
+func (l *Link) Seconds(n int64) float64 {
 	i, _ := slices.BinarySearchFunc(l.Curve, n, func(p Point, n int64) int { return int(min(max(p.Bytes-n, -1), 1)) })
 	switch {
 	case len(l.Curve) == 0:
@@ -300,9 +356,6 @@ func (h *Hardware) Validate() error {
 		at := fmt.Sprintf("links[%d].", i)
 		v.between(at+"latency", l.Latency, 0, 10)
 		v.between(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
-		if l.Both != 0 {
-			v.between(at+"both", l.Both, 1e3, 1e15)
-		}
 		if l.From == l.To && l.To != device.DeviceTier || h.Link(l.From, l.To) != &h.Links[i] {
 			v.fail(at+"to", float64(l.To), "each pair of different tiers once, and device to device")
 		}
@@ -312,6 +365,14 @@ func (h *Hardware) Validate() error {
 			v.between(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
 			v.between(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
 			last = p
+		}
+	}
+	for i, c := range h.Contention {
+		at := fmt.Sprintf("contention[%d].", i)
+		v.between(at+"factor", c.Factor, 0, 1e3)
+		same := func(o Contention) bool { return o.Of == c.Of && o.By == c.By }
+		if c.Of == c.By || slices.IndexFunc(h.Contention, same) != i {
+			v.fail(at+"by", float64(c.By), "each pair of different streams once")
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Times)) {

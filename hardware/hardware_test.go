@@ -150,7 +150,7 @@ func TestShare(t *testing.T) {
 		if l.From == device.DiskTier || l.To == device.DiskTier {
 			f = 4
 		}
-		if w := whole.Links[i]; f*l.Bandwidth != w.Bandwidth || f*l.Both != w.Both {
+		if w := whole.Links[i]; f*l.Bandwidth != w.Bandwidth {
 			t.Errorf("link %v to %v: %v, %v of the machine", l.From, l.To, l.Bandwidth, w.Bandwidth)
 		}
 	}
@@ -302,7 +302,8 @@ func TestValidate(t *testing.T) {
 		"engines[1].stream":     func(h *hardware.Hardware) { h.Engines[1].Stream = device.Compute },
 		"links[0].latency":      func(h *hardware.Hardware) { h.Links[0].Latency = -1 },
 		"links[0].bandwidth":    func(h *hardware.Hardware) { h.Links[0].Bandwidth = 0 },
-		"links[0].both":         func(h *hardware.Hardware) { h.Links[0].Both = -1 },
+		"contention[0].factor":  func(h *hardware.Hardware) { h.Contention[0].Factor = -1 },
+		"contention[1].by":      func(h *hardware.Hardware) { h.Contention[1] = h.Contention[0] },
 		"links[1].to":           func(h *hardware.Hardware) { h.Links[1] = h.Links[0] },
 		"links[0].curve[1]":     func(h *hardware.Hardware) { h.Links[0].Curve = []hardware.Point{{8, 1}, {8, 2}} },
 		"links[0].curve[0].sec": func(h *hardware.Hardware) { h.Links[0].Curve = []hardware.Point{{8, 0}} },
@@ -320,14 +321,11 @@ func TestValidate(t *testing.T) {
 // TestCurve: interpolation passes through the points, rises, and goes on with
 // the bandwidth.
 func TestCurve(t *testing.T) {
-	l := hardware.Link{Bandwidth: 100, Both: 50, Latency: 1, Curve: []hardware.Point{{100, 2}, {200, 4}, {400, 5}}}
+	l := hardware.Link{Bandwidth: 100, Latency: 1, Curve: []hardware.Point{{100, 2}, {200, 4}, {400, 5}}}
 	for n, want := range map[int64]float64{0: 2, 100: 2, 150: 3, 200: 4, 300: 4.5, 400: 5, 600: 7} {
-		if got := l.Seconds(n, false); got != want {
+		if got := l.Seconds(n); got != want {
 			t.Errorf("%d bytes: %v s, want %v", n, got, want)
 		}
-	}
-	if got := l.Seconds(100, true); got != 3 {
-		t.Errorf("both ways: %v s, want 3", got)
 	}
 }
 

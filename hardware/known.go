@@ -143,7 +143,6 @@ func (h *Hardware) elixir(n float64) {
 		l := &h.Links[i]
 		if l.From != device.DiskTier && l.To != device.DiskTier && l.From != l.To {
 			l.Bandwidth = rate[l.To] / n * 1e9
-			l.Both = l.Bandwidth
 		}
 	}
 	h.Engine(device.Compute).Bandwidth = gpuAdam / n * adamBytes * 1e9
@@ -160,7 +159,7 @@ func (h *Hardware) Share(n int) *Hardware {
 	if s.Memory.Shared {
 		s.Memory.Device = h.Memory.Device / int64(n)
 	}
-	s.Engines, s.Links = slices.Clone(h.Engines), slices.Clone(h.Links)
+	s.Engines, s.Links, s.Contention = slices.Clone(h.Engines), slices.Clone(h.Links), slices.Clone(h.Contention)
 	f := float64(n)
 	for i := range s.Engines {
 		if e := &s.Engines[i]; e.Stream == device.HostCompute || s.Memory.Shared {
@@ -169,7 +168,7 @@ func (h *Hardware) Share(n int) *Hardware {
 	}
 	for i := range s.Links {
 		if l := &s.Links[i]; l.From == device.DiskTier || l.To == device.DiskTier || s.Memory.Shared && l.From != l.To {
-			l.Bandwidth, l.Both, l.Curve = l.Bandwidth/f, l.Both/f, nil
+			l.Bandwidth, l.Curve = l.Bandwidth/f, nil
 		}
 	}
 	if n > 1 { // times were measured with all of the host
@@ -188,10 +187,12 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 	for _, b := range buses {
 		if b.name == bus {
 			h.Links = []Link{
-				{From: device.HostTier, To: device.DeviceTier, Latency: b.latency, Bandwidth: b.up * 1e9, Both: b.upBoth * 1e9},
-				{From: device.DeviceTier, To: device.HostTier, Latency: b.latency, Bandwidth: b.down * 1e9, Both: b.downBoth * 1e9},
+				{From: device.HostTier, To: device.DeviceTier, Latency: b.latency, Bandwidth: b.up * 1e9},
+				{From: device.DeviceTier, To: device.HostTier, Latency: b.latency, Bandwidth: b.down * 1e9},
 				{From: device.DeviceTier, To: device.DeviceTier, Latency: 1e-5, Bandwidth: g.peers * 1e9},
 			}
+			h.contend(device.HostToDev, device.DevToHost, b.up, b.upBoth)
+			h.contend(device.DevToHost, device.HostToDev, b.down, b.downBoth)
 		}
 	}
 	if h.Links == nil {
@@ -213,8 +214,10 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 			Bandwidth: 0.8 * o.bandwidth * 1e9, Overhead: 5e-6,
 		})
 		h.Links = append(h.Links,
-			Link{From: device.DiskTier, To: device.HostTier, Latency: 1e-4, Bandwidth: o.read * 1e9, Both: o.read / 2 * 1e9},
-			Link{From: device.HostTier, To: device.DiskTier, Latency: 1e-4, Bandwidth: o.write * 1e9, Both: o.write / 2 * 1e9})
+			Link{From: device.DiskTier, To: device.HostTier, Latency: 1e-4, Bandwidth: o.read * 1e9},
+			Link{From: device.HostTier, To: device.DiskTier, Latency: 1e-4, Bandwidth: o.write * 1e9})
+		h.contend(device.DiskRead, device.DiskWrite, 1, 0.5) // a disk is one device
+		h.contend(device.DiskWrite, device.DiskRead, 1, 0.5)
 	}
 	return h, nil
 }

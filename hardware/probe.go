@@ -62,6 +62,7 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 		b.keep(write(d, device.DiskTier, 0, ProbeBytes))
 		h.Links = b.links(h.Links, device.DiskTier, device.DiskRead, device.HostTier, device.DiskWrite)
 	}
+	h.Contention = b.contention(h.Links)
 	if b.err == nil {
 		b.err = h.Validate()
 	}
@@ -171,19 +172,11 @@ func operands(t device.Tier, d graph.DType, extents ...[2]int) []device.Operand 
 
 // links measures both directions between two tiers.
 func (b *bench) links(list []Link, a device.Tier, there device.Stream, z device.Tier, back device.Stream) []Link {
-	on := func(t device.Tier, at, n int64) device.Operand {
-		return device.Operand{Tier: t, DType: graph.F32, Addr: at, Rows: 1, Cols: int(n / 4), Stride: int(n / 4)}
-	}
-	to := func(n int64) device.Call {
-		return device.Call{Op: graph.Copy, Stream: there, Args: []device.Operand{on(z, 0, n), on(a, 0, n)}}
-	}
-	from := func(n int64) device.Call {
-		return device.Call{Op: graph.Copy, Stream: back, Args: []device.Operand{on(a, ProbeBytes/2, n), on(z, ProbeBytes/2, n)}}
-	}
+	to := func(n int64) device.Call { return copied(there, a, z, 0, n) }
+	from := func(n int64) device.Call { return copied(back, z, a, ProbeBytes/2, n) }
 	const large = ProbeBytes / 2
-	both := b.seconds(to(large), from(large))
 	for i, call := range []func(int64) device.Call{to, from} {
-		l := Link{From: a, To: z, Both: large / both[i]}
+		l := Link{From: a, To: z}
 		if i == 1 {
 			l.From, l.To = z, a
 		}
@@ -195,10 +188,17 @@ func (b *bench) links(list []Link, a device.Tier, there device.Stream, z device.
 		p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
 		l.Bandwidth = float64(q.Bytes) / q.Seconds
 		l.Latency = max(p.Seconds-float64(p.Bytes)/l.Bandwidth, 0)
-		l.Both = min(l.Both, l.Bandwidth)
 		list = append(list, l)
 	}
 	return list
+}
+
+// copied is a copy of n bytes, from and to the same address of two tiers.
+func copied(s device.Stream, from, to device.Tier, at, n int64) device.Call {
+	on := func(t device.Tier) device.Operand {
+		return device.Operand{Tier: t, DType: graph.F32, Addr: at, Rows: 1, Cols: int(n / 4), Stride: int(n / 4)}
+	}
+	return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{on(to), on(from)}}
 }
 
 // localName is the processor's name for the CPU backend.

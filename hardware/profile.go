@@ -27,18 +27,20 @@ const (
 	perPass    = 3 // runs of a key in one pass over the program
 	// Small programs are gone through as a whole so many times.
 	wholePasses = 8
+	// Between so many calls the clock is looked at.
+	batchCalls = 64
 )
 
 // Profile measures every distinct Key of the calls on a device whose arenas
 // are reserved, but for calls between ranks, which one device cannot run by
 // itself (ProbePeers). It destroys what the arenas hold.
 //
-// Calls run one by one, but in program order, so that each finds the caches as
-// its predecessor leaves them; running one call over and over would find its
-// operands in the cache, where a step does not have them. Passes over the
-// program go on until all keys have run often enough or the budget is spent.
-// Known weakness: calls that run at the same time in a step do not slow each
-// other down here.
+// Calls run one by one, but in program order and each right behind the one
+// before, so that each finds the caches and the cores as its predecessor leaves
+// them; running one call over and over would find its operands in the cache,
+// where a step does not have them, and a pause would put the cores to sleep.
+// Passes over the program go on until all keys have run often enough or the
+// budget is spent.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
 	spans := make([]device.Span, len(calls))
@@ -53,20 +55,11 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 	p.group(calls)
 	start := time.Now()
 	for {
-		for i := range calls {
-			k := &p.kinds[p.of[i]]
-			if k.enough() || k.pass == perPass || len(k.times) > 0 && time.Since(start) > budget {
-				continue
-			}
-			// Other calls may have left anything where the indices are.
-			if err := fillIndices(&calls[i], d); err != nil {
-				return nil, fmt.Errorf("profile: %w", err)
-			}
-			d.Launch(first + i)
-			if err := d.Sync(); err != nil {
-				return nil, fmt.Errorf("profile: %s: %w", Key(&calls[i]), err)
-			}
-			k.add(spans[i].End - spans[i].Start)
+		err := p.run(calls, d, first, spans, func(k *kind) bool {
+			return !k.enough() && k.pass < perPass && (k.runs == 0 || time.Since(start) < budget)
+		})
+		if err != nil {
+			return nil, err
 		}
 		more := false
 		for i := range p.kinds {
@@ -101,18 +94,52 @@ func (p *profile) whole(calls []device.Call, d device.Device, first int, spans [
 		p.kinds[i].times = nil
 	}
 	for range wholePasses {
-		for i := range calls {
-			if err := fillIndices(&calls[i], d); err != nil {
-				return fmt.Errorf("profile: %w", err)
-			}
-			d.Launch(first + i)
-			if err := d.Sync(); err != nil {
-				return fmt.Errorf("profile: %s: %w", Key(&calls[i]), err)
-			}
-			p.kinds[p.of[i]].add(spans[i].End - spans[i].Start)
+		if err := p.run(calls, d, first, spans, func(*kind) bool { return true }); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// run goes through the program once and runs the calls whose kinds are wanted,
+// a few at a time without a pause between them.
+func (p *profile) run(calls []device.Call, d device.Device, first int, spans []device.Span, want func(*kind) bool) error {
+	var batch []int
+	flush := func() error {
+		for k, i := range batch {
+			if k > 0 && calls[i].Stream != calls[batch[k-1]].Stream {
+				d.Wait(calls[i].Stream, first+batch[k-1])
+			}
+			d.Launch(first + i)
+		}
+		if err := d.Sync(); err != nil {
+			return fmt.Errorf("profile: %w", err)
+		}
+		for _, i := range batch {
+			p.kinds[p.of[i]].add(spans[i].End - spans[i].Start)
+		}
+		batch = batch[:0]
+		return nil
+	}
+	for i := range calls {
+		k := &p.kinds[p.of[i]]
+		if !want(k) {
+			continue
+		}
+		k.pass++
+		k.runs++
+		if len(batch) == batchCalls || hasIndices(&calls[i]) {
+			if err := flush(); err != nil {
+				return err
+			}
+			// Other calls may have left anything where the indices are.
+			if err := fillIndices(&calls[i], d); err != nil {
+				return fmt.Errorf("profile: %w", err)
+			}
+		}
+		batch = append(batch, i)
+	}
+	return flush()
 }
 
 // profile groups calls by key.
@@ -127,6 +154,7 @@ type kind struct {
 	call  int // the first of the kind
 	times []float64
 	sum   float64
+	runs  int
 	pass  int // runs in this pass
 }
 
@@ -150,7 +178,6 @@ func (k *kind) enough() bool {
 func (k *kind) add(seconds float64) {
 	k.times = append(k.times, seconds)
 	k.sum += seconds
-	k.pass++
 }
 
 func (p *profile) measurements(calls []device.Call) []Measurement {
@@ -202,6 +229,11 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 		}
 	}
 	return nil
+}
+
+// hasIndices reports whether a call has operands that fillIndices fills.
+func hasIndices(c *device.Call) bool {
+	return c.Op == graph.Embed || c.Op == graph.EmbedBwd || c.Op == graph.CrossEntropy
 }
 
 // fillIndices gives a call's token and target operands values in range.

@@ -39,7 +39,6 @@ func machine(t *testing.T, dev int64, link float64) *Machine {
 	check(t, err)
 	for i := range h.Links {
 		h.Links[i].Bandwidth *= link
-		h.Links[i].Both *= link
 	}
 	return &Machine{Capacity: [device.NumTiers]int64{dev, 1 << 34, 1 << 36}, Cost: sim.CostFunc(h.Cost)}
 }

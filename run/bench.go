@@ -33,7 +33,7 @@ type Peaks struct {
 	Cores int     `json:"cores"`
 	F32   float64 `json:"f32_flops"`  // fused multiply-adds, FLOP/s
 	BF16  float64 `json:"bf16_flops"` // products of bf16 with fp32 sums, FLOP/s
-	Read  float64 `json:"read_bytes"` // bytes/s
+	Read  float64 `json:"read_bytes"` // bytes/s, of what only reads or of what adding in place reads
 	// Moved is the best of copying and adding to memory in place, bytes/s read
 	// and written. Copies may be slower: what plain stores write is read first.
 	Moved float64 `json:"moved_bytes"`
@@ -165,7 +165,7 @@ func (b *Bench) bandwidth() error {
 	read, err1 := b.read.run(b.device)
 	copied, err2 := b.copy.run(b.device)
 	added, err3 := b.add.run(b.device)
-	b.Peaks.Read = max(b.Peaks.Read, cacheBytes/read)
+	b.Peaks.Read = max(b.Peaks.Read, cacheBytes/read, 2*cacheBytes/added)
 	b.Peaks.Copy = max(b.Peaks.Copy, 2*cacheBytes/copied)
 	b.Peaks.Moved = max(b.Peaks.Moved, b.Peaks.Copy, 3*cacheBytes/added)
 	return errors.Join(err1, err2, err3)
@@ -278,7 +278,7 @@ func (p *Peaks) bound(op graph.Op, a *graph.Attr, d []graph.Dim) (seconds float6
 	}
 	bandwidth := p.Moved
 	if written < all/8 {
-		bandwidth = max(p.Read, p.Moved)
+		bandwidth = p.Read
 	}
 	arithmetic, traffic := float64(op.FLOPs(a, d))/peak, float64(op.Bytes(a, d))/bandwidth
 	return max(arithmetic, traffic), traffic > arithmetic

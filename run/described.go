@@ -25,15 +25,13 @@ func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, c.Fault("hardware.name", err.Error())
 	}
-	for i := range h.Links {
-		l := &h.Links[i]
-		throttle := map[[2]device.Tier]config.Rate{
-			{device.HostTier, device.DeviceTier}:   c.Hardware.H2D,
-			{device.DeviceTier, device.HostTier}:   c.Hardware.D2H,
-			{device.DeviceTier, device.DeviceTier}: c.Hardware.Peers,
-		}[[2]device.Tier{l.From, l.To}]
-		if throttle > 0 {
-			l.Bandwidth, l.Both, l.Curve = min(l.Bandwidth, float64(throttle)), min(l.Both, float64(throttle)), nil
+	for link, rate := range map[[2]device.Tier]config.Rate{
+		{device.HostTier, device.DeviceTier}:   c.Hardware.H2D,
+		{device.DeviceTier, device.HostTier}:   c.Hardware.D2H,
+		{device.DeviceTier, device.DeviceTier}: c.Hardware.Peers,
+	} {
+		if rate > 0 {
+			h.Throttle(link[0], link[1], float64(rate))
 		}
 	}
 	m := &Machine{Hardware: h, described: true, ranks: max(c.Ranks, 1)}

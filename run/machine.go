@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -32,7 +32,7 @@ const MaxRanks = 64
 const profileBudget = 3 * time.Second
 
 // workers are the cores that each of some ranks has.
-func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
+func workers(ranks int) int { return max(1, sysmem.Cores()/ranks) }
 
 // Machine is the hardware that a run uses, and how to make it run.
 type Machine struct {
@@ -413,7 +413,7 @@ func (m *Machine) together() int {
 	if m.backend != "cpu" {
 		return n
 	}
-	return min(n, max(1, runtime.GOMAXPROCS(0)/max(m.options.Workers, 1)))
+	return min(n, max(1, sysmem.Cores()/max(m.options.Workers, 1)))
 }
 
 // Open opens the devices that the programs of all ranks will run on.

@@ -15,7 +15,6 @@ import (
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/sim"
 )
 
 // Contest is where policies are compared: a known model in bf16 on GPUs that are
@@ -69,7 +68,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 		return nil, err
 	}
 	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
-	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: sim.CostFunc(h.Cost)}
+	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	out := &Contested{Contest: c}
 	best, err := plan.Search(ctx, req, mach, nil)

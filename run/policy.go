@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
-	"github.com/athanor-llm/athanor/sim"
 )
 
 // PolicyRequest is what a policy plans for on this machine.
@@ -54,7 +53,7 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 
 // planner is what the search knows of the machine.
 func (m *Machine) planner() *plan.Machine {
-	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: sim.CostFunc(m.Hardware.Cost)}
+	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
 	if !m.described {
 		p.Measure = m.measure
 	}

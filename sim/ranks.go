@@ -155,8 +155,9 @@ func (m *machine) arrive(o *meeting, now float64) {
 		seconds = max(seconds, m.ranks[p.rank].seconds[p.instr])
 	}
 	for _, p := range o.members {
-		m.ranks[p.rank].spans[p.instr] = device.Span{Start: now, End: now + seconds}
-		m.events.push(event{now + seconds, p.rank, p.instr})
+		id := m.ranks[p.rank].program.Instrs[p.instr].Stream
+		m.ranks[p.rank].streams[id].shared = false
+		m.begin(p.rank, id, seconds, now)
 	}
 }
 

@@ -16,9 +16,17 @@
 // starts when its counterparts have come, takes the most that it costs any of
 // them, and ends for all at once.
 //
-// The simulation keeps completions in a heap ordered by time. Known weakness:
-// calls do not slow each other down; where two streams share one memory bus or
-// the same cores, their costs must have been measured that way.
+// Streams that share cores, a bus or both ways of a link slow each other down:
+// a call has so many seconds of work, and while other streams are busy it goes
+// on at a lower rate (Coster.Slowdown), as in processor sharing:
+//
+//	compute  [ 4 s of work at rate 1 |  at rate 1/1.5  ]    ends at 5, not 4
+//	h2d                              [ 3 s             ...
+//
+// The simulation keeps completions in a heap ordered by time; one whose call has
+// changed its rate since is out of date and passed over. Known weakness: only
+// pairs of streams are known to the model, of one rank, whatever they execute;
+// what meets other ranks slows others down but takes its own time regardless.
 //
 // Timeline is also what a real run is measured as (package exec), so that the
 // two can be compared and drawn alike.
@@ -33,21 +41,29 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Coster tells how many seconds a call takes.
+// Coster tells how long calls take.
 type Coster interface {
+	// Cost is the seconds that a call takes while nothing else runs.
 	Cost(c *device.Call) float64
+	// Slowdown is how much longer work on a stream takes while another stream of
+	// its rank is busy too: 0.5 makes 3 s of 2 s. Those of several streams add up.
+	Slowdown(of, by device.Stream) float64
 }
 
-// CostFunc makes a Coster of a function.
+// CostFunc makes a Coster of a function, with streams that do not feel each
+// other.
 type CostFunc func(c *device.Call) float64
 
 // Cost calls f.
 func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
 
+// Slowdown is nothing.
+func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
+
 // Run simulates one step of one rank. It fails on programs that would hang and
 // on costs that are no durations.
 func Run(p *program.Program, cost Coster) (*Timeline, error) {
-	m := &machine{}
+	m := newMachine(1, cost)
 	if err := m.add(p, cost); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
@@ -69,7 +85,7 @@ func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
 // as these with other sequences, as replicas of a pipeline do. In collectives
 // nobody waits for those that are not simulated.
 func RunFirst(programs []*program.Program, ranks int, cost Coster) ([]*Timeline, error) {
-	m := &machine{total: ranks}
+	m := newMachine(ranks, cost)
 	for i, p := range programs {
 		if p.Rank != i {
 			return nil, fmt.Errorf("simulate: program %d of %d is that of rank %d", i, len(programs), p.Rank)
@@ -97,6 +113,23 @@ type machine struct {
 	total    int // ranks of the step, simulated or not
 	meetings []meeting
 	events   eventHeap
+	number   int                                           // of the latest event
+	changed  []int                                         // ranks whose rates are to be settled
+	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
+	slows    [device.NumStreams]bool                       // by any
+}
+
+func newMachine(ranks int, cost Coster) *machine {
+	m := &machine{total: ranks}
+	for of := range m.slowdown {
+		for by := range m.slowdown[of] {
+			if of != by {
+				m.slowdown[of][by] = cost.Slowdown(device.Stream(of), device.Stream(by))
+				m.slows[of] = m.slows[of] || m.slowdown[of][by] > 0
+			}
+		}
+	}
+	return m
 }
 
 // rank is the state of one program.
@@ -104,15 +137,25 @@ type rank struct {
 	program *program.Program
 	seconds []float64
 	spans   []device.Span
-	streams [device.NumStreams]struct {
-		queue []int // instructions that have not completed, in order
-		busy  bool  // the first runs, or waits for its peers
-	}
+	streams [device.NumStreams]stream
 	missing []int   // waits that have not completed
 	waiters [][]int // who waits for an instruction
 	ended   []bool
 	left    int
+	changed bool    // is in machine.changed
 	meeting []int32 // index in machine.meetings plus 1; 0: meets nobody
+}
+
+// stream is an in-order queue and what runs at its head.
+type stream struct {
+	queue   []int   // instructions that have not completed, in order
+	busy    bool    // the first runs, or waits for its peers
+	running bool    // it runs
+	shared  bool    // and goes slower while others do
+	left    float64 // seconds of work that were left
+	at      float64 // at this time
+	rate    float64 // work per second since
+	event   int     // number of the event that ends it
 }
 
 // add prepares a program.
@@ -150,6 +193,7 @@ func (m *machine) run() error {
 			m.start(at, device.Stream(s), 0)
 		}
 	}
+	m.settle(0)
 	for len(m.events) > 0 {
 		e := m.events.pop()
 		m.complete(e)
@@ -176,15 +220,71 @@ func (m *machine) start(at int, id device.Stream, now float64) {
 		m.arrive(&m.meetings[k-1], now)
 		return
 	}
-	r.spans[i] = device.Span{Start: now, End: now + r.seconds[i]}
-	m.events.push(event{r.spans[i].End, at, i})
+	s.shared = true
+	m.begin(at, id, r.seconds[i], now)
+}
+
+// begin lets the first instruction of a stream run; the others feel it.
+func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
+	r := &m.ranks[at]
+	s := &r.streams[id]
+	s.running, s.left, s.at, s.rate = true, seconds, now, 0
+	r.spans[s.queue[0]].Start = now
+	m.change(at)
+}
+
+// change notes that other streams of a rank are busy than before.
+func (m *machine) change(at int) {
+	if r := &m.ranks[at]; !r.changed {
+		r.changed = true
+		m.changed = append(m.changed, at)
+	}
+}
+
+// settle gives rates to what runs, after all that happened at a moment.
+func (m *machine) settle(now float64) {
+	for _, at := range m.changed {
+		m.ranks[at].changed = false
+		m.share(at, now)
+	}
+	m.changed = m.changed[:0]
+}
+
+// share gives the running instructions of a rank their rates from now on.
+func (m *machine) share(at int, now float64) {
+	r := &m.ranks[at]
+	for id := range r.streams {
+		s := &r.streams[id]
+		if !s.running {
+			continue
+		}
+		more := 1.0
+		if s.shared && m.slows[id] {
+			for by := range r.streams {
+				if r.streams[by].running {
+					more += m.slowdown[id][by]
+				}
+			}
+		}
+		if rate := 1 / more; rate != s.rate {
+			s.left = max(s.left-(now-s.at)*s.rate, 0)
+			s.at, s.rate = now, rate
+			m.number++
+			s.event = m.number
+			m.events.push(event{now + s.left*more, at, s.queue[0], m.number})
+		}
+	}
 }
 
 func (m *machine) complete(e event) {
 	r := &m.ranks[e.rank]
 	id := r.program.Instrs[e.instr].Stream
 	s := &r.streams[id]
-	s.queue, s.busy = s.queue[1:], false
+	if s.event != e.number {
+		return // its rate has changed since
+	}
+	r.spans[e.instr].End = e.time
+	s.queue, s.busy, s.running = s.queue[1:], false, false
 	r.ended[e.instr] = true
 	r.left--
 	m.start(e.rank, id, e.time)
@@ -192,6 +292,8 @@ func (m *machine) complete(e event) {
 		r.missing[w]--
 		m.start(e.rank, r.program.Instrs[w].Stream, e.time)
 	}
+	m.change(e.rank)
+	m.settle(e.time)
 }
 
 // stuck says which instructions cannot start and why.
@@ -233,6 +335,7 @@ func (m *machine) stuck() error {
 type event struct {
 	time        float64
 	rank, instr int
+	number      int
 }
 
 func (e event) before(o event) bool {

@@ -128,6 +128,78 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// slowed is a Coster whose streams slow each other down.
+type slowed struct {
+	CostFunc
+	by [device.NumStreams][device.NumStreams]float64
+}
+
+func (s *slowed) Slowdown(of, by device.Stream) float64 { return s.by[of][by] }
+
+// TestSlowdown: two copies of 2 and 4 seconds side by side, the first of which
+// makes the second take half as long again: 2 s at rate 1/1.5, the rest at 1.
+func TestSlowdown(t *testing.T) {
+	cost := &slowed{CostFunc: bySize}
+	p := copies(4, func(i int) (device.Stream, []int) { return device.Stream(i % 2), nil })
+	p.Instrs = slices.Delete(p.Instrs, 2, 3) // 1 s, 2 s; 4 s behind the 2 s
+	cost.by[1][0], cost.by[0][1] = 0.5, 1    // while both run: 1 at 2/3, 0 at 1/2
+	tl := mustRun(t, p, cost)                // stream 0 ends at 2: 1 has done 4/3
+	for i, want := range []float64{2, 2 + 2.0/3, 6 + 2.0/3} {
+		if math.Abs(tl.Spans[i].End-want) > 1e-12 {
+			t.Errorf("i%d ends at %v, want %v", i, tl.Spans[i].End, want)
+		}
+	}
+}
+
+// TestSlowdownWork: whatever streams do to each other, each instruction gets the
+// work that it costs: the integral of its rate over its span, taken here from the
+// spans of the others.
+func TestSlowdownWork(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		cost := &slowed{CostFunc: bySize}
+		for of := range cost.by {
+			for by := range cost.by {
+				cost.by[of][by] = max(0, r.Float64()-0.5)
+			}
+		}
+		p := copies(1+r.IntN(40), func(i int) (device.Stream, []int) {
+			var waits []int
+			if i > 0 && r.IntN(2) == 0 {
+				waits = append(waits, r.IntN(i))
+			}
+			return device.Stream(r.IntN(int(device.NumStreams))), waits
+		})
+		tl := mustRun(t, p, cost)
+		var times []float64
+		for _, s := range tl.Spans {
+			times = append(times, s.Start, s.End)
+		}
+		slices.Sort(times)
+		for i, s := range tl.Spans {
+			of := p.Instrs[i].Stream
+			var work float64
+			for k := 1; k < len(times); k++ {
+				lo, hi := times[k-1], times[k]
+				if lo < s.Start || hi > s.End {
+					continue
+				}
+				more := 1.0
+				for o, other := range tl.Spans {
+					if by := p.Instrs[o].Stream; by != of && other.Start <= lo && other.End >= hi {
+						more += cost.by[of][by]
+					}
+				}
+				work += (hi - lo) / more
+			}
+			c := p.Call(i)
+			if want := bySize(&c); math.Abs(work-want) > 1e-9*want {
+				t.Fatalf("seed %d: i%d does %v s of work, want %v", seed, i, work, want)
+			}
+		}
+	}
+}
+
 func TestHang(t *testing.T) {
 	p := copies(3, func(i int) (device.Stream, []int) { return device.Stream(i), [][]int{{1}, {0}, nil}[i] })
 	_, err := Run(p, bySize)

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -46,7 +47,7 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	}
 	cores := v.Cores
 	if len(cores) == 0 {
-		cores = slices.Compact([]int{1, runtime.GOMAXPROCS(0)})
+		cores = slices.Compact([]int{1, sysmem.Cores()})
 	}
 	if !slices.ContainsFunc(run.BenchCases(graph.BF16), func(k run.BenchCase) bool { return k.Matches(v.Match) }) &&
 		!slices.ContainsFunc(run.BenchCases(graph.F32), func(k run.BenchCase) bool { return k.Matches(v.Match) }) {
@@ -221,7 +222,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 }
 
 func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench) (*stepReport, error) {
-	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)} // in turn with the steps
+	own := run.Peaks{Cores: sysmem.Cores()} // in turn with the steps
 	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	steps, err := b.Run(ctx)
 	if err != nil {

@@ -63,9 +63,17 @@ func printHardware(c *context, h *hardware.Hardware) error {
 		return err
 	}
 	fmt.Fprintln(c.stdout)
-	fmt.Fprintln(tw, "links\tone way\tboth ways\tper copy\t")
+	fmt.Fprintln(tw, "links\trate\tper copy\t")
 	for _, l := range h.Links {
-		fmt.Fprintf(tw, "%v to %v\t%.3g GB/s\t%.3g GB/s\t%.3g us\t\n", device.Tier(l.From), device.Tier(l.To), l.Bandwidth/1e9, l.Both/1e9, l.Latency*1e6)
+		fmt.Fprintf(tw, "%v to %v\t%.3g GB/s\t%.3g us\t\n", device.Tier(l.From), device.Tier(l.To), l.Bandwidth/1e9, l.Latency*1e6)
+	}
+	if err := tw.Flush(); err != nil || len(h.Contention) == 0 {
+		return err
+	}
+	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(tw, "work on\twhile busy\ttakes longer by\t")
+	for _, x := range h.Contention {
+		fmt.Fprintf(tw, "%v\t%v\t%.0f %%\t\n", x.Of, x.By, 100*x.Factor)
 	}
 	return tw.Flush()
 }

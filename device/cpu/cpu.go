@@ -19,9 +19,8 @@
 // to its operands.
 //
 // Kernels of the compute stream spread over the cores with kernel/pool, while
-// the other streams have a goroutine each. Raising GOMAXPROCS above the number
-// of cores, so that the operating system rather than Go's scheduler shares
-// them out, was measured and is not worth it.
+// the other streams have a goroutine each. There are more processors of Go's own
+// (GOMAXPROCS) than cores, see provide.
 package cpu
 
 import (
@@ -39,7 +38,7 @@ import (
 
 // Options of a device. The zero value is useful where there is no disk tier.
 type Options struct {
-	// Workers is the number of cores for kernels; 0 means GOMAXPROCS.
+	// Workers is the number of cores for kernels; 0 means all of the process.
 	Workers int
 	// DiskPath is the file of the disk tier, made by Reserve.
 	DiskPath string
@@ -86,8 +85,9 @@ type arena struct {
 // New opens the device. Close it to give back memory, goroutines and file.
 func New(o Options) *Device {
 	if o.Workers < 1 {
-		o.Workers = runtime.GOMAXPROCS(0)
+		o.Workers = sysmem.Cores()
 	}
+	provide()
 	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
 	if f := o.Fabric; f != nil {
@@ -103,6 +103,19 @@ func New(o Options) *Device {
 		d.refused = o.Fabric.join(d, o.Rank)
 	}
 	return d
+}
+
+// provide gives the copy streams processors of Go's own. Kernels keep all cores
+// busy and never enter Go's scheduler, which looks at timers and at goroutines
+// that are ready only there, or where it preempts one after 10 ms: so long a copy
+// of a throttled link would oversleep, and any other copy would wait for its
+// turn. While a processor is idle, the operating system waits for the timer
+// instead, wakes the thread at once and divides the cores.
+func provide() {
+	const spare = 2 // of the streams, so many copy at a time as a rule
+	if n := sysmem.Cores() + spare; runtime.GOMAXPROCS(0) < n {
+		runtime.GOMAXPROCS(n)
+	}
 }
 
 // Info describes the device.

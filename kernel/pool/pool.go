@@ -28,11 +28,12 @@ package pool
 
 import (
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // Body is the loop body of a job. Task does the i-th of the tasks. No two goroutines are ever inside Task with the
@@ -86,10 +87,10 @@ type helper struct {
 }
 
 // New starts a Pool of the given number of workers, the caller of Run included; less than one means one per usable
-// processor (GOMAXPROCS). Close it to end its goroutines.
+// processor. Close it to end its goroutines.
 func New(workers int) *Pool {
 	if workers < 1 {
-		workers = runtime.GOMAXPROCS(0)
+		workers = sysmem.Cores()
 	}
 	workers = min(workers, helperMask)
 	p := &Pool{done: make(chan struct{}, 1)}

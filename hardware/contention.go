@@ -1,0 +1,94 @@
+package hardware
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Probing of how streams slow each other down.
+//
+// Approach: for each ordered pair of streams, a typical call of the one runs
+// again and again, by itself and then while the other is kept busy; the factor
+// is what the mean of those calls grew by. On a CPU copies take a core from the
+// products, so they may run at two thirds of their speed, while a link that is
+// throttled hardly matters; on a GPU copy engines are apart, but both ways of a
+// link may share a bus.
+//
+// Known weakness: one call stands for all of its stream.
+
+const (
+	contendRuns  = 4     // of the call that is measured, per round
+	contendLeast = 0.01  // less is noise
+	contendCopy  = 0.004 // seconds that copies take, as far as there is room
+)
+
+// contention measures all pairs of streams of a machine with such links.
+func (b *bench) contention(links []Link) (list []Contention) {
+	tokens, weight := [2]int{512, 1024}, [2]int{1024, 1024}
+	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
+	if len(links) > 0 {
+		long := [2]int{1, 4 << 20}
+		calls = append(calls, device.Call{Op: graph.Add, Stream: device.HostCompute, Args: operands(device.HostTier, graph.F32, long, long)})
+	}
+	for _, l := range links {
+		n := int64(l.Bandwidth*contendCopy) &^ 4095
+		n = min(max(n, 64<<10), ProbeBytes/4)
+		calls = append(calls, copied(streamOf(l.From, l.To), l.From, l.To, ProbeBytes-n, n))
+	}
+	alone := make([]float64, len(calls))
+	for i := range calls {
+		alone[i] = b.crowded(calls[i], contendRuns, nil, 0)
+	}
+	for i := range calls {
+		for k := range calls {
+			if i == k || b.err != nil {
+				continue
+			}
+			// Enough for calls that take four times as long as by themselves.
+			n := int(4*contendRuns*alone[i]/alone[k]) + 2
+			if f := b.crowded(calls[i], contendRuns, &calls[k], min(n, device.QueueLen/2))/alone[i] - 1; f > contendLeast {
+				list = append(list, Contention{calls[i].Stream, calls[k].Stream, f})
+			}
+		}
+	}
+	return list
+}
+
+// crowded runs a call several times while another runs n times beside it, and
+// returns the mean seconds of those that the others accompanied: the median of a
+// few rounds.
+func (b *bench) crowded(c device.Call, runs int, other *device.Call, n int) float64 {
+	calls := slices.Repeat([]device.Call{c}, runs)
+	if other != nil {
+		calls = append(calls, slices.Repeat([]device.Call{*other}, n)...)
+	}
+	spans := make([]device.Span, len(calls))
+	if b.err != nil {
+		return 1
+	}
+	first, err := b.device.Prepare(calls, spans)
+	b.keep(err)
+	var rounds []float64
+	for r := 0; r < 4 && b.err == nil; r++ {
+		for i := range calls {
+			b.device.Launch(first + (i+runs)%len(calls)) // the others first
+		}
+		b.keep(b.device.Sync())
+		own, crowd := spans[:runs], spans[runs:]
+		var sum, count float64
+		for _, s := range own {
+			if len(crowd) == 0 || s.Start >= crowd[0].Start && s.End <= crowd[len(crowd)-1].End {
+				sum, count = sum+s.End-s.Start, count+1
+			}
+		}
+		if r > 0 && count > 0 { // the first round warms up
+			rounds = append(rounds, max(sum/count, 1e-9))
+		}
+	}
+	if len(rounds) == 0 {
+		return 1e-9
+	}
+	return median(rounds)
+}
