@@ -119,20 +119,22 @@ func (b *StepBench) text() (tokens, targets []int32) {
 
 // OpTime is what one operator, or one kind of call, took of a step.
 type OpTime struct {
-	Name     string  `json:"name"`
-	Stream   string  `json:"stream"`
-	Calls    int     `json:"calls"`
-	Seconds  float64 `json:"seconds"`
-	Share    float64 `json:"share"`    // of the step; streams overlap
-	GFLOPS   float64 `json:"gflops"`   // 0: moves memory
-	GBS      float64 `json:"gbytes"`   // of a perfect cache
-	Fraction float64 `json:"fraction"` // of the bound by peaks; above 1: from the cache. 0 for copies
+	Name    string  `json:"name"`
+	Stream  string  `json:"stream"`
+	Calls   int     `json:"calls"`
+	Seconds float64 `json:"seconds"`
+	// Predicted is what the simulator thought; 0 where it was not asked.
+	Predicted float64 `json:"predicted_seconds,omitempty"`
+	Share     float64 `json:"share"`    // of the step; streams overlap
+	GFLOPS    float64 `json:"gflops"`   // 0: moves memory
+	GBS       float64 `json:"gbytes"`   // of a perfect cache
+	Fraction  float64 `json:"fraction"` // of the bound by peaks; above 1: from the cache. 0 for copies
 }
 
 // Breakdown sums a measured timeline by operator or, with byCall, by kind of
 // call; longest first. What is left of the step on the compute stream is its
-// last line, "idle".
-func Breakdown(p *program.Program, m *MeasuredStep, peaks *Peaks, byCall bool) []OpTime {
+// last line, "idle". The prediction may be nil.
+func Breakdown(p *program.Program, m *MeasuredStep, predicted *sim.Timeline, peaks *Peaks, byCall bool) []OpTime {
 	type sum struct {
 		OpTime
 		flops, bytes int64
@@ -155,6 +157,9 @@ func Breakdown(p *program.Program, m *MeasuredStep, peaks *Peaks, byCall bool) [
 		dims = p.Dims(in, dims)
 		s.Calls++
 		s.Seconds += m.Timeline.Spans[i].End - m.Timeline.Spans[i].Start
+		if predicted != nil {
+			s.Predicted += predicted.Spans[i].End - predicted.Spans[i].Start
+		}
 		s.flops += in.Op.FLOPs(&in.Attr, dims)
 		s.bytes += in.Op.Bytes(&in.Attr, dims)
 		if in.Op != graph.Copy {
@@ -172,7 +177,11 @@ func Breakdown(p *program.Program, m *MeasuredStep, peaks *Peaks, byCall bool) [
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name, b.Name))
 	})
 	idle := max(m.Seconds-m.Timeline.Busy[device.Compute], 0)
-	return append(list, OpTime{Name: "idle", Stream: device.Compute.String(), Seconds: idle, Share: idle / m.Seconds})
+	last := OpTime{Name: "idle", Stream: device.Compute.String(), Seconds: idle, Share: idle / m.Seconds}
+	if predicted != nil {
+		last.Predicted = predicted.Makespan - predicted.Busy[device.Compute]
+	}
+	return append(list, last)
 }
 
 // PeakRSS is the most memory that this process has had resident, in bytes; 0

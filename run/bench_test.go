@@ -95,7 +95,7 @@ func TestStepBench(t *testing.T) {
 	peaks := Peaks{Cores: 1, F32: 1e9, BF16: 1e9, Read: 1e9, Copy: 1e9, Moved: 1e9}
 	for _, byCall := range []bool{false, true} {
 		calls, compute := 0, 0.0
-		for _, o := range Breakdown(p, &steps[1], &peaks, byCall) {
+		for _, o := range Breakdown(p, &steps[1], nil, &peaks, byCall) {
 			calls += o.Calls
 			if o.Stream == device.Compute.String() {
 				compute += o.Seconds

@@ -19,6 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/sim"
 )
 
 type benchCmd struct {
@@ -150,6 +151,7 @@ type stepReport struct {
 	Precision  string       `json:"precision"`
 	TokenRate  float64      `json:"tokens_per_second"` // of the median step
 	Seconds    float64      `json:"step_seconds"`
+	Predicted  float64      `json:"predicted_seconds,omitempty"`
 	AllSeconds []float64    `json:"all_seconds"` // fastest first
 	MFU        float64      `json:"mfu"`
 	Peaks      run.Peaks    `json:"machine"`
@@ -166,6 +168,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	}
 	ctx := stdctx.Background()
 	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
+	var predicted *sim.Timeline
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
 		p, err := t.makePlan(ctx, c, run.FindMachine)
@@ -173,7 +176,7 @@ func (v *benchStepCmd) Run(c *context) error {
 			return err
 		}
 		defer p.close()
-		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
+		b.Graph, b.Sequences, predicted = p.setup.Graph, p.config.GlobalBatch, p.result.Best.Timeline
 		if b.Programs, err = p.machine.Programs(ctx, b.Graph, p.config, p.result.Best); err != nil {
 			return err
 		}
@@ -186,7 +189,7 @@ func (v *benchStepCmd) Run(c *context) error {
 		}
 		b.Devices = []device.Device{cpu.New(cpu.Options{})}
 	}
-	r, err := v.measure(ctx, b)
+	r, err := v.measure(ctx, b, predicted)
 	for _, d := range b.Devices {
 		err = errors.Join(err, d.Close())
 	}
@@ -221,7 +224,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 	return err
 }
 
-func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench) (*stepReport, error) {
+func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline) (*stepReport, error) {
 	own := run.Peaks{Cores: sysmem.Cores()} // in turn with the steps
 	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	steps, err := b.Run(ctx)
@@ -245,7 +248,10 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench) (*stepRepor
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
 		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss,
-		Operators: run.Breakdown(b.Programs[0], median, &peaks, v.Calls),
+		Operators: run.Breakdown(b.Programs[0], median, predicted, &peaks, v.Calls),
+	}
+	if predicted != nil {
+		r.Predicted = predicted.Makespan
 	}
 	for _, s := range steps {
 		r.AllSeconds = append(r.AllSeconds, s.Seconds)
@@ -260,13 +266,16 @@ func (r *stepReport) print(c *context) {
 		r.Seconds, len(r.AllSeconds), r.AllSeconds[0], r.TokenRate, 100*r.MFU, r.Loss)
 	fmt.Fprintf(c.stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
 		size.Format(r.Arenas.Device[0]), size.Format(r.Arenas.Host[0]), size.Format(r.Arenas.Disk[0]), size.Format(r.RSS))
+	if r.Predicted > 0 {
+		fmt.Fprintf(c.stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
+	}
 	wide := 14
 	for _, o := range r.Operators {
 		wide = max(wide, len(o.Name))
 	}
-	fmt.Fprintf(c.stdout, "%-*s %-10s %6s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "share", "GFLOP/s", "GB/s", "of peak")
+	fmt.Fprintf(c.stdout, "%-*s %-10s %6s %9s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "predicted", "share", "GFLOP/s", "GB/s", "of peak")
 	for _, o := range r.Operators {
-		fmt.Fprintf(c.stdout, "%-*s %-10s %6d %9.4f %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, 100*o.Share,
+		fmt.Fprintf(c.stdout, "%-*s %-10s %6d %9.4f %9s %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, number(o.Predicted), 100*o.Share,
 			number(o.GFLOPS), number(o.GBS), percent(o.Fraction))
 	}
 }
