@@ -20,8 +20,8 @@ import (
 // Known weakness: one call stands for all of its stream.
 
 const (
-	contendRounds = 5
-	contendRuns   = 3     // of the call that is measured, per round
+	contendRounds = 4
+	contendRuns   = 2     // of the call that is measured, per round
 	contendLeast  = 0.01  // less is noise
 	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
 	contendCopy   = 0.002 // seconds that copies take, as far as there is room
@@ -29,7 +29,7 @@ const (
 
 // contention measures all pairs of streams of a machine with such links.
 func (b *bench) contention(links []Link) (list []Contention) {
-	tokens, weight := [2]int{512, 1024}, [2]int{1024, 1024}
+	tokens, weight := [2]int{256, 1024}, [2]int{1024, 1024}
 	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
 	if len(links) > 0 {
 		long := [2]int{1, 4 << 20}
@@ -46,11 +46,11 @@ func (b *bench) contention(links []Link) (list []Contention) {
 	}
 	for i := range calls {
 		for k := range calls {
-			if i == k || b.err != nil {
-				continue
+			if i == k || b.err != nil || onDisk(&calls[i]) && !onDisk(&calls[k]) {
+				continue // disks are too slow to feel the others
 			}
-			// Enough for calls that take three times as long as by themselves.
-			n := int(3*contendRuns*alone[i]/alone[k]) + 2
+			// Enough for calls that take twice as long as by themselves.
+			n := int(2*contendRuns*alone[i]/alone[k]) + 2
 			f := b.crowded(calls[i], contendRuns, &calls[k], min(n, device.QueueLen/2))/alone[i] - 1
 			if f > contendLeast {
 				list = append(list, Contention{calls[i].Stream, calls[k].Stream, min(f, contendMost)})
@@ -58,6 +58,11 @@ func (b *bench) contention(links []Link) (list []Contention) {
 		}
 	}
 	return list
+}
+
+// onDisk reports whether a call reads or writes the disk.
+func onDisk(c *device.Call) bool {
+	return c.Stream == device.DiskRead || c.Stream == device.DiskWrite
 }
 
 // crowded runs a call several times while another runs n times beside it, and

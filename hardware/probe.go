@@ -139,7 +139,8 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 		t := b.seconds(c)[0]
 		return float64(work(c.Op, &c.Attr, dims)) / max(t-e.Overhead, t/10)
 	}
-	e.Bandwidth = rate(call(graph.Add, graph.F32, [2]int{1, 4 << 20}, [2]int{1, 4 << 20}), graph.Op.Bytes)
+	// Both operands together are larger than most caches.
+	e.Bandwidth = rate(call(graph.Add, graph.F32, [2]int{1, 7 << 20}, [2]int{1, 7 << 20}), graph.Op.Bytes)
 	product := func(t graph.DType) float64 { // of equal parts of the three products of a step
 		tokens, weight := [2]int{512, 1024}, [2]int{1024, 1024}
 		y := rate(call(graph.Linear, t, tokens, tokens, weight), graph.Op.FLOPs)

@@ -28,6 +28,10 @@ import (
 // share of the cores, of which few machines have more.
 const MaxRanks = 64
 
+// mostProbed ranks are enough to see what others do to one: each takes some
+// hundred MiB meanwhile.
+const mostProbed = 8
+
 // profileBudget is how long the operators of a candidate are timed.
 const profileBudget = 3 * time.Second
 
@@ -140,16 +144,32 @@ func probeFile(dir string) string {
 
 // Probe measures this machine, its disk in folder dir, and what joins ranks if
 // there are several. options are those of one device; if they leave the cores
-// open, that one has all of them and several ranks share them.
+// open, that one has all of them and several ranks share them. Else it is
+// measured what a rank has while the others do the same.
 func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, err error) {
 	memory, err := hardware.LocalMemory(dir)
 	if err != nil {
 		return nil, err
 	}
-	options.DiskPath = probeFile(dir)
-	d := cpu.New(options)
-	h, err = hardware.Probe(d, memory)
-	if err = errors.Join(err, d.Close()); err != nil || ranks < 2 {
+	together := 1
+	if options.Workers > 0 {
+		together = min(atOnce(ranks, options.Workers), mostProbed)
+	}
+	found := make([]*hardware.Hardware, together)
+	errs := make([]error, together)
+	var all sync.WaitGroup
+	for r := range together {
+		all.Go(func() {
+			o := options
+			o.DiskPath = fmt.Sprintf("%s-%d", probeFile(dir), r)
+			d := cpu.New(o)
+			found[r], errs[r] = hardware.Probe(d, memory)
+			errs[r] = errors.Join(errs[r], d.Close())
+		})
+	}
+	all.Wait()
+	h = found[0]
+	if err = errors.Join(errs...); err != nil || ranks < 2 {
 		return h, err
 	}
 	if options.Workers == 0 {
@@ -409,11 +429,15 @@ func (m *Machine) measure(c *plan.Candidate) error {
 
 // together is how many ranks find cores of their own at the same time.
 func (m *Machine) together() int {
-	n := max(m.ranks, 1)
 	if m.backend != "cpu" {
-		return n
+		return max(m.ranks, 1)
 	}
-	return min(n, max(1, sysmem.Cores()/max(m.options.Workers, 1)))
+	return atOnce(m.ranks, m.options.Workers)
+}
+
+// atOnce is how many of some ranks find cores of their own at the same time.
+func atOnce(ranks, workers int) int {
+	return min(max(ranks, 1), max(1, sysmem.Cores()/max(workers, 1)))
 }
 
 // Open opens the devices that the programs of all ranks will run on.
