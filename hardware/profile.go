@@ -27,7 +27,7 @@ const (
 	perPass    = 3 // runs of a key in one pass over the program
 	// Small programs are gone through as a whole so many times.
 	wholePasses = 8
-	// Between so many calls the clock is looked at.
+	// Calls that run between two looks at the clock.
 	batchCalls = 64
 )
 
@@ -36,9 +36,10 @@ const (
 // itself (ProbePeers). It destroys what the arenas hold.
 //
 // Calls run one by one, but in program order and each right behind the one
-// before, so that each finds the caches and the cores as its predecessor leaves
-// them; running one call over and over would find its operands in the cache,
-// where a step does not have them, and a pause would put the cores to sleep.
+// before on its stream, so that each finds the caches and the cores as its
+// predecessor leaves them; running one call over and over would find its operands
+// in the cache, where a step does not have them, and in a pause the cores fall
+// asleep.
 // Passes over the program go on until all keys have run often enough or the
 // budget is spent.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
@@ -101,19 +102,21 @@ func (p *profile) whole(calls []device.Call, d device.Device, first int, spans [
 	return nil
 }
 
-// run goes through the program once and runs the calls whose kinds are wanted,
-// a few at a time without a pause between them.
+// run goes through the program once and runs the calls whose kinds are wanted:
+// so many at a time, one stream after the other and each stream's without a
+// pause.
 func (p *profile) run(calls []device.Call, d device.Device, first int, spans []device.Span, want func(*kind) bool) error {
 	var batch []int
 	flush := func() error {
-		for k, i := range batch {
-			if k > 0 && calls[i].Stream != calls[batch[k-1]].Stream {
-				d.Wait(calls[i].Stream, first+batch[k-1])
+		for s := range device.NumStreams {
+			for _, i := range batch {
+				if calls[i].Stream == s {
+					d.Launch(first + i)
+				}
 			}
-			d.Launch(first + i)
-		}
-		if err := d.Sync(); err != nil {
-			return fmt.Errorf("profile: %w", err)
+			if err := d.Sync(); err != nil {
+				return fmt.Errorf("profile: %w", err)
+			}
 		}
 		for _, i := range batch {
 			p.kinds[p.of[i]].add(spans[i].End - spans[i].Start)
