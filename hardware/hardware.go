@@ -37,6 +37,8 @@ import (
 type Hardware struct {
 	Name  string `json:"name"`
 	Cores int    `json:"cores"` // of the host that operators may use
+	// AtOnce is how many ranks have such cores at the same time; 0: all.
+	AtOnce int `json:"at_once,omitempty"`
 	// Memory is the number of bytes that a run may use, per tier. 0: no such
 	// tier.
 	Memory  Memory   `json:"memory"`
@@ -122,6 +124,9 @@ func (h *Hardware) Slowdown(of, by device.Stream) float64 {
 	}
 	return 0
 }
+
+// Together is how many ranks compute at full speed at the same time; 0: all.
+func (h *Hardware) Together() int { return h.AtOnce }
 
 // contend notes that a link of so many bytes/s passes fewer while another is
 // busy.
@@ -334,6 +339,7 @@ func (h *Hardware) Validate() error {
 	if h.Cores < 1 || h.Cores > 1<<16 {
 		v.fail("cores", float64(h.Cores), "1 to 65536")
 	}
+	v.between("at_once", float64(h.AtOnce), 0, 1<<16)
 	for t, n := range h.Memory.Tiers() {
 		v.between("memory."+device.Tier(t).String(), float64(n), 0, 1<<60)
 	}

@@ -206,7 +206,7 @@ func (c *Candidate) Time(m *Machine) error {
 		c.Timelines, err = sim.RunFirst(c.Programs, c.Plan.Ranks, m.Cost)
 	} else {
 		c.Timelines = make([]*sim.Timeline, 1)
-		c.Timelines[0], err = sim.Run(c.Program, m.Cost)
+		c.Timelines[0], err = sim.RunAlike(c.Program, c.Plan.Ranks, m.Cost)
 	}
 	if err != nil {
 		return err

@@ -93,6 +93,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		}
 		m.save()
 	}
+	if m.backend == "cpu" {
+		m.Hardware.AtOnce = m.together()
+	}
 	// What is free changes from day to day; rates do not.
 	if m.Hardware.Memory, err = m.memory(existing(c.Limits.DiskPath)); err != nil {
 		return nil, err
@@ -402,8 +405,8 @@ func (m *Machine) measure(c *plan.Candidate) error {
 			return err
 		}
 	}
-	// As many ranks at once as there are cores for; more take turns in a step, so
-	// that each takes so many times as long.
+	// As many ranks at once as there are cores for; that more share them in a step
+	// is up to the simulator.
 	together := m.together()
 	times := make([][]hardware.Measurement, m.ranks)
 	errs := make([]error, m.ranks)
@@ -416,11 +419,6 @@ func (m *Machine) measure(c *plan.Candidate) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
-	}
-	for r := range times {
-		for i := range times[r] {
-			times[r][i].Seconds *= float64(m.ranks) / float64(together)
-		}
 	}
 	m.Hardware.Add(slices.Concat(times...))
 	m.save()

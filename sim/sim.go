@@ -27,6 +27,8 @@
 // changed its rate since is out of date and passed over. Known weakness: only
 // pairs of streams are known to the model, of one rank, whatever they execute;
 // what meets other ranks slows others down but takes its own time regardless.
+// Ranks that compute at the same time and are more than the machine has cores for
+// get equal shares of them.
 //
 // Timeline is also what a real run is measured as (package exec), so that the
 // two can be compared and drawn alike.
@@ -48,10 +50,13 @@ type Coster interface {
 	// Slowdown is how much longer work on a stream takes while another stream of
 	// its rank is busy too: 0.5 makes 3 s of 2 s. Those of several streams add up.
 	Slowdown(of, by device.Stream) float64
+	// Together is how many ranks compute at full speed at the same time; more
+	// share the cores. 0: all.
+	Together() int
 }
 
-// CostFunc makes a Coster of a function, with streams that do not feel each
-// other.
+// CostFunc makes a Coster of a function, with streams and ranks that do not feel
+// each other.
 type CostFunc func(c *device.Call) float64
 
 // Cost calls f.
@@ -60,10 +65,16 @@ func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
 // Slowdown is nothing.
 func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
 
+// Together is all.
+func (f CostFunc) Together() int { return 0 }
+
 // Run simulates one step of one rank. It fails on programs that would hang and
 // on costs that are no durations.
-func Run(p *program.Program, cost Coster) (*Timeline, error) {
-	m := newMachine(1, cost)
+func Run(p *program.Program, cost Coster) (*Timeline, error) { return RunAlike(p, 1, cost) }
+
+// RunAlike is Run of one of several ranks that all do the same at the same time.
+func RunAlike(p *program.Program, ranks int, cost Coster) (*Timeline, error) {
+	m := newMachine(ranks, cost)
 	if err := m.add(p, cost); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
@@ -114,13 +125,15 @@ type machine struct {
 	meetings []meeting
 	events   eventHeap
 	number   int                                           // of the latest event
+	together int                                           // ranks that compute at full speed
+	crowd    float64                                       // how much slower all compute
 	changed  []int                                         // ranks whose rates are to be settled
 	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
 	slows    [device.NumStreams]bool                       // by any
 }
 
 func newMachine(ranks int, cost Coster) *machine {
-	m := &machine{total: ranks}
+	m := &machine{total: ranks, together: cost.Together(), crowd: 1}
 	for of := range m.slowdown {
 		for by := range m.slowdown[of] {
 			if of != by {
@@ -243,15 +256,37 @@ func (m *machine) change(at int) {
 
 // settle gives rates to what runs, after all that happened at a moment.
 func (m *machine) settle(now float64) {
+	if m.together > 0 && m.total > m.together {
+		m.share()
+	}
 	for _, at := range m.changed {
 		m.ranks[at].changed = false
-		m.share(at, now)
+		m.rates(at, now)
 	}
 	m.changed = m.changed[:0]
 }
 
-// share gives the running instructions of a rank their rates from now on.
-func (m *machine) share(at int, now float64) {
+// share divides the cores among the ranks that compute, those included that are
+// not simulated.
+func (m *machine) share() {
+	var n float64
+	for at := range m.ranks {
+		if m.ranks[at].streams[device.Compute].running {
+			n++
+		}
+	}
+	crowd := max(n*float64(m.total)/float64(len(m.ranks)*m.together), 1)
+	if crowd == m.crowd {
+		return
+	}
+	m.crowd = crowd
+	for at := range m.ranks {
+		m.change(at)
+	}
+}
+
+// rates gives the running instructions of a rank their rates from now on.
+func (m *machine) rates(at int, now float64) {
 	r := &m.ranks[at]
 	for id := range r.streams {
 		s := &r.streams[id]
@@ -265,6 +300,9 @@ func (m *machine) share(at int, now float64) {
 					more += m.slowdown[id][by]
 				}
 			}
+		}
+		if device.Stream(id) == device.Compute {
+			more *= m.crowd
 		}
 		if rate := 1 / more; rate != s.rate {
 			s.left = max(s.left-(now-s.at)*s.rate, 0)

@@ -151,6 +151,44 @@ func TestSlowdown(t *testing.T) {
 	}
 }
 
+// together is a Coster of ranks that share cores.
+type together struct {
+	CostFunc
+	n int
+}
+
+func (c together) Together() int { return c.n }
+
+// TestTogether: ranks that compute for 3 s and then copy for 2 s, on cores for two
+// ranks: with three the products take 4.5 s, with four 6 s, the copies always 2.
+func TestTogether(t *testing.T) {
+	p := copies(2, func(i int) (device.Stream, []int) {
+		return []device.Stream{device.Compute, device.HostToDev}[i], [][]int{nil, {0}}[i]
+	})
+	cost := together{CostFunc(func(c *device.Call) float64 { return []float64{3, 2}[c.Args[0].Bytes()/4096-1] }), 2}
+	tl, err := RunAlike(p, 4, cost)
+	if err != nil || tl.Makespan != 8 {
+		t.Errorf("four alike take %v (%v), want 8", tl.Makespan, err)
+	}
+	for ranks, want := range map[int]float64{1: 5, 2: 5, 3: 6.5, 4: 8} {
+		programs := make([]*program.Program, ranks)
+		for r := range programs {
+			own := *p
+			own.Rank = r
+			programs[r] = &own
+		}
+		list, err := RunAll(programs, cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r := range list {
+			if math.Abs(list[r].Makespan-want) > 1e-12 {
+				t.Errorf("rank %d of %d takes %v, want %v", r, ranks, list[r].Makespan, want)
+			}
+		}
+	}
+}
+
 // TestSlowdownWork: whatever streams do to each other, each instruction gets the
 // work that it costs: the integral of its rate over its span, taken here from the
 // spans of the others.
