@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // Options are common to what goes through the whole corpus.
@@ -36,7 +36,7 @@ func (o Options) workers() int {
 	if o.Workers > 0 {
 		return o.Workers
 	}
-	return sysmem.Cores()
+	return runtime.GOMAXPROCS(0)
 }
 
 func (o Options) progress(done, total int64) {

@@ -26,6 +26,7 @@ type StepBench struct {
 	Graph     *graph.Graph
 	Programs  []*program.Program
 	Devices   []device.Device
+	Rank      int // whose timeline is looked at
 	Sequences int // per step
 	Warmup    int // steps before those that count
 	Steps     int
@@ -70,6 +71,7 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 // benchSession is a step that is ready to be measured.
 type benchSession struct {
 	*Session
+	rank            int
 	tokens, targets []int32
 }
 
@@ -91,7 +93,7 @@ func (b *StepBench) open() (*benchSession, error) {
 		return nil, err
 	}
 	tokens, targets := b.text()
-	return &benchSession{s, tokens, targets}, nil
+	return &benchSession{s, b.Rank, tokens, targets}, nil
 }
 
 // step executes step n, counted from 1.
@@ -102,7 +104,7 @@ func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err err
 		return m, err
 	}
 	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss}
-	m.Timeline, err = out.Executed[0].Timeline()
+	m.Timeline, err = out.Executed[s.rank].Timeline()
 	return m, err
 }
 

@@ -3,11 +3,11 @@ package run
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/athanor-llm/athanor/device/cpu"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/model"
 )
 
@@ -18,7 +18,7 @@ func BenchmarkGenerate(b *testing.B) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	cores := sysmem.Cores()
+	cores := runtime.GOMAXPROCS(0)
 	g, err := NewGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
 	check(b, err)
 	defer g.Close()

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -19,7 +20,6 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -36,7 +36,7 @@ const mostProbed = 8
 const profileBudget = 3 * time.Second
 
 // workers are the cores that each of some ranks has.
-func workers(ranks int) int { return max(1, sysmem.Cores()/ranks) }
+func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
 
 // Machine is the hardware that a run uses, and how to make it run.
 type Machine struct {
@@ -435,7 +435,7 @@ func (m *Machine) together() int {
 
 // atOnce is how many of some ranks find cores of their own at the same time.
 func atOnce(ranks, workers int) int {
-	return min(max(ranks, 1), max(1, sysmem.Cores()/max(workers, 1)))
+	return min(max(ranks, 1), max(1, runtime.GOMAXPROCS(0)/max(workers, 1)))
 }
 
 // Open opens the devices that the programs of all ranks will run on.

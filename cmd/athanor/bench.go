@@ -15,7 +15,6 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -48,7 +47,7 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	}
 	cores := v.Cores
 	if len(cores) == 0 {
-		cores = slices.Compact([]int{1, sysmem.Cores()})
+		cores = slices.Compact([]int{1, runtime.GOMAXPROCS(0)})
 	}
 	if !slices.ContainsFunc(run.BenchCases(graph.BF16), func(k run.BenchCase) bool { return k.Matches(v.Match) }) &&
 		!slices.ContainsFunc(run.BenchCases(graph.F32), func(k run.BenchCase) bool { return k.Matches(v.Match) }) {
@@ -176,7 +175,8 @@ func (v *benchStepCmd) Run(c *context) error {
 			return err
 		}
 		defer p.close()
-		b.Graph, b.Sequences, predicted = p.setup.Graph, p.config.GlobalBatch, p.result.Best.Timeline
+		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
+		b.Rank, predicted = p.result.Best.Program.Rank, p.result.Best.Timeline
 		if b.Programs, err = p.machine.Programs(ctx, b.Graph, p.config, p.result.Best); err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 }
 
 func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline) (*stepReport, error) {
-	own := run.Peaks{Cores: sysmem.Cores()} // in turn with the steps
+	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)} // in turn with the steps
 	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	steps, err := b.Run(ctx)
 	if err != nil {
@@ -248,7 +248,7 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
 		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss,
-		Operators: run.Breakdown(b.Programs[0], median, predicted, &peaks, v.Calls),
+		Operators: run.Breakdown(b.Programs[b.Rank], median, predicted, &peaks, v.Calls),
 	}
 	if predicted != nil {
 		r.Predicted = predicted.Makespan

@@ -94,7 +94,7 @@ func findProcessor(*doctorCmd) finding {
 		have = []string{"no vector instructions that are used"}
 	}
 	best := simd.Best().Name
-	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s", sysmem.Cores(), strings.Join(have, ", "), best), ""}
+	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best), ""}
 	if best == simd.Portable().Name {
 		f.State, f.Advice = slow, "the portable kernels run, some ten times slower: use a machine with AVX2 or AVX-512"
 	}

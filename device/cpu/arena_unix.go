@@ -4,12 +4,11 @@ package cpu
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // mapArena reserves n bytes outside of Go's heap, aligned to hugePage. The
@@ -31,7 +30,7 @@ func mapArena(n int64) (arena, mapping []byte, err error) {
 // populate touches all pages, each core its share: clearing memory is what
 // takes the time, and one core does not reach the machine's bandwidth.
 func populate(arena []byte) {
-	share := (len(arena)/sysmem.Cores() + hugePage) &^ (hugePage - 1)
+	share := (len(arena)/runtime.GOMAXPROCS(0) + hugePage) &^ (hugePage - 1)
 	var all sync.WaitGroup
 	for len(arena) > 0 {
 		part := arena[:min(share, len(arena))]

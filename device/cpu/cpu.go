@@ -19,8 +19,10 @@
 // to its operands.
 //
 // Kernels of the compute stream spread over the cores with kernel/pool, while
-// the other streams have a goroutine each. There are more processors of Go's own
-// (GOMAXPROCS) than cores, see provide.
+// the other streams have a goroutine each, for which kernels make room (turns.go).
+// Raising GOMAXPROCS above the number of cores, so that the operating system
+// shares them out, was measured: it takes a third of the speed, since workers
+// are interrupted in the middle of what others wait for.
 package cpu
 
 import (
@@ -38,7 +40,7 @@ import (
 
 // Options of a device. The zero value is useful where there is no disk tier.
 type Options struct {
-	// Workers is the number of cores for kernels; 0 means all of the process.
+	// Workers is the number of cores for kernels; 0 means GOMAXPROCS.
 	Workers int
 	// DiskPath is the file of the disk tier, made by Reserve.
 	DiskPath string
@@ -69,6 +71,7 @@ type Device struct {
 	streams [device.NumStreams]*stream
 	idle    sync.WaitGroup // streams that have not reached the end of the round
 
+	turns   turns       // streams that want a core
 	failed  atomic.Bool // skip what remains of the round
 	mu      sync.Mutex
 	err     error // first error of the round
@@ -85,11 +88,11 @@ type arena struct {
 // New opens the device. Close it to give back memory, goroutines and file.
 func New(o Options) *Device {
 	if o.Workers < 1 {
-		o.Workers = sysmem.Cores()
+		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	provide()
 	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
+	d.pool.Yield = d.yield
 	if f := o.Fabric; f != nil {
 		d.opened = f.opened
 	}
@@ -103,19 +106,6 @@ func New(o Options) *Device {
 		d.refused = o.Fabric.join(d, o.Rank)
 	}
 	return d
-}
-
-// provide gives the copy streams processors of Go's own. Kernels keep all cores
-// busy and never enter Go's scheduler, which looks at timers and at goroutines
-// that are ready only there, or where it preempts one after 10 ms: so long a copy
-// of a throttled link would oversleep, and any other copy would wait for its
-// turn. While a processor is idle, the operating system waits for the timer
-// instead, wakes the thread at once and divides the cores.
-func provide() {
-	const spare = 2 // of the streams, so many copy at a time as a rule
-	if n := sysmem.Cores() + spare; runtime.GOMAXPROCS(0) < n {
-		runtime.GOMAXPROCS(n)
-	}
 }
 
 // Info describes the device.

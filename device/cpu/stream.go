@@ -27,8 +27,9 @@ import (
 //	waiter:    wish = n;   done[n] == round ? cancel : park
 //	completer: done[n] = round;   wish == n ? take it and send a token
 //
-// Known weakness: a throttled copy sleeps with the timer's precision; a late
-// end is made up by the next copy only if that follows at once.
+// Known weakness: a throttled copy sleeps with the precision of the timer and of
+// the kernels' tasks; a late end is made up by the next copy only if that follows
+// at once.
 
 const (
 	queueLen  = device.QueueLen
@@ -157,6 +158,7 @@ func (s *stream) run() {
 				}
 			}
 			s.complete(c.call)
+			d.yield()
 		case waitCall:
 			s.await(c.call)
 		case endRound:
@@ -171,6 +173,7 @@ func (s *stream) complete(n int32) {
 	d.done[n].Store(d.round.Load())
 	for _, t := range d.streams {
 		if t.wish.Load() == int64(n)+1 && t.wish.CompareAndSwap(int64(n)+1, 0) {
+			t.want(d.opened)
 			t.wake <- struct{}{}
 		}
 	}
@@ -190,6 +193,7 @@ func (s *stream) await(n int32) {
 		return
 	}
 	<-s.wake
+	s.got()
 }
 
 // execute runs one call. A panic of a kernel becomes an error.
@@ -229,5 +233,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 		start = s.free
 	}
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
+	s.want(s.free)
 	time.Sleep(time.Until(s.free))
+	s.got()
 }

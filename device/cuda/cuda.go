@@ -33,7 +33,6 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -41,7 +40,7 @@ import (
 type Options struct {
 	// Index of the GPU, as CUDA_VISIBLE_DEVICES leaves them.
 	Index int
-	// Workers is the number of cores for kernels of the host; 0: all of the process.
+	// Workers is the number of cores for kernels of the host; 0: GOMAXPROCS.
 	Workers int
 	// DiskPath is the file of the disk tier, made by Reserve.
 	DiskPath string
@@ -153,7 +152,7 @@ func Open(o Options) (*Device, error) {
 // New opens a GPU. Close it to give back memory and goroutines.
 func New(lib *Libraries, o Options) (*Device, error) {
 	if o.Workers < 1 {
-		o.Workers = sysmem.Cores()
+		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	d := &Device{
 		options: o, lib: lib, driver: lib.Driver, opened: time.Now(), slice: sliceBytes,

@@ -1,4 +1,4 @@
-// Package sysmem tells how much memory and how many cores this process may use.
+// Package sysmem tells how much memory this process may use.
 //
 // The kernel kills a process that touches more than its control group allows,
 // without a word. So before an arena is touched, its size is compared with

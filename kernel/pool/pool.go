@@ -28,12 +28,11 @@ package pool
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // Body is the loop body of a job. Task does the i-th of the tasks. No two goroutines are ever inside Task with the
@@ -75,6 +74,11 @@ type Pool struct {
 	quit  bool
 	done  chan struct{}
 
+	// Yield, if not nil, is called by workers between tasks, as a place to step back
+	// for goroutines that the cores have no other time for. Set it before the first
+	// Run.
+	Yield func()
+
 	failed atomic.Pointer[Panic] // of the job
 
 	loners loners
@@ -90,7 +94,7 @@ type helper struct {
 // processor. Close it to end its goroutines.
 func New(workers int) *Pool {
 	if workers < 1 {
-		workers = sysmem.Cores()
+		workers = runtime.GOMAXPROCS(0)
 	}
 	workers = min(workers, helperMask)
 	p := &Pool{done: make(chan struct{}, 1)}
@@ -159,6 +163,7 @@ func (p *Pool) runAlone(tasks int, body Body) {
 	defer p.loners.put(w)
 	for i := range tasks {
 		body.Task(i, w)
+		p.yield()
 	}
 }
 
@@ -184,6 +189,13 @@ func (p *Pool) work(worker int) {
 			return
 		}
 		body.Task(int(i), worker)
+		p.yield()
+	}
+}
+
+func (p *Pool) yield() {
+	if p.Yield != nil {
+		p.Yield()
 	}
 }
 

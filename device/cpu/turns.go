@@ -1,0 +1,51 @@
+package cpu
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// Turns of streams.
+//
+// Kernels keep all cores busy and never enter Go's scheduler, which looks at
+// timers and at goroutines that are ready only there, or where it interrupts one
+// after 10 ms. So long the copy of a throttled link would oversleep, and any copy
+// that could begin would wait. So a stream says when it wants a core, and the
+// pool's workers look between two tasks, which are shorter than a millisecond:
+// if somebody's time has come they step back once, and the scheduler finds him.
+//
+//	copy stream   turn = 12.5 ms; sleep ...........| turn = 0; next copy
+//	workers       task  task  task  (12.6 ms) yield  task
+
+// turns holds for each stream from when on it wants a core, in nanoseconds since
+// the device was opened; 0: it does not, or has one.
+type turns [device.NumStreams]atomic.Int64
+
+// want notes that a stream wants a core from a time on.
+func (s *stream) want(at time.Time) {
+	s.device.turns[s.id].Store(max(int64(at.Sub(s.device.opened)), 1))
+}
+
+// got notes that a stream has a core.
+func (s *stream) got() { s.device.turns[s.id].Store(0) }
+
+// yield steps back if a stream's turn has come. Workers call it between tasks.
+func (d *Device) yield() {
+	var now int64
+	for i := range d.turns {
+		t := d.turns[i].Load()
+		if t == 0 {
+			continue
+		}
+		if now == 0 {
+			now = int64(time.Since(d.opened))
+		}
+		if t <= now {
+			runtime.Gosched()
+			return
+		}
+	}
+}
