@@ -57,8 +57,9 @@ type stream struct {
 	ended  chan struct{}
 	used   bool // in this round; the launching side's
 
-	wish atomic.Int64 // call waited for, plus 1; 0: none
-	wake chan struct{}
+	asleep atomic.Bool  // has nothing to do
+	wish   atomic.Int64 // call waited for, plus 1; 0: none
+	wake   chan struct{}
 
 	parked bool // sleeps in a meeting; guarded by the fabric's lock
 
@@ -71,7 +72,7 @@ type stream struct {
 }
 
 func (d *Device) newStream(id device.Stream) *stream {
-	return &stream{
+	s := &stream{
 		device: d, id: id,
 		queue: make(chan command, queueLen),
 		ended: make(chan struct{}),
@@ -79,6 +80,8 @@ func (d *Device) newStream(id device.Stream) *stream {
 		env:   kernel.NewEnvOn(d.pool, simd.Best()),
 		adder: adder{simd: simd.Best()},
 	}
+	s.asleep.Store(true)
+	return s
 }
 
 // Launch enqueues a prepared call.
@@ -93,8 +96,7 @@ func (d *Device) Launch(n int) {
 	}
 	d.issued[n] = d.round.Load()
 	s := d.streams[d.calls[n].stream]
-	s.used = true
-	s.queue <- command{runCall, int32(n)}
+	s.push(command{runCall, int32(n)})
 }
 
 // Wait holds stream id until call n is done. A wait for a call that was not
@@ -105,18 +107,19 @@ func (d *Device) Wait(id device.Stream, n int) {
 		return
 	}
 	s := d.streams[id]
-	s.used = true
-	s.queue <- command{waitCall, int32(n)}
+	s.push(command{waitCall, int32(n)})
 }
 
 // Sync ends the round.
 func (d *Device) Sync() error {
 	for _, s := range d.streams {
 		if s.used {
-			s.used = false
 			d.idle.Add(1)
-			s.queue <- command{endRound, 0}
+			s.push(command{endRound, 0})
 		}
+	}
+	for _, s := range d.streams {
+		s.used = false
 	}
 	d.idle.Wait()
 	d.mu.Lock() // a peer that fails interrupts at any time
@@ -146,10 +149,36 @@ func (d *Device) fail(err error) {
 	}
 }
 
+// push queues a command, the launching side's.
+func (s *stream) push(c command) {
+	s.used = true
+	if s.asleep.Load() {
+		s.want(s.device.opened)
+	}
+	s.queue <- c
+}
+
+// next takes a command; none comes after the device is closed.
+func (s *stream) next() (c command, ok bool) {
+	select {
+	case c, ok = <-s.queue:
+	default:
+		s.asleep.Store(true)
+		c, ok = <-s.queue
+		s.asleep.Store(false)
+	}
+	s.got()
+	return c, ok
+}
+
 func (s *stream) run() {
 	defer close(s.ended)
 	d := s.device
-	for c := range s.queue {
+	for {
+		c, ok := s.next()
+		if !ok {
+			return
+		}
 		switch c.verb {
 		case runCall:
 			if !d.failed.Load() {
@@ -186,7 +215,9 @@ func (s *stream) await(n int32) {
 		if d.done[n].Load() == d.round.Load() {
 			return
 		}
+		s.want(d.opened)
 		runtime.Gosched()
+		s.got()
 	}
 	s.wish.Store(int64(n) + 1)
 	if d.done[n].Load() == d.round.Load() && s.wish.CompareAndSwap(int64(n)+1, 0) {
