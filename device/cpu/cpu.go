@@ -93,11 +93,14 @@ func New(o Options) *Device {
 	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
 	d.pool.Yield = d.yield
-	if f := o.Fabric; f != nil {
-		d.opened = f.opened
+	d.turns = newTurns(1)
+	rank := 0
+	if f := o.Fabric; f != nil && o.Rank >= 0 && o.Rank < f.Ranks() {
+		d.opened, d.turns, rank = f.opened, f.turns, o.Rank
 	}
 	for id := range d.streams {
 		d.streams[id] = d.newStream(device.Stream(id))
+		d.streams[id].turn = d.turns.of(rank, device.Stream(id))
 	}
 	for _, s := range d.streams {
 		go s.run()

@@ -38,6 +38,7 @@ import (
 // Options.Fabric and its rank.
 type Fabric struct {
 	opened time.Time // the joint zero of spans
+	turns  turns
 
 	mu      sync.Mutex
 	devices []*Device
@@ -50,7 +51,7 @@ type Fabric struct {
 // NewFabric makes a fabric for n ranks.
 func NewFabric(n int) *Fabric {
 	return &Fabric{
-		opened: time.Now(), devices: make([]*Device, max(n, 0)),
+		opened: time.Now(), turns: newTurns(max(n, 0)), devices: make([]*Device, max(n, 0)),
 		groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{},
 	}
 }
@@ -147,7 +148,9 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 		if f.down.Load() {
 			break
 		}
+		s.want(s.device.opened)
 		runtime.Gosched()
+		s.got()
 	}
 	return m.park(s, round)
 }
@@ -160,6 +163,7 @@ func (m *meeting) park(s *stream, round uint32) error {
 		s.parked = true
 		f.mu.Unlock()
 		<-s.wake
+		s.got()
 		f.mu.Lock()
 	}
 	defer f.mu.Unlock()
@@ -173,6 +177,7 @@ func (m *meeting) park(s *stream, round uint32) error {
 func (s *stream) unpark() {
 	if s.parked {
 		s.parked = false
+		s.want(s.device.opened)
 		s.wake <- struct{}{}
 	}
 }

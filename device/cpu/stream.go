@@ -57,8 +57,9 @@ type stream struct {
 	ended  chan struct{}
 	used   bool // in this round; the launching side's
 
-	asleep atomic.Bool  // has nothing to do
-	wish   atomic.Int64 // call waited for, plus 1; 0: none
+	turn   *atomic.Int64 // see turns
+	asleep atomic.Bool   // has nothing to do
+	wish   atomic.Int64  // call waited for, plus 1; 0: none
 	wake   chan struct{}
 
 	parked bool // sleeps in a meeting; guarded by the fabric's lock

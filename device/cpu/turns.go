@@ -21,16 +21,26 @@ import (
 //	workers       task  task  task  (12.6 ms) yield  task
 
 // turns holds for each stream from when on it wants a core, in nanoseconds since
-// the device was opened; 0: it does not, or has one.
-type turns [device.NumStreams]atomic.Int64
+// the device was opened; 0: it does not, or has one. Ranks that share the cores
+// have them in common: whose turn it is may be on anybody's core.
+type turns []atomic.Int64
 
-// want notes that a stream wants a core from a time on.
-func (s *stream) want(at time.Time) {
-	s.device.turns[s.id].Store(max(int64(at.Sub(s.device.opened)), 1))
+func newTurns(ranks int) turns { return make(turns, ranks*int(device.NumStreams)) }
+
+// of is what a rank's stream has of them.
+func (t turns) of(rank int, s device.Stream) *atomic.Int64 {
+	return &t[rank*int(device.NumStreams)+int(s)]
 }
 
+// want notes that a stream wants a core from a time on.
+func (s *stream) want(at time.Time) { s.turn.Store(max(int64(at.Sub(s.device.opened)), 1)) }
+
 // got notes that a stream has a core.
-func (s *stream) got() { s.device.turns[s.id].Store(0) }
+func (s *stream) got() {
+	if s.turn.Load() != 0 { // others look at the same cache line
+		s.turn.Store(0)
+	}
+}
 
 // yield steps back if a stream's turn has come. Workers call it between tasks.
 func (d *Device) yield() {
