@@ -116,7 +116,7 @@ var functions = []function{
 	{name: "Act[1]", params: "y x []float32", past: true, body: func(b *body) {
 		x := b.next("x")
 		ax := b.absolute(x)
-		_, q := b.tail(ax)
+		q := b.exp2(b.poly(ax, logTail))
 		b.store("y", b.fnma(ax, q, b.max(b.held(0), x)))
 	}},
 	// Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
@@ -288,6 +288,11 @@ var erfcTail = fit(func(t float64) float64 {
 	}
 	return 0.5 * math.Erfc(z) * math.Exp(z*z) / t
 }, 0.02, 1, 10)
+
+// logTail approximates log2(0.5*erfc(x/sqrt(2))) for x >= 0, so well that x times the error of its exponential is below
+// 4e-8. It takes fewer steps than tail, and no division, where exp(-x^2/2) is not asked for. The points end where nothing
+// depends on the digits any more; beyond them it goes on falling.
+var logTail = fit(func(x float64) float64 { return math.Log2(0.5 * math.Erfc(x/math.Sqrt2)) }, 0, 3.5, 9)
 
 // fit returns the n coefficients of the polynomial that equals f at the
 // Chebyshev points of [lo, hi]: nearly the best of its degree.
