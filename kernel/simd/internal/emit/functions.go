@@ -268,26 +268,17 @@ var expTail = fit(func(r float64) float64 {
 	return (math.Expm1(r) - r) / (r * r)
 }, -math.Ln2/2, math.Ln2/2, 5)
 
-// absolute is |x|, or 1e5 where that is more: all tails end before.
-func (b *body) absolute(x val) val { return b.min(b.held(1e5), b.and(x, b.bits(0x7fffffff))) }
+// absolute is |x|, or 15 where that is more: all tails end before.
+func (b *body) absolute(x val) val { return b.min(b.held(15), b.and(x, b.bits(0x7fffffff))) }
 
-// tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for x >= 0. With
-// t = 1/(1 + x/sqrt(8)), q/(e*t) is smooth on 0 < t <= 1 and approximated by a
-// polynomial.
+// tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for 0 <= x <= 15.
 func (b *body) tail(x val) (e, q val) {
-	t := b.div(b.held(1), b.fma(x, b.c(1/math.Sqrt(8)), b.c(1)))
-	e = b.exp(b.mul(b.mul(x, x), b.c(-0.5)))
-	return e, b.mul(b.mul(e, t), b.poly(t, erfcTail))
+	e = b.exp2(b.mul(b.mul(x, x), b.c(-0.5*math.Log2E)))
+	return e, b.mul(e, b.poly(x, mills))
 }
 
-var erfcTail = fit(func(t float64) float64 {
-	z := (1/t - 1) * 2
-	if z > 12 { // erfc(z)*exp(z^2), by its asymptotic series
-		w := 1 / (z * z)
-		return 0.5 / (t * z * math.Sqrt(math.Pi)) * (1 - w/2 + 3*w*w/4 - 15*w*w*w/8)
-	}
-	return 0.5 * math.Erfc(z) * math.Exp(z*z) / t
-}, 0.02, 1, 10)
+// mills approximates q/e, which is Mills' ratio but for a factor, so well that the error of q is below 1e-7.
+var mills = fit(func(x float64) float64 { return 0.5 * math.Erfc(x/math.Sqrt2) * math.Exp(x*x/2) }, 0, 3.5, 12)
 
 // logTail approximates log2(0.5*erfc(x/sqrt(2))) for x >= 0, so well that x times the error of its exponential is below
 // 4e-8. It takes fewer steps than tail, and no division, where exp(-x^2/2) is not asked for. The points end where nothing
