@@ -193,6 +193,21 @@ func TestRate(t *testing.T) {
 	if got := span.End - span.Start; got < n/rate {
 		t.Errorf("%d bytes at %g bytes/s took %v s", n, rate, got)
 	}
+	// Copies in a row make up for each other's late ends, and gain nothing by it.
+	spans := make([]device.Span, 4)
+	first, err := d.Prepare([]device.Call{c, c, c, c}, spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range spans {
+		d.Launch(first + i)
+	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if got := spans[3].End - spans[0].Start; got < 4*n/rate {
+		t.Errorf("four times %d bytes at %g bytes/s took %v s", n, rate, got)
+	}
 }
 
 // TestDiskError: an I/O error in mid-run ends the round with the call's name.

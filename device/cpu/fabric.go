@@ -148,6 +148,7 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 		if f.down.Load() {
 			break
 		}
+		s.follows = false
 		s.want(s.device.opened)
 		runtime.Gosched()
 		s.got()

@@ -27,14 +27,13 @@ import (
 //	waiter:    wish = n;   done[n] == round ? cancel : park
 //	completer: done[n] = round;   wish == n ? take it and send a token
 //
-// Known weakness: a throttled copy sleeps with the precision of the timer and of
-// the kernels' tasks; a late end is made up by the next copy only if that follows
-// at once.
+// A throttled copy sleeps with the precision of the timer and of the kernels'
+// tasks. A link would not care: what follows without having waited for anything
+// counts from when the copy before should have ended.
 
 const (
 	queueLen  = device.QueueLen
-	waitLooks = 100                    // looks at an event before parking
-	catchUp   = 500 * time.Microsecond // oversleeping that the next copy makes up
+	waitLooks = 100 // looks at an event before parking
 )
 
 type verb uint8
@@ -65,11 +64,12 @@ type stream struct {
 	parked bool // sleeps in a meeting; guarded by the fabric's lock
 
 	// The goroutine's own.
-	env    *kernel.Env
-	adder  adder
-	stats  device.Stats
-	bounce []byte
-	free   time.Time // when the throttled link is free again
+	env     *kernel.Env
+	adder   adder
+	stats   device.Stats
+	bounce  []byte
+	free    time.Time // when the throttled link is free again
+	follows bool      // nothing was waited for since then
 }
 
 func (d *Device) newStream(id device.Stream) *stream {
@@ -165,6 +165,7 @@ func (s *stream) next() (c command, ok bool) {
 	case c, ok = <-s.queue:
 	default:
 		s.asleep.Store(true)
+		s.follows = false
 		c, ok = <-s.queue
 		s.asleep.Store(false)
 	}
@@ -216,6 +217,7 @@ func (s *stream) await(n int32) {
 		if d.done[n].Load() == d.round.Load() {
 			return
 		}
+		s.follows = false
 		s.want(d.opened)
 		runtime.Gosched()
 		s.got()
@@ -261,9 +263,10 @@ func (s *stream) throttle(start time.Time, n int64) {
 	if rate <= 0 {
 		return
 	}
-	if late := start.Sub(s.free); late > 0 && late < catchUp {
+	if s.follows {
 		start = s.free
 	}
+	s.follows = true
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
 	s.want(s.free)
 	time.Sleep(time.Until(s.free))
