@@ -73,7 +73,8 @@ type trace struct {
 	state         [][]float32
 	peak          [device.NumTiers]int64
 	moved         [device.NumTiers][device.NumTiers]int64
-	network       [][graph.NumOps]int64 // by rank
+	network       [][graph.NumOps]int64                     // by rank
+	tiers         [][device.NumTiers][device.NumTiers]int64 // bytes moved, by rank
 }
 
 func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
@@ -99,7 +100,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	}
 	for r, d := range devices {
 		st := d.(*cpu.Device).Stats()
-		tr.network = append(tr.network, st.Network)
+		tr.network, tr.tiers = append(tr.network, st.Network), append(tr.tiers, st.Moved)
 		if r == 0 {
 			tr.peak, tr.moved = st.Peak, st.Moved
 		}
