@@ -100,7 +100,7 @@ func (s *search) pipelines() error {
 	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
 	fruitless := 0
 	for _, t := range tasks {
-		if len(s.found) > 0 && (s.lowered > min(effort*s.ranks, mostEffort) || fruitless > patience) {
+		if len(s.found) > 0 && (s.any || s.lowered > min(effort*s.ranks, mostEffort) || fruitless > patience) {
 			break
 		}
 		if s.beaten(t.bound) || s.beaten(t.estimate/slack) {
@@ -515,6 +515,10 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 	}
 	if s.m.Shared > 0 && together > s.m.Shared {
 		return nil, nil
+	}
+	hash := pl.Hash() // when a rank was lowered, what the next ones make again was not decided
+	for _, p := range c.Programs {
+		p.PlanHash = hash
 	}
 	c.Program = c.Programs[0]
 	return c, nil

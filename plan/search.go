@@ -138,20 +138,41 @@ func (s *search) alike() error {
 // Fits is Search without looking for the fastest plan: nil if there is any.
 func Fits(ctx context.Context, req *Request, m *Machine) error {
 	s := newSearch(ctx, req, m)
-	if s.any = true; s.batch*s.ranks != req.GlobalBatch {
-		return s.misfit()
-	}
-	sizes := s.microBatches()
-	slices.Reverse(sizes) // small ones need least
-	for _, b := range sizes {
-		for _, group := range s.groups(b) {
-			s.ladders = s.retentions(b, group)
-			if err := s.residencies(b, group); err != nil || len(s.found) > 0 {
-				return err
+	s.any = true
+	if s.batch*s.ranks == req.GlobalBatch && !req.Pins.pipelined() {
+		sizes := s.microBatches()
+		slices.Reverse(sizes) // small ones need least
+		for _, b := range sizes {
+			for _, group := range s.groups(b) {
+				s.ladders = s.retentions(b, group)
+				if err := s.residencies(b, group); err != nil {
+					return err
+				}
+				if done, err := s.enoughForAll(); done || err != nil {
+					return err
+				}
 			}
 		}
 	}
+	if err := s.pipelines(); err != nil {
+		return err
+	}
+	if done, err := s.enoughForAll(); done || err != nil {
+		return err
+	}
 	return s.misfit()
+}
+
+// enoughForAll reports whether what was found fits on all ranks, and forgets it
+// if not.
+func (s *search) enoughForAll() (bool, error) {
+	for _, c := range s.found {
+		if fits, err := c.Complete(s.ctx, s.req); fits || err != nil {
+			return fits, err
+		}
+	}
+	s.found = nil
+	return false, nil
 }
 
 // enough is how many instructions are lowered until the search is content with
@@ -286,8 +307,9 @@ func (s *search) styles(b int, r residency) []style {
 	for head > 64 && int64(head)*row > most && s.shrink(head) < head {
 		head = s.shrink(head)
 	}
+	const blocks = 1024 // of a micro-batch at most: a million tokens would make a long program
 	frugal := head
-	for frugal > 32 && s.shrink(frugal) < frugal {
+	for frugal > max(32, rows/blocks) && s.shrink(frugal) < frugal {
 		frugal = s.shrink(frugal)
 	}
 	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
@@ -547,7 +569,7 @@ func (s *search) complete() error {
 func (s *search) misfit() error {
 	switch {
 	case s.req.Pins.pipelined():
-		return ErrPipeline
+		return s.pipelineMisfit()
 	case s.batch*s.ranks != s.req.GlobalBatch:
 		return fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)
 	}
@@ -581,10 +603,15 @@ func (s *search) misfit() error {
 	return NewMisfit(whole)
 }
 
-// lack is by how many bytes a candidate misses its capacities, all tiers together.
-func (s *search) lack(c *Candidate) (sum int64) {
-	for t, h := range c.Program.Height {
-		sum += max(0, h-s.m.Capacity[t])
+// lack is by how many bytes the rank that needs most misses its capacities, all
+// tiers together.
+func (s *search) lack(c *Candidate) (most int64) {
+	for _, p := range c.Programs {
+		var sum int64
+		for t, h := range p.Height {
+			sum += max(0, h-s.m.Capacity[t])
+		}
+		most = max(most, sum)
 	}
-	return sum
+	return most
 }

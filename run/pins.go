@@ -72,7 +72,11 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
 		return c.Fault("plan.slots", fmt.Sprintf("%d; hint: from 1 to %d, 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
 	case swaps && m.Capacity[device.HostTier] == 0:
-		return c.Fault("plan.swap", "there is no host memory to swap to; hint: look at limits.host")
+		key := "plan.swap"
+		if c.Plan.Swap == nil {
+			key = "plan.policy"
+		}
+		return c.Fault(key, "there is no host memory to swap to; hint: look at limits.host")
 	case swaps && m.Capacity[tier] == 0:
 		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
 	}

@@ -103,7 +103,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 		return err
 	}
 	defer text.Tokens.Close()
-	m, err := run.FindMachine(cfg, show.say)
+	m, err := run.DescribeMachine(cfg, show.say)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,94 @@ func TestMaxSequence(t *testing.T) {
 	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "does not fit", "hint:")
 }
 
+// TestMaxSequenceEverywhere: the same on ranks, in pipelines and under decisions
+// about activations; and for machines that are not here, where planning is all
+// that there is.
+func TestMaxSequenceEverywhere(t *testing.T) {
+	const step = 32
+	dir, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 16, heads: 2}")
+	for i, c := range []struct {
+		verb string
+		args []string
+	}{
+		{"train", []string{"ranks=2", "limits.device=100KiB", "limits.host=2MiB"}},
+		{"train", []string{"ranks=2", "limits.device=250KiB", "plan.schedule=1f1b"}},
+		{"train", []string{"ranks=4", "limits.device=300KiB", "plan.pipeline=4", "plan.schedule=zb-h1"}},
+		{"train", []string{"ranks=2", "limits.device=250KiB", "plan.schedule=breadth-first", "plan.swap=1"}},
+		{"train", []string{"limits.device=200KiB", "plan.swap={0: 1, 1: 1, 2: 0.5, 3: 0.5}"}},
+		{"train", []string{"limits.device=200KiB", "plan.policy=memo-paper"}},
+		{"plan", []string{"hardware.name=rtx4090", "ranks=2", "limits.device=100KiB", "limits.host=2MiB"}},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			var longest run.Longest
+			call(append([]string{"plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json"}, c.args...)...).must(t, 0).into(t, &longest)
+			if longest.Tokens < step || !strings.Contains(longest.Beyond, "does not fit") || !strings.Contains(longest.Beyond, "hint:") {
+				t.Fatalf("%+v", longest)
+			}
+			at := func(n int) []string {
+				return append([]string{c.verb, file, fmt.Sprint("sequence_length=", n), fmt.Sprint("out=", dir, "/", i)}, c.args...)
+			}
+			call(at(longest.Tokens)...).must(t, 0)
+			call(at(longest.Tokens+step)...).must(t, 3, "does not fit", "hint:")
+		})
+	}
+}
+
+// TestBadActivations: decisions about activations that cannot be, with the line of
+// the file where they stand.
+func TestBadActivations(t *testing.T) {
+	for lines, want := range map[string]struct {
+		line int
+		text string
+	}{
+		"plan: {swap: 1.5}":                                         {10, "out of range"},
+		"plan: {swap: -0.1}":                                        {10, "out of range"},
+		"plan:\n  swap: {0: 0.5, 1: 2}":                             {11, "out of range"},
+		"plan:\n  slots: 2\n  swap: {7: 0.5}":                       {12, "there is no layer 7"},
+		"plan:\n  swap: 0.5\nlimits: {host: 0}":                     {11, "no host memory"},
+		"limits: {host: none}\nplan:\n  policy: memo-paper":         {12, "no host memory"},
+		"limits: {disk: none}\nplan: {swap: 1, swap_tier: disk}":    {11, "no disk memory"},
+		"plan: {swap: 1, swap_tier: device}":                        {10, "host or disk"},
+		"plan: {policy: lru}":                                       {10, "memo-paper"},
+		"plan: {policy: memo-paper, recompute: full}":               {10, "recompute"},
+		"ranks: 2\nplan: {policy: memo-paper, pipeline: 2}":         {11, "pipelines"},
+		"limits: {host: 0}\nranks: 2\nplan: {swap: 1, pipeline: 2}": {12, "no host memory"},
+	} {
+		t.Run(lines, func(t *testing.T) {
+			_, file := tiny(t, "max_steps: 1", lines)
+			for _, verb := range []string{"plan", "train"} {
+				call(verb, file).must(t, 2, fmt.Sprintf("%s:%d: ", file, want.line), want.text, "hint:")
+			}
+		})
+	}
+}
+
+// TestActivationMisfit: decisions about activations for which there is no room are
+// refused with exit code 3, and doing what the hint says makes them fit; of device
+// memory, where that alone is short, one byte less does not.
+func TestActivationMisfit(t *testing.T) {
+	_, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 32, heads: 4}")
+	for _, args := range [][]string{
+		{"limits.device=100KiB", "plan.swap=1"},
+		{"limits.device=100KiB", "plan.swap={0: 0.5, 3: 0.25}", "plan.swap_tier=disk"},
+		{"limits.device=100KiB", "plan.policy=memo-paper"},
+		{"limits.device=100KiB", "plan.recompute=attention"},
+		{"limits.device=100KiB", "limits.host=1KiB", "plan.swap=1"},
+		{"limits.device=10MiB", "limits.host=1KiB", "plan.swap=1"},
+		{"limits.device=50KiB", "ranks=2", "plan.policy=memo-paper"},
+		{"limits.device=50KiB", "ranks=2", "plan.pipeline=2", "plan.swap=1"},
+		{"limits.device=50KiB", "ranks=2", "plan.schedule=zb-h1"},
+		{"limits.device=50KiB", "ranks=4", "plan.pipeline=2", "plan.recompute=none"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			r := call(append([]string{"plan", file}, args...)...).must(t, 3, "does not fit", "hint:")
+			_, hint, _ := strings.Cut(r.stderr, "hint:")
+			enough := append(append([]string{"train", file}, args...), actions(t, hint)...)
+			call(enough...).must(t, 0)
+		})
+	}
+}
+
 // TestSwapKeys: what the configuration decides about activations is what the
 // plan does, and changes no loss.
 func TestSwapKeys(t *testing.T) {

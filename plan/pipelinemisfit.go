@@ -1,0 +1,68 @@
+package plan
+
+import "cmp"
+
+// pipelineMisfit explains why no pipeline as pinned fits: of those that there would
+// be with all the memory one likes, micro-batches as small and activations made
+// again as far as the pins allow, the one that lacks least. It is a *Misfit, or
+// ErrPipeline if there are none.
+func (s *search) pipelineMisfit() error {
+	const plenty = 1 << 50
+	room, req := *s.m, *s.req
+	room.Shared = 0
+	for t, n := range room.Capacity {
+		room.Capacity[t] = min(n, 1) * plenty
+	}
+	pins := &req.Pins
+	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, 1), cmp.Or(pins.Recompute, "full")
+	if len(pins.Stages) == 0 {
+		pins.Schedule = cmp.Or(pins.Schedule, "1f1b")
+	}
+	var frugal *Candidate
+	for _, r := range residencies {
+		if !s.req.Pins.allow(r) {
+			continue
+		}
+		pins.Weights, pins.Grads, pins.State = &r.weights, &r.grads, &r.state
+		c, err := s.frugalPipeline(newSearch(s.ctx, &req, &room))
+		if err != nil {
+			return err
+		}
+		if c != nil && (frugal == nil || s.lack(c) < s.lack(frugal)) {
+			frugal = c
+		}
+	}
+	if frugal == nil {
+		return ErrPipeline
+	}
+	return NewMisfit(frugal)
+}
+
+// frugalPipeline is the pipeline of a search with plenty of memory that lacks least
+// of what there is.
+func (s *search) frugalPipeline(big *search) (frugal *Candidate, err error) {
+	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
+		if pin := s.req.Pins.Pipeline; s.ranks%depth != 0 || pin != 0 && pin != depth {
+			continue
+		}
+		for _, sh := range big.shapes(depth) {
+			for _, t := range big.tasks(sh) {
+				styles := big.styles(t.b, t.residency)
+				c, err := big.fill(t, styles[len(styles)-1])
+				if err != nil {
+					return nil, err
+				}
+				if c == nil {
+					continue
+				}
+				for _, p := range c.Programs {
+					p.Capacity = s.m.Capacity
+				}
+				if frugal == nil || s.lack(c) < s.lack(frugal) {
+					frugal = c
+				}
+			}
+		}
+	}
+	return frugal, nil
+}
