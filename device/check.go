@@ -72,6 +72,9 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 			return fmt.Errorf("operand %s is on the disk tier, where only copy can reach it", s.Name)
 		}
 	}
+	if c.Attr.Among > 1 {
+		return fmt.Errorf("attention over tokens of %d ranks is planned for, not executed", c.Attr.Among)
+	}
 	if c.Op == graph.Copy {
 		return checkCopy(c.Args[0], c.Args[1])
 	}

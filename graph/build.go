@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -15,6 +16,32 @@ func Build(m *model.Model, seq int, dtype DType) (*Graph, error) {
 		return nil, err
 	}
 	b := newBuilder(m, &Graph{Seq: seq})
+	b.forward(dtype)
+	b.loss()
+	b.differentiate()
+	return b.g, nil
+}
+
+// BuildShare makes the graph of what one of n ranks does with sequences of seq
+// tokens that they share (context parallelism): a part of seq/n tokens, which all
+// operators treat one by one but attention. Of that, a rank has an n-th: some heads
+// of all tokens (Ulysses, 2309.14509), or some queries, in turn with the keys of
+// each rank (ring attention, 2310.01889). So FLOPs, activations and gradients are
+// an n-th of everything, and parameters are those of data parallelism.
+//
+// For planning and simulation only: what the ranks exchange inside attention is
+// not in the graph, and devices refuse it.
+func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
+	switch {
+	case n < 1 || seq%n != 0:
+		return nil, fmt.Errorf("%d tokens cannot be divided among %d ranks; hint: a multiple", seq, n)
+	case !m.Rotary():
+		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: rotary positions")
+	}
+	if err := check(m, seq, dtype); err != nil {
+		return nil, err
+	}
+	b := newBuilder(m, &Graph{Seq: seq / n, Among: n})
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
@@ -214,7 +241,8 @@ func (b *builder) attention(name string, qkv int) int {
 	}
 	heads := turned
 	heads.Window, heads.Scale = m.Window, 1/math.Sqrt(float64(m.HeadDim))
-	if heads.Window >= b.context() {
+	heads.Among = g.Among
+	if heads.Window >= b.context()*max(g.Among, 1) {
 		heads.Window = 0
 	}
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)

@@ -91,6 +91,7 @@ type Graph struct {
 	Segments []Segment
 	Seq      int   // tokens per sequence
 	Context  int   // of generation: tokens that the caches have room for
+	Among    int   // ranks that share each sequence, of which Seq tokens are one's part; 0: none do
 	DType    DType // of activations and of the parameters that operators read
 	Tokens   int   // values: Input [N,1]
 	Targets  int   // Input [N,1]

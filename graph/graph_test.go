@@ -44,6 +44,58 @@ func TestFLOPs(t *testing.T) {
 	}
 }
 
+// TestShare: n ranks that share a sequence do together what one does, operator by
+// operator, and each keeps an n-th of what is saved.
+func TestShare(t *testing.T) {
+	const seq = 96
+	for _, name := range []string{"llama-3.2-1b", "mistral-7b"} {
+		m, err := model.Known(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Layers = 2
+		if m.Window > 0 {
+			m.Window = 40 // more than a rank's tokens
+		}
+		whole, err := Build(m, seq, BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{1, 2, 3, 8} {
+			g, err := BuildShare(m, seq, n, BF16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for s := range whole.Segments {
+				for _, part := range [][2][]Node{{whole.Segments[s].Forward, g.Segments[s].Forward}, {whole.Segments[s].Backward, g.Segments[s].Backward}} {
+					for i := range part[0] {
+						all, one := &part[0][i], &part[1][i]
+						f, share := all.Op.FLOPs(&all.Attr, whole.Dims(all, seq, nil)), one.Op.FLOPs(&one.Attr, g.Dims(one, g.Seq, nil))
+						if math.Abs(float64(n)*float64(share)/float64(f)-1) > 1e-3 && f > 0 { // pairs are divided to whole ones
+							t.Errorf("%s, %s: %v has %d FLOPs, %d of %d ranks", name, g.Segments[s].Name, all.Op, f, share, n)
+						}
+					}
+				}
+				for i, v := range whole.Segments[s].Saved {
+					if w := g.Segments[s].Saved[i]; whole.Values[v].Cols != g.Values[w].Cols || g.Seq*n != seq {
+						t.Errorf("%s: %s has %d columns, %d of %d ranks", name, whole.Values[v].Name, whole.Values[v].Cols, g.Values[w].Cols, n)
+					}
+				}
+			}
+		}
+		if _, err := BuildShare(m, seq, 7, BF16); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%d tokens on 7 ranks: %v", seq, err)
+		}
+	}
+	learned, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := BuildShare(learned, seq, 2, BF16); err == nil || !strings.Contains(err.Error(), "hint:") {
+		t.Errorf("learned positions: %v", err)
+	}
+}
+
 // TestSliceFLOPs: the slices of a sequence, cut anywhere, have the operations
 // of the whole sequence, and two sequences twice those of one; the pairs of one
 // query are counted by hand.

@@ -266,6 +266,7 @@ type Attr struct {
 	KVHeads   int // G
 	HeadDim   int // S
 	Window    int // a query sees the last Window keys, itself included; 0: all
+	Among     int // ranks that share each sequence: rows are one's part, see BuildShare; 0: one
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Scale     float64
 	Eps       float64
@@ -362,9 +363,11 @@ func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 }
 
 // pairsUpTo counts the pairs of the first rows queries of a micro-batch.
+// Of sequences that n ranks share, each has an n-th of the pairs.
 func pairsUpTo(a *Attr, rows int) int64 {
-	seq := max(a.Seq, 1)
-	return int64(rows/seq)*AttentionPairs(seq, a.Window) + AttentionPairs(rows%seq, a.Window)
+	seq, n := max(a.Seq, 1), max(a.Among, 1)
+	pairs := func(rows int) int64 { return AttentionPairs(rows*n, a.Window) / int64(n) }
+	return int64(rows/seq)*pairs(seq) + pairs(rows%seq)
 }
 
 // attentionAtFLOPs and attentionAtBytes: of the last tokens that the cache has

@@ -265,6 +265,7 @@ func TestKey(t *testing.T) {
 		"absent": func(c *device.Call) { c.Args = append(c.Args, device.Operand{}) },
 		"act":    func(c *device.Call) { c.Attr.Act = graph.ReLU },
 		"window": func(c *device.Call) { c.Attr.Heads, c.Attr.Window = 1, 9 },
+		"among":  func(c *device.Call) { c.Attr.Heads, c.Attr.Among = 1, 9 },
 		"copy":   func(c *device.Call) { *c = copyUp(64) },
 		"down": func(c *device.Call) {
 			*c = copyUp(64)

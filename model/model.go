@@ -65,8 +65,9 @@ type Model struct {
 // RMS reports whether norms are RMSNorm (without bias) and not LayerNorm.
 func (m *Model) RMS() bool { return m.Family != GPT2 && m.Family != OPT }
 
-// Rotary reports whether positions are rotary and not learned.
-func (m *Model) Rotary() bool { return m.RMS() }
+// Rotary reports whether positions are rotary and not learned. Families that learn
+// them turn them where RopeTheta is given; their config.json has no word for it.
+func (m *Model) Rotary() bool { return m.RMS() || m.RopeTheta > 0 }
 
 // Gated reports whether the feed-forward is SwiGLU.
 func (m *Model) Gated() bool { return m.RMS() }

@@ -192,6 +192,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
 	m.Window = in.Window
 	if in.RopeTheta != 0 {
+		if !m.Rotary() {
+			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or another type", in.RopeTheta, m.Family)
+		}
 		m.RopeTheta = in.RopeTheta
 	}
 	if in.Tied != nil {

@@ -40,6 +40,7 @@ type scaleCmd struct {
 	Exchange   float64 `help:"memo: GB/s that a GPU sends to the others of its node; 0: inside --efficiency."`
 	HostLink   float64 `help:"memo: GB/s between GPU and host, each way; 0: hides a layer of 7B from 192K tokens on, as in the paper."`
 	HostMemory string  `default:"2048GiB" help:"memo: host memory of the node."`
+	Compiled   bool    `help:"memo: plan, lower, pack and simulate each way as a program, instead of analysing it."`
 }
 
 func (v *scaleCmd) Run(c *context) error {

@@ -1,13 +1,16 @@
 package main
 
 import (
+	stdctx "context"
 	"fmt"
 	"io"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
+	"github.com/athanor-llm/athanor/run"
 )
 
 // published is the MFU of MEMO's paper for 7B at 1024K tokens.
@@ -25,6 +28,9 @@ func (v *scaleCmd) memo(c *context) error {
 			return usageError{fmt.Sprintf("--sequence %d: from 1 to %d tokens\nhint: --sequence 1048576", v.Sequence, 16<<20)}
 		}
 		lengths = []int{v.Sequence}
+	}
+	if v.Compiled {
+		return v.memoCompiled(c, machine, lengths)
 	}
 	table, err := memo.Compare(machine, lengths, v.memoWork)
 	if err != nil {
@@ -125,6 +131,16 @@ func (v *scaleCmd) memoMachine() (memo.Machine, error) {
 
 // memoWork is a step on one sequence of the model.
 func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
+	m, err := v.memoModel(tokens)
+	if err != nil {
+		return memo.Work{}, err
+	}
+	return memoGraph(m, tokens)
+}
+
+// memoModel is a model of the paper, or one that is known or in a folder, for so
+// many tokens.
+func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 	name := v.Model
 	if name == "" {
 		name = "7B"
@@ -133,13 +149,101 @@ func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
 	if err != nil {
 		known, err := findModel(name)
 		if err != nil {
-			return memo.Work{}, err
+			return nil, err
 		}
 		long := *known
 		long.MaxPositions = max(long.MaxPositions, tokens)
 		m = &long
 	}
-	return memoGraph(m, tokens)
+	return m, nil
+}
+
+// memoCompiled runs the ablation through the compiler.
+func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int) error {
+	if machine.Exchange > 0 || v.Format == "svg" {
+		return usageError{"scale memo --compiled: what attention exchanges is not in the programs, and there is no plot\nhint: leave --exchange and --format svg out"}
+	}
+	show := newStatus(c.stderr)
+	defer show.done()
+	var rows []*run.Ablation
+	for _, tokens := range lengths {
+		m, err := v.memoModel(tokens)
+		if err != nil {
+			return err
+		}
+		if _, err := machine.Share(m, tokens); err != nil {
+			return usageError{fmt.Sprintf("scale memo --compiled: %v", err)}
+		}
+		w, err := v.memoWork(tokens)
+		if err != nil {
+			return err
+		}
+		r, err := run.Ablate(stdctx.Background(), machine, m, tokens, show.say)
+		if err != nil {
+			return err
+		}
+		for i, a := range memo.Arms() {
+			analysed, err := a.Run(machine, machine.Costs(w))
+			if err != nil {
+				return err
+			}
+			r.Arms[i].Analysis = analysed.MFU
+		}
+		if ours := r.Arms[len(r.Arms)-1]; ours.Lack != nil && v.Sequence != 0 {
+			return ours.Lack
+		}
+		rows = append(rows, r)
+	}
+	show.done()
+	if v.Format == "json" {
+		return c.print(map[string]any{"machine": machine, "rows": rows})
+	}
+	printCompiled(c.stdout, machine, rows)
+	if v.Sequence != 0 {
+		fmt.Fprintln(c.stdout)
+		return plan.WriteActivations(c.stdout, rows[0].Arms[len(rows[0].Arms)-1].Layers)
+	}
+	return nil
+}
+
+// printCompiled prints arms by lengths.
+func printCompiled(w io.Writer, m memo.Machine, rows []*run.Ablation) {
+	fmt.Fprintf(w, "%s, one sequence per step in %d parts, as programs: planned, packed, simulated\n", m.Name, m.GPUs)
+	fmt.Fprintf(w, "per GPU: %.4g of %.4g TFLOP/s, %d bytes, host %d bytes at %.4g GB/s each way\n\n", m.Efficiency*m.Peak/1e12, m.Peak/1e12, int64(m.Memory), int64(m.Host), m.Link/1e9)
+	line := func(name string, cell func(r *run.Ablation) string) {
+		fmt.Fprintf(w, "%-24s", name)
+		for _, r := range rows {
+			fmt.Fprintf(w, " %7s", cell(r))
+		}
+		fmt.Fprintln(w)
+	}
+	line("MFU, %", func(r *run.Ablation) string { return kilo(r.Tokens) })
+	for i, a := range rows[0].Arms {
+		line(a.Name, func(r *run.Ablation) string {
+			if a := &r.Arms[i]; a.Misfit != "" {
+				return a.Misfit
+			}
+			return fmt.Sprintf("%.2f", 100*r.Arms[i].MFU)
+		})
+	}
+	ours := func(cell func(a *run.AblationArm) string) func(r *run.Ablation) string {
+		return func(r *run.Ablation) string { return cell(&r.Arms[len(r.Arms)-1]) }
+	}
+	for _, l := range []struct {
+		name string
+		cell func(a *run.AblationArm) string
+	}{
+		{"  ours as analysed", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
+		{"ours: step, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
+		{"  made again, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
+		{"  not computing, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
+		{"  device, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
+		{"  host, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
+		{"  instructions", func(a *run.AblationArm) string { return fmt.Sprint(a.Instrs) }},
+	} {
+		line(l.name, ours(l.cell))
+	}
+	fmt.Fprintln(w, "\nhost, device: what is too small. Assumptions: package policy/memo, its essay and Hardware.")
 }
 
 func memoGraph(m *model.Model, tokens int) (memo.Work, error) {

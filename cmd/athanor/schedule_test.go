@@ -115,6 +115,12 @@ func TestScaleVerb(t *testing.T) {
 		{"memo", "memo-paper: alpha         0.3905  0.6952  1.0000  1.0000  1.0000  1.0000  0.8324  0.6698  0.5537  0.4667", 0},
 		{"memo --sequence 2048 --model llama-3-8b --exchange 200", "17 units", 0},
 		{"memo --sequence 16777216", "", 3},
+		{"memo --compiled --sequence 16384 --model llama-3.2-1b --host-memory 64GiB", "as analysed", 0},
+		{"memo --compiled --sequence 4194304", "", 3},
+		{"memo --compiled --sequence 1001", "", 2},
+		{"memo --compiled --exchange 200", "", 2},
+		{"memo --compiled --format svg", "", 2},
+		{"memo --compiled --model gpt2", "", 2},
 		{"memo --efficiency 1.5", "", 2},
 		{"memo --host-link nan", "", 2},
 		{"memo --host-memory much", "", 2},
@@ -139,7 +145,7 @@ func TestScaleVerb(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32", "memo --sequence 65536"} {
+	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32", "memo --sequence 65536", "memo --compiled --sequence 8192 --model llama-3.2-1b"} {
 		_, out, errs := athanor(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
 		if !json.Valid([]byte(out)) {
 			t.Errorf("scale %s --json: %s%s", what, out, errs)

@@ -60,7 +60,7 @@ func (p Policy) Evaluate(m Machine, c Costs) Result {
 	}
 	r.Device = c.Base + float64(p.Slots)*slot + r.Kept
 	if p.Unplanned {
-		r.Device *= slack
+		r.Device *= Slack
 	}
 	rounding := 1e-6 * c.Skeletal()
 	switch {

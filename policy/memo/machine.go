@@ -28,8 +28,8 @@ const (
 	crossing = 192 << 10
 	// statePerParameter: half-precision weight and gradient, fp32 weight and two moments.
 	statePerParameter = 2 + 2 + 12
-	// slack is what a caching allocator reserves per byte allocated (the paper's 7B at 512K: 76.5 GB for 68.2 GB).
-	slack = 76.5 / 68.2
+	// Slack is what a caching allocator reserves per byte allocated (the paper's 7B at 512K: 76.5 GB for 68.2 GB).
+	Slack = 76.5 / 68.2
 )
 
 // A800 is the paper's node: eight A800-80GB, 2 TB of host memory. Exchange is the rate between GPUs in bytes/s, 0 if it is
@@ -124,7 +124,8 @@ func (m *Machine) Costs(w Work) Costs {
 	return c
 }
 
-// Known is a model of the paper, with positions for so many tokens.
+// Known is a model of the paper, for so many tokens. Positions are rotary: learned ones of 1M tokens would be 4.3e9 parameters
+// more.
 func Known(name string, tokens int) (*model.Model, error) {
 	for _, k := range []struct {
 		name                 string
@@ -132,7 +133,7 @@ func Known(name string, tokens int) (*model.Model, error) {
 	}{{"7B", 32, 4096, 32}, {"13B", 40, 5120, 40}, {"30B", 48, 7168, 56}, {"65B", 80, 8192, 64}} {
 		if strings.EqualFold(name, k.name) {
 			return &model.Model{Family: model.GPT2, Layers: k.layers, Width: k.width, Heads: k.heads, KVHeads: k.heads, HeadDim: k.width / k.heads,
-				FeedForward: 4 * k.width, Vocab: 50257, MaxPositions: tokens, Activation: "gelu_new", NormEps: 1e-5, Tied: true}, nil
+				FeedForward: 4 * k.width, Vocab: 50257, MaxPositions: tokens, Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, Tied: true}, nil
 		}
 	}
 	return nil, fmt.Errorf("memo: no model %q in the paper; hint: 7B, 13B, 30B or 65B", name)
