@@ -114,7 +114,7 @@ func greedy(ctx context.Context, items []item, sections int32, target, effort in
 		}
 		return best.height <= target
 	}
-	fixed := slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 })
+	fixed := pinned(items)
 	if !fixed {
 		if keep(skyline(items, sections, sorted(items, orders[0])), true) {
 			return best

@@ -100,8 +100,9 @@ func (n *niches) add(lo, hi, prev int32, floor int64) {
 	n.push(segment{floor, lo, hi})
 }
 
-// lift raises a niche to its lower wall.
-func (n *niches) lift(lo int32) {
+// lift raises a niche to its lower wall and returns by how much.
+func (n *niches) lift(lo int32) int64 {
+	floor := n.floor[lo]
 	wall := int64(math.MaxInt64)
 	if l := n.prev[lo]; l >= 0 {
 		wall = n.floor[l]
@@ -110,6 +111,7 @@ func (n *niches) lift(lo int32) {
 		wall = min(wall, n.floor[r])
 	}
 	n.set(lo, n.end[lo], wall)
+	return wall - floor
 }
 
 // build puts an item with the given top on [from, to) of the segment at lo.

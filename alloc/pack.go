@@ -10,7 +10,9 @@ import (
 // heuristics only, which takes milliseconds for a training program.
 type Options struct {
 	// Nodes allows the exact search this many nodes (a million take about
-	// three seconds); 0 is none, negative is until the context ends.
+	// three seconds); 0 is none, negative is until the context ends. Parts too
+	// large to search are tightened instead if it is not 0, with an effort that
+	// depends on their size only.
 	Nodes int64
 	// Workers is the number of searches that may run at once; 0 means 1. The
 	// answer does not depend on it.
@@ -30,7 +32,8 @@ const (
 	fastEffort   = 4_000_000
 	fastPerItem  = 500
 	mostEffort   = 500_000_000
-	exactHaste   = 20   // with search allowed, heuristics may take this much more
+	exactHaste   = 20 // with search allowed, heuristics may take this much more
+	exactMost    = 100_000_000
 	searchable   = 2500 // items in a leaf; the search keeps all pairs of neighbours
 	firstBudget  = 20_000
 	growthFactor = 2
@@ -88,12 +91,12 @@ type leafState struct {
 
 func newRun(ctx context.Context, p Problem, opt Options, items []item, sections int32, bound int64) *run {
 	r := &run{ctx: ctx, problem: p, opt: opt, offsets: make([]int64, len(items)), goal: max(bound, p.Capacity)}
-	haste := int64(1)
-	if opt.Nodes != 0 {
-		haste = exactHaste
-	}
 	for _, l := range reduce(items, sections, r.offsets) {
-		effort := min(haste*max(fastEffort, fastPerItem*int64(len(l.items))), mostEffort)
+		n := int64(len(l.items))
+		effort := min(max(fastEffort, fastPerItem*n), mostEffort)
+		if opt.Nodes != 0 {
+			effort = max(effort, min(exactHaste*effort, exactMost))
+		}
 		ls := leafState{leaf: l, packing: greedy(ctx, l.items, l.sections, r.goal-l.base, effort)}
 		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
 		if ls.height > r.goal-l.base && !opt.Flat {
@@ -108,9 +111,20 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 				ls.packing = p
 			}
 		}
+		if ls.height > r.goal-l.base && opt.Nodes != 0 && len(l.items) > searchable && !pinned(l.items) {
+			effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
+			if q := tighten(ctx, l, r.goal-l.base, effort); q.height < ls.height {
+				ls.packing = q
+			}
+		}
 		r.leaves = append(r.leaves, ls)
 	}
 	return r
+}
+
+// pinned reports whether an item has a fixed offset.
+func pinned(items []item) bool {
+	return slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 })
 }
 
 // search improves the leaves that are too high, small ones first. It returns

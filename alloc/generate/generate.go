@@ -2,11 +2,12 @@
 // for the allocator's tests and for anyone who compares solvers.
 //
 // Each generator takes its randomness from the caller, so a seed names an
-// instance. Guillotine and Nest know the optimum by construction.
+// instance. Guillotine, Pinwheel and Nest know the optimum by construction.
 package generate
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"github.com/athanor-llm/athanor/alloc"
@@ -28,42 +29,25 @@ func Random(rng *rand.Rand, n int, steps, length, size int64) alloc.Problem {
 	return p
 }
 
-// Guillotine cuts the rectangle steps x capacity into n buffers by cuts from
-// edge to edge of a piece. The buffers fill the rectangle, so the optimum is
-// exactly capacity, without a byte of slack. Needs n <= steps*capacity.
-func Guillotine(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem {
-	type piece struct{ lower, upper, bottom, top int64 }
-	pieces := []piece{{0, steps, 0, capacity}}
-	for len(pieces) < n {
-		// Cutting the largest of a few keeps the pieces of similar area.
-		i := rng.IntN(len(pieces))
-		for range 3 {
-			j := rng.IntN(len(pieces))
-			a, b := pieces[i], pieces[j]
-			if float64(b.upper-b.lower)*float64(b.top-b.bottom) > float64(a.upper-a.lower)*float64(a.top-a.bottom) {
-				i = j
-			}
-		}
-		q := pieces[i]
-		wide := float64(q.upper-q.lower)/float64(steps) > float64(q.top-q.bottom)/float64(capacity)
-		if rng.IntN(4) == 0 {
-			wide = !wide
-		}
-		switch {
-		case wide && q.upper-q.lower > 1:
-			cut := q.lower + 1 + rng.Int64N(q.upper-q.lower-1)
-			pieces[i].upper = cut
-			pieces = append(pieces, piece{cut, q.upper, q.bottom, q.top})
-		case q.top-q.bottom > 1:
-			cut := q.bottom + 1 + rng.Int64N(q.top-q.bottom-1)
-			pieces[i].top = cut
-			pieces = append(pieces, piece{q.lower, q.upper, cut, q.top})
-		}
+// Scales scatters n buffers over steps moments with lifetimes and sizes of all
+// scales: the logarithms are uniform, up to length moments and size bytes.
+func Scales(rng *rand.Rand, n int, steps, length, size int64) alloc.Problem {
+	var p alloc.Problem
+	scale := func(most int64) int64 { return max(1, int64(math.Pow(float64(most), rng.Float64()))) }
+	for i := range n {
+		lower := rng.Int64N(steps)
+		p.Buffers = append(p.Buffers, buffer(i, lower, lower+scale(length), scale(size)))
 	}
-	rng.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
-	p := alloc.Problem{Capacity: capacity}
-	for i, q := range pieces {
-		p.Buffers = append(p.Buffers, buffer(i, q.lower, q.upper, q.top-q.bottom))
+	return p
+}
+
+// Even scatters n buffers over steps moments; lifetimes up to length and sizes
+// up to size are equally likely.
+func Even(rng *rand.Rand, n int, steps, length, size int64) alloc.Problem {
+	var p alloc.Problem
+	for i := range n {
+		lower := rng.Int64N(steps)
+		p.Buffers = append(p.Buffers, buffer(i, lower, lower+1+rng.Int64N(length), 1+rng.Int64N(size)))
 	}
 	return p
 }

@@ -1,0 +1,237 @@
+package alloc
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Covers
+//
+// Approach: fill the lowest niche of the skyline, as niche.go does, but choose
+// all items that go onto its floor at once, so that little of the floor stays
+// bare. What stays bare is lost, as high as the lower of its neighbours.
+//
+// A loss matters where there is none to spare. A section's slack is what the
+// target leaves over its load, less what has been lost there; its price falls
+// exponentially with the slack. The items on the floor are the chain of
+// disjoint lifetimes that loses least, in prices, found by dynamic programming
+// from the end of the niche to its start. Tastes decide between chains that
+// lose alike: long items first, large items first, tops at the level of the
+// neighbour's, so that niches stay wide; see taste.
+//
+// Example: floor [0,6), prices 1 1 9 9 1 1, items [0,3), [3,6) and [1,5): the
+// first two leave nothing bare. Without [3,6) the third is best: what it leaves
+// bare costs 2, what [0,3) leaves costs 11.
+//
+// Weakness: the niche is judged by itself; what its filling does to the niches
+// above is left to the tastes, and no taste is right for all inputs.
+
+// A taste says which chains are preferred. Gains and costs are per price.
+type taste struct {
+	near  float64 // the slack, in mean sizes, at which the price is 1/e
+	bend  float64 // a loss of height h costs (h / mean size)^bend
+	tall  float64 // gain of covering with an item of the largest size
+	few   float64 // cost of an item, times the mean width
+	flush float64 // gain of a top at its neighbour's level, times the mean width
+	noise float64 // largest random gain
+	seed  uint64
+}
+
+// coverSteps is the price of one niche, in steps.
+const coverSteps = 20
+
+// A covering is a packing in the making.
+type covering struct {
+	items  []item
+	line   *niches
+	tastes []taste // per window of 1<<shift sections
+	shift  uint
+	slack  []int64   // per section
+	price  []float64 // per section
+	gain   []float64 // per item, per price covered
+	pain   []float64 // per item: what it costs to lose its size, per price
+
+	// Unplaced items by birth, then death: those born in section s are
+	// born[at[s]:at[s]+count[s]].
+	born      []int32
+	at, count []int32
+
+	mean, largest float64 // sizes
+	width         float64 // mean lifetime in sections
+
+	// The best chain on [x, end of the niche), for each x of the niche.
+	value []float64
+	first []int32   // where its first item starts, or the end
+	pick  []int32   // the item that starts at x
+	sum   []float64 // price of [x, end)
+}
+
+// cover packs the items, aiming at target. Effort is counted in steps of some
+// nanoseconds; it gives up, and reports false, when that is spent. No item may
+// be fixed.
+func cover(items []item, load []int64, target int64, tastes []taste, shift uint, effort *int64) (packing, bool) {
+	c := newCovering(items, load, target, tastes, shift)
+	p := packing{offsets: make([]int64, len(items))}
+	for left := len(items); left > 0; {
+		lo := c.line.lowest()
+		hi := c.line.end[lo]
+		*effort -= c.chain(lo, hi)
+		if *effort < 0 {
+			return p, false
+		}
+		if c.first[lo] < hi {
+			left -= c.build(lo, hi, &p)
+			continue
+		}
+		c.lose(lo, hi, c.line.lift(lo))
+	}
+	return p, true
+}
+
+func newCovering(items []item, load []int64, target int64, tastes []taste, shift uint) *covering {
+	n, sections := len(items), int32(len(load))
+	c := &covering{items: items, line: newNiches(sections), tastes: tastes, shift: shift,
+		slack: make([]int64, sections), price: make([]float64, sections), gain: make([]float64, n), pain: make([]float64, n),
+		born: make([]int32, n), at: make([]int32, sections+1), count: make([]int32, sections),
+		value: make([]float64, sections+1), first: make([]int32, sections+1), pick: make([]int32, sections+1), sum: make([]float64, sections+1)}
+	for i := range items {
+		it := &items[i]
+		c.mean += float64(it.size) / float64(n)
+		c.width += float64(it.width()) / float64(n)
+		c.largest = max(c.largest, float64(it.size))
+		c.born[i] = int32(i)
+		c.at[it.lo+1]++
+		c.count[it.lo]++
+	}
+	for s := range sections {
+		c.at[s+1] += c.at[s]
+		c.slack[s] = target - load[s]
+		c.reprice(s)
+	}
+	slices.SortFunc(c.born, func(i, j int32) int {
+		a, b := &items[i], &items[j]
+		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(b.size, a.size), cmp.Compare(i, j))
+	})
+	for i := range items {
+		t := &tastes[items[i].lo>>shift]
+		c.gain[i] = t.tall*float64(items[i].size)/c.largest + t.noise*chance(t.seed, uint64(i))
+		c.pain[i] = c.loss(t, items[i].size)
+	}
+	return c
+}
+
+// loss is what it costs to lose a height, per price.
+func (c *covering) loss(t *taste, height int64) float64 {
+	return math.Pow(min(float64(height), c.largest)/c.mean, t.bend)
+}
+
+func (c *covering) reprice(s int32) {
+	const least = 1e-4 // a floor is worth covering anyway
+	c.price[s] = least + math.Exp(-float64(c.slack[s])/(c.mean*c.tastes[s>>c.shift].near))
+}
+
+// lose notes that a height over [lo, hi) stays empty for good.
+func (c *covering) lose(lo, hi int32, height int64) {
+	for s := lo; s < hi; s++ {
+		c.slack[s] -= height
+		c.reprice(s)
+	}
+}
+
+// chain finds the best chain on the niche [lo, hi) and returns the steps taken.
+func (c *covering) chain(lo, hi int32) (steps int64) {
+	t, floor := &c.tastes[lo>>c.shift], c.line.floor[lo]
+	left, right := int64(-1), int64(math.MaxInt64)
+	if l := c.line.prev[lo]; l >= 0 {
+		left = c.line.floor[l] - floor
+	}
+	if hi < c.line.sections {
+		right = c.line.floor[hi] - floor
+	}
+	c.sum[hi], c.value[hi], c.first[hi], c.pick[hi] = 0, 0, hi, -1
+	for x := hi - 1; x >= lo; x-- {
+		c.sum[x] = c.sum[x+1] + c.price[x]
+	}
+	width := float64(hi - lo)
+	unit := min(c.sum[lo]/width, 1) * min(c.width, width)
+	few, flush := t.few*unit, t.flush*unit
+	edge := c.loss(t, right) // the pain of the size or wall at first[x+1]
+	steps = int64(hi-lo) + coverSteps
+	for x := hi - 1; x >= lo; x-- {
+		value, pick := c.value[x+1]-c.price[x]*edge, int32(-1)
+		for _, i := range c.born[c.at[x] : c.at[x]+c.count[x]] {
+			it := &c.items[i]
+			if it.hi > hi {
+				break
+			}
+			steps += 2
+			covered := c.sum[x] - c.sum[it.hi]
+			v := c.value[it.hi] + covered*c.gain[i] - min(few, covered/2)
+			next, size := c.first[it.hi], right
+			if next < hi {
+				size = c.items[c.pick[next]].size
+			}
+			switch {
+			case next == it.hi && size == it.size:
+				v += flush
+			case next > it.hi && it.size < size: // the bare floor behind it is lost up to the lower of both
+				pain := c.loss(t, size)
+				if next < hi {
+					pain = c.pain[c.pick[next]]
+				}
+				v += (c.sum[it.hi] - c.sum[next]) * max(pain-c.pain[i], 0)
+			}
+			if x == lo && it.size == left {
+				v += flush
+			}
+			if v > value {
+				value, pick = v, i
+			}
+		}
+		c.value[x], c.pick[x], c.first[x] = value, pick, c.first[x+1]
+		if pick >= 0 {
+			c.first[x], edge = x, c.pain[pick]
+		}
+	}
+	return steps
+}
+
+// build puts the chain onto the niche [lo, hi) and returns its length.
+func (c *covering) build(lo, hi int32, p *packing) (placed int) {
+	floor, rest := c.line.floor[lo], lo // where what is left of the niche starts
+	for x := c.first[lo]; x < hi; x = c.first[rest] {
+		i := c.pick[x]
+		it := &c.items[i]
+		off := it.up(floor)
+		if off > floor {
+			c.lose(it.lo, it.hi, off-floor)
+		}
+		p.offsets[i] = off
+		p.height = max(p.height, off+it.size)
+		c.remove(i)
+		c.line.build(rest, it.lo, it.hi, off+it.size)
+		rest = it.hi
+		placed++
+	}
+	return placed
+}
+
+func (c *covering) remove(i int32) {
+	lo := c.items[i].lo
+	list := c.born[c.at[lo] : c.at[lo]+c.count[lo]]
+	k := slices.Index(list, i)
+	copy(list[k:], list[k+1:])
+	c.count[lo]--
+}
+
+// chance is a number in [0, 1) that depends on both arguments and nothing else.
+func chance(seed, i uint64) float64 {
+	x := (seed+1)*0x9e3779b97f4a7c15 ^ (i+1)*0xc2b2ae3d27d4eb4f
+	x ^= x >> 32
+	x *= 0xd6e8feb86659fd93
+	x ^= x >> 29
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 32
+	return float64(x>>11) / (1 << 53)
+}

@@ -1,0 +1,73 @@
+package alloc_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/alloc/generate"
+)
+
+// families are hard in different ways; all take the number of buffers.
+var families = []struct {
+	name string
+	make func(rng *rand.Rand, n int) alloc.Problem
+}{
+	{"random/short", func(rng *rand.Rand, n int) alloc.Problem { return generate.Random(rng, n, int64(n), 50, 1<<20) }},
+	{"random/medium", func(rng *rand.Rand, n int) alloc.Problem { return generate.Random(rng, n, int64(n), 500, 1<<20) }},
+	{"random/long", func(rng *rand.Rand, n int) alloc.Problem { return generate.Random(rng, n, int64(n), 5000, 1<<20) }},
+	{"random/coarse", func(rng *rand.Rand, n int) alloc.Problem { return generate.Random(rng, n, int64(n)/100, 20, 1<<20) }},
+	{"even/medium", func(rng *rand.Rand, n int) alloc.Problem { return generate.Even(rng, n, int64(n), 500, 1<<20) }},
+	{"even/few-sizes", func(rng *rand.Rand, n int) alloc.Problem { return generate.Even(rng, n, int64(n), 500, 20) }},
+	{"even/coarse", func(rng *rand.Rand, n int) alloc.Problem { return generate.Even(rng, n, int64(n)/100, 20, 1<<20) }},
+	{"scales", func(rng *rand.Rand, n int) alloc.Problem { return generate.Scales(rng, n, int64(n), int64(n), 1<<20) }},
+	{"guillotine/fine", cuts(generate.Guillotine, 1<<20, 1<<20)},
+	{"guillotine/coarse", cuts(generate.Guillotine, 2000, 2000)},
+	{"guillotine/few-sizes", cuts(generate.Guillotine, 1<<20, 300)},
+	{"guillotine/few-moments", cuts(generate.Guillotine, 300, 1<<20)},
+	{"pinwheel/fine", cuts(generate.Pinwheel, 1<<20, 1<<20)},
+	{"pinwheel/coarse", cuts(generate.Pinwheel, 2000, 2000)},
+	{"pinwheel/few-sizes", cuts(generate.Pinwheel, 1<<20, 300)},
+	{"pinwheel/few-moments", cuts(generate.Pinwheel, 300, 1<<20)},
+	{"nest", generate.Nest},
+	{"training", func(rng *rand.Rand, n int) alloc.Problem {
+		return generate.Training{Layers: n / 400, Hidden: 12 << 20, Weights: 800 << 20, Transient: 193, Align: 4096}.Problem(rng)
+	}},
+}
+
+func cuts(cut func(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem, steps, capacity int64) func(*rand.Rand, int) alloc.Problem {
+	return func(rng *rand.Rand, n int) alloc.Problem {
+		p := cut(rng, n, steps, capacity)
+		p.Capacity = 0
+		return p
+	}
+}
+
+// BenchmarkSurvey tells how near to the bound each family is packed.
+func BenchmarkSurvey(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		for _, f := range families {
+			b.Run(fmt.Sprintf("%s/%d", f.name, n), func(b *testing.B) {
+				p := f.make(rand.New(rand.NewPCG(1, 77)), n)
+				var s alloc.Solution
+				for b.Loop() {
+					s, _ = alloc.Pack(background, p, alloc.Options{Nodes: 1})
+				}
+				b.ReportMetric(float64(s.Height), "height")
+				b.ReportMetric(float64(s.LowerBound), "bound")
+				b.ReportMetric(100*s.Gap(), "%gap")
+			})
+		}
+	}
+}
+
+// Tightening packs wheels lower than the other heuristics do: these leave
+// 19 % to the bound here, with the effort before a search 18 %, it leaves 14 %.
+func TestTightening(t *testing.T) {
+	p := cuts(generate.Pinwheel, 1<<20, 300)(rand.New(rand.NewPCG(2, 77)), 2600)
+	first, tight := pack(t, p, alloc.Options{}), pack(t, p, alloc.Options{Nodes: 1})
+	if tight.Height > first.Height || tight.Gap() > 0.16 {
+		t.Errorf("gap %.2f %%, without tightening %.2f %%", 100*tight.Gap(), 100*first.Gap())
+	}
+}
