@@ -6,8 +6,8 @@
 // the engine was made, so a step is a loop over two slices of numbers and
 // allocates nothing.
 //
-// A watchdog looks on: if nothing completes for Engine.Patience, the step
-// fails with a list of what each stream is stuck at.
+// A watchdog looks on: if nothing gets on for Engine.Patience, the step fails
+// with a list of what each stream is stuck at.
 package exec
 
 import (
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -26,9 +27,10 @@ import (
 // Engine executes one program on one device. It is used by one goroutine at a
 // time; several engines may share a device in turns.
 type Engine struct {
-	// Patience is how long a step may go on without any instruction
-	// completing. Set it before the first Step. Devices that cannot tell what
-	// is done are not watched.
+	// Patience is how long a step may go on without any instruction of any
+	// rank completing or getting on, which is the device's to judge: a slow
+	// machine or disk does not hang. Set it before the first Step. Devices that
+	// cannot tell are not watched.
 	Patience time.Duration
 
 	program *program.Program
@@ -45,7 +47,8 @@ type Engine struct {
 	timer    *time.Ticker // of the watchdog; runs during steps only
 	broken   error        // why the engine can't be used any more
 	closed   bool
-	peers    []*Engine // of its group, itself among them
+	peers    []*Engine     // of its group, itself among them
+	signs    atomic.Uint64 // of life, for the peers to see
 }
 
 type wait struct {
@@ -80,7 +83,7 @@ func Reserve(d device.Device, programs ...*program.Program) error {
 // the engine before the device.
 func New(p *program.Program, d device.Device) (*Engine, error) {
 	e := &Engine{
-		Patience: time.Minute, program: p, device: d,
+		Patience: 10 * time.Second, program: p, device: d,
 		spans: make([]device.Span, len(p.Instrs)), buffers: map[string]int{},
 		scratch:  make([]byte, scratchLen),
 		requests: make(chan struct{}), replies: make(chan error, 1),
@@ -155,29 +158,33 @@ func (e *Engine) run() {
 	}
 }
 
-// tells is a device that can be asked, from another goroutine, whether a call
-// has completed in the current round.
-type tells interface{ Done(call int) bool }
+// tells is a device that can be asked, from another goroutine, how far the
+// current round is.
+type tells interface {
+	Done(call int) bool // has it completed?
+	Progress() uint64   // changes while calls that take long get on
+}
 
-// watch waits for the step to end or to hang. A step hangs if nothing completes
-// on any rank; a rank that only waits for peers lets them say so first.
+// watch waits for the step to end or to hang. A step hangs if nothing gets on
+// on any rank; a rank that only waits for peers lets them say so first. Time is
+// counted in looks: a process that was stopped for a while has not hung.
 func (e *Engine) watch() error {
 	d, ok := e.device.(tells)
 	if !ok {
 		return e.explain(<-e.replies, e.first)
 	}
-	const looks = 8 // a hang is noticed after Patience, give or take an eighth
-	e.timer.Reset(max(e.Patience/looks, time.Millisecond))
+	const looks = 8 // in vain; the last sign of life came up to one look before the first
+	e.timer.Reset(max(e.Patience/(looks+1), time.Millisecond))
 	defer e.timer.Stop()
-	done, idle := -1, 0
+	last, idle := uint64(0), 0
 	for {
 		select {
 		case err := <-e.replies:
 			return e.explain(err, e.first)
 		case <-e.timer.C:
 		}
-		if n := e.completed(d); n != done {
-			done, idle = n, 0
+		if n := e.progress(d); n != last {
+			last, idle = n, 0
 			continue
 		}
 		idle++
@@ -187,20 +194,18 @@ func (e *Engine) watch() error {
 	}
 }
 
-// completed counts what is done, on all ranks of the group.
-func (e *Engine) completed(d tells) (n int) {
+// progress sums up the signs of life of all ranks of the group.
+func (e *Engine) progress(d tells) uint64 {
+	n := d.Progress()
 	for i := range e.upTo {
 		if d.Done(e.first + i) {
 			n++
 		}
 	}
+	e.signs.Store(n)
 	for _, p := range e.peers {
-		if o, ok := p.device.(tells); ok && p != e {
-			for i := range p.upTo {
-				if o.Done(p.first + i) {
-					n++
-				}
-			}
+		if p != e {
+			n += p.signs.Load()
 		}
 	}
 	return n
@@ -269,7 +274,7 @@ func (e *Engine) stuck(d tells) *StepError {
 		}
 		list = append(list, line)
 	}
-	err := fmt.Errorf("nothing completed for %v; hint: a disk or link may hang, or the machine may be overloaded; unfinished:\n  %s",
+	err := fmt.Errorf("nothing got on for %v; hint: a disk or link may hang; unfinished:\n  %s",
 		e.Patience, strings.Join(list, "\n  "))
 	if at < 0 {
 		return &StepError{Rank: e.program.Rank, Instr: -1, Err: err}

@@ -15,7 +15,7 @@ import (
 // When one rank fails, the devices end the others' rounds, and the step's error
 // is that of the rank which failed first. A rank that hangs is found by its own
 // watchdog: an engine whose streams wait for nothing but peers knows that it is
-// not the one, and it does not lose patience while any rank completes something.
+// not the one, and it does not lose patience while any rank gets on.
 // If all wait for peers, the ranks wait for each other, and that is said after
 // twice the patience.
 type Group struct {

@@ -205,7 +205,7 @@ func (k *rank) feed(i int, tokens, targets []int32, scalars []float32) error {
 func (s *Session) Read(param int, kind string, dst []float32) error {
 	for r := range s.ranks {
 		if err := s.ranks[r].engines[0].ReadHome(param, kind, dst); err != nil {
-			return err
+			return s.lost(r, err)
 		}
 	}
 	return nil
@@ -215,10 +215,19 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 func (s *Session) Write(param int, kind string, src []float32) error {
 	for r := range s.ranks {
 		if err := s.ranks[r].engines[0].WriteHome(param, kind, src); err != nil {
-			return err
+			return s.lost(r, err)
 		}
 	}
 	return nil
+}
+
+// lost is the error of one rank between steps: if there are others, it is lost to
+// them.
+func (s *Session) lost(r int, err error) error {
+	if len(s.ranks) == 1 {
+		return err
+	}
+	return &exec.PeerLostError{Rank: r, Instr: -1, Err: err}
 }
 
 // Load fills every parameter from a function that reads one by its Hugging Face name

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,4 +23,16 @@ func limitFiles() error {
 		return err
 	}
 	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: n})
+}
+
+// nobody is the user whom system administrators' rights are dropped for.
+const nobody = 65534
+
+// dropRights has a child run as nobody if it would be the administrator, who may
+// write everywhere.
+func dropRights() error {
+	if os.Getenv(plainUser) == "" || os.Geteuid() != 0 {
+		return nil
+	}
+	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody))
 }

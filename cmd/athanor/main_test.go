@@ -32,6 +32,9 @@ const childArgs = "ATHANOR_TEST_ARGS"
 // let a disk fill up without filling one.
 const fileLimit = "ATHANOR_TEST_FILE_LIMIT"
 
+// plainUser makes a child one without administrator's rights.
+const plainUser = "ATHANOR_TEST_PLAIN_USER"
+
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
@@ -40,7 +43,7 @@ func testMain(m *testing.M) int {
 	}
 	if text := os.Getenv(childArgs); text != "" {
 		var args []string
-		if err := errOr(json.Unmarshal([]byte(text), &args), limitFiles()); err != nil {
+		if err := errOr(json.Unmarshal([]byte(text), &args), limitFiles(), dropRights()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 99
 		}

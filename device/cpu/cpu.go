@@ -72,6 +72,8 @@ type Device struct {
 	idle    sync.WaitGroup // streams that have not reached the end of the round
 
 	turns   turns       // streams that want a core
+	meter   Meter       // of all streams
+	under   atomic.Bool // a round is under way
 	failed  atomic.Bool // skip what remains of the round
 	mu      sync.Mutex
 	err     error // first error of the round
@@ -173,11 +175,11 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
 	}
 	if tier == device.DiskTier {
-		bounce := alignedBytes(bounceLen)
+		a := d.disk.access(&d.meter)
 		if write {
-			return d.disk.write(p, addr, bounce)
+			return a.Write(p, addr)
 		}
-		return d.disk.read(p, addr, bounce)
+		return a.Read(p, addr)
 	}
 	memory := d.arenas[tier].bytes[addr:]
 	if write {
@@ -241,10 +243,15 @@ func (d *Device) Highest(tier device.Tier, value byte) (int64, error) {
 }
 
 // Close ends the streams and gives back all memory. The arenas' bytes must
-// not be used afterwards. Devices that are joined to this one lose it.
+// not be used afterwards. Devices that are joined to this one lose it. While a
+// call hangs nothing can be taken from under it: what the device has then goes
+// with the process.
 func (d *Device) Close() error {
 	if d.options.Fabric != nil && d.refused == nil {
 		d.options.Fabric.lose(d, errors.New("the device is closed"))
+	}
+	if d.under.Load() {
+		return nil
 	}
 	for _, s := range d.streams {
 		close(s.queue)

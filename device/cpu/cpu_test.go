@@ -75,8 +75,8 @@ func TestDiskModel(t *testing.T) {
 		mode(d)
 		t.Logf("%s: direct %v", name, d.direct)
 		r := rand.New(rand.NewPCG(1, 1))
-		model, bounce := make([]byte, size), alignedBytes(bounceLen)
-		if err := d.write(model, 0, bounce); err != nil {
+		model, a := make([]byte, size), d.access(new(Meter))
+		if err := a.Write(model, 0); err != nil {
 			t.Fatal(err)
 		}
 		memory := alignedBytes(size)
@@ -92,11 +92,11 @@ func TestDiskModel(t *testing.T) {
 				for i := range p {
 					p[i] = byte(r.Uint32())
 				}
-				if err := d.write(p, int64(at), bounce); err != nil {
+				if err := a.Write(p, int64(at)); err != nil {
 					t.Fatal(err)
 				}
 				copy(model[at:], p)
-			} else if err := d.read(p, int64(at), bounce); err != nil {
+			} else if err := a.Read(p, int64(at)); err != nil {
 				t.Fatal(err)
 			} else if string(p) != string(model[at:at+n]) {
 				t.Fatalf("%s: read of %d bytes at %d differs", name, n, at)

@@ -17,10 +17,17 @@ const (
 
 // disk is the file behind the disk tier.
 type disk struct {
-	file   *os.File
+	file   blocks
 	size   int64
 	direct bool   // past the page cache
 	remove string // path to remove on close, if that was not possible earlier
+}
+
+// blocks is the file as streams use it.
+type blocks interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
 }
 
 // openDisk makes the file with all of its blocks. Its name is removed at once
@@ -33,16 +40,17 @@ func openDisk(path string, size int64) (*disk, error) {
 		return nil, err
 	}
 	d := &disk{size: (size + pageSize - 1) &^ (pageSize - 1)}
-	var err error
-	if d.file, err = tryDirect(path); err == nil {
-		d.direct = true
-	} else if d.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
-		return nil, err
+	file, err := tryDirect(path)
+	if d.direct = err == nil; !d.direct {
+		if file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+			return nil, fmt.Errorf("%w; hint: set limits.disk_path to a folder that can be written", err)
+		}
 	}
+	d.file = file
 	if os.Remove(path) != nil {
 		d.remove = path
 	}
-	if err := allocate(d.file, d.size); err != nil {
+	if err := allocate(file, d.size); err != nil {
 		_ = d.close()
 		return nil, fmt.Errorf("%s: %d bytes for the disk tier: %w; hint: free some space or set a smaller limits.disk", path, d.size, err)
 	}
@@ -84,10 +92,20 @@ func (d *disk) close() error {
 	return err
 }
 
-// read fills p from the file. Aligned reads go straight into p; of others the
-// ragged pages go through bounce, a stream's own aligned buffer.
-func (d *disk) read(p []byte, at int64, bounce []byte) error {
-	for len(p) > 0 {
+// DiskAccess is what one stream reads and writes the disk tier with.
+type DiskAccess struct {
+	disk   *disk
+	bounce []byte // aligned
+	meter  *Meter // counts the pieces
+}
+
+func (d *disk) access(m *Meter) *DiskAccess { return &DiskAccess{d, alignedBytes(bounceLen), m} }
+
+// Read fills p from the file. Aligned reads go straight into p; of others the
+// ragged pages go through the bounce buffer.
+func (a *DiskAccess) Read(p []byte, at int64) error {
+	d := a.disk
+	for ; len(p) > 0; a.meter.piece() {
 		if n := d.straight(p, at); n > 0 {
 			if err := full(d.file.ReadAt(p[:n], at)); err != nil {
 				return fmt.Errorf("read of %d bytes at %d: %w", n, at, err)
@@ -96,7 +114,7 @@ func (d *disk) read(p []byte, at int64, bounce []byte) error {
 			continue
 		}
 		page := at &^ (pageSize - 1)
-		window := bounce[:wholePages(at-page, len(p), len(bounce))]
+		window := a.bounce[:wholePages(at-page, len(p), len(a.bounce))]
 		if err := full(d.file.ReadAt(window, page)); err != nil {
 			return fmt.Errorf("read of %d bytes at %d: %w", len(window), page, err)
 		}
@@ -106,11 +124,12 @@ func (d *disk) read(p []byte, at int64, bounce []byte) error {
 	return nil
 }
 
-// write is the converse of read. Pages that are written in part are read
+// Write is the converse of Read. Pages that are written in part are read
 // first; two streams must not write to one page at a time, which the disk
 // tier's alignment of buffers rules out.
-func (d *disk) write(p []byte, at int64, bounce []byte) error {
-	for len(p) > 0 {
+func (a *DiskAccess) Write(p []byte, at int64) error {
+	d := a.disk
+	for ; len(p) > 0; a.meter.piece() {
 		if n := d.straight(p, at); n > 0 {
 			if err := full(d.file.WriteAt(p[:n], at)); err != nil {
 				return fmt.Errorf("write of %d bytes at %d: %w", n, at, err)
@@ -119,12 +138,13 @@ func (d *disk) write(p []byte, at int64, bounce []byte) error {
 			continue
 		}
 		page := at &^ (pageSize - 1)
-		window := bounce[:wholePages(at-page, len(p), len(bounce))]
+		window := a.bounce[:wholePages(at-page, len(p), len(a.bounce))]
 		n := min(len(p), len(window)-int(at-page))
 		if n < len(window) {
 			if err := full(d.file.ReadAt(window, page)); err != nil {
 				return fmt.Errorf("read of %d bytes at %d: %w", len(window), page, err)
 			}
+			a.meter.piece()
 		}
 		copy(window[at-page:], p[:n])
 		if err := full(d.file.WriteAt(window, page)); err != nil {

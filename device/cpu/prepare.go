@@ -99,17 +99,17 @@ func (d *Device) memory(t device.Tier, addr, n int64) []byte {
 // copy moves the bytes of one transfer.
 func (s *stream) copy(t *transfer) error {
 	d := s.device
-	if d.disk != nil && s.bounce == nil {
-		s.bounce = alignedBytes(bounceLen)
+	if d.disk != nil && s.access == nil {
+		s.access = d.disk.access(&d.meter)
 	}
 	src, dst := t.src, t.dst
 	for range t.rows {
 		var err error
 		switch {
 		case t.from == device.DiskTier:
-			err = d.disk.read(d.memory(t.to, dst, t.width), src, s.bounce)
+			err = s.access.Read(d.memory(t.to, dst, t.width), src)
 		case t.to == device.DiskTier:
-			err = d.disk.write(d.memory(t.from, src, t.width), dst, s.bounce)
+			err = s.access.Write(d.memory(t.from, src, t.width), dst)
 		default:
 			copyBytes(d.memory(t.to, dst, t.width), d.memory(t.from, src, t.width))
 		}

@@ -38,12 +38,6 @@ func (a *Arena) Tensor(o device.Operand) kernel.Tensor { return tensorOf(a.bytes
 // access each.
 type Disk struct{ disk *disk }
 
-// DiskAccess is one stream's.
-type DiskAccess struct {
-	disk   *disk
-	bounce []byte
-}
-
 // OpenDisk makes the file with all of its blocks.
 func OpenDisk(path string, size int64) (*Disk, error) {
 	d, err := openDisk(path, size)
@@ -53,14 +47,8 @@ func OpenDisk(path string, size int64) (*Disk, error) {
 	return &Disk{d}, nil
 }
 
-// Access makes an access.
-func (d *Disk) Access() *DiskAccess { return &DiskAccess{d.disk, alignedBytes(bounceLen)} }
-
-// Read fills p from the file at a position.
-func (a *DiskAccess) Read(p []byte, at int64) error { return a.disk.read(p, at, a.bounce) }
-
-// Write writes p to the file at a position.
-func (a *DiskAccess) Write(p []byte, at int64) error { return a.disk.write(p, at, a.bounce) }
+// Access makes an access; m sees how it gets on.
+func (d *Disk) Access(m *Meter) *DiskAccess { return d.disk.access(m) }
 
 // Close ends the file's existence.
 func (d *Disk) Close() error { return d.disk.close() }

@@ -67,7 +67,7 @@ type stream struct {
 	env     *kernel.Env
 	adder   adder
 	stats   device.Stats
-	bounce  []byte
+	access  *DiskAccess
 	free    time.Time // when the throttled link is free again
 	follows bool      // nothing was waited for since then
 }
@@ -129,12 +129,17 @@ func (d *Device) Sync() error {
 	d.failed.Store(false)
 	d.mu.Unlock()
 	d.round.Add(1)
+	d.under.Store(false)
 	return err
 }
 
 // Done reports whether call n has completed in the current round. It may be
 // called from any goroutine while a round runs.
 func (d *Device) Done(n int) bool { return d.done[n].Load() == d.round.Load() }
+
+// Progress changes while calls that have begun get on. It may be called from any
+// goroutine.
+func (d *Device) Progress() uint64 { return d.meter.Progress() }
 
 // fail keeps the first error of the round, of which others hear. That a peer
 // is lost is said again by the call that waits for it, which tells more.
@@ -152,7 +157,10 @@ func (d *Device) fail(err error) {
 
 // push queues a command, the launching side's.
 func (s *stream) push(c command) {
-	s.used = true
+	if !s.used {
+		s.used = true
+		s.device.under.Store(true)
+	}
 	if s.asleep.Load() {
 		s.want(s.device.opened)
 	}
@@ -238,6 +246,10 @@ func (s *stream) execute(c *call) (err error) {
 		}
 	}()
 	start := time.Now()
+	if c.stream != device.DiskRead && c.stream != device.DiskWrite {
+		s.device.meter.Begin()
+		defer s.device.meter.End()
+	}
 	switch {
 	case c.copy != nil:
 		err = s.copy(c.copy)
@@ -269,6 +281,9 @@ func (s *stream) throttle(start time.Time, n int64) {
 	s.follows = true
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
 	s.want(s.free)
-	time.Sleep(time.Until(s.free))
+	for left := time.Until(s.free); left > 0; left = time.Until(s.free) {
+		time.Sleep(min(left, time.Second))
+		s.device.meter.piece()
+	}
 	s.got()
 }

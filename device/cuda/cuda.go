@@ -110,6 +110,7 @@ type Device struct {
 	slice     int64 // of the host arena, registered at once
 	disk      *cpu.Disk
 	pool      *pool.Pool
+	meter     cpu.Meter // of the host's streams
 	modules   map[kernels.Unit]uintptr
 	functions map[functionKey]uintptr
 	algos     map[algoKey][nv.AlgoBytes]byte
@@ -327,9 +328,9 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 	case len(p) == 0:
 		return nil
 	case tier == device.DiskTier && write:
-		return d.disk.Access().Write(p, addr)
+		return d.disk.Access(&d.meter).Write(p, addr)
 	case tier == device.DiskTier:
-		return d.disk.Access().Read(p, addr)
+		return d.disk.Access(&d.meter).Read(p, addr)
 	case tier == device.HostTier && write:
 		cpu.CopyBytes(d.host.Bytes()[addr:][:len(p)], p)
 		return nil

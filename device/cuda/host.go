@@ -100,6 +100,11 @@ func (s *hostStream) execute(c *call) (err error) {
 		}
 	}()
 	start := time.Now()
+	if s.id != device.DiskRead && s.id != device.DiskWrite {
+		d := s.d
+		d.meter.Begin()
+		defer d.meter.End()
+	}
 	if c.run != nil {
 		c.run()
 	} else {
@@ -117,7 +122,7 @@ func (s *hostStream) execute(c *call) (err error) {
 func (s *hostStream) move(m *move) error {
 	d := s.d
 	if d.disk != nil && s.access == nil {
-		s.access = d.disk.Access()
+		s.access = d.disk.Access(&d.meter)
 	}
 	src, dst := m.src, m.dst
 	for range m.rows {
@@ -193,6 +198,10 @@ func (d *Device) Sync() error {
 	d.round.Add(1)
 	return err
 }
+
+// Progress changes while the host's calls get on; of the GPU's it knows only that
+// they are done, which takes far less time than a watchdog's patience.
+func (d *Device) Progress() uint64 { return d.meter.Progress() }
 
 // Done reports whether call n has completed in the current round. It may be
 // called from any goroutine while a round runs.

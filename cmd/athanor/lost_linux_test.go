@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// empty takes all bytes from a file that a process has open, whether or not it
+// has a name, and reports whether there was one whose name begins so.
+func empty(t *testing.T, pid int, name string) bool {
+	t.Helper()
+	list, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	check(t, err)
+	for _, link := range list {
+		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, name) {
+			check(t, os.Truncate(link, 0))
+			return true
+		}
+	}
+	return false
+}
+
+// TestRankLost: a process in which one rank's spill file is emptied under it
+// ends with 4 and the name of rank and instruction; its checkpoint is whole, and
+// the same command goes on from there to the losses and weights of a run that
+// nothing happened to.
+func TestRankLost(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2", "limits: {disk_path: SPILL}")
+	text, err := os.ReadFile(file)
+	check(t, err)
+	check(t, os.WriteFile(file, []byte(strings.Replace(string(text), "SPILL", dir+"/spill", 1)), 0o644))
+	call("plan", file, "plan.state=disk", "--out", dir+"/p.json").must(t, 0)
+	call("train", file, "plan="+dir+"/p.json", "max_steps=7", "out="+dir+"/plain").must(t, 0)
+	for victim := range 2 {
+		out := fmt.Sprint(dir, "/run", victim)
+		args := []string{"train", file, "plan=" + dir + "/p.json", "out=" + out}
+		call(append(args, "max_steps=4")...).must(t, 0)
+		cmd := child(nil, args...)
+		log, err := cmd.StderrPipe()
+		check(t, err)
+		check(t, cmd.Start())
+		var said strings.Builder
+		for s := bufio.NewScanner(log); s.Scan(); {
+			fmt.Fprintln(&said, s.Text())
+			if strings.HasPrefix(s.Text(), "step 5/") && !empty(t, cmd.Process.Pid, fmt.Sprint(dir, "/spill/rank", victim)) {
+				t.Error("the spill file is not open")
+				check(t, cmd.Process.Kill())
+			}
+		}
+		_ = cmd.Wait() // the exit code says it
+		r := result{cmd.ProcessState.ExitCode(), "", said.String()}.must(t, 4, fmt.Sprintf("rank %d is lost", victim), "unexpected EOF", "hint:")
+		if !regexp.MustCompile(fmt.Sprintf(`rank %d: i\d+ copy \S+ on disk_read`, victim)).MatchString(r.stderr) {
+			t.Errorf("the instruction is not named:\n%s", r.stderr)
+		}
+		if strings.Count(r.stderr, "hint:") != 1 {
+			t.Errorf("not one hint:\n%s", r.stderr)
+		}
+		call(append(args, "max_steps=7")...).must(t, 0, "checkpoint-4 at step 4")
+		sameRun(t, out, dir+"/plain", 7)
+	}
+}
+
+// TestReadOnlySpill: a disk folder in which nothing can be written is told, and
+// no run begins, whether or not the machine is known already.
+func TestReadOnlySpill(t *testing.T) {
+	dir, file := tiny(t)
+	spill, home := dir+"/spill", dir+"/home"
+	check(t, os.Mkdir(spill, 0o555))
+	check(t, os.Mkdir(home, 0o777))
+	for _, path := range []string{filepath.Dir(dir), dir, home} {
+		check(t, os.Chmod(path, 0o777))
+	}
+	env := []string{"HOME=" + home, plainUser + "=1"}
+	for ranks, path := range map[string]string{"ranks=1": spill, "ranks=2": spill + "/deeper"} {
+		args := []string{"train", file, ranks, "plan.state=disk", "limits.disk_path=" + path}
+		finish(t, child(env, args...)).must(t, 1, spill, "permission denied", "limits.disk_path")
+	}
+	// The folder is made read-only when the machine has been measured.
+	check(t, os.Chmod(spill, 0o777))
+	args := []string{"train", file, "plan.state=disk", "limits.disk_path=" + spill}
+	finish(t, child(env, append(args, "max_steps=2")...)).must(t, 0)
+	check(t, os.Chmod(spill, 0o555))
+	finish(t, child(env, args...)).must(t, 1, spill, "permission denied", "limits.disk_path")
+	check(t, os.Chmod(spill, 0o777))
+	finish(t, child(env, args...)).must(t, 0, "checkpoint-2 at step 2")
+}
+
+// TestFolderVanishes: a run whose folder is moved away makes it anew for its next
+// checkpoint, and goes on from that.
+func TestFolderVanishes(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1000000", "eval_every: 3")
+	cmd := child(nil, "train", file)
+	log, err := cmd.StderrPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	var said strings.Builder
+	for s := bufio.NewScanner(log); s.Scan(); {
+		fmt.Fprintln(&said, s.Text())
+		if strings.HasPrefix(s.Text(), "step 3:") {
+			check(t, os.Rename(dir+"/run", dir+"/gone"))
+			check(t, cmd.Process.Signal(syscall.SIGTERM))
+		}
+	}
+	_ = cmd.Wait() // the exit code says it
+	result{cmd.ProcessState.ExitCode(), "", said.String()}.must(t, 75, "saved "+dir+"/run/checkpoint-")
+	call("train", file, "max_steps=4").must(t, 0, "resuming "+dir+"/run/checkpoint-")
+}
