@@ -62,6 +62,7 @@ type Config struct {
 	Beta2           float64 `yaml:"beta2"`
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
+	Freeze          Strings `yaml:"freeze"`            // patterns of names of parameters that stay as they are
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only

@@ -65,7 +65,7 @@ var (
 		program.Optimizer: "#cc79a7", program.Transfer: "#66c2a5",
 	}
 	classColours = [program.NumClasses]string{
-		program.ClassWeights: "#56b4e9", program.ClassGrads: "#e69f00", program.ClassState: "#cc79a7",
+		program.ClassWeights: "#56b4e9", program.ClassFrozen: "#0072b2", program.ClassGrads: "#e69f00", program.ClassState: "#cc79a7",
 		program.ClassActivations: "#66c2a5", program.ClassActGrads: "#f0e442",
 		program.ClassInputs: "#999999", program.ClassReductions: "#d55e00",
 	}

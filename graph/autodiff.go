@@ -13,6 +13,15 @@ import "slices"
 // activation function, whose gradient overwrites the incoming one. So a layer's
 // backward pass works on one [N, D] gradient throughout.
 //
+// Where nothing that a value was made from is trained, it has no gradient: rules
+// ask needs before they contribute. So below the lowest parameter that is
+// trained there is no backward pass, and frozen weights cost no gradient of
+// their own, nor the activations that only that would read.
+//
+//	h.0 frozen      nothing
+//	h.1 wv trained  its norms, wq, wk frozen: dx as far down as the input of wv
+//	h.2 frozen      dx of all, for h.1
+//
 // Known weakness: because the stream is updated in place, the weight
 // gradients of a layer cannot be put off beyond its input gradients without a
 // copy (zero-bubble schedules need one).
@@ -34,6 +43,7 @@ var rules = map[Op]rule{
 
 func (b *builder) differentiate() {
 	b.back = true
+	b.need()
 	b.grad, b.pgrad = map[int]int{}, map[int]int{}
 	for s := b.g.Head(); s >= 0; s-- {
 		b.seg = &b.g.Segments[s]
@@ -41,12 +51,38 @@ func (b *builder) differentiate() {
 		for i := len(b.seg.Forward) - 1; i >= 0; i-- {
 			n := &b.seg.Forward[i]
 			b.chunk = n.Chunked
-			rules[n.Op](b, n)
+			if b.needs[n.Args[0].Value] {
+				rules[n.Op](b, n)
+			}
 		}
 		b.seg.DIn = b.gradientOf(b.seg.In)
 		b.seg.Saved = b.saved()
 	}
 }
+
+// need finds the values that depend on a parameter which is trained.
+func (b *builder) need() {
+	b.needs = make([]bool, len(b.g.Values), 2*len(b.g.Values))
+	for i := range b.g.Values {
+		v := &b.g.Values[i]
+		b.needs[i] = v.Kind == ParamValue && !b.g.Params[v.Param].Frozen
+	}
+	for s := range b.g.Segments {
+		for _, n := range b.g.Segments[s].Forward {
+			if !slices.ContainsFunc(n.Args, b.trained) {
+				continue
+			}
+			for i, spec := range n.Op.Info().Args {
+				if spec.Access != Read && n.Args[i].Value >= 0 {
+					b.needs[n.Args[i].Value] = true
+				}
+			}
+		}
+	}
+}
+
+// trained reports whether an operand has a gradient.
+func (b *builder) trained(u Use) bool { return u.Value >= 0 && b.needs[u.Value] }
 
 // gradientOf is the gradient of a boundary value as it is now, -1 if it has none.
 func (b *builder) gradientOf(v int) int {
@@ -111,13 +147,17 @@ func (b *builder) paramGrad(u Use) Use {
 func diffLinear(b *builder, n *Node) {
 	y, x, w, bias, res := n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4]
 	dy := b.of(y)
-	dx, acc := b.into(x)
-	b.node(LinearDX, Attr{WT: n.Attr.WT, Acc: acc}, dx, dy, w)
-	b.node(LinearDW, Attr{WT: n.Attr.WT}, b.paramGrad(w), x, dy)
-	if bias.Value >= 0 {
+	if b.trained(x) {
+		dx, acc := b.into(x)
+		b.node(LinearDX, Attr{WT: n.Attr.WT, Acc: acc}, dx, dy, w)
+	}
+	if b.trained(w) {
+		b.node(LinearDW, Attr{WT: n.Attr.WT}, b.paramGrad(w), x, dy)
+	}
+	if b.trained(bias) {
 		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)
 	}
-	if res.Value >= 0 {
+	if b.trained(res) {
 		b.grad[res.Value] = dy.Value
 	}
 }
@@ -125,18 +165,28 @@ func diffLinear(b *builder, n *Node) {
 func diffNorm(b *builder, n *Node) {
 	y, stats, x, g := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	dy := b.of(y)
-	attr := n.Attr
-	dx, acc := b.into(x)
-	// Gains first: the input's gradient may be the same memory in later users.
-	if n.Op == RMSNorm {
-		b.node(RMSNormDW, attr, b.paramGrad(g), dy, x, stats)
-		attr.Acc = acc
-		b.node(RMSNormDX, attr, dx, dy, x, g, stats)
-		return
+	dx, acc := absent, false
+	if b.trained(x) {
+		dx, acc = b.into(x)
 	}
-	b.node(LayerNormDW, attr, b.paramGrad(g), b.paramGrad(n.Args[4]), dy, x, stats)
-	attr.Acc = acc
-	b.node(LayerNormDX, attr, dx, dy, x, g, stats)
+	// Gains first: the input's gradient may be the same memory in later users.
+	input := LayerNormDX
+	switch {
+	case n.Op == RMSNorm:
+		input = RMSNormDX
+		if b.trained(g) {
+			b.node(RMSNormDW, n.Attr, b.paramGrad(g), dy, x, stats)
+		}
+	case b.trained(g): // then so is the bias, see model.Freeze
+		b.node(LayerNormDW, n.Attr, b.paramGrad(g), b.paramGrad(n.Args[4]), dy, x, stats)
+	case b.trained(n.Args[4]): // the same sum
+		b.node(BiasGrad, Attr{}, b.paramGrad(n.Args[4]), dy)
+	}
+	if b.trained(x) {
+		attr := n.Attr
+		attr.Acc = acc
+		b.node(input, attr, dx, dy, x, g, stats)
+	}
 }
 
 func diffRoPE(b *builder, n *Node) {
@@ -169,8 +219,10 @@ func diffSwiGLU(b *builder, n *Node) {
 func diffEmbed(b *builder, n *Node) {
 	x, tokens, wte, wpe := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	dx := b.of(x)
-	b.node(EmbedBwd, n.Attr, b.paramGrad(wte), dx, tokens)
-	if wpe.Value >= 0 {
+	if b.trained(wte) {
+		b.node(EmbedBwd, n.Attr, b.paramGrad(wte), dx, tokens)
+	}
+	if b.trained(wpe) {
 		b.node(PosBwd, n.Attr, b.paramGrad(wpe), dx)
 	}
 }

@@ -105,6 +105,7 @@ type builder struct {
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
 	back   bool           // nodes appended now are backward ones
+	needs  []bool         // values of the forward pass that depend on a parameter which is trained
 	grad   map[int]int    // gradient value of a value, once something was added to it
 	pgrad  map[int]int    // gradient value of a parameter
 }

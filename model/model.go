@@ -60,6 +60,7 @@ type Model struct {
 	OutBias      bool // bias of the attention output projection
 	MLPBias      bool
 	InitStd      float64
+	Frozen       []string // parameters that training leaves alone, see Freeze
 }
 
 // RMS reports whether norms are RMSNorm (without bias) and not LayerNorm.
@@ -94,6 +95,7 @@ type Param struct {
 	Vector     bool // one dimension in files; no weight decay
 	Init       Init
 	Std        float64 // of Normal
+	Frozen     bool    // has no gradient and is not updated
 }
 
 // Init is how a parameter starts.

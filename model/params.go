@@ -25,6 +25,12 @@ func (m *Model) Params() []Param {
 	if !m.Tied {
 		b.matrix("lm_head.weight", m.Vocab, m.Width, m.InitStd)
 	}
+	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
+		if b.list[i].Name == m.Frozen[n] {
+			b.list[i].Frozen = true
+			n++
+		}
+	}
 	return b.list
 }
 

@@ -94,7 +94,8 @@ func (s *search) swapTiers() (list []device.Tier) {
 // state, and for all activations of a step.
 func (s *search) hostHolds() bool {
 	weight, grad, state := s.perElement(residency{})
-	need := s.elements() * (weight + grad + state)
+	n, frozen := s.elements()
+	need := n*(weight+grad+state) + frozen*weight
 	for i := range s.graph.Segments {
 		for _, v := range s.graph.Segments[i].Saved {
 			need += float64(s.batch*s.graph.Seq) * float64(s.graph.Values[v].Cols) * float64(s.graph.Values[v].DType.Size())
@@ -137,11 +138,15 @@ func (s *search) memo(t device.Tier, b, group int) program.Retention {
 func (s *search) memoShare(b, group int) float64 {
 	rows, layers := b*s.graph.Seq, s.graph.Model.Layers
 	var forward float64
-	for i := range s.graph.Segments[1].Forward {
-		forward += s.m.Cost.Cost(s.call(&s.graph.Segments[1].Forward[i], rows))
+	typical := &s.graph.Segments[layers] // lower layers may be frozen
+	for i := range typical.Forward {
+		forward += s.m.Cost.Cost(s.call(&typical.Forward[i], rows))
 	}
-	saved := program.Saved(s.graph, 0, rows)
+	saved := program.Saved(s.graph, layers-1, rows)
 	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
+	if rest == 0 {
+		return 0
+	}
 	from := device.Operand{Tier: device.DeviceTier, Rows: 1, Cols: int(rest / 4), Stride: int(rest / 4)}
 	to := from
 	to.Tier = device.HostTier

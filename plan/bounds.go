@@ -24,20 +24,25 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(8, 1)
 }
 
-func (s *search) elements() (n float64) {
+// elements counts those that are trained, and the frozen ones.
+func (s *search) elements() (trained, frozen float64) {
 	for _, p := range s.graph.Params {
-		n += float64(p.Elems())
+		if p.Frozen {
+			frozen += float64(p.Elems())
+		} else {
+			trained += float64(p.Elems())
+		}
 	}
-	return n
+	return trained, frozen
 }
 
 // hopeless reports that a residency cannot fit whatever else is chosen, or
 // cannot beat what was found: arithmetic and updates alone take longer.
 func (s *search) hopeless(b int, r residency) bool {
 	var need [device.NumTiers]float64
-	n := s.elements()
+	n, frozen := s.elements()
 	weight, grad, state := s.perElement(r)
-	need[r.weights] += n * weight
+	need[r.weights] += (n + frozen) * weight
 	if r.state == device.DeviceTier {
 		need[r.grads] += n * grad
 	}
@@ -54,9 +59,13 @@ func (s *search) hopeless(b int, r residency) bool {
 // the norm known, what stays on the device is updated there and the rest on the
 // host, both at once. No more stays than there is memory for.
 func (s *search) update(r residency) float64 {
-	n, rate := s.elements(), [2]float64{} // seconds per element
+	n, _ := s.elements()
+	var rate [2]float64 // seconds per element
 	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
 		for _, p := range s.graph.Params {
+			if p.Frozen {
+				continue
+			}
 			o := device.Operand{Tier: device.Tier(i), DType: graph.F32, Rows: 1, Cols: int(p.Elems()), Stride: int(p.Elems())}
 			rate[i] += s.m.Cost.Cost(&device.Call{Op: graph.AdamW, Stream: stream, Args: []device.Operand{o, o, o, o, {}, {}, {}}}) / n
 		}

@@ -60,10 +60,11 @@ func (s *search) costs(b int) *costs {
 		}
 		c.segments = append(c.segments, t)
 	}
-	saved := program.Saved(g, 0, rows)
+	typical := g.Model.Layers - 1 // lower layers may be frozen
+	saved := program.Saved(g, typical, rows)
 	for _, r := range s.remakes() {
 		var sec float64
-		for _, n := range r.Again(&g.Segments[1]) {
+		for _, n := range r.Again(&g.Segments[1+typical]) {
 			sec += s.m.Cost.Cost(s.call(n, rows))
 		}
 		var kept int64
@@ -120,16 +121,16 @@ func (s *search) updating(n int64, r residency) float64 {
 	return sec * float64(n) / float64(cols)
 }
 
-// states is what n elements of parameters need in each tier at least, with a
-// group of ranks that share them.
-func (s *search) states(n int64, r residency, group int) (need [device.NumTiers]int64) {
+// states is what n elements of parameters that are trained need in each tier at
+// least, and so many that are frozen, with a group of ranks that share them.
+func (s *search) states(n, frozen int64, r residency, group int) (need [device.NumTiers]int64) {
 	share := func(bytes int64, from string) int64 { // of what is divided from that sharding on
 		if shardLevel(r.shard) >= shardLevel(from) {
 			return bytes / int64(group)
 		}
 		return bytes
 	}
-	need[r.weights] += share(n*s.graph.DType.Size(), "weights")
+	need[r.weights] += share((n+frozen)*s.graph.DType.Size(), "weights")
 	if r.state == device.DeviceTier {
 		need[r.grads] += share(4*n, "grads")
 	}

@@ -32,12 +32,13 @@ type Layers struct {
 func Activations(g *graph.Graph, c *Candidate) []Layers {
 	var list []Layers
 	for l, r := range c.Plan.Activations {
-		if n := len(list); n > 0 && list[n-1].Retention == r {
+		saved := program.Saved(g, l, c.Plan.MicroBatch*g.Seq)
+		if n := len(list); n > 0 && list[n-1].Retention == r && saved == program.Saved(g, l-1, c.Plan.MicroBatch*g.Seq) {
 			list[n-1].Last = l
 			continue
 		}
 		row := Layers{First: l, Last: l, Retention: r}
-		for a, bytes := range program.Saved(g, l, c.Plan.MicroBatch*g.Seq) {
+		for a, bytes := range saved {
 			waiting := int64(r[a].Share * float64(bytes))
 			if r[a].Swapped() {
 				row.Swapped += waiting

@@ -384,19 +384,25 @@ func (t *task) layersIn(g *graph.Graph, stage int) int {
 	return min(t.first[stage+1], g.Head()) - max(t.first[stage], 1)
 }
 
-// parameters counts the parameters of ranges of segments, each once.
-func (s *search) parameters(ranges [][2]int) (sum int64) {
+// parameters counts the elements of parameters of ranges of segments, each once:
+// those that are trained, and the frozen ones.
+func (s *search) parameters(ranges [][2]int) (trained, frozen int64) {
 	seen := make([]bool, len(s.graph.Params))
 	for _, r := range ranges {
 		for _, seg := range s.graph.Segments[r[0]:r[1]] {
 			for _, p := range seg.Params {
-				if !seen[p] {
-					seen[p], sum = true, sum+s.graph.Params[p].Elems()
+				switch q := &s.graph.Params[p]; {
+				case seen[p]:
+				case q.Frozen:
+					frozen += q.Elems()
+				default:
+					trained += q.Elems()
 				}
+				seen[p] = true
 			}
 		}
 	}
-	return sum
+	return trained, frozen
 }
 
 // held is the memory of the parameters of ranges of segments, and the number
@@ -405,7 +411,8 @@ func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, la
 	for _, r := range ranges {
 		layers += min(r[1], s.graph.Head()) - max(r[0], 1)
 	}
-	return s.states(s.parameters(ranges), t.residency, t.replicas*len(t.schedule.Home)), layers
+	trained, frozen := s.parameters(ranges)
+	return s.states(trained, frozen, t.residency, t.replicas*len(t.schedule.Home)), layers
 }
 
 // level is the least that a rank's layers must make again for peak micro-batches
@@ -447,10 +454,10 @@ func (c *costs) repeat(layers, level int) float64 {
 // finish estimates how long a rank is busy with sums over the ranks that share
 // its parameters, or with fetching them, and with the update.
 func (s *search) finish(t *task, rank int) (sums, update float64) {
-	n := s.parameters(t.ranges(rank))
+	n, frozen := s.parameters(t.ranges(rank))
 	group := t.replicas * len(t.schedule.Home)
 	own := n
-	if group > 1 {
+	if group > 1 && n > 0 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
 		sums += scale * s.between(graph.AllReduce, graph.F32, 1, cols, group)
@@ -463,7 +470,7 @@ func (s *search) finish(t *task, rank int) (sums, update float64) {
 		}
 	}
 	if t.weights == device.HostTier { // they come in at every visit
-		sums += float64(t.micros) * s.updating(n, residency{state: device.HostTier}) / 4
+		sums += float64(t.micros) * s.updating(n+frozen, residency{state: device.HostTier}) / 4
 	}
 	return sums, s.updating(own, t.residency)
 }

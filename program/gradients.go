@@ -41,7 +41,7 @@ func (lo *lowering) gradients() error {
 	touched := lo.contributions()
 	started := make([]bool, len(lo.g.Params)) // something was added already
 	for c := range lo.pl.Chunks {
-		if !lo.local(c) {
+		if !lo.trained(c) {
 			continue
 		}
 		units := touched[c]

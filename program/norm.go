@@ -24,7 +24,7 @@ type normParts struct {
 // what all have, everything if it is the first of the group.
 func (lo *lowering) owned(rank, c int) piece {
 	switch group := lo.top.groups[c]; {
-	case !slices.Contains(group, rank):
+	case !slices.Contains(group, rank), lo.frozen(c):
 		return piece{}
 	case lo.sharded(c, "state") || rank == group[0]:
 		return lo.heldBy(rank, c, "state")
@@ -43,7 +43,7 @@ func (lo *lowering) slots(rank, c int) (n int) {
 func (lo *lowering) newNormParts() *normParts {
 	n := &normParts{buf: [device.NumTiers]int{-1, -1, -1}}
 	for c := range lo.pl.Chunks {
-		if lo.local(c) && lo.top.ranks == 1 {
+		if lo.trained(c) && lo.top.ranks == 1 {
 			n.final = max(n.final, lo.updatedOn(c))
 		}
 	}
@@ -124,10 +124,11 @@ func (lo *lowering) sortSlots(u *unit, n *normParts) {
 	end := 0
 	for r := range lo.top.ranks {
 		for c := range lo.pl.Chunks {
-			if len(lo.top.groups[c]) > 1 {
+			k := lo.slots(r, c)
+			if k > 0 && len(lo.top.groups[c]) > 1 {
 				return
 			}
-			if k := lo.slots(r, c); k > 0 {
+			if k > 0 {
 				runs = append(runs, run{c, end, end + k})
 				end += k
 			}

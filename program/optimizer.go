@@ -25,7 +25,7 @@ func (lo *lowering) optimizer() error {
 	grads := make([]store, len(lo.pl.Chunks)) // what the optimizer reads
 	parts := lo.newNormParts()
 	for c := range lo.pl.Chunks {
-		if lo.local(c) && lo.reduced(c).len() > 0 {
+		if lo.trained(c) && lo.reduced(c).len() > 0 {
 			grads[c] = lo.deliver(c)
 			lo.square(c, grads[c], parts)
 		}
@@ -75,7 +75,7 @@ func (lo *lowering) updates(u *unit, grads []store) {
 	at := func(int) *[]op { return &u.work }
 	var order, disk []int
 	for c := range lo.pl.Chunks {
-		if lo.local(c) {
+		if lo.trained(c) {
 			order = append(order, c)
 		}
 	}
@@ -122,7 +122,7 @@ func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
 // onDisk reports whether this rank has state of a chunk on disk.
 func (lo *lowering) onDisk(c int) bool {
-	return lo.pl.Chunks[c].State == device.DiskTier && lo.local(c) && lo.reduced(c).len() > 0
+	return lo.pl.Chunks[c].State == device.DiskTier && lo.trained(c) && lo.reduced(c).len() > 0
 }
 
 // moved is the home with what is in one buffer taken to be in another.

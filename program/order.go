@@ -34,6 +34,10 @@ func (lo *lowering) order() error {
 // trains reports whether there is a backward pass.
 func (lo *lowering) trains() bool { return lo.opt.Mode == Train || lo.opt.Mode == Grads }
 
+// goesBack reports whether segment s has a backward pass: below the lowest
+// parameter that is trained there is none.
+func (lo *lowering) goesBack(s int) bool { return lo.trains() && len(lo.g.Segments[s].Backward) > 0 }
+
 // grouped lists the units of a rank that has all segments. Groups of
 // micro-batches go layer by layer; the head does its backward pass right away,
 // since the loss is known then. Micro-batches ascend everywhere, so that every
@@ -56,7 +60,7 @@ func (lo *lowering) grouped() {
 			each(s, true, false)
 		}
 		each(head, true, lo.trains())
-		for s := head - 1; s >= 0 && lo.trains(); s-- {
+		for s := head - 1; s >= 0 && lo.goesBack(s); s-- {
 			each(s, false, true)
 		}
 	}
@@ -70,7 +74,7 @@ func (lo *lowering) grouped() {
 func (lo *lowering) shared(s int) bool {
 	for later := s + 1; later < len(lo.g.Segments); later++ {
 		for _, p := range lo.g.Segments[later].Params {
-			if slices.Contains(lo.g.Segments[s].Params, p) && slices.Equal(lo.top.places(s), lo.top.places(later)) {
+			if !lo.g.Params[p].Frozen && slices.Contains(lo.g.Segments[s].Params, p) && slices.Equal(lo.top.places(s), lo.top.places(later)) {
 				return true
 			}
 		}
@@ -146,7 +150,7 @@ func (lo *lowering) stageUnits(w schedule.Unit) []unit {
 			}
 		}
 	case lo.trains():
-		for s := to - 1; s >= from; s-- {
+		for s := to - 1; s >= from && lo.goesBack(s); s-- {
 			head := s == lo.g.Head()
 			if head && w.Pass == schedule.W {
 				continue // done with the input gradients
@@ -182,7 +186,7 @@ func (lo *lowering) messages(w schedule.Unit, list []unit) (in []letter, out []o
 		if first.forward && first.segment == from { // a head alone goes forward in the backward pass
 			in = append(in, letter{lo.message(graph.Recv, first, from, lo.g.Segments[from].In, home[w.Stage-1], false), lo.top.ends(w, w.Stage-1, false)})
 		}
-		if last.backward && w.Pass != schedule.W {
+		if last.backward && w.Pass != schedule.W && lo.g.Segments[from].DIn >= 0 {
 			out = append(out, lo.message(graph.Send, last, from, lo.g.Segments[from].DIn, home[w.Stage-1], true))
 		}
 	}

@@ -53,6 +53,12 @@ func (lo *lowering) index() {
 // local reports whether this rank computes with a chunk.
 func (lo *lowering) local(c int) bool { return slices.Contains(lo.top.groups[c], lo.opt.Rank) }
 
+// frozen reports whether training leaves a chunk as it is.
+func (lo *lowering) frozen(c int) bool { return lo.g.Params[lo.pl.Chunks[c].First].Frozen }
+
+// trained reports whether this rank computes with a chunk that is trained.
+func (lo *lowering) trained(c int) bool { return lo.local(c) && !lo.frozen(c) }
+
 // whole is all of a chunk.
 func (lo *lowering) whole(c int) piece {
 	last := lo.pl.Chunks[c].Last - 1
@@ -141,7 +147,9 @@ func (pl *Plan) Largest(g *graph.Graph) (int, error) {
 		sum := 0
 		for c := range pl.Chunks {
 			for _, what := range Shardings()[1:] {
-				sum += lo.heldBy(r, c, what).len()
+				if what == "weights" || !lo.frozen(c) {
+					sum += lo.heldBy(r, c, what).len()
+				}
 			}
 		}
 		if sum > most {

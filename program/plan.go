@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -51,7 +52,8 @@ type Plan struct {
 	Slots       int         `json:"slots"`
 }
 
-// Chunk is a run of consecutive parameters that move together.
+// Chunk is a run of consecutive parameters that move together. A frozen one has
+// neither gradient nor state; what is said of them does not count.
 type Chunk struct {
 	First int `json:"first"` // parameters First..Last-1 in order of first use
 	Last  int `json:"last"`
@@ -125,8 +127,9 @@ func Agree(hashes []string) error {
 
 // Layout cuts the parameters into chunks of at most elems elements (a larger
 // parameter is a chunk by itself): runs of consecutive parameters that are
-// used by the same segments, so that a chunk is wanted as a whole. Parameters
-// whose gradients one operator makes stay together.
+// used by the same segments, so that a chunk is wanted as a whole, and all
+// trained or all frozen. Parameters whose gradients one operator makes stay
+// together.
 func Layout(g *graph.Graph, elems int64) []Chunk {
 	users, glued := segmentsOf(g), glued(g)
 	var list []Chunk
@@ -135,7 +138,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 		n := p.Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if slices.Equal(users[i], users[i-1]) && size+n <= elems || glued[i] {
+			if slices.Equal(users[i], users[i-1]) && p.Frozen == g.Params[i-1].Frozen && size+n <= elems || glued[i] {
 				c.Last, size = i+1, size+n
 				continue
 			}
@@ -178,16 +181,21 @@ func segmentsOf(g *graph.Graph) [][]int {
 	return users
 }
 
-// Fingerprint identifies what a graph computes: family and sizes.
+// Fingerprint identifies what a graph computes: family, sizes, what is frozen.
 func Fingerprint(g *graph.Graph) string {
 	m := *g.Model
 	scaling := ""
 	if m.RopeScaling != nil {
 		scaling = fmt.Sprintf(" rope%+v", *m.RopeScaling)
 	}
-	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v", m.Family, m.Layers, m.Width,
+	frozen := ""
+	if len(m.Frozen) > 0 {
+		names := sha256.Sum256([]byte(strings.Join(m.Frozen, "\n")))
+		frozen = fmt.Sprintf(" frozen %d/%x", len(m.Frozen), names[:4])
+	}
+	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,
-		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias)
+		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
 }
 
 // Precisions are the storage types of activations and working weights.
@@ -263,6 +271,9 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			if !slices.Equal(users[p], users[c.First]) {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
+			if g.Params[p].Frozen != g.Params[c.First].Frozen {
+				return fmt.Errorf("plan: chunk %d holds %s and %s, of which one is frozen; hint: a chunk for each", i, g.Params[c.First].Name, g.Params[p].Name)
+			}
 		}
 		at = c.Last
 		if i > 0 && glued[c.First] && pl.Ranks > 1 {
@@ -275,6 +286,7 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
 		case c.State > device.DiskTier:
 			return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
+		case g.Params[c.First].Frozen:
 		case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
 			return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
 		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):

@@ -27,6 +27,7 @@ type Class uint8
 
 const (
 	ClassWeights     Class = iota // parameters that operators read, and fp32 masters
+	ClassFrozen                   // parameters that are not trained
 	ClassGrads                    // gradients of parameters
 	ClassState                    // optimizer moments
 	ClassActivations              // values of the forward pass
@@ -36,7 +37,7 @@ const (
 	NumClasses
 )
 
-var classes = [...]string{"weights", "gradients", "optimizer", "activations", "activation gradients", "inputs", "reductions"}
+var classes = [...]string{"weights", "frozen weights", "gradients", "optimizer", "activations", "activation gradients", "inputs", "reductions"}
 
 func (c Class) String() string { return classes[c] }
 

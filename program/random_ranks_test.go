@@ -20,7 +20,26 @@ func randomModel(rng *rand.Rand, layers int) *model.Model {
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]
+	if rng.IntN(3) == 0 {
+		freezeSome(&m, rng)
+	}
 	return &m
+}
+
+// freezeSome freezes the lower layers, and any other parameters.
+func freezeSome(m *model.Model, rng *rand.Rand) {
+	for {
+		var names []string
+		below, share := rng.IntN(m.Layers+2)-1, max(rng.Float64()-0.3, 0)
+		for _, p := range m.Params() {
+			if p.Layer < below || rng.Float64() < share {
+				names = append(names, p.Name)
+			}
+		}
+		if m.Freeze(names...) == nil {
+			return
+		}
+	}
 }
 
 // randomPipeline draws a named schedule and where its stages begin: anywhere.

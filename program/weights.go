@@ -45,6 +45,14 @@ func (lo *lowering) cached(c int) bool {
 	return lo.pl.Chunks[c].Weights == device.HostTier || lo.sharded(c, "weights")
 }
 
+// weightClass is what reports count a chunk's weights as.
+func (lo *lowering) weightClass(c int) Class {
+	if lo.frozen(c) {
+		return ClassFrozen
+	}
+	return ClassWeights
+}
+
 func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
 	kind, bf16 := "p", lo.g.DType == graph.BF16
@@ -54,9 +62,9 @@ func (lo *lowering) home(c int) weightHome {
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
 	h := weightHome{work: store{-1, 0}} // of a small chunk in a large group there may be nothing here
 	if weights.len() > 0 {
-		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, ClassWeights, lo.g.DType, kind)
+		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
 	}
-	if lo.opt.Mode != Train { // nothing is updated: the working copy is all
+	if lo.opt.Mode != Train || lo.frozen(c) { // nothing is updated: the working copy is all
 		lo.homes(c, weights, "p", h.work, false)
 		return h
 	}
@@ -116,7 +124,7 @@ func (lo *lowering) fetch() error {
 				}) {
 					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
 				}
-				copied := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, lo.whole(c), device.DeviceTier, ClassWeights, lo.g.DType)
+				copied := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, lo.whole(c), device.DeviceTier, lo.weightClass(c), lo.g.DType)
 				loads++
 				send := &lo.units[cache.load(i, c, copied, bytes, lo.pl.Prefetch)]
 				send.before = append(send.before, lo.bring(c, copied, Key{Segment: u.segment, Micro: u.micro, Chunk: c})...)

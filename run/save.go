@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -102,10 +103,34 @@ func (t *Trainer) start() error {
 	case t.Setup.Folder != "":
 		return t.fromFolder()
 	}
-	return t.Session.Load(func(name string, dst []float32) error {
-		Initial(t.param(name), c.Seed, dst)
+	t.origin.read = func(p model.Param, dst []float32) error {
+		Initial(p, c.Seed, dst)
 		return nil
-	})
+	}
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+}
+
+// weights are parameters that can be read again while a run goes on: checkpoints
+// have frozen ones from where they came, to the bit, though in bf16 the arenas
+// hold them rounded. Files stay open, so it does not matter if they are removed.
+type weights struct {
+	read func(p model.Param, dst []float32) error
+	file io.Closer // nil: none
+}
+
+func (w *weights) close() error {
+	if w.file == nil {
+		return nil
+	}
+	file := w.file
+	w.file = nil
+	return file.Close()
+}
+
+// rounded reports whether the arenas hold a parameter in fewer bits than
+// checkpoints: nothing that is trained.
+func (t *Trainer) rounded(p model.Param) bool {
+	return p.Frozen && t.Setup.Graph.DType != graph.F32
 }
 
 func (t *Trainer) param(name string) model.Param {
@@ -119,9 +144,9 @@ func (t *Trainer) fromFolder() error {
 	if err != nil {
 		return fmt.Errorf("weights of %s: %w", t.Setup.Folder, err)
 	}
-	defer set.Close()
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
-	return t.Session.Load(func(name string, dst []float32) error { return readParam(set, t.param(name), dst) })
+	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(set, p, dst) }, set}
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
 }
 
 // readParam reads a parameter whose shape must be the model's.
@@ -142,7 +167,7 @@ func (t *Trainer) resume(path string) error {
 	if err != nil {
 		return err
 	}
-	defer ck.Close()
+	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(ck.Weights, p, dst) }, ck}
 	var id identity
 	if err := json.Unmarshal(ck.Trainer.Plan, &id); err != nil {
 		return fmt.Errorf("%s was not written by a training run: %w", path, err)
@@ -170,6 +195,9 @@ func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 	for i, p := range t.Setup.Graph.Params {
 		buf := make([]float32, p.Elems())
 		for kind, set := range map[string]*safetensors.Set{"p": ck.Weights, "m": ck.State("m"), "v": ck.State("v")} {
+			if p.Frozen && kind != "p" {
+				continue
+			}
 			if set == nil {
 				return fmt.Errorf("the optimizer's state %q is missing; hint: this is a model folder, not a training checkpoint", kind)
 			}
@@ -217,15 +245,23 @@ func (t *Trainer) save(o Observer) error {
 	return nil
 }
 
-// tensors reads one kind of state lazily from where it lives.
+// tensors reads one kind of state lazily from where it lives; frozen parameters
+// have weights only.
 func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	for i, p := range t.Setup.Graph.Params {
+		if p.Frozen && kind != "p" {
+			continue
+		}
 		list = append(list, safetensors.Tensor{
 			Info: safetensors.Info{Name: p.Name, DType: safetensors.F32, Shape: p.Shape()},
 			Data: func(w io.Writer) error {
 				buf := make([]float32, p.Elems())
-				if err := t.Session.Read(i, kind, buf); err != nil {
+				read := func() error { return t.Session.Read(i, kind, buf) }
+				if t.rounded(p) {
+					read = func() error { return t.origin.read(p, buf) }
+				}
+				if err := read(); err != nil {
 					return err
 				}
 				return safetensors.WriteFloat32(w, safetensors.F32, buf)

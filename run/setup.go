@@ -209,6 +209,13 @@ func BuildGraph(c *config.Config, m *model.Model) (*graph.Graph, error) {
 	if c.Precision == "bf16" {
 		dtype = graph.BF16
 	}
+	if len(c.Freeze) > 0 {
+		frozen := *m
+		if err := frozen.Freeze(c.Freeze...); err != nil {
+			return nil, c.Fault("freeze", err.Error())
+		}
+		m = &frozen
+	}
 	g, err := graph.Build(m, c.SequenceLength, dtype)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}

@@ -75,6 +75,7 @@ type Trainer struct {
 	first    []device.Stats // of the first step of this process: all steps are alike
 	pact     string         // what the ranks agreed on: hash of plan, model, data and seed
 	saved    string         // latest checkpoint of this run
+	origin   weights        // that this process began with
 }
 
 // NewTrainer opens the run's folder and the session. programs are those of the
@@ -121,6 +122,9 @@ func (t *Trainer) open(m *Machine) error {
 	}
 	if t.Session, err = Open(s.Graph, t.devices, t.programs, eval); err == nil {
 		err = t.start()
+	}
+	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
+		err = t.origin.close()
 	}
 	if err != nil {
 		return err
@@ -181,6 +185,7 @@ func (t *Trainer) Close() error {
 		t.Session.Close()
 	}
 	errs = append(errs, closeAll(t.devices))
+	errs = append(errs, t.origin.close())
 	if t.lock != nil {
 		errs = append(errs, t.lock.Close())
 	}

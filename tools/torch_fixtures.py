@@ -12,6 +12,7 @@ and the rotary tables, stay fp32 there). Everything is seeded: a second run writ
 Known weakness: the numbers depend on the versions of torch and transformers (written to README.md) in the last digits.
 """
 import copy
+import fnmatch
 import json
 import math
 import pathlib
@@ -48,6 +49,13 @@ CASES = {
                              max_position_embeddings=64, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0,
                              layerdrop=0.0, activation_function="relu", do_layer_norm_before=True, pad_token_id=1,
                              bos_token_id=2, eos_token_id=2)),
+}
+
+# Patterns of parameters that are not trained, for a few models.
+FROZEN = {
+    "gpt2-tiny": [["transformer.wte.weight"], ["transformer.w?e.weight", "transformer.h.0.*"], ["*.weight"]],
+    "llama-tiny": [["*.mlp.*"], ["model.*"], ["model.embed_tokens.weight", "model.layers.0.*"]],
+    "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
 }
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
@@ -87,9 +95,11 @@ def loss_of(model, tokens):
     return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train(model, tokens):
+def train(model, tokens, freeze=()):
     """Ten AdamW steps on one batch. losses[i] and norms[i] (before clipping) belong to the weights before step i+1."""
-    parameters = list(model.parameters())
+    for name, p in model.named_parameters():
+        p.requires_grad = not any(fnmatch.fnmatchcase(name, pattern) for pattern in freeze)
+    parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [dict(params=[p for p in parameters if p.ndim >= 2], weight_decay=DECAY),
               dict(params=[p for p in parameters if p.ndim < 2], weight_decay=0.0)]
     optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
@@ -103,6 +113,15 @@ def train(model, tokens):
         losses.append(float(loss.detach()))
     losses.append(float(loss_of(model, tokens)[1].detach()))  # after the last step
     return losses, norms
+
+
+def train_both(folder, model, tokens, freeze=()):
+    """In fp32 and in float64."""
+    results = {}
+    for suffix, dtype in ("", torch.float32), ("64", torch.float64):
+        again = type(model).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, freeze)
+    return results
 
 
 def make_old(path, settings):
@@ -130,12 +149,12 @@ def write_case(folder, family, settings, seed):
               folder / "expected.safetensors")
     save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
 
-    results = {}
-    for suffix, dtype in ("", torch.float32), ("64", torch.float64):
-        again = type(model).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
-        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens)
+    results = train_both(folder, model, tokens)
     assert abs(results["losses"][0] - float(loss.detach())) < 1e-6
     results["optimizer"] = dict(name="AdamW", **ADAMW, weight_decay=DECAY, decay_on="ndim >= 2", clip_grad_norm=CLIP)
+    if folder.name in FROZEN:
+        cases = [dict(freeze=freeze, **train_both(folder, model, tokens, freeze)) for freeze in FROZEN[folder.name]]
+        (folder / "frozen.json").write_text(json.dumps(cases, indent=1) + "\n")
     for file in folder.iterdir():
         file.chmod(0o644)
     (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -155,6 +174,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
   the embedding's)
 - `losses.json`: `losses[i]` and `grad_norms[i]` (before clipping) at the weights before step i+1 of {steps} AdamW steps on
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
+- `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
 
 All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
 it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.

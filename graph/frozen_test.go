@@ -1,0 +1,116 @@
+package graph
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// live lists the backward operators of a graph that gradients of trained
+// parameters depend on: dead code elimination, from the last operator to the
+// first, of the backward pass of a graph in which everything is trained.
+func live(g *Graph, frozen func(param int) bool) (list []string) {
+	needed := map[int]bool{}
+	for s := range g.Segments {
+		nodes := g.Segments[s].Backward
+		for i := len(nodes) - 1; i >= 0; i-- {
+			n := &nodes[i]
+			use := false
+			for k, spec := range n.Op.Info().Args {
+				v := n.Args[k].Value
+				if spec.Access == Read || v < 0 {
+					continue
+				}
+				if g.Values[v].Kind == ParamGrad {
+					use = use || !frozen(g.Values[v].Param)
+				} else {
+					use = use || needed[v]
+				}
+			}
+			if !use {
+				continue
+			}
+			for k, spec := range n.Op.Info().Args {
+				if v := n.Args[k].Value; v >= 0 && g.Values[v].Kind == Gradient && spec.Access != Write {
+					needed[v] = true
+				}
+			}
+			list = append(list, g.describe(n, frozen))
+		}
+	}
+	return list
+}
+
+// describe is a node's operator and operands, the gradient of the bias of a norm
+// by whatever operator makes it.
+func (g *Graph) describe(n *Node, frozen func(param int) bool) string {
+	if n.Op == LayerNormDW && frozen(g.Values[n.Args[0].Value].Param) {
+		n = &Node{Op: BiasGrad, Args: []Use{n.Args[1], n.Args[2]}}
+	}
+	text := fmt.Sprint(n.Op, n.Attr.Acc, n.Chunked)
+	for _, u := range n.Args {
+		if u.Value >= 0 {
+			text += fmt.Sprintf(" %s[%d:%d]", g.Values[u.Value].Name, u.Lo, u.Hi)
+		}
+	}
+	return text
+}
+
+// TestFrozen: the backward pass beside frozen parameters is what dead code
+// elimination leaves of that where everything is trained, and saves what it
+// reads.
+func TestFrozen(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	for range 200 {
+		name := []string{"gpt2", "llama-2-7b", "opt-125m", "qwen2-0.5b", "mistral-7b"}[r.IntN(5)]
+		m, err := model.Known(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Layers, m.Tied = 3, r.IntN(2) == 0
+		full, err := Build(m, 16, F32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		below, share := r.IntN(5)-1, r.Float64()
+		for _, p := range full.Params {
+			if p.Layer < below || r.Float64() < share {
+				names = append(names, p.Name)
+			}
+		}
+		if m.Freeze(names...) != nil { // half a norm, or all
+			continue
+		}
+		g, err := Build(m, 16, F32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frozen := func(p int) bool { return g.Params[p].Frozen }
+		want := live(full, frozen)
+		var got []string
+		for s := range g.Segments {
+			seg := &g.Segments[s]
+			for i := len(seg.Backward) - 1; i >= 0; i-- {
+				n := &seg.Backward[i]
+				got = append(got, g.describe(n, frozen))
+				for _, u := range n.Args {
+					if u.Value >= 0 && g.Values[u.Value].Kind == Forwarded && !g.Values[u.Value].Chunked && !slices.Contains(seg.Saved, u.Value) {
+						t.Fatalf("%s: %s is read and not saved", name, g.Values[u.Value].Name)
+					}
+				}
+			}
+			if len(seg.Backward) == 0 && len(seg.Saved) > 0 {
+				t.Errorf("%s: %s saves %v for nothing", name, seg.Name, seg.Saved)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s, frozen %v:\n%d operators %q\n%d are live %q", name, m.Frozen, len(got), got, len(want), want)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package model
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// Freeze has training leave all parameters alone whose names match one of the
+// patterns, in which * stands for any run of characters, ? for one, [0-5] for a
+// range. At least one parameter must be left, and each pattern match one.
+//
+//	transformer.wte.weight      the embedding
+//	transformer.h.[0-5].*       the first six layers
+func (m *Model) Freeze(patterns ...string) error {
+	m.Frozen = nil
+	params := m.Params()
+	frozen := make([]bool, len(params))
+	for _, pattern := range patterns {
+		matched := false
+		for i, p := range params {
+			ok, err := path.Match(pattern, p.Name)
+			if err != nil {
+				return fmt.Errorf("%q: %w; hint: * stands for anything, ? for one character, [0-5] for a range", pattern, err)
+			}
+			frozen[i], matched = frozen[i] || ok, matched || ok
+		}
+		if !matched {
+			return fmt.Errorf("%q matches no parameter; hint: %s", pattern, m.meant(pattern, params))
+		}
+	}
+	for i, p := range params {
+		if frozen[i] {
+			m.Frozen = append(m.Frozen, p.Name)
+		}
+		if bias := strings.HasSuffix(p.Name, ".bias"); bias && frozen[i] && params[i-1].Vector && !frozen[i-1] {
+			return fmt.Errorf("%s is frozen and %s is not, but one operator makes both their gradients; hint: freeze both, or the gain alone", p.Name, params[i-1].Name)
+		}
+	}
+	if len(m.Frozen) == len(params) {
+		return fmt.Errorf("all %d parameters are frozen; hint: leave some to train", len(params))
+	}
+	return nil
+}
+
+// meant is what a pattern that matches nothing may have meant.
+func (m *Model) meant(pattern string, params []Param) string {
+	if ok, _ := path.Match(pattern, "lm_head.weight"); ok && m.Tied {
+		return "the head is the embedding, " + params[0].Name
+	}
+	var names []string
+	for _, p := range params {
+		names = append(names, p.Name)
+	}
+	if w := suggest.Nearest(pattern, names); w != "" {
+		return "did you mean " + w + "?"
+	}
+	if p := "*" + strings.Trim(pattern, "*") + "*"; slices.ContainsFunc(names, func(n string) bool { ok, _ := path.Match(p, n); return ok }) {
+		return fmt.Sprintf("the whole name has to match: did you mean %q?", p)
+	}
+	return "names are those of the Hugging Face folder, such as " + names[len(names)-1]
+}

@@ -1,0 +1,54 @@
+package model
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFreeze(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		patterns []string
+		want     func(p Param) bool
+	}{
+		{"gpt2", []string{"transformer.wte.weight"}, func(p Param) bool { return p.Name == "transformer.wte.weight" }},
+		{"gpt2", []string{"transformer.h.[0-5].*", "transformer.wpe.weight"}, func(p Param) bool { return p.Layer >= 0 && p.Layer < 6 || strings.Contains(p.Name, "wpe") }},
+		{"gpt2", []string{"*.weight"}, func(p Param) bool { return strings.HasSuffix(p.Name, ".weight") }},
+		{"llama-2-7b", []string{"model.*"}, func(p Param) bool { return p.Name != "lm_head.weight" }},
+	} {
+		m, err := Known(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Freeze(c.patterns...); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range m.Params() {
+			if p.Frozen != c.want(p) || p.Frozen != slices.Contains(m.Frozen, p.Name) {
+				t.Errorf("%s %v: %s is frozen: %v", c.name, c.patterns, p.Name, p.Frozen)
+			}
+		}
+		if err := m.Freeze(); err != nil || slices.ContainsFunc(m.Params(), func(p Param) bool { return p.Frozen }) {
+			t.Errorf("%s: nothing is frozen: %v", c.name, err)
+		}
+	}
+	for _, c := range []struct{ name, pattern, want string }{
+		{"gpt2", "transformer.wt.weight", "did you mean transformer.wte.weight?"},
+		{"gpt2", "h.0.*", `did you mean "*h.0.*"?`},
+		{"gpt2", "lm_head.*", "the head is the embedding, transformer.wte.weight"},
+		{"gpt2", "zzz", "such as transformer.ln_f.bias"},
+		{"gpt2", "a[", "syntax error"},
+		{"gpt2", "", "matches no parameter"},
+		{"gpt2", "*", "all 148 parameters are frozen"},
+		{"gpt2", "transformer.ln_f.bias", "freeze both"},
+	} {
+		m, err := Known(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Freeze(c.pattern); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%s, %q: %v, want %q", c.name, c.pattern, err, c.want)
+		}
+	}
+}

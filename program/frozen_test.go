@@ -1,0 +1,122 @@
+package program
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestFrozenPrograms: plans of models with frozen parameters, on one rank, are
+// safe and leave the same bits behind as the plain plan.
+func TestFrozenPrograms(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 9))
+	for round := range 30 {
+		m := randomModel(rng, 1+rng.IntN(3))
+		m.Vocab = 24
+		freezeSome(m, rng)
+		g, err := graph.Build(m, 4, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pl := randomPlan(g, 4, rng)
+		if err := pl.Validate(g); err != nil {
+			continue // too little cache
+		}
+		if err := prove(g, pl, float64(rng.IntN(2)), Mode(rng.IntN(int(Logits)+1))); err != nil {
+			t.Fatalf("round %d: %v\nfrozen %v\nplan %+v", round, err, m.Frozen, pl)
+		}
+	}
+}
+
+// TestFrozenMemory: frozen parameters have neither gradient nor state nor
+// master, and layers below the lowest that is trained keep no activations and do
+// nothing backwards. All on the device, closed forms.
+func TestFrozenMemory(t *testing.T) {
+	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+		for layers := range 4 {
+			m := *tinyModels["llama"]
+			m.Layers, m.Tied = 4, false
+			patterns := []string{"model.embed_tokens.weight"}
+			if layers > 0 {
+				patterns = append(patterns, "model.layers.[0-"+string(rune('0'+layers-1))+"].*")
+			}
+			if err := m.Freeze(patterns...); err != nil {
+				t.Fatal(err)
+			}
+			g, err := graph.Build(&m, 8, dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := lowered(t, g, Plain(g, 2))
+			var trained, frozen int64
+			for _, q := range g.Params {
+				if q.Frozen {
+					frozen += q.Elems()
+				} else {
+					trained += q.Elems()
+				}
+			}
+			var classes [NumClasses]int64
+			for i := range p.Buffers {
+				if b := &p.Buffers[i]; b.Tier == device.DeviceTier {
+					classes[b.Class] += b.Size
+				}
+			}
+			weights := 4 * trained
+			if dt == graph.BF16 {
+				weights += 2 * trained
+			}
+			if classes[ClassWeights] != weights || classes[ClassFrozen] != dt.Size()*frozen || classes[ClassGrads] != 4*trained || classes[ClassState] != 8*trained {
+				t.Errorf("%v, %d layers frozen: weights %d of %d, frozen %d of %d, gradients %d and state %d of %d trained elements",
+					dt, layers, classes[ClassWeights], weights, classes[ClassFrozen], dt.Size()*frozen, classes[ClassGrads], classes[ClassState], trained)
+			}
+			backward := map[int]bool{}
+			for i := range p.Instrs {
+				if in := &p.Instrs[i]; in.Key.Dir == Backward {
+					backward[in.Key.Segment] = true
+				}
+			}
+			for s := range g.Segments {
+				if below := s <= layers; backward[s] == below {
+					t.Errorf("%v, %d layers frozen: segment %d goes backwards: %v", dt, layers, s, backward[s])
+				}
+				if s > 0 && s <= 4 && (Saved(g, s-1, 1) == [NumActs]int64{}) != (s <= layers) {
+					t.Errorf("%v, %d layers frozen: layer %d saves %v bytes per token", dt, layers, s-1, Saved(g, s-1, 1))
+				}
+			}
+		}
+	}
+}
+
+// TestMixedChunk: a chunk is all trained or all frozen.
+func TestMixedChunk(t *testing.T) {
+	m := *tinyModels["gpt2"]
+	if err := m.Freeze("transformer.h.0.mlp.*"); err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.Build(&m, 4, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := graph.Build(tinyModels["gpt2"], 4, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := Plain(g, 1)
+	if err := pl.Validate(g); err != nil {
+		t.Fatal(err)
+	}
+	other := Plain(all, 1)
+	if err := other.Validate(g); err == nil || !strings.Contains(err.Error(), "another model") {
+		t.Errorf("a plan that trains what is frozen: %v", err)
+	}
+	pl.Chunks = other.Chunks
+	if err := pl.Validate(g); err == nil || !strings.Contains(err.Error(), "one is frozen") {
+		t.Errorf("a mixed chunk: %v", err)
+	}
+}
