@@ -105,6 +105,9 @@ func TestFrozen(t *testing.T) {
 					}
 				}
 			}
+			if below := s > 0 && len(g.Segments[s-1].Backward) > 0; below != (seg.DIn >= 0) {
+				t.Errorf("%s: the gradient of the input of %s is value %d, the segment below goes backwards: %v", name, seg.Name, seg.DIn, below)
+			}
 			if len(seg.Backward) == 0 && len(seg.Saved) > 0 {
 				t.Errorf("%s: %s saves %v for nothing", name, seg.Name, seg.Saved)
 			}

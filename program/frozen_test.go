@@ -93,6 +93,30 @@ func TestFrozenMemory(t *testing.T) {
 	}
 }
 
+// TestFrozenTied: a frozen embedding whose two ends are on different ranks is no
+// sum over ranks, so a pipeline has the bits of one rank, those of the norm too.
+func TestFrozenTied(t *testing.T) {
+	m := *tinyModels["gpt2"]
+	m.Layers, m.Tied = 3, true
+	if err := m.Freeze("transformer.wte.weight"); err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.Build(&m, 4, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := Plain(g, 1)
+	pl.MicroBatches, pl.Ranks = 4, 2
+	pl.Pipeline = &Pipeline{Schedule: "interleaved", Ranks: 2, Slices: 1, Stages: []int{0, 1, 2, 4}}
+	if err := pl.Validate(g); err != nil {
+		t.Fatal(err)
+	}
+	ps, plain := lowerAll(t, g, pl, betas)
+	if eq, err := Equivalent(ps, []*Program{plain}); err != nil || eq != Exact {
+		t.Errorf("%v, %v", eq, err)
+	}
+}
+
 // TestMixedChunk: a chunk is all trained or all frozen.
 func TestMixedChunk(t *testing.T) {
 	m := *tinyModels["gpt2"]

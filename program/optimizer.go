@@ -122,7 +122,7 @@ func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
 // onDisk reports whether this rank has state of a chunk on disk.
 func (lo *lowering) onDisk(c int) bool {
-	return lo.pl.Chunks[c].State == device.DiskTier && lo.trained(c) && lo.reduced(c).len() > 0
+	return lo.pl.Chunks[c].State == device.DiskTier && lo.local(c) && lo.reduced(c).len() > 0
 }
 
 // moved is the home with what is in one buffer taken to be in another.

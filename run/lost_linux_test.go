@@ -63,3 +63,30 @@ func TestSpillFails(t *testing.T) {
 		}
 	}
 }
+
+// TestSaveFails: a rank whose state cannot be read for a checkpoint is lost as
+// well; what was saved before stays.
+func TestSaveFails(t *testing.T) {
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	spill := dir + "/spill"
+	tr, _ := openRun(t, file, "ranks=2", "max_steps=8", "plan.state=disk", "limits.disk_path="+spill, "out="+dir+"/run")
+	err := tr.Run(t.Context(), at{6, func() {
+		list, err := filepath.Glob("/proc/self/fd/*")
+		check(t, err)
+		for _, link := range list {
+			if name, err := os.Readlink(link); err == nil && strings.HasPrefix(name, spill+"/rank1") {
+				check(t, os.Truncate(link, 0))
+			}
+		}
+	}})
+	var lost *exec.PeerLostError
+	if !errors.As(err, &lost) || lost.Rank != 1 || lost.ExitCode() != 4 || !strings.Contains(err.Error(), "checkpoint-6") {
+		t.Errorf("error is %v", err)
+	}
+	check(t, tr.Close())
+	store := checkpoint.Store{Dir: dir + "/run"}
+	if path, _, err := store.Latest(checkpoint.Checksums); err != nil || !strings.HasSuffix(path, "-3") {
+		t.Errorf("latest checkpoint %s, %v", path, err)
+	}
+}

@@ -54,6 +54,12 @@ func (a at) Step(m Metrics) {
 }
 func (at) Event(string) {}
 
+// onStep calls a function when a step is done.
+type onStep func(step int)
+
+func (f onStep) Step(m Metrics) { f(m.Step) }
+func (onStep) Event(string)     {}
+
 // TestRankLost: a rank that dies in the middle of a step ends the run at once
 // with exit code 4, naming it; the checkpoints are whole and the run goes on from
 // the latest one to the end of a run that nothing happened to.
@@ -68,17 +74,18 @@ func TestRankLost(t *testing.T) {
 	want := losses(t, dir+"/whole/metrics.jsonl")
 	same := []string{"ranks=2", "max_steps=8", "plan=" + dir + "/whole/plan.json"}
 
-	for name, kill := range map[string]func(tr *Trainer, victim int){
-		"stops": func(tr *Trainer, victim int) {
-			turns := r.IntN(1000)
+	for name, kill := range map[string]func(tr *Trainer, victim int, killed chan struct{}){
+		"stops": func(tr *Trainer, victim int, killed chan struct{}) {
+			turns, d := r.IntN(1000), tr.devices[victim].(interface{ Abort(error) })
 			go func() {
 				for range turns {
 					runtime.Gosched()
 				}
-				tr.devices[victim].(interface{ Abort(error) }).Abort(errors.New("gone"))
+				d.Abort(errors.New("gone"))
+				close(killed)
 			}()
 		},
-		"panics": func(tr *Trainer, victim int) { // a token that no embedding has
+		"panics": func(tr *Trainer, victim int, _ chan struct{}) { // a token that no embedding has
 			tr.sampler = nil // no further step is meant
 			rows := len(tr.tokens) / 2
 			tr.tokens[victim*rows+r.IntN(rows)] = 1 << 20
@@ -90,7 +97,15 @@ func TestRankLost(t *testing.T) {
 			out := "out=" + dir + "/" + name
 			tr, _ := openRun(t, file, append(same, out)...)
 			victim := r.IntN(2)
-			err := runUntil(tr, at{4 + r.IntN(2), func() { kill(tr, victim) }})
+			killed, when := make(chan struct{}), 4+r.IntN(2)
+			err := runUntil(tr, onStep(func(step int) {
+				switch step {
+				case when:
+					kill(tr, victim, killed)
+				case 7: // in the last step at the latest
+					<-killed
+				}
+			}))
 			var lost *exec.PeerLostError
 			if !errors.As(err, &lost) || lost.Rank != victim || lost.ExitCode() != 4 {
 				t.Errorf("rank %d is killed: %v", victim, err)
