@@ -28,7 +28,11 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 	for _, o := range overrides {
 		key, value, ok := strings.Cut(o, "=")
 		var doc yaml.Node
-		if !ok || key == "" || yaml.Unmarshal([]byte(value), &doc) != nil || len(doc.Content) == 0 {
+		if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
+			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=\"%s\"'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, value)})
+			continue
+		}
+		if !ok || key == "" || len(doc.Content) == 0 {
 			d.errs = append(d.errs, &Error{File: d.file, Msg: fmt.Sprintf("override %q: expected key=value", o)})
 			continue
 		}

@@ -264,10 +264,11 @@ func NewMisfit(c *Candidate) *Misfit {
 	return e
 }
 
-// PlainBytes is the device memory of the plain plan: all parameters,
-// gradients, optimizer state and activations of the whole batch at once.
+// PlainBytes is the device memory of the plain plan: all parameters, gradients,
+// optimizer state and activations of a rank's part of the batch at once, of a
+// sequence at least.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
-	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, req.GlobalBatch/max(req.Ranks, 1)), req.Options)
+	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1)), req.Options)
 	if err != nil {
 		return 0, err
 	}

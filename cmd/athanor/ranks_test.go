@@ -57,6 +57,15 @@ func TestRanksFit(t *testing.T) {
 	call(args...).must(t, 0)
 }
 
+// TestFewSequences: a pipeline may have more ranks than the batch has sequences.
+func TestFewSequences(t *testing.T) {
+	_, file := tiny(t)
+	r := call("plan", file, "ranks=4", "global_batch=2", "plan.pipeline=4").must(t, 0)
+	if !strings.Contains(r.stdout, "the plain run would take") {
+		t.Errorf("no comparison:\n%s", r.stdout)
+	}
+}
+
 // TestRanksSignal: several ranks are stopped and saved as one is.
 func TestRanksSignal(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2")
