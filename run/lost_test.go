@@ -69,7 +69,7 @@ func TestRankLost(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 9))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
-	tr, _ := openRun(t, file, "ranks=2", "max_steps=8", "out="+dir+"/whole")
+	tr, _ := openRun(t, file, "ranks=2", "plan.pipeline=1", "max_steps=8", "out="+dir+"/whole")
 	check(t, errors.Join(tr.Run(t.Context(), quiet{}), tr.Close()))
 	want := losses(t, dir+"/whole/metrics.jsonl")
 	same := []string{"ranks=2", "max_steps=8", "plan=" + dir + "/whole/plan.json"}

@@ -35,7 +35,7 @@ func TestRankLost(t *testing.T) {
 	text, err := os.ReadFile(file)
 	check(t, err)
 	check(t, os.WriteFile(file, []byte(strings.Replace(string(text), "SPILL", dir+"/spill", 1)), 0o644))
-	call("plan", file, "plan.state=disk", "--out", dir+"/p.json").must(t, 0)
+	call("plan", file, "plan.state=disk", "plan.pipeline=1", "--out", dir+"/p.json").must(t, 0)
 	call("train", file, "plan="+dir+"/p.json", "max_steps=7", "out="+dir+"/plain").must(t, 0)
 	for victim := range 2 {
 		out := fmt.Sprint(dir, "/run", victim)
