@@ -22,7 +22,7 @@ import (
 // Weakness: where no moment has slack, most windows are too high and change
 // each other; then all get the same new taste, which is a plain restart. On
 // 100 000 pieces of a rectangle without slack 0.5 to 5 % are left to the bound,
-// and 18 % where the pieces are of pinwheels of all sizes.
+// and up to 18 % where they are of pinwheels.
 
 // The effort of tightening, in steps: some 30 rounds, fewer beyond 100k items.
 const (
