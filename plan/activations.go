@@ -208,7 +208,7 @@ func floor(c *Candidate) float64 {
 
 func (s *search) refine(base *Candidate) error {
 	r := &refinement{s, base, min(steps, instructions/len(base.Program.Instrs)), floor(base)}
-	if r.done() || r.floor >= s.found[0].Seconds() {
+	if r.done() || r.floor >= s.found[0].Seconds() || base.roomy() {
 		return nil
 	}
 	s.say(fmt.Sprintf("what waits on the host of: %s", base.Label))
@@ -222,6 +222,11 @@ func (s *search) refine(base *Candidate) error {
 		return nil
 	}
 	return s.keep(r.best)
+}
+
+// roomy: all activations stay, and there is nothing else that could use their room.
+func (c *Candidate) roomy() bool {
+	return c.choice.r.state == device.DeviceTier && !slices.ContainsFunc(c.Plan.Activations, func(r program.Retention) bool { return r != program.Recomputed("none") })
 }
 
 // done: there is nothing to be gained, or enough was tried.

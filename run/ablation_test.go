@@ -15,13 +15,15 @@ import (
 // published is the MFU of MEMO's paper at 1024K tokens.
 const published = 0.523
 
-// TestAblation: MEMO's configuration through the compiler, 7B on eight A800, where the
-// link limits and where memory does. Ours is behind no other way and at 1024K not behind the paper; programs are
+// TestAblation: MEMO's configuration at both ends through the compiler, 7B on eight
+// A800. Ours is behind no other way and at 1024K not behind the paper; programs are
 // within the device's and the host's memory; and what the compiler finds is what
-// package memo says by analysis, but for 3 % at most that only the compiler sees.
+// package memo says by analysis, but for what only one of them sees: operators bound
+// by memory and gathers on the one hand, copies that begin before a layer ends on the
+// other. Both weigh most where sequences are short.
 func TestAblation(t *testing.T) {
 	m := memo.A800(0.6, 0)
-	for _, tokens := range []int{128 << 10, 1 << 20} {
+	for _, tokens := range []int{64 << 10, 1 << 20} {
 		of, err := memo.Known("7B", tokens)
 		check(t, err)
 		r, err := Ablate(t.Context(), m, of, tokens, func(string) {})
@@ -52,7 +54,7 @@ func TestAblation(t *testing.T) {
 			if got.Misfit != analysed.Misfit {
 				t.Errorf("%d tokens: %s: too small is %q, by analysis %q", tokens, got.Name, got.Misfit, analysed.Misfit)
 			}
-			if got.Misfit == "" && !(got.MFU < analysed.MFU*1.001 && got.MFU > analysed.MFU*0.97) {
+			if got.Misfit == "" && !(got.MFU < analysed.MFU*1.02 && got.MFU > analysed.MFU*0.93) {
 				t.Errorf("%d tokens: %s has an MFU of %.4f, by analysis %.4f", tokens, got.Name, got.MFU, analysed.MFU)
 			}
 		}
