@@ -169,12 +169,16 @@ func streamOf(from, to device.Tier) device.Stream {
 // Cost tells how many seconds a call takes: +Inf if the machine cannot do it.
 func (h *Hardware) Cost(c *device.Call) float64 {
 	var buf [256]byte
-	if t, ok := h.Times[string(appendKey(buf[:0], c))]; ok {
-		return t
+	if len(h.Times) > 0 {
+		if t, ok := h.Times[string(appendKey(buf[:0], c))]; ok {
+			return t
+		}
 	}
 	t := h.roofline(c)
-	if f, ok := h.Factors[string(appendFamily(buf[:0], c))]; ok {
-		t *= f
+	if len(h.Factors) > 0 {
+		if f, ok := h.Factors[string(appendFamily(buf[:0], c))]; ok {
+			t *= f
+		}
 	}
 	return t
 }

@@ -196,11 +196,11 @@ const steps, instructions = 100, 1_000_000
 // floor is the longest that a stream is busy with what does not depend on what
 // becomes of activations.
 func floor(c *Candidate) float64 {
-	busy := c.Timeline.Busy
+	var busy [device.NumStreams]float64
 	for i := range c.Program.Instrs {
 		in := &c.Program.Instrs[i]
-		if in.Key.Dir == program.Recompute || in.Op == graph.Copy && c.Program.Buffers[in.Args[0].Buf].Class == program.ClassActivations {
-			busy[in.Stream] -= c.Timeline.Spans[i].End - c.Timeline.Spans[i].Start
+		if in.Key.Dir != program.Recompute && (in.Op != graph.Copy || c.Program.Buffers[in.Args[0].Buf].Class != program.ClassActivations) {
+			busy[in.Stream] += c.spans[0][i].End - c.spans[0][i].Start
 		}
 	}
 	return slices.Max(busy[:])
@@ -246,7 +246,7 @@ func (r *refinement) consider(ch choice) (taken bool, err error) {
 }
 
 func (r *refinement) take(c *Candidate) (bool, error) {
-	if err := c.Time(r.m); err != nil {
+	if err := c.simulate(r.m); err != nil {
 		return false, err
 	}
 	const same = 1e-9

@@ -123,7 +123,7 @@ func (b *balancing) finer() error {
 	if err != nil || c == nil {
 		return err
 	}
-	if err := c.Time(b.m); err != nil {
+	if err := c.simulate(b.m); err != nil {
 		return err
 	}
 	b.best = c
@@ -185,7 +185,7 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	if err != nil || c == nil {
 		return false, err
 	}
-	if err := c.Time(b.m); err != nil {
+	if err := c.simulate(b.m); err != nil {
 		return false, err
 	}
 	if c.Seconds() >= b.best.Seconds()*(1-1e-6) {

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
@@ -14,7 +12,7 @@ import (
 // perElement are the bytes on one rank of an element's weight, gradient and
 // state.
 func (s *search) perElement(r residency) (weight, grad, state float64) {
-	level := slices.Index(program.Shardings(), r.shard)
+	level := program.ShardLevel(r.shard)
 	share := func(n float64, what int) float64 { // of something divided from that level on
 		if level >= what {
 			return n / float64(s.ranks)

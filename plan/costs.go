@@ -125,7 +125,7 @@ func (s *search) updating(n int64, r residency) float64 {
 // least, and so many that are frozen, with a group of ranks that share them.
 func (s *search) states(n, frozen int64, r residency, group int) (need [device.NumTiers]int64) {
 	share := func(bytes int64, from string) int64 { // of what is divided from that sharding on
-		if shardLevel(r.shard) >= shardLevel(from) {
+		if program.ShardLevel(r.shard) >= program.ShardLevel(from) {
 			return bytes / int64(group)
 		}
 		return bytes

@@ -239,7 +239,7 @@ func (s *search) tasks(sh *shape) (list []*task) {
 	}
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(sh.replicas) {
-		far := r.state != device.DeviceTier || shardLevel(r.shard) > shardLevel("state")
+		far := r.state != device.DeviceTier || program.ShardLevel(r.shard) > program.ShardLevel("state")
 		if roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil || !s.req.Pins.allow(r) {
 			continue
 		}

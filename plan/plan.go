@@ -83,7 +83,8 @@ type Candidate struct {
 	Kind      string          // what plans that differ in sizes only have in common
 	Fits      bool
 	seconds   float64
-	choice    choice // where a search made it, unless it is a pipeline
+	spans     [][]device.Span // of Programs
+	choice    choice          // where a search made it, unless it is a pipeline
 }
 
 // Seconds per step, as simulated.
@@ -201,21 +202,38 @@ func (c *Candidate) ranks() []*program.Program {
 // Time simulates a candidate: the ranks of a pipeline on one clock, one of
 // several that do the same by itself.
 func (c *Candidate) Time(m *Machine) error {
-	var err error
+	if err := c.simulate(m); err != nil {
+		return err
+	}
+	return c.draw()
+}
+
+// simulate finds when each instruction runs, and the seconds per step.
+func (c *Candidate) simulate(m *Machine) (err error) {
 	if len(c.Programs) > 1 {
-		c.Timelines, err = sim.RunFirst(c.Programs, c.Plan.Ranks, m.Cost)
+		c.spans, err = sim.SpansFirst(c.Programs, c.Plan.Ranks, m.Cost)
 	} else {
-		c.Timelines = make([]*sim.Timeline, 1)
-		c.Timelines[0], err = sim.RunAlike(c.Program, c.Plan.Ranks, m.Cost)
+		c.spans = make([][]device.Span, 1)
+		c.spans[0], err = sim.SpansAlike(c.Program, c.Plan.Ranks, m.Cost)
 	}
 	if err != nil {
 		return err
 	}
-	c.Timeline, c.seconds = c.Timelines[0], 0
-	for _, t := range c.Timelines {
-		c.seconds = max(c.seconds, t.Makespan)
+	c.seconds = 0
+	for _, spans := range c.spans {
+		for _, s := range spans {
+			c.seconds = max(c.seconds, s.End)
+		}
 	}
 	return nil
+}
+
+// draw derives the timelines of what was simulated.
+func (c *Candidate) draw() (err error) {
+	if c.Timelines, err = sim.NewAll(c.Programs, c.spans); err == nil {
+		c.Timeline = c.Timelines[0]
+	}
+	return err
 }
 
 // Idle is the share of the step in which ranks do not compute, on average: in a
@@ -230,14 +248,14 @@ func (c *Candidate) Repeated() float64 {
 // share of the step that the compute streams spend on instructions of a kind.
 func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
 	var sum float64
-	for r, t := range c.Timelines {
-		for i, span := range t.Spans {
+	for r, spans := range c.spans {
+		for i, span := range spans {
 			if in := &c.Programs[r].Instrs[i]; in.Stream == device.Compute && kind(in) {
 				sum += span.End - span.Start
 			}
 		}
 	}
-	return sum / float64(len(c.Timelines)) / c.seconds
+	return sum / float64(len(c.spans)) / c.seconds
 }
 
 // NewMisfit says what a candidate lacks.

@@ -75,9 +75,6 @@ func residenciesOf(group int) []residency {
 	return list
 }
 
-// shardLevel is how much a sharding divides.
-func shardLevel(shard string) int { return slices.Index(program.Shardings(), shard) }
-
 // Search finds the fastest plan that fits. progress (may be nil) is told what
 // is being tried.
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
@@ -105,7 +102,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 			kinds[c.Kind], r.RunnersUp = true, append(r.RunnersUp, c)
 		}
 	}
-	return r, nil
+	return r, r.Best.draw()
 }
 
 func newSearch(ctx context.Context, req *Request, m *Machine) *search {
@@ -436,7 +433,7 @@ func (s *search) promote(base *Candidate) error {
 
 // keep records a candidate that fits, with its time, fastest first.
 func (s *search) keep(c *Candidate) error {
-	if err := c.Time(s.m); err != nil {
+	if err := c.simulate(s.m); err != nil {
 		return err
 	}
 	s.found = append(s.found, c)
@@ -538,7 +535,7 @@ func (s *search) settle() error {
 			return err
 		}
 		for _, f := range s.found {
-			if err := f.Time(s.m); err != nil {
+			if err := f.simulate(s.m); err != nil {
 				return err
 			}
 		}

@@ -1,8 +1,8 @@
 package program
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -11,10 +11,26 @@ import (
 // instance names one copy of a per-token value.
 type instance struct{ value, micro, copy, run int }
 
+// instances are the buffers of a value's instances. What is looked for is mostly
+// one of the last.
+type instances []struct {
+	instance
+	buf int
+}
+
+func (list instances) find(key instance) (buf int, ok bool) {
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].instance == key {
+			return list[i].buf, true
+		}
+	}
+	return 0, false
+}
+
 // activations gives every instance of a forward value and of its gradient a
 // buffer on the device. How long it lives follows from who reads it.
 func (lo *lowering) activations() error {
-	made := map[instance]int{}
+	made := make([]instances, len(lo.g.Values))
 	for _, kind := range []graph.ValueKind{graph.Forwarded, graph.Gradient} {
 		class := ClassActivations
 		if kind == graph.Gradient {
@@ -23,7 +39,7 @@ func (lo *lowering) activations() error {
 		lo.resolve(kind, func(u *unit, r ref) Region {
 			v := &lo.g.Values[r.value]
 			key := instance{r.value, r.micro, r.copy, r.run}
-			buf, ok := made[key]
+			buf, ok := made[r.value].find(key)
 			if !ok {
 				rows := lo.rows()
 				if v.Chunked {
@@ -33,7 +49,10 @@ func (lo *lowering) activations() error {
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
 					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
 				})
-				made[key] = buf
+				made[r.value] = append(made[r.value], struct {
+					instance
+					buf int
+				}{key, buf})
 			}
 			return lo.p.sub(buf, r)
 		})
@@ -42,12 +61,12 @@ func (lo *lowering) activations() error {
 }
 
 func instanceName(name string, k instance) string {
-	name = fmt.Sprintf("%s.%d", name, k.micro)
+	name += "." + strconv.Itoa(k.micro)
 	if k.copy > 0 {
-		name += fmt.Sprintf("'%d", k.copy)
+		name += "'" + strconv.Itoa(k.copy)
 	}
 	if k.run > 0 {
-		name += fmt.Sprintf("@%d", k.run)
+		name += "@" + strconv.Itoa(k.run)
 	}
 	return name
 }

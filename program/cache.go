@@ -15,9 +15,10 @@ type cache struct {
 }
 
 type line struct {
-	chunk, lastUse int
-	copied         store
-	bytes          int64
+	chunk         int
+	lastUse, next int // units; next: that uses it again
+	copied        store
+	bytes         int64
 }
 
 func (k *cache) find(chunk int) *line {
@@ -29,27 +30,24 @@ func (k *cache) find(chunk int) *line {
 	return nil
 }
 
-// evict makes room for bytes at unit i; distance is the next use of a chunk,
-// -1 if it may not go.
-func (k *cache) evict(i int, bytes int64, distance func(chunk int) int) bool {
+// evict makes room for bytes at unit i, whose own chunks stay.
+func (k *cache) evict(i int, bytes int64) bool {
 	var sum int64
 	for n := range k.lines {
 		sum += k.lines[n].bytes
 	}
 	for sum+bytes > k.room {
-		if len(k.lines) == 0 {
-			return false
-		}
-		at := 0
+		at := -1
 		for n := range k.lines {
-			if distance(k.lines[n].chunk) > distance(k.lines[at].chunk) {
+			l := &k.lines[n]
+			if l.lastUse < i && l.next > i && (at < 0 || l.next > k.lines[at].next) {
 				at = n
 			}
 		}
-		l := k.lines[at]
-		if distance(l.chunk) < 0 {
+		if at < 0 {
 			return false
 		}
+		l := k.lines[at]
 		for u := l.lastUse + 1; u < i; u++ {
 			k.held[u] -= l.bytes // it might as well have gone then
 		}
@@ -85,22 +83,18 @@ func (lo *lowering) uses() [][]int {
 	return uses
 }
 
-// nextUses returns a function that finds the first unit after i that uses a
-// chunk; never used again counts as the furthest.
-func nextUses(uses [][]int) func(chunk, i int) int {
-	at := map[int][]int{}
-	for i, list := range uses {
-		for _, c := range list {
-			at[c] = append(at[c], i)
+// nextUses says for each use of a chunk in uses which unit uses it next; never
+// again counts as the furthest.
+func nextUses(uses [][]int, chunks int) [][]int {
+	next := make([][]int, len(uses))
+	coming := slices.Repeat([]int{len(uses)}, chunks)
+	for i := len(uses) - 1; i >= 0; i-- {
+		next[i] = make([]int, len(uses[i]))
+		for k, c := range uses[i] {
+			next[i][k], coming[c] = coming[c], i
 		}
 	}
-	return func(chunk, i int) int {
-		k, _ := slices.BinarySearch(at[chunk], i+1)
-		if k == len(at[chunk]) {
-			return len(uses)
-		}
-		return at[chunk][k]
-	}
+	return next
 }
 
 // read points the unit's operands of chunk c to a copy of it.
@@ -117,16 +111,19 @@ func (lo *lowering) read(u *unit, c int, copied store) {
 
 // CacheNeeded is the least Cache: the most bytes of chunks on the host, or
 // divided among ranks, that one segment reads.
-func (pl *Plan) CacheNeeded(g *graph.Graph) int64 {
-	var most int64
+func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
+	bytes := make([]int64, len(g.Params)) // of the cached chunk that begins with a parameter
+	for _, c := range pl.Chunks {
+		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > 1 {
+			for _, p := range g.Params[c.First:c.Last] {
+				bytes[c.First] += p.Elems() * g.DType.Size()
+			}
+		}
+	}
 	for s := range g.Segments {
 		var sum int64
-		for _, c := range pl.Chunks {
-			if (c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > 1) && slices.Contains(g.Segments[s].Params, c.First) {
-				for _, p := range g.Params[c.First:c.Last] {
-					sum += p.Elems() * g.DType.Size()
-				}
-			}
+		for _, p := range g.Segments[s].Params {
+			sum += bytes[p]
 		}
 		most = max(most, sum)
 	}

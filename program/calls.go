@@ -4,12 +4,17 @@ import "github.com/athanor-llm/athanor/device"
 
 // Call is instruction i as a device executes it and a cost model prices it.
 func (p *Program) Call(i int) device.Call {
+	return p.CallIn(make([]device.Operand, 0, len(p.Instrs[i].Args)), i)
+}
+
+// CallIn is Call with the operands appended to args: for those who go through
+// many.
+func (p *Program) CallIn(args []device.Operand, i int) device.Call {
 	in := &p.Instrs[i]
-	c := device.Call{Op: in.Op, Attr: in.Attr, Stream: in.Stream, Peers: in.Peers, Tag: in.Tag, Args: make([]device.Operand, len(in.Args))}
-	for k, r := range in.Args {
-		c.Args[k] = p.Operand(r)
+	for _, r := range in.Args {
+		args = append(args, p.Operand(r))
 	}
-	return c
+	return device.Call{Op: in.Op, Attr: in.Attr, Stream: in.Stream, Peers: in.Peers, Tag: in.Tag, Args: args}
 }
 
 // Calls lists all instructions as calls, in program order.

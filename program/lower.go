@@ -142,6 +142,12 @@ type lowering struct {
 	refs    slab[ref]
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
+	// per segment, once asked for: the classes of what it saves, and what its
+	// backward units make again
+	acts      [][]Act
+	remakings []*remaking
+	// per chunk, once asked for: the ends of its shards, and of its atoms
+	shardsOf, atomsOf [][]int
 
 	rejected bool // see Options.Reject
 

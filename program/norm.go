@@ -80,10 +80,9 @@ func (lo *lowering) newNormParts() *normParts {
 
 // nextAtom is where the atom of a chunk ends that element e is in, at most end.
 func (lo *lowering) nextAtom(c, e, end int) int {
-	for _, a := range lo.atoms(c, lo.whole(c)) {
-		if a > e {
-			return min(a, end)
-		}
+	atoms := lo.atoms(c, lo.whole(c))
+	if k, _ := slices.BinarySearch(atoms, e+1); k < len(atoms) {
+		return min(atoms[k], end)
 	}
 	return end
 }

@@ -41,6 +41,7 @@ func (s store) of(p piece) Region { return s.region(p.lo, p.hi) }
 func (lo *lowering) index() {
 	lo.chunkOf = make([]int, len(lo.g.Params))
 	lo.offsetOf = make([]int, len(lo.g.Params))
+	lo.shardsOf, lo.atomsOf = make([][]int, len(lo.pl.Chunks)), make([][]int, len(lo.pl.Chunks))
 	for c, ch := range lo.pl.Chunks {
 		off := 0
 		for i := ch.First; i < ch.Last; i++ {
@@ -68,8 +69,7 @@ func (lo *lowering) whole(c int) piece {
 // sharded reports whether something of a chunk is divided among its group:
 // what is one of Shardings.
 func (lo *lowering) sharded(c int, what string) bool {
-	level := slices.Index(Shardings(), lo.pl.Chunks[c].Shard)
-	return len(lo.top.groups[c]) > 1 && level >= slices.Index(Shardings(), what)
+	return len(lo.top.groups[c]) > 1 && ShardLevel(lo.pl.Chunks[c].Shard) >= ShardLevel(what)
 }
 
 // held is what this rank holds of a chunk's weights, grads or state.
@@ -86,6 +86,13 @@ func (lo *lowering) heldBy(rank, c int, what string) piece {
 
 // shards are the ends of the shards of a chunk, from 0.
 func (lo *lowering) shards(c int) []int {
+	if lo.shardsOf[c] == nil {
+		lo.shardsOf[c] = lo.divide(c)
+	}
+	return lo.shardsOf[c]
+}
+
+func (lo *lowering) divide(c int) []int {
 	all, n := lo.whole(c), len(lo.top.groups[c])
 	if lo.pl.Chunks[c].Shard == "" {
 		n = 1
@@ -162,20 +169,30 @@ func (pl *Plan) Largest(g *graph.Graph) (int, error) {
 // atoms lists where the atoms of a piece begin, and its end: at parameters, at
 // shards, and where Options.Cuts wants it.
 func (lo *lowering) atoms(c int, p piece) []int {
-	list := []int{p.lo, p.hi}
-	add := func(e int) {
-		if e > p.lo && e < p.hi {
-			list = append(list, e)
-		}
+	if lo.atomsOf[c] == nil {
+		lo.atomsOf[c] = lo.cutChunk(c)
 	}
-	for _, e := range lo.shards(c) {
-		add(e)
+	all := lo.atomsOf[c]
+	from, begins := slices.BinarySearch(all, p.lo)
+	end, ends := slices.BinarySearch(all, p.hi)
+	if begins && ends {
+		return all[from : end+1 : end+1]
 	}
+	list := []int{p.lo}
+	if begins {
+		from++
+	}
+	return append(append(list, all[from:end]...), p.hi)
+}
+
+// cutChunk lists the atoms of a whole chunk.
+func (lo *lowering) cutChunk(c int) []int {
+	list := slices.Clone(lo.shards(c))
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
-		add(lo.offsetOf[i])
+		list = append(list, lo.offsetOf[i])
 		if lo.opt.Cuts != nil {
 			for _, e := range lo.opt.Cuts[i] {
-				add(lo.offsetOf[i] + e)
+				list = append(list, lo.offsetOf[i]+e)
 			}
 		}
 	}

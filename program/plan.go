@@ -78,7 +78,12 @@ type Chunk struct {
 //	weights  weights too (ZeRO-3): gathered before use
 //
 // The stages are those of Rajbhandari et al., 1910.02054.
-func Shardings() []string { return []string{"", "state", "grads", "weights"} }
+func Shardings() []string { return shardings[:] }
+
+var shardings = [...]string{"", "state", "grads", "weights"}
+
+// ShardLevel is how much a sharding divides: its place in Shardings, or -1.
+func ShardLevel(shard string) int { return slices.Index(shardings[:], shard) }
 
 // Pipeline divides the segments among ranks.
 type Pipeline struct {

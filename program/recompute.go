@@ -26,10 +26,10 @@ func (lo *lowering) recompute() error {
 			continue
 		}
 		seg := &lo.g.Segments[u.segment]
-		again := lo.missing(u)
+		made := lo.remade(u.segment)
 		var prefix []op
 		for n := range seg.Forward {
-			row, end := firstRow(&seg.Forward[n], again), u.row+u.rows
+			row, end := made.first[n], u.row+u.rows
 			if row = max(row, u.row); row < end {
 				prefix = append(prefix, lo.op(u, &seg.Forward[n], Recompute, row, end-row, 0))
 			}
@@ -43,7 +43,7 @@ func (lo *lowering) recompute() error {
 				if r.micro != u.micro {
 					continue // it is received here for a unit to come
 				}
-				if _, ok := again[r.value]; ok || r.value >= 0 && lo.fate(u, r.value).Swapped() {
+				if r.value >= 0 && slices.Contains(made.copies, r.value) {
 					r.copy = 1
 				}
 			}
@@ -57,22 +57,62 @@ func (lo *lowering) hasRetention(u *unit) bool {
 	return u.backward && !u.forward && u.segment > 0
 }
 
-// fate is what becomes of a value between a layer's forward unit and u, its
-// backward one. Values that are not saved have none: they are made again where
-// that is needed to make others.
-func (lo *lowering) fate(u *unit, value int) Fate {
-	seg := &lo.g.Segments[u.segment]
-	if !slices.Contains(seg.Saved, value) {
+// fate is what becomes of a value between the forward and the backward unit of a
+// layer. Values that are not saved have none: they are made again where that is
+// needed to make others.
+func (lo *lowering) fate(segment, value int) Fate {
+	saved := lo.g.Segments[segment].Saved
+	k := slices.Index(saved, value)
+	if k < 0 {
 		return Remade
 	}
-	return lo.pl.Activations[u.segment-1][actOfValue(seg, value)]
+	if lo.acts == nil {
+		lo.acts = make([][]Act, len(lo.g.Segments))
+	}
+	if lo.acts[segment] == nil {
+		for _, v := range saved {
+			lo.acts[segment] = append(lo.acts[segment], actOfValue(&lo.g.Segments[segment], v))
+		}
+	}
+	return lo.pl.Activations[segment-1][lo.acts[segment][k]]
+}
+
+// remaking says what the backward units of a layer, which are all alike, have to
+// make again.
+type remaking struct {
+	first  []int // by forward operator: the first row; past all rows if none
+	copies []int // values of which there is an instance of its own
+}
+
+// remade is the remaking of a segment.
+func (lo *lowering) remade(segment int) *remaking {
+	if lo.remakings == nil {
+		lo.remakings = make([]*remaking, len(lo.g.Segments))
+	}
+	if lo.remakings[segment] == nil {
+		seg, again := &lo.g.Segments[segment], lo.missing(segment)
+		r := &remaking{}
+		for n := range seg.Forward {
+			r.first = append(r.first, firstRow(&seg.Forward[n], again))
+		}
+		for v := range again {
+			r.copies = append(r.copies, v)
+		}
+		for _, v := range seg.Saved {
+			if lo.fate(segment, v).Swapped() {
+				r.copies = append(r.copies, v)
+			}
+		}
+		lo.remakings[segment] = r
+	}
+	return lo.remakings[segment]
 }
 
 // missing maps the forward values that must be made again to the first row:
 // those that are saved and not there, and whatever they are made from that is
 // not there either.
-func (lo *lowering) missing(u *unit) map[int]int {
-	seg := &lo.g.Segments[u.segment]
+func (lo *lowering) missing(segment int) map[int]int {
+	seg := &lo.g.Segments[segment]
 	again := map[int]int{}
 	var need func(v, row int)
 	need = func(v, row int) {
@@ -80,7 +120,7 @@ func (lo *lowering) missing(u *unit) map[int]int {
 			return
 		}
 		if slices.Contains(seg.Saved, v) {
-			row = lo.waiting(lo.fate(u, v))
+			row = lo.waiting(lo.fate(segment, v))
 		}
 		if have, ok := again[v]; row == lo.rows() || ok && have <= row {
 			return

@@ -224,10 +224,30 @@ func (r Retention) check() error {
 func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
 
 // Again lists the forward operators that the backward pass of a layer has to do
-// again, as far as classes tell: it may be a few less.
+// again, in order: those that make what is saved and not there, and whatever that
+// is made from. Of shares, only those are there that are whole.
 func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
+	again := map[int]bool{}
+	var need func(v int)
+	need = func(v int) {
+		if v < 0 || v == seg.In || again[v] || slices.Contains(seg.Saved, v) && r[actOfValue(seg, v)].Share == 1 {
+			return
+		}
+		for i := range seg.Forward {
+			if n := &seg.Forward[i]; writes(n, v) {
+				again[v] = true
+				for _, use := range n.Args {
+					need(use.Value)
+				}
+			}
+		}
+	}
+	for _, v := range seg.Saved {
+		need(v)
+	}
 	for i := range seg.Forward {
-		if n := &seg.Forward[i]; r[actOf(n.Op)].Share == 0 {
+		n := &seg.Forward[i]
+		if slices.ContainsFunc(n.Args, func(u graph.Use) bool { return again[u.Value] && writes(n, u.Value) }) {
 			list = append(list, n)
 		}
 	}

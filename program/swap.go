@@ -72,6 +72,9 @@ func (lo *lowering) swap() error {
 // swappings lists what leaves the device, in the order in which the backward
 // pass needs it.
 func (lo *lowering) swappings() (list []swapping) {
+	if !slices.ContainsFunc(lo.pl.Activations, Retention.Swapped) {
+		return nil
+	}
 	made, at := map[instance]spot{}, map[instance]int{}
 	for i := range lo.units {
 		u := &lo.units[i]
@@ -102,7 +105,7 @@ func (lo *lowering) swappings() (list []swapping) {
 					}
 					continue
 				}
-				if f := lo.fate(u, r.value); f.Swapped() && lo.waiting(f) > 0 {
+				if f := lo.fate(u.segment, r.value); f.Swapped() && lo.waiting(f) > 0 {
 					at[key] = len(list)
 					list = append(list, swapping{key, lo.waiting(f), u.segment, f.Tier, made[key], here, here})
 				}

@@ -2,7 +2,6 @@ package program
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -107,21 +106,16 @@ func (lo *lowering) home(c int) weightHome {
 // always the best to give up.
 func (lo *lowering) fetch() error {
 	uses := lo.uses()
-	next := nextUses(uses)
+	next := nextUses(uses, len(lo.pl.Chunks))
 	cache := &cache{room: lo.pl.Cache, held: make([]int64, len(lo.units))}
 	loads := 0
 	for i := range lo.units {
 		u := &lo.units[i]
-		for _, c := range uses[i] {
+		for k, c := range uses[i] {
 			line := cache.find(c)
 			if line == nil {
 				bytes := int64(lo.whole(c).len()) * lo.g.DType.Size()
-				if !cache.evict(i, bytes, func(chunk int) int {
-					if slices.Contains(uses[i], chunk) {
-						return -1
-					}
-					return next(chunk, i)
-				}) {
+				if !cache.evict(i, bytes) {
 					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
 				}
 				copied := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, lo.whole(c), device.DeviceTier, lo.weightClass(c), lo.g.DType)
@@ -130,7 +124,7 @@ func (lo *lowering) fetch() error {
 				send.before = append(send.before, lo.bring(c, copied, Key{Segment: u.segment, Micro: u.micro, Chunk: c})...)
 				line = cache.find(c)
 			}
-			line.lastUse = i
+			line.lastUse, line.next = i, next[i][k]
 			lo.read(u, c, line.copied)
 		}
 		for k := range cache.lines {

@@ -43,7 +43,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Coster tells how long calls take.
+// Coster tells how long calls take. They are only lent.
 type Coster interface {
 	// Cost is the seconds that a call takes while nothing else runs.
 	Cost(c *device.Call) float64
@@ -74,6 +74,16 @@ func Run(p *program.Program, cost Coster) (*Timeline, error) { return RunAlike(p
 
 // RunAlike is Run of one of several ranks that all do the same at the same time.
 func RunAlike(p *program.Program, ranks int, cost Coster) (*Timeline, error) {
+	spans, err := SpansAlike(p, ranks, cost)
+	if err != nil {
+		return nil, err
+	}
+	return New(p, spans)
+}
+
+// SpansAlike is RunAlike without what a Timeline derives: when each instruction
+// runs.
+func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, error) {
 	m := newMachine(ranks, cost)
 	if err := m.add(p, cost); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
@@ -81,7 +91,7 @@ func RunAlike(p *program.Program, ranks int, cost Coster) (*Timeline, error) {
 	if err := m.run(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
-	return New(p, m.ranks[0].spans)
+	return m.ranks[0].spans, nil
 }
 
 // RunAll simulates one step of all ranks, whose programs come in their order.
@@ -96,6 +106,16 @@ func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
 // as these with other sequences, as replicas of a pipeline do. In collectives
 // nobody waits for those that are not simulated.
 func RunFirst(programs []*program.Program, ranks int, cost Coster) ([]*Timeline, error) {
+	spans, err := SpansFirst(programs, ranks, cost)
+	if err != nil {
+		return nil, err
+	}
+	return NewAll(programs, spans)
+}
+
+// SpansFirst is RunFirst without what Timelines derive: when each instruction
+// runs, by program.
+func SpansFirst(programs []*program.Program, ranks int, cost Coster) ([][]device.Span, error) {
 	m := newMachine(ranks, cost)
 	for i, p := range programs {
 		if p.Rank != i {
@@ -115,7 +135,7 @@ func RunFirst(programs []*program.Program, ranks int, cost Coster) ([]*Timeline,
 	for i := range m.ranks {
 		spans[i] = m.ranks[i].spans
 	}
-	return NewAll(programs, spans)
+	return spans, nil
 }
 
 // machine is the state of the simulation.
@@ -181,6 +201,7 @@ func (m *machine) add(p *program.Program, cost Coster) error {
 		meeting: make([]int32, n),
 	})
 	r := &m.ranks[len(m.ranks)-1]
+	var c device.Call
 	for i := range p.Instrs {
 		in := &p.Instrs[i]
 		r.streams[in.Stream].queue = append(r.streams[in.Stream].queue, i)
@@ -190,7 +211,7 @@ func (m *machine) add(p *program.Program, cost Coster) error {
 				r.waiters[w] = append(r.waiters[w], i)
 			}
 		}
-		c := p.Call(i)
+		c = p.CallIn(c.Args[:0], i)
 		r.seconds[i] = cost.Cost(&c)
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
 			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
