@@ -49,6 +49,7 @@ type Request struct {
 	Ranks       int // 0: 1
 	Options     program.Options
 	Pins        Pins
+	Rivals      []Rival // that the result must not be slower than
 }
 
 // Pins are decisions that the user has taken; zero values are open.

@@ -86,6 +86,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.pipelines(); err != nil {
 		return nil, err
 	}
+	if err := s.rivals(); err != nil {
+		return nil, err
+	}
 	if len(s.found) == 0 {
 		return nil, s.misfit()
 	}

@@ -291,6 +291,9 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	if req.Pins, err = m.pins(g, c); err != nil {
 		return nil, err
 	}
+	if c.GlobalBatch%m.ranks == 0 {
+		req.Rivals = rivals(ctx, m.policies(g, c), req.Options)
+	}
 	r, err := plan.Search(ctx, req, mach, note)
 	if errors.Is(err, plan.ErrBatch) {
 		return nil, &config.Error{File: c.File, Key: "ranks", Msg: err.Error() + "; hint: a divisor of global_batch"}

@@ -70,16 +70,14 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
 	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
+	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
+	req.Rivals = rivals(ctx, r, contestOptions)
 	out := &Contested{Contest: c}
 	best, err := plan.Search(ctx, req, mach, nil)
 	switch {
 	case err == nil:
 		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
 	case !errors.Is(err, plan.ErrDoesNotFit):
-		return nil, err
-	}
-	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
-	if err := r.Measure(ctx, contestOptions); err != nil {
 		return nil, err
 	}
 	for _, p := range policy.All() {

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // PolicyRequest is what a policy plans for on this machine.
@@ -18,10 +19,28 @@ func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.C
 	if c.GlobalBatch%c.Ranks != 0 {
 		return nil, &config.Error{File: c.File, Key: "global_batch", Msg: fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks)}
 	}
+	r := m.policies(g, c)
+	return r, r.Measure(ctx, StepOptions(c))
+}
+
+// policies is what policies have to know.
+func (m *Machine) policies(g *graph.Graph, c *config.Config) *policy.Request {
 	h := *m.Hardware
 	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
-	r := &policy.Request{Graph: g, Hardware: &h, Ranks: c.Ranks, Sequences: c.GlobalBatch / c.Ranks}
-	return r, r.Measure(ctx, StepOptions(c))
+	return &policy.Request{Graph: g, Hardware: &h, Ranks: m.ranks, Sequences: c.GlobalBatch / m.ranks}
+}
+
+// rivals are the plans of all policies, as far as they have one.
+func rivals(ctx context.Context, r *policy.Request, opt program.Options) (list []plan.Rival) {
+	if r.Measure(ctx, opt) != nil {
+		return nil // not even the plainest of them can be expressed
+	}
+	for _, p := range policy.All() {
+		if pl, err := p.Plan(r); err == nil {
+			list = append(list, plan.Rival{Name: p.Name, Plan: pl})
+		}
+	}
+	return list
 }
 
 // PlanBy takes the plan of a policy instead of searching.

@@ -1,0 +1,41 @@
+package plan
+
+import (
+	"reflect"
+
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Rival is a plan by somebody else's rules, by name.
+type Rival struct {
+	Name string
+	Plan *program.Plan
+}
+
+// rivals makes candidates of the plans of others that are for such a batch and
+// model, unless the user has decided something: so the result of a search is
+// never slower than any of them.
+func (s *search) rivals() error {
+	if !reflect.ValueOf(s.req.Pins).IsZero() {
+		return nil
+	}
+	for _, r := range s.req.Rivals {
+		pl := r.Plan
+		if pl.Ranks != s.ranks || pl.MicroBatch*pl.MicroBatches*pl.Replicas() != s.req.GlobalBatch || pl.Validate(s.graph) != nil {
+			continue
+		}
+		s.say("the plan of " + r.Name)
+		c, err := Evaluate(s.ctx, s.req, pl, s.m, "as "+r.Name)
+		if err != nil {
+			return err
+		}
+		s.evaluated++
+		if c.Kind = c.Label; !c.Fits {
+			continue
+		}
+		if err := s.keep(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
