@@ -2,7 +2,6 @@ package hardware
 
 import (
 	"math"
-	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -60,6 +59,18 @@ func (b *bench) contention(links []Link) (list []Contention) {
 	return list
 }
 
+// moved is the k-th of copies in a row, which find nothing of what they copy in the
+// caches: each goes on where the one before has ended. Other calls are as they
+// were.
+func moved(c device.Call, k int) device.Call {
+	if c.Op != graph.Copy {
+		return c
+	}
+	n := c.Args[0].Bytes()
+	at := int64(k) % (ProbeBytes / n) * n
+	return copied(c.Stream, c.Args[1].Tier, c.Args[0].Tier, at, n)
+}
+
 // onDisk reports whether a call reads or writes the disk.
 func onDisk(c *device.Call) bool {
 	return c.Stream == device.DiskRead || c.Stream == device.DiskWrite
@@ -70,9 +81,12 @@ func onDisk(c *device.Call) bool {
 // least: of the best of a few rounds, since whatever else the machine does can
 // only add to it.
 func (b *bench) crowded(c device.Call, runs int, other *device.Call, n int) float64 {
-	calls := slices.Repeat([]device.Call{c}, runs)
-	if other != nil {
-		calls = append(calls, slices.Repeat([]device.Call{*other}, n)...)
+	var calls []device.Call
+	for k := range runs {
+		calls = append(calls, moved(c, k))
+	}
+	for k := range n {
+		calls = append(calls, moved(*other, k))
 	}
 	spans := make([]device.Span, len(calls))
 	if b.err != nil {
