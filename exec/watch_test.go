@@ -36,9 +36,9 @@ func TestPatience(t *testing.T) {
 		every []time.Duration // by rank
 		hangs bool
 	}{
-		"one hangs":    {[]time.Duration{time.Hour}, true},
-		"one is slow":  {[]time.Duration{8 * time.Second}, false},
-		"all hang":     {[]time.Duration{time.Hour, time.Hour}, true},
+		"one hangs":   {[]time.Duration{time.Hour}, true},
+		"one is slow": {[]time.Duration{8 * time.Second}, false},
+		"all hang":    {[]time.Duration{time.Hour, time.Hour}, true},
 		// What a rank sees of the others is up to two looks (of 10/9 s) old.
 		"slow in turn": {[]time.Duration{15 * time.Second, 6 * time.Second}, false},
 	} {
