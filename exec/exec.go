@@ -173,7 +173,10 @@ func (e *Engine) watch() error {
 	if !ok {
 		return e.explain(<-e.replies, e.first)
 	}
-	const looks = 8 // in vain; the last sign of life came up to one look before the first
+	// In vain. The last sign of life came up to one look before the first of them,
+	// one of a peer, which that publishes when it looks itself, up to two: so no
+	// patience is lost while something gets on every six eighths of it.
+	const looks = 8
 	e.timer.Reset(max(e.Patience/(looks+1), time.Millisecond))
 	defer e.timer.Stop()
 	last, idle := uint64(0), 0

@@ -436,3 +436,34 @@ func TestProbeCPU(t *testing.T) {
 	}
 	t.Logf("%s", text(t, h))
 }
+
+// TestContention: both ways of a described bus slow each other down as its rates
+// say, a throttle leaves less of that until nothing is left, and what is measured
+// on a device whose streams do not feel each other is none.
+func TestContention(t *testing.T) {
+	h := known(t, "a100-80") // 25 GB/s up, 13 while it also goes down
+	up, down := device.HostToDev, device.DevToHost
+	if got, want := h.Slowdown(up, down), 25.0/13-1; math.Abs(got-want) > 1e-12 {
+		t.Errorf("up while down: %v longer, want %v", got, want)
+	}
+	if h.Slowdown(device.Compute, up) != 0 || h.Slowdown(up, up) != 0 {
+		t.Error("streams that share nothing feel each other")
+	}
+	for _, c := range []struct{ rate, want float64 }{{30e9, 25.0/13 - 1}, {20e9, 20.0/13 - 1}, {5e9, 0}} {
+		slow := h.Share(1)
+		slow.Throttle(device.HostTier, device.DeviceTier, c.rate)
+		if got := slow.Slowdown(up, down); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("at %g bytes/s: %v longer, want %v", c.rate, got, c.want)
+		}
+		if got := slow.Link(device.HostTier, device.DeviceTier).Bandwidth; got != min(c.rate, 25e9) {
+			t.Errorf("at %g bytes/s: the link passes %g", c.rate, got)
+		}
+		if slow.Slowdown(down, up) != h.Slowdown(down, up) {
+			t.Error("the other way was throttled")
+		}
+	}
+	probed, err := hardware.Probe(null.New(h.Cost), h.Memory)
+	if err != nil || len(probed.Contention) != 0 {
+		t.Errorf("measured on virtual streams: %v (%v)", probed.Contention, err)
+	}
+}

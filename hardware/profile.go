@@ -104,7 +104,8 @@ func (p *profile) whole(calls []device.Call, d device.Device, first int, spans [
 
 // run goes through the program once and runs the calls whose kinds are wanted:
 // so many at a time, one stream after the other and each stream's without a
-// pause.
+// pause. Operators on the device are first, so what has indices finds them as they
+// were filled: it begins its batch, and copies that may overwrite them follow.
 func (p *profile) run(calls []device.Call, d device.Device, first int, spans []device.Span, want func(*kind) bool) error {
 	var batch []int
 	flush := func() error {

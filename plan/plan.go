@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -67,6 +68,9 @@ type Pins struct {
 	Pipeline, Slices int
 	Stages           []int
 }
+
+// Open reports whether the user has decided nothing.
+func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
 
 // Candidate is a plan with what it was found to need.
 type Candidate struct {

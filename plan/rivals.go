@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"reflect"
-
-	"github.com/athanor-llm/athanor/program"
-)
+import "github.com/athanor-llm/athanor/program"
 
 // Rival is a plan by somebody else's rules, by name.
 type Rival struct {
@@ -16,7 +12,7 @@ type Rival struct {
 // model, unless the user has decided something: so the result of a search is
 // never slower than any of them.
 func (s *search) rivals() error {
-	if !reflect.ValueOf(s.req.Pins).IsZero() {
+	if !s.req.Pins.Open() {
 		return nil
 	}
 	for _, r := range s.req.Rivals {

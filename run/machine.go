@@ -291,8 +291,11 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	if req.Pins, err = m.pins(g, c); err != nil {
 		return nil, err
 	}
-	if c.GlobalBatch%m.ranks == 0 {
-		req.Rivals = rivals(ctx, m.policies(g, c), req.Options)
+	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
+		// A model that policies cannot be measured for has no rivals.
+		if r := m.policies(g, c); r.Measure(ctx, req.Options) == nil {
+			req.Rivals = rivals(r)
+		}
 	}
 	r, err := plan.Search(ctx, req, mach, note)
 	if errors.Is(err, plan.ErrBatch) {

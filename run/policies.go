@@ -71,7 +71,10 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
-	req.Rivals = rivals(ctx, r, contestOptions)
+	if err := r.Measure(ctx, contestOptions); err != nil {
+		return nil, err
+	}
+	req.Rivals = rivals(r)
 	out := &Contested{Contest: c}
 	best, err := plan.Search(ctx, req, mach, nil)
 	switch {

@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // PolicyRequest is what a policy plans for on this machine.
@@ -30,11 +29,9 @@ func (m *Machine) policies(g *graph.Graph, c *config.Config) *policy.Request {
 	return &policy.Request{Graph: g, Hardware: &h, Ranks: m.ranks, Sequences: c.GlobalBatch / m.ranks}
 }
 
-// rivals are the plans of all policies, as far as they have one.
-func rivals(ctx context.Context, r *policy.Request, opt program.Options) (list []plan.Rival) {
-	if r.Measure(ctx, opt) != nil {
-		return nil // not even the plainest of them can be expressed
-	}
+// rivals are the plans of all policies, as far as they have one, for a request
+// that was measured.
+func rivals(r *policy.Request) (list []plan.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
 			list = append(list, plan.Rival{Name: p.Name, Plan: pl})

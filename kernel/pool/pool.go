@@ -91,7 +91,7 @@ type helper struct {
 }
 
 // New starts a Pool of the given number of workers, the caller of Run included; less than one means one per usable
-// processor. Close it to end its goroutines.
+// processor (GOMAXPROCS). Close it to end its goroutines.
 func New(workers int) *Pool {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
