@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -112,7 +113,7 @@ func (w *worker) issue(n int32) {
 	c := &d.calls[n]
 	if !d.failed.Load() {
 		if err := w.enqueue(n, c); err != nil {
-			d.fail(&device.CallError{Call: int(n), Op: c.op, Err: err})
+			d.fail(w.blame(n, c, err))
 		}
 	}
 	d.issued[n].Store(d.round.Load())
@@ -172,8 +173,18 @@ func (w *worker) await(s device.Stream, n int32) {
 		err = w.ask("cuStreamWaitEvent", v.StreamWaitEvent, w.streams[s], c.end, 0)
 	}
 	if err != nil {
-		d.fail(&device.CallError{Call: int(n), Op: c.op, Err: err})
+		d.fail(w.blame(n, c, err))
 	}
+}
+
+// blame names the call of an error, unless it may be an earlier one's: only
+// where calls run one by one is a fault that of the call which tells it.
+func (w *worker) blame(n int32, c *call, err error) error {
+	var fault *nv.Error
+	if errors.As(err, &fault) && fault.Late() && !w.d.options.Serial {
+		return err
+	}
+	return &device.CallError{Call: int(n), Op: c.op, Err: err}
 }
 
 // finish waits for the GPU and works out the times, as a task.

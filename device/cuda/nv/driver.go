@@ -98,6 +98,8 @@ const (
 	ptxTooNew     = 222
 	illegal       = 700
 	resources     = 701
+	timeout       = 702
+	illegalStack  = 714 // to 719: faults of kernels
 	launchFailed  = 719
 	notReadyYet   = 802
 	mismatch      = 803
@@ -133,6 +135,12 @@ func (e *Error) Error() string {
 		s += "; hint: " + h
 	}
 	return s
+}
+
+// Late reports whether the fault is of work that was begun before: the GPU's
+// faults are told by whichever call of the driver comes next.
+func (e *Error) Late() bool {
+	return e.Code == illegal || e.Code == timeout || e.Code >= illegalStack && e.Code <= launchFailed
 }
 
 // Check turns a status of the driver into an error.
