@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
@@ -49,9 +48,9 @@ const (
 // that the weights, which are read once per piece, are not what takes the time.
 const pieceRows = 64
 
-// Generator opens the model for sequences of up to context tokens.
-func (f *Folder) Generator(ctx context.Context, context int) (*Generator, error) {
-	d := cpu.New(cpu.Options{})
+// Generator opens the model on a device, which it closes, for sequences of up to
+// context tokens.
+func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*Generator, error) {
 	g, err := NewGenerator(ctx, f.Model, d, context)
 	if err != nil {
 		d.Close()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -41,7 +42,7 @@ func TestGenerator(t *testing.T) {
 			check(t, err)
 			defer s.Devices[0].Close()
 			defer s.Close()
-			g, err := f.Generator(ctx, length)
+			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length)
 			check(t, err)
 			defer func() { check(t, g.Close()) }()
 			for _, prompt := range []int{1, 5, length - 30} {
@@ -86,7 +87,7 @@ func TestExtend(t *testing.T) {
 	f, err := OpenFolder("../testdata/torch/llama3-rope")
 	check(t, err)
 	defer f.Close()
-	g, err := f.Generator(ctx, 200)
+	g, err := f.Generator(ctx, cpu.New(cpu.Options{}), 200)
 	check(t, err)
 	defer g.Close()
 	ids := make([]int32, 200)

@@ -76,7 +76,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: filepath.Join(dir, "kernels"), SumRows: c.SequenceLength}
+	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
 	// A throttled link and another disk are another machine, and so are cores
 	// that ranks share.
 	key := sha256.Sum256(fmt.Appendf(nil, "%s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
@@ -459,6 +459,21 @@ func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 	}
 	return openRanks(m.options, len(ps)), nil
 }
+
+// openAlone opens a device that no configuration describes.
+func openAlone(name string) (device.Device, error) {
+	if name != "cuda" {
+		return cpu.New(cpu.Options{}), nil
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return cuda.Open(cuda.Options{CacheDir: kernelsIn(dir)})
+}
+
+// kernelsIn is where compiled kernels are kept.
+func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
 // openRanks opens CPU devices that reach each other.
 func openRanks(options cpu.Options, n int) []device.Device {

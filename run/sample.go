@@ -15,6 +15,7 @@ type Prompt struct {
 	Tokens      int     // to add, at most
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
+	Device      string // cpu or cuda
 	// Each is called, if set, with the prompt's text and then with that of each
 	// token as it comes: bytes, of which several tokens may make one character.
 	Each func(text []byte)
@@ -53,7 +54,11 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if len(ids) > f.Model.MaxPositions {
 		return nil, fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)
 	}
-	g, err := f.Generator(ctx, min(f.Model.MaxPositions, len(ids)+p.Tokens))
+	d, err := openAlone(p.Device)
+	if err != nil {
+		return nil, err
+	}
+	g, err := f.Generator(ctx, d, min(f.Model.MaxPositions, len(ids)+p.Tokens))
 	if err != nil {
 		return nil, err
 	}

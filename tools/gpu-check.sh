@@ -73,9 +73,10 @@ test_of compile 60 device/cuda/kernels TestCompile
 test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestProbe$'
 test_of operators 150 device/cuda TestOperators
 test_of products 40 device/cuda TestLibrary
-test_of cuts 60 device/cuda TestCuts
+test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
 test_of torch-fixtures 60 device/cuda TestTraining
 test_of plans 60 device/cuda TestPlansChangeNothing
+test_of generate 40 device/cuda TestGenerate
 test_of rate-links 30 device/cuda TestRateLinks
 test_of rate-product 40 device/cuda TestRateProduct
 test_of rate-attention 60 device/cuda TestRateAttention

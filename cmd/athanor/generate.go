@@ -16,13 +16,14 @@ type generateCmd struct {
 	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`
+	Device      string  `help:"cpu or cuda." enum:"cpu,cuda" default:"cpu"`
 }
 
 func (v *generateCmd) Run(c *context) error {
 	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
 		return usageError{"generate: --max-tokens from 1 on, --temperature from 0 to 100"}
 	}
-	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed}
+	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device}
 	f, ok := c.stdout.(*os.File)
 	streams := ok && !c.json && term.IsTerminal(int(f.Fd()))
 	if streams { // a reader sees the text grow; what reads a pipe gets it whole or not at all

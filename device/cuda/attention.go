@@ -59,17 +59,19 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 
 func attention(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
-	if err := b.sequences(ops[2], ops[3]); err != nil {
+	q, err := b.queriesOf(ops[2], ops[3])
+	if err != nil {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
-	return b.heads(k, "attention", "attention", b.call.Attr.Heads, k.forward, ops...)
+	return b.heads(k, "attention", "attention", b.call.Attr.Heads, q.rows(), q, k.forward, ops...)
 }
 
 func attentionBwd(b *builder) error {
 	at := &b.call.Attr
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5), b.op(6), b.op(7)}
-	if err := b.sequences(ops[4], ops[5]); err != nil {
+	q, err := b.queriesOf(ops[4], ops[5])
+	if err != nil {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
@@ -77,33 +79,61 @@ func attentionBwd(b *builder) error {
 	if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...)); err != nil {
 		return err
 	}
-	if err := b.heads(k, "attention_bwd", "queries", at.Heads, k.queries, ops...); err != nil {
+	if err := b.heads(k, "attention_bwd", "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err
 	}
-	return b.heads(k, "attention_bwd", "keys", at.KVHeads, k.keys, ops...)
+	return b.heads(k, "attention_bwd", "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }
 
-// sequences checks that queries and keys are of the same whole sequences.
-func (b *builder) sequences(q, kv device.Operand) error {
+// queries says which rows of a sequence are queries, [from, end), and how many
+// sequences there are: all rows of whole sequences, or a slice of one.
+type queries struct{ from, end, sequences int }
+
+func (q queries) rows() int { return q.end - q.from }
+
+func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 	at := &b.call.Attr
-	if at.Seq < 1 || at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 || kv.Rows%at.Seq != 0 && kv.Rows > at.Seq {
-		return fmt.Errorf("%d rows of %d, %d heads on %d of %d numbers cannot be attended", kv.Rows, at.Seq, at.Heads, at.KVHeads, at.HeadDim)
+	if at.Seq < 1 || at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 || at.Among > 1 {
+		return queries{}, fmt.Errorf("sequences of %d, %d heads on %d of %d numbers, among %d ranks cannot be attended", at.Seq, at.Heads, at.KVHeads, at.HeadDim, at.Among)
 	}
-	if q.Rows != kv.Rows || kv.Rows%at.Seq != 0 || at.Acc {
-		return fmt.Errorf("attention to slices of sequences (%d queries, keys of %d rows in sequences of %d) has no CUDA kernel; hint: a plan without slices", q.Rows, kv.Rows, at.Seq)
+	switch {
+	case q.Rows == kv.Rows && kv.Rows%at.Seq == 0 && !at.Acc:
+		return queries{0, at.Seq, kv.Rows / at.Seq}, nil
+	case q.Rows <= kv.Rows && kv.Rows <= at.Seq:
+		return queries{kv.Rows - q.Rows, kv.Rows, 1}, nil
 	}
-	return nil
+	return queries{}, fmt.Errorf("%d queries and %d keys are neither sequences of %d nor a slice of one", q.Rows, kv.Rows, at.Seq)
 }
 
 func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernels.Unit {
 	return kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
 }
 
-// heads starts a block per tile, head and sequence.
-func (b *builder) heads(k *attentionKind, file, kernel string, heads int, shared func(int) int, ops ...device.Operand) error {
+// heads starts a block per tile of rows, head and sequence.
+func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shared func(int) int, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
-	grid := [3]int64{blocks(int64(at.Seq), int64(k.tile)), int64(heads), int64(ops[0].Rows / at.Seq)}
+	a.seq = int32(q.end)
+	a.n = [4]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
+	grid := [3]int64{blocks(int64(rows), int64(k.tile)), int64(heads), int64(q.sequences)}
 	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, k.threads, shared(at.HeadDim), a)
+}
+
+// attentionAt puts the rows' keys and values into the cache, then has a block
+// per row and head.
+func attentionAt(b *builder) error {
+	at := &b.call.Attr
+	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
+	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
+		return fmt.Errorf("%d heads on %d of %d numbers cannot be attended", at.Heads, at.KVHeads, at.HeadDim)
+	}
+	unit := kernels.Unit{File: "attention_at", Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), at.HeadDim)}
+	a := b.newArgs(ops...)
+	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
+	rows := int64(ops[2].Rows)
+	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
+		return err
+	}
+	return b.start(unit, "recall", [3]int64{rows, int64(at.Heads), 1}, threads, 0, a)
 }

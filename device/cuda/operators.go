@@ -23,14 +23,17 @@ var operators = [graph.NumOps]operator{
 	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", "RMS=1") },
 	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=1") },
 	graph.RMSNormDW:    func(b *builder) error { return b.sums(1, b.op(0), device.Operand{}, b.op(1), b.op(2), b.op(3)) },
-	graph.RoPE:         rope,
+	graph.RoPE:         func(b *builder) error { return b.rope(false) },
+	graph.RoPEAt:       func(b *builder) error { return b.rope(true) },
 	graph.Attention:    attention,
 	graph.AttentionBwd: attentionBwd,
+	graph.AttentionAt:  attentionAt,
 	graph.Act:          func(b *builder) error { return b.elements("act", b.activation, b.op(0), b.op(1)) },
 	graph.ActBwd:       func(b *builder) error { return b.elements("act_bwd", b.activation, b.op(0), b.op(1), b.op(2)) },
 	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", b.op(0)) },
 	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", b.op(1)) },
-	graph.Embed:        embed,
+	graph.Embed:        func(b *builder) error { return b.embed(false) },
+	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
 	graph.EmbedBwd:     embedBwd,
 	graph.PosBwd: func(b *builder) error {
 		return b.single("pos_bwd", "pos_bwd", int64(b.op(0).Rows)*int64(b.op(0).Cols), nil, b.op(0), b.op(1))
@@ -74,23 +77,33 @@ func (b *builder) halves(file string, y device.Operand) error {
 	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
 }
 
-func rope(b *builder) error {
+// rope has a thread per pair; with at the position is an operand.
+func (b *builder) rope(at bool) error {
 	a := &b.call.Attr
+	x := b.newArgs(b.op(0), b.op(1), b.op(2))
+	if a.Inverse {
+		x.n[0] = 1
+	}
 	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(a.HeadDim/2)
-	return b.single("rope", "rope", n, func(x *args) {
-		if a.Inverse {
-			x.n[0] = 1
-		}
-	}, b.op(0), b.op(1))
+	unit := kernels.Unit{File: "rope", Defines: types(b.op(0), b.op(1)) + atDefine(at)}
+	return b.start(unit, "rope", [3]int64{blocks(n, threads), 1, 1}, threads, 0, x)
 }
 
 // Embed's operands differ in rows but not in columns, so it is never one long row.
-func embed(b *builder) error {
+func (b *builder) embed(at bool) error {
 	x := b.op(0)
 	v, _ := b.vector(x.Cols, x, b.op(2), b.op(3))
 	ops := []device.Operand{x, b.op(1), b.op(2), b.op(3)}
 	n := int64(x.Rows) * int64(x.Cols) / int64(v)
-	return b.start(kernels.Unit{File: "embed", Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
+	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops...), atDefine(at), v)}
+	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(append(ops, b.op(4))...))
+}
+
+func atDefine(at bool) string {
+	if at {
+		return "AT=1"
+	}
+	return "AT=0"
 }
 
 func embedBwd(b *builder) error {

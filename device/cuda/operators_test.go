@@ -158,6 +158,18 @@ func (s *sample) heads() (rows, width int) {
 	return a.Seq * (1 + s.IntN(2)), (a.Heads + 2*a.KVHeads) * a.HeadDim
 }
 
+// slice draws numbers of queries and keys: those of m rows, or of a slice of one
+// sequence whose bounds are multiples of unit.
+func (s *sample) slice(m, unit int) (queries, keys int) {
+	seq := s.call.Attr.Seq
+	if s.IntN(2) == 0 || seq <= unit {
+		return m, m
+	}
+	from := unit * s.IntN((seq-1)/unit)
+	to := min(seq, from+unit*(1+s.IntN(seq/unit)))
+	return to - from, to
+}
+
 // samples makes the operands and attributes of a call per operator.
 var samples = map[graph.Op]func(s *sample){
 	graph.Linear: func(s *sample) {
@@ -253,25 +265,47 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, width)
 		s.f32(s.call.Attr.Seq, s.call.Attr.HeadDim)
 	},
+	graph.RoPEAt: func(s *sample) {
+		_, width := s.heads()
+		n, pos := s.n(), s.IntN(9)
+		s.mat(n, width)
+		s.f32(pos+n, s.call.Attr.HeadDim)
+		s.ints(1, pos, pos+1)
+	},
 	graph.Attention: func(s *sample) {
-		n, width := s.heads()
+		m, width := s.heads()
+		n, m := s.slice(m, 1)
 		a := s.call.Attr
 		q := a.Heads * a.HeadDim
 		s.mat(n, q)
 		s.f32(n, a.Heads)
 		s.mat(n, q)
-		s.mat(n, width-q)
+		s.mat(m, width-q)
+	},
+	graph.AttentionAt: func(s *sample) {
+		_, width := s.heads()
+		if s.float == graph.BF16 {
+			s.tol = 1e-3 // of the sums, whose terms are bf16
+		}
+		n, pos, a := 1+s.IntN(9), s.IntN(100), &s.call.Attr
+		a.Seq, a.Row0 = 0, 0
+		s.mat(n, a.Heads*a.HeadDim)
+		s.mat(2*a.KVHeads*(pos+n+s.IntN(4)), a.HeadDim)
+		s.mat(n, width)
+		s.ints(1, pos, pos+1)
 	},
 	graph.AttentionBwd: func(s *sample) {
-		n, width := s.heads()
+		m, width := s.heads()
+		n, m := s.slice(m, graph.SliceUnit(s.call.Attr.Seq))
+		s.call.Attr.Acc = s.acc && m <= s.call.Attr.Seq
 		a := s.call.Attr
 		s.tol = max(s.tol, 5e-5)
 		w := a.Heads * a.HeadDim
 		s.mat(n, w)
-		s.mat(n, width-w)
+		s.mat(m, width-w)
 		s.f32(n, a.Heads)
 		s.mat(n, w)
-		q, kv := s.mat(n, w), s.mat(n, width-w)
+		q, kv := s.mat(n, w), s.mat(m, width-w)
 		o, lse := s.mat(n, w), s.f32(n, a.Heads)
 		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv)})
 	},
@@ -309,6 +343,19 @@ var samples = map[graph.Op]func(s *sample){
 		if s.IntN(2) == 0 {
 			s.mat(a.Seq+a.PosOffset, c)
 		}
+	},
+	graph.EmbedAt: func(s *sample) {
+		n, c, vocab, pos := s.n(), s.cols(), s.n(), s.IntN(9)
+		s.call.Attr = graph.Attr{PosOffset: s.IntN(3)}
+		s.mat(n, c)
+		s.ints(n, 0, vocab)
+		s.mat(vocab, c)
+		if s.IntN(2) == 0 {
+			s.mat(pos+n+s.call.Attr.PosOffset, c)
+		} else {
+			s.absent()
+		}
+		s.ints(1, pos, pos+1)
 	},
 	graph.EmbedBwd: func(s *sample) {
 		n, c, vocab := 3*s.n(), s.cols(), s.n()
@@ -473,10 +520,7 @@ func executeAll(t *testing.T, d *Device, calls []device.Call, image []byte) []by
 // that run in the opposite order.
 func TestOperators(t *testing.T) {
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		switch op {
-		case graph.Copy:
-			continue
-		case graph.EmbedAt, graph.RoPEAt, graph.AttentionAt: // not built yet: generation is on the CPU
+		if op == graph.Copy {
 			continue
 		}
 		if op.Info().Between { // not built yet: one GPU
@@ -560,6 +604,59 @@ func TestCuts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSequenceSlices: a sequence cut into slices, forwards from the first, backwards at
+// multiples of graph.SliceUnit from the last, gives the bits of the whole one; a
+// bf16 dkv, which is rounded after every slice, is near.
+func TestSequenceSlices(t *testing.T) {
+	d, _ := machine(t, Options{}, imageBytes)
+	for seed := range uint64(12) {
+		s := &sample{Rand: rand.New(rand.NewPCG(seed, 5)), image: make([]byte, imageBytes), wide: seed%2 == 0, float: []graph.DType{graph.F32, graph.BF16}[seed/2%2]}
+		_, width := s.heads()
+		a := &s.call.Attr
+		a.Row0, a.Heads = 0, 2*a.KVHeads
+		width = (a.Heads + 2*a.KVHeads) * a.HeadDim
+		n, w := a.Seq, a.Heads*a.HeadDim
+		q, kv, do := s.mat(n, w), s.mat(n, width-w), s.mat(n, w)
+		o, lse, delta := s.place(s.float, n, w), s.place(graph.F32, n, a.Heads), s.place(graph.F32, n, a.Heads)
+		dq, dkv := s.place(s.float, n, w), s.place(s.float, n, width-w)
+		calls := func(forward, backward []int) (list []device.Call) {
+			for i := range len(forward) - 1 {
+				lo, k := forward[i], forward[i+1]-forward[i]
+				list = append(list, device.Call{Op: graph.Attention, Attr: *a, Args: []device.Operand{rowsOf(o, lo, k), rowsOf(lse, lo, k), rowsOf(q, lo, k), rowsOf(kv, 0, lo+k)}})
+			}
+			for i := len(backward) - 2; i >= 0; i-- {
+				lo, k, at := backward[i], backward[i+1]-backward[i], *a
+				at.Acc = lo+k < n
+				part := func(o device.Operand) device.Operand { return rowsOf(o, lo, k) }
+				list = append(list, device.Call{Op: graph.AttentionBwd, Attr: at,
+					Args: []device.Operand{part(dq), rowsOf(dkv, 0, lo+k), part(delta), part(do), part(q), rowsOf(kv, 0, lo+k), part(o), part(lse)}})
+			}
+			return list
+		}
+		cuts := func(unit int) []int {
+			list := []int{0}
+			for {
+				next := list[len(list)-1] + unit*(1+s.IntN(max(1, n/unit/2)))
+				if next >= n {
+					return append(list, n)
+				}
+				list = append(list, next)
+			}
+		}
+		forward, backward := cuts(1), cuts(graph.SliceUnit(n))
+		want := executeAll(t, d, calls([]int{0, n}, []int{0, n}), s.image)
+		got := executeAll(t, d, calls(forward, backward), s.image)
+		if s.float == graph.BF16 {
+			s.call.Args, s.call.Op, s.tol = []device.Operand{dkv}, graph.AttentionBwd, 1.0/128*float64(len(backward))
+			if err := s.check(got, want); err != nil {
+				t.Errorf("seed %d: %+v cut at %v and %v: %v", seed, *a, forward, backward, err)
+			}
+		} else if !bytes.Equal(got, want) {
+			t.Errorf("seed %d: %+v cut at %v and %v: the bits differ", seed, *a, forward, backward)
+		}
 	}
 }
 

@@ -201,3 +201,45 @@ func TestPlansChangeNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestGenerate: text is continued as on the CPU, and how the tokens are handed
+// over does not change a bit.
+func TestGenerate(t *testing.T) {
+	ctx := context.Background()
+	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
+		t.Run(name, func(t *testing.T) {
+			f, err := run.OpenFolder(torch + name)
+			check(t, err)
+			defer f.Close()
+			length := min(80, f.Model.MaxPositions)
+			ids := make([]int32, length)
+			for i := range ids {
+				ids[i] = int32(i * i % f.Model.Vocab)
+			}
+			var logits [2][][]float64 // of the last tokens, by device
+			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name))} {
+				g, err := f.Generator(ctx, d, length)
+				check(t, err)
+				defer func() { check(t, g.Close()) }()
+				for _, first := range []int{length - 3, length - 1} {
+					g.Reset()
+					check(t, g.Extend(ctx, ids[:first]...))
+					for _, id := range ids[first:] {
+						check(t, g.Extend(ctx, id))
+						logits[i] = append(logits[i], slices.Clone(g.Logits()))
+					}
+				}
+				if n := len(logits[i]); !slices.Equal(logits[i][n-1], logits[i][n-2]) {
+					t.Errorf("device %d: token by token the logits differ", i)
+				}
+			}
+			for n, want := range logits[0] {
+				for i, w := range want {
+					if !(math.Abs(logits[1][n][i]-w) <= 1e-4) {
+						t.Fatalf("%d: logit %d is %v, on the CPU %v", n, i, logits[1][n][i], w)
+					}
+				}
+			}
+		})
+	}
+}

@@ -4,14 +4,15 @@
 // the oracle of the fast one.
 //
 // grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples
-// of TILE, so the order of each sum depends on the position only.
+// of TILE, so the order of each sum depends on the position only. Queries are
+// the rows from n[0] on of a sequence, 0 unless it is a slice of one.
 extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;
-  int q0 = blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
-  i64 base = (i64)blockIdx.z * a.seq;
+  int q0 = a.n[0] + blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
+  i64 base = (i64)blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float o[WIDE] = {}, m = -INFINITY, l = 0;
-  fetch<T2>(q, a.t[2], base, q0, a.seq, (i64)h * HEAD);
+  fetch<T2>(q, a.t[2], mine, q0, a.seq, (i64)h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
     fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)g * HEAD);
     fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
@@ -38,6 +39,6 @@ extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constan
     __syncthreads();
   }
   if (q0 + row >= a.seq) return;
-  keep<T0>(a.t[0], base + q0 + row, (i64)h * HEAD, o, 1 / l);
-  if (threadIdx.x % 8 == 0) *at<float>(a.t[1], base + q0 + row, h) = m + logf(l);
+  keep<T0>(a.t[0], mine + q0 + row, (i64)h * HEAD, o, 1 / l);
+  if (threadIdx.x % 8 == 0) *at<float>(a.t[1], mine + q0 + row, h) = m + logf(l);
 }

@@ -6,6 +6,11 @@
 // dk and dv, a block per tile of keys that walks through the query heads of
 // its group. p is worked out twice, seven products instead of five, and for
 // that every sum has one owner: no atomics, the same bits in every run.
+//
+// Queries are the rows from n[0] on of a sequence, 0 unless it is a slice of
+// one. Sums over queries go over blocks of n[1] of them, the last one first, and
+// over the heads of the group within a block: slices that end at its multiples
+// and run from the last one continue each other.
 
 // A thread per row and head.
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
@@ -18,22 +23,22 @@ extern "C" __global__ void deltas(const __grid_constant__ Args a) {
 
 // weights fills p and ds of the thread's pairs: row t/8 of x with 4 rows of y.
 // Of the pair, i is the query.
-static __device__ inline void weights(const Args& a, float s, float dp, i64 base, int h, int i, int j, float& p, float& ds) {
+static __device__ inline void weights(const Args& a, float s, float dp, i64 mine, int h, int i, int j, float& p, float& ds) {
   p = ds = 0;
   if (!sees(a, i, j)) return;
-  p = expf(s * a.f[0] - *at<float>(a.t[7], base + i, h));
-  ds = p * (dp - *at<float>(a.t[2], base + i, h)) * a.f[0];
+  p = expf(s * a.f[0] - *at<float>(a.t[7], mine + i, h));
+  ds = p * (dp - *at<float>(a.t[2], mine + i, h)) * a.f[0];
 }
 
 // grid: tiles of queries x heads x sequences
 extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *dout = q + TILE * PITCH, *k = dout + TILE * PITCH, *v = k + TILE * PITCH, *w = v + TILE * PITCH;
-  int q0 = blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
-  i64 base = (i64)blockIdx.z * a.seq;
+  int q0 = a.n[0] + blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
+  i64 base = (i64)blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float dq[WIDE] = {};
-  fetch<T4>(q, a.t[4], base, q0, a.seq, (i64)h * HEAD);
-  fetch<T3>(dout, a.t[3], base, q0, a.seq, (i64)h * HEAD);
+  fetch<T4>(q, a.t[4], mine, q0, a.seq, (i64)h * HEAD);
+  fetch<T3>(dout, a.t[3], mine, q0, a.seq, (i64)h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
     fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
     fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
@@ -43,13 +48,13 @@ extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant_
     dots(dp, dout, v);
     for (int i = 0; i < 4; i++) {
       int j = threadIdx.x % 8 + 8 * i;
-      weights(a, s[i], dp[i], base, h, q0 + row, k0 + j, p, w[row * TILE + j]);
+      weights(a, s[i], dp[i], mine, h, q0 + row, k0 + j, p, w[row * TILE + j]);
     }
     __syncthreads();
     mix(dq, w + row * TILE, k);
     __syncthreads();
   }
-  if (q0 + row < a.seq) keep<T0>(a.t[0], base + q0 + row, (i64)h * HEAD, dq, 1);
+  if (q0 + row < a.seq) keep<T0>(a.t[0], mine + q0 + row, (i64)h * HEAD, dq, 1);
 }
 
 // grid: tiles of keys x key heads x sequences
@@ -58,22 +63,28 @@ extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ A
   float *k = shared, *v = k + TILE * PITCH, *q = v + TILE * PITCH, *dout = q + TILE * PITCH;
   float *p = dout + TILE * PITCH, *ds = p + TILE * TILE;
   int k0 = blockIdx.x * TILE, g = blockIdx.y, group = a.heads / a.kv, row = threadIdx.x / 8;
-  i64 base = (i64)blockIdx.z * a.seq;
+  i64 base = (i64)blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float dk[WIDE] = {}, dv[WIDE] = {};
   fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
   fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
-  i64 past = min((i64)a.seq, (i64)k0 + TILE + a.window - 1); // queries from here on see none of the keys
-  for (int h = g * group; h < (g + 1) * group; h++)
-    for (int q0 = k0; q0 < past; q0 += TILE) {
-      fetch<T4>(q, a.t[4], base, q0, a.seq, (i64)h * HEAD);
-      fetch<T3>(dout, a.t[3], base, q0, a.seq, (i64)h * HEAD);
+  if (a.acc && k0 + row < a.seq) {
+    resume<T1>(a.t[1], base + k0 + row, (i64)g * HEAD, dk);
+    resume<T1>(a.t[1], base + k0 + row, (i64)(a.kv + g) * HEAD, dv);
+  }
+  int step = a.n[1], first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + TILE + a.window - 1); // queries from past on see none of the keys
+  for (int q0 = first + (past - first + step - 1) / step * step - step; q0 >= first; q0 -= step)
+    for (int h = g * group; h < (g + 1) * group; h++) {
+      int end = min(q0 + step, a.seq);
+      fetch<T4>(q, a.t[4], mine, q0, end, (i64)h * HEAD);
+      fetch<T3>(dout, a.t[3], mine, q0, end, (i64)h * HEAD);
       __syncthreads();
       float s[4], dp[4];
       dots(s, k, q);
       dots(dp, v, dout);
       for (int i = 0; i < 4; i++) {
         int j = threadIdx.x % 8 + 8 * i;
-        weights(a, s[i], dp[i], base, h, q0 + j, k0 + row, p[row * TILE + j], ds[row * TILE + j]);
+        if (j < step) weights(a, s[i], dp[i], mine, h, q0 + j, k0 + row, p[row * TILE + j], ds[row * TILE + j]);
+        else p[row * TILE + j] = ds[row * TILE + j] = 0;
       }
       __syncthreads();
       mix(dv, p + row * TILE, dout);

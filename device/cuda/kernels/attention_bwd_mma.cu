@@ -58,23 +58,23 @@ static __device__ inline void gather(float (&o)[HEAD / 8][4], const float (&w)[O
 extern "C" __global__ void __launch_bounds__(128) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared, *dout = q + 64 * PITCH, *k = dout + 64 * PITCH, *v = k + OTHERS * PITCH, *kt = v + OTHERS * PITCH;
-  int q0 = (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
+  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
   int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
-  i64 base = (i64)blockIdx.z * a.seq;
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float lse[2] = {}, delta[2] = {}, dq[HEAD / 8][4] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++)
     if (i0 + 8 * half < a.seq) {
-      lse[half] = *at<float>(a.t[7], base + i0 + 8 * half, h);
-      delta[half] = *at<float>(a.t[2], base + i0 + 8 * half, h);
+      lse[half] = *at<float>(a.t[7], mine + i0 + 8 * half, h);
+      delta[half] = *at<float>(a.t[2], mine + i0 + 8 * half, h);
     }
-  rows(q, a.t[4], base, q0, 64, a.seq, (i64)h * HEAD);
-  rows(dout, a.t[3], base, q0, 64, a.seq, (i64)h * HEAD);
+  rows(q, a.t[4], mine, q0, 64, a.seq, h * HEAD);
+  rows(dout, a.t[3], mine, q0, 64, a.seq, h * HEAD);
   for (int k0 = max(0, q0 - a.window + 1) / OTHERS * OTHERS; k0 < min(q0 + 64, a.seq); k0 += OTHERS) {
     __syncthreads();
-    rows(k, a.t[5], base, k0, OTHERS, a.seq, (i64)g * HEAD);
-    rows(v, a.t[5], base, k0, OTHERS, a.seq, (i64)(a.kv + g) * HEAD);
-    columns(kt, a.t[5], base, k0, OTHERS, a.seq, (i64)g * HEAD);
+    rows(k, a.t[5], base, k0, OTHERS, a.seq, g * HEAD);
+    rows(v, a.t[5], base, k0, OTHERS, a.seq, (a.kv + g) * HEAD);
+    columns(kt, a.t[5], base, k0, OTHERS, a.seq, g * HEAD);
     __syncthreads();
     float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
     products(s, ds, q, dout, k, v, r0);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) queries(const __grid_constant_
       for (int e = 0; e < 4; e++) weigh(a, sees(a, i0 + e / 2 * 8, k0 + n * 8 + j0 + e % 2), lse[e / 2], delta[e / 2], s[n][e], ds[n][e]);
     gather(dq, ds, kt);
   }
-  keep(a.t[0], base, q0 + r0, a.seq, (i64)h * HEAD, dq, 1, 1);
+  keep(a.t[0], mine, q0 + r0, a.seq, h * HEAD, dq, 1, 1);
 }
 
 // grid: tiles of 64 keys x key heads x sequences
@@ -94,18 +94,22 @@ extern "C" __global__ void __launch_bounds__(128) keys(const __grid_constant__ A
   bf16 *qt = dout + OTHERS * PITCH, *dt = qt + HEAD * (OTHERS + 8);
   int k0 = blockIdx.x * 64, g = blockIdx.y, group = a.heads / a.kv, r0 = threadIdx.x / 32 * 16;
   int j0 = k0 + r0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here, columns queries
-  i64 base = (i64)blockIdx.z * a.seq;
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float dk[HEAD / 8][4] = {}, dv[HEAD / 8][4] = {};
-  rows(k, a.t[5], base, k0, 64, a.seq, (i64)g * HEAD);
-  rows(v, a.t[5], base, k0, 64, a.seq, (i64)(a.kv + g) * HEAD);
-  int past = min((i64)a.seq, (i64)k0 + 64 + a.window - 1);
-  for (int h = g * group; h < (g + 1) * group; h++)
-    for (int q0 = k0; q0 < past; q0 += OTHERS) {
+  rows(k, a.t[5], base, k0, 64, a.seq, g * HEAD);
+  rows(v, a.t[5], base, k0, 64, a.seq, (a.kv + g) * HEAD);
+  if (a.acc) {
+    resume(a.t[1], base, k0 + r0, a.seq, g * HEAD, dk);
+    resume(a.t[1], base, k0 + r0, a.seq, (a.kv + g) * HEAD, dv);
+  }
+  int first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + 64 + a.window - 1);
+  for (int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS; q0 >= first; q0 -= OTHERS)
+    for (int h = g * group; h < (g + 1) * group; h++) {
       __syncthreads();
-      rows(q, a.t[4], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      rows(dout, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      columns(qt, a.t[4], base, q0, OTHERS, a.seq, (i64)h * HEAD);
-      columns(dt, a.t[3], base, q0, OTHERS, a.seq, (i64)h * HEAD);
+      rows(q, a.t[4], mine, q0, OTHERS, a.seq, h * HEAD);
+      rows(dout, a.t[3], mine, q0, OTHERS, a.seq, h * HEAD);
+      columns(qt, a.t[4], mine, q0, OTHERS, a.seq, h * HEAD);
+      columns(dt, a.t[3], mine, q0, OTHERS, a.seq, h * HEAD);
       __syncthreads();
       float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
       products(s, ds, k, v, q, dout, r0);
@@ -114,13 +118,13 @@ extern "C" __global__ void __launch_bounds__(128) keys(const __grid_constant__ A
 #pragma unroll
         for (int e = 0; e < 2; e++) {
           int i = q0 + n * 8 + i0 + e;
-          float lse = i < a.seq ? *at<float>(a.t[7], base + i, h) : 0, delta = i < a.seq ? *at<float>(a.t[2], base + i, h) : 0;
+          float lse = i < a.seq ? *at<float>(a.t[7], mine + i, h) : 0, delta = i < a.seq ? *at<float>(a.t[2], mine + i, h) : 0;
           weigh(a, sees(a, i, j0), lse, delta, s[n][e], ds[n][e]);
           weigh(a, sees(a, i, j0 + 8), lse, delta, s[n][e + 2], ds[n][e + 2]);
         }
       gather(dv, s, dt);
       gather(dk, ds, qt);
     }
-  keep(a.t[1], base, k0 + r0, a.seq, (i64)g * HEAD, dk, 1, 1);
-  keep(a.t[1], base, k0 + r0, a.seq, (i64)(a.kv + g) * HEAD, dv, 1, 1);
+  keep(a.t[1], base, k0 + r0, a.seq, g * HEAD, dk, 1, 1);
+  keep(a.t[1], base, k0 + r0, a.seq, (a.kv + g) * HEAD, dv, 1, 1);
 }

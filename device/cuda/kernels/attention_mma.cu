@@ -10,20 +10,20 @@
 extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared, *k = q + 64 * PITCH, *vt = k + KEYS * PITCH;
-  int q0 = (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
+  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
   int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2; // this thread's rows are i0 and i0+8
-  i64 base = (i64)blockIdx.z * a.seq;
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float scale = a.f[0] * 1.4426950408889634f; // log2(e)
   unsigned qa[HEAD / 16][4];
-  rows(q, a.t[2], base, q0, 64, a.seq, (i64)h * HEAD);
+  rows(q, a.t[2], mine, q0, 64, a.seq, h * HEAD);
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < HEAD / 16; c++) partA(qa[c], q, PITCH, r0, c * 16);
   float o[HEAD / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
   for (int k0 = max(0, q0 - a.window + 1) / KEYS * KEYS; k0 < min(q0 + 64, a.seq); k0 += KEYS) {
     __syncthreads();
-    rows(k, a.t[3], base, k0, KEYS, a.seq, (i64)g * HEAD);
-    columns(vt, a.t[3], base, k0, KEYS, a.seq, (i64)(a.kv + g) * HEAD);
+    rows(k, a.t[3], base, k0, KEYS, a.seq, g * HEAD);
+    columns(vt, a.t[3], base, k0, KEYS, a.seq, (a.kv + g) * HEAD);
     __syncthreads();
     float s[KEYS / 8][4] = {};
 #pragma unroll
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
     l[half] += __shfl_xor_sync(~0u, l[half], 1);
     l[half] += __shfl_xor_sync(~0u, l[half], 2);
     int i = i0 + 8 * half;
-    if (i < a.seq && j0 == 0) *at<float>(a.t[1], base + i, h) = m[half] * 0.6931471805599453f + logf(l[half]);
+    if (i < a.seq && j0 == 0) *at<float>(a.t[1], mine + i, h) = m[half] * 0.6931471805599453f + logf(l[half]);
   }
-  keep(a.t[0], base, q0 + r0, a.seq, (i64)h * HEAD, o, 1 / l[0], 1 / l[1]);
+  keep(a.t[0], mine, q0 + r0, a.seq, h * HEAD, o, 1 / l[0], 1 / l[1]);
 }

@@ -1,11 +1,17 @@
-// x tokens wte wpe: x[n] = wte[tokens[n]] + wpe[(n+row0) mod seq + offset].
+// x tokens wte wpe: x[n] = wte[tokens[n]] + wpe[(n+row0) mod seq + offset]; with
+// AT there is an operand pos, and it is wpe[n + pos + offset].
 extern "C" __global__ void embed(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
   float x[VEC], p[VEC];
   load(x, at<T2>(a.t[2], *at<int>(a.t[1], r, 0), c));
   if (a.t[3].p) {
-    load(p, at<T3>(a.t[3], (r + a.row0) % a.seq + a.offset, c));
+#if AT
+    i64 at0 = r + *at<int>(a.t[4], 0, 0);
+#else
+    i64 at0 = (r + a.row0) % a.seq;
+#endif
+    load(p, at<T3>(a.t[3], at0 + a.offset, c));
     for (int i = 0; i < VEC; i++) x[i] += p[i];
   }
   store(at<T0>(a.t[0], r, c), x);

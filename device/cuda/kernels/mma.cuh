@@ -55,7 +55,7 @@ static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], cons
 }
 
 // rows copies n rows of a head; those from end on are 0.
-static __device__ inline void rows(bf16* s, const Mat& t, i64 base, int r0, int n, int end, i64 c0) {
+static __device__ inline void rows(bf16* s, const Mat& t, int base, int r0, int n, int end, int c0) {
   for (int e = threadIdx.x; e < n * (HEAD / 8); e += blockDim.x) {
     int r = e / (HEAD / 8), c = e % (HEAD / 8) * 8;
     Pack<bf16, 8> p = {};
@@ -65,7 +65,7 @@ static __device__ inline void rows(bf16* s, const Mat& t, i64 base, int r0, int 
 }
 
 // columns copies n rows of a head as columns: s[c][r], n+8 apart.
-static __device__ inline void columns(bf16* s, const Mat& t, i64 base, int r0, int n, int end, i64 c0) {
+static __device__ inline void columns(bf16* s, const Mat& t, int base, int r0, int n, int end, int c0) {
   for (int e = threadIdx.x; e < n * (HEAD / 8); e += blockDim.x) {
     int r = e % n, c = e / n * 8;
     Pack<bf16, 8> p = {};
@@ -76,13 +76,26 @@ static __device__ inline void columns(bf16* s, const Mat& t, i64 base, int r0, i
 }
 
 // keep writes sums of 16 rows: (HEAD/8) fragments, scaled per half.
-static __device__ inline void keep(const Mat& t, i64 base, int r, int end, i64 c0, const float (&o)[HEAD / 8][4], float low, float high) {
+static __device__ inline void keep(const Mat& t, int base, int r, int end, int c0, const float (&o)[HEAD / 8][4], float low, float high) {
   int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int n = 0; n < HEAD / 8; n++) {
     if (r + g < end) *(unsigned*)at<bf16>(t, base + r + g, c0 + n * 8 + c) = pack(o[n][0] * low, o[n][1] * low);
     if (r + g + 8 < end) *(unsigned*)at<bf16>(t, base + r + g + 8, c0 + n * 8 + c) = pack(o[n][2] * high, o[n][3] * high);
   }
+}
+
+// resume takes up what keep has written.
+static __device__ inline void resume(const Mat& t, int base, int r, int end, int c0, float (&o)[HEAD / 8][4]) {
+  int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < HEAD / 8; n++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      if (r + g + 8 * half < end) {
+        unsigned w = *(const unsigned*)at<bf16>(t, base + r + g + 8 * half, c0 + n * 8 + c);
+        o[n][2 * half] = __uint_as_float(w << 16), o[n][2 * half + 1] = __uint_as_float(w & 0xffff0000u);
+      }
 }
 
 static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window && i < a.seq; }

@@ -41,5 +41,13 @@ template <class T> static __device__ inline void keep(const Mat& t, i64 r, i64 c
   }
 }
 
+// resume takes up what keep has written.
+template <class T> static __device__ inline void resume(const Mat& t, i64 r, i64 c0, float (&o)[WIDE]) {
+  for (int i = 0; i < WIDE; i++) {
+    int c = threadIdx.x % 8 + 8 * i;
+    if (HEAD % 8 == 0 || c < HEAD) o[i] = get(*at<T>(t, r, c0 + c));
+  }
+}
+
 // sees: query i sees key j.
 static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window && i < a.seq; }

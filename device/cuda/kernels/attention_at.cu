@@ -1,0 +1,56 @@
+// Attention of the next rows of a sequence, o kv qkv pos: a query finds the keys
+// and values of earlier rows in a cache [2*kv*context, HEAD], for each key head
+// its rows, then for each value head. Two kernels, one after the other.
+//
+// A query is one block: warp w takes the keys at positions w, w+8, ... that it
+// sees, a lane the columns lane, lane+32, ..., with a running maximum per warp;
+// at the end the warps' sums are put together in one order. So what a row
+// becomes depends on its position and not on how rows are divided over calls.
+//
+// Known weakness: of a prompt, every query reads the cache by itself.
+#define WIDE ((HEAD + 31) / 32) // columns per lane
+#define WARPS 8
+
+// remember puts the keys and values of the rows into the cache. A thread does
+// one number.
+extern "C" __global__ void remember(const __grid_constant__ Args a) {
+  i64 r, c;
+  if (!place(a.t[2].rows, (i64)2 * a.kv * HEAD, 1, r, c)) return;
+  i64 context = a.t[1].rows / (2 * a.kv), pos = *at<int>(a.t[3], 0, 0);
+  put(at<T1>(a.t[1], c / HEAD * context + pos + r, c % HEAD), get(*at<T2>(a.t[2], r, (i64)a.heads * HEAD + c)));
+}
+
+// grid: rows x heads
+extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__ Args a) {
+  __shared__ float top[WARPS], sums[WARPS], parts[WARPS][HEAD];
+  int r = blockIdx.x, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  i64 context = a.t[1].rows / (2 * a.kv), i = *at<int>(a.t[3], 0, 0) + r;
+  float q[WIDE], o[WIDE] = {}, m = -INFINITY, l = 0;
+  for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * a.f[0] : 0;
+  i64 first = a.n[0] > 0 ? max((i64)0, i - a.n[0] + 1) : 0;
+  for (i64 j = first + (warp - first % WARPS + WARPS) % WARPS; j <= i; j += WARPS) {
+    const T1* k = at<T1>(a.t[1], g * context + j, 0);
+    const T1* v = at<T1>(a.t[1], (a.kv + g) * context + j, 0);
+    float s = 0;
+    for (int c = 0; c < WIDE; c++)
+      if (lane + 32 * c < HEAD) s += q[c] * get(k[lane + 32 * c]);
+    for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
+    float now = fmaxf(m, s), shrink = m == -INFINITY ? 0 : expf(m - now), e = expf(s - now);
+    l = l * shrink + e;
+    m = now;
+    for (int c = 0; c < WIDE; c++)
+      if (lane + 32 * c < HEAD) o[c] = o[c] * shrink + e * get(v[lane + 32 * c]);
+  }
+  if (lane == 0) top[warp] = m, sums[warp] = l;
+  for (int c = 0; c < WIDE; c++)
+    if (lane + 32 * c < HEAD) parts[warp][lane + 32 * c] = o[c];
+  __syncthreads();
+  float most = top[0], all = 0;
+  for (int w = 1; w < WARPS; w++) most = fmaxf(most, top[w]);
+  for (int w = 0; w < WARPS; w++) all += top[w] == -INFINITY ? 0 : sums[w] * expf(top[w] - most);
+  for (int c = threadIdx.x; c < HEAD; c += blockDim.x) {
+    float x = 0;
+    for (int w = 0; w < WARPS; w++) x += top[w] == -INFINITY ? 0 : parts[w][c] * expf(top[w] - most);
+    put(at<T0>(a.t[0], r, (i64)h * HEAD + c), x / all);
+  }
+}
