@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -295,14 +296,17 @@ func TestErrors(t *testing.T) {
 		if err := round(); err != nil {
 			t.Fatal(err)
 		}
-		g.Break(proc, 700)
-		err = round()
-		if err == nil || !strings.Contains(err.Error(), "cu"+proc+" failed with 700") {
-			t.Errorf("%s: %v", proc, err)
-		}
-		var c *device.CallError
-		if proc != "StreamSynchronize" && !errors.As(err, &c) {
-			t.Errorf("%s: %v does not name the call", proc, err)
+		for _, code := range []int32{1, 700} {
+			g.Break(proc, code)
+			err = round()
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("cu%s failed with %d", proc, code)) {
+				t.Errorf("%s: %v", proc, err)
+			}
+			// 700 may be an earlier call's.
+			var c *device.CallError
+			if named := errors.As(err, &c); named != (proc != "StreamSynchronize" && code == 1) {
+				t.Errorf("%s: %v names a call: %v", proc, err, named)
+			}
 		}
 		g.Break(proc, 0)
 		if err := round(); err != nil {

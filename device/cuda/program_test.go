@@ -211,7 +211,7 @@ func TestGenerate(t *testing.T) {
 			f, err := run.OpenFolder(torch + name)
 			check(t, err)
 			defer f.Close()
-			length := min(80, f.Model.MaxPositions)
+			length := 12 // a fake GPU takes its time over more
 			ids := make([]int32, length)
 			for i := range ids {
 				ids[i] = int32(i * i % f.Model.Vocab)
@@ -221,7 +221,7 @@ func TestGenerate(t *testing.T) {
 				g, err := f.Generator(ctx, d, length)
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
-				for _, first := range []int{length - 3, length - 1} {
+				for _, first := range []int{3, length - 1} {
 					g.Reset()
 					check(t, g.Extend(ctx, ids[:first]...))
 					for _, id := range ids[first:] {
