@@ -28,6 +28,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -149,6 +150,32 @@ func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 		}
 	}
 	l.Bandwidth, l.Curve = rate, nil
+}
+
+// Quicker is a machine like this one on which what runs on some streams, copies or
+// what ranks do together, is as many times faster. Latencies that were not
+// measured as part of a curve stay.
+func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
+	q := *h
+	q.Links, q.Times = slices.Clone(h.Links), maps.Clone(h.Times)
+	for i := range q.Links {
+		l := &q.Links[i]
+		if !slices.Contains(streams, streamOf(l.From, l.To)) {
+			continue
+		}
+		l.Bandwidth *= times
+		l.Curve = slices.Clone(l.Curve)
+		for k := range l.Curve {
+			l.Curve[k].Seconds /= times
+		}
+	}
+	for key := range q.Times {
+		name, _, _ := strings.Cut(key, " ")
+		if slices.ContainsFunc(streams, func(s device.Stream) bool { return s.String() == name }) {
+			q.Times[key] /= times
+		}
+	}
+	return &q
 }
 
 // streamOf is the stream that a link's copies are on.

@@ -467,3 +467,29 @@ func TestContention(t *testing.T) {
 		t.Errorf("measured on virtual streams: %v (%v)", probed.Contention, err)
 	}
 }
+
+// TestQuicker: what is on the streams that are quicker takes its share of the time,
+// everything else what it did, and the original stays what it is.
+func TestQuicker(t *testing.T) {
+	h := known(t, "l4")
+	h.Link(device.HostTier, device.DeviceTier).Curve = []hardware.Point{{1 << 10, 1e-5}, {1 << 20, 1e-4}}
+	moved := func(s device.Stream, from, to device.Tier, n int) device.Call {
+		return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{operand(to, graph.F32, 1, n), operand(from, graph.F32, 1, n)}}
+	}
+	up := moved(device.HostToDev, device.HostTier, device.DeviceTier, 1<<20)
+	down := moved(device.DevToHost, device.DeviceTier, device.HostTier, 1<<20)
+	measured := moved(device.HostToDev, device.HostTier, device.DeviceTier, 1<<10)
+	h.Times = map[string]float64{hardware.Key(&measured): 3e-5, hardware.Key(&down): 7e-5}
+	q := h.Quicker(2, device.HostToDev)
+	for _, c := range []device.Call{up, measured} {
+		if was, is := h.Cost(&c), q.Cost(&c); math.Abs(is-was/2) > 1e-12 {
+			t.Errorf("%s takes %g s, twice as quick %g", hardware.Key(&c), was, is)
+		}
+	}
+	if h.Cost(&down) != q.Cost(&down) || h.Cost(&measured) != 3e-5 {
+		t.Error("something else has changed")
+	}
+	if err := q.Validate(); err != nil {
+		t.Error(err)
+	}
+}

@@ -263,24 +263,35 @@ func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
 	return sum / float64(len(c.spans)) / c.seconds
 }
 
+// Needs is the memory of each tier that the rank needs which needs most of it.
+func (c *Candidate) Needs() (need [device.NumTiers]int64) {
+	for _, p := range c.ranks() {
+		for t, h := range p.Height {
+			need[t] = max(need[t], h)
+		}
+	}
+	return need
+}
+
+// Limit is the override that gives each of some ranks so much of a tier.
+func Limit(t device.Tier, bytes int64, ranks int) string {
+	if t != device.DeviceTier { // that of all ranks together
+		bytes *= int64(ranks)
+	}
+	return fmt.Sprintf("limits.%v=%d", t, bytes)
+}
+
 // NewMisfit says what a candidate lacks.
 func NewMisfit(c *Candidate) *Misfit {
 	e := &Misfit{Frugal: c}
 	var enough []string
+	need := c.Needs()
 	for t, have := range c.Program.Capacity {
-		var need int64
-		for _, p := range c.ranks() {
-			need = max(need, p.Height[t])
+		if need[t] > have {
+			enough = append(enough, Limit(device.Tier(t), need[t], c.Plan.Ranks))
 		}
-		if need > have {
-			limit := need
-			if device.Tier(t) != device.DeviceTier { // that of all ranks together
-				limit *= int64(c.Plan.Ranks)
-			}
-			enough = append(enough, fmt.Sprintf("limits.%v=%d", device.Tier(t), limit))
-		}
-		if need-have > e.Need-e.Have {
-			e.Tier, e.Need, e.Have = device.Tier(t), need, have
+		if need[t]-have > e.Need-e.Have {
+			e.Tier, e.Need, e.Have = device.Tier(t), need[t], have
 		}
 	}
 	e.Hint = strings.Join(enough, " ") + " fits"

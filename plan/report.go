@@ -127,6 +127,7 @@ type Report struct {
 	PlanHash   string        `json:"plan_hash,omitempty"` // on which ranks agree
 	Layers     []Layers      `json:"activations,omitempty"`
 	RunnersUp  []RunnerUp    `json:"runners_up,omitzero"`
+	WhatIfs    []WhatIf      `json:"what_if,omitempty"`
 	Candidates int           `json:"candidates,omitempty"`
 	Largest    []Largest     `json:"largest,omitempty"`
 	Hint       string        `json:"hint,omitempty"`
@@ -141,6 +142,34 @@ type RunnerUp struct {
 	// they make things again, on average.
 	Idle     float64 `json:"idle"`
 	Repeated float64 `json:"repeated"`
+}
+
+// WhatIf is what another machine would bring, or another run.
+type WhatIf struct {
+	Change  string  `json:"change"`                 // in words
+	Set     string  `json:"set,omitempty"`          // overrides that say so, where there are any
+	Seconds float64 `json:"step_seconds,omitempty"` // 0: nothing fits there either, or nothing was found in time
+	Brings  string  `json:"brings"`                 // what the plan does otherwise, or why there is none
+}
+
+// WriteWhatIfs prints a table of them, beside the seconds per step now (0: nothing
+// fits).
+func WriteWhatIfs(w io.Writer, list []WhatIf, now float64) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, x := range list {
+		seconds, gain := "-", ""
+		if x.Seconds > 0 {
+			seconds = fmt.Sprintf("%.4g s", x.Seconds)
+		}
+		if x.Seconds > 0 && now > 0 {
+			gain = fmt.Sprintf("%+.1f %%", 100*(x.Seconds/now-1))
+		}
+		if x.Set != "" && now == 0 {
+			x.Change += " (" + x.Set + ")"
+		}
+		fmt.Fprintf(tw, "  with %s\t%s\t%s\t%s\n", x.Change, seconds, gain, x.Brings)
+	}
+	return tw.Flush()
 }
 
 // NewReport describes the result of a search. tokens are those of a step,

@@ -42,13 +42,14 @@ func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
 type Machine struct {
 	Hardware *hardware.Hardware
 	Capacity [device.NumTiers]int64
-	// described machines are planned for, not measured and not run on.
-	described bool
-	ranks     int
-	backend   string // cpu or cuda
-	options   cpu.Options
-	cuda      cuda.Options
-	file      string // cache of the description
+	// described machines are planned for, not measured and not run on; supposed ones
+	// are like another machine but for some numbers, see WhatIfs.
+	described, supposed bool
+	ranks               int
+	backend             string // cpu or cuda
+	options             cpu.Options
+	cuda                cuda.Options
+	file                string // cache of the description
 }
 
 // FindMachine describes this machine: from the cache, or by probing it.
@@ -269,13 +270,16 @@ func (m *Machine) limit(c *config.Config) error {
 	return nil
 }
 
-// shared is the memory that device and host tier have together, 0 if each has
-// its own.
+// shared is the memory that the device and host tiers of all ranks have together,
+// 0 if each has its own.
 func (m *Machine) shared() int64 {
-	if m.Hardware.Memory.Shared {
-		return m.Hardware.Memory.Host
+	switch {
+	case !m.Hardware.Memory.Shared:
+		return 0
+	case m.described: // which is one rank's share
+		return m.Hardware.Memory.Host * int64(m.ranks)
 	}
-	return 0
+	return m.Hardware.Memory.Host
 }
 
 // Plan searches for the fastest plan that fits this machine, or takes the one

@@ -70,7 +70,7 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 // planner is what the search knows of the machine.
 func (m *Machine) planner() *plan.Machine {
 	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
-	if !m.described {
+	if !m.described && !m.supposed {
 		p.Measure = m.measure
 	}
 	return p

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
@@ -16,7 +18,7 @@ import (
 
 type planCmd struct {
 	target
-	Explain bool   `help:"The runners-up and why they lost."`
+	Explain bool   `help:"The runners-up and why they lost, and what more memory or faster links would bring."`
 	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
 	Policy  string `help:"Let another system decide: elixir-paper, zero-2, zero-2-offload, zero-3, zero-3-offload, full-offload, or memo-paper (about activations only)." placeholder:"NAME"`
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
@@ -25,42 +27,49 @@ type planCmd struct {
 	Step        int  `help:"In multiples of this many tokens." default:"256"`
 }
 
-// plan searches, or asks a policy.
-func (v *planCmd) plan(ctx stdctx.Context, c *context) (*planned, error) {
+// planner searches, or asks a policy.
+func (v *planCmd) planner(ctx stdctx.Context, note func(string)) (run.Planner, error) {
 	if slices.Contains(plan.Policies(), v.Policy) {
 		if v.Policy != "" {
 			v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
 		}
-		return v.makePlan(ctx, c, run.DescribeMachine)
+		return searching(ctx, note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
 		return nil, usageError{err.Error()}
 	}
-	p, err := v.prepare(ctx, c, run.DescribeMachine)
-	if err != nil {
-		return nil, err
-	}
-	return p.with(ctx, func() (*plan.Result, error) { return p.machine.PlanBy(ctx, v.Policy, p.setup.Graph, p.config) })
+	return func(m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+		return m.PlanBy(ctx, v.Policy, g, cfg)
+	}, nil
 }
 
 func (v *planCmd) Run(c *context) error {
+	ctx := stdctx.Background()
 	if v.MaxSequence {
-		return v.maxSequence(stdctx.Background(), c)
+		return v.maxSequence(ctx, c)
 	}
-	p, err := v.plan(stdctx.Background(), c)
-	var misfit *plan.Misfit
-	if errors.As(err, &misfit) && c.json {
-		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
+	show := newStatus(c.stderr)
+	defer show.done()
+	say := show.say
+	find, err := v.planner(ctx, func(text string) { say(text) })
+	if err != nil {
+		return err
 	}
-	if errors.As(err, &misfit) {
-		for _, l := range plan.LargestClasses(misfit.Frugal.Program, misfit.Tier) {
-			fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
-		}
-	}
+	p, err := v.prepare(ctx, c, run.DescribeMachine)
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	err = p.with(ctx, find)
+	show.done()
+	say = func(string) {} // what follows has lines of its own
+	var misfit *plan.Misfit
+	if errors.As(err, &misfit) {
+		return errors.Join(v.misfit(ctx, c, p, misfit, find), err)
+	}
+	if err != nil {
+		return err
+	}
 	if v.Out != "" {
 		text, err := json.MarshalIndent(p.result.Best.Plan, "", "  ")
 		if err != nil {
@@ -75,19 +84,44 @@ func (v *planCmd) Run(c *context) error {
 			return err
 		}
 	}
-	if c.json {
-		return c.print(p.report)
+	if !c.json {
+		p.print(c)
+		if v.Policy == policy.Paper {
+			if err := p.printElixir(ctx, c); err != nil {
+				return err
+			}
+		}
 	}
-	p.print(c)
-	if v.Policy == policy.Paper {
-		if err := p.printElixir(stdctx.Background(), c); err != nil {
+	if v.Explain {
+		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result.Best, find, show.say); err != nil {
 			return err
 		}
+		show.done()
+	}
+	if c.json {
+		return c.print(p.report)
 	}
 	if v.Explain {
 		p.explain(c)
 	}
 	return nil
+}
+
+// misfit explains that nothing fits, and what would help.
+func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.Misfit, find run.Planner) (err error) {
+	report := plan.MisfitReport(why)
+	if v.Explain {
+		show := newStatus(c.stderr)
+		report.WhatIfs, err = p.machine.Remedies(ctx, p.setup.Graph, p.config, why, find, show.say)
+		show.done()
+	}
+	if c.json {
+		return errors.Join(err, c.print(report))
+	}
+	for _, l := range report.Largest {
+		fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
+	}
+	return errors.Join(err, plan.WriteWhatIfs(c.stdout, report.WhatIfs, 0))
 }
 
 // maxSequence prints the longest sequence that can be trained on.
@@ -133,12 +167,17 @@ func (p *planned) print(c *context) {
 	fmt.Fprintln(c.stdout)
 }
 
+// explain writes what lost, and what other machines would bring.
 func (p *planned) explain(c *context) {
-	fmt.Fprintln(c.stdout, "runners-up:")
+	if len(p.report.RunnersUp) > 0 {
+		fmt.Fprintln(c.stdout, "runners-up:")
+	}
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.stdout, "  %+6.1f %%  %8.3f s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%)\n",
+		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated)
 	}
+	fmt.Fprintln(c.stdout, "what if:")
+	plan.WriteWhatIfs(c.stdout, p.report.WhatIfs, p.report.Seconds)
 }
 
 // printElixir tells what Elixir's search decided, in its own terms.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -72,25 +73,31 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
-	return p.with(ctx, func() (*plan.Result, error) { return p.machine.Plan(ctx, p.setup.Graph, p.config, show.say) })
+	if err := p.with(ctx, searching(ctx, show.say)); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// searching plans by a search.
+func searching(ctx stdctx.Context, note func(string)) run.Planner {
+	return func(m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+		return m.Plan(ctx, g, cfg, note)
+	}
 }
 
 // with completes what was prepared by a plan, and reports on it.
-func (p *planned) with(ctx stdctx.Context, find func() (*plan.Result, error)) (*planned, error) {
-	var err error
-	if p.result, err = find(); err != nil {
-		p.close()
-		return nil, err
+func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
+	if p.result, err = find(p.machine, p.setup.Graph, p.config); err != nil {
+		return err
 	}
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
 	p.report = plan.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
 	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg)}
-	if p.report.Plain, err = plan.PlainBytes(ctx, req); err != nil {
-		p.close()
-		return nil, err
-	}
-	return p, nil
+	p.report.Plain, err = plan.PlainBytes(ctx, req)
+	return err
 }
 
 // peak is the arithmetic limit of all ranks together, in FLOP/s.

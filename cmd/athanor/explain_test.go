@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// written is the file of a machine's description.
+func written(t *testing.T, path string, h *hardware.Hardware) string {
+	t.Helper()
+	f, err := os.Create(path)
+	check(t, err)
+	check(t, h.Print(f))
+	check(t, f.Close())
+	return path
+}
+
+// TestWhatIfs: what --explain says of another machine is what plan says there, and
+// never worse than the plan that there is.
+func TestWhatIfs(t *testing.T) {
+	dir, file := tiny(t)
+	h, err := hardware.Known("l4")
+	check(t, err)
+	name := "hardware.name=" + written(t, filepath.Join(dir, "l4.json"), h)
+	// The rows that no limit says, as machines of their own.
+	others := map[string]string{}
+	for change, streams := range map[string][]device.Stream{
+		"twice the rate between host and device": {device.HostToDev, device.DevToHost},
+		"twice the disk's rate":                  {device.DiskRead, device.DiskWrite},
+		"twice the rate between ranks":           {device.Collective, device.Send, device.Recv},
+	} {
+		path := written(t, filepath.Join(dir, strings.ReplaceAll(change, " ", "-")+".json"), h.Quicker(2, streams...))
+		others[change] = "hardware.name=" + path
+	}
+	for _, c := range []struct {
+		args  string
+		wants []string // changes that have to be there
+	}{
+		{"limits.device=200KiB", []string{"+50.0 KiB of device memory", "twice the rate between host and device"}},
+		{"", []string{"+1.0 GiB of device memory"}},
+		{"limits.device=250KiB limits.host=450KiB plan.micro_batch=1 plan.recompute=full", []string{"twice the host memory", "twice the disk's rate"}},
+		{"limits.device=250KiB ranks=2 plan.pipeline=2 plan.schedule=1f1b", []string{"twice the rate between ranks"}},
+	} {
+		args := append([]string{"plan", file, "--json", name}, strings.Fields(c.args)...)
+		var now plan.Report
+		call(append(args, "--explain")...).must(t, 0).into(t, &now)
+		if strings.HasPrefix(c.args, "limits.device=200KiB") && now.WhatIfs[0].Set != fmt.Sprint("limits.device=", 250<<10) {
+			t.Errorf("a quarter more than 200 KiB: %q", now.WhatIfs[0].Set)
+		}
+		seen := map[string]bool{}
+		for _, w := range now.WhatIfs {
+			seen[w.Change] = true
+			if w.Seconds > now.Seconds || w.Seconds <= 0 || w.Brings == "" {
+				t.Errorf("%s: with %s %v s, now %v s (%s)", c.args, w.Change, w.Seconds, now.Seconds, w.Brings)
+			}
+			change := w.Set
+			if change == "" {
+				change = others[w.Change]
+			}
+			on := append(args, change)
+			if strings.Contains(w.Set, "limits.device") && !strings.Contains(c.args, "limits.device") {
+				continue // more than there is, which no limit says
+			}
+			var there plan.Report
+			call(on...).must(t, 0).into(t, &there)
+			if there.Seconds != w.Seconds {
+				t.Errorf("%s: with %s %v s, but plan says %v s (%s)", c.args, w.Change, w.Seconds, there.Seconds, w.Brings)
+			}
+		}
+		for _, want := range c.wants {
+			if !seen[want] {
+				t.Errorf("%s: nothing is said of %q: %v", c.args, want, now.WhatIfs)
+			}
+		}
+	}
+	for _, w := range []string{"what if:", "with +50.0 KiB of device memory", " %  "} {
+		if r := call("plan", file, name, "limits.device=200KiB", "--explain").must(t, 0); !strings.Contains(r.stdout, w) {
+			t.Errorf("no %q in\n%s", w, r.stdout)
+		}
+	}
+}
+
+// TestRemedies: where nothing fits, --explain says what would: each time is that of
+// the plan with those overrides.
+func TestRemedies(t *testing.T) {
+	_, file := tiny(t)
+	for _, short := range []string{"limits.device=30KiB", "limits.device=100KiB limits.host=3KiB limits.disk=none", "ranks=2 limits.device=20KiB plan.pipeline=2 plan.schedule=1f1b"} {
+		args := append([]string{"plan", file, "--json", "hardware.name=l4"}, strings.Fields(short)...)
+		var now plan.Report
+		call(append(args, "--explain")...).must(t, 3, "does not fit", "hint:").into(t, &now)
+		fit := 0
+		for _, w := range now.WhatIfs {
+			on := append(args, strings.Fields(w.Set)...)
+			if w.Seconds == 0 {
+				call(on...).must(t, 3)
+				continue
+			}
+			fit++
+			var there plan.Report
+			call(on...).must(t, 0).into(t, &there)
+			if there.Seconds != w.Seconds {
+				t.Errorf("%s: with %s %v s, but plan says %v s", short, w.Change, w.Seconds, there.Seconds)
+			}
+		}
+		if fit == 0 {
+			t.Errorf("%s: nothing that would fit is named: %v", short, now.WhatIfs)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// mostDifferences are told; the others follow from them more often than not.
+const mostDifferences = 3
+
+// Difference says in words what a plan does otherwise than another one for the
+// same model and batch, the larger decisions first.
+func Difference(g *graph.Graph, was, is *program.Plan) string {
+	if was.Hash() == is.Hash() {
+		return "the same plan"
+	}
+	var list []string
+	say := func(differs bool, format string, args ...any) {
+		if differs && len(list) < mostDifferences {
+			list = append(list, fmt.Sprintf(format, args...))
+		}
+	}
+	say(piped(was) != piped(is), "%s instead of %s", piped(is), piped(was))
+	say(was.MicroBatch != is.MicroBatch, "micro-batches of %d instead of %d", is.MicroBatch, was.MicroBatch)
+	say(was.MicroBatch == is.MicroBatch && was.Group != is.Group, "%d micro-batches layer by layer instead of %d", is.Group, was.Group)
+	say(divided(was) != divided(is), "%s instead of %s", divided(is), divided(was))
+	if sameLayout(was, is) {
+		say(true, "%s", more("chunk", resident(is)-resident(was), "on the device"))
+	} else if d := residing(g, is) - residing(g, was); d != 0 {
+		say(true, "%s %s of parameters and their state on the device", size.Format(max(d, -d)), moreOrLess(d))
+	}
+	list = slices.DeleteFunc(list, func(s string) bool { return s == "" })
+	before, after := treated(was), treated(is)
+	for i, words := range []string{"keeping all activations", "making activations again", "swapping activations"} {
+		if d := after[i] - before[i]; d != 0 {
+			say(true, "%s", more("layer", d, words))
+		}
+	}
+	say(was.Cache != is.Cache, "%s of cache for weights instead of %s", size.Format(is.Cache), size.Format(was.Cache))
+	say(was.Prefetch != is.Prefetch, "weights sent %d units ahead instead of %d", is.Prefetch, was.Prefetch)
+	say(was.HeadRows != is.HeadRows, "logits of %d tokens at a time instead of %d", is.HeadRows, was.HeadRows)
+	if len(list) == 0 {
+		return "other places for some parameters or activations"
+	}
+	return strings.Join(list, ", ")
+}
+
+// more is "2 more chunks on the device", or nothing.
+func more(what string, n int, where string) string {
+	if n == 0 {
+		return ""
+	}
+	if n != 1 && n != -1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s %s %s", max(n, -n), moreOrLess(int64(n)), what, where)
+}
+
+func moreOrLess(n int64) string {
+	if n < 0 {
+		return "fewer"
+	}
+	return "more"
+}
+
+// piped names what the ranks do together.
+func piped(pl *program.Plan) string {
+	if pl.Pipeline == nil {
+		return "no pipeline"
+	}
+	return fmt.Sprintf("%s on %d ranks", pl.Pipeline.Schedule, pl.Pipeline.Ranks)
+}
+
+// divided names what ranks divide of most chunks.
+func divided(pl *program.Plan) string {
+	count := map[string]int{}
+	most := ""
+	for _, c := range pl.Chunks {
+		if count[c.Shard]++; count[c.Shard] > count[most] {
+			most = c.Shard
+		}
+	}
+	if most == "" {
+		return "nothing divided"
+	}
+	return most + " divided"
+}
+
+// sameLayout: the plans cut parameters into the same chunks.
+func sameLayout(a, b *program.Plan) bool {
+	return slices.EqualFunc(a.Chunks, b.Chunks, func(x, y program.Chunk) bool { return x.First == y.First && x.Last == y.Last })
+}
+
+// resident counts the chunks that stay on the device with all that belongs to
+// them.
+func resident(pl *program.Plan) (n int) {
+	for _, c := range pl.Chunks {
+		if c.Weights == device.DeviceTier && c.Grads == device.DeviceTier && c.State == device.DeviceTier {
+			n++
+		}
+	}
+	return n
+}
+
+// residing is the bytes of weights, gradients and moments whose home is the
+// device, all ranks' shares of them.
+func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
+	for _, c := range pl.Chunks {
+		for _, p := range g.Params[c.First:c.Last] {
+			for _, part := range []struct {
+				tier device.Tier
+				size int64
+			}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, 8}} {
+				if part.tier == device.DeviceTier {
+					bytes += p.Elems() * part.size
+				}
+			}
+		}
+	}
+	return bytes
+}
+
+// treated counts the layers that keep all activations, that make some again, and
+// that swap some.
+func treated(pl *program.Plan) (n [3]int) {
+	for _, r := range pl.Activations {
+		swaps := slices.ContainsFunc(r[:], program.Fate.Swapped)
+		switch {
+		case r == program.Recomputed("none"):
+			n[0]++
+		case !swaps:
+			n[1]++
+		default:
+			n[2]++
+		}
+	}
+	return n
+}

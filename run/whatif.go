@@ -1,0 +1,213 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// What-ifs. A machine with more of something is this machine's description with
+// other numbers, planned for like any that is not here: the same search, the
+// rates of operators that were measured, nothing timed anew. The present plan is
+// tried there too, so more is never said to be slower.
+
+// Planner plans a run of a graph on a machine.
+type Planner func(*Machine, *graph.Graph, *config.Config) (*plan.Result, error)
+
+// whatIfTime is how long all what-ifs may take together.
+const whatIfTime = time.Minute
+
+// supposition is a run on a machine with more of something.
+type supposition struct {
+	plan.WhatIf
+	machine *Machine
+	graph   *graph.Graph
+	config  *config.Config
+}
+
+// WhatIfs plans for machines with more memory or faster links than this one. best
+// is the plan for this one.
+func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate, find Planner, note func(string)) ([]plan.WhatIf, error) {
+	return try(ctx, m.changes(g, c, best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, best, find) })
+}
+
+// Remedies plans for machines and runs that are not as short of memory as this
+// one, on which nothing fits, as why says.
+func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config, why *plan.Misfit, find Planner, note func(string)) ([]plan.WhatIf, error) {
+	return try(ctx, m.remedies(g, c, why), note, func(_ context.Context, w *supposition) error { return w.remedy(find) })
+}
+
+// try plans for one after the other, as long as there is time.
+func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []plan.WhatIf, err error) {
+	within, cancel := context.WithTimeout(ctx, whatIfTime)
+	defer cancel()
+	begin := time.Now()
+	for i, w := range list {
+		left := time.Since(begin) * time.Duration(len(list)-i) / time.Duration(max(i, 1))
+		when := ""
+		if i > 0 && left > 2*time.Second {
+			when = fmt.Sprintf(", about %.0f s left", min(left, whatIfTime).Seconds())
+		}
+		note(fmt.Sprintf("what if: %s (%d of %d%s)", w.Change, i+1, len(list), when))
+		err := solve(within, w)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			w.Brings = fmt.Sprintf("not found within %v for all of these", whatIfTime)
+		case err != nil:
+			return nil, fmt.Errorf("what if: %s: %w", w.Change, err)
+		}
+		out = append(out, w.WhatIf)
+	}
+	return out, nil
+}
+
+// compare finds a plan and says what it does otherwise than the best one now,
+// which is tried as well.
+func (w *supposition) compare(ctx context.Context, best *plan.Candidate, find Planner) error {
+	req, mach := w.machine.request(w.graph, w.config), w.machine.planner()
+	same, err := plan.Evaluate(ctx, req, best.Plan, mach, best.Label)
+	if err != nil {
+		return err
+	}
+	fits, err := same.Complete(ctx, req)
+	if err == nil {
+		err = same.Time(mach)
+	}
+	if err != nil {
+		return err
+	}
+	w.Seconds, w.Brings = same.Seconds(), "the same plan"
+	r, err := find(w.machine, w.graph, w.config)
+	if err != nil && !errors.Is(err, plan.ErrDoesNotFit) {
+		return err
+	}
+	if err == nil && (!fits || r.Best.Seconds() <= w.Seconds) {
+		w.Seconds, w.Brings = r.Best.Seconds(), plan.Difference(w.graph, best.Plan, r.Best.Plan)
+	}
+	return nil
+}
+
+// remedy finds whether there is a plan now.
+func (w *supposition) remedy(find Planner) error {
+	r, err := find(w.machine, w.graph, w.config)
+	var short *plan.Misfit
+	switch {
+	case errors.As(err, &short):
+		w.Brings = fmt.Sprintf("does not fit: it needs %s of %v memory", size.Format(short.Need), short.Tier)
+	case err != nil:
+		return err
+	default:
+		w.Seconds, w.Brings = r.Best.Seconds(), r.Best.Label
+	}
+	return nil
+}
+
+// amount is how much more of a tier what-ifs are about: a gibibyte, or a quarter
+// where there is less than four.
+func amount(have int64) int64 {
+	if have < 4<<30 {
+		return max(have/4, 1)
+	}
+	return 1 << 30
+}
+
+// changes are the machines that may do better than this one.
+func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate) (list []*supposition) {
+	add := func(change, set string, on *Machine) {
+		list = append(list, &supposition{plan.WhatIf{Change: change, Set: set}, on, g, c})
+	}
+	need := best.Needs()
+	more := amount(m.Capacity[device.DeviceTier])
+	on, set := m.with(device.DeviceTier, m.Capacity[device.DeviceTier]+more)
+	add("+"+size.Format(more)+" of device memory", set, on)
+	if have := m.Capacity[device.HostTier]; need[device.DiskTier] > 0 || need[device.HostTier] > have/2 {
+		on, set = m.with(device.HostTier, 2*have)
+		add("twice the host memory", set, on)
+	}
+	add("twice the rate between host and device", "", m.quicker(device.HostToDev, device.DevToHost))
+	if need[device.DiskTier] > 0 {
+		add("twice the disk's rate", "", m.quicker(device.DiskRead, device.DiskWrite))
+	}
+	if m.ranks > 1 {
+		add("twice the rate between ranks", "", m.quicker(device.Collective, device.Send, device.Recv))
+	}
+	return list
+}
+
+// remedies are machines with just enough of what the most frugal plan lacks and
+// with twice as much, and runs that need less.
+func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (list []*supposition) {
+	need := why.Frugal.Needs()
+	for i, name := range []string{"just enough memory", "twice that"} {
+		on, all := m, []string{}
+		for t, n := range need {
+			if n > m.Capacity[t] {
+				var set string
+				on, set = on.with(device.Tier(t), int64(i+1)*n)
+				all = append(all, set)
+			}
+		}
+		if len(all) > 0 {
+			list = append(list, &supposition{plan.WhatIf{Change: name, Set: strings.Join(all, " ")}, on, g, c})
+		}
+	}
+	shorter, smaller := *c, *c
+	shorter.SequenceLength /= 2
+	smaller.Precision = "bf16"
+	for _, r := range []struct {
+		name, set string
+		config    *config.Config
+	}{
+		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), &shorter},
+		{"bf16", "precision=bf16", &smaller},
+	} {
+		if r.config == &smaller && c.Precision == "bf16" || c.Plan.File != "" {
+			continue
+		}
+		if less, err := BuildGraph(r.config, g.Model); err == nil {
+			list = append(list, &supposition{plan.WhatIf{Change: r.name, Set: r.set}, m.like(), less, r.config})
+		}
+	}
+	return list
+}
+
+// like is a machine like this one that is only planned for.
+func (m *Machine) like() *Machine {
+	s, h := *m, *m.Hardware
+	s.supposed, s.Hardware = true, &h
+	return &s
+}
+
+// with is this machine with so much of a tier for each rank, if it has less, and the
+// limit that says so. Where that is more than there is, there is more of it.
+func (m *Machine) with(t device.Tier, bytes int64) (*Machine, string) {
+	s := m.like()
+	s.Capacity[t] = max(s.Capacity[t], bytes)
+	all, mem := s.Capacity[t], &s.Hardware.Memory
+	if !m.described && (t != device.DeviceTier || mem.Shared) {
+		all *= int64(m.ranks) // descriptions are of one rank's share
+	}
+	have := [device.NumTiers]*int64{&mem.Device, &mem.Host, &mem.Disk}
+	if beyond := all - *have[t]; beyond > 0 {
+		*have[t] += beyond
+		if mem.Shared && t != device.DiskTier {
+			*have[device.HostTier-t] += beyond
+		}
+	}
+	return s, plan.Limit(t, s.Capacity[t], m.ranks)
+}
+
+// quicker is this machine with twice the rate on some streams.
+func (m *Machine) quicker(streams ...device.Stream) *Machine {
+	s := m.like()
+	s.Hardware = m.Hardware.Quicker(2, streams...)
+	return s
+}
