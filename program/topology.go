@@ -179,9 +179,6 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	return nil
 }
 
-// replicas is the number of pipelines.
-func (t *topology) replicas() int { return t.ranks / t.depth }
-
 // Replicas is the number of pipelines that share the global batch: it is
 // MicroBatch * MicroBatches * Replicas sequences.
 func (pl *Plan) Replicas() int {

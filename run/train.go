@@ -239,6 +239,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			return err
 		}
 		o.Step(m)
+		t.compare(o)
 		if t.traced() {
 			if err := t.trace(); err != nil {
 				return err

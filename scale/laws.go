@@ -28,12 +28,6 @@ func (c Chinchilla) Optimum(flops float64) (parameters, tokens float64) {
 	return g * math.Pow(n, c.Beta/(c.Alpha+c.Beta)), math.Pow(n, c.Alpha/(c.Alpha+c.Beta)) / g
 }
 
-// KaplanLoss is the loss of a model that is large enough data away from overfitting (Kaplan et al. 2020, 2001.08361, 1.2).
-func KaplanLoss(parameters float64) float64 { return math.Pow(8.8e13/parameters, .076) }
-
-// KaplanBatch is the critical batch in tokens at a loss (Kaplan et al. 2020, 5.1; constant of McCandlish et al. 2018).
-func KaplanBatch(loss float64) float64 { return 2.1e8 / math.Pow(loss, 1/.21) }
-
 // Slower says what a batch costs that is share times the critical one: steps over the least possible steps, and samples
 // over the least possible samples (McCandlish et al. 2018: (S/Smin - 1)(E/Emin - 1) = 1).
 func Slower(share float64) (steps, samples float64) { return 1 + 1/share, 1 + share }

@@ -8,7 +8,8 @@ import (
 // Compared is one line of a comparison: a schedule, or the reason why it cannot be.
 type Compared struct {
 	Report
-	Why string `json:"why,omitempty"` // why this schedule cannot be had with these numbers
+	Summary string `json:"summary"`       // the schedule in a few words
+	Why     string `json:"why,omitempty"` // why this schedule cannot be had with these numbers
 }
 
 // Compare runs all named schedules, and a searched one, on the same work: the times in q are those of one stage of 1/ranks
@@ -25,7 +26,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 	}
 	var list []Compared
 	for _, g := range catalogue() {
-		line := Compared{Report: Report{Name: g.name, Ranks: q.Ranks, Microbatches: q.Micros}}
+		line := Compared{Report: Report{Name: g.name, Ranks: q.Ranks, Microbatches: q.Micros}, Summary: g.summary}
 		if report, err := g.compared(q); err == nil {
 			line.Report = report
 		} else {
@@ -33,7 +34,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 		}
 		list = append(list, line)
 	}
-	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}}
+	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order that is found for these numbers"}
 	for _, chunks := range []int{1, 2} { // both grains; the faster wins
 		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)

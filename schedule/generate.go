@@ -70,16 +70,6 @@ func Names() []string {
 	return names
 }
 
-// Summary is one line about a named schedule, "" for an unknown name.
-func Summary(name string) string {
-	for _, g := range catalogue() {
-		if g.name == name {
-			return g.summary
-		}
-	}
-	return ""
-}
-
 // Generate makes a named schedule. It returns a *UsageError for a request that the schedule cannot meet.
 func Generate(name string, q Request) (*Schedule, error) {
 	for _, g := range catalogue() {

@@ -256,7 +256,7 @@ func (v *scheduleCmd) all(c *context) error {
 	}
 	fmt.Fprintf(c.stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
-	fmt.Fprintf(c.stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages")
+	fmt.Fprintf(c.stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s  %s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages", "what")
 	for _, line := range list {
 		if line.Why != "" {
 			fmt.Fprintf(c.stdout, "%-14s %s\n", line.Name, line.Why)
@@ -266,8 +266,8 @@ func (v *scheduleCmd) all(c *context) error {
 		for _, p := range line.PeakStages {
 			peak = max(peak, p)
 		}
-		fmt.Fprintf(c.stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d\n", line.Name, line.Chunks, line.Splits,
-			line.Makespan, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages)
+		fmt.Fprintf(c.stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d  %s\n", line.Name, line.Chunks, line.Splits,
+			line.Makespan, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages, line.Summary)
 	}
 	fmt.Fprintln(c.stdout, "\npeak: activations of the fullest rank, in stages of one micro-batch; bubble: idle time of the worst rank over its work")
 	return nil

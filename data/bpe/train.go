@@ -72,9 +72,6 @@ func (c *Counter) Merge(other *Counter) {
 	}
 }
 
-// Words is the number of distinct pre-tokens.
-func (c *Counter) Words() int { return len(c.words) }
-
 // Train makes a tokenizer of size tokens, numbered as GPT-2's: 256 bytes, the
 // merges, the end of text. Where the text has too few repeated pairs it is
 // smaller: ask VocabularySize. progress, if not nil, is told the tokens made.

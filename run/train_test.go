@@ -1,0 +1,30 @@
+package run
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+type events []string
+
+func (*events) Step(Metrics)        {}
+func (e *events) Event(text string) { *e = append(*e, text) }
+
+// TestUnlikePredicted: a run whose steps take much longer, or much less, than
+// was predicted says so, once.
+func TestUnlikePredicted(t *testing.T) {
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	for name, seconds := range map[string]float64{"slow": 1e6, "fast": 1e-9} {
+		tr, _ := openRun(t, file, "max_steps=3", "out="+dir+"/"+name)
+		for range 7 { // as if so many steps had been measured
+			tr.Measured = append(tr.Measured, seconds)
+		}
+		var said events
+		check(t, errors.Join(tr.Run(t.Context(), &said), tr.Close()))
+		if n := strings.Count(strings.Join(said, "\n"), "were predicted; hint:"); n != 1 {
+			t.Errorf("%s: said %d times: %q", name, n, said)
+		}
+	}
+}
