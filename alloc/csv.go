@@ -95,7 +95,7 @@ func parseHeader(fields []string) ([]int, error) {
 		name = strings.ToLower(strings.TrimSpace(name))
 		col, ok := columnOf[name]
 		if !ok {
-			return nil, fmt.Errorf("unknown column %q\nhint: the columns are id, lower, upper, size, alignment, offset", name)
+			return nil, fmt.Errorf("unknown column %.40q\nhint: the columns are id, lower, upper, size, alignment, offset", name)
 		}
 		if have[col] {
 			return nil, fmt.Errorf("column %q comes twice\nhint: name each column once", name)

@@ -30,6 +30,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
@@ -248,7 +249,7 @@ func Load(file string, overrides []string) (*Config, error) {
 	case st.IsDir() || st.Size() > maxFile:
 		return nil, &Error{File: file, Msg: "not a configuration file; hint: give the path of a YAML file, see examples/"}
 	}
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, maxFile)
 	if err != nil {
 		return nil, &Error{File: file, Msg: err.Error()}
 	}

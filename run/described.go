@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
 )
 
 // DescribeMachine is the machine that a configuration plans for: one that need
@@ -38,6 +38,10 @@ func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 	return m, m.limit(c)
 }
 
+// maxHardware bounds the size of a machine's description, maxModel that of a model's
+// config.json and maxPlan that of a plan.
+const maxHardware, maxModel, maxPlan = 64 << 20, 1 << 20, 64 << 20
+
 // Describe looks a machine up: what one of ranks has of it. Names come first,
 // then files.
 func Describe(name string, ranks int) (*hardware.Hardware, error) {
@@ -45,7 +49,7 @@ func Describe(name string, ranks int) (*hardware.Hardware, error) {
 	if unknown == nil {
 		return h, nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := bounded.ReadFile(name, maxHardware)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, "./\\"):
 		return nil, unknown

@@ -124,7 +124,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ type Folder struct {
 
 // OpenFolder opens a model folder.
 func OpenFolder(dir string) (*Folder, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	text, err := readModel(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a model folder: %w; hint: give a folder with config.json and model.safetensors, such as a checkpoint", dir, err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -73,7 +74,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
 		m.options.Rate[s] = float64(c.Hardware.Peers)
 	}
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +232,7 @@ func (m *Machine) save() {
 
 // ForgetMachines removes all descriptions from the cache.
 func ForgetMachines() error {
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return err
 	}
@@ -347,7 +348,7 @@ func (m *Machine) advise(err error) error {
 
 // given uses a plan.json instead of searching.
 func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machine, c *config.Config) (*plan.Result, error) {
-	text, err := os.ReadFile(c.Plan.File)
+	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%q does not exist; hint: auto, a plan.json written by `athanor plan --out`, or single decisions", c.Plan.File)
@@ -469,7 +470,7 @@ func openAlone(name string) (device.Device, error) {
 	if name != "cuda" {
 		return cpu.New(cpu.Options{}), nil
 	}
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}

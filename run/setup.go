@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -109,7 +110,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus, opt("training the tokenizer")); err != nil {
 		return nil, err
 	}
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +118,34 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	return t, err
 }
 
-// cacheDir is where what can be made again is kept: the user's cache folder, or
-// the temporary one where there is no home.
-func cacheDir() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		dir = os.TempDir()
+// CacheDir is where what can be made again is kept: the user's cache folder, or one
+// of the user's own in the temporary folder where there is no home, or none that
+// can be written, as in containers.
+func CacheDir() (string, error) {
+	home, err := os.UserCacheDir()
+	if err == nil {
+		dir := filepath.Join(home, "athanor")
+		if err = writable(dir); err == nil {
+			return dir, nil
+		}
 	}
-	dir = filepath.Join(dir, "athanor")
-	return dir, os.MkdirAll(dir, 0o755)
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
+	if second := writable(dir); second != nil {
+		return "", fmt.Errorf("nowhere to keep what was measured and read: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
+	}
+	return dir, nil
+}
+
+// writable makes a folder if there is none, and tries to make a file in it.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".try-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // ResolveModel finds the architecture: sizes inline, a known name, or a
@@ -142,7 +162,7 @@ func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		}
 		return m, "", nil, nil
 	}
-	text, err := os.ReadFile(filepath.Join(c.Model.Name, "config.json"))
+	text, err := readModel(c.Model.Name)
 	switch {
 	case err == nil:
 		m, notes, err = model.Parse(text)
@@ -154,9 +174,17 @@ func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		return nil, "", nil, fail(err)
 	}
 	if m, err = model.Known(c.Model.Name); err != nil {
+		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
+			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+		}
 		return nil, "", nil, fail(err)
 	}
 	return m, "", nil, nil
+}
+
+// readModel reads the config.json of a folder.
+func readModel(dir string) ([]byte, error) {
+	return bounded.ReadFile(filepath.Join(dir, "config.json"), maxModel)
 }
 
 // inline makes a model from sizes; what is left out follows from the family's

@@ -29,7 +29,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		if t, err := bpe.Load(ownTokenizer(c)); c.Out != "" && err == nil {
 			return t, nil
 		}
-		dir, err := cacheDir()
+		dir, err := CacheDir()
 		if err != nil {
 			return nil, err
 		}

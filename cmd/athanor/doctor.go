@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/run"
 )
 
 type doctorCmd struct {
@@ -156,16 +157,13 @@ func writable(dir string) error {
 }
 
 func findCache(*doctorCmd) finding {
-	dir, err := os.UserCacheDir()
+	const advice = "set XDG_CACHE_HOME to a folder that can be written and stays"
+	dir, err := run.CacheDir()
 	if err != nil {
-		return finding{"cache", good, os.TempDir() + ", since there is no home", ""}
+		return finding{"cache", broken, err.Error(), advice}
 	}
-	dir = filepath.Join(dir, "athanor")
-	if err = os.MkdirAll(dir, 0o755); err == nil {
-		err = writable(dir)
-	}
-	if err != nil {
-		return finding{"cache", broken, err.Error(), "set XDG_CACHE_HOME to a folder that can be written"}
+	if home, err := os.UserCacheDir(); err != nil || filepath.Dir(dir) != home {
+		return finding{"cache", slow, dir + ", since that of the user cannot be written", advice}
 	}
 	return finding{"cache", good, dir, ""}
 }

@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/alecthomas/kong"
 
@@ -77,7 +78,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(together(parser, args))
 	if exited {
 		return code
 	}
@@ -92,6 +93,42 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		return exitCode(err)
 	}
 	return 0
+}
+
+// together puts a verb's flags before its arguments, so that overrides may stand
+// anywhere: the parser takes a list of arguments in one piece only.
+func together(k *kong.Kong, args []string) []string {
+	var verbs, flags, rest []string
+	node := k.Model.Node
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		verb := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == arg })
+		switch {
+		case arg == "--":
+			return slices.Concat(verbs, flags, rest, args[i:])
+		case len(arg) > 1 && arg[0] == '-':
+			flags = append(flags, arg)
+			if takesValue(node, arg) && i+1 < len(args) {
+				i++
+				flags = append(flags, args[i])
+			}
+		case verb >= 0 && len(rest) == 0:
+			node, verbs = node.Children[verb], append(verbs, arg)
+		default:
+			rest = append(rest, arg)
+		}
+	}
+	return slices.Concat(verbs, flags, rest)
+}
+
+// takesValue reports whether the next argument is the value of a flag of a verb.
+func takesValue(verb *kong.Node, arg string) bool {
+	for _, f := range slices.Concat(verb.AllFlags(false)...) {
+		if arg == "--"+f.Name {
+			return !f.IsBool()
+		}
+	}
+	return false
 }
 
 // results is standard output. It remembers that it could not be written, which

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -327,6 +328,63 @@ func TestUsage(t *testing.T) {
 				t.Errorf("standard output: %s", r.stdout)
 			}
 		})
+	}
+}
+
+// TestOrderOfArguments: flags and overrides may be mixed, and a flag's value stays
+// with it even if it looks like an override.
+func TestOrderOfArguments(t *testing.T) {
+	dir, file := tiny(t)
+	for _, args := range [][]string{
+		{"plan", file, "hardware.name=l4", "plan.micro_batch=2", "--json", "--out", dir + "/a=b"},
+		{"plan", "--out", dir + "/a=b", file, "--json", "hardware.name=l4", "plan.micro_batch=2"},
+		{"--json", "plan", file, "hardware.name=l4", "--out=" + dir + "/a=b", "plan.micro_batch=2"},
+		{"plan", "--json", "--out", dir + "/a=b", "--", file, "hardware.name=l4", "plan.micro_batch=2"},
+	} {
+		var r plan.Report
+		call(args...).must(t, 0).into(t, &r)
+		_, err := os.Stat(dir + "/a=b")
+		if check(t, err); r.Plan.MicroBatch != 2 {
+			t.Errorf("%v: micro-batch %d", args, r.Plan.MicroBatch)
+		}
+		check(t, os.Remove(dir+"/a=b"))
+	}
+	call("plan", file, "--explain", "hardwear.name=l4").must(t, 2, "did you mean hardware?")
+	call("bench", "policies", "--gpus").must(t, 2, "--gpus")
+}
+
+// TestWrongFiles: files without an end, and folders that are something else.
+func TestWrongFiles(t *testing.T) {
+	dir, file := tiny(t)
+	if _, err := os.Stat("/dev/zero"); err != nil {
+		t.Skip(err)
+	}
+	for _, args := range [][]string{
+		{"plan", "/dev/zero"},
+		{"plan", file, "hardware.name=/dev/zero"},
+		{"plan", file, "plan=/dev/zero"},
+		{"plan", file, "tokenizer=/dev/zero"},
+		{"plan", file, "model=" + dir},
+		{"scale", "--model", dir},
+	} {
+		call(args...).must(t, 2, "hint:")
+	}
+}
+
+// TestNoHome: without a home that can be written the cache is in the temporary
+// folder, and where there is nowhere to write, that is said before anything is done.
+func TestNoHome(t *testing.T) {
+	dir, file := tiny(t)
+	none := filepath.Join(dir, "file")
+	check(t, os.WriteFile(none, nil, 0o644)) // a folder cannot be made in a file, whoever asks
+	for _, home := range []string{"HOME=", "HOME=" + none} {
+		temp := t.TempDir()
+		env := []string{home, "XDG_CACHE_HOME=", "TMPDIR=" + temp}
+		finish(t, child(env, "plan", file, "hardware.name=l4")).must(t, 0)
+		if made, err := filepath.Glob(temp + "/athanor-*/tokenizers/*"); len(made) != 1 || err != nil {
+			t.Errorf("%s: the cache is not in the temporary folder: %v %v", home, made, err)
+		}
+		finish(t, child([]string{home, "XDG_CACHE_HOME=", "TMPDIR=" + none}, "plan", file, "hardware.name=l4")).must(t, 1, "hint: set XDG_CACHE_HOME")
 	}
 }
 

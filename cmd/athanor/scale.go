@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/scale"
@@ -115,7 +115,7 @@ func (v *scaleCmd) model() (scale.Model, error) {
 
 // findModel reads the config.json of a folder, or knows the model by name.
 func findModel(name string) (*model.Model, error) {
-	data, err := os.ReadFile(filepath.Join(name, "config.json"))
+	data, err := bounded.ReadFile(filepath.Join(name, "config.json"), 1<<20)
 	var m *model.Model
 	switch {
 	case err == nil:

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -178,7 +178,7 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 
 // readOrders reads orders as this verb prints them: text with or without "r0:", or its JSON object.
 func readOrders(path string) ([]string, error) {
-	data, err := os.ReadFile(path)
+	data, err := bounded.ReadFile(path, 1<<30)
 	if err != nil {
 		return nil, fmt.Errorf("orders: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/internal/bounded"
 )
 
 // Reading tokenizer.json.
@@ -94,14 +96,14 @@ func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
 	}
-	raw, err := readFile(path)
+	raw, err := bounded.ReadFile(path, maxFile)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("tokenizer: %w; hint: name a tokenizer.json, a folder that has one, or gpt2", err)
 		}
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	config, err := readFile(filepath.Join(filepath.Dir(path), "tokenizer_config.json"))
+	config, err := bounded.ReadFile(filepath.Join(filepath.Dir(path), "tokenizer_config.json"), maxFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
@@ -110,17 +112,6 @@ func Load(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
 	return t, nil
-}
-
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes, more than any tokenizer", path, info.Size())
-	}
-	return os.ReadFile(path)
 }
 
 // Parse builds a Tokenizer from the content of a tokenizer.json and, where
