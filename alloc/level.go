@@ -23,7 +23,8 @@ import (
 //
 // Weakness: a block is a rectangle, so space over its low moments is lost to
 // the others; and where passes overlap the groups grow together. Hence the
-// flat packing is made too, and the lower one wins.
+// flat packing is made too, and the lower one wins. Where blocks as low as their
+// lower bounds would already be too high together, nothing is packed.
 
 // The search allowed for one shape: nodes, up to a number of items.
 const (
@@ -38,10 +39,11 @@ type group struct {
 	block   item    // size is filled in when the problem is solved
 }
 
-// twoLevel packs a leaf in two levels for several w and returns the best.
-// Leaves with fixed items, or without repetition, are left alone.
-func twoLevel(ctx context.Context, l leaf, effort int64) (packing, bool) {
-	best, found := packing{height: math.MaxInt64}, false
+// twoLevel packs a leaf in two levels for several w and returns the best that is
+// lower than a height. Leaves with fixed items, or without repetition, are left
+// alone.
+func twoLevel(ctx context.Context, l leaf, below, effort int64) (packing, bool) {
+	best, found := packing{height: below}, false
 	solved := &Cache{}
 	widest := int32(0)
 	for i := range l.items {
@@ -55,7 +57,7 @@ func twoLevel(ctx context.Context, l leaf, effort int64) (packing, bool) {
 		if len(groups) == len(l.items)-len(rest) || !repetitive(groups) {
 			continue
 		}
-		p, ok := assemble(ctx, l, groups, rest, solved, effort/8)
+		p, ok := assemble(ctx, l, groups, rest, best.height, solved, effort/8)
 		if ok && p.height < best.height {
 			best, found = p, true
 		}
@@ -100,28 +102,42 @@ func grouped(items []item, w int32) (groups []group, rest []int32) {
 	return groups, rest
 }
 
-// assemble packs each group, then the groups as blocks among the rest.
-func assemble(ctx context.Context, l leaf, groups []group, rest []int32, solved *Cache, effort int64) (packing, bool) {
+// assemble packs each group, then the groups as blocks among the rest, unless
+// that cannot be lower than a height.
+func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below int64, solved *Cache, effort int64) (packing, bool) {
 	inner := make([]Solution, len(groups))
-	var blocks []item
+	blocks := make([]item, 0, len(groups)+len(rest))
 	for g := range groups {
-		nodes := int64(groupNodes)
-		if len(groups[g].members) > groupItems {
-			nodes = 0
-		}
-		s, err := Pack(ctx, groups[g].problem, Options{Nodes: nodes, Flat: true, Cache: solved})
-		if err != nil || groups[g].block.align > math.MaxInt32 {
+		if groups[g].block.align > math.MaxInt32 {
 			return packing{}, false
 		}
-		inner[g] = s
 		block := groups[g].block
-		block.size = s.Height
+		block.size = LowerBound(groups[g].problem)
 		blocks = append(blocks, block)
 	}
 	for _, i := range rest {
 		it := l.items[i]
 		it.index = int32(len(blocks))
 		blocks = append(blocks, it)
+	}
+	high := func() bool { return slices.Max(loads(blocks, l.sections)) >= below }
+	if high() {
+		return packing{}, false
+	}
+	for g := range groups {
+		nodes := int64(groupNodes)
+		if len(groups[g].members) > groupItems {
+			nodes = 0
+		}
+		shapes := solved.Len()
+		s, err := Pack(ctx, groups[g].problem, Options{Nodes: nodes, Flat: true, Cache: solved})
+		if err != nil {
+			return packing{}, false
+		}
+		inner[g], blocks[g].size = s, s.Height
+		if solved.Len() > shapes && high() { // a new shape may be higher than its bound
+			return packing{}, false
+		}
 	}
 	outer := greedy(ctx, blocks, l.sections, 0, effort)
 	p := packing{offsets: make([]int64, len(l.items)), height: outer.height}

@@ -100,7 +100,7 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 		ls := leafState{leaf: l, packing: greedy(ctx, l.items, l.sections, r.goal-l.base, effort)}
 		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
 		if ls.height > r.goal-l.base && !opt.Flat {
-			if q, ok := twoLevel(ctx, l, effort); ok && q.height < ls.height {
+			if q, ok := twoLevel(ctx, l, ls.height, effort); ok {
 				ls.packing = q
 			}
 		}

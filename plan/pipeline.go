@@ -64,7 +64,6 @@ type shape struct {
 	depth, replicas int
 	b, micros       int
 	costs           *costs
-	request         schedule.Request
 	home            [][]int
 }
 
@@ -72,9 +71,9 @@ type shape struct {
 type task struct {
 	*shape
 	residency
-	first           []int // per stage its first segment, and the end
-	schedule        *schedule.Schedule
-	level           []int // per rank: a guess of what is made again
+	first           []int              // per stage its first segment, and the end
+	sequence        *schedule.Schedule // if it depends on times
+	level           []int              // per rank: a guess of what is made again
 	bound, estimate float64
 }
 
@@ -214,267 +213,6 @@ func PossiblePipeline(p *Pins, ranks, batch int) error {
 	return first
 }
 
-// tasks divides a shape's segments for every residency that may fit.
-func (s *search) tasks(sh *shape) (list []*task) {
-	stages := sh.depth * sh.chunks
-	if stages > len(s.graph.Segments) {
-		return nil
-	}
-	sh.request = schedule.Request{Ranks: sh.depth, Micros: sh.micros, Chunks: sh.chunks, Slices: sh.slices, Cap: sh.limit * float64(sh.depth)}
-	first := s.req.Pins.Stages
-	if first == nil {
-		split, err := schedule.Balance(sh.total(), stages, sh.micros)
-		if err != nil {
-			return nil
-		}
-		first = append([]int{0}, split.Ends[:stages-1]...)
-	}
-	first = append(slices.Clone(first), len(s.graph.Segments))
-	sched, line := sh.simulate(first, nil)
-	if line == nil || s.beaten(line.Makespan) {
-		return nil // the schedule cannot be made of these numbers
-	}
-	if s.req.Pins.Stages == nil && sh.chunks > 1 {
-		first, sched, line = sh.polish(first, sched, line)
-	}
-	inMemory, roomy := false, false
-	for _, r := range residenciesOf(sh.replicas) {
-		far := r.state != device.DeviceTier || program.ShardLevel(r.shard) > program.ShardLevel("state")
-		if roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil || !s.req.Pins.allow(r) {
-			continue
-		}
-		t := &task{shape: sh, residency: r, first: first, schedule: sched}
-		if !s.divide(t, line) {
-			continue
-		}
-		inMemory = true
-		roomy = roomy || r.state == device.DeviceTier && !slices.ContainsFunc(t.level, func(l int) bool { return l > 0 })
-		list = append(list, t)
-	}
-	return list
-}
-
-// total is the time of each segment for one micro-batch.
-func (sh *shape) total() (list []float64) {
-	for _, t := range sh.costs.segments {
-		list = append(list, t.F+t.B+t.W)
-	}
-	return list
-}
-
-// simulate makes the schedule and its clock with stages of these segments;
-// again is what each does again in a backward pass. Nothing comes back if there
-// is no such schedule.
-func (sh *shape) simulate(first []int, again []float64) (*schedule.Schedule, *schedule.Timeline) {
-	c := schedule.Costs{Comm: sh.costs.message, WeightMemory: 0.5}
-	for k := range len(first) - 1 {
-		var sum schedule.Times
-		for _, t := range sh.costs.segments[first[k]:first[k+1]] {
-			sum.F, sum.B, sum.W = sum.F+t.F, sum.B+t.B, sum.W+t.W
-		}
-		if again != nil {
-			sum.B += again[k]
-		}
-		c.Stages = append(c.Stages, sum)
-		c.Times = schedule.Times{F: c.F + sum.F, B: c.B + sum.B, W: c.W + sum.W}
-	}
-	q := sh.request
-	q.Costs = c
-	s, err := schedule.Generate(sh.name, q)
-	if err != nil {
-		return nil, nil
-	}
-	sh.home = s.Home
-	line, err := s.Simulate(c)
-	if err != nil {
-		return nil, nil
-	}
-	return s, line
-}
-
-// polish moves boundaries by one segment as long as the schedule gets shorter:
-// where ranks have several stages, their sums count.
-func (sh *shape) polish(first []int, s *schedule.Schedule, line *schedule.Timeline) ([]int, *schedule.Schedule, *schedule.Timeline) {
-	const most = 1 << 18 // units that are simulated
-	units := 3 * len(first) * sh.micros
-	for left, better := most/units, true; better; {
-		better = false
-		for k := 1; k+1 < len(first) && left > 0; k++ {
-			for _, d := range []int{-1, 1} {
-				at := first[k] + d
-				if at <= first[k-1] || at >= first[k+1] {
-					continue
-				}
-				moved := slices.Clone(first)
-				moved[k] = at
-				left--
-				if s2, l2 := sh.simulate(moved, nil); l2 != nil && l2.Makespan < line.Makespan*(1-1e-9) {
-					first, s, line, better = moved, s2, l2, true
-				}
-			}
-		}
-	}
-	return first, s, line
-}
-
-// divide cuts the segments into stages for a residency, as far as estimates go,
-// and guesses what has to be made again. line is the clock of stages without
-// regard to memory. It reports whether the task may fit.
-func (s *search) divide(t *task, line *schedule.Timeline) bool {
-	stages := t.depth * t.chunks
-	if s.req.Pins.Stages == nil && t.chunks == 1 && len(t.schedule.Home) == 1 {
-		split, err := schedule.BalanceOptions(len(s.graph.Segments), stages, t.micros, func(stage, first, end int) []schedule.Option {
-			need, layers := s.held(t, [][2]int{{first, end}})
-			level := s.level(t, need, layers, line.Peaks[stage])
-			if level < 0 {
-				return nil
-			}
-			var time float64
-			for _, x := range t.costs.segments[first:end] {
-				time += x.F + x.B + x.W
-			}
-			return []schedule.Option{{Time: time + t.costs.repeat(layers, level)}}
-		})
-		if err != nil {
-			return false
-		}
-		t.first = append(append([]int{0}, split.Ends[:stages-1]...), len(s.graph.Segments))
-		if t.schedule, line = t.simulate(t.first, nil); line == nil {
-			return false
-		}
-	}
-	t.bound = line.Makespan
-	again := make([]float64, stages)
-	var joint, updates float64
-	for rank := range t.depth {
-		need, layers := s.held(t, t.ranges(rank))
-		level := s.level(t, need, layers, line.Peaks[rank]/float64(t.chunks))
-		if level < 0 {
-			return false
-		}
-		t.level = append(t.level, level)
-		for _, home := range t.home {
-			for k, r := range home {
-				if r == rank {
-					again[k] = t.costs.repeat(layers, level) * float64(t.layersIn(s.graph, k)) / float64(max(layers, 1))
-				}
-			}
-		}
-		sums, update := s.finish(t, rank)
-		joint, updates = max(joint, sums), max(updates, update)
-	}
-	_, line = t.simulate(t.first, again)
-	t.estimate = max(line.Makespan, joint) + updates // sums hide behind other work, more or less
-	return true
-}
-
-// ranges are the segments that a rank holds, all directions.
-func (t *task) ranges(rank int) (list [][2]int) {
-	for _, home := range t.home {
-		for k, r := range home {
-			if r == rank {
-				list = append(list, [2]int{t.first[k], t.first[k+1]})
-			}
-		}
-	}
-	return list
-}
-
-func (t *task) layersIn(g *graph.Graph, stage int) int {
-	return min(t.first[stage+1], g.Head()) - max(t.first[stage], 1)
-}
-
-// parameters counts the elements of parameters of ranges of segments, each once:
-// those that are trained, and the frozen ones.
-func (s *search) parameters(ranges [][2]int) (trained, frozen int64) {
-	seen := make([]bool, len(s.graph.Params))
-	for _, r := range ranges {
-		for _, seg := range s.graph.Segments[r[0]:r[1]] {
-			for _, p := range seg.Params {
-				switch q := &s.graph.Params[p]; {
-				case seen[p]:
-				case q.Frozen:
-					frozen += q.Elems()
-				default:
-					trained += q.Elems()
-				}
-				seen[p] = true
-			}
-		}
-	}
-	return trained, frozen
-}
-
-// held is the memory of the parameters of ranges of segments, and the number
-// of layers there, those of both directions.
-func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, layers int) {
-	for _, r := range ranges {
-		layers += min(r[1], s.graph.Head()) - max(r[0], 1)
-	}
-	trained, frozen := s.parameters(ranges)
-	return s.states(trained, frozen, t.residency, t.replicas*len(t.schedule.Home)), layers
-}
-
-// level is the least that a rank's layers must make again for peak micro-batches
-// to fit beside its parameters, as in levels; -1 if they never do.
-func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak float64) int {
-	for tier, n := range need {
-		if n > s.m.Capacity[tier] {
-			return -1
-		}
-	}
-	free := float64(s.m.Capacity[device.DeviceTier] - need[device.DeviceTier])
-	last := layers * (len(t.costs.kept) - 1)
-	for level := 0; level <= last; level++ {
-		c, k := level/max(layers, 1), level%max(layers, 1)
-		bytes := int64(layers-k) * t.costs.kept[c]
-		if k > 0 {
-			bytes += int64(k) * t.costs.kept[c+1]
-		}
-		if peak*float64(bytes)/float64(len(t.schedule.Home)) <= free {
-			return level
-		}
-	}
-	return -1
-}
-
-// repeat is the time that layers spend on work done again at a level.
-func (c *costs) repeat(layers, level int) float64 {
-	if layers == 0 {
-		return 0
-	}
-	k := level % layers
-	sec := float64(layers-k) * c.again[level/layers]
-	if k > 0 {
-		sec += float64(k) * c.again[level/layers+1]
-	}
-	return sec
-}
-
-// finish estimates how long a rank is busy with sums over the ranks that share
-// its parameters, or with fetching them, and with the update.
-func (s *search) finish(t *task, rank int) (sums, update float64) {
-	n, frozen := s.parameters(t.ranges(rank))
-	group := t.replicas * len(t.schedule.Home)
-	own := n
-	if group > 1 && n > 0 {
-		cols := int(min(n, math.MaxInt32))
-		scale := float64(n) / float64(max(cols, 1))
-		sums += scale * s.between(graph.AllReduce, graph.F32, 1, cols, group)
-		if t.shard != "" {
-			own /= int64(group)
-		}
-		if t.shard == "weights" || t.shard == "grads" {
-			visits := float64(t.micros)
-			sums += scale * visits * s.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
-		}
-	}
-	if t.weights == device.HostTier { // they come in at every visit
-		sums += float64(t.micros) * s.updating(n+frozen, residency{state: device.HostTier}) / 4
-	}
-	return sums, s.updating(own, t.residency)
-}
-
 // label names a task.
 func (t *task) label() string {
 	name := t.name
@@ -537,8 +275,8 @@ func (s *search) piped(t *task, st style) (*program.Plan, error) {
 	pl.Ranks, pl.MicroBatches, pl.HeadRows = s.ranks, t.micros, st.headRows
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	pl.Pipeline = &program.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
-	if t.name == "zb-auto" { // its order depends on times
-		pl.Pipeline.Order = t.schedule.Text()
+	if t.sequence != nil {
+		pl.Pipeline.Order = t.sequence.Text()
 	}
 	ordered, err := pl.Ordered(s.graph)
 	if err != nil {

@@ -143,6 +143,39 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
+// TestMisfitIsKnownSoon: where pinned activations leave no plan, bounds say so.
+// Every residency is looked at with three divisions of the logits, in the
+// search and for the hint, and only the plan that is reported is packed.
+func TestMisfitIsKnownSoon(t *testing.T) {
+	req := long(t)
+	for _, keep := range []program.Retention{program.SwapOf(device.HostTier, 1), program.Recomputed("full")} {
+		req.Pins.Activations = map[int]program.Retention{}
+		for l := range req.Graph.Model.Layers {
+			req.Pins.Activations[l] = keep
+		}
+		lowered, packed := 0, 0
+		req.Options.Dump = func(pass string, p *program.Program) {
+			switch pass {
+			case "list":
+				lowered++
+			case "waits": // a program that is rejected has none
+				packed++
+			}
+		}
+		m := machine(t, 10<<20, 1)
+		var misfit *Misfit
+		if _, err := Search(context.Background(), req, m, nil); !errors.As(err, &misfit) {
+			t.Fatalf("%v: %v", keep, err)
+		}
+		if most := len(residencies) * (4 + 2*4); lowered > most || packed != 1 {
+			t.Errorf("%v: %d programs lowered, %d of them packed; at most %d and 1", keep, lowered, packed, most)
+		}
+		m.Capacity[device.DeviceTier] = misfit.Need
+		req.Options.Dump = nil
+		find(t, req, m)
+	}
+}
+
 // TestPins: decisions of the user are kept.
 func TestPins(t *testing.T) {
 	req := small(t)

@@ -1,6 +1,9 @@
 package schedule
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Timeline is what happens when every rank executes its order front to back, each unit as soon as the rank is free and
 // its inputs have arrived (in-order list scheduling). Lists have one entry per rank.
@@ -71,6 +74,20 @@ func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
 	return m.timeline(), nil
 }
 
+// A Clock asks one schedule again and again how long it takes, each time with other stages' times.
+type Clock struct{ m *machine }
+
+// Clock of a schedule with the costs that stay the same. The schedule must be one that Simulate accepts, with stages' times.
+func (s *Schedule) Clock(c Costs) *Clock { return &Clock{newMachine(s, c)} }
+
+// Makespan is that of Simulate with these times of the stages.
+func (k *Clock) Makespan(stages []Times) float64 {
+	k.m.c.Stages = stages
+	k.m.price()
+	k.m.run()
+	return slices.Max(k.m.free)
+}
+
 // machine executes orders on a virtual clock. It can be run again after the orders were permuted.
 type machine struct {
 	s       *Schedule
@@ -93,10 +110,8 @@ func newMachine(s *Schedule, c Costs) *machine {
 		start: make([][]float64, p), end: make([][]float64, p), work: make([]int, 0, p), queued: make([]bool, p)}
 	for pass := range m.unit {
 		m.unit[pass] = make([]float64, s.Stages()*s.Slices)
-		for i := range m.unit[pass] {
-			m.unit[pass][i] = c.of(Unit{Pass: Pass(pass), Stage: i / s.Slices, Slice: i % s.Slices})
-		}
 	}
+	m.price()
 	for kind := range m.done {
 		m.done[kind] = make([]float64, s.slots())
 	}
@@ -104,6 +119,15 @@ func newMachine(s *Schedule, c Costs) *machine {
 		m.start[r], m.end[r] = make([]float64, len(order)), make([]float64, len(order))
 	}
 	return m
+}
+
+// price fills in how long units take.
+func (m *machine) price() {
+	for pass, list := range m.unit {
+		for i := range list {
+			list[i] = m.c.of(Unit{Pass: Pass(pass), Stage: i / m.s.Slices, Slice: i % m.s.Slices})
+		}
+	}
 }
 
 // run executes everything; false means that the ranks wait for each other.

@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// What is enumerated: residencies, micro-batches, groups of them, and how roomy
+// the small decisions are.
+
+// residency says where the three kinds of parameter memory live.
+type residency struct {
+	label                 string
+	weights, grads, state device.Tier
+	shard                 string // of several ranks, see program.Shardings
+}
+
+var residencies = []residency{
+	{"everything on the device", device.DeviceTier, device.DeviceTier, device.DeviceTier, ""},
+	{"optimizer on the host", device.DeviceTier, device.DeviceTier, device.HostTier, ""},
+	{"optimizer and gradients on the host", device.DeviceTier, device.HostTier, device.HostTier, ""},
+	{"weights and optimizer on the host", device.HostTier, device.DeviceTier, device.HostTier, ""},
+	{"all parameters on the host", device.HostTier, device.HostTier, device.HostTier, ""},
+	{"optimizer on disk", device.DeviceTier, device.DeviceTier, device.DiskTier, ""},
+	{"gradients on the host, optimizer on disk", device.DeviceTier, device.HostTier, device.DiskTier, ""},
+	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier, ""},
+}
+
+// residenciesOf lists the residencies of groups of ranks that share parameters:
+// each with nothing divided among them, then more and more.
+func residenciesOf(group int) []residency {
+	if group == 1 {
+		return residencies
+	}
+	var list []residency
+	for _, r := range residencies {
+		for _, shard := range program.Shardings() {
+			switch {
+			case r.weights == device.HostTier && (shard == "state" || shard == "grads"):
+				continue // what is gathered goes through the device
+			case r.state != device.DeviceTier && shard == "":
+				continue // every rank's host would do all of the work
+			}
+			if shard != "" {
+				list = append(list, residency{fmt.Sprintf("%s, %s divided", r.label, shard), r.weights, r.grads, r.state, shard})
+				continue
+			}
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// pipelined: there are decisions that only pipelines have.
+func (p *Pins) pipelined() bool {
+	return p.Pipeline > 1 || p.Schedule != "" || p.Slices > 1 || len(p.Stages) > 0
+}
+
+func (p *Pins) allow(r residency) bool {
+	ok := func(pin *device.Tier, t device.Tier) bool { return pin == nil || *pin == t }
+	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
+}
+
+// microBatches are the divisors of the batch, largest first, at most 1<<16
+// tokens unless one sequence is longer.
+func (s *search) microBatches() []int {
+	if b := s.req.Pins.MicroBatch; b > 0 {
+		return []int{b}
+	}
+	var list []int
+	for b := s.batch; b >= 1; b-- {
+		odd := s.graph.DType == graph.BF16 && b*s.graph.Seq%2 != 0 && b < s.batch // see program.Plan.Validate
+		if s.batch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
+			list = append(list, b)
+		}
+	}
+	if len(list) > 6 { // keep the ends and some between
+		list = append(slices.Clone(list[:4]), list[len(list)/2], list[len(list)-1])
+	}
+	return slices.Compact(list)
+}
+
+func (s *search) groups(b int) []int {
+	n := s.batch / b
+	if g := s.req.Pins.Group; g > 0 {
+		return []int{min(g, n)}
+	}
+	if n == 1 {
+		return []int{1}
+	}
+	return []int{n, 1}
+}
+
+// style is how roomy the small decisions are.
+type style struct {
+	headRows int
+	chunk    int64 // elements
+	spare    int64 // cache beyond what one unit needs, in layers
+	prefetch int
+}
+
+// styles goes from roomy to frugal.
+func (s *search) styles(b int, r residency) []style {
+	rows := b * s.graph.Seq
+	// The logits of a chunk of rows should not dominate: at most a sixteenth of
+	// the device, but enough rows for the product to run well.
+	most := s.m.Capacity[device.DeviceTier] / 16
+	row := int64(s.graph.Model.Vocab) * s.graph.DType.Size()
+	head := rows
+	for head > 64 && int64(head)*row > most && s.shrink(head) < head {
+		head = s.shrink(head)
+	}
+	const blocks = 1024 // of a micro-batch at most: a million tokens would make a long program
+	frugal := head
+	for frugal > max(32, rows/blocks) && s.shrink(frugal) < frugal {
+		frugal = s.shrink(frugal)
+	}
+	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
+	if r.weights == device.HostTier {
+		list = append([]style{{head, 1 << 62, 3, 2}}, list...)
+	}
+	if h := s.req.Pins.HeadRows; h > 0 {
+		for i := range list {
+			list[i].headRows = h
+		}
+	}
+	return list
+}
+
+// layerBytes is the size of one layer's weights.
+func (s *search) layerBytes() (sum int64) {
+	for _, p := range s.graph.Params {
+		if p.Layer == 0 {
+			sum += p.Elems() * s.graph.DType.Size()
+		}
+	}
+	return sum
+}
+
+// shrink is the next smaller number of rows that is a multiple or a divisor of
+// the sequence (and even in bf16); rows itself if there is none.
+func (s *search) shrink(rows int) int {
+	seq := s.graph.Seq
+	unit := 1
+	if rows > seq {
+		unit = seq
+	}
+	for d := 2; d <= min(rows/unit, 64); d++ {
+		next := rows / d
+		if rows/unit%d == 0 && (s.graph.DType != graph.BF16 || next%2 == 0) {
+			return next
+		}
+	}
+	return rows
+}
