@@ -22,10 +22,13 @@ func (s *search) rivals() error {
 		}
 		s.say("the plan of " + r.Name)
 		c, err := Evaluate(s.ctx, s.req, pl, s.m, "as "+r.Name)
-		if err != nil {
-			return err
+		if s.ctx.Err() != nil {
+			return s.ctx.Err()
 		}
 		s.evaluated++
+		if err != nil { // whoever made it, it cannot be run
+			continue
+		}
 		if c.Kind = c.Label; !c.Fits {
 			continue
 		}

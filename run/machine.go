@@ -301,6 +301,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		if r := m.policies(g, c); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r)
 		}
+		req.Rivals = append(req.Rivals, former(c)...)
 	}
 	r, err := plan.Search(ctx, req, mach, note)
 	if errors.Is(err, plan.ErrBatch) {

@@ -80,7 +80,9 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	case swaps && m.Capacity[tier] == 0:
 		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
 	}
-	p.Activations = map[int]program.Retention{}
+	if len(c.Plan.Swap) > 0 { // else nothing is decided, see plan.Pins.Open
+		p.Activations = map[int]program.Retention{}
+	}
 	for l, share := range c.Plan.Swap {
 		switch {
 		case l >= layers:

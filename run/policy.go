@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // PolicyRequest is what a policy plans for on this machine.
@@ -38,6 +41,23 @@ func rivals(r *policy.Request) (list []plan.Rival) {
 		}
 	}
 	return list
+}
+
+// former is the plan that the run's folder was trained by last: with more memory or
+// faster links than then, the run does not get slower.
+func former(c *config.Config) []plan.Rival {
+	if c.Out == "" {
+		return nil
+	}
+	text, err := bounded.ReadFile(filepath.Join(c.Out, "plan.json"), maxPlan)
+	if err != nil {
+		return nil
+	}
+	pl, err := program.ParsePlan(text)
+	if err != nil {
+		return nil // edited, or by another version; it is only a suggestion
+	}
+	return []plan.Rival{{Name: "the run so far", Plan: pl}}
 }
 
 // PlanBy takes the plan of a policy instead of searching.

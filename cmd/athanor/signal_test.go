@@ -2,17 +2,21 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // stopAtStep starts a training process, sends it a signal when it shows its
 // first step, and returns what came of it.
-func stopAtStep(t *testing.T, signal os.Signal, args ...string) result {
+func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	t.Helper()
 	cmd := child(nil, args...)
 	log, err := cmd.StderrPipe()
@@ -22,7 +26,7 @@ func stopAtStep(t *testing.T, signal os.Signal, args ...string) result {
 	for s := bufio.NewScanner(log); s.Scan(); {
 		fmt.Fprintln(&text, s.Text())
 		if strings.HasPrefix(s.Text(), "step 1/") {
-			check(t, cmd.Process.Signal(signal))
+			check(t, cmd.Process.Signal(kind))
 		}
 	}
 	_ = cmd.Wait() // the exit code says it
@@ -32,9 +36,9 @@ func stopAtStep(t *testing.T, signal os.Signal, args ...string) result {
 // TestSignal: SIGTERM and SIGINT save and end with 75; the same command goes on
 // from there, to the losses and weights of a run that nobody stopped.
 func TestSignal(t *testing.T) {
-	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+	for _, kind := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		dir, file := tiny(t, "max_steps: 1000000")
-		r := stopAtStep(t, signal, "train", file).must(t, 75, "everything is saved, start me again")
+		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved, start me again")
 		var at int
 		_, text, _ := strings.Cut(r.stderr, "saved "+dir+"/run/checkpoint-")
 		if _, err := fmt.Sscan(text, &at); err != nil {
@@ -44,6 +48,60 @@ func TestSignal(t *testing.T) {
 		call("train", file, steps).must(t, 0, fmt.Sprint("at step ", at))
 		call("train", file, steps, "out="+dir+"/plain").must(t, 0)
 		sameRun(t, dir+"/run", dir+"/plain", at+5)
+	}
+}
+
+// signalling is standard error that sends the process a signal when it is told
+// something for the first time.
+type signalling struct {
+	bytes.Buffer
+	told bool
+}
+
+func (s *signalling) Write(p []byte) (int, error) {
+	if !s.told {
+		s.told = true
+		got := make(chan os.Signal, 1)
+		signal.Notify(got, syscall.SIGTERM)
+		defer signal.Stop(got)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return 0, err
+		}
+		<-got
+	}
+	return s.Buffer.Write(p)
+}
+
+// TestEarlySignal: a signal while a run is prepared ends it at once, with the exit
+// code that says to start it again, and leaves no folder.
+func TestEarlySignal(t *testing.T) {
+	dir, file := tiny(t)
+	var log signalling
+	if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start me again") {
+		t.Errorf("exit code %d\n%s", code, log.String())
+	}
+	if _, err := os.Stat(dir + "/run/checkpoint-4"); err == nil {
+		t.Error("it trained to the end")
+	}
+	call("train", file).must(t, 0)
+}
+
+// TestFormerPlan: what a run's folder was trained by is tried again on a machine
+// with more, so a run does not get slower. What is no plan is passed over.
+func TestFormerPlan(t *testing.T) {
+	dir, file := tiny(t)
+	check(t, os.Mkdir(dir+"/run", 0o755))
+	args := []string{"plan", file, "hardware.name=l4", "--json"}
+	var before, after plan.Report
+	call(append(args, "limits.device=200KiB", "--out", dir+"/run/plan.json")...).must(t, 0).into(t, &before)
+	call(append(args, "limits.device=210KiB")...).must(t, 0, "the plan of the run so far").into(t, &after)
+	if after.Seconds > before.Seconds {
+		t.Errorf("%v s, with less memory %v s", after.Seconds, before.Seconds)
+	}
+	call(append(args, "limits.device=210KiB", "sequence_length=16")...).must(t, 0) // of another length
+	for _, text := range []string{"", "{", "{}", "null"} {
+		check(t, os.WriteFile(dir+"/run/plan.json", []byte(text), 0o644))
+		call(append(args, "limits.device=200KiB")...).must(t, 0)
 	}
 }
 

@@ -20,9 +20,30 @@ type trainCmd struct {
 }
 
 func (v *trainCmd) Run(c *context) error {
-	// A second signal kills: stop() restores the default.
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	go func() { // a second signal kills: stop restores the default
+		<-ctx.Done()
+		stop()
+	}()
+	err := v.train(ctx, c)
+	if ctx.Err() != nil && errors.Is(err, stdctx.Canceled) {
+		return errStopped
+	}
+	return err
+}
+
+// errStopped: a signal asked to stop before anything was trained.
+var errStopped = stoppedError{}
+
+type stoppedError struct{}
+
+func (stoppedError) Error() string {
+	return "stopped by a signal before the first step; start me again"
+}
+func (stoppedError) ExitCode() int { return run.ErrSaved.ExitCode() }
+
+func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	p, err := v.makePlan(ctx, c, run.FindMachine)
 	var misfit *plan.Misfit
 	switch {
@@ -46,10 +67,6 @@ func (v *trainCmd) Run(c *context) error {
 		return err
 	}
 	ui := newTraining(c, t)
-	go func() {
-		<-ctx.Done()
-		stop()
-	}()
 	err = t.Run(ctx, ui)
 	ui.finish()
 	err = errors.Join(err, t.Close())
@@ -104,7 +121,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		fmt.Fprintf(c.stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
 	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
-	if n := p.config.Sample.Tokens; n > 0 {
+	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
 		if err != nil {
 			return err
