@@ -1,6 +1,7 @@
 package hardware
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/athanor-llm/athanor/device"
@@ -14,27 +15,40 @@ import (
 // is what the mean of those calls grew by. On a CPU copies take a core from the
 // products, so they may run at two thirds of their speed, while a link that is
 // throttled hardly matters; on a GPU copy engines are apart, but both ways of a
-// link may share a bus.
+// link may share a bus. What cores that both need explain (cores.go) is taken
+// out of the factors.
 //
 // Known weakness: one call stands for all of its stream.
 
 const (
 	contendRounds = 4
-	contendRuns   = 2     // of the call that is measured, per round
+	contendRuns   = 6     // of the call that is measured, per round
 	contendLeast  = 0.01  // less is noise
 	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
 	contendCopy   = 0.002 // seconds that copies take, as far as there is room
 )
 
-// contention measures all pairs of streams of a machine with such links.
-func (b *bench) contention(links []Link) (list []Contention) {
+// ProbeContention measures on a device that was just opened what its streams do
+// to each other, while all other ranks rest, and adds it to the description that
+// Probe made of it. The device is of no use afterwards.
+func ProbeContention(d device.Device, h *Hardware) error {
+	b := newBench(d, h.Memory)
+	h.Contention = b.contention(h)
+	if b.err != nil {
+		return fmt.Errorf("probe: %w", b.err)
+	}
+	return h.Validate()
+}
+
+// contention measures all pairs of streams.
+func (b *bench) contention(h *Hardware) (list []Contention) {
 	tokens, weight := [2]int{256, 1024}, [2]int{1024, 1024}
 	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
-	if len(links) > 0 {
+	if h.Engine(device.HostCompute) != nil {
 		long := [2]int{1, 4 << 20}
 		calls = append(calls, device.Call{Op: graph.Add, Stream: device.HostCompute, Args: operands(device.HostTier, graph.F32, long, long)})
 	}
-	for _, l := range links {
+	for _, l := range h.Links {
 		n := int64(l.Bandwidth*contendCopy) &^ 4095
 		n = min(max(n, 64<<10), ProbeBytes/4)
 		calls = append(calls, copied(streamOf(l.From, l.To), l.From, l.To, ProbeBytes-n, n))
@@ -50,13 +64,24 @@ func (b *bench) contention(links []Link) (list []Contention) {
 			}
 			// Enough for calls that take twice as long as by themselves.
 			n := int(2*contendRuns*alone[i]/alone[k]) + 2
-			f := b.crowded(calls[i], contendRuns, &calls[k], min(n, device.QueueLen/2))/alone[i] - 1
+			f := b.crowded(calls[i], contendRuns, &calls[k], min(n, device.QueueLen/2))/alone[i]/h.shared(calls[i].Stream, calls[k].Stream) - 1
 			if f > contendLeast {
 				list = append(list, Contention{calls[i].Stream, calls[k].Stream, min(f, contendMost)})
 			}
 		}
 	}
 	return list
+}
+
+// shared is how many times as long a stream's calls take because another's use
+// the same cores.
+func (h *Hardware) shared(of, by device.Stream) float64 {
+	var active, slower [device.NumStreams]float64
+	active[of], active[by] = 1, 1
+	if h.Crowd(&active, &slower) {
+		return slower[of]
+	}
+	return 1
 }
 
 // moved is the k-th of copies in a row, which find nothing of what they copy in the
