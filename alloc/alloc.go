@@ -19,8 +19,10 @@
 //	         stop as soon as the bound is met            greedy.go, niche.go
 //	levels   repeated layers are packed once, as blocks             level.go
 //	glue     join what must lie together where no byte is to spare   glue.go
-//	tighten  what is too large to search is packed again and again, with
-//	         other preferences where it is too high       tighten.go, cover.go
+//	tighten  what is large is packed again and again, with other
+//	         preferences where it is too high             tighten.go, cover.go
+//	eject    what is too high is put where it displaces least, and what it
+//	         displaced likewise                                     eject.go
 //	search   branch and bound with proof             search.go, portfolio.go
 //
 // Pack runs them all; Validate is a deliberately dumb checker that shares no

@@ -122,7 +122,7 @@ func checkConflict(t *testing.T, p alloc.Problem, e *alloc.InfeasibleError) {
 	}
 }
 
-// Every combination of switches must give the same least height.
+// Every combination of the search's switches must give the same least height.
 func TestTechniquesAgree(t *testing.T) {
 	const all = 1 << 8
 	for seed := range uint64(25) {

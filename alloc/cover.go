@@ -29,7 +29,7 @@ import (
 
 // A taste says which chains are preferred. Gains and costs are per price.
 type taste struct {
-	near  float64 // the slack, in mean sizes, at which the price is 1/e
+	near  float64 // the slack at which the price is 1/e, in mean sizes for each 300 items alive
 	bend  float64 // a loss of height h costs (h / mean size)^bend
 	tall  float64 // gain of covering with an item of the largest size
 	few   float64 // cost of an item, times the mean width
@@ -59,6 +59,7 @@ type covering struct {
 
 	mean, largest float64 // sizes
 	width         float64 // mean lifetime in sections
+	unit          float64 // of taste.near, in bytes
 
 	// The best chain on [x, end of the niche), for each x of the niche.
 	value []float64
@@ -104,6 +105,7 @@ func newCovering(items []item, load []int64, target int64, tastes []taste, shift
 		c.at[it.lo+1]++
 		c.count[it.lo]++
 	}
+	c.unit = c.mean * max(1, c.width*float64(n)/float64(sections)/300)
 	for s := range sections {
 		c.at[s+1] += c.at[s]
 		c.slack[s] = target - load[s]
@@ -128,7 +130,7 @@ func (c *covering) loss(t *taste, height int64) float64 {
 
 func (c *covering) reprice(s int32) {
 	const least = 1e-4 // a floor is worth covering anyway
-	c.price[s] = least + math.Exp(-float64(c.slack[s])/(c.mean*c.tastes[s>>c.shift].near))
+	c.price[s] = least + math.Exp(-float64(c.slack[s])/(c.unit*c.tastes[s>>c.shift].near))
 }
 
 // lose notes that a height over [lo, hi) stays empty for good.

@@ -292,10 +292,10 @@ type slot struct {
 	off, end int64
 }
 
-// shelves divides the sections into stretches of equal length (a power of
+// shelfShift divides the sections into stretches of equal length (a power of
 // two, 1<<shift), as short as possible while an item touches few of them on
 // average.
-func shelves(items []item, sections int32) (stock []shelf, shift uint) {
+func shelfShift(items []item, sections int32) (shift uint) {
 	const spread = 4
 	for ; ; shift++ {
 		var touched int64
@@ -303,7 +303,7 @@ func shelves(items []item, sections int32) (stock []shelf, shift uint) {
 			touched += int64((items[i].hi-1)>>shift - items[i].lo>>shift + 1)
 		}
 		if touched <= spread*int64(len(items)) || sections>>shift == 0 {
-			return make([]shelf, sections>>shift+1), shift
+			return shift
 		}
 	}
 }
@@ -312,7 +312,8 @@ func shelves(items []item, sections int32) (stock []shelf, shift uint) {
 // false, when the packing would exceed limit or after effort steps.
 func fit(items []item, sections int32, perm []int32, limit int64, effort *int64) (packing, bool) {
 	p := packing{offsets: make([]int64, len(items))}
-	stock, shift := shelves(items, sections)
+	shift := shelfShift(items, sections)
+	stock := make([]shelf, sections>>shift+1)
 	next := make([]int32, len(stock)) // per shelf: slots below are out of the way
 	for _, i := range perm {
 		it := &items[i]

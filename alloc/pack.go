@@ -10,14 +10,14 @@ import (
 // heuristics only, which takes milliseconds for a training program.
 type Options struct {
 	// Nodes allows the exact search this many nodes (a million take about
-	// three seconds); 0 is none, negative is until the context ends. Parts too
-	// large to search are tightened instead if it is not 0, with an effort that
-	// depends on their size only.
+	// three seconds); 0 is none, negative is until the context ends. If it is not
+	// 0, large parts are tightened too, with an effort that depends on their size
+	// only; the largest are not searched.
 	Nodes int64
 	// Workers is the number of searches that may run at once; 0 means 1. The
 	// answer does not depend on it.
 	Workers int
-	// Without switches techniques of the search off.
+	// Without switches techniques off.
 	Without Technique
 	// Flat leaves out the two-level packing of repeated parts.
 	Flat bool
@@ -27,6 +27,23 @@ type Options struct {
 	bare bool // do not look for the conflict in an infeasible problem
 }
 
+// A Technique can be switched off, for experiments and for tests that all of
+// them agree.
+type Technique uint
+
+const (
+	Sections Technique = 1 << iota // of the search; see search.go
+	Harmless
+	Twins
+	Split
+	Memory
+	Critical
+	Learning
+	Glue    // before the search, join what must lie together; glue.go
+	Tighten // before the search, pack large parts in other ways; tighten.go
+	Eject   // and lower the best packing of them; eject.go
+)
+
 // Heuristic effort is counted in steps of a few nanoseconds.
 const (
 	fastEffort   = 4_000_000
@@ -35,6 +52,7 @@ const (
 	exactHaste   = 20 // with search allowed, heuristics may take this much more
 	exactMost    = 100_000_000
 	searchable   = 2500 // items in a leaf; the search keeps all pairs of neighbours
+	large        = 1000 // items in a leaf that is tightened before it is searched
 	firstBudget  = 20_000
 	growthFactor = 2
 )
@@ -111,15 +129,27 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 				ls.packing = p
 			}
 		}
-		if ls.height > r.goal-l.base && opt.Nodes != 0 && len(l.items) > searchable && !pinned(l.items) {
-			effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
-			if q := tighten(ctx, l, r.goal-l.base, effort); q.height < ls.height {
-				ls.packing = q
-			}
+		if ls.height > r.goal-l.base && opt.Nodes != 0 && len(l.items) > large && !pinned(l.items) {
+			r.improve(&ls)
 		}
 		r.leaves = append(r.leaves, ls)
 	}
 	return r
+}
+
+// improve lowers the packing of a large leaf.
+func (r *run) improve(l *leafState) {
+	n, target := int64(len(l.items)), r.goal-l.base
+	if r.opt.Without&Tighten == 0 {
+		effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
+		if p := tighten(r.ctx, l.leaf, target, effort); p.height < l.height {
+			l.packing = p
+		}
+	}
+	if r.opt.Without&Eject == 0 {
+		effort := min(ejectPerItem*n, ejectMost)
+		l.packing = eject(r.ctx, l.leaf, l.packing, target, effort)
+	}
 }
 
 // pinned reports whether an item has a fixed offset.

@@ -69,8 +69,7 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	if err := e.meeting.meet(s, e); err != nil {
 		return time.Now(), err
 	}
-	start, began := e.meeting.at, time.Now()
-	s.work()
+	start = time.Now()
 	switch e.call.Op {
 	case graph.AllGather:
 		s.gather(e)
@@ -81,7 +80,6 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	case graph.Recv:
 		s.receive(e)
 	}
-	s.rest(began)
 	if err != nil {
 		return start, err
 	}

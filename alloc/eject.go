@@ -1,0 +1,383 @@
+package alloc
+
+import (
+	"context"
+	"slices"
+)
+
+// Ejection
+//
+// Approach: take a packing, lower the limit a little, and take out what reaches
+// beyond it. Put these items back one at a time, the heaviest first, where the
+// weight of what they collide with is least; what they collide with is taken
+// out in turn. An item weighs its area, times one more than the number of times
+// it was taken out: so those that are hard to place come to own their place,
+// and no cycle lasts. When nothing is out, the packing is lower; go on from it.
+// (Guided ejection search, Nagata and Bräysy 2009, there for vehicle routes.)
+//
+// Now and then everything near the next item is dropped, or raised to the limit
+// the next time, which joins gaps that are too thin for anything.
+//
+// Example, limit 3:   b alive over [0,2), size 1, lies at 1 between a at 0 and c
+// at 2, both of size 1 and alive over [0,1); d of size 2, alive over [1,2), is
+// out. Below b it meets b, and so it does above; b is lighter and is ejected, d
+// goes to 0, and b, which now weighs twice as much, to the top: it ejects c, and
+// c fits where b was.
+//
+// Only what is near a moment that is too high is ever touched, so it suits
+// problems in which few moments decide: of 100 000 random lifetimes a hundred
+// matter. An insertion takes time in proportion to the items that share its
+// lifetime.
+//
+// Weakness: where no moment has slack, chains run on over all of time, and
+// little is gained.
+
+const (
+	ejectPerItem = 100_000 // effort in steps of some nanoseconds,
+	ejectMost    = 2_000_000_000
+	ejectStep    = 40  // of the distance to the target, this fraction is the next step
+	ejectSettle  = 200 // insertions between two settlings
+	ejectCrowd   = 500 // with so many items out it gives up,
+	ejectAlive   = 4   // and so many for each that is alive at once
+)
+
+// A resident is an item at its place.
+type resident struct {
+	off, end int64
+	lo, hi   int32
+	item     int32
+}
+
+func byOffset(a, b resident) int {
+	if a.off != b.off {
+		return compare(a.off, b.off)
+	}
+	return int(a.item) - int(b.item)
+}
+
+func byEnd(a, b resident) int {
+	if a.end != b.end {
+		return compare(b.end, a.end)
+	}
+	return int(a.item) - int(b.item)
+}
+
+// An ejector is a packing below a limit, with some items left out.
+type ejector struct {
+	items    []item
+	sections int32
+	offsets  []int64
+	limit    int64
+	out      []int32      // items without a place
+	shelves  [][]resident // per stretch of 1<<shift sections: who is alive there, by offset
+	shift    uint
+
+	area   []float64 // per item, relative to the mean
+	ousted []float64 // per item: how often it was taken out
+	weight []int64   // per item
+	effort int64     // steps left
+
+	near, spare []resident // scratch of gather
+	runs        []int      // where its sorted runs end
+	offs, ends  []mark     // scratch of insert
+}
+
+// A mark is the lower or upper end of a placed item.
+type mark struct {
+	at, weight int64
+}
+
+// eject lowers a packing of a leaf without fixed items towards target.
+func eject(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+	best := from
+	e := newEjector(l, from, effort)
+	most := e.crowd()
+	for best.height > target {
+		e.limit = max(target, best.height-max((best.height-target)/ejectStep, 1))
+		e.evict()
+		for n := 1; len(e.out) > 0; n++ {
+			if e.effort < 0 || len(e.out) > most || ctx.Err() != nil {
+				return best
+			}
+			i := e.heaviest()
+			if n%ejectSettle == 0 {
+				e.settle(i, n/ejectSettle%2 == 1)
+			}
+			e.insert(i)
+		}
+		best = packing{offsets: slices.Clone(e.offsets)}
+		for i := range l.items {
+			best.height = max(best.height, best.offsets[i]+l.items[i].size)
+		}
+	}
+	return best
+}
+
+func newEjector(l leaf, from packing, effort int64) *ejector {
+	n := len(l.items)
+	e := &ejector{items: l.items, sections: l.sections, offsets: slices.Clone(from.offsets), limit: from.height, effort: effort,
+		shift: shelfShift(l.items, l.sections), area: make([]float64, n), ousted: make([]float64, n), weight: make([]int64, n)}
+	e.shelves = make([][]resident, l.sections>>e.shift+1)
+	size, width := 0.0, 0.0
+	for i := range l.items {
+		size += float64(l.items[i].size) / float64(n)
+		width += float64(l.items[i].width()) / float64(n)
+	}
+	for i := range l.items {
+		it := &l.items[i]
+		e.area[i] = float64(it.size) / size * float64(it.width()) / width
+		e.weigh(int32(i))
+		r := e.resident(int32(i))
+		for b := it.lo >> e.shift; b <= (it.hi-1)>>e.shift; b++ {
+			e.shelves[b] = append(e.shelves[b], r)
+		}
+	}
+	for _, s := range e.shelves {
+		slices.SortFunc(s, byOffset)
+	}
+	return e
+}
+
+// crowd is how many items may be out before the search counts as lost.
+func (e *ejector) crowd() int {
+	alive := 0
+	for i := range e.items {
+		alive += int(e.items[i].width())
+	}
+	return ejectCrowd + ejectAlive*alive/int(e.sections)
+}
+
+func (e *ejector) resident(i int32) resident {
+	it := &e.items[i]
+	return resident{e.offsets[i], e.offsets[i] + it.size, it.lo, it.hi, i}
+}
+
+// weigh sets the weight of an item. It is a whole number, so that sums are
+// exact, and small enough for the sum over all items.
+func (e *ejector) weigh(i int32) {
+	const unit, most = 1000, 1 << 40
+	e.weight[i] = 1 + int64(min(unit*e.area[i]*(1+e.ousted[i]), most))
+}
+
+// evict takes out what is above the limit, unless it can be dropped below.
+func (e *ejector) evict() {
+	e.effort -= int64(len(e.items))
+	high := func(i int) bool { return e.offsets[i]+e.items[i].size > e.limit }
+	var settled [2]int32 // where everything has just been dropped
+	for i := range e.items {
+		if it := &e.items[i]; high(i) && (it.lo < settled[0] || it.hi > settled[1]) && e.effort > 0 {
+			settled[0], settled[1] = e.settle(int32(i), true)
+		}
+		if high(i) {
+			e.remove(int32(i))
+		}
+	}
+}
+
+// heaviest takes the heaviest item from those that are out.
+func (e *ejector) heaviest() int32 {
+	k := 0
+	for j, i := range e.out {
+		if e.weight[i] > e.weight[e.out[k]] {
+			k = j
+		}
+	}
+	last := len(e.out) - 1
+	i := e.out[k]
+	e.out[k] = e.out[last]
+	e.out = e.out[:last]
+	return i
+}
+
+func (e *ejector) remove(i int32) {
+	r := e.resident(i)
+	for b := r.lo >> e.shift; b <= (r.hi-1)>>e.shift; b++ {
+		k, _ := slices.BinarySearchFunc(e.shelves[b], r, byOffset)
+		e.shelves[b] = slices.Delete(e.shelves[b], k, k+1)
+	}
+	e.out = append(e.out, i)
+}
+
+func (e *ejector) place(i int32, off int64) {
+	e.offsets[i] = off
+	r := e.resident(i)
+	for b := r.lo >> e.shift; b <= (r.hi-1)>>e.shift; b++ {
+		k, _ := slices.BinarySearchFunc(e.shelves[b], r, byOffset)
+		e.shelves[b] = slices.Insert(e.shelves[b], k, r)
+	}
+}
+
+// gather lists in near who is alive during [lo, hi), by offset.
+func (e *ejector) gather(lo, hi int32) {
+	e.near, e.runs = e.near[:0], e.runs[:0]
+	first := lo >> e.shift
+	for b := first; b <= (hi-1)>>e.shift; b++ {
+		for k := range e.shelves[b] {
+			r := &e.shelves[b][k]
+			if r.lo < hi && lo < r.hi && (b == first || r.lo>>e.shift == b) { // else it was on the shelf before
+				e.near = append(e.near, *r)
+			}
+		}
+		e.runs = append(e.runs, len(e.near))
+		e.effort -= int64(len(e.shelves[b]))
+	}
+	for len(e.runs) > 1 {
+		e.merge()
+	}
+}
+
+// merge merges the sorted runs that near consists of, in pairs.
+func (e *ejector) merge() {
+	e.effort -= int64(len(e.near))
+	merged, runs, start := e.spare[:0], e.runs[:0], 0
+	for k := 0; k < len(e.runs); k += 2 {
+		middle, end := e.runs[k], e.runs[min(k+1, len(e.runs)-1)]
+		a, b := e.near[start:middle], e.near[middle:end]
+		for len(a) > 0 && len(b) > 0 {
+			if a[0].off <= b[0].off {
+				merged, a = append(merged, a[0]), a[1:]
+			} else {
+				merged, b = append(merged, b[0]), b[1:]
+			}
+		}
+		merged = append(append(merged, a...), b...)
+		runs, start = append(runs, len(merged)), end
+	}
+	e.near, e.spare, e.runs = merged, e.near, runs
+}
+
+// insert puts item i where it ejects the least weight. Among places that eject
+// the same, that in the tightest hole is best.
+func (e *ejector) insert(i int32) {
+	it := &e.items[i]
+	e.gather(it.lo, it.hi)
+	e.effort -= 6 * int64(len(e.near))
+	e.mark()
+	best, cost, gap := int64(0), int64(-1), int64(0)
+	consider := func(at int64, h hole, g int64) {
+		if cost < 0 || h.weight < cost || h.weight == cost && g < gap {
+			best, cost, gap = at, h.weight, g
+		}
+	}
+	s := sweep{offs: e.offs, ends: e.ends, hole: hole{roof: e.limit}}
+	consider(0, s.to(0, it.size, e.limit), 0)
+	for _, m := range e.ends { // on top of something
+		at := it.up(m.at)
+		if at > e.limit-it.size {
+			break
+		}
+		h := s.to(at, it.size, e.limit)
+		consider(at, h, h.roof-at-it.size)
+	}
+	s = sweep{offs: e.offs, ends: e.ends}
+	for k := range len(e.offs) + 1 { // below something, or the limit
+		top := e.limit
+		if k < len(e.offs) {
+			top = e.offs[k].at
+		}
+		if top < it.size {
+			continue
+		}
+		at := (top - it.size) / it.align * it.align
+		h := s.to(at, it.size, e.limit)
+		consider(at, h, at-h.floor)
+	}
+	for k := range e.near {
+		if r := &e.near[k]; r.off < best+it.size && best < r.end {
+			e.ousted[r.item]++
+			e.weigh(r.item)
+			e.remove(r.item)
+		}
+	}
+	e.place(i, best)
+}
+
+// mark lists the lower ends of near in offs and the upper ones in ends, sorted.
+func (e *ejector) mark() {
+	offs, ends := e.offs[:0], e.ends[:0]
+	for k := range e.near {
+		r := &e.near[k]
+		m := mark{r.end, e.weight[r.item]}
+		offs = append(offs, mark{r.off, m.weight})
+		ends = append(ends, m)
+		b := len(ends) - 1
+		for ; b > 0 && ends[b-1].at > m.at; b-- { // nearly sorted already
+			ends[b] = ends[b-1]
+		}
+		ends[b] = m
+	}
+	e.offs, e.ends = offs, ends
+}
+
+// A hole is what surrounds a place: the next end below, the next start above,
+// and the weight of what is in it.
+type hole struct {
+	floor, roof int64
+	weight      int64
+}
+
+// A sweep looks at places of one size from low to high ones.
+type sweep struct {
+	offs, ends []mark // still ahead
+	hole
+}
+
+// to describes the place [at, at+size) below limit.
+func (s *sweep) to(at, size, limit int64) hole {
+	for len(s.offs) > 0 && s.offs[0].at < at+size {
+		s.weight += s.offs[0].weight
+		s.offs = s.offs[1:]
+	}
+	for len(s.ends) > 0 && s.ends[0].at <= at {
+		s.weight -= s.ends[0].weight
+		s.floor = s.ends[0].at
+		s.ends = s.ends[1:]
+	}
+	s.roof = limit
+	if len(s.offs) > 0 {
+		s.roof = s.offs[0].at
+	}
+	return s.hole
+}
+
+// settle drops everything near item i, or raises it to the limit. What is alive
+// at the ends of the stretch stays. It returns the stretch.
+func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
+	it := &e.items[i]
+	reach := 2*it.width() + 2<<e.shift
+	lo, hi = max(0, it.lo-reach), min(e.sections, it.hi+reach)
+	e.gather(lo, hi)
+	e.effort -= 30 * int64(len(e.near))
+	if !down {
+		slices.SortFunc(e.near, byEnd)
+	}
+	line := newProfile(hi - lo) // of what lies beneath; above, when all rises
+	for k := range e.near {
+		r := &e.near[k]
+		o := &e.items[r.item]
+		a, b := max(r.lo, lo)-lo, min(r.hi, hi)-lo
+		if r.lo >= lo && r.hi <= hi {
+			e.offsets[r.item] = o.up(line.highest(a, b))
+			if !down {
+				e.offsets[r.item] = (e.limit - line.highest(a, b) - o.size) / o.align * o.align
+			}
+		}
+		if down {
+			line.raise(a, b, e.offsets[r.item]+o.size)
+		} else {
+			line.raise(a, b, e.limit-e.offsets[r.item])
+		}
+	}
+	for b := lo >> e.shift; b <= (hi-1)>>e.shift; b++ {
+		s := e.shelves[b]
+		for k := range s { // nearly sorted already
+			r := e.resident(s[k].item)
+			a := k
+			for ; a > 0 && byOffset(s[a-1], r) > 0; a-- {
+				s[a] = s[a-1]
+			}
+			s[a] = r
+		}
+	}
+	return lo, hi
+}
