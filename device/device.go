@@ -128,6 +128,10 @@ type Stats struct {
 	// Network counts the bytes received from other ranks, by operator; see
 	// Received.
 	Network [graph.NumOps]int64
+	// Worked is the seconds of calls, by stream, in which they kept a core of this
+	// machine busy: they did not sleep on a slow link, nor wait for a disk or for
+	// other ranks.
+	Worked [NumStreams]float64
 }
 
 // Info describes a device.

@@ -102,6 +102,12 @@ func probe(b *testing.B) *hardware.Hardware {
 	if err != nil {
 		b.Fatal(err)
 	}
+	h.AtOnce = 1
+	fresh := open(b)
+	defer fresh.Close()
+	if err := hardware.ProbeContention(fresh, h); err != nil {
+		b.Fatal(err)
+	}
 	return h
 }
 

@@ -40,6 +40,8 @@ type Hardware struct {
 	Cores int    `json:"cores"` // of the host that operators may use
 	// AtOnce is how many ranks have such cores at the same time; 0: all.
 	AtOnce int `json:"at_once,omitempty"`
+	// Duties of the streams that take their time from those cores.
+	Duties []Duty `json:"duties,omitempty"`
 	// Memory is the number of bytes that a run may use, per tier. 0: no such
 	// tier.
 	Memory  Memory   `json:"memory"`
@@ -126,9 +128,6 @@ func (h *Hardware) Slowdown(of, by device.Stream) float64 {
 	return 0
 }
 
-// Together is how many ranks compute at full speed at the same time; 0: all.
-func (h *Hardware) Together() int { return h.AtOnce }
-
 // contend notes that a link of so many bytes/s passes fewer while another is
 // busy.
 func (h *Hardware) contend(of, by device.Stream, alone, both float64) {
@@ -138,7 +137,7 @@ func (h *Hardware) contend(of, by device.Stream, alone, both float64) {
 }
 
 // Throttle lets a link pass at most rate bytes/s. What it shares with others
-// matters less then.
+// matters less then, and it needs cores for less of its time.
 func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 	l := h.Link(from, to)
 	if l == nil || rate >= l.Bandwidth {
@@ -147,6 +146,11 @@ func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 	for i := range h.Contention {
 		if c := &h.Contention[i]; c.Of == streamOf(from, to) {
 			c.Factor = max((1+c.Factor)*rate/l.Bandwidth-1, 0)
+		}
+	}
+	for i := range h.Duties {
+		if d := &h.Duties[i]; d.Stream == streamOf(from, to) {
+			d.Part *= rate / l.Bandwidth
 		}
 	}
 	l.Bandwidth, l.Curve = rate, nil
@@ -402,6 +406,13 @@ func (h *Hardware) Validate() error {
 			v.between(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
 			v.between(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
 			last = p
+		}
+	}
+	for i, d := range h.Duties {
+		at := fmt.Sprintf("duties[%d].", i)
+		v.between(at+"part", d.Part, 0, 1)
+		if slices.IndexFunc(h.Duties, func(o Duty) bool { return o.Stream == d.Stream }) != i {
+			v.fail(at+"stream", float64(d.Stream), "each stream once")
 		}
 	}
 	for i, c := range h.Contention {

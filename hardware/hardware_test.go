@@ -463,6 +463,9 @@ func TestContention(t *testing.T) {
 		}
 	}
 	probed, err := hardware.Probe(null.New(h.Cost), h.Memory)
+	if err == nil {
+		err = hardware.ProbeContention(null.New(h.Cost), probed)
+	}
 	if err != nil || len(probed.Contention) != 0 {
 		t.Errorf("measured on virtual streams: %v (%v)", probed.Contention, err)
 	}

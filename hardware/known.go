@@ -159,7 +159,8 @@ func (h *Hardware) Share(n int) *Hardware {
 	if s.Memory.Shared {
 		s.Memory.Device = h.Memory.Device / int64(n)
 	}
-	s.Engines, s.Links, s.Contention = slices.Clone(h.Engines), slices.Clone(h.Links), slices.Clone(h.Contention)
+	s.AtOnce = h.AtOnce * n
+	s.Engines, s.Links, s.Contention, s.Duties = slices.Clone(h.Engines), slices.Clone(h.Links), slices.Clone(h.Contention), slices.Clone(h.Duties)
 	f := float64(n)
 	for i := range s.Engines {
 		if e := &s.Engines[i]; e.Stream == device.HostCompute || s.Memory.Shared {

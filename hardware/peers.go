@@ -30,16 +30,17 @@ const (
 
 // ProbePeers measures what joins devices that were just opened, which are the
 // ranks 0, 1, ... of one run, in groups of 2, 4, ... and of all. The link belongs
-// into Hardware.Links, the measurements are for Hardware.Add after that. The
+// into Hardware.Links and the duties into Hardware.Duties, the measurements are for
+// Hardware.Add after that. The
 // devices are of no use afterwards.
-func ProbePeers(devices []device.Device) (Link, []Measurement, error) {
+func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
 	l := Link{From: device.DeviceTier, To: device.DeviceTier}
 	if len(devices) < 2 {
-		return l, nil, errors.New("probe peers: one device has none")
+		return l, nil, nil, errors.New("probe peers: one device has none")
 	}
 	for _, d := range devices {
 		if err := d.Reserve(device.DeviceTier, 2*peerLarge); err != nil {
-			return l, nil, fmt.Errorf("probe peers: %w", err)
+			return l, nil, nil, fmt.Errorf("probe peers: %w", err)
 		}
 	}
 	two := joint{devices: devices[:2]}
@@ -51,27 +52,34 @@ func ProbePeers(devices []device.Device) (Link, []Measurement, error) {
 	p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
 	l.Bandwidth = float64(q.Bytes) / q.Seconds
 	l.Latency = p.Seconds // caches may carry small messages faster than the bandwidth says
-	var measured []Measurement
+	measured := two.collectives()
+	busy := duties(&two.spent, two.devices...)
 	err := two.err
-	for n := 2; err == nil; n = min(2*n, len(devices)) {
+	for n := 2; err == nil && n < len(devices); {
+		n = min(2*n, len(devices))
 		b := joint{devices: devices[:n]}
-		for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
-			measured = append(measured, b.measure(op, peerLarge))
-		}
-		if err = b.err; n == len(devices) {
-			break
-		}
+		measured = append(measured, b.collectives()...)
+		err = b.err
 	}
 	if err != nil {
-		return l, nil, fmt.Errorf("probe peers: %w", err)
+		return l, nil, nil, fmt.Errorf("probe peers: %w", err)
 	}
-	return l, measured, nil
+	return l, measured, busy, nil
 }
 
 // joint runs calls on several devices at once and keeps the first error.
 type joint struct {
 	devices []device.Device
+	spent   [device.NumStreams]float64 // seconds of calls
 	err     error
+}
+
+// collectives measures one of each kind.
+func (b *joint) collectives() (list []Measurement) {
+	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
+		list = append(list, b.measure(op, peerLarge))
+	}
+	return list
 }
 
 // measure takes the least time that a collective of all devices takes, or a
@@ -102,6 +110,9 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 		}
 		all.Wait()
 		b.err = errors.Join(errs...)
+		for r := range b.devices {
+			b.spent[between(op, r, len(b.devices), bytes).Stream] += spans[r][0].End - spans[r][0].Start
+		}
 		m.Seconds = min(m.Seconds, max(spans[0][0].End-spans[0][0].Start, 1e-9))
 	}
 	return m

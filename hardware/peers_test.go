@@ -33,7 +33,7 @@ func TestProbePeers(t *testing.T) {
 			}
 			devices = append(devices, d)
 		}
-		link, measured, err := hardware.ProbePeers(devices)
+		link, measured, _, err := hardware.ProbePeers(devices)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestProbePeers(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := hardware.ProbePeers([]device.Device{null.New(cost)}); err == nil {
+	if _, _, _, err := hardware.ProbePeers([]device.Device{null.New(cost)}); err == nil {
 		t.Error("one device has peers")
 	}
 }
@@ -78,7 +78,7 @@ func TestProbePeersCPU(t *testing.T) {
 		defer d.Close()
 		devices = append(devices, d)
 	}
-	link, measured, err := hardware.ProbePeers(devices)
+	link, measured, _, err := hardware.ProbePeers(devices)
 	if err != nil {
 		t.Fatal(err)
 	}

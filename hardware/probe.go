@@ -18,6 +18,9 @@ import (
 // ProbeBytes is the size of the arenas that Probe reserves.
 const ProbeBytes = 64 << 20
 
+// dutyLeast: a stream that works for less of its time does not count.
+const dutyLeast = 1e-3
+
 // LocalMemory is what this process may use: for the device and host tiers of
 // the CPU backend, which are the same memory, what is available less a tenth
 // for the rest of the process; for the disk tier the free space at a path ("":
@@ -40,14 +43,9 @@ func LocalMemory(diskPath string) (Memory, error) {
 // Probe measures a device that was just opened: it reserves ProbeBytes per
 // tier and runs copies and operators for about a second. The device is of no
 // use afterwards. memory goes into the description as it is; a tier of 0 bytes
-// is left out.
+// is left out. What streams do to each other is left to ProbeContention.
 func Probe(d device.Device, memory Memory) (*Hardware, error) {
-	b := &bench{device: d}
-	for tier, n := range memory.Tiers() {
-		if n > 0 {
-			b.keep(d.Reserve(device.Tier(tier), ProbeBytes))
-		}
-	}
+	b := newBench(d, memory)
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
 	var peak float64
 	if d.Info().Name == "cpu" {
@@ -59,10 +57,9 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 		h.Links = b.links(h.Links, device.HostTier, device.HostToDev, device.DeviceTier, device.DevToHost)
 	}
 	if memory.Disk > 0 && memory.Host > 0 {
-		b.keep(write(d, device.DiskTier, 0, ProbeBytes))
 		h.Links = b.links(h.Links, device.DiskTier, device.DiskRead, device.HostTier, device.DiskWrite)
 	}
-	h.Contention = b.contention(h.Links)
+	h.Duties = duties(&b.spent, d)
 	if b.err == nil {
 		b.err = h.Validate()
 	}
@@ -84,7 +81,23 @@ func best(rate func(cores int, total time.Duration) float64, cores int) (most fl
 // bench runs calls and keeps the first error.
 type bench struct {
 	device device.Device
+	spent  [device.NumStreams]float64 // seconds of calls
 	err    error
+}
+
+// newBench reserves the arenas. What is on disk has been written, since blocks
+// that were not are not read from the disk either.
+func newBench(d device.Device, memory Memory) *bench {
+	b := &bench{device: d}
+	for tier, n := range memory.Tiers() {
+		if n > 0 {
+			b.keep(d.Reserve(device.Tier(tier), ProbeBytes))
+		}
+	}
+	if memory.Disk > 0 && memory.Host > 0 && b.err == nil {
+		b.keep(write(d, device.DiskTier, 0, ProbeBytes))
+	}
+	return b
 }
 
 func (b *bench) keep(err error) {
@@ -115,9 +128,28 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 		b.keep(b.device.Sync())
 		for i, s := range spans {
 			best[i] = min(best[i], max(s.End-s.Start, 1e-9))
+			b.spent[calls[i].Stream] += s.End - s.Start
 		}
 	}
 	return best
+}
+
+// duties are the parts of the seconds spent in calls, by stream, in which devices
+// that can tell have worked.
+func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list []Duty) {
+	for s := range device.NumStreams {
+		var worked float64
+		for _, d := range devices {
+			if d, ok := d.(interface{ Stats() device.Stats }); ok {
+				stats := d.Stats()
+				worked += stats.Worked[s]
+			}
+		}
+		if part := worked / max(spent[s], 1e-9); part > dutyLeast {
+			list = append(list, Duty{s, min(part, 1)})
+		}
+	}
+	return list
 }
 
 // engine measures the operators of a stream on operands in a tier. Without a

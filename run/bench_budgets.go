@@ -59,6 +59,7 @@ func (m *Machine) eachBudget(ctx context.Context, g *graph.Graph, c *config.Conf
 	smallest = min(smallest, largest)
 	for i := range n {
 		m.Capacity[device.DeviceTier] = between(largest, smallest, i, n)
+		m.forget()
 		if err := do(); err != nil {
 			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
 		}

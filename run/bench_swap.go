@@ -79,6 +79,7 @@ func Swaps(ctx context.Context, m *Machine, c *config.Config, vocab int, lengths
 		}
 		for i := range n {
 			m.Capacity[device.DeviceTier] = between(plain*9/10, least*21/20, i, max(n, 2))
+			m.forget()
 			r, err := m.swapRun(ctx, g, &long, steps, note)
 			if err != nil {
 				return fmt.Errorf("%d tokens, device budget %d bytes: %w", length, m.Capacity[device.DeviceTier], err)

@@ -81,7 +81,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
 	// A throttled link and another disk are another machine, and so are cores
 	// that ranks share.
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
+	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := os.ReadFile(m.file); err == nil {
 		if h, err := hardware.Parse(text); err == nil {
@@ -94,9 +94,6 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 			return nil, err
 		}
 		m.save()
-	}
-	if m.backend == "cpu" {
-		m.Hardware.AtOnce = m.together()
 	}
 	// What is free changes from day to day; rates do not.
 	if m.Hardware.Memory, err = m.memory(existing(c.Limits.DiskPath)); err != nil {
@@ -118,13 +115,21 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	}
 	options := m.cuda
 	options.DiskPath = probeFile(dir)
-	d, err := cuda.Open(options)
-	if err != nil {
-		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+	fresh := func(measure func(d device.Device) error) error {
+		d, err := cuda.Open(options)
+		if err != nil {
+			return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+		}
+		return errors.Join(measure(d), d.Close())
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	m.Hardware, err = hardware.Probe(d, memory)
-	return err
+	err = fresh(func(d device.Device) (err error) {
+		m.Hardware, err = hardware.Probe(d, memory)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return fresh(func(d device.Device) error { return hardware.ProbeContention(d, m.Hardware) })
 }
 
 // memory is what each tier has now.
@@ -173,8 +178,18 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 		})
 	}
 	all.Wait()
+	if err = errors.Join(errs...); err != nil {
+		return nil, err
+	}
 	h = found[0]
-	if err = errors.Join(errs...); err != nil || ranks < 2 {
+	if h.AtOnce = 1; options.Workers > 0 {
+		h.AtOnce = atOnce(ranks, options.Workers)
+	}
+	o := options
+	o.DiskPath = probeFile(dir)
+	d := cpu.New(o)
+	err = errors.Join(hardware.ProbeContention(d, h), d.Close())
+	if err != nil || ranks < 2 {
 		return h, err
 	}
 	if options.Workers == 0 {
@@ -182,11 +197,11 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 	}
 	devices := openRanks(options, ranks)
 	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	link, measured, err := hardware.ProbePeers(devices)
+	link, measured, duties, err := hardware.ProbePeers(devices)
 	if err != nil {
 		return nil, err
 	}
-	h.Links = append(h.Links, link)
+	h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
 	h.Add(measured)
 	return h, nil
 }
@@ -417,32 +432,27 @@ func (m *Machine) measure(c *plan.Candidate) error {
 			return err
 		}
 	}
-	// As many ranks at once as there are cores for; that more share them in a step
-	// is up to the simulator.
-	together := m.together()
 	times := make([][]hardware.Measurement, m.ranks)
 	errs := make([]error, m.ranks)
-	for first := 0; first < len(c.Programs); first += together {
-		var all sync.WaitGroup
-		for r := first; r < min(first+together, m.ranks); r++ {
-			all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), devices[r], profileBudget) })
-		}
-		all.Wait()
+	var all sync.WaitGroup
+	for r, d := range devices {
+		all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), d, profileBudget) })
 	}
+	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	m.Hardware.Add(slices.Concat(times...))
+	m.Hardware.Add(slices.Concat(times[:len(c.Programs)]...))
 	m.save()
 	return nil
 }
 
-// together is how many ranks find cores of their own at the same time.
-func (m *Machine) together() int {
-	if m.backend != "cpu" {
-		return max(m.ranks, 1)
+// forget has operators timed again: what else uses a shared machine changes from
+// minute to minute.
+func (m *Machine) forget() {
+	if !m.described {
+		m.Hardware.Times = nil
 	}
-	return atOnce(m.ranks, m.options.Workers)
 }
 
 // atOnce is how many of some ranks find cores of their own at the same time.

@@ -183,3 +183,41 @@ func BenchmarkRunAll(b *testing.B) {
 		}
 	}
 }
+
+// TestCrowdedMeeting: what ranks do together was timed with all of them at it. On
+// two cores it takes that long again if they do nothing else, and longer beside
+// kernels: of 4 s, 2 on cores of
+// their own 2, four have 2/8 of a core each while kernels of 1 s run, 4 s long, in
+// which they do 1 of 2 s.
+func TestCrowdedMeeting(t *testing.T) {
+	all := []int{0, 1, 2, 3}
+	for _, c := range []struct {
+		beside bool
+		want   float64
+	}{{false, 4}, {true, 6}} {
+		var lists [][]program.Instr
+		for range all {
+			list := []program.Instr{sum(4*cols, all)}
+			if c.beside {
+				list = append(list, work(device.Compute, cols))
+			}
+			lists = append(lists, list)
+		}
+		programs := ranksOf(lists...)
+		for _, p := range programs {
+			for b := range p.Buffers {
+				p.Buffers[b] = program.Buffer{Rows: 1, Cols: 4 * cols, Size: 16 * cols, Addr: int64(b) * 16 * cols}
+			}
+			p.Height[0] = 32 * cols
+		}
+		tls, err := RunAll(programs, crowded{bySize, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r, tl := range tls {
+			if math.Abs(tl.Spans[0].End-c.want) > 1e-12 {
+				t.Errorf("beside kernels %v: rank %d has it at %v, want %v", c.beside, r, tl.Spans[0].End, c.want)
+			}
+		}
+	}
+}

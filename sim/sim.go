@@ -27,8 +27,7 @@
 // changed its rate since is out of date and passed over. Known weakness: only
 // pairs of streams are known to the model, of one rank, whatever they execute;
 // what meets other ranks slows others down but takes its own time regardless.
-// Ranks that compute at the same time and are more than the machine has cores for
-// get equal shares of them.
+// Beyond that all streams of all ranks may share cores (Coster.Crowd).
 //
 // Timeline is also what a real run is measured as (package exec), so that the
 // two can be compared and drawn alike.
@@ -50,9 +49,9 @@ type Coster interface {
 	// Slowdown is how much longer work on a stream takes while another stream of
 	// its rank is busy too: 0.5 makes 3 s of 2 s. Those of several streams add up.
 	Slowdown(of, by device.Stream) float64
-	// Together is how many ranks compute at full speed at the same time; more
-	// share the cores. 0: all.
-	Together() int
+	// Crowd tells how many times as long calls of each stream take while so many
+	// of each, on all ranks together, execute: they share cores. false: none do.
+	Crowd(active, slower *[device.NumStreams]float64) bool
 }
 
 // CostFunc makes a Coster of a function, with streams and ranks that do not feel
@@ -65,8 +64,8 @@ func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
 // Slowdown is nothing.
 func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
 
-// Together is all.
-func (f CostFunc) Together() int { return 0 }
+// Crowd is nobody.
+func (f CostFunc) Crowd(active, slower *[device.NumStreams]float64) bool { return false }
 
 // Run simulates one step of one rank. It fails on programs that would hang and
 // on costs that are no durations.
@@ -145,15 +144,18 @@ type machine struct {
 	meetings []meeting
 	events   eventHeap
 	number   int                                           // of the latest event
-	together int                                           // ranks that compute at full speed
-	crowd    float64                                       // how much slower all compute
 	changed  []int                                         // ranks whose rates are to be settled
 	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
 	slows    [device.NumStreams]bool                       // by any
+	cost     Coster
+	shared   bool                       // streams share cores
+	active   [device.NumStreams]float64 // streams that run, of all ranks
+	crowd    [device.NumStreams]float64 // how much slower all work of a stream is
 }
 
 func newMachine(ranks int, cost Coster) *machine {
-	m := &machine{total: ranks, together: cost.Together(), crowd: 1}
+	m := &machine{total: ranks, cost: cost}
+	m.shared = cost.Crowd(&m.active, &m.crowd)
 	for of := range m.slowdown {
 		for by := range m.slowdown[of] {
 			if of != by {
@@ -216,6 +218,9 @@ func (m *machine) add(p *program.Program, cost Coster) error {
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
 			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
 		}
+		if m.shared && c.Op.Info().Between {
+			r.seconds[i] /= m.crowdOf(&c)
+		}
 	}
 	return nil
 }
@@ -263,6 +268,7 @@ func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
 	r := &m.ranks[at]
 	s := &r.streams[id]
 	s.running, s.left, s.at, s.rate = true, seconds, now, 0
+	m.active[id] += m.each()
 	r.spans[s.queue[0]].Start = now
 	m.change(at)
 }
@@ -277,7 +283,7 @@ func (m *machine) change(at int) {
 
 // settle gives rates to what runs, after all that happened at a moment.
 func (m *machine) settle(now float64) {
-	if m.together > 0 && m.total > m.together {
+	if m.shared {
 		m.share()
 	}
 	for _, at := range m.changed {
@@ -287,23 +293,28 @@ func (m *machine) settle(now float64) {
 	m.changed = m.changed[:0]
 }
 
-// share divides the cores among the ranks that compute, those included that are
-// not simulated.
+// each is how many ranks one that is simulated stands for.
+func (m *machine) each() float64 { return float64(m.total) / float64(len(m.ranks)) }
+
+// share divides the cores anew among what runs.
 func (m *machine) share() {
-	var n float64
-	for at := range m.ranks {
-		if m.ranks[at].streams[device.Compute].running {
-			n++
-		}
-	}
-	crowd := max(n*float64(m.total)/float64(len(m.ranks)*m.together), 1)
-	if crowd == m.crowd {
+	before := m.crowd
+	m.cost.Crowd(&m.active, &m.crowd)
+	if m.crowd == before {
 		return
 	}
-	m.crowd = crowd
 	for at := range m.ranks {
 		m.change(at)
 	}
+}
+
+// crowdOf is how many times as long as on cores of its own a call between ranks
+// took when it was timed, with all its members at it.
+func (m *machine) crowdOf(c *device.Call) float64 {
+	var active, slower [device.NumStreams]float64
+	active[c.Stream] = float64(len(c.Peers))
+	m.cost.Crowd(&active, &slower)
+	return slower[c.Stream]
 }
 
 // rates gives the running instructions of a rank their rates from now on.
@@ -322,8 +333,8 @@ func (m *machine) rates(at int, now float64) {
 				}
 			}
 		}
-		if device.Stream(id) == device.Compute {
-			more *= m.crowd
+		if m.shared {
+			more *= m.crowd[id]
 		}
 		if rate := 1 / more; rate != s.rate {
 			s.left = max(s.left-(now-s.at)*s.rate, 0)
@@ -344,6 +355,7 @@ func (m *machine) complete(e event) {
 	}
 	r.spans[e.instr].End = e.time
 	s.queue, s.busy, s.running = s.queue[1:], false, false
+	m.active[id] -= m.each()
 	r.ended[e.instr] = true
 	r.left--
 	m.start(e.rank, id, e.time)

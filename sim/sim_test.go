@@ -151,39 +151,59 @@ func TestSlowdown(t *testing.T) {
 	}
 }
 
-// together is a Coster of ranks that share cores.
-type together struct {
+// crowded is a Coster of ranks that share so many cores: each kernel and each
+// copy wants one, and all that execute have equal shares.
+type crowded struct {
 	CostFunc
-	n int
+	cores float64
 }
 
-func (c together) Together() int { return c.n }
-
-// TestTogether: ranks that compute for 3 s and then copy for 2 s, on cores for two
-// ranks: with three the products take 4.5 s, with four 6 s, the copies always 2.
-func TestTogether(t *testing.T) {
-	p := copies(2, func(i int) (device.Stream, []int) {
-		return []device.Stream{device.Compute, device.HostToDev}[i], [][]int{nil, {0}}[i]
-	})
-	cost := together{CostFunc(func(c *device.Call) float64 { return []float64{3, 2}[c.Args[0].Bytes()/4096-1] }), 2}
-	tl, err := RunAlike(p, 4, cost)
-	if err != nil || tl.Makespan != 8 {
-		t.Errorf("four alike take %v (%v), want 8", tl.Makespan, err)
+func (c crowded) Crowd(active, slower *[device.NumStreams]float64) bool {
+	var all float64
+	for _, n := range active {
+		all += n
 	}
-	for ranks, want := range map[int]float64{1: 5, 2: 5, 3: 6.5, 4: 8} {
-		programs := make([]*program.Program, ranks)
-		for r := range programs {
-			own := *p
-			own.Rank = r
-			programs[r] = &own
-		}
-		list, err := RunAll(programs, cost)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for r := range list {
-			if math.Abs(list[r].Makespan-want) > 1e-12 {
-				t.Errorf("rank %d of %d takes %v, want %v", r, ranks, list[r].Makespan, want)
+	for s := range slower {
+		slower[s] = max(all/c.cores, 1)
+	}
+	return true
+}
+
+// TestCrowd: ranks that compute for 3 s and then copy for 2 s, on two cores: with
+// three all takes 1.5 times as long, with four twice. Beside a copy of 2 s that
+// nothing waits for, four kernels of 3 s have 2/8 of a core each until the copies
+// are done, after 8 s in which kernels have done 2 of 3, and 2/4 then.
+func TestCrowd(t *testing.T) {
+	for name, c := range map[string]struct {
+		waits []int
+		want  map[int]float64
+	}{
+		"after":  {[]int{0}, map[int]float64{1: 5, 2: 5, 3: 7.5, 4: 10}},
+		"beside": {nil, map[int]float64{1: 3, 2: 5, 3: 7.5, 4: 10}},
+	} {
+		p := copies(2, func(i int) (device.Stream, []int) {
+			return []device.Stream{device.Compute, device.HostToDev}[i], [][]int{nil, c.waits}[i]
+		})
+		cost := crowded{CostFunc(func(c *device.Call) float64 { return []float64{3, 2}[c.Args[0].Bytes()/4096-1] }), 2}
+		for ranks, want := range c.want {
+			tl, err := RunAlike(p, ranks, cost)
+			if err != nil || math.Abs(tl.Makespan-want) > 1e-12 {
+				t.Errorf("%s: %d alike take %v (%v), want %v", name, ranks, tl.Makespan, err, want)
+			}
+			programs := make([]*program.Program, ranks)
+			for r := range programs {
+				own := *p
+				own.Rank = r
+				programs[r] = &own
+			}
+			list, err := RunAll(programs, cost)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for r := range list {
+				if math.Abs(list[r].Makespan-want) > 1e-12 {
+					t.Errorf("%s: rank %d of %d takes %v, want %v", name, r, ranks, list[r].Makespan, want)
+				}
 			}
 		}
 	}

@@ -69,7 +69,8 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	if err := e.meeting.meet(s, e); err != nil {
 		return time.Now(), err
 	}
-	start = time.Now()
+	start, began := e.meeting.at, time.Now()
+	s.work()
 	switch e.call.Op {
 	case graph.AllGather:
 		s.gather(e)
@@ -80,6 +81,7 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	case graph.Recv:
 		s.receive(e)
 	}
+	s.rest(began)
 	if err != nil {
 		return start, err
 	}

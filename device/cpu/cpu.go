@@ -71,10 +71,12 @@ type Device struct {
 	streams [device.NumStreams]*stream
 	idle    sync.WaitGroup // streams that have not reached the end of the round
 
-	turns   turns       // streams that want a core
-	meter   Meter       // of all streams
-	under   atomic.Bool // a round is under way
-	failed  atomic.Bool // skip what remains of the round
+	turns   turns         // streams that want a core
+	working *atomic.Int32 // streams that have one
+	cores   chan struct{} // full while as many ranks compute as there are cores for; nil: there are for all
+	meter   Meter         // of all streams
+	under   atomic.Bool   // a round is under way
+	failed  atomic.Bool   // skip what remains of the round
 	mu      sync.Mutex
 	err     error // first error of the round
 	refused error // why the fabric does not take the device
@@ -95,10 +97,10 @@ func New(o Options) *Device {
 	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
 	d.pool.Yield = d.yield
-	d.turns = newTurns(1)
+	d.turns, d.working = newTurns(1), new(atomic.Int32)
 	rank := 0
 	if f := o.Fabric; f != nil && o.Rank >= 0 && o.Rank < f.Ranks() {
-		d.opened, d.turns, rank = f.opened, f.turns, o.Rank
+		d.opened, d.turns, d.working, rank = f.opened, f.turns, &f.working, o.Rank
 	}
 	for id := range d.streams {
 		d.streams[id] = d.newStream(device.Stream(id))
@@ -200,6 +202,7 @@ func (d *Device) Stats() device.Stats {
 				sum.Moved[t][to] += s.stats.Moved[t][to]
 			}
 		}
+		sum.Worked[s.id] = s.stats.Worked[s.id]
 		for op, n := range s.stats.Network {
 			sum.Network[op] += n
 		}

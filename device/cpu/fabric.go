@@ -27,7 +27,9 @@ import (
 //	             arrive   ^ all there       ^ all done
 //
 // Who waits looks a few times and then parks: there may be more ranks than
-// cores. Ranks that differ in the order of their calls wait for ever; package
+// cores. Then only as many compute at a time as there are cores for, and take turns
+// after each call: the span of a call is its own, not that of others in between.
+// Ranks that differ in the order of their calls wait for ever; package
 // program proves that they do not, and an engine's watchdog ends it if they do.
 //
 // When the round of one device fails, it is lost to the others: their rounds end
@@ -37,8 +39,10 @@ import (
 // Fabric is a set of joined devices. Make one, then each device with
 // Options.Fabric and its rank.
 type Fabric struct {
-	opened time.Time // the joint zero of spans
-	turns  turns
+	opened  time.Time // the joint zero of spans
+	turns   turns
+	working atomic.Int32  // streams that have a core
+	cores   chan struct{} // see Device
 
 	mu      sync.Mutex
 	devices []*Device
@@ -69,6 +73,10 @@ func (f *Fabric) join(d *Device, rank int) error {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
 	}
 	f.devices[rank] = d
+	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); f.cores == nil && n < len(f.devices) {
+		f.cores = make(chan struct{}, n)
+	}
+	d.cores = f.cores
 	return nil
 }
 
@@ -85,7 +93,8 @@ type meeting struct {
 	calls   []*device.Call
 	streams []*stream
 	parts   []*exchange
-	err     error // why the calls do not fit together
+	err     error     // why the calls do not fit together
+	at      time.Time // of the latest rendezvous
 }
 
 // meetingOf finds or makes the meeting of a call.
@@ -132,7 +141,7 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 	m.here++
 	if m.here == len(m.ranks) {
 		m.here = 0
-		m.err = device.Agree(m.calls)
+		m.err, m.at = device.Agree(m.calls), time.Now()
 		m.opened.Add(1)
 		for _, t := range m.streams {
 			t.unpark()

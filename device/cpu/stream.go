@@ -27,13 +27,16 @@ import (
 //	waiter:    wish = n;   done[n] == round ? cancel : park
 //	completer: done[n] = round;   wish == n ? take it and send a token
 //
-// A throttled copy sleeps with the precision of the timer and of the kernels'
-// tasks. A link would not care: what follows without having waited for anything
-// counts from when the copy before should have ended.
+// A throttled copy sleeps with the precision of the kernels' tasks, or, where
+// nobody works, looks at the clock at the end: Go rounds the sleep of an idle
+// process up to the next millisecond, which is as long as many a copy. A link
+// would not care: what follows without having waited for anything counts from when
+// the copy before should have ended.
 
 const (
 	queueLen  = device.QueueLen
-	waitLooks = 100 // looks at an event before parking
+	waitLooks = 100              // looks at an event before parking
+	sleepUnit = time.Millisecond // of an idle process
 )
 
 type verb uint8
@@ -252,12 +255,18 @@ func (s *stream) execute(c *call) (err error) {
 	}
 	switch {
 	case c.copy != nil:
-		err = s.copy(c.copy)
+		if c.copy.from == device.DiskTier || c.copy.to == device.DiskTier {
+			err = s.copy(c.copy)
+		} else {
+			s.work()
+			err = s.copy(c.copy)
+			s.rest(start)
+		}
 		s.throttle(start, c.copy.bytes)
 	case c.meet != nil:
 		start, err = s.exchange(c.meet)
 	default:
-		c.kernel()
+		start = s.kernel(c)
 	}
 	if c.span != nil {
 		c.span.Start = start.Sub(s.device.opened).Seconds()
@@ -267,6 +276,28 @@ func (s *stream) execute(c *call) (err error) {
 		s.stats.Peak[t] = max(s.stats.Peak[t], end)
 	}
 	return err
+}
+
+// kernel runs an operator and returns when it began: when it was this rank's turn
+// to compute, if ranks share cores.
+func (s *stream) kernel(c *call) (start time.Time) {
+	if cores := s.device.cores; cores != nil && s.id == device.Compute {
+		cores <- struct{}{}
+		defer func() { <-cores }()
+	}
+	start = time.Now()
+	s.work()
+	defer s.rest(start)
+	c.kernel()
+	return start
+}
+
+// work notes that a call keeps a core busy, rest that it no longer does.
+func (s *stream) work() { s.device.working.Add(1) }
+
+func (s *stream) rest(since time.Time) {
+	s.device.working.Add(-1)
+	s.stats.Worked[s.id] += time.Since(since).Seconds()
 }
 
 // throttle sleeps out the time that a copy of n bytes would take on the link.
@@ -282,8 +313,17 @@ func (s *stream) throttle(start time.Time, n int64) {
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
 	s.want(s.free)
 	for left := time.Until(s.free); left > 0; left = time.Until(s.free) {
-		time.Sleep(min(left, time.Second))
-		s.device.meter.piece()
+		switch {
+		case left > sleepUnit:
+			time.Sleep(min(left-sleepUnit, time.Second))
+			s.device.meter.piece()
+		case s.device.working.Load() > 0: // whose workers look at turns
+			time.Sleep(left)
+		default:
+			if runtime.Gosched(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
+				time.Sleep(left)
+			}
+		}
 	}
 	s.got()
 }

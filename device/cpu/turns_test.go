@@ -1,7 +1,9 @@
 package cpu
 
 import (
+	"cmp"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -31,5 +33,47 @@ func TestTurns(t *testing.T) {
 	}
 	if copied, last := spans[1], spans[2]; copied.Start < spans[0].End || copied.End > last.End {
 		t.Errorf("the copy ran at %v, the product that it does not depend on at %v, the one that it waits for at %v", copied, last, spans[0])
+	}
+}
+
+// TestTurnsOfRanks: of ranks that share a core one computes at a time, whole calls,
+// also while kernels step back after each task for a stream that never comes.
+func TestTurnsOfRanks(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const ranks, calls, n = 3, 4, 256
+	f := NewFabric(ranks)
+	var all []device.Span
+	var devices []*Device
+	spans := make([][]device.Span, ranks)
+	for r := range ranks {
+		d := newDevice(t, Options{Workers: 1, Fabric: f, Rank: r}, 3*4*n*n, 0)
+		matrix := func(k int64) device.Operand { return operand(device.DeviceTier, k*4*n*n, n, n, n) }
+		var list []device.Call
+		for range calls {
+			list = append(list, device.Call{Op: graph.Linear, Stream: device.Compute, Args: []device.Operand{matrix(0), matrix(1), matrix(2)}})
+		}
+		spans[r] = make([]device.Span, calls)
+		if _, err := d.Prepare(list, spans[r]); err != nil {
+			t.Fatal(err)
+		}
+		d.turns.of(r, device.DiskRead).Store(1)
+		devices = append(devices, d)
+	}
+	for i := range calls {
+		for _, d := range devices {
+			d.Launch(i)
+		}
+	}
+	for r, d := range devices {
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, spans[r]...)
+	}
+	slices.SortFunc(all, func(a, b device.Span) int { return cmp.Compare(a.Start, b.Start) })
+	for i := 1; i < len(all); i++ {
+		if all[i].Start < all[i-1].End {
+			t.Errorf("calls ran at %v and %v", all[i-1], all[i])
+		}
 	}
 }
