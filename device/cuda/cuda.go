@@ -55,6 +55,9 @@ type Options struct {
 	// so that splitting the tokens at multiples of it changes no bit; 0: one
 	// piece, which is faster.
 	SumRows int
+	// Fabric joins this GPU to others as rank Rank of it.
+	Fabric *Fabric
+	Rank   int
 }
 
 // Libraries are what a device is made of. Lt may be nil: then products run on
@@ -106,6 +109,8 @@ type Device struct {
 	sizes     [device.NumTiers]int64
 	memory    uintptr // device arena
 	workspace uintptr
+	staging   uintptr          // for sums over ranks, if they need it
+	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena
 	slice     int64 // of the host arena, registered at once
 	disk      *cpu.Disk
@@ -160,11 +165,16 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
 		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
+		reach: map[uintptr]bool{},
+	}
+	if o.Fabric != nil {
+		d.opened = o.Fabric.opened
 	}
 	d.changed = sync.NewCond(&d.mu)
 	d.round.Store(1)
 	d.work.start(d)
 	if err := d.work.do(d.open); err != nil {
+		_ = d.work.do(d.release) // what there is
 		d.work.stop()
 		d.pool.Close()
 		return nil, fmt.Errorf("GPU %d: %w", o.Index, err)
@@ -226,7 +236,12 @@ func (d *Device) open() error {
 		return err
 	}
 	if d.lib.Lt != nil {
-		return d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&w.lt)))
+		if err := d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&w.lt))); err != nil {
+			return err
+		}
+	}
+	if d.options.Fabric != nil {
+		return d.options.Fabric.join(d)
 	}
 	return nil
 }
@@ -401,7 +416,13 @@ func (d *Device) Close() error {
 // release gives back what the driver holds, in the reverse order.
 func (d *Device) release() error {
 	v, w := d.driver, &d.work
+	if w.context == 0 {
+		return nil
+	}
 	first := v.Check("cuCtxSynchronize", v.CtxSynchronize())
+	if d.options.Fabric != nil {
+		first = errors.Join(first, d.options.Fabric.leave(d))
+	}
 	for _, p := range d.plans {
 		p.Close()
 	}
@@ -415,7 +436,9 @@ func (d *Device) release() error {
 			}
 		}
 	}
-	v.EventDestroy(w.base)
+	if w.base != 0 {
+		v.EventDestroy(w.base)
+	}
 	for _, s := range w.streams {
 		if s != 0 {
 			v.StreamDestroy(s)
@@ -427,7 +450,7 @@ func (d *Device) release() error {
 	for _, b := range d.blocks {
 		v.MemHostUnregister(address(b))
 	}
-	for _, p := range []uintptr{d.memory, d.workspace} {
+	for _, p := range []uintptr{d.memory, d.workspace, d.staging} {
 		if p != 0 {
 			v.MemFree(p)
 		}
@@ -444,6 +467,9 @@ func (d *Device) fail(err error) {
 	}
 	d.mu.Unlock()
 	d.failed.Store(true)
+	if d.options.Fabric != nil {
+		d.options.Fabric.lose(d, err)
+	}
 }
 
 // milliseconds is a float that the driver writes.

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -52,6 +53,47 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	g := fake.New()
 	g.Kernel = r.Kernel
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
+}
+
+// ranks gives joined devices, each a card of one fake machine; on a real GPU all
+// of them are on the first one.
+func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device {
+	t.Helper()
+	lib := &Libraries{Compiler: fake.Compiler{}}
+	if onGPU() {
+		var err error
+		if lib, err = Load(); err != nil {
+			t.Fatal(err)
+		}
+		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
+	} else {
+		dir, err := shimDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := fake.NewRunner(dir)
+		if err != nil {
+			t.Skipf("kernels do not run on the CPU: %v", err)
+		}
+		g := fake.New()
+		g.Cards, g.Peers, g.Kernel = n, peers, r.Kernel
+		lib.Driver = g.Driver()
+		t.Cleanup(func() {
+			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	o.Fabric = NewFabric(n)
+	var list []*Device
+	for o.Rank = range n {
+		if !onGPU() {
+			o.Index = o.Rank
+		}
+		o.DiskPath = filepath.Join(t.TempDir(), "disk")
+		list = append(list, opened(t, lib, o, sizes))
+	}
+	return list
 }
 
 // hollow gives a device whose kernels do nothing: for the order of things.

@@ -33,6 +33,7 @@ type call struct {
 	after      int32   // call whose end is this one's start, or -1
 	until      float64 // end of its latest execution
 
+	exchange *exchange // of a call between ranks
 	run      func()
 	move     *move
 	flag     *atomic.Uint32 // round in which it completed, in pinned memory
@@ -129,7 +130,7 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 		return nil, err
 	}
 	if c.Op.Info().Between {
-		return nil, fmt.Errorf("this GPU is not joined to others; hint: ranks: 1, or several ranks on the CPU")
+		return nil, nil // what it does depends on the others
 	}
 	for _, a := range c.Args {
 		if isHost(c.Stream) && !a.Absent() && a.Tier == device.DeviceTier {
@@ -249,6 +250,11 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		return p, d.bindHost(&p, c)
 	}
 	var err error
+	if c.Op.Info().Between {
+		if p.exchange, err = d.join(c); err != nil {
+			return p, err
+		}
+	}
 	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
 	if span != nil && !d.options.Untimed {
 		kind = nv.EventBlocking

@@ -134,13 +134,20 @@ func (w *worker) enqueue(n int32, c *call) error {
 			}
 		}
 		c.after = w.last[c.stream]
-		if w.waited[c.stream] || c.after < 0 {
+		if w.waited[c.stream] || c.after < 0 || c.exchange != nil {
 			c.after = -1
+		}
+		if c.after < 0 && c.exchange == nil { // which begins when all are there
 			if err := w.ask("cuEventRecord", v.EventRecord, c.start, s); err != nil {
 				return err
 			}
 		}
 		w.order = append(w.order, n)
+	}
+	if c.exchange != nil {
+		if err := w.exchange(c); err != nil {
+			return err
+		}
 	}
 	for i := range c.steps {
 		if code := c.steps[i].proc(c.steps[i].args...); code != nv.Success {
@@ -152,7 +159,7 @@ func (w *worker) enqueue(n int32, c *call) error {
 	}
 	w.waited[c.stream], w.last[c.stream] = false, n
 	c.count(&w.stats)
-	if d.options.Serial {
+	if d.options.Serial && c.exchange == nil { // whose partner may come later in program order
 		return w.ask("cuStreamSynchronize", v.StreamSynchronize, s)
 	}
 	return nil

@@ -25,11 +25,14 @@ type Driver struct {
 	DevicePrimaryCtxSetFlags Proc `sym:"cuDevicePrimaryCtxSetFlags_v2"`
 	CtxSetCurrent            Proc `sym:"cuCtxSetCurrent"`
 	CtxSynchronize           Proc `sym:"cuCtxSynchronize"`
+	DeviceCanAccessPeer      Proc `sym:"cuDeviceCanAccessPeer"`
+	CtxEnablePeerAccess      Proc `sym:"cuCtxEnablePeerAccess"`
 	StreamCreate             Proc `sym:"cuStreamCreate"`
 	StreamDestroy            Proc `sym:"cuStreamDestroy_v2"`
 	StreamSynchronize        Proc `sym:"cuStreamSynchronize"`
 	StreamWaitEvent          Proc `sym:"cuStreamWaitEvent"`
 	StreamWaitValue32        Proc `sym:"cuStreamWaitValue32_v2"`
+	StreamWriteValue32       Proc `sym:"cuStreamWriteValue32_v2"`
 	EventCreate              Proc `sym:"cuEventCreate"`
 	EventRecord              Proc `sym:"cuEventRecord"`
 	EventQuery               Proc `sym:"cuEventQuery"`
@@ -41,6 +44,7 @@ type Driver struct {
 	MemGetInfo               Proc `sym:"cuMemGetInfo_v2"`
 	MemHostRegister          Proc `sym:"cuMemHostRegister_v2"`
 	MemHostUnregister        Proc `sym:"cuMemHostUnregister"`
+	MemcpyPeerAsync          Proc `sym:"cuMemcpyPeerAsync"`
 	MemcpyAsync              Proc `sym:"cuMemcpyAsync"`
 	Memcpy2DAsync            Proc `sym:"cuMemcpy2DAsync_v2"`
 	Memcpy                   Proc `sym:"cuMemcpy"`
@@ -81,6 +85,7 @@ const (
 	EventNoTiming     = 2
 	RegisterPortable  = 1
 	RegisterMapped    = 2
+	WaitAtLeast       = 0 // as a distance, so that counts may wrap
 	WaitEqual         = 1
 	MemoryUnified     = 4
 
@@ -104,6 +109,7 @@ const (
 	notReadyYet   = 802
 	mismatch      = 803
 	alreadyMapped = 712
+	PeerEnabled   = 704
 )
 
 var hints = map[int32]string{

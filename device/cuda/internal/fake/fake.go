@@ -13,6 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
+// firstContext is the context of card 0; the others' follow.
+const firstContext = 77
+
 // Codes that the fake returns.
 const (
 	invalidValue   = 1
@@ -26,6 +29,8 @@ const (
 type GPU struct {
 	// Cards that cuDeviceGetCount tells of.
 	Cards int
+	// Peers says that the cards reach each other's memory.
+	Peers bool
 	// Major and Minor compute capability.
 	Major, Minor int
 	// Fail makes calls of a procedure, by the name of nv.Driver's field, return a code.
@@ -40,21 +45,25 @@ type GPU struct {
 	events  map[uintptr]*event
 	images  map[uintptr][]byte
 	kernels map[uintptr]kernelOf
-	memory  map[uintptr][]byte // allocated or registered, by address
-	threads map[int]bool       // that have the context
+	memory  map[uintptr][]byte  // allocated or registered, by address
+	owners  map[uintptr]uintptr // contexts of allocations
+	threads map[int]uintptr     // the context that each has
+	reaches map[[2]uintptr]bool // contexts with access to another
 	calls   []string
 	broken  int32 // an asynchronous error, which all later calls return
 	failure error
 }
 
 type stream struct {
-	queue chan func()
-	sent  int
-	done  int
+	queue   chan func()
+	context uintptr
+	sent    int
+	done    int
 }
 
 // event: times counts records, done those that the stream has come to.
 type event struct {
+	context        uintptr
 	recorded, done int
 	at             time.Time
 }
@@ -68,7 +77,7 @@ type kernelOf struct {
 func New() *GPU {
 	g := &GPU{Cards: 1, Major: 9, Minor: 0, Fail: map[string]int32{}, next: 1000,
 		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, images: map[uintptr][]byte{},
-		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, threads: map[int]bool{}}
+		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, owners: map[uintptr]uintptr{}, threads: map[int]uintptr{}, reaches: map[[2]uintptr]bool{}}
 	g.moved = sync.NewCond(&g.mu)
 	return g
 }
@@ -114,7 +123,7 @@ func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
 		thread := threadID()
 		g.mu.Lock()
 		g.calls = append(g.calls, name)
-		code, has := g.Fail[name], g.threads[thread]
+		code, has := g.Fail[name], g.threads[thread] != 0
 		if code == 0 {
 			code = g.broken
 		}
@@ -144,11 +153,14 @@ func (g *GPU) inside(p, n uintptr) bool {
 	return false
 }
 
-// push adds work to a stream.
+// current is the context of the calling thread. The GPU is locked.
+func (g *GPU) current() uintptr { return g.threads[threadID()] }
+
+// push adds work to a stream of the current context.
 func (g *GPU) push(s uintptr, f func()) int32 {
 	g.mu.Lock()
 	st := g.streams[s]
-	if st == nil {
+	if st == nil || st.context != g.current() {
 		g.mu.Unlock()
 		return invalidHandle
 	}
@@ -192,16 +204,39 @@ func (g *GPU) Driver() *nv.Driver {
 		DeviceGetAttribute:       g.proc("DeviceGetAttribute", true, g.attribute),
 		DeviceTotalMem:           g.proc("DeviceTotalMem", true, func(a []uintptr) int32 { set(a[0], uint64(1<<34)); return 0 }),
 		DeviceGetPCIBusId:        g.proc("DeviceGetPCIBusId", true, func(a []uintptr) int32 { copy(bytesAt(a[0], int(a[1])), "0000:00:00.0\x00"); return 0 }),
-		DevicePrimaryCtxRetain:   g.proc("DevicePrimaryCtxRetain", true, func(a []uintptr) int32 { set(a[0], uintptr(77)); return 0 }),
+		DevicePrimaryCtxRetain:   g.proc("DevicePrimaryCtxRetain", true, func(a []uintptr) int32 { set(a[0], firstContext+a[1]); return 0 }),
 		DevicePrimaryCtxRelease:  g.proc("DevicePrimaryCtxRelease", true, none),
 		DevicePrimaryCtxSetFlags: g.proc("DevicePrimaryCtxSetFlags", true, none),
 		CtxSetCurrent: g.proc("CtxSetCurrent", true, func(a []uintptr) int32 {
+			if a[0] < firstContext || a[0] >= firstContext+uintptr(g.Cards) {
+				return invalidContext
+			}
 			g.mu.Lock()
-			g.threads[threadID()] = a[0] == 77
+			g.threads[threadID()] = a[0]
 			g.mu.Unlock()
 			return 0
 		}),
 	}
+	d.DeviceCanAccessPeer = g.proc("DeviceCanAccessPeer", true, func(a []uintptr) int32 {
+		set(a[0], int32(0))
+		if g.Peers && a[1] != a[2] {
+			set(a[0], int32(1))
+		}
+		return 0
+	})
+	d.CtxEnablePeerAccess = g.proc("CtxEnablePeerAccess", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		pair := [2]uintptr{g.current(), a[0]}
+		switch {
+		case !g.Peers || pair[0] == pair[1]:
+			return invalidValue
+		case g.reaches[pair]:
+			return nv.PeerEnabled
+		}
+		g.reaches[pair] = true
+		return 0
+	})
 	g.streamProcs(d)
 	g.memoryProcs(d)
 	g.codeProcs(d)
@@ -219,6 +254,7 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 	d.StreamCreate = g.proc("StreamCreate", false, func(a []uintptr) int32 {
 		st := &stream{queue: make(chan func(), 1<<14)}
 		g.mu.Lock()
+		st.context = g.current()
 		h := g.handle()
 		g.streams[h] = st
 		g.mu.Unlock()
@@ -262,28 +298,38 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		for _, st := range g.streams {
-			for !idle(st) {
+			for st.context == g.current() && !idle(st) {
 				g.moved.Wait()
 			}
 		}
 		return g.broken
 	})
 	d.StreamWaitValue32 = g.proc("StreamWaitValue32", false, func(a []uintptr) int32 {
-		if a[3] != nv.WaitEqual || !g.insideLocked(a[1], 4) {
+		if a[3] > nv.WaitEqual || !g.insideLocked(a[1], 4) {
 			return invalidValue
 		}
-		word, want := (*atomic.Uint32)(pointer(a[1])), uint32(a[2])
+		word, want, equal := (*atomic.Uint32)(pointer(a[1])), uint32(a[2]), a[3] == nv.WaitEqual
 		return g.push(a[0], func() {
-			for word.Load() != want {
+			for {
+				if v := word.Load(); v == want || !equal && int32(v-want) >= 0 {
+					return
+				}
 				time.Sleep(20 * time.Microsecond) // the GPU's front end polls too
 			}
 		})
+	})
+	d.StreamWriteValue32 = g.proc("StreamWriteValue32", false, func(a []uintptr) int32 {
+		if a[3] != 0 || !g.insideLocked(a[1], 4) {
+			return invalidValue
+		}
+		word, value := (*atomic.Uint32)(pointer(a[1])), uint32(a[2])
+		return g.push(a[0], func() { word.Store(value) })
 	})
 	d.EventCreate = g.proc("EventCreate", false, func(a []uintptr) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		h := g.handle()
-		g.events[h] = &event{}
+		g.events[h] = &event{context: g.current()}
 		set(a[0], h)
 		return 0
 	})
@@ -296,7 +342,7 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 	d.EventRecord = g.proc("EventRecord", false, func(a []uintptr) int32 {
 		g.mu.Lock()
 		e := g.events[a[0]]
-		if e == nil {
+		if e == nil || e.context != g.current() {
 			g.mu.Unlock()
 			return invalidHandle
 		}

@@ -4,6 +4,7 @@ package fake
 
 import (
 	"math"
+	"sync"
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/device/cuda/nv"
@@ -26,24 +27,37 @@ func (g *GPU) Lt() *nv.Lt {
 	descs, layouts := map[uintptr]*ltDesc{}, map[uintptr]ltLayout{}
 	prefs := map[uintptr]bool{}
 	ok := func([]uintptr) int32 { return 0 }
-	handle := func(a []uintptr) int32 { set(a[0], g.handle()); return 0 }
-	l := &nv.Lt{
-		GetVersion: g.proc("LtGetVersion", true, ok), Create: g.proc("LtCreate", false, handle), Destroy: g.proc("LtDestroy", false, ok),
-		PreferenceAttribute: g.proc("LtPreferenceAttribute", false, ok), AlgoCheck: g.proc("LtAlgoCheck", false, ok),
+	var mu sync.Mutex // of the tables: each GPU has a thread
+	proc := func(name string, free bool, f func([]uintptr) int32) nv.Proc {
+		return g.proc(name, free, func(a []uintptr) int32 {
+			mu.Lock()
+			defer mu.Unlock()
+			return f(a)
+		})
 	}
-	l.PreferenceCreate = g.proc("LtPreferenceCreate", false, func(a []uintptr) int32 {
+	handle := func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		set(a[0], g.handle())
+		return 0
+	}
+	l := &nv.Lt{
+		GetVersion: proc("LtGetVersion", true, ok), Create: proc("LtCreate", false, handle), Destroy: proc("LtDestroy", false, ok),
+		PreferenceAttribute: proc("LtPreferenceAttribute", false, ok), AlgoCheck: proc("LtAlgoCheck", false, ok),
+	}
+	l.PreferenceCreate = proc("LtPreferenceCreate", false, func(a []uintptr) int32 {
 		handle(a)
 		prefs[*(*uintptr)(pointer(a[0]))] = true
 		return 0
 	})
-	l.PreferenceDestroy = g.proc("LtPreferenceDestroy", false, func(a []uintptr) int32 { delete(prefs, a[0]); return 0 })
-	l.DescCreate = g.proc("LtDescCreate", false, func(a []uintptr) int32 {
+	l.PreferenceDestroy = proc("LtPreferenceDestroy", false, func(a []uintptr) int32 { delete(prefs, a[0]); return 0 })
+	l.DescCreate = proc("LtDescCreate", false, func(a []uintptr) int32 {
 		handle(a)
 		descs[*(*uintptr)(pointer(a[0]))] = &ltDesc{}
 		return 0
 	})
-	l.DescDestroy = g.proc("LtDescDestroy", false, func(a []uintptr) int32 { delete(descs, a[0]); return 0 })
-	l.DescSetAttribute = g.proc("LtDescSetAttribute", false, func(a []uintptr) int32 {
+	l.DescDestroy = proc("LtDescDestroy", false, func(a []uintptr) int32 { delete(descs, a[0]); return 0 })
+	l.DescSetAttribute = proc("LtDescSetAttribute", false, func(a []uintptr) int32 {
 		d, sizes := descs[a[0]], map[uintptr]uintptr{3: 4, 4: 4, 7: 4, 8: 8, 26: 4}
 		if d == nil || sizes[a[1]] != a[3] {
 			return 7
@@ -58,7 +72,7 @@ func (g *GPU) Lt() *nv.Lt {
 		}
 		return 0
 	})
-	l.LayoutCreate = g.proc("LtLayoutCreate", false, func(a []uintptr) int32 {
+	l.LayoutCreate = proc("LtLayoutCreate", false, func(a []uintptr) int32 {
 		m := ltLayout{int(a[1]), int(a[2]), int(a[3]), int(a[4])}
 		if m.lead < m.rows {
 			return 7
@@ -67,8 +81,8 @@ func (g *GPU) Lt() *nv.Lt {
 		layouts[*(*uintptr)(pointer(a[0]))] = m
 		return 0
 	})
-	l.LayoutDestroy = g.proc("LtLayoutDestroy", false, func(a []uintptr) int32 { delete(layouts, a[0]); return 0 })
-	l.AlgoGetHeuristic = g.proc("LtAlgoGetHeuristic", false, func(a []uintptr) int32 {
+	l.LayoutDestroy = proc("LtLayoutDestroy", false, func(a []uintptr) int32 { delete(layouts, a[0]); return 0 })
+	l.AlgoGetHeuristic = proc("LtAlgoGetHeuristic", false, func(a []uintptr) int32 {
 		if !prefs[a[6]] {
 			return 7
 		}
@@ -76,7 +90,7 @@ func (g *GPU) Lt() *nv.Lt {
 		set(a[9], int32(1))
 		return 0
 	})
-	l.Matmul = g.proc("LtMatmul", false, func(a []uintptr) int32 {
+	l.Matmul = proc("LtMatmul", false, func(a []uintptr) int32 {
 		d := descs[a[1]]
 		la, lb, lc, ld := layouts[a[4]], layouts[a[6]], layouts[a[9]], layouts[a[11]]
 		p := matmul{desc: *d, la: la, lb: lb, lc: lc, ld: ld, a: a[3], b: a[5], c: a[8], d: a[10],

@@ -22,7 +22,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		}
 		p := uintptr(unsafe.Pointer(&b[0]))
 		g.mu.Lock()
-		g.memory[p] = b
+		g.memory[p], g.owners[p] = b, g.current()
 		g.mu.Unlock()
 		set(a[0], p)
 		return 0
@@ -31,6 +31,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		g.mu.Lock()
 		b := g.memory[a[0]]
 		delete(g.memory, a[0])
+		delete(g.owners, a[0])
 		g.mu.Unlock()
 		if b == nil || unix.Munmap(b) != nil {
 			return invalidValue
@@ -71,6 +72,13 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		}
 		return g.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
 	})
+	d.MemcpyPeerAsync = g.proc("MemcpyPeerAsync", false, func(a []uintptr) int32 {
+		dst, src, n := a[0], a[2], a[4]
+		if !g.ownedBy(a[1], dst, n) || !g.ownedBy(a[3], src, n) {
+			return invalidValue
+		}
+		return g.push(a[5], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+	})
 	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, func(a []uintptr) int32 {
 		c := *(*nv.Copy2D)(pointer(a[0])) // the driver keeps no address of it either
 		if !g.insideLocked(uintptr(c.Dst), uintptr((c.Height-1)*c.DstPitch+c.Width)) || !g.insideLocked(uintptr(c.Src), uintptr((c.Height-1)*c.SrcPitch+c.Width)) {
@@ -82,6 +90,18 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 			}
 		})
 	})
+}
+
+// ownedBy reports whether bytes lie in an allocation of a context.
+func (g *GPU) ownedBy(context, p, n uintptr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for base, owner := range g.owners {
+		if b := g.memory[base]; owner == context && p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
+			return true
+		}
+	}
+	return false
 }
 
 // codeProcs are modules and launches.

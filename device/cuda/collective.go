@@ -1,0 +1,340 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The operators between ranks, as one GPU does its share of them. Everybody
+// writes to the own memory only and fetches from the others'. Sums are added
+// in the group's order, as on the CPU and to the same bits.
+//
+//	all_gather      fetch the others' parts
+//	reduce_scatter  add up the own part of everybody's source
+//	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, and
+//	                fetch the others' parts
+//	recv            fetch the sender's matrix
+//
+// With peer access kernels add up what lies on other GPUs as if it were here.
+// Without, pieces are brought into staging memory first; the driver does that
+// through the host.
+
+// exchange is a prepared call between ranks.
+type exchange struct {
+	call     device.Call
+	device   *Device
+	meeting  *meeting
+	member   int     // its place in the meeting
+	index    int     // among the member's calls of this meeting
+	dst, src uintptr // addresses of the operands; 0: absent
+	received int64
+	phases   [][]step // between one rendezvous and the next; made when first run
+}
+
+// join prepares a call between ranks.
+func (d *Device) join(c *device.Call) (*exchange, error) {
+	f, rank := d.options.Fabric, d.options.Rank
+	if f == nil {
+		return nil, errors.New("this GPU is not joined to others; hint: Options.Fabric")
+	}
+	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.meetingOf(c, rank)
+	if err != nil {
+		return nil, err
+	}
+	e := &exchange{call: *c, device: d, meeting: m, member: slices.Index(m.ranks, rank), received: device.Received(c, rank)}
+	e.call.Args, e.call.Peers = slices.Clone(c.Args), slices.Clone(c.Peers)
+	at := [2]uintptr{}
+	for i, o := range c.Args {
+		if !o.Absent() {
+			at[i] = d.base(o.Tier) + uintptr(o.Addr)
+		}
+	}
+	e.dst, e.src = at[0], at[1]
+	if c.Op == graph.Send || c.Op == graph.AllReduce {
+		e.src = e.dst
+	}
+	e.index = len(m.calls[e.member])
+	m.calls[e.member] = append(m.calls[e.member], e)
+	f.changed.Broadcast()
+	return e, nil
+}
+
+// exchange runs a call between ranks, which begins when all are there.
+func (w *worker) exchange(c *call) error {
+	e := c.exchange
+	if e.phases == nil {
+		if err := e.resolve(); err != nil {
+			return err
+		}
+	}
+	for i, phase := range e.phases {
+		err := w.meet(c)
+		if err == nil && i == 0 && c.start != 0 {
+			err = w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream])
+		}
+		if err != nil {
+			return err
+		}
+		for k := range phase {
+			if code := phase[k].proc(phase[k].args...); code != nv.Success {
+				return phase[k].explain(code)
+			}
+		}
+	}
+	w.stats.Network[c.op] += e.received
+	return w.meet(c)
+}
+
+// meet has the call's stream wait until those of all members are there.
+func (w *worker) meet(c *call) error {
+	d, m, s := w.d, c.exchange.meeting, w.streams[c.stream]
+	if f := d.options.Fabric; f.down.Load() {
+		return f.lost
+	}
+	m.count[c.exchange.member]++
+	n := uintptr(m.count[c.exchange.member])
+	if err := w.ask("cuStreamWriteValue32", d.driver.StreamWriteValue32, s, flagAddress(m.flags[c.exchange.member]), n, 0); err != nil {
+		return err
+	}
+	for i, f := range m.flags {
+		if i == c.exchange.member {
+			continue
+		}
+		if err := w.ask("cuStreamWaitValue32", d.driver.StreamWaitValue32, s, flagAddress(f), n, nv.WaitAtLeast); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve finds the partners' operands and makes the steps, on the worker.
+func (e *exchange) resolve() error {
+	parts, err := e.device.options.Fabric.partners(e)
+	if err != nil {
+		return err
+	}
+	switch e.call.Op {
+	case graph.AllGather:
+		e.phases = [][]step{e.gather(parts)}
+	case graph.ReduceScatter:
+		var at, n int64
+		for _, p := range parts[:e.member] {
+			at += p.call.Args[0].Bytes()
+		}
+		n = e.call.Args[0].Bytes()
+		sum, err := e.sum(parts, e.dst, at, n, e.call.Attr.Acc)
+		if err != nil {
+			return err
+		}
+		e.phases = [][]step{sum}
+	case graph.AllReduce:
+		lo, n := e.partOf(e.member, len(parts))
+		sum, err := e.sum(parts, e.dst+uintptr(lo), lo, n, false)
+		if err != nil {
+			return err
+		}
+		var rest []step
+		for i := 1; i < len(parts); i++ {
+			p := parts[(e.member+i)%len(parts)]
+			lo, n := e.partOf(p.member, len(parts))
+			rest = append(rest, e.fetch(e.dst+uintptr(lo), p, p.dst+uintptr(lo), n)...)
+		}
+		e.phases = [][]step{sum, rest}
+	case graph.Recv:
+		e.phases = [][]step{e.receive(parts[0])}
+	default: // the sender only waits
+		e.phases = [][]step{nil}
+	}
+	return nil
+}
+
+// partOf is member i's part of an all-reduce: its first byte and their number.
+func (e *exchange) partOf(i, members int) (at, bytes int64) {
+	x := e.call.Args[0]
+	lo, hi := device.Part(x.Cols, i, members)
+	return int64(lo) * x.DType.Size(), int64(hi-lo) * x.DType.Size()
+}
+
+// fetch copies bytes from a member's memory into the own.
+func (e *exchange) fetch(dst uintptr, from *exchange, src uintptr, bytes int64) []step {
+	if bytes == 0 || dst == src {
+		return nil
+	}
+	d, s := e.device, e.device.work.streams[e.call.Stream]
+	return []step{{
+		proc: d.driver.MemcpyPeerAsync, args: []uintptr{dst, d.work.context, src, from.device.work.context, uintptr(bytes), s},
+		explain: func(code int32) error { return d.driver.Check("cuMemcpyPeerAsync", code) },
+	}}
+}
+
+// gather begins with the next member, so that not all fetch from one.
+func (e *exchange) gather(parts []*exchange) (list []step) {
+	at := make([]int64, len(parts)+1)
+	for i, p := range parts {
+		at[i+1] = at[i] + p.sourceBytes()
+	}
+	for i := range parts {
+		p := parts[(e.member+1+i)%len(parts)]
+		list = append(list, e.fetch(e.dst+uintptr(at[p.member]), p, p.src, p.sourceBytes())...)
+	}
+	return list
+}
+
+// sourceBytes is the size of what a member adds to a gather.
+func (e *exchange) sourceBytes() int64 {
+	if len(e.call.Args) < 2 || e.call.Args[1].Absent() {
+		return 0
+	}
+	return e.call.Args[1].Bytes()
+}
+
+// receive copies the sender's rows.
+func (e *exchange) receive(from *exchange) (list []step) {
+	to, o := e.call.Args[0], from.call.Args[0]
+	if to.Contiguous() && o.Contiguous() {
+		return e.fetch(e.dst, from, from.src, o.Bytes())
+	}
+	size := o.DType.Size()
+	for r := range int64(o.Rows) {
+		list = append(list, e.fetch(e.dst+uintptr(r*int64(to.Stride)*size), from, from.src+uintptr(r*int64(o.Stride)*size), int64(o.Cols)*size)...)
+	}
+	return list
+}
+
+// mostSources is how many operands one sum has: those of kernels/sum.cu.
+const mostSources = 7
+
+// sum adds up n bytes from byte at of all members' sources. Where there are more
+// than one kernel takes, or where they have to be brought here, it goes piece by
+// piece through staging memory.
+func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([]step, error) {
+	d := e.device
+	direct := true
+	for _, p := range parts {
+		ok, err := d.reaches(p.device)
+		if err != nil {
+			return nil, err
+		}
+		direct = direct && ok
+	}
+	slots, piece := int64(1), n // the sum so far, then sources
+	if !direct {
+		slots += mostSources
+	}
+	if !direct || len(parts) > mostSources {
+		if err := d.stage(); err != nil {
+			return nil, err
+		}
+		piece = stagingBytes / slots &^ 255
+	}
+	var list []step
+	for lo := int64(0); lo < n; lo += piece {
+		m := min(piece, n-lo)
+		for first := 0; first < len(parts); {
+			var sources []uintptr
+			if first > 0 {
+				sources = append(sources, d.staging)
+			}
+			for ; first < len(parts) && len(sources) < mostSources; first++ {
+				p := parts[first]
+				src := p.src + uintptr(at+lo)
+				if !direct && p != e {
+					local := d.staging + uintptr(piece*int64(1+len(sources)))
+					list = append(list, e.fetch(local, p, src, m)...)
+					src = local
+				}
+				sources = append(sources, src)
+			}
+			out, last := d.staging, first == len(parts)
+			if last {
+				out = dst + uintptr(lo)
+			}
+			s, err := e.add(out, sources, m, acc && last)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// add is one launch: out (+)= the sum of sources.
+func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (step, error) {
+	d, dt := e.device, e.call.Args[len(e.call.Args)-1].DType
+	v := 16 / dt.Size()
+	for _, p := range append([]uintptr{out}, sources...) {
+		for v > 1 && (int64(p)%(v*dt.Size()) != 0 || bytes%(v*dt.Size()) != 0) {
+			v /= 2
+		}
+	}
+	n := bytes / dt.Size()
+	a := args{t: [8]mat{{uint64(out), n, 1, int32(n)}}, n: [4]int32{int32(len(sources))}}
+	for i, p := range sources {
+		a.t[1+i] = mat{uint64(p), n, 1, int32(n)}
+	}
+	if acc {
+		a.accum = 1
+	}
+	l := &launch{unit: kernels.Unit{File: "sum", Defines: fmt.Sprintf("T0=%s VEC=%d", dt, v)}, kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}
+	if d.modules[l.unit] == 0 {
+		code, err := d.cache.Load(l.unit, d.arch)
+		if err == nil {
+			err = d.load(map[kernels.Unit][]byte{l.unit: code})
+		}
+		if err != nil {
+			return step{}, err
+		}
+	}
+	return d.kernelStep(l, e.call.Stream)
+}
+
+// stagingBytes is the memory for sums that cannot be made in place.
+const stagingBytes = 32 << 20
+
+func (d *Device) stage() (err error) {
+	if d.staging == 0 {
+		if d.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
+			err = fmt.Errorf("%d bytes to add up in: %w", stagingBytes, err)
+		}
+	}
+	return err
+}
+
+// reaches reports whether kernels here may read another GPU's memory, and sees
+// to it, on the worker.
+func (d *Device) reaches(o *Device) (bool, error) {
+	if o.work.context == d.work.context {
+		return true, nil
+	}
+	if ok, known := d.reach[o.work.context]; known {
+		return ok, nil
+	}
+	var can int32
+	v := d.driver
+	if err := v.Check("cuDeviceCanAccessPeer", v.DeviceCanAccessPeer(nv.Addr(&can), uintptr(d.work.device), uintptr(o.work.device))); err != nil {
+		return false, err
+	}
+	if can != 0 {
+		if code := v.CtxEnablePeerAccess(o.work.context, 0); code != nv.PeerEnabled && code != nv.Success {
+			return false, v.Check("cuCtxEnablePeerAccess", code)
+		}
+	}
+	d.reach[o.work.context] = can != 0
+	return can != 0, nil
+}
+
+func flagAddress(f *atomic.Uint32) uintptr { return uintptr(unsafe.Pointer(f)) }

@@ -1,0 +1,257 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// A fabric joins GPUs of one process that are the ranks of one run. Memory of
+// all of them has one address space, so each rank fetches what it needs from
+// the others with its copy engines, or its kernels where it has peer access.
+//
+// Calls between ranks meet on the GPUs: each member has a flag in pinned
+// memory, which counts its rendezvous. A stream that comes to one writes the
+// next number to its own flag and waits until the others' are as high. So no
+// worker ever waits for another, and the k-th call of a group meets the k-th
+// on every other rank without anybody knowing k of them.
+//
+//	rank 0   [flag 0 = 7][wait: flag 1 >= 7] fetch [flag 0 = 8][wait: flag 1 >= 8]
+//	rank 1            [flag 1 = 7][wait: flag 0 >= 7] fetch [flag 1 = 8]...
+//
+// Where the others' operands are is found by the order in which calls of a
+// group were prepared, which must be that in which they are launched.
+//
+// When the round of one device fails, the fabric is lost: all flags are raised
+// above whatever is waited for, again and again until the devices are closed,
+// since a stream may still write an old number. The others' rounds end with a
+// device.PeerError.
+//
+// Known weakness: no more streams may be used by all ranks of one GPU than the
+// driver has queues for (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses
+// six. The parts of a sum are fetched whole, where a ring would pass sums on:
+// with n ranks it moves n/2 times as many bytes.
+
+// Fabric is a set of joined devices. Make one, then each device with
+// Options.Fabric and its rank.
+type Fabric struct {
+	opened time.Time // the joint zero of spans
+
+	mu      sync.Mutex
+	changed *sync.Cond // a call was prepared, or a rank is lost
+	devices []*Device
+	open    int // devices that are not closed
+	groups  map[string]*meeting
+	boxes   map[[3]int]*meeting // of messages, by sender, receiver and tag
+	flags   *cpu.Arena
+	words   []atomic.Uint32
+	used    int // of words
+	down    atomic.Bool
+	lost    *device.PeerError
+	closed  chan struct{} // all devices are
+	rest    sync.WaitGroup
+}
+
+// maxFlags is how many members all meetings may have together: one for each
+// message of a step and end.
+const maxFlags = 1 << 18
+
+// NewFabric makes a fabric for n ranks.
+func NewFabric(n int) *Fabric {
+	f := &Fabric{opened: time.Now(), devices: make([]*Device, max(n, 0)), groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{}, closed: make(chan struct{})}
+	f.changed = sync.NewCond(&f.mu)
+	return f
+}
+
+// Ranks is the number of ranks.
+func (f *Fabric) Ranks() int { return len(f.devices) }
+
+// join adds an opened device, on its worker. The first one pins the flags for all.
+func (f *Fabric) join(d *Device) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rank := d.options.Rank
+	if rank < 0 || rank >= len(f.devices) {
+		return fmt.Errorf("there is no rank %d in a fabric of %d", rank, len(f.devices))
+	}
+	if f.devices[rank] != nil {
+		return fmt.Errorf("rank %d of the fabric is taken", rank)
+	}
+	if f.flags == nil {
+		var err error
+		if f.flags, err = cpu.NewArena(4 * maxFlags); err != nil {
+			return err
+		}
+		b := f.flags.Bytes()
+		code := d.driver.MemHostRegister(address(b), uintptr(len(b)), nv.RegisterPortable|nv.RegisterMapped)
+		if err := d.driver.Check("cuMemHostRegister", code); err != nil {
+			return err
+		}
+		f.words = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&b[0])), maxFlags)
+	}
+	f.devices[rank] = d
+	f.open++
+	return nil
+}
+
+// leave takes a device out, on its worker, when its streams are at rest. The last
+// one gives back the flags.
+func (f *Fabric) leave(d *Device) error {
+	f.mu.Lock()
+	joined := slices.Contains(f.devices, d)
+	if joined {
+		f.open--
+	}
+	last := joined && f.open == 0
+	f.mu.Unlock()
+	if !last {
+		return nil
+	}
+	close(f.closed)
+	f.rest.Wait()
+	d.driver.MemHostUnregister(address(f.flags.Bytes()))
+	return f.flags.Close()
+}
+
+// meeting is where the calls of one group, or the two ends of a message, meet
+// time after time.
+type meeting struct {
+	ranks []int
+	flags []*atomic.Uint32
+	count []uint32      // rendezvous so far, each its member's worker's own
+	calls [][]*exchange // of each member, as they were prepared
+}
+
+// meetingOf finds or makes the meeting of a call. The fabric is locked.
+func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
+	ranks := slices.Clone(c.Peers)
+	switch c.Op {
+	case graph.Send:
+		ranks = []int{rank, c.Peers[0]}
+	case graph.Recv:
+		ranks = []int{c.Peers[0], rank}
+	}
+	group, box := fmt.Sprint(ranks), [3]int{ranks[0], ranks[len(ranks)-1], c.Tag}
+	message := device.IsMessage(c.Op)
+	m := f.groups[group]
+	if message {
+		m = f.boxes[box]
+	}
+	if m != nil {
+		return m, nil
+	}
+	n := len(ranks)
+	if f.used+n > len(f.words) {
+		return nil, fmt.Errorf("there are more than %d groups and messages; hint: fewer micro-batches", maxFlags/2)
+	}
+	m = &meeting{ranks: ranks, count: make([]uint32, n), calls: make([][]*exchange, n)}
+	for range n {
+		m.flags = append(m.flags, &f.words[f.used])
+		f.used++
+	}
+	if message {
+		f.boxes[box] = m
+	} else {
+		f.groups[group] = m
+	}
+	return m, nil
+}
+
+// partners are the calls that meet, one of each member. It waits until all are
+// prepared.
+func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := e.meeting
+	list := make([]*exchange, len(m.ranks))
+	for i := 0; i < len(list); {
+		switch {
+		case f.lost != nil:
+			return nil, f.lost
+		case e.index < len(m.calls[i]):
+			list[i] = m.calls[i][e.index]
+			i++
+		default:
+			f.changed.Wait()
+		}
+	}
+	calls := make([]*device.Call, len(list))
+	for i, p := range list {
+		calls[i] = &p.call
+	}
+	return list, device.Agree(calls)
+}
+
+// lose tells everybody that a rank is lost; the first one counts.
+func (f *Fabric) lose(d *Device, err error) {
+	f.mu.Lock()
+	if f.lost != nil {
+		f.mu.Unlock()
+		return
+	}
+	lost := &device.PeerError{Rank: d.options.Rank, Call: -1, Why: err.Error()}
+	var c *device.CallError
+	if errors.As(err, &c) {
+		lost.Call, lost.Op, lost.Why = c.Call, c.Op, c.Err.Error()
+	}
+	f.lost = lost
+	f.down.Store(true)
+	f.changed.Broadcast()
+	devices := slices.Clone(f.devices)
+	if f.open > 0 {
+		f.rest.Add(1)
+		go f.release()
+	}
+	f.mu.Unlock()
+	for _, o := range devices {
+		if o != nil && o != d {
+			o.interrupt(lost)
+		}
+	}
+}
+
+// release raises all flags until all devices are closed.
+func (f *Fabric) release() {
+	defer f.rest.Done()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		f.mu.Lock()
+		n := f.used
+		f.mu.Unlock()
+		for i := range n {
+			// Above every count, which are compared as distances.
+			if w := &f.words[i]; w.Load() < 1<<30 {
+				w.Add(1 << 30)
+			}
+		}
+		select {
+		case <-f.closed:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// interrupt ends the round because of another rank.
+func (d *Device) interrupt(lost *device.PeerError) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil {
+		d.err = lost
+	}
+	d.failed.Store(true)
+}
+
+// Abort fails the round, from any goroutine: calls that the driver does not have
+// yet are left out and Sync returns err; joined devices lose this one.
+func (d *Device) Abort(err error) { d.fail(err) }

@@ -1,0 +1,324 @@
+//go:build linux
+
+package cuda
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+const rankArena = 1 << 20
+
+// joint is random calls between ranks, all on bytes of their own.
+type joint struct {
+	*rand.Rand
+	calls [][]device.Call // of each rank
+	end   int64
+}
+
+// flat places a vector of n elements, absent where there are none.
+func (j *joint) flat(dt graph.DType, n int) device.Operand {
+	at := (j.end + 15) &^ 15
+	at += int64(j.IntN(3)) * dt.Size() // packs are not always whole
+	j.end = at + int64(n)*dt.Size()
+	return vector(dt, at, n)
+}
+
+func vector(dt graph.DType, at int64, n int) device.Operand {
+	if n == 0 {
+		return device.Operand{}
+	}
+	return device.Operand{DType: dt, Addr: at, Rows: 1, Cols: n, Stride: n}
+}
+
+// group picks some ranks, ascending.
+func (j *joint) group() (list []int) {
+	for len(list) == 0 {
+		for k := range j.calls {
+			if j.IntN(4) > 0 {
+				list = append(list, k)
+			}
+		}
+	}
+	return list
+}
+
+// collective adds a call of a random group, with uneven and empty parts, in place
+// and not.
+func (j *joint) collective() {
+	op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}[j.IntN(3)]
+	dt := []graph.DType{graph.F32, graph.F64}[j.IntN(2)]
+	if op == graph.AllGather && j.IntN(2) == 0 {
+		dt = graph.BF16
+	}
+	peers := j.group()
+	parts, total := make([]int, len(peers)), 0
+	for i := range parts {
+		if parts[i] = j.IntN(300) * j.IntN(2); j.IntN(4) == 0 {
+			parts[i] = 256
+		}
+		if i == len(parts)-1 && total == 0 {
+			parts[i] = 3
+		}
+		total += parts[i]
+	}
+	whole, place, acc := j.flat(dt, total), j.IntN(2) == 0, j.IntN(2) == 0
+	at := 0
+	for i, r := range peers {
+		part := vector(dt, whole.Addr+int64(at)*dt.Size(), parts[i])
+		if !place {
+			part = j.flat(dt, parts[i])
+		}
+		c := device.Call{Op: op, Stream: device.Collective, Peers: peers, Args: []device.Operand{whole, part}}
+		switch op {
+		case graph.ReduceScatter:
+			c.Attr.Acc = acc && !place
+			c.Args = []device.Operand{part, whole}
+		case graph.AllReduce:
+			c.Args = c.Args[:1]
+		}
+		j.calls[r] = append(j.calls[r], c)
+		at += parts[i]
+	}
+}
+
+// message adds a matrix from one rank to another.
+func (j *joint) message(tag int) {
+	from := j.IntN(len(j.calls))
+	to := (from + 1 + j.IntN(len(j.calls)-1)) % len(j.calls)
+	rows, cols := 1+j.IntN(5), 1+j.IntN(40)
+	matrix := func() device.Operand {
+		o := j.flat(graph.BF16, rows*(cols+3))
+		o.Rows, o.Cols, o.Stride = rows, cols, cols+3*j.IntN(2)
+		return o
+	}
+	j.calls[from] = append(j.calls[from], device.Call{Op: graph.Send, Stream: device.Send, Peers: []int{to}, Tag: tag, Args: []device.Operand{matrix()}})
+	j.calls[to] = append(j.calls[to], device.Call{Op: graph.Recv, Stream: device.Recv, Peers: []int{from}, Tag: tag, Args: []device.Operand{matrix()}})
+}
+
+func newJoint(seed uint64, n int) *joint {
+	j := &joint{Rand: rand.New(rand.NewPCG(seed, 21)), calls: make([][]device.Call, n)}
+	for tag := 1; tag <= 12; tag++ {
+		j.collective()
+		j.message(tag)
+	}
+	return j
+}
+
+// image is a rank's memory: numbers that any other order of a sum rounds otherwise.
+func (j *joint) image() []byte {
+	b := make([]byte, rankArena)
+	for i := 0; i < len(b); i += 8 {
+		x, y := float32(j.NormFloat64()*math.Exp(3*j.NormFloat64())), float32(j.NormFloat64()*math.Exp(3*j.NormFloat64()))
+		binary.LittleEndian.PutUint32(b[i:], math.Float32bits(x))
+		binary.LittleEndian.PutUint32(b[i+4:], math.Float32bits(y))
+	}
+	return b
+}
+
+// round prepares the calls of all ranks, runs them and returns the errors.
+func round(t *testing.T, list []device.Device, calls [][]device.Call) []error {
+	t.Helper()
+	first, errs := make([]int, len(list)), make([]error, len(list))
+	var all sync.WaitGroup
+	for r, d := range list {
+		var err error
+		if first[r], err = d.Prepare(calls[r], make([]device.Span, len(calls[r]))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for r, d := range list {
+		all.Go(func() {
+			for i := range calls[r] {
+				d.Launch(first[r] + i)
+			}
+			errs[r] = d.Sync()
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// TestCollectives: random calls between ranks leave the bits and count the bytes
+// that the CPU's fabric does, with peer access and without, also on more ranks
+// than one sum has operands.
+func TestCollectives(t *testing.T) {
+	for seed := range uint64(8) {
+		n := []int{2, 3, 4, 9}[seed%4]
+		j := newJoint(seed, n)
+		gpus := ranks(t, n, Options{}, seed/4%2 == 0, rankArena)
+		fabric := cpu.NewFabric(n)
+		var list [2][]device.Device
+		for r, d := range gpus {
+			c := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r})
+			defer c.Close()
+			if err := c.Reserve(device.DeviceTier, rankArena); err != nil {
+				t.Fatal(err)
+			}
+			list[0], list[1] = append(list[0], c), append(list[1], d)
+			image := j.image()
+			if err := errors.Join(c.Write(device.DeviceTier, 0, image), d.Write(device.DeviceTier, 0, image)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			for _, devices := range list {
+				if err := errors.Join(round(t, devices, j.calls)...); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+		}
+		for r := range n {
+			got, want := make([]byte, rankArena), make([]byte, rankArena)
+			if err := errors.Join(list[1][r].Read(device.DeviceTier, 0, got), list[0][r].Read(device.DeviceTier, 0, want)); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Fatalf("seed %d: rank %d of %d has other bits than on the CPU", seed, r, n)
+			}
+			if a, b := gpus[r].Stats().Network, list[0][r].(*cpu.Device).Stats().Network; a != b {
+				t.Errorf("seed %d: rank %d received %v, on the CPU %v", seed, r, a, b)
+			}
+		}
+	}
+}
+
+// TestLost: when a rank fails at any moment, all others end their rounds with
+// an error that names it, and it stays that way.
+func TestLost(t *testing.T) {
+	broken := errors.New("switched off")
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		gpus := ranks(t, 4, Options{}, true, rankArena)
+		victim, after := r.IntN(4), r.IntN(40)
+		errs := make([]error, 4)
+		first := make([]int, 4)
+		for k, d := range gpus {
+			calls := []device.Call{
+				{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1, 2, 3}, Args: []device.Operand{vector(graph.F32, 0, 99)}},
+				{Op: graph.Send, Stream: device.Send, Peers: []int{(k + 1) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 4096, 9)}},
+				{Op: graph.Recv, Stream: device.Recv, Peers: []int{(k + 3) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 8192, 9)}},
+			}
+			var err error
+			if first[k], err = d.Prepare(calls, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var all sync.WaitGroup
+		for k, d := range gpus {
+			all.Go(func() {
+				for n := 0; errs[k] == nil; n++ {
+					d.Launch(first[k])
+					if k == victim && n == after {
+						d.Abort(broken)
+						errs[k] = d.Sync()
+						return
+					}
+					d.Launch(first[k] + 1)
+					d.Launch(first[k] + 2)
+					errs[k] = d.Sync()
+				}
+			})
+		}
+		all.Wait()
+		for k, err := range errs {
+			var lost *device.PeerError
+			switch is := errors.As(err, &lost); {
+			case k == victim && !errors.Is(err, broken):
+				t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
+			case k != victim && (!is || lost.Rank != victim):
+				t.Errorf("seed %d: rank %d says %v", seed, k, err)
+			}
+			gpus[k].Launch(first[k])
+			if err := gpus[k].Sync(); err == nil || !strings.Contains(err.Error(), "peer lost: rank") {
+				t.Errorf("seed %d: rank %d goes on: %v", seed, k, err)
+			}
+		}
+	}
+}
+
+// TestDisagree: calls that meet and do not fit together are an error and not a
+// hang, and so are ranks that do not exist.
+func TestDisagree(t *testing.T) {
+	gpus := ranks(t, 2, Options{}, true, rankArena)
+	reduce := func(n int) []device.Call {
+		return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
+	}
+	errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
+	if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
+		t.Errorf("8 elements met 9: %v", err)
+	}
+	bad := reduce(8)
+	bad[0].Peers = []int{0, 2}
+	if _, err := gpus[0].Prepare(bad, nil); err == nil || !strings.Contains(err.Error(), "peer 2 does not exist") {
+		t.Errorf("rank 2 of 2: %v", err)
+	}
+	if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 1}); err == nil || !strings.Contains(err.Error(), "is taken") {
+		t.Errorf("rank 1 twice: %v", err)
+	}
+}
+
+// TestLeaving: a call is not over while others fetch what it showed them: what
+// overwrites a source waits for that.
+func TestLeaving(t *testing.T) {
+	const n = rankArena / 16
+	gpus := ranks(t, 3, Options{}, true, rankArena)
+	part, other := vector(graph.F32, 0, n/4), vector(graph.F32, rankArena/2, n/4)
+	whole := vector(graph.F32, rankArena/4, 3*n/4)
+	first := make([]int, 3)
+	for r, d := range gpus {
+		var err error
+		first[r], err = d.Prepare([]device.Call{
+			{Op: graph.AllGather, Stream: device.Collective, Peers: []int{0, 1, 2}, Args: []device.Operand{whole, part}},
+			copyCall(device.Compute, part, other),
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for turn := range 30 {
+		var all sync.WaitGroup
+		errs := make([]error, 3)
+		for r, d := range gpus {
+			fill := func(o device.Operand, v int) error {
+				return d.Write(o.Tier, o.Addr, bytes.Repeat([]byte{byte(v)}, int(o.Bytes())))
+			}
+			if err := errors.Join(fill(part, 8*turn+r), fill(other, 8*turn+7)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for r, d := range gpus {
+			all.Go(func() {
+				d.Launch(first[r])
+				d.Wait(device.Compute, first[r])
+				d.Launch(first[r] + 1)
+				errs[r] = d.Sync()
+			})
+		}
+		all.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for r, d := range gpus {
+			got := make([]byte, whole.Bytes())
+			if err := d.Read(whole.Tier, whole.Addr, got); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				if want := byte(8*turn + i/int(part.Bytes())); v != want {
+					t.Fatalf("turn %d: rank %d has %d at byte %d, want %d", turn, r, v, i, want)
+				}
+			}
+		}
+	}
+}
