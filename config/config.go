@@ -48,7 +48,7 @@ type Config struct {
 	Out            string   `yaml:"out"`        // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
-	Ranks     int    `yaml:"ranks"`  // auto: all devices; the CPU is one
+	Ranks     int    `yaml:"ranks"`  // auto: one
 	Limits    Limits `yaml:"limits"`
 	Precision string `yaml:"precision"` // auto, fp32 or bf16
 	Plan      Plan   `yaml:"plan"`

@@ -121,7 +121,7 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 	}
 	if path == "ranks" && n.Value == "auto" {
-		return // this version drives one GPU, and the CPU is one device: the default
+		return // one: the default
 	}
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {

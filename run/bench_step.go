@@ -85,7 +85,14 @@ func (b *StepBench) open() (*benchSession, error) {
 		params[p.Name] = i
 	}
 	err = s.Load(func(name string, dst []float32) error {
-		Initial(b.Graph.Params[params[name]], 1, dst)
+		// Random numbers for billions of parameters take longer than the steps, so
+		// they repeat; the period divides no width.
+		const period = 99991
+		n := min(len(dst), period)
+		Initial(b.Graph.Params[params[name]], 1, dst[:n])
+		for ; n < len(dst); n *= 2 {
+			copy(dst[n:], dst[:n])
+		}
 		return nil
 	})
 	if err != nil {

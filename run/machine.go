@@ -60,8 +60,13 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	}
 	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // auto too, until the CUDA backend has run on a GPU
 	if c.Device == "cuda" {
-		if m.backend = "cuda"; m.ranks > 1 {
-			return nil, &config.Error{File: c.File, Key: "ranks", Msg: fmt.Sprintf("%d, but this version drives one GPU; hint: ranks 1, or device cpu", m.ranks)}
+		m.backend = "cuda"
+		n, err := cuda.Count()
+		if err == nil && n < m.ranks {
+			return nil, &config.Error{File: c.File, Key: "ranks", Msg: fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", m.ranks, n, max(n, 1))}
+		}
+		if err != nil {
+			return nil, &config.Error{File: c.File, Key: "device", Msg: err.Error()}
 		}
 	}
 	if m.ranks > MaxRanks {
@@ -78,7 +83,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cuda = cuda.Options{DiskPath: m.options.DiskPath, CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
+	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
 	// A throttled link and another disk are another machine, and so are cores
 	// that ranks share.
 	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
@@ -113,23 +118,41 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	if err != nil {
 		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
 	}
-	options := m.cuda
-	options.DiskPath = probeFile(dir)
-	fresh := func(measure func(d device.Device) error) error {
-		d, err := cuda.Open(options)
+	// On fresh devices, of all ranks at once: GPUs share links and memory of the host.
+	fresh := func(measure func(devices []device.Device) error) error {
+		devices, err := openGPUs(m.cuda, m.ranks, probeFile(dir)+"-")
 		if err != nil {
 			return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
 		}
-		return errors.Join(measure(d), d.Close())
+		return errors.Join(measure(devices), closeAll(devices))
 	}
-	err = fresh(func(d device.Device) (err error) {
-		m.Hardware, err = hardware.Probe(d, memory)
-		return err
+	err = fresh(func(devices []device.Device) error {
+		found, errs := make([]*hardware.Hardware, m.ranks), make([]error, m.ranks)
+		var all sync.WaitGroup
+		for r, d := range devices {
+			all.Go(func() { found[r], errs[r] = hardware.Probe(d, memory) })
+		}
+		all.Wait()
+		m.Hardware = found[0]
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err
 	}
-	return fresh(func(d device.Device) error { return hardware.ProbeContention(d, m.Hardware) })
+	err = fresh(func(devices []device.Device) error { return hardware.ProbeContention(devices[0], m.Hardware) })
+	if err != nil || m.ranks < 2 {
+		return err
+	}
+	return fresh(func(devices []device.Device) error {
+		link, measured, duties, err := hardware.ProbePeers(devices)
+		if err != nil {
+			return err
+		}
+		h := m.Hardware
+		h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
+		h.Add(measured)
+		return nil
+	})
 }
 
 // memory is what each tier has now.
@@ -138,13 +161,23 @@ func (m *Machine) memory(dir string) (hardware.Memory, error) {
 	if err != nil || m.backend == "cpu" {
 		return mem, err
 	}
-	d, err := cuda.Open(m.cuda)
-	if err != nil {
-		return mem, err
+	mem.Shared = false
+	for r := range m.ranks {
+		o := m.cuda
+		o.Index = r
+		d, err := cuda.Open(o)
+		if err != nil {
+			return mem, err
+		}
+		free, _, err := d.Memory()
+		if err = errors.Join(err, d.Close()); err != nil {
+			return mem, err
+		}
+		if free = (free - cuda.Overhead) / 100 * 97; r == 0 || free < mem.Device { // some is the driver's, for code and stacks
+			mem.Device = free
+		}
 	}
-	free, _, err := d.Memory()
-	mem.Device, mem.Shared = (free-cuda.Overhead)/100*97, false // some is the driver's, for code and stacks
-	return mem, errors.Join(err, d.Close())
+	return mem, nil
 }
 
 // probeFile is where the disk is measured.
@@ -470,10 +503,29 @@ func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 		}
 	}
 	if m.backend == "cuda" {
-		d, err := cuda.Open(m.cuda)
-		return []device.Device{d}, err
+		return openGPUs(m.cuda, len(ps), filepath.Join(filepath.Dir(m.options.DiskPath), "rank"))
 	}
 	return openRanks(m.options, len(ps)), nil
+}
+
+// openGPUs opens a GPU for each rank, joined if there are several. Their files
+// are disk and the rank.
+func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error) {
+	var list []device.Device
+	if n > 1 {
+		options.Fabric = cuda.NewFabric(n)
+	}
+	for r := range n {
+		o := options
+		o.Index, o.Rank, o.Workers = r, r, workers(n)
+		o.DiskPath = fmt.Sprint(disk, r)
+		d, err := cuda.Open(o)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(list))
+		}
+		list = append(list, d)
+	}
+	return list, nil
 }
 
 // openAlone opens a device that no configuration describes.

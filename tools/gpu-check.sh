@@ -40,6 +40,9 @@ try:
 except ImportError: pass' 2>/dev/null)
 export ATHANOR_CUDA_LIBS=${ATHANOR_CUDA_LIBS:-$wheels}
 export ATHANOR_TEST_GPU=1
+# Tests have several ranks on one GPU, each with six streams, none of which may
+# wait behind another's.
+export CUDA_DEVICE_MAX_CONNECTIONS=32
 
 # part NAME SECONDS FOLDER COMMAND...: runs a command in a folder, within its
 # limit and within what is left of the 8 minutes.
@@ -76,6 +79,8 @@ test_of products 40 device/cuda TestLibrary
 test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
 test_of torch-fixtures 60 device/cuda TestTraining
 test_of plans 60 device/cuda TestPlansChangeNothing
+test_of fabric 40 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'
+test_of ranks 60 device/cuda 'TestRanksChangeNothing|TestRankLost'
 test_of generate 40 device/cuda TestGenerate
 test_of rate-links 30 device/cuda TestRateLinks
 test_of rate-product 40 device/cuda TestRateProduct

@@ -1,99 +1,249 @@
-"""What PyTorch reaches on this GPU, for tools/gpu-check.sh: a matrix product,
-attention, and training steps of GPT-2 124M (compiled, SDPA, bf16, fused AdamW)."""
+"""What PyTorch reaches on this GPU, for tools/gpu-check.sh.
 
+    gpu_torch.py rates                a matrix product, attention
+    gpu_torch.py step NAME T B [L]    a training step: bf16, SDPA, compiled, fused AdamW
+    gpu_torch.py offload NAME T B [L] the same with everything of FSDP2 on the host
+    gpu_torch.py dry                  all of it at toy sizes on the CPU: do the calls exist?
+
+NAME is gpt2, gpt2-xl, llama-3.2-1b or llama-3-8b; B sequences of T tokens; L
+other layers than the model's. Parameters are fp32, computing is bf16, as in
+Athanor. Where activations do not fit, blocks are computed again."""
+
+import gc
 import math
+import os
+import sys
 import time
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
+dry = sys.argv[1] == "dry"
+device = "cpu" if dry else "cuda"
 torch.manual_seed(0)
-device = "cuda"
+torch.set_float32_matmul_precision("high")
 
 
 def rate(name, value, unit):
-    print(f"RATE {'PyTorch: ' + name:<44} {value:10.1f} {unit}", flush=True)
+    print(f"RATE {'PyTorch: ' + name:<52} {value:10.1f} {unit}", flush=True)
 
 
-def best(f, times):
-    least = math.inf
-    for _ in range(times):
+def wait():
+    if device == "cuda":
         torch.cuda.synchronize()
+
+
+def times(f, n):
+    """n times, ascending."""
+    out = []
+    for _ in range(n):
+        wait()
         start = time.perf_counter()
         f()
-        torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - start)
-    return least
+        wait()
+        out.append(time.perf_counter() - start)
+    return sorted(out)
 
 
-def product(n=8192):
+def product(n):
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
-    rate("8192^3 bf16 product", 2 * n**3 / best(lambda: a @ b, 20) / 1e12, "TFLOP/s")
+    rate(f"{n}^3 bf16 product", 2 * n**3 / times(lambda: a @ b, 20)[0] / 1e12, "TFLOP/s")
 
 
 def attention(b, t, h, s):
     q, k, v = (torch.randn(b, h, t, s, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     flops = 2 * b * h * s * t * (t + 1)
-    forward = best(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 10)
+    forward = times(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 10)[0]
     o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     do = torch.randn_like(o)
-    backward = best(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), 10)
+    backward = times(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), 10)[0]
     rate(f"attention forward, {b} x {t}, {h} heads of {s}", flops / forward / 1e12, "TFLOP/s")
     rate(f"attention backward, {b} x {t}, {h} heads of {s}", 2.5 * flops / backward / 1e12, "TFLOP/s")
 
 
+# layers, width, heads, key heads, feed forward, vocabulary, tied
+shapes = {
+    "gpt2": (12, 768, 12, 12, 3072, 50257, True),
+    "gpt2-xl": (48, 1600, 25, 25, 6400, 50257, True),
+    "llama-3.2-1b": (16, 2048, 32, 8, 8192, 128256, True),
+    "llama-3-8b": (32, 4096, 32, 8, 14336, 128256, False),
+    "toy": (2, 64, 4, 2, 128, 100, False),
+}
+
+
 class Block(nn.Module):
-    def __init__(self, d, h):
+    def __init__(self, d, h, g, f, llama):
         super().__init__()
-        self.h = h
-        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.h, self.g, self.s, self.llama = h, g, d // h, llama
+        norm = nn.RMSNorm if llama else nn.LayerNorm
+        self.n1, self.n2 = norm(d, eps=1e-5), norm(d, eps=1e-5)
+        self.qkv, self.out = nn.Linear(d, (h + 2 * g) * self.s, bias=not llama), nn.Linear(d, d, bias=not llama)
+        self.up, self.down = nn.Linear(d, f * (1 + llama), bias=not llama), nn.Linear(f, d, bias=not llama)
 
-    def forward(self, x):
+    def forward(self, x, cos, sin):
         b, t, d = x.shape
-        q, k, v = (y.view(b, t, self.h, d // self.h).transpose(1, 2) for y in self.qkv(self.n1(x)).split(d, 2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        q, k, v = self.qkv(self.n1(x)).view(b, t, -1, self.s).transpose(1, 2).split((self.h, self.g, self.g), 1)
+        if self.llama:
+            q, k = ((y * cos + torch.cat((-y[..., self.s // 2 :], y[..., : self.s // 2]), -1) * sin).to(v.dtype) for y in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.h != self.g)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
-        return x + self.down(F.gelu(self.up(self.n2(x)), approximate="tanh"))
+        y = self.up(self.n2(x))
+        if self.llama:
+            gate, up = y.chunk(2, -1)
+            return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.gelu(y, approximate="tanh"))
 
 
-class GPT2(nn.Module):
-    def __init__(self, vocab=50257, t=1024, d=768, layers=12, heads=12):
+class Head(nn.Module):
+    """The last norm, the logits and the loss, in pieces of rows that are made
+    again in the backward pass: whole logits are the largest tensor by far."""
+
+    def __init__(self, d, vocab, llama):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab, d), nn.Embedding(t, d)
-        self.h = nn.ModuleList(Block(d, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(d)
+        self.norm = (nn.RMSNorm if llama else nn.LayerNorm)(d, eps=1e-5)
+        self.out = nn.Linear(d, vocab, bias=False)
+
+    def piece(self, x, y):
+        return F.cross_entropy(self.out(x).float(), y, reduction="sum")
 
     def forward(self, x, y):
-        x = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+        x, y = self.norm(x).flatten(0, 1), y.flatten()
+        pieces = zip(x.split(4096), y.split(4096))
+        return sum(checkpoint(self.piece, a, b, use_reentrant=False) for a, b in pieces) / y.numel()
+
+
+class Model(nn.Module):
+    def __init__(self, name, t, layers):
+        super().__init__()
+        n, d, h, g, f, vocab, tied = shapes[name]
+        llama = name.startswith("llama") or name == "toy"
+        self.again = False
+        self.wte = nn.Embedding(vocab, d)
+        self.wpe = None if llama else nn.Embedding(t, d)
+        self.h = nn.ModuleList(Block(d, h, g, f, llama) for _ in range(layers or n))
+        self.head = Head(d, vocab, llama)
+        if tied:
+            self.head.out.weight = self.wte.weight
+        self.s = d // h
+
+    def forward(self, x, y):
+        t = x.shape[1]
+        p = torch.arange(t, device=x.device)
+        angle = p[:, None] / 5e5 ** (torch.arange(0, self.s, 2, device=x.device) / self.s).repeat(2)
+        cos, sin = angle.cos(), angle.sin()
+        x = self.wte(x)
+        if self.wpe is not None:
+            x = x + self.wpe(p)
         for block in self.h:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), y.view(-1))
+            x = checkpoint(block, x, cos, sin, use_reentrant=False) if self.again else block(x, cos, sin)
+        return self.head(x, y)
 
 
-def gpt2(batch=16, t=1024):
-    model = GPT2().to(device)
+def flops(name, t, layers):
+    """Per token, forward and backward, without what is computed again."""
+    n, d, h, g, f, vocab, _ = shapes[name]
+    n, s, llama = layers or n, d // h, name.startswith("llama")
+    matrices = n * (d * (h + 2 * g) * s + d * d + (3 if llama else 2) * d * f) + d * vocab
+    return 6 * matrices + 6 * n * d * (t + 1)
+
+
+def batch(name, t, b):
+    return (torch.randint(0, shapes[name][5], (b, t), device=device) for _ in range(2))
+
+
+def initial(model):
+    for p in model.parameters():
+        (nn.init.normal_(p, std=0.02) if p.dim() > 1 else nn.init.ones_(p))
+
+
+def step(name, t, b, layers=0, n=8):
+    """Steps with activations kept, else with blocks computed again."""
+    for again in (False, True):
+        try:
+            with torch.device(device):
+                model = Model(name, t, layers)
+            initial(model)
+            model.again = again
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+            for block in model.h:  # one compilation serves all
+                block.compile()
+            x, y = batch(name, t, b)
+
+            def one():
+                with torch.autocast(device, torch.bfloat16, cache_enabled=not again):
+                    loss = model(x, y)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+            for _ in range(2):
+                one()
+            report(name, t, b, layers, times(one, n), ", blocks again" if again else "")
+            return
+        except torch.OutOfMemoryError:
+            model = optimizer = one = None
+            gc.collect()
+            torch.cuda.empty_cache()
+    print(f"RATE PyTorch: {name} {b} x {t}: out of memory", flush=True)
+
+
+def report(name, t, b, layers, seconds, how):
+    median = seconds[len(seconds) // 2]
+    print(f"STEP torch {name} {t} {b} {layers} {median:.5f} {flops(name, t, layers) * b * t / median / 1e12:.2f}", flush=True)
+    rate(f"{name} {b} x {t}{how}", b * t / median, "tokens/s")
+
+
+def offload(name, t, b, layers=0, n=3):
+    """FSDP2 on one GPU with parameters, gradients and optimizer on the host."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    dist.init_process_group("gloo" if dry else "cpu:gloo,cuda:nccl", rank=0, world_size=1)
+    mesh = dist.init_device_mesh(device, (1,))
+    with torch.device("meta"):
+        model = Model(name, t, layers)
+    model.again = True
+    kwargs = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+    if not dry:
+        kwargs["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
+    for part in [model.wte, *model.h, model.head]:
+        fully_shard(part, **kwargs)
+    fully_shard(model, **kwargs)
+    model.to_empty(device="cpu")
+    initial(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    compiled = torch.compile(model)
-    x, y = (torch.randint(0, 50257, (batch, t), device=device) for _ in range(2))
+    x, y = batch(name, t, b)
 
-    def step():
-        with torch.autocast(device, torch.bfloat16):
-            loss = compiled(x, y)
-        loss.backward()
+    def one():
+        model(x, y).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    for _ in range(3):
-        step()
-    rate("GPT-2 124M, bf16, 16 x 1024", batch * t / best(step, 10), "tokens/s")
+    one()
+    report(name, t, b, layers, times(one, n), ", FSDP2 offload")
+    if not dry:
+        print(f"RATE PyTorch: peak of the GPU {torch.cuda.max_memory_reserved() / 1e9:.1f} GB", flush=True)
+    dist.destroy_process_group()
 
 
-product()
-attention(8, 1024, 12, 64)
-attention(2, 4096, 32, 128)
-gpt2()
+def main(verb, *args):
+    if verb == "dry":
+        product(64)
+        attention(1, 32, 4, 16)
+        step("toy", 32, 2, n=1)
+        offload("toy", 32, 2, n=1)
+    elif verb == "rates":
+        product(8192)
+        attention(8, 1024, 12, 64)
+        attention(2, 4096, 32, 128)
+    else:
+        {"step": step, "offload": offload}[verb](args[0], *map(int, args[1:]))
+
+
+main(*sys.argv[1:])

@@ -168,6 +168,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	ctx := stdctx.Background()
 	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
 	var predicted *sim.Timeline
+	var limit float64 // of the device's arithmetic; 0: the cores'
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
 		p, err := t.makePlan(ctx, c, run.FindMachine)
@@ -183,13 +184,16 @@ func (v *benchStepCmd) Run(c *context) error {
 		if b.Devices, err = p.machine.Open(b.Programs); err != nil {
 			return err
 		}
+		if p.config.Device == "cuda" {
+			limit = p.machine.Peak(b.Graph)
+		}
 	} else {
 		if err := v.plain(ctx, b); err != nil {
 			return err
 		}
 		b.Devices = []device.Device{cpu.New(cpu.Options{})}
 	}
-	r, err := v.measure(ctx, b, predicted)
+	r, err := v.measure(ctx, b, predicted, limit)
 	for _, d := range b.Devices {
 		err = errors.Join(err, d.Close())
 	}
@@ -224,7 +228,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 	return err
 }
 
-func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline) (*stepReport, error) {
+func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline, limit float64) (*stepReport, error) {
 	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)} // in turn with the steps
 	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	steps, err := b.Run(ctx)
@@ -237,6 +241,9 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 		return nil, err
 	}
 	peaks.F32, peaks.BF16 = own.F32, own.BF16
+	if limit > 0 {
+		peaks.F32, peaks.BF16 = limit, limit
+	}
 	median, g := &steps[len(steps)/2], b.Graph
 	forward, backward := g.FLOPs()
 	peak := peaks.F32

@@ -183,6 +183,9 @@ func findGPU(*doctorCmd) finding {
 	switch {
 	case found.OK:
 		f.Found += fmt.Sprintf("; driver %s, CUDA %s", found.Driver, found.CUDA)
+		if n := len(found.Cards); n > 1 && len(found.Cards[0].Peers) < n-1 {
+			f.Found += "; not all GPUs reach each other: what ranks exchange goes through the host"
+		}
 	case len(cards) == 0:
 		f.Found, f.Advice = "none: the CPU computes", ""
 		if len(found.Missing) > 0 {

@@ -275,13 +275,12 @@ func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([
 // add is one launch: out (+)= the sum of sources.
 func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (step, error) {
 	d, dt := e.device, e.call.Args[len(e.call.Args)-1].DType
-	v := 16 / dt.Size()
+	n, v, units := bytes/dt.Size(), 16/dt.Size(), sumUnits(dt)
 	for _, p := range append([]uintptr{out}, sources...) {
-		for v > 1 && (int64(p)%(v*dt.Size()) != 0 || bytes%(v*dt.Size()) != 0) {
-			v /= 2
+		if p%16 != 0 || bytes%16 != 0 {
+			v = 1
 		}
 	}
-	n := bytes / dt.Size()
 	a := args{t: [8]mat{{uint64(out), n, 1, int32(n)}}, n: [4]int32{int32(len(sources))}}
 	for i, p := range sources {
 		a.t[1+i] = mat{uint64(p), n, 1, int32(n)}
@@ -289,17 +288,16 @@ func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (s
 	if acc {
 		a.accum = 1
 	}
-	l := &launch{unit: kernels.Unit{File: "sum", Defines: fmt.Sprintf("T0=%s VEC=%d", dt, v)}, kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}
-	if d.modules[l.unit] == 0 {
-		code, err := d.cache.Load(l.unit, d.arch)
-		if err == nil {
-			err = d.load(map[kernels.Unit][]byte{l.unit: code})
-		}
-		if err != nil {
-			return step{}, err
-		}
+	return d.kernelStep(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.call.Stream)
+}
+
+// sumUnits are the kernels of sums, in packs and not: which one serves depends
+// on where the others' operands are.
+func sumUnits(dt graph.DType) map[bool]kernels.Unit {
+	return map[bool]kernels.Unit{
+		false: {File: "sum", Defines: fmt.Sprintf("T0=%s VEC=1", dt)},
+		true:  {File: "sum", Defines: fmt.Sprintf("T0=%s VEC=%d", dt, 16/dt.Size())},
 	}
-	return d.kernelStep(l, e.call.Stream)
 }
 
 // stagingBytes is the memory for sums that cannot be made in place.

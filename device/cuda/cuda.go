@@ -146,6 +146,20 @@ func isHost(s device.Stream) bool {
 	return s == device.HostCompute || s == device.DiskRead || s == device.DiskWrite
 }
 
+// Count is how many GPUs this machine shows.
+func Count() (int, error) {
+	d, err := nv.OpenDriver(nv.Local())
+	if err != nil {
+		return 0, err
+	}
+	if err := d.Check("cuInit", d.Init(0)); err != nil {
+		return 0, err
+	}
+	var n int32
+	err = d.Check("cuDeviceGetCount", d.DeviceGetCount(nv.Addr(&n)))
+	return int(n), err
+}
+
 // Open opens a GPU with the libraries that this machine has.
 func Open(o Options) (*Device, error) {
 	lib, err := Load()

@@ -2,9 +2,23 @@
 
 package cuda
 
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
 // For tests in the package's outside, which may use what is built on it.
 var (
 	Machine = machine
 	Hollow  = hollow
 	OnGPU   = onGPU
 )
+
+// Ranks gives joined devices.
+func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
+	for _, d := range ranks(t, n, o, true) {
+		list = append(list, d)
+	}
+	return list
+}

@@ -22,6 +22,7 @@ type Card struct {
 	BusID     string `json:"bus_id"`
 	LinkGen   int    `json:"link_gen,omitempty"`
 	LinkWidth int    `json:"link_width,omitempty"`
+	Peers     []int  `json:"peers,omitempty"`   // other GPUs whose memory it reaches by itself
 	Problem   string `json:"problem,omitempty"` // why it cannot be used; empty if it can
 }
 
@@ -88,6 +89,12 @@ func (f *Found) cards(d *nv.Driver, p nv.Places) {
 	usable := 0
 	for i := range int(count) {
 		c := card(d, i)
+		for k := range int(count) {
+			var can int32
+			if k != i && d.DeviceCanAccessPeer(nv.Addr(&can), uintptr(i), uintptr(k)) == nv.Success && can != 0 {
+				c.Peers = append(c.Peers, k)
+			}
+		}
 		if ml != nil {
 			c.LinkGen, c.LinkWidth = ml.Link(c.BusID)
 		}

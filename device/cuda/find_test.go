@@ -43,10 +43,10 @@ func TestWrongLibrary(t *testing.T) {
 func TestCards(t *testing.T) {
 	for major, usable := range map[int]bool{7: false, 9: true} {
 		g := fake.New()
-		g.Cards, g.Major = 2, major
+		g.Cards, g.Major, g.Peers = 2, major, usable
 		f := &Found{}
 		f.cards(g.Driver(), nv.Places{NVML: []string{"/nonexistent"}})
-		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable {
+		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable || (len(f.Cards[0].Peers) == 1) != usable {
 			t.Errorf("%+v", f)
 		}
 	}

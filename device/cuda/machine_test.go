@@ -51,7 +51,7 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	}
 	r.Descending = o.Serial // a test that asks for serial execution gets the other order of threads
 	g := fake.New()
-	g.Kernel = r.Kernel
+	g.Kernel, g.Load = r.Kernel, r.Load
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
 }
 
@@ -76,7 +76,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 			t.Skipf("kernels do not run on the CPU: %v", err)
 		}
 		g := fake.New()
-		g.Cards, g.Peers, g.Kernel = n, peers, r.Kernel
+		g.Cards, g.Peers, g.Kernel, g.Load = n, peers, r.Kernel, r.Load
 		lib.Driver = g.Driver()
 		t.Cleanup(func() {
 			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {

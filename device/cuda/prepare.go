@@ -129,8 +129,15 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	if err := device.Check(c, d.sizes); err != nil {
 		return nil, err
 	}
+	if c.Op == graph.ReduceScatter || c.Op == graph.AllReduce {
+		var list []work // to be compiled; the launches depend on the others
+		for _, u := range sumUnits(c.Args[len(c.Args)-1].DType) {
+			list = append(list, work{launch: &launch{unit: u}})
+		}
+		return list, nil
+	}
 	if c.Op.Info().Between {
-		return nil, nil // what it does depends on the others
+		return nil, nil
 	}
 	for _, a := range c.Args {
 		if isHost(c.Stream) && !a.Absent() && a.Tier == device.DeviceTier {
@@ -267,6 +274,9 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 	}
 	if c.Op == graph.Copy {
 		p.steps = d.copySteps(c)
+		return p, nil
+	}
+	if p.exchange != nil {
 		return p, nil
 	}
 	for i := range list {

@@ -42,7 +42,7 @@ func variants() []Unit {
 	for _, head := range []string{"16", "64", "80", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head})
 	}
-	return append(list, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32"}, Unit{"norm_all", ""})
 }
 
 // compiler is the real one; the test is skipped where there is none.

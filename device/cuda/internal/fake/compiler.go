@@ -69,6 +69,14 @@ func NewRunner(dir string) (*Runner, error) {
 	return &Runner{dir: dir, libraries: map[[32]byte]nv.Proc{}}, nil
 }
 
+// Load is for GPU.Load: compiling takes longer than anything that runs.
+func (r *Runner) Load(image []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.library(image)
+	return err
+}
+
 // Kernel is for GPU.Kernel.
 func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args unsafe.Pointer) error {
 	r.mu.Lock()

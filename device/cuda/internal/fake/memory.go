@@ -108,6 +108,12 @@ func (g *GPU) ownedBy(context, p, n uintptr) bool {
 func (g *GPU) codeProcs(d *nv.Driver) {
 	d.ModuleLoadData = g.proc("ModuleLoadData", false, func(a []uintptr) int32 {
 		image := stringAt(a[1])
+		if g.Load != nil {
+			if err := g.Load([]byte(image)); err != nil {
+				g.breakDown(launchFailed, err)
+				return launchFailed
+			}
+		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		h := g.handle()

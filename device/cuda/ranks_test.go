@@ -1,0 +1,154 @@
+//go:build linux
+
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/run"
+)
+
+// trainRanks runs a plan for some steps on joined devices, which it closes.
+func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan, steps int) (tr trace, networks []device.Stats) {
+	t.Helper()
+	s, ps := f.openRanks(t, g, devices, pl)
+	defer s.Close()
+	for n := 1; n <= steps; n++ {
+		out, err := f.step(s, n)
+		check(t, err)
+		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
+	}
+	for i, q := range g.Params {
+		for _, kind := range []string{"p", "m", "v"} {
+			buf := make([]float32, q.Elems())
+			check(t, s.Read(i, kind, buf))
+			tr.state = append(tr.state, buf)
+		}
+	}
+	for r, d := range devices {
+		st := d.(interface{ Stats() device.Stats }).Stats()
+		if st.Peak != ps[r].Height {
+			t.Errorf("rank %d touched up to %v, the plan said %v", r, st.Peak, ps[r].Height)
+		}
+		networks = append(networks, device.Stats{Network: st.Network, Moved: st.Moved})
+	}
+	return tr, networks
+}
+
+func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan) (*run.Session, []*program.Program) {
+	t.Helper()
+	var ps []*program.Program
+	for r := range devices {
+		p, err := program.Lower(context.Background(), g, pl, program.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
+		check(t, err)
+		ps = append(ps, p)
+	}
+	check(t, program.Verify(ps...))
+	s, err := run.Open(g, devices, ps)
+	check(t, err)
+	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))
+	return s, ps
+}
+
+func (f *fixture) step(s *run.Session, n int) (run.Outcome, error) {
+	return s.Step(context.Background(), 0, f.tokens, f.targets, run.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+}
+
+// cpuRanks are the same ranks on the CPU.
+func cpuRanks(t *testing.T, n int) (list []device.Device) {
+	fabric := cpu.NewFabric(n)
+	for r := range n {
+		d := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r, DiskPath: filepath.Join(t.TempDir(), "disk")})
+		t.Cleanup(func() { d.Close() })
+		list = append(list, d)
+	}
+	return list
+}
+
+// TestRanksChangeNothing is L1 to L3 over GPUs: pipelines give the bits of one
+// GPU, replicas with anything divided its numbers but for the order of sums, and
+// bytes and peaks are those of the CPU's ranks.
+func TestRanksChangeNothing(t *testing.T) {
+	f := load(t, "gpt2-untied")
+	g := f.graph(t, graph.F32)
+	rows := len(f.tokens) / f.seq
+	_, plain := f.train(t, g, gpu(t, f), program.Plain(g, rows), 2)
+	plans := map[string]func(pl *program.Plan){
+		"1f1b": func(pl *program.Plan) {
+			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
+		},
+		"seq1f1b": func(pl *program.Plan) {
+			pl.Pipeline = &program.Pipeline{Schedule: "seq1f1b", Ranks: 2, Slices: 2, Stages: []int{0, len(g.Segments) / 2}}
+		},
+	}
+	for _, shard := range []string{"", "weights"} {
+		plans["replicas, "+shard+" divided"] = func(pl *program.Plan) {
+			pl.MicroBatches = rows / 2
+			for i := range pl.Chunks {
+				pl.Chunks[i].Shard = shard
+			}
+		}
+	}
+	for name, edit := range plans {
+		t.Run(name, func(t *testing.T) {
+			pl := program.Plain(g, 1)
+			pl.Ranks, pl.MicroBatches = 2, rows
+			edit(pl)
+			pl.Cache = pl.CacheNeeded(g)
+			got, bytes := f.trainRanks(t, g, cuda.Ranks(t, 2, cuda.Options{SumRows: f.seq}), pl, 2)
+			_, want := f.trainRanks(t, g, cpuRanks(t, 2), pl, 2)
+			if fmt.Sprint(bytes) != fmt.Sprint(want) {
+				t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
+			}
+			if name == "1f1b" {
+				if !slices.Equal(got.losses, plain.losses) || !slices.Equal(got.norms, plain.norms) {
+					t.Errorf("losses %v norms %v, on one GPU %v %v", got.losses, got.norms, plain.losses, plain.norms)
+				}
+				for i := range got.state {
+					if !slices.Equal(got.state[i], plain.state[i]) {
+						t.Errorf("state %d differs", i)
+					}
+				}
+				return
+			}
+			for i := range plain.losses {
+				if math.Abs(got.losses[i]/plain.losses[i]-1) > 1e-5 || math.Abs(got.norms[i]/plain.norms[i]-1) > 1e-5 {
+					t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
+				}
+			}
+		})
+	}
+}
+
+// TestRankLost: a GPU that fails ends the step of all with exit code 4, its rank
+// and the instruction.
+func TestRankLost(t *testing.T) {
+	f := load(t, "gpt2-tiny")
+	g := f.graph(t, graph.F32)
+	pl := program.Plain(g, 1)
+	pl.Ranks, pl.MicroBatches = 2, len(f.tokens)/f.seq/2
+	devices := cuda.Ranks(t, 2, cuda.Options{})
+	s, _ := f.openRanks(t, g, devices, pl)
+	defer s.Close()
+	_, err := f.step(s, 1)
+	check(t, err)
+	broken := errors.New("fell off the bus")
+	devices[1].(*cuda.Device).Abort(&device.CallError{Call: 3, Op: graph.Embed, Err: broken})
+	_, err = f.step(s, 2)
+	var lost *exec.PeerLostError
+	if !errors.As(err, &lost) || lost.Rank != 1 || lost.Instr != 3 || lost.ExitCode() != 4 || !errors.Is(err, broken) {
+		t.Errorf("rank 1 is lost: %v", err)
+	}
+}
