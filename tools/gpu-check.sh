@@ -2,12 +2,19 @@
 # Checks and measures the CUDA backend on a machine with a GPU.
 #
 #   tools/gpu-check.sh build [DIR]   where Go is: makes the binaries it needs
-#   tools/gpu-check.sh [DIR]         where the GPU is: needs DIR, this
-#                                    repository and NVIDIA's libraries; no Go
+#   tools/gpu-check.sh [DIR [PART]]  where the GPU is: needs DIR, this repository
+#                                    and NVIDIA's libraries; no Go
 #
-# DIR is gpu-check.bin unless given. Every part has a time limit; all of it ends
-# within 8 minutes. The table comes last; full logs are in $OUT (default:
-# gpu-check.out). PyTorch, where there is one, is measured beside.
+# PARTs, each of which ends within 8 minutes and prints a table last:
+#
+#   checks   kernels, products, models, plans, ranks against their oracles, and
+#            what links, products and attention reach (the default)
+#   speed    training steps of GPT-2 124M and 1.5B and Llama-3.2-1B
+#   large    Llama-3-8B, then within 24 GB of the GPU's memory
+#
+# PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
+# given; full logs are in $OUT (default: gpu-check.out). With DRY=1 speed and
+# large run toys on the CPU, which shows that the script works.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -26,6 +33,8 @@ if [ "${1:-}" = build ]; then
 fi
 
 dir=$(cd "${1:-gpu-check.bin}" && pwd) || exit 2
+what=${2:-checks}
+dry=${DRY:-}
 out=${OUT:-$root/gpu-check.out}
 mkdir -p "$out" && out=$(cd "$out" && pwd)
 begin=$SECONDS
@@ -59,7 +68,7 @@ part() {
   case $status in
     0) status=ok; grep -q -- '--- SKIP' "$out/$name.log" && status="ok, with parts skipped" ;;
     124 | 137) status="FAILED: over $limit s" ;;
-    *) status="FAILED ($status): $(grep -m1 -E 'seed|panic:|Error|error|differ|FAIL' "$out/$name.log" | cut -c1-150)" ;;
+    *) status="FAILED ($status): $(grep -m1 -E 'seed|panic:|[Ee]rror|differ|hint:|FAIL' "$out/$name.log" | cut -c1-150)" ;;
   esac
   results+=("$(printf '%-34s %4d s  %s' "$name" $((SECONDS - start)) "$status")")
 }
@@ -68,36 +77,99 @@ test_of() { # test_of NAME SECONDS PACKAGE PATTERN
   part "$1" "$2" "$3" "$dir/$(basename "$3").test" -test.v -test.run "$4" -test.timeout "$2s"
 }
 
-part card 20 . nvidia-smi
-part doctor 40 . "$dir/athanor" doctor
-test_of libraries 30 device/cuda/nv .
-test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild'
-test_of compile 60 device/cuda/kernels TestCompile
-test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestProbe$'
-test_of operators 150 device/cuda TestOperators
-test_of products 40 device/cuda TestLibrary
-test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
-test_of torch-fixtures 60 device/cuda TestTraining
-test_of plans 60 device/cuda TestPlansChangeNothing
-test_of fabric 40 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'
-test_of ranks 60 device/cuda 'TestRanksChangeNothing|TestRankLost'
-test_of generate 40 device/cuda TestGenerate
-test_of rate-links 30 device/cuda TestRateLinks
-test_of rate-product 40 device/cuda TestRateProduct
-test_of rate-attention 60 device/cuda TestRateAttention
-test_of rate-gpt2 90 device/cuda TestRateGPT2
-if python3 -c 'import torch' 2>/dev/null; then
-  part pytorch 100 . python3 tools/gpu_torch.py
-fi
-if command -v compute-sanitizer >/dev/null; then
-  part sanitizer 60 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
-fi
+checks() {
+  part card 20 . nvidia-smi
+  part doctor 40 . "$dir/athanor" doctor
+  test_of libraries 30 device/cuda/nv .
+  test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild'
+  test_of compile 60 device/cuda/kernels TestCompile
+  test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestProbe$'
+  test_of operators 120 device/cuda TestOperators
+  test_of products 40 device/cuda TestLibrary
+  test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
+  test_of torch-fixtures 60 device/cuda TestTraining
+  test_of plans 60 device/cuda TestPlansChangeNothing
+  test_of fabric 40 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'
+  test_of ranks 60 device/cuda 'TestRanksChangeNothing|TestRankLost'
+  test_of generate 40 device/cuda TestGenerate
+  test_of rate-links 30 device/cuda TestRateLinks
+  test_of rate-product 40 device/cuda TestRateProduct
+  test_of rate-attention 60 device/cuda TestRateAttention
+  test_of rate-gpt2 60 device/cuda TestRateGPT2
+  torch rates 60 rates
+  if command -v compute-sanitizer >/dev/null; then
+    part sanitizer 60 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
+  fi
+}
+
+torch() { # torch NAME SECONDS ARGUMENT...
+  python3 -c 'import torch' 2>/dev/null && part "torch-$1" "$2" . python3 tools/gpu_torch.py "${@:3}"
+}
+
+# Models by name, as configurations have them.
+declare -A shapes=(
+  [gpt2]='{type: gpt2, layers: 12, width: 768, heads: 12, vocabulary: 50257, max_positions: 4096}'
+  [gpt2-xl]='{type: gpt2, layers: 48, width: 1600, heads: 25, vocabulary: 50257, max_positions: 4096}'
+  [llama-3.2-1b]='{type: llama, layers: 16, width: 2048, heads: 32, kv_heads: 8, feed_forward: 8192, vocabulary: 128256, rope_theta: 500000, tied: true, max_positions: 8192}'
+  [llama-3-8b]='{type: llama, layers: 32, width: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, vocabulary: 128256, rope_theta: 500000, tied: false, max_positions: 8192}'
+)
+
+# step NAME LENGTH BATCH SECONDS [LAYERS [KEY=VALUE...]]: a training step with the
+# plan that is chosen, measured and predicted, and PyTorch's, or PyTorch's with
+# everything on the host where the GPU's memory is limited.
+step() {
+  local name=$1 length=$2 batch=$3 limit=$4 layers=${5:-0} verb=step device=cuda
+  local id=$name-$length
+  shift 4; shift
+  [ $# -gt 0 ] && verb=offload id=$id-limited
+  local config=$out/$id.yaml shape=${shapes[$name]}
+  [ "$layers" -gt 0 ] && shape=$(sed "s/layers: [0-9]*/layers: $layers/" <<<"$shape")
+  if [ -n "$dry" ]; then
+    device=cpu length=32 batch=2
+    shape=$(sed -E 's/layers: [0-9]+/layers: 2/; s/width: [0-9]+/width: 64/; s/heads: [0-9]+, [vk]/heads: 4, &/; s/heads: 4, heads: [0-9]+/heads: 4/; s/kv_heads: [0-9]+/kv_heads: 2/; s/feed_forward: [0-9]+/feed_forward: 128/; s/vocabulary: [0-9]+/vocabulary: 1000/' <<<"$shape")
+    set -- "${@/limits.device=*/limits.device=3MB}"
+  fi
+  printf 'model: %s\ndata: "**/*.go"\ntokenizer: bpe-300\nsequence_length: %d\nglobal_batch: %d\nlearning_rate: 1.0e-4\nmax_steps: 10\nout: %s\nprecision: bf16\ndevice: %s\n' \
+    "$shape" "$length" "$batch" "$out/run" "$device" >"$config"
+  part "$id" "$limit" . "$dir/athanor" bench step "$config" "$@" --json --steps 5
+  if [ -n "$dry" ]; then
+    torch "$id" 120 dry
+  else
+    torch "$id" "$limit" "$verb" "$name" "$length" "$batch" "$layers"
+  fi
+}
+
+speed() {
+  [ -n "$dry" ] || test_of rate-product 30 device/cuda TestRateProduct
+  step gpt2 1024 32 60
+  step gpt2 4096 8 60
+  step llama-3.2-1b 1024 16 60
+  step llama-3.2-1b 4096 4 60
+  step gpt2-xl 1024 16 70
+  step gpt2-xl 4096 4 70
+}
+
+large() {
+  [ -n "$dry" ] || test_of rate-product 30 device/cuda TestRateProduct
+  step llama-3-8b 4096 4 110
+  # Master weights and moments of 20 layers, in fp32, are 65 GB of the host's.
+  step llama-3-8b 4096 8 150 20 limits.device=24GB
+}
+
+case $what in
+  checks | speed | large) "$what" ;;
+  *) echo "unknown part $what: checks, speed or large" >&2; exit 2 ;;
+esac
 
 echo
-head -c 300 "$out/find.log" | grep -o 'Name:[^ ]* [^:]*' | head -1
-echo "--- rates"
-cat "$out"/*.log | grep '^RATE' | cut -c6-
-echo "--- checks ($((SECONDS - begin)) s in all; logs in $out)"
+grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
+if [ "$what" = checks ]; then
+  echo "--- rates"
+  cat "$out"/*.log | grep '^RATE' | cut -c6-
+else
+  python3 tools/gpu_table.py "$out"
+fi
+echo "--- $what ($((SECONDS - begin)) s in all; logs in $out)"
 printf '%s\n' "${results[@]}"
 printf '%s\n' "${results[@]}" | grep -q FAILED && exit 1
 exit 0

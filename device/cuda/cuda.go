@@ -221,7 +221,7 @@ func (d *Device) open() error {
 	n := int(dev)
 	d.name = v.Name(n)
 	major, minor := v.Attribute(n, nv.AttrMajor), v.Attribute(n, nv.AttrMinor)
-	d.arch = fmt.Sprintf("sm_%d%d", major, minor)
+	d.arch = d.lib.Compiler.Target(10*major + minor)
 	d.limits.shared = v.Attribute(n, nv.AttrSharedPerBlock)
 	if major < 8 {
 		return fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)

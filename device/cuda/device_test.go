@@ -505,6 +505,7 @@ type counter struct {
 }
 
 func (c *counter) VersionString() (string, error) { return c.version, nil }
+func (c *counter) Target(cc int) string           { return "sm_90" }
 func (c *counter) Compile(name, source string, options []string) ([]byte, string, error) {
 	c.n++
 	return []byte(source), "", nil

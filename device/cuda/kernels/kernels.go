@@ -47,7 +47,7 @@ func (u Unit) Source() (string, error) {
 	return b.String(), nil
 }
 
-// Options of the compiler for a card of compute capability major.minor.
+// Options of the compiler for a Target.
 func (u Unit) Options(arch string) []string {
 	list := []string{"--gpu-architecture=" + arch, "--std=c++17", "--fmad=true", "-default-device"}
 	for _, d := range strings.Fields(u.Defines) {
@@ -60,6 +60,8 @@ func (u Unit) Options(arch string) []string {
 type Compiler interface {
 	// VersionString tells compilers apart whose code differs.
 	VersionString() (string, error)
+	// Target is what to compile for, for a card of a compute capability such as 90.
+	Target(cc int) string
 	Compile(name, source string, options []string) (code []byte, log string, err error)
 }
 
@@ -69,7 +71,7 @@ type Cache struct {
 	Compiler Compiler
 }
 
-// Load returns the unit's code for an architecture such as "sm_90".
+// Load returns the unit's code for a Target.
 func (c *Cache) Load(u Unit, arch string) ([]byte, error) {
 	source, err := u.Source()
 	if err != nil {

@@ -99,6 +99,27 @@ func TestCompile(t *testing.T) {
 	}
 }
 
+// TestTarget: cards that the compiler knows get machine code, newer ones PTX.
+func TestTarget(t *testing.T) {
+	c := compiler(t)
+	if a := c.Target(90); a != "sm_90" {
+		t.Errorf("for 9.0: %s", a)
+	}
+	arch := c.Target(9990)
+	if !strings.HasPrefix(arch, "compute_") {
+		t.Fatalf("for 999.0: %s", arch)
+	}
+	u := Unit{"add", "T0=f32 T1=f32 VEC=4"}
+	source, err := u.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, _, err := c.Compile(u.File, source, u.Options(arch))
+	if err != nil || !strings.Contains(string(code), ".target sm_"+arch[len("compute_"):]) || code[len(code)-1] != 0 {
+		t.Errorf("for %s: %v, %.200q", arch, err, code)
+	}
+}
+
 type use struct{ registers, local int }
 
 // resources reads what each kernel of a cubin uses: the ELF section

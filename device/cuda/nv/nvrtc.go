@@ -20,6 +20,10 @@ type NVRTC struct {
 	GetProgramLog     Proc `sym:"nvrtcGetProgramLog"`
 	GetCUBINSize      Proc `sym:"nvrtcGetCUBINSize"`
 	GetCUBIN          Proc `sym:"nvrtcGetCUBIN"`
+	GetPTXSize        Proc `sym:"nvrtcGetPTXSize"`
+	GetPTX            Proc `sym:"nvrtcGetPTX"`
+	GetNumArchs       Proc `sym:"nvrtcGetNumSupportedArchs,?"` // from 11.2 on
+	GetArchs          Proc `sym:"nvrtcGetSupportedArchs,?"`
 	DestroyProgram    Proc `sym:"nvrtcDestroyProgram"`
 }
 
@@ -60,7 +64,30 @@ func (n *NVRTC) VersionString() (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), nil
 }
 
-// Compile translates a source to a cubin and returns the compiler's log with it.
+// Target is the architecture to compile for, for a card of compute capability
+// cc (90 is 9.0): the card's own, or for a card that is newer than the compiler
+// the newest virtual one, whose PTX the driver translates.
+func (n *NVRTC) Target(cc int) string {
+	var count int32
+	newest := 0
+	if n.GetNumArchs != nil && n.GetArchs != nil && n.GetNumArchs(Addr(&count)) == Success && count > 0 {
+		list := make([]int32, count)
+		if n.GetArchs(Addr(&list[0])) == Success {
+			for _, a := range list {
+				if int(a) <= cc {
+					newest = max(newest, int(a))
+				}
+			}
+		}
+	}
+	if newest == 0 || newest == cc {
+		return fmt.Sprintf("sm_%d", cc)
+	}
+	return fmt.Sprintf("compute_%d", newest)
+}
+
+// Compile translates a source to a cubin, or PTX for a virtual architecture, and
+// returns the compiler's log with it.
 func (n *NVRTC) Compile(name, source string, options []string) (cubin []byte, log string, err error) {
 	var prog uintptr
 	text(source, func(src uintptr) {
@@ -86,8 +113,12 @@ func (n *NVRTC) Compile(name, source string, options []string) (cubin []byte, lo
 	if code != Success {
 		return nil, log, fmt.Errorf("%s does not compile with %s: %w\n%s", name, strings.Join(options, " "), n.check("nvrtcCompileProgram", code), log)
 	}
-	if cubin = n.fetch(prog, n.GetCUBINSize, n.GetCUBIN); len(cubin) == 0 {
-		return nil, log, fmt.Errorf("%s: no cubin; hint: NVRTC 11.1 or later is needed", name)
+	cubin = n.fetch(prog, n.GetCUBINSize, n.GetCUBIN)
+	if len(cubin) == 0 {
+		cubin = n.fetch(prog, n.GetPTXSize, n.GetPTX)
+	}
+	if len(cubin) == 0 {
+		return nil, log, fmt.Errorf("%s: no code; hint: NVRTC 11.1 or later is needed", name)
 	}
 	return cubin, log, nil
 }
