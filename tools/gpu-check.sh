@@ -95,7 +95,7 @@ checks() {
   test_of rate-links 30 device/cuda TestRateLinks
   test_of rate-product 40 device/cuda TestRateProduct
   test_of rate-attention 60 device/cuda TestRateAttention
-  test_of rate-gpt2 60 device/cuda TestRateGPT2
+  test_of rate-gpt2 90 device/cuda TestRateGPT2
   torch rates 60 rates
   if command -v compute-sanitizer >/dev/null; then
     part sanitizer 60 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'

@@ -38,8 +38,8 @@ import (
 //
 // Known weakness: no more streams may be used by all ranks of one GPU than the
 // driver has queues for (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses
-// six. The parts of a sum are fetched whole, where a ring would pass sums on:
-// with n ranks it moves n/2 times as many bytes.
+// six. Everybody fetches from everybody, which moves the bytes that a ring moves,
+// but suits switches better than GPUs joined to two neighbours each.
 
 // Fabric is a set of joined devices. Make one, then each device with
 // Options.Fabric and its rank.

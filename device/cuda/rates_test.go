@@ -25,7 +25,7 @@ import (
 
 func rate(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
-	fmt.Printf("RATE %-44s %10.1f %s\n", name, value, unit)
+	fmt.Printf("RATE %-52s %10.1f %s\n", name, value, unit)
 }
 
 func onlyGPU(t *testing.T) {
@@ -35,9 +35,12 @@ func onlyGPU(t *testing.T) {
 }
 
 // open opens the GPU with kernels cached for all tests.
-func open(t *testing.T) *cuda.Device {
+func open(t *testing.T) *cuda.Device { return openWith(t, cuda.Options{}) }
+
+func openWith(t *testing.T, o cuda.Options) *cuda.Device {
 	t.Helper()
-	d, err := cuda.Open(cuda.Options{CacheDir: filepath.Join(os.TempDir(), "athanor-test-kernels"), DiskPath: filepath.Join(t.TempDir(), "disk")})
+	o.CacheDir, o.DiskPath = filepath.Join(os.TempDir(), "athanor-test-kernels"), filepath.Join(t.TempDir(), "disk")
+	d, err := cuda.Open(o)
 	check(t, err)
 	t.Cleanup(func() { check(t, d.Close()) })
 	return d
@@ -153,9 +156,17 @@ func TestRateAttention(t *testing.T) {
 	}
 }
 
-// TestRateGPT2: a training step of GPT-2 124M, bf16, and where its time goes.
+// TestRateGPT2: a training step of GPT-2 124M, bf16, and where its time goes;
+// what it costs that sums over tokens may be cut at sequences without changing a
+// bit, and that every call is timed.
 func TestRateGPT2(t *testing.T) {
 	onlyGPU(t)
+	for what, o := range map[string]cuda.Options{"": {}, ", cut at sequences": {SumRows: 1024}, ", not timed": {Untimed: true}} {
+		t.Run(what, func(t *testing.T) { rateGPT2(t, what, o) })
+	}
+}
+
+func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	m, err := model.Known("gpt2")
 	check(t, err)
 	const seq, batch = 1024, 16
@@ -163,7 +174,7 @@ func TestRateGPT2(t *testing.T) {
 	check(t, err)
 	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
 	check(t, err)
-	s, err := run.Open(g, []device.Device{open(t)}, []*program.Program{p})
+	s, err := run.Open(g, []device.Device{openWith(t, o)}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	for i, q := range g.Params {
@@ -193,12 +204,15 @@ func TestRateGPT2(t *testing.T) {
 	if !(last < first) {
 		t.Errorf("the loss went from %v to %v", first, last)
 	}
-	rate(t, "GPT-2 124M, bf16, 16 x 1024", seq*batch/best, "tokens/s")
-	profile(t, s, best)
+	rate(t, "GPT-2 124M, bf16, 16 x 1024"+what, seq*batch/best, "tokens/s")
+	if !o.Untimed {
+		profile(t, s, best)
+	}
 }
 
 // profile prints the operators' shares of one more step.
 func profile(t *testing.T, s *run.Session, step float64) {
+	t.Helper()
 	res, err := s.Engine(0).Step(context.Background())
 	check(t, err)
 	line, err := res.Timeline()
