@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -107,5 +108,22 @@ func TestBounds(t *testing.T) {
 		if fitted < 5 {
 			t.Errorf("only %d plans fit", fitted)
 		}
+	}
+}
+
+// TestTiredSearchImproves: an enumeration that has used up its effort leaves some
+// for improving what it found.
+func TestTiredSearchImproves(t *testing.T) {
+	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
+	s.spent = enough + 1
+	enumerated := 0
+	s.progress = func(text string) {
+		if enumerated == 0 && strings.HasPrefix(text, "dividing the memory") {
+			enumerated = s.evaluated
+		}
+	}
+	check(t, s.alike())
+	if enumerated == 0 || s.evaluated == enumerated {
+		t.Errorf("%d plans enumerated, %d in all: nothing was improved", enumerated, s.evaluated)
 	}
 }

@@ -86,6 +86,7 @@ func (s *search) alike() error {
 	if len(s.found) == 0 {
 		return nil
 	}
+	s.spent = min(s.spent, enough/3*2) // improving what was found has effort left
 	if err := s.balance(); err != nil {
 		return err
 	}
