@@ -77,12 +77,22 @@ type task struct {
 	bound, estimate float64
 }
 
-// pipelines tries pipelines of all depths.
+// pipelines tries pipelines of all depths. Estimates of memory are too low at times:
+// where nothing fits of what they leave, what they made needless is tried too.
 func (s *search) pipelines() error {
 	pins := &s.req.Pins
 	if s.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
 		return nil
 	}
+	err := s.pipelinesOf(false)
+	if err == nil && len(s.found) == 0 {
+		err = s.pipelinesOf(true)
+	}
+	return err
+}
+
+func (s *search) pipelinesOf(every bool) error {
+	pins := &s.req.Pins
 	var tasks []*task
 	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
 		if s.ranks%depth != 0 || pins.Pipeline != 0 && pins.Pipeline != depth {
@@ -93,7 +103,7 @@ func (s *search) pipelines() error {
 			if err := s.ctx.Err(); err != nil {
 				return err
 			}
-			tasks = append(tasks, s.tasks(sh)...)
+			tasks = append(tasks, s.tasks(sh, every)...)
 		}
 	}
 	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })

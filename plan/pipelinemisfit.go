@@ -46,7 +46,7 @@ func (s *search) frugalPipeline(big *search) (frugal *Candidate, err error) {
 			continue
 		}
 		for _, sh := range big.shapes(depth) {
-			for _, t := range big.tasks(sh) {
+			for _, t := range big.tasks(sh, false) {
 				styles := big.styles(t.b, t.residency)
 				c, err := big.fill(t, styles[len(styles)-1])
 				if err != nil {

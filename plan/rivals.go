@@ -20,7 +20,7 @@ func (s *search) rivals() error {
 		if pl.Ranks != s.ranks || pl.MicroBatch*pl.MicroBatches*pl.Replicas() != s.req.GlobalBatch || pl.Validate(s.graph) != nil {
 			continue
 		}
-		s.say("the plan of " + r.Name)
+		s.say("plans of others")
 		c, err := Evaluate(s.ctx, s.req, pl, s.m, "as "+r.Name)
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()

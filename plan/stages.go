@@ -43,7 +43,7 @@ type pace struct {
 }
 
 // tasks divides a shape's segments for every residency that may fit.
-func (s *search) tasks(sh *shape) (list []*task) {
+func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	stages := sh.depth * sh.chunks
 	if stages > len(s.graph.Segments) {
 		return nil
@@ -69,7 +69,8 @@ func (s *search) tasks(sh *shape) (list []*task) {
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(sh.replicas) {
 		far := r.state != device.DeviceTier || program.ShardLevel(r.shard) > program.ShardLevel("state")
-		if roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil || !s.req.Pins.allow(r) {
+		needless := roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil
+		if needless && !every || !s.req.Pins.allow(r) {
 			continue
 		}
 		t := &task{shape: sh, residency: r, first: first}

@@ -20,7 +20,7 @@ import (
 // tried there too, so more is never said to be slower.
 
 // Planner plans a run of a graph on a machine.
-type Planner func(*Machine, *graph.Graph, *config.Config) (*plan.Result, error)
+type Planner func(context.Context, *Machine, *graph.Graph, *config.Config) (*plan.Result, error)
 
 // whatIfTime is how long all what-ifs may take together.
 const whatIfTime = time.Minute
@@ -42,7 +42,7 @@ func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config,
 // Remedies plans for machines and runs that are not as short of memory as this
 // one, on which nothing fits, as why says.
 func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config, why *plan.Misfit, find Planner, note func(string)) ([]plan.WhatIf, error) {
-	return try(ctx, m.remedies(g, c, why), note, func(_ context.Context, w *supposition) error { return w.remedy(find) })
+	return try(ctx, m.remedies(g, c, why), note, func(ctx context.Context, w *supposition) error { return w.remedy(ctx, find) })
 }
 
 // try plans for one after the other, as long as there is time.
@@ -70,34 +70,26 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 }
 
 // compare finds a plan and says what it does otherwise than the best one now,
-// which is tried as well.
+// whose programs run there as they are.
 func (w *supposition) compare(ctx context.Context, best *plan.Candidate, find Planner) error {
-	req, mach := w.machine.request(w.graph, w.config), w.machine.planner()
-	same, err := plan.Evaluate(ctx, req, best.Plan, mach, best.Label)
-	if err != nil {
-		return err
-	}
-	fits, err := same.Complete(ctx, req)
-	if err == nil {
-		err = same.Time(mach)
-	}
-	if err != nil {
+	same := *best
+	if err := same.Time(w.machine.planner()); err != nil {
 		return err
 	}
 	w.Seconds, w.Brings = same.Seconds(), "the same plan"
-	r, err := find(w.machine, w.graph, w.config)
+	r, err := find(ctx, w.machine, w.graph, w.config)
 	if err != nil && !errors.Is(err, plan.ErrDoesNotFit) {
 		return err
 	}
-	if err == nil && (!fits || r.Best.Seconds() <= w.Seconds) {
+	if err == nil && r.Best.Seconds() <= w.Seconds {
 		w.Seconds, w.Brings = r.Best.Seconds(), plan.Difference(w.graph, best.Plan, r.Best.Plan)
 	}
 	return nil
 }
 
 // remedy finds whether there is a plan now.
-func (w *supposition) remedy(find Planner) error {
-	r, err := find(w.machine, w.graph, w.config)
+func (w *supposition) remedy(ctx context.Context, find Planner) error {
+	r, err := find(ctx, w.machine, w.graph, w.config)
 	var short *plan.Misfit
 	switch {
 	case errors.As(err, &short):

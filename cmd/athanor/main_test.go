@@ -388,6 +388,28 @@ func TestNoHome(t *testing.T) {
 	}
 }
 
+// TestFullFiles: a result that does not fit on the disk is an error and leaves no half
+// of a file; what is no plain file is not removed.
+func TestFullFiles(t *testing.T) {
+	dir, file := tiny(t)
+	err := writeTo(dir+"/result", func(w io.Writer) error {
+		_, err := w.Write(make([]byte, 1<<20))
+		return errOr(err, errors.New("no space left"))
+	})
+	if _, gone := os.Stat(dir + "/result"); err == nil || gone == nil {
+		t.Errorf("error %v, the half of a file: %v", err, gone)
+	}
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
+	check(t, os.Symlink("/dev/full", dir+"/full"))
+	for _, flag := range []string{"--out", "--dump"} {
+		call("plan", file, "hardware.name=l4", flag, dir+"/full").must(t, 1, "no space left")
+		_, err := os.Lstat(dir + "/full")
+		check(t, err)
+	}
+}
+
 // full is a disk without room.
 type full struct{}
 

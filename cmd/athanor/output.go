@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	stdctx "context"
 	"errors"
 	"io"
@@ -22,15 +23,19 @@ func (t *target) plannedOrExplained(c *context) (*planned, error) {
 	return p, err
 }
 
-// writeTo makes a file of what a function writes; on an error there is none.
+// wrote is the error of a write.
+func wrote(_ int, err error) error { return err }
+
+// writeTo makes a file of what a function writes. On an error there is none; what
+// was there before and is no plain file, such as a device, stays.
 func writeTo(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	err = errors.Join(write(w), w.Flush(), f.Close())
-	if err != nil {
+	st, err := f.Stat()
+	if err = cmp.Or(err, write(w), w.Flush(), f.Close()); err != nil && st != nil && st.Mode().IsRegular() {
 		os.Remove(path)
 	}
 	return err

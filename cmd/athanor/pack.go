@@ -108,27 +108,19 @@ func (v *packCmd) read() (alloc.Problem, error) {
 // capacity is drawn but not written.
 func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, conflict *alloc.InfeasibleError) error {
 	if v.Out != "" && packErr == nil {
-		if err := toFile(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
+		if err := writeTo(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
 			return err
 		}
 	}
 	if v.SVG == "" {
 		return nil
 	}
-	return toFile(v.SVG, func(w io.Writer) error {
+	return writeTo(v.SVG, func(w io.Writer) error {
 		if conflict != nil {
 			return alloc.WriteSVG(w, p, nil, conflict.Conflict)
 		}
 		return alloc.WriteSVG(w, p, &s, nil)
 	})
-}
-
-func toFile(name string, write func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }
 
 func (r packResult) print(w io.Writer, s alloc.Solution) error {

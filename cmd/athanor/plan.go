@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
@@ -28,17 +28,17 @@ type planCmd struct {
 }
 
 // planner searches, or asks a policy.
-func (v *planCmd) planner(ctx stdctx.Context, note func(string)) (run.Planner, error) {
+func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 	if slices.Contains(plan.Policies(), v.Policy) {
 		if v.Policy != "" {
 			v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
 		}
-		return searching(ctx, note), nil
+		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
 		return nil, usageError{err.Error()}
 	}
-	return func(m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
 	}, nil
 }
@@ -51,7 +51,7 @@ func (v *planCmd) Run(c *context) error {
 	show := newStatus(c.stderr)
 	defer show.done()
 	say := show.say
-	find, err := v.planner(ctx, func(text string) { say(text) })
+	find, err := v.planner(func(text string) { say(text) })
 	if err != nil {
 		return err
 	}
@@ -75,12 +75,13 @@ func (v *planCmd) Run(c *context) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(v.Out, append(text, '\n'), 0o644); err != nil {
+		if err := writeTo(v.Out, func(w io.Writer) error { return wrote(w.Write(append(text, '\n'))) }); err != nil {
 			return err
 		}
 	}
 	if v.Dump != "" {
-		if err := os.WriteFile(v.Dump, []byte(p.result.Best.Program.String()), 0o644); err != nil {
+		text := p.result.Best.Program.String()
+		if err := writeTo(v.Dump, func(w io.Writer) error { return wrote(io.WriteString(w, text)) }); err != nil {
 			return err
 		}
 	}

@@ -73,7 +73,7 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
-	if err := p.with(ctx, searching(ctx, show.say)); err != nil {
+	if err := p.with(ctx, searching(show.say)); err != nil {
 		p.close()
 		return nil, err
 	}
@@ -81,15 +81,15 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 }
 
 // searching plans by a search.
-func searching(ctx stdctx.Context, note func(string)) run.Planner {
-	return func(m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+func searching(note func(string)) run.Planner {
+	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.Plan(ctx, g, cfg, note)
 	}
 }
 
 // with completes what was prepared by a plan, and reports on it.
 func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
-	if p.result, err = find(p.machine, p.setup.Graph, p.config); err != nil {
+	if p.result, err = find(ctx, p.machine, p.setup.Graph, p.config); err != nil {
 		return err
 	}
 	cfg := p.config

@@ -92,11 +92,12 @@ func TestFormerPlan(t *testing.T) {
 	dir, file := tiny(t)
 	check(t, os.Mkdir(dir+"/run", 0o755))
 	args := []string{"plan", file, "hardware.name=l4", "--json"}
-	var before, after plan.Report
+	var before, alone, after plan.Report
+	call(append(args, "limits.device=210KiB")...).must(t, 0).into(t, &alone)
 	call(append(args, "limits.device=200KiB", "--out", dir+"/run/plan.json")...).must(t, 0).into(t, &before)
-	call(append(args, "limits.device=210KiB")...).must(t, 0, "the plan of the run so far").into(t, &after)
-	if after.Seconds > before.Seconds {
-		t.Errorf("%v s, with less memory %v s", after.Seconds, before.Seconds)
+	call(append(args, "limits.device=210KiB")...).must(t, 0).into(t, &after)
+	if after.Seconds > before.Seconds || after.Candidates != alone.Candidates+1 {
+		t.Errorf("%v s of %d candidates, with less memory %v s; %d candidates in a new folder", after.Seconds, after.Candidates, before.Seconds, alone.Candidates)
 	}
 	call(append(args, "limits.device=210KiB", "sequence_length=16")...).must(t, 0) // of another length
 	for _, text := range []string{"", "{", "{}", "null"} {
