@@ -48,6 +48,10 @@ func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 	}
 	left := max(cores-others, cores/2) // for kernels
 	rest := cores - min(kernels, left)
+	late := 0.0
+	if others > rest { // so there are others, and rest is not 0
+		late = others/rest - 1
+	}
 	for s := range slower {
 		slower[s] = 1
 	}
@@ -55,7 +59,7 @@ func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 		if d.Stream == device.Compute {
 			slower[d.Stream] = max(kernels/left, 1)
 		} else {
-			slower[d.Stream] += d.Part * max(others/rest-1, 0)
+			slower[d.Stream] += d.Part * late
 		}
 	}
 	return true
