@@ -1,0 +1,419 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
+)
+
+// sample is a random call on an image of the device arena.
+type sample struct {
+	*rand.Rand
+	call  device.Call
+	image []byte
+	end   int64
+	float graph.DType // of activations and weights
+	wide  bool        // extents and addresses that allow whole packs
+	acc   bool
+	tol   float64
+}
+
+const imageBytes = 4 << 20
+
+func newSample(op graph.Op, seed uint64) *sample {
+	s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(op))), image: make([]byte, imageBytes), wide: seed%2 == 0, acc: seed%4 < 2, tol: 2e-5}
+	s.call.Op = op
+	if seed%8 >= 4 {
+		s.float = graph.BF16
+	}
+	for i := range s.image {
+		s.image[i] = 0xff // NaN in every type
+	}
+	samples[op](s)
+	return s
+}
+
+func (s *sample) String() string {
+	out := fmt.Sprintf("%s %+v", s.call.Op, s.call.Attr)
+	for i, a := range s.call.Args {
+		out += fmt.Sprintf(" %s[%dx%d/%d %v @%d]", s.call.Op.Info().Args[i].Name, a.Rows, a.Cols, a.Stride, a.DType, a.Addr)
+	}
+	return out
+}
+
+func (s *sample) n() int { return []int{1, 2, 3, 7, 8, 16, 17, 33, 64, 67, 100, 130}[s.IntN(12)] }
+
+// cols is an extent along rows.
+func (s *sample) cols() int {
+	if s.wide {
+		return 8 * (1 + s.IntN(12))
+	}
+	return s.n()
+}
+
+// place makes an operand somewhere in the arena.
+func (s *sample) place(d graph.DType, rows, cols int) device.Operand {
+	o := device.Operand{DType: d, Rows: rows, Cols: cols, Stride: cols}
+	if s.wide {
+		s.end = (s.end + 63) &^ 63
+		o.Stride += 8 * s.IntN(2)
+	} else {
+		s.end = (s.end + d.Size() - 1) &^ (d.Size() - 1)
+		s.end += d.Size() * int64(s.IntN(4))
+		o.Stride += s.IntN(4)
+	}
+	o.Addr = s.end
+	s.end += int64(rows*o.Stride)*d.Size() + 8
+	s.call.Args = append(s.call.Args, o)
+	return o
+}
+
+// tensor is an operand as it lies in an image of the arena.
+func tensor(image []byte, o device.Operand) kernel.Tensor {
+	if o.Absent() {
+		return kernel.Tensor{}
+	}
+	t := kernel.Tensor{DType: o.DType, Rows: o.Rows, Cols: o.Cols, Stride: o.Stride}
+	p, n := unsafe.Pointer(&image[o.Addr]), int((o.End()-o.Addr)/o.DType.Size())
+	switch o.DType {
+	case graph.F32:
+		t.F32 = unsafe.Slice((*float32)(p), n)
+	case graph.BF16:
+		t.BF16 = unsafe.Slice((*uint16)(p), n)
+	case graph.I32:
+		t.I32 = unsafe.Slice((*int32)(p), n)
+	case graph.F64:
+		t.F64 = unsafe.Slice((*float64)(p), n)
+	}
+	return t
+}
+
+// fill makes an operand of numbers.
+func (s *sample) fill(d graph.DType, rows, cols int, f func() float64) device.Operand {
+	o := s.place(d, rows, cols)
+	t := tensor(s.image, o)
+	for r := range rows {
+		for c := range cols {
+			t.Set(r, c, f())
+		}
+	}
+	return o
+}
+
+func (s *sample) mat(rows, cols int) device.Operand {
+	return s.fill(s.float, rows, cols, s.NormFloat64)
+}
+func (s *sample) f32(rows, cols int) device.Operand {
+	return s.fill(graph.F32, rows, cols, s.NormFloat64)
+}
+func (s *sample) positive(rows, cols int) device.Operand {
+	return s.fill(graph.F32, rows, cols, func() float64 { return 0.05 + math.Abs(s.NormFloat64()) })
+}
+func (s *sample) ints(rows, lo, hi int) device.Operand {
+	return s.fill(graph.I32, rows, 1, func() float64 { return float64(lo + s.IntN(hi-lo)) })
+}
+func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
+
+func (s *sample) weight(d graph.DType, in, out int) {
+	if s.call.Attr.WT {
+		in, out = out, in
+	}
+	s.fill(d, in, out, s.NormFloat64)
+}
+
+func (s *sample) stats(rows int) {
+	o := s.positive(rows, 2)
+	t := tensor(s.image, o)
+	for r := range rows {
+		t.Set(r, 0, s.NormFloat64())
+	}
+}
+
+// heads draws an attention shape and returns the rows and the width of qkv.
+func (s *sample) heads() (rows, width int) {
+	g := 1 + s.IntN(2)
+	a := &s.call.Attr
+	*a = graph.Attr{Seq: []int{1, 7, 32, 33, 70, 130}[s.IntN(6)], KVHeads: g, Heads: g * (1 + s.IntN(2)), HeadDim: 6, Row0: s.IntN(9)}
+	if s.wide {
+		a.HeadDim = 16 * (1 + 2*s.IntN(2))
+		if s.float == graph.BF16 {
+			s.tol = 8e-3 // of tensor cores, whose operands are bf16: the largest element's rounding
+		}
+	}
+	a.Scale = 1 / math.Sqrt(float64(a.HeadDim))
+	if s.IntN(2) == 0 {
+		a.Window = 1 + s.IntN(40)
+	}
+	return a.Seq * (1 + s.IntN(2)), (a.Heads + 2*a.KVHeads) * a.HeadDim
+}
+
+// slice draws numbers of queries and keys: those of m rows, or of a slice of one
+// sequence whose bounds are multiples of unit.
+func (s *sample) slice(m, unit int) (queries, keys int) {
+	seq := s.call.Attr.Seq
+	if s.IntN(2) == 0 || seq <= unit {
+		return m, m
+	}
+	from := unit * s.IntN((seq-1)/unit)
+	to := min(seq, from+unit*(1+s.IntN(seq/unit)))
+	return to - from, to
+}
+
+// samples makes the operands and attributes of a call per operator.
+var samples = map[graph.Op]func(s *sample){
+	graph.Linear: func(s *sample) {
+		n, in, out := s.n(), s.cols(), s.cols()
+		s.call.Attr.WT = s.IntN(2) == 0
+		s.mat(n, out)
+		s.mat(n, in)
+		s.weight(s.float, in, out)
+		if s.IntN(2) == 0 {
+			s.mat(1, out)
+		} else {
+			s.absent()
+		}
+		if s.IntN(2) == 0 {
+			s.mat(n, out)
+		}
+	},
+	graph.LinearDX: func(s *sample) {
+		n, in, out := s.n(), s.cols(), s.cols()
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Acc: s.acc}
+		s.mat(n, in)
+		s.mat(n, out)
+		s.weight(s.float, in, out)
+	},
+	graph.LinearDW: func(s *sample) {
+		n, in, out := s.n(), s.cols(), s.cols()
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Acc: s.acc}
+		s.weight(graph.F32, in, out)
+		s.mat(n, in)
+		s.mat(n, out)
+	},
+	graph.BiasGrad: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc = s.acc
+		s.f32(1, c)
+		s.mat(n, c)
+	},
+	graph.LayerNorm: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Eps, s.tol = 1e-5, 5e-5
+		s.mat(n, c)
+		s.f32(n, 2)
+		s.mat(n, c)
+		s.mat(1, c)
+		s.mat(1, c)
+	},
+	graph.LayerNormDX: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc = s.acc
+		s.mat(n, c)
+		s.mat(n, c)
+		s.mat(n, c)
+		s.mat(1, c)
+		s.stats(n)
+	},
+	graph.LayerNormDW: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc = s.acc
+		s.f32(1, c)
+		s.f32(1, c)
+		s.mat(n, c)
+		s.mat(n, c)
+		s.stats(n)
+	},
+	graph.RMSNorm: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Eps = 1e-5
+		s.mat(n, c)
+		s.f32(n, 1)
+		s.mat(n, c)
+		s.mat(1, c)
+	},
+	graph.RMSNormDX: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc = s.acc
+		s.mat(n, c)
+		s.mat(n, c)
+		s.mat(n, c)
+		s.mat(1, c)
+		s.positive(n, 1)
+	},
+	graph.RMSNormDW: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc = s.acc
+		s.f32(1, c)
+		s.mat(n, c)
+		s.mat(n, c)
+		s.positive(n, 1)
+	},
+	graph.RoPE: func(s *sample) {
+		n, width := s.heads()
+		s.call.Attr.Inverse = s.IntN(2) == 0
+		s.mat(n, width)
+		s.f32(s.call.Attr.Seq, s.call.Attr.HeadDim)
+	},
+	graph.RoPEAt: func(s *sample) {
+		_, width := s.heads()
+		n, pos := s.n(), s.IntN(9)
+		s.mat(n, width)
+		s.f32(pos+n, s.call.Attr.HeadDim)
+		s.ints(1, pos, pos+1)
+	},
+	graph.Attention: func(s *sample) {
+		m, width := s.heads()
+		n, m := s.slice(m, 1)
+		a := s.call.Attr
+		q := a.Heads * a.HeadDim
+		s.mat(n, q)
+		s.f32(n, a.Heads)
+		s.mat(n, q)
+		s.mat(m, width-q)
+	},
+	graph.AttentionAt: func(s *sample) {
+		_, width := s.heads()
+		if s.float == graph.BF16 {
+			s.tol = 1e-3 // of the sums, whose terms are bf16
+		}
+		n, pos, a := 1+s.IntN(9), s.IntN(100), &s.call.Attr
+		a.Seq, a.Row0 = 0, 0
+		s.mat(n, a.Heads*a.HeadDim)
+		s.mat(2*a.KVHeads*(pos+n+s.IntN(4)), a.HeadDim)
+		s.mat(n, width)
+		s.ints(1, pos, pos+1)
+	},
+	graph.AttentionBwd: func(s *sample) {
+		m, width := s.heads()
+		n, m := s.slice(m, graph.SliceUnit(s.call.Attr.Seq))
+		s.call.Attr.Acc = s.acc && m <= s.call.Attr.Seq
+		a := s.call.Attr
+		s.tol = max(s.tol, 5e-5)
+		w := a.Heads * a.HeadDim
+		s.mat(n, w)
+		s.mat(m, width-w)
+		s.f32(n, a.Heads)
+		s.mat(n, w)
+		q, kv := s.mat(n, w), s.mat(m, width-w)
+		o, lse := s.mat(n, w), s.f32(n, a.Heads)
+		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv)})
+	},
+	graph.Act: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.mat(n, c)
+		s.mat(n, c)
+	},
+	graph.ActBwd: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.mat(n, c)
+		s.mat(n, c)
+		s.mat(n, c)
+	},
+	graph.SwiGLU: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.mat(n, c)
+		s.mat(n, 2*c)
+	},
+	graph.SwiGLUBwd: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.mat(n, 2*c)
+		s.mat(n, c)
+		s.mat(n, 2*c)
+	},
+	graph.Embed: func(s *sample) {
+		n, c, vocab := s.n(), s.cols(), s.n()
+		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9)}
+		s.call.Attr = a
+		s.mat(n, c)
+		s.ints(n, 0, vocab)
+		s.mat(vocab, c)
+		if s.IntN(2) == 0 {
+			s.mat(a.Seq+a.PosOffset, c)
+		}
+	},
+	graph.EmbedAt: func(s *sample) {
+		n, c, vocab, pos := s.n(), s.cols(), s.n(), s.IntN(9)
+		s.call.Attr = graph.Attr{PosOffset: s.IntN(3)}
+		s.mat(n, c)
+		s.ints(n, 0, vocab)
+		s.mat(vocab, c)
+		if s.IntN(2) == 0 {
+			s.mat(pos+n+s.call.Attr.PosOffset, c)
+		} else {
+			s.absent()
+		}
+		s.ints(1, pos, pos+1)
+	},
+	graph.EmbedBwd: func(s *sample) {
+		n, c, vocab := 3*s.n(), s.cols(), s.n()
+		s.call.Attr.Acc = s.acc
+		s.f32(vocab, c)
+		s.mat(n, c)
+		s.ints(n, 0, vocab)
+	},
+	graph.PosBwd: func(s *sample) {
+		c, seq := s.cols(), s.n()
+		s.call.Attr = graph.Attr{Seq: seq, PosOffset: s.IntN(3), Row0: s.IntN(9), Acc: s.acc}
+		s.f32(seq+s.call.Attr.PosOffset+s.IntN(2), c)
+		s.mat(seq*(1+s.IntN(3)), c)
+	},
+	graph.CrossEntropy: func(s *sample) {
+		n, vocab := s.n(), s.cols()
+		s.call.Attr.Grad = s.IntN(4) > 0
+		s.f32(n, 1)
+		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
+		s.ints(n, -1, vocab)
+		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
+	},
+	graph.LossSum: func(s *sample) {
+		s.call.Attr.Acc = s.acc
+		s.fill(graph.F64, 1, 1, s.NormFloat64)
+		s.f32(20*s.n(), 1)
+	},
+	graph.NormPart: func(s *sample) {
+		n, c := 4*s.n(), 8*s.cols()
+		s.fill(graph.F64, 1, graph.NormPieces(int64(n*c)), s.NormFloat64)
+		s.f32(n, c)
+	},
+	graph.NormAll: func(s *sample) {
+		s.call.Attr.Clip = float64(s.IntN(3))
+		s.f32(1, 2)
+		s.fill(graph.F64, 1, 10*s.n(), func() float64 { return s.Float64() })
+	},
+	graph.AdamW: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
+		s.f32(n, c)
+		s.f32(n, c)
+		s.positive(n, c)
+		s.f32(n, c)
+		s.positive(1, 2)
+		o := s.positive(1, graph.NumScalars)
+		t := tensor(s.image, o)
+		t.Set(0, graph.ScalarLR, 0.01)
+		t.Set(0, graph.ScalarCorrection1, 0.3)
+		t.Set(0, graph.ScalarCorrection2, 0.1)
+		if s.IntN(2) == 0 {
+			s.fill(graph.BF16, n, c, s.NormFloat64)
+		}
+	},
+	graph.Cast: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.mat(n, c)
+		s.f32(n, c)
+	},
+	graph.Add: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.mat(n, c)
+		s.mat(n, c)
+	},
+}
