@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -210,4 +211,26 @@ func Ring(c *Call) (bytes float64, messages int) {
 		return 2 * bytes, 2 * (n - 1)
 	}
 	return bytes, n - 1
+}
+
+// Members are the ranks that a call of a rank brings together, a message's sender
+// first.
+func Members(c *Call, rank int) []int {
+	switch c.Op {
+	case graph.Send:
+		return []int{rank, c.Peers[0]}
+	case graph.Recv:
+		return []int{c.Peers[0], rank}
+	}
+	return slices.Clone(c.Peers)
+}
+
+// Lost is what others are told of a rank whose round ended with an error.
+func Lost(rank int, err error) *PeerError {
+	lost := &PeerError{Rank: rank, Call: -1, Why: err.Error()}
+	var c *CallError
+	if errors.As(err, &c) {
+		lost.Call, lost.Op, lost.Why = c.Call, c.Op, c.Err.Error()
+	}
+	return lost
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 )
 
 // A fabric joins devices of one process that are the ranks of one run. What
@@ -101,13 +100,7 @@ type meeting struct {
 func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	m := &meeting{fabric: f, ranks: slices.Clone(c.Peers)}
-	switch c.Op {
-	case graph.Send:
-		m.ranks = []int{rank, c.Peers[0]}
-	case graph.Recv:
-		m.ranks = []int{c.Peers[0], rank}
-	}
+	m := &meeting{fabric: f, ranks: device.Members(c, rank)}
 	n := len(m.ranks)
 	m.calls, m.streams, m.parts = make([]*device.Call, n), make([]*stream, n), make([]*exchange, n)
 	if device.IsMessage(c.Op) {
@@ -199,10 +192,7 @@ func (f *Fabric) lose(d *Device, err error) {
 		f.mu.Unlock()
 		return
 	}
-	lost := &device.PeerError{Rank: d.options.Rank, Call: -1, Why: err.Error()}
-	if c, ok := err.(*device.CallError); ok {
-		lost.Call, lost.Op, lost.Why = c.Call, c.Op, c.Err.Error()
-	}
+	lost := device.Lost(d.options.Rank, err)
 	f.lost = lost
 	f.down.Store(true)
 	devices := slices.Clone(f.devices)

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
-	"github.com/athanor-llm/athanor/graph"
 )
 
 // A fabric joins GPUs of one process that are the ranks of one run. Memory of
@@ -133,13 +131,7 @@ type meeting struct {
 
 // meetingOf finds or makes the meeting of a call. The fabric is locked.
 func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
-	ranks := slices.Clone(c.Peers)
-	switch c.Op {
-	case graph.Send:
-		ranks = []int{rank, c.Peers[0]}
-	case graph.Recv:
-		ranks = []int{c.Peers[0], rank}
-	}
+	ranks := device.Members(c, rank)
 	group, box := fmt.Sprint(ranks), [3]int{ranks[0], ranks[len(ranks)-1], c.Tag}
 	message := device.IsMessage(c.Op)
 	m := f.groups[group]
@@ -198,11 +190,7 @@ func (f *Fabric) lose(d *Device, err error) {
 		f.mu.Unlock()
 		return
 	}
-	lost := &device.PeerError{Rank: d.options.Rank, Call: -1, Why: err.Error()}
-	var c *device.CallError
-	if errors.As(err, &c) {
-		lost.Call, lost.Op, lost.Why = c.Call, c.Op, c.Err.Error()
-	}
+	lost := device.Lost(d.options.Rank, err)
 	f.lost = lost
 	f.down.Store(true)
 	f.changed.Broadcast()
