@@ -2,7 +2,6 @@ package hardware
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -10,9 +9,11 @@ import (
 
 // Probing of how streams slow each other down.
 //
-// Approach: for each ordered pair of streams, a typical call of the one runs
-// again and again, in turn by itself and while the other is kept busy; the factor
-// is what the mean of those calls grew by. On a CPU copies take a core from the
+// Approach: for each ordered pair of streams, a typical call of the one runs a few
+// times by itself, and right after that while the other is kept busy; the factor
+// is what the mean of those calls grew by, in the median of passes over all pairs:
+// what else a machine does changes by the second, so both are measured in the same
+// moment and the passes in different ones. On a CPU copies take a core from the
 // products, so they may run at two thirds of their speed, while a link that is
 // throttled hardly matters; on a GPU copy engines are apart, but both ways of a
 // link may share a bus. What cores that both need explain (cores.go) is taken
@@ -21,8 +22,8 @@ import (
 // Known weakness: one call stands for all of its stream.
 
 const (
-	contendRounds = 3
-	contendRuns   = 4     // of the call that is measured, per round
+	contendPasses = 7
+	contendRuns   = 4     // of the call that is measured, each time
 	contendLeast  = 0.03  // less is noise
 	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
 	contendCopy   = 0.002 // seconds that copies take, as far as there is room
@@ -42,6 +43,34 @@ func ProbeContention(d device.Device, h *Hardware) error {
 
 // contention measures all pairs of streams.
 func (b *bench) contention(h *Hardware) (list []Contention) {
+	pairs := b.pairs(h)
+	for range contendPasses {
+		for i := range pairs {
+			b.compare(&pairs[i])
+		}
+	}
+	if b.err != nil {
+		return nil
+	}
+	for i := range pairs {
+		p := &pairs[i]
+		if f := median(p.ratios)/h.shared(p.of, p.by) - 1; f > contendLeast {
+			list = append(list, Contention{p.of, p.by, min(f, contendMost)})
+		}
+	}
+	return list
+}
+
+// pair is calls of one stream and calls of another that accompany them, prepared.
+type pair struct {
+	of, by     device.Stream
+	own, crowd []device.Span
+	first      int       // of own; those of crowd follow
+	ratios     []float64 // of each pass: beside others over alone
+}
+
+// pairs prepares all that are measured.
+func (b *bench) pairs(h *Hardware) (list []pair) {
 	tokens, weight := [2]int{256, 1024}, [2]int{1024, 1024}
 	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
 	if h.Engine(device.HostCompute) != nil {
@@ -64,13 +93,25 @@ func (b *bench) contention(h *Hardware) (list []Contention) {
 			}
 			// Enough for calls that take twice as long as by themselves.
 			n := min(int(2*contendRuns*alone[i]/alone[k])+2, device.QueueLen/2)
-			f := b.slower(calls[i], calls[k], n)/h.shared(calls[i].Stream, calls[k].Stream) - 1
-			if f > contendLeast {
-				list = append(list, Contention{calls[i].Stream, calls[k].Stream, min(f, contendMost)})
-			}
+			list = append(list, b.pair(calls[i], calls[k], n))
 		}
 	}
 	return list
+}
+
+// pair prepares a few of a call in a row, and another n times.
+func (b *bench) pair(c, other device.Call, n int) pair {
+	var calls []device.Call
+	for k := range contendRuns {
+		calls = append(calls, moved(c, k))
+	}
+	for k := range n {
+		calls = append(calls, moved(other, k))
+	}
+	spans := make([]device.Span, len(calls))
+	first, err := b.device.Prepare(calls, spans)
+	b.keep(err)
+	return pair{of: c.Stream, by: other.Stream, own: spans[:contendRuns], crowd: spans[contendRuns:], first: first}
 }
 
 // shared is how many times as long a stream's calls take because another's use
@@ -101,43 +142,30 @@ func onDisk(c *device.Call) bool {
 	return c.Stream == device.DiskRead || c.Stream == device.DiskWrite
 }
 
-// slower is how many times as long a call takes, in the mean of a few in a row,
-// while another runs n times: the best of a few rounds beside others over
-// the best by itself, in turn, since whatever else the machine does can only add
-// to them and changes by the second.
-func (b *bench) slower(c, other device.Call, n int) float64 {
-	var calls []device.Call
-	for k := range contendRuns {
-		calls = append(calls, moved(c, k))
-	}
-	for k := range n {
-		calls = append(calls, moved(other, k))
-	}
-	spans := make([]device.Span, len(calls))
-	if b.err != nil {
-		return 1
-	}
-	first, err := b.device.Prepare(calls, spans)
-	b.keep(err)
-	own, crowd := spans[:contendRuns], spans[contendRuns:]
-	best := [2]float64{math.Inf(1), math.Inf(1)} // by itself, beside others
-	for r := 0; r < 2*contendRounds && b.err == nil; r++ {
-		if r%2 == 1 {
-			for i := range crowd {
-				b.device.Launch(first + contendRuns + i)
+// compare measures once how many times as long a pair's calls take beside the
+// others as right before, alone.
+func (b *bench) compare(p *pair) {
+	var mean [2]float64 // alone, beside others
+	for r := range mean {
+		if b.err != nil {
+			return
+		}
+		if r == 1 {
+			for i := range p.crowd {
+				b.device.Launch(p.first + contendRuns + i)
 			}
 		}
-		for i := range own {
-			b.device.Launch(first + i)
+		for i := range p.own {
+			b.device.Launch(p.first + i)
 		}
 		b.keep(b.device.Sync())
 		var sum, count float64
-		for k, s := range own { // that the others accompanied, the first at least
-			if k == 0 || r%2 == 0 || s.Start >= crowd[0].Start && s.End <= crowd[n-1].End {
+		for k, s := range p.own { // that the others accompanied, the first at least
+			if k == 0 || r == 0 || s.Start >= p.crowd[0].Start && s.End <= p.crowd[len(p.crowd)-1].End {
 				sum, count = sum+s.End-s.Start, count+1
 			}
 		}
-		best[r%2] = min(best[r%2], max(sum/count, 1e-9))
+		mean[r] = max(sum/count, 1e-9)
 	}
-	return best[1] / best[0]
+	p.ratios = append(p.ratios, mean[1]/mean[0])
 }

@@ -41,6 +41,8 @@ type Machine struct {
 	// Measure, if not nil, improves Cost for the operators of a program: by
 	// timing them on the machine.
 	Measure func(*Candidate) error
+	// Trial, if not nil, has the finalists run on the machine.
+	Trial *Trial
 }
 
 // Request is what is to be planned.
@@ -87,6 +89,7 @@ type Candidate struct {
 	Label     string          // in words, for people
 	Kind      string          // what plans that differ in sizes only have in common
 	Fits      bool
+	Tried     float64 // seconds per step in trials; 0: there were none
 	seconds   float64
 	spans     [][]device.Span // of Programs
 	choice    choice          // where a search made it, unless it is a pipeline
@@ -98,8 +101,18 @@ func (c *Candidate) Seconds() float64 { return c.seconds }
 // Result of a search.
 type Result struct {
 	Best      *Candidate
-	RunnersUp []*Candidate // the best of other kinds, fastest first
+	RunnersUp []*Candidate // the best of other kinds, fastest first, as predicted
 	Evaluated int          // candidates lowered
+}
+
+// Fastest is the least time that was predicted, which is that of the best plan
+// unless trials have said otherwise.
+func (r *Result) Fastest() float64 {
+	least := r.Best.Seconds()
+	for _, c := range r.RunnersUp {
+		least = min(least, c.Seconds())
+	}
+	return least
 }
 
 // ErrDoesNotFit: no plan fits. The error is a *Misfit.

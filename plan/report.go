@@ -115,6 +115,7 @@ func MovedTraffic(ranks ...Moved) (t Traffic) {
 type Report struct {
 	Fits       bool          `json:"fits"`
 	Seconds    float64       `json:"step_seconds,omitempty"`
+	Tried      float64       `json:"tried_seconds,omitempty"` // in trials on the machine, if there were any
 	TokenRate  float64       `json:"tokens_per_second,omitempty"`
 	MFU        float64       `json:"mfu,omitempty"`
 	Ranks      int           `json:"ranks,omitempty"`
@@ -137,6 +138,7 @@ type Report struct {
 type RunnerUp struct {
 	Label   string  `json:"label"`
 	Seconds float64 `json:"step_seconds"`
+	Tried   float64 `json:"tried_seconds,omitempty"`
 	Device  int64   `json:"device_bytes"`
 	// What keeps it: shares of the step in which ranks do not compute, and in which
 	// they make things again, on average.
@@ -149,22 +151,22 @@ type WhatIf struct {
 	Change  string  `json:"change"`                 // in words
 	Set     string  `json:"set,omitempty"`          // overrides that say so, where there are any
 	Seconds float64 `json:"step_seconds,omitempty"` // 0: nothing fits there either, or nothing was found in time
+	Gain    float64 `json:"gain,omitempty"`         // over the seconds that are predicted now, less 1; 0 where nothing fits now
 	Brings  string  `json:"brings"`                 // what the plan does otherwise, or why there is none
 }
 
-// WriteWhatIfs prints a table of them, beside the seconds per step now (0: nothing
-// fits).
-func WriteWhatIfs(w io.Writer, list []WhatIf, now float64) error {
+// WriteWhatIfs prints a table of them; fits: a plan fits now.
+func WriteWhatIfs(w io.Writer, list []WhatIf, fits bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, x := range list {
 		seconds, gain := "-", ""
 		if x.Seconds > 0 {
 			seconds = fmt.Sprintf("%.4g s", x.Seconds)
 		}
-		if x.Seconds > 0 && now > 0 {
-			gain = fmt.Sprintf("%+.1f %%", 100*(x.Seconds/now-1))
+		if x.Seconds > 0 && fits {
+			gain = fmt.Sprintf("%+.1f %%", 100*x.Gain)
 		}
-		if x.Set != "" && now == 0 {
+		if x.Set != "" && !fits {
 			x.Change += " (" + x.Set + ")"
 		}
 		fmt.Fprintf(tw, "  with %s\t%s\t%s\t%s\n", x.Change, seconds, gain, x.Brings)
@@ -186,12 +188,12 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	}
 	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), MovedTraffic(moved...)
 	rep := &Report{
-		Fits: true, Seconds: sec, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
+		Fits: true, Seconds: sec, Tried: b.Tried, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
 		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, PlanHash: b.Plan.Hash(), Candidates: r.Evaluated,
 		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {
-		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Program.Height[device.DeviceTier], c.Idle(), c.Repeated()})
+		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Tried, c.Program.Height[device.DeviceTier], c.Idle(), c.Repeated()})
 	}
 	return rep
 }

@@ -55,6 +55,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
+	if err := s.trial(); err != nil {
+		return nil, err
+	}
 	r := &Result{Best: s.found[0], Evaluated: s.evaluated}
 	kinds := map[string]bool{}
 	for _, c := range s.found[1:] { // the next best, and the best of every other kind

@@ -340,6 +340,9 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		r, err := m.given(ctx, req, mach, c)
 		return r, m.advise(err)
 	}
+	if mach.Measure != nil {
+		mach.Trial = m.trial(g, c)
+	}
 	var err error
 	if req.Pins, err = m.pins(g, c); err != nil {
 		return nil, err
@@ -359,6 +362,18 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
 	}
 	return r, m.advise(err)
+}
+
+// trial lets candidates run here, before a run that is as long as the configuration
+// says.
+func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
+	return &plan.Trial{
+		Run: func(ctx context.Context, cand *plan.Candidate, steps int) (float64, error) {
+			r, err := m.run(ctx, g, c, cand, steps)
+			return r.seconds, err
+		},
+		Steps: c.MaxSteps, Time: time.Duration(c.MaxTime),
+	}
 }
 
 // request is what a configuration asks the search for.
@@ -455,7 +470,9 @@ func (m *Machine) measure(c *plan.Candidate) error {
 	for r := range programs {
 		programs[r] = c.Programs[r%len(c.Programs)]
 	}
-	devices, err := m.Open(programs)
+	apart := *m
+	apart.options.Apart = true
+	devices, err := apart.Open(programs)
 	if err != nil {
 		return err
 	}

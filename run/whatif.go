@@ -33,10 +33,10 @@ type supposition struct {
 	config  *config.Config
 }
 
-// WhatIfs plans for machines with more memory or faster links than this one. best
-// is the plan for this one.
-func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate, find Planner, note func(string)) ([]plan.WhatIf, error) {
-	return try(ctx, m.changes(g, c, best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, best, find) })
+// WhatIfs plans for machines with more memory or faster links than this one. now
+// is what was found for this one.
+func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, now *plan.Result, find Planner, note func(string)) ([]plan.WhatIf, error) {
+	return try(ctx, m.changes(g, c, now.Best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, now, find) })
 }
 
 // Remedies plans for machines and runs that are not as short of memory as this
@@ -70,19 +70,21 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 }
 
 // compare finds a plan and says what it does otherwise than the best one now,
-// whose programs run there as they are.
-func (w *supposition) compare(ctx context.Context, best *plan.Candidate, find Planner) error {
+// whose programs run there as they are. Predictions are compared with predictions:
+// where trials have decided, a new plan with the one that they passed over.
+func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planner) error {
+	best := now.Best
 	same := *best
 	if err := same.Time(w.machine.planner()); err != nil {
 		return err
 	}
-	w.Seconds, w.Brings = same.Seconds(), "the same plan"
+	w.Seconds, w.Gain, w.Brings = same.Seconds(), same.Seconds()/best.Seconds()-1, "the same plan"
 	r, err := find(ctx, w.machine, w.graph, w.config)
 	if err != nil && !errors.Is(err, plan.ErrDoesNotFit) {
 		return err
 	}
 	if err == nil && r.Best.Seconds() <= w.Seconds {
-		w.Seconds, w.Brings = r.Best.Seconds(), plan.Difference(w.graph, best.Plan, r.Best.Plan)
+		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/now.Fastest()-1, plan.Difference(w.graph, best.Plan, r.Best.Plan)
 	}
 	return nil
 }

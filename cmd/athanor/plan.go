@@ -94,7 +94,7 @@ func (v *planCmd) Run(c *context) error {
 		}
 	}
 	if v.Explain {
-		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result.Best, find, show.say); err != nil {
+		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result, find, show.say); err != nil {
 			return err
 		}
 		show.done()
@@ -122,7 +122,7 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 	for _, l := range report.Largest {
 		fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
-	return errors.Join(err, plan.WriteWhatIfs(c.stdout, report.WhatIfs, 0))
+	return errors.Join(err, plan.WriteWhatIfs(c.stdout, report.WhatIfs, false))
 }
 
 // maxSequence prints the longest sequence that can be trained on.
@@ -158,8 +158,8 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
-	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates)\n\n",
-		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated)
+	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
+		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	plan.WriteActivations(c.stdout, p.report.Layers)
 	fmt.Fprintln(c.stdout)
 	plan.WriteMemory(c.stdout, best.Program)
@@ -174,11 +174,19 @@ func (p *planned) explain(c *context) {
 		fmt.Fprintln(c.stdout, "runners-up:")
 	}
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%)\n",
-			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated)
+		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%%s)\n",
+			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
 	fmt.Fprintln(c.stdout, "what if:")
-	plan.WriteWhatIfs(c.stdout, p.report.WhatIfs, p.report.Seconds)
+	plan.WriteWhatIfs(c.stdout, p.report.WhatIfs, true)
+}
+
+// tried tells what a plan took in trials, if there were any.
+func tried(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %.4g s when tried", seconds)
 }
 
 // printElixir tells what Elixir's search decided, in its own terms.

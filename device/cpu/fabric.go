@@ -26,9 +26,7 @@ import (
 //	             arrive   ^ all there       ^ all done
 //
 // Who waits looks a few times and then parks: there may be more ranks than
-// cores. Then only as many compute at a time as there are cores for, and take turns
-// after each call: the span of a call is its own, not that of others in between.
-// Ranks that differ in the order of their calls wait for ever; package
+// cores. Ranks that differ in the order of their calls wait for ever; package
 // program proves that they do not, and an engine's watchdog ends it if they do.
 //
 // When the round of one device fails, it is lost to the others: their rounds end
@@ -72,10 +70,12 @@ func (f *Fabric) join(d *Device, rank int) error {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
 	}
 	f.devices[rank] = d
-	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); f.cores == nil && n < len(f.devices) {
-		f.cores = make(chan struct{}, n)
+	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); d.options.Apart && n < len(f.devices) {
+		if f.cores == nil {
+			f.cores = make(chan struct{}, n)
+		}
+		d.cores = f.cores
 	}
-	d.cores = f.cores
 	return nil
 }
 

@@ -279,7 +279,7 @@ func (s *stream) execute(c *call) (err error) {
 }
 
 // kernel runs an operator and returns when it began: when it was this rank's turn
-// to compute, if ranks share cores.
+// to compute, if that is apart from others.
 func (s *stream) kernel(c *call) (start time.Time) {
 	if cores := s.device.cores; cores != nil && s.id == device.Compute {
 		cores <- struct{}{}

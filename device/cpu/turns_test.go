@@ -36,9 +36,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsOfRanks: of ranks that share a core one computes at a time, whole calls,
+// TestApart: of ranks that share a core, but are to compute apart, one does at a time, whole calls,
 // also while kernels step back after each task for a stream that never comes.
-func TestTurnsOfRanks(t *testing.T) {
+func TestApart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const ranks, calls, n = 3, 4, 256
 	f := NewFabric(ranks)
@@ -46,7 +46,7 @@ func TestTurnsOfRanks(t *testing.T) {
 	var devices []*Device
 	spans := make([][]device.Span, ranks)
 	for r := range ranks {
-		d := newDevice(t, Options{Workers: 1, Fabric: f, Rank: r}, 3*4*n*n, 0)
+		d := newDevice(t, Options{Workers: 1, Fabric: f, Rank: r, Apart: true}, 3*4*n*n, 0)
 		matrix := func(k int64) device.Operand { return operand(device.DeviceTier, k*4*n*n, n, n, n) }
 		var list []device.Call
 		for range calls {
