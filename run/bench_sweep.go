@@ -18,7 +18,7 @@ type SweepRun struct {
 	Ranks  int     `json:"ranks"`
 	Link   float64 `json:"link"` // bytes/s between host and device; 0: as fast as it is
 	Budget int64   `json:"budget"`
-	Plans  []Swept `json:"plans"`  // the chosen one first
+	Plans  []Swept `json:"plans"` // the chosen one first
 	// Behind is how much longer the chosen plan takes than the fastest: the ratio of
 	// turns that follow each other, in the median, less 1; 0 if it is the fastest.
 	Behind float64 `json:"behind"`
@@ -102,23 +102,18 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 			r.Exact = r.Exact && slices.Equal(got.planned, got.reached)
 		}
 	}
-	r.Model = middle(model)
+	r.Model = median(model)
 	for i := range r.Plans {
 		p := &r.Plans[i]
 		behind := make([]float64, rounds)
 		for k := range behind {
 			behind[k] = times[0][k]/times[i][k] - 1
 		}
-		r.Behind = max(r.Behind, middle(behind))
-		p.Measured = middle(times[i])
+		r.Behind = max(r.Behind, median(behind))
+		p.Measured = median(slices.Clone(times[i]))
 		p.Error = p.Predicted/p.Measured - 1
 	}
 	return r, nil
-}
-
-// middle is the median of an odd number of values.
-func middle(list []float64) float64 {
-	return slices.Sorted(slices.Values(list))[len(list)/2]
 }
 
 // anew predicts a candidate's time again, by its operators as they are at this
