@@ -23,10 +23,10 @@ import (
 
 const (
 	contendPasses = 7
-	contendRuns   = 4     // of the call that is measured, each time
+	contendRuns   = 3     // of the call that is measured, each time
 	contendLeast  = 0.03  // less is noise
 	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
-	contendCopy   = 0.002 // seconds that copies take, as far as there is room
+	contendCopy   = 0.001 // seconds that copies take, as far as there is room
 )
 
 // ProbeContention measures on a device that was just opened what its streams do
@@ -71,7 +71,7 @@ type pair struct {
 
 // pairs prepares all that are measured.
 func (b *bench) pairs(h *Hardware) (list []pair) {
-	tokens, weight := [2]int{256, 1024}, [2]int{1024, 1024}
+	tokens, weight := [2]int{128, 1024}, [2]int{1024, 1024}
 	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
 	if h.Engine(device.HostCompute) != nil {
 		long := [2]int{1, 4 << 20}

@@ -122,8 +122,10 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestBudgets: every budget is kept, and what was planned was reached.
-func TestBudgets(t *testing.T) {
+// here is a machine at hand whose rates are another's, with a model and a
+// configuration for it.
+func here(t *testing.T) (*Machine, *graph.Graph, *config.Config) {
+	t.Helper()
 	m, err := BenchModel("gpt2", config.Model{Layers: 3, Width: 16, Heads: 2, Vocab: 80}, 16)
 	check(t, err)
 	g, err := graph.Build(m, 16, graph.F32)
@@ -135,8 +137,35 @@ func TestBudgets(t *testing.T) {
 	dir := t.TempDir()
 	mach := &Machine{ranks: 1, backend: "cpu", Hardware: h, Capacity: [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}, file: filepath.Join(dir, "hardware.json")}
 	mach.options.DiskPath = filepath.Join(dir, "spill")
+	return mach, g, &c
+}
+
+// TestSweep: before a long run, and not before a short one, the chosen plan has
+// really been tried; all plans reach the peaks that were planned, and the chosen one
+// is as far behind as the turns say.
+func TestSweep(t *testing.T) {
+	for steps, tried := range map[int]bool{1: false, 1e9: true} {
+		m, g, c := here(t)
+		c.MaxSteps = steps
+		m.Capacity[device.DeviceTier] = 100 << 10
+		r, err := m.sweep(t.Context(), g, c, 4, 1, func(string) {})
+		check(t, err)
+		if len(r.Plans) < 2 || !r.Exact || r.Behind < 0 || (r.Plans[0].Tried > 0) != tried {
+			t.Errorf("a run of %d steps: %+v", steps, r)
+		}
+		for _, p := range r.Plans {
+			if p.Measured <= 0 || math.Abs(p.Predicted/p.Measured-1-p.Error) > 1e-12 {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+}
+
+// TestBudgets: every budget is kept, and what was planned was reached.
+func TestBudgets(t *testing.T) {
+	mach, g, c := here(t)
 	var got []BudgetRun
-	check(t, Budgets(context.Background(), mach, g, &c, 4, 1, func(string) {}, func(r BudgetRun) { got = append(got, r) }))
+	check(t, Budgets(context.Background(), mach, g, c, 4, 1, func(string) {}, func(r BudgetRun) { got = append(got, r) }))
 	for i, r := range got {
 		if !r.Exact || r.Reached.Device[0] > r.Budget || i > 0 && r.Budget >= got[i-1].Budget {
 			t.Errorf("budget %d: %+v", i, r)
