@@ -59,11 +59,37 @@ func (s *search) balance() error {
 		if s.progress != nil {
 			s.progress("dividing the memory of: " + c.Label)
 		}
-		if err := (&balancing{s, c, ladders[k.ladder]}).run(); err != nil {
+		if err := (&balancing{s, s.released(c, ladders[k.ladder]), ladders[k.ladder]}).run(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// worthwhile is the share of a step that updates on the host must save for chunks
+// to be sent there without need.
+const worthwhile = 5e-3
+
+// released is a candidate whose chunks may leave the device. Where there is room for
+// everything, no other residency was tried; but then it is also one with the optimizer
+// on the host of which all chunks stay, and some of them may be better off there: host
+// cores update them while the device updates the others.
+func (s *search) released(c *Candidate, ladder [][]program.Retention) *Candidate {
+	here, there := c.choice.r, residency{state: device.HostTier, shard: c.choice.r.shard}
+	if here.state != device.DeviceTier || rung(ladder, c.choice.keep) != 0 || s.m.Capacity[device.HostTier] == 0 {
+		return c
+	}
+	if s.update(here)-s.update(there) < worthwhile*c.Seconds() {
+		return c
+	}
+	for _, r := range residenciesOf(s.ranks) {
+		if there.label = r.label; r == there {
+			free := *c
+			free.choice.r, free.choice.residents = r, len(c.Plan.Chunks)
+			return &free
+		}
+	}
+	return c // undivided, every rank's host would do all of the work
 }
 
 // balancing is the search from one candidate on.
@@ -91,7 +117,8 @@ type spend struct {
 // chunks stay.
 func (b *balancing) run() error {
 	start := b.best
-	if err := b.descend(max(len(start.Plan.Chunks)/4, 1)); err != nil {
+	const fewest = 2 // one may be a norm, which is not worth a trip of its own
+	if err := b.descend(max(len(start.Plan.Chunks)/4, fewest)); err != nil {
 		return err
 	}
 	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {

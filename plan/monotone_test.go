@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -147,12 +148,15 @@ func TestMore(t *testing.T) {
 }
 
 // TestMoreAlone is L9 of searches that know nothing of each other: what fits goes on
-// fitting, also with decisions of the user. Local steps may end elsewhere, so times
-// are held to a bound; questions are always the same ones.
+// fitting, also with decisions of the user. Questions are always the same ones. Of
+// the first 140 two got slower plans with more memory: 73 by 1.5 % and 137 by 0.3 %,
+// whose fates of activations are changed one by one and end elsewhere. Four others
+// (93, 94, 102, 128) did by 1.6 to 10 % before updates went to the host where all
+// fits on the device.
 func TestMoreAlone(t *testing.T) {
-	const bound = 0.1
+	const bound = 0.02
 	var worst float64
-	for seed := range uint64(6) {
+	for _, seed := range []uint64{0, 1, 2, 73, 93, 94, 102, 128} {
 		req, was, richer, words := pair(t, rand.New(rand.NewPCG(seed, 9)))
 		is, err := Search(context.Background(), req, richer, nil)
 		if err != nil {
@@ -165,6 +169,28 @@ func TestMoreAlone(t *testing.T) {
 		}
 	}
 	t.Logf("at most %.2f %% slower with more", 100*worst)
+}
+
+// TestShared: where everything fits, host cores do a part of the updates, if that is
+// worth it; the step is shorter than with all updates on the device.
+func TestShared(t *testing.T) {
+	for _, c := range []struct {
+		clip, link float64
+		shares     bool
+	}{{0, 1, true}, {1, 1e-3, false}} {
+		req := small(t)
+		req.GlobalBatch, req.Options.Clip = 1, c.clip
+		m := machine(t, 1<<30, c.link)
+		best := find(t, req, m).Best
+		host := slices.ContainsFunc(best.Plan.Chunks, func(ch program.Chunk) bool { return ch.State == device.HostTier })
+		if host != c.shares {
+			t.Errorf("%+v: chosen %s", c, best.Label)
+		}
+		req.Pins.State = new(device.Tier) // all on the device
+		if all := find(t, req, m).Best; c.shares != (best.Seconds() < all.Seconds()) {
+			t.Errorf("%+v: %s takes %.4g s, with all on the device %.4g s", c, best.Label, best.Seconds(), all.Seconds())
+		}
+	}
 }
 
 // TestNeedlessPipelines: residencies that estimates of memory make needless are

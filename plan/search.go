@@ -149,8 +149,8 @@ func (s *search) tired() bool { return len(s.found) > 0 && s.spent > enough }
 const hopelessness = 1.5
 
 // residencies tries where parameters may live, from near to far. If all fits on
-// the device with nothing made again, sending things away only costs time; and
-// the disk is for what the host cannot hold.
+// the device with nothing made again, sending things away only costs time, but for
+// updates (see released); and the disk is for what the host cannot hold.
 func (s *search) residencies(b, group int) error {
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(s.ranks) {
@@ -339,7 +339,11 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	pl.Activations = s.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(s.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = program.Layout(s.graph, st.chunk)
-	label := fmt.Sprintf("%s, micro-batch %d x %d", r.label, b, pl.MicroBatches)
+	where := r.label
+	if residents == len(pl.Chunks) {
+		where = residenciesOf(s.ranks)[program.ShardLevel(r.shard)].label // with everything on the device they come first
+	}
+	label := fmt.Sprintf("%s, micro-batch %d x %d", where, b, pl.MicroBatches)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		c.Weights, c.Grads, c.State, c.Shard = r.weights, r.grads, r.state, r.shard
@@ -347,7 +351,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // divided as the others
 		}
 	}
-	if residents > 0 {
+	if residents > 0 && residents < len(pl.Chunks) {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
 	}
 	s.cache(pl, st)
@@ -355,7 +359,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	quick.Options.Reject = true
 	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
 	if c != nil {
-		c.choice, c.Kind = ch, r.label
+		c.choice, c.Kind = ch, where
 		for _, p := range c.Programs {
 			s.spent += len(p.Instrs)
 		}
