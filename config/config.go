@@ -51,9 +51,12 @@ type Config struct {
 	Ranks     int    `yaml:"ranks"`  // auto: one
 	Limits    Limits `yaml:"limits"`
 	Precision string `yaml:"precision"` // auto, fp32 or bf16
-	Plan      Plan   `yaml:"plan"`
-	Resume    string `yaml:"resume"` // auto, never, or a checkpoint folder
-	Seed      uint64 `yaml:"seed"`
+	// OptimizerState is how weights and moments that are updated are stored: auto,
+	// fp32, bf16_moments, or bf16 for both.
+	OptimizerState string `yaml:"optimizer_state"`
+	Plan           Plan   `yaml:"plan"`
+	Resume         string `yaml:"resume"` // auto, never, or a checkpoint folder
+	Seed           uint64 `yaml:"seed"`
 
 	Schedule        string  `yaml:"schedule"` // of the learning rate: cosine, linear or constant
 	WarmupSteps     int     `yaml:"warmup_steps"`
@@ -190,7 +193,7 @@ const derived = -1
 // Default is the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Device: "auto", Ranks: 1, Precision: "auto", Resume: "auto", Seed: 1,
+		Device: "auto", Ranks: 1, Precision: "auto", OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
@@ -340,6 +343,10 @@ func (c *Config) validate(d *decoder) {
 	}
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
+	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
+	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
+		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")
+	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
 	if c.Tokenizer == "" {
 		c.Tokenizer = c.Model.Name // a folder brings its own

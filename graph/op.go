@@ -171,8 +171,10 @@ var table = [NumOps]Info{
 	// ascending). Clip <= 0 means no clipping: {1, norm}.
 	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
 	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
-	// g scaled by clip[0] first, if there is one. p, m, v, g are f32; p16 is a bf16
-	// copy of p.
+	// g scaled by clip[0] first, if there is one. g is f32; p16 is a bf16 copy of an
+	// f32 p. Each of p, m and v is f32, or bf16 rounded up or down by chance, so that
+	// what many steps add is not lost: see Chance. Attr.Param and First say which
+	// elements of the model these are; without bf16 among them both are 0.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
@@ -235,8 +237,34 @@ const (
 	ScalarCorrection1        // 1 - Beta1^t, t counting from 1
 	ScalarCorrection2        // 1 - Beta2^t
 	ScalarLossScale          // 1 / number of target tokens in the global batch
+	ScalarChance             // see Chance
 	NumScalars
 )
+
+// Chance is what ScalarChance holds: ChanceBits random bits of a run's seed and the
+// step, as a whole number. With them and the place of an element in the model comes
+// what AdamW rounds up and what down: nothing that a plan could change.
+func Chance(seed uint64, step int) float32 {
+	return float32(mix(mix(seed)+uint64(step)) >> (64 - ChanceBits))
+}
+
+// ChanceBits are as many as a float32 holds exactly.
+const ChanceBits = 24
+
+// ChanceKey is the 64 random bits for operand k of AdamW, of a parameter: those of
+// its elements' rounding come from them and the element's number, see simd.Draws.
+func ChanceKey(chance float32, param, k int) (low, high uint32) {
+	key := mix(uint64(chance) | uint64(param)<<ChanceBits | uint64(k)<<(2*ChanceBits))
+	return uint32(key), uint32(key >> 32)
+}
+
+// mix is the finaliser of splitmix64 (Steele, Lea and Flood 2014), a bijection.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
 
 // Activation selects the function of Act.
 type Activation uint8
@@ -268,6 +296,8 @@ type Attr struct {
 	Window    int // a query sees the last Window keys, itself included; 0: all
 	Among     int // ranks that share each sequence: rows are one's part, see BuildShare; 0: one
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
+	Param     int // the parameter that is updated
+	First     int // the element of it that the operands begin with
 	Scale     float64
 	Eps       float64
 	Clip      float64

@@ -14,8 +14,12 @@ import (
 //	m = Beta1*m + (1-Beta1)*g;  v = Beta2*v + (1-Beta2)*g*g
 //	p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + Eps)
 //
-// with g scaled by the clip factor. One pass over 28 bytes per parameter; the
-// bf16 copy of p is written in the same pass.
+// with g scaled by the clip factor. One pass over 28 bytes per parameter, or 20
+// with moments in bf16; the bf16 copy of p is written in the same pass.
+//
+// Moments in bf16 have to be rounded by chance: with Beta2 = 0.999 a step changes v
+// by less than half of what its last bit is worth, so to the nearest it would never
+// become smaller. The step is made with the moments before they are rounded.
 
 func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 	p, m, v, g, clip, scalars, p16 := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]
@@ -30,9 +34,15 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 			d := g.At(r, c) * factor
 			mm := a.Beta1*m.At(r, c) + (1-a.Beta1)*d
 			vv := a.Beta2*v.At(r, c) + (1-a.Beta2)*d*d
-			m.Set(r, c, mm)
-			v.Set(r, c, vv)
-			p.Set(r, c, p.At(r, c)*(1-lr*a.Decay)-lr/c1*mm/(math.Sqrt(vv)/math.Sqrt(c2)+a.Eps))
+			pp := p.At(r, c)*(1-lr*a.Decay) - lr/c1*mm/(math.Sqrt(vv)/math.Sqrt(c2)+a.Eps)
+			for k, x := range []float64{pp, mm, vv} {
+				if t[k].DType != graph.BF16 {
+					t[k].Set(r, c, x)
+					continue
+				}
+				low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
+				t[k].BF16[r*t[k].Stride+c] = simd.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*p.Cols+c), low, high))
+			}
 			if !p16.Absent() {
 				p16.Set(r, c, p.At(r, c))
 			}
@@ -56,16 +66,25 @@ func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	if !t[4].Absent() {
 		c.adam.Clip = t[4].F32[0]
 	}
+	for k := range c.keys {
+		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(s[graph.ScalarChance], a.Param, k)
+	}
 	c.t[4] = t[6] // the operands that are walked come first
-	c.byElements(5, func(c *call, w *worker, b block) {
+	c.inBuffers(3).byElements(5, func(c *call, w *worker, b block) {
 		p16 := &c.t[4]
 		for r := b.R0; r < b.R1; r++ {
-			p, m := c.t[0].row(r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1)
-			v, g := c.t[2].row(r, b.C0, b.C1), w.load(0, &c.t[3], r, b.C0, b.C1)
+			p, m := w.load(0, &c.t[0], r, b.C0, b.C1), w.load(1, &c.t[1], r, b.C0, b.C1)
+			v, g := w.load(2, &c.t[2], r, b.C0, b.C1), w.load(3, &c.t[3], r, b.C0, b.C1)
 			if p16.Absent() {
 				w.v.AdamW(p, m, v, g, &c.adam)
 			} else {
 				w.v.AdamW16(p, m, v, g, p16.row16(r, b.C0, b.C1), &c.adam)
+			}
+			first := uint32(c.a.First + r*c.t[0].Cols + b.C0)
+			for k, x := range [...][]float32{p, m, v} {
+				if c.t[k].DType == graph.BF16 {
+					w.v.Draw(c.t[k].row16(r, b.C0, b.C1), x, first, c.keys[k][0], c.keys[k][1])
+				}
 			}
 		}
 	})

@@ -101,8 +101,10 @@ func (m *maker) f32(rows, cols int) Tensor { return m.mat(graph.F32, rows, cols,
 func (m *maker) any(rows, cols int) Tensor { return m.mat(m.float(), rows, cols, 1) }
 
 // positive makes reciprocal deviations and second moments.
-func (m *maker) positive(rows, cols int) Tensor {
-	t := m.f32(rows, cols)
+func (m *maker) positive(rows, cols int) Tensor { return m.above0(graph.F32, rows, cols) }
+
+func (m *maker) above0(d graph.DType, rows, cols int) Tensor {
+	t := m.mat(d, rows, cols, 1)
 	for r := range rows {
 		for c := range cols {
 			t.Set(r, c, 0.01+math.Abs(t.At(r, c)))
@@ -260,13 +262,15 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.AdamW: func(m *maker) sample {
 		n, c := m.n(), m.n()
-		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, t: []Tensor{m.f32(n, c), m.f32(n, c), m.positive(n, c), m.any(n, c),
-			m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
+		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)},
+			t: []Tensor{m.any(n, c), m.any(n, c), m.above0(m.float(), n, c), m.any(n, c),
+				m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
 		if m.IntN(3) == 0 {
 			s.t[4] = Tensor{}
 		}
+		s.t[5].F32[graph.ScalarChance] = graph.Chance(m.Uint64(), 1)
 		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
-		if m.IntN(2) == 0 {
+		if s.t[0].DType == graph.F32 && m.IntN(2) == 0 {
 			s.t[6] = m.mat(graph.BF16, n, c, 1)
 		}
 		return s

@@ -54,7 +54,8 @@ type call struct {
 	n    [4]int // what the operator's set-up found out for its tasks
 	f    [4]float32
 	adam simd.AdamW
-	out  *simd.Set // for results
+	keys [3][2]uint32 // of AdamW's random bits, by operand
+	out  *simd.Set    // for results
 
 	task       func(c *call, w *worker, i int)
 	body       func(c *call, w *worker, b block)

@@ -19,7 +19,7 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 		}
 		return n
 	}
-	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(8, 1)
+	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(program.StateBytes(s.req.State, graph.F32)), 1)
 }
 
 // elements counts those that are trained, and the frozen ones.
@@ -64,8 +64,7 @@ func (s *search) update(r residency) float64 {
 			if p.Frozen {
 				continue
 			}
-			o := device.Operand{Tier: device.Tier(i), DType: graph.F32, Rows: 1, Cols: int(p.Elems()), Stride: int(p.Elems())}
-			rate[i] += s.m.Cost.Cost(&device.Call{Op: graph.AdamW, Stream: stream, Args: []device.Operand{o, o, o, o, {}, {}, {}}}) / n
+			rate[i] += s.m.Cost.Cost(s.adamw(stream, device.Tier(i), int(p.Elems()))) / n
 		}
 		if r.shard != "" {
 			rate[i] /= float64(s.ranks)

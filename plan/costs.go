@@ -107,8 +107,7 @@ func (s *search) updating(n int64, r residency) float64 {
 	if r.state != device.DeviceTier {
 		stream = device.HostCompute
 	}
-	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: []device.Operand{whole, whole, whole, whole, {}, {}, {}}}
-	sec := s.m.Cost.Cost(c)
+	sec := s.m.Cost.Cost(s.adamw(stream, device.DeviceTier, cols))
 	for _, way := range [][2]device.Tier{{device.DeviceTier, device.HostTier}, {device.DiskTier, device.HostTier}, {device.HostTier, device.DiskTier}} {
 		if way[0] == device.DeviceTier && r.state == device.DeviceTier || way[0] != device.DeviceTier && r.state != device.DiskTier {
 			continue
@@ -134,10 +133,16 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 	if r.state == device.DeviceTier {
 		need[r.grads] += share(4*n, "grads")
 	}
-	state := int64(8)
-	if s.graph.DType == graph.BF16 {
-		state = 12 // and the weights in fp32
-	}
-	need[r.state] += share(state*n, "state")
+	need[r.state] += share(program.StateBytes(s.req.State, s.graph.DType)*n, "state")
 	return need
+}
+
+// adamw is the update of n elements that are in a tier.
+func (s *search) adamw(stream device.Stream, t device.Tier, n int) *device.Call {
+	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: make([]device.Operand, 7)}
+	master, moments := program.StateTypes(s.req.State)
+	for i, d := range []graph.DType{master, moments, moments, graph.F32} {
+		c.Args[i] = device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
+	}
+	return c
 }

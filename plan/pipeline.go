@@ -282,7 +282,7 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 // piped is the plan of a task with nothing made again yet.
 func (s *search) piped(t *task, st style) (*program.Plan, error) {
 	pl := program.Plain(s.graph, t.b)
-	pl.Ranks, pl.MicroBatches, pl.HeadRows = s.ranks, t.micros, st.headRows
+	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	pl.Pipeline = &program.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
 	if t.sequence != nil {

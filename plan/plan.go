@@ -51,6 +51,7 @@ type Request struct {
 	GlobalBatch int // sequences per step, of all ranks
 	Ranks       int // 0: 1
 	Options     program.Options
+	State       string // how the optimizer's state is stored, see program.Plan
 	Pins        Pins
 	Rivals      []Rival // that the result must not be slower than
 }
@@ -315,7 +316,9 @@ func NewMisfit(c *Candidate) *Misfit {
 // optimizer state and activations of a rank's part of the batch at once, of a
 // sequence at least.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
-	p, err := program.Lower(ctx, req.Graph, program.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1)), req.Options)
+	pl := program.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1))
+	pl.State = req.State
+	p, err := program.Lower(ctx, req.Graph, pl, req.Options)
 	if err != nil {
 		return 0, err
 	}

@@ -265,6 +265,9 @@ func Describe(c *Candidate) string {
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
+	if pl.State != "" {
+		fmt.Fprintf(&b, "optimizer's state: %s, rounded by chance\n", strings.ReplaceAll(pl.State, "_", " "))
+	}
 	streamed := 0
 	for _, ch := range pl.Chunks {
 		if ch.Weights != device.DeviceTier {

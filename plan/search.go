@@ -333,7 +333,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	s.evaluated++
 	b, r, st, residents := ch.b, ch.r, ch.st, ch.residents
 	pl := program.Plain(s.graph, b)
-	pl.Ranks = s.ranks
+	pl.Ranks, pl.State = s.ranks, s.req.State
 	pl.MicroBatches, pl.Group = s.batch/b, ch.group
 	pl.HeadRows = st.headRows
 	pl.Activations = s.req.Pins.activations(ch.keep)

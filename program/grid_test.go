@@ -63,7 +63,7 @@ func gridProgram(o gridOptions, rank int) *Program {
 	rows := smallTokens / o.replicas
 	g := &gridBuilder{smallBuilder: &smallBuilder{Program: &Program{
 		Name: fmt.Sprintf("grid %+v", o), RowUnit: smallUnit, Rank: rank, BatchRow: rank / o.stages * rows}}, gridOptions: o, rank: rank}
-	g.scalars = g.flat("scalars", device.DeviceTier, ClassInputs, graph.F32, 4, nil, "scalars")
+	g.scalars = g.flat("scalars", device.DeviceTier, ClassInputs, graph.F32, graph.NumScalars, nil, "scalars")
 	g.clip = g.flat("clip", device.DeviceTier, ClassReductions, graph.F32, 2, nil, "clip.before")
 	for k := range smallWeights {
 		if o.stages == 1 || rank%o.stages == k {

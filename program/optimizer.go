@@ -88,30 +88,35 @@ func (lo *lowering) updates(u *unit, grads []store) {
 			disk = append(disk, c)
 		}
 	}
-	staged := make([]int, len(lo.pl.Chunks))
+	key := func(c int) Key { return Key{Segment: -1, Micro: -1, Chunk: c} }
+	staged := make([][]int, len(lo.pl.Chunks)) // a buffer for each of records
 	read := func(list *[]op) {
 		if len(disk) == 0 {
 			return
 		}
 		c := disk[0]
 		disk = disk[1:]
-		staged[c] = lo.stage(c)
-		*list = append(*list, copyOp(device.DiskRead, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(staged[c]), lo.p.whole(lo.weightBuf[c].m.buf)))
+		for i, b := range lo.records(c) {
+			staged[c] = append(staged[c], lo.stage(b))
+			*list = append(*list, copyOp(device.DiskRead, key(c), lo.p.whole(staged[c][i]), lo.p.whole(b)))
+		}
 	}
 	for range min(stagingDepth, len(disk)) {
 		read(at(order[0]))
 	}
 	for _, c := range order {
 		home, list := lo.weightBuf[c], at(c)
-		if lo.onDisk(c) {
-			home = home.moved(home.m.buf, staged[c])
+		for i, s := range staged[c] {
+			home = home.moved(lo.records(c)[i], s)
 		}
 		if lo.reduced(c).len() > 0 {
 			lo.update(list, c, grads[c], home)
 		}
 		lo.spread(list, c)
 		if lo.onDisk(c) {
-			*list = append(*list, copyOp(device.DiskWrite, Key{Segment: -1, Micro: -1, Chunk: c}, lo.p.whole(lo.weightBuf[c].m.buf), lo.p.whole(staged[c])))
+			for i, b := range lo.records(c) {
+				*list = append(*list, copyOp(device.DiskWrite, key(c), lo.p.whole(b), lo.p.whole(staged[c][i])))
+			}
 			read(list)
 		}
 	}
@@ -135,9 +140,18 @@ func (h weightHome) moved(from, to int) weightHome {
 	return h
 }
 
-// stage makes a host buffer for a chunk's records on disk.
-func (lo *lowering) stage(c int) int {
-	b := lo.p.Buffers[lo.weightBuf[c].m.buf]
+// records are the buffers of a chunk's state on disk.
+func (lo *lowering) records(c int) []int {
+	h := &lo.weightBuf[c]
+	if h.master.buf != h.m.buf && h.master.buf >= 0 && lo.p.Buffers[h.master.buf].Tier == device.DiskTier {
+		return []int{h.m.buf, h.master.buf}
+	}
+	return []int{h.m.buf}
+}
+
+// stage makes a host buffer for records on disk.
+func (lo *lowering) stage(buf int) int {
+	b := lo.p.Buffers[buf]
 	b.Name, b.Tier, b.Persistent, b.Init = "stage."+b.Name, device.HostTier, false, nil
 	return lo.buffer(b)
 }
@@ -145,11 +159,12 @@ func (lo *lowering) stage(c int) int {
 // update steps what this rank updates of a chunk.
 func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
+	master, moments := StateTypes(lo.pl.State)
 	// Where the working copy is written: nowhere (it is the master), in place,
 	// or in a buffer on this side of the link.
 	var work16, send *store
 	switch {
-	case ch.Weights != tier && lo.g.DType == graph.BF16:
+	case ch.Weights != tier && lo.g.DType != master:
 		s := lo.chunkBuffer("p16.host", c, own, tier, ClassWeights, graph.BF16)
 		work16, send = &s, &s
 	case ch.Weights != tier:
@@ -159,6 +174,9 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	}
 	for _, q := range lo.parts(c, own) {
 		attr := graph.Attr{Beta1: lo.opt.Beta1, Beta2: lo.opt.Beta2, Eps: lo.opt.Eps}
+		if moments == graph.BF16 {
+			attr.Param, attr.First = q.param, q.lo-lo.offsetOf[q.param]
+		}
 		if !lo.g.Params[q.param].Vector {
 			attr.Decay = lo.opt.Decay
 		}

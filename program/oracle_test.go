@@ -132,6 +132,10 @@ func (m *machine) exec(i int) {
 	}
 	a := in.Attr
 	a.Acc, a.Row0 = false, 0
+	chance := in.Op == graph.AdamW && m.p.byChance(in)
+	if chance {
+		a.First = 0
+	}
 	op := mixString(uint64(in.Op), fmt.Sprintf("%+v", a))
 	switch in.Op {
 	case graph.Copy, graph.Cast, graph.Add:
@@ -154,6 +158,9 @@ func (m *machine) exec(i int) {
 		}
 		m.each(args[0], func(r, c int) {
 			v := op
+			if chance {
+				v = mix(v, uint64(in.Attr.First+r*args[0].Cols+c))
+			}
 			for j := range 4 {
 				v = mix(v, m.load(args[j], r, c))
 			}

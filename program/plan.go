@@ -50,6 +50,51 @@ type Plan struct {
 	// activations come or go at once (MEMO's rounding buffers).
 	Activations []Retention `json:"activations"`
 	Slots       int         `json:"slots"`
+
+	// State is how the optimizer's state is stored, see StateNames; empty is fp32.
+	State string `json:"optimizer_state,omitempty"`
+}
+
+// How the optimizer's state may be stored. Unlike all else in a plan but the
+// precision, it changes results: what is bf16 is rounded by chance after every step
+// (see graph.Chance), in the mean to what it is in fp32.
+//
+//	fp32          weights and moments in fp32: 12 bytes for an element
+//	bf16_moments  weights in fp32, moments in bf16: 8
+//	bf16          everything in bf16: 4, and the weights are those that operators read
+var states = [...]struct {
+	name            string
+	master, moments graph.DType
+}{{"fp32", graph.F32, graph.F32}, {"bf16_moments", graph.F32, graph.BF16}, {"bf16", graph.BF16, graph.BF16}}
+
+// StateNames are the choices of Plan.State, from most memory to least.
+func StateNames() (list []string) {
+	for _, s := range states {
+		list = append(list, s.name)
+	}
+	return list
+}
+
+// StateTypes are the types that a Plan.State stores the weights that are updated in,
+// and their moments.
+func StateTypes(state string) (master, moments graph.DType) {
+	for _, s := range states {
+		if s.name == state {
+			return s.master, s.moments
+		}
+	}
+	return states[0].master, states[0].moments
+}
+
+// StateBytes are those of an element's moments, and of its weight where operators
+// read another of the given type.
+func StateBytes(state string, weights graph.DType) int64 {
+	master, moments := StateTypes(state)
+	n := 2 * moments.Size()
+	if master != weights {
+		n += master.Size()
+	}
+	return n
 }
 
 // Chunk is a run of consecutive parameters that move together. A frozen one has
@@ -228,6 +273,12 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
+	}
+	if pl.State != "" && (pl.State == states[0].name || !slices.Contains(StateNames(), pl.State)) {
+		return fmt.Errorf("plan: optimizer_state %q; hint: one of %v, or leave it out for %s", pl.State, StateNames()[1:], states[0].name)
+	}
+	if master, _ := StateTypes(pl.State); master != graph.F32 && g.DType != master {
+		return fmt.Errorf("plan: optimizer_state %q, but operators read weights in %v; hint: precision bf16", pl.State, g.DType)
 	}
 	for _, f := range []struct {
 		name   string

@@ -82,7 +82,7 @@ func smallProgram(o smallOptions) *Program {
 	for _, b := range []int{x, y} {
 		s.Buffers[b].Persistent, s.Buffers[b].Init = true, []string{s.Buffers[b].Name}
 	}
-	scalars := s.flat("scalars", device.DeviceTier, ClassInputs, graph.F32, 4, nil, "scalars")
+	scalars := s.flat("scalars", device.DeviceTier, ClassInputs, graph.F32, graph.NumScalars, nil, "scalars")
 	total := s.flat("loss", device.DeviceTier, ClassReductions, graph.F64, 1, nil, "loss.before")
 	w := s.flat("w", home, ClassWeights, graph.F32, 64, smallCuts, "p:w1", "p:w2", "")
 	m := s.flat("m", home, ClassState, graph.F32, 64, smallCuts, "m:w1", "m:w2", "")
@@ -147,7 +147,7 @@ func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
 		for k := range smallWeights {
 			s.copy(device.DevToHost, weightIn(host, k), weightIn(dw, k))
 		}
-		sc := s.flat("scalars.host", tier, ClassInputs, graph.F32, 4, nil)
+		sc := s.flat("scalars.host", tier, ClassInputs, graph.F32, graph.NumScalars, nil)
 		s.copy(device.DevToHost, s.whole(sc), s.whole(scalars))
 		dw, scalars = host, sc
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -464,16 +465,29 @@ func (x *execution) elementwise(in *Instr, args []box) {
 	}
 }
 
-// adamw works atom by atom; its bf16 output is a cast of the new parameter.
+// adamw works atom by atom; its bf16 output is a cast of the new parameter. What
+// chance rounds depends on the types of operands, and on which elements they are.
 func (x *execution) adamw(in *Instr, args []box) {
 	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
-	same := opValue(in)
+	alone, chance := *in, x.p.byChance(in)
+	if chance {
+		alone.Attr.First = 0 // each atom's own is hashed
+	}
+	same := opValue(&alone)
 	for j := clip; j <= scalars; j++ {
 		same = x.read(same, j, args[j], 0, args[j].blocks)
 	}
+	for j := p; j <= v; j++ {
+		same = same.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+	}
+	buf := &x.p.Buffers[in.Args[p].Buf]
+	first := int(args[p].atom - x.ly.base[in.Args[p].Buf])
 	for b := range args[p].blocks {
 		for k := range args[p].bands {
 			h := same
+			if chance {
+				h = h.withInts(in.Attr.First+buf.bandStart(first+int(k))-in.Args[p].Off, int(b))
+			}
 			for j := p; j <= g; j++ {
 				a := x.atoms[args[j].at(b, k)]
 				if a == (Value{}) {
@@ -489,6 +503,11 @@ func (x *execution) adamw(in *Instr, args []box) {
 			}
 		}
 	}
+}
+
+// byChance reports whether an update rounds by chance.
+func (p *Program) byChance(in *Instr) bool {
+	return slices.ContainsFunc(in.Args[:3], func(r Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
 }
 
 // normPart: a partial sum depends on its piece of the gradient only, so that

@@ -72,6 +72,8 @@ var attrFields = []attrField{
 	{"window", func(a *graph.Attr) any { return &a.Window }},
 	{"among", func(a *graph.Attr) any { return &a.Among }},
 	{"pos_offset", func(a *graph.Attr) any { return &a.PosOffset }},
+	{"param", func(a *graph.Attr) any { return &a.Param }},
+	{"first", func(a *graph.Attr) any { return &a.First }},
 	{"scale", func(a *graph.Attr) any { return &a.Scale }},
 	{"eps", func(a *graph.Attr) any { return &a.Eps }},
 	{"clip", func(a *graph.Attr) any { return &a.Clip }},

@@ -10,13 +10,13 @@ import (
 // weightHome says where a chunk lives between steps. What of it this rank has
 // is a matter of Chunk.Shard.
 //
-//	                    operators read      optimizer's fp32 master
-//	weights on device   work (device)       fp32: work if the state is there, else master (host)
-//	weights on host     copies of work      fp32: work itself; bf16: master, beside the state
+//	                    operators read      optimizer's master
+//	weights on device   work (device)       of work's type: work if the state is there, else master (host)
+//	weights on host     copies of work      of work's type: work itself; else master, beside the state
 type weightHome struct {
 	work   store // what operators read from, or what copies come from
-	master store // the fp32 master; work itself where that is one
-	// moments m and v; on disk the master may be a third record behind them.
+	master store // what is updated; work itself where that is of the same type
+	// moments m and v; on disk a master of their type may be a third record behind them.
 	m, v store
 }
 
@@ -54,8 +54,10 @@ func (lo *lowering) weightClass(c int) Class {
 
 func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
-	kind, bf16 := "p", lo.g.DType == graph.BF16
-	if bf16 {
+	kind := "p"
+	master, moments := StateTypes(lo.pl.State)
+	alike := master == lo.g.DType // operators read what is updated
+	if lo.g.DType == graph.BF16 && (lo.frozen(c) || !alike) {
 		kind = "p16"
 	}
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
@@ -73,15 +75,17 @@ func (lo *lowering) home(c int) weightHome {
 	}
 	records := []string{"m", "v"}
 	switch {
-	case !bf16 && (ch.Weights == ch.State || ch.Weights == device.HostTier):
+	case alike && (ch.Weights == ch.State || ch.Weights == device.HostTier):
 		h.master = h.work
-	case ch.State == device.DiskTier && bf16:
+	case ch.State == device.DiskTier && !alike && master == moments:
 		records = append(records, "p")
+	case ch.State == device.DiskTier && !alike:
+		h.master = lo.chunkBuffer("master", c, state, ch.State, ClassWeights, master, "p")
 	default:
-		h.master = lo.chunkBuffer("master", c, state, min(ch.State, device.HostTier), ClassWeights, graph.F32, "p")
+		h.master = lo.chunkBuffer("master", c, state, min(ch.State, device.HostTier), ClassWeights, master, "p")
 	}
 	n := record(state, ch.State)
-	h.m = lo.chunkBuffer("state", c, state, ch.State, ClassState, graph.F32, records...)
+	h.m = lo.chunkBuffer("state", c, state, ch.State, ClassState, moments, records...)
 	h.v = store{h.m.buf, h.m.at + n}
 	if len(records) == 3 {
 		h.master = store{h.m.buf, h.m.at + 2*n}

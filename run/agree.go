@@ -32,7 +32,7 @@ func pact(plan, run string) string {
 
 // ready checks that the ranks agree, and keeps what they agreed on.
 func (t *Trainer) ready() error {
-	id, err := json.Marshal(t.Setup.identity())
+	id, err := json.Marshal(t.identity())
 	if err != nil {
 		return err
 	}

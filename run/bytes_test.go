@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -56,8 +57,8 @@ func TestBytesClosedForm(t *testing.T) {
 			want[device.HostTier][device.DiskTier] += 8 * padded
 		}
 		tokens := int64(4 * f.graph.Seq)
-		*up += 2*4*tokens + 4*4 // tokens, targets; scalars
-		*down += 8              // loss
+		*up += 2*4*tokens + 4*graph.NumScalars // tokens, targets; scalars
+		*down += 8                             // loss
 		if tr.moved != want {
 			t.Errorf("%d micro-batches, group %d: moved %v, want %v", tc.micros, tc.group, tr.moved, want)
 		}

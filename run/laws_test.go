@@ -45,6 +45,7 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 		pl.Activations[l] = randomRetention(r)
 	}
 	pl.Slots = 1 + r.IntN(3)
+	pl.State = f.state
 	return pl
 }
 
@@ -138,15 +139,19 @@ func TestPlansChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free"} {
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free",
+		"gpt2-tiny fp32, bf16_moments", "llama-tied bf16, bf16_moments", "gpt2-tiny bf16, bf16"} {
 		folder, precision, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
-		if precision == "bf16" {
+		if strings.HasPrefix(precision, "bf16") {
 			f.store(t, graph.BF16)
 		}
+		_, f.state, _ = strings.Cut(name, ", ")
 		f.free = precision == "free"
-		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
-		if e := math.Abs(plain.losses[2]/f.losses.Losses64[2] - 1); precision == "bf16" && !(e > 0 && e < 0.01) {
+		alone := program.Plain(f.graph, 4)
+		alone.State = f.state
+		_, plain := f.train(t, alone, 3)
+		if e := math.Abs(plain.losses[2]/f.losses.Losses64[2] - 1); strings.HasPrefix(precision, "bf16") && !(e > 0 && e < 0.01) {
 			t.Errorf("%s: loss %v after two steps, in fp64 %v", name, plain.losses[2], f.losses.Losses64[2])
 		}
 		for k := range 8 {
@@ -178,7 +183,11 @@ func TestPlansAreProved(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for _, dir := range fixtures(t) {
 		f := load(t, dir)
-		for range 10 {
+		for k := range 10 {
+			if k == 5 {
+				f.store(t, graph.BF16)
+			}
+			f.state = []string{"", "", "", "bf16_moments", "bf16_moments", "", "", "bf16_moments", "bf16_moments", "bf16"}[k]
 			pl := randomPlan(r, f)
 			p, err := program.Lower(context.Background(), f.graph, pl, betas)
 			check(t, err)

@@ -95,5 +95,10 @@ func (m *Machine) fits(ctx context.Context, c *config.Config, vocab, n int) erro
 	if req.Pins, err = m.pins(g, &long); err != nil {
 		return err
 	}
-	return m.advise(plan.Fits(ctx, req, m.planner()))
+	for _, req.State = range storages(c) {
+		if err = plan.Fits(ctx, req, m.planner()); !errors.Is(err, plan.ErrDoesNotFit) {
+			break
+		}
+	}
+	return m.advise(err)
 }

@@ -350,7 +350,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
 		// A model that policies cannot be measured for has no rivals.
 		if r := m.policies(g, c); r.Measure(ctx, req.Options) == nil {
-			req.Rivals = rivals(r)
+			req.Rivals = rivals(r, req.State)
 		}
 		req.Rivals = append(req.Rivals, former(c)...)
 	}
@@ -378,7 +378,7 @@ func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 
 // request is what a configuration asks the search for.
 func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
-	return &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c)}
+	return &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: stateOf(c)}
 }
 
 // Programs lowers a candidate's programs for all ranks.
@@ -422,6 +422,9 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	pl, err := program.ParsePlan(text)
 	if err == nil {
 		err = pl.Validate(req.Graph)
+	}
+	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
+		err = fmt.Errorf("plan: it stores the optimizer's state as %q, the run as %s; hint: make a new plan, or set optimizer_state", pl.State, c.OptimizerState)
 	}
 	if err == nil && pl.Ranks != m.ranks {
 		err = fmt.Errorf("plan: it is for %d ranks, the run has %d; hint: make a new plan, or set ranks", pl.Ranks, m.ranks)

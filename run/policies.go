@@ -74,7 +74,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	if err := r.Measure(ctx, contestOptions); err != nil {
 		return nil, err
 	}
-	req.Rivals = rivals(r)
+	req.Rivals = rivals(r, "")
 	out := &Contested{Contest: c}
 	best, err := plan.Search(ctx, req, mach, nil)
 	switch {

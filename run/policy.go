@@ -33,10 +33,11 @@ func (m *Machine) policies(g *graph.Graph, c *config.Config) *policy.Request {
 }
 
 // rivals are the plans of all policies, as far as they have one, for a request
-// that was measured.
-func rivals(r *policy.Request) (list []plan.Rival) {
+// that was measured, with the optimizer's state stored as the run's.
+func rivals(r *policy.Request, state string) (list []plan.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
+			pl.State = state
 			list = append(list, plan.Rival{Name: p.Name, Plan: pl})
 		}
 	}
@@ -77,6 +78,7 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 	if err != nil {
 		return nil, err
 	}
+	pl.State = stateOf(c)
 	cand, err := plan.Evaluate(ctx, &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}, pl, m.planner(), name)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
 	}
 	plain := program.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	plain.State = pl.State
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
 	var err error
 	if opt.Cuts, err = pl.Cuts(g); err != nil {

@@ -27,6 +27,7 @@ type identity struct {
 	SequenceLength int     `json:"sequence_length"`
 	GlobalBatch    int     `json:"global_batch"`
 	Precision      string  `json:"precision"`
+	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans: fp32 if left out
 	Seed           uint64  `json:"seed"`
 	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
 	WeightDecay    float64 `json:"weight_decay"`
@@ -41,12 +42,12 @@ type origin struct {
 	RunHash  string `json:"run_hash"` // what the ranks agreed on
 }
 
-func (s *Setup) identity() identity {
-	c := s.Config
+func (t *Trainer) identity() identity {
+	s, c := t.Setup, t.Setup.Config
 	hash := s.Tokenizer.Hash()
 	return identity{
 		Model: program.Fingerprint(s.Graph), SequenceLength: c.SequenceLength, GlobalBatch: c.GlobalBatch,
-		Precision: s.Graph.DType.String(), Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
+		Precision: s.Graph.DType.String(), OptimizerState: t.Plan.Plan.State, Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
 		WeightDecay: c.WeightDecay, Clip: c.Clip,
 	}
 }
@@ -62,10 +63,13 @@ func (a identity) difference(b identity) string {
 		if err != nil {
 			panic("run: identity: " + err.Error())
 		}
+		if v.OptimizerState == "" {
+			m["optimizer_state"] = program.StateNames()[0]
+		}
 		return m
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "seed", "tokens", "weight_decay", "gradient_clipping"} {
+	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "seed", "tokens", "weight_decay", "gradient_clipping"} {
 		if x[k] != y[k] {
 			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
 		}
@@ -172,7 +176,7 @@ func (t *Trainer) resume(path string) error {
 	if err := json.Unmarshal(ck.Trainer.Plan, &id); err != nil {
 		return fmt.Errorf("%s was not written by a training run: %w", path, err)
 	}
-	if d := id.difference(t.Setup.identity()); d != "" {
+	if d := id.difference(t.identity()); d != "" {
 		return &config.Error{File: t.Setup.Config.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
 	}
 	if err := t.loadState(ck); err != nil {
@@ -217,7 +221,7 @@ const lossTail = 100
 
 // save writes a checkpoint, unless this step's is written already.
 func (t *Trainer) save(o Observer) error {
-	id, err := json.Marshal(origin{t.Setup.identity(), t.programs[0].PlanHash, t.pact})
+	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact})
 	if err != nil {
 		return err
 	}

@@ -127,6 +127,7 @@ type Scalars struct {
 	Step         int     // of the optimizer, from 1: the bias correction
 	Beta1, Beta2 float64
 	Targets      int // target tokens in the global batch, the loss's denominator
+	Seed         uint64
 }
 
 // Outcome of a step.
@@ -146,6 +147,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
 	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
 	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
+	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
 	for r := range s.ranks {
 		if err := s.ranks[r].feed(i, tokens, targets, values[:]); err != nil {
 			return Outcome{}, err

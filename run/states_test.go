@@ -106,9 +106,9 @@ func linkBytes(f *fixture, pl *program.Plan) (want [device.NumTiers][device.NumT
 			want[device.HostTier][device.DiskTier] += record
 		}
 	}
-	*up += 2*4*int64(len(f.tokens)/pl.Ranks) + 4*4 // tokens, targets; scalars
-	*down += 8                                     // loss
-	switch {                                       // the norm's terms come together, and the clip factor goes out
+	*up += 2*4*int64(len(f.tokens)/pl.Ranks) + 4*graph.NumScalars // tokens, targets; scalars
+	*down += 8                                                    // loss
+	switch {                                                      // the norm's terms come together, and the clip factor goes out
 	case pl.Ranks > 1:
 		*up += 8 * int64(far)
 		*down += 8

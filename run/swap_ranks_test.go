@@ -113,8 +113,8 @@ func swapBytes(f *fixture, pl *program.Plan, home []int, rank int) (want [device
 		}
 	}
 	tokens := 4 * int64(len(f.tokens))
-	*up += 4 * 4 // scalars
-	*down += 8   // the norm, of all ranks
+	*up += 4 * graph.NumScalars // scalars
+	*down += 8                  // the norm, of all ranks
 	if home[0] == rank {
 		*up += tokens
 	}

@@ -23,6 +23,7 @@ type fixture struct {
 	graph   *graph.Graph
 	weights *safetensors.Set
 	free    bool    // gradients are not clipped
+	state   string  // how the optimizer's is stored
 	tokens  []int32 // inputs [4*32]
 	targets []int32
 	losses  struct {

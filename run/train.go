@@ -300,7 +300,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	rate := c.Rate(t.Step)
 	began := time.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets,
-		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: len(t.targets)})
+		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: len(t.targets), Seed: c.Seed})
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))

@@ -130,6 +130,10 @@ func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.quicker(device.DiskRead, device.DiskWrite))
 	}
+	if half := *c; need[device.DiskTier] > 0 && best.Plan.State == "" && c.Plan.File == "" {
+		half.OptimizerState = halfMoments
+		list = append(list, &supposition{plan.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + halfMoments}, m.like(), g, &half})
+	}
 	if m.ranks > 1 {
 		add("twice the rate between ranks", "", m.quicker(device.Collective, device.Send, device.Recv))
 	}
@@ -153,17 +157,19 @@ func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (
 			list = append(list, &supposition{plan.WhatIf{Change: name, Set: strings.Join(all, " ")}, on, g, c})
 		}
 	}
-	shorter, smaller := *c, *c
+	shorter, smaller, half := *c, *c, *c
 	shorter.SequenceLength /= 2
 	smaller.Precision = "bf16"
+	half.OptimizerState = halfMoments
 	for _, r := range []struct {
 		name, set string
 		config    *config.Config
 	}{
 		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), &shorter},
 		{"bf16", "precision=bf16", &smaller},
+		{"moments in bf16", "optimizer_state=" + halfMoments, &half},
 	} {
-		if r.config == &smaller && c.Precision == "bf16" || c.Plan.File != "" {
+		if r.config == &smaller && c.Precision == "bf16" || r.config == &half && c.OptimizerState != "fp32" || c.Plan.File != "" {
 			continue
 		}
 		if less, err := BuildGraph(r.config, g.Model); err == nil {

@@ -83,7 +83,7 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 // searching plans by a search.
 func searching(note func(string)) run.Planner {
 	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
-		return m.Plan(ctx, g, cfg, note)
+		return m.PlanAny(ctx, g, cfg, note)
 	}
 }
 
@@ -95,7 +95,7 @@ func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
 	p.report = plan.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
-	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg)}
+	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg), State: p.result.Best.Plan.State}
 	p.report.Plain, err = plan.PlainBytes(ctx, req)
 	return err
 }

@@ -115,7 +115,7 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
 	a.seq = int32(q.end)
-	a.n = [4]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
+	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
 	grid := [3]int64{blocks(int64(rows), int64(k.tile)), int64(heads), int64(q.sequences)}
 	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, k.threads, shared(at.HeadDim), a)
 }

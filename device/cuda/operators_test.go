@@ -191,6 +191,29 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// TestUpdatesAlike: where a plan has the optimizer run makes no difference: what the
+// GPU writes are the CPU's bits, those that chance rounds too.
+func TestUpdatesAlike(t *testing.T) {
+	cores := kernel.NewEnv(1)
+	defer cores.Close()
+	if cores.V.Name == "portable" {
+		t.Skip("the portable functions round otherwise")
+	}
+	d, _ := machine(t, Options{}, imageBytes)
+	for seed := range uint64(16) {
+		s := newSample(graph.AdamW, seed)
+		image := bytes.Clone(s.image)
+		list := make([]kernel.Tensor, len(s.call.Op.Info().Args))
+		for i, o := range s.call.Args {
+			list[i] = tensor(image, o)
+		}
+		kernel.Lookup(graph.AdamW).Fast(cores, &s.call.Attr, list)
+		if !bytes.Equal(execute(t, d, s.call, s.image), image) {
+			t.Errorf("seed %d: %v: the CPU has other bits", seed, s)
+		}
+	}
+}
+
 // cut is the call on token rows [r0, r0+n).
 func (s *sample) cut(r0, n int) device.Call {
 	c := s.call

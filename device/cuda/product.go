@@ -61,7 +61,7 @@ func linearDW(b *builder) error {
 func (b *builder) product(p product) error {
 	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
 	a := b.newArgs(ops...)
-	a.n, a.accum = [4]int32{}, 0
+	a.n, a.accum = [6]int32{}, 0
 	for i, set := range []bool{p.ta, p.tb} {
 		if set {
 			a.n[i] = 1

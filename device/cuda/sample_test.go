@@ -391,10 +391,11 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.AdamW: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
-		s.f32(n, c)
-		s.f32(n, c)
-		s.positive(n, c)
+		s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: s.IntN(1000), First: s.IntN(1 << 33)}
+		s.mat(n, c)
+		moments := []graph.DType{graph.F32, graph.BF16}[s.IntN(2)]
+		s.fill(moments, n, c, s.NormFloat64)
+		s.fill(moments, n, c, func() float64 { return 0.01 + math.Abs(s.NormFloat64()) })
 		s.f32(n, c)
 		s.positive(1, 2)
 		o := s.positive(1, graph.NumScalars)
@@ -402,7 +403,8 @@ var samples = map[graph.Op]func(s *sample){
 		t.Set(0, graph.ScalarLR, 0.01)
 		t.Set(0, graph.ScalarCorrection1, 0.3)
 		t.Set(0, graph.ScalarCorrection2, 0.1)
-		if s.IntN(2) == 0 {
+		t.Set(0, graph.ScalarChance, float64(graph.Chance(s.Uint64(), 1)))
+		if s.float == graph.F32 && s.IntN(2) == 0 {
 			s.fill(graph.BF16, n, c, s.NormFloat64)
 		}
 	},

@@ -32,6 +32,7 @@ func Portable() *Set {
 		SwiGLUB: swigluBwd,
 		Widen:   widen,
 		Narrow:  narrow,
+		Draw:    draw,
 		AdamW:   adamw,
 		AdamW16: adamw16,
 	}
@@ -369,6 +370,29 @@ func ToBF16(f float32) uint16 {
 		return uint16(u>>16) | 0x40
 	}
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
+// Draws is 16 random bits for number n, the same whenever 64 random bits are: the
+// upper half of Chris Wellons' hash "lowbias32" of n and the first half of them, with
+// the other half coming in on the way.
+func Draws(n, low, high uint32) uint32 {
+	n += low
+	n = (n^n>>16)*0x7feb352d ^ high
+	return (n ^ n>>15) * 0x846ca68b >> 16
+}
+
+func draw(y []uint16, x []float32, first, low, high uint32) {
+	for i := range min(len(y), len(x)) {
+		y[i] = DrawBF16(x[i], Draws(first+uint32(i), low, high))
+	}
+}
+
+// DrawBF16 cuts off what bf16 has no room for, after 16 random bits were added to it.
+func DrawBF16(f float32, random uint32) uint16 {
+	if f != f {
+		return ToBF16(f)
+	}
+	return uint16((math.Float32bits(f) + random) >> 16)
 }
 
 func adamw(p, m, v, g []float32, c *AdamW) {

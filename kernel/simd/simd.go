@@ -53,12 +53,17 @@ type Set struct {
 	// Transpose: dst[c*rows+r] = src[r*stride+c].
 	Transpose func(dst, src []float32, rows, cols, stride int)
 
-	Act     [4]func(y, x []float32)                            // by graph.Activation
-	ActBwd  [4]func(dx, dy, x []float32)                       // dx = dy*act'(x)
-	SwiGLU  func(y, gate, up []float32)                        // y = silu(gate)*up
-	SwiGLUB func(dgate, dup, dy, gate, up []float32)           // its derivative
-	Widen   func(y []float32, x []uint16)                      // bf16 to f32
-	Narrow  func(y []uint16, x []float32)                      // f32 to bf16, to nearest, ties to even; a NaN stays one
+	Act     [4]func(y, x []float32)                  // by graph.Activation
+	ActBwd  [4]func(dx, dy, x []float32)             // dx = dy*act'(x)
+	SwiGLU  func(y, gate, up []float32)              // y = silu(gate)*up
+	SwiGLUB func(dgate, dup, dy, gate, up []float32) // its derivative
+	Widen   func(y []float32, x []uint16)            // bf16 to f32
+	Narrow  func(y []uint16, x []float32)            // f32 to bf16, to nearest, ties to even; a NaN stays one
+	// Draw: f32 to bf16, to one of the two that are next to it, the nearer the
+	// likelier, so that the mean of many is x. Which one is a matter of the element's
+	// number, counted from first, and of 64 random bits: see Draws. Past the largest
+	// number is infinity; a NaN stays one.
+	Draw    func(y []uint16, x []float32, first, low, high uint32)
 	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
 	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16 = bf16(p)
 }

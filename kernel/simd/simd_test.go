@@ -108,6 +108,9 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 		case reflect.Float32:
 			v := reflect.ValueOf(0.5 + r.Float32())
 			a, b = append(a, v), append(b, v)
+		case reflect.Uint32:
+			v := reflect.ValueOf(r.Uint32())
+			a, b = append(a, v), append(b, v)
 		case reflect.Pointer:
 			v := reflect.ValueOf(&AdamW{Clip: 0.5, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Keep: 0.99, Step: 0.01, Root: 1.5, Eps: 1e-3})
 			a, b = append(a, v), append(b, v)
@@ -237,6 +240,99 @@ func TestAnywhere(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDraw: what is drawn is next to x, to the bit what the portable table draws,
+// wherever in a slice an element stands; numbers that bf16 has are themselves,
+// and so are NaNs and infinities. The mean of many draws is x, within six of its
+// standard deviations.
+func TestDraw(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 5))
+	inf := math.Inf(1)
+	for _, v := range Sets() {
+		t.Run(v.Name, func(t *testing.T) {
+			x := make([]float32, 1000)
+			for i := range x {
+				x[i] = float32(r.NormFloat64() * math.Exp2(float64(r.IntN(60)-30)))
+			}
+			copy(x, []float32{0, float32(math.Copysign(0, -1)), 1, -1.5, float32(inf), float32(-inf), float32(math.NaN()), math.MaxFloat32, 1e-45})
+			const rounds = 4000
+			sum, y, want, part := make([]float64, len(x)), make([]uint16, len(x)), make([]uint16, len(x)), make([]uint16, 3)
+			for range rounds {
+				first, low, high := r.Uint32(), r.Uint32(), r.Uint32()
+				v.Draw(y, x, first, low, high)
+				draw(want, x, first, low, high)
+				at := r.IntN(len(x) - len(part))
+				v.Draw(part, x[at:], first+uint32(at), low, high)
+				for i := range x {
+					got := FromBF16(y[i])
+					below := math.Float32frombits(math.Float32bits(x[i]) &^ 0xffff) // in size
+					above := math.Float32frombits(math.Float32bits(below) + 1<<16)
+					sum[i] += float64(got)
+					switch {
+					case y[i] != want[i], i >= at && i < at+len(part) && part[i-at] != y[i]:
+						t.Fatalf("%v is %v, in portable Go %v; of three %v", x[i], got, FromBF16(want[i]), part)
+					case x[i] != x[i] && got != got, x[i] == below && got == x[i]:
+					case x[i] != below && (got == below || got == above):
+					default:
+						t.Fatalf("%v is %v", x[i], got)
+					}
+				}
+			}
+			var all float64 // squares of deviations, each of mean 1
+			n := 0
+			for i := range x {
+				below := float64(math.Float32frombits(math.Float32bits(x[i]) &^ 0xffff))
+				step := float64(math.Float32frombits(math.Float32bits(x[i])&^0xffff+1<<16)) - below
+				share := (float64(x[i]) - below) / step
+				if !(share > 0 && share < 1) || math.IsInf(step, 0) {
+					continue
+				}
+				deviation := (sum[i]/rounds - float64(x[i])) / step / math.Sqrt(share*(1-share)/rounds)
+				if share*rounds > 20 && (1-share)*rounds > 20 && math.Abs(deviation) > 6 {
+					t.Errorf("the mean of %d draws of %v is %v, %.1f standard deviations off", rounds, x[i], sum[i]/rounds, deviation)
+				}
+				all += deviation * deviation
+				n++
+			}
+			if mean := all / float64(n); math.Abs(mean-1) > 0.5 {
+				t.Errorf("%d means of draws have %.2f of the variance of independent ones", n, mean)
+			}
+		})
+	}
+}
+
+// TestDrawNeighbours: the random bits of neighbouring elements, and those for other
+// keys, have nothing to do with each other.
+func TestDrawNeighbours(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 6))
+	const n = 1 << 16
+	other := r.Uint32()
+	for name, next := range map[string]func(i, low, high uint32) uint32{
+		"next":    func(i, low, high uint32) uint32 { return Draws(i+1, low, high) },
+		"64 on":   func(i, low, high uint32) uint32 { return Draws(i+64, low, high) },
+		"2^16 on": func(i, low, high uint32) uint32 { return Draws(i+1<<16, low, high) },
+		"low":     func(i, _, high uint32) uint32 { return Draws(i, other, high) },
+		"high":    func(i, low, _ uint32) uint32 { return Draws(i, low, other) },
+	} {
+		low, high := r.Uint32(), r.Uint32()
+		var sum, product float64
+		for i := range uint32(n) {
+			x, y := float64(Draws(i, low, high))/(1<<16)-0.5, float64(next(i, low, high))/(1<<16)-0.5
+			sum += x
+			product += x * y
+		}
+		if d := sum * math.Sqrt(12.0/n); math.Abs(d) > 6 {
+			t.Errorf("%s: the mean of %d draws is %.1f standard deviations off", name, n, d)
+		}
+		if d := product * 12 / math.Sqrt(n); math.Abs(d) > 6 {
+			t.Errorf("%s: the correlation of %d draws is %.1f standard deviations off", name, n, d)
+		}
+	}
 }
 
 // ulps is the distance of a float32 from an exact value, in units in the last

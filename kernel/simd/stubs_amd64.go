@@ -54,6 +54,7 @@ func setAVX512() *Set {
 	s.SwiGLUB = swiGLUBAVX512
 	s.Widen = widenAVX512
 	s.Narrow = narrowAVX512
+	s.Draw = drawAVX512
 	s.AdamW = adamWAVX512
 	s.AdamW16 = adamW16AVX512
 	past := s
@@ -226,6 +227,9 @@ func widenAVX512(y []float32, x []uint16)
 func narrowAVX512(y []uint16, x []float32)
 
 //go:noescape
+func drawAVX512(y []uint16, x []float32, first, low, high uint32)
+
+//go:noescape
 func adamWAVX512(p, m, v, g []float32, c *AdamW)
 
 //go:noescape
@@ -343,6 +347,7 @@ func setAVX2() *Set {
 	s.SwiGLUB = swiGLUBAVX2
 	s.Widen = widenAVX2
 	s.Narrow = narrowAVX2
+	s.Draw = drawAVX2
 	s.AdamW = adamWAVX2
 	s.AdamW16 = adamW16AVX2
 	past := s
@@ -513,6 +518,9 @@ func widenAVX2(y []float32, x []uint16)
 
 //go:noescape
 func narrowAVX2(y []uint16, x []float32)
+
+//go:noescape
+func drawAVX2(y []uint16, x []float32, first, low, high uint32)
 
 //go:noescape
 func adamWAVX2(p, m, v, g []float32, c *AdamW)

@@ -1,34 +1,67 @@
 // p m v g clip scalars p16. The roundings are those of the CPU's kernel, one by
 // one, so that it makes no difference where a plan has the optimizer run. What
 // depends on the step is worked out once per block, in float64. f: beta1, 1-beta1, beta2, 1-beta2, eps;
-// d[0]: weight decay; n: places of lr, 1-beta1^t, 1-beta2^t in scalars.
+// d[0]: weight decay; n: places of lr, 1-beta1^t, 1-beta2^t and the step's chance in
+// scalars, the parameter, its first element. p, m and v in bf16 are rounded by
+// chance: by the random bits of simd.Draws, with the keys of graph.ChanceKey.
+typedef unsigned long long u64;
+
+static __device__ inline u64 mix(u64 x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return x ^ x >> 31;
+}
+
+static __device__ inline unsigned draws(unsigned n, u64 key) {
+  n += (unsigned)key;
+  n = (n ^ n >> 16) * 0x7feb352d ^ (unsigned)(key >> 32);
+  return (n ^ n >> 15) * 0x846ca68b >> 16;
+}
+
+static __device__ inline void keep(float* p, const float (&x)[VEC], unsigned, u64) { store(p, x); }
+
+static __device__ inline void keep(bf16* p, const float (&x)[VEC], unsigned first, u64 key) {
+  Pack<bf16, VEC> k;
+#pragma unroll
+  for (int i = 0; i < VEC; i++) {
+    unsigned u = __float_as_uint(x[i]);
+    k.e[i].bits = (u & 0x7fffffff) > 0x7f800000 ? (unsigned short)((u >> 16) | 0x40)
+                                                : (unsigned short)((u + draws(first + i, key)) >> 16);
+  }
+  *(Pack<bf16, VEC>*)p = k;
+}
+
 extern "C" __global__ void adamw(const __grid_constant__ Args a) {
   __shared__ float step[3];
+  __shared__ u64 keys[3];
   if (threadIdx.x == 0) {
     const float* s = at<float>(a.t[5], 0, 0);
     double lr = s[a.n[0]];
     step[0] = 1 - __dmul_rn(lr, a.d[0]);
     step[1] = lr / s[a.n[1]];
     step[2] = 1 / sqrt((double)s[a.n[2]]);
+    for (int k = 0; k < 3; k++) keys[k] = mix((u64)s[a.n[3]] | (u64)a.n[4] << 24 | (u64)k << 48);
   }
   __syncthreads();
-  float keep = step[0], rate = step[1], root = step[2], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
+  float rest = step[0], rate = step[1], root = step[2], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
   float p[VEC], m[VEC], v[VEC], g[VEC];
   load(g, at<T3>(a.t[3], r, c));
-  load(p, at<float>(a.t[0], r, c));
-  load(m, at<float>(a.t[1], r, c));
-  load(v, at<float>(a.t[2], r, c));
+  load(p, at<T0>(a.t[0], r, c));
+  load(m, at<T1>(a.t[1], r, c));
+  load(v, at<T2>(a.t[2], r, c));
   for (int i = 0; i < VEC; i++) {
     float d = __fmul_rn(g[i], clip);
     m[i] = fmaf(m[i], a.f[0], __fmul_rn(d, a.f[1]));
     v[i] = fmaf(v[i], a.f[2], __fmul_rn(__fmul_rn(d, d), a.f[3]));
     float q = m[i] / fmaf(sqrtf(v[i]), root, a.f[4]);
-    p[i] = fmaf(-q, rate, __fmul_rn(p[i], keep));
+    p[i] = fmaf(-q, rate, __fmul_rn(p[i], rest));
   }
-  store(at<float>(a.t[1], r, c), m);
-  store(at<float>(a.t[2], r, c), v);
-  store(at<float>(a.t[0], r, c), p);
+  unsigned first = (unsigned)a.n[5] + (unsigned)(r * a.t[0].cols + c);
+  keep(at<T0>(a.t[0], r, c), p, first, keys[0]);
+  keep(at<T1>(a.t[1], r, c), m, first, keys[1]);
+  keep(at<T2>(a.t[2], r, c), v, first, keys[2]);
   if (a.t[6].p) store(at<bf16>(a.t[6], r, c), p);
 }

@@ -42,6 +42,11 @@ func variants() []Unit {
 	for _, head := range []string{"16", "64", "80", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head})
 	}
+	for _, v := range []string{"1", "8"} { // moments, and weights too, in bf16
+		for _, p := range []string{"f32", "bf16"} {
+			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
+		}
+	}
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32"}, Unit{"norm_all", ""})
 }
 

@@ -28,7 +28,7 @@ struct Mat { void* p; i64 stride; int rows, cols; };
 struct Args {
   Mat t[8];
   int seq, row0, heads, kv, head, window, offset, acc;
-  int n[4];
+  int n[6];
   float f[8];
   double d[2];
   void* scratch;

@@ -25,13 +25,19 @@ const (
 	opMax // likewise
 	opAnd
 	opOr
-	opFMA  // a*b + c
-	opFNMA // c - a*b
+	opXor
+	opShift // a >> bits, of whole numbers as are the next three
+	opPlus
+	opTimes // the lower half of the product
+	opIndex // the element's number
+	opFMA   // a*b + c
+	opFNMA  // c - a*b
 	opSqrt
 	opRound // to the nearest integer
 	opPower // a * 2^b, b an integer within float32's exponents and half of those
 	opKeep  // a where b > 0, else 0
 	opBF16  // upper halves, rounded: what store to a []uint16 writes
+	opDraw  // the same of a, rounded up where b is high
 	opSum   // accumulator += a
 	opDot   // accumulator += a*b
 	opTop   // accumulator = max(accumulator, a)
@@ -84,6 +90,11 @@ func (b *body) min(x, y val) val          { return b.do(node{op: opMin, a: x, b:
 func (b *body) max(x, y val) val          { return b.do(node{op: opMax, a: x, b: y}) }
 func (b *body) and(x, y val) val          { return b.do(node{op: opAnd, a: x, b: y}) }
 func (b *body) or(x, y val) val           { return b.do(node{op: opOr, a: x, b: y}) }
+func (b *body) xor(x, y val) val          { return b.do(node{op: opXor, a: x, b: y}) }
+func (b *body) plus(x, y val) val         { return b.do(node{op: opPlus, a: x, b: y}) }
+func (b *body) times(x, y val) val        { return b.do(node{op: opTimes, a: x, b: y}) }
+func (b *body) shift(x val, n uint32) val { return b.do(node{op: opShift, a: x, bits: n}) }
+func (b *body) index() val                { return b.do(node{op: opIndex}) }
 func (b *body) fma(x, y, z val) val       { return b.do(node{op: opFMA, a: x, b: y, c: z}) }
 func (b *body) fnma(x, y, z val) val      { return b.do(node{op: opFNMA, a: x, b: y, c: z}) }
 func (b *body) sqrt(x val) val            { return b.do(node{op: opSqrt, a: x}) }
@@ -100,6 +111,12 @@ func (b *body) store(name string, v val) {
 		v = b.do(node{op: opBF16, a: v})
 	}
 	b.do(node{op: opStore, a: v, name: name})
+}
+
+// draw writes to a stream of bf16 what lies next to a value, above it or below, as
+// the upper halves of random numbers say.
+func (b *body) draw(name string, v, random val) {
+	b.do(node{op: opStore, a: b.do(node{op: opDraw, a: v, b: random}), name: name})
 }
 
 // next loads from a stream that is not in the cache yet.
@@ -120,12 +137,12 @@ func (b *body) poly(x val, c []float64) val {
 // uses calls f for each operand of a node.
 func (n node) uses(f func(v val)) {
 	switch n.op {
-	case opConst, opHeld, opArg, opColumn, opLoad, opAhead, opFetch:
+	case opConst, opHeld, opArg, opColumn, opLoad, opAhead, opFetch, opIndex:
 	case opFMA, opFNMA:
 		f(n.a)
 		f(n.b)
 		f(n.c)
-	case opStore, opSqrt, opRound, opBF16, opSum, opTop:
+	case opStore, opSqrt, opRound, opShift, opBF16, opSum, opTop:
 		f(n.a)
 	default:
 		f(n.a)
@@ -140,7 +157,7 @@ func (b *body) fixed() []bool {
 	fixed := make([]bool, len(b.nodes))
 	for i, n := range b.nodes {
 		switch n.op {
-		case opConst, opColumn, opLoad, opStore, opAhead, opFetch, opSum, opDot, opTop:
+		case opConst, opColumn, opLoad, opStore, opAhead, opFetch, opIndex, opSum, opDot, opTop:
 		case opHeld, opArg:
 			fixed[i] = true
 		default:

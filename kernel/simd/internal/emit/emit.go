@@ -185,7 +185,7 @@ func (p *pool) at(bits uint32) string {
 	return fmt.Sprintf("%s<>+%d(SB)", p.name, i*p.width)
 }
 
-// data prints the pool, and the masks from which AVX2 takes the one for its
+// data prints the pool, the numbers of elements, and the masks from which AVX2 takes the one for its
 // last step: 8 lanes on, 8 lanes off.
 func (p *pool) data() string {
 	var b strings.Builder
@@ -196,6 +196,12 @@ func (p *pool) data() string {
 		}
 	}
 	fmt.Fprintf(&b, "GLOBL %s<>(SB), RODATA|NOPTR, $%d\n", p.name, len(p.bits)*p.width)
+	const lanes = 32 // two copies' of the widest vector
+	name := strings.Replace(p.name, "const", "lanes", 1)
+	for i := range lanes {
+		fmt.Fprintf(&b, "DATA %s<>+%d(SB)/4, $%d\n", name, i*4, i)
+	}
+	fmt.Fprintf(&b, "GLOBL %s<>(SB), RODATA|NOPTR, $%d\n", name, lanes*4)
 	if p.width == 32 {
 		for i := range 16 {
 			v := uint32(0)

@@ -160,6 +160,13 @@ var functions = []function{
 	{name: "Narrow", params: "y []uint16, x []float32", unroll: 2, past: true, body: func(b *body) {
 		b.store("y", b.next("x"))
 	}},
+	{name: "Draw", params: "y []uint16, x []float32, first low high uint32", unroll: 2, body: func(b *body) {
+		n := b.plus(b.index(), b.plus(b.arg("first"), b.arg("low")))
+		n = b.times(b.xor(n, b.shift(n, 16)), b.bits(0x7feb352d))
+		n = b.xor(n, b.arg("high"))
+		n = b.times(b.xor(n, b.shift(n, 15)), b.bits(0x846ca68b))
+		b.draw("y", b.load("x"), n)
+	}},
 	{name: "AdamW", params: "p m v g []float32, c *AdamW", body: func(b *body) { b.adamW() }},
 	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", body: func(b *body) {
 		b.store("p16", b.adamW())

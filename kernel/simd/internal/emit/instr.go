@@ -121,6 +121,13 @@ func (r *routine) node(i int, n node) {
 		dst = r.keep(r.reg[n.a], r.reg[n.b])
 	case opBF16:
 		dst = r.bf16(r.reg[n.a])
+	case opDraw:
+		dst = r.draw(r.reg[n.a], r.reg[n.b])
+	case opIndex:
+		dst = r.index()
+	case opShift:
+		dst = r.take()
+		r.op("VPSRLD $%d, %s, %s", n.bits, r.v(r.reg[n.a]), r.v(dst))
 	default:
 		a, b := n.a, n.b
 		name := binary[n.op] + r.ps()
@@ -129,6 +136,12 @@ func (r *routine) node(i int, n node) {
 			name = r.bitwise("AND")
 		case opOr:
 			name = r.bitwise("OR")
+		case opXor:
+			name = r.bitwise("XOR")
+		case opPlus:
+			name = "VPADDD"
+		case opTimes:
+			name = "VPMULLD"
 		}
 		if r.isConst(a) && n.op != opSub && n.op != opDiv && n.op != opMin && n.op != opMax {
 			a, b = b, a
@@ -229,6 +242,19 @@ func (r *routine) bf16(a int) int {
 	r.op("VPSRLD $16, %s, %s", r.v(a), r.v(t))
 	r.bits(r.bitwise("AND"), 1, t, t)
 	r.bits("VPADDD", 0x7fff, t, t)
+	return r.upper(a, t)
+}
+
+// draw adds a random number below one to what is cut off, in units of the lowest
+// bit that is kept.
+func (r *routine) draw(a, random int) int {
+	t := r.take()
+	r.op("VPSRLD $16, %s, %s", r.v(random), r.v(t))
+	return r.upper(a, t)
+}
+
+// upper is the upper half of a+t, in t; a NaN remains one.
+func (r *routine) upper(a, t int) int {
 	r.op("VPADDD %s, %s, %s", r.v(a), r.v(t), r.v(t))
 	if r.mask {
 		// A NaN of either kind becomes itself, quiet; all else stays.
@@ -243,6 +269,19 @@ func (r *routine) bf16(a int) int {
 	}
 	r.op("VPSRLD $16, %[1]s, %[1]s", r.v(t))
 	return t
+}
+
+// index: AX counts elements.
+func (r *routine) index() int {
+	dst := r.take()
+	if r.mask {
+		r.op("VPBROADCASTD AX, %s", r.v(dst))
+	} else {
+		r.op("VMOVD AX, X%d", dst)
+		r.op("VPBROADCASTD X%d, %s", dst, r.v(dst))
+	}
+	r.op("VPADDD %s, %s, %s", fmt.Sprintf("lanes%s<>+%d(SB)", r.suffix, 4*r.disp), r.v(dst), r.v(dst))
+	return dst
 }
 
 // fetchBytes is how far ahead of its use memory is fetched where the caller

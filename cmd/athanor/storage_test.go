@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// TestOptimizerState: where no plan fits with moments in fp32, and nothing is said of
+// them, they are in bf16; that is the only thing that a limit may change. Such a run
+// goes on so where there is room for all, with the bits of one that was asked for it,
+// and is refused with fp32. Where fp32 fits, it is taken.
+func TestOptimizerState(t *testing.T) {
+	dir, file := tiny(t)
+	var whole, report plan.Report
+	limits := []string{"limits.disk=none", "limits.device=200KiB"}
+	with := func(verb string, host int64, more ...string) []string {
+		return append(append([]string{verb, file, "--json", fmt.Sprint("limits.host=", host)}, limits...), more...)
+	}
+	call(with("plan", 1<<30)...).must(t, 0).into(t, &whole)
+	n := whole.Peaks.Host[0]
+	for call(with("plan", n, "optimizer_state=fp32")...).code == 0 {
+		n -= n / 32
+	}
+	call(with("plan", n, "optimizer_state=fp32")...).must(t, 3, "does not fit")
+	call(with("plan", n+n/16)...).must(t, 0).into(t, &report)
+	if whole.Plan.State != "" || report.Plan.State != "" {
+		t.Errorf("with enough memory the state is in %q and %q", whole.Plan.State, report.Plan.State)
+	}
+	var got trained
+	call(with("train", n, "max_steps=2", "out="+dir+"/half")...).must(t, 0).into(t, &got)
+	if got.Plan.State != "bf16_moments" || got.MeasuredPeaks.Host[0] > n {
+		t.Errorf("with %d bytes the state is in %q, the host's peak %d", n, got.Plan.State, got.MeasuredPeaks.Host[0])
+	}
+	call("train", file, "out="+dir+"/half", "optimizer_state=fp32").must(t, 2, "optimizer_state is bf16_moments there and fp32 here")
+	call("train", file, "out="+dir+"/half").must(t, 0)
+	call("train", file, "out="+dir+"/asked", "optimizer_state=bf16_moments").must(t, 0)
+	sameRun(t, dir+"/half", dir+"/asked", 4)
+	call("plan", file, "optimizer_state=bf16").must(t, 2, "precision bf16")
+	call("plan", file, "optimizer_state=fp16").must(t, 2, "bf16_moments")
+}

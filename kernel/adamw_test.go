@@ -1,0 +1,126 @@
+package kernel
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// updated makes the operands of an update of n elements that are stored as p and
+// its moments are.
+func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
+	t := []Tensor{NewTensor(p, 1, n), NewTensor(moments, 1, n), NewTensor(moments, 1, n), NewTensor(graph.F32, 1, n),
+		{}, NewTensor(graph.F32, 1, graph.NumScalars), {}}
+	for i := range n {
+		t[0].Set(0, i, r.NormFloat64())
+		t[1].Set(0, i, r.NormFloat64())
+		t[2].Set(0, i, math.Abs(r.NormFloat64()))
+		t[3].Set(0, i, r.NormFloat64())
+	}
+	s := t[5].F32
+	s[graph.ScalarLR], s[graph.ScalarCorrection1], s[graph.ScalarCorrection2] = 1e-3, 1, 1
+	return t
+}
+
+// TestAdamWAnywhere: what is rounded up and what down depends on the element's
+// place in its parameter only, however updates are cut, and on parameter, seed and
+// step. In particular where the numbers of elements pass 2^32.
+func TestAdamWAnywhere(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	e := NewEnv(2)
+	defer e.Close()
+	const n = 40000
+	a := graph.Attr{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Param: 3, First: 1<<32 - n/2}
+	whole := updated(r, graph.BF16, graph.BF16, n)
+	whole[5].F32[graph.ScalarChance] = graph.Chance(seed, 7)
+	parts, other := copies(whole), copies(whole)
+	f := Lookup(graph.AdamW).Fast
+	f(e, &a, whole)
+	for lo := 0; lo < n; {
+		hi := min(lo+1+r.IntN(n/4), n)
+		cut := append([]Tensor(nil), parts...)
+		for k := range 4 {
+			cut[k] = part(parts[k], 0, 1, lo, hi)
+		}
+		next := a
+		next.First += lo
+		f(e, &next, cut)
+		lo = hi
+	}
+	if err := sameBits(whole, parts); err != nil {
+		t.Error(err)
+	}
+	exact := copies(other)
+	for k := range 3 {
+		exact[k] = NewTensor(graph.F32, 1, n)
+		for i := range n {
+			exact[k].Set(0, i, other[k].At(0, i))
+		}
+	}
+	f(e, &a, exact)
+	for name, change := range map[string]func(a *graph.Attr, s []float32){
+		"parameter": func(a *graph.Attr, _ []float32) { a.Param++ },
+		"element":   func(a *graph.Attr, _ []float32) { a.First++ },
+		"step":      func(_ *graph.Attr, s []float32) { s[graph.ScalarChance] = graph.Chance(seed, 8) },
+		"seed":      func(_ *graph.Attr, s []float32) { s[graph.ScalarChance] = graph.Chance(seed+1, 7) },
+	} {
+		b, again := a, copies(other)
+		change(&b, again[5].F32)
+		f(e, &b, again)
+		for k, x := range again[:3] {
+			var differ, want float64
+			for i := range x.BF16 {
+				if x.BF16[i] != whole[k].BF16[i] {
+					differ++
+				}
+				u := float64(math.Float32bits(exact[k].F32[i])&0xffff) / (1 << 16)
+				want += 2 * u * (1 - u)
+			}
+			if math.Abs(differ-want) > 6*math.Sqrt(want) {
+				t.Errorf("with another %s %v of operand %d differ, of independent draws %.0f", name, differ, k, want)
+			}
+		}
+	}
+}
+
+// TestAdamWSmallSteps: what a step changes by less than bf16 can tell adds up
+// nevertheless. Without gradients v falls by 0.999 in each step, and weights by
+// decay; to the nearest, neither would move. The means over elements are those of
+// fp32, within six standard deviations.
+func TestAdamWSmallSteps(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	e := NewEnv(2)
+	defer e.Close()
+	const n, steps = 20000, 500
+	a := graph.Attr{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.5, Param: 1}
+	half := updated(r, graph.BF16, graph.BF16, n)
+	for i := range n {
+		half[1].Set(0, i, 0)
+		half[3].Set(0, i, 0)
+	}
+	begin := copies(half)
+	for step := range steps {
+		half[5].F32[graph.ScalarChance] = graph.Chance(seed, step)
+		Lookup(graph.AdamW).Fast(e, &a, half)
+	}
+	for k, falls := range map[int]float64{0: 1 - 1e-3*0.5, 2: 0.999} {
+		want := math.Pow(falls, steps)
+		var sum, squares float64
+		for i := range n {
+			x := half[k].At(0, i)/begin[k].At(0, i) - want
+			sum += x
+			squares += x * x
+		}
+		mean, deviation := sum/n, math.Sqrt(squares/n/n)
+		t.Logf("operand %d is %.4f of what it was, of fp32 %.4f, standard deviation %.1g", k, want+mean, want, deviation)
+		if math.Abs(mean) > 6*deviation || deviation > 1e-2 {
+			t.Errorf("operand %d: %.5f of what it was, want %.5f", k, want+mean, want)
+		}
+	}
+}
