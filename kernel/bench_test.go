@@ -32,7 +32,9 @@ func BenchmarkKernel(b *testing.B) {
 	llama := attn
 	llama.KVHeads = 4
 	scalars := mat(1, graph.NumScalars)
-	copy(scalars.F32, []float32{1e-3, 0.1, 0.05, 1e-3})
+	copy(scalars.F32, []float32{1e-3, 0.1, 0.05, 1e-3, 12345})
+	adam := graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
+	half := func() Tensor { return NewTensor(graph.BF16, 1, 1<<24) }
 	clip := NewTensor(graph.F32, 1, 2)
 	clip.F32[0] = 1
 	second := mat(1, 1<<24)
@@ -83,7 +85,9 @@ func BenchmarkKernel(b *testing.B) {
 		{graph.CrossEntropy, "", graph.Attr{Grad: true}, []Tensor{mat(n, 1), mat(n, vocab), m.ints(n, 0, vocab), scalars}},
 		{graph.CrossEntropy, "/loss", graph.Attr{}, []Tensor{mat(n, 1), mat(n, vocab), m.ints(n, 0, vocab), scalars}},
 		{graph.NormPart, "", graph.Attr{}, []Tensor{NewTensor(graph.F64, 1, 1<<24/graph.NormPiece), big()}},
-		{graph.AdamW, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, []Tensor{big(), big(), second, big(), clip, scalars, {}}},
+		{graph.AdamW, "", adam, []Tensor{big(), big(), second, big(), clip, scalars, {}}},
+		{graph.AdamW, "/bf16_moments", adam, []Tensor{big(), half(), half(), big(), clip, scalars, {}}},
+		{graph.AdamW, "/bf16", adam, []Tensor{half(), half(), half(), big(), clip, scalars, {}}},
 		{graph.Cast, "/narrow", graph.Attr{}, []Tensor{NewTensor(graph.BF16, 1, 1<<24), big()}},
 		{graph.Cast, "/widen", graph.Attr{}, []Tensor{big(), NewTensor(graph.BF16, 1, 1<<24)}},
 		{graph.Add, "", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},

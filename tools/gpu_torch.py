@@ -2,7 +2,8 @@
 
     gpu_torch.py rates                a matrix product, attention
     gpu_torch.py step NAME T B [L]    a training step: bf16, SDPA, compiled, fused AdamW
-    gpu_torch.py offload NAME T B [L] the same with everything of FSDP2 on the host
+    gpu_torch.py offload NAME T B [L] the same with everything of FSDP2 on the host,
+                                      in bf16 where the host cannot hold fp32
     gpu_torch.py dry                  all of it at toy sizes on the CPU: do the calls exist?
 
 NAME is gpt2, gpt2-xl, llama-3.2-1b or llama-3-8b; B sequences of T tokens; L
@@ -204,7 +205,13 @@ def report(name, t, b, layers, seconds, how):
     rate(f"{name} {b} x {t}{how}", b * t / median, "tokens/s")
 
 
-def offload(name, t, b, layers=0, n=3):
+def held(model):
+    """Whether the host holds parameters, gradients and moments in fp32, and some more."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 16 * sum(p.numel() for p in model.parameters()) < 0.85 * memory
+
+
+def offload(name, t, b, layers=0, n=3, half=False):
     """FSDP2 on one GPU with parameters, gradients and optimizer on the host."""
     import torch.distributed as dist
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -215,6 +222,8 @@ def offload(name, t, b, layers=0, n=3):
     mesh = dist.init_device_mesh(device, (1,))
     with torch.device("meta"):
         model = Model(name, t, layers)
+    if half or not held(model):
+        model, half = model.bfloat16(), True
     model.again = True
     kwargs = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
     if not dry:
@@ -234,7 +243,7 @@ def offload(name, t, b, layers=0, n=3):
         optimizer.zero_grad(set_to_none=True)
 
     one()
-    report(name, t, b, layers, times(one, n), ", FSDP2 offload")
+    report(name, t, b, layers, times(one, n), ", FSDP2 offload" + (", all in bf16" if half else ""))
     if not dry:
         print(f"RATE PyTorch: peak of the GPU {torch.cuda.max_memory_reserved() / 1e9:.1f} GB", flush=True)
     dist.destroy_process_group()
@@ -246,6 +255,7 @@ def main(verb, *args):
         attention(1, 32, 4, 16)
         step("toy", 32, 2, n=1)
         offload("toy", 32, 2, n=1)
+        offload("toy", 32, 2, n=1, half=True)
     elif verb == "rates":
         product(8192)
         attention(8, 1024, 12, 64)
