@@ -94,7 +94,7 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 		pl.MicroBatch = 1 + rng.IntN(2)/p.Slices
 	}
 	pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
-	pl.Slots = 1 + rng.IntN(3)
+	pl.Slots, pl.State = 1+rng.IntN(3), randomState(g, rng)
 	for i := range pl.Chunks {
 		pl.Chunks[i].Shard = Shardings()[rng.IntN(4)]
 		if rng.IntN(2) == 0 { // mostly the same
@@ -178,7 +178,9 @@ func prove(g *graph.Graph, pl *Plan, clip float64, mode Mode) error {
 		}
 		opt = betas
 		opt.Mode, opt.Clip, opt.RowUnit, opt.Cuts = m, clip, ps[0].RowUnit, cuts
-		plain, err := Lower(context.Background(), g, Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas()), opt)
+		alone := Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+		alone.State = pl.State
+		plain, err := Lower(context.Background(), g, alone, opt)
 		if err != nil {
 			return err
 		}

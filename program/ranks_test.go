@@ -29,7 +29,9 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *Plan, opt Options) (ps []*Progra
 	if opt.Cuts, err = pl.Cuts(g); err != nil {
 		t.Fatal(err)
 	}
-	if plain, err = Lower(context.Background(), g, Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas()), opt); err != nil {
+	alone := Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	alone.State = pl.State
+	if plain, err = Lower(context.Background(), g, alone, opt); err != nil {
 		t.Fatal(err)
 	}
 	return ps, plain
@@ -46,7 +48,7 @@ func TestDataParallel(t *testing.T) {
 		micros := 1 << r.IntN(3)
 		pl := Plain(g, 2)
 		pl.MicroBatches, pl.Group, pl.HeadRows = micros, []int{1, micros}[r.IntN(2)], 8
-		pl.Ranks = 1 + r.IntN(4)
+		pl.Ranks, pl.State = 1+r.IntN(4), randomState(g, r)
 		pl.Chunks = Layout(g, []int64{1, 9000, 1 << 40}[r.IntN(3)])
 		for i := range pl.Chunks {
 			c := &pl.Chunks[i]

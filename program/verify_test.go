@@ -32,6 +32,15 @@ func buildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	return g
 }
 
+// randomState draws how the optimizer's state is stored.
+func randomState(g *graph.Graph, rng *rand.Rand) string {
+	choices := append([]string{"", ""}, StateNames()[1:]...)
+	if g.DType != graph.BF16 {
+		choices = choices[:3]
+	}
+	return choices[rng.IntN(len(choices))]
+}
+
 // randomPlan is a plan for the given number of sequences with everything else drawn.
 func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 	pl := Plain(g, sequences)

@@ -45,7 +45,7 @@ func TestWhatIfs(t *testing.T) {
 	}{
 		{"limits.device=200KiB", []string{"+50.0 KiB of device memory", "twice the rate between host and device"}},
 		{"", []string{"+1.0 GiB of device memory"}},
-		{"limits.device=250KiB limits.host=450KiB plan.micro_batch=1 plan.recompute=full", []string{"twice the host memory", "twice the disk's rate"}},
+		{"limits.device=250KiB limits.host=450KiB plan.micro_batch=1 plan.recompute=full", []string{"twice the host memory", "twice the disk's rate", "moments in bf16"}},
 		{"limits.device=250KiB ranks=2 plan.pipeline=2 plan.schedule=1f1b", []string{"twice the rate between ranks"}},
 	} {
 		args := append([]string{"plan", file, "--json", name}, strings.Fields(c.args)...)
