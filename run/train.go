@@ -85,7 +85,7 @@ func NewTrainer(s *Setup, best *plan.Candidate, programs []*program.Program, m *
 	c := s.Config
 	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
-		return nil, fmt.Errorf("the run's folder: %w; hint: set `out` to a folder that can be written", err)
+		return nil, outError(err)
 	}
 	var err error
 	if t.lock, err = lockFolder(c.Out); err != nil {

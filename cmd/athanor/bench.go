@@ -4,6 +4,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -320,15 +321,11 @@ func (v *benchSweepCmd) Run(c *context) error {
 	}
 	defer setup.Close()
 	list := []run.SweepRun{}
-	if !c.json {
-		fmt.Fprintf(c.stdout, "%5s %9s %14s %10s %10s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "tried", "chosen plan, and rivals")
-	}
+	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "tried", "chosen plan, and rivals")
 	err = run.Sweep(ctx, setup.Graph, cfg, v.RankCounts, links, v.Count, v.Plans, v.Steps, show.say, func(r run.SweepRun) {
 		list = append(list, r)
-		if !c.json {
-			show.done()
-			printSweep(c, &r)
-		}
+		show.done()
+		printSweep(c.rows(), &r)
 	})
 	if err != nil {
 		return err
@@ -341,14 +338,14 @@ func (v *benchSweepCmd) Run(c *context) error {
 	return nil
 }
 
-func printSweep(c *context, r *run.SweepRun) {
+func printSweep(w io.Writer, r *run.SweepRun) {
 	p, link := r.Plans[0], "free"
 	if r.Link > 0 {
 		link = size.Format(int64(r.Link)) + "/s"
 	}
-	fmt.Fprintf(c.stdout, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %% %+6.1f %% %6.1f %% %s  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Model, 100*r.Behind, inTrial(p.Tried), p.Plan)
+	fmt.Fprintf(w, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %% %+6.1f %% %6.1f %% %s  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Model, 100*r.Behind, inTrial(p.Tried), p.Plan)
 	for _, p := range r.Plans[1:] { // the rivals
-		fmt.Fprintf(c.stdout, "%30s %8.4f s %8.4f s %+6.1f %% %8s %8s %s  %s\n", "", p.Predicted, p.Measured, 100*p.Error, "", "", inTrial(p.Tried), p.Plan)
+		fmt.Fprintf(w, "%30s %8.4f s %8.4f s %+6.1f %% %8s %8s %s  %s\n", "", p.Predicted, p.Measured, 100*p.Error, "", "", inTrial(p.Tried), p.Plan)
 	}
 }
 
@@ -411,15 +408,11 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 		return err
 	}
 	list := []run.BudgetRun{}
-	if !c.json {
-		fmt.Fprintf(c.stdout, "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
-	}
+	fmt.Fprintf(c.rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
 	err = run.Budgets(ctx, machine, setup.Graph, cfg, v.Count, v.Steps, show.say, func(r run.BudgetRun) {
 		list = append(list, r)
-		if !c.json {
-			show.done()
-			printBudget(c, &r)
-		}
+		show.done()
+		printBudget(c.rows(), &r)
 	})
 	if err != nil {
 		return err
@@ -441,10 +434,10 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 	return nil
 }
 
-func printBudget(c *context, r *run.BudgetRun) {
+func printBudget(w io.Writer, r *run.BudgetRun) {
 	reached := fmt.Sprintf("%d, %d, %d", r.Reached.Device[0], r.Reached.Host[0], r.Reached.Disk[0])
 	if !r.Exact {
 		reached += fmt.Sprintf(" (planned %d, %d, %d)", r.Planned.Device[0], r.Planned.Host[0], r.Planned.Disk[0])
 	}
-	fmt.Fprintf(c.stdout, "%14d %8.4f s %8.4f s %+6.1f %%  %-42s %s\n", r.Budget, r.Predicted, r.Measured, 100*r.Error, reached, r.Plan)
+	fmt.Fprintf(w, "%14d %8.4f s %8.4f s %+6.1f %%  %-42s %s\n", r.Budget, r.Predicted, r.Measured, 100*r.Error, reached, r.Plan)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	stdctx "context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/athanor-llm/athanor/hardware"
@@ -25,22 +26,19 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 		return err
 	}
 	list := []run.Contested{}
-	if !c.json {
-		fmt.Fprintf(c.stdout, "seconds per step of the search's plan; of the others, how many times as long (-: does not fit)\n\n%-10s %-18s %4s %5s %9s", "model", "hardware", "GPUs", "batch", "search")
-		for _, p := range policy.All() {
-			fmt.Fprintf(c.stdout, " %14s", p.Name)
-		}
-		fmt.Fprintln(c.stdout, "  plan")
+	rows := c.rows()
+	fmt.Fprintf(rows, "seconds per step of the search's plan; of the others, how many times as long (-: does not fit)\n\n%-10s %-18s %4s %5s %9s", "model", "hardware", "GPUs", "batch", "search")
+	for _, p := range policy.All() {
+		fmt.Fprintf(rows, " %14s", p.Name)
 	}
+	fmt.Fprintln(rows, "  plan")
 	for _, contest := range run.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
 		r, err := contest.Hold(stdctx.Background())
 		if err != nil {
 			return err
 		}
 		list = append(list, *r)
-		if !c.json {
-			printContest(c, r)
-		}
+		printContest(rows, r)
 	}
 	ratios := run.Compare(list)
 	if c.json {
@@ -78,7 +76,7 @@ func (v *benchPoliciesCmd) check() error {
 	return nil
 }
 
-func printContest(c *context, r *run.Contested) {
+func printContest(w io.Writer, r *run.Contested) {
 	seconds := "-"
 	if r.Seconds > 0 {
 		seconds = fmt.Sprintf("%.3f s", r.Seconds)
@@ -95,5 +93,5 @@ func printContest(c *context, r *run.Contested) {
 		}
 		fmt.Fprintf(&b, " %14s", cell)
 	}
-	fmt.Fprintf(c.stdout, "%s  %s\n", b.String(), r.Label)
+	fmt.Fprintf(w, "%s  %s\n", b.String(), r.Label)
 }

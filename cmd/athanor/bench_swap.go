@@ -3,6 +3,7 @@ package main
 import (
 	stdctx "context"
 	"fmt"
+	"io"
 
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/run"
@@ -35,15 +36,11 @@ func (v *benchSwapCmd) Run(c *context) error {
 		return err
 	}
 	list := []run.SwapRun{}
-	if !c.json {
-		fmt.Fprintf(c.stdout, "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
-	}
+	fmt.Fprintf(c.rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
 	err = run.Swaps(ctx, machine, cfg, text.Tokenizer.VocabularySize(), v.Lengths, v.Count, v.Steps, show.say, func(r run.SwapRun) {
 		list = append(list, r)
-		if !c.json {
-			show.done()
-			printSwap(c, &r)
-		}
+		show.done()
+		printSwap(c.rows(), &r)
 	})
 	if err != nil {
 		return err
@@ -54,27 +51,27 @@ func (v *benchSwapCmd) Run(c *context) error {
 	return nil
 }
 
-func printSwap(c *context, r *run.SwapRun) {
+func printSwap(w io.Writer, r *run.SwapRun) {
 	for i, a := range r.Arms {
 		head := fmt.Sprintf("%7s %10s", "", "")
 		if i == 0 {
 			head = fmt.Sprintf("%7d %10s", r.Length, size.Format(r.Budget))
 		}
 		if !a.Fits {
-			fmt.Fprintf(c.stdout, "%s  %-14s does not fit\n", head, a.Name)
+			fmt.Fprintf(w, "%s  %-14s does not fit\n", head, a.Name)
 			continue
 		}
 		if a.Measured == 0 {
-			fmt.Fprintf(c.stdout, "%s  %-14s %9.4f s %11s %9.4f s\n", head, a.Name, a.Predicted, "", a.Stalls[0])
+			fmt.Fprintf(w, "%s  %-14s %9.4f s %11s %9.4f s\n", head, a.Name, a.Predicted, "", a.Stalls[0])
 			continue
 		}
 		exact := "exact"
 		if !a.Exact {
 			exact = "differ"
 		}
-		fmt.Fprintf(c.stdout, "%s  %-14s %9.4f s %9.4f s %9.4f s %9.4f s %9.3f  %s\n", head, a.Name, a.Predicted, a.Measured, a.Stalls[0], a.Stalls[1], a.Ratio, exact)
+		fmt.Fprintf(w, "%s  %-14s %9.4f s %9.4f s %9.4f s %9.4f s %9.3f  %s\n", head, a.Name, a.Predicted, a.Measured, a.Stalls[0], a.Stalls[1], a.Ratio, exact)
 	}
 	if !r.Alike {
-		fmt.Fprintln(c.stdout, "LOSSES DIFFER between the arms")
+		fmt.Fprintln(w, "LOSSES DIFFER between the arms")
 	}
 }

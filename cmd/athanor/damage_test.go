@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -98,6 +99,15 @@ func TestDiskFull(t *testing.T) {
 func TestUnwritable(t *testing.T) {
 	dir, file := tiny(t)
 	call("train", file, "out="+file+"/run").must(t, 1, "set `out`")
+	// Before it is looked whether it fits; and what does not fit leaves no folder.
+	for _, out := range []string{file + "/run", file} {
+		call("train", file, "limits.device=1", "out="+out).must(t, 1, "set `out`")
+	}
+	call("train", file, "limits.device=1", "out="+dir+"/new/run").must(t, 3)
+	call("train", file, "out="+file+"/run", "--dry-run").must(t, 0)
+	if _, err := os.Stat(dir + "/new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a run that does not fit has made its folder: %v", err)
+	}
 	call("train", file, "plan.state=disk", "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
 	check(t, os.MkdirAll(dir+"/run/metrics.jsonl", 0o755))
 	call("train", file).must(t, 1, "metrics.jsonl")

@@ -33,6 +33,7 @@ func TestJSON(t *testing.T) {
 		{"probe --disk " + dir, "name cores memory.device engines links"},
 		{"simulate " + file, "step_seconds instructions busy.compute critical bytes.h2d peaks.device live.device"},
 		{"draw " + file + " --out " + dir + "/a.html", "file"},
+		{"bench policies --models gpt2 --hardware elixir-paper-40 --gpus 1 --batch 1 --sequence 64", "contests ratios"},
 		{"schedule 1f1b", "name ranks microbatches makespan ideal bubble spans peaks weight_copies messages orders"},
 		{"pack " + dir + "/buffers.csv", "height lower_bound optimal feasible nodes seconds conflict"},
 	} {

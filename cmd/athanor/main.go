@@ -32,6 +32,15 @@ type context struct {
 	json           bool
 }
 
+// rows is where a table goes that grows line by line as things are measured: beside
+// JSON, which is one object at the end, to standard error.
+func (c *context) rows() io.Writer {
+	if c.json {
+		return c.stderr
+	}
+	return c.stdout
+}
+
 // cli lists the verbs.
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`

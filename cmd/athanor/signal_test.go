@@ -118,6 +118,7 @@ func TestLock(t *testing.T) {
 	for s.Scan() && !strings.HasPrefix(s.Text(), "step 1/") {
 	}
 	call("train", file).must(t, 1, "another process trains there", "hint:")
+	call("train", file, "limits.device=1").must(t, 1, "another process trains there") // before it is looked whether it fits
 	check(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = io.Copy(io.Discard, log)
 	_ = cmd.Wait()

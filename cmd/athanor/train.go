@@ -44,6 +44,15 @@ func (stoppedError) Error() string {
 func (stoppedError) ExitCode() int { return run.ErrSaved.ExitCode() }
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
+	if !v.DryRun {
+		cfg, err := v.load()
+		if err == nil {
+			err = run.CheckOut(cfg.Out)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	p, err := v.makePlan(ctx, c, run.FindMachine)
 	var misfit *plan.Misfit
 	switch {
