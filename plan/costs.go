@@ -23,10 +23,10 @@ type costs struct {
 }
 
 // remakes are what pipelines choose from for a layer's activations, from least
-// work to least memory.
-func (s *search) remakes() (list []program.Retention) {
+// work to least memory. Slices read what earlier ones made.
+func (s *search) remakes(v variant) (list []program.Retention) {
 	for _, name := range program.Recomputations() {
-		if pin := s.req.Pins.Recompute; pin == "" || pin == name {
+		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || name == "none" || name == "light") {
 			list = append(list, program.Recomputed(name))
 		}
 	}
@@ -62,7 +62,7 @@ func (s *search) costs(b int) *costs {
 	}
 	typical := g.Model.Layers - 1 // lower layers may be frozen
 	saved := program.Saved(g, typical, rows)
-	for _, r := range s.remakes() {
+	for _, r := range s.remakes(variant{}) {
 		var sec float64
 		for _, n := range r.Again(&g.Segments[1+typical]) {
 			sec += s.m.Cost.Cost(s.call(n, rows))

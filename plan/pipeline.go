@@ -48,6 +48,28 @@ var variants = []variant{
 	{"chimera", 1, 1, 0}, {"bitpipe", 2, 1, 0}, {"dualpipe", 1, 1, 0}, {"dualpipev", 2, 1, 0}, {"gpipe", 1, 1, 0},
 }
 
+// sliced are those that cut sequences, which go with one sequence per micro-batch, in
+// fp32, with little made again. Their sums over tokens have another order than those
+// of the plain run, so they are tried only where the user asks for them.
+var sliced = []variant{{"seq1f1b", 1, 2, 0}, {"seq1f1b", 1, 4, 0}, {"seq1f1b", 1, 8, 0}}
+
+// variants are those to choose from.
+func (p *Pins) variants() []variant {
+	switch {
+	case p.Slices > 1:
+		return []variant{{"seq1f1b", 1, p.Slices, 0}}
+	case p.Schedule == "seq1f1b":
+		return sliced
+	}
+	return variants
+}
+
+// sliceable reports whether micro-batches of b sequences can be cut as a variant
+// wants, see program.Plan.Validate.
+func (s *search) sliceable(b int, v variant) bool {
+	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
+}
+
 // effort is how many instructions are lowered for pipelines, per rank of the
 // machine, mostEffort for all, and slack by how much estimates are taken to be too high at most.
 // What comes to nothing patience times in a row is given up.
@@ -163,6 +185,9 @@ func (s *search) shapes(depth int) (list []*shape) {
 			continue
 		}
 		for _, v := range s.variants(depth) {
+			if v.slices > 1 && !s.sliceable(b, v) {
+				continue
+			}
 			list = append(list, &shape{variant: v, depth: depth, replicas: replicas, b: b, micros: batch / b, costs: c})
 		}
 	}
@@ -173,7 +198,7 @@ func (s *search) shapes(depth int) (list []*shape) {
 func (s *search) variants(depth int) []variant {
 	pins := &s.req.Pins
 	var list []variant
-	for _, v := range variants {
+	for _, v := range pins.variants() {
 		if pins.Schedule != "" && pins.Schedule != v.name || pins.Slices > 0 && pins.Slices != v.slices {
 			continue
 		}
@@ -195,12 +220,12 @@ func PossiblePipeline(p *Pins, ranks, batch int) error {
 			continue
 		}
 		micros := batch / replicas / max(p.MicroBatch, 1)
-		for _, v := range variants {
-			chunks, parts := v.chunks, max(p.Slices, v.slices)
+		for _, v := range p.variants() {
+			chunks, parts := v.chunks, v.slices
 			if len(p.Stages) > 0 {
 				chunks = len(p.Stages) / depth
 			}
-			if p.Schedule != "" && p.Schedule != v.name || len(p.Stages)%depth != 0 {
+			if p.Schedule != "" && p.Schedule != v.name || p.Slices > 0 && p.Slices != v.slices || len(p.Stages)%depth != 0 {
 				continue
 			}
 			for m := micros; m >= 1; m-- { // fewer where schedules need multiples
@@ -226,6 +251,9 @@ func PossiblePipeline(p *Pins, ranks, batch int) error {
 // label names a task.
 func (t *task) label() string {
 	name := t.name
+	if t.slices > 1 {
+		name += fmt.Sprintf(" in %d slices", t.slices)
+	}
 	if t.chunks > 1 && t.name != "zb-v" && t.name != "bitpipe" && t.name != "dualpipev" {
 		name += fmt.Sprintf(" with %d stages per rank", t.chunks)
 	}
@@ -335,7 +363,7 @@ func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Progr
 	}
 	slices.Sort(layers)
 	layers = slices.Compact(layers) // both directions' are kept alike
-	list := levels(len(layers), s.remakes())
+	list := levels(len(layers), s.remakes(t.variant))
 	opt := s.req.Options
 	opt.Capacity, opt.Reject, opt.Rank = s.m.Capacity, true, rank
 	set := func(keep []program.Retention) {

@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -76,5 +79,36 @@ func TestPipelinePins(t *testing.T) {
 	}
 	if _, err := Search(context.Background(), req, m, nil); err != nil {
 		t.Errorf("with the memory that is said to do: %v", err)
+	}
+}
+
+// TestSlices: where there are fewer sequences than ranks, sequences in slices make the
+// bubble shorter; pinned numbers of slices are kept, else the fastest is found.
+func TestSlices(t *testing.T) {
+	m, err := model.Known("gpt2")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 256, 4, 4, 64, 1024, 512, 1024
+	g, err := graph.Build(m, 1024, graph.F32)
+	check(t, err)
+	req := &Request{Graph: g, GlobalBatch: 1, Ranks: 4, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+	on := joined(t, 1e9)
+	req.Pins = Pins{Pipeline: 4, Schedule: "seq1f1b"}
+	best := find(t, req, on).Best
+	req.Pins = Pins{Pipeline: 4, Schedule: "1f1b"}
+	if whole := find(t, req, on).Best; best.Seconds() > 0.9*whole.Seconds() {
+		t.Errorf("%s takes %.4g s, %s %.4g s", best.Label, best.Seconds(), whole.Label, whole.Seconds())
+	}
+	for _, n := range []int{2, 3, 8} {
+		req.Pins = Pins{Slices: n}
+		pinned := find(t, req, on).Best
+		if p := pinned.Plan.Pipeline; p == nil || p.Slices != n || p.Ranks == 4 && pinned.Seconds() < best.Seconds() {
+			t.Errorf("%d slices became %s of %.4g s; without a number %s of %.4g s", n, pinned.Label, pinned.Seconds(), best.Label, best.Seconds())
+		}
+	}
+	req.Pins = Pins{Schedule: "seq1f1b", Pipeline: 4}
+	on.Capacity = [device.NumTiers]int64{1 << 18, 1 << 18, 0}
+	var misfit *Misfit
+	if _, err := Search(context.Background(), req, on, nil); !errors.As(err, &misfit) || misfit.Need <= misfit.Have {
+		t.Errorf("without memory: %v", err)
 	}
 }

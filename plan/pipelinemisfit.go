@@ -14,9 +14,13 @@ func (s *search) pipelineMisfit() error {
 		room.Capacity[t] = min(n, 1) * plenty
 	}
 	pins := &req.Pins
-	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, 1), cmp.Or(pins.Recompute, "full")
+	most, usual := "full", "1f1b"
+	if pins.Slices > 1 || pins.Schedule == "seq1f1b" {
+		most, usual = "light", "seq1f1b"
+	}
+	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, 1), cmp.Or(pins.Recompute, most)
 	if len(pins.Stages) == 0 {
-		pins.Schedule = cmp.Or(pins.Schedule, "1f1b")
+		pins.Schedule = cmp.Or(pins.Schedule, usual)
 	}
 	var frugal *Candidate
 	for _, r := range residencies {

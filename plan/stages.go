@@ -59,7 +59,7 @@ func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	first = append(slices.Clone(first), len(s.graph.Segments))
 	pc := &pacing{shape: sh, known: map[string]pace{}}
 	at := pc.of(first, nil)
-	if at.order == nil || s.beaten(at.makespan) {
+	if at.order == nil || s.beaten(sh.bound(at.makespan)) {
 		return nil // the schedule cannot be made of these numbers
 	}
 	if s.req.Pins.Stages == nil && sh.chunks > 1 {
@@ -92,8 +92,9 @@ func (sh *shape) total() (list []float64) {
 	return list
 }
 
-// times are those of stages of these segments; again is what each does again in
-// a backward pass.
+// times are those of stages of these segments, for a slice of a micro-batch if there
+// are several: on average, later ones attend to more. again is what each does again
+// in a backward pass.
 func (sh *shape) times(first []int, again []float64) (list []schedule.Times) {
 	for k := range len(first) - 1 {
 		var sum schedule.Times
@@ -103,9 +104,18 @@ func (sh *shape) times(first []int, again []float64) (list []schedule.Times) {
 		if again != nil {
 			sum.B += again[k]
 		}
+		sum.F, sum.B, sum.W = sum.F/float64(sh.slices), sum.B/float64(sh.slices), sum.W/float64(sh.slices)
 		list = append(list, sum)
 	}
 	return list
+}
+
+// bound is what a step takes at least by the schedule's clock.
+func (sh *shape) bound(makespan float64) float64 {
+	if sh.slices > 1 { // these are not all alike
+		return makespan / slack
+	}
+	return makespan
 }
 
 // timed reports that a schedule's order depends on times, so that a plan has to
@@ -159,7 +169,7 @@ func (p *pacing) least(stages []schedule.Times) (bound float64) {
 		var before float64
 		for k, r := range home {
 			begin[r] = min(begin[r], before)
-			busy[r] += (stages[k].F + stages[k].B + stages[k].W) * float64(p.micros/len(p.home))
+			busy[r] += (stages[k].F + stages[k].B + stages[k].W) * float64(p.micros*p.slices/len(p.home))
 			before += stages[k].F
 		}
 	}
@@ -228,7 +238,7 @@ func (s *search) divide(t *task, p *pacing, at pace) bool {
 	if t.timed() {
 		t.sequence = at.order
 	}
-	t.bound = at.makespan
+	t.bound = t.shape.bound(at.makespan)
 	again := make([]float64, stages)
 	var joint, updates float64
 	for rank := range t.depth {

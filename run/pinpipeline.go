@@ -42,7 +42,34 @@ func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) er
 			return c.Fault("plan.stages", fmt.Sprintf("stage %d begins with segment %d; hint: ascending, below %d", i, p.Stages[i], segments))
 		}
 	}
+	if p.Slices > 1 || p.Schedule == "seq1f1b" {
+		if err := checkSlices(p, g, c); err != nil {
+			return err
+		}
+	}
 	return m.checkPipeline(p, c)
+}
+
+// checkSlices refuses what does not go with slices of sequences.
+func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+	key := "plan.slices"
+	if p.Slices == 0 {
+		key = "plan.schedule"
+	}
+	most := max(g.Seq/graph.SliceUnit(g.Seq), 1)
+	switch {
+	case max(p.Slices, 2) > most:
+		return c.Fault(key, fmt.Sprintf("%d slices of %d tokens, which are cut at multiples of %d; hint: at most %d", max(p.Slices, 2), g.Seq, graph.SliceUnit(g.Seq), most))
+	case g.DType != graph.F32:
+		return c.Fault(key, "slices need precision fp32, since in bf16 every slice would round the gradients of keys; hint: another schedule")
+	case p.MicroBatch > 1:
+		return c.Fault(key, fmt.Sprintf("slices of a micro-batch of %d sequences; hint: plan.micro_batch=1", p.MicroBatch))
+	case p.Schedule != "" && p.Schedule != "seq1f1b":
+		return c.Fault(key, fmt.Sprintf("slices, but the schedule is %s; hint: plan.schedule=seq1f1b", p.Schedule))
+	case p.Recompute != "" && p.Recompute != "none" && p.Recompute != "light":
+		return c.Fault(key, fmt.Sprintf("slices read what earlier ones made, but plan.recompute is %s; hint: none or light", p.Recompute))
+	}
+	return nil
 }
 
 // checkPipeline refuses pipelines that clash with other decisions, and those for

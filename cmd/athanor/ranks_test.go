@@ -66,6 +66,28 @@ func TestFewSequences(t *testing.T) {
 	}
 }
 
+// TestSlices: a run by slices of sequences has the losses of one without ranks, up to
+// the order of sums; what does not go with slices is refused with the key.
+func TestSlices(t *testing.T) {
+	dir, file := tiny(t)
+	sliced := []string{file, "ranks=2", "plan.schedule=seq1f1b", "plan.slices=4"}
+	call(append([]string{"train"}, append(sliced, "out="+dir+"/sliced")...)...).must(t, 0)
+	call("train", file).must(t, 0)
+	plain := losses(t, dir+"/run")
+	for i, loss := range losses(t, dir+"/sliced") {
+		if math.Abs(loss-plain[i]) > 1e-5*plain[i] {
+			t.Errorf("step %d: loss %v, without slices %v", i+1, loss, plain[i])
+		}
+	}
+	for arg, want := range map[string]string{
+		"plan.slices=5": "at most 4", "precision=bf16": "fp32", "plan.micro_batch=2": "plan.micro_batch=1", "plan.recompute=full": "none or light", "plan.schedule=1f1b": "seq1f1b",
+	} {
+		call(append(append([]string{"plan"}, sliced...), arg)...).must(t, 2, want, "hint:")
+	}
+	call("plan", file, "ranks=2", "plan.schedule=seq1f1b", "sequence_length=8", "hardware.name=l4").must(t, 0)
+	call("plan", file, "ranks=2", "plan.schedule=seq1f1b", "sequence_length=3", "hardware.name=l4").must(t, 2, "plan.schedule", "at most 1")
+}
+
 // TestRanksSignal: several ranks are stopped and saved as one is.
 func TestRanksSignal(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2")
