@@ -5,6 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 )
 
 // Probing of how streams slow each other down.
@@ -54,7 +55,7 @@ func (b *bench) contention(h *Hardware) (list []Contention) {
 	}
 	for i := range pairs {
 		p := &pairs[i]
-		if f := median(p.ratios)/h.shared(p.of, p.by) - 1; f > contendLeast {
+		if f := stat.Median(p.ratios)/h.shared(p.of, p.by) - 1; f > contendLeast {
 			list = append(list, Contention{p.of, p.by, min(f, contendMost)})
 		}
 	}

@@ -32,6 +32,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 )
 
 // Hardware is one rank's share of a machine.
@@ -330,14 +331,8 @@ func (h *Hardware) Add(measured []Measurement) {
 		h.Factors = map[string]float64{}
 	}
 	for family, list := range ratios {
-		h.Factors[family] = median(list)
+		h.Factors[family] = stat.Median(list)
 	}
-}
-
-// median of a list that is not empty; it sorts the list.
-func median(list []float64) float64 {
-	slices.Sort(list)
-	return (list[len(list)/2] + list[(len(list)-1)/2]) / 2
 }
 
 // Print writes the description as indented JSON.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 )
 
 // Measurement is the time of one kind of call.
@@ -82,7 +83,7 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 // pass is how long one pass over the program takes, by what was measured.
 func (p *profile) pass(calls []device.Call) (seconds float64) {
 	for i := range calls {
-		seconds += median(p.kinds[p.of[i]].times)
+		seconds += stat.Median(p.kinds[p.of[i]].times)
 	}
 	return seconds
 }
@@ -189,7 +190,7 @@ func (p *profile) measurements(calls []device.Call) []Measurement {
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		// A clock that did not advance has still seen a nanosecond.
-		list = append(list, Measurement{calls[k.call], max(median(k.times), 1e-9), len(k.times)})
+		list = append(list, Measurement{calls[k.call], max(stat.Median(k.times), 1e-9), len(k.times)})
 	}
 	return list
 }

@@ -90,7 +90,8 @@ type Candidate struct {
 	Label     string          // in words, for people
 	Kind      string          // what plans that differ in sizes only have in common
 	Fits      bool
-	Tried     float64 // seconds per step in trials; 0: there were none
+	Tried     float64 // seconds per step, median of trials; 0: there were none
+	trials    []float64
 	seconds   float64
 	spans     [][]device.Span // of Programs
 	choice    choice          // where a search made it, unless it is a pipeline

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/athanor-llm/athanor/internal/stat"
 )
 
 // Trials.
@@ -23,8 +25,9 @@ import (
 //
 // Approach: successive halving (Karnin, Koren and Somekh, ICML 2013). Finalists
 // take turns, so that what else the machine does meets all; those that are clearly
-// behind are left out of the next round. What counts is the best of a plan's
-// rounds. Known weakness: a plan that the model puts far behind is never tried.
+// behind are left out of the next round. Rounds are noisy too, so what counts is the
+// geometric mean of what was predicted, as if that were two rounds, and the median
+// of the rounds. Known weakness: a plan that the model puts far behind is never tried.
 
 // Trial is a machine at hand.
 type Trial struct {
@@ -38,15 +41,18 @@ type Trial struct {
 const (
 	trialShare   = 20 // of the run's time, at most one part of so many
 	trialLongest = 2 * time.Minute
-	trialSteps   = 3 // that count in a round
-	trialCost    = 2 // times their steps: memory and first weights, a step that does not count
+	trialRound   = 1.0 // seconds of steps that count in a round, but so many steps:
+	trialLeast   = 3
+	trialMost    = 20
+	trialCost    = 2 // times these steps: memory and first weights, a step that does not count
+	trialPrior   = 2 // rounds that the prediction counts as
 
 	finalists   = 8
 	finalistGap = 1.3 // over the fastest, as predicted
 )
 
-// trialMargins: a finalist that is behind by more after a round is left out.
-var trialMargins = [...]float64{1.15, 1.08, 1.05, 1.05, 1}
+// trialMargins: a finalist whose score is behind by more after a round is left out.
+var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
 // trial puts the finalist first that is fastest on the machine.
 func (s *search) trial() error {
@@ -59,26 +65,42 @@ func (s *search) trial() error {
 		return err
 	}
 	end := time.Now().Add(limit)
+	rounds := 0.0 // that all have had
 	for _, margin := range trialMargins {
 		if done, err := s.round(list, end); err != nil {
 			return err
 		} else if done {
 			break
 		}
-		fastest := slices.MinFunc(list, byTrial).Tried
-		list = slices.DeleteFunc(list, func(c *Candidate) bool { return c.Tried > margin*fastest })
+		rounds++
+		best := fastest(list, rounds).score(rounds)
+		list = slices.DeleteFunc(list, func(c *Candidate) bool { return c.score(rounds) > margin*best })
 		if len(list) == 1 {
 			break
 		}
 	}
-	best := slices.MinFunc(list, byTrial)
+	best := fastest(list, max(rounds, 1))
 	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
 	return nil
 }
 
-// byTrial puts those that were not tried last.
-func byTrial(a, b *Candidate) int {
-	return cmp.Compare(cmp.Or(a.Tried, math.Inf(1)), cmp.Or(b.Tried, math.Inf(1)))
+// fastest of some by score.
+func fastest(list []*Candidate, rounds float64) *Candidate {
+	return slices.MinFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.score(rounds), b.score(rounds)) })
+}
+
+// score is the time of a candidate by its prediction and by trials, which count as so
+// many rounds.
+func (c *Candidate) score(rounds float64) float64 {
+	if c.Tried == 0 { // there was no time
+		return math.Inf(1)
+	}
+	return math.Exp((trialPrior*math.Log(c.seconds) + rounds*math.Log(c.Tried)) / (trialPrior + rounds))
+}
+
+// stepsOf is how many steps of so many seconds count in a round.
+func stepsOf(seconds float64) int {
+	return min(max(int(trialRound/seconds), trialLeast), trialMost)
 }
 
 // worth is how long a run with steps of so many seconds may be kept waiting for a
@@ -113,7 +135,7 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 		} else if !fits {
 			continue
 		}
-		if cost += trialCost * trialSteps * c.Seconds(); cost > limit.Seconds() {
+		if cost += trialCost * float64(stepsOf(c.Seconds())) * c.Seconds(); cost > limit.Seconds() {
 			break
 		}
 		known[k] = true
@@ -127,11 +149,12 @@ func (s *search) round(list []*Candidate, end time.Time) (done bool, err error) 
 	for i, c := range list {
 		began := time.Now()
 		s.say(fmt.Sprintf("trying %d of %d: %s", i+1, len(list), c.Label))
-		seconds, err := s.m.Trial.Run(s.ctx, c, trialSteps)
+		seconds, err := s.m.Trial.Run(s.ctx, c, stepsOf(c.Seconds()))
 		if err != nil {
 			return false, fmt.Errorf("trying %s: %w", c.Label, err)
 		}
-		c.Tried = min(cmp.Or(c.Tried, math.Inf(1)), seconds)
+		c.trials = append(c.trials, seconds)
+		c.Tried = stat.Median(c.trials)
 		if now := time.Now(); now.Add(now.Sub(began)).After(end) {
 			return true, nil // the next would come too late
 		}

@@ -3,17 +3,17 @@ package plan
 import (
 	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// TestTrial: on a machine that differs from its description, the plan that is
-// chosen is the fastest of those that were tried but for the machine's noise; the
-// one that was predicted to be fastest is among them, and trying takes no longer
-// than it may.
+// TestTrial: on a machine that differs from its description, no plan that was tried
+// is both predicted to be faster and really faster than the chosen one, but for the
+// machine's noise; with time for all rounds, none is much faster whatever was
+// predicted. The plan that was predicted to be fastest is among those that were
+// tried, and trying takes no longer than it may.
 func TestTrial(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -21,11 +21,11 @@ func TestTrial(t *testing.T) {
 	changed := 0
 	for range 6 {
 		synctest.Test(t, func(t *testing.T) {
-			const noise = 0.03
+			const noise, much = 0.03, 1.15
 			req, m := small(t), machine(t, 40<<20, 1)
 			alone := find(t, req, m).Best
 			truth, runs := map[*Candidate]float64{}, map[*Candidate]int{}
-			m.Trial = &Trial{Steps: 100 + rng.IntN(10000), Run: func(ctx context.Context, c *Candidate, steps int) (float64, error) {
+			m.Trial = &Trial{Steps: []int{200, 3000, 1e6}[rng.IntN(3)], Run: func(ctx context.Context, c *Candidate, steps int) (float64, error) {
 				if _, ok := truth[c]; !ok {
 					truth[c] = c.Seconds() * (0.7 + 0.6*rng.Float64())
 				}
@@ -43,16 +43,23 @@ func TestTrial(t *testing.T) {
 			if len(truth) == 0 {
 				return // it is not worth it
 			}
-			fastest, known := math.Inf(1), false
-			for c, s := range truth {
-				fastest = min(fastest, s)
+			rounds, known := 0, false
+			for _, n := range runs {
+				rounds = max(rounds, n)
+			}
+			got := truth[r.Best]
+			for c, seconds := range truth {
 				known = known || c.Label == alone.Label
 				if c.Seconds() > finalistGap*alone.Seconds() {
 					t.Errorf("%s was tried, %.4g s where %.4g were predicted at best", c.Label, c.Seconds(), alone.Seconds())
 				}
+				if got > (1+noise)*seconds && r.Best.Seconds() >= c.Seconds() || rounds == len(trialMargins) && got > much*seconds {
+					t.Errorf("%s takes %.4g s, predicted %.4g; but %s takes %.4g, predicted %.4g (%d rounds)",
+						r.Best.Label, got, r.Best.Seconds(), c.Label, seconds, c.Seconds(), rounds)
+				}
 			}
-			if got := truth[r.Best]; !known || got == 0 || got > fastest*(1+noise) || r.Best.Tried < got {
-				t.Errorf("%s takes %.4g s, %.4g when tried; the fastest of %d takes %.4g; %s was tried: %v", r.Best.Label, got, r.Best.Tried, len(truth), fastest, alone.Label, known)
+			if !known || r.Best.Tried < got || r.Best.Tried > got*(1+noise) {
+				t.Errorf("%s takes %.4g s, %.4g when tried; %s was tried: %v", r.Best.Label, got, r.Best.Tried, alone.Label, known)
 			}
 			if r.Best.Label != alone.Label {
 				changed++

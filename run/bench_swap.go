@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // SwapRun compares what is decided about activations, for one sequence length
@@ -128,54 +128,34 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 
 // swapSteps runs the arms in turns.
 func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, steps int, note func(string)) (err error) {
-	sessions := make([]*benchSession, len(r.Arms))
-	opened := make([][]device.Device, len(r.Arms))
-	defer func() {
-		for i := range opened {
-			if sessions[i] != nil {
-				sessions[i].Close()
-			}
-			err = errors.Join(err, closeAll(opened[i]))
-		}
-	}()
-	programs := make([][]*program.Program, len(r.Arms))
+	list := make([]*plan.Candidate, len(r.Arms))
 	for i := range r.Arms {
-		if !r.Arms[i].Fits {
-			continue
-		}
-		if programs[i], err = m.Programs(ctx, g, c, r.Arms[i].candidate); err != nil {
-			return err
-		}
-		if opened[i], err = m.Open(programs[i]); err != nil {
-			return err
-		}
-		b := StepBench{Graph: g, Programs: programs[i], Devices: opened[i], Sequences: c.GlobalBatch}
-		if sessions[i], err = b.open(); err != nil {
-			return err
-		}
+		list[i] = r.Arms[i].candidate
 	}
-	for n := 1; n <= 1+steps; n++ { // the first step does not count
-		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n, 1+steps))
-		for i, s := range sessions {
-			if s == nil {
+	t, err := m.takeTurns(ctx, g, c, list)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	for n := range 1 + steps { // the first step does not count
+		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n+1, 1+steps))
+		for i := range r.Arms {
+			a := &r.Arms[i]
+			if a.candidate == nil {
 				continue
 			}
-			step, err := s.step(ctx, n)
+			step, err := t.step(ctx, i)
 			if err != nil {
 				return err
 			}
-			a := &r.Arms[i]
 			a.losses = append(a.losses, step.Loss)
-			if n > 1 {
+			if n > 0 {
 				a.steps = append(a.steps, step)
 			}
 		}
 	}
-	for i, devices := range opened {
-		for k, d := range devices {
-			s, ok := d.(interface{ Stats() device.Stats })
-			r.Arms[i].Exact = ok && s.Stats().Peak == programs[i][k].Height && (k == 0 || r.Arms[i].Exact)
-		}
+	for i := range r.Arms {
+		r.Arms[i].Exact = t.exact(i)
 	}
 	return nil
 }
@@ -194,11 +174,5 @@ func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
 		stalls = append(stalls, s.Timeline.Makespan-s.Timeline.Busy[device.Compute])
 		ratios = append(ratios, s.Seconds/chosen[i].Seconds)
 	}
-	a.Measured, a.Ratio, a.Stalls[1] = median(seconds), median(ratios), median(stalls)
-}
-
-// median of a list that is not empty; it sorts the list.
-func median(list []float64) float64 {
-	slices.Sort(list)
-	return (list[len(list)/2] + list[(len(list)-1)/2]) / 2
+	a.Measured, a.Ratio, a.Stalls[1] = stat.Median(seconds), stat.Median(ratios), stat.Median(stalls)
 }

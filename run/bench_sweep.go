@@ -3,12 +3,14 @@ package run
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -20,10 +22,10 @@ type SweepRun struct {
 	Budget int64   `json:"budget"`
 	Plans  []Swept `json:"plans"` // the chosen one first
 	// Behind is how much longer the chosen plan takes than the fastest: the ratio of
-	// turns that follow each other, in the median, less 1; 0 if it is the fastest.
+	// steps that follow each other, in the median, less 1; 0 if it is the fastest.
 	Behind float64 `json:"behind"`
 	// Model is the error of the chosen plan's time as predicted from operators that
-	// were timed beside each of its turns; median.
+	// were timed at most a few steps before; median.
 	Model float64 `json:"model_error"`
 	Exact bool    `json:"exact"` // all peaks of all plans agree to the byte
 }
@@ -32,7 +34,7 @@ type SweepRun struct {
 type Swept struct {
 	Plan      string  `json:"plan"`
 	Predicted float64 `json:"predicted_seconds"`
-	Measured  float64 `json:"measured_seconds"`        // a turn's median step, median of turns
+	Measured  float64 `json:"measured_seconds"`        // median
 	Tried     float64 `json:"tried_seconds,omitempty"` // while planning
 	Error     float64 `json:"error"`                   // predicted over measured, less 1
 }
@@ -65,11 +67,11 @@ func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, l
 	return nil
 }
 
-// sweep plans for the machine's present limits and runs the chosen plan and
-// its rivals in turn, five times, so that what else the machine does meets all: on
-// a shared one, minutes are slow that are not a plan's fault. Before each turn of the
-// chosen plan its operators are timed anew: the error of what is predicted then is
-// the model's own.
+// sweep plans for the machine's present limits; the chosen plan and its rivals run
+// step by step in turn, so that what else the machine does meets all: on a shared
+// one, minutes are slow that are not a plan's fault. Now and then in between the
+// chosen plan's operators are timed anew: the error of what is predicted then is the
+// model's own.
 func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, most, steps int, note func(string)) (r SweepRun, err error) {
 	list, err := m.rivals(ctx, g, c, note)
 	if err != nil {
@@ -80,40 +82,57 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 	for _, cand := range list {
 		r.Plans = append(r.Plans, Swept{Plan: cand.Label, Predicted: cand.Seconds(), Tried: cand.Tried})
 	}
+	t, err := m.takeTurns(ctx, g, c, list)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
 	times := make([][]float64, len(list))
 	var model []float64
-	const rounds = 5
-	for range rounds {
-		for i, cand := range list {
-			note("running: " + cand.Label)
-			if i == 0 {
-				if err := m.anew(cand); err != nil {
-					return r, err
-				}
+	for n := range 1 + steps { // the first step does not count
+		note(fmt.Sprintf("step %d of %d of each", n+1, 1+steps))
+		if n%timedAnew == 1 {
+			if err := m.anew(list[0]); err != nil {
+				return r, err
 			}
-			got, err := m.run(ctx, g, c, cand, steps)
+		}
+		for i := range list {
+			step, err := t.step(ctx, i)
 			if err != nil {
-				return r, fmt.Errorf("%s: %w", cand.Label, err)
+				return r, fmt.Errorf("%s: %w", list[i].Label, err)
 			}
-			if i == 0 {
-				model = append(model, cand.Seconds()/got.seconds-1)
+			if n > 0 {
+				times[i] = append(times[i], step.Seconds)
 			}
-			times[i] = append(times[i], got.seconds)
-			r.Exact = r.Exact && slices.Equal(got.planned, got.reached)
+		}
+		if n > 0 {
+			model = append(model, list[0].Seconds()/times[0][n-1]-1)
 		}
 	}
-	r.Model = median(model)
+	for i := range list {
+		r.Exact = r.Exact && t.exact(i)
+	}
+	r.judge(times, model)
+	return r, nil
+}
+
+// timedAnew is after how many steps the operators are timed again.
+const timedAnew = 5
+
+// judge compares the steps of all plans, which were taken in turn; model are the
+// errors of the chosen one's predictions beside each of its steps.
+func (r *SweepRun) judge(times [][]float64, model []float64) {
+	r.Model = stat.Median(model)
 	for i := range r.Plans {
-		p := &r.Plans[i]
-		behind := make([]float64, rounds)
+		behind := make([]float64, len(times[i]))
 		for k := range behind {
 			behind[k] = times[0][k]/times[i][k] - 1
 		}
-		r.Behind = max(r.Behind, median(behind))
-		p.Measured = median(slices.Clone(times[i]))
+		p := &r.Plans[i]
+		r.Behind = max(r.Behind, stat.Median(behind))
+		p.Measured = stat.Median(times[i])
 		p.Error = p.Predicted/p.Measured - 1
 	}
-	return r, nil
 }
 
 // anew predicts a candidate's time again, by its operators as they are at this

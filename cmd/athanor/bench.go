@@ -294,7 +294,7 @@ type benchSweepCmd struct {
 	Links      []string `help:"Rates of the link between host and device; 0: as it is." default:"0,1GB,250MB" placeholder:"RATE,..."`
 	Count      int      `help:"Device budgets of each." default:"4" placeholder:"N"`
 	Plans      int      `help:"Plans that are run of each, at most." default:"6" placeholder:"N"`
-	Steps      int      `help:"Steps that are measured for each." default:"5" placeholder:"N"`
+	Steps      int      `help:"Steps that are measured of each, in turn." default:"25" placeholder:"N"`
 }
 
 func (v *benchSweepCmd) Run(c *context) error {
