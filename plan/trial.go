@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -24,27 +25,38 @@ import (
 //	2nd round    0.130     -     0.125         the third is taken
 //
 // Approach: successive halving (Karnin, Koren and Somekh, ICML 2013). Finalists
-// take turns, so that what else the machine does meets all; those that are clearly
-// behind are left out of the next round. Rounds are noisy too, so what counts is the
-// geometric mean of what was predicted, as if that were two rounds, and the median
-// of the rounds. Known weakness: a plan that the model puts far behind is never tried.
+// take turns, step by step where memory holds all of them at once, so that what
+// else the machine does meets all; those that are clearly behind are left out of
+// the next round. Rounds are noisy too, so what counts is the geometric mean of what
+// was predicted, as if that were two rounds, and the median of the steps. Known
+// weakness: a plan that the model puts far behind is never tried.
 
 // Trial is a machine at hand.
 type Trial struct {
-	// Run executes a candidate's step so many times and tells the median seconds.
-	Run func(ctx context.Context, c *Candidate, steps int) (float64, error)
+	// Open makes candidates ready to run.
+	Open func(ctx context.Context, list []*Candidate) (Trials, error)
 	// Steps and Time (0: any) bound the run that is planned for.
 	Steps int
 	Time  time.Duration
 }
 
+// Trials are candidates that are ready to run, by their place in a list.
+type Trials interface {
+	// Together tells whether all are in memory at once; else it takes a while to
+	// go from one to another.
+	Together() bool
+	// Step executes a step of one, past its first, and tells the seconds.
+	Step(ctx context.Context, i int) (float64, error)
+	Close() error
+}
+
 const (
 	trialShare   = 20 // of the run's time, at most one part of so many
 	trialLongest = 2 * time.Minute
-	trialRound   = 1.0 // seconds of steps that count in a round, but so many steps:
+	trialRound   = 1.0 // seconds of a candidate's steps in a round, but so many steps:
 	trialLeast   = 3
 	trialMost    = 20
-	trialCost    = 2 // times these steps: memory and first weights, a step that does not count
+	trialCost    = 2 // times the steps of a round: memory and first weights, a step that does not count
 	trialPrior   = 2 // rounds that the prediction counts as
 
 	finalists   = 8
@@ -65,23 +77,39 @@ func (s *search) trial() error {
 		return err
 	}
 	end := time.Now().Add(limit)
-	rounds := 0.0 // that all have had
-	for _, margin := range trialMargins {
-		if done, err := s.round(list, end); err != nil {
-			return err
-		} else if done {
-			break
-		}
-		rounds++
-		best := fastest(list, rounds).score(rounds)
-		list = slices.DeleteFunc(list, func(c *Candidate) bool { return c.score(rounds) > margin*best })
-		if len(list) == 1 {
-			break
-		}
+	t, err := s.m.Trial.Open(s.ctx, list)
+	if err != nil {
+		return fmt.Errorf("trying plans: %w", err)
+	}
+	rounds, err := s.rounds(t, list, end)
+	if err = errors.Join(err, t.Close()); err != nil {
+		return err
 	}
 	best := fastest(list, max(rounds, 1))
 	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
 	return nil
+}
+
+// rounds tries candidates until one is left or the time is over, and tells how many
+// rounds all that were left have had.
+func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (rounds float64, err error) {
+	left := make([]int, len(list))
+	for i := range left {
+		left[i] = i
+	}
+	for n, margin := range trialMargins {
+		s.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
+		if done, err := s.round(t, list, left, end); err != nil || done {
+			return rounds, err
+		}
+		rounds++
+		best := fastest(list, rounds).score(rounds)
+		left = slices.DeleteFunc(left, func(i int) bool { return list[i].score(rounds) > margin*best })
+		if len(left) == 1 {
+			break
+		}
+	}
+	return rounds, nil
 }
 
 // fastest of some by score.
@@ -144,19 +172,26 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	return list, nil
 }
 
-// round tries each once, and reports whether there is no time for another.
-func (s *search) round(list []*Candidate, end time.Time) (done bool, err error) {
-	for i, c := range list {
-		began := time.Now()
-		s.say(fmt.Sprintf("trying %d of %d: %s", i+1, len(list), c.Label))
-		seconds, err := s.m.Trial.Run(s.ctx, c, stepsOf(c.Seconds()))
-		if err != nil {
-			return false, fmt.Errorf("trying %s: %w", c.Label, err)
-		}
-		c.trials = append(c.trials, seconds)
-		c.Tried = stat.Median(c.trials)
-		if now := time.Now(); now.Add(now.Sub(began)).After(end) {
-			return true, nil // the next would come too late
+// round runs steps of those that are left, and reports whether the time is over.
+func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
+	turns, inTurn := 1, stepsOf(list[0].Seconds())
+	if t.Together() {
+		turns, inTurn = inTurn, 1
+	}
+	for range turns {
+		for _, i := range left {
+			c := list[i]
+			for range inTurn {
+				seconds, err := t.Step(s.ctx, i)
+				if err != nil {
+					return false, fmt.Errorf("trying %s: %w", c.Label, err)
+				}
+				c.trials = append(c.trials, seconds)
+			}
+			c.Tried = stat.Median(c.trials)
+			if time.Now().After(end) {
+				return true, nil
+			}
 		}
 	}
 	return false, nil

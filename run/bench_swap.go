@@ -132,11 +132,11 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 	for i := range r.Arms {
 		list[i] = r.Arms[i].candidate
 	}
-	t, err := m.takeTurns(ctx, g, c, list)
+	t, err := m.takeTurns(ctx, g, c, list, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer func() { err = errors.Join(err, t.Close()) }()
 	for n := range 1 + steps { // the first step does not count
 		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n+1, 1+steps))
 		for i := range r.Arms {

@@ -20,10 +20,8 @@ type SweepRun struct {
 	Ranks  int     `json:"ranks"`
 	Link   float64 `json:"link"` // bytes/s between host and device; 0: as fast as it is
 	Budget int64   `json:"budget"`
-	Plans  []Swept `json:"plans"` // the chosen one first
-	// Behind is how much longer the chosen plan takes than the fastest: the ratio of
-	// steps that follow each other, in the median, less 1; 0 if it is the fastest.
-	Behind float64 `json:"behind"`
+	Plans  []Swept `json:"plans"`  // the chosen one first
+	Behind float64 `json:"behind"` // measured time of the chosen plan over that of the fastest, less 1
 	// Model is the error of the chosen plan's time as predicted from operators that
 	// were timed at most a few steps before; median.
 	Model float64 `json:"model_error"`
@@ -82,11 +80,11 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 	for _, cand := range list {
 		r.Plans = append(r.Plans, Swept{Plan: cand.Label, Predicted: cand.Seconds(), Tried: cand.Tried})
 	}
-	t, err := m.takeTurns(ctx, g, c, list)
+	t, err := m.takeTurns(ctx, g, c, list, true)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer func() { err = errors.Join(err, t.Close()) }()
 	times := make([][]float64, len(list))
 	var model []float64
 	for n := range 1 + steps { // the first step does not count
@@ -124,14 +122,10 @@ const timedAnew = 5
 func (r *SweepRun) judge(times [][]float64, model []float64) {
 	r.Model = stat.Median(model)
 	for i := range r.Plans {
-		behind := make([]float64, len(times[i]))
-		for k := range behind {
-			behind[k] = times[0][k]/times[i][k] - 1
-		}
 		p := &r.Plans[i]
-		r.Behind = max(r.Behind, stat.Median(behind))
 		p.Measured = stat.Median(times[i])
 		p.Error = p.Predicted/p.Measured - 1
+		r.Behind = max(r.Behind, r.Plans[0].Measured/p.Measured-1)
 	}
 }
 

@@ -365,12 +365,18 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 }
 
 // trial lets candidates run here, before a run that is as long as the configuration
-// says.
+// says: side by side if that takes no more than half of the host's memory and
+// nothing of a device's own.
 func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 	return &plan.Trial{
-		Run: func(ctx context.Context, cand *plan.Candidate, steps int) (float64, error) {
-			r, err := m.run(ctx, g, c, cand, steps)
-			return r.seconds, err
+		Open: func(ctx context.Context, list []*plan.Candidate) (plan.Trials, error) {
+			var all int64
+			for _, cand := range list {
+				for _, p := range cand.Ranks {
+					all += p.Height[device.DeviceTier] + p.Height[device.HostTier]
+				}
+			}
+			return m.takeTurns(ctx, g, c, list, all <= m.shared()/2)
 		},
 		Steps: c.MaxSteps, Time: time.Duration(c.MaxTime),
 	}

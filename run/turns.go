@@ -11,11 +11,16 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// turns are candidates that are ready to run on random text, all at once in
-// memory, so that their steps can take turns: what else the machine does meets all.
-type turns []turn
+// turns are candidates that run on random text in turn, so that what else the
+// machine does meets all: all at once in memory, or one at a time.
+type turns struct {
+	open     func(i int) (turn, error)
+	list     []turn
+	together bool
+	now      int // the last one that ran, where only one is in memory
+}
 
-// turn is one of them; without a candidate it is empty.
+// turn is a candidate that is ready to run.
 type turn struct {
 	session  *benchSession
 	devices  []device.Device
@@ -23,55 +28,83 @@ type turn struct {
 	steps    int
 }
 
-// takeTurns opens the candidates, of which some may be nil. Close it.
-func (m *Machine) takeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*plan.Candidate) (t turns, err error) {
-	t = make(turns, len(list))
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.close())
+// takeTurns makes candidates ready, of which some may be nil; if not together, each
+// when its turn comes, and the one before it no longer is. Close it.
+func (m *Machine) takeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*plan.Candidate, together bool) (t *turns, err error) {
+	t = &turns{list: make([]turn, len(list)), together: together}
+	t.open = func(i int) (r turn, err error) {
+		if r.programs, err = m.Programs(ctx, g, c, list[i]); err != nil {
+			return r, err
 		}
-	}()
-	for i, cand := range list {
-		if cand == nil {
+		if r.devices, err = m.Open(r.programs); err != nil {
+			return r, err
+		}
+		b := StepBench{Graph: g, Programs: r.programs, Devices: r.devices, Sequences: c.GlobalBatch}
+		r.session, err = b.open()
+		return r, err
+	}
+	for i := range list {
+		if list[i] == nil || !together {
 			continue
 		}
-		if t[i].programs, err = m.Programs(ctx, g, c, cand); err != nil {
-			return nil, err
-		}
-		if t[i].devices, err = m.Open(t[i].programs); err != nil {
-			return nil, err
-		}
-		b := StepBench{Graph: g, Programs: t[i].programs, Devices: t[i].devices, Sequences: c.GlobalBatch}
-		if t[i].session, err = b.open(); err != nil {
-			return nil, err
+		if t.list[i], err = t.open(i); err != nil {
+			return nil, errors.Join(err, t.Close())
 		}
 	}
 	return t, nil
 }
 
 // step executes the next step of a candidate.
-func (t turns) step(ctx context.Context, i int) (MeasuredStep, error) {
-	t[i].steps++
-	return t[i].session.step(ctx, t[i].steps)
+func (t *turns) step(ctx context.Context, i int) (m MeasuredStep, err error) {
+	if !t.together && t.list[i].session == nil {
+		if err := t.list[t.now].close(); err != nil {
+			return m, err
+		}
+		t.list[t.now], t.now = turn{}, i
+		if t.list[i], err = t.open(i); err != nil {
+			return m, err
+		}
+	}
+	t.list[i].steps++
+	return t.list[i].session.step(ctx, t.list[i].steps)
+}
+
+// Together, Step and Close are plan.Trials.
+func (t *turns) Together() bool { return t.together }
+
+// Step is step, but a first one that fetches memory comes before and does not count.
+func (t *turns) Step(ctx context.Context, i int) (float64, error) {
+	if t.list[i].steps == 0 {
+		if _, err := t.step(ctx, i); err != nil {
+			return 0, err
+		}
+	}
+	s, err := t.step(ctx, i)
+	return s.Seconds, err
+}
+
+// Close gives all memory back.
+func (t *turns) Close() (err error) {
+	for i := range t.list {
+		err = errors.Join(err, t.list[i].close())
+	}
+	return err
+}
+
+func (t *turn) close() error {
+	if t.session != nil {
+		t.session.Close()
+	}
+	return closeAll(t.devices)
 }
 
 // exact reports whether a candidate's ranks have reached the peaks that were
 // planned, to the byte.
-func (t turns) exact(i int) bool {
-	for k, d := range t[i].devices {
-		if s, ok := d.(interface{ Stats() device.Stats }); !ok || s.Stats().Peak != t[i].programs[k].Height {
+func (t *turns) exact(i int) bool {
+	for k, d := range t.list[i].devices {
+		if s, ok := d.(interface{ Stats() device.Stats }); !ok || s.Stats().Peak != t.list[i].programs[k].Height {
 			return false
 		}
 	}
-	return len(t[i].devices) > 0
-}
-
-func (t turns) close() (err error) {
-	for i := range t {
-		if t[i].session != nil {
-			t[i].session.Close()
-		}
-		err = errors.Join(err, closeAll(t[i].devices))
-	}
-	return err
+	return len(t.list[i].devices) > 0
 }
