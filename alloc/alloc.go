@@ -18,7 +18,8 @@
 //	greedy   several orders, above all filling the lowest niche;
 //	         stop as soon as the bound is met            greedy.go, niche.go
 //	levels   repeated layers are packed once, as blocks             level.go
-//	glue     join what must lie together where no byte is to spare   glue.go
+//	glue     join what must lie together where no byte is to
+//	         spare                                         glue.go, wheel.go
 //	tighten  what is large is packed again and again, with other
 //	         preferences where it is too high             tighten.go, cover.go
 //	eject    what is too high is put where it displaces least, and what it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 // Glue
@@ -13,10 +14,12 @@ import (
 //
 //	abut   two pieces of equal size, one born where the other dies, side by side,
 //	stack  two pieces of equal lifetime, one on top of the other,
+//	wheel  five pieces of which no two make a rectangle; see wheel.go,
 //
 // and go on with the larger pieces, until one is left or few enough remain for
 // the search. The joint that is least likely a coincidence goes first: among
-// few rivals, where few pieces meet.
+// few rivals, where few pieces meet, with a result that fits a third piece. Each
+// joint leaves fewer to choose from at its moments, and these are looked at anew.
 //
 // A wrong joint shows later, when pieces are left that fit nowhere. Then some
 // neighbours are broken up again and glued with other luck; what leaves no more
@@ -26,15 +29,16 @@ import (
 //
 //	b b c    pair and born where it dies, so they abut: one piece.
 //
-// Weakness: a packing need not consist of such joints (a pinwheel does not),
-// and with slack the coincidences mean little; so it is tried on leaves that
-// are full to the brim only, and proves nothing by itself.
+// Weakness: a packing need not consist of such joints, and with slack or with
+// many edges at each moment the coincidences mean little; so it is tried on
+// leaves that are full to the brim only, and proves nothing by itself.
 
 // The rounds of glueing.
 const (
 	glueFull      = 0.999   // least share of the area that is in use
 	glueRounds    = 30_000  // breakings at most,
 	glueRoundsPer = 100     // and per item
+	gluePace      = 1000    // and in so many a tenth of the pieces must go
 	glueLook      = 50      // breakings allowed without a search
 	glueBroken    = 6       // pieces broken at once,
 	glueDepth     = 3       // and about so many times over
@@ -43,22 +47,47 @@ const (
 	glueNodes     = 2000    // with so many nodes
 	glueEffort    = 200_000 // steps of the heuristics on the rest
 	gluePatient   = 40      // rounds between two looks at the rest
+	glueConfirmed = 3       // what it adds to a score that the result fits a third piece
+	glueBlind     = 1000    // joints between two looks at the context
+	glueTime      = 65      // percent of the time left, where that is limited
+	glueFew       = 6       // edges left at a moment that is looked at anew
 )
 
-// A piece is an item, or two pieces glued.
+// A piece is an item, or pieces glued.
 type piece struct {
-	lo, hi  int32
-	size    int64
-	align   int64
-	a, b    int32 // its parts, a below or before b; -1 for an item
-	stacked bool
+	lo, hi int32
+	size   int64
+	align  int64
+	parts  []part // none for an item
 }
 
-// A joint could glue two pieces; higher scores go first.
+// A part is a piece in a larger one, so many bytes above its bottom.
+type part struct {
+	piece int32
+	up    int64
+}
+
+// A joint could glue pieces; higher scores go first.
 type joint struct {
 	score float64
-	a, b  int32
-	stack bool
+	how   how
+	of    [5]int32 // the pieces: two to abut or stack, five of a wheel
+}
+
+type how int8
+
+const (
+	abut how = iota
+	stack
+	wheel
+)
+
+// pieces are those that the joint glues.
+func (j *joint) pieces() []int32 {
+	if j.how == wheel {
+		return j.of[:]
+	}
+	return j.of[:2]
 }
 
 type edge struct {
@@ -74,21 +103,21 @@ type gluing struct {
 	starts map[edge][]int32
 	ends   map[edge][]int32
 	spans  map[[2]int32][]int32
-	born   []int32 // per section: whole pieces that start there
-	died   []int32 // per section: whole pieces that end before it
-	joints []joint // heap
-	fresh  []int32 // pieces whose joints have not been looked for
-	log    []int32 // what became whole (i) or part of another (^i)
+	born   [][]int32 // per section: whole pieces that start there
+	died   [][]int32 // per section: whole pieces that end before it
+	joints []joint   // heap
+	fresh  []int32   // pieces whose joints have not been looked for
+	log    []int32   // what became whole (i) or part of another (^i)
 	rng    *rand.Rand
 	nodes  int64 // of searches, and breakings
 }
 
 func newGluing(items []item, sections int32) *gluing {
 	g := &gluing{starts: map[edge][]int32{}, ends: map[edge][]int32{}, spans: map[[2]int32][]int32{},
-		born: make([]int32, sections+1), died: make([]int32, sections+1), rng: rand.New(rand.NewPCG(1, uint64(len(items))))}
+		born: make([][]int32, sections+1), died: make([][]int32, sections+1), rng: rand.New(rand.NewPCG(1, uint64(len(items))))}
 	for i := range items {
 		it := &items[i]
-		g.add(piece{lo: it.lo, hi: it.hi, size: it.size, align: it.align, a: -1, b: -1})
+		g.add(piece{lo: it.lo, hi: it.hi, size: it.size, align: it.align})
 	}
 	return g
 }
@@ -104,8 +133,8 @@ func (g *gluing) enter(i int32) {
 	p := &g.pieces[i]
 	g.at[i] = int32(len(g.whole))
 	g.whole = append(g.whole, i)
-	g.born[p.lo]++
-	g.died[p.hi]++
+	g.born[p.lo] = append(g.born[p.lo], i)
+	g.died[p.hi] = append(g.died[p.hi], i)
 	s, e, w := edge{p.lo, p.size}, edge{p.hi, p.size}, [2]int32{p.lo, p.hi}
 	g.starts[s] = append(g.starts[s], i)
 	g.ends[e] = append(g.ends[e], i)
@@ -120,8 +149,8 @@ func (g *gluing) leave(i int32) {
 	last := g.whole[len(g.whole)-1]
 	g.whole[g.at[i]], g.at[last] = last, g.at[i]
 	g.whole, g.at[i] = g.whole[:len(g.whole)-1], -1
-	g.born[p.lo]--
-	g.died[p.hi]--
+	g.born[p.lo] = without(g.born[p.lo], i)
+	g.died[p.hi] = without(g.died[p.hi], i)
 	s, e, w := edge{p.lo, p.size}, edge{p.hi, p.size}, [2]int32{p.lo, p.hi}
 	g.starts[s] = without(g.starts[s], i)
 	g.ends[e] = without(g.ends[e], i)
@@ -142,38 +171,55 @@ func without(list []int32, i int32) []int32 {
 // offer notes the joints that piece i could be part of.
 func (g *gluing) offer(i int32) {
 	p := &g.pieces[i]
-	left, right := g.ends[edge{p.lo, p.size}], g.starts[edge{p.hi, p.size}]
-	for _, j := range left[:min(len(left), glueRivals)] {
-		rivals := len(left) * len(g.starts[edge{p.lo, p.size}])
-		g.push(joint{g.lonely(p.lo) - math.Log(float64(rivals)), j, i, false})
+	for _, j := range few(g.ends[edge{p.lo, p.size}], glueRivals) {
+		g.offerAbut(j, i)
 	}
-	for _, j := range right[:min(len(right), glueRivals)] {
-		rivals := len(right) * len(g.ends[edge{p.hi, p.size}])
-		g.push(joint{g.lonely(p.hi) - math.Log(float64(rivals)), i, j, false})
+	for _, j := range few(g.starts[edge{p.hi, p.size}], glueRivals) {
+		g.offerAbut(i, j)
 	}
-	const confirmed = 3 // the pair fits a third piece
 	same := g.spans[[2]int32{p.lo, p.hi}]
-	for _, j := range same[:min(len(same), glueRivals)] {
+	for _, j := range few(same, glueRivals) {
 		if j == i {
 			continue
 		}
 		score := max(g.lonely(p.lo), g.lonely(p.hi)) - math.Log(float64(len(same)*len(same)/4+1))
 		sum := p.size + g.pieces[j].size
 		if len(g.ends[edge{p.lo, sum}])+len(g.starts[edge{p.hi, sum}]) > 0 {
-			score += confirmed
+			score += glueConfirmed
 		}
-		g.push(joint{score, i, j, true})
+		g.push(joint{score, stack, [5]int32{i, j}})
+	}
+	g.offerWheels(i)
+}
+
+func few(list []int32, most int) []int32 { return list[:min(len(list), most)] }
+
+// offerAbut notes the joint of two pieces side by side.
+func (g *gluing) offerAbut(a, b int32) {
+	p, q := &g.pieces[a], &g.pieces[b]
+	meeting := edge{q.lo, q.size}
+	score := g.lonely(q.lo) - math.Log(float64(len(g.ends[meeting])*len(g.starts[meeting])))
+	if len(g.spans[[2]int32{p.lo, q.hi}]) > 0 {
+		score += glueConfirmed
+	}
+	g.push(joint{score, abut, [5]int32{a, b}})
+}
+
+// refresh has the joints looked for again at a moment where few edges are left.
+func (g *gluing) refresh(t int32) {
+	if len(g.died[t])+len(g.born[t]) <= glueFew {
+		g.fresh = append(append(g.fresh, g.died[t]...), g.born[t]...)
 	}
 }
 
 // lonely is high where few pieces meet: coincidence needs company.
 func (g *gluing) lonely(t int32) float64 {
-	return -math.Log(float64(max(g.born[t], 1)) * float64(max(g.died[t], 1)))
+	return -math.Log(float64(max(len(g.born[t]), 1)) * float64(max(len(g.died[t]), 1)))
 }
 
-// run glues until no joint is left.
-func (g *gluing) run() {
-	for {
+// run glues until no joint is left or the context ends.
+func (g *gluing) run(ctx context.Context) {
+	for n := 0; n%glueBlind != 0 || ctx.Err() == nil; n++ {
 		for _, i := range g.fresh {
 			if g.at[i] >= 0 {
 				g.offer(i)
@@ -183,51 +229,75 @@ func (g *gluing) run() {
 		if len(g.joints) == 0 {
 			return
 		}
-		if j := g.pop(); g.at[j.a] >= 0 && g.at[j.b] >= 0 {
+		j := g.pop()
+		if !slices.ContainsFunc(j.pieces(), func(i int32) bool { return g.at[i] < 0 }) {
 			g.join(j)
 		}
 	}
 }
 
 func (g *gluing) join(j joint) {
-	a, b := &g.pieces[j.a], &g.pieces[j.b]
-	p := piece{lo: a.lo, hi: b.hi, size: a.size, align: max(a.align, b.align), a: j.a, b: j.b, stacked: j.stack}
-	if p.align%a.align != 0 || p.align%b.align != 0 {
+	p, ok := g.compose(j)
+	if !ok {
 		return
 	}
-	if j.stack {
-		if a.size%b.align != 0 {
-			p.a, p.b, a, b = j.b, j.a, b, a
-		}
-		if a.size%b.align != 0 {
-			return
-		}
-		p.size = a.size + b.size
+	moments := []int32{p.hi}
+	for _, i := range j.pieces() {
+		moments = append(moments, g.pieces[i].lo)
+		g.leave(i)
 	}
-	g.leave(j.a)
-	g.leave(j.b)
 	g.add(p)
+	slices.Sort(moments)
+	for _, t := range slices.Compact(moments) {
+		g.refresh(t)
+	}
+}
+
+// compose makes the piece of a joint, unless alignments forbid it.
+func (g *gluing) compose(j joint) (p piece, ok bool) {
+	a, b := &g.pieces[j.of[0]], &g.pieces[j.of[1]]
+	switch j.how {
+	case abut:
+		p = piece{lo: a.lo, hi: b.hi, size: a.size, parts: []part{{j.of[0], 0}, {j.of[1], 0}}}
+	case stack:
+		if a.size%b.align != 0 {
+			j.of[0], j.of[1], a, b = j.of[1], j.of[0], b, a
+		}
+		p = piece{lo: a.lo, hi: a.hi, size: a.size + b.size, parts: []part{{j.of[0], 0}, {j.of[1], a.size}}}
+	case wheel:
+		p = g.turn(j.of)
+	}
+	p.align = 1
+	for _, q := range p.parts {
+		p.align = max(p.align, g.pieces[q.piece].align)
+	}
+	for _, q := range p.parts {
+		if align := g.pieces[q.piece].align; p.align%align != 0 || q.up%align != 0 {
+			return piece{}, false
+		}
+	}
+	return p, true
 }
 
 // shake breaks a few neighbouring pieces up and glues again, and goes back if
 // that leaves more pieces.
-func (g *gluing) shake() {
+func (g *gluing) shake(ctx context.Context) {
 	before, known := len(g.whole), len(g.pieces)
 	g.log = g.log[:0]
-	center := g.pieces[g.whole[g.rng.IntN(len(g.whole))]]
-	var broken []int32
-	for _, i := range g.whole {
-		p := &g.pieces[i]
-		if p.lo <= center.hi && center.lo <= p.hi {
-			broken = append(broken, i)
-		}
+	i := g.whole[g.rng.IntN(len(g.whole))]
+	center := g.pieces[i]
+	broken := []int32{i}
+	for _, t := range []int32{center.lo, center.hi} {
+		broken = append(append(broken, g.born[t]...), g.died[t]...)
 	}
+	slices.Sort(broken)
+	broken = slices.Compact(broken)
 	g.rng.Shuffle(len(broken), func(i, j int) { broken[i], broken[j] = broken[j], broken[i] })
 	depth := 1 + g.rng.IntN(glueDepth)
 	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(glueBroken))] {
 		g.split(i, depth)
 	}
-	g.run()
+	g.run(ctx)
 	if len(g.whole) <= before {
 		return
 	}
@@ -247,14 +317,16 @@ func (g *gluing) shake() {
 // split breaks piece i into its parts, and these again, up to a depth.
 func (g *gluing) split(i int32, depth int) {
 	p := g.pieces[i]
-	if p.a < 0 || depth == 0 {
+	if len(p.parts) == 0 || depth == 0 {
 		return
 	}
 	g.leave(i)
-	g.enter(p.a)
-	g.enter(p.b)
-	g.split(p.a, depth-g.rng.IntN(2))
-	g.split(p.b, depth-1-g.rng.IntN(2))
+	for _, q := range p.parts {
+		g.enter(q.piece)
+	}
+	for k, q := range p.parts {
+		g.split(q.piece, depth-min(k, 1)-g.rng.IntN(2))
+	}
 }
 
 func (g *gluing) push(j joint) {
@@ -310,25 +382,25 @@ func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
 		}
 		g.nodes += pf.nodes
 	}
+	if outer.height > target {
+		return packing{}, false
+	}
 	p := packing{offsets: make([]int64, len(g.pieces)), height: outer.height}
 	for k := range rest {
 		g.place(rest[k].index, outer.offsets[k], p.offsets)
 	}
-	return p, p.height <= target
+	return p, true
 }
 
 // place gives the items of a piece their offsets.
 func (g *gluing) place(i int32, off int64, offsets []int64) {
 	p := &g.pieces[i]
-	if p.a < 0 {
+	if len(p.parts) == 0 {
 		offsets[i] = off
-		return
 	}
-	g.place(p.a, off, offsets)
-	if p.stacked {
-		off += g.pieces[p.a].size
+	for _, q := range p.parts {
+		g.place(q.piece, off+q.up, offsets)
 	}
-	g.place(p.b, off, offsets)
 }
 
 // glue packs a leaf that is full to the brim below target, if it can. It counts
@@ -338,20 +410,26 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 		return packing{}, 0, false
 	}
 	g := newGluing(l.items, l.sections)
-	g.run()
-	least, looked := len(l.items)/2, 0
+	g.run(ctx)
+	least, looked, before := len(l.items)/2, 0, len(l.items)
 	for round := range min(glueRounds, glueRoundsPer*len(l.items)) {
 		if ctx.Err() != nil || len(g.whole) > len(l.items)/2 || g.nodes >= limit {
 			break
 		}
-		if len(g.whole) < least || round-looked >= gluePatient && len(g.whole) <= glueSearch {
+		if round%gluePace == 0 && len(g.whole) > glueSearch {
+			if 10*len(g.whole) > 9*before {
+				break
+			}
+			before = len(g.whole)
+		}
+		if 10*len(g.whole) < 9*least || round-looked >= gluePatient && len(g.whole) <= glueSearch {
 			least, looked = len(g.whole), round
 			if p, ok := g.finish(ctx, target); ok {
 				p.offsets = p.offsets[:len(l.items)]
 				return p, g.nodes, true
 			}
 		}
-		g.shake()
+		g.shake(ctx)
 		g.nodes++
 	}
 	return packing{}, g.nodes, false

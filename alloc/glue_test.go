@@ -24,13 +24,27 @@ func TestCoarseCutsAreSolved(t *testing.T) {
 	}
 }
 
-// At a size where nothing can be searched, joints alone find the optimum.
+// At a size where nothing can be searched, joints alone find the optimum: also
+// where few sizes leave many to choose from, and where no two pieces fit.
 func TestManyCutsAreSolved(t *testing.T) {
-	p := generate.Guillotine(rand.New(rand.NewPCG(1, 13)), 20_000, 1<<20, 1<<20)
-	p.Capacity = 0
-	s, err := alloc.Pack(background, p, alloc.Options{})
-	if err != nil || s.Height != 1<<20 || !s.Optimal {
-		t.Errorf("height %d, %v", s.Height, err)
+	for _, c := range []struct {
+		name     string
+		cut      func(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem
+		buffers  int
+		capacity int64
+	}{
+		{"guillotine", generate.Guillotine, 20_000, 1 << 20},
+		{"few sizes", generate.Guillotine, 5_000, 80},
+		{"pinwheel", generate.Pinwheel, 20_000, 1 << 20},
+	} {
+		for seed := range uint64(2) {
+			p := c.cut(rand.New(rand.NewPCG(seed, 13)), c.buffers, 1<<20, c.capacity)
+			p.Capacity = 0
+			s, err := alloc.Pack(background, p, alloc.Options{Nodes: 20_000, Without: alloc.Tighten | alloc.Eject})
+			if err != nil || s.Height != c.capacity || !s.Optimal {
+				t.Errorf("%s, seed %d: height %d of %d, %v", c.name, seed, s.Height, c.capacity, err)
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 )
 
 // Options says how much thought a packing is worth. The zero value runs the
@@ -123,11 +124,7 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 			}
 		}
 		if ls.height > r.goal-l.base && opt.Without&Glue == 0 {
-			p, nodes, ok := glue(ctx, l, r.goal-l.base, max(r.left(), glueLook))
-			r.nodes += nodes
-			if ok {
-				ls.packing = p
-			}
+			r.glue(&ls)
 		}
 		if ls.height > r.goal-l.base && opt.Nodes != 0 && len(l.items) > large && !pinned(l.items) {
 			r.improve(&ls)
@@ -135,6 +132,21 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 		r.leaves = append(r.leaves, ls)
 	}
 	return r
+}
+
+// glue packs a leaf without waste, if it can, in a part of the time that is left.
+func (r *run) glue(l *leafState) {
+	ctx := r.ctx
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)*glueTime/100)
+		defer cancel()
+	}
+	p, nodes, ok := glue(ctx, l.leaf, r.goal-l.base, max(r.left(), glueLook))
+	r.nodes += nodes
+	if ok {
+		l.packing = p
+	}
 }
 
 // improve lowers the packing of a large leaf.

@@ -44,6 +44,9 @@ func cuts(cut func(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem, 
 	}
 }
 
+// surveyNodes is enough for glueing; parts small enough to be searched get it too.
+const surveyNodes = 50_000
+
 // BenchmarkSurvey tells how near to the bound each family is packed.
 func BenchmarkSurvey(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
@@ -52,7 +55,7 @@ func BenchmarkSurvey(b *testing.B) {
 				p := f.make(rand.New(rand.NewPCG(1, 77)), n)
 				var s alloc.Solution
 				for b.Loop() {
-					s, _ = alloc.Pack(background, p, alloc.Options{Nodes: 1})
+					s, _ = alloc.Pack(background, p, alloc.Options{Nodes: surveyNodes})
 				}
 				b.ReportMetric(float64(s.Height), "height")
 				b.ReportMetric(float64(s.LowerBound), "bound")
