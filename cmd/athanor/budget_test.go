@@ -98,9 +98,9 @@ func budgets(t *testing.T, model []string) {
 	var low int64
 	_, err := fmt.Sscanf(least[0], "limits.device=%d", &low)
 	check(t, err)
-	high := whole.Peaks.Device[0]
+	high := whole.Plain // the fastest plan may want less, where the host's cores do a part of the updates
 	if high < 4*low {
-		t.Fatalf("everything is %d bytes, the smallest budget %d: not much of a range", high, low)
+		t.Fatalf("the plain run takes %d bytes, the smallest budget %d: not much of a range", high, low)
 	}
 	var list [][]string
 	for i := range 9 {
