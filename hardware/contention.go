@@ -28,6 +28,7 @@ const (
 	contendLeast  = 0.03  // less is noise
 	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
 	contendCopy   = 0.001 // seconds that copies take, as far as there is room
+	contendSleep  = 0.006 // of a link that is throttled, whose copies sleep: waking up late is no factor
 )
 
 // ProbeContention measures on a device that was just opened what its streams do
@@ -79,7 +80,11 @@ func (b *bench) pairs(h *Hardware) (list []pair) {
 		calls = append(calls, device.Call{Op: graph.Add, Stream: device.HostCompute, Args: operands(device.HostTier, graph.F32, long, long)})
 	}
 	for _, l := range h.Links {
-		n := int64(l.Bandwidth*contendCopy) &^ 4095
+		seconds := contendCopy
+		if l.From != device.DiskTier && l.To != device.DiskTier && h.duty(streamOf(l.From, l.To)) < 0.5 {
+			seconds = contendSleep
+		}
+		n := int64(l.Bandwidth*seconds) &^ 4095
 		n = min(max(n, 64<<10), ProbeBytes/4)
 		calls = append(calls, copied(streamOf(l.From, l.To), l.From, l.To, ProbeBytes-n, n))
 	}

@@ -28,6 +28,16 @@ type Duty struct {
 	Part   float64       `json:"part"`
 }
 
+// duty is the part of its time in which a stream keeps a core busy.
+func (h *Hardware) duty(s device.Stream) float64 {
+	for _, d := range h.Duties {
+		if d.Stream == s {
+			return d.Part
+		}
+	}
+	return 0
+}
+
 // Crowd tells how many times as long calls of each stream take while so many of
 // each, on all ranks together, execute, and whether they share cores at all.
 func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
