@@ -8,9 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// gradHome says where the gradient of a chunk waits for the optimizer: on the
-// tier of Chunk.Grads or, where that is the device and the update is on the
-// host, still on the device.
+// gradHome says where the gradient of a chunk is when it is complete: on the tier
+// of Chunk.Grads, or still on the device where that is where it is updated.
 type gradHome struct {
 	store
 	tier device.Tier
@@ -49,10 +48,13 @@ func (lo *lowering) gradients() error {
 			return fmt.Errorf("no unit of rank %d contributes to chunk %d", lo.opt.Rank, c)
 		}
 		home := gradHome{tier: lo.pl.Chunks[c].Grads, unit: units[len(units)-1]}
+		if lo.staysUp(c) {
+			home.tier = device.DeviceTier
+		}
 		switch {
 		case lo.sharded(c, "grads"):
 			home.store = lo.dividedVisits(c, units)
-		case home.tier == device.HostTier:
+		case lo.pl.Chunks[c].Grads == device.HostTier:
 			home.store = lo.hostVisits(c, units, started)
 		default:
 			home.store = lo.chunkBuffer("grad", c, lo.whole(c), device.DeviceTier, ClassGrads, graph.F32)
@@ -71,6 +73,12 @@ func (lo *lowering) gradients() error {
 		lo.gradBuf[c] = home
 	}
 	return nil
+}
+
+// staysUp reports whether the sum of a chunk's gradient that is complete is not
+// sent to the host, because the device is what updates it.
+func (lo *lowering) staysUp(c int) bool {
+	return lo.opt.Mode == Train && lo.updatedOn(c) == device.DeviceTier
 }
 
 func (lo *lowering) key(u *unit, c int) Key { return Key{Segment: u.segment, Micro: u.micro, Chunk: c} }
@@ -168,11 +176,11 @@ func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 		rest = lo.held(c, "state")
 	}
 	final := store{-1, 0}
-	if rest.len() > 0 {
+	if rest.len() > 0 && !lo.staysUp(c) {
 		final = lo.chunkBuffer("grad", c, rest, device.HostTier, ClassGrads, graph.F32)
 	}
 	partial := final
-	if rest != all && len(list) > 1 {
+	if (rest != all || lo.staysUp(c)) && len(list) > 1 {
 		partial = lo.chunkBuffer("grad.part", c, all, device.HostTier, ClassGrads, graph.F32)
 	}
 	for n, v := range list {
@@ -191,7 +199,9 @@ func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 			continue
 		}
 		last.after = append(last.after, lo.reduce(c, buf, lo.key(last, c))...)
-		if rest.len() > 0 {
+		if lo.staysUp(c) {
+			final = buf
+		} else if rest.len() > 0 {
 			last.after = append(last.after, moveOp(device.DevToHost, lo.key(last, c), final, buf, rest))
 		}
 	}
@@ -201,12 +211,13 @@ func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 // dividedVisits handles a chunk whose gradient is divided among the ranks.
 func (lo *lowering) dividedVisits(c int, units []int) store {
 	all, own := lo.whole(c), lo.held(c, "grads")
-	tier := lo.pl.Chunks[c].Grads
+	tier, list := lo.pl.Chunks[c].Grads, lo.visits(units)
+	stays := tier == device.HostTier && lo.staysUp(c)
 	home := store{-1, 0}
-	if own.len() > 0 {
+	if own.len() > 0 && !(stays && len(list) == 1) {
 		home = lo.chunkBuffer("grad", c, own, tier, ClassGrads, graph.F32)
 	}
-	for n, v := range lo.visits(units) {
+	for n, v := range list {
 		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, ClassGrads, graph.F32)
 		started := make([]bool, len(lo.g.Params))
 		for _, i := range v.units {
@@ -227,7 +238,10 @@ func (lo *lowering) dividedVisits(c int, units []int) store {
 			}
 		}
 		last.after = append(last.after, lo.between(graph.ReduceScatter, key, c, n > 0, to.of(own), buf.of(all)))
-		if tier == device.HostTier {
+		switch {
+		case stays && n == len(list)-1:
+			return to
+		case tier == device.HostTier:
 			last.after = append(last.after, moveOp(device.DevToHost, key, home, to, own))
 		}
 	}

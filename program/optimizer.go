@@ -8,16 +8,13 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// stagingDepth is how many chunks' optimizer states are read from disk ahead
-// of their update: two keep the disk, the cores and the link busy at once.
-const stagingDepth = 2
-
 // optimizer lists what follows the last contribution to each gradient: it goes
 // to where the optimizer's state is, its squares are summed, and when all are
 // there the clip factor is known and every chunk is updated. Chunks whose state
-// is on the device are updated there, the others on the host's cores, with the
-// state streamed through staging buffers if it is on disk. Updated weights go
-// back to where the forward pass takes them from.
+// is on the device are updated there, the others on the host's cores or, where
+// the plan wants that, on the device too; state that is not where it is updated
+// comes and goes through staging buffers. Updated weights go back to where the
+// forward pass takes them from.
 func (lo *lowering) optimizer() error {
 	if lo.opt.Mode != Train {
 		return nil
@@ -28,6 +25,9 @@ func (lo *lowering) optimizer() error {
 		if lo.trained(c) && lo.reduced(c).len() > 0 {
 			grads[c] = lo.deliver(c)
 			lo.square(c, grads[c], parts)
+			if lo.clips() && lo.pl.Chunks[c].Grads > lo.updatedOn(c) {
+				grads[c] = lo.toHost(c) // where it waits for the norm
+			}
 		}
 	}
 	u := unit{segment: -1, micro: -1}
@@ -39,6 +39,9 @@ func (lo *lowering) optimizer() error {
 
 // updatedOn is the tier whose processor updates a chunk.
 func (lo *lowering) updatedOn(c int) device.Tier {
+	if lo.pl.Chunks[c].Update == UpdateOnDevice {
+		return device.DeviceTier
+	}
 	return min(lo.pl.Chunks[c].State, device.HostTier)
 }
 
@@ -56,11 +59,15 @@ func (lo *lowering) opt1(tier device.Tier, c int, op1 graph.Op, attr graph.Attr,
 // deliver brings the finished gradient of a chunk, as far as this rank has it,
 // to the tier that updates it.
 func (lo *lowering) deliver(c int) store {
-	home := lo.gradBuf[c]
-	if lo.updatedOn(c) == home.tier {
+	if home := lo.gradBuf[c]; lo.updatedOn(c) == home.tier {
 		return home.store
 	}
-	own := lo.reduced(c)
+	return lo.toHost(c)
+}
+
+// toHost sends the finished gradient of a chunk from the device to the host.
+func (lo *lowering) toHost(c int) store {
+	home, own := lo.gradBuf[c], lo.reduced(c)
 	host := lo.chunkBuffer("grad.host", c, own, device.HostTier, ClassGrads, graph.F32)
 	u := &lo.units[home.unit]
 	u.after = append(u.after, moveOp(device.DevToHost, lo.key(u, c), host, home.store, own))
@@ -70,107 +77,58 @@ func (lo *lowering) deliver(c int) store {
 // updates lists the chunks' updates: behind the norm, in order of first use, so
 // that what the next step needs first is ready first; or, where nothing is
 // clipped, each as soon as its gradient is complete, while the backward pass
-// goes on. States on disk are read ahead.
+// goes on. States that live elsewhere are read ahead.
 func (lo *lowering) updates(u *unit, grads []store) {
-	at := func(int) *[]op { return &u.work }
-	var order, disk []int
+	unitOf, listOf := func(int) *unit { return u }, func(u *unit) *[]op { return &u.work }
+	var order []int
 	for c := range lo.pl.Chunks {
 		if lo.trained(c) {
 			order = append(order, c)
 		}
 	}
 	if !lo.clips() {
-		at = func(c int) *[]op { return &lo.units[lo.gradBuf[c].unit].after }
+		unitOf, listOf = func(c int) *unit { return &lo.units[lo.gradBuf[c].unit] }, func(u *unit) *[]op { return &u.after }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lo.gradBuf[a].unit, lo.gradBuf[b].unit) })
 	}
-	for _, c := range order {
-		if lo.onDisk(c) {
-			disk = append(disk, c)
+	s := lo.newStaging(order, grads)
+	for tier, queue := range s.queues {
+		for range min(stagingDepth[tier]-1, len(queue)) {
+			s.next(&unitOf(queue[0]).before, device.Tier(tier), grads)
 		}
-	}
-	key := func(c int) Key { return Key{Segment: -1, Micro: -1, Chunk: c} }
-	staged := make([][]int, len(lo.pl.Chunks)) // a buffer for each of records
-	read := func(list *[]op) {
-		if len(disk) == 0 {
-			return
-		}
-		c := disk[0]
-		disk = disk[1:]
-		for i, b := range lo.records(c) {
-			staged[c] = append(staged[c], lo.stage(b))
-			*list = append(*list, copyOp(device.DiskRead, key(c), lo.p.whole(staged[c][i]), lo.p.whole(b)))
-		}
-	}
-	for range min(stagingDepth, len(disk)) {
-		read(at(order[0]))
 	}
 	for _, c := range order {
-		home, list := lo.weightBuf[c], at(c)
-		for i, s := range staged[c] {
-			home = home.moved(lo.records(c)[i], s)
-		}
+		list := listOf(unitOf(c))
 		if lo.reduced(c).len() > 0 {
-			lo.update(list, c, grads[c], home)
+			if len(s.trips[c]) > 0 {
+				s.next(list, lo.updatedOn(c), grads)
+			}
+			home, grad := s.arrived(c, grads[c])
+			lo.update(list, c, grad, home)
 		}
 		lo.spread(list, c)
-		if lo.onDisk(c) {
-			for i, b := range lo.records(c) {
-				*list = append(*list, copyOp(device.DiskWrite, key(c), lo.p.whole(b), lo.p.whole(staged[c][i])))
-			}
-			read(list)
-		}
+		s.back(list, c)
 	}
 }
 
 // clips reports whether updates have to wait for the norm of all gradients.
 func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
-// onDisk reports whether this rank has state of a chunk on disk.
-func (lo *lowering) onDisk(c int) bool {
-	return lo.pl.Chunks[c].State == device.DiskTier && lo.local(c) && lo.reduced(c).len() > 0
-}
-
-// moved is the home with what is in one buffer taken to be in another.
-func (h weightHome) moved(from, to int) weightHome {
-	for _, s := range []*store{&h.m, &h.v, &h.master} {
-		if s.buf == from {
-			s.buf = to
-		}
-	}
-	return h
-}
-
-// records are the buffers of a chunk's state on disk.
-func (lo *lowering) records(c int) []int {
-	h := &lo.weightBuf[c]
-	if h.master.buf != h.m.buf && h.master.buf >= 0 && lo.p.Buffers[h.master.buf].Tier == device.DiskTier {
-		return []int{h.m.buf, h.master.buf}
-	}
-	return []int{h.m.buf}
-}
-
-// stage makes a host buffer for records on disk.
-func (lo *lowering) stage(buf int) int {
-	b := lo.p.Buffers[buf]
-	b.Name, b.Tier, b.Persistent, b.Init = "stage."+b.Name, device.HostTier, false, nil
-	return lo.buffer(b)
-}
-
 // update steps what this rank updates of a chunk.
 func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := StateTypes(lo.pl.State)
 	// Where the working copy is written: nowhere (it is the master), in place,
-	// or in a buffer on this side of the link.
+	// or in a buffer on this side of the link, to be sent.
 	var work16, send *store
 	switch {
-	case ch.Weights != tier && lo.g.DType != master:
-		s := lo.chunkBuffer("p16.host", c, own, tier, ClassWeights, graph.BF16)
-		work16, send = &s, &s
-	case ch.Weights != tier:
+	case lo.g.DType == master && ch.Weights < tier:
 		send = &home.master
-	case home.work != home.master:
+	case lo.g.DType == master: // operators read what is updated
+	case ch.Weights == tier:
 		work16 = &home.work
+	default:
+		s := lo.chunkBuffer("p16."+tier.String(), c, own, tier, ClassWeights, graph.BF16)
+		work16, send = &s, &s
 	}
 	for _, q := range lo.parts(c, own) {
 		attr := graph.Attr{Beta1: lo.opt.Beta1, Beta2: lo.opt.Beta2, Eps: lo.opt.Eps}
@@ -192,7 +150,11 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 			clip, lo.p.whole(lo.scalars[tier]), p16))
 	}
 	if send != nil {
-		*list = append(*list, moveOp(device.HostToDev, Key{Segment: -1, Micro: -1, Chunk: c}, home.work, *send, own))
+		stream := device.HostToDev
+		if tier == device.DeviceTier {
+			stream = device.DevToHost
+		}
+		*list = append(*list, moveOp(stream, updateKey(c), home.work, *send, own))
 	}
 }
 
@@ -203,5 +165,5 @@ func (lo *lowering) spread(list *[]op, c int) {
 		return
 	}
 	work := lo.weightBuf[c].work
-	*list = append(*list, lo.between(graph.AllGather, Key{Segment: -1, Micro: -1, Chunk: c}, c, false, work.of(lo.whole(c)), work.of(lo.held(c, "state"))))
+	*list = append(*list, lo.between(graph.AllGather, updateKey(c), c, false, work.of(lo.whole(c)), work.of(lo.held(c, "state"))))
 }

@@ -109,10 +109,17 @@ type Chunk struct {
 	Weights device.Tier `json:"weights"`
 	Grads   device.Tier `json:"grads"`
 	State   device.Tier `json:"state"`
+	// Update says what updates the chunk: nothing said, the processor of the tier
+	// that its state is on, the host's cores where that is the disk; UpdateOnDevice,
+	// the device, and state that lives elsewhere is streamed through it.
+	Update string `json:"update,omitempty"`
 	// Shard says what of the chunk is divided among the ranks that compute with
 	// it, see Shardings.
 	Shard string `json:"shard,omitempty"`
 }
+
+// UpdateOnDevice is a choice of Chunk.Update.
+const UpdateOnDevice = "device"
 
 // Shardings are the choices of Chunk.Shard, each with what stands before it:
 //
@@ -345,6 +352,10 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		case g.Params[c.First].Frozen:
 		case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
 			return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
+		case c.Update != "" && c.Update != UpdateOnDevice:
+			return fmt.Errorf("plan: chunk %d: update %q; hint: %q, or leave it out for where the state is, the host's cores if that is on disk", i, c.Update, UpdateOnDevice)
+		case c.Update != "" && c.State == device.DeviceTier:
+			return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave update out", i, c.Update)
 		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
 			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too", i)
 		}

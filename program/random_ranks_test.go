@@ -98,7 +98,9 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	for i := range pl.Chunks {
 		pl.Chunks[i].Shard = Shardings()[rng.IntN(4)]
 		if rng.IntN(2) == 0 { // mostly the same
-			pl.Chunks[i] = Chunk{pl.Chunks[i].First, pl.Chunks[i].Last, pl.Chunks[0].Weights, pl.Chunks[0].Grads, pl.Chunks[0].State, pl.Chunks[0].Shard}
+			first, last := pl.Chunks[i].First, pl.Chunks[i].Last
+			pl.Chunks[i] = pl.Chunks[0]
+			pl.Chunks[i].First, pl.Chunks[i].Last = first, last
 		}
 	}
 	for l := range pl.Activations {

@@ -55,7 +55,7 @@ func TestDataParallel(t *testing.T) {
 			c.Shard = Shardings()[r.IntN(4)]
 			c.State = device.Tier(r.IntN(3))
 			if c.State > 0 {
-				c.Grads = device.Tier(r.IntN(2))
+				c.Grads, c.Update = device.Tier(r.IntN(2)), []string{"", UpdateOnDevice}[r.IntN(2)]
 				if c.Shard == "" || c.Shard == "weights" {
 					c.Weights = device.Tier(r.IntN(2))
 				}

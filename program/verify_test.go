@@ -68,6 +68,8 @@ func randomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *Plan {
 		c.State = device.Tier(rng.IntN(3))
 		if c.State == device.DeviceTier {
 			c.Weights, c.Grads = device.DeviceTier, device.DeviceTier
+		} else {
+			c.Update = []string{"", UpdateOnDevice}[rng.IntN(2)]
 		}
 	}
 	pl.Cache = pl.CacheNeeded(g) * int64(pick(2, 3, 8)) / 2

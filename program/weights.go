@@ -11,7 +11,7 @@ import (
 // is a matter of Chunk.Shard.
 //
 //	                    operators read      optimizer's master
-//	weights on device   work (device)       of work's type: work if the state is there, else master (host)
+//	weights on device   work (device)       of work's type: work if it is updated there, else master (host)
 //	weights on host     copies of work      of work's type: work itself; else master, beside the state
 type weightHome struct {
 	work   store // what operators read from, or what copies come from
@@ -75,7 +75,7 @@ func (lo *lowering) home(c int) weightHome {
 	}
 	records := []string{"m", "v"}
 	switch {
-	case alike && (ch.Weights == ch.State || ch.Weights == device.HostTier):
+	case alike && ch.Weights >= lo.updatedOn(c):
 		h.master = h.work
 	case ch.State == device.DiskTier && !alike && master == moments:
 		records = append(records, "p")

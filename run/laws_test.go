@@ -38,6 +38,9 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 			c.Weights, c.State = device.HostTier, device.HostTier+device.Tier(r.IntN(2))
 			c.Grads = device.Tier(r.IntN(2))
 		}
+		if c.State != device.DeviceTier {
+			c.Update = []string{"", program.UpdateOnDevice}[r.IntN(2)]
+		}
 	}
 	pl.Cache = pl.CacheNeeded(g) + int64(r.IntN(4))*10000
 	pl.Prefetch = 1 + r.IntN(3)

@@ -178,7 +178,7 @@ func TestPlanFile(t *testing.T) {
 		"another model":    {func(p map[string]any) { p["model"] = "gpt2" }, 2, "another model"},
 		"another length":   {func(p map[string]any) { p["sequence_length"] = 64 }, 2, "sequence_length"},
 		"precision":        {func(p map[string]any) { p["precision"] = "fp8" }, 2, "precision"},
-		"product":          {func(p map[string]any) { p["micro_batches"] = 3 }, 2, "global_batch"},
+		"product":          {func(p map[string]any) { p["micro_batches"], p["group"] = 3, 1 }, 2, "global_batch"},
 		"zero batch":       {func(p map[string]any) { p["micro_batch"] = 0 }, 2, "micro_batch"},
 		"huge batch":       {func(p map[string]any) { p["micro_batch"], p["micro_batches"] = 1<<40, 1<<40 }, 2, "micro_batch"},
 		"overflow":         {func(p map[string]any) { p["micro_batch"], p["micro_batches"] = int64(1)<<62+1, 4 }, 2, "micro_batch"},
@@ -187,6 +187,13 @@ func TestPlanFile(t *testing.T) {
 		"tier":             {func(p map[string]any) { chunk(p, 0)["state"] = "moon" }, 2, "moon"},
 		"weights on disk":  {func(p map[string]any) { chunk(p, 0)["weights"] = "disk" }, 2, "chunk 0"},
 		"state above":      {func(p map[string]any) { chunk(p, 0)["weights"], chunk(p, 0)["state"] = "host", "device" }, 2, "chunk 0"},
+		"update nowhere":   {func(p map[string]any) { chunk(p, 0)["update"] = "gpu" }, 2, `chunk 0: update "gpu"; hint: "device"`},
+		"update as number": {func(p map[string]any) { chunk(p, 0)["update"] = 1 }, 2, "update"},
+		"update twice": {func(p map[string]any) {
+			for k, v := range map[string]any{"weights": "device", "grads": "device", "state": "device", "update": "device"} {
+				chunk(p, 0)[k] = v
+			}
+		}, 2, "on the device already; hint"},
 		"empty chunk":      {func(p map[string]any) { chunk(p, 0)["last"] = chunk(p, 0)["first"] }, 2, "chunk"},
 		"huge chunk":       {func(p map[string]any) { chunk(p, 0)["last"] = 1 << 50 }, 2, "chunk"},
 		"negative chunk":   {func(p map[string]any) { chunk(p, 0)["first"] = -5 }, 2, "chunk"},

@@ -153,6 +153,9 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 	spread.Chunks = program.Layout(g, 3000)
 	for i := range spread.Chunks {
 		c := &spread.Chunks[i]
+		if i%4 > 0 && i%8 < 4 {
+			c.Update = program.UpdateOnDevice
+		}
 		switch i % 4 {
 		case 1:
 			c.State = device.DiskTier
