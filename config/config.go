@@ -118,6 +118,7 @@ type Plan struct {
 	Weights    string `yaml:"weights"` // tiers
 	Grads      string `yaml:"grads"`
 	State      string `yaml:"state"`
+	Update     string `yaml:"update"` // host or device: what updates chunks whose state is not on the device
 	Cache      Bytes  `yaml:"cache_bytes"`
 	Prefetch   int    `yaml:"prefetch"`
 

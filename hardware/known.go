@@ -128,11 +128,28 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			h = h.Share(min(n, perHost))
 			if bus == "elixir" {
 				h.elixir(float64(n))
+			} else {
+				h.yield()
 			}
 			return h, nil
 		}
 	}
 	return nil, fmt.Errorf("unknown hardware %q; hint: one of %s, or a file written by `probe --out`", name, strings.Join(Names(), ", "))
+}
+
+// yield tells that cores have less of the host's memory while copies between it and
+// the device are under way: its controllers serve those first, and what a copy moves,
+// no core does.
+func (h *Hardware) yield() {
+	host := h.Engine(device.HostCompute).Bandwidth
+	for _, way := range [][2]device.Stream{{device.HostToDev, device.DevToHost}, {device.DevToHost, device.HostToDev}} {
+		for _, l := range h.Links {
+			if streamOf(l.From, l.To) == way[0] && l.From != l.To {
+				copied := l.Bandwidth / (1 + h.Slowdown(way[0], way[1])) // with the other way busy too
+				h.contend(device.HostCompute, way[0], host, max(host-copied, host/(1+contendMost)))
+			}
+		}
+	}
 }
 
 // elixir replaces the rates that the paper's fits give.

@@ -105,18 +105,23 @@ func rung(ladder [][]program.Retention, keep []program.Retention) int {
 }
 
 // spend is a change: chunks that stay, layers of cache, units of prefetching,
-// and whether the logits are made in larger (1) or smaller (-1) pieces.
+// whether the logits are made in larger (1) or smaller (-1) pieces, and parts of the
+// updates that the device does for the host.
 type spend struct {
 	residents int
 	spare     int64
 	prefetch  int
 	head      int
+	updates   int
 }
 
 // run divides memory in whole layers, then in parts of them where only some
-// chunks stay.
+// chunks stay; and the updates of what does not.
 func (b *balancing) run() error {
 	start := b.best
+	if err := b.divideUpdates(); err != nil {
+		return err
+	}
 	const fewest = 2 // one may be a norm, which is not worth a trip of its own
 	if err := b.descend(max(len(start.Plan.Chunks)/4, fewest)); err != nil {
 		return err
@@ -125,6 +130,9 @@ func (b *balancing) run() error {
 		if err := b.finer(); err != nil {
 			return err
 		}
+	}
+	if err := b.tuneUpdates(); err != nil {
+		return err
 	}
 	if b.best == start {
 		return nil
@@ -196,12 +204,15 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	ch := b.best.choice
 	chunks := len(b.best.Plan.Chunks)
 	ch.residents += d.residents
+	ch.streamed += d.updates
 	ch.st.spare += d.spare
 	ch.st.prefetch += d.prefetch
 	ch.st.headRows = b.resize(ch, d.head)
 	cached := b.best.Plan.Cache > 0
 	switch {
 	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
+		return false, nil
+	case ch.streamed < 0 || ch.streamed > updateParts || d.updates != 0 && b.req.Pins.Update != "":
 		return false, nil
 	case d.residents != 0 && ch.r.state == device.DeviceTier, (d.spare != 0 || d.prefetch != 0) && !cached:
 		return false, nil

@@ -88,8 +88,9 @@ func TestBounds(t *testing.T) {
 		fitted := 0
 		for _, r := range residenciesOf(s.ranks) {
 			hopeless := s.hopeless(4, r)
-			for _, residents := range []int{0, 2, 4} {
-				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents}
+			for _, n := range [][2]int{{0, 0}, {2, 0}, {4, 0}, {0, updateParts / 2}, {2, updateParts / 4}, {0, updateParts}} {
+				residents := n[0]
+				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents, streamed: n[1]}
 				c, err := s.evaluate(ch)
 				check(t, err)
 				if !c.Fits {

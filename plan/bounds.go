@@ -55,7 +55,8 @@ func (s *search) hopeless(b int, r residency) bool {
 
 // update is the least time from the last gradient to the end of a step: with
 // the norm known, what stays on the device is updated there and the rest on the
-// host, both at once. No more stays than there is memory for.
+// host or, with its state on the way, on the device too, all at once. No more stays
+// than there is memory for.
 func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element
@@ -77,6 +78,8 @@ func (s *search) update(r residency) float64 {
 		return 0 // updates do not wait for the norm, so they may hide behind the backward pass
 	}
 	weight, grad, state := s.perElement(r)
+	carried := s.copying(device.HostToDev, int64(n*state)) / n
+	rate[1] = 1 / (1/rate[1] + 1/carried)
 	most := float64(s.m.Capacity[device.DeviceTier]) / (weight + grad + state)
 	stay := min(most, n*rate[1]/(rate[0]+rate[1])) // where both take equally long
 	return max(stay*rate[0], (n-stay)*rate[1])

@@ -35,6 +35,7 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 	} else if d := residing(g, is) - residing(g, was); d != 0 {
 		say(true, "%s %s of parameters and their state on the device", size.Format(max(d, -d)), moreOrLess(d))
 	}
+	say(true, "%s", more("chunk", streams(is)-streams(was), "streamed through the device for updates"))
 	list = slices.DeleteFunc(list, func(s string) bool { return s == "" })
 	before, after := treated(was), treated(is)
 	for i, words := range []string{"keeping all activations", "making activations again", "swapping activations"} {
@@ -102,6 +103,16 @@ func sameLayout(a, b *program.Plan) bool {
 func resident(pl *program.Plan) (n int) {
 	for _, c := range pl.Chunks {
 		if c.Weights == device.DeviceTier && c.Grads == device.DeviceTier && c.State == device.DeviceTier {
+			n++
+		}
+	}
+	return n
+}
+
+// streams counts the chunks whose state comes to the device to be updated.
+func streams(pl *program.Plan) (n int) {
+	for _, c := range pl.Chunks {
+		if c.Update == program.UpdateOnDevice {
 			n++
 		}
 	}

@@ -330,6 +330,7 @@ func (s *search) piped(t *task, st style) (*program.Plan, error) {
 			}
 		}
 	}
+	s.stream(pl, 0)
 	if s.req.Pins.Slots > 0 {
 		pl.Slots = s.req.Pins.Slots
 	}

@@ -65,6 +65,7 @@ type Pins struct {
 	Policy                                string                    // of activations, see Policies
 	Activations                           map[int]program.Retention // by layer
 	Weights, Grads, State                 *device.Tier
+	Update                                string // one of Updaters
 	// Of pipelines: the schedule, how many ranks each has (1: none), the segments
 	// that stages begin with, the slices of a sequence.
 	Schedule         string

@@ -323,6 +323,7 @@ type choice struct {
 	st        style
 	keep      []program.Retention
 	residents int // chunks that stay on the device, whatever r says
+	streamed  int // parts of the updates of the others that the device does, of updateParts
 	slots     int // 0: as many as usual
 }
 
@@ -353,6 +354,9 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	}
 	if residents > 0 && residents < len(pl.Chunks) {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
+	}
+	if n := s.stream(pl, ch.streamed); n > 0 {
+		label += fmt.Sprintf(", %d updated there", n)
 	}
 	s.cache(pl, st)
 	quick := *s.req

@@ -15,7 +15,7 @@ import (
 // pins are the decisions that the configuration takes.
 func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
-		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy}
+		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
 	for key, pin := range map[string]struct {
 		name string
 		to   **device.Tier
@@ -31,6 +31,9 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
 		}
 		*pin.to = &t
+	}
+	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
+		return p, c.Fault("plan.update", fmt.Sprintf("%q; hint: one of %v, or leave it out", p.Update, plan.Updaters()))
 	}
 	bad := ""
 	switch {

@@ -283,6 +283,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},
 		{[]string{"plan", file, "plan.recompute=some"}, []string{"recompute", "hint:"}},
 		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
+		{[]string{"plan", file, "plan.update=disk"}, []string{"plan.update", "disk", "hint: one of [host device]"}},
 		{[]string{"plan", file, "plan.state=disk", "limits.disk=none"}, []string{"plan.state", "no disk memory", "hint:"}},
 		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is no checkpoint", "hint:"}},
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},

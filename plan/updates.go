@@ -1,0 +1,156 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Who updates what lives on the host or on disk: the host's cores, or the device,
+// to which state comes and from which it goes back (program.Chunk.Update).
+//
+// Approach. Both work at the same time, the cores at the pace of the host's memory
+// and the device at that of its link, so the step is shortest where both end
+// together. Rates say about which part that is, and whether it can be worth
+// anything; the simulator says what it is worth and which part is best, after the
+// device's memory was divided.
+//
+// Example: 8 billion parameters on an H200, 24 GB of which are used. Cores take
+// 0.8 s for their updates, the link 1.8 s for all of their state; with a fifth of
+// it on the link the step takes 3.41 s instead of 3.56.
+//
+// Known weakness: pipelines leave all to the cores, unless that is pinned.
+
+// updateParts is how finely updates are divided.
+const updateParts = 64
+
+// Updaters are the choices of Pins.Update: what updates chunks whose state is not on
+// the device.
+func Updaters() []string { return []string{device.HostTier.String(), program.UpdateOnDevice} }
+
+// stream has the device update so many parts of what lives elsewhere, of
+// updateParts. Chunks are taken evenly from first to last, so that cores and link
+// have work at all times.
+func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
+	switch s.req.Pins.Update {
+	case Updaters()[0]:
+		parts = 0
+	case Updaters()[1]:
+		parts = updateParts
+	}
+	var seen, streamed int64
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		if parts == 0 || c.State == device.DeviceTier || s.graph.Params[c.First].Frozen {
+			continue
+		}
+		n := elements(s.graph, *c)
+		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // with it nearer to the share than without
+			c.Update = program.UpdateOnDevice
+			streamed += n
+			chunks++
+		}
+	}
+	return chunks
+}
+
+// elements of a chunk.
+func elements(g *graph.Graph, c program.Chunk) (n int64) {
+	for _, p := range g.Params[c.First:c.Last] {
+		n += p.Elems()
+	}
+	return n
+}
+
+// carrying is the time in which the state of n elements comes to the device and
+// other elements' goes back, with what else of a residency has to travel for that.
+func (s *search) carrying(n int64, r residency) float64 {
+	weight := s.graph.DType.Size()
+	up := program.StateBytes(s.req.State, s.graph.DType)
+	down := up
+	if r.weights == device.HostTier {
+		down += weight
+		if master, _ := program.StateTypes(s.req.State); master == s.graph.DType {
+			up += weight
+		}
+	}
+	if r.grads == device.HostTier && s.req.Options.Clip > 0 {
+		up += 4
+	}
+	cost := s.m.Cost
+	return max(s.copying(device.HostToDev, n*up)*(1+cost.Slowdown(device.HostToDev, device.DevToHost)),
+		s.copying(device.DevToHost, n*down)*(1+cost.Slowdown(device.DevToHost, device.HostToDev)))
+}
+
+// copying is the time of a copy between device and host.
+func (s *search) copying(stream device.Stream, bytes int64) float64 {
+	cols := int(min(bytes, math.MaxInt32))
+	to := device.Operand{Tier: device.DeviceTier, DType: graph.F32, Rows: 1, Cols: cols, Stride: cols}
+	from := to
+	from.Tier = device.HostTier
+	if stream == device.DevToHost {
+		to, from = from, to
+	}
+	sec := s.m.Cost.Cost(&device.Call{Op: graph.Copy, Stream: stream, Args: []device.Operand{to, from}})
+	return sec * float64(bytes) / float64(4*cols)
+}
+
+// share is how much of what the host's cores update the device might as well, or 0
+// if that cannot be worth it: at best it saves what follows the last gradient but
+// for the disk's part of it, or the cores' part of the work.
+func (b *balancing) share() float64 {
+	var last, host float64
+	var elems int64
+	var disk [device.NumStreams]float64
+	p, spans := b.best.Program, b.best.spans[0]
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		switch {
+		case in.Stream == device.Compute && in.Key.Dir != program.Optimizer:
+			last = max(last, spans[i].End)
+		case in.Stream == device.HostCompute && in.Op == graph.AdamW:
+			host += spans[i].End - spans[i].Start
+			elems += int64(in.Args[0].Rows * in.Args[0].Cols)
+		}
+	}
+	if elems == 0 {
+		return 0
+	}
+	for i := range p.Instrs {
+		if s := p.Instrs[i].Stream; (s == device.DiskRead || s == device.DiskWrite) && spans[i].End > last {
+			disk[s] += spans[i].End - max(spans[i].Start, last)
+		}
+	}
+	part := host / (host + b.carrying(elems, b.best.choice.r))
+	saved := min(host*part, b.best.Seconds()-last-max(disk[device.DiskRead], disk[device.DiskWrite]))
+	if saved < worthwhile*b.best.Seconds() {
+		return 0
+	}
+	return part
+}
+
+// divideUpdates tries the share that rates suggest.
+func (b *balancing) divideUpdates() error {
+	_, err := b.move(spend{updates: int(math.Round(updateParts * b.share()))}, len(b.levels)+1)
+	return err
+}
+
+// tuneUpdates looks for a better share.
+func (b *balancing) tuneUpdates() error {
+	if b.best.choice.streamed == 0 && b.share() == 0 {
+		return nil
+	}
+	for step := updateParts / 8; step >= 1; step /= 2 {
+		for _, by := range []int{step, -step} {
+			for better := true; better; {
+				var err error
+				if better, err = b.move(spend{updates: by}, len(b.levels)+1); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
