@@ -302,23 +302,29 @@ func (c *Config) validate(d *decoder) {
 	}
 	need("model", c.Model.Name != "" || c.Model.Type != "")
 	need("data", len(c.Data) > 0)
-	need("sequence_length", c.SequenceLength != 0)
-	need("global_batch", c.GlobalBatch != 0)
-	need("learning_rate", c.LearningRate != 0)
-	need("max_steps", c.MaxSteps != 0 || c.MaxTokens != 0 || c.MaxTime != 0)
+	given := func(key string) bool { _, ok := d.lines[key]; return ok }
+	count := func(key string, n, most int) {
+		if n == 0 && !given(key) {
+			need(key, false)
+		} else if n < 1 || n > most {
+			d.fail(key, fmt.Sprintf("%d is out of range; hint: at least 1, at most %d", n, most))
+		}
+	}
+	count("sequence_length", c.SequenceLength, 1<<24)
+	count("global_batch", c.GlobalBatch, 1<<20)
+	if c.MaxSteps != 0 || c.MaxTokens == 0 && c.MaxTime == 0 {
+		count("max_steps", c.MaxSteps, 1e9)
+	}
 	need("out", c.Out != "")
 	in := func(key string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
 			d.fail(key, fmt.Sprintf("%v is out of range; hint: from %v to %v", v, lo, hi))
 		}
 	}
-	in("sequence_length", float64(max(c.SequenceLength, 0)), 0, 1<<24)
-	if c.SequenceLength < 0 || c.GlobalBatch < 0 || c.MaxSteps < 0 {
-		d.fail("max_steps", "sizes cannot be negative")
+	need("learning_rate", given("learning_rate"))
+	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && given("learning_rate") {
+		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
 	}
-	in("global_batch", float64(c.GlobalBatch), 0, 1<<20)
-	in("learning_rate", c.LearningRate, 0, 1e3)
-	in("max_steps", float64(c.MaxSteps), 0, 1e9)
 	in("ranks", float64(c.Ranks), 1, 1024)
 	if c.MinLearningRate != derived {
 		in("min_learning_rate", c.MinLearningRate, 0, 1e3)

@@ -394,16 +394,18 @@ func Plain(g *graph.Graph, sequences int) *Plan {
 	return pl
 }
 
+const planHint = "; hint: a plan is the JSON that `athanor plan --out` writes"
+
 // ParsePlan reads a plan.json strictly. Validate checks it against a graph.
 func ParsePlan(text []byte) (*Plan, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	pl := Plan{Ranks: 1, Slots: 2}
 	if err := d.Decode(&pl); err != nil {
-		return nil, fmt.Errorf("plan: %w", err)
+		return nil, fmt.Errorf("plan: %w%s", err, planHint)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("plan: something follows after the closing brace")
+		return nil, errors.New("plan: something follows after the closing brace" + planHint)
 	}
 	return &pl, nil
 }

@@ -218,7 +218,7 @@ func TestPlanFile(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "text": "hello", "list": "[]", "null": "null", "twice": string(text) + string(text), "cut": string(text[:len(text)/2])} {
 		t.Run(name, func(t *testing.T) {
 			check(t, os.WriteFile(path, []byte(text), 0o644))
-			call("train", file, "plan="+path).must(t, 2, path)
+			call("train", file, "plan="+path).must(t, 2, path, "hint:")
 		})
 	}
 	check(t, os.WriteFile(path, text, 0o644))
