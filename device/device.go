@@ -128,6 +128,9 @@ type Stats struct {
 	// Network counts the bytes received from other ranks, by operator; see
 	// Received.
 	Network [graph.NumOps]int64
+	// Issued counts the calls of a driver that steps are made of: launches, copies,
+	// events and waits; 0 without a driver.
+	Issued int64
 	// Worked is the seconds of calls, by stream, in which they kept a core of this
 	// machine busy: they did not sleep on a slow link, nor wait for a disk or for
 	// other ranks.

@@ -38,6 +38,7 @@ type StepBench struct {
 type MeasuredStep struct {
 	Seconds  float64
 	Loss     float64
+	Issued   int64 // calls of the rank's driver; see device.Stats
 	Timeline *sim.Timeline
 }
 
@@ -72,6 +73,7 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 type benchSession struct {
 	*Session
 	rank            int
+	device          device.Device // of the rank
 	tokens, targets []int32
 }
 
@@ -100,19 +102,28 @@ func (b *StepBench) open() (*benchSession, error) {
 		return nil, err
 	}
 	tokens, targets := b.text()
-	return &benchSession{s, b.Rank, tokens, targets}, nil
+	return &benchSession{s, b.Rank, b.Devices[b.Rank], tokens, targets}, nil
 }
 
 // step executes step n, counted from 1.
 func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err error) {
+	before := s.issued()
 	began := time.Now()
 	out, err := s.Step(ctx, 0, s.tokens, s.targets, Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(s.targets)})
 	if err != nil {
 		return m, err
 	}
-	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss}
+	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss, Issued: s.issued() - before}
 	m.Timeline, err = out.Executed[s.rank].Timeline()
 	return m, err
+}
+
+// issued is how many calls the rank's driver has had in steps.
+func (s *benchSession) issued() int64 {
+	if d, ok := s.device.(interface{ Stats() device.Stats }); ok {
+		return d.Stats().Issued
+	}
+	return 0
 }
 
 // text is random: tokens and, as targets, the ones that follow.

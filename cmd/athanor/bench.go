@@ -157,6 +157,7 @@ type stepReport struct {
 	Peaks      run.Peaks    `json:"machine"`
 	Arenas     plan.PerTier `json:"arena_bytes"`
 	RSS        int64        `json:"peak_rss_bytes"`
+	Issued     int64        `json:"driver_calls,omitempty"` // of the median step
 	Loss       float64      `json:"loss"`
 	Operators  []run.OpTime `json:"operators"` // of the median step
 }
@@ -255,7 +256,7 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 		Parameters: g.Model.ParamCount(), Sequences: b.Sequences, Length: g.Seq, Precision: g.DType.String(),
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
-		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss,
+		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss, Issued: median.Issued,
 		Operators: run.Breakdown(b.Programs[b.Rank], median, predicted, &peaks, v.Calls),
 	}
 	if predicted != nil {
@@ -276,6 +277,9 @@ func (r *stepReport) print(c *context) {
 		size.Format(r.Arenas.Device[0]), size.Format(r.Arenas.Host[0]), size.Format(r.Arenas.Disk[0]), size.Format(r.RSS))
 	if r.Predicted > 0 {
 		fmt.Fprintf(c.stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
+	}
+	if r.Issued > 0 {
+		fmt.Fprintf(c.stdout, "%d calls of the driver per step, %.2f us of it for each\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
 	}
 	wide := 14
 	for _, o := range r.Operators {

@@ -88,10 +88,8 @@ func (w *worker) exchange(c *call) error {
 		if err != nil {
 			return err
 		}
-		for k := range phase {
-			if code := phase[k].proc(phase[k].args...); code != nv.Success {
-				return phase[k].explain(code)
-			}
+		if err := w.take(phase); err != nil {
+			return err
 		}
 	}
 	w.stats.Network[c.op] += e.received

@@ -57,7 +57,19 @@ type worker struct {
 // ask calls a procedure with up to four words.
 func (w *worker) ask(name string, p nv.Proc, words ...uintptr) error {
 	n := copy(w.words[:], words)
+	w.stats.Issued++
 	return w.d.driver.Check(name, p(w.words[:n]...))
+}
+
+// take makes the calls of some steps.
+func (w *worker) take(steps []step) error {
+	for i := range steps {
+		if code := steps[i].proc(steps[i].args...); code != nv.Success {
+			return steps[i].explain(code)
+		}
+	}
+	w.stats.Issued += int64(len(steps))
+	return nil
 }
 
 func (w *worker) start(d *Device) {
@@ -149,10 +161,8 @@ func (w *worker) enqueue(n int32, c *call) error {
 			return err
 		}
 	}
-	for i := range c.steps {
-		if code := c.steps[i].proc(c.steps[i].args...); code != nv.Success {
-			return c.steps[i].explain(code)
-		}
+	if err := w.take(c.steps); err != nil {
+		return err
 	}
 	if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
 		return err
@@ -224,8 +234,8 @@ func (w *worker) finish() error {
 
 // at is the time of an event, in seconds since the device was opened.
 func (w *worker) at(event uintptr) float64 {
-	v := w.d.driver
-	if w.ask("cuEventElapsedTime", v.EventElapsedTime, nv.Addr(w.ms), w.base, event) != nil {
+	words := append(w.words[:0], nv.Addr(w.ms), w.base, event) // no part of the step: it is over
+	if w.d.driver.EventElapsedTime(words...) != nv.Success {
 		return 0 // of a call that was passed over
 	}
 	return w.begun.Seconds() + w.ms.seconds()
