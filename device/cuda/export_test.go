@@ -10,9 +10,10 @@ import (
 
 // For tests in the package's outside, which may use what is built on it.
 var (
-	Machine = machine
-	Hollow  = hollow
-	OnGPU   = onGPU
+	Machine    = machine
+	Hollow     = hollow
+	OnGPU      = onGPU
+	RandomBF16 = randomBF16
 )
 
 // Ranks gives joined devices.

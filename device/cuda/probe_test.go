@@ -16,20 +16,22 @@ import (
 // TestProbe: all calls with which a machine is measured can be prepared and
 // run here. On the fake, whose kernels only pass the time, the rates mean nothing.
 func TestProbe(t *testing.T) {
-	var d device.Device
-	o := cuda.Options{DiskPath: filepath.Join(t.TempDir(), "disk")}
-	if cuda.OnGPU() {
-		d, _ = cuda.Machine(t, o)
-	} else {
-		slow, g := cuda.Hollow(t, o)
+	fresh := func() device.Device {
+		o := cuda.Options{DiskPath: filepath.Join(t.TempDir(), "disk")}
+		if cuda.OnGPU() {
+			d, _ := cuda.Machine(t, o)
+			return d
+		}
+		d, g := cuda.Hollow(t, o)
 		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, unsafe.Pointer) error {
 			time.Sleep(100 * time.Microsecond)
 			return nil
 		}
-		d = slow
+		return d
 	}
-	h, err := hardware.Probe(d, hardware.Memory{Device: hardware.ProbeBytes, Host: hardware.ProbeBytes, Disk: hardware.ProbeBytes})
+	h, err := hardware.Probe(fresh(), hardware.Memory{Device: hardware.ProbeBytes, Host: hardware.ProbeBytes, Disk: hardware.ProbeBytes})
 	check(t, err)
+	check(t, hardware.ProbeContention(fresh(), h))
 	if cuda.OnGPU() {
 		check(t, h.Print(t.Output()))
 	}

@@ -170,19 +170,30 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 	for l := range spread.Activations {
 		spread.Activations[l] = program.Recomputed("full")
 	}
-	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread}
+	again := program.Plain(g, 4)
+	swap := program.Plain(g, 2)
+	swap.MicroBatches, swap.HeadRows, swap.Slots = 2, g.Seq, 2
+	for l := range again.Activations {
+		again.Activations[l] = program.Recomputed([]string{"full", "attention"}[l%2])
+		swap.Activations[l] = program.SwapOf([]device.Tier{device.HostTier, device.DiskTier}[l%2], 0.4)
+	}
+	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap}
 }
 
 // TestPlansChangeNothing is L1 to L3 on this backend: under plans that use all
 // tiers and cut micro-batches the bits are those of the plain run, the peaks
 // those of the packing, the bytes those of the CPU backend.
 func TestPlansChangeNothing(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16}
+	if cuda.OnGPU() { // where it takes no time
+		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
+	}
+	for name, d := range cases {
 		f := load(t, name)
-		g := f.graph(t, graph.F32)
+		g := f.graph(t, d)
 		_, plain := f.train(t, g, gpu(t, f), program.Plain(g, 4), 2)
 		for what, pl := range plans(g) {
-			t.Run(name+" "+what, func(t *testing.T) {
+			t.Run(name+" "+d.String()+" "+what, func(t *testing.T) {
 				p, got := f.train(t, g, gpu(t, f), pl, 2)
 				if !slices.Equal(got.losses, plain.losses) || !slices.Equal(got.norms, plain.norms) {
 					t.Errorf("losses %v norms %v\nplain  %v norms %v", got.losses, got.norms, plain.losses, plain.norms)

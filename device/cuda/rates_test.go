@@ -6,9 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -21,30 +20,30 @@ import (
 )
 
 // What a GPU reaches. These tests assert nothing about speed; their lines that
-// begin with RATE are collected by tools/gpu-check.sh.
+// begin with RATE are collected by tools/gpu-check.sh. On the fake they run toys.
 
 func rate(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
-	fmt.Printf("RATE %-52s %10.1f %s\n", name, value, unit)
-}
-
-func onlyGPU(t *testing.T) {
-	if !cuda.OnGPU() {
-		t.Skip("rates are measured on a GPU: ATHANOR_TEST_GPU=1")
+	if cuda.OnGPU() {
+		fmt.Printf("RATE %-52s %10.1f %s\n", name, value, unit)
 	}
 }
 
-// open opens the GPU with kernels cached for all tests.
-func open(t *testing.T) *cuda.Device { return openWith(t, cuda.Options{}) }
+// onGPU is one extent on a GPU and another on the fake.
+func onGPU(real, toy int) int {
+	if cuda.OnGPU() {
+		return real
+	}
+	return toy
+}
 
-func openWith(t *testing.T, o cuda.Options) *cuda.Device {
+func open(t *testing.T, o cuda.Options) *cuda.Device {
 	t.Helper()
-	o.CacheDir, o.DiskPath = filepath.Join(os.TempDir(), "athanor-test-kernels"), filepath.Join(t.TempDir(), "disk")
-	d, err := cuda.Open(o)
-	check(t, err)
-	t.Cleanup(func() { check(t, d.Close()) })
+	d, _ := cuda.Machine(t, o)
 	return d
 }
+
+func noise() *rand.Rand { return rand.New(rand.NewPCG(1, 1)) }
 
 // seconds runs the calls together, some times, and returns the least time from the
 // first one's start to the last one's end.
@@ -74,55 +73,45 @@ func matrix(t device.Tier, d graph.DType, addr int64, rows, cols int) device.Ope
 
 // TestRateLinks: copies of 256 MiB one way, the other way, both ways at once.
 func TestRateLinks(t *testing.T) {
-	onlyGPU(t)
-	d := open(t)
-	const n = 256 << 20
+	d := open(t, cuda.Options{})
+	n := int64(onGPU(256<<20, 1<<16))
 	check(t, d.Reserve(device.DeviceTier, 3*n))
 	check(t, d.Reserve(device.HostTier, 2*n))
-	dev := func(i int64) device.Operand { return matrix(device.DeviceTier, graph.F32, i*n, 1, n/4) }
-	host := func(i int64) device.Operand { return matrix(device.HostTier, graph.F32, i*n, 1, n/4) }
+	dev := func(i int64) device.Operand { return matrix(device.DeviceTier, graph.F32, i*n, 1, int(n/4)) }
+	host := func(i int64) device.Operand { return matrix(device.HostTier, graph.F32, i*n, 1, int(n/4)) }
 	up := device.Call{Op: graph.Copy, Stream: device.HostToDev, Args: []device.Operand{dev(0), host(0)}}
 	down := device.Call{Op: graph.Copy, Stream: device.DevToHost, Args: []device.Operand{host(1), dev(1)}}
 	within := device.Call{Op: graph.Copy, Stream: device.Compute, Args: []device.Operand{dev(2), dev(1)}}
 	for name, calls := range map[string][]device.Call{"host to device": {up}, "device to host": {down}, "both ways, each": {up, down}} {
-		rate(t, name, n/seconds(t, d, 10, calls...)/1e9, "GB/s")
+		rate(t, name, float64(n)/seconds(t, d, 10, calls...)/1e9, "GB/s")
 	}
-	rate(t, "within the device, read + write", 2*n/seconds(t, d, 10, within)/1e9, "GB/s")
+	rate(t, "within the device, read + write", 2*float64(n)/seconds(t, d, 10, within)/1e9, "GB/s")
 }
 
 // TestRateProduct: 8192^3 in bf16, on random numbers.
 func TestRateProduct(t *testing.T) {
-	onlyGPU(t)
-	d := open(t)
-	const n = 8192
-	const size = int64(n) * n * 2
+	d := open(t, cuda.Options{})
+	n := onGPU(8192, 64)
+	size := 2 * int64(n) * int64(n)
 	check(t, d.Reserve(device.DeviceTier, 3*size))
-	check(t, d.Write(device.DeviceTier, 0, randomBF16(int(size))))
-	check(t, d.Write(device.DeviceTier, size, randomBF16(int(size))))
+	check(t, d.Write(device.DeviceTier, 0, cuda.RandomBF16(noise(), int(size))))
+	check(t, d.Write(device.DeviceTier, size, cuda.RandomBF16(noise(), int(size))))
 	m := func(i int64) device.Operand { return matrix(device.DeviceTier, graph.BF16, i*size, n, n) }
 	for _, wt := range []bool{false, true} {
 		call := device.Call{Op: graph.Linear, Attr: graph.Attr{WT: wt}, Args: []device.Operand{m(2), m(0), m(1)}}
-		rate(t, fmt.Sprintf("8192^3 bf16 product, WT %v", wt), 2*n*n*n/seconds(t, d, 20, call)/1e12, "TFLOP/s")
+		rate(t, fmt.Sprintf("8192^3 bf16 product, WT %v", wt), 2*math.Pow(float64(n), 3)/seconds(t, d, 20, call)/1e12, "TFLOP/s")
 	}
-}
-
-// randomBF16 are n bytes of normal numbers.
-func randomBF16(n int) []byte {
-	r := rand.New(rand.NewPCG(1, 1))
-	b := make([]byte, n)
-	for i := 0; i < n; i += 2 {
-		u := 0x3f80 + uint16(r.Uint32()&0x807f) - uint16(r.Uint32()&1)<<7
-		b[i], b[i+1] = byte(u), byte(u>>8)
-	}
-	return b
 }
 
 // TestRateAttention: forward and backward, causal.
 func TestRateAttention(t *testing.T) {
-	onlyGPU(t)
-	for _, shape := range [][4]int{{8, 1024, 12, 64}, {2, 4096, 32, 128}} {
+	shapes := [][4]int{{8, 1024, 12, 64}, {2, 4096, 32, 128}}
+	if !cuda.OnGPU() {
+		shapes = [][4]int{{2, 40, 2, 64}}
+	}
+	for _, shape := range shapes {
 		b, seq, heads, s := shape[0], shape[1], shape[2], shape[3]
-		d := open(t)
+		d := open(t, cuda.Options{})
 		n, w := b*seq, int64(heads*s)
 		check(t, d.Reserve(device.DeviceTier, int64(n)*w*2*10+int64(n*heads)*8))
 		at := int64(0)
@@ -140,8 +129,8 @@ func TestRateAttention(t *testing.T) {
 		dqkv, do, delta := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
 		q, kv := bands(qkv)
 		dq, dkv := bands(dqkv)
-		check(t, d.Write(device.DeviceTier, qkv.Addr, randomBF16(int(qkv.Bytes()))))
-		check(t, d.Write(device.DeviceTier, do.Addr, randomBF16(int(do.Bytes()))))
+		check(t, d.Write(device.DeviceTier, qkv.Addr, cuda.RandomBF16(noise(), int(qkv.Bytes()))))
+		check(t, d.Write(device.DeviceTier, do.Addr, cuda.RandomBF16(noise(), int(do.Bytes()))))
 		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: s, Scale: 0.1}
 		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
 		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}
@@ -160,8 +149,7 @@ func TestRateAttention(t *testing.T) {
 // what it costs that sums over tokens may be cut at sequences without changing a
 // bit, and that every call is timed.
 func TestRateGPT2(t *testing.T) {
-	onlyGPU(t)
-	for what, o := range map[string]cuda.Options{"": {}, ", cut at sequences": {SumRows: 1024}, ", not timed": {Untimed: true}} {
+	for what, o := range map[string]cuda.Options{"": {}, ", cut at sequences": {SumRows: onGPU(1024, 16)}, ", not timed": {Untimed: true}} {
 		t.Run(what, func(t *testing.T) { rateGPT2(t, what, o) })
 	}
 }
@@ -169,12 +157,14 @@ func TestRateGPT2(t *testing.T) {
 func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	m, err := model.Known("gpt2")
 	check(t, err)
-	const seq, batch = 1024, 16
+	seq, batch := onGPU(1024, 16), onGPU(16, 2)
+	m.Vocab, m.Layers = onGPU(m.Vocab, 40), onGPU(m.Layers, 1)
+	m.Width, m.FeedForward, m.HeadDim = onGPU(m.Width, 192), onGPU(m.FeedForward, 64), onGPU(m.HeadDim, 16)
 	g, err := graph.Build(m, seq, graph.BF16)
 	check(t, err)
 	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
 	check(t, err)
-	s, err := run.Open(g, []device.Device{openWith(t, o)}, []*program.Program{p})
+	s, err := run.Open(g, []device.Device{open(t, o)}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	for i, q := range g.Params {
@@ -191,7 +181,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 		tokens[i], targets[i] = int32(r.IntN(m.Vocab)), int32(r.IntN(m.Vocab))
 	}
 	best, first, last := 0.0, 0.0, 0.0
-	for n := 1; n <= 10; n++ {
+	for n := 1; n <= onGPU(10, 2); n++ {
 		out, err := s.Step(context.Background(), 0, tokens, targets, run.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
 		check(t, err)
 		if n == 1 {
@@ -204,7 +194,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	if !(last < first) {
 		t.Errorf("the loss went from %v to %v", first, last)
 	}
-	rate(t, "GPT-2 124M, bf16, 16 x 1024"+what, seq*batch/best, "tokens/s")
+	rate(t, "GPT-2 124M, bf16, 16 x 1024"+what, float64(seq*batch)/best, "tokens/s")
 	if !o.Untimed {
 		profile(t, s, best)
 	}
