@@ -9,15 +9,16 @@
 #
 #   checks   kernels, products, models, plans, ranks against their oracles, and
 #            what links, products and attention reach (the default)
-#   speed    training steps of GPT-2 124M and 1.5B and Llama-3.2-1B
-#   large    Llama-3-8B
-#   offload  the same within 24 GB of the GPU's memory and 128 GB of the host's:
-#            all of it with moments in bf16, 20 layers in fp32
+#   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
+#   large    those of GPT-2 1.5B and Llama-3-8B
+#   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
+#            with moments in bf16
+#   offload-fp32  20 of its layers, all of which fit there in fp32
 #
-# Together they take 27 minutes at most. PyTorch, where there is one, is measured
-# beside. DIR is gpu-check.bin unless given; full logs are in $OUT (default:
-# gpu-check.out). With DRY=1 speed, large and offload run toys on the CPU, which
-# shows that the script works.
+# PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
+# given; full logs are in $OUT (default: gpu-check.out). A part gives up what it has
+# no time for after $LIMIT seconds (default: 470). With DRY=1 checks run on a fake GPU
+# and steps are toys on the CPU, which shows that the script works.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -38,6 +39,7 @@ fi
 dir=$(cd "${1:-gpu-check.bin}" && pwd) || exit 2
 what=${2:-checks}
 dry=${DRY:-}
+limit_all=${LIMIT:-470}
 out=${OUT:-$root/gpu-check.out}
 mkdir -p "$out" && out=$(cd "$out" && pwd)
 begin=$SECONDS
@@ -51,15 +53,21 @@ try:
     print(":".join(d for p in nvidia.__path__ for d in glob.glob(os.path.join(p, "*", "lib"))))
 except ImportError: pass' 2>/dev/null)
 export ATHANOR_CUDA_LIBS=${ATHANOR_CUDA_LIBS:-$wheels}
-export ATHANOR_TEST_GPU=1
+[ -n "$dry" ] || export ATHANOR_TEST_GPU=1
+has_torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch") and "yes" or "")' 2>/dev/null)
 # Tests have several ranks on one GPU, each with six streams, none of which may
 # wait behind another's.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
 
+# reason LOG: the line that tells best why a command failed.
+reason() {
+  { grep -E 'panic:|[Ee]rror|differ|hint:|_test.go:[0-9]+:|FAIL' "$1" | grep -vE ': seeds? (from )?[0-9]+$'; tail -1 "$1"; } | head -1 | sed 's/^ *//' | cut -c1-150
+}
+
 # part NAME SECONDS FOLDER COMMAND...: runs a command in a folder, within its
-# limit and within what is left of the 8 minutes.
+# limit and within what is left of the script's.
 part() {
-  local name=$1 limit=$2 folder=$3 left=$((470 - SECONDS + begin)) start=$SECONDS status
+  local name=$1 limit=$2 folder=$3 left=$((limit_all - SECONDS + begin)) start=$SECONDS status
   shift 3
   [ "$left" -lt "$limit" ] && limit=$left
   if [ "$limit" -lt 5 ]; then
@@ -71,7 +79,7 @@ part() {
   case $status in
     0) status=ok; grep -q -- '--- SKIP' "$out/$name.log" && status="ok, with parts skipped" ;;
     124 | 137) status="FAILED: over $limit s" ;;
-    *) status="FAILED ($status): $(grep -m1 -E 'seed|panic:|[Ee]rror|differ|hint:|FAIL' "$out/$name.log" | cut -c1-150)" ;;
+    *) status="FAILED ($status): $(reason "$out/$name.log")" ;;
   esac
   results+=("$(printf '%-34s %4d s  %s' "$name" $((SECONDS - start)) "$status")")
 }
@@ -81,14 +89,14 @@ test_of() { # test_of NAME SECONDS PACKAGE PATTERN [FLAG...]
 }
 
 checks() {
-  part card 20 . nvidia-smi
+  [ -n "$dry" ] || part card 20 . nvidia-smi
   part doctor 40 . "$dir/athanor" doctor
   test_of libraries 30 device/cuda/nv .
-  test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild'
+  test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
   test_of compile 60 device/cuda/kernels 'TestCompile|TestTarget' -test.short
-  test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestProbe$'
-  test_of operators 150 device/cuda TestOperators
-  test_of products 40 device/cuda TestLibrary
+  test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
+  test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike'
+  test_of products 90 device/cuda 'TestLibrary|TestModelShapes'
   test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
   test_of torch-fixtures 60 device/cuda TestTraining
   test_of plans 60 device/cuda TestPlansChangeNothing
@@ -99,14 +107,18 @@ checks() {
   test_of rate-product 40 device/cuda TestRateProduct
   test_of rate-attention 60 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2
-  torch rates 60 rates
-  if command -v compute-sanitizer >/dev/null; then
+  [ -n "$dry" ] || torch rates 60 rates
+  if [ -z "$dry" ] && command -v compute-sanitizer >/dev/null; then
     part sanitizer 60 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
   fi
 }
 
 torch() { # torch NAME SECONDS ARGUMENT...
-  python3 -c 'import torch' 2>/dev/null && part "torch-$1" "$2" . python3 tools/gpu_torch.py "${@:3}"
+  if [ -z "$has_torch" ]; then
+    results+=("$(printf '%-34s        no PyTorch here' "torch-$1")")
+    return
+  fi
+  part "torch-$1" "$2" . python3 tools/gpu_torch.py "${@:3}"
 }
 
 # Models by name, as configurations have them.
@@ -119,7 +131,7 @@ declare -A shapes=(
 
 # step NAME LENGTH BATCH SECONDS [LAYERS [KEY=VALUE...]]: a training step with the
 # plan that is chosen, measured and predicted, and PyTorch's, or PyTorch's with
-# everything on the host where the GPU's memory is limited.
+# everything on the host where the GPU's memory is limited. Each has so many seconds.
 step() {
   local name=$1 length=$2 batch=$3 limit=$4 layers=${5:-0} verb=step device=cuda steps=5
   local id=$name-$length
@@ -142,31 +154,40 @@ step() {
   fi
 }
 
+# product is what all steps are a fraction of.
+product() { test_of rate-product 40 device/cuda TestRateProduct; }
+
 speed() {
-  [ -n "$dry" ] || test_of rate-product 30 device/cuda TestRateProduct
-  step gpt2 1024 32 100 # the first one probes the machine
-  step gpt2 4096 8 60
-  step llama-3.2-1b 1024 16 60
-  step llama-3.2-1b 4096 4 60
-  step gpt2-xl 1024 16 70
-  step gpt2-xl 4096 4 70
+  product
+  step gpt2 1024 32 130 # the first one probes the machine
+  step llama-3.2-1b 4096 4 100
+  step gpt2 4096 8 80
+  step llama-3.2-1b 1024 16 80
 }
 
 large() {
-  [ -n "$dry" ] || test_of rate-product 30 device/cuda TestRateProduct
-  step llama-3-8b 4096 4 90
+  product
+  step gpt2-xl 1024 16 120 # the first one probes the machine
+  step llama-3-8b 4096 4 120
+  step gpt2-xl 4096 4 80
+  step llama-3-8b 1024 16 100
 }
 
 # In fp32 weights, moments and gradients of all layers are 128 GB, those of 20 are
 # 86. PyTorch has all of it in bf16 where it would not fit.
 offload() {
-  step llama-3-8b 4096 8 220 0 limits.device=24GB optimizer_state=bf16_moments
-  step llama-3-8b 4096 8 150 20 limits.device=24GB
+  product
+  step llama-3-8b 4096 8 240 0 limits.device=24GB optimizer_state=bf16_moments
+}
+
+offload-fp32() {
+  product
+  step llama-3-8b 4096 8 200 20 limits.device=24GB
 }
 
 case $what in
-  checks | speed | large | offload) "$what" ;;
-  *) echo "unknown part $what: checks, speed, large or offload" >&2; exit 2 ;;
+  checks | speed | large | offload | offload-fp32) "$what" ;;
+  *) echo "unknown part $what; hint: checks, speed, large, offload or offload-fp32" >&2; exit 2 ;;
 esac
 
 echo
@@ -175,7 +196,7 @@ if [ "$what" = checks ]; then
   echo "--- rates"
   cat "$out"/*.log | grep '^RATE' | cut -c6-
 else
-  python3 tools/gpu_table.py "$out"
+  python3 tools/gpu_table.py "$out" || results+=("table                              FAILED: python3 is needed for it")
 fi
 echo "--- $what ($((SECONDS - begin)) s in all; logs in $out)"
 printf '%s\n' "${results[@]}"

@@ -8,7 +8,9 @@
 
 NAME is gpt2, gpt2-xl, llama-3.2-1b or llama-3-8b; B sequences of T tokens; L
 other layers than the model's. Parameters are fp32, computing is bf16, as in
-Athanor. Where activations do not fit, blocks are computed again."""
+Athanor. Blocks and head are compiled one by one: all blocks share one
+compilation, and compiled whole, 48 of them would take minutes. Where memory is short
+logits are made in pieces, and then blocks are computed again."""
 
 import gc
 import math
@@ -19,10 +21,12 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 dry = sys.argv[1] == "dry"
 device = "cpu" if dry else "cuda"
+backend = "aot_eager" if dry else "inductor"
 torch.manual_seed(0)
 torch.set_float32_matmul_precision("high")
 
@@ -64,13 +68,28 @@ def attention(b, t, h, s):
     rate(f"attention backward, {b} x {t}, {h} heads of {s}", 2.5 * flops / backward / 1e12, "TFLOP/s")
 
 
+def backends(b, t, h, s):
+    """Forward by each of SDPA's kernels: which one is chosen above?"""
+    q, k, v = (torch.randn(b, h, t, s, device=device, dtype=torch.bfloat16) for _ in range(3))
+    for kind in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        try:
+            with sdpa_kernel(kind):
+                seconds = times(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 10)[0]
+            rate(f"attention forward by {kind.name}, {b} x {t}", 2 * b * h * s * t * (t + 1) / seconds / 1e12, "TFLOP/s")
+        except RuntimeError as e:  # which says what it lacks
+            print(f"{kind.name}: {e}", flush=True)
+
+
+piece = 4096  # rows of logits
+
 # layers, width, heads, key heads, feed forward, vocabulary, tied
 shapes = {
     "gpt2": (12, 768, 12, 12, 3072, 50257, True),
     "gpt2-xl": (48, 1600, 25, 25, 6400, 50257, True),
     "llama-3.2-1b": (16, 2048, 32, 8, 8192, 128256, True),
     "llama-3-8b": (32, 4096, 32, 8, 14336, 128256, False),
-    "toy": (2, 64, 4, 2, 128, 100, False),
+    "llama-toy": (2, 64, 4, 2, 128, 100, False),
+    "gpt2-toy": (2, 64, 4, 4, 128, 100, True),
 }
 
 
@@ -97,37 +116,65 @@ class Block(nn.Module):
         return x + self.down(F.gelu(y, approximate="tanh"))
 
 
+class Logits(nn.Module):
+    """The logits of some rows and the sum of their losses."""
+
+    def __init__(self, d, vocab):
+        super().__init__()
+        self.out = nn.Linear(d, vocab, bias=False)
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.out(x).float(), y, reduction="sum")
+
+
+class Again(nn.Module):
+    """A module that is computed again in the backward pass if asked. Outside of it
+    may be FSDP, which casts a call's operands once."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.again = inner, False
+
+    def forward(self, *args):
+        return checkpoint(self.inner, *args, use_reentrant=False) if self.again else self.inner(*args)
+
+
 class Head(nn.Module):
-    """The last norm, the logits and the loss, in pieces of rows that are made
+    """The last norm, the logits and the loss, in pieces of rows if they are made
     again in the backward pass: whole logits are the largest tensor by far."""
 
     def __init__(self, d, vocab, llama):
         super().__init__()
         self.norm = (nn.RMSNorm if llama else nn.LayerNorm)(d, eps=1e-5)
-        self.out = nn.Linear(d, vocab, bias=False)
-
-    def piece(self, x, y):
-        return F.cross_entropy(self.out(x).float(), y, reduction="sum")
+        self.logits = Again(Logits(d, vocab))
 
     def forward(self, x, y):
         x, y = self.norm(x).flatten(0, 1), y.flatten()
-        pieces = zip(x.split(4096), y.split(4096))
-        return sum(checkpoint(self.piece, a, b, use_reentrant=False) for a, b in pieces) / y.numel()
+        rows = piece if self.logits.again else len(y)
+        return sum(self.logits(a, b) for a, b in zip(x.split(rows), y.split(rows))) / y.numel()
 
 
 class Model(nn.Module):
     def __init__(self, name, t, layers):
         super().__init__()
         n, d, h, g, f, vocab, tied = shapes[name]
-        llama = name.startswith("llama") or name == "toy"
-        self.again = False
+        llama = name.startswith("llama")
         self.wte = nn.Embedding(vocab, d)
         self.wpe = None if llama else nn.Embedding(t, d)
-        self.h = nn.ModuleList(Block(d, h, g, f, llama) for _ in range(layers or n))
+        self.h = nn.ModuleList(Again(Block(d, h, g, f, llama)) for _ in range(layers or n))
         self.head = Head(d, vocab, llama)
         if tied:
-            self.head.out.weight = self.wte.weight
+            self.head.logits.inner.out.weight = self.wte.weight
         self.s = d // h
+
+    def prepare(self, pieces, again):
+        """Sets what is made again, and compiles."""
+        torch.compiler.reset()  # shapes and modes of another model
+        self.head.logits.again = pieces
+        for block in self.h:
+            block.again = again
+            block.inner.compile(backend=backend)
+        self.head.logits.inner.compile(backend=backend)
 
     def forward(self, x, y):
         t = x.shape[1]
@@ -138,7 +185,7 @@ class Model(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(p)
         for block in self.h:
-            x = checkpoint(block, x, cos, sin, use_reentrant=False) if self.again else block(x, cos, sin)
+            x = block(x, cos, sin)
         return self.head(x, y)
 
 
@@ -167,17 +214,31 @@ def initial(model):
                 part.copy_(some[: len(part)])
 
 
-def step(name, t, b, layers=0, n=8):
-    """Steps with activations kept, else with blocks computed again."""
-    for again in (False, True):
+def least(name, t, b, layers, pieces, again):
+    """Bytes that a step needs for certain: fp32 parameters, gradients and moments,
+    what blocks keep, logits."""
+    n, d, h, g, f, vocab, tied = shapes[name]
+    n, s, llama = layers or n, d // h, name.startswith("llama")
+    block = d * (h + 2 * g) * s + d * d + (3 if llama else 2) * d * f
+    kept = 4 * d if again else 8 * d + 2 * (h + 2 * g) * s + 2 * f
+    return 16 * (n * block + (1 if tied else 2) * vocab * d) + b * t * n * kept + (piece if pieces else b * t) * vocab * 4
+
+
+ways = [(False, False, ""), (True, False, ", logits in pieces"), (True, True, ", blocks again")]
+
+
+def step(name, t, b, layers=0, n=8, ways=ways):
+    """Steps with all kept, else with some made again."""
+    room = math.inf if dry else torch.cuda.mem_get_info()[1]
+    for pieces, again, how in ways:
+        if least(name, t, b, layers, pieces, again) > room:
+            continue
         try:
             with torch.device(device):
                 model = Model(name, t, layers)
             initial(model)
-            model.again = again
+            model.prepare(pieces, again)
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-            for block in model.h:  # one compilation serves all
-                block.compile(backend="eager" if dry else "inductor")
             x, y = batch(name, t, b)
 
             def one():
@@ -190,9 +251,10 @@ def step(name, t, b, layers=0, n=8):
 
             for _ in range(2):
                 one()
-            report(name, t, b, layers, times(one, n), ", blocks again" if again else "")
+            report(name, t, b, layers, times(one, n), how)
             return
         except torch.OutOfMemoryError:
+            print(f"{name} {b} x {t}{how}: out of memory", flush=True)
             model = optimizer = one = None
             gc.collect()
             torch.cuda.empty_cache()
@@ -201,7 +263,8 @@ def step(name, t, b, layers=0, n=8):
 
 def report(name, t, b, layers, seconds, how):
     median = seconds[len(seconds) // 2]
-    print(f"STEP torch {name} {t} {b} {layers} {median:.5f} {flops(name, t, layers) * b * t / median / 1e12:.2f}", flush=True)
+    peak = 0 if dry else torch.cuda.max_memory_reserved()
+    print(f"STEP torch {name} {t} {b} {layers} {median:.5f} {flops(name, t, layers) * b * t / median / 1e12:.2f} {peak}", flush=True)
     rate(f"{name} {b} x {t}{how}", b * t / median, "tokens/s")
 
 
@@ -224,13 +287,13 @@ def offload(name, t, b, layers=0, n=3, half=False):
         model = Model(name, t, layers)
     if half or not held(model):
         model, half = model.bfloat16(), True
-    model.again = True
-    kwargs = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
-    if not dry:
-        kwargs["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
+    model.prepare(True, True)
     for part in [model.wte, *model.h, model.head]:
-        fully_shard(part, **kwargs)
-    fully_shard(model, **kwargs)
+        fully_shard(
+            part, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+            offload_policy=CPUOffloadPolicy(pin_memory=not dry),
+        )
+    fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=not dry))
     model.to_empty(device="cpu")
     initial(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -244,8 +307,6 @@ def offload(name, t, b, layers=0, n=3, half=False):
 
     one()
     report(name, t, b, layers, times(one, n), ", FSDP2 offload" + (", all in bf16" if half else ""))
-    if not dry:
-        print(f"RATE PyTorch: peak of the GPU {torch.cuda.max_memory_reserved() / 1e9:.1f} GB", flush=True)
     dist.destroy_process_group()
 
 
@@ -253,13 +314,17 @@ def main(verb, *args):
     if verb == "dry":
         product(64)
         attention(1, 32, 4, 16)
-        step("toy", 32, 2, n=1)
-        offload("toy", 32, 2, n=1)
-        offload("toy", 32, 2, n=1, half=True)
+        backends(1, 32, 4, 16)
+        for way in ways:
+            step("llama-toy", 32, 2, n=1, ways=[way])
+        step("gpt2-toy", 32, 2, n=1)
+        offload("llama-toy", 32, 2, n=1)
+        offload("llama-toy", 32, 2, n=1, half=True)
     elif verb == "rates":
         product(8192)
         attention(8, 1024, 12, 64)
         attention(2, 4096, 32, 128)
+        backends(2, 4096, 32, 128)
     else:
         {"step": step, "offload": offload}[verb](args[0], *map(int, args[1:]))
 
