@@ -26,9 +26,9 @@ def product(folder):
 
 
 def report(path):
-    """The report of bench step: JSON that may follow other lines."""
+    """The report of bench step: JSON between other lines."""
     at = text(path).find("{\n")
-    return json.loads(text(path)[at:]) if at >= 0 else None
+    return json.JSONDecoder().raw_decode(text(path)[at:])[0] if at >= 0 else None
 
 
 folder, peak = sys.argv[1], product(sys.argv[1])

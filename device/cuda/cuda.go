@@ -479,8 +479,8 @@ func (d *Device) fail(err error) {
 	if d.err == nil {
 		d.err = err
 	}
-	d.mu.Unlock()
 	d.failed.Store(true)
+	d.mu.Unlock()
 	if d.options.Fabric != nil {
 		d.options.Fabric.lose(d, err)
 	}

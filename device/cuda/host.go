@@ -192,6 +192,8 @@ func (d *Device) Sync() error {
 	if err := d.work.do(d.work.finish); err != nil {
 		d.fail(err)
 	}
+	d.mu.Lock() // another rank may be lost right now
+	defer d.mu.Unlock()
 	err := d.err
 	d.err = nil
 	d.failed.Store(false)
