@@ -20,8 +20,9 @@
 //	levels   repeated layers are packed once, as blocks             level.go
 //	glue     join what must lie together where no byte is to
 //	         spare                                         glue.go, wheel.go
-//	tighten  what is large is packed again and again, with other
-//	         preferences where it is too high             tighten.go, cover.go
+//	tide     what is large is packed from its highest moment outwards  tide.go
+//	tighten  or again and again, with other preferences where it is too
+//	         high                                         tighten.go, cover.go
 //	eject    what is too high is put where it displaces least, and what it
 //	         displaced likewise                                     eject.go
 //	search   branch and bound with proof             search.go, portfolio.go

@@ -41,7 +41,8 @@ const (
 	Critical
 	Learning
 	Glue    // before the search, join what must lie together; glue.go
-	Tighten // before the search, pack large parts in other ways; tighten.go
+	Tide    // before the search, pack large parts from their peak outwards; tide.go
+	Tighten // or in other ways; tighten.go
 	Eject   // and lower the best packing of them; eject.go
 )
 
@@ -152,7 +153,11 @@ func (r *run) glue(l *leafState) {
 // improve lowers the packing of a large leaf.
 func (r *run) improve(l *leafState) {
 	n, target := int64(len(l.items)), r.goal-l.base
-	if r.opt.Without&Tighten == 0 {
+	if r.opt.Without&Tide == 0 {
+		effort := min(tidePerItem*n, tideMost)
+		l.packing = ebb(r.ctx, l.leaf, l.packing, target, effort)
+	}
+	if r.opt.Without&Tighten == 0 && l.height-target > target/tightenAbove {
 		effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
 		if p := tighten(r.ctx, l.leaf, target, effort); p.height < l.height {
 			l.packing = p

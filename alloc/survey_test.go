@@ -69,7 +69,7 @@ func BenchmarkSurvey(b *testing.B) {
 // 19 % to the bound here, with the effort before a search 18 %, it leaves 14 %.
 func TestTightening(t *testing.T) {
 	p := cuts(generate.Pinwheel, 1<<20, 300)(rand.New(rand.NewPCG(2, 77)), 2600)
-	first, tight := pack(t, p, alloc.Options{}), pack(t, p, alloc.Options{Nodes: 1, Without: alloc.Eject})
+	first, tight := pack(t, p, alloc.Options{}), pack(t, p, alloc.Options{Nodes: 1, Without: alloc.Tide | alloc.Eject})
 	if tight.Height > first.Height || tight.Gap() > 0.16 {
 		t.Errorf("gap %.2f %%, without tightening %.2f %%", 100*tight.Gap(), 100*first.Gap())
 	}
@@ -81,11 +81,24 @@ func TestTightening(t *testing.T) {
 func TestEjection(t *testing.T) {
 	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 1100, 1100, 100, 1<<20)
 	gap := func(without alloc.Technique) float64 {
-		return pack(t, p, alloc.Options{Nodes: 1, Without: without}).Gap()
+		return pack(t, p, alloc.Options{Nodes: 1, Without: without | alloc.Tide}).Gap()
 	}
 	neither, tightened := gap(alloc.Tighten|alloc.Eject), gap(alloc.Eject)
 	ejected, both := gap(alloc.Tighten), gap(0)
 	if tightened > neither || ejected > 0.8*tightened || both > 0.8*tightened {
 		t.Errorf("gap %.4f, tightened %.4f, ejected %.4f, both %.4f", neither, tightened, ejected, both)
+	}
+}
+
+// With hundreds alive and a few busy moments, a tide alone leaves less than half of
+// what tightening and ejection together leave to the bound.
+func TestTide(t *testing.T) {
+	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 3000, 3000, 1000, 1<<20)
+	gap := func(without alloc.Technique) float64 {
+		return pack(t, p, alloc.Options{Nodes: 1, Without: without}).Gap()
+	}
+	tide, others := gap(alloc.Tighten|alloc.Eject), gap(alloc.Tide)
+	if tide > others/2 {
+		t.Errorf("gap %.4f, the others leave %.4f", tide, others)
 	}
 }

@@ -1,0 +1,76 @@
+package alloc
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Whatever the limit and the alignments, a tide is a packing, and only what it
+// missed is above the limit; it is no worse than what it started from.
+func TestTidePacksEverything(t *testing.T) {
+	lowered := 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 31))
+		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+		var p Problem
+		perm := make([]int32, len(items))
+		for i := range items {
+			if seed%2 == 1 {
+				items[i].align = 1 << rng.IntN(4)
+			}
+			perm[i] = int32(i)
+			p.Buffers = append(p.Buffers, Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi), Size: items[i].size, Align: items[i].align, Fixed: Free})
+		}
+		l := leaf{items, sections, 0}
+		bound := slices.Max(loads(items, sections))
+		td := newTide(l)
+		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
+		got, ok := td.run(t.Context())
+		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil || !ok {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for i := range items {
+			if above := got.offsets[i]+items[i].size > td.limit; above != slices.Contains(td.missed, int32(i)) {
+				t.Fatalf("seed %d: item %d is above the limit: %v", seed, i, above)
+			}
+		}
+		start := skyline(items, sections, perm)
+		before := slices.Clone(start.offsets)
+		q := ebb(t.Context(), l, start, bound, rng.Int64N(1_000_000))
+		if err := Validate(p, Solution{Offsets: q.offsets, Height: q.height}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if q.height > start.height || !slices.Equal(start.offsets, before) {
+			t.Fatalf("seed %d: from height %d to %d", seed, start.height, q.height)
+		}
+		if q.height < start.height {
+			lowered++
+		}
+	}
+	if lowered < 150 {
+		t.Errorf("only %d of 300 packings were lowered", lowered)
+	}
+}
+
+// Nothing that is alive at the highest moment is missed when the limit is what
+// is alive there, and none of it is wasted.
+func TestTideFillsThePeak(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 32))
+		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+		load := loads(items, sections)
+		td := newTide(leaf{items, sections, 0})
+		td.limit, td.effort = slices.Max(load), math.MaxInt64
+		if load[td.peak] != td.limit {
+			t.Fatalf("seed %d: the peak is at %d of %v", seed, td.peak, load)
+		}
+		got, _ := td.run(t.Context())
+		for i := range items {
+			if it := &items[i]; it.lo <= td.peak && td.peak < it.hi && got.offsets[i]+it.size > td.limit {
+				t.Fatalf("seed %d: item %d was missed", seed, i)
+			}
+		}
+	}
+}
