@@ -29,7 +29,7 @@ const (
 	tightenLeast   = 80_000_000
 	tightenPerItem = 6000
 	tightenMost    = 600_000_000
-	tightenAbove   = 64 // a packing that is nearer to the target than this fraction is left alone
+	tightenAbove   = 100 // a packing that is nearer to the target than this fraction is left alone
 )
 
 // tastes are tried first.
