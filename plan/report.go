@@ -278,7 +278,7 @@ func Describe(c *Candidate) string {
 		fmt.Fprintf(&b, "weights: %d of %d chunks are sent to the device when needed, %s of cache, up to %d units ahead\n", streamed, len(pl.Chunks), size.Format(pl.Cache), pl.Prefetch)
 	}
 	if n := streams(pl); n > 0 {
-		fmt.Fprintf(&b, "updates: %d chunks whose state is elsewhere are updated on the device, through which it is streamed; cores update the others\n", n)
+		fmt.Fprintf(&b, "updates: %d chunks whose state is elsewhere are updated on the device, through which it is streamed\n", n)
 	}
 	return b.String()
 }
