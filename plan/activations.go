@@ -156,10 +156,13 @@ func (s *search) memoShare(b, group int) float64 {
 	return min(max((min(window, host)-float64(whole))/float64(rest), 0), 1)
 }
 
+// How many candidates are refined: more of small programs, where that takes a part of
+// a second.
+const fewestRefined, smallProgram = 2, 1200
+
 // improve looks for better fates of the activations of the fastest candidates,
 // one of each kind.
 func (s *search) improve() error {
-	const kinds = 2
 	type kind struct {
 		b, group int
 		r        residency
@@ -168,10 +171,13 @@ func (s *search) improve() error {
 	if p.Recompute != "" || p.Policy != "" || len(p.Activations) > 0 || len(s.swapTiers()) == 0 {
 		return nil
 	}
-	seen := map[kind]bool{}
+	seen, most := map[kind]bool{}, fewestRefined
+	if len(s.found[0].Program.Instrs) <= smallProgram {
+		most = mostKinds
+	}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == kinds || c.Plan.Pipeline != nil {
+		if seen[k] || len(seen) == most || c.Plan.Pipeline != nil {
 			continue
 		}
 		seen[k] = true
@@ -190,8 +196,9 @@ type refinement struct {
 	floor float64 // seconds: no fate of activations makes the step shorter
 }
 
-// steps and instructions bound a refinement: what it may lower.
-const steps, instructions = 100, 1_000_000
+// steps and instructions bound a refinement, what it may lower; exchanged its last
+// part, which matters where a layer is much of what the device holds.
+const steps, instructions, exchanged = 100, 1_000_000, 50_000
 
 // floor is the longest that a stream is busy with what does not depend on what
 // becomes of activations.
@@ -327,7 +334,53 @@ func (r *refinement) moves() error {
 			return err
 		}
 	}
+	return r.exchange()
+}
+
+// exchange lets one chunk more stay, or one less, for what one class of one layer
+// takes less, or may take more: alone, neither fits or helps.
+func (r *refinement) exchange() error {
+	p := &r.req.Pins
+	if p.Weights != nil || p.Grads != nil || p.State != nil || r.best.choice.r.state == device.DeviceTier {
+		return nil
+	}
+	r.left = min(r.left, exchanged/len(r.best.Program.Instrs))
+	for better := true; better; {
+		better = false
+		for _, d := range []int{1, -1} {
+			taken, err := r.trade(d)
+			if err != nil {
+				return err
+			}
+			better = better || taken
+		}
+	}
 	return nil
+}
+
+func (r *refinement) trade(chunks int) (taken bool, err error) {
+	base := r.best
+	ch := base.choice
+	if ch.residents += chunks; ch.residents < 0 || ch.residents > len(base.Plan.Chunks) {
+		return false, nil
+	}
+	for l := range ch.keep {
+		for a := range program.NumActs {
+			for _, f := range r.fates(a, base.choice.keep[l][a]) {
+				if r.done() {
+					return taken, nil
+				}
+				ch.keep = slices.Clone(base.choice.keep)
+				ch.keep[l][a] = f
+				better, err := r.consider(ch)
+				if err != nil {
+					return taken, err
+				}
+				taken = taken || better
+			}
+		}
+	}
+	return taken, nil
 }
 
 // slots tries to give copies less memory, or more time.

@@ -81,40 +81,38 @@ func (s *search) trial() error {
 	if err != nil {
 		return fmt.Errorf("trying plans: %w", err)
 	}
-	rounds, err := s.rounds(t, list, end)
+	best, err := s.rounds(t, list, end)
 	if err = errors.Join(err, t.Close()); err != nil {
 		return err
 	}
-	best := fastest(list, max(rounds, 1))
 	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
 	return nil
 }
 
-// rounds tries candidates until one is left or the time is over, and tells how many
-// rounds all that were left have had.
-func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (rounds float64, err error) {
+// rounds tries candidates until one is left or the time is over, and returns the
+// best of those that have had all rounds.
+func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
 	left := make([]int, len(list))
 	for i := range left {
 		left[i] = i
 	}
 	for n, margin := range trialMargins {
 		s.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
-		if done, err := s.round(t, list, left, end); err != nil || done {
-			return rounds, err
+		done, err := s.round(t, list, left, end)
+		if err != nil {
+			return nil, err
 		}
-		rounds++
-		best := fastest(list, rounds).score(rounds)
-		left = slices.DeleteFunc(left, func(i int) bool { return list[i].score(rounds) > margin*best })
-		if len(left) == 1 {
+		rounds := float64(n + 1)
+		score := func(i int) float64 { return list[i].score(rounds) }
+		first := slices.MinFunc(left, func(a, b int) int { return cmp.Compare(score(a), score(b)) })
+		best = list[first]
+		least := score(first)
+		left = slices.DeleteFunc(left, func(i int) bool { return score(i) > margin*least })
+		if done || len(left) == 1 {
 			break
 		}
 	}
-	return rounds, nil
-}
-
-// fastest of some by score.
-func fastest(list []*Candidate, rounds float64) *Candidate {
-	return slices.MinFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.score(rounds), b.score(rounds)) })
+	return best, nil
 }
 
 // score is the time of a candidate by its prediction and by trials, which count as so

@@ -23,7 +23,8 @@ type SwapRun struct {
 }
 
 // SwapArm is one way to decide. Seconds are of a step; a stall is the time in
-// which the compute stream has nothing to do.
+// which the compute stream has nothing to do. Predictions and measurements are
+// medians of as many rounds.
 type SwapArm struct {
 	Name      string        `json:"name"`
 	Fits      bool          `json:"fits"`
@@ -35,6 +36,7 @@ type SwapArm struct {
 	Layers    []plan.Layers `json:"layers,omitempty"`
 	losses    []float64
 	steps     []MeasuredStep
+	predicted [2][]float64 // before each step: seconds, stalls
 	candidate *plan.Candidate
 }
 
@@ -106,10 +108,12 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 		}
 		r.Arms = append(r.Arms, a)
 	}
-	if !m.described {
-		if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
+	if m.described {
+		if err := r.predict(m); err != nil {
 			return nil, err
 		}
+	} else if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
+		return nil, err
 	}
 	chosen := r.Arms[len(r.Arms)-1].steps
 	for i := range r.Arms {
@@ -117,16 +121,16 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 		if !a.Fits {
 			continue
 		}
-		if err := a.candidate.Time(m.planner()); err != nil { // with all that was measured
-			return nil, err
-		}
 		a.summary(g, chosen)
 		r.Alike = r.Alike && slices.Equal(a.losses, r.Arms[len(r.Arms)-1].losses)
 	}
 	return r, nil
 }
 
-// swapSteps runs the arms in turns.
+// swapSteps runs the arms in turns. Before each round their operators are timed
+// again: a stall is the difference of what a link and what the cores need, so where
+// cores are a few percent faster or slower than when they were timed, that says
+// nothing of the model.
 func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, steps int, note func(string)) (err error) {
 	list := make([]*plan.Candidate, len(r.Arms))
 	for i := range r.Arms {
@@ -139,6 +143,11 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 	defer func() { err = errors.Join(err, t.Close()) }()
 	for n := range 1 + steps { // the first step does not count
 		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n+1, 1+steps))
+		if n > 0 {
+			if err := m.timeArms(r); err != nil {
+				return err
+			}
+		}
 		for i := range r.Arms {
 			a := &r.Arms[i]
 			if a.candidate == nil {
@@ -160,10 +169,39 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 	return nil
 }
 
+// timeArms times the operators of all arms anew, and predicts their steps by that.
+func (m *Machine) timeArms(r *SwapRun) error {
+	m.forget()
+	for i := range r.Arms {
+		if c := r.Arms[i].candidate; c != nil {
+			if err := m.measure(c); err != nil {
+				return err
+			}
+		}
+	}
+	return r.predict(m)
+}
+
+// predict simulates all arms' plans with what is known of the machine now.
+func (r *SwapRun) predict(m *Machine) error {
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if a.candidate == nil {
+			continue
+		}
+		if err := a.candidate.Time(m.planner()); err != nil {
+			return err
+		}
+		t := a.candidate.Timeline
+		a.predicted[0] = append(a.predicted[0], t.Makespan)
+		a.predicted[1] = append(a.predicted[1], t.Makespan-t.Busy[device.Compute])
+	}
+	return nil
+}
+
 // summary fills in what is reported of an arm.
 func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
-	t := a.candidate.Timeline
-	a.Predicted, a.Stalls[0] = a.candidate.Seconds(), t.Makespan-t.Busy[device.Compute]
+	a.Predicted, a.Stalls[0] = stat.Median(a.predicted[0]), stat.Median(a.predicted[1])
 	a.Layers = plan.Activations(g, a.candidate)
 	if len(a.steps) == 0 {
 		return
