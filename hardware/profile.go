@@ -15,7 +15,7 @@ import (
 // Measurement is the time of one kind of call.
 type Measurement struct {
 	Call    device.Call // one call of the kind
-	Seconds float64     // median
+	Seconds float64     // mean, but for outliers
 	Runs    int
 }
 
@@ -83,7 +83,7 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 // pass is how long one pass over the program takes, by what was measured.
 func (p *profile) pass(calls []device.Call) (seconds float64) {
 	for i := range calls {
-		seconds += stat.Median(p.kinds[p.of[i]].times)
+		seconds += p.kinds[p.of[i]].seconds()
 	}
 	return seconds
 }
@@ -185,12 +185,21 @@ func (k *kind) add(seconds float64) {
 	k.sum += seconds
 }
 
+// outlier is how many times as long as the median a run of a kind may take and count
+// as it is.
+const outlier = 3
+
+// seconds is what a run of the kind takes in the mean: a step is a sum of many, and
+// what else goes on makes some longer and none shorter, so a sum of medians would be
+// too little.
+func (k *kind) seconds() float64 { return stat.Mean(k.times, outlier) }
+
 func (p *profile) measurements(calls []device.Call) []Measurement {
 	var list []Measurement
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		// A clock that did not advance has still seen a nanosecond.
-		list = append(list, Measurement{calls[k.call], max(stat.Median(k.times), 1e-9), len(k.times)})
+		list = append(list, Measurement{calls[k.call], max(k.seconds(), 1e-9), len(k.times)})
 	}
 	return list
 }

@@ -52,6 +52,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
 	if err := s.complete(); err != nil {
 		return nil, err
 	}

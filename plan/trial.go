@@ -66,6 +66,45 @@ const (
 // trialMargins: a finalist whose score is behind by more after a round is left out.
 var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
+// prepare makes candidates comparable that trials are to choose from: operators
+// depend on the sequences of a micro-batch, and by now those of the fastest were
+// timed. With the best of the others timed too, kinds are improved once more.
+func (s *search) prepare() error {
+	const near = 1.5 // over the fastest
+	if s.m.Trial == nil || s.m.Measure == nil || s.m.Trial.worth(s.found[0].Seconds()) < s.found[0].round()*2 {
+		return nil
+	}
+	timed := map[int]bool{}
+	for _, c := range s.found {
+		if b := c.Plan.MicroBatch; !timed[b] && c.Seconds() < near*s.found[0].Seconds() {
+			timed[b] = true
+			s.say("timing the operators of: " + c.Label)
+			if err := s.m.Measure(c); err != nil {
+				return err
+			}
+		}
+	}
+	if len(timed) == 1 {
+		return nil
+	}
+	for _, c := range s.found {
+		if err := c.simulate(s.m); err != nil {
+			return err
+		}
+	}
+	s.sort()
+	s.spent = min(s.spent, enough/3*2)
+	if err := s.improve(); err != nil {
+		return err
+	}
+	return s.settle()
+}
+
+// round is how long a candidate's first round takes, about.
+func (c *Candidate) round() time.Duration {
+	return time.Duration(trialCost * float64(stepsOf(c.Seconds())) * c.Seconds() * float64(time.Second))
+}
+
 // trial puts the finalist first that is fastest on the machine.
 func (s *search) trial() error {
 	if s.m.Trial == nil {
@@ -147,7 +186,6 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 		b, gr int
 	}
 	known := map[kind]bool{}
-	var cost float64
 	for _, c := range s.found {
 		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group}
 		if c.Seconds() > finalistGap*s.found[0].Seconds() || len(list) == finalists {
@@ -161,7 +199,7 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 		} else if !fits {
 			continue
 		}
-		if cost += trialCost * float64(stepsOf(c.Seconds())) * c.Seconds(); cost > limit.Seconds() {
+		if limit -= c.round(); limit < 0 {
 			break
 		}
 		known[k] = true

@@ -106,6 +106,33 @@ func TestTrial(t *testing.T) {
 	}
 }
 
+// TestTrialPrepares: no plan is tried whose operators, which depend on its micro-batch,
+// were not timed, beside those of the plan that is fastest without trials.
+func TestTrialPrepares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		req, m := small(t), machine(t, 12<<20, 1)
+		alone := find(t, req, m).Best.Plan.MicroBatch
+		timed := map[int]bool{}
+		m.Measure = func(c *Candidate) error {
+			timed[c.Plan.MicroBatch] = true
+			return nil
+		}
+		f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1))}
+		m.Trial = &Trial{Steps: 1e6, Open: f.open}
+		find(t, req, m)
+		sizes := map[int]bool{}
+		for _, c := range f.list {
+			sizes[c.Plan.MicroBatch] = true
+			if !timed[c.Plan.MicroBatch] {
+				t.Errorf("%s was tried, its operators were not timed", c.Label)
+			}
+		}
+		if len(sizes) < 2 || !sizes[alone] {
+			t.Errorf("micro-batches of %v sequences were tried, alone it is %d", sizes, alone)
+		}
+	})
+}
+
 // TestTrialOverrules: a plan that is fast in the model only is not chosen.
 func TestTrialOverrules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -40,3 +40,28 @@ func TestMedian(t *testing.T) {
 		t.Error("of 1 and 4 it is 2.5, of 7 it is 7")
 	}
 }
+
+// TestMean: between the least value and the limit; with a limit that no value
+// reaches it is what the sum is made of, and one absurd value does not move it
+// beyond what the limit is worth.
+func TestMean(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	for n := 3; n < 30; n++ {
+		list := make([]float64, n)
+		var sum float64
+		for i := range list {
+			list[i] = 1 + r.Float64() // so that none is two medians
+			sum += list[i]
+		}
+		if m := Mean(list, 2); m < sum/float64(n)*(1-1e-12) || m > sum/float64(n)*(1+1e-12) {
+			t.Errorf("%v: mean %v, the sum is %v", list, m, sum)
+		}
+		before := Mean(list, 2)
+		list[r.IntN(n)] = 1e9
+		if m := Mean(list, 2); m < before || m > before+2*Median(list)/float64(n) {
+			t.Errorf("%v: mean %v, before the last came %v", list, m, before)
+		}
+	}
+}
