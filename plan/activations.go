@@ -156,13 +156,19 @@ func (s *search) memoShare(b, group int) float64 {
 	return min(max((min(window, host)-float64(whole))/float64(rest), 0), 1)
 }
 
-// How many candidates are refined: more of small programs, where that takes a part of
-// a second.
-const fewestRefined, smallProgram = 2, 1200
+// refined is how many candidates are refined: more of small programs, where that takes
+// a part of a second.
+func (s *search) refined() int {
+	const fewest, small = 2, 1200
+	if len(s.found[0].Program.Instrs) <= small {
+		return mostKinds
+	}
+	return fewest
+}
 
 // improve looks for better fates of the activations of the fastest candidates,
-// one of each kind.
-func (s *search) improve() error {
+// one of each of so many kinds.
+func (s *search) improve(most int) error {
 	type kind struct {
 		b, group int
 		r        residency
@@ -171,13 +177,10 @@ func (s *search) improve() error {
 	if p.Recompute != "" || p.Policy != "" || len(p.Activations) > 0 || len(s.swapTiers()) == 0 {
 		return nil
 	}
-	seen, most := map[kind]bool{}, fewestRefined
-	if len(s.found[0].Program.Instrs) <= smallProgram {
-		most = mostKinds
-	}
+	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == most || c.Plan.Pipeline != nil {
+		if seen[k] || len(seen) == most || k.b == 0 { // a pipeline, or another's plan
 			continue
 		}
 		seen[k] = true

@@ -95,7 +95,7 @@ type Candidate struct {
 	trials    []float64
 	seconds   float64
 	spans     [][]device.Span // of Programs
-	choice    choice          // where a search made it, unless it is a pipeline
+	choice    choice          // where a search made it, unless it is a pipeline or a rival
 }
 
 // Seconds per step, as simulated.

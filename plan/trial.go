@@ -94,7 +94,7 @@ func (s *search) prepare() error {
 	}
 	s.sort()
 	s.spent = min(s.spent, enough/3*2)
-	if err := s.improve(); err != nil {
+	if err := s.improve(mostKinds); err != nil {
 		return err
 	}
 	return s.settle()

@@ -33,6 +33,7 @@ type SwapArm struct {
 	Stalls    [2]float64    `json:"stalls_predicted_measured"`
 	Ratio     float64       `json:"ratio,omitempty"` // of this arm's steps and the chosen's beside them, median
 	Exact     bool          `json:"exact"`           // all peaks agree to the byte
+	Above     int64         `json:"above_bound"`     // bytes that the peaks are above what is proven to be least, all tiers
 	Layers    []plan.Layers `json:"layers,omitempty"`
 	losses    []float64
 	steps     []MeasuredStep
@@ -203,6 +204,9 @@ func (r *SwapRun) predict(m *Machine) error {
 func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
 	a.Predicted, a.Stalls[0] = stat.Median(a.predicted[0]), stat.Median(a.predicted[1])
 	a.Layers = plan.Activations(g, a.candidate)
+	for t, h := range a.candidate.Program.Height {
+		a.Above += h - a.candidate.Program.Bound[t]
+	}
 	if len(a.steps) == 0 {
 		return
 	}

@@ -65,9 +65,12 @@ func printSwap(w io.Writer, r *run.SwapRun) {
 			fmt.Fprintf(w, "%s  %-14s %9.4f s %11s %9.4f s\n", head, a.Name, a.Predicted, "", a.Stalls[0])
 			continue
 		}
-		exact := "exact"
-		if !a.Exact {
+		exact := "exact, least"
+		switch {
+		case !a.Exact:
 			exact = "differ"
+		case a.Above > 0:
+			exact = fmt.Sprintf("exact, %d bytes above the bound", a.Above)
 		}
 		fmt.Fprintf(w, "%s  %-14s %9.4f s %9.4f s %9.4f s %9.4f s %9.3f  %s\n", head, a.Name, a.Predicted, a.Measured, a.Stalls[0], a.Stalls[1], a.Ratio, exact)
 	}
