@@ -72,15 +72,17 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestFreezePlans: freezing makes a plan smaller and no slower.
+// TestFreezePlans: freezing makes a plan smaller by gradients and moments; all else is
+// pinned, since which plan is fastest is the machine's affair.
 func TestFreezePlans(t *testing.T) {
 	_, file := tiny(t)
 	type report struct {
 		Peaks struct{ Device, Host []int64 }
 	}
 	var whole, part report
-	call("plan", file, "--json", "plan.state=device").must(t, 0).into(t, &whole)
-	call("plan", file, "--json", "plan.state=device", "freeze=model.layers.*").must(t, 0).into(t, &part)
+	alike := []string{"plan", file, "--json", "plan.state=device", "plan.micro_batch=1", "plan.group=1", "plan.recompute=none"}
+	call(alike...).must(t, 0).into(t, &whole)
+	call(append(alike, "freeze=model.layers.*")...).must(t, 0).into(t, &part)
 	// Gradient and moments of the layers at least.
 	const layer = 2*32*32 + 2*32*16 + 3*32*96 + 2*32
 	if saved := whole.Peaks.Device[0] - part.Peaks.Device[0]; saved < 2*layer*12 {

@@ -290,7 +290,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
 		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
-		{[]string{"plan", file, "sequence_length=-1"}, []string{"negative"}},
+		{[]string{"plan", file, "sequence_length=-1"}, []string{"out of range"}},
 		{[]string{"plan", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
 		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "this machine has", "hint:"}},
 		{[]string{"plan", file, "global_batch=1048576"}, []string{"global_batch"}},
