@@ -306,6 +306,17 @@ func (s *search) keep(c *Candidate) error {
 	return nil
 }
 
+// simulate finds the times of all candidates anew.
+func (s *search) simulate() error {
+	for _, c := range s.found {
+		if err := c.simulate(s.m); err != nil {
+			return err
+		}
+	}
+	s.sort()
+	return nil
+}
+
 // sort puts the fastest first and keeps the best of each kind, and not too many:
 // programs are large.
 func (s *search) sort() {
@@ -407,12 +418,9 @@ func (s *search) settle() error {
 		if err := s.m.Measure(c); err != nil {
 			return err
 		}
-		for _, f := range s.found {
-			if err := f.simulate(s.m); err != nil {
-				return err
-			}
+		if err := s.simulate(); err != nil {
+			return err
 		}
-		s.sort()
 	}
 	// Prefer what was timed over what only looks faster.
 	if i := slices.IndexFunc(s.found, func(c *Candidate) bool { return measured[c] }); i > 0 {

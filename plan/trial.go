@@ -87,12 +87,9 @@ func (s *search) prepare() error {
 	if len(timed) == 1 {
 		return nil
 	}
-	for _, c := range s.found {
-		if err := c.simulate(s.m); err != nil {
-			return err
-		}
+	if err := s.simulate(); err != nil {
+		return err
 	}
-	s.sort()
 	s.spent = min(s.spent, enough/3*2)
 	if err := s.improve(mostKinds); err != nil {
 		return err
