@@ -87,7 +87,7 @@ type Pool struct {
 // helper is one of the Pool's own goroutines.
 type helper struct {
 	parked atomic.Bool
-	wake   chan struct{}
+	bed    bed
 }
 
 // New starts a Pool of the given number of workers, the caller of Run included; less than one means one per usable
@@ -100,7 +100,7 @@ func New(workers int) *Pool {
 	p := &Pool{done: make(chan struct{}, 1)}
 	p.loners.first = workers
 	for i := 1; i < workers; i++ {
-		h := &helper{wake: make(chan struct{}, 1)}
+		h := &helper{}
 		p.helpers = append(p.helpers, h)
 		p.exited.Add(1)
 		go p.help(h, i)
@@ -167,14 +167,19 @@ func (p *Pool) runAlone(tasks int, body Body) {
 	}
 }
 
-// wake sends a token to parked helpers, at most n of them.
+// wake gets up parked helpers, at most n of them.
 func (p *Pool) wake(n int) {
+	const unknown = -2
+	here := unknown
 	for _, h := range p.helpers {
 		if n == 0 {
 			return
 		}
 		if h.parked.CompareAndSwap(true, false) {
-			h.wake <- struct{}{}
+			if here == unknown {
+				here = core()
+			}
+			h.bed.wake(here)
 		}
 		n--
 	}
@@ -240,14 +245,16 @@ func (p *Pool) help(h *helper, worker int) {
 	}
 }
 
-// park sleeps until a token comes, unless there is work already. The second look at the state closes the gap between
-// the end of the spin and the flag: a Run that opened a job in between saw no parked helper and sent no token.
+// park sleeps until somebody wakes it, unless there is work already. The second look at the state closes the gap between
+// the end of the spin and the flag: a Run that opened a job in between saw no parked helper and woke none.
 func (h *helper) park(idle func() bool) {
+	h.bed.lie()
 	h.parked.Store(true)
 	if !idle() && h.parked.CompareAndSwap(true, false) {
+		h.bed.rise()
 		return
 	}
-	<-h.wake
+	h.bed.sleep()
 }
 
 // spinWhile waits actively until cond is false, for about spinTime, and returns the last value of cond.

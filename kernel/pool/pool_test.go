@@ -150,6 +150,25 @@ func BenchmarkForkJoin(b *testing.B) {
 	}
 }
 
+// BenchmarkWake is a job of 2.5 ms for each of two workers after the cores have slept for 10 ms: how much longer the job
+// takes than that is what waking costs.
+func BenchmarkWake(b *testing.B) {
+	p := New(2)
+	defer p.Close()
+	var body Body = Func(func(int, int) {
+		for start := time.Now(); time.Since(start) < 100*time.Microsecond; {
+		}
+	})
+	var total time.Duration
+	for b.Loop() {
+		time.Sleep(10 * time.Millisecond)
+		start := time.Now()
+		p.Run(50, body)
+		total += time.Since(start)
+	}
+	b.ReportMetric(float64(total.Microseconds())/float64(b.N), "us/job")
+}
+
 // TestPanic: a panic on any worker comes out of Run, and the pool goes on.
 func TestPanic(t *testing.T) {
 	p := New(3)
