@@ -19,7 +19,7 @@
 //	         stop as soon as the bound is met            greedy.go, niche.go
 //	levels   repeated layers are packed once, as blocks             level.go
 //	glue     join what must lie together where no byte is to
-//	         spare                                         glue.go, wheel.go
+//	         spare                                glue.go, seam.go, wheel.go
 //	tide     what is large is packed from its highest moment outwards  tide.go
 //	tighten  or again and again, with other preferences where it is too
 //	         high                                         tighten.go, cover.go

@@ -93,3 +93,22 @@ func randomItems(rng *rand.Rand, n int, steps int64) ([]item, int32) {
 	}
 	return compress(buffers)
 }
+
+// randomLeaf draws 2 to 61 items, aligned or not, the same as a problem, and a
+// packing in random order.
+func randomLeaf(rng *rand.Rand, aligned bool) (l leaf, p Problem, start packing) {
+	items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+	perm := make([]int32, len(items))
+	for k, i := range rng.Perm(len(items)) {
+		it := &items[i]
+		if aligned {
+			it.align = 1 << rng.IntN(4)
+		}
+		perm[k] = int32(i)
+	}
+	for i := range items {
+		it := &items[i]
+		p.Buffers = append(p.Buffers, Buffer{Lower: int64(it.lo), Upper: int64(it.hi), Size: it.size, Align: it.align, Fixed: Free})
+	}
+	return leaf{items, sections, 0}, p, skyline(items, sections, perm)
+}

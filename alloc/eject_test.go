@@ -12,21 +12,9 @@ func TestEjectionPacksEverything(t *testing.T) {
 	lowered := 0
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 23))
-		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
-		var p Problem
-		for i := range items {
-			if seed%2 == 1 {
-				items[i].align = 1 << rng.IntN(4)
-			}
-			p.Buffers = append(p.Buffers, Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi), Size: items[i].size, Align: items[i].align, Fixed: Free})
-		}
-		perm := make([]int32, len(items))
-		for k, i := range rng.Perm(len(items)) {
-			perm[k] = int32(i)
-		}
-		start := skyline(items, sections, perm)
+		l, p, start := randomLeaf(rng, seed%2 == 1)
 		before := slices.Clone(start.offsets)
-		got := eject(t.Context(), leaf{items, sections, 0}, start, slices.Max(loads(items, sections)), rng.Int64N(1_000_000))
+		got := eject(t.Context(), l, start, slices.Max(loads(l.items, l.sections)), rng.Int64N(1_000_000))
 		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

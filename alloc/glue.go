@@ -22,8 +22,9 @@ import (
 // joint leaves fewer to choose from at its moments, and these are looked at anew.
 //
 // A wrong joint shows later, when pieces are left that fit nowhere. Then some
-// neighbours are broken up again and glued with other luck; what leaves no more
-// pieces than before is kept (ruin and recreate, Schrimpf et al. 2000).
+// neighbours are broken up again, or seams that are alike (see seam.go), and
+// glued with other luck; what leaves no more pieces than before is kept (ruin
+// and recreate, Schrimpf et al. 2000).
 //
 // Example:   a a c    a and b stack (equal lifetimes); c is as tall as the
 //
@@ -36,10 +37,13 @@ import (
 // The rounds of glueing.
 const (
 	glueFull      = 0.999   // least share of the area that is in use
-	glueRounds    = 30_000  // breakings at most,
+	glueRounds    = 200_000 // breakings at most,
 	glueRoundsPer = 100     // and per item
-	gluePace      = 1000    // and in so many a tenth of the pieces must go
+	gluePace      = 5000    // and in so many a twentieth of the pieces must go
+	glueGarbage   = 6       // pieces for each item before the broken ones are dropped
 	glueLook      = 50      // breakings allowed without a search
+	glueSmash     = 5       // in so many breakings one leaves seams alone; see seam.go
+	glueSmall     = 3       // of so many pieces and one the smallest is broken: errors are small
 	glueBroken    = 6       // pieces broken at once,
 	glueDepth     = 3       // and about so many times over
 	glueRivals    = 12      // partners considered for one piece
@@ -60,6 +64,8 @@ type piece struct {
 	align  int64
 	parts  []part // none for an item
 }
+
+func (p *piece) area() float64 { return float64(p.hi-p.lo) * float64(p.size) }
 
 // A part is a piece in a larger one, so many bytes above its bottom.
 type part struct {
@@ -103,18 +109,19 @@ type gluing struct {
 	starts map[edge][]int32
 	ends   map[edge][]int32
 	spans  map[[2]int32][]int32
-	born   [][]int32 // per section: whole pieces that start there
-	died   [][]int32 // per section: whole pieces that end before it
-	joints []joint   // heap
-	fresh  []int32   // pieces whose joints have not been looked for
-	log    []int32   // what became whole (i) or part of another (^i)
+	owner  []int32          // per piece: what it is part of, or -1
+	seams  map[edge][]int32 // pieces that abut there, or did before they were broken
+	born   [][]int32        // per section: whole pieces that start there
+	died   [][]int32        // per section: whole pieces that end before it
+	joints []joint          // heap
+	fresh  []int32          // pieces whose joints have not been looked for
+	log    []int32          // what became whole (i) or part of another (^i)
 	rng    *rand.Rand
 	nodes  int64 // of searches, and breakings
 }
 
 func newGluing(items []item, sections int32) *gluing {
-	g := &gluing{starts: map[edge][]int32{}, ends: map[edge][]int32{}, spans: map[[2]int32][]int32{},
-		born: make([][]int32, sections+1), died: make([][]int32, sections+1), rng: rand.New(rand.NewPCG(1, uint64(len(items))))}
+	g := emptyGluing(sections, rand.New(rand.NewPCG(1, uint64(len(items)))))
 	for i := range items {
 		it := &items[i]
 		g.add(piece{lo: it.lo, hi: it.hi, size: it.size, align: it.align})
@@ -122,15 +129,63 @@ func newGluing(items []item, sections int32) *gluing {
 	return g
 }
 
-func (g *gluing) add(p piece) {
+func emptyGluing(sections int32, rng *rand.Rand) *gluing {
+	return &gluing{starts: map[edge][]int32{}, ends: map[edge][]int32{}, spans: map[[2]int32][]int32{}, seams: map[edge][]int32{},
+		born: make([][]int32, sections+1), died: make([][]int32, sections+1), rng: rng}
+}
+
+// compact returns the same without the pieces that are broken, which also
+// numbers the others anew; the first stay the items.
+func (g *gluing) compact(items int) *gluing {
+	h := emptyGluing(int32(len(g.born)-1), g.rng)
+	h.nodes = g.nodes
+	for i := range items {
+		h.keep(g.pieces[i])
+	}
+	var move func(i int32) int32
+	move = func(i int32) int32 {
+		p := g.pieces[i]
+		if len(p.parts) == 0 {
+			return i
+		}
+		p.parts = slices.Clone(p.parts)
+		for k := range p.parts {
+			p.parts[k].piece = move(p.parts[k].piece)
+		}
+		return h.keep(p)
+	}
+	for _, i := range g.whole {
+		h.enter(move(i))
+	}
+	h.fresh, h.log = nil, nil
+	return h
+}
+
+func (g *gluing) add(p piece) { g.enter(g.keep(p)) }
+
+// keep numbers a piece, whose parts are no longer whole.
+func (g *gluing) keep(p piece) int32 {
 	i := int32(len(g.pieces))
-	g.pieces, g.at = append(g.pieces, p), append(g.at, -1)
-	g.enter(i)
+	g.pieces, g.at, g.owner = append(g.pieces, p), append(g.at, -1), append(g.owner, -1)
+	g.own(i)
+	if e, ok := g.seam(i); ok {
+		g.seams[e] = append(g.seams[e], i)
+	}
+	return i
+}
+
+// own tells the parts of piece i what they are part of.
+func (g *gluing) own(i int32) {
+	for _, q := range g.pieces[i].parts {
+		g.owner[q.piece] = i
+	}
 }
 
 // enter makes piece i whole.
 func (g *gluing) enter(i int32) {
 	p := &g.pieces[i]
+	g.owner[i] = -1
+	g.own(i)
 	g.at[i] = int32(len(g.whole))
 	g.whole = append(g.whole, i)
 	g.born[p.lo] = append(g.born[p.lo], i)
@@ -279,23 +334,19 @@ func (g *gluing) compose(j joint) (p piece, ok bool) {
 	return p, true
 }
 
-// shake breaks a few neighbouring pieces up and glues again, and goes back if
+// shake breaks a few pieces up and glues again, and goes back if
 // that leaves more pieces.
 func (g *gluing) shake(ctx context.Context) {
 	before, known := len(g.whole), len(g.pieces)
 	g.log = g.log[:0]
 	i := g.whole[g.rng.IntN(len(g.whole))]
-	center := g.pieces[i]
-	broken := []int32{i}
-	for _, t := range []int32{center.lo, center.hi} {
-		broken = append(append(broken, g.born[t]...), g.died[t]...)
+	for range glueSmall {
+		if j := g.whole[g.rng.IntN(len(g.whole))]; g.pieces[j].area() < g.pieces[i].area() {
+			i = j
+		}
 	}
-	slices.Sort(broken)
-	broken = slices.Compact(broken)
-	g.rng.Shuffle(len(broken), func(i, j int) { broken[i], broken[j] = broken[j], broken[i] })
-	depth := 1 + g.rng.IntN(glueDepth)
-	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(glueBroken))] {
-		g.split(i, depth)
+	if g.rng.IntN(glueSmash) == 0 || !g.part(i) {
+		g.smash(i)
 	}
 	g.run(ctx)
 	if len(g.whole) <= before {
@@ -310,8 +361,29 @@ func (g *gluing) shake(ctx context.Context) {
 			g.enter(^i)
 		}
 	}
-	g.pieces, g.at, g.fresh = g.pieces[:known], g.at[:known], g.fresh[:0]
+	for i := len(g.pieces) - 1; i >= known; i-- {
+		if e, ok := g.seam(int32(i)); ok {
+			g.seams[e] = without(g.seams[e], int32(i))
+		}
+	}
+	g.pieces, g.at, g.owner, g.fresh = g.pieces[:known], g.at[:known], g.owner[:known], g.fresh[:0]
 	g.log = undo
+}
+
+// smash breaks piece i and some of its neighbours.
+func (g *gluing) smash(i int32) {
+	center := g.pieces[i]
+	broken := []int32{i}
+	for _, t := range []int32{center.lo, center.hi} {
+		broken = append(append(broken, g.born[t]...), g.died[t]...)
+	}
+	slices.Sort(broken)
+	broken = slices.Compact(broken)
+	g.rng.Shuffle(len(broken), func(i, j int) { broken[i], broken[j] = broken[j], broken[i] })
+	depth := 1 + g.rng.IntN(glueDepth)
+	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(glueBroken))] {
+		g.split(i, depth)
+	}
 }
 
 // split breaks piece i into its parts, and these again, up to a depth.
@@ -416,8 +488,11 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 		if ctx.Err() != nil || len(g.whole) > len(l.items)/2 || g.nodes >= limit {
 			break
 		}
+		if round%gluePace == 0 && len(g.pieces) > glueGarbage*len(l.items) {
+			g = g.compact(len(l.items))
+		}
 		if round%gluePace == 0 && len(g.whole) > glueSearch {
-			if 10*len(g.whole) > 9*before {
+			if 20*len(g.whole) > 19*before {
 				break
 			}
 			before = len(g.whole)

@@ -157,15 +157,21 @@ func (r *run) improve(l *leafState) {
 		effort := min(tidePerItem*n, tideMost)
 		l.packing = ebb(r.ctx, l.leaf, l.packing, target, effort)
 	}
+	starts := []packing{l.packing}
 	if r.opt.Without&Tighten == 0 && l.height-target > target/tightenAbove {
 		effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
-		if p := tighten(r.ctx, l.leaf, target, effort); p.height < l.height {
-			l.packing = p
+		if p := tighten(r.ctx, l.leaf, target, effort); p.height < math.MaxInt64 {
+			starts = append(starts, p)
 		}
 	}
-	if r.opt.Without&Eject == 0 {
-		effort := min(ejectPerItem*n, ejectMost)
-		l.packing = eject(r.ctx, l.leaf, l.packing, target, effort)
+	for _, p := range starts { // ejection may get further from the higher one
+		if r.opt.Without&Eject == 0 && l.height > target {
+			effort := min(ejectPerItem*n, ejectMost)
+			p = eject(r.ctx, l.leaf, p, target, effort)
+		}
+		if p.height < l.height {
+			l.packing = p
+		}
 	}
 }
 

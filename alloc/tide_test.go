@@ -13,30 +13,19 @@ func TestTidePacksEverything(t *testing.T) {
 	lowered := 0
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 31))
-		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
-		var p Problem
-		perm := make([]int32, len(items))
-		for i := range items {
-			if seed%2 == 1 {
-				items[i].align = 1 << rng.IntN(4)
-			}
-			perm[i] = int32(i)
-			p.Buffers = append(p.Buffers, Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi), Size: items[i].size, Align: items[i].align, Fixed: Free})
-		}
-		l := leaf{items, sections, 0}
-		bound := slices.Max(loads(items, sections))
+		l, p, start := randomLeaf(rng, seed%2 == 1)
+		bound := slices.Max(loads(l.items, l.sections))
 		td := newTide(l)
 		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
 		got, ok := td.run(t.Context())
 		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil || !ok {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for i := range items {
-			if above := got.offsets[i]+items[i].size > td.limit; above != slices.Contains(td.missed, int32(i)) {
+		for i := range l.items {
+			if above := got.offsets[i]+l.items[i].size > td.limit; above != slices.Contains(td.missed, int32(i)) {
 				t.Fatalf("seed %d: item %d is above the limit: %v", seed, i, above)
 			}
 		}
-		start := skyline(items, sections, perm)
 		before := slices.Clone(start.offsets)
 		q := ebb(t.Context(), l, start, bound, rng.Int64N(1_000_000))
 		if err := Validate(p, Solution{Offsets: q.offsets, Height: q.height}); err != nil {

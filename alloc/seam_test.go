@@ -1,0 +1,102 @@
+package alloc
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// However often pieces are broken and glued, all items stay in place once, what
+// a piece is part of is known, and so are all seams.
+func TestShakenPiecesAreWhole(t *testing.T) {
+	parted := 0
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 41))
+		items, sections := slices.Clone(slab), int32(0)
+		for range 1 + rng.IntN(5) { // slabs that are alike, over each other and in a row
+			at := items[rng.IntN(len(items))].lo &^ 3
+			for _, it := range slab {
+				it.lo, it.hi = it.lo+at, it.hi+at
+				items = append(items, it)
+			}
+			at = 4 * (1 + rng.Int32N(3))
+			for _, it := range slab {
+				it.lo, it.hi = it.lo+at, it.hi+at
+				items = append(items, it)
+			}
+		}
+		for i := range items {
+			sections = max(sections, items[i].hi)
+		}
+		g := newGluing(items, sections)
+		g.run(t.Context())
+		for range 30 {
+			if i := g.whole[g.rng.IntN(len(g.whole))]; g.part(i) {
+				parted++
+			}
+			g.run(t.Context())
+			g.shake(t.Context())
+			checkGluing(t, seed, g, len(items))
+		}
+		whole := len(g.whole)
+		g = g.compact(len(items))
+		checkGluing(t, seed, g, len(items))
+		if len(g.whole) != whole {
+			t.Fatalf("seed %d: %d pieces are whole, were %d", seed, len(g.whole), whole)
+		}
+		for i := range g.pieces {
+			if g.at[i] < 0 && g.owner[i] < 0 {
+				t.Fatalf("seed %d: piece %d was broken, and stayed", seed, i)
+			}
+		}
+	}
+	if parted < 1000 {
+		t.Errorf("seams were parted only %d times", parted)
+	}
+}
+
+// slab is a rectangle of 4 x 3 in five pieces.
+var slab = []item{
+	{lo: 0, hi: 2, size: 1, align: 1, fixed: Free}, {lo: 2, hi: 4, size: 1, align: 1, fixed: Free},
+	{lo: 0, hi: 1, size: 1, align: 1, fixed: Free}, {lo: 1, hi: 4, size: 1, align: 1, fixed: Free},
+	{lo: 0, hi: 4, size: 1, align: 1, fixed: Free},
+}
+
+// checkGluing compares what a gluing knows with what its whole pieces contain.
+func checkGluing(t *testing.T, seed uint64, g *gluing, items int) {
+	t.Helper()
+	seen := make([]int, items)
+	seams := map[edge]int{}
+	var walk func(i int32)
+	walk = func(i int32) {
+		p := &g.pieces[i]
+		if len(p.parts) == 0 {
+			seen[i]++
+		}
+		if e, ok := g.seam(i); ok {
+			seams[e]++
+		}
+		for _, q := range p.parts {
+			if g.owner[q.piece] != i || g.at[q.piece] >= 0 {
+				t.Fatalf("seed %d: piece %d is part of %d, known: %d", seed, q.piece, i, g.owner[q.piece])
+			}
+			walk(q.piece)
+		}
+	}
+	for _, i := range g.whole {
+		if g.owner[i] >= 0 {
+			t.Fatalf("seed %d: whole piece %d is part of %d", seed, i, g.owner[i])
+		}
+		walk(i)
+	}
+	for i, n := range seen {
+		if n != 1 {
+			t.Fatalf("seed %d: item %d is there %d times", seed, i, n)
+		}
+	}
+	for e, list := range g.seams {
+		if alive := g.living(e); len(alive) != seams[e] {
+			t.Fatalf("seed %d: %d seams at %v of %d live, counted %d", seed, len(alive), e, len(list), seams[e])
+		}
+	}
+}
