@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -68,7 +69,8 @@ var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
 // prepare makes candidates comparable that trials are to choose from: operators
 // depend on the sequences of a micro-batch, and by now those of the fastest were
-// timed. With the best of the others timed too, kinds are improved once more.
+// timed. With the best of the others timed too, the search is made once more: what
+// it has decided by estimates may be otherwise.
 func (s *search) prepare() error {
 	const near = 1.5 // over the fastest
 	if s.m.Trial == nil || s.m.Measure == nil || s.m.Trial.worth(s.found[0].Seconds()) < s.found[0].round()*2 {
@@ -84,17 +86,26 @@ func (s *search) prepare() error {
 			}
 		}
 	}
-	if len(timed) == 1 {
-		return nil
-	}
-	if err := s.simulate(); err != nil {
-		return err
-	}
-	s.spent = min(s.spent, enough/3*2)
-	if err := s.improve(mostKinds); err != nil {
+	if err := s.again(); err != nil {
 		return err
 	}
 	return s.settle()
+}
+
+// again searches as if nothing were found, by prices as they are known now, and
+// adds what was.
+func (s *search) again() error {
+	before := s.found
+	s.found, s.spent, s.reached = nil, 0, map[residency]float64{}
+	if err := s.alike(); err != nil {
+		return err
+	}
+	for _, c := range before {
+		if !slices.ContainsFunc(s.found, func(now *Candidate) bool { return reflect.DeepEqual(now.Plan, c.Plan) }) {
+			s.found = append(s.found, c)
+		}
+	}
+	return s.simulate()
 }
 
 // round is how long a candidate's first round takes, about.
