@@ -3,10 +3,15 @@ package plan
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/sim"
 )
 
 // fakeTrials run candidates on a machine that differs from its description.
@@ -131,6 +136,34 @@ func TestTrialPrepares(t *testing.T) {
 		}
 		if len(sizes) < 2 || !sizes[alone.MicroBatch] {
 			t.Errorf("micro-batches of %v sequences were tried, alone it is %d", sizes, alone.MicroBatch)
+		}
+	})
+}
+
+// TestTrialKnowsPrices: a plan that is looked for with trials, on a machine that is
+// found to differ from its description only when operators are timed, is not slower
+// than that of a search which has known prices from the first; without trials it is.
+func TestTrialKnowsPrices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		req, m := small(t), machine(t, 40<<20, 1)
+		described := m.Cost
+		truth := sim.CostFunc(func(c *device.Call) float64 { // up to three times as long, by operator and shape
+			key := fnv.New64a()
+			key.Write([]byte(hardware.Key(c)))
+			return described.Cost(c) * (1 + 2*rand.New(rand.NewPCG(key.Sum64(), 1)).Float64())
+		})
+		m.Cost = truth
+		known := find(t, req, m).Best
+		for _, trial := range []*Trial{nil, {Steps: 1e6, Open: (&fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), slow: "none"}).open}} {
+			m.Cost, m.Trial = described, trial
+			m.Measure = func(*Candidate) error {
+				m.Cost = truth
+				return nil
+			}
+			best := find(t, req, m).Best
+			if slower := best.Seconds() > known.Seconds()*(1+1e-9); slower != (trial == nil) {
+				t.Errorf("trials: %v; %s takes %.4g s, with prices known %s takes %.4g s", trial != nil, best.Label, best.Seconds(), known.Label, known.Seconds())
+			}
 		}
 	})
 }
