@@ -26,8 +26,8 @@ import (
 // Measured on two cores of such a machine, 2.5 ms of work for two workers after
 // 10 ms of sleep: 5.0 ms (median) with channels, 2.7 so.
 //
-// Known weakness: with more workers than one, it does not spread them; a helper
-// mostly wakes on the core where it slept.
+// Known weakness: several helpers are not spread over the cores, each mostly wakes
+// on the one where it slept.
 
 // bed is where a helper sleeps. Its thread is its own from lie to sleep's end.
 type bed struct {
