@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"time"
@@ -222,7 +223,9 @@ func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (
 	if t.Together() {
 		turns, inTurn = inTurn, 1
 	}
+	rng := rand.New(rand.NewPCG(1, uint64(len(left))))
 	for range turns {
+		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step has to do with the one before it: disk
 		for _, i := range left {
 			c := list[i]
 			for range inTurn {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
@@ -25,6 +26,9 @@ type SweepRun struct {
 	// Model is the error of the chosen plan's time as predicted from operators that
 	// were timed at most a few steps before; median.
 	Model float64 `json:"model_error"`
+	// Twin is how much longer the chosen plan takes in other memory, as a part of its
+	// time: what this sweep cannot tell apart.
+	Twin  float64 `json:"twin"`
 	Exact bool    `json:"exact"` // all peaks of all plans agree to the byte
 }
 
@@ -65,11 +69,12 @@ func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, l
 	return nil
 }
 
-// sweep plans for the machine's present limits; the chosen plan and its rivals run
-// step by step in turn, so that what else the machine does meets all: on a shared
-// one, minutes are slow that are not a plan's fault. Now and then in between the
-// chosen plan's operators are timed anew: the error of what is predicted then is the
-// model's own.
+// sweep plans for the machine's present limits; the chosen plan, its rivals and the
+// chosen one once more run step by step in turn, so that what else the machine does
+// meets all: on a shared one, minutes are slow that are not a plan's fault. The order
+// of turns changes, since what a step leaves to the disk or in the caches the next
+// one meets. Now and then in between the chosen plan's operators are timed anew: the
+// error of what is predicted then is the model's own.
 func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, most, steps int, note func(string)) (r SweepRun, err error) {
 	list, err := m.rivals(ctx, g, c, note)
 	if err != nil {
@@ -80,12 +85,14 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 	for _, cand := range list {
 		r.Plans = append(r.Plans, Swept{Plan: cand.Label, Predicted: cand.Seconds(), Tried: cand.Tried})
 	}
+	list = append(list, list[0])
 	t, err := m.takeTurns(ctx, g, c, list, true)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	times := make([][]float64, len(list))
+	rng := rand.New(rand.NewPCG(1, uint64(len(list))))
 	var model []float64
 	for n := range 1 + steps { // the first step does not count
 		note(fmt.Sprintf("step %d of %d of each", n+1, 1+steps))
@@ -94,7 +101,7 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 				return r, err
 			}
 		}
-		for i := range list {
+		for _, i := range rng.Perm(len(list)) {
 			step, err := t.step(ctx, i)
 			if err != nil {
 				return r, fmt.Errorf("%s: %w", list[i].Label, err)
@@ -117,8 +124,8 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 // timedAnew is after how many steps the operators are timed again.
 const timedAnew = 5
 
-// judge compares the steps of all plans, which were taken in turn; model are the
-// errors of the chosen one's predictions beside each of its steps.
+// judge compares the steps of all plans, which were taken in turn, the last ones the
+// chosen plan's again; model are the errors of its predictions beside each step.
 func (r *SweepRun) judge(times [][]float64, model []float64) {
 	r.Model = stat.Median(model)
 	for i := range r.Plans {
@@ -127,6 +134,7 @@ func (r *SweepRun) judge(times [][]float64, model []float64) {
 		p.Error = p.Predicted/p.Measured - 1
 		r.Behind = max(r.Behind, r.Plans[0].Measured/p.Measured-1)
 	}
+	r.Twin = stat.Median(times[len(r.Plans)])/r.Plans[0].Measured - 1
 }
 
 // anew predicts a candidate's time again, by its operators as they are at this

@@ -150,7 +150,7 @@ func TestSweep(t *testing.T) {
 		m.Capacity[device.DeviceTier] = 100 << 10
 		r, err := m.sweep(t.Context(), g, c, 4, 1, func(string) {})
 		check(t, err)
-		if len(r.Plans) < 2 || !r.Exact || r.Behind < 0 || (r.Plans[0].Tried > 0) != tried {
+		if len(r.Plans) < 2 || !r.Exact || r.Behind < 0 || r.Twin <= -1 || r.Twin == 0 || (r.Plans[0].Tried > 0) != tried {
 			t.Errorf("a run of %d steps: %+v", steps, r)
 		}
 		for _, p := range r.Plans {

@@ -325,7 +325,7 @@ func (v *benchSweepCmd) Run(c *context) error {
 	}
 	defer setup.Close()
 	list := []run.SweepRun{}
-	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "tried", "chosen plan, and rivals")
+	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
 	err = run.Sweep(ctx, setup.Graph, cfg, v.RankCounts, links, v.Count, v.Plans, v.Steps, show.say, func(r run.SweepRun) {
 		list = append(list, r)
 		show.done()
@@ -347,9 +347,9 @@ func printSweep(w io.Writer, r *run.SweepRun) {
 	if r.Link > 0 {
 		link = size.Format(int64(r.Link)) + "/s"
 	}
-	fmt.Fprintf(w, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %% %+6.1f %% %6.1f %% %s  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Model, 100*r.Behind, inTrial(p.Tried), p.Plan)
+	fmt.Fprintf(w, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %% %+6.1f %% %6.1f %% %+6.1f %% %s  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Model, 100*r.Behind, 100*r.Twin, inTrial(p.Tried), p.Plan)
 	for _, p := range r.Plans[1:] { // the rivals
-		fmt.Fprintf(w, "%30s %8.4f s %8.4f s %+6.1f %% %8s %8s %s  %s\n", "", p.Predicted, p.Measured, 100*p.Error, "", "", inTrial(p.Tried), p.Plan)
+		fmt.Fprintf(w, "%30s %8.4f s %8.4f s %+6.1f %% %8s %8s %8s %s  %s\n", "", p.Predicted, p.Measured, 100*p.Error, "", "", "", inTrial(p.Tried), p.Plan)
 	}
 }
 
@@ -363,10 +363,11 @@ func inTrial(seconds float64) string {
 
 // summarise prints the medians of a sweep.
 func summarise(c *context, list []run.SweepRun) {
-	var errors, model, all, behind []float64
+	var errors, model, all, behind, twin []float64
 	exact := 0
 	for _, r := range list {
-		errors, model, behind = append(errors, math.Abs(r.Plans[0].Error)), append(model, math.Abs(r.Model)), append(behind, r.Behind)
+		errors, model = append(errors, math.Abs(r.Plans[0].Error)), append(model, math.Abs(r.Model))
+		behind, twin = append(behind, r.Behind), append(twin, math.Abs(r.Twin))
 		for _, p := range r.Plans {
 			all = append(all, math.Abs(p.Error))
 		}
@@ -382,7 +383,8 @@ func summarise(c *context, list []run.SweepRun) {
 		}
 	}
 	fmt.Fprintf(c.stdout, "\n%d configurations, %d plans run: error of the chosen plan's time %.1f %% (median), %.1f %% with operators timed in the same moments, of all plans %.1f %%\n", len(list), len(all), mid(errors), mid(model), mid(all))
-	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest that was run in %d of %d, behind by %.1f %% (median), %.1f %% (most)\n", within, len(list), mid(behind), 100*slices.Max(behind))
+	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest that was run in %d of %d, behind by %.1f %% (median), %.1f %% (most); the same plan in other memory differs by %.1f %% (median), %.1f %% (most)\n",
+		within, len(list), mid(behind), 100*slices.Max(behind), mid(twin), 100*slices.Max(twin))
 	fmt.Fprintf(c.stdout, "peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
 }
 
