@@ -133,7 +133,7 @@ func together(k *kong.Kong, args []string) []string {
 // takesValue reports whether the next argument is the value of a flag of a verb.
 func takesValue(verb *kong.Node, arg string) bool {
 	for _, f := range slices.Concat(verb.AllFlags(false)...) {
-		if arg == "--"+f.Name {
+		if arg == "--"+f.Name || f.Short != 0 && arg == "-"+string(f.Short) {
 			return !f.IsBool()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -352,6 +353,40 @@ func TestOrderOfArguments(t *testing.T) {
 	}
 	call("plan", file, "--explain", "hardwear.name=l4").must(t, 2, "did you mean hardware?")
 	call("bench", "policies", "--gpus").must(t, 2, "--gpus")
+}
+
+// TestFlagsKeepValues: no flag of any verb, by its long name or its short one, loses
+// the value that follows it, and none without a value takes an argument for one.
+func TestFlagsKeepValues(t *testing.T) {
+	k, err := kong.New(&cli{})
+	check(t, err)
+	short := 0
+	for _, leaf := range k.Model.Leaves(false) {
+		var verbs []string
+		for n := leaf; n.Parent != nil; n = n.Parent {
+			verbs = slices.Insert(verbs, 0, n.Name)
+		}
+		for _, f := range slices.Concat(leaf.AllFlags(false)...) {
+			names := []string{"--" + f.Name}
+			if f.Short != 0 {
+				names = append(names, "-"+string(f.Short))
+				short++
+			}
+			for _, name := range names {
+				got := together(k, slices.Concat(verbs, []string{"first", name, "4", "last"}))
+				want := slices.Concat(verbs, []string{name, "4", "first", "last"})
+				if f.IsBool() {
+					want = slices.Concat(verbs, []string{name, "first", "4", "last"})
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%v: %v, want %v", verbs, got, want)
+				}
+			}
+		}
+	}
+	if short == 0 {
+		t.Error("no flag with a short name was found")
+	}
 }
 
 // TestWrongFiles: files without an end, and folders that are something else.
