@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 build:            ## the binary
 	go build -o athanor ./cmd/athanor
 test:             ## everything that CI runs
-	go test ./...
+	go test -timeout 25m ./...
 quickstart:       ## train a small model on Go's own source
 	go run ./cmd/athanor train examples/quickstart.yaml
 bench:            ## kernels beside the machine's measured peaks
