@@ -220,7 +220,7 @@ func (r *run) left() int64 {
 // decide lets a portfolio work and keeps the packing it finds.
 func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 	before := pf.nodes
-	v, offsets := pf.decide(r.ctx, min(nodes, r.left()), r.opt.Workers)
+	v, offsets := pf.decide(r.ctx, max(min(nodes, r.left()), 0), r.opt.Workers) // whole turns are taken: more may be spent than was left
 	r.nodes += pf.nodes - before
 	if v == fits {
 		l.packing = packing{offsets: slices.Clone(offsets)}
