@@ -167,8 +167,9 @@ func (s *search) refined() int {
 }
 
 // improve looks for better fates of the activations of the fastest candidates,
-// one of each of so many kinds.
-func (s *search) improve(most int) error {
+// one of each kind.
+func (s *search) improve() error {
+	most := s.refined()
 	type kind struct {
 		b, group int
 		r        residency

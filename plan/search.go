@@ -96,7 +96,7 @@ func (s *search) alike() error {
 	if err := s.balance(); err != nil {
 		return err
 	}
-	return s.improve(s.refined())
+	return s.improve()
 }
 
 // Fits is Search without looking for the fastest plan: nil if there is any.
