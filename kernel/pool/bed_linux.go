@@ -12,11 +12,11 @@ import (
 //
 // A helper that is woken by a channel goes through Go's scheduler and then
 // through the kernel's, which chooses a core for the thread. On a virtual
-// machine Linux takes a core that has been idle for some milliseconds for one
-// that its host has taken away (kvm's vcpu_is_preempted), and puts the thread on
-// the core of who woke it, where it waits until the next balancing: up to 4 ms in
-// which one of two cores computes. So a helper sleeps in the kernel itself, and
-// its waker forbids it one core, its own. When it is awake the helper may run
+// machine a core that has been idle for some milliseconds is often passed over,
+// probably taken for one that the host has taken away (vcpu_is_preempted), and the
+// thread is put on the core of who woke it, where it waits until the next balancing:
+// up to 4 ms in which one of two cores computes. So a helper sleeps in the kernel
+// itself, and its waker forbids it one core, its own. When it is awake it may run
 // everywhere again: nothing is pinned.
 //
 //	waker on core 0                helper, asleep
