@@ -8,7 +8,7 @@ import (
 
 // Covers
 //
-// Approach: fill the lowest niche of the skyline, as niche.go does, but choose
+// Approach: fill the niches of the skyline, as niche.go does, but choose
 // all items that go onto its floor at once, so that little of the floor stays
 // bare. What stays bare is lost, as high as the lower of its neighbours.
 //
@@ -75,7 +75,7 @@ func cover(items []item, load []int64, target int64, tastes []taste, shift uint,
 	c := newCovering(items, load, target, tastes, shift)
 	p := packing{offsets: make([]int64, len(items))}
 	for left := len(items); left > 0; {
-		lo := c.line.lowest()
+		lo := c.line.valley()
 		hi := c.line.end[lo]
 		*effort -= c.chain(lo, hi)
 		if *effort < 0 {

@@ -442,14 +442,14 @@ func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
 		p := &g.pieces[i]
 		whole = append(whole, item{lo: p.lo, hi: p.hi, size: p.size, align: p.align, fixed: Free, index: i})
 	}
-	rest, sections := restrict(whole)
-	outer := greedy(ctx, rest, sections, target, glueEffort)
-	if outer.height > target && len(rest) <= glueSearch {
-		pf := newPortfolio(rest, sections, target, 0)
+	sections := restrict(whole)
+	outer := greedy(ctx, whole, sections, target, glueEffort)
+	if outer.height > target && len(whole) <= glueSearch {
+		pf := newPortfolio(whole, sections, target, 0)
 		if v, offsets := pf.decide(ctx, glueNodes, 1); v == fits {
 			outer = packing{offsets: offsets}
-			for k := range rest {
-				outer.height = max(outer.height, offsets[k]+rest[k].size)
+			for k := range whole {
+				outer.height = max(outer.height, offsets[k]+whole[k].size)
 			}
 		}
 		g.nodes += pf.nodes
@@ -458,8 +458,8 @@ func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
 		return packing{}, false
 	}
 	p := packing{offsets: make([]int64, len(g.pieces)), height: outer.height}
-	for k := range rest {
-		g.place(rest[k].index, outer.offsets[k], p.offsets)
+	for k := range whole {
+		g.place(whole[k].index, outer.offsets[k], p.offsets)
 	}
 	return p, true
 }

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -90,18 +91,34 @@ func sortEvents(ev []event) {
 	}
 }
 
-// restrict renumbers the sections of a subset of items so that only maximal
-// sets of that subset remain. Items keep their index.
-func restrict(items []item) (out []item, sections int32) {
-	buffers := make([]Buffer, len(items))
+// restrict renumbers the sections of a subset of items, in place and in linear
+// time, so that only maximal sets of that subset remain.
+func restrict(items []item) (sections int32) {
+	first, last := int32(math.MaxInt32), int32(0)
 	for i := range items {
-		buffers[i] = Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi)}
+		first, last = min(first, items[i].lo), max(last, items[i].hi)
 	}
-	out, sections = compress(buffers)
-	for i := range out {
-		lo, hi := out[i].lo, out[i].hi
-		out[i] = items[i]
-		out[i].lo, out[i].hi = lo, hi
+	moments := make([]struct {
+		born, died bool
+		becomes    int32
+	}, last-first+1)
+	for i := range items {
+		moments[items[i].lo-first].born = true
+		moments[items[i].hi-first].died = true
 	}
-	return out, sections
+	born := false // a birth happened since the last death
+	for t := range moments {
+		m := &moments[t]
+		if m.died && born {
+			sections++
+			born = false
+		}
+		m.becomes = sections
+		born = born || m.born
+	}
+	for i := range items {
+		it := &items[i]
+		it.lo, it.hi = moments[it.lo-first].becomes, moments[it.hi-first].becomes
+	}
+	return sections
 }

@@ -34,7 +34,8 @@ type leaf struct {
 const reduceDepth = 16
 
 // reduce returns the leaves and writes the offsets of peeled items, by index.
-// Offsets of all other items are left as they are.
+// Offsets of all other items are left as they are. The leaves take the place of
+// the items in memory.
 func reduce(items []item, sections int32, offsets []int64) []leaf {
 	return reduceInto(nil, items, sections, 0, 0, offsets)
 }
@@ -44,7 +45,7 @@ func reduceInto(leaves []leaf, items []item, sections int32, base int64, depth i
 	for _, part := range parts {
 		l := leaf{part, sections, base}
 		if len(parts) > 1 || depth > 0 {
-			l.items, l.sections = restrict(part)
+			l.sections = restrict(part)
 		}
 		top, rest := base, l.items
 		if depth < reduceDepth {
@@ -59,11 +60,10 @@ func reduceInto(leaves []leaf, items []item, sections int32, base int64, depth i
 	return leaves
 }
 
-// split sorts the items by birth and cuts where nothing is alive.
+// split sorts the items by birth, in place, and cuts where nothing is alive.
 func split(items []item) [][]item {
 	byBirth := func(a, b item) int { return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.index, b.index)) }
 	if !slices.IsSortedFunc(items, byBirth) {
-		items = slices.Clone(items)
 		slices.SortFunc(items, byBirth)
 	}
 	var parts [][]item
@@ -81,8 +81,8 @@ func split(items []item) [][]item {
 	return parts
 }
 
-// peel lays the items that span the leaf at its bottom and returns where the
-// rest starts.
+// peel lays the items that span the leaf at its bottom and returns the others,
+// in the same memory, and where they start.
 func peel(l leaf, offsets []int64) (top int64, rest []item) {
 	widest := int64(1)
 	for i := range l.items {
@@ -93,7 +93,7 @@ func peel(l leaf, offsets []int64) (top int64, rest []item) {
 			return l.base, nil
 		}
 	}
-	top = l.base
+	top, rest = l.base, l.items[:0]
 	for _, it := range l.items {
 		if it.lo == 0 && it.hi == l.sections && it.size%widest == 0 {
 			offsets[it.index] = top
