@@ -57,15 +57,17 @@ def product(n):
     rate(f"{n}^3 bf16 product", 2 * n**3 / times(lambda: a @ b, 20)[0] / 1e12, "TFLOP/s")
 
 
-def attention(b, t, h, s):
-    q, k, v = (torch.randn(b, h, t, s, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+def attention(b, t, h, g, s):
+    """Heads h of size s on g of keys."""
+    q, k, v = (torch.randn(b, n, t, s, device=device, dtype=torch.bfloat16, requires_grad=True) for n in (h, g, g))
+    f = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=h != g)
     flops = 2 * b * h * s * t * (t + 1)
-    forward = times(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 10)[0]
-    o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    forward = times(f, 10)[0]
+    o = f()
     do = torch.randn_like(o)
     backward = times(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), 10)[0]
-    rate(f"attention forward, {b} x {t}, {h} heads of {s}", flops / forward / 1e12, "TFLOP/s")
-    rate(f"attention backward, {b} x {t}, {h} heads of {s}", 2.5 * flops / backward / 1e12, "TFLOP/s")
+    rate(f"attention forward, {b} x {t}, {h} heads on {g} of {s}", flops / forward / 1e12, "TFLOP/s")
+    rate(f"attention backward, {b} x {t}, {h} heads on {g} of {s}", 2.5 * flops / backward / 1e12, "TFLOP/s")
 
 
 def backends(b, t, h, s):
@@ -313,7 +315,7 @@ def offload(name, t, b, layers=0, n=3, half=False):
 def main(verb, *args):
     if verb == "dry":
         product(64)
-        attention(1, 32, 4, 16)
+        attention(1, 32, 4, 2, 16)
         backends(1, 32, 4, 16)
         for way in ways:
             step("llama-toy", 32, 2, n=1, ways=[way])
@@ -322,8 +324,8 @@ def main(verb, *args):
         offload("llama-toy", 32, 2, n=1, half=True)
     elif verb == "rates":
         product(8192)
-        attention(8, 1024, 12, 64)
-        attention(2, 4096, 32, 128)
+        for shape in ((32, 1024, 12, 12, 64), (8, 4096, 12, 12, 64), (16, 1024, 25, 25, 64), (4, 4096, 32, 8, 64), (16, 1024, 32, 8, 128), (4, 4096, 32, 8, 128)):
+            attention(*shape)
         backends(2, 4096, 32, 128)
     else:
         {"step": step, "offload": offload}[verb](args[0], *map(int, args[1:]))

@@ -13,36 +13,48 @@ import (
 // steps of 16. What they need differs in geometry and shared memory.
 
 type attentionKind struct {
-	suffix  string // of the files
-	tile    int    // rows of a block
-	threads int
-	// Bytes of shared memory for a head size.
-	forward, queries, keys func(head int) int
+	suffix string             // of the files
+	tile   int                // rows of a block
+	lanes  func(head int) int // threads of a row of delta
+	// Threads of a block and bytes of its shared memory, for a head size.
+	forward, queries, keys func(head int) (threads, shared int)
 }
 
-// tileBytes is n tiles of 32 rows of fp32 and m tiles of weights: TILE and
+// plainTiles is n tiles of 32 rows of fp32 and m tiles of weights: TILE and
 // PITCH in kernels/tiles.cuh.
-func tileBytes(head, n, m int) int { return 4 * (n*32*(head+1) + m*32*32) }
+func plainTiles(n, m int) func(int) (int, int) {
+	return func(head int) (int, int) { return 256, 4 * (n*32*(head+1) + m*32*32) }
+}
 
 var plainAttention = attentionKind{
-	tile: 32, threads: 256,
-	forward: func(head int) int { return tileBytes(head, 3, 1) },
-	queries: func(head int) int { return tileBytes(head, 4, 1) },
-	keys:    func(head int) int { return tileBytes(head, 4, 2) },
+	tile:    32,
+	lanes:   func(int) int { return 1 },
+	forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2),
 }
 
-// The sums of kernels/attention_mma.cu: rows of head+8, columns of tile+8.
+// tensorRows is n rows of head+8 numbers of bf16, PITCH in kernels/mma.cuh.
+func tensorRows(head, n int) int { return 2 * n * (head + 8) }
+
+// tensorThreads is THREADS in kernels/attention_bwd_mma.cu.
+func tensorThreads(head int) int {
+	if head <= 64 {
+		return 128
+	}
+	return 256
+}
+
 var tensorAttention = attentionKind{
-	suffix: "_mma", tile: 64, threads: 128,
-	forward: func(head int) int { return 2 * (128*(head+8) + head*72) },
-	queries: func(head int) int { return 2 * (192*(head+8) + head*40) },
-	keys:    func(head int) int { return 2 * (192*(head+8) + 2*head*40) },
+	suffix: "_mma", tile: 128,
+	lanes:   func(head int) int { return head / 8 & -(head / 8) },
+	forward: func(head int) (int, int) { return 128, tensorRows(head, 128+2*64) },
+	queries: func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) },
+	keys:    func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) + 4*2*2*64 },
 }
 
 // attentionKindOf chooses by what the operands allow.
 func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	head := b.call.Attr.HeadDim
-	if head%16 != 0 || head > 128 {
+	if head%16 != 0 || head > 128 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
 		return &plainAttention
 	}
 	for i, o := range ops {
@@ -75,7 +87,7 @@ func attentionBwd(b *builder) error {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
-	n := int64(ops[4].Rows) * int64(at.Heads)
+	n := int64(ops[4].Rows) * int64(at.Heads) * int64(k.lanes(at.HeadDim))
 	if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...)); err != nil {
 		return err
 	}
@@ -110,14 +122,15 @@ func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernel
 }
 
 // heads starts a block per tile of rows, head and sequence.
-func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shared func(int) int, ops ...device.Operand) error {
+func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(int) (threads, shared int), ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
 	a.seq = int32(q.end)
 	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
 	grid := [3]int64{blocks(int64(rows), int64(k.tile)), int64(heads), int64(q.sequences)}
-	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, k.threads, shared(at.HeadDim), a)
+	threads, shared := shape(at.HeadDim)
+	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, threads, shared, a)
 }
 
 // attentionAt puts the rows' keys and values into the cache, then has a block

@@ -103,17 +103,18 @@ func TestRateProduct(t *testing.T) {
 	}
 }
 
-// TestRateAttention: forward and backward, causal.
+// TestRateAttention: forward and backward, causal, of the models of the speed list.
 func TestRateAttention(t *testing.T) {
-	shapes := [][4]int{{8, 1024, 12, 64}, {2, 4096, 32, 128}}
+	type shape struct{ b, seq, heads, kv, s int }
+	shapes := []shape{{32, 1024, 12, 12, 64}, {8, 4096, 12, 12, 64}, {16, 1024, 25, 25, 64}, {4, 4096, 32, 8, 64}, {16, 1024, 32, 8, 128}, {4, 4096, 32, 8, 128}}
 	if !cuda.OnGPU() {
-		shapes = [][4]int{{2, 40, 2, 64}}
+		shapes = []shape{{2, 40, 2, 1, 64}}
 	}
-	for _, shape := range shapes {
-		b, seq, heads, s := shape[0], shape[1], shape[2], shape[3]
+	for _, x := range shapes {
+		b, seq, heads, s := x.b, x.seq, x.heads, x.s
 		d := open(t, cuda.Options{})
-		n, w := b*seq, int64(heads*s)
-		check(t, d.Reserve(device.DeviceTier, int64(n)*w*2*10+int64(n*heads)*8))
+		n, w, wkv := b*seq, int64(heads*s), int64(2*x.kv*s)
+		check(t, d.Reserve(device.DeviceTier, int64(n)*(2*(w+wkv)+2*w)*2+int64(n*heads)*8))
 		at := int64(0)
 		place := func(dt graph.DType, cols int) device.Operand {
 			o := matrix(device.DeviceTier, dt, at, n, cols)
@@ -122,16 +123,16 @@ func TestRateAttention(t *testing.T) {
 		}
 		bands := func(all device.Operand) (q, kv device.Operand) {
 			q, kv = all, all
-			q.Cols, kv.Cols, kv.Addr = int(w), int(2*w), all.Addr+2*w
+			q.Cols, kv.Cols, kv.Addr = int(w), int(wkv), all.Addr+2*w
 			return q, kv
 		}
-		qkv, o, lse := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
-		dqkv, do, delta := place(graph.BF16, int(3*w)), place(graph.BF16, int(w)), place(graph.F32, heads)
+		qkv, o, lse := place(graph.BF16, int(w+wkv)), place(graph.BF16, int(w)), place(graph.F32, heads)
+		dqkv, do, delta := place(graph.BF16, int(w+wkv)), place(graph.BF16, int(w)), place(graph.F32, heads)
 		q, kv := bands(qkv)
 		dq, dkv := bands(dqkv)
 		check(t, d.Write(device.DeviceTier, qkv.Addr, cuda.RandomBF16(noise(), int(qkv.Bytes()))))
 		check(t, d.Write(device.DeviceTier, do.Addr, cuda.RandomBF16(noise(), int(do.Bytes()))))
-		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: s, Scale: 0.1}
+		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: x.kv, HeadDim: s, Scale: 0.1}
 		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
 		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}
 		for what, c := range map[string]device.Call{"forward": fwd, "backward": bwd} {
@@ -139,7 +140,7 @@ func TestRateAttention(t *testing.T) {
 			for _, o := range c.Args {
 				dims = append(dims, o.Dim())
 			}
-			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads of %d", what, b, seq, heads, s),
+			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads on %d of %d", what, b, seq, heads, x.kv, s),
 				float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")
 		}
 	}

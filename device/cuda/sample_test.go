@@ -153,7 +153,7 @@ func (s *sample) stats(rows int) {
 func (s *sample) heads() (rows, width int) {
 	g := 1 + s.IntN(2)
 	a := &s.call.Attr
-	*a = graph.Attr{Seq: []int{1, 7, 32, 33, 70, 130}[s.IntN(6)], KVHeads: g, Heads: g * (1 + s.IntN(2)), HeadDim: 6, Row0: s.IntN(9)}
+	*a = graph.Attr{Seq: []int{1, 7, 32, 33, 70, 130, 300}[s.IntN(7)], KVHeads: g, Heads: g * (1 + s.IntN(2)), HeadDim: 6, Row0: s.IntN(9)}
 	if s.wide {
 		a.HeadDim = []int{16, 48, 64, 128}[s.IntN(4)]
 		if s.float == graph.BF16 {
@@ -162,7 +162,10 @@ func (s *sample) heads() (rows, width int) {
 	}
 	a.Scale = 1 / math.Sqrt(float64(a.HeadDim))
 	if s.IntN(2) == 0 {
-		a.Window = 1 + s.IntN(40)
+		a.Window = 1 + s.IntN(a.Seq/2+40)
+	}
+	if a.Seq == 300 { // several tiles of every kind, in the room there is
+		return a.Seq, (a.Heads + 2*a.KVHeads) * a.HeadDim
 	}
 	return a.Seq * (1 + s.IntN(2)), (a.Heads + 2*a.KVHeads) * a.HeadDim
 }

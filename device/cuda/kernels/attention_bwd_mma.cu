@@ -1,130 +1,249 @@
-// attention_bwd.cu on tensor cores (stage A2): the same three kernels, sums
-// and owners, tiles of 64 rows with 32 others at a time. p and ds go into the
-// products as bf16.
-#define OTHERS 32
+// attention_bwd.cu on tensor cores (stage A2): the same three kernels, sums and
+// owners. p and ds go into the products as bf16, and never leave registers: a
+// block's own 128 rows are those of the result and of the sums, so what comes out
+// of one product is the left operand of the next.
+//
+// A block's own two operands stay in registers as fragments. Of the others, 64
+// rows at a time come through two stages of shared memory, one filled while the
+// other is worked with; the stages take the place in which the block's own rows
+// arrived. Only tiles on an edge of what is seen are masked, warp by warp, and
+// tiles of which a warp sees nothing are skipped.
+//
+// For example, keys 0 to 127 in a sequence of 256 without a window go over
+// queries 192, 128, 64, 0 and on, the last 64 first: those from 128 on unmasked,
+// 64 masked for the last two warps of four, 0 for the first two and skipped by the
+// last two.
+//
+// Known weakness: seven products where five would do (s and dp are made twice),
+// which is the price of owners: a sum of dq over blocks of keys would need room
+// for it in fp32 and blocks that wait for each other. Above a head size of 64 a
+// warp has 16 rows, since registers are full, and shared memory is then as busy
+// as the tensor cores.
+#define OTHERS 64
+#define SETS (HEAD <= 64 ? 2 : 1)   // of 16 rows of a warp
+#define THREADS (256 / SETS)        // 128 own rows
+#define CHUNK 16                    // others whose weights are in registers
 
-// A warp per row and head would be shorter; a thread reads its row in packs.
+typedef unsigned Held[SETS][HEAD / 16][4];    // a warp's own rows as fragments
+typedef float Sums[SETS][HEAD / 8][4];        // of its rows
+typedef float Weights[SETS][CHUNK / 8][4];    // of its rows with CHUNK others
+
+// Threads of a row; neighbours read neighbouring pieces.
+#define LANES (LINE & -LINE)
+
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
-  i64 r, h;
-  if (!place(a.t[4].rows, a.heads, 1, r, h)) return;
+  i64 r, c;
+  bool there = place(a.t[4].rows, a.heads * LANES, 1, r, c);
   float sum = 0, x[8], y[8];
-  for (int c = 0; c < HEAD; c += 8) {
-    load(x, at<bf16>(a.t[3], r, h * HEAD + c));
-    load(y, at<bf16>(a.t[6], r, h * HEAD + c));
-    for (int i = 0; i < 8; i++) sum += x[i] * y[i];
-  }
-  *at<float>(a.t[2], r, h) = sum;
+  if (there)
+#pragma unroll
+    for (int i = 0; i < LINE; i += LANES) {
+      i64 from = c / LANES * HEAD + (c % LANES + i) * 8;
+      load(x, at<bf16>(a.t[3], r, from));
+      load(y, at<bf16>(a.t[6], r, from));
+#pragma unroll
+      for (int j = 0; j < 8; j++) sum += x[j] * y[j];
+    }
+#pragma unroll
+  for (int o = LANES / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+  if (there && c % LANES == 0) *at<float>(a.t[2], r, c / LANES) = sum;
 }
 
-// weigh turns s = q.k and dp = do.v of a pair into p and ds.
-static __device__ inline void weigh(const Args& a, bool seen, float lse, float delta, float& s, float& dp) {
-  s = seen ? exp2f(s * (a.f[0] * 1.4426950408889634f) - lse * 1.4426950408889634f) : 0;
-  dp = s * (dp - delta) * a.f[0];
+// hold takes a warp's rows of what has landed.
+static __device__ inline void hold(Held& f, const bf16* s) {
+  s += warpOf() * (16 * SETS) * PITCH + asRows();
+#pragma unroll
+  for (int i = 0; i < SETS; i++)
+#pragma unroll
+    for (int c = 0; c < HEAD / 16; c++) quad(f[i][c], s + i * 16 * PITCH + c * 16);
 }
 
-// products: s and dp of 16 rows with OTHERS rows, from fragments of the rows.
-static __device__ inline void products(float (&s)[OTHERS / 8][4], float (&dp)[OTHERS / 8][4], const bf16* x, const bf16* dx, const bf16* y,
-                                       const bf16* dy, int r0) {
+// products adds to w the products of own rows with CHUNK others at y.
+static __device__ inline void products(Weights& w, const Held& x, const bf16* y) {
 #pragma unroll
-  for (int c = 0; c < HEAD / 16; c++) {
-    unsigned xa[4], da[4], b[2];
-    partA(xa, x, PITCH, r0, c * 16);
-    partA(da, dx, PITCH, r0, c * 16);
+  for (int c = 0; c < HEAD / 16; c++)
 #pragma unroll
-    for (int n = 0; n < OTHERS / 8; n++) {
-      partB(b, y, PITCH, n * 8, c * 16);
-      mma(s[n], xa, b);
-      partB(b, dy, PITCH, n * 8, c * 16);
-      mma(dp[n], da, b);
+    for (int n = 0; n < CHUNK / 16; n++) {
+      unsigned b[4];
+      quad(b, y + n * 16 * PITCH + c * 16);
+#pragma unroll
+      for (int i = 0; i < SETS; i++) mma(w[i][2 * n], x[i][c], b[0], b[1]), mma(w[i][2 * n + 1], x[i][c], b[2], b[3]);
+    }
+}
+
+// hide takes out the pairs that see each other not, by row and column counted
+// from this thread's first ones.
+template <class F> static __device__ inline void hide(Weights& w, F sees, int c) {
+#pragma unroll
+  for (int i = 0; i < SETS; i++)
+#pragma unroll
+    for (int n = 0; n < CHUNK / 8; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        if (!sees(16 * i + e / 2 * 8, c + n * 8 + e % 2)) w[i][n][e] = -INFINITY;
+}
+
+// gather adds to own rows CHUNK others at y, weighed.
+static __device__ inline void gather(Sums& o, const Weights& w, const bf16* y) {
+#pragma unroll
+  for (int c = 0; c < CHUNK / 16; c++) {
+    unsigned p[SETS][4];
+#pragma unroll
+    for (int i = 0; i < SETS; i++) asA(p[i], w[i][2 * c], w[i][2 * c + 1]);
+#pragma unroll
+    for (int n = 0; n < HEAD / 16; n++) {
+      unsigned b[4];
+      quadT(b, y + c * 16 * PITCH + n * 16);
+#pragma unroll
+      for (int i = 0; i < SETS; i++) mma(o[i][2 * n], p[i], b[0], b[1]), mma(o[i][2 * n + 1], p[i], b[2], b[3]);
     }
   }
 }
 
-// gather adds to 16 rows the OTHERS rows, weighed; yt has them as columns.
-static __device__ inline void gather(float (&o)[HEAD / 8][4], const float (&w)[OTHERS / 8][4], const bf16* yt) {
+// finish writes sums, each times scale, in addition to what is there if asked to.
+static __device__ inline void finish(const Mat& t, int row, int end, int col, Sums& o, float scale, bool add, bf16* s) {
+  int w0 = warpOf() * (16 * SETS), lane = threadIdx.x % 32;
 #pragma unroll
-  for (int c = 0; c < OTHERS / 16; c++) {
-    unsigned p[4], b[2];
-    asA(p, w[2 * c], w[2 * c + 1]);
+  for (int i = 0; i < SETS; i++) {
+    int r0 = w0 + 16 * i;
 #pragma unroll
-    for (int n = 0; n < HEAD / 8; n++) {
-      partB(b, yt, OTHERS + 8, n * 8, c * 16);
-      mma(o[n], p, b);
-    }
+    for (int n = 0; n < HEAD / 8; n++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        int r = r0 + lane / 4 + 8 * half;
+        unsigned was = add && r < end ? *(const unsigned*)at<bf16>(t, row + r, col + n * 8 + lane % 4 * 2) : 0;
+        o[i][n][2 * half] = fmaf(o[i][n][2 * half], scale, __uint_as_float(was << 16));
+        o[i][n][2 * half + 1] = fmaf(o[i][n][2 * half + 1], scale, __uint_as_float(was & 0xffff0000u));
+      }
+    keep(t, row + r0, end - r0, col, o[i], 1, 1, s + r0 * PITCH);
   }
 }
 
-// grid: tiles of 64 queries x heads x sequences
-extern "C" __global__ void __launch_bounds__(128) queries(const __grid_constant__ Args a) {
+// grid: tiles of 128 queries x heads x sequences
+extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
-  bf16 *q = (bf16*)shared, *dout = q + 64 * PITCH, *k = dout + 64 * PITCH, *v = k + OTHERS * PITCH, *kt = v + OTHERS * PITCH;
-  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
-  int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
+  bf16* s0 = (bf16*)shared;
+  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv);
+  int w0 = q0 + warpOf() * (16 * SETS), i0 = w0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  float lse[2] = {}, delta[2] = {}, dq[HEAD / 8][4] = {};
+  int first = max(0, q0 - a.window + 1) / OTHERS * OTHERS, past = min(q0 + 128, a.seq);
+  float scale = a.f[0] * 1.4426950408889634f, lse[2 * SETS] = {}, delta[2 * SETS] = {}; // log2(e)
+  auto stage = [&](int k0) {
+    bf16* s = s0 + (k0 - first) / OTHERS % 2 * (2 * OTHERS * PITCH);
+    fetch<OTHERS, THREADS>(s, a.t[5], base + k0, a.seq - k0, g * HEAD);
+    fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    commit();
+  };
+  Held q, dout;
+  fetch<128, THREADS>(s0, a.t[4], mine + q0, a.seq - q0, h * HEAD);
+  fetch<128, THREADS>(s0 + 128 * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
+  commit();
 #pragma unroll
-  for (int half = 0; half < 2; half++)
-    if (i0 + 8 * half < a.seq) {
-      lse[half] = *at<float>(a.t[7], mine + i0 + 8 * half, h);
-      delta[half] = *at<float>(a.t[2], mine + i0 + 8 * half, h);
+  for (int i = 0; i < 2 * SETS; i++)
+    if (i0 + 8 * i < a.seq) {
+      lse[i] = *at<float>(a.t[7], mine + i0 + 8 * i, h) * -1.4426950408889634f;
+      delta[i] = *at<float>(a.t[2], mine + i0 + 8 * i, h);
     }
-  rows(q, a.t[4], mine, q0, 64, a.seq, h * HEAD);
-  rows(dout, a.t[3], mine, q0, 64, a.seq, h * HEAD);
-  for (int k0 = max(0, q0 - a.window + 1) / OTHERS * OTHERS; k0 < min(q0 + 64, a.seq); k0 += OTHERS) {
+  landed();
+  __syncthreads();
+  hold(q, s0);
+  hold(dout, s0 + 128 * PITCH);
+  __syncthreads();
+  stage(first);
+  Sums dq = {};
+  for (int k0 = first; k0 < past; k0 += OTHERS) {
+    landed();
     __syncthreads();
-    rows(k, a.t[5], base, k0, OTHERS, a.seq, g * HEAD);
-    rows(v, a.t[5], base, k0, OTHERS, a.seq, (a.kv + g) * HEAD);
-    columns(kt, a.t[5], base, k0, OTHERS, a.seq, g * HEAD);
-    __syncthreads();
-    float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
-    products(s, ds, q, dout, k, v, r0);
+    if (k0 + OTHERS < past) stage(k0 + OTHERS);
+    if (noneSees(a, w0, 16 * SETS, k0, OTHERS)) continue;
+    bool all = allSee(a, w0, 16 * SETS, k0, OTHERS);
+    const bf16 *k = s0 + (k0 - first) / OTHERS % 2 * (2 * OTHERS * PITCH), *v = k + OTHERS * PITCH;
 #pragma unroll
-    for (int n = 0; n < OTHERS / 8; n++)
+    for (int c = 0; c < OTHERS; c += CHUNK) {
+      Weights s = {}, ds = {};
+      products(s, q, k + c * PITCH + asColumns());
+      products(ds, dout, v + c * PITCH + asColumns());
+      if (!all) hide(s, [&](int r, int c) { return sees(a, i0 + r, j0 + k0 + c); }, c);
 #pragma unroll
-      for (int e = 0; e < 4; e++) weigh(a, sees(a, i0 + e / 2 * 8, k0 + n * 8 + j0 + e % 2), lse[e / 2], delta[e / 2], s[n][e], ds[n][e]);
-    gather(dq, ds, kt);
+      for (int i = 0; i < SETS; i++)
+#pragma unroll
+        for (int n = 0; n < CHUNK / 8; n++)
+#pragma unroll
+          for (int e = 0; e < 4; e++)
+            ds[i][n][e] = power(fmaf(s[i][n][e], scale, lse[2 * i + e / 2])) * (ds[i][n][e] - delta[2 * i + e / 2]);
+      gather(dq, ds, k + c * PITCH + asRows());
+    }
   }
-  keep(a.t[0], mine, q0 + r0, a.seq, h * HEAD, dq, 1, 1);
+  __syncthreads();
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
 }
 
-// grid: tiles of 64 keys x key heads x sequences
-extern "C" __global__ void __launch_bounds__(128) keys(const __grid_constant__ Args a) {
+#define STAGE (2 * OTHERS * (PITCH + 2)) // queries, do, and their lse and delta in fp32
+
+// grid: tiles of 128 keys x key heads x sequences
+extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant__ Args a) {
   DYNAMIC(shared);
-  bf16 *k = (bf16*)shared, *v = k + 64 * PITCH, *q = v + 64 * PITCH, *dout = q + OTHERS * PITCH;
-  bf16 *qt = dout + OTHERS * PITCH, *dt = qt + HEAD * (OTHERS + 8);
-  int k0 = blockIdx.x * 64, g = blockIdx.y, group = a.heads / a.kv, r0 = threadIdx.x / 32 * 16;
-  int j0 = k0 + r0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here, columns queries
+  bf16* s0 = (bf16*)shared;
+  int k0 = blockIdx.x * 128, g = blockIdx.y, group = a.heads / a.kv;
+  int w0 = k0 + warpOf() * (16 * SETS), j0 = w0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  float dk[HEAD / 8][4] = {}, dv[HEAD / 8][4] = {};
-  rows(k, a.t[5], base, k0, 64, a.seq, g * HEAD);
-  rows(v, a.t[5], base, k0, 64, a.seq, (a.kv + g) * HEAD);
-  if (a.acc) {
-    resume(a.t[1], base, k0 + r0, a.seq, g * HEAD, dk);
-    resume(a.t[1], base, k0 + r0, a.seq, (a.kv + g) * HEAD, dv);
-  }
-  int first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + 64 + a.window - 1);
-  for (int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS; q0 >= first; q0 -= OTHERS)
-    for (int h = g * group; h < (g + 1) * group; h++) {
-      __syncthreads();
-      rows(q, a.t[4], mine, q0, OTHERS, a.seq, h * HEAD);
-      rows(dout, a.t[3], mine, q0, OTHERS, a.seq, h * HEAD);
-      columns(qt, a.t[4], mine, q0, OTHERS, a.seq, h * HEAD);
-      columns(dt, a.t[3], mine, q0, OTHERS, a.seq, h * HEAD);
-      __syncthreads();
-      float s[OTHERS / 8][4] = {}, ds[OTHERS / 8][4] = {};
-      products(s, ds, k, v, q, dout, r0);
+  float scale = a.f[0] * 1.4426950408889634f; // log2(e)
+  int first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + 128 + a.window - 1); // queries that see some of the keys
+  int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, h = g * group, at0 = 0; // the step's, and its stage
+  auto stage = [&](int q0, int h, int at0) {
+    bf16* s = s0 + at0;
+    fetch<OTHERS, THREADS>(s, a.t[4], mine + q0, a.seq - q0, h * HEAD);
+    fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
+    int i = q0 + threadIdx.x % OTHERS;
+    if (threadIdx.x < 2 * OTHERS) // the first threads take lse, the next delta
+      copy<4>((float*)(s + 2 * OTHERS * PITCH) + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq);
+    commit();
+  };
+  Held k, v;
+  fetch<128, THREADS>(s0, a.t[5], base + k0, a.seq - k0, g * HEAD);
+  fetch<128, THREADS>(s0 + 128 * PITCH, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+  commit();
+  landed();
+  __syncthreads();
+  hold(k, s0);
+  hold(v, s0 + 128 * PITCH);
+  __syncthreads();
+  if (q0 >= first) stage(q0, h, 0);
+  Sums dk = {}, dv = {};
+  for (int i = q0, nextAt; i >= first; at0 = nextAt) {
+    q0 = i, nextAt = STAGE - at0;
+    if (++h == (g + 1) * group) h = g * group, i -= OTHERS;
+    landed();
+    __syncthreads();
+    if (i >= first) stage(i, h, nextAt);
+    if (noneSees(a, q0, OTHERS, w0, 16 * SETS)) continue;
+    bool all = allSee(a, q0, OTHERS, w0, 16 * SETS);
+    const bf16 *q = s0 + at0, *dout = q + OTHERS * PITCH;
+    const float* stats = (const float*)(dout + OTHERS * PITCH);
 #pragma unroll
-      for (int n = 0; n < OTHERS / 8; n++)
+    for (int c = 0; c < OTHERS; c += CHUNK) {
+      Weights p = {}, ds = {};
+      products(p, k, q + c * PITCH + asColumns());
+      products(ds, v, dout + c * PITCH + asColumns());
+      if (!all) hide(p, [&](int r, int c) { return sees(a, q0 + i0 + c, j0 + r); }, c);
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-          int i = q0 + n * 8 + i0 + e;
-          float lse = i < a.seq ? *at<float>(a.t[7], mine + i, h) : 0, delta = i < a.seq ? *at<float>(a.t[2], mine + i, h) : 0;
-          weigh(a, sees(a, i, j0), lse, delta, s[n][e], ds[n][e]);
-          weigh(a, sees(a, i, j0 + 8), lse, delta, s[n][e + 2], ds[n][e + 2]);
-        }
-      gather(dv, s, dt);
-      gather(dk, ds, qt);
+      for (int n = 0; n < CHUNK / 8; n++) {
+        float lse[2], delta[2];
+        load(lse, stats + c + n * 8 + i0);
+        load(delta, stats + OTHERS + c + n * 8 + i0);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+          for (int r = 0; r < SETS; r++) {
+            p[r][n][e] = power(fmaf(p[r][n][e], scale, lse[e % 2] * -1.4426950408889634f));
+            ds[r][n][e] = p[r][n][e] * (ds[r][n][e] - delta[e % 2]);
+          }
+      }
+      gather(dv, p, dout + c * PITCH + asRows());
+      gather(dk, ds, q + c * PITCH + asRows());
     }
-  keep(a.t[1], base, k0 + r0, a.seq, g * HEAD, dk, 1, 1);
-  keep(a.t[1], base, k0 + r0, a.seq, (a.kv + g) * HEAD, dv, 1, 1);
+  }
+  __syncthreads();
+  finish(a.t[1], base + k0, a.seq - k0, g * HEAD, dk, a.f[0], a.acc, s0);
+  finish(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, dv, 1, a.acc, s0);
 }

@@ -1,79 +1,129 @@
-// Stage A1: attention.cu on tensor cores. A block does 64 queries of a head, a
-// warp 16 of them; tiles of 64 keys begin at multiples of 64. The running
-// maximum is kept in units of log2, so that exp2 serves. Late queries, which see
-// the most keys, go first.
+// Stage A1: attention.cu on tensor cores. A block does 128 queries of a head, a
+// warp 32 of them, so that each fragment of keys and values that is loaded from
+// shared memory, whose bandwidth is the next bound after the products', serves
+// twice. Tiles of 64 keys begin at multiples of 64. Late queries, which see the
+// most keys, go first.
 //
-// Known weakness: tiles are not fetched ahead of their use (cp.async), and
-// Hopper's own instructions (wgmma, TMA) are not used.
+// The next thing is fetched while one is computed with: a tile's values during
+// its q.k, the next tile's keys during the softmax and the product with values.
+// Only tiles that the diagonal or the window's edge passes through are masked,
+// warp by warp; a warp that sees nothing of a tile skips it, which changes no
+// bits: to a row that sees nothing of it a tile adds 0 and multiplies by 1.
+//
+// For example, queries 128 to 255 without a window go over keys 0, 64, 128 and
+// 192: the first two unmasked, 128 masked for the first two warps, 192 skipped by
+// these and masked for the others.
+//
+// Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
+// instructions (wgmma, with TMA), which are not used.
 #define KEYS 64
+#define HELD (HEAD <= 64) // queries stay in registers
 
-extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
-  DYNAMIC(shared);
-  bf16 *q = (bf16*)shared, *k = q + 64 * PITCH, *vt = k + KEYS * PITCH;
-  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 64, h = blockIdx.y, g = h / (a.heads / a.kv), r0 = threadIdx.x / 32 * 16;
-  int i0 = q0 + r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2; // this thread's rows are i0 and i0+8
-  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  float scale = a.f[0] * 1.4426950408889634f; // log2(e)
-  unsigned qa[HEAD / 16][4];
-  rows(q, a.t[2], mine, q0, 64, a.seq, h * HEAD);
-  __syncthreads();
+// hide takes from the tile what rows i, i+8, i+16, i+24 do not see of columns
+// from j on.
+static __device__ inline void hide(const Args& a, float (&s)[2][KEYS / 8][4], int i, int j) {
 #pragma unroll
-  for (int c = 0; c < HEAD / 16; c++) partA(qa[c], q, PITCH, r0, c * 16);
-  float o[HEAD / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
-  for (int k0 = max(0, q0 - a.window + 1) / KEYS * KEYS; k0 < min(q0 + 64, a.seq); k0 += KEYS) {
-    __syncthreads();
-    rows(k, a.t[3], base, k0, KEYS, a.seq, g * HEAD);
-    columns(vt, a.t[3], base, k0, KEYS, a.seq, (a.kv + g) * HEAD);
-    __syncthreads();
-    float s[KEYS / 8][4] = {};
+  for (int t = 0; t < 2; t++)
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-      for (int c = 0; c < HEAD / 16; c++) {
-        unsigned b[2];
-        partB(b, k, PITCH, n * 8, c * 16);
-        mma(s[n], qa[c], b);
-      }
+      for (int e = 0; e < 4; e++)
+        if (!sees(a, i + 16 * t + e / 2 * 8, j + n * 8 + e % 2)) s[t][n][e] = -INFINITY;
+}
+
+// soften turns s into weights and makes room for them in the sums so far: m is a
+// row's maximum, l this thread's part of the sum of its weights.
+static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][HEAD / 8][4], float (&m)[4], float (&l)[4], float scale) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-      int i = i0 + 8 * half;
-      float top = m[half], sum = 0;
+  for (int i = 0; i < 4; i++) {
+    int t = i / 2, e = i % 2 * 2;
+    float top = m[i], sum = 0;
 #pragma unroll
-      for (int n = 0; n < KEYS / 8; n++)
+    for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[t][n][e], s[t][n][e + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    float zero = top == -INFINITY ? 0 : top, shrink = power((m[i] - zero) * scale); // a row that sees nothing yet stays 0
+    m[i] = top, zero *= -scale;
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; e++) {
-          s[n][e] = sees(a, i, k0 + n * 8 + j0 + e % 2) ? s[n][e] * scale : -INFINITY;
-          top = fmaxf(top, s[n][e]);
-        }
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      float zero = top == -INFINITY ? 0 : top, shrink = exp2f(m[half] - zero); // a row that sees nothing yet stays 0
-      m[half] = top;
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; e++) sum += s[n][e] = exp2f(s[n][e] - zero);
-      l[half] = l[half] * shrink + sum;
-#pragma unroll
-      for (int n = 0; n < HEAD / 8; n++) o[n][2 * half] *= shrink, o[n][2 * half + 1] *= shrink;
+    for (int n = 0; n < KEYS / 8; n++) {
+      s[t][n][e] = power(fmaf(s[t][n][e], scale, zero)), s[t][n][e + 1] = power(fmaf(s[t][n][e + 1], scale, zero));
+      sum += s[t][n][e] + s[t][n][e + 1];
     }
+    l[i] = fmaf(l[i], shrink, sum);
+#pragma unroll
+    for (int n = 0; n < HEAD / 8; n++) o[t][n][e] *= shrink, o[t][n][e + 1] *= shrink;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
+  DYNAMIC(shared);
+  bf16 *q = (bf16*)shared, *k = q + 128 * PITCH, *v = k + KEYS * PITCH;
+  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
+  int r0 = warpOf() * 32, w0 = q0 + r0; // this warp's first query, and its place in the block
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
+  int first = max(0, q0 - a.window + 1) / KEYS * KEYS, past = min(q0 + 128, a.seq);
+  float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponents are of 2
+  fetch<128, 128>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
+  fetch<KEYS, 128>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+  commit();
+  const bf16 *qp = q + r0 * PITCH + asRows(), *kp = k + asColumns(), *vp = v + asRows();
+  unsigned held[HELD ? HEAD / 16 : 1][2][4];
+  if constexpr (HELD) {
+    landed();
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < HEAD / 16; c++) quad(held[c][0], qp + c * 16), quad(held[c][1], qp + 16 * PITCH + c * 16);
+  }
+  float o[2][HEAD / 8][4] = {}, m[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, l[4] = {}; // rows g, g+8, g+16, g+24
+  for (int k0 = first; k0 < past; k0 += KEYS) {
+    landed();
+    __syncthreads();
+    fetch<KEYS, 128>(v, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    commit();
+    bool idle = noneSees(a, w0, 32, k0, KEYS);
+    float s[2][KEYS / 8][4] = {};
+    if (!idle)
+#pragma unroll
+      for (int c = 0; c < HEAD / 16; c++) {
+        unsigned x[2][4];
+        if constexpr (!HELD) quad(x[0], qp + c * 16), quad(x[1], qp + 16 * PITCH + c * 16);
+        const unsigned(&qa)[2][4] = *(HELD ? &held[HELD ? c : 0] : &x);
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+          unsigned b[4];
+          quad(b, kp + n * 16 * PITCH + c * 16);
+#pragma unroll
+          for (int i = 0; i < 2; i++) mma(s[i][2 * n], qa[i], b[0], b[1]), mma(s[i][2 * n + 1], qa[i], b[2], b[3]);
+        }
+      }
+    landed();
+    __syncthreads();
+    if (k0 + KEYS < past) fetch<KEYS, 128>(k, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
+    commit();
+    if (idle) continue;
+    if (!allSee(a, w0, 32, k0, KEYS)) hide(a, s, w0 + lane / 4, k0 + lane % 4 * 2);
+    soften(s, o, m, l, scale);
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) {
-      unsigned p[4], b[2];
-      asA(p, s[2 * c], s[2 * c + 1]);
+      unsigned p[2][4];
+      asA(p[0], s[0][2 * c], s[0][2 * c + 1]), asA(p[1], s[1][2 * c], s[1][2 * c + 1]);
 #pragma unroll
-      for (int n = 0; n < HEAD / 8; n++) {
-        partB(b, vt, KEYS + 8, n * 8, c * 16);
-        mma(o[n], p, b);
+      for (int n = 0; n < HEAD / 16; n++) {
+        unsigned b[4];
+        quadT(b, vp + c * 16 * PITCH + n * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) mma(o[i][2 * n], p[i], b[0], b[1]), mma(o[i][2 * n + 1], p[i], b[2], b[3]);
       }
     }
   }
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    l[half] += __shfl_xor_sync(~0u, l[half], 1);
-    l[half] += __shfl_xor_sync(~0u, l[half], 2);
-    int i = i0 + 8 * half;
-    if (i < a.seq && j0 == 0) *at<float>(a.t[1], mine + i, h) = m[half] * 0.6931471805599453f + logf(l[half]);
+  for (int i = 0; i < 4; i++) {
+    l[i] += __shfl_xor_sync(~0u, l[i], 1);
+    l[i] += __shfl_xor_sync(~0u, l[i], 2);
+    int r = w0 + lane / 4 + 8 * i;
+    if (r < a.seq && lane % 4 == 0) *at<float>(a.t[1], mine + r, h) = m[i] * a.f[0] + logf(l[i]);
   }
-  keep(a.t[0], mine, q0 + r0, a.seq, h * HEAD, o, 1 / l[0], 1 / l[1]);
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    keep(a.t[0], mine + w0 + 16 * i, a.seq - w0 - 16 * i, h * HEAD, o[i], 1 / l[2 * i], 1 / l[2 * i + 1], q + (r0 + 16 * i) * PITCH);
 }

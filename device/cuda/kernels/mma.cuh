@@ -6,19 +6,99 @@
 //   a[0..3]  pairs along k: (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8)
 //   b[0..1]  pairs along k: (2t, g), (2t+8, g)
 //
-// So a pair of neighbours along k is one word of a row; what is summed along
-// the rows of an operand is kept transposed in shared memory. Rows lie 8
-// elements further apart than they are long, which puts the 32 words of a
-// fragment into 32 banks.
+// ldmatrix fills four such words from four 8 x 8 tiles in shared memory, of
+// which every thread gives the address of one row; its .trans turns the tiles,
+// so an operand that is summed along its rows needs no turned copy.
+//
+// Rows lie 8 elements further apart than they are long: an odd number of 16
+// bytes, since HEAD/8 is even, so the 8 rows of a tile lie in all 32 banks. A
+// swizzle would do it without the room, but with an address per column; here
+// all of a thread's addresses are one register and constants.
 #define PITCH (HEAD + 8)
+#define LINE (HEAD / 8) // pieces of 16 bytes in a row
 
-static __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+static __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #ifdef SHIM
-  shimMma(c, a, b);
+  shimMma(c, a, b0, b1);
 #else
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// quad loads four tiles, quadT four turned ones; p is this thread's row of them.
+static __device__ inline void quad(unsigned (&f)[4], const bf16* p) {
+#ifdef SHIM
+  shimLdmatrix(f, p, false);
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory");
+#endif
+}
+
+static __device__ inline void quadT(unsigned (&f)[4], const bf16* p) {
+#ifdef SHIM
+  shimLdmatrix(f, p, true);
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory");
+#endif
+}
+
+// warpOf is the thread's warp, in a form from which the compiler sees that all of
+// a warp's threads have the same.
+static __device__ inline int warpOf() {
+#ifdef SHIM
+  return threadIdx.x / 32;
+#else
+  return __shfl_sync(~0u, threadIdx.x / 32, 0);
+#endif
+}
+
+// A thread's row among 16 x 16 elements. asRows: the tiles are (0,0), (8,0),
+// (0,8), (8,8), which is an a, or turned two b whose columns are neighbours.
+// asColumns: (0,0), (0,8), (8,0), (8,8), two b that are rows in memory.
+static __device__ inline int asRows() { return threadIdx.x % 16 * PITCH + threadIdx.x % 32 / 16 * 8; }
+static __device__ inline int asColumns() { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * PITCH + threadIdx.x / 8 % 2 * 8; }
+
+// copy moves SIZE bytes to shared memory behind the thread's back, or fills
+// them with 0. commit ends a group of copies, landed waits for all groups.
+template <int SIZE> static __device__ inline void copy(void* to, const void* from, bool there) {
+#ifdef SHIM
+  shimCopy(to, from, SIZE, there ? SIZE : 0);
+#else
+  if constexpr (SIZE == 16) // past the first cache, which has no use for it
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? SIZE : 0), "n"(SIZE) : "memory");
+#endif
+}
+
+static __device__ inline void commit() {
+#ifdef SHIM
+  shimCommit();
+#else
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+static __device__ inline void landed() {
+#ifdef SHIM
+  shimWait(0);
+#else
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+#endif
+}
+
+// power is 2^x, as the hardware has it; of denormal results it makes 0.
+static __device__ inline float power(float x) {
+#ifdef SHIM
+  return exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 #endif
 }
 
@@ -35,67 +115,45 @@ static __device__ inline unsigned pack(float low, float high) {
 #endif
 }
 
-static __device__ inline unsigned word(const bf16* p) { return *(const unsigned*)p; }
-
-// partA and partB take the fragments at row r (column n of b), position k.
-static __device__ inline void partA(unsigned (&a)[4], const bf16* s, int pitch, int r, int k) {
-  const bf16* p = s + (r + threadIdx.x % 32 / 4) * pitch + k + threadIdx.x % 4 * 2;
-  a[0] = word(p), a[1] = word(p + 8 * pitch), a[2] = word(p + 8), a[3] = word(p + 8 * pitch + 8);
-}
-
-static __device__ inline void partB(unsigned (&b)[2], const bf16* s, int pitch, int n, int k) {
-  const bf16* p = s + (n + threadIdx.x % 32 / 4) * pitch + k + threadIdx.x % 4 * 2;
-  b[0] = word(p), b[1] = word(p + 8);
-}
-
 // asA makes fragments of 16 columns of sums: what was a result becomes an operand.
 static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
   a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
   a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
 }
 
-// rows copies n rows of a head; those from end on are 0.
-static __device__ inline void rows(bf16* s, const Mat& t, int base, int r0, int n, int end, int c0) {
-  for (int e = threadIdx.x; e < n * (HEAD / 8); e += blockDim.x) {
-    int r = e / (HEAD / 8), c = e % (HEAD / 8) * 8;
-    Pack<bf16, 8> p = {};
-    if (r0 + r < end) p = *(const Pack<bf16, 8>*)at<bf16>(t, base + r0 + r, c0 + c);
-    *(Pack<bf16, 8>*)(s + r * PITCH + c) = p;
-  }
-}
-
-// columns copies n rows of a head as columns: s[c][r], n+8 apart.
-static __device__ inline void columns(bf16* s, const Mat& t, int base, int r0, int n, int end, int c0) {
-  for (int e = threadIdx.x; e < n * (HEAD / 8); e += blockDim.x) {
-    int r = e % n, c = e / n * 8;
-    Pack<bf16, 8> p = {};
-    if (r0 + r < end) p = *(const Pack<bf16, 8>*)at<bf16>(t, base + r0 + r, c0 + c);
+// fetch begins to copy N rows of a head from a row on; those from end on, counted
+// from there, are 0. A thread takes the same piece of every STEP-th row.
+template <int N, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col) {
+  constexpr int STEP = THREADS / LINE;
+  int r = threadIdx.x / LINE, c = threadIdx.x % LINE * 8;
+  const bf16* from = at<bf16>(t, row + r, col + c);
+  s += r * PITCH + c;
+  if (THREADS % LINE && r >= STEP) return;
 #pragma unroll
-    for (int i = 0; i < 8; i++) s[(c + i) * (n + 8) + r] = p.e[i];
-  }
+  for (int i = 0; i < N; i += STEP)
+    if (N % STEP == 0 || r + i < N) copy<16>(s + i * PITCH, from + i * t.stride, r + i < end);
 }
 
-// keep writes sums of 16 rows: (HEAD/8) fragments, scaled per half.
-static __device__ inline void keep(const Mat& t, int base, int r, int end, int c0, const float (&o)[HEAD / 8][4], float low, float high) {
-  int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4 * 2;
+// keep writes 16 rows of sums, scaled per half, by way of 16 rows of shared
+// memory that no other warp uses, so that the writes are whole pieces; rows from
+// end on, counted from row, are not there.
+static __device__ inline void keep(const Mat& t, int row, int end, int col, const float (&o)[HEAD / 8][4], float low, float high, bf16* s) {
+  int lane = threadIdx.x % 32, at0 = lane / 4 * PITCH + lane % 4 * 2;
+  __syncwarp();
 #pragma unroll
   for (int n = 0; n < HEAD / 8; n++) {
-    if (r + g < end) *(unsigned*)at<bf16>(t, base + r + g, c0 + n * 8 + c) = pack(o[n][0] * low, o[n][1] * low);
-    if (r + g + 8 < end) *(unsigned*)at<bf16>(t, base + r + g + 8, c0 + n * 8 + c) = pack(o[n][2] * high, o[n][3] * high);
+    *(unsigned*)(s + at0 + n * 8) = pack(o[n][0] * low, o[n][1] * low);
+    *(unsigned*)(s + at0 + 8 * PITCH + n * 8) = pack(o[n][2] * high, o[n][3] * high);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int e = 0; e < 16 * LINE; e += 32) {
+    int r = (e + lane) / LINE, c = (e + lane) % LINE * 8;
+    if (r < end) *(Pack<bf16, 8>*)at<bf16>(t, row + r, col + c) = *(const Pack<bf16, 8>*)(s + r * PITCH + c);
   }
 }
 
-// resume takes up what keep has written.
-static __device__ inline void resume(const Mat& t, int base, int r, int end, int c0, float (&o)[HEAD / 8][4]) {
-  int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int n = 0; n < HEAD / 8; n++)
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      if (r + g + 8 * half < end) {
-        unsigned w = *(const unsigned*)at<bf16>(t, base + r + g + 8 * half, c0 + n * 8 + c);
-        o[n][2 * half] = __uint_as_float(w << 16), o[n][2 * half + 1] = __uint_as_float(w & 0xffff0000u);
-      }
-}
-
-static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window && i < a.seq; }
+// Of queries [i, i+m) and keys [j, j+n): do all see all, does none see any?
+static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window; }
+static __device__ inline bool allSee(const Args& a, int i, int m, int j, int n) { return sees(a, i, j + n - 1) && sees(a, i + m - 1, j); }
+static __device__ inline bool noneSees(const Args& a, int i, int m, int j, int n) { return j > i + m - 1 || i >= j + n - 1 + a.window; }

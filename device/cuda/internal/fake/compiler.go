@@ -27,7 +27,7 @@ type Compiler struct{}
 // VersionString of the fake.
 func (Compiler) VersionString() (string, error) { return "fake", nil }
 
-var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(`)
+var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(`)
 
 // Target of the fake.
 func (Compiler) Target(cc int) string { return fmt.Sprintf("sm_%d", cc) }
@@ -94,7 +94,7 @@ func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared
 	}
 	text := append([]byte(name), 0)
 	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), uintptr(args), descending); code != 0 {
-		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown)", name, code)
+		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown, 4: a thread does not wait for its copies)", name, code)
 	}
 	runtime.KeepAlive(text)
 	return nil

@@ -2,7 +2,8 @@
 //
 // A block's threads are fibers that one thread of the host runs in turns. A
 // fiber runs until it comes to a barrier or a shuffle, which is where it waits
-// for the others; so every run is deterministic, and two runs with the threads
+// for the others, and a warp runs to a barrier of the block before the next one
+// does; so every run is deterministic, and two runs with the threads
 // in ascending and in descending order differ if a barrier is missing between
 // what one thread writes and another reads. Threads that wait at different
 // barriers for ever are reported. For x86-64.
@@ -80,9 +81,9 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) {
 static unsigned fragments[THREADS][6];
 static float half2(unsigned w, int high) { return __uint_as_float(high ? w & 0xffff0000u : w << 16); }
 
-static inline void shimMma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+static inline void shimMma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   memcpy(fragments[self], a, 16);
-  memcpy(fragments[self] + 4, b, 8);
+  fragments[self][4] = b0, fragments[self][5] = b1;
   yieldAs(WARP);
   int warp = self & ~31, g = self % 32 / 4, t = self % 4;
   for (int e = 0; e < 4; e++)
@@ -93,6 +94,55 @@ static inline void shimMma(float (&c)[4], const unsigned (&a)[4], const unsigned
       c[e] += x * y;
     }
   yieldAs(WARP);
+}
+
+// shimLdmatrix is ldmatrix.m8n8.x4: thread 8i+r gives the address of row r of
+// tile i, and thread 4g+t gets of every tile elements (g, 2t) and (g, 2t+1), or,
+// turned, (2t, g) and (2t+1, g). Rows that are not on 16 bytes stop the run.
+static const unsigned short* tileRows[THREADS];
+
+static inline void shimLdmatrix(unsigned (&f)[4], const void* p, bool turned) {
+  if ((size_t)p % 16) abort();
+  tileRows[self] = (const unsigned short*)p;
+  yieldAs(WARP);
+  int warp = self & ~31, g = self % 32 / 4, t = self % 4;
+  for (int i = 0; i < 4; i++) {
+    const unsigned short** rows = tileRows + warp + 8 * i;
+    f[i] = turned ? rows[2 * t][g] | (unsigned)rows[2 * t + 1][g] << 16 : rows[g][2 * t] | (unsigned)rows[g][2 * t + 1] << 16;
+  }
+  yieldAs(WARP);
+}
+
+// shimCopy is cp.async: bytes arrive, and the rest is filled with 0, only when the
+// thread that asked for them waits for their group. Until then the place holds a
+// pattern that is no number, so a wait or a barrier that is missing shows. A
+// thread that ends before its copies have come makes the kernel fail.
+struct Pending { char* to; const char* from; int size, bytes, group; };
+enum { PENDING = 512 };
+static Pending pending[THREADS][PENDING];
+static int numPending[THREADS], groups[THREADS];
+
+static inline void shimCopy(void* to, const void* from, int size, int bytes) {
+  if ((size_t)to % size || bytes && (size_t)from % size || numPending[self] == PENDING) abort();
+  memset(to, 0xff, size);
+  pending[self][numPending[self]++] = {(char*)to, (const char*)from, size, bytes, groups[self]};
+}
+
+static inline void shimCommit() { groups[self]++; }
+
+// shimWait is cp.async.wait_group: all groups but the latest n have arrived.
+static inline void shimWait(int n) {
+  int kept = 0;
+  for (int i = 0; i < numPending[self]; i++) {
+    Pending& p = pending[self][i];
+    if (p.group >= groups[self] - n) {
+      pending[self][kept++] = p;
+      continue;
+    }
+    memset(p.to, 0, p.size);
+    memcpy(p.to, p.from, p.bytes);
+  }
+  numPending[self] = kept;
 }
 
 static inline unsigned __ballot_sync(unsigned, int p) {
@@ -121,40 +171,48 @@ static void start(Fiber& f) {
   for (int i = 0; i < 6; i++) *--sp = 0;
   f.sp = sp;
   f.state = READY;
+  numPending[&f - fibers] = groups[&f - fibers] = 0;
 }
 
-// runBlock returns 0, or 1 if threads wait at different barriers.
-static int runBlock(int n, int descending) {
-  for (int t = 0; t < n; t++) start(fibers[t]);
+// runWarp runs threads [w, end) until each is done or waits for the block; false
+// if some wait for the warp for ever.
+static bool runWarp(int w, int end, int descending) {
   for (;;) {
-    for (int i = 0; i < n; i++) {
-      int t = descending ? n - 1 - i : i;
+    for (int i = w; i < end; i++) {
+      int t = descending ? w + end - 1 - i : i;
       if (fibers[t].state != READY) continue;
       self = t;
       threadIdx = {(unsigned)t, 0, 0};
       shimSwitch(&scheduler, fibers[t].sp);
     }
-    int done = 0, block = 0, freed = 0;
-    for (int w = 0; w < n; w += 32) {
-      int wait = 0, alive = 0, end = min(w + 32, n);
-      for (int t = w; t < end; t++) {
-        done += fibers[t].state == DONE;
-        block += fibers[t].state == BLOCK;
-        alive += fibers[t].state != DONE;
-        wait += fibers[t].state == WARP;
-      }
-      if (wait && wait == alive) {
-        freed = 1;
-        for (int t = w; t < end; t++)
-          if (fibers[t].state == WARP) fibers[t].state = READY;
-      }
+    int wait = 0, alive = 0;
+    for (int t = w; t < end; t++) wait += fibers[t].state == WARP, alive += fibers[t].state != DONE;
+    if (!wait) return true;
+    if (wait != alive) return false;
+    for (int t = w; t < end; t++)
+      if (fibers[t].state == WARP) fibers[t].state = READY;
+  }
+}
+
+// runBlock returns 0, 1 if threads wait at different barriers, or 4 if one ends
+// that has not waited for its copies.
+static int runBlock(int n, int descending) {
+  for (int t = 0; t < n; t++) start(fibers[t]);
+  for (;;) {
+    int done = 0, block = 0, warps = (n + 31) / 32;
+    for (int i = 0; i < warps; i++) {
+      int w = 32 * (descending ? warps - 1 - i : i);
+      if (!runWarp(w, min(w + 32, n), descending)) return 1;
     }
-    if (done == n) return 0;
-    if (freed) continue;
+    for (int t = 0; t < n; t++) done += fibers[t].state == DONE, block += fibers[t].state == BLOCK;
     if (block + done != n) return 1;
+    if (!block) break;
     for (int t = 0; t < n; t++)
       if (fibers[t].state == BLOCK) fibers[t].state = READY;
   }
+  for (int t = 0; t < n; t++)
+    if (numPending[t]) return 4;
+  return 0;
 }
 
 // shimRun runs a kernel. grid and block are three numbers each.
