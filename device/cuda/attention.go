@@ -13,9 +13,8 @@ import (
 // steps of 16. What they need differs in geometry and shared memory.
 
 type attentionKind struct {
-	suffix string             // of the files
-	tile   int                // rows of a block
-	lanes  func(head int) int // threads of a row of delta
+	suffix string // of the files
+	tile   int    // rows of a block
 	// Threads of a block and bytes of its shared memory, for a head size.
 	forward, queries, keys func(head int) (threads, shared int)
 }
@@ -28,7 +27,6 @@ func plainTiles(n, m int) func(int) (int, int) {
 
 var plainAttention = attentionKind{
 	tile:    32,
-	lanes:   func(int) int { return 1 },
 	forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2),
 }
 
@@ -45,7 +43,6 @@ func tensorThreads(head int) int {
 
 var tensorAttention = attentionKind{
 	suffix: "_mma", tile: 128,
-	lanes:   func(head int) int { return head / 8 & -(head / 8) },
 	forward: func(head int) (int, int) { return 128, tensorRows(head, 128+2*64) },
 	queries: func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) },
 	keys:    func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) + 4*2*2*64 },
@@ -87,9 +84,11 @@ func attentionBwd(b *builder) error {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
-	n := int64(ops[4].Rows) * int64(at.Heads) * int64(k.lanes(at.HeadDim))
-	if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...)); err != nil {
-		return err
+	if k == &plainAttention { // tensor cores' queries find delta themselves
+		grid := [3]int64{blocks(int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1}
+		if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
+			return err
+		}
 	}
 	if err := b.heads(k, "attention_bwd", "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err

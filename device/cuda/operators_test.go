@@ -62,7 +62,7 @@ func (s *sample) check(got, want []byte) error {
 		for r := range y.Rows {
 			for c := range y.Cols {
 				g, w := x.At(r, c), y.At(r, c)
-				bound := s.tol * largest
+				bound := s.tol*largest + s.floor
 				if o.DType == graph.BF16 {
 					bound += math.Abs(w) / 128
 				}
@@ -147,7 +147,7 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 				size += w * w
 			}
 		}
-		if !(math.Sqrt(ours) <= 2*math.Sqrt(theirs)+1e-5*math.Sqrt(size)) {
+		if !(math.Sqrt(ours) <= 2*math.Sqrt(theirs)+1e-5*math.Sqrt(size)+s.floor*math.Sqrt(float64(z.Rows*z.Cols))) {
 			return fmt.Errorf("%s is %.3g off, the CPU's %.3g, of %.3g", s.call.Op.Info().Args[i].Name, math.Sqrt(ours), math.Sqrt(theirs), math.Sqrt(size))
 		}
 	}

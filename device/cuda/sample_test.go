@@ -24,6 +24,7 @@ type sample struct {
 	wide  bool        // extents and addresses that allow whole packs
 	acc   bool
 	tol   float64
+	floor float64 // that an element may be off, whatever its size
 }
 
 const imageBytes = 4 << 20
@@ -311,7 +312,7 @@ var samples = map[graph.Op]func(s *sample){
 		n, m := s.slice(m, graph.SliceUnit(s.call.Attr.Seq))
 		s.call.Attr.Acc = s.acc && m <= s.call.Attr.Seq
 		a := s.call.Attr
-		s.tol = max(s.tol, 5e-5)
+		s.tol, s.floor = max(s.tol, 5e-5), 1e-6 // what is left of dp-delta where the one is the other: of a sequence of one row
 		w := a.Heads * a.HeadDim
 		s.mat(n, w)
 		s.mat(m, width-w)

@@ -1,5 +1,5 @@
-// attention_bwd.cu on tensor cores (stage A2): the same three kernels, sums and
-// owners. p and ds go into the products as bf16, and never leave registers: a
+// attention_bwd.cu on tensor cores (stage A2): the same sums and owners in two
+// kernels; queries finds delta too. p and ds go into the products as bf16, and never leave registers: a
 // block's own 128 rows are those of the result and of the sums, so what comes out
 // of one product is the left operand of the next.
 //
@@ -28,27 +28,6 @@ typedef unsigned Held[SETS][HEAD / 16][4];    // a warp's own rows as fragments
 typedef float Sums[SETS][HEAD / 8][4];        // of its rows
 typedef float Weights[SETS][CHUNK / 8][4];    // of its rows with CHUNK others
 
-// Threads of a row; neighbours read neighbouring pieces.
-#define LANES (LINE & -LINE)
-
-extern "C" __global__ void deltas(const __grid_constant__ Args a) {
-  i64 r, c;
-  bool there = place(a.t[4].rows, a.heads * LANES, 1, r, c);
-  float sum = 0, x[8], y[8];
-  if (there)
-#pragma unroll
-    for (int i = 0; i < LINE; i += LANES) {
-      i64 from = c / LANES * HEAD + (c % LANES + i) * 8;
-      load(x, at<bf16>(a.t[3], r, from));
-      load(y, at<bf16>(a.t[6], r, from));
-#pragma unroll
-      for (int j = 0; j < 8; j++) sum += x[j] * y[j];
-    }
-#pragma unroll
-  for (int o = LANES / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-  if (there && c % LANES == 0) *at<float>(a.t[2], r, c / LANES) = sum;
-}
-
 // hold takes a warp's rows of what has landed.
 static __device__ inline void hold(Held& f, const bf16* s) {
   s += warpOf() * (16 * SETS) * PITCH + asRows();
@@ -56,6 +35,11 @@ static __device__ inline void hold(Held& f, const bf16* s) {
   for (int i = 0; i < SETS; i++)
 #pragma unroll
     for (int c = 0; c < HEAD / 16; c++) quad(f[i][c], s + i * 16 * PITCH + c * 16);
+}
+
+// dot multiplies two pairs.
+static __device__ inline float dot(unsigned x, unsigned y) {
+  return __uint_as_float(x << 16) * __uint_as_float(y << 16) + __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
 }
 
 // products adds to w the products of own rows with CHUNK others at y.
@@ -134,21 +118,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
   };
-  Held q, dout;
+  Held q, dout, o;
   fetch<128, THREADS>(s0, a.t[4], mine + q0, a.seq - q0, h * HEAD);
   fetch<128, THREADS>(s0 + 128 * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
   commit();
 #pragma unroll
-  for (int i = 0; i < 2 * SETS; i++)
-    if (i0 + 8 * i < a.seq) {
-      lse[i] = *at<float>(a.t[7], mine + i0 + 8 * i, h) * -1.4426950408889634f;
-      delta[i] = *at<float>(a.t[2], mine + i0 + 8 * i, h);
-    }
+  for (int i = 0; i < 2 * SETS; i++) {
+    bool there = i0 + 8 * i < a.seq;
+    if (there) lse[i] = *at<float>(a.t[7], mine + i0 + 8 * i, h) * -1.4426950408889634f;
+    const bf16* p = at<bf16>(a.t[6], mine + i0 + 8 * i, h * HEAD + j0);
+#pragma unroll
+    for (int c = 0; c < 2 * (HEAD / 16); c++) o[i / 2][c / 2][c % 2 * 2 + i % 2] = there ? *(const unsigned*)(p + c * 8) : 0;
+  }
   landed();
   __syncthreads();
   hold(q, s0);
   hold(dout, s0 + 128 * PITCH);
   __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2 * SETS; i++) {
+#pragma unroll
+    for (int c = 0; c < 2 * (HEAD / 16); c++) delta[i] += dot(o[i / 2][c / 2][c % 2 * 2 + i % 2], dout[i / 2][c / 2][c % 2 * 2 + i % 2]);
+    delta[i] += __shfl_xor_sync(~0u, delta[i], 1);
+    delta[i] += __shfl_xor_sync(~0u, delta[i], 2);
+    if (j0 == 0 && i0 + 8 * i < a.seq) *at<float>(a.t[2], mine + i0 + 8 * i, h) = delta[i];
+  }
   stage(first);
   Sums dq = {};
   for (int k0 = first; k0 < past; k0 += OTHERS) {
