@@ -177,6 +177,9 @@ func (s *stream) next() (c command, ok bool) {
 	default:
 		s.asleep.Store(true)
 		s.follows = false
+		for len(s.queue) == 0 && s.device.soon() {
+			runtime.Gosched()
+		}
 		c, ok = <-s.queue
 		s.asleep.Store(false)
 	}
@@ -200,7 +203,9 @@ func (s *stream) run() {
 				}
 			}
 			s.complete(c.call)
-			d.yield()
+			if s.id != device.Compute { // whose kernels step back themselves: see turns
+				d.yield()
+			}
 		case waitCall:
 			s.await(c.call)
 		case endRound:
@@ -224,7 +229,7 @@ func (s *stream) complete(n int32) {
 // await returns when call n is done.
 func (s *stream) await(n int32) {
 	d := s.device
-	for range waitLooks {
+	for looks := 0; looks < waitLooks || d.soon(); looks++ {
 		if d.done[n].Load() == d.round.Load() {
 			return
 		}

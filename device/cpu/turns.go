@@ -19,6 +19,14 @@ import (
 //
 //	copy stream   turn = 12.5 ms; sleep ...........| turn = 0; next copy
 //	workers       task  task  task  (12.6 ms) yield  task
+//
+// Between two kernels the compute stream does not step back: it would wait for as
+// long as the copy moves bytes, while the core of the other workers has nothing to
+// do. Within a kernel they go on.
+//
+// Where nobody works, there are no tasks to look between, and Go oversleeps by up
+// to a millisecond. Then streams that wait or have nothing to do look on if
+// somebody's turn is that near: what looks for work finds the end of a sleep too.
 
 // turns holds for each stream from when on it wants a core, in nanoseconds since
 // the device was opened; 0: it does not, or has one. Ranks that share the cores
@@ -58,4 +66,19 @@ func (d *Device) yield() {
 			return
 		}
 	}
+}
+
+// soon reports whether nobody works and a stream wants a core within what an idle
+// process oversleeps. Who has to wait should look on until then.
+func (d *Device) soon() bool {
+	if d.working.Load() > 0 {
+		return false
+	}
+	now := int64(time.Since(d.opened))
+	for i := range d.turns {
+		if t := d.turns[i].Load(); t > now && t < now+int64(sleepUnit) {
+			return true
+		}
+	}
+	return false
 }

@@ -4,14 +4,18 @@ import (
 	"cmp"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
 
 // TestTurns: on a single processor of Go's, a copy that becomes ready while
-// kernels run does not wait for their end: it has its turn between two tasks.
+// kernels run does not wait for their end: it has its turn between two tasks. Nor
+// does a kernel that may begin wait for the copy.
 func TestTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	d := newDevice(t, Options{Workers: 1}, 4<<20, 4<<20)
@@ -31,7 +35,7 @@ func TestTurns(t *testing.T) {
 	if err := d.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	if copied, last := spans[1], spans[2]; copied.Start < spans[0].End || copied.End > last.End {
+	if copied, last := spans[1], spans[2]; copied.Start < spans[0].End || copied.Start < last.Start || copied.End > last.End {
 		t.Errorf("the copy ran at %v, the product that it does not depend on at %v, the one that it waits for at %v", copied, last, spans[0])
 	}
 }
@@ -75,5 +79,35 @@ func TestApart(t *testing.T) {
 		if all[i].Start < all[i-1].End {
 			t.Errorf("calls ran at %v and %v", all[i-1], all[i])
 		}
+	}
+}
+
+// TestSoon: who waits lingers only while nobody works and a stream wants a core
+// within what an idle process would oversleep.
+func TestSoon(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		in      time.Duration
+		working int32
+		want    bool
+	}{
+		{"nobody wants", 0, 0, false},
+		{"in half a unit", sleepUnit / 2, 0, true},
+		{"others work", sleepUnit / 2, 1, false},
+		{"much later", 100 * sleepUnit, 0, false},
+		{"overdue", -sleepUnit, 0, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &Device{turns: newTurns(1), working: new(atomic.Int32), opened: time.Now()}
+			time.Sleep(time.Hour)
+			s := stream{device: d, turn: d.turns.of(0, device.DevToHost)}
+			if c.in != 0 {
+				s.want(time.Now().Add(c.in))
+			}
+			d.working.Store(c.working)
+			if got := d.soon(); got != c.want {
+				t.Errorf("%s: %v", c.name, got)
+			}
+		})
 	}
 }

@@ -228,6 +228,7 @@ func (p *Pool) help(h *helper, worker int) {
 	}
 	for {
 		if spinWhile(idle) {
+			runtime.Gosched() // asleep in the kernel it still has its processor of Go's, which others may want now
 			h.park(idle)
 		}
 		s := p.state.Load()
