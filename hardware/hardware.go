@@ -85,6 +85,9 @@ type Engine struct {
 	Attention float64 `json:"attention"`
 	Bandwidth float64 `json:"bandwidth"` // of the tier's memory, bytes/s
 	Overhead  float64 `json:"overhead"`  // seconds per call
+	// Launch is the seconds between two calls, as far as Overhead does not have
+	// them: measured with Times.
+	Launch float64 `json:"launch,omitempty"`
 }
 
 // Rate is FLOP/s by storage type of the operands.
@@ -117,6 +120,14 @@ type Contention struct {
 	Of     device.Stream `json:"of"`
 	By     device.Stream `json:"by"`
 	Factor float64       `json:"factor"` // 0.5 makes 3 s of 2 s
+}
+
+// Launch is the seconds between two calls of a stream.
+func (h *Hardware) Launch(s device.Stream) float64 {
+	if e := h.Engine(s); e != nil {
+		return e.Launch
+	}
+	return 0
 }
 
 // Slowdown is the factor of a pair of streams.
@@ -312,19 +323,30 @@ func (l *Link) Seconds(n int64) float64 {
 	return a.Seconds + (b.Seconds-a.Seconds)*float64(n-a.Bytes)/float64(b.Bytes-a.Bytes)
 }
 
-// Add takes over measured times and derives the factors: per operator the
-// median of measured over roofline.
+// Add takes over measured times and derives what holds for calls that were not
+// measured: per operator the median of measured over roofline, per engine the mean
+// gap between calls.
 func (h *Hardware) Add(measured []Measurement) {
 	ratios := map[string][]float64{}
 	if h.Times == nil {
 		h.Times = map[string]float64{}
 	}
+	var gaps, runs [device.NumStreams]float64
 	for i := range measured {
 		m := &measured[i]
 		h.Times[Key(&m.Call)] = m.Seconds
+		if m.Gap > 0 {
+			gaps[m.Call.Stream] += m.Gap * float64(m.Runs)
+			runs[m.Call.Stream] += float64(m.Runs)
+		}
 		if r := h.roofline(&m.Call); r > 0 && !math.IsInf(r, 0) && m.Seconds > 0 {
 			family := string(appendFamily(nil, &m.Call))
 			ratios[family] = append(ratios[family], m.Seconds/r)
+		}
+	}
+	for i := range h.Engines {
+		if e := &h.Engines[i]; runs[e.Stream] > 0 {
+			e.Launch = gaps[e.Stream] / runs[e.Stream]
 		}
 	}
 	if h.Factors == nil {
@@ -384,6 +406,7 @@ func (h *Hardware) Validate() error {
 		v.between(at+"attention", e.Attention, 1e-4, 1)
 		v.between(at+"bandwidth", e.Bandwidth, 1e5, 1e15)
 		v.between(at+"overhead", e.Overhead, 0, 1)
+		v.between(at+"launch", e.Launch, 0, 1)
 		if h.Engine(e.Stream) != &h.Engines[i] {
 			v.fail(at+"stream", float64(e.Stream), "each stream once")
 		}

@@ -239,6 +239,13 @@ func TestMeasured(t *testing.T) {
 	if got := h.Cost(&a); got != 42e-6 {
 		t.Errorf("measured cost is %v, want 42e-6", got)
 	}
+	if h.Launch(device.Compute) != 0 {
+		t.Errorf("calls that followed none have %v s between them", h.Launch(device.Compute))
+	}
+	h.Add([]hardware.Measurement{{Call: a, Seconds: 42e-6, Runs: 3, Gap: 1e-6}, {Call: b, Seconds: 42e-6, Runs: 1, Gap: 5e-6}, {Call: other, Seconds: 1, Runs: 9}})
+	if got := h.Launch(device.Compute); math.Abs(got-2e-6) > 1e-15 || h.Launch(device.HostCompute) != 0 || h.Launch(device.HostToDev) != 0 {
+		t.Errorf("between calls are %v s, want 2e-6 on the stream that has them", got)
+	}
 	back, err := hardware.Parse(text(t, h))
 	if err != nil || !reflect.DeepEqual(back, h) {
 		t.Errorf("a calibrated machine does not parse back: %v", err)
@@ -300,6 +307,7 @@ func TestValidate(t *testing.T) {
 		"engines[1].attention":  func(h *hardware.Hardware) { h.Engines[1].Attention = math.NaN() },
 		"engines[1].bandwidth":  func(h *hardware.Hardware) { h.Engines[1].Bandwidth = -3 },
 		"engines[1].overhead":   func(h *hardware.Hardware) { h.Engines[1].Overhead = 60 },
+		"engines[1].launch":     func(h *hardware.Hardware) { h.Engines[1].Launch = math.NaN() },
 		"engines[1].stream":     func(h *hardware.Hardware) { h.Engines[1].Stream = device.Compute },
 		"links[0].latency":      func(h *hardware.Hardware) { h.Links[0].Latency = -1 },
 		"links[0].bandwidth":    func(h *hardware.Hardware) { h.Links[0].Bandwidth = 0 },
@@ -390,6 +398,9 @@ func TestProfile(t *testing.T) {
 		for i, m := range list {
 			if m.Runs < 1 || hardware.Key(&m.Call) != hardware.Key(&calls[i]) {
 				t.Errorf("%s: %d runs of %s", name, m.Runs, hardware.Key(&m.Call))
+			}
+			if m.Gap < 0 || m.Gap > 0 && (name == "null" || i == 0) {
+				t.Errorf("%s: %v s before %s", name, m.Gap, hardware.Key(&m.Call))
 			}
 			if want := seconds(&m.Call); name == "null" && math.Abs(m.Seconds-want) > 1e-12 {
 				t.Errorf("%s: %v s for %s, want %v", name, m.Seconds, hardware.Key(&m.Call), want)

@@ -17,6 +17,9 @@ type Measurement struct {
 	Call    device.Call // one call of the kind
 	Seconds float64     // mean, but for outliers
 	Runs    int
+	// Gap is the seconds since the end of the call before it in its stream's row,
+	// mean but for outliers; 0: it never followed one.
+	Gap float64
 }
 
 // What is enough for a key. A key that has not run at all runs once even if
@@ -93,7 +96,7 @@ func (p *profile) pass(calls []device.Call) (seconds float64) {
 // so that the others found more of their operands in the caches than in a step.
 func (p *profile) whole(calls []device.Call, d device.Device, first int, spans []device.Span) error {
 	for i := range p.kinds {
-		p.kinds[i].times = nil
+		p.kinds[i].times, p.kinds[i].gaps = nil, nil
 	}
 	for range wholePasses {
 		if err := p.run(calls, d, first, spans, func(*kind) bool { return true }); err != nil {
@@ -120,8 +123,14 @@ func (p *profile) run(calls []device.Call, d device.Device, first int, spans []d
 				return fmt.Errorf("profile: %w", err)
 			}
 		}
+		var before [device.NumStreams]*device.Span
 		for _, i := range batch {
-			p.kinds[p.of[i]].add(spans[i].End - spans[i].Start)
+			k, row := &p.kinds[p.of[i]], &before[calls[i].Stream]
+			k.add(spans[i].End - spans[i].Start)
+			if *row != nil {
+				k.gaps = append(k.gaps, spans[i].Start-(*row).End)
+			}
+			*row = &spans[i]
 		}
 		batch = batch[:0]
 		return nil
@@ -158,6 +167,7 @@ type profile struct {
 type kind struct {
 	call  int // the first of the kind
 	times []float64
+	gaps  []float64 // before runs that followed another
 	sum   float64
 	runs  int
 	pass  int // runs in this pass
@@ -199,7 +209,11 @@ func (p *profile) measurements(calls []device.Call) []Measurement {
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		// A clock that did not advance has still seen a nanosecond.
-		list = append(list, Measurement{calls[k.call], max(k.seconds(), 1e-9), len(k.times)})
+		m := Measurement{Call: calls[k.call], Seconds: max(k.seconds(), 1e-9), Runs: len(k.times)}
+		if len(k.gaps) > 0 {
+			m.Gap = stat.Mean(k.gaps, outlier)
+		}
+		list = append(list, m)
 	}
 	return list
 }

@@ -501,7 +501,13 @@ func (m *Machine) measure(c *plan.Candidate) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	m.Hardware.Add(slices.Concat(times[:len(c.Programs)]...))
+	list := slices.Concat(times[:len(c.Programs)]...)
+	if m.Hardware.AtOnce > 0 && m.Hardware.AtOnce < m.ranks {
+		for i := range list {
+			list[i].Gap = 0 // in which a rank waited for its turn
+		}
+	}
+	m.Hardware.Add(list)
 	m.save()
 	return nil
 }

@@ -46,6 +46,9 @@ import (
 type Coster interface {
 	// Cost is the seconds that a call takes while nothing else runs.
 	Cost(c *device.Call) float64
+	// Launch is the seconds between the end of a call and the start of the next on
+	// its stream, if that waits for nothing else.
+	Launch(s device.Stream) float64
 	// Slowdown is how much longer work on a stream takes while another stream of
 	// its rank is busy too: 0.5 makes 3 s of 2 s. Those of several streams add up.
 	Slowdown(of, by device.Stream) float64
@@ -54,12 +57,15 @@ type Coster interface {
 	Crowd(active, slower *[device.NumStreams]float64) bool
 }
 
-// CostFunc makes a Coster of a function, with streams and ranks that do not feel
-// each other.
+// CostFunc makes a Coster of a function, with calls that follow each other at once and
+// streams and ranks that do not feel each other.
 type CostFunc func(c *device.Call) float64
 
 // Cost calls f.
 func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
+
+// Launch is nothing.
+func (f CostFunc) Launch(s device.Stream) float64 { return 0 }
 
 // Slowdown is nothing.
 func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
@@ -147,6 +153,7 @@ type machine struct {
 	changed  []int                                         // ranks whose rates are to be settled
 	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
 	slows    [device.NumStreams]bool                       // by any
+	launch   [device.NumStreams]float64                    // seconds before each call
 	cost     Coster
 	shared   bool                       // streams share cores
 	active   [device.NumStreams]float64 // streams that run, of all ranks
@@ -157,6 +164,7 @@ func newMachine(ranks int, cost Coster) *machine {
 	m := &machine{total: ranks, cost: cost}
 	m.shared = cost.Crowd(&m.active, &m.crowd)
 	for of := range m.slowdown {
+		m.launch[of] = cost.Launch(device.Stream(of))
 		for by := range m.slowdown[of] {
 			if of != by {
 				m.slowdown[of][by] = cost.Slowdown(device.Stream(of), device.Stream(by))
@@ -263,13 +271,14 @@ func (m *machine) start(at int, id device.Stream, now float64) {
 	m.begin(at, id, r.seconds[i], now)
 }
 
-// begin lets the first instruction of a stream run; the others feel it.
+// begin lets the first instruction of a stream run once it is launched; the others
+// feel it.
 func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
 	r := &m.ranks[at]
 	s := &r.streams[id]
-	s.running, s.left, s.at, s.rate = true, seconds, now, 0
+	s.running, s.left, s.at, s.rate = true, m.launch[id]+seconds, now, 0
 	m.active[id] += m.each()
-	r.spans[s.queue[0]].Start = now
+	r.spans[s.queue[0]].Start = now + m.launch[id]
 	m.change(at)
 }
 

@@ -81,6 +81,45 @@ func TestClosedForms(t *testing.T) {
 	}
 }
 
+// launched is bySize with some time before each copy to the device.
+type launched struct {
+	CostFunc
+	seconds float64
+}
+
+func (l launched) Launch(s device.Stream) float64 {
+	if s == device.HostToDev {
+		return l.seconds
+	}
+	return 0
+}
+
+// TestLaunch: what comes between calls passes in front of each call of the stream,
+// whatever that waited for, and is no work. A step begins with its first call.
+func TestLaunch(t *testing.T) {
+	const n, between = 9, 0.25
+	const work = float64(n * (n + 1) / 2)
+	cost := launched{bySize, between}
+	serial := mustRun(t, copies(n, func(int) (device.Stream, []int) { return device.HostToDev, nil }), cost)
+	if want := work + (n-1)*between; serial.Makespan != want || serial.Busy[device.HostToDev] != work {
+		t.Errorf("one stream: makespan %v, busy %v; want %v, %v", serial.Makespan, serial.Busy[device.HostToDev], want, work)
+	}
+	other := mustRun(t, copies(n, func(int) (device.Stream, []int) { return device.DevToHost, nil }), cost)
+	if other.Makespan != work {
+		t.Errorf("another stream: makespan %v, want %v", other.Makespan, work)
+	}
+	chain := mustRun(t, copies(n, func(i int) (device.Stream, []int) {
+		if i%2 == 0 {
+			return device.HostToDev, nil
+		}
+		return device.DevToHost, []int{i - 1}
+	}), cost)
+	// The even ones, of 1, 3, ... n seconds, are a row; the odd one behind the last but one ends before that does.
+	if want := float64((n+1)/2*(n+1)/2) + (n-1)/2*between; chain.Makespan != want {
+		t.Errorf("in turns: makespan %v, want %v", chain.Makespan, want)
+	}
+}
+
 // TestBounds: for random programs the makespan lies between the busiest
 // stream and the sum of all, the critical path is tight, live bytes begin and
 // end at zero, and raising any one cost never shortens anything (L9 in small).
