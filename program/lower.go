@@ -32,6 +32,9 @@ type Options struct {
 	// Height is then that of the bytes, and it has no addresses and no waits. For
 	// searches, where most candidates do not fit.
 	Reject bool
+	// Thorough searches for addresses where heuristics have not met the bound, for a
+	// tenth of a second or so: for a program that will run.
+	Thorough bool
 	// Base is a program whose persistent buffers this one shares, at the same
 	// addresses: an evaluation between training steps.
 	Base *Program

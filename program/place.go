@@ -26,6 +26,9 @@ func (lo *lowering) list() error {
 	return nil
 }
 
+// thoroughNodes is how far addresses are searched for (Options.Thorough).
+const thoroughNodes = 20_000
+
 // place gives every buffer its address: one static allocation problem per
 // tier, solved now, so that nothing is allocated later. Height is the memory
 // of the run. Buffers of a base program keep the addresses that they have there.
@@ -52,12 +55,16 @@ func (lo *lowering) place() error {
 			lo.rejected = lo.rejected || lo.p.Height[t] > lo.opt.Capacity[t]
 		}
 	}
+	var thought alloc.Options
+	if lo.opt.Thorough {
+		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Tighten | alloc.Eject} // which take seconds
+	}
 	for t, prob := range problems {
 		which := buffers[t]
 		if len(which) == 0 || lo.rejected {
 			continue
 		}
-		sol, err := alloc.Pack(lo.ctx, prob, alloc.Options{})
+		sol, err := alloc.Pack(lo.ctx, prob, thought)
 		if err != nil {
 			return fmt.Errorf("%v memory: %w", device.Tier(t), err)
 		}

@@ -1,0 +1,48 @@
+package program
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestThorough: addresses that were searched for are nowhere higher than those of
+// heuristics, nor lower than the bound, somewhere they are lower, and the program
+// is as sound.
+func TestThorough(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	g := buildGraph(t, "gpt2", graph.F32)
+	above, lower := 0, 0
+	for range 200 {
+		pl := randomPlan(g, 4, rng)
+		quick, err := Lower(t.Context(), g, pl, Options{})
+		if err != nil {
+			continue // too few cache blocks
+		}
+		searched, err := Lower(t.Context(), g, pl, Options{Thorough: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Verify(searched); err != nil {
+			t.Fatal(err)
+		}
+		for tier, h := range searched.Height {
+			q := quick.Height[tier]
+			if h > q || h < searched.Bound[tier] {
+				t.Errorf("height %d, with heuristics %d, bound %d", h, q, searched.Bound[tier])
+			}
+			if q > quick.Bound[tier] {
+				above++
+			}
+			if h < q {
+				lower++
+			}
+		}
+	}
+	if lower == 0 {
+		t.Errorf("%d of 600 heights are above the bound by heuristics, none is lower when searched", above)
+	}
+}
