@@ -2,13 +2,14 @@
 """Compiles a CUDA kernel's unit and counts the instructions of its loops, by kind.
 
   export ATHANOR_CUDA_LIBS=$(tools/fetch-nvrtc.sh)
-  tools/sass.py attention_mma HEAD=64 [DEFINE=VALUE ...] [--arch sm_90] [--dump FILE]
+  tools/sass.py attention_mma HEAD=64 [DEFINE=VALUE ...] [--arch sm_90] [--without TEXT] [--dump FILE]
 
 It needs NVRTC and, in the path or named by $NVDISASM, nvdisasm (PyPI:
 nvidia-cuda-nvdisasm). A loop is what lies between a label and the last branch
 back to it; only the innermost ones with tensor instructions are told, or, where
 a kernel has none, the whole kernel. What is counted is text: both sides of a
-branch, whether they run or not.
+branch, whether they run or not. --without leaves out lines of the kernel in which a
+text occurs: ') hide(' tells what tiles of attention take that are not masked.
 """
 import argparse, collections, ctypes, glob, os, re, subprocess, sys, tempfile
 
@@ -28,14 +29,18 @@ def source(unit):
     return "".join('#line 1 "%s"\n%s' % (n, open(os.path.join(root, n)).read()) for n in names)
 
 
-def compile(unit, defines, arch):
+def compile(unit, defines, arch, without):
     libs = os.environ.get("ATHANOR_CUDA_LIBS", "")
     for path in glob.glob(os.path.join(libs, "libnvrtc-builtins.so.1*")):
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    lib = ctypes.CDLL(sorted(glob.glob(os.path.join(libs, "libnvrtc.so.1*")))[0])
+    found = glob.glob(os.path.join(libs, "libnvrtc.so.1*"))
+    if not found:
+        sys.exit("no libnvrtc in ATHANOR_CUDA_LIBS=%r; hint: export ATHANOR_CUDA_LIBS=$(tools/fetch-nvrtc.sh)" % libs)
+    lib = ctypes.CDLL(found[0])
     options = ["--gpu-architecture=" + arch, "--std=c++17", "--fmad=true", "-default-device"] + ["-D" + d for d in defines]
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    lib.nvrtcCreateProgram(ctypes.byref(program), source(unit).encode(), (unit + ".cu").encode(), 0, None, None)
+    text = "".join(l for l in source(unit).splitlines(True) if not without or without not in l)
+    lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), (unit + ".cu").encode(), 0, None, None)
     code = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*[o.encode() for o in options]))
     lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -80,10 +85,10 @@ def loops(code):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("unit"), p.add_argument("defines", nargs="*"), p.add_argument("--arch", default="sm_90"), p.add_argument("--dump")
+    p.add_argument("unit"), p.add_argument("defines", nargs="*"), p.add_argument("--arch", default="sm_90"), p.add_argument("--without"), p.add_argument("--dump")
     a = p.parse_args()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
-        f.write(compile(a.unit, a.defines, a.arch)), f.flush()
+        f.write(compile(a.unit, a.defines, a.arch, a.without)), f.flush()
         text = subprocess.run([os.environ.get("NVDISASM", "nvdisasm"), "-c", f.name], capture_output=True, text=True, check=True).stdout
     if a.dump:
         open(a.dump, "w").write(text)

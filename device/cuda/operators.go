@@ -17,11 +17,11 @@ var operators = [graph.NumOps]operator{
 	graph.BiasGrad: func(b *builder) error {
 		return b.sums(0, b.op(0), device.Operand{}, b.op(1), device.Operand{}, device.Operand{})
 	},
-	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", "RMS=0") },
-	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=0") },
+	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", "RMS=0", 1) },
+	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=0", 4) },
 	graph.LayerNormDW:  func(b *builder) error { return b.sums(2, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)) },
-	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", "RMS=1") },
-	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=1") },
+	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", "RMS=1", 1) },
+	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=1", 4) },
 	graph.RMSNormDW:    func(b *builder) error { return b.sums(1, b.op(0), device.Operand{}, b.op(1), b.op(2), b.op(3)) },
 	graph.RoPE:         func(b *builder) error { return b.rope(false) },
 	graph.RoPEAt:       func(b *builder) error { return b.rope(true) },
@@ -38,18 +38,9 @@ var operators = [graph.NumOps]operator{
 	graph.PosBwd: func(b *builder) error {
 		return b.single("pos_bwd", "pos_bwd", int64(b.op(0).Rows)*int64(b.op(0).Cols), nil, b.op(0), b.op(1))
 	},
-	graph.CrossEntropy: func(b *builder) error {
-		return b.rows("cross_entropy", "", "cross_entropy", b.op(1).Rows, func(a *args) {
-			a.n[1] = graph.ScalarLossScale
-			if b.call.Attr.Grad {
-				a.n[0] = 1
-			}
-		}, b.op(0), b.op(1), b.op(2), b.op(3))
-	},
-	graph.LossSum: func(b *builder) error { return b.rows("loss_sum", "", "loss_sum", 1, nil, b.op(0), b.op(1)) },
-	graph.NormPart: func(b *builder) error {
-		return b.rows("norm_part", "", "norm_part", b.op(0).Cols, func(a *args) { a.n[0] = graph.NormPiece }, b.op(0), b.op(1))
-	},
+	graph.CrossEntropy: crossEntropy,
+	graph.LossSum:      func(b *builder) error { return b.rows("loss_sum", "", "loss_sum", 1, nil, b.op(0), b.op(1)) },
+	graph.NormPart:     normPart,
 	graph.NormAll: func(b *builder) error {
 		return b.rows("norm_all", "", "norm_all", 1, func(a *args) { a.d[0] = b.call.Attr.Clip }, b.op(0), b.op(1))
 	},
@@ -58,9 +49,52 @@ var operators = [graph.NumOps]operator{
 	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
 }
 
-// norm starts a block per row of the operator's operands, in the table's order.
-func (b *builder) norm(file, kernel, defines string) error {
-	return b.rows(file, defines, kernel, b.op(0).Rows, func(a *args) { a.f[0] = float32(b.call.Attr.Eps) }, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4))
+// norm starts a block per row of the operator's operands, in the table's order;
+// stats are those with one or two columns. A thread has up to four packs of a row.
+func (b *builder) norm(file, kernel, defines string, stats int) error {
+	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
+	var wide []device.Operand
+	for i, o := range ops {
+		if i != stats {
+			wide = append(wide, o)
+		}
+	}
+	cols := ops[0].Cols
+	v, _ := b.vector(cols, wide...)
+	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
+	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)))
+	a := b.newArgs(ops...)
+	a.f[0] = float32(b.call.Attr.Eps)
+	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{int64(ops[0].Rows), 1, 1}, n, 0, a)
+}
+
+// normPart has a block per piece of the gradient.
+func normPart(b *builder) error {
+	part, g := b.op(0), b.op(1)
+	v, flat := b.vector(g.Cols, g)
+	a := b.newArgs(part, g)
+	a.n[0] = graph.NormPiece
+	if n := int64(g.Rows) * int64(g.Cols); flat && n < 1<<31 {
+		a.t[1].rows, a.t[1].cols = 1, int32(n)
+	}
+	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d", types(part, g), v)}
+	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, threads, 0, a)
+}
+
+// crossEntropy has a block per row of logits.
+func crossEntropy(b *builder) error {
+	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
+	a := b.newArgs(ops...)
+	a.n[1] = graph.ScalarLossScale
+	if b.call.Attr.Grad {
+		a.n[0] = 1
+	}
+	n := threads
+	if ops[1].Cols > 8192 {
+		n = 1024
+	}
+	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
+	return b.start(unit, "cross_entropy", [3]int64{int64(ops[1].Rows), 1, 1}, n, 0, a)
 }
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
@@ -77,15 +111,16 @@ func (b *builder) halves(file string, y device.Operand) error {
 	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
 }
 
-// rope has a thread per pair; with at the position is an operand.
+// rope has a thread per pack of pairs; with at the position is an operand.
 func (b *builder) rope(at bool) error {
 	a := &b.call.Attr
 	x := b.newArgs(b.op(0), b.op(1), b.op(2))
 	if a.Inverse {
 		x.n[0] = 1
 	}
-	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(a.HeadDim/2)
-	unit := kernels.Unit{File: "rope", Defines: types(b.op(0), b.op(1)) + atDefine(at)}
+	v, _ := b.vector(a.HeadDim/2, b.op(0), b.op(1))
+	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(a.HeadDim/2/v)
+	unit := kernels.Unit{File: "rope", Defines: fmt.Sprintf("%s%s VEC=%d", types(b.op(0), b.op(1)), atDefine(at), v)}
 	return b.start(unit, "rope", [3]int64{blocks(n, threads), 1, 1}, threads, 0, x)
 }
 
@@ -158,7 +193,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, 128, 0, a); err != nil {
 			return err
 		}
-		if err := b.start(unit, "total", [3]int64{grid, 1, 1}, 128, 0, a); err != nil {
+		if err := b.start(unit, "total", [3]int64{blocks(int64(dy.Cols), 32), 1, 1}, threads, 0, a); err != nil {
 			return err
 		}
 	}

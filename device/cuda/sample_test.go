@@ -72,6 +72,14 @@ func (s *sample) cols() int {
 	return s.n()
 }
 
+// long is an extent of rows that a block works through, sometimes in several steps.
+func (s *sample) long() int {
+	if s.IntN(3) == 0 {
+		return s.cols() + 8*(40+s.IntN(60))
+	}
+	return s.cols()
+}
+
 // place makes an operand somewhere in the arena.
 func (s *sample) place(d graph.DType, rows, cols int) device.Operand {
 	o := device.Operand{DType: d, Rows: rows, Cols: cols, Stride: cols}
@@ -216,12 +224,15 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.BiasGrad: func(s *sample) {
 		n, c := s.n(), s.cols()
+		if s.IntN(4) == 0 {
+			n += 128 * sumRows // more pieces than a block takes at a time
+		}
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)
 		s.mat(n, c)
 	},
 	graph.LayerNorm: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.n(), s.long()
 		s.call.Attr.Eps, s.tol = 1e-5, 5e-5
 		s.mat(n, c)
 		s.f32(n, 2)
@@ -230,7 +241,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(1, c)
 	},
 	graph.LayerNormDX: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.n(), s.long()
 		s.call.Attr.Acc = s.acc
 		s.mat(n, c)
 		s.mat(n, c)
@@ -248,7 +259,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.stats(n)
 	},
 	graph.RMSNorm: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.n(), s.long()
 		s.call.Attr.Eps = 1e-5
 		s.mat(n, c)
 		s.f32(n, 1)
@@ -256,7 +267,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(1, c)
 	},
 	graph.RMSNormDX: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.n(), s.long()
 		s.call.Attr.Acc = s.acc
 		s.mat(n, c)
 		s.mat(n, c)
@@ -384,7 +395,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(seq*(1+s.IntN(3)), c)
 	},
 	graph.CrossEntropy: func(s *sample) {
-		n, vocab := s.n(), s.cols()
+		n, vocab := s.n(), s.long()
 		s.call.Attr.Grad = s.IntN(4) > 0
 		s.f32(n, 1)
 		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })

@@ -1,10 +1,23 @@
 // Activations by number, as in package graph: 0 gelu_tanh, 1 gelu, 2 relu, 3 silu.
+
+// sigmoid is 1/(1+e^-x), with the hardware's exponential and reciprocal.
+static __device__ inline float sigmoid(float x) {
+  float e = 1 + power(-1.4426950408889634f * x);
+#ifdef SHIM
+  return 1 / e;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(e));
+  return y;
+#endif
+}
+
 static __device__ inline void activation(int kind, float x, float& y, float& d) {
-  if (kind == 0) {
-    const float k = 0.7978845608028654f, q = 0.044715f;
-    float t = tanhf(k * (x + q * x * x * x));
-    y = x / 2 * (1 + t);
-    d = (1 + t) / 2 + x / 2 * (1 - t * t) * k * (1 + 3 * q * x * x);
+  if (kind == 0) { // (1+tanh(u))/2 is sigmoid(2u)
+    const float k = 2 * 0.7978845608028654f, q = 0.044715f;
+    float s = sigmoid(k * (x + q * x * x * x));
+    y = x * s;
+    d = s + y * (1 - s) * k * (1 + 3 * q * x * x);
   } else if (kind == 1) {
     float phi = erfcf(-x * 0.70710678118654752f) / 2;
     y = x * phi;
@@ -13,8 +26,8 @@ static __device__ inline void activation(int kind, float x, float& y, float& d) 
     y = x < 0 ? 0 : x; // keeps a NaN
     d = x > 0 ? 1 : 0;
   } else {
-    float s = 1 / (1 + expf(-x));
+    float s = sigmoid(x);
     y = x * s;
-    d = s + x * s * (1 - s);
+    d = s + y * (1 - s);
   }
 }

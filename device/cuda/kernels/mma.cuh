@@ -91,30 +91,6 @@ static __device__ inline void landed() {
 #endif
 }
 
-// power is 2^x, as the hardware has it; of denormal results it makes 0.
-static __device__ inline float power(float x) {
-#ifdef SHIM
-  return exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-
-// pack makes a word of two neighbours.
-static __device__ inline unsigned pack(float low, float high) {
-#ifdef SHIM
-  bf16 l, h;
-  put(&l, low), put(&h, high);
-  return l.bits | (unsigned)h.bits << 16;
-#else
-  unsigned w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
-  return w;
-#endif
-}
-
 // asA makes fragments of 16 columns of sums: what was a result becomes an operand.
 static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
   a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);

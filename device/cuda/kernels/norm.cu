@@ -1,21 +1,25 @@
-// LayerNorm and, with RMS, RMSNorm: y stats x g b. A block does one row: the
-// mean, then the deviations from it in a second pass, as the one-pass formula
-// cancels where the mean is large.
+// LayerNorm and, with RMS, RMSNorm: y stats x g b. A block does one row, which it
+// keeps in registers, PACKS packs a thread: the mean, then the deviations from it,
+// as the formula of one pass cancels where the mean is large.
 extern "C" __global__ void normalize(const __grid_constant__ Args a) {
   __shared__ float shared[32];
   i64 r = blockIdx.x;
   int n = a.t[2].cols;
-  const T2* x = at<T2>(a.t[2], r, 0);
-  float mean = 0, sum = 0;
+  float x[PACKS][VEC] = {}, mean = 0, sum = 0;
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (int c = column(k); c < n) load(x[k], at<T2>(a.t[2], r, c));
 #if !RMS
-  for (int c = threadIdx.x; c < n; c += blockDim.x) sum += get(x[c]);
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    for (float v : x[k]) sum += v;
   mean = addAll(sum, shared) / n;
   sum = 0;
 #endif
-  for (int c = threadIdx.x; c < n; c += blockDim.x) {
-    float d = get(x[c]) - mean;
-    sum += d * d;
-  }
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (column(k) < n)
+      for (float v : x[k]) sum += (v - mean) * (v - mean);
   float rstd = rsqrtf(addAll(sum, shared) / n + a.f[0]);
   if (threadIdx.x == 0) {
     float* s = at<float>(a.t[1], r, 0);
@@ -25,13 +29,16 @@ extern "C" __global__ void normalize(const __grid_constant__ Args a) {
     s[0] = mean, s[1] = rstd;
 #endif
   }
-  const T3* g = at<T3>(a.t[3], 0, 0);
-  T0* y = at<T0>(a.t[0], r, 0);
-  for (int c = threadIdx.x; c < n; c += blockDim.x) {
-    float v = (get(x[c]) - mean) * rstd * get(g[c]);
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (int c = column(k); c < n) {
+      float g[VEC], b[VEC] = {};
+      load(g, at<T3>(a.t[3], 0, c));
 #if !RMS
-    v += get(at<T4>(a.t[4], 0, 0)[c]);
+      load(b, at<T4>(a.t[4], 0, c));
 #endif
-    put(&y[c], v);
-  }
+#pragma unroll
+      for (int i = 0; i < VEC; i++) x[k][i] = fmaf((x[k][i] - mean) * rstd, g[i], b[i]);
+      store(at<T0>(a.t[0], r, c), x[k]);
+    }
 }

@@ -1,6 +1,6 @@
 // The derivative of LayerNorm or RMSNorm: dx dy x g stats. With d = dy*g and
 // xh = (x-mean)*rstd: dx (+)= rstd*(d - avg(d) - xh*avg(d*xh)), without avg(d)
-// for RMSNorm.
+// for RMSNorm. A block does one row, which it keeps in registers.
 extern "C" __global__ void norm_dx(const __grid_constant__ Args a) {
   __shared__ float shared[32];
   i64 r = blockIdx.x;
@@ -11,26 +11,38 @@ extern "C" __global__ void norm_dx(const __grid_constant__ Args a) {
 #else
   float mean = s[0], rstd = s[1];
 #endif
-  const T1* dy = at<T1>(a.t[1], r, 0);
-  const T2* x = at<T2>(a.t[2], r, 0);
-  const T3* g = at<T3>(a.t[3], 0, 0);
-  float sd = 0, sx = 0;
-  for (int c = threadIdx.x; c < n; c += blockDim.x) {
-    float d = get(dy[c]) * get(g[c]);
-    sd += d;
-    sx += d * ((get(x[c]) - mean) * rstd);
-  }
+  float d[PACKS][VEC] = {}, x[PACKS][VEC] = {}, sd = 0, sx = 0;
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (int c = column(k); c < n) {
+      load(d[k], at<T1>(a.t[1], r, c));
+      load(x[k], at<T2>(a.t[2], r, c));
+    }
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (int c = column(k); c < n) {
+      float g[VEC];
+      load(g, at<T3>(a.t[3], 0, c));
+#pragma unroll
+      for (int i = 0; i < VEC; i++) {
+        d[k][i] *= g[i], x[k][i] = (x[k][i] - mean) * rstd;
+        sd += d[k][i], sx += d[k][i] * x[k][i];
+      }
+    }
 #if RMS
   sd = 0;
 #else
   sd = addAll(sd, shared) / n;
 #endif
   sx = addAll(sx, shared) / n;
-  T0* dx = at<T0>(a.t[0], r, 0);
-  for (int c = threadIdx.x; c < n; c += blockDim.x) {
-    float xh = (get(x[c]) - mean) * rstd;
-    float v = rstd * (get(dy[c]) * get(g[c]) - sd - xh * sx);
-    if (a.acc) v += get(dx[c]);
-    put(&dx[c], v);
-  }
+#pragma unroll
+  for (int k = 0; k < PACKS; k++)
+    if (int c = column(k); c < n) {
+      T0* dx = at<T0>(a.t[0], r, c);
+      float was[VEC] = {};
+      if (a.acc) load(was, dx);
+#pragma unroll
+      for (int i = 0; i < VEC; i++) d[k][i] = was[i] + rstd * (d[k][i] - sd - x[k][i] * sx);
+      store(dx, d[k]);
+    }
 }

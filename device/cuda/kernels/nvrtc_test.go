@@ -17,7 +17,9 @@ func variants() []Unit {
 	for _, t := range []string{"f32", "bf16"} {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
-			list = append(list, Unit{"norm", types + " RMS=" + rms}, Unit{"norm_dx", types + " RMS=" + rms})
+			for _, size := range []string{" VEC=1 PACKS=4", " VEC=8 PACKS=3", " VEC=8 PACKS=4"} {
+				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
+			}
 		}
 		for _, s := range []string{"0", "1", "2"} {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=64 STATS=" + s})
@@ -29,7 +31,7 @@ func variants() []Unit {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " VEC=8"})
 		}
 		for _, at := range []string{" AT=0", " AT=1"} {
-			list = append(list, Unit{"rope", types + at}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " VEC=8"})
+			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " VEC=8"}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " VEC=8"})
 		}
 		for _, name := range []string{"pos_bwd", "cross_entropy", "product"} {
 			list = append(list, Unit{name, types})
@@ -47,7 +49,7 @@ func variants() []Unit {
 			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
 		}
 	}
-	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1"}, Unit{"norm_part", "T1=f32 VEC=8"}, Unit{"norm_all", ""})
 }
 
 // compiler is the real one; the test is skipped where there is none.

@@ -44,9 +44,26 @@ static __device__ inline void put(f64* p, float v) { *p = v; }
 static __device__ inline void put(i32* p, float v) { *p = (int)v; }
 // To the nearest, ties to even; a NaN stays one.
 static __device__ inline void put(bf16* p, float v) {
+#ifdef SHIM
   unsigned u = __float_as_uint(v);
   p->bits = (u & 0x7fffffff) > 0x7f800000 ? (unsigned short)((u >> 16) | 0x40)
                                           : (unsigned short)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+#else
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(p->bits) : "f"(v));
+#endif
+}
+
+// pack makes a word of two neighbours.
+static __device__ inline unsigned pack(float low, float high) {
+#ifdef SHIM
+  bf16 l, h;
+  put(&l, low), put(&h, high);
+  return l.bits | (unsigned)h.bits << 16;
+#else
+  unsigned w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  return w;
+#endif
 }
 
 // at is the address of element (r, c).
@@ -68,15 +85,43 @@ template <int V, class T> static __device__ inline void store(T* p, const float 
   *(Pack<T, V>*)p = k;
 }
 
+template <int V> static __device__ inline void store(bf16* p, const float (&x)[V]) {
+  if constexpr (V == 1) {
+    put(p, x[0]);
+  } else {
+    Pack<unsigned, V / 2> k;
+#pragma unroll
+    for (int i = 0; i < V / 2; i++) k.e[i] = pack(x[2 * i], x[2 * i + 1]);
+    *(Pack<unsigned, V / 2>*)p = k;
+  }
+}
+
 // place finds the pack of this thread in an element-wise operator on rows x
 // cols elements.
 static __device__ inline bool place(i64 rows, i64 cols, int v, i64& r, i64& c) {
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x, per = cols / v;
   if (i >= rows * per) return false;
-  r = rows == 1 ? 0 : i / per;
+  r = rows == 1 ? 0 : (i | per) >> 32 ? i / per : (unsigned)i / (unsigned)per; // of 64 bits it takes a hundred instructions
   c = (i - r * per) * v;
   return true;
 }
+
+// power is 2^x, as the hardware has it; of denormal results it makes 0.
+static __device__ inline float power(float x) {
+#ifdef SHIM
+  return exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// column is where pack k of this thread begins in a row that a block has in
+// registers.
+#ifdef VEC
+static __device__ inline int column(int k) { return (k * blockDim.x + threadIdx.x) * VEC; }
+#endif
 
 // Reductions over a block, in an order that depends on blockDim only. All
 // threads get the result. Up to 1024 threads, a multiple of 32.

@@ -30,17 +30,26 @@ extern "C" __global__ void pieces(const __grid_constant__ Args a) {
   if (STATS == 2) out[n + c] = b;
 }
 
-extern "C" __global__ void total(const __grid_constant__ Args a) {
-  int c = blockIdx.x * blockDim.x + threadIdx.x, n = a.t[2].cols;
-  if (c >= n) return;
-  float* g = at<float>(a.t[0], 0, 0) + c;
-  float* b = at<float>(a.t[1], 0, 0) + c;
-  float sg = a.acc ? *g : 0, sb = STATS == 2 && a.acc ? *b : 0;
-  for (i64 k = 0; k < a.n[0]; k++) {
-    const float* in = (const float*)a.scratch + k * n * 2;
-    sg += in[c];
-    if (STATS == 2) sb += in[n + c];
+// grid: columns/32; a block of 8 warps fetches MANY pieces at a time, and one warp
+// adds them up, one for each of the two results.
+#define MANY 128
+extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {
+  constexpr int RESULTS = STATS == 2 ? 2 : 1;
+  __shared__ float piece[RESULTS][MANY][32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane, n = a.t[2].cols;
+  float* out = warp < RESULTS && c < n ? at<float>(a.t[warp], 0, c) : 0;
+  float sum = out && a.acc ? *out : 0;
+  for (int first = 0; first < a.n[0]; first += MANY) {
+    int many = min(MANY, a.n[0] - first);
+    const float* in = (const float*)a.scratch + (i64)first * n * 2 + c;
+#pragma unroll
+    for (int i = 0; i < MANY / 8; i++)
+      for (int j = 0; j < RESULTS; j++)
+        if (int k = warp + 8 * i; k < many && c < n) piece[j][k][lane] = in[(i64)k * n * 2 + j * n];
+    __syncthreads();
+    if (out)
+      for (int k = 0; k < many; k++) sum += piece[warp][k][lane];
+    __syncthreads();
   }
-  *g = sg;
-  if (STATS == 2) *b = sb;
+  if (out) *out = sum;
 }
