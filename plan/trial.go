@@ -71,10 +71,12 @@ var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 // prepare makes candidates comparable that trials are to choose from: operators
 // depend on the sequences of a micro-batch, and by now those of the fastest were
 // timed. With the best of the others timed too, the search is made once more: what
-// it has decided by estimates may be otherwise.
+// it has decided by estimates may be otherwise. So may what a policy's formula
+// says, with or without trials.
 func (s *search) prepare() error {
 	const near = 1.5 // over the fastest
-	if s.m.Trial == nil || s.m.Measure == nil || s.m.Trial.worth(s.found[0].Seconds()) < s.found[0].round()*2 {
+	tried := s.m.Trial != nil && s.m.Trial.worth(s.found[0].Seconds()) >= s.found[0].round()*2
+	if s.m.Measure == nil || !tried && s.req.Pins.Policy == "" {
 		return nil
 	}
 	timed := map[int]bool{}

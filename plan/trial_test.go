@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,6 +167,34 @@ func TestTrialKnowsPrices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPolicyKnowsPrices: what a policy swaps on a machine whose operators turn out
+// quicker than described is what its formula says of the operators as they are.
+func TestPolicyKnowsPrices(t *testing.T) {
+	req, m := small(t), machine(t, 40<<20, 3)
+	req.Pins.Policy = "memo-paper"
+	described := m.Cost
+	truth := sim.CostFunc(func(c *device.Call) float64 {
+		if c.Stream == device.Compute {
+			return described.Cost(c) / 4
+		}
+		return described.Cost(c)
+	})
+	asDescribed := find(t, req, m).Best.Plan.Activations
+	m.Cost = truth
+	want := find(t, req, m).Best.Plan.Activations
+	if reflect.DeepEqual(want, asDescribed) {
+		t.Fatal("the formula says the same of both machines")
+	}
+	m.Cost = described
+	m.Measure = func(*Candidate) error {
+		m.Cost = truth
+		return nil
+	}
+	if got := find(t, req, m).Best.Plan.Activations; !reflect.DeepEqual(got, want) {
+		t.Errorf("swapped %+v, by the operators as they are %+v", got, want)
+	}
 }
 
 // TestTrialOverrules: a plan that is fast in the model only is not chosen.
