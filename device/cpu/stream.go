@@ -73,6 +73,7 @@ type stream struct {
 	access  *DiskAccess
 	free    time.Time // when the throttled link is free again
 	follows bool      // nothing was waited for since then
+	looked  int64     // time of the last look at turns
 }
 
 func (d *Device) newStream(id device.Stream) *stream {
@@ -177,7 +178,7 @@ func (s *stream) next() (c command, ok bool) {
 	default:
 		s.asleep.Store(true)
 		s.follows = false
-		for len(s.queue) == 0 && s.device.soon() {
+		for len(s.queue) == 0 && s.soon() {
 			runtime.Gosched()
 		}
 		c, ok = <-s.queue
@@ -229,7 +230,7 @@ func (s *stream) complete(n int32) {
 // await returns when call n is done.
 func (s *stream) await(n int32) {
 	d := s.device
-	for looks := 0; looks < waitLooks || d.soon(); looks++ {
+	for looks := 0; looks < waitLooks || s.soon(); looks++ {
 		if d.done[n].Load() == d.round.Load() {
 			return
 		}

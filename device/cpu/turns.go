@@ -69,12 +69,18 @@ func (d *Device) yield() {
 }
 
 // soon reports whether nobody works and a stream wants a core within what an idle
-// process oversleeps. Who has to wait should look on until then.
-func (d *Device) soon() bool {
+// process oversleeps. Who has to wait should look on until then, but on a clock that
+// only sleep moves (testing/synctest).
+func (s *stream) soon() bool {
+	d := s.device
 	if d.working.Load() > 0 {
 		return false
 	}
 	now := int64(time.Since(d.opened))
+	if now == s.looked {
+		return false
+	}
+	s.looked = now
 	for i := range d.turns {
 		if t := d.turns[i].Load(); t > now && t < now+int64(sleepUnit) {
 			return true

@@ -105,8 +105,11 @@ func TestSoon(t *testing.T) {
 				s.want(time.Now().Add(c.in))
 			}
 			d.working.Store(c.working)
-			if got := d.soon(); got != c.want {
+			if got := s.soon(); got != c.want {
 				t.Errorf("%s: %v", c.name, got)
+			}
+			if s.soon() {
+				t.Errorf("%s: looks on although the clock stands", c.name)
 			}
 		})
 	}
