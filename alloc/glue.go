@@ -20,6 +20,8 @@ import (
 // the search. The joint that is least likely a coincidence goes first: among
 // few rivals, where few pieces meet, with a result that fits a third piece. Each
 // joint leaves fewer to choose from at its moments, and these are looked at anew.
+// What is in doubt is left open first, and settled by what lies further off; see
+// strip.go. Where that leaves most of it open, chance decides.
 //
 // A wrong joint shows later, when pieces are left that fit nowhere. Then some
 // neighbours are broken up again, or seams that are alike (see seam.go), and
@@ -55,6 +57,7 @@ const (
 	glueBlind     = 1000    // joints between two looks at the context
 	glueTime      = 65      // percent of the time left, where that is limited
 	glueFew       = 6       // edges left at a moment that is looked at anew
+	glueDoubt     = 0       // joints with a lower score wait while glueing is careful
 )
 
 // A piece is an item, or pieces glued.
@@ -118,10 +121,15 @@ type gluing struct {
 	log    []int32          // what became whole (i) or part of another (^i)
 	rng    *rand.Rand
 	nodes  int64 // of searches, and breakings
+
+	careful bool    // leave joints open that are in doubt; see strip.go
+	touched []int32 // moments that have changed since strips were looked at
+	linked  int     // pieces in wheels of strips
 }
 
-func newGluing(items []item, sections int32) *gluing {
+func newGluing(items []item, sections int32, careful bool) *gluing {
 	g := emptyGluing(sections, rand.New(rand.NewPCG(1, uint64(len(items)))))
+	g.careful = careful
 	for i := range items {
 		it := &items[i]
 		g.add(piece{lo: it.lo, hi: it.hi, size: it.size, align: it.align})
@@ -138,7 +146,7 @@ func emptyGluing(sections int32, rng *rand.Rand) *gluing {
 // numbers the others anew; the first stay the items.
 func (g *gluing) compact(items int) *gluing {
 	h := emptyGluing(int32(len(g.born)-1), g.rng)
-	h.nodes = g.nodes
+	h.nodes, h.careful, h.linked = g.nodes, g.careful, g.linked
 	for i := range items {
 		h.keep(g.pieces[i])
 	}
@@ -157,7 +165,7 @@ func (g *gluing) compact(items int) *gluing {
 	for _, i := range g.whole {
 		h.enter(move(i))
 	}
-	h.fresh, h.log = nil, nil
+	h.fresh, h.log, h.touched = nil, nil, nil
 	return h
 }
 
@@ -196,6 +204,7 @@ func (g *gluing) enter(i int32) {
 	g.spans[w] = append(g.spans[w], i)
 	g.fresh = append(g.fresh, i)
 	g.log = append(g.log, i)
+	g.touch(p)
 }
 
 // leave takes piece i out of the whole ones.
@@ -211,6 +220,14 @@ func (g *gluing) leave(i int32) {
 	g.ends[e] = without(g.ends[e], i)
 	g.spans[w] = without(g.spans[w], i)
 	g.log = append(g.log, ^i)
+	g.touch(p)
+}
+
+// touch notes that the moments of a piece have changed.
+func (g *gluing) touch(p *piece) {
+	if g.careful {
+		g.touched = append(g.touched, p.lo, p.hi)
+	}
 }
 
 func without(list []int32, i int32) []int32 {
@@ -281,6 +298,12 @@ func (g *gluing) run(ctx context.Context) {
 			}
 		}
 		g.fresh = g.fresh[:0]
+		if g.careful && (len(g.joints) == 0 || g.joints[0].score < glueDoubt) {
+			if !g.link() {
+				return
+			}
+			continue
+		}
 		if len(g.joints) == 0 {
 			return
 		}
@@ -291,10 +314,11 @@ func (g *gluing) run(ctx context.Context) {
 	}
 }
 
-func (g *gluing) join(j joint) {
+// join glues, unless alignments forbid it.
+func (g *gluing) join(j joint) bool {
 	p, ok := g.compose(j)
 	if !ok {
-		return
+		return false
 	}
 	moments := []int32{p.hi}
 	for _, i := range j.pieces() {
@@ -306,6 +330,7 @@ func (g *gluing) join(j joint) {
 	for _, t := range slices.Compact(moments) {
 		g.refresh(t)
 	}
+	return true
 }
 
 // compose makes the piece of a joint, unless alignments forbid it.
@@ -334,11 +359,17 @@ func (g *gluing) compose(j joint) (p piece, ok bool) {
 	return p, true
 }
 
+// dare goes on with joints that are in doubt.
+func (g *gluing) dare(ctx context.Context) {
+	g.careful, g.touched, g.joints, g.fresh = false, nil, g.joints[:0], slices.Clone(g.whole)
+	g.run(ctx)
+}
+
 // shake breaks a few pieces up and glues again, and goes back if
 // that leaves more pieces.
 func (g *gluing) shake(ctx context.Context) {
 	before, known := len(g.whole), len(g.pieces)
-	g.log = g.log[:0]
+	g.log, g.joints = g.log[:0], g.joints[:0]
 	i := g.whole[g.rng.IntN(len(g.whole))]
 	for range glueSmall {
 		if j := g.whole[g.rng.IntN(len(g.whole))]; g.pieces[j].area() < g.pieces[i].area() {
@@ -367,7 +398,7 @@ func (g *gluing) shake(ctx context.Context) {
 		}
 	}
 	g.pieces, g.at, g.owner, g.fresh = g.pieces[:known], g.at[:known], g.owner[:known], g.fresh[:0]
-	g.log = undo
+	g.log, g.touched = undo, g.touched[:0]
 }
 
 // smash breaks piece i and some of its neighbours.
@@ -481,8 +512,12 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 	if !brimful(l, target) {
 		return packing{}, 0, false
 	}
-	g := newGluing(l.items, l.sections)
+	g := newGluing(l.items, l.sections, true)
 	g.run(ctx)
+	if g.linked < len(g.whole) { // care leaves most of what is in doubt
+		g = newGluing(l.items, l.sections, false)
+		g.run(ctx)
+	}
 	least, looked, before := len(l.items)/2, 0, len(l.items)
 	for round := range min(glueRounds, glueRoundsPer*len(l.items)) {
 		if ctx.Err() != nil || len(g.whole) > len(l.items)/2 || g.nodes >= limit {
@@ -492,8 +527,11 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 			g = g.compact(len(l.items))
 		}
 		if round%gluePace == 0 && len(g.whole) > glueSearch {
-			if 20*len(g.whole) > 19*before {
-				break
+			switch slow := 20*len(g.whole) > 19*before; {
+			case slow && !g.careful:
+				return packing{}, g.nodes, false
+			case slow:
+				g.dare(ctx)
 			}
 			before = len(g.whole)
 		}

@@ -28,7 +28,7 @@ func TestShakenPiecesAreWhole(t *testing.T) {
 		for i := range items {
 			sections = max(sections, items[i].hi)
 		}
-		g := newGluing(items, sections)
+		g := newGluing(items, sections, seed%2 == 0)
 		g.run(t.Context())
 		for range 30 {
 			if i := g.whole[g.rng.IntN(len(g.whole))]; g.part(i) {
