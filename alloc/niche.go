@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -22,9 +23,10 @@ import (
 // half of it makes the skyline 5 2 1 3; nothing fits into the 1: it becomes 2
 // and joins its neighbour.
 //
-// The item is found in a tree over birth sections, whose nodes know the
-// earliest death and the best rank below them, so a step takes about
-// logarithmic time and a million items a few seconds.
+// The item is found in trees over birth sections, one for each order of
+// magnitude of lifetimes, whose nodes know the earliest death and the best rank
+// below them, so a step takes about logarithmic time and a million items a few
+// seconds.
 //
 // Weakness: the niche is filled by rank, not by how well an item fills it.
 
@@ -144,12 +146,16 @@ func (n *niches) set(lo, hi int32, floor int64) {
 	n.add(lo, hi, n.prev[lo], floor)
 }
 
-// unplaced finds the best-ranked item within a range of sections: a binary
-// tree whose leaves are the items in order of birth.
-type unplaced struct {
+// unplaced finds the best-ranked item within a range of sections. Items of a
+// width of k bits are in tree k, so that those too long for a niche, which often
+// rank best, are not in the way of shorter ones.
+type unplaced [32]tree
+
+// A tree is binary; its leaves are items in order of birth.
+type tree struct {
 	leaves int32
 	item   []int32 // of each leaf
-	first  []int32 // per section: first leaf born there or later
+	birth  []int32 // of each leaf
 	node   []best  // the first is unused, the children of k are 2k and 2k+1
 }
 
@@ -163,73 +169,105 @@ type best struct {
 const nothing = math.MaxInt32
 
 func newUnplaced(items []item, sections int32, perm []int32) *unplaced {
-	u := &unplaced{leaves: 1, first: make([]int32, sections+1)}
-	for int(u.leaves) < len(items) {
-		u.leaves *= 2
-	}
+	u := &unplaced{}
+	rank, order := make([]int32, len(items)), make([]int32, len(items))
+	next := make([]int32, sections+1) // per section: where the next item born there comes in the order
 	for i := range items {
-		u.first[items[i].lo+1]++
+		next[items[i].lo+1]++
 	}
 	for s := range sections {
-		u.first[s+1] += u.first[s]
+		next[s+1] += next[s]
 	}
-	u.item = make([]int32, len(items))
-	u.node = slices.Repeat([]best{{nothing, nothing}}, int(2*u.leaves))
-	next := slices.Clone(u.first)
 	for r, i := range perm {
-		leaf := next[items[i].lo]
+		rank[i] = int32(r)
+		order[next[items[i].lo]] = i
 		next[items[i].lo]++
-		u.item[leaf] = i
-		u.node[u.leaves+leaf] = best{items[i].hi, int32(r)}
 	}
-	for k := u.leaves - 1; k >= 1; k-- {
-		u.pull(k)
+	for _, i := range order {
+		t := &u[bits.Len32(uint32(items[i].width()))]
+		t.item, t.birth = append(t.item, i), append(t.birth, items[i].lo)
+	}
+	for k := range u {
+		if t := &u[k]; len(t.item) > 0 {
+			t.build(items, rank)
+		}
 	}
 	return u
 }
 
-func (u *unplaced) pull(k int32) {
-	a, b := &u.node[2*k], &u.node[2*k+1]
-	u.node[k] = best{min(a.death, b.death), min(a.rank, b.rank)}
+func (t *tree) build(items []item, rank []int32) {
+	t.leaves = 1
+	for int(t.leaves) < len(t.item) {
+		t.leaves *= 2
+	}
+	t.node = slices.Repeat([]best{{nothing, nothing}}, int(2*t.leaves))
+	for leaf, i := range t.item {
+		t.node[t.leaves+int32(leaf)] = best{items[i].hi, rank[i]}
+	}
+	for k := t.leaves - 1; k >= 1; k-- {
+		t.pull(k)
+	}
+}
+
+func (t *tree) pull(k int32) {
+	a, b := &t.node[2*k], &t.node[2*k+1]
+	t.node[k] = best{min(a.death, b.death), min(a.rank, b.rank)}
 }
 
 // take removes and returns the best-ranked item with a lifetime in [lo, hi).
 func (u *unplaced) take(lo, hi int32) (int32, bool) {
-	leaf, rank := int32(-1), int32(nothing)
-	// The canonical nodes of the leaves born in [lo, hi).
-	for l, r := u.first[lo]+u.leaves, u.first[hi]+u.leaves; l < r; l, r = l/2, r/2 {
-		if l&1 == 1 {
-			leaf, rank = u.better(l, hi, leaf, rank)
-			l++
+	from, leaf, rank := (*tree)(nil), int32(-1), int32(nothing)
+	for k := bits.Len32(uint32(hi - lo)); k > 0; k-- {
+		t := &u[k]
+		if t.leaves == 0 || t.node[1].rank >= rank {
+			continue
 		}
-		if r&1 == 1 {
-			r--
-			leaf, rank = u.better(r, hi, leaf, rank)
+		if l, r := t.find(lo, hi, rank); l >= 0 {
+			from, leaf, rank = t, l, r
 		}
 	}
 	if leaf < 0 {
 		return 0, false
 	}
-	u.node[leaf] = best{nothing, nothing}
+	from.node[leaf] = best{nothing, nothing}
 	for k := leaf / 2; k >= 1; k /= 2 {
-		u.pull(k)
+		from.pull(k)
 	}
-	return u.item[leaf-u.leaves], true
+	return from.item[leaf-from.leaves], true
+}
+
+// find looks for the best-ranked item in [lo, hi) that outranks rank.
+func (t *tree) find(lo, hi, rank int32) (leaf, best int32) {
+	first, _ := slices.BinarySearch(t.birth, lo)
+	last, _ := slices.BinarySearch(t.birth[first:], hi)
+	leaf = -1
+	// The canonical nodes of the leaves born in [lo, hi).
+	for l, r := int32(first)+t.leaves, int32(first+last)+t.leaves; l < r; l, r = l/2, r/2 {
+		if l&1 == 1 {
+			leaf, rank = t.better(l, hi, leaf, rank)
+			l++
+		}
+		if r&1 == 1 {
+			r--
+			leaf, rank = t.better(r, hi, leaf, rank)
+		}
+	}
+	return leaf, rank
 }
 
 // better looks below a node for an item that ends by hi and outranks rank.
-func (u *unplaced) better(k, hi, leaf, rank int32) (int32, int32) {
-	n := u.node[k]
+func (t *tree) better(k, hi, leaf, rank int32) (int32, int32) {
+	n := t.node[k]
 	if n.death > hi || n.rank >= rank {
 		return leaf, rank
 	}
-	if k >= u.leaves {
+	if k >= t.leaves {
 		return k, n.rank
 	}
 	a, b := 2*k, 2*k+1
-	if u.node[b].rank < u.node[a].rank {
+	if t.node[b].rank < t.node[a].rank {
 		a, b = b, a
 	}
-	leaf, rank = u.better(a, hi, leaf, rank)
-	return u.better(b, hi, leaf, rank)
+	leaf, rank = t.better(a, hi, leaf, rank)
+	return t.better(b, hi, leaf, rank)
 }
