@@ -606,8 +606,8 @@ func closeAll(devices []device.Device) error {
 func (m *Machine) Peak(g *graph.Graph) float64 {
 	e := m.Hardware.Engine(device.Compute)
 	n := m.ranks
-	if m.backend == "cpu" { // ranks share the cores
-		n = min(n, max(m.Hardware.Cores/max(m.options.Workers, 1), 1))
+	if m.Hardware.AtOnce > 0 { // others wait for their cores
+		n = min(n, m.Hardware.AtOnce)
 	}
 	if g.DType == graph.BF16 {
 		return e.Peak.BF16 * float64(n)
