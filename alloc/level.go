@@ -131,11 +131,12 @@ func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below i
 		}
 		shapes := solved.Len()
 		s, err := Pack(ctx, groups[g].problem, Options{Nodes: nodes, Flat: true, Cache: solved})
-		if err != nil {
+		if err != nil || ctx.Err() != nil {
 			return packing{}, false
 		}
+		higher := s.Height > blocks[g].size // than its bound
 		inner[g], blocks[g].size = s, s.Height
-		if solved.Len() > shapes && high() { // a new shape may be higher than its bound
+		if higher && solved.Len() > shapes && high() { // looked at once for each shape
 			return packing{}, false
 		}
 	}
