@@ -36,12 +36,14 @@ func loads(items []item, sections int32) []int64 {
 		paint(items, sections, func(it *item) int64 { return roundUp(it.size, g) - it.size },
 			func(s int32, pad int64) { load[s] -= pad })
 	}
-	for i := range items {
-		if it := &items[i]; it.fixed >= 0 {
-			for s := it.lo; s < it.hi; s++ {
-				load[s] = max(load[s], it.fixed+it.size)
+	if slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 }) {
+		end := func(it *item) int64 {
+			if it.fixed < 0 {
+				return 0
 			}
+			return it.fixed + it.size
 		}
+		paint(items, sections, end, func(s int32, top int64) { load[s] = max(load[s], top) })
 	}
 	return load
 }
