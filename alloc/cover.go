@@ -72,27 +72,14 @@ type covering struct {
 // nanoseconds; it gives up, and reports false, when that is spent. No item may
 // be fixed.
 func cover(items []item, load []int64, target int64, tastes []taste, shift uint, effort *int64) (packing, bool) {
-	c := newCovering(items, load, target, tastes, shift)
-	p := packing{offsets: make([]int64, len(items))}
-	for left := len(items); left > 0; {
-		lo := c.line.valley()
-		hi := c.line.end[lo]
-		*effort -= c.chain(lo, hi)
-		if *effort < 0 {
-			return p, false
-		}
-		if c.first[lo] < hi {
-			left -= c.build(lo, hi, &p)
-			continue
-		}
-		c.lose(lo, hi, c.line.lift(lo))
-	}
-	return p, true
+	return newCovering(items, newNiches(int32(len(load))), load, target, tastes, shift).fill(effort)
 }
 
-func newCovering(items []item, load []int64, target int64, tastes []taste, shift uint) *covering {
+// newCovering is to cover a skyline with items; load is what they need at each
+// section, with all below.
+func newCovering(items []item, line *niches, load []int64, target int64, tastes []taste, shift uint) *covering {
 	n, sections := len(items), int32(len(load))
-	c := &covering{items: items, line: newNiches(sections), tastes: tastes, shift: shift,
+	c := &covering{items: items, line: line, tastes: tastes, shift: shift,
 		slack: make([]int64, sections), price: make([]float64, sections), gain: make([]float64, n), pain: make([]float64, n),
 		born: make([]int32, n), at: make([]int32, sections+1), count: make([]int32, sections),
 		value: make([]float64, sections+1), first: make([]int32, sections+1), pick: make([]int32, sections+1), sum: make([]float64, sections+1)}
@@ -121,6 +108,25 @@ func newCovering(items []item, load []int64, target int64, tastes []taste, shift
 		c.pain[i] = c.loss(t, items[i].size)
 	}
 	return c
+}
+
+// fill places all items, unless the effort is spent before.
+func (c *covering) fill(effort *int64) (packing, bool) {
+	p := packing{offsets: make([]int64, len(c.items))}
+	for left := len(c.items); left > 0; {
+		lo := c.line.valley()
+		hi := c.line.end[lo]
+		*effort -= c.chain(lo, hi)
+		if *effort < 0 {
+			return p, false
+		}
+		if c.first[lo] < hi {
+			left -= c.build(lo, hi, &p)
+			continue
+		}
+		c.lose(lo, hi, c.line.lift(lo))
+	}
+	return p, true
 }
 
 // loss is what it costs to lose a height, per price.

@@ -13,7 +13,7 @@ func TestChainIsBest(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 21))
 		items, sections := randomItems(rng, 1+rng.IntN(9), 10)
 		way := taste{near: 1, tall: rng.Float64(), few: rng.Float64()}
-		c := newCovering(items, loads(items, sections), 40, []taste{way}, 10)
+		c := newCovering(items, newNiches(sections), loads(items, sections), 40, []taste{way}, 10)
 		c.chain(0, sections)
 		total := 0.0
 		for _, p := range c.price {

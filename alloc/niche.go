@@ -75,8 +75,21 @@ type niches struct {
 }
 
 func newNiches(sections int32) *niches {
+	return newSkyline(make([]int64, sections))
+}
+
+// newSkyline is a skyline as high as floor in each section.
+func newSkyline(floor []int64) *niches {
+	sections := int32(len(floor))
 	n := &niches{sections: sections, floor: make([]int64, sections), end: make([]int32, sections), prev: make([]int32, sections)}
-	n.add(0, sections, -1, 0)
+	for lo, prev := int32(0), int32(-1); lo < sections; {
+		hi := lo + 1
+		for hi < sections && floor[hi] == floor[lo] {
+			hi++
+		}
+		n.add(lo, hi, prev, floor[lo])
+		lo, prev = hi, lo
+	}
 	return n
 }
 

@@ -42,6 +42,7 @@ const (
 	Learning
 	Glue    // before the search, join what must lie together; glue.go
 	Tide    // before the search, pack large parts from their peak outwards; tide.go
+	Crest   // or cover what is on top anew where that is too high; crest.go
 	Tighten // or in other ways; tighten.go
 	Eject   // and lower the best packing of them; eject.go
 )
@@ -158,10 +159,15 @@ func (r *run) improve(l *leafState) {
 		l.packing = ebb(r.ctx, l.leaf, l.packing, target, effort)
 	}
 	starts := []packing{l.packing}
-	if r.opt.Without&Tighten == 0 && l.height-target > target/tightenAbove {
-		effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
-		if p := tighten(r.ctx, l.leaf, target, effort); p.height < math.MaxInt64 {
-			starts = append(starts, p)
+	if l.height-target > target/tightenAbove {
+		if r.opt.Without&Crest == 0 {
+			starts[0] = recrest(r.ctx, l.leaf, l.packing, target, min(crestPerItem*n, crestMost))
+		}
+		if r.opt.Without&Tighten == 0 && starts[0].height-target > (l.height-target)/tightenStill {
+			effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
+			if p := tighten(r.ctx, l.leaf, target, effort); p.height < math.MaxInt64 {
+				starts = append(starts, p)
+			}
 		}
 	}
 	for _, p := range starts { // ejection may get further from the higher one

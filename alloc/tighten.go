@@ -30,6 +30,7 @@ const (
 	tightenPerItem = 6000
 	tightenMost    = 600_000_000
 	tightenAbove   = 100 // a packing that is nearer to the target than this fraction is left alone
+	tightenStill   = 2   // and one of which crests leave no more than this fraction above the target
 )
 
 // tastes are tried first.

@@ -57,7 +57,7 @@ func (lo *lowering) place() error {
 	}
 	var thought alloc.Options
 	if lo.opt.Thorough {
-		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Tighten | alloc.Eject} // which take seconds
+		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Crest | alloc.Tighten | alloc.Eject} // which take seconds
 	}
 	for t, prob := range problems {
 		which := buffers[t]

@@ -1,0 +1,371 @@
+package alloc
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Crests
+//
+// Approach: where no moment has slack, covers waste next to nothing but in the
+// last fifth of the height, and that locally: a little more here, a little less
+// there. So choose a stretch of time that is too high, take out what is on top
+// there and lies within the stretch, and cover what remains anew, with a taste
+// drawn at random. If the crest is no worse then, it stays. A crest is as bad as
+// the sum over its sections of the fourth power of what each is too high:
+// so one that is far too high may come down at the price of many that are a
+// little higher. (Ruin and recreate, Schrimpf et al. 2000.)
+//
+// An item can be taken out when nothing stays above it, so what is out is an
+// upturned triangle, narrower the deeper it goes: a stretch of ten mean
+// lifetimes is open some ten items deep in its middle.
+//
+// Example, of four sections:   d d d .       [0,3) is too high. d is on top, then
+//
+//	                             b b c .       b and c are; a reaches beyond the
+//	                             a a a a       stretch and stays. b d, c on top of
+//	both would be no better; c and b beside each other below d is what was.
+//
+// Long lifetimes on top bar the way to what is below them. So the longest are
+// laid at the bottom at the start, several starts are tried, and every other
+// time the longer item that is in the way is taken out too, with what is above.
+//
+// Weakness: the last few places that are too high are those where a long item
+// lies near the top all the same; and wheels, where many are long, gain nothing.
+
+const (
+	crestPerItem = 22_000 // effort in steps of some nanoseconds, half of it on starts,
+	crestMost    = 2_500_000_000
+	crestDraws   = 12   // so many, and half
+	crestTurns   = 20   // in so many turns
+	crestFirst   = 0.25 // such a share of what the highest is above the target is no harm in the first turn,
+	crestLast    = 0.75 // and in the last
+	crestLeast   = 3    // a pit is so many mean lifetimes long,
+	crestLong    = 16   // up to so many,
+	crestThin    = 3    // and so many mean sizes deep,
+	crestThick   = 100
+	crestBite    = 100 // the price of a pit, in steps
+	crestBed     = 12  // lifetimes longer than so many mean ones,
+	crestBeds    = 24  // up to so many, are at the bottom of a start
+)
+
+// A crest is a packing whose top is being worked on.
+type crest struct {
+	leaf
+	offsets     []int64
+	top         []int64   // per section
+	spare       int64     // what is no higher is no harm
+	alive       [][]int32 // per stretch of 1<<shift sections: the items alive there
+	shift       uint
+	size, width float64 // means
+	effort      int64
+	rng         *rand.Rand
+}
+
+// recrest packs a leaf without fixed items near to target, if it can. It returns
+// from if that is lower.
+func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+	best := from
+	c := startCrest(ctx, l, from.height, target, effort/2)
+	for turn := 0; c != nil; turn++ {
+		h := slices.Max(c.top)
+		if h < best.height {
+			best = packing{slices.Clone(c.offsets), h}
+		}
+		if turn == crestTurns || best.height <= target || ctx.Err() != nil {
+			break
+		}
+		share := crestFirst + (crestLast-crestFirst)*float64(turn)/(crestTurns-1)
+		c.spare = target + int64(share*float64(h-target))
+		c.work(ctx, effort/2/crestTurns)
+	}
+	return best
+}
+
+// startCrest covers the leaf with some tastes and lets all crests come down for a
+// short time, then the better half of them, and so on. It returns the last, or
+// nil if there is no time for any or the first are higher than from.
+func startCrest(ctx context.Context, l leaf, from, target, effort int64) *crest {
+	var pool []*crest
+	least := int64(math.MaxInt64)
+	rng := rand.New(rand.NewPCG(2, uint64(len(l.items))))
+	share := effort / 2 / crestDraws
+	for k := 0; k < crestDraws && ctx.Err() == nil; k++ {
+		s := drawStart(rng)
+		switch {
+		case k < len(openings):
+			s = openings[k]
+		case least > from:
+			return nil
+		}
+		left := 2 * share
+		p, ok := s.pack(l, target, &left)
+		if !ok {
+			continue
+		}
+		c := newCrest(l, p)
+		c.spare = target + int64(crestFirst*float64(from-target))
+		c.work(ctx, share/2)
+		least = min(least, slices.Max(c.top))
+		pool = append(pool, c)
+	}
+	if len(pool) == 0 {
+		return nil
+	}
+	for len(pool) > 1 && ctx.Err() == nil {
+		slices.SortStableFunc(pool, func(a, b *crest) int { return cmp.Compare(a.harm(a.top), b.harm(b.top)) })
+		pool = pool[:(len(pool)+1)/2]
+		for _, c := range pool {
+			c.work(ctx, effort/8/int64(len(pool)))
+		}
+	}
+	return pool[0]
+}
+
+// openings are tried first.
+var openings = []start{
+	{taste{near: 0.5, tall: 0.11, few: 0.075, flush: 0.03, bend: 0.35}, 20},
+	{taste{near: 0.5, tall: 0.11, few: 0.075, flush: 0.03, bend: 0.35}, 13},
+}
+
+// drawStart returns a random start.
+func drawStart(rng *rand.Rand) start {
+	return start{bed: between(rng, crestBed, crestBeds), taste: taste{near: between(rng, 0.3, 1), bend: 0.7 * rng.Float64(),
+		tall: between(rng, 0.04, 0.5), few: between(rng, 0.05, 0.1), flush: between(rng, 0.015, 0.05)}}
+}
+
+// A start is a way to pack a leaf that leaves short lifetimes on top.
+type start struct {
+	taste
+	bed float64 // lifetimes longer than so many mean ones lie at the bottom
+}
+
+// pack puts the longest lifetimes at the bottom, the longest first, each at the
+// lowest place, and covers them with the others.
+func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
+	p := packing{offsets: make([]int64, len(l.items))}
+	long, short := s.part(l.items)
+	load, floor := loads(l.items, l.sections), make([]int64, l.sections)
+	for _, i := range long {
+		it := &l.items[i]
+		under := floor[it.lo:it.hi]
+		p.offsets[i] = it.up(slices.Max(under))
+		for k := range under {
+			load[int(it.lo)+k] += p.offsets[i] - under[k] // is lost
+			under[k] = p.offsets[i] + it.size
+		}
+	}
+	shift := windowShift(l.items)
+	q, ok := newCovering(short, newSkyline(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.sections>>shift)+1), shift).fill(effort)
+	for k := range short {
+		p.offsets[short[k].index] = q.offsets[k]
+	}
+	p.height = max(q.height, slices.Max(floor))
+	return p, ok
+}
+
+// part lists the long items, the longest first, and the others with their
+// positions as indices.
+func (s start) part(items []item) (long []int32, short []item) {
+	width := 0.0
+	for i := range items {
+		width += float64(items[i].width()) / float64(len(items))
+	}
+	for i, it := range items {
+		if float64(it.width()) > s.bed*width {
+			long = append(long, int32(i))
+			continue
+		}
+		it.index = int32(i)
+		short = append(short, it)
+	}
+	slices.SortStableFunc(long, func(i, j int32) int { return byWidth(&items[i], &items[j]) })
+	return long, short
+}
+
+// work opens pit after pit until the effort is spent.
+func (c *crest) work(ctx context.Context, effort int64) {
+	c.effort = effort
+	for c.effort > 0 && ctx.Err() == nil {
+		c.bite(c.choose())
+	}
+}
+
+func newCrest(l leaf, from packing) *crest {
+	n := float64(len(l.items))
+	c := &crest{leaf: l, offsets: slices.Clone(from.offsets), top: tops(l, from, 0)[:l.sections],
+		shift: shelfShift(l.items, l.sections), rng: rand.New(rand.NewPCG(1, uint64(len(l.items))))}
+	c.alive = make([][]int32, l.sections>>c.shift+1)
+	for i := range l.items {
+		it := &l.items[i]
+		c.size += float64(it.size) / n
+		c.width += float64(it.width()) / n
+		for k := it.lo >> c.shift; k <= (it.hi-1)>>c.shift; k++ {
+			c.alive[k] = append(c.alive[k], int32(i))
+		}
+	}
+	return c
+}
+
+func (c *crest) harm(tops []int64) float64 { return harm(tops, c.spare, c.size) }
+
+// harm is how bad tops above spare are.
+func harm(tops []int64, spare int64, size float64) (sum float64) {
+	for _, t := range tops {
+		x := float64(max(t-spare, 0)) / size
+		sum += x * x * x * x
+	}
+	return sum
+}
+
+// A pit is where items are taken out: those within [lo, hi) that lie at a
+// height or above it, and those within [from, to) that lie at a depth or above.
+type pit struct {
+	lo, hi   int32
+	height   int64
+	from, to int32 // part of [lo, hi)
+	depth    int64 // at most the height
+}
+
+// bottom is down to where what is alive during [lo, hi) is taken out.
+func (p *pit) bottom(lo, hi int32) int64 {
+	if p.from <= lo && hi <= p.to {
+		return p.depth
+	}
+	return p.height
+}
+
+// choose returns a pit round a section that is the highest of a few or of many.
+func (c *crest) choose() pit {
+	s := c.rng.Int32N(c.sections)
+	tries := int64(between(c.rng, 1, float64(c.sections)))
+	for range tries {
+		if o := c.rng.Int32N(c.sections); c.top[o] > c.top[s] {
+			s = o
+		}
+	}
+	here := c.alive[s>>c.shift]
+	c.effort -= tries + crestBite + 2*int64(len(here))
+	length := c.width * between(c.rng, crestLeast, crestLong)
+	for _, i := range here {
+		if it := &c.items[i]; it.lo <= s && s < it.hi && c.offsets[i]+it.size == c.top[s] {
+			length = max(length, float64(it.width())*between(c.rng, 1, crestLong/2))
+		}
+	}
+	p := c.around(s, int32(min(1+length, float64(c.sections))))
+	if c.rng.IntN(2) == 0 {
+		c.widen(&p, s)
+	}
+	return p
+}
+
+// widen adds to a pit round section s the highest item that bars the way there,
+// and what lies as high during its lifetime.
+func (c *crest) widen(p *pit, s int32) {
+	bar := int32(-1)
+	for _, i := range c.alive[s>>c.shift] {
+		it := &c.items[i]
+		barred := it.lo <= s && s < it.hi && (it.lo < p.lo || it.hi > p.hi) && c.offsets[i] > p.depth
+		if barred && (bar < 0 || c.offsets[i] > c.offsets[bar]) {
+			bar = i
+		}
+	}
+	if bar >= 0 {
+		it := &c.items[bar]
+		p.lo, p.hi, p.height = min(p.lo, it.lo), max(p.hi, it.hi), c.offsets[bar]
+	}
+}
+
+// around places a pit of a length round a section.
+func (c *crest) around(s, length int32) pit {
+	lo := min(max(s-c.rng.Int32N(length), 0), c.sections-length)
+	depth := max(c.top[s]-int64(c.size*between(c.rng, crestThin, crestThick)), 0)
+	return pit{lo, lo + length, depth, lo, lo + length, depth}
+}
+
+// between returns a number whose logarithm is uniform.
+func between(rng *rand.Rand, lo, hi float64) float64 { return lo * math.Pow(hi/lo, rng.Float64()) }
+
+// bite takes out what lies within a pit, unless something stays above it, and
+// covers the rest anew. It goes back if that is worse.
+func (c *crest) bite(p pit) {
+	out, floor := c.open(p)
+	if len(out) < 2 {
+		return
+	}
+	load := slices.Clone(floor)
+	for k := range out {
+		for s := out[k].lo; s < out[k].hi; s++ {
+			load[s] += out[k].size
+		}
+	}
+	w := taste{near: between(c.rng, 0.3, 10), bend: c.rng.Float64(), tall: between(c.rng, 0.01, 1), few: between(c.rng, 0.01, 0.3),
+		flush: between(c.rng, 0.01, 0.1), noise: between(c.rng, 0.005, 0.05), seed: c.rng.Uint64()}
+	q, ok := newCovering(out, newSkyline(floor), load, c.spare, []taste{w}, 31).fill(&c.effort)
+	if !ok {
+		return
+	}
+	top := floor
+	for k := range out {
+		for s := out[k].lo; s < out[k].hi; s++ {
+			top[s] = max(top[s], q.offsets[k]+out[k].size)
+		}
+	}
+	if c.harm(top) > c.harm(c.top[p.lo:p.hi]) {
+		return
+	}
+	for k := range out {
+		c.offsets[out[k].index] = q.offsets[k]
+	}
+	copy(c.top[p.lo:p.hi], top)
+}
+
+// open lists the items that can be taken out of a pit, in its own sections
+// and with their positions as indices, and the tops of what remains below them.
+func (c *crest) open(p pit) (out []item, floor []int64) {
+	near := c.above(p.lo, p.hi, p.depth)
+	slices.SortFunc(near, func(i, j int32) int {
+		return cmp.Or(cmp.Compare(c.offsets[j], c.offsets[i]), cmp.Compare(i, j))
+	})
+	c.effort -= 12 * int64(len(near))
+	floor = slices.Repeat([]int64{-1}, int(p.hi-p.lo)) // of what stays; -1: nothing seen yet
+	for _, i := range near {
+		it := &c.items[i]
+		under := floor[max(it.lo-p.lo, 0):min(it.hi-p.lo, p.hi-p.lo)]
+		if it.lo >= p.lo && it.hi <= p.hi && c.offsets[i] >= p.bottom(it.lo, it.hi) && slices.Max(under) < 0 {
+			o := *it
+			o.lo, o.hi, o.index = it.lo-p.lo, it.hi-p.lo, i
+			out = append(out, o)
+			continue
+		}
+		for s := range under {
+			if under[s] < 0 {
+				under[s] = c.offsets[i] + it.size
+			}
+		}
+	}
+	for s := range floor {
+		if floor[s] < 0 {
+			floor[s] = min(p.depth, c.top[p.lo+int32(s)]) // what lies below ends there at most
+		}
+	}
+	return out, floor
+}
+
+// above lists who is alive during [lo, hi) and ends above a height.
+func (c *crest) above(lo, hi int32, height int64) (near []int32) {
+	first := lo >> c.shift
+	for k := first; k <= (hi-1)>>c.shift; k++ {
+		for _, i := range c.alive[k] {
+			it := &c.items[i]
+			if it.lo < hi && lo < it.hi && (k == first || it.lo>>c.shift == k) && c.offsets[i]+it.size > height { // else it was listed before
+				near = append(near, i)
+			}
+		}
+		c.effort -= int64(len(c.alive[k]))
+	}
+	return near
+}
