@@ -450,26 +450,40 @@ func (s *search) complete() error {
 // not met the bound. Memory that is used again sooner has to be waited for: what
 // costs time is not taken.
 func (s *search) pack() error {
-	const most = 1.001 // as long a step
+	const (
+		longer = 1.001 // a step may be
+		most   = 16    // programs are lowered again; searching takes a tenth of a second each
+	)
 	best := s.found[0]
-	if !slices.ContainsFunc(best.Ranks, func(p *program.Program) bool { return p.Height != p.Bound }) {
+	if len(best.Ranks) > most {
 		return nil
 	}
-	req := *s.req
-	req.Options.Thorough = true
-	c, err := Evaluate(s.ctx, &req, best.Plan, s.m, best.Label)
-	if err != nil {
-		return err
-	}
 	packed := *best
-	packed.Programs, packed.Program, packed.Ranks = c.Programs, c.Program, nil
-	if fits, err := packed.Complete(s.ctx, &req); err != nil || !fits {
-		return err
+	packed.Programs, packed.Ranks = slices.Clone(best.Programs), slices.Clone(best.Ranks)
+	opt := s.req.Options
+	opt.Capacity, opt.Thorough = best.Program.Capacity, true
+	for i, p := range best.Ranks {
+		if p.Height == p.Bound {
+			continue
+		}
+		opt.Rank = p.Rank
+		lower, err := program.Lower(s.ctx, s.graph, best.Plan, opt)
+		if err != nil {
+			return err
+		}
+		packed.Ranks[i] = lower
+		if k := slices.Index(best.Programs, p); k >= 0 {
+			packed.Programs[k] = lower
+		}
 	}
+	if slices.Equal(packed.Ranks, best.Ranks) {
+		return nil
+	}
+	packed.Program = packed.Programs[0]
 	if err := packed.simulate(s.m); err != nil {
 		return err
 	}
-	if packed.seconds <= most*best.seconds {
+	if packed.seconds <= longer*best.seconds {
 		s.found[0] = &packed
 	}
 	return nil
