@@ -159,6 +159,7 @@ func (w *worker) attend(c *call, base, g, block int) {
 			soft.add(w.v, tile.Data[:keys*n], scale, sum.Data)
 			w.serial.Gemm(gemm.TN, n, s, keys, w.rounded(0, tile, keys*n, kv), kv.at(base+k0, v.v(g)), sum, init)
 			init.Residual = sum
+			c.env.Pool.StepBack()
 		}
 		for i := range n {
 			r := sum.Data[i*s : (i+1)*s]

@@ -176,6 +176,7 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 			w.serial.Gemm(gemm.TN, n, s, keys, grad, key, sum, init)
 			init.Residual = sum
 		}
+		b.env.Pool.StepBack()
 	}
 	if b.sumQueries {
 		w.storeTile(sum, dq, row, n, b.q(h), s)

@@ -54,7 +54,8 @@ const (
 	generation = 1 << 32   // one job
 
 	spinTime   = 40 * time.Microsecond
-	spinRounds = 16 // looks at the state between looks at the clock
+	backTime   = 2 * time.Millisecond // longer than a task
+	spinRounds = 16                   // looks at the state between looks at the clock
 )
 
 // Pool is a set of workers. It is safe for use by several goroutines. Its zero value is not usable: call New.
@@ -163,7 +164,7 @@ func (p *Pool) runAlone(tasks int, body Body) {
 	defer p.loners.put(w)
 	for i := range tasks {
 		body.Task(i, w)
-		p.yield()
+		p.StepBack()
 	}
 }
 
@@ -194,11 +195,12 @@ func (p *Pool) work(worker int) {
 			return
 		}
 		body.Task(int(i), worker)
-		p.yield()
+		p.StepBack()
 	}
 }
 
-func (p *Pool) yield() {
+// StepBack calls Yield. Tasks of more than some hundred microseconds do it too, in the midst of them.
+func (p *Pool) StepBack() {
 	if p.Yield != nil {
 		p.Yield()
 	}
@@ -210,7 +212,7 @@ func (p *Pool) finish() {
 		return
 	}
 	inside := func() bool { return p.state.Load()&helperMask != 0 }
-	if !spinWhile(inside) {
+	if !spinWhile(inside) || !yieldWhile(inside) {
 		return
 	}
 	if p.state.Or(sleepBit)&helperMask != 0 {
@@ -274,6 +276,18 @@ func spinWhile(cond func() bool) bool {
 			return cond()
 		}
 	}
+}
+
+// yieldWhile gives its core to whatever else is ready until cond is false, for about backTime, and returns the last value
+// of cond. Who waits for a helper's last task does this before it sleeps: where a core is idle, its thread would sleep, and
+// who wakes up then may do so on the core of the helper (see bed), with the other idle for milliseconds.
+func yieldWhile(cond func() bool) bool {
+	for start := time.Now(); cond(); runtime.Gosched() {
+		if time.Since(start) > backTime {
+			return cond()
+		}
+	}
+	return false
 }
 
 // Close ends the goroutines of the Pool and returns when they are gone. No Run may be under way or follow.
