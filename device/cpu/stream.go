@@ -2,12 +2,12 @@ package cpu
 
 import (
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/kernel/pool"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
@@ -179,7 +179,7 @@ func (s *stream) next() (c command, ok bool) {
 		s.asleep.Store(true)
 		s.follows = false
 		for len(s.queue) == 0 && s.soon() {
-			runtime.Gosched()
+			pool.GiveWay()
 		}
 		c, ok = <-s.queue
 		s.asleep.Store(false)
@@ -236,7 +236,7 @@ func (s *stream) await(n int32) {
 		}
 		s.follows = false
 		s.want(d.opened)
-		runtime.Gosched()
+		pool.GiveWay()
 		s.got()
 	}
 	s.wish.Store(int64(n) + 1)
@@ -326,7 +326,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 		case s.device.working.Load() > 0: // whose workers look at turns
 			time.Sleep(left)
 		default:
-			if runtime.Gosched(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
+			if pool.GiveWay(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
 				time.Sleep(left)
 			}
 		}

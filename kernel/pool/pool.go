@@ -282,7 +282,7 @@ func spinWhile(cond func() bool) bool {
 // of cond. Who waits for a helper's last task does this before it sleeps: where a core is idle, its thread would sleep, and
 // who wakes up then may do so on the core of the helper (see bed), with the other idle for milliseconds.
 func yieldWhile(cond func() bool) bool {
-	for start := time.Now(); cond(); runtime.Gosched() {
+	for start := time.Now(); cond(); GiveWay() {
 		if time.Since(start) > backTime {
 			return cond()
 		}
