@@ -110,8 +110,13 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 		r.Arms = append(r.Arms, a)
 	}
 	if m.described {
-		if err := r.predict(m); err != nil {
-			return nil, err
+		for i := range r.Arms {
+			if !r.Arms[i].Fits {
+				continue
+			}
+			if err := r.Arms[i].predict(m); err != nil {
+				return nil, err
+			}
 		}
 	} else if err := m.swapSteps(ctx, r, g, c, steps, note); err != nil {
 		return nil, err
@@ -170,33 +175,33 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 	return nil
 }
 
-// timeArms times the operators of all arms anew, and predicts their steps by that.
+// timeArms times the operators of each arm anew, in its own memory, and predicts its
+// steps by that: what finds less in the caches takes longer.
 func (m *Machine) timeArms(r *SwapRun) error {
-	m.forget()
 	for i := range r.Arms {
-		if c := r.Arms[i].candidate; c != nil {
-			if err := m.measure(c); err != nil {
-				return err
-			}
-		}
-	}
-	return r.predict(m)
-}
-
-// predict simulates all arms' plans with what is known of the machine now.
-func (r *SwapRun) predict(m *Machine) error {
-	for i := range r.Arms {
-		a := &r.Arms[i]
-		if a.candidate == nil {
+		c := r.Arms[i].candidate
+		if c == nil {
 			continue
 		}
-		if err := a.candidate.Time(m.planner()); err != nil {
+		m.forget()
+		if err := m.measure(c); err != nil {
 			return err
 		}
-		t := a.candidate.Timeline
-		a.predicted[0] = append(a.predicted[0], t.Makespan)
-		a.predicted[1] = append(a.predicted[1], t.Makespan-t.Busy[device.Compute])
+		if err := r.Arms[i].predict(m); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// predict simulates the arm's plan with what is known of the machine now.
+func (a *SwapArm) predict(m *Machine) error {
+	if err := a.candidate.Time(m.planner()); err != nil {
+		return err
+	}
+	t := a.candidate.Timeline
+	a.predicted[0] = append(a.predicted[0], t.Makespan)
+	a.predicted[1] = append(a.predicted[1], t.Makespan-t.Busy[device.Compute])
 	return nil
 }
 

@@ -106,7 +106,7 @@ func (e *Engine) take() *job {
 		e.idle = e.idle[:n-1]
 		return j
 	}
-	return &job{workers: &e.workers}
+	return &job{workers: &e.workers, pool: e.pool}
 }
 
 func (e *Engine) put(j *job) {

@@ -39,6 +39,7 @@ func nothing() operand { return operand{p: addressOf(&zeros[0])} }
 // The inner dimension is counted in units of 4 bytes: elements, or pairs of bf16 for the kernels that take pairs.
 type job struct {
 	workers *pool.Local[Serial]
+	pool    *pool.Pool // nil: a part of somebody's task
 
 	isa     *isa
 	kernels *family
@@ -59,6 +60,13 @@ type job struct {
 
 // Task does the i-th block of C.
 func (j *job) Task(i, worker int) { j.task(i, j.workers.Get(worker)) }
+
+// stepBack is for in between the parts of a task, which may take many milliseconds.
+func (j *job) stepBack() {
+	if j.pool != nil {
+		j.pool.StepBack()
+	}
+}
 
 // set takes over the arguments of a product.
 func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {

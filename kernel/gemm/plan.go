@@ -217,6 +217,7 @@ func (j *job) add(s *Serial, blk block, p part) {
 		if p.last {
 			j.finish(s, c, sub)
 		}
+		j.stepBack()
 	}
 }
 
@@ -279,6 +280,7 @@ func (j *job) swapped(s *Serial, blk block) {
 			s.sweep(j.kernels, blk.rows, 0)
 		}
 		start = sums
+		j.stepBack()
 	}
 	s.transpose(c, sums, blk.cols, blk.rows)
 	j.finish(s, c, blk)

@@ -115,7 +115,7 @@ func (j *job) walkRows(s *Serial, blk block, sums address) {
 	}
 	s.strip = strip{a: j.elements(s), aPanel: j.stripUnits() * j.unitBytes(), b: b.p, bRow: row, bPanel: stripRows * row, c: sums}
 	s.strip.steps = blk.cols * int(b.col) / stripBytes
-	s.strips(j.stripKernel(), j.k/int(j.stripUnits()), j.after(blk))
+	j.strips(s, j.k/int(j.stripUnits()), j.after(blk))
 }
 
 // walkColumns adds all products to the sums of a part of C, in strips of columns of B.
@@ -130,7 +130,7 @@ func (j *job) walkColumns(s *Serial, blk block, sums address) {
 		b := j.b.from(k, blk.n0)
 		s.strip = strip{a: at(a, k, j.unitBytes()), b: b.p, bRow: b.col, bPanel: stripRows * b.col, c: sums, cPanel: stripBytes * uintptr(j.m)}
 		s.strip.steps = kc / stripRows
-		s.strips(j.stripKernel(), blk.cols/stripRows, next)
+		j.strips(s, blk.cols/stripRows, next)
 	}
 }
 
@@ -153,13 +153,15 @@ func (j *job) after(blk block) operand {
 }
 
 // strips runs a kernel over n strips, from s.strip on, in calls of bounded length. After them comes next.
-func (s *Serial) strips(kernel func(*strip), n int, next operand) {
+func (j *job) strips(s *Serial, n int, next operand) {
+	kernel := j.stripKernel()
 	most := max(1, stripWork/s.strip.steps)
 	s.strip.ahead = s.strip.bPanel
 	for n--; n > 0; {
 		s.strip.strips = min(n, most)
 		n -= s.strip.strips
 		kernel(&s.strip)
+		j.stepBack()
 	}
 	s.strip.strips, s.strip.ahead = 1, next.p-s.strip.b
 	kernel(&s.strip)

@@ -118,6 +118,7 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 		if p.last {
 			j.finish(s, c, sub)
 		}
+		j.stepBack()
 	}
 }
 
