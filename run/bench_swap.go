@@ -136,7 +136,9 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 // swapSteps runs the arms in turns. Before each round their operators are timed
 // again: a stall is the difference of what a link and what the cores need, so where
 // cores are a few percent faster or slower than when they were timed, that says
-// nothing of the model.
+// nothing of the model. Steps come in pairs, of which the second counts: in
+// training a step finds its memory as one of its own left it, not as that of other
+// arms did seconds ago.
 func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, steps int, note func(string)) (err error) {
 	list := make([]*plan.Candidate, len(r.Arms))
 	for i := range r.Arms {
@@ -147,25 +149,25 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	for n := range 1 + steps { // the first step does not count
-		note(fmt.Sprintf("%d tokens, %d bytes: step %d of %d", r.Length, r.Budget, n+1, 1+steps))
-		if n > 0 {
-			if err := m.timeArms(r); err != nil {
-				return err
-			}
+	for n := range steps {
+		note(fmt.Sprintf("%d tokens, %d bytes: round %d of %d", r.Length, r.Budget, n+1, steps))
+		if err := m.timeArms(r); err != nil {
+			return err
 		}
 		for i := range r.Arms {
 			a := &r.Arms[i]
 			if a.candidate == nil {
 				continue
 			}
-			step, err := t.step(ctx, i)
-			if err != nil {
-				return err
-			}
-			a.losses = append(a.losses, step.Loss)
-			if n > 0 {
-				a.steps = append(a.steps, step)
+			for k := range 2 {
+				step, err := t.step(ctx, i)
+				if err != nil {
+					return err
+				}
+				a.losses = append(a.losses, step.Loss)
+				if k > 0 {
+					a.steps = append(a.steps, step)
+				}
 			}
 		}
 	}
