@@ -255,6 +255,22 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
+// TestShortCopies: what a copy of some bytes takes says nothing of long ones, and what
+// a long one takes does.
+func TestShortCopies(t *testing.T) {
+	h := known(t, "rtx4090")
+	short, medium, long := copyUp(256), copyUp(16<<20), copyUp(256<<20)
+	before := h.Cost(&long)
+	h.Add([]hardware.Measurement{{Call: short, Seconds: h.Cost(&short) / 10}})
+	if got := h.Cost(&long); got != before {
+		t.Errorf("after a short copy in a tenth of the time a long one takes %v of what it took", got/before)
+	}
+	h.Add([]hardware.Measurement{{Call: short, Seconds: 1e-9}, {Call: medium, Seconds: 2 * h.Cost(&medium)}})
+	if got := h.Cost(&long); math.Abs(got/before-2) > 1e-9 {
+		t.Errorf("after one of 16 MiB in twice the time one of 256 MiB takes %v of what it took", got/before)
+	}
+}
+
 // TestKey: what changes the time changes the key, what does not does not.
 func TestKey(t *testing.T) {
 	base := linear(graph.F32, 8, 16, 32)

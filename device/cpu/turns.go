@@ -14,8 +14,9 @@ import (
 // timers and at goroutines that are ready only there, or where it interrupts one
 // after 10 ms. So long the copy of a throttled link would oversleep, and any copy
 // that could begin would wait. So a stream says when it wants a core, and the
-// pool's workers look between two tasks, which are shorter than a millisecond:
-// if somebody's time has come they step back once, and the scheduler finds him.
+// pool's workers look between two tasks and, where those take longer than a
+// millisecond, within them: if somebody's time has come they step back once, and
+// the scheduler finds him.
 //
 //	copy stream   turn = 12.5 ms; sleep ...........| turn = 0; next copy
 //	workers       task  task  task  (12.6 ms) yield  task
@@ -27,6 +28,8 @@ import (
 // Where nobody works, there are no tasks to look between, and Go oversleeps by up
 // to a millisecond. Then streams that wait or have nothing to do look on if
 // somebody's turn is that near: what looks for work finds the end of a sleep too.
+// They give way to threads as well (pool.GiveWay): two of Go's may be on one core,
+// and what is looked for waits for the other's time slice to end.
 
 // turns holds for each stream from when on it wants a core, in nanoseconds since
 // the device was opened; 0: it does not, or has one. Ranks that share the cores

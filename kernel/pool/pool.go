@@ -9,6 +9,7 @@
 //   - Tasks are taken one by one from an atomic counter. A worker that the operating system slows down takes fewer.
 //   - An idle worker spins for some tens of microseconds, since the next kernel mostly follows at once, and then
 //     parks, so that an idle process uses no processor and copy streams find a free core.
+//   - The caller waits for the last tasks of others without sleeping: they end soon, and waking up may be slow.
 //   - Nothing is allocated per Run.
 //
 // # The state word
@@ -279,8 +280,8 @@ func spinWhile(cond func() bool) bool {
 }
 
 // yieldWhile gives its core to whatever else is ready until cond is false, for about backTime, and returns the last value
-// of cond. Who waits for a helper's last task does this before it sleeps: where a core is idle, its thread would sleep, and
-// who wakes up then may do so on the core of the helper (see bed), with the other idle for milliseconds.
+// of cond. Who waits for a helper's last task does this before it sleeps: its thread would sleep too, and may be woken on
+// the helper's core (see bed), with the other one idle for milliseconds.
 func yieldWhile(cond func() bool) bool {
 	for start := time.Now(); cond(); GiveWay() {
 		if time.Since(start) > backTime {
