@@ -65,7 +65,7 @@ func TestParked(t *testing.T) {
 		both.Done()
 		both.Wait()
 		if i == 1 {
-			for start := time.Now(); time.Since(start) < 10*spinTime; {
+			for start := time.Now(); time.Since(start) < 10*spinTime+backTime; {
 				runtime.Gosched()
 			}
 		}
