@@ -94,46 +94,48 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 	for range g.starts {
 		<-g.done
 	}
-	r := g.culprit()
-	if r < 0 {
+	r, err := g.culprit()
+	if err == nil {
 		return g.results, nil
 	}
-	err := g.errs[r]
 	if len(g.engines) == 1 {
 		return nil, err
 	}
 	lost := &PeerLostError{Rank: g.engines[r].program.Rank, Instr: -1, Err: err}
 	var step *StepError
-	if errors.As(err, &step) {
+	if errors.As(g.errs[r], &step) {
 		lost.Instr = step.Instr
 	}
 	return nil, lost
 }
 
-// culprit is the rank whose error made the others', -1 if there is none.
-func (g *Group) culprit() int {
-	own, named, any := -1, -1, -1
+// culprit is the rank that made the step fail, and the error that tells of it: its
+// own, or if it was lost when its own part was done, that of one that missed it.
+func (g *Group) culprit() (rank int, err error) {
+	own, named, by := -1, -1, -1
 	for r, err := range g.errs {
 		if err == nil {
 			continue
 		}
 		var peer *device.PeerError
 		switch {
-		case errors.As(err, &peer):
-			if k := peer.Rank; k >= 0 && k < len(g.errs) && g.errs[k] != nil {
-				named = k
+		case !errors.As(err, &peer) || peer.Rank < 0 || peer.Rank >= len(g.errs):
+			if own < 0 {
+				own = r
 			}
-		case own < 0:
-			own = r
-		}
-		any = r
-	}
-	for _, r := range []int{named, own} {
-		if r >= 0 {
-			return r
+		case named < 0 || g.errs[peer.Rank] != nil:
+			named, by = peer.Rank, r
 		}
 	}
-	return any
+	switch {
+	case named >= 0 && g.errs[named] != nil:
+		return named, g.errs[named]
+	case own >= 0:
+		return own, g.errs[own]
+	case named >= 0:
+		return named, g.errs[by]
+	}
+	return -1, nil
 }
 
 // Errs are the errors of the latest step by rank: who failed says why, the

@@ -253,6 +253,42 @@ func TestLostRank(t *testing.T) {
 	}
 }
 
+// watchedDevice does something before and after a round ends.
+type watchedDevice struct {
+	*cpu.Device
+	before, after func()
+}
+
+func (d *watchedDevice) Sync() error {
+	d.before()
+	defer d.after()
+	return d.Device.Sync()
+}
+
+// TestLostAfterwards: a rank that is lost when its own part of the step is done,
+// while another's is not, is the one that is blamed all the same.
+func TestLostAfterwards(t *testing.T) {
+	gone, nothing := make(chan struct{}), func() {}
+	open := onCPU(t, 2)
+	g, _ := newGroup(t, pair(), func(rank int) device.Device {
+		d := &watchedDevice{open(rank).(*cpu.Device), nothing, nothing}
+		if rank == 0 {
+			d.before = func() { <-gone }
+		} else {
+			d.after = func() {
+				d.Abort(errors.New("gone"))
+				close(gone)
+			}
+		}
+		return d
+	})
+	_, err := g.Step(t.Context())
+	var lost *exec.PeerLostError
+	if !errors.As(err, &lost) || lost.Rank != 1 || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("rank 1 is lost: %v", err)
+	}
+}
+
 // hangingDevice launches nothing until it is closed.
 type hangingDevice struct {
 	*cpu.Device

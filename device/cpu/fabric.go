@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
 // A fabric joins devices of one process that are the ranks of one run. What
@@ -152,7 +153,7 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 		}
 		s.follows = false
 		s.want(s.device.opened)
-		runtime.Gosched()
+		pool.GiveWay()
 		s.got()
 	}
 	return m.park(s, round)
