@@ -38,7 +38,6 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
 		return opened(t, lib, o, sizes), nil
 	}
 	dir, err := shimDir()
@@ -65,7 +64,6 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 		if lib, err = Load(); err != nil {
 			t.Fatal(err)
 		}
-		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
 	} else {
 		dir, err := shimDir()
 		if err != nil {
@@ -105,6 +103,9 @@ func hollow(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 
 func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
 	t.Helper()
+	if onGPU() && o.CacheDir == "" {
+		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
+	}
 	if o.DiskPath == "" {
 		o.DiskPath = filepath.Join(t.TempDir(), "disk")
 	}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -356,13 +357,19 @@ func (d *Device) borders(t device.Tier, o device.Operand) bool {
 	return o.End()-o.Addr > d.within(t, o.Addr)
 }
 
+// Refused are the prepared products that the library did not take, and why: they
+// run on the plain kernel, which is many times slower. Call it between rounds.
+func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
+
 // step binds a launch or a product.
 func (d *Device) step(w *work, s device.Stream) (step, error) {
 	if w.product != nil {
-		if st, err := d.matmul(w.product, s); err == nil {
+		st, err := d.matmul(w.product, s)
+		if err == nil {
 			return st, nil
 		}
-		w.launch = w.product.plain // what the library has no algorithm for
+		d.refused[fmt.Sprintf("%v: %v", w.product, err)] = true
+		w.launch = w.product.plain
 	}
 	return d.kernelStep(w.launch, s)
 }
@@ -426,7 +433,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 		return step{}, err
 	}
 	d.plans = append(d.plans, plan)
-	if err := plan.Adopt(handle, algo); err != nil {
+	if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
 		return step{}, err
 	}
 	k := &scalars{alpha: 1, plan: plan}

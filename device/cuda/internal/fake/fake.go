@@ -35,6 +35,8 @@ type GPU struct {
 	Major, Minor int
 	// Fail makes calls of a procedure, by the name of nv.Driver's field, return a code.
 	Fail map[string]int32
+	// Workspace that products need, in bytes.
+	Workspace int64
 	// Load, if not nil, makes a module's code ready.
 	Load func(image []byte) error
 	// Kernel runs a kernel; nil: nothing runs.
