@@ -58,6 +58,12 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 // of them are on the first one.
 func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
+	return ranksOn(t, n, n, o, peers, sizes...)
+}
+
+// ranksOn gives joined devices on so many cards.
+func ranksOn(t *testing.T, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
+	t.Helper()
 	lib := &Libraries{Compiler: fake.Compiler{}}
 	if onGPU() {
 		var err error
@@ -74,7 +80,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 			t.Skipf("kernels do not run on the CPU: %v", err)
 		}
 		g := fake.New()
-		g.Cards, g.Peers, g.Kernel, g.Load = n, peers, r.Kernel, r.Load
+		g.Cards, g.Peers, g.Kernel, g.Load = cards, peers, r.Kernel, r.Load
 		lib.Driver = g.Driver()
 		t.Cleanup(func() {
 			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {
@@ -86,7 +92,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 	var list []*Device
 	for o.Rank = range n {
 		if !onGPU() {
-			o.Index = o.Rank
+			o.Index = o.Rank % cards
 		}
 		o.DiskPath = filepath.Join(t.TempDir(), "disk")
 		list = append(list, opened(t, lib, o, sizes))

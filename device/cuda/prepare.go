@@ -131,9 +131,9 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 		return nil, err
 	}
 	if c.Op == graph.ReduceScatter || c.Op == graph.AllReduce {
-		var list []work // to be compiled; the launches depend on the others
+		var list []work // to be made ready; the launches depend on the others
 		for _, u := range sumUnits(c.Args[len(c.Args)-1].DType) {
-			list = append(list, work{launch: &launch{unit: u}})
+			list = append(list, work{launch: &launch{unit: u, kernel: "sum"}})
 		}
 		return list, nil
 	}
@@ -262,6 +262,11 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		if p.exchange, err = d.join(c); err != nil {
 			return p, err
 		}
+		for _, w := range list { // now, since the driver may wait for the context when it loads them
+			if _, err := d.function(w.launch); err != nil {
+				return p, err
+			}
+		}
 	}
 	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
 	if span != nil && !d.options.Untimed {
@@ -382,16 +387,23 @@ type parameters struct {
 	extra [5]uintptr
 }
 
+// function is a launch's kernel in its module.
+func (d *Device) function(l *launch) (fn uintptr, err error) {
+	key := functionKey{l.unit, l.kernel}
+	if fn, ok := d.functions[key]; ok {
+		return fn, nil
+	}
+	if fn, err = d.driver.Function(d.modules[l.unit], l.kernel); err == nil {
+		d.functions[key] = fn
+	}
+	return fn, err
+}
+
 func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
 	v := d.driver
-	key := functionKey{l.unit, l.kernel}
-	fn, ok := d.functions[key]
-	if !ok {
-		var err error
-		if fn, err = v.Function(d.modules[l.unit], l.kernel); err != nil {
-			return step{}, err
-		}
-		d.functions[key] = fn
+	fn, err := d.function(l)
+	if err != nil {
+		return step{}, err
 	}
 	if l.shared > 48<<10 { // more than every launch may have
 		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(fn, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {

@@ -17,7 +17,7 @@ func variants() []Unit {
 	for _, t := range []string{"f32", "bf16"} {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
-			for _, size := range []string{" VEC=1 PACKS=4 THREADS=1024", " VEC=8 PACKS=3 THREADS=64", " VEC=8 PACKS=4 THREADS=256"} {
+			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024", " VEC=8 PACKS=3 ROW_THREADS=64", " VEC=8 PACKS=4 ROW_THREADS=256"} {
 				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
 			}
 		}
