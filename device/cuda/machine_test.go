@@ -107,6 +107,16 @@ func hollow(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
 }
 
+// bare gives the GPU, or a fake whose kernels do nothing: for what needs none. The
+// fake is nil on a GPU.
+func bare(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	if onGPU() {
+		return machine(t, o, sizes...)
+	}
+	return hollow(t, o, sizes...)
+}
+
 func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
 	t.Helper()
 	if onGPU() && o.CacheDir == "" {
