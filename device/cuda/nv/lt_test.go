@@ -15,9 +15,9 @@ func TestRealLt(t *testing.T) {
 	t.Logf("%s, version %d", l.Lib.Path(), l.GetVersion())
 	bias := make([]uint16, 64)
 	for _, p := range []Product{
-		{A: LtMatrix{LtF32, 8, 4, 8, 16}, B: LtMatrix{LtF32, 4, 16, 4, 16}, C: LtMatrix{LtF32, 8, 16, 8, 16}, D: LtMatrix{LtF32, 8, 16, 8, 16}},
+		{A: LtMatrix{LtF32, 64, 16, 64, 16}, B: LtMatrix{LtF32, 16, 32, 16, 16}, C: LtMatrix{LtF32, 64, 32, 64, 16}, D: LtMatrix{LtF32, 64, 32, 64, 16}},
 		{TransA: true, TransB: true, Bias: true, BiasType: LtBF16, Whole: true,
-			A: LtMatrix{LtBF16, 8, 4, 8, 16}, B: LtMatrix{LtBF16, 4, 16, 4, 16}, C: LtMatrix{LtBF16, 8, 16, 8, 16}, D: LtMatrix{LtBF16, 8, 16, 8, 16}},
+			A: LtMatrix{LtBF16, 16, 64, 16, 16}, B: LtMatrix{LtBF16, 32, 16, 32, 16}, C: LtMatrix{LtBF16, 64, 32, 64, 16}, D: LtMatrix{LtBF16, 64, 32, 64, 16}},
 	} {
 		pl, err := l.Plan(p, Addr(&bias[0]))
 		if err != nil {
