@@ -179,9 +179,9 @@ speed() {
 large() {
   product
   step gpt2-xl 1024 16 120 # the first one probes the machine
-  step llama-3-8b 4096 4 120
+  step llama-3-8b 4096 4 160 # 8 billion numbers are put in place first
   step gpt2-xl 4096 4 80
-  step llama-3-8b 1024 16 100
+  step llama-3-8b 1024 16 130
 }
 
 # In fp32 weights, moments and gradients of all layers are 128 GB, those of 20 are
