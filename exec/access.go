@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
+	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -15,7 +17,7 @@ import (
 // go out as float32 whatever they are stored as; results are read as float64,
 // which holds every element type exactly. Little-endian, as the machines are.
 
-const scratchLen = 1 << 20 // bytes converted at a time; a multiple of all element sizes
+const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
 // Parts lists the ranges of elements of a parameter whose state of one kind
 // this rank has, none if the program has no such state.
@@ -143,7 +145,7 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 		if err := e.device.Read(tier, addr, b); err != nil {
 			return err
 		}
-		use(t, at, b)
+		apart(t, at, b, use)
 		return nil
 	})
 }
@@ -151,9 +153,25 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 // write stores what fill puts into the pieces.
 func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
-		fill(t, at, b)
+		apart(t, at, b, fill)
 		return e.device.Write(tier, addr, b)
 	})
+}
+
+// apart converts a piece on several cores if it is large: of a model's billions of
+// numbers one core has for minutes.
+func apart(t graph.DType, at int, b []byte, convert func(t graph.DType, at int, b []byte)) {
+	const least = 1 << 18 // bytes
+	if len(b) <= least {
+		convert(t, at, b)
+		return
+	}
+	var all sync.WaitGroup
+	for lo := 0; lo < len(b); lo += least {
+		part := b[lo:min(lo+least, len(b))]
+		all.Go(func() { convert(t, at+lo/int(t.Size()), part) })
+	}
+	all.Wait()
 }
 
 // pieces walks over a region, at most scratchLen contiguous bytes at a time.
@@ -193,13 +211,16 @@ func toFloat64(t graph.DType, dst []float64, b []byte) {
 	}
 }
 
+// bytesOf is what numbers are in an arena.
+func bytesOf(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
 func toFloat32(t graph.DType, dst []float32, b []byte) {
 	le := binary.LittleEndian
 	switch t {
 	case graph.F32:
-		for i := range len(b) / 4 {
-			dst[i] = math.Float32frombits(le.Uint32(b[4*i:]))
-		}
+		copy(bytesOf(dst), b)
 	case graph.BF16:
 		for i := range len(b) / 2 {
 			dst[i] = math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16)
@@ -219,12 +240,10 @@ func fromFloat32(t graph.DType, b []byte, src []float32) {
 	le := binary.LittleEndian
 	switch t {
 	case graph.F32:
-		for i := range len(b) / 4 {
-			le.PutUint32(b[4*i:], math.Float32bits(src[i]))
-		}
+		copy(b, bytesOf(src))
 	case graph.BF16:
-		for i := range len(b) / 2 {
-			le.PutUint16(b[2*i:], simd.ToBF16(src[i]))
+		for i, f := range src[:len(b)/2] {
+			le.PutUint16(b[2*i:], simd.ToBF16(f))
 		}
 	case graph.I32:
 		for i := range len(b) / 4 {

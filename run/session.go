@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -233,10 +234,12 @@ func (s *Session) lost(r int, err error) error {
 }
 
 // Load fills every parameter from a function that reads one by its Hugging Face name
-// into dst, and clears the optimizer's moments.
+// into dst, all of it, and clears the optimizer's moments.
 func (s *Session) Load(read func(name string, dst []float32) error) error {
+	var room []float32 // of the largest so far: fresh memory takes longer than what is done with it
 	for i, p := range s.Graph.Params {
-		buf := make([]float32, p.Elems())
+		room = slices.Grow(room[:0], int(p.Elems()))
+		buf := room[:p.Elems()]
 		if err := read(p.Name, buf); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}

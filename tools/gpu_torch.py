@@ -205,7 +205,7 @@ def batch(name, t, b):
 
 def initial(model):
     """Numbers that repeat: random ones for billions take longer than the steps."""
-    some = 0.02 * torch.randn(99991, device=device if device == "cuda" else None)
+    some = 0.02 * torch.randn(99991, device=next(model.parameters()).device)
     with torch.no_grad():
         for p in model.parameters():
             flat = (p.to_local() if hasattr(p, "to_local") else p).view(-1)
@@ -283,6 +283,8 @@ def offload(name, t, b, layers=0, n=3, half=False):
 
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
+    for library in "NCCL", "GLOO":  # there may be no network
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo" if dry else "cpu:gloo,cuda:nccl", rank=0, world_size=1)
     mesh = dist.init_device_mesh(device, (1,))
     with torch.device("meta"):

@@ -157,7 +157,8 @@ type stepReport struct {
 	Peaks      run.Peaks    `json:"machine"`
 	Arenas     plan.PerTier `json:"arena_bytes"`
 	RSS        int64        `json:"peak_rss_bytes"`
-	Issued     int64        `json:"driver_calls,omitempty"` // of the median step
+	Issued     int64        `json:"driver_calls,omitempty"`     // of the median step
+	Refused    []string     `json:"refused_products,omitempty"` // by the GPU's matrix library
 	Loss       float64      `json:"loss"`
 	Operators  []run.OpTime `json:"operators"` // of the median step
 }
@@ -262,6 +263,9 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 	if predicted != nil {
 		r.Predicted = predicted.Makespan
 	}
+	if d, ok := b.Devices[b.Rank].(interface{ Refused() []string }); ok {
+		r.Refused = d.Refused()
+	}
 	for _, s := range steps {
 		r.AllSeconds = append(r.AllSeconds, s.Seconds)
 	}
@@ -280,6 +284,9 @@ func (r *stepReport) print(c *context) {
 	}
 	if r.Issued > 0 {
 		fmt.Fprintf(c.stdout, "%d calls of the driver per step, %.2f us of it for each\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
+	}
+	for _, p := range r.Refused {
+		fmt.Fprintf(c.stdout, "slow, since the matrix library refused it: %s\n", p)
 	}
 	wide := 14
 	for _, o := range r.Operators {

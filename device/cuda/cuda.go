@@ -120,8 +120,9 @@ type Device struct {
 	functions map[functionKey]uintptr
 	algos     map[algoKey][nv.AlgoBytes]byte
 	plans     []*nv.Plan
-	flags     []*cpu.Arena // of host calls, a piece per Prepare
-	blocks    [][]byte     // registered memory
+	refused   map[string]bool // products that the library did not take, and why
+	flags     []*cpu.Arena    // of host calls, a piece per Prepare
+	blocks    [][]byte        // registered memory
 
 	calls    []call
 	launched []uint32        // round in which a call was launched
@@ -179,7 +180,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
 		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
-		reach: map[uintptr]bool{},
+		reach: map[uintptr]bool{}, refused: map[string]bool{},
 	}
 	if o.Fabric != nil {
 		d.opened = o.Fabric.opened

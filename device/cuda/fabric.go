@@ -36,7 +36,9 @@ import (
 //
 // Known weakness: no more streams may be used by all ranks of one GPU than the
 // driver has queues for (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses
-// six. Everybody fetches from everybody, which moves the bytes that a ring moves,
+// six. And the driver may load the library's kernels only when they are first used and
+// wait for the whole context then: with ranks on one GPU, or if a first step hangs,
+// CUDA_MODULE_LOADING=EAGER loads all of them at the start. Everybody fetches from everybody, which moves the bytes that a ring moves,
 // but suits switches better than GPUs joined to two neighbours each.
 
 // Fabric is a set of joined devices. Make one, then each device with

@@ -38,7 +38,6 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
 		return opened(t, lib, o, sizes), nil
 	}
 	dir, err := shimDir()
@@ -59,13 +58,18 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 // of them are on the first one.
 func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
+	return ranksOn(t, n, n, o, peers, sizes...)
+}
+
+// ranksOn gives joined devices on so many cards.
+func ranksOn(t *testing.T, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
+	t.Helper()
 	lib := &Libraries{Compiler: fake.Compiler{}}
 	if onGPU() {
 		var err error
 		if lib, err = Load(); err != nil {
 			t.Fatal(err)
 		}
-		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
 	} else {
 		dir, err := shimDir()
 		if err != nil {
@@ -76,7 +80,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 			t.Skipf("kernels do not run on the CPU: %v", err)
 		}
 		g := fake.New()
-		g.Cards, g.Peers, g.Kernel, g.Load = n, peers, r.Kernel, r.Load
+		g.Cards, g.Peers, g.Kernel, g.Load = cards, peers, r.Kernel, r.Load
 		lib.Driver = g.Driver()
 		t.Cleanup(func() {
 			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {
@@ -88,7 +92,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 	var list []*Device
 	for o.Rank = range n {
 		if !onGPU() {
-			o.Index = o.Rank
+			o.Index = o.Rank % cards
 		}
 		o.DiskPath = filepath.Join(t.TempDir(), "disk")
 		list = append(list, opened(t, lib, o, sizes))
@@ -103,8 +107,21 @@ func hollow(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
 }
 
+// bare gives the GPU, or a fake whose kernels do nothing: for what needs none. The
+// fake is nil on a GPU.
+func bare(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	if onGPU() {
+		return machine(t, o, sizes...)
+	}
+	return hollow(t, o, sizes...)
+}
+
 func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
 	t.Helper()
+	if onGPU() && o.CacheDir == "" {
+		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
+	}
 	if o.DiskPath == "" {
 		o.DiskPath = filepath.Join(t.TempDir(), "disk")
 	}

@@ -62,7 +62,7 @@ func (b *builder) norm(file, kernel, defines string, stats int) error {
 	cols := ops[0].Cols
 	v, _ := b.vector(cols, wide...)
 	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
-	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)))
+	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
 	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{int64(ops[0].Rows), 1, 1}, n, 0, a)

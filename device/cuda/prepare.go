@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -130,9 +131,9 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 		return nil, err
 	}
 	if c.Op == graph.ReduceScatter || c.Op == graph.AllReduce {
-		var list []work // to be compiled; the launches depend on the others
+		var list []work // to be made ready; the launches depend on the others
 		for _, u := range sumUnits(c.Args[len(c.Args)-1].DType) {
-			list = append(list, work{launch: &launch{unit: u}})
+			list = append(list, work{launch: &launch{unit: u, kernel: "sum"}})
 		}
 		return list, nil
 	}
@@ -261,6 +262,11 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		if p.exchange, err = d.join(c); err != nil {
 			return p, err
 		}
+		for _, w := range list { // now, since the driver may wait for the context when it loads them
+			if _, err := d.function(w.launch); err != nil {
+				return p, err
+			}
+		}
 	}
 	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
 	if span != nil && !d.options.Untimed {
@@ -356,13 +362,19 @@ func (d *Device) borders(t device.Tier, o device.Operand) bool {
 	return o.End()-o.Addr > d.within(t, o.Addr)
 }
 
+// Refused are the prepared products that the library did not take, and why: they
+// run on the plain kernel, which is many times slower. Call it between rounds.
+func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
+
 // step binds a launch or a product.
 func (d *Device) step(w *work, s device.Stream) (step, error) {
 	if w.product != nil {
-		if st, err := d.matmul(w.product, s); err == nil {
+		st, err := d.matmul(w.product, s)
+		if err == nil {
 			return st, nil
 		}
-		w.launch = w.product.plain // what the library has no algorithm for
+		d.refused[fmt.Sprintf("%v: %v", w.product, err)] = true
+		w.launch = w.product.plain
 	}
 	return d.kernelStep(w.launch, s)
 }
@@ -375,16 +387,23 @@ type parameters struct {
 	extra [5]uintptr
 }
 
+// function is a launch's kernel in its module.
+func (d *Device) function(l *launch) (fn uintptr, err error) {
+	key := functionKey{l.unit, l.kernel}
+	if fn, ok := d.functions[key]; ok {
+		return fn, nil
+	}
+	if fn, err = d.driver.Function(d.modules[l.unit], l.kernel); err == nil {
+		d.functions[key] = fn
+	}
+	return fn, err
+}
+
 func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
 	v := d.driver
-	key := functionKey{l.unit, l.kernel}
-	fn, ok := d.functions[key]
-	if !ok {
-		var err error
-		if fn, err = v.Function(d.modules[l.unit], l.kernel); err != nil {
-			return step{}, err
-		}
-		d.functions[key] = fn
+	fn, err := d.function(l)
+	if err != nil {
+		return step{}, err
 	}
 	if l.shared > 48<<10 { // more than every launch may have
 		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(fn, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {
@@ -426,7 +445,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 		return step{}, err
 	}
 	d.plans = append(d.plans, plan)
-	if err := plan.Adopt(handle, algo); err != nil {
+	if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
 		return step{}, err
 	}
 	k := &scalars{alpha: 1, plan: plan}

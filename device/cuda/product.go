@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
@@ -82,6 +84,23 @@ func (b *builder) product(p product) error {
 	return nil
 }
 
+func (p *product) String() string {
+	turned := func(o device.Operand, t bool) string {
+		if t {
+			return fmt.Sprintf("%v[%dx%d/%d]^T", o.DType, o.Rows, o.Cols, o.Stride)
+		}
+		return fmt.Sprintf("%v[%dx%d/%d]", o.DType, o.Rows, o.Cols, o.Stride)
+	}
+	s := fmt.Sprintf("%s = %s %s", turned(p.y, false), turned(p.a, p.ta), turned(p.b, p.tb))
+	if !p.bias.Absent() {
+		s += " + bias"
+	}
+	if !p.res.Absent() || p.acc {
+		s += " + residual"
+	}
+	return s
+}
+
 // suits reports whether the library has the combination of types.
 func (p *product) suits() bool {
 	for _, o := range []device.Operand{p.y, p.a, p.b} {
@@ -95,11 +114,16 @@ func (p *product) suits() bool {
 
 var ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
 
+// mostAligned is the alignment that programs give every buffer. Where one lies by
+// chance at a rounder address, the library must not find another algorithm for it:
+// that would be other bits, from another plan.
+const mostAligned = 64
+
 // describe is the product as the library sees it: B's columns and those of C
 // and D are the rows of a and y.
 func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
 	matrix := func(o device.Operand) nv.LtMatrix {
-		m := nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: max(o.Stride, o.Cols), Align: 256}
+		m := nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: max(o.Stride, o.Cols), Align: mostAligned}
 		for m.Align > 1 && (address(o)%uintptr(m.Align) != 0 || m.Lead*int(o.DType.Size())%m.Align != 0) {
 			m.Align /= 2
 		}

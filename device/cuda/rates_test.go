@@ -101,6 +101,9 @@ func TestRateProduct(t *testing.T) {
 		call := device.Call{Op: graph.Linear, Attr: graph.Attr{WT: wt}, Args: []device.Operand{m(2), m(0), m(1)}}
 		rate(t, fmt.Sprintf("8192^3 bf16 product, WT %v", wt), 2*math.Pow(float64(n), 3)/seconds(t, d, 20, call)/1e12, "TFLOP/s")
 	}
+	if refused := d.Refused(); refused != nil {
+		t.Errorf("the library refused %v", refused)
+	}
 }
 
 // TestRateAttention: forward and backward, causal, of the models of the speed list.
@@ -165,7 +168,8 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	check(t, err)
 	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
 	check(t, err)
-	s, err := run.Open(g, []device.Device{open(t, o)}, []*program.Program{p})
+	d := open(t, o)
+	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	for i, q := range g.Params {
@@ -196,6 +200,9 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 		t.Errorf("the loss went from %v to %v", first, last)
 	}
 	rate(t, "GPT-2 124M, bf16, 16 x 1024"+what, float64(seq*batch)/best, "tokens/s")
+	if refused := d.Refused(); refused != nil {
+		t.Errorf("the library refused %v", refused)
+	}
 	if !o.Untimed {
 		profile(t, s, best)
 	}

@@ -156,6 +156,9 @@ func (l *layer) check(t *testing.T) {
 	if part := l.n / 2; !bytes.Equal(got, l.run(t, l.cut(0, part), l.cut(part, l.n-part))) {
 		t.Error("in two parts the bits differ")
 	}
+	if refused := l.d.Refused(); refused != nil {
+		t.Errorf("the library refused %v", refused)
+	}
 	image := make([]byte, l.y.Addr+l.y.Bytes())
 	copy(image[l.y.Addr:], got)
 	y := tensor(image, l.y)

@@ -1,7 +1,7 @@
 // LayerNorm and, with RMS, RMSNorm: y stats x g b. A block does one row, which it
-// keeps in registers, PACKS packs a thread: the mean, then the deviations from it,
-// as the formula of one pass cancels where the mean is large.
-extern "C" __global__ void normalize(const __grid_constant__ Args a) {
+// keeps in registers, PACKS packs for each of ROW_THREADS: the mean, then the
+// deviations from it, as the formula of one pass cancels where the mean is large.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS) normalize(const __grid_constant__ Args a) {
   __shared__ float shared[32];
   i64 r = blockIdx.x;
   int n = a.t[2].cols;

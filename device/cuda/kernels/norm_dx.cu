@@ -1,7 +1,7 @@
 // The derivative of LayerNorm or RMSNorm: dx dy x g stats. With d = dy*g and
 // xh = (x-mean)*rstd: dx (+)= rstd*(d - avg(d) - xh*avg(d*xh)), without avg(d)
 // for RMSNorm. A block does one row, which it keeps in registers.
-extern "C" __global__ void norm_dx(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_dx(const __grid_constant__ Args a) {
   __shared__ float shared[32];
   i64 r = blockIdx.x;
   int n = a.t[2].cols;

@@ -14,8 +14,8 @@ typedef float f32;
 typedef double f64;
 struct bf16 { unsigned short bits; };
 
-#ifndef DYNAMIC // shared memory of the size that the launch asks for
-#define DYNAMIC(name) extern __shared__ float name[]
+#ifndef DYNAMIC // shared memory of the size that the launch asks for, as copies of 16 bytes need it
+#define DYNAMIC(name) extern __shared__ __align__(16) float name[]
 #endif
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)

@@ -12,7 +12,6 @@ type Driver struct {
 
 	Init                     Proc `sym:"cuInit"`
 	DriverGetVersion         Proc `sym:"cuDriverGetVersion"`
-	GetErrorName             Proc `sym:"cuGetErrorName"`
 	GetErrorString           Proc `sym:"cuGetErrorString"`
 	DeviceGetCount           Proc `sym:"cuDeviceGetCount"`
 	DeviceGet                Proc `sym:"cuDeviceGet"`
@@ -52,7 +51,6 @@ type Driver struct {
 	ModuleUnload             Proc `sym:"cuModuleUnload"`
 	ModuleGetFunction        Proc `sym:"cuModuleGetFunction"`
 	FuncSetAttribute         Proc `sym:"cuFuncSetAttribute"`
-	FuncGetAttribute         Proc `sym:"cuFuncGetAttribute"`
 	LaunchKernel             Proc `sym:"cuLaunchKernel"`
 }
 
@@ -76,8 +74,6 @@ const (
 	AttrSharedPerBlock = 97
 
 	FuncSharedMemory = 8 // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-	FuncLocalBytes   = 3
-	FuncRegisters    = 4
 
 	CtxBlockingSync   = 4
 	StreamNonBlocking = 1

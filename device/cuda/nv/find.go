@@ -13,7 +13,8 @@ type Places struct {
 
 // Local lists where users have the libraries: the folders in
 // ATHANOR_CUDA_LIBS, what the loader finds, the CUDA toolkit, and the wheels
-// that pip puts beside PyTorch.
+// that pip puts beside PyTorch, in active environments, those on PATH and where
+// systems have them.
 func Local() Places {
 	return places(os.Getenv, func(pattern string) []string {
 		list, _ := filepath.Glob(pattern) // a bad pattern matches nothing
@@ -32,8 +33,12 @@ func places(env func(string) string, glob func(string) []string) Places {
 		}
 	}
 	toolkit = append(toolkit, glob("/usr/local/cuda*/lib64")...)
-	for _, root := range []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX"), filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")} {
-		if root == "" || root == ".local" {
+	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
+	for _, bin := range filepath.SplitList(env("PATH")) { // that of a Python which nobody activated is often there
+		roots = append(roots, filepath.Dir(bin))
+	}
+	for _, root := range append(roots, filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")) {
+		if root == "" || root == "." || root == ".local" {
 			continue
 		}
 		for _, lib := range []string{"lib", "lib64"} {

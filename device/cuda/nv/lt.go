@@ -54,9 +54,10 @@ const (
 	prefReduction = 3 // allowed schemes of split-k sums; 0: none
 	prefAlignment = 5 // of A, then B, C, D
 
-	AlgoBytes   = 64
-	resultBytes = 96 // of a heuristic's result: algo, workspace size, state, ...
-	resultState = 72
+	AlgoBytes       = 64
+	resultBytes     = 96 // of a heuristic's result: algo, workspace size, state, ...
+	resultWorkspace = 64
+	resultState     = 72
 )
 
 var ltErrors = map[int32]string{1: "not initialised", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 13: "execution failed", 15: "not supported"}
@@ -178,12 +179,15 @@ func (pl *Plan) Choose(handle uintptr, p Product, workspace int64) error {
 	return err
 }
 
-// Adopt takes over an algorithm that was chosen for another extent, if it serves.
-func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte) error {
+// Adopt takes over an algorithm that was chosen for another extent, if it serves
+// and finds room in the workspace.
+func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte, workspace int64) error {
 	result := make([]byte, resultBytes)
 	pl.Algo = algo
 	err := pl.lt.Check("MatmulAlgoCheck", pl.lt.AlgoCheck(handle, pl.desc, pl.layouts[0], pl.layouts[1], pl.layouts[2], pl.layouts[3], Addr(&pl.Algo), Addr(&result[0])))
-	runtime.KeepAlive(result)
+	if need := binary.LittleEndian.Uint64(result[resultWorkspace:]); err == nil && need > uint64(workspace) {
+		err = &Error{"cublasLtMatmulAlgoCheck", 15, fmt.Sprintf("a workspace of %d bytes", need)}
+	}
 	return err
 }
 

@@ -1,6 +1,9 @@
 package nv
 
-import "testing"
+import (
+	"encoding/binary"
+	"testing"
+)
 
 // TestRealLt gives the real cublasLt, which checks numbers and sizes of
 // attributes also without a GPU, the descriptions that products have.
@@ -12,13 +15,35 @@ func TestRealLt(t *testing.T) {
 	t.Logf("%s, version %d", l.Lib.Path(), l.GetVersion())
 	bias := make([]uint16, 64)
 	for _, p := range []Product{
-		{A: LtMatrix{LtF32, 8, 4, 8, 16}, B: LtMatrix{LtF32, 4, 16, 4, 16}, C: LtMatrix{LtF32, 8, 16, 8, 16}, D: LtMatrix{LtF32, 8, 16, 8, 16}},
+		{A: LtMatrix{LtF32, 64, 16, 64, 16}, B: LtMatrix{LtF32, 16, 32, 16, 16}, C: LtMatrix{LtF32, 64, 32, 64, 16}, D: LtMatrix{LtF32, 64, 32, 64, 16}},
 		{TransA: true, TransB: true, Bias: true, BiasType: LtBF16, Whole: true,
-			A: LtMatrix{LtBF16, 8, 4, 8, 16}, B: LtMatrix{LtBF16, 4, 16, 4, 16}, C: LtMatrix{LtBF16, 8, 16, 8, 16}, D: LtMatrix{LtBF16, 8, 16, 8, 16}},
+			A: LtMatrix{LtBF16, 16, 64, 16, 16}, B: LtMatrix{LtBF16, 32, 16, 32, 16}, C: LtMatrix{LtBF16, 64, 32, 64, 16}, D: LtMatrix{LtBF16, 64, 32, 64, 16}},
 	} {
 		pl, err := l.Plan(p, Addr(&bias[0]))
 		if err != nil {
 			t.Fatal(err)
+		}
+		// What was set is what the library has, by its own getters.
+		get := l.Lib.Symbol("cublasLtMatmulDescGetAttribute")
+		field := l.Lib.Symbol("cublasLtMatrixLayoutGetAttribute")
+		epilogue := uint64(1) // none
+		if p.Bias {
+			epilogue = epilogueBias
+		}
+		for attr, want := range map[int]uint64{0: ltCompute32, 1: LtF32, descTransA: bit(p.TransA), descTransB: bit(p.TransB), descEpilogue: epilogue} {
+			if v, code := attribute(get, pl.desc, attr); code != Success || v != want {
+				t.Errorf("attribute %d of the product is %d (%d), want %d", attr, v, code, want)
+			}
+		}
+		if v, code := attribute(get, pl.desc, descBiasPointer); p.Bias && (code != Success || v != uint64(Addr(&bias[0]))) {
+			t.Errorf("the bias is at %#x (%d)", v, code)
+		}
+		for i, m := range []LtMatrix{p.A, p.B, p.C, p.D} {
+			for attr, want := range []int{m.Type, 0, m.Rows, m.Cols, m.Lead} { // 1: column-major
+				if v, code := attribute(field, pl.layouts[i], attr); attr != 1 && (code != Success || v != uint64(want)) {
+					t.Errorf("attribute %d of matrix %d is %d (%d), want %d", attr, i, v, code, want)
+				}
+			}
 		}
 		var handle uintptr
 		if code := l.Create(Addr(&handle)); code != Success {
@@ -40,4 +65,14 @@ func TestRealLt(t *testing.T) {
 	if err := l.Check("DescSetAttribute", l.DescSetAttribute(0, descTransA, 0, 4)); err == nil {
 		t.Error("an attribute of nothing was set")
 	}
+}
+
+// attribute asks a getter of the library.
+func attribute(get Proc, of uintptr, attr int) (uint64, int32) {
+	b, written := make([]byte, 8), uint64(0)
+	code := get(of, uintptr(attr), Addr(&b[0]), uintptr(len(b)), Addr(&written))
+	if code != Success { // of four bytes it wants to be asked for four
+		code = get(of, uintptr(attr), Addr(&b[0]), 4, Addr(&written))
+	}
+	return binary.LittleEndian.Uint64(b), code
 }

@@ -13,7 +13,6 @@ type NVRTC struct {
 	Lib Library
 
 	Version           Proc `sym:"nvrtcVersion"`
-	GetErrorString    Proc `sym:"nvrtcGetErrorString,?"`
 	CreateProgram     Proc `sym:"nvrtcCreateProgram"`
 	CompileProgram    Proc `sym:"nvrtcCompileProgram"`
 	GetProgramLogSize Proc `sym:"nvrtcGetProgramLogSize"`

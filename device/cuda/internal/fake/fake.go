@@ -22,6 +22,7 @@ const (
 	invalidContext = 201
 	invalidHandle  = 400
 	illegalAddress = 700
+	launchTimeout  = 702
 	launchFailed   = 719
 )
 
@@ -35,6 +36,8 @@ type GPU struct {
 	Major, Minor int
 	// Fail makes calls of a procedure, by the name of nv.Driver's field, return a code.
 	Fail map[string]int32
+	// Workspace that products need, in bytes.
+	Workspace int64
 	// Load, if not nil, makes a module's code ready.
 	Load func(image []byte) error
 	// Kernel runs a kernel; nil: nothing runs.
@@ -71,9 +74,13 @@ type event struct {
 }
 
 type kernelOf struct {
-	image []byte
-	name  string
+	image  []byte
+	name   string
+	shared uint32 // that a launch may ask for
 }
+
+// mostShared is the shared memory that a block can have.
+const mostShared = 100 << 10
 
 // New makes a GPU. Its goroutines end with its streams.
 func New() *GPU {
@@ -140,6 +147,16 @@ func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
 	}
 }
 
+// resting wraps a procedure that waits for the context.
+func (g *GPU) resting(name string, f func(a []uintptr) int32) nv.Proc {
+	return g.proc(name, false, func(a []uintptr) int32 {
+		if code := g.rest(); code != 0 {
+			return code
+		}
+		return f(a)
+	})
+}
+
 func (g *GPU) handle() uintptr {
 	g.next++
 	return g.next
@@ -157,6 +174,24 @@ func (g *GPU) inside(p, n uintptr) bool {
 
 // current is the context of the calling thread. The GPU is locked.
 func (g *GPU) current() uintptr { return g.threads[threadID()] }
+
+// rest waits until all streams of the current context are idle, or gives up. What
+// allocates or loads something may have to do so in the driver; here it always does.
+func (g *GPU) rest() int32 {
+	for range 5000 {
+		busy := false
+		g.mu.Lock()
+		for _, st := range g.streams {
+			busy = busy || st.context == g.current() && st.done < st.sent
+		}
+		g.mu.Unlock()
+		if !busy {
+			return 0
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return launchTimeout
+}
 
 // push adds work to a stream of the current context.
 func (g *GPU) push(s uintptr, f func()) int32 {
@@ -198,7 +233,6 @@ func (g *GPU) Driver() *nv.Driver {
 	d := &nv.Driver{
 		Init:                     g.proc("Init", true, none),
 		DriverGetVersion:         g.proc("DriverGetVersion", true, func(a []uintptr) int32 { set(a[0], int32(13000)); return 0 }),
-		GetErrorName:             func(...uintptr) int32 { return invalidValue },
 		GetErrorString:           func(...uintptr) int32 { return invalidValue },
 		DeviceGetCount:           g.proc("DeviceGetCount", true, func(a []uintptr) int32 { set(a[0], int32(g.Cards)); return 0 }),
 		DeviceGet:                g.proc("DeviceGet", true, func(a []uintptr) int32 { set(a[0], int32(a[1])); return 0 }),
@@ -226,7 +260,7 @@ func (g *GPU) Driver() *nv.Driver {
 		}
 		return 0
 	})
-	d.CtxEnablePeerAccess = g.proc("CtxEnablePeerAccess", false, func(a []uintptr) int32 {
+	d.CtxEnablePeerAccess = g.resting("CtxEnablePeerAccess", func(a []uintptr) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		pair := [2]uintptr{g.current(), a[0]}
@@ -246,7 +280,7 @@ func (g *GPU) Driver() *nv.Driver {
 }
 
 func (g *GPU) attribute(a []uintptr) int32 {
-	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: 100 << 10}
+	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: mostShared}
 	set(a[0], int32(values[a[1]]))
 	return 0
 }

@@ -43,8 +43,12 @@ func (g *GPU) Lt() *nv.Lt {
 	}
 	l := &nv.Lt{
 		GetVersion: proc("LtGetVersion", true, ok), Create: proc("LtCreate", false, handle), Destroy: proc("LtDestroy", false, ok),
-		PreferenceAttribute: proc("LtPreferenceAttribute", false, ok), AlgoCheck: proc("LtAlgoCheck", false, ok),
+		PreferenceAttribute: proc("LtPreferenceAttribute", false, ok),
 	}
+	l.AlgoCheck = proc("LtAlgoCheck", false, func(a []uintptr) int32 {
+		set(a[7]+64, uint64(g.Workspace))
+		return 0
+	})
 	l.PreferenceCreate = proc("LtPreferenceCreate", false, func(a []uintptr) int32 {
 		handle(a)
 		prefs[*(*uintptr)(pointer(a[0]))] = true

@@ -15,10 +15,13 @@ func threadID() int { return syscall.Gettid() }
 
 // memoryProcs are allocations and copies.
 func (g *GPU) memoryProcs(d *nv.Driver) {
-	d.MemAlloc = g.proc("MemAlloc", false, func(a []uintptr) int32 {
+	d.MemAlloc = g.resting("MemAlloc", func(a []uintptr) int32 {
 		b, err := unix.Mmap(-1, 0, int(a[1]), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			return 2
+		}
+		for i := range min(len(b), 16<<20) { // what was there before: NaN in every type
+			b[i] = 0xff
 		}
 		p := uintptr(unsafe.Pointer(&b[0]))
 		g.mu.Lock()
@@ -27,7 +30,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		set(a[0], p)
 		return 0
 	})
-	d.MemFree = g.proc("MemFree", false, func(a []uintptr) int32 {
+	d.MemFree = g.resting("MemFree", func(a []uintptr) int32 {
 		g.mu.Lock()
 		b := g.memory[a[0]]
 		delete(g.memory, a[0])
@@ -43,13 +46,13 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		set(a[1], uint64(16<<30))
 		return 0
 	})
-	d.MemHostRegister = g.proc("MemHostRegister", false, func(a []uintptr) int32 {
+	d.MemHostRegister = g.resting("MemHostRegister", func(a []uintptr) int32 {
 		g.mu.Lock()
 		g.memory[a[0]] = bytesAt(a[0], int(a[1]))
 		g.mu.Unlock()
 		return 0
 	})
-	d.MemHostUnregister = g.proc("MemHostUnregister", false, func(a []uintptr) int32 {
+	d.MemHostUnregister = g.resting("MemHostUnregister", func(a []uintptr) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.memory[a[0]] == nil {
@@ -106,7 +109,7 @@ func (g *GPU) ownedBy(context, p, n uintptr) bool {
 
 // codeProcs are modules and launches.
 func (g *GPU) codeProcs(d *nv.Driver) {
-	d.ModuleLoadData = g.proc("ModuleLoadData", false, func(a []uintptr) int32 {
+	d.ModuleLoadData = g.resting("ModuleLoadData", func(a []uintptr) int32 {
 		image := stringAt(a[1])
 		if g.Load != nil {
 			if err := g.Load([]byte(image)); err != nil {
@@ -121,13 +124,13 @@ func (g *GPU) codeProcs(d *nv.Driver) {
 		set(a[0], h)
 		return 0
 	})
-	d.ModuleUnload = g.proc("ModuleUnload", false, func(a []uintptr) int32 {
+	d.ModuleUnload = g.resting("ModuleUnload", func(a []uintptr) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		delete(g.images, a[0])
 		return 0
 	})
-	d.ModuleGetFunction = g.proc("ModuleGetFunction", false, func(a []uintptr) int32 {
+	d.ModuleGetFunction = g.resting("ModuleGetFunction", func(a []uintptr) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		image := g.images[a[1]]
@@ -135,12 +138,21 @@ func (g *GPU) codeProcs(d *nv.Driver) {
 			return invalidHandle
 		}
 		h := g.handle()
-		g.kernels[h] = kernelOf{image, stringAt(a[2])}
+		g.kernels[h] = kernelOf{image, stringAt(a[2]), 48 << 10}
 		set(a[0], h)
 		return 0
 	})
-	d.FuncSetAttribute = g.proc("FuncSetAttribute", false, func([]uintptr) int32 { return 0 })
-	d.FuncGetAttribute = g.proc("FuncGetAttribute", false, func(a []uintptr) int32 { set(a[0], int32(0)); return 0 })
+	d.FuncSetAttribute = g.proc("FuncSetAttribute", false, func(a []uintptr) int32 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		k, ok := g.kernels[a[0]]
+		if !ok || a[1] != nv.FuncSharedMemory || a[2] > mostShared {
+			return invalidValue
+		}
+		k.shared = uint32(a[2])
+		g.kernels[a[0]] = k
+		return 0
+	})
 	d.LaunchKernel = g.proc("LaunchKernel", false, g.launch)
 }
 
@@ -153,7 +165,7 @@ func (g *GPU) launch(a []uintptr) int32 {
 		return invalidValue
 	}
 	grid, block := [3]uint32{uint32(a[1]), uint32(a[2]), uint32(a[3])}, [3]uint32{uint32(a[4]), uint32(a[5]), uint32(a[6])}
-	if grid[0]*grid[1]*grid[2] == 0 || block[0] == 0 || block[0] > 1024 {
+	if uint64(grid[0])*uint64(grid[1])*uint64(grid[2]) == 0 || max(grid[1], grid[2]) > 65535 || block[0] == 0 || block[0] > 1024 || uint32(a[7]) > k.shared {
 		return invalidValue
 	}
 	// The driver copies the arguments before it returns.

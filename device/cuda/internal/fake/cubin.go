@@ -1,0 +1,77 @@
+//go:build linux
+
+package fake
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"strings"
+)
+
+// Use is what a kernel takes of a multiprocessor.
+type Use struct {
+	Registers int // of a thread
+	Local     int // bytes of a thread that found no room in them
+	Shared    int // bytes of a block, besides what a launch asks for
+}
+
+// Resources reads what each kernel of a cubin uses. The ELF section .nv.info
+// has records per function, {symbol, value}: EIATTR_REGCOUNT (0x2f) and
+// EIATTR_FRAME_SIZE (0x11); .nv.shared.NAME is its shared memory.
+func Resources(cubin []byte) (map[string]Use, error) {
+	cubin = bytes.Clone(cubin)
+	if len(cubin) < 64 {
+		return nil, errors.New("no cubin")
+	}
+	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 puts a number of its own there
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
+	f, err := elf.NewFile(bytes.NewReader(cubin))
+	if err != nil {
+		return nil, err
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil, err
+	}
+	info := f.Section(".nv.info")
+	if info == nil {
+		return nil, errors.New("a cubin without .nv.info")
+	}
+	b, err := info.Data()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]Use{}
+	for len(b) >= 4 {
+		size := 0
+		if b[0] == 4 { // a record with a size
+			size = int(binary.LittleEndian.Uint16(b[2:]))
+		}
+		if attr := b[1]; size == 8 && (attr == 0x2f || attr == 0x11) {
+			sym, value := binary.LittleEndian.Uint32(b[4:]), int(binary.LittleEndian.Uint32(b[8:]))
+			name := symbols[sym-1].Name
+			u := out[name]
+			if attr == 0x2f {
+				u.Registers = value
+			} else {
+				u.Local = value
+			}
+			out[name] = u
+		}
+		b = b[4+size:]
+	}
+	for _, s := range f.Sections {
+		if name, ok := strings.CutPrefix(s.Name, ".nv.shared."); ok {
+			if u, ok := out[name]; ok {
+				u.Shared = int(s.Size)
+				out[name] = u
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("a cubin without kernels")
+	}
+	return out, nil
+}

@@ -1,0 +1,122 @@
+//go:build linux
+
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// What the cards since Ampere have at least: of shared memory per block those of
+// 8.6, 8.9 and 12.0 have least.
+const (
+	leastShared    = 99 << 10
+	leastRegisters = 64 << 10
+)
+
+// elsewhere is a machine on which calls are only built.
+var elsewhere = target{base: [device.NumTiers]uintptr{1 << 40, 1 << 41, 0}, scratch: 1 << 42, room: scratchBytes, library: true}
+
+// launchesOf are all that calls would start, also in the library's place.
+func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
+	t.Helper()
+	for i := range calls {
+		if c := &calls[i]; c.Op != graph.Copy && !isHost(c.Stream) {
+			works, err := elsewhere.build(c)
+			if err != nil {
+				t.Errorf("%v: %v", c.Op, err)
+			}
+			for _, w := range works {
+				for _, l := range []*launch{w.launch, w.spare()} {
+					if l != nil {
+						list = append(list, l)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// TestModelsFit: everything that a step of the known models starts, up to
+// sequences of 131072 tokens, is within the limits of every card.
+func TestModelsFit(t *testing.T) {
+	for _, name := range model.Names() {
+		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
+			for _, shape := range [][2]int{{1024, 64}, {131072, 2}} {
+				m, err := model.Known(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Layers, m.MaxPositions = 1, max(m.MaxPositions, shape[0])
+				g, err := graph.Build(m, shape[0], dt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := program.Lower(context.Background(), g, program.Plain(g, shape[1]), program.Options{Clip: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, l := range launchesOf(t, p.Calls()) {
+					if l.block > 1024 || l.shared > leastShared {
+						t.Errorf("%s, %d x %d: kernel %s of %s has %d threads and %d bytes of shared memory", name, shape[1], shape[0], l.kernel, l.unit, l.block, l.shared)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestBlocksFit: blocks that grow with a row, up to 1024 threads, have registers for
+// all of them.
+func TestBlocksFit(t *testing.T) {
+	c, err := nv.OpenNVRTC(nv.Local())
+	if err != nil {
+		t.Skipf("kernels are not compiled: %v", err)
+	}
+	blocks := map[kernels.Unit]*launch{}
+	for i, cols := range []int{4101, 24576, 65536} {
+		dt := []graph.DType{graph.BF16, graph.F32}[i%2]
+		op := func(d graph.DType, cols int) device.Operand {
+			return device.Operand{DType: d, Rows: 8, Cols: cols, Stride: cols}
+		}
+		x, stats, one := op(dt, cols), op(graph.F32, 2), op(dt, cols)
+		one.Rows = 1
+		for _, l := range launchesOf(t, []device.Call{
+			{Op: graph.LayerNorm, Args: []device.Operand{x, stats, x, one, one}},
+			{Op: graph.LayerNormDX, Args: []device.Operand{x, x, x, one, stats}},
+			{Op: graph.CrossEntropy, Args: []device.Operand{op(graph.F32, 1), x, op(graph.I32, 1), op(graph.F32, 8)}},
+		}) {
+			blocks[l.unit] = l
+		}
+	}
+	for u, l := range blocks {
+		for _, arch := range []string{"sm_86", "sm_90"} {
+			source, err := u.Source()
+			if err != nil {
+				t.Fatal(err)
+			}
+			code, _, err := c.Compile(u.File, source, u.Options(arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			uses, err := fake.Resources(code)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := l.block * ((uses[l.kernel].Registers + 7) &^ 7); n == 0 || n > leastRegisters {
+				t.Errorf("kernel %s of %s for %s: %d threads have %d registers together", l.kernel, u, arch, l.block, n)
+			}
+			t.Log(fmt.Sprint(u, " ", arch, " ", l.block, " threads ", uses[l.kernel]))
+		}
+	}
+}
