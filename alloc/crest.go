@@ -34,7 +34,8 @@ import (
 // time the longer item that is in the way is taken out too, with what is above.
 //
 // Weakness: the last few places that are too high are those where a long item
-// lies near the top all the same; and wheels, where many are long, gain nothing.
+// lies near the top all the same, or where the start has left one large hole far
+// below; and wheels, where many are long, gain nothing.
 
 const (
 	crestPerItem = 22_000 // effort in steps of some nanoseconds, half of it on starts,
