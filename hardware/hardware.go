@@ -323,11 +323,6 @@ func (l *Link) Seconds(n int64) float64 {
 	return a.Seconds + (b.Seconds-a.Seconds)*float64(n-a.Bytes)/float64(b.Bytes-a.Bytes)
 }
 
-// tellingCopy is the length from which a copy tells how long others take: a link's
-// curve is measured, and what shorter ones differ from it by is all latency. A plan
-// whose norms alone are copied would make the link appear ten times as fast.
-const tellingCopy = 100e-6 // seconds
-
 // Add takes over measured times and derives what holds for calls that were not
 // measured: per operator the median of measured over roofline, per engine the mean
 // gap between calls.
@@ -344,7 +339,7 @@ func (h *Hardware) Add(measured []Measurement) {
 			gaps[m.Call.Stream] += m.Gap * float64(m.Runs)
 			runs[m.Call.Stream] += float64(m.Runs)
 		}
-		if r := h.roofline(&m.Call); r > 0 && !math.IsInf(r, 0) && m.Seconds > 0 && (m.Call.Op != graph.Copy || r >= tellingCopy) {
+		if r := h.roofline(&m.Call); r > 0 && !math.IsInf(r, 0) && m.Seconds > 0 {
 			family := string(appendFamily(nil, &m.Call))
 			ratios[family] = append(ratios[family], m.Seconds/r)
 		}

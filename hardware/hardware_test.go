@@ -255,13 +255,17 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// TestShortCopies: what a copy of some bytes takes says nothing of long ones, and what
-// a long one takes does.
+// TestShortCopies: what a copy of some bytes takes tells of others as short and
+// nothing of long ones, and what a long one takes does.
 func TestShortCopies(t *testing.T) {
 	h := known(t, "rtx4090")
 	short, medium, long := copyUp(256), copyUp(16<<20), copyUp(256<<20)
-	before := h.Cost(&long)
+	other := copyUp(512)
+	before, tiny := h.Cost(&long), h.Cost(&other)
 	h.Add([]hardware.Measurement{{Call: short, Seconds: h.Cost(&short) / 10}})
+	if got := h.Cost(&other); math.Abs(got/tiny-0.1) > 1e-9 {
+		t.Errorf("after a short copy in a tenth of the time another one takes %v of what it took", got/tiny)
+	}
 	if got := h.Cost(&long); got != before {
 		t.Errorf("after a short copy in a tenth of the time a long one takes %v of what it took", got/before)
 	}

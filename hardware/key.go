@@ -97,9 +97,14 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	return b
 }
 
+// shortCopy is the number of bytes below which what a copy takes says nothing of
+// longer ones: it is all latency. A plan whose norms alone are copied would make a
+// slow link appear ten times as fast.
+const shortCopy = 64 << 10
+
 // appendFamily names the calls whose times are assumed to be off the roofline
-// by the same factor: stream, operator, element type, for copies the tiers, for
-// collectives the number of ranks.
+// by the same factor: stream, operator, element type, for copies the tiers and
+// whether they are short, for collectives the number of ranks.
 func appendFamily(b []byte, c *device.Call) []byte {
 	b = append(b, c.Stream.String()...)
 	b = append(b, ' ')
@@ -108,7 +113,11 @@ func appendFamily(b []byte, c *device.Call) []byte {
 	if c.Op == graph.Copy {
 		b = append(b, c.Args[1].Tier.String()...)
 		b = append(b, '>')
-		return append(b, c.Args[0].Tier.String()...)
+		b = append(b, c.Args[0].Tier.String()...)
+		if c.Args[0].Bytes() < shortCopy {
+			b = append(b, " short"...)
+		}
+		return b
 	}
 	t := graph.F32
 	for _, a := range c.Args {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
 // A fabric joins devices of one process that are the ranks of one run. What
@@ -153,7 +152,7 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 		}
 		s.follows = false
 		s.want(s.device.opened)
-		pool.GiveWay()
+		runtime.Gosched()
 		s.got()
 	}
 	return m.park(s, round)

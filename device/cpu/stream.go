@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,7 @@ const (
 	queueLen  = device.QueueLen
 	waitLooks = 100              // looks at an event before parking
 	sleepUnit = time.Millisecond // of an idle process
+	asideUnit = 200 * time.Microsecond
 )
 
 type verb uint8
@@ -74,6 +76,7 @@ type stream struct {
 	free    time.Time // when the throttled link is free again
 	follows bool      // nothing was waited for since then
 	looked  int64     // time of the last look at turns
+	aside   time.Time // of the last step aside for threads
 }
 
 func (d *Device) newStream(id device.Stream) *stream {
@@ -179,7 +182,7 @@ func (s *stream) next() (c command, ok bool) {
 		s.asleep.Store(true)
 		s.follows = false
 		for len(s.queue) == 0 && s.soon() {
-			pool.GiveWay()
+			s.stepAside()
 		}
 		c, ok = <-s.queue
 		s.asleep.Store(false)
@@ -236,7 +239,11 @@ func (s *stream) await(n int32) {
 		}
 		s.follows = false
 		s.want(d.opened)
-		pool.GiveWay()
+		if looks < waitLooks {
+			runtime.Gosched()
+		} else {
+			s.stepAside()
+		}
 		s.got()
 	}
 	s.wish.Store(int64(n) + 1)
@@ -306,6 +313,18 @@ func (s *stream) rest(since time.Time) {
 	s.stats.Worked[s.id] += time.Since(since).Seconds()
 }
 
+// stepAside lets goroutines run while a stream looks for something, and now and then
+// threads: two of Go's may be on one core, and what is looked for waits for the
+// other's time slice to end. More often would be a present to other processes.
+func (s *stream) stepAside() {
+	if now := time.Now(); now.Sub(s.aside) >= asideUnit {
+		s.aside = now
+		pool.GiveWay()
+	} else {
+		runtime.Gosched()
+	}
+}
+
 // throttle sleeps out the time that a copy of n bytes would take on the link.
 func (s *stream) throttle(start time.Time, n int64) {
 	rate := s.device.options.Rate[s.id]
@@ -318,6 +337,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 	s.follows = true
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
 	s.want(s.free)
+	s.aside = time.Now()
 	for left := time.Until(s.free); left > 0; left = time.Until(s.free) {
 		switch {
 		case left > sleepUnit:
@@ -326,7 +346,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 		case s.device.working.Load() > 0: // whose workers look at turns
 			time.Sleep(left)
 		default:
-			if pool.GiveWay(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
+			if s.stepAside(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
 				time.Sleep(left)
 			}
 		}

@@ -28,8 +28,7 @@ import (
 // Where nobody works, there are no tasks to look between, and Go oversleeps by up
 // to a millisecond. Then streams that wait or have nothing to do look on if
 // somebody's turn is that near: what looks for work finds the end of a sleep too.
-// They give way to threads as well (pool.GiveWay): two of Go's may be on one core,
-// and what is looked for waits for the other's time slice to end.
+// They step aside for threads as well, see stepAside.
 
 // turns holds for each stream from when on it wants a core, in nanoseconds since
 // the device was opened; 0: it does not, or has one. Ranks that share the cores

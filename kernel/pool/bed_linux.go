@@ -79,9 +79,9 @@ func (b *bed) wake(core int) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.token)), futexWakePrivate, 1, 0, 0, 0)
 }
 
-// GiveWay lets others run, goroutines and threads. Who looks for something again and again calls it in between: Go's
+// GiveWay lets others run, goroutines and threads. Who looks for something for long calls it now and then: Go's
 // scheduler knows nothing of a thread of its own that waits for the very core, perhaps with what is looked for, while
-// another core is idle (see bed).
+// another core is idle (see bed). Where other processes want the core it may take milliseconds.
 func GiveWay() {
 	runtime.Gosched()
 	unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)

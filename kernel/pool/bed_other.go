@@ -24,5 +24,5 @@ func (b *bed) wake(int) { b.token <- struct{}{} }
 // core is where the caller runs: unknown.
 func core() int { return -1 }
 
-// GiveWay lets others run. Who looks for something again and again calls it in between.
+// GiveWay lets others run. Who looks for something for long calls it now and then.
 func GiveWay() { runtime.Gosched() }

@@ -283,7 +283,7 @@ func spinWhile(cond func() bool) bool {
 // of cond. Who waits for a helper's last task does this before it sleeps: its thread would sleep too, and may be woken on
 // the helper's core (see bed), with the other one idle for milliseconds.
 func yieldWhile(cond func() bool) bool {
-	for start := time.Now(); cond(); GiveWay() {
+	for start := time.Now(); cond(); runtime.Gosched() {
 		if time.Since(start) > backTime {
 			return cond()
 		}
