@@ -24,6 +24,7 @@ func TestStepBack(t *testing.T) {
 	attn := graph.Attr{Seq: long, Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.125}
 	shared := attn // fewer heads of keys than workers: divided otherwise
 	shared.KVHeads = 1
+	wide := graph.Attr{Seq: 4 * long, Heads: 1, KVHeads: 1, HeadDim: 128, Scale: 0.1} // a block of queries takes milliseconds
 	back := func(a graph.Attr) []Tensor {
 		q, kv := a.Heads*a.HeadDim, 2*a.KVHeads*a.HeadDim
 		return []Tensor{mat(long, q), mat(long, kv), mat(long, 2), mat(long, q), mat(long, q), mat(long, kv), mat(long, q), mat(long, 2)}
@@ -35,6 +36,7 @@ func TestStepBack(t *testing.T) {
 		t    []Tensor
 	}{
 		{"attention", graph.Attention, attn, []Tensor{mat(long, 128), mat(long, 2), mat(long, 128), mat(long, 256)}},
+		{"attention, long", graph.Attention, wide, []Tensor{mat(4*long, 128), mat(4*long, 1), mat(4*long, 128), mat(4*long, 256)}},
 		{"attention backward", graph.AttentionBwd, attn, back(attn)},
 		{"attention backward, divided", graph.AttentionBwd, shared, back(shared)},
 		{"many rows", graph.Linear, graph.Attr{}, []Tensor{mat(8*long, 256), mat(8*long, 256), mat(256, 256), {}, {}}},
