@@ -18,7 +18,8 @@ import (
 // disjoint lifetimes that loses least, in prices, found by dynamic programming
 // from the end of the niche to its start. Tastes decide between chains that
 // lose alike: long items first, large items first, tops at the level of the
-// neighbour's, so that niches stay wide; see taste.
+// neighbour's, so that niches stay wide; see taste. Higher up these weigh more:
+// at the bottom what fits best is best, near the top what is left has to fit.
 //
 // Example: floor [0,6), prices 1 1 9 9 1 1, items [0,3), [3,6) and [1,5): the
 // first two leave nothing bare. Without [3,6) the third is best: what it leaves
@@ -34,8 +35,19 @@ type taste struct {
 	tall  float64 // gain of covering with an item of the largest size
 	few   float64 // cost of an item, times the mean width
 	flush float64 // gain of a top at its neighbour's level, times the mean width
+	brief float64 // cost of covering a section with an item that is alive in no other; e times less for each more
 	noise float64 // largest random gain
+	late  late
 	seed  uint64
+}
+
+// late says how many times more than on the ground a few tastes weigh at the target.
+type late struct{ tall, few, flush float64 }
+
+// at returns a taste's tall, few and flush at a share of the target.
+func (t *taste) at(share float64) (tall, few, flush float64) {
+	x := share * share
+	return t.tall * (1 + x*t.late.tall), t.few * (1 + x*t.late.few), t.flush * (1 + x*t.late.flush)
 }
 
 // coverSteps is the price of one niche, in steps.
@@ -44,18 +56,21 @@ const coverSteps = 20
 // A covering is a packing in the making.
 type covering struct {
 	items  []item
+	left   int // not placed yet
 	line   *niches
+	target int64
 	tastes []taste // per window of 1<<shift sections
 	shift  uint
 	slack  []int64   // per section
 	price  []float64 // per section
-	gain   []float64 // per item, per price covered
+	gain   []float64 // per item, per price covered, besides what is for its size
 	pain   []float64 // per item: what it costs to lose its size, per price
 
 	// Unplaced items by birth, then death: those born in section s are
 	// born[at[s]:at[s]+count[s]].
 	born      []int32
 	at, count []int32
+	alive     []int32 // per section: how many unplaced items live there
 
 	mean, largest float64 // sizes
 	width         float64 // mean lifetime in sections
@@ -79,9 +94,9 @@ func cover(items []item, load []int64, target int64, tastes []taste, shift uint,
 // section, with all below.
 func newCovering(items []item, line *niches, load []int64, target int64, tastes []taste, shift uint) *covering {
 	n, sections := len(items), int32(len(load))
-	c := &covering{items: items, line: line, tastes: tastes, shift: shift,
+	c := &covering{items: items, left: n, line: line, target: target, shift: shift,
 		slack: make([]int64, sections), price: make([]float64, sections), gain: make([]float64, n), pain: make([]float64, n),
-		born: make([]int32, n), at: make([]int32, sections+1), count: make([]int32, sections),
+		born: make([]int32, n), at: make([]int32, sections+1), count: make([]int32, sections), alive: make([]int32, sections+1),
 		value: make([]float64, sections+1), first: make([]int32, sections+1), pick: make([]int32, sections+1), sum: make([]float64, sections+1)}
 	for i := range items {
 		it := &items[i]
@@ -91,42 +106,71 @@ func newCovering(items []item, line *niches, load []int64, target int64, tastes 
 		c.born[i] = int32(i)
 		c.at[it.lo+1]++
 		c.count[it.lo]++
+		c.alive[it.lo]++
+		c.alive[it.hi]--
 	}
 	c.unit = c.mean * max(1, c.width*float64(n)/float64(sections)/300)
 	for s := range sections {
 		c.at[s+1] += c.at[s]
-		c.slack[s] = target - load[s]
-		c.reprice(s)
+		c.alive[s+1] += c.alive[s]
 	}
 	slices.SortFunc(c.born, func(i, j int32) int {
 		a, b := &items[i], &items[j]
 		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(b.size, a.size), cmp.Compare(i, j))
 	})
-	for i := range items {
-		t := &tastes[items[i].lo>>shift]
-		c.gain[i] = t.tall*float64(items[i].size)/c.largest + t.noise*chance(t.seed, uint64(i))
-		c.pain[i] = c.loss(t, items[i].size)
+	c.prefer(tastes)
+	for s := range sections {
+		c.slack[s] = target - load[s]
+		c.reprice(s)
 	}
 	return c
+}
+
+// prefer gives each window another taste from here on.
+func (c *covering) prefer(tastes []taste) {
+	before := c.tastes
+	c.tastes = tastes
+	for s, count := range c.count {
+		t := &tastes[s>>c.shift]
+		bent := before == nil || before[s>>c.shift].bend != t.bend
+		for _, i := range c.born[c.at[s] : c.at[s]+count] {
+			it := &c.items[i]
+			c.gain[i] = t.noise*chance(t.seed, uint64(i)) - t.brief*math.Exp(1-float64(it.width()))
+			if bent {
+				c.pain[i] = c.loss(t, it.size)
+			}
+		}
+	}
 }
 
 // fill places all items, unless the effort is spent before.
 func (c *covering) fill(effort *int64) (packing, bool) {
 	p := packing{offsets: make([]int64, len(c.items))}
-	for left := len(c.items); left > 0; {
+	return p, c.rise(math.MaxInt64, &p, effort)
+}
+
+// rise fills all niches below a level, unless the effort is spent before.
+func (c *covering) rise(level int64, p *packing, effort *int64) bool {
+	for s := int32(0); c.left > 0; {
 		lo := c.line.valley()
+		if c.line.floor[lo] >= level {
+			if s = c.line.below(level, s); s == c.line.sections {
+				break
+			}
+			continue
+		}
 		hi := c.line.end[lo]
 		*effort -= c.chain(lo, hi)
 		if *effort < 0 {
-			return p, false
+			return false
 		}
 		if c.first[lo] < hi {
-			left -= c.build(lo, hi, &p)
+			c.left -= c.build(lo, hi, p)
 			continue
 		}
 		c.lose(lo, hi, c.line.lift(lo))
 	}
-	return p, true
+	return true
 }
 
 // loss is what it costs to lose a height, per price.
@@ -139,11 +183,14 @@ func (c *covering) reprice(s int32) {
 	c.price[s] = least + math.Exp(-float64(c.slack[s])/(c.unit*c.tastes[s>>c.shift].near))
 }
 
-// lose notes that a height over [lo, hi) stays empty for good.
+// lose notes that a height over [lo, hi) stays empty for good: nothing is lost
+// above the last item.
 func (c *covering) lose(lo, hi int32, height int64) {
 	for s := lo; s < hi; s++ {
-		c.slack[s] -= height
-		c.reprice(s)
+		if c.alive[s] > 0 {
+			c.slack[s] -= height
+			c.reprice(s)
+		}
 	}
 }
 
@@ -163,7 +210,8 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 	}
 	width := float64(hi - lo)
 	unit := min(c.sum[lo]/width, 1) * min(c.width, width)
-	few, flush := t.few*unit, t.flush*unit
+	tall, few, flush := t.at(min(float64(floor)/float64(c.target), 1))
+	tall, few, flush = tall/c.largest, few*unit, flush*unit
 	edge := c.loss(t, right) // the pain of the size or wall at first[x+1]
 	steps = int64(hi-lo) + coverSteps
 	for x := hi - 1; x >= lo; x-- {
@@ -175,7 +223,7 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 			}
 			steps += 2
 			covered := c.sum[x] - c.sum[it.hi]
-			v := c.value[it.hi] + covered*c.gain[i] - min(few, covered/2)
+			v := c.value[it.hi] + covered*(c.gain[i]+tall*float64(it.size)) - min(few, covered/2)
 			next, size := c.first[it.hi], right
 			if next < hi {
 				size = c.items[c.pick[next]].size
@@ -217,6 +265,9 @@ func (c *covering) build(lo, hi int32, p *packing) (placed int) {
 		}
 		p.offsets[i] = off
 		p.height = max(p.height, off+it.size)
+		for s := it.lo; s < it.hi; s++ {
+			c.alive[s]--
+		}
 		c.remove(i)
 		c.line.build(rest, it.lo, it.hi, off+it.size)
 		rest = it.hi

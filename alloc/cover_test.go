@@ -12,7 +12,7 @@ func TestChainIsBest(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 21))
 		items, sections := randomItems(rng, 1+rng.IntN(9), 10)
-		way := taste{near: 1, tall: rng.Float64(), few: rng.Float64()}
+		way := taste{near: 1, tall: rng.Float64(), few: rng.Float64(), brief: rng.Float64(), late: late{tall: 5}}
 		c := newCovering(items, newNiches(sections), loads(items, sections), 40, []taste{way}, 10)
 		c.chain(0, sections)
 		total := 0.0
@@ -37,7 +37,7 @@ func TestChainIsBest(t *testing.T) {
 					covered += c.price[s]
 				}
 				bare -= covered
-				v += covered*c.gain[i] - min(few, covered/2)
+				v += covered*(c.gain[i]+way.tall*float64(items[i].size)/c.largest) - min(few, covered/2)
 			}
 			return v - bare
 		}

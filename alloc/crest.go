@@ -30,21 +30,24 @@ import (
 //	both would be no better; c and b beside each other below d is what was.
 //
 // Long lifetimes on top bar the way to what is below them. So the longest are
-// laid at the bottom at the start, several starts are tried, and every other
-// time the longer item that is in the way is taken out too, with what is above.
+// laid at the bottom at the start, and every other time the longer item that is
+// in the way is taken out too, with what is above. What the start has lost far
+// below the top stays lost: so several are tried, and the one that wastes least
+// is laid again in courses; course.go.
 //
 // Weakness: the last few places that are too high are those where a long item
-// lies near the top all the same, or where the start has left one large hole far
-// below; and wheels, where many are long, gain nothing.
+// lies near the top all the same; and wheels, where many are long, gain nothing.
 
 const (
-	crestPerItem = 22_000 // effort in steps of some nanoseconds, half of it on starts,
+	crestPerItem = 25_000 // effort in steps of some nanoseconds,
+	crestLeast   = 500_000_000
 	crestMost    = 2_500_000_000
-	crestDraws   = 12   // so many, and half
-	crestTurns   = 20   // in so many turns
+	crestRace    = 5    // such a part of it for the choice of a start,
+	crestStarts  = 4    // none of which may take more than such a part of that; half of the rest for courses,
+	crestTurns   = 20   // and half for work on crests, in so many turns
 	crestFirst   = 0.25 // such a share of what the highest is above the target is no harm in the first turn,
 	crestLast    = 0.75 // and in the last
-	crestLeast   = 3    // a pit is so many mean lifetimes long,
+	crestShort   = 3    // a pit is so many mean lifetimes long,
 	crestLong    = 16   // up to so many,
 	crestThin    = 3    // and so many mean sizes deep,
 	crestThick   = 100
@@ -70,72 +73,74 @@ type crest struct {
 // from if that is lower.
 func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	best := from
-	c := startCrest(ctx, l, from.height, target, effort/2)
-	for turn := 0; c != nil; turn++ {
+	s, first, price, loss := bestStart(ctx, l, from.height, target, effort/crestRace)
+	if s == nil {
+		return best
+	}
+	effort -= effort / crestRace
+	if effort /= 2; effort > courseWorth*price {
+		first = s.lay(ctx, l, target, effort, loss)
+	}
+	c := newCrest(l, first)
+	for turn := 0; ; turn++ {
 		h := slices.Max(c.top)
 		if h < best.height {
 			best = packing{slices.Clone(c.offsets), h}
 		}
 		if turn == crestTurns || best.height <= target || ctx.Err() != nil {
-			break
+			return best
 		}
 		share := crestFirst + (crestLast-crestFirst)*float64(turn)/(crestTurns-1)
 		c.spare = target + int64(share*float64(h-target))
-		c.work(ctx, effort/2/crestTurns)
+		c.work(ctx, effort/crestTurns)
 	}
-	return best
 }
 
-// startCrest covers the leaf with some tastes and lets all crests come down for a
-// short time, then the better half of them, and so on. It returns the last, or
-// nil if there is no time for any or the first are higher than from.
-func startCrest(ctx context.Context, l leaf, from, target, effort int64) *crest {
-	var pool []*crest
-	least := int64(math.MaxInt64)
+// bestStart covers the leaf at once with the openings and some starts drawn at
+// random. It returns the best with its packing, what that took, and what it loses in
+// the mean of all moments; or nil if there is no time for any or the openings are
+// higher than from.
+func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *start, first packing, price int64, loss float64) {
 	rng := rand.New(rand.NewPCG(2, uint64(len(l.items))))
-	share := effort / 2 / crestDraws
-	for k := 0; k < crestDraws && ctx.Err() == nil; k++ {
+	least, lowest, most := math.Inf(1), int64(math.MaxInt64), effort/crestStarts
+	for k := 0; effort > 0 && ctx.Err() == nil; k++ {
 		s := drawStart(rng)
 		switch {
 		case k < len(openings):
 			s = openings[k]
-		case least > from:
-			return nil
+		case lowest > from:
+			return nil, first, 0, 0
 		}
-		left := 2 * share
+		left := most
 		p, ok := s.pack(l, target, &left)
+		effort -= most - left
 		if !ok {
 			continue
 		}
-		c := newCrest(l, p)
-		c.spare = target + int64(crestFirst*float64(from-target))
-		c.work(ctx, share/2)
-		least = min(least, slices.Max(c.top))
-		pool = append(pool, c)
-	}
-	if len(pool) == 0 {
-		return nil
-	}
-	for len(pool) > 1 && ctx.Err() == nil {
-		slices.SortStableFunc(pool, func(a, b *crest) int { return cmp.Compare(a.harm(a.top), b.harm(b.top)) })
-		pool = pool[:(len(pool)+1)/2]
-		for _, c := range pool {
-			c.work(ctx, effort/8/int64(len(pool)))
+		lowest = min(lowest, p.height)
+		wasted := 0.0 // on the whole: single holes are mended by courses
+		for _, top := range tops(l, p, 0) {
+			wasted += float64(max(top-target, 0))
+		}
+		if wasted < least {
+			best, first, price, least = &s, p, most-left, wasted
 		}
 	}
-	return pool[0]
+	return best, first, price, least / float64(l.sections)
 }
 
 // openings are tried first.
 var openings = []start{
-	{taste{near: 0.5, tall: 0.11, few: 0.075, flush: 0.03, bend: 0.35}, 20},
-	{taste{near: 0.5, tall: 0.11, few: 0.075, flush: 0.03, bend: 0.35}, 13},
+	{taste{near: 1.4, bend: 0.3, tall: 0.09, few: 0.08, flush: 0.04, brief: 0.03, late: late{tall: 7, few: 1.2, flush: 0.9}}, 24},
+	{taste{near: 0.5, bend: 0.35, tall: 0.11, few: 0.075, flush: 0.03}, 20},
+	{taste{near: 0.5, bend: 0.35, tall: 0.11, few: 0.075, flush: 0.03}, 13},
 }
 
 // drawStart returns a random start.
 func drawStart(rng *rand.Rand) start {
-	return start{bed: between(rng, crestBed, crestBeds), taste: taste{near: between(rng, 0.3, 1), bend: 0.7 * rng.Float64(),
-		tall: between(rng, 0.04, 0.5), few: between(rng, 0.05, 0.1), flush: between(rng, 0.015, 0.05)}}
+	return start{bed: between(rng, crestBed, crestBeds), taste: taste{near: between(rng, 0.3, 2), bend: 0.7 * rng.Float64(),
+		tall: between(rng, 0.04, 0.5), few: between(rng, 0.05, 0.1), flush: between(rng, 0.015, 0.05),
+		brief: between(rng, 0.01, 0.1), late: late{8 * rng.Float64(), 2 * rng.Float64(), 2 * rng.Float64()}}}
 }
 
 // A start is a way to pack a leaf that leaves short lifetimes on top.
@@ -144,9 +149,9 @@ type start struct {
 	bed float64 // lifetimes longer than so many mean ones lie at the bottom
 }
 
-// pack puts the longest lifetimes at the bottom, the longest first, each at the
-// lowest place, and covers them with the others.
-func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
+// ground puts the longest lifetimes at the bottom, the longest first, each at the
+// lowest place, and returns their packing and the covering of the others.
+func (s start) ground(l leaf, target int64) (*covering, packing) {
 	p := packing{offsets: make([]int64, len(l.items))}
 	long, short := s.part(l.items)
 	load, floor := loads(l.items, l.sections), make([]int64, l.sections)
@@ -159,13 +164,25 @@ func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
 			under[k] = p.offsets[i] + it.size
 		}
 	}
+	p.height = slices.Max(floor)
 	shift := windowShift(l.items)
-	q, ok := newCovering(short, newSkyline(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.sections>>shift)+1), shift).fill(effort)
-	for k := range short {
-		p.offsets[short[k].index] = q.offsets[k]
+	return newCovering(short, newSkyline(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.sections>>shift)+1), shift), p
+}
+
+// pack covers the ground at once. It reports false when the effort is spent before.
+func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
+	c, p := s.ground(l, target)
+	q, ok := c.fill(effort)
+	return p.with(c.items, q), ok
+}
+
+// with adds what covers a ground.
+func (p packing) with(items []item, q packing) packing {
+	for k := range items {
+		p.offsets[items[k].index] = q.offsets[k]
 	}
-	p.height = max(q.height, slices.Max(floor))
-	return p, ok
+	p.height = max(p.height, q.height)
+	return p
 }
 
 // part lists the long items, the longest first, and the others with their
@@ -250,7 +267,7 @@ func (c *crest) choose() pit {
 	}
 	here := c.alive[s>>c.shift]
 	c.effort -= tries + crestBite + 2*int64(len(here))
-	length := c.width * between(c.rng, crestLeast, crestLong)
+	length := c.width * between(c.rng, crestShort, crestLong)
 	for _, i := range here {
 		if it := &c.items[i]; it.lo <= s && s < it.hi && c.offsets[i]+it.size == c.top[s] {
 			length = max(length, float64(it.width())*between(c.rng, 1, crestLong/2))

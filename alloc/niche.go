@@ -93,6 +93,14 @@ func newSkyline(floor []int64) *niches {
 	return n
 }
 
+// copy makes n what another skyline is.
+func (n *niches) copy(from *niches) {
+	n.sections, n.here = from.sections, from.here
+	n.floor = append(n.floor[:0], from.floor...)
+	n.end = append(n.end[:0], from.end...)
+	n.prev = append(n.prev[:0], from.prev...)
+}
+
 // valley returns a niche: it goes downhill from the last change, which takes
 // constant time on the whole, since what it passes is filled on the way back.
 func (n *niches) valley() int32 {
@@ -108,6 +116,22 @@ func (n *niches) valley() int32 {
 			return n.here
 		}
 	}
+}
+
+// below goes to the first niche from section s on with a floor below a level, and
+// returns it, or sections if there is none.
+func (n *niches) below(level int64, s int32) int32 {
+	lo := n.here
+	for lo > s {
+		lo = n.prev[lo]
+	}
+	for lo < n.sections && n.floor[lo] >= level {
+		lo = n.end[lo]
+	}
+	if lo < n.sections {
+		n.here = lo
+	}
+	return lo
 }
 
 // add makes [lo, hi) a segment, in place of whatever started there.

@@ -161,7 +161,7 @@ func (r *run) improve(l *leafState) {
 	starts := []packing{l.packing}
 	if l.height-target > target/tightenAbove {
 		if r.opt.Without&Crest == 0 {
-			starts[0] = recrest(r.ctx, l.leaf, l.packing, target, min(crestPerItem*n, crestMost))
+			starts[0] = recrest(r.ctx, l.leaf, l.packing, target, min(max(crestLeast, crestPerItem*n), crestMost))
 		}
 		if r.opt.Without&Tighten == 0 && starts[0].height-target > (l.height-target)/tightenStill {
 			effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)

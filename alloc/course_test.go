@@ -1,0 +1,114 @@
+package alloc
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// A cover is the same whether it rises at once or level by level, in whatever
+// order its niches are filled, and after going back to where it stood.
+func TestRiseByLevels(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 43))
+		l, _, _ := randomLeaf(rng, seed%2 == 1)
+		load := loads(l.items, l.sections)
+		tastes := make([]taste, l.sections/4+1)
+		for k := range tastes {
+			tastes[k] = draw(rng)
+			tastes[k].brief, tastes[k].late = rng.Float64()/10, late{rng.Float64(), rng.Float64(), rng.Float64()}
+		}
+		start := func() *covering {
+			return newCovering(l.items, newNiches(l.sections), load, slices.Max(load), tastes, 2)
+		}
+		effort := int64(math.MaxInt64)
+		whole, _ := start().fill(&effort)
+		c, p := start(), packing{offsets: make([]int64, len(l.items))}
+		for level := rng.Int64N(20); c.left > 0; level += 1 + rng.Int64N(40) {
+			var s stand
+			c.note(&s)
+			if !c.rise(level+rng.Int64N(100), &p, &effort) {
+				t.Fatalf("seed %d: gave up", seed)
+			}
+			c.back(&s)
+			c.line.here = randomNiche(rng, c.line)
+			c.prefer(tastes)
+			c.rise(level, &p, &effort)
+			for s := int32(0); s < l.sections && c.left > 0; s = c.line.end[s] {
+				if c.line.floor[s] < level {
+					t.Fatalf("seed %d: niche %d is at %d, below %d", seed, s, c.line.floor[s], level)
+				}
+			}
+		}
+		if !slices.Equal(p.offsets, whole.offsets) {
+			t.Fatalf("seed %d: %v level by level, %v at once", seed, p.offsets, whole.offsets)
+		}
+	}
+}
+
+func randomNiche(rng *rand.Rand, n *niches) (lo int32) {
+	for s := rng.Int32N(n.sections); n.end[lo] <= s; {
+		lo = n.end[lo]
+	}
+	return lo
+}
+
+// Whatever the effort, courses make a packing, always the same; what a section
+// has lost is what its top is above what it needs.
+func TestCoursesPackEverything(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 44))
+		l, p, _ := randomLeaf(rng, seed%2 == 1)
+		target, s := slices.Max(loads(l.items, l.sections)), drawStart(rng)
+		effort := rng.Int64N(1_000_000)
+		got := s.lay(t.Context(), l, target, effort, 1)
+		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if again := s.lay(t.Context(), l, target, effort, 1); !slices.Equal(again.offsets, got.offsets) {
+			t.Fatalf("seed %d: another packing the second time", seed)
+		}
+	}
+}
+
+// However often courses are laid again, they are as their tastes make them: the
+// loss of each section is its top less its load.
+func TestMendedCourses(t *testing.T) {
+	mended := 0
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 45))
+		items, sections := randomItems(rng, 400, 40)
+		l := leaf{items, sections, 0}
+		load := loads(l.items, l.sections)
+		target := slices.Max(load)
+		tastes := slices.Repeat([]taste{openings[0].taste}, int(l.sections/2)+1)
+		w := newCourses(newCovering(l.items, newNiches(l.sections), load, target, tastes, 1), 0)
+		for k := int64(1); k <= 5; k++ {
+			level := target * k / 5
+			if k == 5 {
+				level = math.MaxInt64
+			}
+			w.begin(level, openings[0].taste)
+			_, before := w.bad()
+			w.effort = 300_000
+			w.mend(t.Context(), 50_000, 1)
+			_, after := w.bad()
+			if after > before*(1+1e-9) {
+				t.Fatalf("seed %d: course %d is worse mended, %g, than %g", seed, k, after, before)
+			}
+			if after < before {
+				mended++
+			}
+		}
+		top := tops(l, w.packing, 0)
+		for s := range load {
+			if lost := top[s] - load[s]; lost != target-load[s]-w.slack[s] {
+				t.Fatalf("seed %d: section %d has lost %d, said %d", seed, s, lost, target-load[s]-w.slack[s])
+			}
+		}
+	}
+	if mended < 50 {
+		t.Errorf("only %d courses were mended", mended)
+	}
+}
