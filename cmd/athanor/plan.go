@@ -142,7 +142,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if err != nil {
 		return err
 	}
-	longest, err := m.MaxSequence(ctx, cfg, text.Tokenizer.VocabularySize(), v.Step, show.say)
+	longest, err := m.MaxSequence(ctx, cfg, text, v.Step, show.say)
 	show.done()
 	if err != nil {
 		return err
