@@ -1,8 +1,11 @@
 package kernel
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -133,5 +136,42 @@ func TestStartsOfAnything(t *testing.T) {
 		}
 		x.run(e, 0, x.n, false)
 		x.run(e, 0, x.n, true)
+	}
+}
+
+// BenchmarkDocuments: forward and backward attention of a sequence of GPT-2's heads
+// that has documents of one length, in turn with the same sequence joined and with
+// the documents as sequences of their own.
+func BenchmarkDocuments(b *testing.B) {
+	const n = 4096
+	e := NewEnv(0)
+	defer e.Close()
+	m := &maker{Rand: rand.New(rand.NewPCG(1, 93))}
+	joined := m.wholeOf(graph.Attr{Seq: n, Heads: 12, KVHeads: 12, HeadDim: 64, Scale: 0.125}, graph.F32, graph.F32)
+	for _, length := range []int{100, 300, 1000, 3000} {
+		b.Run(fmt.Sprint(length), func(b *testing.B) {
+			separate, alone := *joined, *joined
+			separate.starts, alone.Seq = NewTensor(graph.I32, n, 1), length
+			for r := range n {
+				separate.starts.I32[r] = int32(r / length * length)
+			}
+			var times [3][]float64
+			for b.Loop() {
+				for i, x := range []*whole{joined, &separate, &alone} {
+					began := time.Now()
+					x.run(e, 0, n, false)
+					x.run(e, 0, n, true)
+					times[i] = append(times[i], time.Since(began).Seconds())
+				}
+			}
+			for _, list := range times {
+				slices.Sort(list)
+			}
+			median := func(i int) float64 { return times[i][len(times[i])/2] }
+			b.ReportMetric(1000*median(0), "ms-joined")
+			b.ReportMetric(1000*median(1), "ms-separate")
+			b.ReportMetric(1000*median(2), "ms-alone")
+			b.ReportMetric(median(0)/median(1), "times")
+		})
 	}
 }
