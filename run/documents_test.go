@@ -68,6 +68,41 @@ func TestDocumentsAreSequences(t *testing.T) {
 	}
 }
 
+// TestDocumentGradients: where positions are learned and count through the sequence,
+// no document alone gives the same, but the loss changes along the gradient as fast as
+// the gradient is long.
+func TestDocumentGradients(t *testing.T) {
+	for _, name := range []string{"gpt2-tiny", "opt-tiny"} {
+		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+		f.separate(t, rand.New(rand.NewPCG(1, 8)))
+		plain := program.Plain(f.graph, 4)
+		grads := f.gradients(t, plain).grads
+		var norm float64
+		for _, list := range grads {
+			for _, x := range list {
+				norm += float64(x) * float64(x)
+			}
+		}
+		norm = math.Sqrt(norm)
+		s := f.open(t, plain, program.Eval)
+		loss := func(far float64) float64 {
+			for i, q := range f.graph.Params {
+				values := make([]float32, q.Elems())
+				check(t, f.read(q.Name, values))
+				for k, x := range grads[i] {
+					values[k] += float32(far / norm * float64(x))
+				}
+				check(t, s.Write(i, "p", values))
+			}
+			return f.step(t, s, 1).Loss
+		}
+		const far = 0.01
+		if slope := (loss(far) - loss(-far)) / (2 * far); math.Abs(slope/norm-1) > 3e-3 {
+			t.Errorf("%s: the loss changes by %v, the gradient is %v", name, slope, norm)
+		}
+	}
+}
+
 // outcome is a loss, the mean over a batch, and its gradients by parameter.
 type outcome struct {
 	loss  float64
