@@ -130,7 +130,8 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 // begins where its queries' first key is: keys before it would add zeros.
 //
 // Known weakness: in tiles on the diagonal up to half of the products are
-// thrown away, half of all work where the sequence is as short as a block.
+// thrown away, half of all work where the sequence, or a document, is as short as a
+// block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	rows, queries := t[3].Rows, t[2].Rows
