@@ -38,6 +38,7 @@ import (
 type Config struct {
 	Model          Model    `yaml:"model"`
 	Data           Strings  `yaml:"data"`
+	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: those of its document
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
@@ -191,10 +192,16 @@ const Unlimited Bytes = -1
 // derived marks a number that follows from others unless it is given.
 const derived = -1
 
+// What a token sees of the documents in its window, see Config.Documents.
+const (
+	Joined   = "joined"
+	Separate = "separate"
+)
+
 // Default is the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Device: "auto", Ranks: 1, Precision: "auto", OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
@@ -348,6 +355,7 @@ func (c *Config) validate(d *decoder) {
 			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
 		}
 	}
+	one("documents", c.Documents, Joined, Separate)
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")

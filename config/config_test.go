@@ -64,6 +64,7 @@ func TestErrors(t *testing.T) {
 		{good + "ranks: 1.5\n", `a.yaml:9: ranks: expected a whole number, got "1.5"`},
 		{good + "ranks: all\n", `expected a whole number, got "all"`},
 		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
+		{good + "documents: apart\n", `documents: "apart" is not one of joined, separate`},
 		{good + "max_time: 3\n", `is not a time`},
 		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: share 2 is out of range; hint:`},
 		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: share -0.5 is out of range; hint:`},

@@ -37,9 +37,21 @@
 // computes instead of storing: its whole state is a Cursor of two numbers,
 // which a checkpoint saves.
 //
+// # Documents in a window
+//
+// A window has what it cuts out of the text: the end of one document, whole ones, the
+// beginning of another. Either attention looks at all of it, across ends of text, or,
+// with documents: separate, each token sees its own document only, as far as it is in
+// the window: Starts finds where those begin. An end of text belongs to the document
+// that it ends. Everything is trained either way, also that the next document begins
+// with the token that it begins with, which the end of text predicts; separate, it
+// predicts that from the document it ends. Positions count through the window:
+// rotary ones are relative, so that makes no difference to them, but with learned
+// ones a document may begin at any of them.
+//
 // # Known weakness
 //
-// Windows ignore document boundaries: attention can look across an end of text.
+// An end of text that is written out in a document is one that ends it.
 // Only whole files are shuffled before the held-out part is cut off: a corpus
 // of one file is validated on the end of that file. The cache recognises a changed
 // file by size and time of change, as make does, not by content.

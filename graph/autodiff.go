@@ -72,9 +72,9 @@ func (b *builder) need() {
 			if !slices.ContainsFunc(n.Args, b.trained) {
 				continue
 			}
-			for i, spec := range n.Op.Info().Args {
-				if spec.Access != Read && n.Args[i].Value >= 0 {
-					b.needs[n.Args[i].Value] = true
+			for i, u := range n.Args {
+				if u.Value >= 0 && n.Op.Info().Args[i].Access != Read {
+					b.needs[u.Value] = true
 				}
 			}
 		}
@@ -200,7 +200,8 @@ func diffAttention(b *builder, n *Node) {
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
 	dq, _ := b.into(q)
 	dkv, _ := b.into(kv) // other columns of the same value: nothing is there yet
-	b.node(AttentionBwd, n.Attr, dq, dkv, b.all(delta), b.of(o), q, kv, o, lse)
+	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
+	b.node(AttentionBwd, n.Attr, append(args, n.Args[4:]...)...) // starts, if there are any
 }
 
 func diffAct(b *builder, n *Node) {

@@ -12,10 +12,15 @@ import (
 // storage of activations and of the parameters that operators read: F32 or
 // BF16; sums, statistics and parameter gradients are fp32.
 func Build(m *model.Model, seq int, dtype DType) (*Graph, error) {
+	return BuildDocuments(m, seq, dtype, nil)
+}
+
+// BuildDocuments is Build with attention within documents, if they are not nil.
+func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Graph, error) {
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
 	}
-	b := newBuilder(m, &Graph{Seq: seq})
+	b := newBuilder(m, &Graph{Seq: seq, Documents: docs})
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
@@ -82,7 +87,7 @@ func check(m *model.Model, seq int, dtype DType) error {
 
 func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Model, g.Params = m, m.Params()
-	g.Targets, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope = -1, -1, -1, -1, -1, -1
+	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope = -1, -1, -1, -1, -1, -1, -1
 	return &builder{g: g, m: m, params: map[string]int{}}
 }
 
@@ -129,6 +134,9 @@ func (b *builder) inputs() {
 		g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 		g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
 		g.Total = b.value(Value{Name: "loss.total", Kind: Total, DType: F64, Rows: 1, Cols: 1})
+	}
+	if g.Documents != nil {
+		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if b.m.Rotary() {
 		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim})
@@ -260,7 +268,12 @@ func (b *builder) attention(name string, qkv int) int {
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
 	width := m.Heads * m.HeadDim
-	b.node(Attention, heads, b.all(o), b.all(lse), Use{qkv, 0, width}, Use{qkv, width, g.Values[qkv].Cols})
+	args := []Use{b.all(o), b.all(lse), {qkv, 0, width}, {qkv, width, g.Values[qkv].Cols}}
+	if g.Documents != nil {
+		heads.Document = g.Documents.Length
+		args = append(args, b.all(g.Starts))
+	}
+	b.node(Attention, heads, args...)
 	return o
 }
 

@@ -19,8 +19,9 @@ func live(g *Graph, frozen func(param int) bool) (list []string) {
 		for i := len(nodes) - 1; i >= 0; i-- {
 			n := &nodes[i]
 			use := false
-			for k, spec := range n.Op.Info().Args {
-				v := n.Args[k].Value
+			specs := n.Op.Info().Args
+			for k, u := range n.Args {
+				spec, v := specs[k], u.Value
 				if spec.Access == Read || v < 0 {
 					continue
 				}
@@ -33,8 +34,8 @@ func live(g *Graph, frozen func(param int) bool) (list []string) {
 			if !use {
 				continue
 			}
-			for k, spec := range n.Op.Info().Args {
-				if v := n.Args[k].Value; v >= 0 && g.Values[v].Kind == Gradient && spec.Access != Write {
+			for k, u := range n.Args {
+				if v := u.Value; v >= 0 && g.Values[v].Kind == Gradient && specs[k].Access != Write {
 					needed[v] = true
 				}
 			}

@@ -32,7 +32,7 @@ const (
 	Gradient                    // of an activation, per micro-batch
 	ParamValue                  // a parameter as operators read it
 	ParamGrad                   // its gradient, summed over the micro-batches
-	Input                       // tokens, targets: per micro-batch, from the data
+	Input                       // tokens, targets, starts: per micro-batch, from the data
 	Constant                    // the rotary table
 	Scalars                     // one row of what changes from step to step: see NumScalars, Graph.Pos
 	Total                       // the loss, summed over the micro-batches
@@ -58,7 +58,8 @@ type Value struct {
 // optional operand.
 type Use struct{ Value, Lo, Hi int }
 
-// Node is an operator on values, operands by position as in the operator's row.
+// Node is an operator on values, operands by position as in the operator's row;
+// optional ones at its end may be left out.
 type Node struct {
 	Op   Op
 	Attr Attr
@@ -85,22 +86,34 @@ type Segment struct {
 // does not have are -1: for training (Build) Pos, for generation (BuildDecode)
 // those of the loss.
 type Graph struct {
-	Model    *model.Model
-	Params   []model.Param
-	Values   []Value
-	Segments []Segment
-	Seq      int   // tokens per sequence
-	Context  int   // of generation: tokens that the caches have room for
-	Among    int   // ranks that share each sequence, of which Seq tokens are one's part; 0: none do
-	DType    DType // of activations and of the parameters that operators read
-	Tokens   int   // values: Input [N,1]
-	Targets  int   // Input [N,1]
-	Logits   int   // [N,V], chunked
-	Losses   int   // [N,1] f32, chunked
-	Total    int   // [1,1] f64: sum of the losses of all tokens
-	Scalars  int   // [1, NumScalars] f32
-	Pos      int   // [1,1] i32: the position of the first token
-	Rope     int   // [Seq or Context, HeadDim] f32 or -1
+	Model     *model.Model
+	Params    []model.Param
+	Values    []Value
+	Segments  []Segment
+	Seq       int        // tokens per sequence
+	Context   int        // of generation: tokens that the caches have room for
+	Documents *Documents // nil: a token sees all tokens before it in its sequence
+	Among     int        // ranks that share each sequence, of which Seq tokens are one's part; 0: none do
+	DType     DType      // of activations and of the parameters that operators read
+	Tokens    int        // values: Input [N,1]
+	Targets   int        // Input [N,1]
+	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
+	Logits    int        // [N,V], chunked
+	Losses    int        // [N,1] f32, chunked
+	Total     int        // [1,1] f64: sum of the losses of all tokens
+	Scalars   int        // [1, NumScalars] f32
+	Pos       int        // [1,1] i32: the position of the first token
+	Rope      int        // [Seq or Context, HeadDim] f32 or -1
+}
+
+// Documents has a token see only the tokens of its own document, of which a
+// sequence may have several.
+type Documents struct {
+	End int32 // the token that ends a document
+	// Length stands for the lengths of all documents where costs are estimated: with
+	// documents of this length, sequences would have as many pairs of a query and a
+	// key that it sees as they have in the mean.
+	Length int
 }
 
 // Head is the index of the last segment, which holds the loss.

@@ -100,8 +100,9 @@ func TestShare(t *testing.T) {
 // of the whole sequence, and two sequences twice those of one; the pairs of one
 // query are counted by hand.
 func TestSliceFLOPs(t *testing.T) {
-	for _, window := range []int{0, 1, 5, 40} {
-		a := &Attr{Seq: 20, Window: window, Heads: 3, KVHeads: 1, HeadDim: 4}
+	for _, c := range [][2]int{{0, 0}, {1, 0}, {5, 0}, {40, 0}, {0, 6}, {4, 7}, {0, 20}, {0, 30}} {
+		window, document := c[0], c[1]
+		a := &Attr{Seq: 20, Window: window, Document: document, Heads: 3, KVHeads: 1, HeadDim: 4}
 		flops := func(op Op, from, to int) int64 {
 			q, kv := Dim{Rows: to - from, Cols: 12}, Dim{Rows: to, Cols: 8}
 			if op == Attention {
@@ -113,17 +114,20 @@ func TestSliceFLOPs(t *testing.T) {
 			var sum int64
 			for r := range a.Seq {
 				seen := r + 1
+				if document > 0 {
+					seen = r%document + 1
+				}
 				if window > 0 {
 					seen = min(seen, window)
 				}
 				one := flops(op, r, r+1)
 				if want := per * int64(seen*12); one != want {
-					t.Errorf("%v, window %d, row %d: %d operations, want %d", op, window, r, one, want)
+					t.Errorf("%v, window and document %v, row %d: %d operations, want %d", op, c, r, one, want)
 				}
 				sum += one
 			}
 			if whole := flops(op, 0, a.Seq); whole != sum || flops(op, 0, 2*a.Seq) != 2*sum || flops(op, 0, 7)+flops(op, 7, 20) != sum {
-				t.Errorf("%v, window %d: whole %d, slices %d", op, window, whole, sum)
+				t.Errorf("%v, window and document %v: whole %d, slices %d", op, c, whole, sum)
 			}
 		}
 	}

@@ -140,13 +140,16 @@ var table = [NumOps]Info{
 	// kv has: all rows of whole sequences (N = M), or a slice of one, with the keys
 	// and values of the rows before it as well. How a sequence is cut into slices
 	// changes no bit. lse [N, H] f32 is the log of the softmax's denominator.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp"), FLOPs: attentionFLOPs(4, 3)},
+	// starts [N, 1] i32 has for each query the position in its sequence of the first
+	// key that it sees, which is where its document begins: at most its own position,
+	// and ascending within a sequence. Absent, all are 0.
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt?"), FLOPs: attentionFLOPs(4, 3)},
 	// dkv (+)= what the queries of the slice contribute, all M rows. Slices run
 	// from the last one, which does not accumulate, to the first, and their bounds
 	// are multiples of SliceUnit: then the sums in an f32 dkv are one chain however
 	// the sequence is cut. A bf16 dkv is rounded after every slice.
 	// delta [N, H] f32 is scratch: the row sums of do*o.
-	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt"), FLOPs: attentionFLOPs(10, 5)},
+	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
 	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
@@ -294,6 +297,7 @@ type Attr struct {
 	KVHeads   int // G
 	HeadDim   int // S
 	Window    int // a query sees the last Window keys, itself included; 0: all
+	Document  int // with starts: documents' length, for what attention costs, see Documents; changes no result
 	Among     int // ranks that share each sequence: rows are one's part, see BuildShare; 0: one
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Param     int // the parameter that is updated
@@ -396,7 +400,12 @@ func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 // Of sequences that n ranks share, each has an n-th of the pairs.
 func pairsUpTo(a *Attr, rows int) int64 {
 	seq, n := max(a.Seq, 1), max(a.Among, 1)
-	pairs := func(rows int) int64 { return AttentionPairs(rows*n, a.Window) / int64(n) }
+	pairs := func(rows int) int64 {
+		if doc := a.Document; doc > 0 {
+			return int64(rows/doc)*AttentionPairs(doc, a.Window) + AttentionPairs(rows%doc, a.Window)
+		}
+		return AttentionPairs(rows*n, a.Window) / int64(n)
+	}
 	return int64(rows/seq)*pairs(seq) + pairs(rows%seq)
 }
 

@@ -429,6 +429,34 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// TestProfileDocuments: attention is measured with documents of the length that its
+// price is about, also of a slice that begins inside of one.
+func TestProfileDocuments(t *testing.T) {
+	attr := graph.Attr{Seq: 20, Document: 6, Heads: 1, KVHeads: 1, HeadDim: 4, Scale: 1}
+	o, lse, q, kv, starts := operand(0, graph.F32, 5, 4), operand(0, graph.F32, 5, 1), operand(0, graph.F32, 5, 4), operand(0, graph.F32, 15, 8), operand(0, graph.I32, 5, 1)
+	for i, x := range []*device.Operand{&o, &lse, &q, &kv, &starts} {
+		x.Addr = int64(i) * 4096
+	}
+	d := cpu.New(cpu.Options{Workers: 1})
+	defer d.Close()
+	if err := d.Reserve(device.DeviceTier, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hardware.Profile([]device.Call{{Op: graph.Attention, Attr: attr, Args: []device.Operand{o, lse, q, kv, starts}}}, d, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	have := make([]byte, starts.Bytes())
+	if err := d.Read(device.DeviceTier, starts.Addr, have); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []byte{6, 6, 12, 12, 12} { // of rows 10 to 14
+		if have[4*i] != want {
+			t.Errorf("starts are %v, that of row %d should be %d", have, i, want)
+			break
+		}
+	}
+}
+
 // TestProbe probes machines whose numbers are known, since they are virtual:
 // the measured description prices calls as the original does.
 func TestProbe(t *testing.T) {

@@ -89,6 +89,10 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 			b = append(b, '/')
 			b = strconv.AppendInt(b, int64(n), 10)
 		}
+		if a.Document > 0 {
+			b = append(b, " documents "...)
+			b = strconv.AppendInt(b, int64(a.Document), 10)
+		}
 		if a.Among > 0 {
 			b = append(b, " among "...)
 			b = strconv.AppendInt(b, int64(a.Among), 10)

@@ -261,11 +261,15 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
-	return c.Op == graph.Embed || c.Op == graph.EmbedBwd || c.Op == graph.CrossEntropy
+	return c.Op == graph.Embed || c.Op == graph.EmbedBwd || c.Op == graph.CrossEntropy || c.Attr.Document > 0
 }
 
-// fillIndices gives a call's token and target operands values in range.
+// fillIndices gives a call's token and target operands values in range, and
+// attention documents of the length that it is said to have.
 func fillIndices(c *device.Call, d device.Device) error {
+	if c.Attr.Document > 0 {
+		return fillStarts(c, d)
+	}
 	var o device.Operand
 	var limit int
 	switch c.Op {
@@ -282,6 +286,21 @@ func fillIndices(c *device.Call, d device.Device) error {
 	b := make([]byte, o.End()-o.Addr)
 	for i := 0; i+4 <= len(b); i += 4 {
 		binary.LittleEndian.PutUint32(b[i:], uint32(r.IntN(limit)))
+	}
+	return d.Write(o.Tier, o.Addr, b)
+}
+
+// fillStarts has documents begin at multiples of their length in each sequence. The
+// queries of a slice are its last rows.
+func fillStarts(c *device.Call, d device.Device) error {
+	a, o, keys := &c.Attr, c.Args[len(c.Args)-1], 0
+	for _, other := range c.Args {
+		keys = max(keys, other.Rows)
+	}
+	b := make([]byte, 0, o.Bytes())
+	for row := keys - o.Rows; row < keys; row++ {
+		at := row % a.Seq
+		b = binary.LittleEndian.AppendUint32(b, uint32(at-at%a.Document))
 	}
 	return d.Write(o.Tier, o.Addr, b)
 }

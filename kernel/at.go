@@ -31,7 +31,7 @@ type cache struct {
 }
 
 func cacheOf(a *graph.Attr, kv *Tensor) cache {
-	c := cache{viewOf(a, 0, 0, 0), kv.Rows / (2 * a.KVHeads)}
+	c := cache{viewOf(a, 0, 0, 0, nil), kv.Rows / (2 * a.KVHeads)}
 	if c.window = a.Window; c.window <= 0 {
 		c.window = c.context
 	}

@@ -13,21 +13,23 @@ import (
 type view struct {
 	heads, kv, size, group int
 	window                 int
-	block                  int // queries of a block
-	seq                    int // rows of the sequence
-	from                   int // its first row that is a query
+	block                  int     // queries of a block
+	seq                    int     // rows of the sequence
+	from                   int     // its first row that is a query
+	starts                 *Tensor // nil: documents begin with their sequence
+	past                   int     // rows of the sequence that have no row in starts
 }
 
 // viewOf describes the sequence that begins at row base of the rows that have
 // keys. The last queries rows of them have queries.
-func viewOf(a *graph.Attr, base, rows, queries int) view {
+func viewOf(a *graph.Attr, base, rows, queries int, starts *Tensor) view {
 	w := a.Window
 	if w <= 0 || w > a.Seq {
 		w = a.Seq
 	}
 	return view{
 		heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w, block: graph.SliceUnit(a.Seq),
-		seq: min(a.Seq, rows-base), from: max(0, rows-queries-base),
+		seq: min(a.Seq, rows-base), from: max(0, rows-queries-base), starts: starts, past: rows - queries - base,
 	}
 }
 
@@ -36,8 +38,21 @@ func (v *view) q(h int) int { return h * v.size }
 func (v *view) k(g int) int { return g * v.size }
 func (v *view) v(g int) int { return (v.kv + g) * v.size }
 
-// first is the first key that query i sees.
-func (v *view) first(i int) int { return max(0, i-v.window+1) }
+// first is the first key that query i sees: none before the one that an earlier
+// query sees first. Whatever starts holds, it is a key up to its own.
+func (v *view) first(i int) int {
+	first := max(0, i-v.window+1)
+	if v.starts != nil {
+		first = max(first, min(i, int(v.starts.I32[(i-v.past)*v.starts.Stride])))
+	}
+	return first
+}
+
+// begin is where the walk over the keys that query i and later ones see begins.
+func (v *view) begin(i int) int { return v.first(i) &^ (keyUnit - 1) }
+
+// blockEnd is the end of key k's block, or of all keys before key n.
+func blockEnd(k, n int) int { return min(k/keyBlock*keyBlock+keyBlock, n) }
 
 // blocks says which blocks of queries a call has: those that lie at multiples
 // of block in its sequences, of which there is one if it is not whole.
@@ -53,11 +68,11 @@ func blocks(a *graph.Attr, rows, queries int) (first, n int) {
 // attentionRef: p = softmax(scale*q.k) over the visible keys, o = sum(p*v).
 func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, lse, q, kv := &t[0], &t[1], &t[2], &t[3]
-	v := viewOf(a, 0, kv.Rows, q.Rows)
 	p := make([]float64, a.Seq)
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
+		v := viewOf(a, base, kv.Rows, q.Rows, startsOf(t, 4))
 		for h := range v.heads {
 			lse.Set(n, h, softmaxRef(a, &v, q, kv, n, base, i, h, p))
 			for c := range v.size {
@@ -69,6 +84,14 @@ func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 			}
 		}
 	}
+}
+
+// startsOf is an operand that may be left out, then nil.
+func startsOf(t []Tensor, arg int) *Tensor {
+	if len(t) <= arg || t[arg].Absent() {
+		return nil
+	}
+	return &t[arg]
 }
 
 // softmaxRef fills p with the probabilities of the query in row n, which is at
@@ -101,12 +124,14 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 //	                   block 2: m=4, l = l*e^-1 + e^-2 + 1
 //
 // Scores are made a tile at a time by the matrix product, so only the triangle
-// of tiles that has visible keys is computed. Blocks of keys lie at fixed
+// of tiles that has visible keys is computed. Blocks of keys end at fixed
 // positions of the sequence, which fixes the order of each query's sums: they
-// are the same in whatever slice and block of queries it is.
+// are the same in whatever slice and block of queries it is. The first block
+// begins where its queries' first key is: keys before it would add zeros.
 //
 // Known weakness: in tiles on the diagonal up to half of the products are
-// thrown away, half of all work where the sequence is as short as a block.
+// thrown away, half of all work where the sequence, or a document, is as short as a
+// block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	rows, queries := t[3].Rows, t[2].Rows
@@ -122,6 +147,7 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 
 const (
 	keyBlock = 256 // keys of a block
+	keyUnit  = 16  // the first block begins at a multiple
 
 	// headroom is how far scores may exceed m before m is raised: e^8 times as
 	// large terms cost no digits, and with it m is hardly ever raised twice.
@@ -138,7 +164,7 @@ const (
 // the probabilities are rounded, and the sums stay float32.
 func (w *worker) attend(c *call, base, g, block int) {
 	o, lse, q, kv := &c.t[0], &c.t[1], &c.t[2], &c.t[3]
-	v, s, scale := viewOf(c.a, base, kv.Rows, q.Rows), c.a.HeadDim, float32(c.a.Scale)
+	v, s, scale := viewOf(c.a, base, kv.Rows, q.Rows, startsOf(c.t[:], 4)), c.a.HeadDim, float32(c.a.Scale)
 	q0 := max(block*v.block, v.from)
 	n := min((block+1)*v.block, v.seq) - q0
 	if n <= 0 { // the last sequence may be shorter
@@ -152,8 +178,9 @@ func (w *worker) attend(c *call, base, g, block int) {
 		query := w.across(1, q.at(row, v.q(h)), n, s)
 		soft.begin()
 		var init gemm.Init
-		for k0 := v.first(q0) / keyBlock * keyBlock; k0 < q0+n; k0 += keyBlock {
-			keys := min(keyBlock, q0+n-k0)
+		for k0, k1 := v.begin(q0), 0; k0 < q0+n; k0 = k1 {
+			k1 = blockEnd(k0, q0+n)
+			keys := k1 - k0
 			w.scores(kv.at(base+k0, v.k(g)), query, tile, keys, n, s)
 			v.hide(tile.Data, q0, n, k0, keys)
 			soft.add(w.v, tile.Data[:keys*n], scale, sum.Data)
@@ -265,10 +292,13 @@ func (v *view) hide(p []float32, q0, n, k0, keys int) {
 	if k0+keys-1 <= q0 && k0 >= v.first(q0+n-1) {
 		return
 	}
+	hi := 0
 	for j := range keys {
 		row := p[j*n : (j+1)*n]
-		lo := min(max(0, k0+j-q0), n)           // the first query that is not before the key
-		hi := max(lo, min(n, k0+j+v.window-q0)) // and the first that does not reach back to it
+		lo := min(max(0, k0+j-q0), n)                             // the first query that is not before the key
+		for hi = max(lo, hi); hi < n && v.first(q0+hi) <= k0+j; { // and the first that does not reach back to it
+			hi++
+		}
 		fill(row[:lo], minusInf)
 		fill(row[hi:], minusInf)
 	}

@@ -12,11 +12,11 @@ import (
 // dv = sum(p*do).
 func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dq, dkv, delta, do, q, kv, o, lse := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]
-	v := viewOf(a, 0, kv.Rows, q.Rows)
 	gq, gkv := make([]float64, q.Rows*q.Cols), make([]float64, kv.Rows*kv.Cols)
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
+		v := viewOf(a, base, kv.Rows, q.Rows, startsOf(t, 8))
 		for h := range v.heads {
 			g := h / v.group
 			var d float64
@@ -114,7 +114,7 @@ type attentionTask struct {
 // attentionTask makes the task of all keys and queries of the i-th key head.
 func (c *call) attentionTask(i int) attentionTask {
 	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows)
+	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows, startsOf(c.t[:], 8))
 	b.k1, b.q0, b.q1 = b.seq, b.from, b.seq
 	return b
 }
@@ -130,6 +130,10 @@ func (b *attentionTask) run(w *worker) {
 	}
 	for q1 := b.q1; q1 > b.q0; {
 		q0 := max(b.q0, (q1-1)/b.block*b.block)
+		if !b.sumQueries && b.first(q0) >= b.k1 { // another document
+			q1 = q0
+			continue
+		}
 		for h := b.g * b.group; h < (b.g+1)*b.group; h++ {
 			b.attend(w, h, q0, q1-q0)
 		}
@@ -159,8 +163,9 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlock), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlock), Stride: n}
 	sum := w.ownTile(10, dq, row, n, b.q(h), s)
 	var init gemm.Init
-	for k0 := max(b.k0, b.first(q0)/keyBlock*keyBlock); k0 < min(b.k1, q0+n); k0 += keyBlock {
-		keys := min(keyBlock, q0+n-k0)
+	for k0, k1 := max(b.k0, b.begin(q0)), 0; k0 < min(b.k1, q0+n); k0 = k1 {
+		k1 = blockEnd(k0, q0+n)
+		keys := k1 - k0
 		key, value := kv.at(b.base+k0, b.k(b.g)), kv.at(b.base+k0, b.v(b.g))
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)

@@ -193,7 +193,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		a, n, keys, token := m.slice()
 		d := m.float()
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.mat(d, n, a.Heads*a.HeadDim, 1),
-			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1)}, token: []bool{token, token, token, token}}
+			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.starts(a, n, keys)}, token: []bool{token, token, token, token, token}}
 		s.tol = roundedFactors(s.t[2])
 		return s
 	},
@@ -202,10 +202,10 @@ var cases = map[graph.Op]func(m *maker) sample{
 		a.Acc = m.acc
 		width, d := a.Heads*a.HeadDim, m.float()
 		q, kv, o, lse := m.mat(d, n, width, 1), m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.any(n, width), m.f32(n, a.Heads)
-		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse},
-			token: []bool{token, token, token, token, token, token, token, token}}
-		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1 // a query that sees one key has dq = 0
-		attentionRef(nil, &a, []Tensor{o, lse, q, kv})     // o and lse that belong together
+		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse, m.starts(a, n, keys)},
+			token: []bool{token, token, token, token, token, token, token, token, token}}
+		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1     // a query that sees one key has dq = 0
+		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8]}) // o and lse that belong together
 		return s
 	},
 	graph.Act: func(m *maker) sample {
@@ -328,6 +328,27 @@ func (m *maker) heads() (graph.Attr, int) {
 		n -= m.IntN(a.Seq)
 	}
 	return a, n
+}
+
+// starts draws where documents begin, for queries that are the last of so many rows
+// with keys; half of the time there is one document, and no operand.
+func (m *maker) starts(a graph.Attr, queries, keys int) Tensor {
+	if m.IntN(2) == 0 {
+		return Tensor{}
+	}
+	t, mean, start := m.mat(graph.I32, queries, 1, 1), m.n(), 0
+	for row := range keys {
+		switch at := row % a.Seq; {
+		case at == 0:
+			start = 0
+		case m.IntN(mean) == 0:
+			start = at
+		}
+		if n := row - (keys - queries); n >= 0 {
+			t.Set(n, 0, float64(start))
+		}
+	}
+	return t
 }
 
 // slice draws whole sequences, or a slice of one: numbers of queries and of

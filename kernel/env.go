@@ -50,7 +50,7 @@ func (e *Env) Close() { e.Pool.Close() }
 type call struct {
 	env  *Env
 	a    *graph.Attr
-	t    [8]Tensor
+	t    [9]Tensor
 	n    [4]int // what the operator's set-up found out for its tasks
 	f    [4]float32
 	adam simd.AdamW

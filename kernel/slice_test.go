@@ -16,12 +16,15 @@ type whole struct {
 	n, width           int // rows; columns of q
 	qkv, dqkv, dkv     Tensor
 	o, do, lse, deltas Tensor
+	starts             Tensor // absent: one document
 }
 
 // whole draws a shape.
 func (m *maker) whole(sum graph.DType) *whole {
 	a, _ := m.heads()
-	return m.wholeOf(a, m.float(), sum)
+	x := m.wholeOf(a, m.float(), sum)
+	x.starts = m.starts(a, x.n, x.n)
+	return x
 }
 
 func (m *maker) wholeOf(a graph.Attr, d, sum graph.DType) *whole {
@@ -40,16 +43,21 @@ func (x *whole) results() []Tensor {
 
 // run does queries [lo, hi), forwards or backwards.
 func (x *whole) run(e *Env, lo, hi int, back bool) {
-	rows := func(t Tensor) Tensor { return part(t, lo, hi, 0, t.Cols) }
+	rows := func(t Tensor) Tensor {
+		if t.Absent() {
+			return t
+		}
+		return part(t, lo, hi, 0, t.Cols)
+	}
 	q, kv := part(x.qkv, lo, hi, 0, x.width), part(x.qkv, 0, hi, x.width, x.qkv.Cols)
 	if !back {
-		Lookup(graph.Attention).Fast(e, &x.Attr, []Tensor{rows(x.o), rows(x.lse), q, kv})
+		Lookup(graph.Attention).Fast(e, &x.Attr, []Tensor{rows(x.o), rows(x.lse), q, kv, rows(x.starts)})
 		return
 	}
 	a := x.Attr
 	a.Acc = hi < x.n
 	Lookup(graph.AttentionBwd).Fast(e, &a, []Tensor{part(x.dqkv, lo, hi, 0, x.width), part(x.dkv, 0, hi, 0, x.dkv.Cols),
-		rows(x.deltas), rows(x.do), q, kv, rows(x.o), rows(x.lse)})
+		rows(x.deltas), rows(x.do), q, kv, rows(x.o), rows(x.lse), rows(x.starts)})
 }
 
 // cuts divides the rows at random places, multiples of unit.

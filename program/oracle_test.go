@@ -202,6 +202,9 @@ func (m *machine) attention(in *Instr, args []device.Operand, op uint64) {
 			m.each(args[1], func(r, c int) { m.store(args[1], r, c, 0) })
 		}
 	}
+	if n := len(in.Op.Info().Args); len(args) == n { // starts
+		reads = append(reads, n-1)
+	}
 	for n := q.Rows - 1; n >= 0; n-- {
 		at := kv.Rows - q.Rows + n
 		own := mix(op, uint64(at%in.Attr.Seq))

@@ -79,7 +79,7 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	if p != nil && p.Slices > 1 {
 		seq, dt = 24, graph.F32
 	}
-	g, err := graph.Build(randomModel(rng, layers), seq, dt)
+	g, err := graph.BuildDocuments(randomModel(rng, layers), seq, dt, []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,7 @@ func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
 	qkv, do := mat("qkv", ClassInputs, graph.F32, 3, 1), mat("do", ClassInputs, graph.F32, 1)
 	o, lse := mat("o", ClassReductions, graph.F32, 1), mat("lse", ClassReductions, graph.F32, 1)
 	dq, dkv := mat("dq", ClassReductions, graph.F32, 1), mat("dkv", ClassReductions, graph.BF16, 2)
+	starts := mat("starts", ClassInputs, graph.I32, 1)
 	delta, sums := mat("delta", ClassActGrads, graph.F32, 1), dkv
 	if sum == graph.F32 {
 		sums = mat("sums", ClassActGrads, graph.F32, 2)
@@ -47,13 +48,13 @@ func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
 		}
 		q, kv := band(qkv, r.from, 0, 1), band(qkv, begin, 1, 2)
 		if !back {
-			s.op(device.Compute, graph.Attention, attr, band(o, r.from, 0, 1), band(lse, r.from, 0, 1), q, kv)
+			s.op(device.Compute, graph.Attention, attr, band(o, r.from, 0, 1), band(lse, r.from, 0, 1), q, kv, band(starts, r.from, 0, 1))
 			return
 		}
 		a := attr
 		a.Acc = acc
 		s.op(device.Compute, graph.AttentionBwd, a, band(dq, r.from, 0, 1), band(sums, begin, 0, 2), band(delta, r.from, 0, 1),
-			band(do, r.from, 0, 1), q, kv, band(o, r.from, 0, 1), band(lse, r.from, 0, 1))
+			band(do, r.from, 0, 1), q, kv, band(o, r.from, 0, 1), band(lse, r.from, 0, 1), band(starts, r.from, 0, 1))
 	}
 	for back, list := range [][]slice{forward, backward} {
 		for i, r := range list {

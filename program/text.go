@@ -70,6 +70,7 @@ var attrFields = []attrField{
 	{"kv_heads", func(a *graph.Attr) any { return &a.KVHeads }},
 	{"head_dim", func(a *graph.Attr) any { return &a.HeadDim }},
 	{"window", func(a *graph.Attr) any { return &a.Window }},
+	{"document", func(a *graph.Attr) any { return &a.Document }},
 	{"among", func(a *graph.Attr) any { return &a.Among }},
 	{"pos_offset", func(a *graph.Attr) any { return &a.PosOffset }},
 	{"param", func(a *graph.Attr) any { return &a.Param }},

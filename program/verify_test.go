@@ -25,7 +25,11 @@ var tinyModels = map[string]*model.Model{
 
 func buildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	t.Helper()
-	g, err := graph.Build(tinyModels[name], 4, dt)
+	var docs *graph.Documents
+	if name == "qwen2" {
+		docs = &graph.Documents{Length: 3}
+	}
+	g, err := graph.BuildDocuments(tinyModels[name], 4, dt, docs)
 	if err != nil {
 		t.Fatal(err)
 	}

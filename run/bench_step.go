@@ -126,13 +126,17 @@ func (s *benchSession) issued() int64 {
 	return 0
 }
 
-// text is random: tokens and, as targets, the ones that follow.
+// text is random: tokens and, as targets, the ones that follow. Where it matters,
+// documents have the length that predictions count on.
 func (b *StepBench) text() (tokens, targets []int32) {
 	r := rand.New(rand.NewPCG(3, 3))
 	n := b.Sequences * b.Graph.Seq
 	text := make([]int32, n+1)
 	for i := range text {
 		text[i] = int32(r.IntN(b.Graph.Model.Vocab))
+		if d := b.Graph.Documents; d != nil && (i%b.Graph.Seq+1)%d.Length == 0 {
+			text[i] = d.End
+		}
 	}
 	return text[:n], text[1:]
 }

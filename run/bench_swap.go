@@ -58,17 +58,17 @@ var swapArms = []struct {
 // machine that is only described is planned for.
 //
 // The machine's own limit of device memory is changed while it runs.
-func Swaps(ctx context.Context, m *Machine, c *config.Config, vocab int, lengths []int, n, steps int, note func(string), done func(SwapRun)) error {
+func Swaps(ctx context.Context, m *Machine, c *config.Config, text *Text, lengths []int, n, steps int, note func(string), done func(SwapRun)) error {
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
 	for _, length := range lengths {
 		long := *c
 		long.SequenceLength = length
-		mod, _, _, err := ResolveModel(&long, vocab)
+		mod, _, _, err := ResolveModel(&long, text.Tokenizer.VocabularySize())
 		if err != nil {
 			return err
 		}
-		g, err := BuildGraph(&long, mod)
+		g, err := BuildGraph(&long, mod, Documents(&long, text.Tokens))
 		if err != nil {
 			return err
 		}

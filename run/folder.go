@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ type Folder struct {
 	Model     *model.Model
 	Tokenizer *bpe.Tokenizer // nil if the folder has none
 	Weights   *safetensors.Set
+	Documents *graph.Documents // that attention keeps to, if any, where losses are computed
 }
 
 // OpenFolder opens a model folder.
@@ -43,6 +45,17 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
+// SeparateDocuments keeps attention within documents.
+func (f *Folder) SeparateDocuments() error {
+	if f.Tokenizer != nil {
+		if end, ok := f.Tokenizer.EndOfText(); ok {
+			f.Documents = &graph.Documents{End: end, Length: f.Model.MaxPositions}
+			return nil
+		}
+	}
+	return errors.New("where a document ends is not known: the model's folder has no tokenizer with an end of text; hint: copy its tokenizer.json there")
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -54,7 +67,7 @@ func (f *Folder) Close() error { return f.Weights.Close() }
 // Session opens the model for batches of sequences of seq tokens, plainly, in
 // the given mode.
 func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*Session, error) {
-	g, err := graph.Build(f.Model, seq, graph.F32)
+	g, err := graph.BuildDocuments(f.Model, seq, graph.F32, f.Documents)
 	if err != nil {
 		return nil, err
 	}

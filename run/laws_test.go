@@ -67,7 +67,7 @@ func randomRetention(r *rand.Rand) (keep program.Retention) {
 func (f *fixture) store(t *testing.T, d graph.DType) {
 	t.Helper()
 	var err error
-	f.graph, err = graph.Build(f.graph.Model, f.graph.Seq, d)
+	f.graph, err = graph.BuildDocuments(f.graph.Model, f.graph.Seq, d, f.graph.Documents)
 	check(t, err)
 }
 
@@ -143,7 +143,7 @@ func TestPlansChangeNothing(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free",
-		"gpt2-tiny fp32, bf16_moments", "llama-tied bf16, bf16_moments", "gpt2-tiny bf16, bf16"} {
+		"gpt2-tiny documents", "mistral-tiny documents", "gpt2-tiny fp32, bf16_moments", "llama-tied bf16, bf16_moments", "gpt2-tiny bf16, bf16"} {
 		folder, precision, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		if strings.HasPrefix(precision, "bf16") {
@@ -151,6 +151,9 @@ func TestPlansChangeNothing(t *testing.T) {
 		}
 		_, f.state, _ = strings.Cut(name, ", ")
 		f.free = precision == "free"
+		if precision == "documents" {
+			f.separate(t, r)
+		}
 		alone := program.Plain(f.graph, 4)
 		alone.State = f.state
 		_, plain := f.train(t, alone, 3)

@@ -20,11 +20,11 @@ const maxSequence = 1 << 24
 
 // MaxSequence finds the longest sequence, in multiples of step tokens, that a
 // configuration's model can be trained on: the planner has a plan for it, and
-// none for one step more. vocab is the tokenizer's, for sizes inline.
+// none for one step more. Of the text, the vocabulary and the documents count.
 //
 // It doubles the length until nothing fits, then bisects. Since lengths with
 // few divisors cannot be cut as finely as others, longer ones that fit may exist.
-func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, vocab, step int, note func(string)) (*Longest, error) {
+func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, &config.Error{File: c.File, Key: "--step", Msg: fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence)}
 	}
@@ -33,7 +33,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, vocab, step
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
-		err := m.fits(ctx, c, vocab, n*step)
+		err := m.fits(ctx, c, text, n*step)
 		var misfit *plan.Misfit
 		var bad *config.Error
 		switch {
@@ -68,7 +68,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, vocab, step
 			hi = mid
 		}
 	}
-	why := m.fits(ctx, c, vocab, hi*step)
+	why := m.fits(ctx, c, text, hi*step)
 	if lo == 0 {
 		return nil, why
 	}
@@ -77,17 +77,17 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, vocab, step
 
 // fits returns what stands in the way of sequences of n tokens: a *plan.Misfit
 // where it is memory.
-func (m *Machine) fits(ctx context.Context, c *config.Config, vocab, n int) error {
+func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int) error {
 	if n > maxSequence {
 		return c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
 	}
 	long := *c
 	long.SequenceLength = n
-	mod, _, _, err := ResolveModel(&long, vocab)
+	mod, _, _, err := ResolveModel(&long, text.Tokenizer.VocabularySize())
 	if err != nil {
 		return err
 	}
-	g, err := BuildGraph(&long, mod)
+	g, err := BuildGraph(&long, mod, Documents(&long, text.Tokens))
 	if err != nil {
 		return err
 	}

@@ -57,10 +57,13 @@ func TestRanksChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free"} {
-		folder, free := strings.CutSuffix(name, " free")
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents"} {
+		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
-		f.free = free
+		f.free = how == "free"
+		if how == "documents" {
+			f.separate(t, r)
+		}
 		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
 		for k := range 6 {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
@@ -93,6 +96,9 @@ func TestPipelinesChangeNothing(t *testing.T) {
 	const micros = 16
 	for _, ranks := range []int{2, 4, 8} {
 		f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+		if ranks == 4 {
+			f.separate(t, rand.New(rand.NewPCG(4, 4)))
+		}
 		f.deepen(t, max(8, 2*ranks-2), micros) // segments for two stages per rank
 		_, plain := f.train(t, program.Plain(f.graph, micros), 2)
 		for _, name := range schedule.Names() {

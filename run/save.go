@@ -28,6 +28,7 @@ type identity struct {
 	GlobalBatch    int     `json:"global_batch"`
 	Precision      string  `json:"precision"`
 	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans: fp32 if left out
+	Documents      string  `json:"documents,omitempty"`       // joined if left out
 	Seed           uint64  `json:"seed"`
 	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
 	WeightDecay    float64 `json:"weight_decay"`
@@ -47,7 +48,7 @@ func (t *Trainer) identity() identity {
 	hash := s.Tokenizer.Hash()
 	return identity{
 		Model: program.Fingerprint(s.Graph), SequenceLength: c.SequenceLength, GlobalBatch: c.GlobalBatch,
-		Precision: s.Graph.DType.String(), OptimizerState: t.Plan.Plan.State, Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
+		Precision: s.Graph.DType.String(), OptimizerState: t.Plan.Plan.State, Documents: c.Documents, Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
 		WeightDecay: c.WeightDecay, Clip: c.Clip,
 	}
 }
@@ -66,10 +67,13 @@ func (a identity) difference(b identity) string {
 		if v.OptimizerState == "" {
 			m["optimizer_state"] = program.StateNames()[0]
 		}
+		if v.Documents == "" {
+			m["documents"] = config.Joined
+		}
 		return m
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "seed", "tokens", "weight_decay", "gradient_clipping"} {
+	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping"} {
 		if x[k] != y[k] {
 			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
 		}

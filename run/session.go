@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
@@ -21,6 +22,7 @@ type Session struct {
 	Devices []device.Device // by rank
 	ranks   []rank
 	groups  []*exec.Group // of all ranks' engines, by step
+	starts  []int32       // of the documents in the latest batch
 }
 
 // rank is what a session has of one rank, by step.
@@ -149,8 +151,12 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
 	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
 	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
+	if d := s.Graph.Documents; d != nil {
+		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
+		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
+	}
 	for r := range s.ranks {
-		if err := s.ranks[r].feed(i, tokens, targets, values[:]); err != nil {
+		if err := s.ranks[r].feed(i, tokens, targets, s.starts, values[:]); err != nil {
 			return Outcome{}, err
 		}
 	}
@@ -184,12 +190,12 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
 
 // feed writes what a rank's program reads: its rows of the batch.
-func (k *rank) feed(i int, tokens, targets []int32, scalars []float32) error {
+func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) error {
 	e, first := k.engines[i], k.progs[i].BatchRow
 	for _, in := range []struct {
 		name string
 		all  []int32
-	}{{"batch.tokens", tokens}, {"batch.targets", targets}} {
+	}{{"batch.tokens", tokens}, {"batch.targets", targets}, {"batch.starts", starts}} {
 		n := e.BufferLen(in.name)
 		if n == 0 {
 			continue

@@ -51,7 +51,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab)}
 	}
-	s.Graph, err = BuildGraph(c, s.Model)
+	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err != nil {
 		s.Close()
 	}
@@ -231,8 +231,17 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	return m, m.Validate()
 }
 
+// Documents says where attention ends, if a configuration keeps it within the
+// documents of a text.
+func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
+	if c.Documents != config.Separate {
+		return nil
+	}
+	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
+}
+
 // BuildGraph makes the graph that a configuration asks for.
-func BuildGraph(c *config.Config, m *model.Model) (*graph.Graph, error) {
+func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
 	dtype := graph.F32
 	if c.Precision == "bf16" {
 		dtype = graph.BF16
@@ -244,7 +253,7 @@ func BuildGraph(c *config.Config, m *model.Model) (*graph.Graph, error) {
 		}
 		m = &frozen
 	}
-	g, err := graph.Build(m, c.SequenceLength, dtype)
+	g, err := graph.BuildDocuments(m, c.SequenceLength, dtype, docs)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}
 	}

@@ -116,7 +116,7 @@ func (f *fixture) deepen(t *testing.T, layers, sequences int) {
 	m := *f.graph.Model
 	m.Layers, f.weights = layers, nil
 	var err error
-	f.graph, err = graph.Build(&m, len(f.tokens)/sequences, graph.F32)
+	f.graph, err = graph.BuildDocuments(&m, len(f.tokens)/sequences, graph.F32, f.graph.Documents)
 	check(t, err)
 }
 

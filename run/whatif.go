@@ -172,7 +172,7 @@ func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (
 		if r.config == &smaller && c.Precision == "bf16" || r.config == &half && c.OptimizerState != "fp32" || c.Plan.File != "" {
 			continue
 		}
-		if less, err := BuildGraph(r.config, g.Model); err == nil {
+		if less, err := BuildGraph(r.config, g.Model, g.Documents); err == nil {
 			list = append(list, &supposition{plan.WhatIf{Change: r.name, Set: r.set}, m.like(), less, r.config})
 		}
 	}

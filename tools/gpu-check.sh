@@ -107,7 +107,7 @@ checks() {
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
   test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike'
   test_of products 90 device/cuda 'TestLibrary|TestModelShapes'
-  test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices'
+  test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   test_of torch-fixtures 60 device/cuda TestTraining
   test_of plans 60 device/cuda TestPlansChangeNothing
   test_of fabric 40 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'

@@ -219,7 +219,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 	}
 	cfg := config.Default()
 	cfg.SequenceLength, cfg.Precision = v.Sequence, v.Precision
-	if b.Graph, err = run.BuildGraph(&cfg, m); err != nil {
+	if b.Graph, err = run.BuildGraph(&cfg, m, nil); err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
 	pl := program.Plain(b.Graph, v.Batch)

@@ -19,6 +19,7 @@ type evalCmd struct {
 	Tokens   string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
 	Sequence int      `help:"Tokens per sequence on a corpus." default:"256"`
 	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
+	Separate bool     `help:"A token sees those of its own document only, as in training with documents: separate."`
 	Logits   string   `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
 	Grads    string   `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
 }
@@ -39,6 +40,11 @@ func (v *evalCmd) Run(c *context) error {
 		return err
 	}
 	defer f.Close()
+	if v.Separate {
+		if err := f.SeparateDocuments(); err != nil {
+			return err
+		}
+	}
 	var rows [][]int32
 	switch {
 	case v.Tokens != "":

@@ -142,7 +142,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if err != nil {
 		return err
 	}
-	longest, err := m.MaxSequence(ctx, cfg, text.Tokenizer.VocabularySize(), v.Step, show.say)
+	longest, err := m.MaxSequence(ctx, cfg, text, v.Step, show.say)
 	show.done()
 	if err != nil {
 		return err
@@ -158,6 +158,9 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
+	if d := p.setup.Graph.Documents; d != nil {
+		fmt.Fprintf(c.stdout, "documents: a token sees its own only; in the mean that costs what documents of %d tokens would\n", d.Length)
+	}
 	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	plan.WriteActivations(c.stdout, p.report.Layers)

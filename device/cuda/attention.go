@@ -56,7 +56,7 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	}
 	for i, o := range ops {
 		name := b.call.Op.Info().Args[i].Name
-		if name == "lse" || name == "delta" {
+		if name == "lse" || name == "delta" || name == "starts" {
 			continue
 		}
 		if o.DType != graph.BF16 || (uint64(b.base[o.Tier])+uint64(o.Addr))%16 != 0 || o.Stride%8 != 0 {
@@ -66,8 +66,19 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	return &tensorAttention
 }
 
+// present are the operands up to the last one that is there, of which n must be.
+func (b *builder) present(n int) []device.Operand {
+	var ops []device.Operand
+	for i := range b.call.Op.Info().Args {
+		if o := b.op(i); i < n || !o.Absent() {
+			ops = append(ops, o)
+		}
+	}
+	return ops
+}
+
 func attention(b *builder) error {
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
+	ops := b.present(4)
 	q, err := b.queriesOf(ops[2], ops[3])
 	if err != nil {
 		return err
@@ -78,7 +89,7 @@ func attention(b *builder) error {
 
 func attentionBwd(b *builder) error {
 	at := &b.call.Attr
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5), b.op(6), b.op(7)}
+	ops := b.present(8)
 	q, err := b.queriesOf(ops[4], ops[5])
 	if err != nil {
 		return err
@@ -117,7 +128,19 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 }
 
 func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernels.Unit {
-	return kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
+	u := kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
+	if starts := startsOf(ops); starts > 0 {
+		u.Defines += fmt.Sprintf(" STARTS=%d", starts)
+	}
+	return u
+}
+
+// startsOf is the number of the operand that says where documents begin; 0: none.
+func startsOf(ops []device.Operand) int {
+	if last := len(ops) - 1; ops[last].DType == graph.I32 {
+		return last
+	}
+	return 0
 }
 
 // heads starts a block per tile of rows, head and sequence.
@@ -129,6 +152,9 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
 	grid := [3]int64{blocks(int64(rows), int64(k.tile)), int64(heads), int64(q.sequences)}
 	threads, shared := shape(at.HeadDim)
+	if k == &tensorAttention && startsOf(ops) > 0 {
+		shared += 4 * k.tile
+	}
 	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, threads, shared, a)
 }
 

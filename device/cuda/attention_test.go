@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -27,11 +28,12 @@ func TestAttentionWaits(t *testing.T) {
 		t.Skip("of the kernels' text, which the fake runs")
 	}
 	for _, c := range []struct {
-		op   graph.Op
-		file string
-	}{{graph.Attention, "attention_mma.cu"}, {graph.AttentionBwd, "attention_bwd_mma.cu"}} {
-		t.Run(c.file, func(t *testing.T) {
-			s := longSample(c.op)
+		op        graph.Op
+		file      string
+		documents bool
+	}{{graph.Attention, "attention_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", true}} {
+		t.Run(fmt.Sprint(c.file, " ", c.documents), func(t *testing.T) {
+			s := longSample(c.op, c.documents)
 			want := s.reference()
 			run := func(edit func(string) string) error {
 				var list []error
@@ -66,7 +68,7 @@ func TestAttentionWaits(t *testing.T) {
 
 // longSample is attention on a sequence of several tiles, in bf16; their numbers are
 // odd, so that the last one lies where results pass through.
-func longSample(op graph.Op) *sample {
+func longSample(op graph.Op, documents bool) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
 	s.call.Attr = graph.Attr{Seq: 300, KVHeads: 1, Heads: 1, HeadDim: 16, Scale: 0.25}
@@ -84,8 +86,55 @@ func longSample(op graph.Op) *sample {
 	s.mat(n, 16)
 	q, kv := s.mat(n, 16), s.mat(n, 32)
 	o, lse := s.mat(n, 16), s.f32(n, 1)
-	kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv)})
+	var starts device.Operand
+	if documents {
+		starts = s.documents(n, n, 100)
+	}
+	kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv), tensor(s.image, starts)})
 	return s
+}
+
+// TestDocumentsAreSkipped: tiles of other documents are not looked at, neither of keys
+// by the queries behind them nor of queries by the keys before them.
+func TestDocumentsAreSkipped(t *testing.T) {
+	const n, cut, head = 512, 256, 16 // a multiple of all tiles
+	for _, float := range []graph.DType{graph.F32, graph.BF16} {
+		d, _ := machine(t, Options{}, imageBytes)
+		s := &sample{Rand: rand.New(rand.NewPCG(1, 6)), image: make([]byte, imageBytes), wide: true, float: float}
+		s.call.Attr = graph.Attr{Seq: n, Heads: 1, KVHeads: 1, HeadDim: head, Scale: 0.25}
+		q, kv, do := s.mat(n, head), s.mat(n, 2*head), s.mat(n, head)
+		o, lse, delta := s.place(float, n, head), s.place(graph.F32, n, 1), s.place(graph.F32, n, 1)
+		dq, dkv := s.place(float, n, head), s.place(float, n, 2*head)
+		row := -1
+		starts := s.fill(graph.I32, n, 1, func() float64 { row++; return float64(row / cut * cut) })
+		calls := []device.Call{
+			{Op: graph.Attention, Attr: s.call.Attr, Args: []device.Operand{o, lse, q, kv, starts}},
+			{Op: graph.AttentionBwd, Attr: s.call.Attr, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse, starts}},
+		}
+		want := executeAll(t, d, calls, s.image)
+		for bad, good := range map[int]int{0: cut, cut: 0} { // first rows of the documents
+			image := bytes.Clone(s.image)
+			for _, in := range []device.Operand{q, kv, do} {
+				x := tensor(image, rowsOf(in, bad, cut))
+				for r := range x.Rows {
+					for c := range x.Cols {
+						x.Set(r, c, math.NaN())
+					}
+				}
+			}
+			have := executeAll(t, d, calls, image)
+			for i, out := range []device.Operand{o, lse, delta, dq, dkv} {
+				x, y := tensor(have, rowsOf(out, good, cut)), tensor(want, rowsOf(out, good, cut))
+				for r := range x.Rows {
+					for c := range x.Cols {
+						if x.At(r, c) != y.At(r, c) {
+							t.Fatalf("%v: NaN from row %d on: result %d has %v in row %d, not %v", float, bad, i, x.At(r, c), good+r, y.At(r, c))
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 // edited runs the sample's call on the fake after a change to the text of a file.

@@ -22,7 +22,7 @@ type mat struct {
 }
 
 type args struct {
-	t                                                 [8]mat
+	t                                                 [9]mat
 	seq, row0, heads, kv, head, window, offset, accum int32
 	n                                                 [6]int32
 	f                                                 [8]float32

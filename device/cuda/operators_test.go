@@ -290,17 +290,24 @@ func TestSequenceSlices(t *testing.T) {
 		q, kv, do := s.mat(n, w), s.mat(n, width-w), s.mat(n, w)
 		o, lse, delta := s.place(s.float, n, w), s.place(graph.F32, n, a.Heads), s.place(graph.F32, n, a.Heads)
 		dq, dkv := s.place(s.float, n, w), s.place(s.float, n, width-w)
+		starts := s.starts(n, n)
+		slice := func(lo, k int) device.Operand {
+			if starts.Absent() {
+				return starts
+			}
+			return rowsOf(starts, lo, k)
+		}
 		calls := func(forward, backward []int) (list []device.Call) {
 			for i := range len(forward) - 1 {
 				lo, k := forward[i], forward[i+1]-forward[i]
-				list = append(list, device.Call{Op: graph.Attention, Attr: *a, Args: []device.Operand{rowsOf(o, lo, k), rowsOf(lse, lo, k), rowsOf(q, lo, k), rowsOf(kv, 0, lo+k)}})
+				list = append(list, device.Call{Op: graph.Attention, Attr: *a, Args: []device.Operand{rowsOf(o, lo, k), rowsOf(lse, lo, k), rowsOf(q, lo, k), rowsOf(kv, 0, lo+k), slice(lo, k)}})
 			}
 			for i := len(backward) - 2; i >= 0; i-- {
 				lo, k, at := backward[i], backward[i+1]-backward[i], *a
 				at.Acc = lo+k < n
 				part := func(o device.Operand) device.Operand { return rowsOf(o, lo, k) }
 				list = append(list, device.Call{Op: graph.AttentionBwd, Attr: at,
-					Args: []device.Operand{part(dq), rowsOf(dkv, 0, lo+k), part(delta), part(do), part(q), rowsOf(kv, 0, lo+k), part(o), part(lse)}})
+					Args: []device.Operand{part(dq), rowsOf(dkv, 0, lo+k), part(delta), part(do), part(q), rowsOf(kv, 0, lo+k), part(o), part(lse), slice(lo, k)}})
 			}
 			return list
 		}

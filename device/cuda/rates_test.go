@@ -5,6 +5,7 @@ package cuda_test
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -108,16 +109,17 @@ func TestRateProduct(t *testing.T) {
 
 // TestRateAttention: forward and backward, causal, of the models of the speed list.
 func TestRateAttention(t *testing.T) {
-	type shape struct{ b, seq, heads, kv, s int }
-	shapes := []shape{{32, 1024, 12, 12, 64}, {8, 4096, 12, 12, 64}, {16, 1024, 25, 25, 64}, {4, 4096, 32, 8, 64}, {16, 1024, 32, 8, 128}, {4, 4096, 32, 8, 128}}
+	type shape struct{ b, seq, heads, kv, s, documents int } // 0: attention does not end with them
+	shapes := []shape{{32, 1024, 12, 12, 64, 0}, {8, 4096, 12, 12, 64, 0}, {16, 1024, 25, 25, 64, 0}, {4, 4096, 32, 8, 64, 0},
+		{16, 1024, 32, 8, 128, 0}, {4, 4096, 32, 8, 128, 0}, {8, 4096, 12, 12, 64, 4096}, {8, 4096, 12, 12, 64, 500}, {4, 4096, 32, 8, 128, 500}}
 	if !cuda.OnGPU() {
-		shapes = []shape{{2, 40, 2, 1, 64}}
+		shapes = []shape{{2, 40, 2, 1, 64, 0}, {2, 40, 2, 1, 64, 15}}
 	}
 	for _, x := range shapes {
 		b, seq, heads, s := x.b, x.seq, x.heads, x.s
 		d := open(t, cuda.Options{})
 		n, w, wkv := b*seq, int64(heads*s), int64(2*x.kv*s)
-		check(t, d.Reserve(device.DeviceTier, int64(n)*(2*(w+wkv)+2*w)*2+int64(n*heads)*8))
+		check(t, d.Reserve(device.DeviceTier, int64(n)*(2*(w+wkv)+2*w)*2+int64(n*heads)*8+int64(n)*4))
 		at := int64(0)
 		place := func(dt graph.DType, cols int) device.Operand {
 			o := matrix(device.DeviceTier, dt, at, n, cols)
@@ -138,10 +140,24 @@ func TestRateAttention(t *testing.T) {
 		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: x.kv, HeadDim: s, Scale: 0.1}
 		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
 		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}
+		if x.documents > 0 {
+			starts := place(graph.I32, 1)
+			var positions []byte
+			for i := range n {
+				positions = binary.LittleEndian.AppendUint32(positions, uint32(i%seq/x.documents*x.documents))
+			}
+			check(t, d.Write(device.DeviceTier, starts.Addr, positions))
+			for _, c := range []*device.Call{&fwd, &bwd} {
+				c.Args, c.Attr.Document = append(c.Args, starts), x.documents
+			}
+		}
 		for what, c := range map[string]device.Call{"forward": fwd, "backward": bwd} {
 			var dims []graph.Dim
 			for _, o := range c.Args {
 				dims = append(dims, o.Dim())
+			}
+			if x.documents > 0 {
+				what += fmt.Sprintf(", documents of %d", x.documents)
 			}
 			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads on %d of %d", what, b, seq, heads, x.kv, s),
 				float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")

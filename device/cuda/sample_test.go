@@ -141,6 +141,34 @@ func (s *sample) positive(rows, cols int) device.Operand {
 func (s *sample) ints(rows, lo, hi int) device.Operand {
 	return s.fill(graph.I32, rows, 1, func() float64 { return float64(lo + s.IntN(hi-lo)) })
 }
+
+// starts draws where documents begin for queries that are the last of so many rows with
+// keys. Half of the time there is no such operand.
+func (s *sample) starts(queries, keys int) device.Operand {
+	if s.IntN(2) == 0 {
+		return device.Operand{}
+	}
+	return s.documents(queries, keys, 1+s.IntN(100))
+}
+
+// documents have the mean length.
+func (s *sample) documents(queries, keys, mean int) device.Operand {
+	row, start := 0, 0
+	next := func() float64 {
+		if at := row % s.call.Attr.Seq; at == 0 {
+			start = 0
+		} else if s.IntN(mean) == 0 {
+			start = at
+		}
+		row++
+		return float64(start)
+	}
+	for row < keys-queries {
+		next()
+	}
+	return s.fill(graph.I32, queries, 1, next)
+}
+
 func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
 
 func (s *sample) weight(d graph.DType, in, out int) {
@@ -305,6 +333,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.f32(n, a.Heads)
 		s.mat(n, q)
 		s.mat(m, width-q)
+		s.starts(n, m)
 	},
 	graph.AttentionAt: func(s *sample) {
 		_, width := s.heads()
@@ -331,7 +360,8 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, w)
 		q, kv := s.mat(n, w), s.mat(m, width-w)
 		o, lse := s.mat(n, w), s.f32(n, a.Heads)
-		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv)})
+		starts := s.starts(n, m)
+		kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv), tensor(s.image, starts)})
 	},
 	graph.Act: func(s *sample) {
 		n, c := s.n(), s.cols()

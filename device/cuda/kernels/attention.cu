@@ -13,14 +13,14 @@ extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constan
   i64 base = (i64)blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float o[WIDE] = {}, m = -INFINITY, l = 0;
   fetch<T2>(q, a.t[2], mine, q0, a.seq, (i64)h * HEAD);
-  for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
+  for (int k0 = firstKey(a, mine, q0) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
     fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)g * HEAD);
     fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
     float s[4], top = m, sum = 0;
     dots(s, q, k);
     for (int i = 0; i < 4; i++) {
-      s[i] = sees(a, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? s[i] * a.f[0] : -INFINITY;
+      s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? s[i] * a.f[0] : -INFINITY;
       top = fmaxf(top, s[i]);
     }
     for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));

@@ -25,7 +25,7 @@ extern "C" __global__ void deltas(const __grid_constant__ Args a) {
 // Of the pair, i is the query.
 static __device__ inline void weights(const Args& a, float s, float dp, i64 mine, int h, int i, int j, float& p, float& ds) {
   p = ds = 0;
-  if (!sees(a, i, j)) return;
+  if (!sees(a, mine, i, j)) return;
   p = expf(s * a.f[0] - *at<float>(a.t[7], mine + i, h));
   ds = p * (dp - *at<float>(a.t[2], mine + i, h)) * a.f[0];
 }
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant_
   float dq[WIDE] = {};
   fetch<T4>(q, a.t[4], mine, q0, a.seq, (i64)h * HEAD);
   fetch<T3>(dout, a.t[3], mine, q0, a.seq, (i64)h * HEAD);
-  for (int k0 = max(0, q0 - a.window + 1) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
+  for (int k0 = firstKey(a, mine, q0) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
     fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
     fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ A
     resume<T1>(a.t[1], base + k0 + row, (i64)(a.kv + g) * HEAD, dv);
   }
   int step = a.n[1], first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + TILE + a.window - 1); // queries from past on see none of the keys
-  for (int q0 = first + (past - first + step - 1) / step * step - step; q0 >= first; q0 -= step)
+  int last = first + (past - first + step - 1) / step * step - step;
+  for (int q0 = lastTile(a, mine, first, last, step, k0 + TILE); q0 >= first; q0 -= step)
     for (int h = g * group; h < (g + 1) * group; h++) {
       int end = min(q0 + step, a.seq);
       fetch<T4>(q, a.t[4], mine, q0, end, (i64)h * HEAD);

@@ -107,10 +107,11 @@ static __device__ inline void finish(const Mat& t, int row, int end, int col, Su
 extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = (bf16*)shared;
+  int* starts = (int*)(s0 + 2 * 128 * PITCH); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv);
   int w0 = q0 + warpOf() * (16 * SETS), i0 = w0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  int first = max(0, q0 - a.window + 1) / OTHERS * OTHERS, past = min(q0 + 128, a.seq);
+  int first = firstKey(a, mine, q0) / OTHERS * OTHERS, past = min(q0 + 128, a.seq);
   float scale = a.f[0] * 1.4426950408889634f, lse[2 * SETS] = {}, delta[2 * SETS] = {}; // log2(e)
   auto stage = [&](int k0) {
     bf16* s = s0 + (k0 - first) / OTHERS % 2 * (2 * OTHERS * PITCH);
@@ -121,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   Held q, dout, o;
   fetch<128, THREADS>(s0, a.t[4], mine + q0, a.seq - q0, h * HEAD);
   fetch<128, THREADS>(s0 + 128 * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
+  fetchStarts<128, THREADS>(starts, a, mine, q0);
   commit();
 #pragma unroll
   for (int i = 0; i < 2 * SETS; i++) {
@@ -149,15 +151,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     landed();
     __syncthreads();
     if (k0 + OTHERS < past) stage(k0 + OTHERS);
-    if (noneSees(a, w0, 16 * SETS, k0, OTHERS)) continue;
-    bool all = allSee(a, w0, 16 * SETS, k0, OTHERS);
+    if (noneSees(a, starts + w0 - q0, w0, 16 * SETS, k0, OTHERS)) continue;
+    bool all = allSee(a, starts + w0 - q0, w0, 16 * SETS, k0, OTHERS);
     const bf16 *k = s0 + (k0 - first) / OTHERS % 2 * (2 * OTHERS * PITCH), *v = k + OTHERS * PITCH;
 #pragma unroll
     for (int c = 0; c < OTHERS; c += CHUNK) {
       Weights s = {}, ds = {};
       products(s, q, k + c * PITCH + asColumns());
       products(ds, dout, v + c * PITCH + asColumns());
-      if (!all) hide(s, [&](int r, int c) { return sees(a, i0 + r, j0 + k0 + c); }, c);
+      if (!all) hide(s, [&](int r, int c) { return sees(a, starts + i0 - q0 + r, i0 + r, j0 + k0 + c); }, c);
 #pragma unroll
       for (int i = 0; i < SETS; i++)
 #pragma unroll
@@ -172,7 +174,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
 }
 
-#define STAGE (2 * OTHERS * (PITCH + 2)) // queries, do, and their lse and delta in fp32
+#ifdef STARTS
+#define STAGE (2 * OTHERS * (PITCH + 3)) // queries, do, and their lse and delta in fp32, starts
+#else
+#define STAGE (2 * OTHERS * (PITCH + 2))
+#endif
 
 // grid: tiles of 128 keys x key heads x sequences
 extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant__ Args a) {
@@ -184,6 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   float scale = a.f[0] * 1.4426950408889634f; // log2(e)
   int first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + 128 + a.window - 1); // queries that see some of the keys
   int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, h = g * group, at0 = 0; // the step's, and its stage
+  q0 = lastTile(a, mine, first, q0, OTHERS, k0 + 128);
   auto stage = [&](int q0, int h, int at0) {
     bf16* s = s0 + at0;
     fetch<OTHERS, THREADS>(s, a.t[4], mine + q0, a.seq - q0, h * HEAD);
@@ -191,6 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     int i = q0 + threadIdx.x % OTHERS;
     if (threadIdx.x < 2 * OTHERS) // the first threads take lse, the next delta
       copy<4>((float*)(s + 2 * OTHERS * PITCH) + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq);
+    fetchStarts<OTHERS, THREADS>((int*)(s + 2 * OTHERS * (PITCH + 2)), a, mine, q0);
     commit();
   };
   Held k, v;
@@ -210,16 +218,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     landed();
     __syncthreads();
     if (i >= first) stage(i, h, nextAt);
-    if (noneSees(a, q0, OTHERS, w0, 16 * SETS)) continue;
-    bool all = allSee(a, q0, OTHERS, w0, 16 * SETS);
     const bf16 *q = s0 + at0, *dout = q + OTHERS * PITCH;
     const float* stats = (const float*)(dout + OTHERS * PITCH);
+    const int* starts = (const int*)(stats + 2 * OTHERS);
+    if (noneSees(a, starts, q0, OTHERS, w0, 16 * SETS)) continue;
+    bool all = allSee(a, starts, q0, OTHERS, w0, 16 * SETS);
 #pragma unroll
     for (int c = 0; c < OTHERS; c += CHUNK) {
       Weights p = {}, ds = {};
       products(p, k, q + c * PITCH + asColumns());
       products(ds, v, dout + c * PITCH + asColumns());
-      if (!all) hide(p, [&](int r, int c) { return sees(a, q0 + i0 + c, j0 + r); }, c);
+      if (!all) hide(p, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); }, c);
 #pragma unroll
       for (int n = 0; n < CHUNK / 8; n++) {
         float lse[2], delta[2];

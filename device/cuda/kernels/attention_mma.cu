@@ -20,15 +20,15 @@
 #define HELD (HEAD <= 64) // queries stay in registers
 
 // hide takes from the tile what rows i, i+8, i+16, i+24 do not see of columns
-// from j on.
-static __device__ inline void hide(const Args& a, float (&s)[2][KEYS / 8][4], int i, int j) {
+// from j on; the start of the first row is at starts.
+static __device__ inline void hide(const Args& a, const int* starts, float (&s)[2][KEYS / 8][4], int i, int j) {
 #pragma unroll
   for (int t = 0; t < 2; t++)
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
       for (int e = 0; e < 4; e++)
-        if (!sees(a, i + 16 * t + e / 2 * 8, j + n * 8 + e % 2)) s[t][n][e] = -INFINITY;
+        if (!sees(a, starts + 16 * t + e / 2 * 8, i + 16 * t + e / 2 * 8, j + n * 8 + e % 2)) s[t][n][e] = -INFINITY;
 }
 
 // soften turns s into weights and makes room for them in the sums so far: m is a
@@ -58,13 +58,15 @@ static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][H
 extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared, *k = q + 128 * PITCH, *v = k + KEYS * PITCH;
+  int* starts = (int*)(v + KEYS * PITCH); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
   int r0 = warpOf() * 32, w0 = q0 + r0; // this warp's first query, and its place in the block
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  int first = max(0, q0 - a.window + 1) / KEYS * KEYS, past = min(q0 + 128, a.seq);
+  int first = firstKey(a, mine, q0) / KEYS * KEYS, past = min(q0 + 128, a.seq);
   float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponents are of 2
   fetch<128, 128>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
   fetch<KEYS, 128>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+  fetchStarts<128, 128>(starts, a, mine, q0);
   commit();
   const bf16 *qp = q + r0 * PITCH + asRows(), *kp = k + asColumns(), *vp = v + asRows();
   unsigned held[HELD ? HEAD / 16 : 1][2][4];
@@ -80,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
     __syncthreads();
     fetch<KEYS, 128>(v, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
-    bool idle = noneSees(a, w0, 32, k0, KEYS);
+    bool idle = noneSees(a, starts + r0, w0, 32, k0, KEYS);
     float s[2][KEYS / 8][4] = {};
     if (!idle)
 #pragma unroll
@@ -101,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
     if (k0 + KEYS < past) fetch<KEYS, 128>(k, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
     commit();
     if (idle) continue;
-    if (!allSee(a, w0, 32, k0, KEYS)) hide(a, s, w0 + lane / 4, k0 + lane % 4 * 2);
+    if (!allSee(a, starts + r0, w0, 32, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, w0 + lane / 4, k0 + lane % 4 * 2);
     soften(s, o, m, l, scale);
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) {

@@ -30,8 +30,8 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 // parts are texts that come before a file's own, besides the prelude.
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh"}, "swiglu_bwd": {"activation.cuh"},
-	"attention": {"tiles.cuh"}, "attention_bwd": {"tiles.cuh"},
-	"attention_mma": {"mma.cuh"}, "attention_bwd_mma": {"mma.cuh"},
+	"attention": {"attention.cuh", "tiles.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
+	"attention_mma": {"attention.cuh", "mma.cuh"}, "attention_bwd_mma": {"attention.cuh", "mma.cuh"},
 }
 
 // Source is the unit's text.

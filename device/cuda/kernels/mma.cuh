@@ -129,7 +129,28 @@ static __device__ inline void keep(const Mat& t, int row, int end, int col, cons
   }
 }
 
-// Of queries [i, i+m) and keys [j, j+n): do all see all, does none see any?
-static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window; }
-static __device__ inline bool allSee(const Args& a, int i, int m, int j, int n) { return sees(a, i, j + n - 1) && sees(a, i + m - 1, j); }
-static __device__ inline bool noneSees(const Args& a, int i, int m, int j, int n) { return j > i + m - 1 || i >= j + n - 1 + a.window; }
+// fetchStarts begins to copy where the documents of N queries from i on begin; behind
+// the last query it goes on as there.
+template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
+#ifdef STARTS
+  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), true);
+#endif
+}
+
+// sees: query i, whose start is at s, sees key j.
+static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
+#ifdef STARTS
+  if (j < *s) return false;
+#endif
+  return j <= i && i < j + a.window;
+}
+
+// Of queries [i, i+m), whose starts are from s on, and keys [j, j+n): do all see all,
+// does none see any?
+static __device__ inline bool allSee(const Args& a, const int* s, int i, int m, int j, int n) { return sees(a, s, i, j + n - 1) && sees(a, s + m - 1, i + m - 1, j); }
+static __device__ inline bool noneSees(const Args& a, const int* s, int i, int m, int j, int n) {
+#ifdef STARTS
+  if (*s >= j + n) return true;
+#endif
+  return j > i + m - 1 || i >= j + n - 1 + a.window;
+}

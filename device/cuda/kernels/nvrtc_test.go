@@ -26,7 +26,8 @@ func variants() []Unit {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=64 STATS=" + s})
 		}
 		for _, head := range []string{"5", "64", "128"} {
-			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head})
+			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
+				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
 		for _, name := range []string{"act", "act_bwd", "swiglu", "swiglu_bwd", "adamw", "cast", "add"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " VEC=8"})
@@ -43,7 +44,8 @@ func variants() []Unit {
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t})
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
-		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head})
+		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
+			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"})
 	}
 	for _, v := range []string{"1", "8"} { // moments, and weights too, in bf16
 		for _, p := range []string{"f32", "bf16"} {

@@ -1,9 +1,10 @@
 // What all kernels share. It needs no header: NVRTC has none. A unit is this
 // file, one kernel's file and a few definitions that specialise it:
 //
-//   T0 .. T7  storage types of the operands (f32, bf16, i32, f64)
+//   T0 .. T8  storage types of the operands (f32, bf16, i32, f64)
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
+//   STARTS    the operand of attention that says where documents begin, if there is one
 //
 // Arithmetic is in fp32 whatever the storage. On the CPU the same text is
 // compiled behind a shim that gives threadIdx, barriers and shuffles a meaning.
@@ -26,7 +27,7 @@ struct Mat { void* p; i64 stride; int rows, cols; };
 
 // Args is what every kernel takes; the host fills in what the operator needs.
 struct Args {
-  Mat t[8];
+  Mat t[9];
   int seq, row0, heads, kv, head, window, offset, acc;
   int n[6];
   float f[8];

@@ -50,4 +50,4 @@ template <class T> static __device__ inline void resume(const Mat& t, i64 r, i64
 }
 
 // sees: query i sees key j.
-static __device__ inline bool sees(const Args& a, int i, int j) { return j <= i && i < j + a.window && i < a.seq; }
+static __device__ inline bool sees(const Args& a, i64 mine, int i, int j) { return j <= i && i < a.seq && j >= firstKey(a, mine, i); }

@@ -1,0 +1,177 @@
+package kernel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// documents are the bounds of those of a sequence.
+func (x *whole) documents() []int {
+	at := []int{0}
+	for r := 1; r < x.n; r++ {
+		if x.starts.At(r, 0) == float64(r) {
+			at = append(at, r)
+		}
+	}
+	return append(at, x.n)
+}
+
+// TestDocuments: a sequence of several documents gives what each of them gives as a
+// sequence of its own; and the same bits on any number of workers.
+func TestDocuments(t *testing.T) {
+	one, three := NewEnv(1), NewEnv(3)
+	defer one.Close()
+	defer three.Close()
+	several := 0
+	for seed := range uint64(300) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 97)), mixed: seed%2 == 1}
+		x := m.whole(graph.F32)
+		if x.starts.Absent() {
+			continue
+		}
+		x.run(three, 0, x.n, false)
+		x.run(three, 0, x.n, true)
+		have := x.results()
+		x.run(one, 0, x.n, false)
+		x.run(one, 0, x.n, true)
+		if err := sameBits(x.results(), have); err != nil {
+			t.Fatalf("seed %d, %+v: on one worker: %v", seed, x.Attr, err)
+		}
+		docs := x.documents()
+		several += min(len(docs)-2, 1)
+		for i, lo := range docs[:len(docs)-1] {
+			y := x.document(lo, docs[i+1])
+			y.run(one, 0, y.n, false)
+			y.run(one, 0, y.n, true)
+		}
+		if err := near(have, x.results(), roundedFactors(x.qkv), 1); err != nil {
+			t.Fatalf("seed %d, %+v %v, documents at %v: %v", seed, x.Attr, x.qkv.DType, docs, err)
+		}
+	}
+	if several < 50 {
+		t.Errorf("%d samples have several documents", several)
+	}
+}
+
+// document is rows [lo, hi) as a sequence of their own.
+func (x *whole) document(lo, hi int) *whole {
+	y := *x
+	y.n, y.Seq, y.starts = hi-lo, hi-lo, Tensor{}
+	for _, p := range []*Tensor{&y.qkv, &y.dqkv, &y.dkv, &y.o, &y.do, &y.lse, &y.deltas} {
+		*p = part(*p, lo, hi, 0, p.Cols)
+	}
+	return &y
+}
+
+// TestOneDocument: documents that begin with their sequences change no bit.
+func TestOneDocument(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(100) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 96)), mixed: seed%2 == 1}
+		x := m.whole(graph.F32)
+		var have [2][]Tensor
+		for i, starts := range []Tensor{{}, NewTensor(graph.I32, x.n, 1)} {
+			x.starts = starts
+			x.run(e, 0, x.n, false)
+			x.run(e, 0, x.n, true)
+			have[i] = x.results()
+		}
+		if err := sameBits(have[1], have[0]); err != nil {
+			t.Fatalf("seed %d, %+v: %v", seed, x.Attr, err)
+		}
+	}
+}
+
+// TestDocumentsAreSkipped: keys of the documents before are not looked at, nor their
+// queries by the documents behind, but for a few rows around the bounds.
+func TestDocumentsAreSkipped(t *testing.T) {
+	const n, cut = 900, 640 // a multiple of everything that keys and queries are cut at but blocks of keys
+	for _, workers := range []int{1, 16} {
+		e := NewEnv(workers) // few: all products of a head in one task; many: keys and queries apart
+		defer e.Close()
+		m := &maker{Rand: rand.New(rand.NewPCG(1, 95))}
+		x := m.wholeOf(graph.Attr{Seq: n, Heads: 2, KVHeads: 2, HeadDim: 16, Scale: 0.25}, graph.F32, graph.F32)
+		x.starts = NewTensor(graph.I32, n, 1)
+		for r := cut; r < n; r++ {
+			x.starts.Set(r, 0, cut)
+		}
+		run := func() []Tensor {
+			x.run(e, 0, n, false)
+			x.run(e, 0, n, true)
+			return x.results()
+		}
+		want := run()
+		for r := range cut {
+			for c := range x.qkv.Cols {
+				x.qkv.Set(r, c, poison)
+			}
+		}
+		have := run()
+		for i := range have {
+			have[i], want[i] = part(have[i], cut, n, 0, have[i].Cols), part(want[i], cut, n, 0, want[i].Cols)
+		}
+		if err := sameBits(have, want); err != nil {
+			t.Errorf("%d workers: %v", workers, err)
+		}
+	}
+}
+
+// TestStartsOfAnything: whatever lies where starts should, nothing outside the
+// operands is touched.
+func TestStartsOfAnything(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(60) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 94))}
+		x := m.whole(graph.F32)
+		x.starts = NewTensor(graph.I32, x.n, 1)
+		for r := range x.n {
+			x.starts.I32[r] = int32(m.Uint32())
+		}
+		x.run(e, 0, x.n, false)
+		x.run(e, 0, x.n, true)
+	}
+}
+
+// BenchmarkDocuments: forward and backward attention of a sequence of GPT-2's heads
+// that has documents of one length, in turn with the same sequence joined and with
+// the documents as sequences of their own.
+func BenchmarkDocuments(b *testing.B) {
+	const n = 4096
+	e := NewEnv(0)
+	defer e.Close()
+	m := &maker{Rand: rand.New(rand.NewPCG(1, 93))}
+	joined := m.wholeOf(graph.Attr{Seq: n, Heads: 12, KVHeads: 12, HeadDim: 64, Scale: 0.125}, graph.F32, graph.F32)
+	for _, length := range []int{100, 300, 1000, 3000} {
+		b.Run(fmt.Sprint(length), func(b *testing.B) {
+			separate, alone := *joined, *joined
+			separate.starts, alone.Seq = NewTensor(graph.I32, n, 1), length
+			for r := range n {
+				separate.starts.I32[r] = int32(r / length * length)
+			}
+			var times [3][]float64
+			for b.Loop() {
+				for i, x := range []*whole{joined, &separate, &alone} {
+					began := time.Now()
+					x.run(e, 0, n, false)
+					x.run(e, 0, n, true)
+					times[i] = append(times[i], time.Since(began).Seconds())
+				}
+			}
+			for _, list := range times {
+				slices.Sort(list)
+			}
+			median := func(i int) float64 { return times[i][len(times[i])/2] }
+			b.ReportMetric(1000*median(0), "ms-joined")
+			b.ReportMetric(1000*median(1), "ms-separate")
+			b.ReportMetric(1000*median(2), "ms-alone")
+			b.ReportMetric(median(0)/median(1), "times")
+		})
+	}
+}
