@@ -71,6 +71,9 @@ type tile struct {
 	ahead                 address
 	aheadStep, aheadPanel uintptr
 
+	// The way from the tile's rows of A to those that will be needed next, one of which is prefetched per panel.
+	next uintptr
+
 	rows int // for the portable kernel; the others know it
 }
 

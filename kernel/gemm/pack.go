@@ -115,10 +115,15 @@ type tiles struct {
 
 // tile returns the beginning and strides of the tile at row i, a multiple of the height.
 func (t tiles) tile(i, height int) (p address, row, col uintptr) {
+	return at(t.p, i/height, t.step(height)), t.row, t.col
+}
+
+// step returns the way from tile to tile.
+func (t tiles) step(height int) uintptr {
 	if t.panel != 0 {
-		return at(t.p, i/height, t.panel), t.row, t.col
+		return t.panel
 	}
-	return at(t.p, i, t.row), t.row, t.col
+	return uintptr(height) * t.row
 }
 
 // packA makes rows of a part of a usable for tiles of height h: as they lie if possible.

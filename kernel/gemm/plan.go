@@ -81,7 +81,7 @@ func (j *job) plan(workers int) {
 		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see lookAhead.
 		tiles := parts(j.m, j.kernels.height(j.n, j.isa.nr))
 		kc := int(math.Sqrt(float64(directUnits * tiles / j.isa.nr)))
-		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 128
+		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 64
 	case inPlace && j.k*j.n <= 1<<13: // all of B fits the first-level cache
 		j.layout, least = layout{way: direct, kc: 384, cols: 512}, 128
 	default:
@@ -104,7 +104,7 @@ func (j *job) plan(workers int) {
 // divide makes the rectangles smaller until there is work for all, but none narrower than least; rows are divided at
 // multiples of mr.
 func (j *job) divide(workers, least, mr int) {
-	byRows := j.way == packed || j.way == tiled
+	byRows := j.way == packed || j.way == tiled || j.way == direct && j.m > fewRows // those that pack B, or have it in cache
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
 		switch {
 		case j.cols >= 2*least && (!byRows || j.cols > j.rows/2):
@@ -204,6 +204,7 @@ func (j *job) add(s *Serial, blk block, p part) {
 		for i := 0; i < sub.rows; i += h {
 			s.tile = tile{k: p.kc, rows: min(h, sub.rows-i)}
 			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
+			s.tile.next = a.step(h)
 			s.tile.b, s.tile.bRow, s.tile.bPanel = b.p, b.row, b.panel
 			s.place(c.from(i, 0), init.from(i, 0))
 			if j.packsA() && g+group < blk.rows {

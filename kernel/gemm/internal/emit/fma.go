@@ -24,6 +24,7 @@ const (
 	tileAhead
 	tileAheadStep
 	tileAheadPanel
+	tileNext
 )
 
 // Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
@@ -179,6 +180,9 @@ func laneBits(a *asm) {
 //
 // A is reached by a row and a column stride, B by a row stride, so one routine serves packed and plain operands and
 // both forms of A. Every sum is one chain over k in one register, which is what makes results independent of blocking.
+//
+// The two loads of B per k nearly always miss the first-level cache, and where a processor does two multiply-adds of this
+// width at a time it repeats those that it began too early for that. So B is prefetched: some 100 cycles ahead.
 func (f fmaKernel) emit(a *asm, height, vectors int) {
 	acc := func(i, v int) string { return fmt.Sprintf("%s%d", f.reg, i*vectors+v) }
 	top := 32
@@ -187,7 +191,7 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	}
 	bvec := func(v int) string { return fmt.Sprintf("%s%d", f.reg, top-1-v) }
 	elem := func(i int) string { return fmt.Sprintf("%s%d", f.reg, top-3-i%2) }
-	ptr := rows{[]string{"SI", "R8", "R9", "R10", "R11"}, "R15"}
+	ptr := sevens{low: "SI", high: "R8", stride: "R15", three: "R9", five: "R10"}
 
 	a.routine(fmt.Sprintf("%s%dx%d", f.prefix, height, vectors), "tile")
 	a.at("panel")
@@ -209,7 +213,9 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("MOVQ %d(DI), BX", tileACol)
 	a.op("MOVQ %d(DI), DX", tileB)
 	a.op("MOVQ %d(DI), R12", tileBRow)
-	ptr.load(a, height, "AX")
+	ptr.load(a, height)
+	a.op("MOVQ %d(DI), R11", tileNext)
+	a.op("ADDQ R15, %d(DI)", tileNext)
 	a.op("MOVQ %d(DI), R13", tileC)
 	a.op("MOVQ %d(DI), R14", tileCRow)
 	for range height {
@@ -227,12 +233,16 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	for v := range vectors {
 		a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
 	}
+	for offset := 0; offset < vectors*f.bytes; offset += 64 {
+		a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
+	}
+	a.op("PREFETCHT1 (SI)(R11*1)")
 	a.op("ADDQ R12, DX")
 	a.op("PREFETCHT1 (R13)")
 	a.op("PREFETCHT1 64(R13)")
 	a.op("ADDQ R14, R13")
 	for i := range height {
-		a.op("%s %s, %s", f.broadcast, ptr.addr(i, 0), elem(i))
+		a.op("%s %s, %s", f.broadcast, ptr.addr(i), elem(i))
 		for v := range vectors {
 			f.multiply(a, elem(i), bvec(v), acc(i, v))
 		}

@@ -139,6 +139,10 @@ func deal512(a *asm, v int) {
 		if v == 2 {
 			a.op("PREFETCHT0 64(SI)(R9*8)")
 		}
+		a.op("PREFETCHT0 (DX)(R12*4)")
+		if v == 2 {
+			a.op("PREFETCHT0 64(DX)(R12*4)")
+		}
 		for i := range v {
 			a.op("VMOVUPS.Z %d(SI), K%d, Z%d", 64*i, 1+i, i)
 			a.op("VMOVUPS Z%d, K%d, %d(DX)", i, 3+i, 64*i)
