@@ -17,6 +17,7 @@ func (s *Serial) sweep(kernels *family, n int, tail address) {
 		t.panels = min(full, max(1, kernelWork/max(t.k, 1)))
 		t.last = 1<<nr - 1
 		full -= t.panels
+		t.back = uintptr(4 * nr * (n/nr - full - 1))
 		kernels.wide[t.rows](t)
 	}
 	rest := n % nr
@@ -26,7 +27,7 @@ func (s *Serial) sweep(kernels *family, n int, tail address) {
 	if tail != 0 {
 		t.b, t.bRow = tail, 4*uintptr(nr)
 	}
-	t.panels, t.last = 1, 1<<rest-1
+	t.panels, t.last, t.back = 1, 1<<rest-1, uintptr(4*(n-rest))
 	if rest <= nr/2 {
 		kernels.narrow[t.rows](t)
 	} else {

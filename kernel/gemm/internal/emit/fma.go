@@ -25,6 +25,7 @@ const (
 	tileAheadStep
 	tileAheadPanel
 	tileNext
+	tileBack
 )
 
 // Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
@@ -216,14 +217,7 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	ptr.load(a, height)
 	a.op("MOVQ %d(DI), R11", tileNext)
 	a.op("ADDQ R15, %d(DI)", tileNext)
-	a.op("MOVQ %d(DI), R13", tileC)
-	a.op("MOVQ %d(DI), R14", tileCRow)
-	for range height {
-		for v := range vectors {
-			a.op("PREFETCHT0 %d(R13)", (vectors+v)*f.bytes)
-		}
-		a.op("ADDQ R14, R13")
-	}
+	f.fetchSums(a, height, vectors)
 	a.op("MOVQ %d(DI), R13", tileAhead)
 	a.op("MOVQ %d(DI), R14", tileAheadStep)
 	a.op("TESTQ CX, CX")
@@ -237,6 +231,9 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 		a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
 	}
 	a.op("PREFETCHT1 (SI)(R11*1)")
+	if height > 7 {
+		a.op("PREFETCHT1 (R8)(R11*1)")
+	}
 	a.op("ADDQ R12, DX")
 	a.op("PREFETCHT1 (R13)")
 	a.op("PREFETCHT1 64(R13)")
@@ -273,4 +270,33 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
 	a.end()
+}
+
+// fetchSums has the panel prefetched that comes next, of C and of what its sums begin with: the one to the right, or after
+// the last one the first of the rows below.
+func (f fmaKernel) fetchSums(a *asm, height, vectors int) {
+	fetch := func(matrix, row int) {
+		right := a.newLabel("right")
+		a.op("MOVQ %d(DI), R13", matrix)
+		a.op("MOVQ %d(DI), R14", row)
+		a.op("MOVQ $%d, AX", vectors*f.bytes)
+		a.op("CMPQ %d(DI), $1", tilePanels)
+		a.op("JNE %s", right)
+		a.op("IMUL3Q $%d, R14, AX", height)
+		a.op("SUBQ %d(DI), AX", tileBack)
+		a.at(right)
+		a.op("ADDQ AX, R13")
+		for range height {
+			for offset := 0; offset < vectors*f.bytes; offset += 64 {
+				a.op("PREFETCHT0 %d(R13)", offset)
+			}
+			a.op("ADDQ R14, R13")
+		}
+	}
+	fetch(tileC, tileCRow)
+	a.op("MOVQ %d(DI), AX", tileInit)
+	a.op("CMPQ AX, %d(DI)", tileC)
+	a.op("JEQ fetched")
+	fetch(tileInit, tileInitRow)
+	a.at("fetched")
 }

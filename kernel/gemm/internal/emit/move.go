@@ -93,6 +93,7 @@ func transpose512(a *asm) {
 	a.op("CMPQ R13, $16")
 	a.op("JL few")
 	for i := range 16 {
+		a.op("PREFETCHT0 %s", ptr.addr(i, 128))
 		a.op("VMOVUPS.Z %s, K1, Z%d", ptr.addr(i, 0), i)
 	}
 	a.at("loaded")
