@@ -59,6 +59,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $64, AX
@@ -176,6 +178,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -307,6 +311,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -451,6 +457,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -608,6 +616,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -779,6 +789,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $64, AX
@@ -931,6 +943,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $32, AX
@@ -1043,6 +1057,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1166,6 +1182,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1299,6 +1317,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1442,6 +1462,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1595,6 +1617,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1758,6 +1782,8 @@ right2:
 	ADDQ R14, R13
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
+	JEQ fetched
+	CMPQ 64(DI), $0
 	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
@@ -1934,6 +1960,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $32, AX
@@ -1969,7 +1997,6 @@ loop:
 	VMOVUPS 0(DX), Y15
 	PREFETCHT0 0(DX)(R12*8)
 	PREFETCHT1 (SI)(R11*1)
-	PREFETCHT1 (R8)(R11*1)
 	ADDQ R12, DX
 	PREFETCHT1 (R13)
 	PREFETCHT1 64(R13)
@@ -2121,6 +2148,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $32, AX
@@ -2158,7 +2187,6 @@ loop:
 	VMOVUPS 0(DX), Y15
 	PREFETCHT0 0(DX)(R12*8)
 	PREFETCHT1 (SI)(R11*1)
-	PREFETCHT1 (R8)(R11*1)
 	ADDQ R12, DX
 	PREFETCHT1 (R13)
 	PREFETCHT1 64(R13)
@@ -2318,6 +2346,8 @@ right2:
 	MOVQ 56(DI), AX
 	CMPQ AX, 80(DI)
 	JEQ fetched
+	CMPQ 64(DI), $0
+	JEQ fetched
 	MOVQ 56(DI), R13
 	MOVQ 64(DI), R14
 	MOVQ $32, AX
@@ -2357,7 +2387,6 @@ loop:
 	VMOVUPS 0(DX), Y15
 	PREFETCHT0 0(DX)(R12*8)
 	PREFETCHT1 (SI)(R11*1)
-	PREFETCHT1 (R8)(R11*1)
 	ADDQ R12, DX
 	PREFETCHT1 (R13)
 	PREFETCHT1 64(R13)

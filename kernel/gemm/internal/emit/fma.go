@@ -231,7 +231,7 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 		a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
 	}
 	a.op("PREFETCHT1 (SI)(R11*1)")
-	if height > 7 {
+	if height > 12 {
 		a.op("PREFETCHT1 (R8)(R11*1)")
 	}
 	a.op("ADDQ R12, DX")
@@ -296,6 +296,8 @@ func (f fmaKernel) fetchSums(a *asm, height, vectors int) {
 	fetch(tileC, tileCRow)
 	a.op("MOVQ %d(DI), AX", tileInit)
 	a.op("CMPQ AX, %d(DI)", tileC)
+	a.op("JEQ fetched")
+	a.op("CMPQ %d(DI), $0", tileInitRow)
 	a.op("JEQ fetched")
 	fetch(tileInit, tileInitRow)
 	a.at("fetched")
