@@ -102,20 +102,26 @@ func (j *job) plan(workers int) {
 }
 
 // divide makes the rectangles smaller until there is work for all, but none narrower than least; rows are divided at
-// multiples of mr.
+// multiples of mr. Columns that do not halve into whole panels would leave some workers a tenth less to do than others: then
+// rows are divided if they can be, and otherwise as many parts are made as all can take equally often.
 func (j *job) divide(workers, least, mr int) {
 	byRows := j.way == packed || j.way == tiled || j.way == direct && j.m > fewRows // those that pack B, or have it in cache
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
+		canRows := byRows && j.rows >= 8*mr
 		switch {
-		case j.cols >= 2*least && (!byRows || j.cols > j.rows/2):
+		case j.cols >= 2*least && !(canRows && (j.cols <= j.rows/2 || j.cols%(2*j.isa.nr) != 0)):
 			j.cols = even(j.n, (j.cols+1)/2, j.isa.nr)
-		case byRows && j.rows >= 8*mr:
+		case canRows:
 			j.rows = even(j.m, (j.rows+1)/2, mr)
 		default:
 			want = 0
 		}
 	}
 	j.rowTasks, j.colTasks = parts(j.m, j.rows), parts(j.n, j.cols)
+	if j.rowTasks == 1 && j.colTasks > workers {
+		j.cols = even(j.n, parts(j.n, parts(j.colTasks, workers)*workers), j.isa.nr)
+		j.colTasks = parts(j.n, j.cols)
+	}
 }
 
 func parts(n, size int) int { return (n + size - 1) / size }
