@@ -2,6 +2,9 @@ package kernel
 
 import (
 	"math"
+	"os"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -35,7 +38,7 @@ func NewEnv(workers int) *Env {
 
 // NewEnvOn makes an Env on a pool and an instruction set.
 func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
-	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: pastBytes}
+	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: max(pastBytes, secondCache())}
 	e.scratch.New = func() *worker { return &worker{v: v, serial: gemm.NewSerial()} }
 	e.call.env = e
 	return e
@@ -75,10 +78,25 @@ func (e *Env) begin(a *graph.Attr, t []Tensor) *call {
 	return &e.call
 }
 
-// pastBytes is the size from which results go past the caches: half of a large
-// second-level cache. Then a step's activations and norms take two thirds of the
-// time, and the product that reads a result next is none the slower.
+// pastBytes is the size from which results go past the caches, or that of a core's
+// second-level cache where it is larger. Then a step's activations and norms take
+// two thirds of the time, and the product that reads a result next is none the
+// slower. Smaller results stay, in the caches of the cores that made them.
 const pastBytes = 1 << 20
+
+// secondCache returns the size of a core's second-level cache, or 0 where that is
+// not told.
+func secondCache() int64 {
+	text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cache/index2/size")
+	if err != nil {
+		return 0
+	}
+	kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(string(text)), "K"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kib << 10
+}
 
 // past has the first operand, a result, written past the caches if it is large
 // and does not take the place of another operand, which is in the cache then.

@@ -19,7 +19,8 @@
 // A micro-kernel holds a tile of C in registers (14 x 32 with AVX-512) and for each k multiplies a column of A by a row
 // of B. Elements of A are broadcast from memory, by row and column stride, so A is mostly used where it lies. B is
 // packed into panels of 32 columns that the kernel reads straight through, from the second-level cache; what form B has
-// shows only in the packing. See plan.go for the loops around the kernel and for the shapes that go another way.
+// shows only in the packing. While it multiplies it prefetches what comes next: rows of the panel, and rows of A and C of the next
+// tile, which in a training step nobody has touched for long. See plan.go for the loops around the kernel and for the shapes that go another way.
 //
 // # bf16
 //

@@ -71,6 +71,11 @@ type tile struct {
 	ahead                 address
 	aheadStep, aheadPanel uintptr
 
+	// The way from the tile's rows of A to those that will be needed next, some of which are prefetched per panel.
+	next uintptr
+
+	back uintptr // from the last panel to the first one of the tile's rows, for what comes after it
+
 	rows int // for the portable kernel; the others know it
 }
 

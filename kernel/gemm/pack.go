@@ -17,6 +17,7 @@ func (s *Serial) sweep(kernels *family, n int, tail address) {
 		t.panels = min(full, max(1, kernelWork/max(t.k, 1)))
 		t.last = 1<<nr - 1
 		full -= t.panels
+		t.back = uintptr(4 * nr * (n/nr - full - 1))
 		kernels.wide[t.rows](t)
 	}
 	rest := n % nr
@@ -26,7 +27,7 @@ func (s *Serial) sweep(kernels *family, n int, tail address) {
 	if tail != 0 {
 		t.b, t.bRow = tail, 4*uintptr(nr)
 	}
-	t.panels, t.last = 1, 1<<rest-1
+	t.panels, t.last, t.back = 1, 1<<rest-1, uintptr(4*(n-rest))
 	if rest <= nr/2 {
 		kernels.narrow[t.rows](t)
 	} else {
@@ -115,10 +116,15 @@ type tiles struct {
 
 // tile returns the beginning and strides of the tile at row i, a multiple of the height.
 func (t tiles) tile(i, height int) (p address, row, col uintptr) {
+	return at(t.p, i/height, t.step(height)), t.row, t.col
+}
+
+// step returns the way from tile to tile.
+func (t tiles) step(height int) uintptr {
 	if t.panel != 0 {
-		return at(t.p, i/height, t.panel), t.row, t.col
+		return t.panel
 	}
-	return at(t.p, i, t.row), t.row, t.col
+	return uintptr(height) * t.row
 }
 
 // packA makes rows of a part of a usable for tiles of height h: as they lie if possible.

@@ -81,7 +81,7 @@ func (j *job) plan(workers int) {
 		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see lookAhead.
 		tiles := parts(j.m, j.kernels.height(j.n, j.isa.nr))
 		kc := int(math.Sqrt(float64(directUnits * tiles / j.isa.nr)))
-		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 128
+		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 64
 	case inPlace && j.k*j.n <= 1<<13: // all of B fits the first-level cache
 		j.layout, least = layout{way: direct, kc: 384, cols: 512}, 128
 	default:
@@ -102,20 +102,26 @@ func (j *job) plan(workers int) {
 }
 
 // divide makes the rectangles smaller until there is work for all, but none narrower than least; rows are divided at
-// multiples of mr.
+// multiples of mr. Columns that do not halve into whole panels would leave some workers a tenth less to do than others: then
+// rows are divided if they can be, and otherwise as many parts are made as all can take equally often.
 func (j *job) divide(workers, least, mr int) {
-	byRows := j.way == packed || j.way == tiled
+	byRows := j.way == packed || j.way == tiled || j.way == direct && j.m > fewRows // those that pack B, or have it in cache
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
+		canRows := byRows && j.rows >= 8*mr
 		switch {
-		case j.cols >= 2*least && (!byRows || j.cols > j.rows/2):
+		case j.cols >= 2*least && !(canRows && (j.cols <= j.rows/2 || j.cols%(2*j.isa.nr) != 0)):
 			j.cols = even(j.n, (j.cols+1)/2, j.isa.nr)
-		case byRows && j.rows >= 8*mr:
+		case canRows:
 			j.rows = even(j.m, (j.rows+1)/2, mr)
 		default:
 			want = 0
 		}
 	}
 	j.rowTasks, j.colTasks = parts(j.m, j.rows), parts(j.n, j.cols)
+	if j.rowTasks == 1 && j.colTasks > workers {
+		j.cols = even(j.n, parts(j.n, parts(j.colTasks, workers)*workers), j.isa.nr)
+		j.colTasks = parts(j.n, j.cols)
+	}
 }
 
 func parts(n, size int) int { return (n + size - 1) / size }
@@ -204,6 +210,7 @@ func (j *job) add(s *Serial, blk block, p part) {
 		for i := 0; i < sub.rows; i += h {
 			s.tile = tile{k: p.kc, rows: min(h, sub.rows-i)}
 			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
+			s.tile.next = a.step(h)
 			s.tile.b, s.tile.bRow, s.tile.bPanel = b.p, b.row, b.panel
 			s.place(c.from(i, 0), init.from(i, 0))
 			if j.packsA() && g+group < blk.rows {

@@ -136,3 +136,42 @@ func (r rows) advance(a *asm, n int, by string) {
 		a.op("ADDQ %s, %s", by, r.pointers[j])
 	}
 }
+
+// sevens gives addresses to up to 14 equally spaced rows with two pointers that move along: each reaches six rows more by
+// indices of multiples of the stride.
+type sevens struct {
+	low, high   string // the pointers: on rows 0 and 7
+	stride      string
+	three, five string // so many strides
+}
+
+// load sets the registers for n rows but for the first pointer and the stride, which are there.
+func (s sevens) load(a *asm, n int) {
+	a.op("LEAQ (%s)(%s*2), %s", s.stride, s.stride, s.three)
+	a.op("LEAQ (%s)(%s*4), %s", s.stride, s.stride, s.five)
+	if n > 7 {
+		a.op("LEAQ (%s)(%s*2), %s", s.stride, s.three, s.high)
+		a.op("ADDQ %s, %s", s.low, s.high)
+	}
+}
+
+// addr returns the operand for row i.
+func (s sevens) addr(i int) string {
+	p := s.low
+	if i >= 7 {
+		p, i = s.high, i-7
+	}
+	if i == 0 {
+		return "(" + p + ")"
+	}
+	return fmt.Sprintf("(%s)(%s)", p, [...]string{
+		1: s.stride + "*1", 2: s.stride + "*2", 3: s.three + "*1", 4: s.stride + "*4", 5: s.five + "*1", 6: s.three + "*2"}[i])
+}
+
+// advance moves the pointers of n rows by a register.
+func (s sevens) advance(a *asm, n int, by string) {
+	a.op("ADDQ %s, %s", by, s.low)
+	if n > 7 {
+		a.op("ADDQ %s, %s", by, s.high)
+	}
+}

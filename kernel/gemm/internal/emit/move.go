@@ -93,6 +93,7 @@ func transpose512(a *asm) {
 	a.op("CMPQ R13, $16")
 	a.op("JL few")
 	for i := range 16 {
+		a.op("PREFETCHT0 %s", ptr.addr(i, 128))
 		a.op("VMOVUPS.Z %s, K1, Z%d", ptr.addr(i, 0), i)
 	}
 	a.at("loaded")
@@ -138,6 +139,10 @@ func deal512(a *asm, v int) {
 		a.op("PREFETCHT0 (SI)(R9*8)")
 		if v == 2 {
 			a.op("PREFETCHT0 64(SI)(R9*8)")
+		}
+		a.op("PREFETCHT0 (DX)(R12*4)")
+		if v == 2 {
+			a.op("PREFETCHT0 64(DX)(R12*4)")
 		}
 		for i := range v {
 			a.op("VMOVUPS.Z %d(SI), K%d, Z%d", 64*i, 1+i, i)

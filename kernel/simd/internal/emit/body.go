@@ -59,6 +59,7 @@ type body struct {
 	nodes []node
 	memo  map[node]val    // equal operations are done once
 	half  map[string]bool // streams of bf16
+	least float64         // of the machine
 }
 
 func (b *body) do(n node) val {

@@ -235,7 +235,7 @@ func (b *body) expNeg(x val) val { return b.exp2(b.mul(x, b.c(-math.Log2E))) }
 // of 1+e^x do not feel. It ends at 2^100, so that its product with
 // its inverse is a number.
 func (b *body) exp2(x val) val {
-	x = b.max(b.held(-104*math.Log2E), x)
+	x = b.max(b.held(b.least), x)
 	x = b.min(b.held(100), x)
 	n := b.round(x)
 	c := append([]float64{1, 1}, expTail...)
@@ -253,7 +253,7 @@ func (b *body) exp2(x val) val {
 // of degree 4, whose error is below 1e-8. n*ln2 is subtracted in two parts:
 // the first has so few bits that its product with n is exact.
 func (b *body) exp(x val) val {
-	x = b.max(b.held(-104), x)
+	x = b.max(b.held(b.least*math.Ln2), x)
 	x = b.min(b.held(89), x)
 	n := b.round(b.mul(x, b.c(math.Log2E)))
 	r := b.fnma(n, b.c(ln2High), x)
