@@ -112,3 +112,31 @@ func TestMendedCourses(t *testing.T) {
 		t.Errorf("only %d courses were mended", mended)
 	}
 }
+
+// Sizes of all magnitudes, few bytes, one moment, huge alignments: courses still are
+// a packing of everything, and come to an end.
+func TestCoursesOfExtremes(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 46))
+		n, steps := 1+rng.IntN(80), 1+rng.Int64N(30)
+		var p Problem
+		for range n {
+			b := Buffer{Lower: rng.Int64N(steps), Size: 1, Align: 1, Fixed: Free}
+			b.Upper = b.Lower + 1 + rng.Int64N(1+rng.Int64N(steps))
+			if seed%3 > 0 { // otherwise the target is less than a byte for each course
+				b.Size = 1 + rng.Int64N(1<<rng.IntN(54))
+			}
+			if seed%3 > 1 {
+				b.Align = 1 << rng.IntN(50)
+			}
+			p.Buffers = append(p.Buffers, b)
+		}
+		items, sections := compress(p.Buffers)
+		l := leaf{items, sections, 0}
+		target, start := slices.Max(loads(items, sections)), drawStart(rng)
+		got := start.lay(t.Context(), l, target, rng.Int64N(1_000_000), rng.Float64())
+		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}

@@ -164,6 +164,9 @@ func (c *covering) rise(level int64, p *packing, effort *int64) bool {
 		if *effort < 0 {
 			return false
 		}
+		if c.first[lo] == hi && hi-lo == c.line.sections {
+			c.take(lo)
+		}
 		if c.first[lo] < hi {
 			c.left -= c.build(lo, hi, p)
 			continue
@@ -173,14 +176,21 @@ func (c *covering) rise(level int64, p *packing, effort *int64) bool {
 	return true
 }
 
+// take makes the first item that is left the chain of the niche that is all of
+// time, in which every item can be placed and none is worth it beside the prices.
+func (c *covering) take(lo int32) {
+	s := slices.IndexFunc(c.count, func(n int32) bool { return n > 0 })
+	c.first[lo], c.pick[s] = int32(s), c.born[c.at[s]]
+}
+
 // loss is what it costs to lose a height, per price.
 func (c *covering) loss(t *taste, height int64) float64 {
 	return math.Pow(min(float64(height), c.largest)/c.mean, t.bend)
 }
 
 func (c *covering) reprice(s int32) {
-	const least = 1e-4 // a floor is worth covering anyway
-	c.price[s] = least + math.Exp(-float64(c.slack[s])/(c.unit*c.tastes[s>>c.shift].near))
+	const least, most = 1e-4, 40 // a floor is worth covering anyway; and no price is so high that no number is left for others
+	c.price[s] = least + math.Exp(min(-float64(c.slack[s])/(c.unit*c.tastes[s>>c.shift].near), most))
 }
 
 // lose notes that a height over [lo, hi) stays empty for good: nothing is lost

@@ -127,15 +127,19 @@ func (s *benchSession) issued() int64 {
 }
 
 // text is random: tokens and, as targets, the ones that follow. Where it matters,
-// documents have the length that predictions count on.
+// documents have the length that predictions count on, and end nowhere else.
 func (b *StepBench) text() (tokens, targets []int32) {
 	r := rand.New(rand.NewPCG(3, 3))
 	n := b.Sequences * b.Graph.Seq
 	text := make([]int32, n+1)
 	for i := range text {
 		text[i] = int32(r.IntN(b.Graph.Model.Vocab))
-		if d := b.Graph.Documents; d != nil && (i%b.Graph.Seq+1)%d.Length == 0 {
+		switch d := b.Graph.Documents; {
+		case d == nil:
+		case (i%b.Graph.Seq+1)%d.Length == 0:
 			text[i] = d.End
+		case text[i] == d.End:
+			text[i] = (d.End + 1) % int32(b.Graph.Model.Vocab)
 		}
 	}
 	return text[:n], text[1:]

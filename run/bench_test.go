@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
@@ -103,6 +104,25 @@ func TestStepBench(t *testing.T) {
 		}
 		if calls != len(p.Instrs) || math.Abs(compute/steps[1].Seconds-1) > 1e-6 {
 			t.Errorf("by call %v: %d calls of %d, %v s of %v s", byCall, calls, len(p.Instrs), compute, steps[1].Seconds)
+		}
+	}
+}
+
+// TestBenchDocuments: documents of the text that steps are timed on have the length
+// that prices count on, also where random tokens often are the end of one.
+func TestBenchDocuments(t *testing.T) {
+	const seq, length = 48, 20
+	m, err := BenchModel("llama-2-7b", config.Model{Layers: 1, Width: 8, Heads: 1, FeedForward: 8, Vocab: 7}, seq)
+	check(t, err)
+	g, err := graph.BuildDocuments(m, seq, graph.F32, &graph.Documents{End: 6, Length: length})
+	check(t, err)
+	b := StepBench{Graph: g, Sequences: 3}
+	tokens, _ := b.text()
+	starts := make([]int32, len(tokens))
+	data.Starts(starts, tokens, seq, 6)
+	for i, start := range starts {
+		if want := int32(i % seq / length * length); start != want {
+			t.Fatalf("token %d is of a document from %d on, want %d", i, start, want)
 		}
 	}
 }
