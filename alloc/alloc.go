@@ -21,7 +21,9 @@
 //	glue     join what must lie together where no byte is to
 //	         spare                                glue.go, seam.go, wheel.go
 //	tide     what is large is packed from its highest moment outwards  tide.go
-//	crest    or what is on top is packed anew where it is too high   crest.go
+//	courses  or it is laid course by course, each again where it loses
+//	         most                                      course.go, cover.go
+//	crest    and what is on top is packed anew where it is too high  crest.go
 //	tighten  or again and again, with other preferences where it is too
 //	         high                                         tighten.go, cover.go
 //	eject    what is too high is put where it displaces least, and what it

@@ -150,7 +150,7 @@ func (w *courses) relay(from int) {
 		w.prefer(w.tastes[k])
 		left := int64(math.MaxInt64)
 		w.rise(w.levels[k], &w.packing, &left)
-		w.effort -= math.MaxInt64 - left + int64(len(w.items)/2)
+		w.effort -= math.MaxInt64 - left + int64(max(len(w.items)/2, 1))
 		w.note(&w.stands[k+1])
 	}
 }

@@ -54,8 +54,7 @@ func randomNiche(rng *rand.Rand, n *niches) (lo int32) {
 	return lo
 }
 
-// Whatever the effort, courses make a packing, always the same; what a section
-// has lost is what its top is above what it needs.
+// Whatever the effort, courses make a packing, always the same.
 func TestCoursesPackEverything(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 44))

@@ -42,7 +42,7 @@ const (
 	Learning
 	Glue    // before the search, join what must lie together; glue.go
 	Tide    // before the search, pack large parts from their peak outwards; tide.go
-	Crest   // or cover what is on top anew where that is too high; crest.go
+	Crest   // or cover them course by course, and what is on top anew where that is too high; course.go, crest.go
 	Tighten // or in other ways; tighten.go
 	Eject   // and lower the best packing of them; eject.go
 )
