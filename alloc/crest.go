@@ -33,27 +33,29 @@ import (
 // laid at the bottom at the start, and every other time the longer item that is
 // in the way is taken out too, with what is above. What the start has lost far
 // below the top stays lost: so several are tried, and the one that wastes least
-// is laid again in courses; course.go.
+// is laid again in courses; course.go. Where a single hole among them keeps it away
+// from the target, they are laid from the ground again, with other noise.
 //
 // Weakness: the last few places that are too high are those where a long item
 // lies near the top all the same; and wheels, where many are long, gain nothing.
 
 const (
-	crestPerItem = 25_000 // effort in steps of some nanoseconds,
-	crestLeast   = 500_000_000
-	crestMost    = 2_500_000_000
-	crestRace    = 5    // such a part of it for the choice of a start,
-	crestStarts  = 4    // none of which may take more than such a part of that; half of the rest for courses,
-	crestTurns   = 20   // and half for work on crests, in so many turns
-	crestFirst   = 0.25 // such a share of what the highest is above the target is no harm in the first turn,
-	crestLast    = 0.75 // and in the last
-	crestShort   = 3    // a pit is so many mean lifetimes long,
-	crestLong    = 16   // up to so many,
-	crestThin    = 3    // and so many mean sizes deep,
-	crestThick   = 100
-	crestBite    = 100 // the price of a pit, in steps
-	crestBed     = 12  // lifetimes longer than so many mean ones,
-	crestBeds    = 24  // up to so many, are at the bottom of a start
+	crestPerItem  = 25_000 // effort in steps of some nanoseconds,
+	crestLeast    = 500_000_000
+	crestMost     = 2_500_000_000
+	crestRace     = 5    // such a part of it for the choice of a start,
+	crestStarts   = 4    // none of which may take more than such a part of that; half of the rest for courses,
+	crestTurns    = 20   // and half for work on crests, in so many turns
+	crestFirst    = 0.25 // such a share of what the highest is above the target is no harm in the first turn,
+	crestLast     = 0.75 // and in the last
+	crestShort    = 3    // a pit is so many mean lifetimes long,
+	crestLong     = 16   // up to so many,
+	crestThin     = 3    // and so many mean sizes deep,
+	crestThick    = 100
+	crestBite     = 100 // the price of a pit, in steps
+	crestAttempts = 3   // at most, to come as near as tightening leaves alone
+	crestBed      = 12  // lifetimes longer than so many mean ones,
+	crestBeds     = 24  // up to so many, are at the bottom of a start
 )
 
 // A crest is a packing whose top is being worked on.
@@ -69,8 +71,8 @@ type crest struct {
 	rng         *rand.Rand
 }
 
-// recrest packs a leaf without fixed items near to target, if it can. It returns
-// from if that is lower.
+// recrest packs a leaf without fixed items near to target, if it can, at the price of
+// effort for each attempt. It returns from if that is lower.
 func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	best := from
 	s, first, price, loss := bestStart(ctx, l, from.height, target, effort/crestRace)
@@ -78,10 +80,25 @@ func recrest(ctx context.Context, l leaf, from packing, target, effort int64) pa
 		return best
 	}
 	effort -= effort / crestRace
-	if effort /= 2; effort > courseWorth*price {
-		first = s.lay(ctx, l, target, effort, loss)
+	effort /= 2
+	laid := effort > courseWorth*price
+	for attempt := range crestAttempts {
+		if laid {
+			first = s.lay(ctx, l, target, effort, loss, uint64(attempt))
+		}
+		if p := newCrest(l, first).lower(ctx, target, effort); p.height < best.height {
+			best = p
+		}
+		if !laid || best.height-target <= target/tightenAbove || ctx.Err() != nil {
+			break
+		}
 	}
-	c := newCrest(l, first)
+	return best
+}
+
+// lower works on the crests, in turns. It returns the lowest packing on the way.
+func (c *crest) lower(ctx context.Context, target, effort int64) (best packing) {
+	best.height = math.MaxInt64
 	for turn := 0; ; turn++ {
 		h := slices.Max(c.top)
 		if h < best.height {
