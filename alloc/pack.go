@@ -12,8 +12,9 @@ import (
 type Options struct {
 	// Nodes allows the exact search this many nodes (a million take about
 	// three seconds); 0 is none, negative is until the context ends. If it is not
-	// 0, large parts are tightened too, with an effort that depends on their size
-	// only; the largest are not searched.
+	// 0, large parts are tightened too, and smaller ones that a million nodes have
+	// not solved, with an effort that depends on their size only; the largest are
+	// not searched.
 	Nodes int64
 	// Workers is the number of searches that may run at once; 0 means 1. The
 	// answer does not depend on it.
@@ -54,8 +55,10 @@ const (
 	mostEffort   = 500_000_000
 	exactHaste   = 20 // with search allowed, heuristics may take this much more
 	exactMost    = 100_000_000
-	searchable   = 2500 // items in a leaf; the search keeps all pairs of neighbours
-	large        = 1000 // items in a leaf that is tightened before it is searched
+	searchable   = 2500      // items in a leaf; the search keeps all pairs of neighbours
+	large        = 1000      // items in a leaf that is tightened before it is searched,
+	middling     = 300       // or after it has been searched in vain
+	glance       = 1_000_000 // with so many nodes, which takes about as long
 	firstBudget  = 20_000
 	growthFactor = 2
 )
@@ -186,7 +189,8 @@ func pinned(items []item) bool {
 	return slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 })
 }
 
-// search improves the leaves that are too high, small ones first. It returns
+// search improves the leaves that are too high, small ones first; those of
+// middling size are searched, tightened, and searched again. It returns
 // a leaf that is proven not to fit, or nil.
 func (r *run) search() *leafState {
 	order := make([]*leafState, len(r.leaves))
@@ -198,17 +202,33 @@ func (r *run) search() *leafState {
 		if l.height <= r.goal-l.base || len(l.items) > searchable {
 			continue
 		}
-		if r.problem.Capacity == 0 {
-			r.minimise(l)
-			r.goal = max(r.goal, l.base+l.low)
-			continue
+		if n := len(l.items); n > middling && n <= large && !pinned(l.items) {
+			if r.searchLeaf(l, glance) == impossible {
+				return l
+			}
+			if l.height > r.goal-l.base {
+				r.improve(l)
+			}
 		}
-		pf := r.portfolio(l, r.goal-l.base)
-		if r.decide(l, pf, r.left()) == impossible {
+		if r.searchLeaf(l, r.left()) == impossible {
 			return l
 		}
 	}
 	return nil
+}
+
+// searchLeaf improves a leaf that is too high, with so many nodes. It reports
+// impossible if the leaf is proven not to fit.
+func (r *run) searchLeaf(l *leafState, nodes int64) verdict {
+	if l.height <= r.goal-l.base {
+		return fits
+	}
+	if r.problem.Capacity > 0 {
+		return r.decide(l, r.portfolio(l, r.goal-l.base), nodes)
+	}
+	r.minimise(l, nodes)
+	r.goal = max(r.goal, l.base+l.low)
+	return unknown
 }
 
 func (r *run) portfolio(l *leafState, capacity int64) *portfolio {
@@ -240,11 +260,12 @@ func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 // minimise raises the lower bound and lowers the packing until they meet or
 // the effort ends. The lowest height still possible is tried first, since it
 // usually is the answer, then ever higher ones, with growing budgets.
-func (r *run) minimise(l *leafState) {
+func (r *run) minimise(l *leafState, nodes int64) {
+	end := r.nodes + min(nodes, r.left())
 	step := quantum(l.items)
 	floor := max(l.low, roundUp(r.goal-l.base, step)) // lower does not matter
 	atFloor := r.portfolio(l, floor)
-	for budget := int64(firstBudget); l.height > floor && r.left() > 0 && r.ctx.Err() == nil; {
+	for budget := int64(firstBudget); l.height > floor && r.nodes < end && r.ctx.Err() == nil; {
 		switch r.decide(l, atFloor, budget) {
 		case fits:
 			continue

@@ -115,3 +115,16 @@ func TestCrests(t *testing.T) {
 		t.Errorf("gap %.4f, without crests %.4f", crests, others)
 	}
 }
+
+// Parts of some hundred buffers that a search does not solve are lowered by the
+// heuristics too: here 1.9 % are left without them, 0.2 % with them.
+func TestMiddling(t *testing.T) {
+	p := cuts(generate.Guillotine, 20, 2000)(rand.New(rand.NewPCG(2, 77)), 400)
+	gap := func(without alloc.Technique) float64 {
+		return pack(t, p, alloc.Options{Nodes: 20_000, Without: without}).Gap()
+	}
+	searched, lowered := gap(alloc.Tide|alloc.Crest|alloc.Tighten|alloc.Eject), gap(0)
+	if lowered > searched/2 {
+		t.Errorf("gap %.4f, without heuristics %.4f", lowered, searched)
+	}
+}
