@@ -22,8 +22,10 @@ func Starts(starts, tokens []int32, sequence int, end int32) {
 }
 
 // lengthWindows is how many windows DocumentLength looks at: their mean is off by
-// some percent at most, which is what predictions of time are off by anyway.
-const lengthWindows = 2048
+// some percent at most, which is what predictions of time are off by anyway. Of long
+// ones fewer do, since each has more documents, and lengthTokens are read in a second:
+// a search for the longest sequence asks for dozens of lengths.
+const lengthWindows, lengthTokens = 2048, 1 << 28
 
 // DocumentLength is the length of documents of which windows of sequence tokens have
 // as many pairs of a token and one of its own document up to it as the text's windows
@@ -31,7 +33,7 @@ const lengthWindows = 2048
 // what attention within documents costs.
 func (t *Tokens) DocumentLength(sequence int) int {
 	sequence = int(min(int64(sequence), t.count))
-	windows := min(t.count/int64(sequence), lengthWindows)
+	windows := windowsOf(t.count, int64(sequence))
 	tokens, starts := make([]int32, sequence), make([]int32, sequence)
 	var sum int64
 	for i := range windows {
@@ -42,6 +44,12 @@ func (t *Tokens) DocumentLength(sequence int) int {
 		}
 	}
 	return lengthOf(sum/windows, sequence)
+}
+
+// windowsOf is how many windows of sequence tokens DocumentLength looks at in a text
+// of count, which has at least one.
+func windowsOf(count, sequence int64) int64 {
+	return min(count/sequence, lengthWindows, max(lengthTokens/sequence, 1))
 }
 
 // lengthOf is the least length of equal documents, the last one cut off, which gives a

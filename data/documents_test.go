@@ -52,6 +52,18 @@ func TestDocumentLength(t *testing.T) {
 	}
 }
 
+// However long windows are, at least one is looked at, no more than there are, and no
+// more tokens than are read in a second.
+func TestWindowsOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sequence := rapid.Int64Range(1, 1<<24).Draw(t, "sequence")
+		count := rapid.Int64Range(sequence, 1<<44).Draw(t, "count")
+		if n := windowsOf(count, sequence); n < 1 || n*sequence > min(count, lengthTokens) {
+			t.Fatalf("%d windows of %d of %d tokens", n, sequence, count)
+		}
+	})
+}
+
 // Documents of the length found have the pairs that were asked for, if some have.
 func TestLengthOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -58,14 +58,17 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer) (key [sha256.Size]byte) {
 	return key
 }
 
+// ErrNoEnd: a tokenizer cannot say where a document ends.
+var ErrNoEnd = errors.New("it has no end-of-text token to put between documents; " +
+	"hint: name it as eos_token in the tokenizer_config.json beside the tokenizer.json")
+
 // Tokenize returns the tokens of the corpus from a file in the folder dir, which
 // is created if it is missing. A file of an earlier call with the same corpus
 // and tokenizer is used again if its checksums hold; Note says which happened.
 // A new one appears under its name only when it is whole and on the disk.
 func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Options) (*Tokens, error) {
 	if _, ok := t.EndOfText(); !ok {
-		return nil, errors.New("tokenizer: it has no end-of-text token to put between documents; " +
-			"hint: name it as eos_token in the tokenizer_config.json beside the tokenizer.json")
+		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
 	}
 	key := cacheKey(c, t)
 	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")

@@ -373,7 +373,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
 	}
 	if n := s.stream(pl, ch.streamed); n > 0 {
-		label += fmt.Sprintf(", %d updated there", n)
+		label += fmt.Sprintf(", %d chunks updated by the device", n)
 	}
 	s.cache(pl, st)
 	quick := *s.req

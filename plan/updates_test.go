@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -46,6 +47,8 @@ func TestUpdates(t *testing.T) {
 			t.Log(found.Label, found.Seconds())
 			if n, _ := streamed(found.Plan); (n > 0) != c.shares {
 				t.Errorf("%d chunks are updated on the device: %s", n, found.Label)
+			} else if by := fmt.Sprintf("%d chunks updated by the device", n); strings.Contains(found.Label, by) != c.shares {
+				t.Errorf("%s, but %s", found.Label, by)
 			}
 			s := newSearch(t.Context(), req, m)
 			for parts := range updateParts + 1 {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
@@ -47,13 +48,16 @@ func OpenFolder(dir string) (*Folder, error) {
 
 // SeparateDocuments keeps attention within documents.
 func (f *Folder) SeparateDocuments() error {
-	if f.Tokenizer != nil {
-		if end, ok := f.Tokenizer.EndOfText(); ok {
-			f.Documents = &graph.Documents{End: end, Length: f.Model.MaxPositions}
-			return nil
-		}
+	const unknown = "where a document ends is not known"
+	if f.Tokenizer == nil {
+		return errors.New(unknown + ": the model's folder has no tokenizer; hint: copy its tokenizer.json there")
 	}
-	return errors.New("where a document ends is not known: the model's folder has no tokenizer with an end of text; hint: copy its tokenizer.json there")
+	end, ok := f.Tokenizer.EndOfText()
+	if !ok {
+		return fmt.Errorf("%s by the tokenizer in the model's folder: %w", unknown, data.ErrNoEnd)
+	}
+	f.Documents = &graph.Documents{End: end, Length: f.Model.MaxPositions}
+	return nil
 }
 
 func exists(path string) bool {

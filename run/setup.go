@@ -115,6 +115,9 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 		return nil, err
 	}
 	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus"))
+	if errors.Is(err, data.ErrNoEnd) {
+		err = &config.Error{File: c.File, Key: "tokenizer", Msg: data.ErrNoEnd.Error()}
+	}
 	return t, err
 }
 

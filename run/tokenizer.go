@@ -22,7 +22,11 @@ import (
 // openTokenizer finds the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
 	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
-		return bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
+		t, err := bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
+		if err != nil {
+			return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
+		}
+		return t, nil
 	}
 	cached := ""
 	if isTrained(c.Tokenizer) {
