@@ -447,14 +447,14 @@ func (b Bytes) MarshalYAML() (any, error) {
 // Rate is bytes per second, such as 2GB/s; 0 is no throttle.
 type Rate float64
 
-// minRate is the slowest link, in bytes/s: probing one takes minutes.
-const minRate = 1e6
+// MinRate is the slowest link, in bytes/s: probing one takes minutes.
+const MinRate = 1e6
 
 // UnmarshalYAML reads an amount of memory per second.
 func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
 	v, err := size.Parse(s)
-	if err != nil || !ok || v < minRate {
+	if err != nil || !ok || v < MinRate {
 		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s, at least 1MB/s", n.Value)
 	}
 	*r = Rate(v)

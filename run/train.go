@@ -267,7 +267,7 @@ func (t *Trainer) compare(o Observer) {
 	m := slices.Clone(t.Measured)
 	slices.Sort(m)
 	if r := m[look/2] / t.Plan.Seconds(); r > 1.25 || r < 0.8 {
-		o.Event(fmt.Sprintf("steps take %.3f s, %.3f s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", m[look/2], t.Plan.Seconds()))
+		o.Event(fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", m[look/2], t.Plan.Seconds()))
 	}
 }
 

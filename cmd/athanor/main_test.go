@@ -242,7 +242,7 @@ func sameRun(t *testing.T, got, want string, step int) {
 func TestHelp(t *testing.T) {
 	k, err := kong.New(&cli{})
 	check(t, err)
-	for _, args := range [][]string{{}, {"--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		text := call(args...).must(t, 0).stdout
 		for _, verb := range k.Model.Children {
 			if !strings.Contains(text, verb.Name) {
@@ -252,6 +252,9 @@ func TestHelp(t *testing.T) {
 	}
 	for _, verb := range k.Model.Children {
 		text := call(verb.Name, "--help").must(t, 0).stdout
+		if asked := call("help", verb.Name).must(t, 0).stdout; asked != text {
+			t.Errorf("athanor help %s is not athanor %s --help:\n%s", verb.Name, verb.Name, asked)
+		}
 		for _, f := range verb.Flags {
 			if !strings.Contains(text, "--"+f.Name) {
 				t.Errorf("athanor %s --help does not name --%s:\n%s", verb.Name, f.Name, text)
@@ -271,7 +274,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"trian", file}, []string{`did you mean "train"?`}},
 		{[]string{"--jsn"}, []string{"--jsn", "--json"}},
-		{[]string{"plan"}, []string{"<config>", "hint: athanor --help"}},
+		{[]string{"help", "trian"}, []string{`did you mean "train"?`}},
+		{[]string{"plan"}, []string{"<config>", "hint: athanor plan --help"}},
 		{[]string{"plan", file, "--explian"}, []string{"--explian", "--explain"}},
 		{[]string{"plan", "absent.yaml"}, []string{"absent.yaml", "hint:"}},
 		{[]string{"plan", dir}, []string{"not a configuration file", "hint:"}},
@@ -322,12 +326,18 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "policies", "--models", "gpt3"}, []string{"gpt3", "hint:"}},
 		{[]string{"bench", "policies", "--gpus", "0"}, []string{"hint:"}},
 		{[]string{"bench", "policies", "--batch", "-1"}, []string{"hint:"}},
+		{[]string{"bench", "--match", "no such", "--cores", "1"}, []string{`contains "no such"`, "hint:"}},
+		{[]string{"bench", "sweep", file, "--links", "3"}, []string{"--links", "hint:"}},
 		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
 		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			if r := call(c.args...).must(t, 2, c.want...); r.stdout != "" {
+			r := call(c.args...).must(t, 2, c.want...)
+			if r.stdout != "" {
 				t.Errorf("standard output: %s", r.stdout)
+			}
+			if strings.Count(r.stderr, "did you mean") > 1 {
+				t.Errorf("told twice: %s", r.stderr)
 			}
 		})
 	}
@@ -380,6 +390,9 @@ func TestFlagsKeepValues(t *testing.T) {
 				}
 				if !slices.Equal(got, want) {
 					t.Errorf("%v: %v, want %v", verbs, got, want)
+				}
+				if leaf.Parent.DefaultCmd == leaf && !slices.Equal(together(k, slices.Concat(verbs[:1], got[2:])), slices.Concat(verbs[:1], want[2:])) {
+					t.Errorf("%v, the last left out, loses the value of %s", verbs, name)
 				}
 			}
 		}
