@@ -123,6 +123,9 @@ func (t *Trainer) open(m *Machine) error {
 	if t.Session, err = Open(s.Graph, t.devices, t.programs, eval); err == nil {
 		err = t.start()
 	}
+	if err == nil {
+		err = t.roomToSave()
+	}
 	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
 		err = t.origin.close()
 	}
@@ -266,9 +269,17 @@ func (t *Trainer) compare(o Observer) {
 	}
 	m := slices.Clone(t.Measured)
 	slices.Sort(m)
-	if r := m[look/2] / t.Plan.Seconds(); r > 1.25 || r < 0.8 {
-		o.Event(fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", m[look/2], t.Plan.Seconds()))
+	if text := surprise(m[look/2], t.Plan.Seconds()); text != "" {
+		o.Event(text)
 	}
+}
+
+// surprise is what to say of steps that do not take the seconds that were predicted.
+func surprise(measured, predicted float64) string {
+	if r := measured / predicted; r >= 0.8 && r <= 1.25 {
+		return ""
+	}
+	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
 }
 
 func (t *Trainer) report(ctx context.Context, o Observer) error {

@@ -418,6 +418,21 @@ func TestWrongFiles(t *testing.T) {
 	} {
 		call(args...).must(t, 2, "hint:")
 	}
+	// What is kept between runs is made anew, whatever has become of it.
+	call("plan", file).must(t, 0)
+	kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json")
+	if check(t, err); len(kept) == 0 {
+		t.Fatal("no description of the machine is kept")
+	}
+	for _, path := range kept {
+		check(t, os.Truncate(path, 1<<41))
+	}
+	call("plan", file).must(t, 0, "probing the machine")
+	for _, path := range kept {
+		if st, err := os.Stat(path); err == nil && st.Size() > 1<<40 {
+			check(t, os.Remove(path))
+		}
+	}
 }
 
 // TestNoHome: without a home that can be written the cache is in the temporary
