@@ -289,13 +289,13 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 func document(file string, text []byte) (*yaml.Node, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ")}
+		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: lines such as max_steps: 500, see examples/"}
 	}
 	if len(doc.Content) == 0 {
 		return &yaml.Node{Kind: yaml.MappingNode}, nil
 	}
 	if doc.Content[0].Kind != yaml.MappingNode {
-		return nil, &Error{File: file, Line: doc.Content[0].Line, Msg: "expected `key: value` lines"}
+		return nil, &Error{File: file, Line: doc.Content[0].Line, Msg: "expected `key: value` lines; hint: see examples/"}
 	}
 	return doc.Content[0], nil
 }

@@ -93,7 +93,7 @@ func (t *Trainer) start() error {
 	c := t.Setup.Config
 	latest, skipped, err := t.store().Latest(checkpoint.Checksums)
 	for _, s := range skipped {
-		t.Notes = append(t.Notes, fmt.Sprintf("passed over %s: %v", s.Path, s.Reason))
+		t.Notes = append(t.Notes, fmt.Sprintf("passed over %v", s.Reason))
 	}
 	if c.Resume != "auto" && c.Resume != "never" {
 		if latest, err = c.Resume, nil; !exists(filepath.Join(latest, "state")) {

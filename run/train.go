@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -18,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -317,8 +317,8 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
 		}
 		var lost *exec.PeerLostError
-		if errors.As(err, &lost) && !strings.Contains(err.Error(), "hint:") {
-			err = fmt.Errorf("step %d: %w; hint: the latest checkpoint is whole: start the same command again", t.Step+1, err)
+		if errors.As(err, &lost) {
+			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "the latest checkpoint is whole: start the same command again")
 		}
 		return Metrics{}, err
 	}

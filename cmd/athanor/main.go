@@ -28,6 +28,7 @@ import (
 // context is what every verb gets.
 type context struct {
 	stdout, stderr io.Writer
+	terminal       bool // somebody looks at stdout
 	json           bool
 }
 
@@ -98,7 +99,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	out := &results{w: stdout}
-	ctx := &context{stdout: out, stderr: stderr, json: c.JSON}
+	ctx := &context{stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
 	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
 		fmt.Fprintf(stderr, "athanor: %v\n", err)
 		return exitCode(err)

@@ -268,6 +268,7 @@ func TestHelp(t *testing.T) {
 func TestUsage(t *testing.T) {
 	dir, file := tiny(t)
 	corpus(t, dir+"/small.txt", 100)
+	check(t, os.WriteFile(dir+"/broken.yaml", []byte("model: {type: gpt2"), 0o644))
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -319,6 +320,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"eval", dir, file, "--batches", "0"}, []string{"--batches"}},
 		{[]string{"eval", dir, file, "--sequence", "0"}, []string{"--sequence"}},
 		{[]string{"draw", file}, []string{"--out"}},
+		{[]string{"plan", dir + "/broken.yaml"}, []string{"broken.yaml", "examples/"}},
+		{[]string{"plan", file, "model={type: gpt2, layers: 2}"}, []string{"layers, width and heads"}},
+		{[]string{"plan", file, "model.layers=100000000"}, []string{"model: layers is"}},
+		{[]string{"plan", file, "tokenizer=" + file}, []string{"tokenizer", "byte-level"}},
+		{[]string{"pack", dir}, []string{"directory"}},
+		{[]string{"pack", "absent.csv"}, []string{"absent.csv"}},
+		{[]string{"schedule", "1f1b", "--orders", "absent"}, []string{"absent"}},
 		{[]string{"draw", file, "--out", "x.pdf"}, []string{"x.pdf", "hint:"}},
 		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
 		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},
@@ -336,8 +344,8 @@ func TestUsage(t *testing.T) {
 			if r.stdout != "" {
 				t.Errorf("standard output: %s", r.stdout)
 			}
-			if strings.Count(r.stderr, "did you mean") > 1 {
-				t.Errorf("told twice: %s", r.stderr)
+			if strings.Count(r.stderr, "did you mean") > 1 || !strings.Contains(r.stderr, "hint:") {
+				t.Errorf("told twice, or without a way out: %s", r.stderr)
 			}
 		})
 	}

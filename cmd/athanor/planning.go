@@ -113,10 +113,18 @@ type status struct {
 
 func newStatus(w io.Writer) *status {
 	s := &status{w: w}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
-		s.tty = f
+	if os.Getenv("TERM") != "dumb" {
+		s.tty = asTerminal(w)
 	}
 	return s
+}
+
+// asTerminal is the terminal that a writer writes to, or nil.
+func asTerminal(w io.Writer) *os.File {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
 }
 
 // rewrite puts a text in the place of the line. What is wider than the terminal is cut

@@ -58,6 +58,9 @@ func TestNarrowTerminal(t *testing.T) {
 			t.Errorf("%d columns of 40: %q", len([]rune(l)), l)
 		}
 	}
+	if asTerminal(keys) == nil || asTerminal(&strings.Builder{}) != nil {
+		t.Error("a terminal is not told from what is none")
+	}
 	t.Setenv("TERM", "dumb")
 	s = newStatus(keys)
 	s.say("plain")
