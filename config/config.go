@@ -24,6 +24,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -226,6 +227,33 @@ func (e *Error) Error() string {
 		return where + ": " + e.Key + ": " + e.Msg
 	}
 	return where + ": " + e.Msg
+}
+
+// MarshalYAML writes a name, or sizes.
+func (m Model) MarshalYAML() (any, error) {
+	if m.Name != "" {
+		return m.Name, nil
+	}
+	type sizes Model
+	return sizes(m), nil
+}
+
+// MarshalYAML writes the name of a file, or what was decided: what is left open must not
+// read as a decision.
+func (p Plan) MarshalYAML() (any, error) {
+	if p.File != "" {
+		return p.File, nil
+	}
+	decided, v := map[string]any{}, reflect.ValueOf(p)
+	for i := range v.NumField() {
+		if key := v.Type().Field(i).Tag.Get("yaml"); key != "-" && !v.Field(i).IsZero() {
+			decided[key] = v.Field(i).Interface()
+		}
+	}
+	if len(decided) == 0 {
+		return "auto", nil
+	}
+	return decided, nil
 }
 
 // MarshalYAML writes what is read.
@@ -461,6 +489,14 @@ func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
+// MarshalYAML writes bytes per second, and nothing for no throttle.
+func (r Rate) MarshalYAML() (any, error) {
+	if r == 0 {
+		return nil, nil
+	}
+	return fmt.Sprintf("%d/s", int64(r)), nil
+}
+
 // Number is a count that may be written as 2.0e9.
 type Number int64
 
@@ -487,8 +523,13 @@ func (t *Duration) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes the notation that is read.
-func (t Duration) MarshalYAML() (any, error) { return time.Duration(t).String(), nil }
+// MarshalYAML writes the notation that is read, and nothing for no limit.
+func (t Duration) MarshalYAML() (any, error) {
+	if t == 0 {
+		return nil, nil
+	}
+	return time.Duration(t).String(), nil
+}
 
 // Strings is one string or a list of them.
 type Strings []string

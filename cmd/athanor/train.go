@@ -20,8 +20,10 @@ type trainCmd struct {
 }
 
 func (v *trainCmd) Run(c *context) error {
-	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(stdctx.Background(), stopping()...)
 	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // who reads along may go: what was trained must still be saved
+	defer signal.Reset(syscall.SIGPIPE)
 	go func() { // a second signal kills: stop restores the default
 		<-ctx.Done()
 		stop()
@@ -31,6 +33,16 @@ func (v *trainCmd) Run(c *context) error {
 		return errStopped
 	}
 	return err
+}
+
+// stopping are the signals that end a run with its state saved: also the loss of the
+// terminal, unless nohup has seen to that.
+func stopping() []os.Signal {
+	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		list = append(list, syscall.SIGHUP)
+	}
+	return list
 }
 
 // errStopped: a signal asked to stop before anything was trained.

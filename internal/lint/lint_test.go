@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -122,6 +123,21 @@ func TestImports(t *testing.T) {
 			if down := layerOf(to); down < at && exceptions[from+" -> "+to] == "" {
 				t.Errorf("%s imports %s, which stands above it: %s", s.path, to, layers[down].why)
 			}
+		}
+	}
+}
+
+// TestOtherSystems: what is written for systems that no test runs on compiles.
+func TestOtherSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("half a minute for each")
+	}
+	for _, system := range []string{"darwin/arm64", "windows/amd64"} {
+		name, arch, _ := strings.Cut(system, "/")
+		cmd := exec.Command("go", "build", "-o", os.DevNull, "./cmd/athanor")
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", system, err, text)
 		}
 	}
 }
