@@ -442,14 +442,6 @@ func (c *Config) Given(key string) bool {
 	return ok
 }
 
-// Where is file:line of a key, for messages about its value.
-func (c *Config) Where(key string) string {
-	if l := c.lines[key]; l > 0 {
-		return fmt.Sprintf("%s:%d: %s", c.File, l, key)
-	}
-	return c.File + ": " + key
-}
-
 // Bytes is an amount of memory: 64MiB, 2GB, or "none" for 0.
 type Bytes int64
 

@@ -142,7 +142,7 @@ func TestOtherSystems(t *testing.T) {
 	}
 }
 
-// TestFiles: formatted, of a readable size, plain ASCII, nothing unfinished.
+// TestFiles: formatted, of a readable size, nothing unfinished.
 func TestFiles(t *testing.T) {
 	const longest = 700 // lines
 	documented := map[string]bool{}
