@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -96,9 +95,7 @@ func (t *Trainer) start() error {
 		t.Notes = append(t.Notes, fmt.Sprintf("passed over %v", s.Reason))
 	}
 	if c.Resume != "auto" && c.Resume != "never" {
-		if latest, err = c.Resume, nil; !exists(filepath.Join(latest, "state")) {
-			return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model", latest)}
-		}
+		latest, err = c.Resume, checkResume(c)
 	}
 	switch {
 	case err == nil && c.Resume == "never":

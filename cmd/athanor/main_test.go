@@ -292,6 +292,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.update=disk"}, []string{"plan.update", "disk", "hint: one of [host device]"}},
 		{[]string{"plan", file, "plan.state=disk", "limits.disk=none"}, []string{"plan.state", "no disk memory", "hint:"}},
 		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is no checkpoint", "hint:"}},
+		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is no checkpoint"}}, // before a plan is searched
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
 		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},

@@ -59,7 +59,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
 		cfg, err := v.load()
 		if err == nil {
-			err = run.CheckOut(cfg.Out)
+			err = run.CheckOut(cfg)
 		}
 		if err != nil {
 			return err
