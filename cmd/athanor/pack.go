@@ -91,6 +91,9 @@ func (v *packCmd) read() (alloc.Problem, error) {
 	if v.Capacity < 0 {
 		return alloc.Problem{}, usageError{fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity)}
 	}
+	if v.Nodes < -1 || v.Timeout <= 0 {
+		return alloc.Problem{}, usageError{fmt.Sprintf("--nodes %d, --timeout %v; hint: nodes from -1 on, a time above 0", v.Nodes, v.Timeout)}
+	}
 	in := io.Reader(os.Stdin)
 	if v.File != "-" {
 		f, err := os.Open(v.File)
