@@ -106,7 +106,7 @@ func checkFile(fsys FS, path string, entry fileEntry, depth Depth) error {
 	}
 	defer source.Close()
 	if source.Size() != entry.Bytes {
-		return fmt.Errorf("%w: %d bytes, %d were written: truncated?", ErrCorrupt, source.Size(), entry.Bytes)
+		return fmt.Errorf("%w: %d bytes, %d were written", ErrCorrupt, source.Size(), entry.Bytes)
 	}
 	if depth == Sizes {
 		return nil

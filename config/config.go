@@ -24,6 +24,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -228,6 +229,33 @@ func (e *Error) Error() string {
 	return where + ": " + e.Msg
 }
 
+// MarshalYAML writes a name, or sizes.
+func (m Model) MarshalYAML() (any, error) {
+	if m.Name != "" {
+		return m.Name, nil
+	}
+	type sizes Model
+	return sizes(m), nil
+}
+
+// MarshalYAML writes the name of a file, or what was decided: what is left open must not
+// read as a decision.
+func (p Plan) MarshalYAML() (any, error) {
+	if p.File != "" {
+		return p.File, nil
+	}
+	decided, v := map[string]any{}, reflect.ValueOf(p)
+	for i := range v.NumField() {
+		if key := v.Type().Field(i).Tag.Get("yaml"); key != "-" && !v.Field(i).IsZero() {
+			decided[key] = v.Field(i).Interface()
+		}
+	}
+	if len(decided) == 0 {
+		return "auto", nil
+	}
+	return decided, nil
+}
+
 // MarshalYAML writes what is read.
 func (s Shares) MarshalYAML() (any, error) {
 	if one, ok := s[EveryLayer]; ok {
@@ -289,13 +317,13 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 func document(file string, text []byte) (*yaml.Node, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ")}
+		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: lines such as max_steps: 500, see examples/"}
 	}
 	if len(doc.Content) == 0 {
 		return &yaml.Node{Kind: yaml.MappingNode}, nil
 	}
 	if doc.Content[0].Kind != yaml.MappingNode {
-		return nil, &Error{File: file, Line: doc.Content[0].Line, Msg: "expected `key: value` lines"}
+		return nil, &Error{File: file, Line: doc.Content[0].Line, Msg: "expected `key: value` lines; hint: see examples/"}
 	}
 	return doc.Content[0], nil
 }
@@ -414,14 +442,6 @@ func (c *Config) Given(key string) bool {
 	return ok
 }
 
-// Where is file:line of a key, for messages about its value.
-func (c *Config) Where(key string) string {
-	if l := c.lines[key]; l > 0 {
-		return fmt.Sprintf("%s:%d: %s", c.File, l, key)
-	}
-	return c.File + ": " + key
-}
-
 // Bytes is an amount of memory: 64MiB, 2GB, or "none" for 0.
 type Bytes int64
 
@@ -447,18 +467,26 @@ func (b Bytes) MarshalYAML() (any, error) {
 // Rate is bytes per second, such as 2GB/s; 0 is no throttle.
 type Rate float64
 
-// minRate is the slowest link, in bytes/s: probing one takes minutes.
-const minRate = 1e6
+// MinRate is the slowest link, in bytes/s: probing one takes minutes.
+const MinRate = 1e6
 
 // UnmarshalYAML reads an amount of memory per second.
 func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
 	v, err := size.Parse(s)
-	if err != nil || !ok || v < minRate {
+	if err != nil || !ok || v < MinRate {
 		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s, at least 1MB/s", n.Value)
 	}
 	*r = Rate(v)
 	return nil
+}
+
+// MarshalYAML writes bytes per second, and nothing for no throttle.
+func (r Rate) MarshalYAML() (any, error) {
+	if r == 0 {
+		return nil, nil
+	}
+	return fmt.Sprintf("%d/s", int64(r)), nil
 }
 
 // Number is a count that may be written as 2.0e9.
@@ -487,8 +515,13 @@ func (t *Duration) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes the notation that is read.
-func (t Duration) MarshalYAML() (any, error) { return time.Duration(t).String(), nil }
+// MarshalYAML writes the notation that is read, and nothing for no limit.
+func (t Duration) MarshalYAML() (any, error) {
+	if t == 0 {
+		return nil, nil
+	}
+	return time.Duration(t).String(), nil
+}
 
 // Strings is one string or a list of them.
 type Strings []string

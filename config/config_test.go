@@ -111,14 +111,24 @@ func FuzzParse(f *testing.F) {
 	f.Add(good)
 	f.Add("a: &x [*x]")
 	f.Add(good + "limits: {device: 1}\nplan: {recompute: full}\n")
+	f.Add(good + "max_time: 90m\nhardware: {h2d: 2GB/s, name: l4}\nplan: p.json\nlimits: {disk: none}\nfreeze: '*'\n")
+	f.Add(strings.Replace(good, "model: gpt2", "model: {type: llama, layers: 2, width: 64, heads: 4, tied: true}", 1) + "plan: {pipeline: 2, stages: [0, 3], cache_bytes: 3MiB}\n")
 	f.Add(good + "plan:\n  swap: {0: 0.5, 3: 1}\n  swap_tier: disk\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f.yaml", []byte(text), nil)
 		if err != nil {
 			return
 		}
-		if _, err := yaml.Marshal(c); err != nil {
+		written, err := yaml.Marshal(c)
+		if err != nil {
 			t.Fatalf("cannot write what was read: %v", err)
+		}
+		again, err := Parse("f.yaml", written, nil)
+		if err != nil {
+			t.Fatalf("cannot read what was written: %v\n%s", err, written)
+		}
+		if twice, err := yaml.Marshal(again); err != nil || string(twice) != string(written) {
+			t.Fatalf("%v: reads as something else:\n%s\n%s", err, written, twice)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 			continue
 		}
 		if !ok || key == "" || len(doc.Content) == 0 {
-			d.errs = append(d.errs, &Error{File: d.file, Msg: fmt.Sprintf("override %q: expected key=value", o)})
+			d.errs = append(d.errs, &Error{File: d.file, Msg: fmt.Sprintf("override %q: expected key=value; hint: such as limits.device=64MiB", o)})
 			continue
 		}
 		v := doc.Content[0]

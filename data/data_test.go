@@ -244,6 +244,35 @@ func TestPiecesAreTheCorpus(t *testing.T) {
 	}
 }
 
+// Lines of any script are places to cut at, and where there are none for too long, that
+// is an error and not all memory.
+func TestStretches(t *testing.T) {
+	dir := write(t, map[string]string{
+		"latin.txt":    strings.Repeat("gold and silver\n", 400000),
+		"cyrillic.txt": strings.Repeat("злато и сребро\n", 200000),
+		"han.txt":      strings.Repeat("金和银。\n", 500000),
+		"none.txt":     strings.Repeat("gold and silver ", 200000),
+		"none.jsonl":   `{"text":"` + strings.Repeat("silver ", 400000) + `"}`,
+		"none.json":    strings.Repeat("silver ", 400000),
+	})
+	const most = 2 << 20
+	for name, want := range map[string]string{"latin.txt": "", "cyrillic.txt": "", "han.txt": "",
+		"none.txt": "none.txt: more than 2.0 MiB", "none.jsonl": "none.jsonl: more than 2.0 MiB", "none.json": "none.json: more than 2.0 MiB"} {
+		c, err := OpenCorpus(filepath.Join(dir, name))
+		must(t, err)
+		r := &reader{ctx: context.Background(), cut: bpe.Boundary, most: most, emit: func(p piece) error {
+			if len(p.text) > pieceSize+1<<10 {
+				t.Errorf("%s: a piece of %d bytes", name, len(p.text))
+			}
+			return nil
+		}}
+		err = r.file(&c.files[0])
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint:")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Training sees each pre-token once however the text is cut and shared out.
 func TestTrainTokenizer(t *testing.T) {
 	dir := write(t, map[string]string{

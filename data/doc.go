@@ -15,8 +15,9 @@
 // Formats that people have and that are not read yet (Parquet, compressed
 // files, chat data) are errors that say so (ErrNotSupported). Bytes that are
 // not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats.
-// Files are read in a fixed shuffled order, in pieces: memory is bounded by the
-// longest stretch of a document without a line break.
+// Files are read in a fixed shuffled order, in pieces, cut at line breaks between
+// visible characters: memory is bounded by the longest stretch of a document without
+// one, which may be 1 GiB.
 //
 // # Tokens
 //

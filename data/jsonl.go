@@ -252,9 +252,10 @@ func (s *lineScanner) skipString() bool {
 	return false
 }
 
-// lineReader reads lines of any length in linear time.
+// lineReader reads lines of up to some length in linear time.
 type lineReader struct {
 	from       io.Reader
+	most       int64 // bytes of a line
 	buffer     []byte
 	start, end int   // of what is not read as lines yet
 	searched   int   // no newline in buffer[start:searched]
@@ -262,8 +263,8 @@ type lineReader struct {
 	lineNumber int
 }
 
-func newLineReader(from io.Reader) *lineReader {
-	return &lineReader{from: from, buffer: make([]byte, 256<<10)}
+func newLineReader(from io.Reader, most int64) *lineReader {
+	return &lineReader{from: from, most: most, buffer: make([]byte, 256<<10)}
 }
 
 // next returns the next line without its newline, valid until the next call;
@@ -286,6 +287,9 @@ func (r *lineReader) next() ([]byte, error) {
 				return line, nil
 			}
 			return nil, r.err
+		}
+		if int64(r.end-r.start) > r.most {
+			return nil, tooLong(r.most)
 		}
 		if r.end == len(r.buffer) {
 			r.makeRoom()

@@ -9,6 +9,8 @@ import (
 	"iter"
 	"os"
 	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/internal/size"
 )
 
 // Reading the corpus in pieces.
@@ -24,6 +26,14 @@ import (
 
 // pieceSize is the size from which a piece is handed out.
 const pieceSize = 1 << 20
+
+// maxStretch is the longest stretch of a document that cannot be cut, and the longest
+// line of JSONL, which are in memory as a whole and as tokens.
+const maxStretch = 1 << 30
+
+func tooLong(most int64) error {
+	return fmt.Errorf("more than %s without a place to cut at; hint: is it text? Break it into lines, or into several documents", size.Format(most))
+}
 
 // piece is consecutive text of the corpus. Documents end at text[:ends[i]];
 // the last one may go on in the next piece.
@@ -90,6 +100,7 @@ type reader struct {
 	ctx      context.Context
 	cut      func(text []byte, i int) bool // nil: documents are never cut
 	emit     func(piece) error
+	most     int64 // bytes without a place to cut at; maxStretch
 	stats    Stats
 	read     int64  // bytes read from files
 	text     []byte // not handed out yet; owned by the pieces from then on
@@ -104,7 +115,7 @@ type reader struct {
 // be like the rest (the last 1 % of Go's tree in path order is tables of hex
 // numbers). The text of a piece is not used again by the reader.
 func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, cut: cut, emit: emit}
+	r := &reader{ctx: ctx, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -221,12 +232,15 @@ func (r *reader) whole(in io.Reader) error {
 		if err := r.drain(&checked); err != nil {
 			return err
 		}
+		if int64(len(r.text)) > r.most {
+			return tooLong(r.most)
+		}
 	}
 }
 
 // lines reads a file of one JSON object a line.
 func (r *reader) lines(f *File, in io.Reader) error {
-	lines := newLineReader(in)
+	lines := newLineReader(in, r.most)
 	for {
 		line, err := lines.next()
 		if err == io.EOF {

@@ -4,4 +4,5 @@ package hardware
 
 import "errors"
 
-func freeDisk(string) (int64, error) { return 0, errors.ErrUnsupported }
+// FreeDisk is not known here.
+func FreeDisk(string) (int64, error) { return 0, errors.ErrUnsupported }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeDisk is the free space of the file system that a path is or would be on.
-func freeDisk(path string) (int64, error) {
+// FreeDisk is the free space of the file system that a path is or would be on.
+func FreeDisk(path string) (int64, error) {
 	var s unix.Statfs_t
 	for {
 		err := unix.Statfs(path, &s)

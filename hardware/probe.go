@@ -32,7 +32,7 @@ func LocalMemory(diskPath string) (Memory, error) {
 	}
 	mem := Memory{Device: m.Available / 10 * 9, Host: m.Available / 10 * 9, Shared: true}
 	if diskPath != "" {
-		if mem.Disk, err = freeDisk(diskPath); err != nil {
+		if mem.Disk, err = FreeDisk(diskPath); err != nil {
 			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)
 		}
 		mem.Disk = mem.Disk / 10 * 9

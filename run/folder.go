@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -25,15 +26,18 @@ type Folder struct {
 	Documents *graph.Documents // that attention keeps to, if any, where losses are computed
 }
 
+// folderHint is for what is no model folder, or no whole one.
+const folderHint = "give a folder with config.json and model.safetensors, such as a checkpoint"
+
 // OpenFolder opens a model folder.
 func OpenFolder(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not a model folder: %w; hint: give a folder with config.json and model.safetensors, such as a checkpoint", dir, err)
+		return nil, suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)
 	}
 	f := &Folder{}
 	if f.Model, _, err = model.Parse(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
 	}
 	if path := filepath.Join(dir, "tokenizer.json"); exists(path) {
 		if f.Tokenizer, err = bpe.Load(path); err != nil {
@@ -41,7 +45,7 @@ func OpenFolder(dir string) (*Folder, error) {
 		}
 	}
 	if f.Weights, err = safetensors.OpenFolder(dir); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, suggest.Add(err, folderHint)
 	}
 	return f, nil
 }

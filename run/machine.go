@@ -88,7 +88,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	// that ranks share.
 	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
-	if text, err := os.ReadFile(m.file); err == nil {
+	if text, err := bounded.ReadFile(m.file, maxHardware); err == nil {
 		if h, err := hardware.Parse(text); err == nil {
 			m.Hardware = h
 		}
@@ -104,7 +104,24 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if m.Hardware.Memory, err = m.memory(existing(c.Limits.DiskPath)); err != nil {
 		return nil, err
 	}
+	if !m.diskMeasured() {
+		m.Hardware.Memory.Disk = 0
+	}
 	return m, m.limit(c)
+}
+
+// diskMeasured reports whether the description has a disk tier.
+func (m *Machine) diskMeasured() bool {
+	return m.Hardware.Link(device.DiskTier, device.HostTier) != nil
+}
+
+// withoutFullDisk leaves a disk out that has no room for probes to be made side by side
+// on it: little would go there, and a run that needs none of it should not end for it.
+func withoutFullDisk(m hardware.Memory, probes int) hardware.Memory {
+	if m.Disk < int64(probes)*hardware.ProbeBytes {
+		m.Disk = 0
+	}
+	return m
 }
 
 // probe measures the machine with the backend that will run.
@@ -118,6 +135,7 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	if err != nil {
 		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
 	}
+	memory = withoutFullDisk(memory, m.ranks)
 	// On fresh devices, of all ranks at once: GPUs share links and memory of the host.
 	fresh := func(measure func(devices []device.Device) error) error {
 		devices, err := openGPUs(m.cuda, m.ranks, probeFile(dir)+"-")
@@ -198,6 +216,7 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 	if options.Workers > 0 {
 		together = min(atOnce(ranks, options.Workers), mostProbed)
 	}
+	memory = withoutFullDisk(memory, together)
 	found := make([]*hardware.Hardware, together)
 	errs := make([]error, together)
 	var all sync.WaitGroup
@@ -262,8 +281,12 @@ func existing(path string) string {
 	return path
 }
 
-// save keeps what was measured; a cache that cannot be written is no error.
+// save keeps what was measured, if that is all there is: a full disk may have room
+// the next time. A cache that cannot be written is no error.
 func (m *Machine) save() {
+	if !m.diskMeasured() {
+		return
+	}
 	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())
 	f, err := os.Create(tmp)
 	if err != nil {
@@ -523,82 +546,6 @@ func (m *Machine) forget() {
 // atOnce is how many of some ranks find cores of their own at the same time.
 func atOnce(ranks, workers int) int {
 	return min(max(ranks, 1), max(1, runtime.GOMAXPROCS(0)/max(workers, 1)))
-}
-
-// Open opens the devices that the programs of all ranks will run on.
-func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
-	for _, p := range ps {
-		if p.Height[device.DiskTier] > 0 {
-			if err := os.MkdirAll(filepath.Dir(m.options.DiskPath), 0o755); err != nil {
-				return nil, fmt.Errorf("the disk tier: %w; hint: set limits.disk_path to a folder that can be written", err)
-			}
-		}
-	}
-	if m.backend == "cuda" {
-		return openGPUs(m.cuda, len(ps), filepath.Join(filepath.Dir(m.options.DiskPath), "rank"))
-	}
-	return openRanks(m.options, len(ps)), nil
-}
-
-// openGPUs opens a GPU for each rank, joined if there are several. Their files
-// are disk and the rank.
-func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error) {
-	var list []device.Device
-	if n > 1 {
-		options.Fabric = cuda.NewFabric(n)
-	}
-	for r := range n {
-		o := options
-		o.Index, o.Rank, o.Workers = r, r, workers(n)
-		o.DiskPath = fmt.Sprint(disk, r)
-		d, err := cuda.Open(o)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(list))
-		}
-		list = append(list, d)
-	}
-	return list, nil
-}
-
-// openAlone opens a device that no configuration describes.
-func openAlone(name string) (device.Device, error) {
-	if name != "cuda" {
-		return cpu.New(cpu.Options{}), nil
-	}
-	dir, err := CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	return cuda.Open(cuda.Options{CacheDir: kernelsIn(dir)})
-}
-
-// kernelsIn is where compiled kernels are kept.
-func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
-
-// openRanks opens CPU devices that reach each other.
-func openRanks(options cpu.Options, n int) []device.Device {
-	if n == 1 {
-		return []device.Device{cpu.New(options)}
-	}
-	var list []device.Device
-	fabric := cpu.NewFabric(n)
-	dir := filepath.Dir(options.DiskPath)
-	for r := range n {
-		o := options
-		o.Fabric, o.Rank = fabric, r
-		o.DiskPath = filepath.Join(dir, fmt.Sprintf("rank%d", r))
-		list = append(list, cpu.New(o))
-	}
-	return list
-}
-
-// closeAll closes devices.
-func closeAll(devices []device.Device) error {
-	var errs []error
-	for _, d := range devices {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // Peak is the arithmetic limit of all ranks together for the graph's precision

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -19,6 +20,47 @@ func TestPeak(t *testing.T) {
 			if got := m.Peak(&graph.Graph{DType: dt}); got != each*float64(c.want) {
 				t.Errorf("%d ranks, %d at once: %v FLOP/s, want %d times %v", c.ranks, c.atOnce, got, c.want, each)
 			}
+		}
+	}
+}
+
+// TestLittleDisk: a disk without room for the probe is no tier, one without room for a
+// checkpoint is told before a run begins, and what file systems do not tell is not
+// held against them.
+func TestLittleDisk(t *testing.T) {
+	for _, c := range []struct {
+		free   int64
+		probes int
+		want   int64
+	}{{0, 1, 0}, {hardware.ProbeBytes - 1, 1, 0}, {hardware.ProbeBytes, 1, hardware.ProbeBytes}, {hardware.ProbeBytes, 2, 0}} {
+		if got := withoutFullDisk(hardware.Memory{Host: 5, Disk: c.free}, c.probes); got.Disk != c.want || got.Host != 5 {
+			t.Errorf("%d bytes free for %d probes: %+v", c.free, c.probes, got)
+		}
+	}
+	for _, free := range []int64{0, 100, 101} {
+		if err := holds("runs", free, 100); err != nil {
+			t.Errorf("%d bytes free, 100 needed: %v", free, err)
+		}
+	}
+	for _, free := range []int64{1, 99} {
+		if err := holds("runs", free, 100); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%d bytes free, 100 needed: %v", free, err)
+		}
+	}
+}
+
+// TestSurprise: steps of any length that are not as predicted are told with digits that
+// show the difference.
+func TestSurprise(t *testing.T) {
+	for _, s := range []float64{1e-4, 0.02, 300} {
+		text := surprise(2*s, s)
+		_, rest, _ := strings.Cut(text, "steps take ")
+		a, rest, _ := strings.Cut(rest, " s, ")
+		if b, _, _ := strings.Cut(rest, " s were"); a == b || strings.Trim(b, "0.") == "" || !strings.Contains(text, "hint:") {
+			t.Errorf("%v s instead of %v: %s", 2*s, s, text)
+		}
+		if text := surprise(1.1*s, s); text != "" {
+			t.Errorf("a tenth more: %s", text)
 		}
 	}
 }

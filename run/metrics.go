@@ -57,8 +57,10 @@ func (l *metricsLog) add(m Metrics) error {
 	if err != nil {
 		return fmt.Errorf("metrics of step %d: %w", m.Step, err)
 	}
-	_, err = l.f.Write(append(line, '\n'))
-	return err
+	if _, err = l.f.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("%w; hint: the latest checkpoint is whole: free some space and start the same command again", err)
+	}
+	return nil
 }
 
 func (l *metricsLog) close() error { return l.f.Close() }

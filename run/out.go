@@ -6,12 +6,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
 )
 
 // CheckOut says before text is read and plans are searched what would keep a run out
-// of its folder: that it cannot be written, or that another process trains there.
-// It makes no folder.
-func CheckOut(dir string) error {
+// of its folder: that it cannot be written, that another process trains there, or that
+// what it is to go on from is no checkpoint. It makes no folder.
+func CheckOut(c *config.Config) error {
+	if err := checkResume(c); err != nil {
+		return err
+	}
+	dir := c.Out
 	_, err := os.Stat(dir)
 	if err == nil {
 		lock, err := lockFolder(dir)
@@ -28,6 +34,14 @@ func CheckOut(dir string) error {
 		err = writable(dir)
 	}
 	return outError(err)
+}
+
+// checkResume refuses a folder to go on from that has no state of a run.
+func checkResume(c *config.Config) error {
+	if c.Resume == "auto" || c.Resume == "never" || exists(filepath.Join(c.Resume, "state")) {
+		return nil
+	}
+	return c.Fault("resume", c.Resume+" is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model")
 }
 
 // outError is what is wrong with a run's folder, or nil.

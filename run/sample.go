@@ -41,7 +41,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	}
 	defer f.Close()
 	if f.Tokenizer == nil {
-		return nil, fmt.Errorf("%s has no tokenizer.json", dir)
+		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy that of the model there", dir)
 	}
 	ids := f.Tokenizer.Encode([]byte(p.Text))
 	end, hasEnd := f.Tokenizer.EndOfText()

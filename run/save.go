@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -92,12 +92,10 @@ func (t *Trainer) start() error {
 	c := t.Setup.Config
 	latest, skipped, err := t.store().Latest(checkpoint.Checksums)
 	for _, s := range skipped {
-		t.Notes = append(t.Notes, fmt.Sprintf("passed over %s: %v", s.Path, s.Reason))
+		t.Notes = append(t.Notes, fmt.Sprintf("passed over %v", s.Reason))
 	}
 	if c.Resume != "auto" && c.Resume != "never" {
-		if latest, err = c.Resume, nil; !exists(filepath.Join(latest, "state")) {
-			return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model", latest)}
-		}
+		latest, err = c.Resume, checkResume(c)
 	}
 	switch {
 	case err == nil && c.Resume == "never":
@@ -223,6 +221,28 @@ func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 // lossTail is how many losses a checkpoint keeps for people to look at.
 const lossTail = 100
 
+// roomToSave says before a step is done that what comes of it could not be saved.
+func (t *Trainer) roomToSave() error {
+	if t.Step >= t.Setup.Config.MaxSteps {
+		return nil
+	}
+	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()}
+	free, err := hardware.FreeDisk(t.Setup.Config.Out)
+	if err != nil { // some file systems do not say
+		return nil
+	}
+	return holds(t.Setup.Config.Out, free, s.Bytes())
+}
+
+// holds reports whether a folder's disk has room for a checkpoint. One without any free
+// bytes is one that does not count them.
+func holds(dir string, free, need int64) error {
+	if free == 0 || free >= need {
+		return nil
+	}
+	return fmt.Errorf("%s: a checkpoint takes %d bytes beside older ones, and %d are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, need, free)
+}
+
 // save writes a checkpoint, unless this step's is written already.
 func (t *Trainer) save(o Observer) error {
 	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact})
@@ -241,7 +261,7 @@ func (t *Trainer) save(o Observer) error {
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):]},
 		Weights: t.tensors("p"),
-		State:   []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}},
+		State:   t.moments(),
 		Files:   files,
 	}
 	path, err := t.store().Save(snap)
@@ -251,6 +271,11 @@ func (t *Trainer) save(o Observer) error {
 	t.saved = path
 	o.Event("saved " + path)
 	return nil
+}
+
+// moments are the optimizer's.
+func (t *Trainer) moments() []checkpoint.Group {
+	return []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}}
 }
 
 // tensors reads one kind of state lazily from where it lives; frozen parameters

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
@@ -156,7 +157,7 @@ func writable(dir string) error {
 // do not say.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
-		return &config.Error{File: c.File, Key: "model", Msg: err.Error()}
+		return &config.Error{File: c.File, Key: "model", Msg: strings.TrimPrefix(err.Error(), "model: ")}
 	}
 	if c.Model.Name == "" {
 		m, err := inline(c, vocab)
@@ -210,7 +211,7 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	}
 	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
 	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
-		return nil, errors.New("layers, width and heads must be given and positive")
+		return nil, errors.New("layers, width and heads must be given and positive; hint: such as {type: gpt2, layers: 6, width: 256, heads: 4}")
 	}
 	m.KVHeads = or(in.KVHeads, m.Heads)
 	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)

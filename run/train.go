@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -18,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -122,6 +122,9 @@ func (t *Trainer) open(m *Machine) error {
 	}
 	if t.Session, err = Open(s.Graph, t.devices, t.programs, eval); err == nil {
 		err = t.start()
+	}
+	if err == nil {
+		err = t.roomToSave()
 	}
 	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
 		err = t.origin.close()
@@ -266,9 +269,17 @@ func (t *Trainer) compare(o Observer) {
 	}
 	m := slices.Clone(t.Measured)
 	slices.Sort(m)
-	if r := m[look/2] / t.Plan.Seconds(); r > 1.25 || r < 0.8 {
-		o.Event(fmt.Sprintf("steps take %.3f s, %.3f s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", m[look/2], t.Plan.Seconds()))
+	if text := surprise(m[look/2], t.Plan.Seconds()); text != "" {
+		o.Event(text)
 	}
+}
+
+// surprise is what to say of steps that do not take the seconds that were predicted.
+func surprise(measured, predicted float64) string {
+	if r := measured / predicted; r >= 0.8 && r <= 1.25 {
+		return ""
+	}
+	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
 }
 
 func (t *Trainer) report(ctx context.Context, o Observer) error {
@@ -306,8 +317,8 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
 		}
 		var lost *exec.PeerLostError
-		if errors.As(err, &lost) && !strings.Contains(err.Error(), "hint:") {
-			err = fmt.Errorf("step %d: %w; hint: the latest checkpoint is whole: start the same command again", t.Step+1, err)
+		if errors.As(err, &lost) {
+			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "the latest checkpoint is whole: start the same command again")
 		}
 		return Metrics{}, err
 	}

@@ -318,6 +318,9 @@ func (v *benchSweepCmd) Run(c *context) error {
 		if err != nil {
 			return usageError{"bench sweep: --links: " + err.Error()}
 		}
+		if n != 0 && n < config.MinRate {
+			return usageError{fmt.Sprintf("bench sweep: --links: %s; hint: at least 1MB a second, or 0 for the link as it is", l)}
+		}
 		links = append(links, float64(n))
 	}
 	cfg, err := v.load()

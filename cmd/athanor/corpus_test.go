@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/size"
 )
 
 // TestCorpora: text as people have it trains; what is no text is told.
@@ -63,10 +66,15 @@ func TestCorpora(t *testing.T) {
 // TestNoGo: where there is no Go tree, the quickstart says how to name another
 // corpus.
 func TestNoGo(t *testing.T) {
+	// With one, doctor and the quickstart mean the same text.
+	var trained dataReport
+	call("data", "../../examples/quickstart.yaml", "tokenizer=gpt2", "--json").must(t, 0).into(t, &trained)
+	if text, want := call("doctor").must(t, 0).stdout, fmt.Sprintf("its text: %d files of Go, %s\n", trained.Files, size.Format(trained.Bytes)); !strings.Contains(text, want) {
+		t.Errorf("doctor does not say %q:\n%s", want, text)
+	}
 	t.Setenv("GOROOT", t.TempDir())
 	call("train", "../../examples/quickstart.yaml", "out="+t.TempDir()).must(t, 2, "GOROOT", "hint:", "data=")
-	call("doctor").must(t, 0)
-	if text := call("doctor").stdout; !strings.Contains(text, "data=") {
+	if text := call("doctor").must(t, 0).stdout; !strings.Contains(text, "data=") {
 		t.Errorf("doctor does not say what to train on instead:\n%s", text)
 	}
 }

@@ -113,6 +113,6 @@ func TestUnwritable(t *testing.T) {
 	call("train", file).must(t, 1, "metrics.jsonl")
 	for _, args := range []string{"plan " + file + " --out ", "plan " + file + " --dump ", "probe --out ", "simulate " + file + " --trace ",
 		"draw " + file + " --out "} {
-		call(append(strings.Fields(args), file+"/x.svg")...).must(t, 1, "x.svg")
+		call(append(strings.Fields(args), file+"/x.svg")...).must(t, 1, "x.svg", "hint:")
 	}
 }

@@ -133,15 +133,15 @@ func findDisk(v *doctorCmd) finding {
 	if err != nil {
 		return finding{"disk", broken, err.Error(), "give another --path"}
 	}
-	mem, err := hardware.LocalMemory(where)
+	free, err := hardware.FreeDisk(where)
 	if err != nil {
 		return finding{"disk", slow, err.Error(), "set limits.disk in the configuration"}
 	}
-	f := finding{"disk", good, fmt.Sprintf("%s free at %s", size.Format(mem.Disk), where), ""}
+	f := finding{"disk", good, fmt.Sprintf("%s free at %s", size.Format(free), where), ""}
 	switch err := writable(where); {
 	case err != nil:
 		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
-	case mem.Disk < 1<<30:
+	case free < 1<<30:
 		f.State, f.Advice = slow, "free some space: checkpoints take twelve bytes per parameter each"
 	}
 	return f
@@ -199,9 +199,9 @@ func findGPU(*doctorCmd) finding {
 
 // findCorpus looks for the text that examples/quickstart.yaml trains on.
 func findCorpus(*doctorCmd) finding {
-	c, err := data.OpenCorpus("$GOROOT/src/**/*.go")
+	c, err := data.OpenCorpus("$GOROOT/src/net/**/*.go")
 	if err != nil {
-		return finding{"quickstart", slow, "its text, Go's standard library, is not here", "give another corpus: data=path/to/**/*.txt"}
+		return finding{"quickstart", slow, "its text, the source of Go's net packages, is not here", "give another corpus: data=path/to/**/*.txt"}
 	}
 	return finding{"quickstart", good, fmt.Sprintf("its text: %d files of Go, %s", len(c.Files()), size.Format(c.Bytes())), ""}
 }

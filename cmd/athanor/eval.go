@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -32,7 +33,7 @@ type evalReport struct {
 
 func (v *evalCmd) Run(c *context) error {
 	if v.Sequence < 1 || v.Batches < 1 {
-		return usageError{"eval: --sequence and --batches from 1 on"}
+		return usageError{"eval: --sequence and --batches are too small; hint: from 1 on"}
 	}
 	ctx := stdctx.Background()
 	f, err := run.OpenFolder(v.Model)
@@ -47,6 +48,8 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	var rows [][]int32
 	switch {
+	case v.Tokens != "" && len(v.Data) > 0:
+		err = usageError{"eval: a corpus and --tokens; hint: one of them at a time"}
 	case v.Tokens != "":
 		rows, err = readTokens(v.Tokens, f.Model.Vocab)
 	case len(v.Data) > 0 && v.Logits == "" && v.Grads == "":
@@ -85,27 +88,30 @@ func (v *evalCmd) Run(c *context) error {
 	return nil
 }
 
+// tokensHint says what --tokens takes.
+const tokensHint = "a JSON list of lists of token ids, such as [[1,2,3],[4,5,6]]"
+
 // readTokens reads a list of lists of token ids, all of one length.
 func readTokens(path string, vocab int) ([][]int32, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, badInput(suggest.Add(err, tokensHint))
 	}
 	defer f.Close()
 	var rows [][]int32
 	if err := json.NewDecoder(io.LimitReader(f, 1<<30)).Decode(&rows); err != nil {
-		return nil, usageError{fmt.Sprintf("%s: %v; hint: a JSON list of lists of token ids", path, err)}
+		return nil, usageError{fmt.Sprintf("%s: %v; hint: %s", path, err, tokensHint)}
 	}
 	if len(rows) == 0 || len(rows[0]) < 2 {
-		return nil, usageError{path + ": no sequence of at least two tokens"}
+		return nil, usageError{path + ": no sequence of at least two tokens; hint: " + tokensHint}
 	}
 	for i, r := range rows {
 		if len(r) != len(rows[0]) {
-			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, the first has %d", path, i, len(r), len(rows[0]))}
+			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, the first has %d; hint: all are of one length", path, i, len(r), len(rows[0]))}
 		}
 		for _, id := range r {
 			if id < 0 || int(id) >= vocab {
-				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d", path, i, id, vocab)}
+				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: were they made with the model's own tokenizer?", path, i, id, vocab)}
 			}
 		}
 	}

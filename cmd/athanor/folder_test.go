@@ -254,11 +254,14 @@ func TestTokensFile(t *testing.T) {
 	path := folder + "/t.json"
 	for _, text := range []string{"", "3", "[]", "[[]]", "[[1]]", "[[1,2],[3]]", "[[1,-2]]", "[[1,300]]", "[[1,99999999999]]", `[["a","b"]]`, "[[1.5,2]]", "[[1,2]"} {
 		check(t, os.WriteFile(path, []byte(text), 0o644))
-		call("eval", folder, "--tokens", path).must(t, 2, path)
+		if r := call("eval", folder, "--tokens", path).must(t, 2, path); strings.Count(r.stderr, "hint:") != 1 {
+			t.Errorf("%s: not one hint: %s", text, r.stderr)
+		}
 	}
 	long := "[[" + strings.TrimSuffix(strings.Repeat("1,", 1000), ",") + "]]"
 	check(t, os.WriteFile(path, []byte(long), 0o644))
 	call("eval", folder, "--tokens", path).must(t, 1, "positions")
-	call("eval", folder, "--tokens", folder+"/absent.json").must(t, 1, "absent.json")
+	call("eval", folder, "--tokens", folder+"/absent.json").must(t, 2, "absent.json", "hint:")
+	call("eval", folder, folder+"/*.json", "--tokens", path).must(t, 2, "one of them", "hint:")
 	call("eval", folder, "--logits", folder+"/l").must(t, 2, "--tokens", "hint:")
 }

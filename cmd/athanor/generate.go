@@ -3,9 +3,6 @@ package main
 import (
 	stdctx "context"
 	"fmt"
-	"os"
-
-	"golang.org/x/term"
 
 	"github.com/athanor-llm/athanor/run"
 )
@@ -21,11 +18,10 @@ type generateCmd struct {
 
 func (v *generateCmd) Run(c *context) error {
 	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
-		return usageError{"generate: --max-tokens from 1 on, --temperature from 0 to 100"}
+		return usageError{"generate: --max-tokens or --temperature is out of range; hint: --max-tokens from 1 to 1048576, --temperature from 0 to 100"}
 	}
 	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device}
-	f, ok := c.stdout.(*os.File)
-	streams := ok && !c.json && term.IsTerminal(int(f.Fd()))
+	streams := c.terminal && !c.json
 	if streams { // a reader sees the text grow; what reads a pipe gets it whole or not at all
 		p.Each = func(text []byte) { c.stdout.Write(text) }
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
@@ -22,4 +23,28 @@ func TestGenerate(t *testing.T) {
 		t.Errorf("one token: %s", one.stderr)
 	}
 	call("generate", folder, "--prompt", strings.Repeat("gold ", 2000)).must(t, 1, "hint:")
+}
+
+// counting counts what is written apart.
+type counting struct {
+	strings.Builder
+	writes int
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	c.writes++
+	return c.Builder.Write(p)
+}
+
+// TestGenerateGrows: on a terminal a text is seen as it grows; a pipe gets the same
+// text at once.
+func TestGenerateGrows(t *testing.T) {
+	folder, _ := modelFolder(t)
+	v := generateCmd{Model: folder, Prompt: "gold", MaxTokens: 20, Seed: 3, Device: "cpu"}
+	var seen, piped counting
+	check(t, v.Run(&context{stdout: &seen, stderr: io.Discard, terminal: true}))
+	check(t, v.Run(&context{stdout: &piped, stderr: io.Discard}))
+	if seen.String() != piped.String() || seen.writes < 10 || piped.writes != 1 {
+		t.Errorf("%q in %d writes, %q in %d", seen.String(), seen.writes, piped.String(), piped.writes)
+	}
 }

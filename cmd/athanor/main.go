@@ -22,13 +22,13 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
-	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // context is what every verb gets.
 type context struct {
 	stdout, stderr io.Writer
+	terminal       bool // somebody looks at stdout
 	json           bool
 }
 
@@ -84,19 +84,22 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		panic(err) // the cli struct is wrong: a test runs this
 	}
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "help": // as others have it
+		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	parsed, err := parser.Parse(together(parser, args))
 	if exited {
 		return code
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "athanor: %v%s\nhint: athanor --help\n", err, verbHint(parser, args))
+		fmt.Fprintf(stderr, "athanor: %v\nhint: athanor%s --help\n", err, verbOf(err))
 		return 2
 	}
 	out := &results{w: stdout}
-	ctx := &context{stdout: out, stderr: stderr, json: c.JSON}
+	ctx := &context{stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
 	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
 		fmt.Fprintf(stderr, "athanor: %v\n", err)
 		return exitCode(err)
@@ -130,11 +133,14 @@ func together(k *kong.Kong, args []string) []string {
 	return slices.Concat(verbs, flags, rest)
 }
 
-// takesValue reports whether the next argument is the value of a flag of a verb.
+// takesValue reports whether the next argument is the value of a flag of a verb, or of
+// the one below it that is meant where none is named.
 func takesValue(verb *kong.Node, arg string) bool {
-	for _, f := range slices.Concat(verb.AllFlags(false)...) {
-		if arg == "--"+f.Name || f.Short != 0 && arg == "-"+string(f.Short) {
-			return !f.IsBool()
+	for ; verb != nil; verb = verb.DefaultCmd {
+		for _, f := range slices.Concat(verb.AllFlags(false)...) {
+			if arg == "--"+f.Name || f.Short != 0 && arg == "-"+string(f.Short) {
+				return !f.IsBool()
+			}
 		}
 	}
 	return false
@@ -153,16 +159,14 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// verbHint suggests the verb that a misspelt one is nearest to.
-func verbHint(k *kong.Kong, args []string) string {
-	var names []string
-	for _, n := range k.Model.Children {
-		names = append(names, n.Name)
-		if n.Name == args[0] {
-			return ""
-		}
+// verbOf is the verb that an error of the command line is about, with a space before
+// it, or nothing.
+func verbOf(err error) string {
+	var e *kong.ParseError
+	if errors.As(err, &e) && e.Context.Selected() != nil {
+		return " " + e.Context.Selected().Path()
 	}
-	return suggest.Hint(args[0], names)
+	return ""
 }
 
 // exitCode maps an error to the code that scripts see. Errors may carry their

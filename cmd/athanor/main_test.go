@@ -242,7 +242,7 @@ func sameRun(t *testing.T, got, want string, step int) {
 func TestHelp(t *testing.T) {
 	k, err := kong.New(&cli{})
 	check(t, err)
-	for _, args := range [][]string{{}, {"--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		text := call(args...).must(t, 0).stdout
 		for _, verb := range k.Model.Children {
 			if !strings.Contains(text, verb.Name) {
@@ -252,6 +252,9 @@ func TestHelp(t *testing.T) {
 	}
 	for _, verb := range k.Model.Children {
 		text := call(verb.Name, "--help").must(t, 0).stdout
+		if asked := call("help", verb.Name).must(t, 0).stdout; asked != text {
+			t.Errorf("athanor help %s is not athanor %s --help:\n%s", verb.Name, verb.Name, asked)
+		}
 		for _, f := range verb.Flags {
 			if !strings.Contains(text, "--"+f.Name) {
 				t.Errorf("athanor %s --help does not name --%s:\n%s", verb.Name, f.Name, text)
@@ -265,13 +268,15 @@ func TestHelp(t *testing.T) {
 func TestUsage(t *testing.T) {
 	dir, file := tiny(t)
 	corpus(t, dir+"/small.txt", 100)
+	check(t, os.WriteFile(dir+"/broken.yaml", []byte("model: {type: gpt2"), 0o644))
 	for _, c := range []struct {
 		args []string
 		want []string
 	}{
 		{[]string{"trian", file}, []string{`did you mean "train"?`}},
 		{[]string{"--jsn"}, []string{"--jsn", "--json"}},
-		{[]string{"plan"}, []string{"<config>", "hint: athanor --help"}},
+		{[]string{"help", "trian"}, []string{`did you mean "train"?`}},
+		{[]string{"plan"}, []string{"<config>", "hint: athanor plan --help"}},
 		{[]string{"plan", file, "--explian"}, []string{"--explian", "--explain"}},
 		{[]string{"plan", "absent.yaml"}, []string{"absent.yaml", "hint:"}},
 		{[]string{"plan", dir}, []string{"not a configuration file", "hint:"}},
@@ -287,6 +292,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.update=disk"}, []string{"plan.update", "disk", "hint: one of [host device]"}},
 		{[]string{"plan", file, "plan.state=disk", "limits.disk=none"}, []string{"plan.state", "no disk memory", "hint:"}},
 		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is no checkpoint", "hint:"}},
+		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is no checkpoint"}}, // before a plan is searched
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
 		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
@@ -315,6 +321,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"eval", dir, file, "--batches", "0"}, []string{"--batches"}},
 		{[]string{"eval", dir, file, "--sequence", "0"}, []string{"--sequence"}},
 		{[]string{"draw", file}, []string{"--out"}},
+		{[]string{"plan", dir + "/broken.yaml"}, []string{"broken.yaml", "examples/"}},
+		{[]string{"plan", file, "model={type: gpt2, layers: 2}"}, []string{"layers, width and heads"}},
+		{[]string{"plan", file, "model.layers=100000000"}, []string{"model: layers is"}},
+		{[]string{"plan", file, "tokenizer=" + file}, []string{"tokenizer", "byte-level"}},
+		{[]string{"pack", dir}, []string{"directory"}},
+		{[]string{"pack", "absent.csv"}, []string{"absent.csv"}},
+		{[]string{"schedule", "1f1b", "--orders", "absent"}, []string{"absent"}},
 		{[]string{"draw", file, "--out", "x.pdf"}, []string{"x.pdf", "hint:"}},
 		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
 		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},
@@ -322,12 +335,18 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "policies", "--models", "gpt3"}, []string{"gpt3", "hint:"}},
 		{[]string{"bench", "policies", "--gpus", "0"}, []string{"hint:"}},
 		{[]string{"bench", "policies", "--batch", "-1"}, []string{"hint:"}},
+		{[]string{"bench", "--match", "no such", "--cores", "1"}, []string{`contains "no such"`, "hint:"}},
+		{[]string{"bench", "sweep", file, "--links", "3"}, []string{"--links", "hint:"}},
 		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
 		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			if r := call(c.args...).must(t, 2, c.want...); r.stdout != "" {
+			r := call(c.args...).must(t, 2, c.want...)
+			if r.stdout != "" {
 				t.Errorf("standard output: %s", r.stdout)
+			}
+			if strings.Count(r.stderr, "did you mean") > 1 || !strings.Contains(r.stderr, "hint:") {
+				t.Errorf("told twice, or without a way out: %s", r.stderr)
 			}
 		})
 	}
@@ -381,6 +400,9 @@ func TestFlagsKeepValues(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("%v: %v, want %v", verbs, got, want)
 				}
+				if leaf.Parent.DefaultCmd == leaf && !slices.Equal(together(k, slices.Concat(verbs[:1], got[2:])), slices.Concat(verbs[:1], want[2:])) {
+					t.Errorf("%v, the last left out, loses the value of %s", verbs, name)
+				}
 			}
 		}
 	}
@@ -404,6 +426,21 @@ func TestWrongFiles(t *testing.T) {
 		{"scale", "--model", dir},
 	} {
 		call(args...).must(t, 2, "hint:")
+	}
+	// What is kept between runs is made anew, whatever has become of it.
+	call("plan", file).must(t, 0)
+	kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json")
+	if check(t, err); len(kept) == 0 {
+		t.Fatal("no description of the machine is kept")
+	}
+	for _, path := range kept {
+		check(t, os.Truncate(path, 1<<41))
+	}
+	call("plan", file).must(t, 0, "probing the machine")
+	for _, path := range kept {
+		if st, err := os.Stat(path); err == nil && st.Size() > 1<<40 {
+			check(t, os.Remove(path))
+		}
 	}
 }
 

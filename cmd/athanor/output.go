@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -31,7 +32,7 @@ func wrote(_ int, err error) error { return err }
 func writeTo(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
-		return err
+		return suggest.Add(err, "name a file in a folder that can be written")
 	}
 	w := bufio.NewWriter(f)
 	st, err := f.Stat()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // packCmd is the allocator on its own.
@@ -83,22 +84,28 @@ type doesNotFit struct{ error }
 
 func (doesNotFit) ExitCode() int { return 3 }
 
+// csvHint is for what cannot be read at all.
+const csvHint = "name a CSV file, or - for standard input"
+
 func (v *packCmd) read() (alloc.Problem, error) {
 	if v.Capacity < 0 {
 		return alloc.Problem{}, usageError{fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity)}
+	}
+	if v.Nodes < -1 || v.Timeout <= 0 {
+		return alloc.Problem{}, usageError{fmt.Sprintf("--nodes %d, --timeout %v; hint: nodes from -1 on, a time above 0", v.Nodes, v.Timeout)}
 	}
 	in := io.Reader(os.Stdin)
 	if v.File != "-" {
 		f, err := os.Open(v.File)
 		if err != nil {
-			return alloc.Problem{}, badInput(err)
+			return alloc.Problem{}, badInput(suggest.Add(err, csvHint))
 		}
 		defer f.Close()
 		in = f
 	}
 	p, err := alloc.ReadCSV(in)
 	if err != nil {
-		return p, badInput(fmt.Errorf("%s: %w", v.File, err))
+		return p, badInput(suggest.Add(fmt.Errorf("%s: %w", v.File, err), csvHint))
 	}
 	p.Capacity = v.Capacity
 	return p, nil

@@ -50,7 +50,7 @@ func TestPackRejects(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("id,lower,upper,size\na,5,5,1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{bad}, {"no such file"}, {packExample, "--capacity=-1"}, {packExample, "--timeout=soon"}} {
+	for _, args := range [][]string{{bad}, {"no such file"}, {packExample, "--capacity=-1"}, {packExample, "--timeout=soon"}, {packExample, "--timeout=-1s"}, {packExample, "--nodes=-2"}} {
 		if code, _, stderr := runPack(t, args...); code != 2 || stderr == "" {
 			t.Errorf("%v: code %d: %s", args, code, stderr)
 		}

@@ -107,19 +107,41 @@ func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) }
 // prints each thing once.
 type status struct {
 	w    io.Writer
-	tty  bool
+	tty  *os.File // w, if it is a terminal that can take a line back
 	last string
 }
 
 func newStatus(w io.Writer) *status {
-	f, ok := w.(*os.File)
-	return &status{w: w, tty: ok && term.IsTerminal(int(f.Fd()))}
+	s := &status{w: w}
+	if os.Getenv("TERM") != "dumb" {
+		s.tty = asTerminal(w)
+	}
+	return s
+}
+
+// asTerminal is the terminal that a writer writes to, or nil.
+func asTerminal(w io.Writer) *os.File {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
+}
+
+// rewrite puts a text in the place of the line. What is wider than the terminal is cut
+// off: of a line that wraps only the last row could be taken back.
+func (s *status) rewrite(text string) {
+	s.last = text
+	shown := []rune(text)
+	if columns, _, err := term.GetSize(int(s.tty.Fd())); err == nil && columns > 1 {
+		shown = shown[:min(len(shown), columns-1)]
+	}
+	fmt.Fprintf(s.w, "\r\x1b[K%s", string(shown))
 }
 
 func (s *status) say(text string) {
 	switch {
-	case s.tty:
-		fmt.Fprintf(s.w, "\r\x1b[K%s ...", text)
+	case s.tty != nil:
+		s.rewrite(text + " ...")
 	case text != s.last && !strings.HasPrefix(text, "micro-batch"):
 		fmt.Fprintln(s.w, text)
 	}
@@ -127,9 +149,8 @@ func (s *status) say(text string) {
 }
 
 func (s *status) progress(what string, done, total int64) {
-	if s.tty && total > 0 {
-		fmt.Fprintf(s.w, "\r\x1b[K%s ... %d %%", what, 100*done/total)
-		s.last = what
+	if s.tty != nil && total > 0 {
+		s.rewrite(fmt.Sprintf("%s ... %d %%", what, 100*done/total))
 		return
 	}
 	if what != s.last {
@@ -139,7 +160,7 @@ func (s *status) progress(what string, done, total int64) {
 
 // done clears the line.
 func (s *status) done() {
-	if s.tty && s.last != "" {
+	if s.tty != nil && s.last != "" {
 		fmt.Fprint(s.w, "\r\x1b[K")
 	}
 	s.last = ""

@@ -180,7 +180,7 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 func readOrders(path string) ([]string, error) {
 	data, err := bounded.ReadFile(path, 1<<30)
 	if err != nil {
-		return nil, fmt.Errorf("orders: %w", err)
+		return nil, badInput(suggest.Add(fmt.Errorf("orders: %w", err), "a file with one line per rank, or this verb's JSON"))
 	}
 	var object struct{ Orders []string }
 	if json.Unmarshal(data, &object) == nil && object.Orders != nil {

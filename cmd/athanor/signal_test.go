@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -33,10 +34,10 @@ func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), "", text.String()}
 }
 
-// TestSignal: SIGTERM and SIGINT save and end with 75; the same command goes on
+// TestSignal: SIGTERM, SIGINT and SIGHUP save and end with 75; the same command goes on
 // from there, to the losses and weights of a run that nobody stopped.
 func TestSignal(t *testing.T) {
-	for _, kind := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+	for _, kind := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		dir, file := tiny(t, "max_steps: 1000000")
 		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved, start me again")
 		var at int
@@ -49,6 +50,29 @@ func TestSignal(t *testing.T) {
 		call("train", file, steps, "out="+dir+"/plain").must(t, 0)
 		sameRun(t, dir+"/run", dir+"/plain", at+5)
 	}
+}
+
+// TestReaderGone: a run whose output nobody reads any more goes on, and saves when it is
+// stopped.
+func TestReaderGone(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1000000", "eval_every: 3")
+	cmd := child(nil, "train", file)
+	log, err := cmd.StderrPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	for s := bufio.NewScanner(log); s.Scan() && !strings.HasPrefix(s.Text(), "step 3:"); {
+	}
+	check(t, log.Close())
+	for range 1000 { // until it has said more
+		time.Sleep(5 * time.Millisecond)
+		if text, err := os.ReadFile(dir + "/run/metrics.jsonl"); err == nil && bytes.Count(text, []byte("\n")) > 9 {
+			break
+		}
+	}
+	check(t, cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait() // the exit code says it
+	result{code: cmd.ProcessState.ExitCode()}.must(t, 75)
+	call("train", file, "max_steps=1").must(t, 0, "resuming "+dir+"/run/checkpoint-")
 }
 
 // signalling is standard error that sends the process a signal when it is told
@@ -64,7 +88,11 @@ func (s *signalling) Write(p []byte) (int, error) {
 		got := make(chan os.Signal, 1)
 		signal.Notify(got, syscall.SIGTERM)
 		defer signal.Stop(got)
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		self, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = self.Signal(syscall.SIGTERM)
+		}
+		if err != nil {
 			return 0, err
 		}
 		<-got

@@ -20,8 +20,10 @@ type trainCmd struct {
 }
 
 func (v *trainCmd) Run(c *context) error {
-	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(stdctx.Background(), stopping()...)
 	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // who reads along may go: what was trained must still be saved
+	defer signal.Reset(syscall.SIGPIPE)
 	go func() { // a second signal kills: stop restores the default
 		<-ctx.Done()
 		stop()
@@ -31,6 +33,16 @@ func (v *trainCmd) Run(c *context) error {
 		return errStopped
 	}
 	return err
+}
+
+// stopping are the signals that end a run with its state saved: also the loss of the
+// terminal, unless nohup has seen to that.
+func stopping() []os.Signal {
+	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		list = append(list, syscall.SIGHUP)
+	}
+	return list
 }
 
 // errStopped: a signal asked to stop before anything was trained.
@@ -47,7 +59,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
 		cfg, err := v.load()
 		if err == nil {
-			err = run.CheckOut(cfg.Out)
+			err = run.CheckOut(cfg)
 		}
 		if err != nil {
 			return err
@@ -121,13 +133,10 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	s := t.Summary()
 	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
 	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
-	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
-	for r, planned := range p.report.Peaks.Device {
-		at := ""
-		if p.report.Ranks > 1 {
-			at = fmt.Sprintf(" of rank %d", r)
-		}
-		fmt.Fprintf(c.stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
+	if s.MeasuredSeconds == 0 {
+		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps goes on\n", s.Steps)
+	} else {
+		p.compare(c, &s)
 	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
@@ -138,6 +147,18 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", sample.Text)
 	}
 	return nil
+}
+
+// compare puts what was measured beside what was predicted.
+func (p *planned) compare(c *context, s *run.Summary) {
+	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
+	for r, planned := range p.report.Peaks.Device {
+		at := ""
+		if p.report.Ranks > 1 {
+			at = fmt.Sprintf(" of rank %d", r)
+		}
+		fmt.Fprintf(c.stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
+	}
 }
 
 // training shows a run while it goes on: a line per step on a terminal,
@@ -159,7 +180,7 @@ func newTraining(c *context, t *run.Trainer) *training {
 func (u *training) Step(m run.Metrics) {
 	last := m.Step == u.t.Setup.Config.MaxSteps
 	every := 10 * time.Second
-	if u.line.tty {
+	if u.line.tty != nil {
 		every = 100 * time.Millisecond
 	}
 	if time.Since(u.shown) < every && !last {
@@ -171,9 +192,8 @@ func (u *training) Step(m run.Metrics) {
 	eta := time.Duration(per * float64(total-m.Step) * float64(time.Second)).Round(time.Second)
 	text := fmt.Sprintf("step %d/%d %3d%%  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)  ETA %v",
 		m.Step, total, 100*m.Step/total, m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted, eta)
-	if u.line.tty {
-		fmt.Fprintf(u.c.stderr, "\r\x1b[K%s", text)
-		u.line.last = text
+	if u.line.tty != nil {
+		u.line.rewrite(text)
 		return
 	}
 	fmt.Fprintln(u.c.stderr, text)

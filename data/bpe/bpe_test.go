@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -186,10 +187,10 @@ func TestMergeByDefinition(t *testing.T) {
 func TestBoundary(t *testing.T) {
 	for name, tokenizer := range fixtureTokenizers(t) {
 		t.Run(name, func(t *testing.T) {
-			cuts := 0
+			cuts, foreign := 0, 0
 			rapid.Check(t, func(t *rapid.T) {
 				parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "{",
-					"\u00e9", "\u0301", "\u00a0", "\u2028", "\xff", EndOfText}), 1, 30).Draw(t, "parts")
+					"\u00e9", "\u0301", "\u0436", "\u6c34", "\u0436\n\u6c34", "\u3000", "\u00a0", "\u2028", "\u0085", "\u200d", "\ufffd", "\xff", "\xe6\xb0", EndOfText}), 1, 30).Draw(t, "parts")
 				text := []byte(strings.Join(parts, ""))
 				whole := tokenizer.Encode(text)
 				for i := range text {
@@ -197,14 +198,17 @@ func TestBoundary(t *testing.T) {
 						continue
 					}
 					cuts++
+					if text[i] >= utf8.RuneSelf && text[i-2] >= utf8.RuneSelf {
+						foreign++
+					}
 					pieces := append(tokenizer.Encode(text[:i]), tokenizer.Encode(text[i:])...)
 					if !slices.Equal(pieces, whole) {
 						t.Fatalf("%q cut at %d: %v, whole %v", text, i, pieces, whole)
 					}
 				}
 			})
-			if cuts == 0 {
-				t.Error("no text had a boundary")
+			if cuts == 0 || foreign == 0 {
+				t.Errorf("%d boundaries in all texts, %d between letters that are not ASCII", cuts, foreign)
 			}
 		})
 	}

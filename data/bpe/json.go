@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // Reading tokenizer.json.
@@ -109,7 +110,7 @@ func Load(path string) (*Tokenizer, error) {
 	}
 	t, err := Parse(raw, config)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		return nil, suggest.Add(fmt.Errorf("tokenizer %s: %w", path, err), "is that a tokenizer.json of byte-level BPE?")
 	}
 	return t, nil
 }

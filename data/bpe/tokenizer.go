@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // MaxVocabulary is the largest number of tokens that a tokenizer may have.
@@ -255,15 +257,19 @@ func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(n
 
 // Boundary reports whether text can be cut at i so that encoding both parts
 // gives the ids of the whole: right after a single newline between two visible
-// ASCII characters. It holds for every pattern (a newline ends a pre-token, and
+// characters. It holds for every pattern (a newline ends a pre-token, and
 // what stands before it cannot change with what follows) and lets long text be
 // encoded in parallel pieces.
 func Boundary(text []byte, i int) bool {
-	return i >= 2 && i < len(text) && text[i-1] == '\n' && visible(text[i-2]) && visible(text[i])
+	return i >= 2 && i < len(text) && text[i-1] == '\n' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
 }
 
 // Boundary is the function Boundary for the text that this tokenizer encodes:
 // never, where an added token has a newline in it.
 func (t *Tokenizer) Boundary(text []byte, i int) bool { return !t.uncut && Boundary(text, i) }
 
-func visible(b byte) bool { return b > ' ' && b < 0x7F }
+// visible reports whether a character of some bytes is one, and neither white space nor
+// control.
+func visible(r rune, bytes int) bool {
+	return r > ' ' && r != 0x7F && !unicode.IsSpace(r) && !(r == utf8.RuneError && bytes <= 1)
+}

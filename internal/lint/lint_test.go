@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -126,7 +127,22 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestFiles: formatted, of a readable size, plain ASCII, nothing unfinished.
+// TestOtherSystems: what is written for systems that no test runs on compiles.
+func TestOtherSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("half a minute for each")
+	}
+	for _, system := range []string{"darwin/arm64", "windows/amd64"} {
+		name, arch, _ := strings.Cut(system, "/")
+		cmd := exec.Command("go", "build", "-o", os.DevNull, "./cmd/athanor")
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", system, err, text)
+		}
+	}
+}
+
+// TestFiles: formatted, of a readable size, nothing unfinished.
 func TestFiles(t *testing.T) {
 	const longest = 700 // lines
 	documented := map[string]bool{}

@@ -1,7 +1,10 @@
 // Package suggest finds what somebody may have meant.
 package suggest
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Nearest returns the word of the list that takes the fewest insertions,
 // deletions and replacements to reach, or "" if none is close (more than a
@@ -22,6 +25,14 @@ func Hint(word string, list []string) string {
 		return "; hint: did you mean " + w + "?"
 	}
 	return ""
+}
+
+// Add gives an error a hint, unless it has one.
+func Add(err error, hint string) error {
+	if err == nil || strings.Contains(err.Error(), "hint:") {
+		return err
+	}
+	return fmt.Errorf("%w; hint: %s", err, hint)
 }
 
 // distance is Levenshtein's, one row at a time.

@@ -1,6 +1,10 @@
 package suggest
 
-import "testing"
+import (
+	"errors"
+	"io"
+	"testing"
+)
 
 func TestNearest(t *testing.T) {
 	keys := []string{"learning_rate", "global_batch", "sequence_length", "max_steps", "out"}
@@ -11,5 +15,19 @@ func TestNearest(t *testing.T) {
 		if got := Nearest(word, keys); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}
+	}
+}
+
+// TestAdd: an error has one hint, and stays the error that it is.
+func TestAdd(t *testing.T) {
+	once := Add(io.EOF, "try again")
+	if !errors.Is(once, io.EOF) || once.Error() != "EOF; hint: try again" {
+		t.Error(once)
+	}
+	if twice := Add(once, "go home"); twice != once {
+		t.Error(twice)
+	}
+	if err := Add(nil, "go home"); err != nil {
+		t.Error(err)
 	}
 }

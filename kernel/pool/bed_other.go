@@ -2,6 +2,8 @@
 
 package pool
 
+import "runtime"
+
 // bed is where a helper sleeps: a channel with room for one token.
 type bed struct{ token chan struct{} }
 

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a terminal of some columns and what is shown on it.
+func terminal(t *testing.T, columns uint16) (screen, keys *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	fd := int(screen.Fd())
+	check(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	check(t, err)
+	keys, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	check(t, err)
+	t.Cleanup(func() { keys.Close() })
+	check(t, unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	return screen, keys
+}
+
+// shown is what was written to a terminal since the last look.
+func shown(t *testing.T, screen, keys *os.File) string {
+	t.Helper()
+	_, err := keys.WriteString("\x00")
+	check(t, err)
+	text, err := bufio.NewReader(screen).ReadString(0)
+	check(t, err)
+	return strings.TrimSuffix(text, "\x00")
+}
+
+// TestNarrowTerminal: a line that is rewritten never wraps, whatever the width, and a
+// terminal that cannot take lines back gets each thing once.
+func TestNarrowTerminal(t *testing.T) {
+	screen, keys := terminal(t, 40)
+	t.Setenv("TERM", "xterm")
+	s := newStatus(keys)
+	s.rewrite("step 7 " + strings.Repeat("é", 100))
+	s.say("reading " + strings.Repeat("x", 100))
+	s.progress(strings.Repeat("y", 100), 1, 2)
+	s.done()
+	lines := strings.Split(shown(t, screen, keys), "\r\x1b[K")
+	if len(lines) != 5 || !strings.HasPrefix(lines[1], "step 7 é") {
+		t.Errorf("%q", lines)
+	}
+	for _, l := range lines {
+		if len([]rune(l)) >= 40 {
+			t.Errorf("%d columns of 40: %q", len([]rune(l)), l)
+		}
+	}
+	if asTerminal(keys) == nil || asTerminal(&strings.Builder{}) != nil {
+		t.Error("a terminal is not told from what is none")
+	}
+	t.Setenv("TERM", "dumb")
+	s = newStatus(keys)
+	s.say("plain")
+	s.say("plain")
+	s.done()
+	if text := shown(t, screen, keys); text != "plain\r\n" {
+		t.Errorf("a dumb terminal gets %q", text)
+	}
+}
