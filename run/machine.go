@@ -84,9 +84,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
-	// A throttled link and another disk are another machine, and so are cores
-	// that ranks share.
-	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks))
+	// A throttled link and another disk are another machine, and so are more or fewer
+	// cores, and cores that ranks share.
+	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks, runtime.GOMAXPROCS(0)))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := bounded.ReadFile(m.file, maxHardware); err == nil {
 		if h, err := hardware.Parse(text); err == nil {

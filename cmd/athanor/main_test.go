@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -440,6 +441,19 @@ func TestWrongFiles(t *testing.T) {
 	for _, path := range kept {
 		if st, err := os.Stat(path); err == nil && st.Size() > 1<<40 {
 			check(t, os.Remove(path))
+		}
+	}
+}
+
+// TestOtherCores: what was measured on some cores is not taken for what others do.
+func TestOtherCores(t *testing.T) {
+	_, file := tiny(t)
+	args := []string{"plan", file, "hardware.peers=3GB/s"}
+	for _, more := range []int{0, 1} {
+		env := []string{fmt.Sprint("GOMAXPROCS=", runtime.GOMAXPROCS(0)+more)}
+		finish(t, child(env, args...)).must(t, 0, "probing the machine")
+		if again := finish(t, child(env, args...)).must(t, 0); strings.Contains(again.stderr, "probing the machine") {
+			t.Errorf("measured twice:\n%s", again.stderr)
 		}
 	}
 }
