@@ -33,6 +33,7 @@ type identity struct {
 	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
+	Adam           string  `json:"adam,omitempty"` // beta1, beta2 and epsilon; not compared if left out, as older runs do
 }
 
 // origin is where a checkpoint came from. What of it is not the identity is for
@@ -49,7 +50,7 @@ func (t *Trainer) identity() identity {
 	return identity{
 		Model: program.Fingerprint(s.Graph), SequenceLength: c.SequenceLength, GlobalBatch: c.GlobalBatch,
 		Precision: s.Graph.DType.String(), OptimizerState: t.Plan.Plan.State, Documents: c.Documents, Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
-		WeightDecay: c.WeightDecay, Clip: c.Clip,
+		WeightDecay: c.WeightDecay, Clip: c.Clip, Adam: fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon),
 	}
 }
 
@@ -72,8 +73,11 @@ func (a identity) difference(b identity) string {
 		}
 		return m
 	}
+	if a.Adam == "" {
+		b.Adam = ""
+	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping"} {
+	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam"} {
 		if x[k] != y[k] {
 			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
 		}

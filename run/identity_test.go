@@ -1,0 +1,35 @@
+package run
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestIdentity: no field of what makes a run the same is left out when two are compared,
+// and one is told by its name. Older checkpoints say nothing of Adam's constants.
+func TestIdentity(t *testing.T) {
+	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined"}
+	for i := range reflect.TypeFor[identity]().NumField() {
+		f, b := reflect.TypeFor[identity]().Field(i), a
+		switch v := reflect.ValueOf(&b).Elem().Field(i); v.Kind() {
+		case reflect.String:
+			v.SetString("another")
+		case reflect.Int:
+			v.SetInt(7)
+		case reflect.Uint64:
+			v.SetUint(7)
+		case reflect.Float64:
+			v.SetFloat(7)
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if d := a.difference(b); !strings.HasPrefix(d, name+" is ") {
+			t.Errorf("another %s: %q", f.Name, d)
+		}
+	}
+	older := a
+	older.Adam = ""
+	if d := a.difference(a) + older.difference(a); d != "" {
+		t.Errorf("the same: %s", d)
+	}
+}
