@@ -137,50 +137,6 @@ func TestDocumentsAreSkipped(t *testing.T) {
 	}
 }
 
-// TestStartsBeyondQueries: a query sees its own key whatever it says where its document
-// begins, with tensor cores and without.
-func TestStartsBeyondQueries(t *testing.T) {
-	const n, head, far = 200, 16, 1 << 30
-	for _, float := range []graph.DType{graph.F32, graph.BF16} {
-		d, _ := machine(t, Options{}, imageBytes)
-		s := &sample{Rand: rand.New(rand.NewPCG(1, 5)), image: make([]byte, imageBytes), wide: true, float: float}
-		s.call.Attr = graph.Attr{Seq: n, Heads: 1, KVHeads: 1, HeadDim: head, Scale: 0.25}
-		q, kv, do := s.mat(n, head), s.mat(n, 2*head), s.mat(n, head)
-		o, lse, delta := s.place(float, n, head), s.place(graph.F32, n, 1), s.place(graph.F32, n, 1)
-		dq, dkv := s.place(float, n, head), s.place(float, n, 2*head)
-		starts := s.place(graph.I32, n, 1)
-		fill := func(start func(row int) int) []byte {
-			x := tensor(s.image, starts)
-			for r := range n {
-				x.Set(r, 0, float64(start(r)))
-			}
-			return executeAll(t, d, []device.Call{
-				{Op: graph.Attention, Attr: s.call.Attr, Args: []device.Operand{o, lse, q, kv, starts}},
-				{Op: graph.AttentionBwd, Attr: s.call.Attr, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse, starts}},
-			}, s.image)
-		}
-		from := func(beyond int) func(int) int { // in the middle of a tile, of several
-			return func(row int) int {
-				if row >= 40 && row < 150 {
-					return max(row, beyond)
-				}
-				return row / 150 * 150
-			}
-		}
-		have, want := fill(from(far)), fill(from(0))
-		for i, out := range []device.Operand{o, lse, delta, dq, dkv} {
-			x, y := tensor(have, out), tensor(want, out)
-			for r := range n {
-				for c := range x.Cols {
-					if x.At(r, c) != y.At(r, c) || math.IsNaN(x.At(r, c)) {
-						t.Fatalf("%v: result %d has %v in row %d, not %v", float, i, x.At(r, c), r, y.At(r, c))
-					}
-				}
-			}
-		}
-	}
-}
-
 // edited runs the sample's call on the fake after a change to the text of a file.
 func (s *sample) edited(t *testing.T, serial bool, file string, edit func(string) string, want []byte) error {
 	t.Helper()

@@ -137,10 +137,10 @@ template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, 
 #endif
 }
 
-// sees: query i, whose start is at s, sees key j; its own whatever is at s.
+// sees: query i, whose start is at s, sees key j.
 static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
 #ifdef STARTS
-  if (j < min(i, *s)) return false;
+  if (j < *s) return false;
 #endif
   return j <= i && i < j + a.window;
 }
@@ -150,7 +150,7 @@ static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
 static __device__ inline bool allSee(const Args& a, const int* s, int i, int m, int j, int n) { return sees(a, s, i, j + n - 1) && sees(a, s + m - 1, i + m - 1, j); }
 static __device__ inline bool noneSees(const Args& a, const int* s, int i, int m, int j, int n) {
 #ifdef STARTS
-  if (min(i, *s) >= j + n) return true;
+  if (*s >= j + n) return true;
 #endif
   return j > i + m - 1 || i >= j + n - 1 + a.window;
 }
