@@ -137,7 +137,7 @@ template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, 
 #endif
 }
 
-// sees: query i, whose start is at s, sees key j.
+// sees: query i, whose start is at s and not behind it (data.Starts), sees key j.
 static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
 #ifdef STARTS
   if (j < *s) return false;
