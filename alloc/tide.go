@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -30,6 +31,10 @@ import (
 // earlier still, so that others, which fit elsewhere, make room for it. If that
 // does not help, it is missed, and goes on top of everything.
 //
+// Where a second peak is less than a lifetime away on one side, few items are missed, but
+// always some. Then it helps to stack more at the peak for that side than for the
+// other: such preferences are drawn at random until nothing is missed.
+//
 // Example, limit 4:   at the peak lie a of size 1 that ends at once, b of size 2
 // and c of size 1 that ends soon. From the top: a, c, b. When a has ended there
 // is room for 1, when c has ended for 2, without a gap between.
@@ -51,13 +56,16 @@ const (
 	tideHurries = 5    // and twice as many each time; after so many times it is missed
 	tideMissed  = 50   // with so many missed it gives up,
 	tideOf      = 1000 // and one for so many items
-	tideWaste   = 0.15 // what a byte left over costs, beside one whose neighbour has another end
+	tideWaste   = 0.15 // see drift
+	tideDrifts  = 40   // so many are tried,
+	tideFew     = 20   // if a round has missed no more than so many
 	tideSweep   = 16   // placements between two looks at who has died
 )
 
 // A tide packs a leaf outwards from its highest moment.
 type tide struct {
 	leaf
+	drift
 	peak    int32
 	size    float64   // mean
 	width   float64   // mean lifetime in sections
@@ -66,22 +74,58 @@ type tide struct {
 	limit   int64
 	offsets []int64 // of items that have a place
 	missed  []int32 // lie above the limit
+	few     int     // fewest that were missed in a round
 	effort  int64
 }
 
+// A drift bends a tide: what it leans to differs where a second peak is near.
+type drift struct {
+	side  float64 // at the peak, what ends within so many times the time since its birth hangs from the limit
+	lead  float64 // factor of how early items are placed
+	waste float64 // what a byte left over costs, beside one whose neighbour has another end
+}
+
 // ebb lowers the packing of a leaf without fixed items towards target, if it
-// can: it looks for the lowest limit below which a tide misses nothing.
+// can: it looks for the lowest limit below which a tide misses nothing. Where that is
+// far from the target though a tide missed little near to it, others are drawn at random.
 func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packing {
-	t, best := newTide(l), from
-	low := target - 1 // a limit that is too low
+	t := newTide(l)
 	t.limit = target + target/tideSlack
+	best := t.lower(ctx, from, target, &effort)
+	if t.few > tideFew {
+		return best
+	}
+	rng := rand.New(rand.NewPCG(4, uint64(len(l.items))))
+	near, least := drift{1, 1, tideWaste}, t.few // the drift that has missed fewest
+	for n := 0; n < tideDrifts && best.height-target > target/tightenAbove && effort > 0 && ctx.Err() == nil; n++ {
+		d := drift{side: between(rng, 0.1, 10), lead: between(rng, 0.8, 2), waste: between(rng, 0.1, 1)}
+		if n%2 == 1 {
+			d = drift{near.side * between(rng, 0.7, 1.4), near.lead * between(rng, 0.8, 1.2), near.waste * between(rng, 0.7, 1.4)}
+		}
+		t.turn(d)
+		t.limit = target + target/tightenAbove
+		p, ok := t.spend(ctx, &effort)
+		if ok && len(t.missed) <= least {
+			near, least = d, len(t.missed)
+		}
+		if ok && len(t.missed) == 0 {
+			t.limit = target + target/tideSlack/2
+			best = t.lower(ctx, p, target, &effort)
+		}
+	}
+	return best
+}
+
+// lower looks for a limit in rounds, the first one at what it is now.
+func (t *tide) lower(ctx context.Context, best packing, target int64, effort *int64) packing {
+	low := target - 1 // a limit that is too low
 	for round := 0; round < tideRounds && t.limit > low && t.limit < best.height && ctx.Err() == nil; round++ {
-		t.effort = effort / 2
-		effort -= t.effort
-		p, ok := t.run(ctx)
-		effort += max(t.effort, 0)
+		p, ok := t.spend(ctx, effort)
 		if ok && p.height < best.height {
 			best = p
+		}
+		if ok {
+			t.few = min(t.few, len(t.missed))
 		}
 		if ok && len(t.missed) == 0 {
 			t.limit = low + (t.limit-low)/2
@@ -93,9 +137,18 @@ func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packin
 	return best
 }
 
+// spend runs a tide for half of the effort at most.
+func (t *tide) spend(ctx context.Context, effort *int64) (packing, bool) {
+	t.effort = *effort / 2
+	*effort -= t.effort
+	p, ok := t.run(ctx)
+	*effort += max(t.effort, 0)
+	return p, ok
+}
+
 func newTide(l leaf) *tide {
 	n := float64(len(l.items))
-	t := &tide{leaf: l, lead: make([]float64, len(l.items)), hurries: make([]int, len(l.items))}
+	t := &tide{leaf: l, lead: make([]float64, len(l.items)), hurries: make([]int, len(l.items)), few: math.MaxInt}
 	highest := int64(-1)
 	for s, load := range loads(l.items, l.sections) {
 		if load > highest {
@@ -106,12 +159,18 @@ func newTide(l leaf) *tide {
 		t.size += float64(l.items[i].size) / n
 		t.width += float64(l.items[i].width()) / n
 	}
-	for i := range l.items {
-		it := &l.items[i]
-		away := float64(max(it.lo-t.peak, t.peak-it.hi, 0)) / t.width
-		t.lead[i] = tideLead * t.width * min(float64(it.size)/t.size, tideLarge) * min(away/tideShore, 1)
-	}
+	t.turn(drift{side: 1, lead: 1, waste: tideWaste})
 	return t
+}
+
+// turn gives the tide another drift, and forgets what it has learned with the last.
+func (t *tide) turn(d drift) {
+	t.drift = d
+	for i := range t.items {
+		it := &t.items[i]
+		away := float64(max(it.lo-t.peak, t.peak-it.hi, 0)) / t.width
+		t.lead[i] = d.lead * tideLead * t.width * min(float64(it.size)/t.size, tideLarge) * min(away/tideShore, 1)
+	}
 }
 
 // run packs all items, those that are missed above the limit. It gives up, and
@@ -141,7 +200,7 @@ func (t *tide) stack() []int32 {
 	for i := range t.items {
 		switch it := &t.items[i]; {
 		case it.lo > t.peak || it.hi <= t.peak:
-		case it.hi-t.peak <= t.peak+1-it.lo:
+		case float64(it.hi-t.peak) <= t.side*float64(t.peak+1-it.lo):
 			high = append(high, int32(i))
 		default:
 			low = append(low, int32(i))
@@ -248,7 +307,7 @@ func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
 		ends := float64(max(beside-it.hi, it.hi-beside))
 		until := float64(min(it.hi, across) - it.lo)
 		waste := t.lost(left)*until - t.lost(gap)*min(until, float64(beside-it.lo))
-		if cost := size*ends + tideWaste*waste; cost < least {
+		if cost := size*ends + t.waste*waste; cost < least {
 			at, ok, least = place, true, cost
 		}
 	}
