@@ -182,6 +182,9 @@ func (r *run) improve(l *leafState) {
 			l.packing = p
 		}
 	}
+	if r.opt.Without&Tide == 0 && l.height-target > target/tightenAbove {
+		l.packing = lean(r.ctx, l.leaf, l.packing, target, min(tidePerItem*n, tideMost))
+	}
 }
 
 // pinned reports whether an item has a fixed offset.

@@ -33,7 +33,7 @@ import (
 //
 // Where a second peak is less than a lifetime away on one side, few items are missed, but
 // always some. Then it helps to stack more at the peak for that side than for the
-// other: such preferences are drawn at random until nothing is missed.
+// other: such preferences are drawn at random until nothing is missed (lean).
 //
 // Example, limit 4:   at the peak lie a of size 1 that ends at once, b of size 2
 // and c of size 1 that ends soon. From the top: a, c, b. When a has ended there
@@ -58,7 +58,7 @@ const (
 	tideOf      = 1000 // and one for so many items
 	tideWaste   = 0.15 // see drift
 	tideDrifts  = 40   // so many are tried,
-	tideFew     = 20   // if a round has missed no more than so many
+	tideFew     = 20   // if the first misses no more than so many
 	tideSweep   = 16   // placements between two looks at who has died
 )
 
@@ -74,7 +74,6 @@ type tide struct {
 	limit   int64
 	offsets []int64 // of items that have a place
 	missed  []int32 // lie above the limit
-	few     int     // fewest that were missed in a round
 	effort  int64
 }
 
@@ -86,34 +85,39 @@ type drift struct {
 }
 
 // ebb lowers the packing of a leaf without fixed items towards target, if it
-// can: it looks for the lowest limit below which a tide misses nothing. Where that is
-// far from the target though a tide missed little near to it, others are drawn at random.
+// can: it looks for the lowest limit below which a tide misses nothing.
 func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	t := newTide(l)
 	t.limit = target + target/tideSlack
-	best := t.lower(ctx, from, target, &effort)
-	if t.few > tideFew {
-		return best
-	}
-	rng := rand.New(rand.NewPCG(4, uint64(len(l.items))))
-	near, least := drift{1, 1, tideWaste}, t.few // the drift that has missed fewest
-	for n := 0; n < tideDrifts && best.height-target > target/tightenAbove && effort > 0 && ctx.Err() == nil; n++ {
-		d := drift{side: between(rng, 0.1, 10), lead: between(rng, 0.8, 2), waste: between(rng, 0.1, 1)}
-		if n%2 == 1 {
-			d = drift{near.side * between(rng, 0.7, 1.4), near.lead * between(rng, 0.8, 1.2), near.waste * between(rng, 0.7, 1.4)}
+	return t.lower(ctx, from, target, &effort)
+}
+
+// lean does so with drifts drawn at random, half of them near to the best so far, until
+// one comes near to the target. From is further away than that, and is returned if none does.
+func lean(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.items))))
+	near, least := t.drift, math.MaxInt // the drift that has missed fewest
+	for n := 0; n < tideDrifts && effort > 0 && ctx.Err() == nil; n++ {
+		switch {
+		case n%2 == 1:
+			t.turn(drift{between(rng, 0.1, 10), between(rng, 0.8, 2), between(rng, 0.1, 1)})
+		case n > 0:
+			t.turn(drift{near.side * between(rng, 0.7, 1.4), near.lead * between(rng, 0.8, 1.2), near.waste * between(rng, 0.7, 1.4)})
 		}
-		t.turn(d)
 		t.limit = target + target/tightenAbove
 		p, ok := t.spend(ctx, &effort)
 		if ok && len(t.missed) <= least {
-			near, least = d, len(t.missed)
+			near, least = t.drift, len(t.missed)
 		}
-		if ok && len(t.missed) == 0 {
+		if ok && len(t.missed) == 0 && p.height < from.height {
 			t.limit = target + target/tideSlack/2
-			best = t.lower(ctx, p, target, &effort)
+			return t.lower(ctx, p, target, &effort)
+		}
+		if least > tideFew {
+			break
 		}
 	}
-	return best
+	return from
 }
 
 // lower looks for a limit in rounds, the first one at what it is now.
@@ -123,9 +127,6 @@ func (t *tide) lower(ctx context.Context, best packing, target int64, effort *in
 		p, ok := t.spend(ctx, effort)
 		if ok && p.height < best.height {
 			best = p
-		}
-		if ok {
-			t.few = min(t.few, len(t.missed))
 		}
 		if ok && len(t.missed) == 0 {
 			t.limit = low + (t.limit-low)/2
@@ -148,7 +149,7 @@ func (t *tide) spend(ctx context.Context, effort *int64) (packing, bool) {
 
 func newTide(l leaf) *tide {
 	n := float64(len(l.items))
-	t := &tide{leaf: l, lead: make([]float64, len(l.items)), hurries: make([]int, len(l.items)), few: math.MaxInt}
+	t := &tide{leaf: l, lead: make([]float64, len(l.items)), hurries: make([]int, len(l.items))}
 	highest := int64(-1)
 	for s, load := range loads(l.items, l.sections) {
 		if load > highest {

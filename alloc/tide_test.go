@@ -10,12 +10,15 @@ import (
 // Whatever the limit and the alignments, a tide is a packing, and only what it
 // missed is above the limit; it is no worse than what it started from.
 func TestTidePacksEverything(t *testing.T) {
-	lowered := 0
+	var lowered [2]int // by tides, and by drifts
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 31))
 		l, p, start := randomLeaf(rng, seed%2 == 1)
 		bound := slices.Max(loads(l.items, l.sections))
 		td := newTide(l)
+		if seed%3 > 0 {
+			td.turn(drift{between(rng, 0.01, 100), between(rng, 0.1, 10), between(rng, 0.01, 10)})
+		}
 		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
 		got, ok := td.run(t.Context())
 		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil || !ok {
@@ -27,7 +30,11 @@ func TestTidePacksEverything(t *testing.T) {
 			}
 		}
 		before := slices.Clone(start.offsets)
-		q := ebb(t.Context(), l, start, bound, rng.Int64N(1_000_000))
+		lower, target := ebb, bound
+		if seed%2 == 1 {
+			lower, target = lean, (bound+start.height)/2
+		}
+		q := lower(t.Context(), l, start, target, rng.Int64N(1_000_000))
 		if err := Validate(p, Solution{Offsets: q.offsets, Height: q.height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -35,10 +42,10 @@ func TestTidePacksEverything(t *testing.T) {
 			t.Fatalf("seed %d: from height %d to %d", seed, start.height, q.height)
 		}
 		if q.height < start.height {
-			lowered++
+			lowered[seed%2]++
 		}
 	}
-	if lowered < 150 {
+	if min(lowered[0], lowered[1]) < 75 {
 		t.Errorf("only %d of 300 packings were lowered", lowered)
 	}
 }
