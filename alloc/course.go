@@ -28,8 +28,8 @@ import (
 // short enough lies in course 12. Twice 13 is laid again with other noise, and
 // the hole is there; then 12 and 13 are, and it is not.
 //
-// Weakness: a hole that is found too late stays, and one in ten of the largest
-// coarse cuts has one; so what is far from the target is laid once more from the
+// Weakness: a hole that is found too late stays, as in one of twelve cuts of 100 000
+// items by coarse edges; so what is far from the target is laid once more from the
 // ground (recrest). Noise changes what is chosen among equals: if a taste is wrong
 // for the items, courses are laid wrong again. And the last course, where a third of
 // all is lost, has little to choose from; crests go on from there.
