@@ -19,6 +19,11 @@ import (
 // first step, and returns what came of it.
 func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	t.Helper()
+	// Under nohup, or in the background of a script, signals are ignored, and children ignore them too. What is
+	// listened to is not handed on to them.
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, kind)
+	defer signal.Stop(heard)
 	cmd := child(nil, args...)
 	log, err := cmd.StderrPipe()
 	check(t, err)
