@@ -121,9 +121,12 @@ func transposeAVX2(m *move) {
 }
 
 func dealAVX2(m *move) {
-	if m.mask == 0xffff_0000_ffff {
+	switch m.mask {
+	case 0xffff_0000_ffff:
 		deal256(m)
-	} else {
+	case 0x3f_0000_003f: // rows of the highest kernel
+		deal256high(m)
+	default:
 		deal256masked(m)
 	}
 }

@@ -113,6 +113,40 @@ panel:
 	VZEROUPPER
 	RET
 
+// func deal256high(t *move)
+TEXT ·deal256high(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), DI
+	MOVQ 0(DI), R8
+	MOVQ 8(DI), R9
+	MOVQ 16(DI), R10
+	MOVQ 24(DI), R11
+	MOVQ 32(DI), R12
+	MOVQ 40(DI), R13
+	MOVQ 48(DI), CX
+	MOVQ R9, R15
+	SHRQ $1, R15
+row:
+	MOVQ R8, SI
+	LEAQ (R8)(R15*1), R14
+	MOVQ R11, DX
+	MOVQ 56(DI), BX
+panel:
+	VMOVUPS (SI), X0
+	VMOVSD 16(SI), X1
+	VMOVUPS X0, (DX)
+	VMOVSD X1, 16(DX)
+	ADDQ R10, SI
+	ADDQ R10, R14
+	ADDQ R13, DX
+	DECQ BX
+	JNZ panel
+	ADDQ R9, R8
+	ADDQ R12, R11
+	DECQ CX
+	JNZ row
+	VZEROUPPER
+	RET
+
 // func deal256masked(t *move)
 TEXT ·deal256masked(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), DI

@@ -377,6 +377,9 @@ func transpose256(t *move)
 func deal256(t *move)
 
 //go:noescape
+func deal256high(t *move)
+
+//go:noescape
 func deal256masked(t *move)
 
 //go:noescape

@@ -46,6 +46,7 @@ type fmaKernel struct {
 	broadcast string // instruction that copies one element (or pair) of A to all lanes
 	multiply  func(a *asm, x, y, sum string)
 	masked    func(a *asm) maskedMoves
+	branch    bool // where moves without masks are so much cheaper that a test of whether the panel is whole pays
 }
 
 // maskedMoves are the moves to and from the two edges of the tile that may be narrower than a panel. They are
@@ -67,7 +68,7 @@ func fmaAVX512(a *asm) {
 
 func fmaAVX2(a *asm) {
 	laneBits(a)
-	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256}
+	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256, branch: true}
 	for r := 1; r <= rows256; r++ {
 		k.emit(a, r, 2)
 	}
@@ -132,23 +133,13 @@ func masks512(a *asm) maskedMoves {
 	}
 }
 
-// masks256 sets Y14 and Y15, which are free at both ends of a tile, to the lanes of the current panel.
+// masks256 sets Y14 and Y15, which are free at both ends of a tile, to the lanes of the last panel, whose bits are in AX.
 func masks256(a *asm) maskedMoves {
+	maskFromBits(a, 14)
 	return maskedMoves{
 		load:  func(v int, addr, reg string) { a.op("VMASKMOVPS %s, Y%d, %s", addr, 14+v, reg) },
 		store: func(v int, addr, reg string) { a.op("VMASKMOVPS %s, Y%d, %s", reg, 14+v, addr) },
 	}
-}
-
-// loadMasks256 makes the masks of the current panel out of the bits in tile.last.
-func loadMasks256(a *asm) {
-	full := a.newLabel("full")
-	a.op("MOVQ $-1, AX")
-	a.op("CMPQ %d(DI), $1", tilePanels)
-	a.op("JNE %s", full)
-	a.op("MOVQ %d(DI), AX", tileLast)
-	a.at(full)
-	maskFromBits(a, 14)
 }
 
 // maskFromBits makes masks for two AVX2 registers, in Y(first) and the one after it, out of the bits in AX: the bit of
@@ -198,18 +189,13 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 
 	a.routine(fmt.Sprintf("%s%dx%d", f.prefix, height, vectors), "tile")
 	a.at("panel")
-	if f.reg == "Y" {
-		loadMasks256(a)
+	var lasting maskedMoves // for both ends of a panel
+	if !f.branch {
+		lasting = f.masked(a)
 	}
-	move := f.masked(a)
 	a.op("MOVQ %d(DI), R13", tileInit)
 	a.op("MOVQ %d(DI), R14", tileInitRow)
-	for i := range height {
-		for v := range vectors {
-			move.load(v, fmt.Sprintf("%d(R13)", v*f.bytes), acc(i, v))
-		}
-		a.op("ADDQ R14, R13")
-	}
+	f.sums(a, lasting, "begun", height, vectors, func(m maskedMoves, v int, addr, reg string) { m.load(v, addr, reg) })
 	a.op("MOVQ %d(DI), CX", tileK)
 	a.op("MOVQ %d(DI), SI", tileA)
 	a.op("MOVQ %d(DI), R15", tileARow)
@@ -255,17 +241,9 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("JNZ loop")
 
 	a.at("store")
-	if f.reg == "Y" {
-		loadMasks256(a)
-	}
 	a.op("MOVQ %d(DI), R13", tileC)
 	a.op("MOVQ %d(DI), R14", tileCRow)
-	for i := range height {
-		for v := range vectors {
-			move.store(v, fmt.Sprintf("%d(R13)", v*f.bytes), acc(i, v))
-		}
-		a.op("ADDQ R14, R13")
-	}
+	f.sums(a, lasting, "stored", height, vectors, func(m maskedMoves, v int, addr, reg string) { m.store(v, addr, reg) })
 	a.op("ADDQ $%d, %d(DI)", vectors*f.bytes, tileC)
 	a.op("MOVQ %d(DI), AX", tileBPanel)
 	a.op("ADDQ AX, %d(DI)", tileB)
@@ -276,6 +254,38 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
 	a.end()
+}
+
+// sums moves the sums of a panel from or to the rows at R13, which are R14 apart. AVX2's masked stores take AMD's processors
+// some 12 clocks each, all those of a tile as long as 25 of its steps.
+func (f fmaKernel) sums(a *asm, lasting maskedMoves, done string, height, vectors int, move func(m maskedMoves, v int, addr, reg string)) {
+	rows := func(m maskedMoves) {
+		for i := range height {
+			for v := range vectors {
+				move(m, v, fmt.Sprintf("%d(R13)", v*f.bytes), fmt.Sprintf("%s%d", f.reg, i*vectors+v))
+			}
+			a.op("ADDQ R14, R13")
+		}
+	}
+	if !f.branch {
+		rows(lasting)
+		return
+	}
+	whole := a.newLabel("whole")
+	a.op("CMPQ %d(DI), $1", tilePanels)
+	a.op("JNE %s", whole)
+	a.op("MOVQ %d(DI), AX", tileLast)
+	a.op("CMPQ AX, $%d", 1<<(vectors*f.bytes/4)-1)
+	a.op("JEQ %s", whole)
+	rows(f.masked(a))
+	a.op("JMP %s", done)
+	a.at(whole)
+	plain := func(addr, reg string) { a.op("VMOVUPS %s, %s", addr, reg) }
+	rows(maskedMoves{
+		load:  func(_ int, addr, reg string) { plain(addr, reg) },
+		store: func(_ int, addr, reg string) { plain(reg, addr) },
+	})
+	a.at(done)
 }
 
 // fetchSums has the panel prefetched that comes next, of C and of what its sums begin with: the one to the right, or after

@@ -215,8 +215,9 @@ func dealLoop(a *asm, body func()) {
 	a.end()
 }
 
-// moveAVX2 writes transpose256, which knows whole blocks only (Go code does the edges), and the two forms of dealing:
-// panels of 16, and narrower ones by masks, which cost more.
+// moveAVX2 writes transpose256, which knows whole blocks only (Go code does the edges), and three forms of dealing:
+// panels of 16, tiles of the greatest height, and what else there is by masks, which cost more (on AMD's processors
+// ten times as much).
 func moveAVX2(a *asm) {
 	laneBits(a)
 	transpose256(a)
@@ -226,6 +227,13 @@ func moveAVX2(a *asm) {
 			a.op("VMOVUPS %d(SI), Y%d", 32*i, i)
 			a.op("VMOVUPS Y%d, %d(DX)", i, 32*i)
 		}
+	})
+	a.routine("deal256high", "move")
+	dealLoop(a, func() {
+		a.op("VMOVUPS (SI), X0")
+		a.op("VMOVSD 16(SI), X1")
+		a.op("VMOVUPS X0, (DX)")
+		a.op("VMOVSD X1, 16(DX)")
 	})
 	a.routine("deal256masked", "move")
 	a.op("MOVQ %d(DI), AX", moveMask)
