@@ -46,20 +46,20 @@ type panels struct {
 func (s *Serial) packB(j *job, b operand, n int, p part) panels {
 	x := s.isa
 	row := 4 * uintptr(x.nr)
+	dst := s.b.room(parts(n, x.nr) * p.kc * x.nr)
+	to := panels{operand: operand{p: dst, row: row}, panel: row * uintptr(p.kc)}
 	if b.half && !j.pairs {
 		if b.row == 2 {
 			rows := wide(s.wideB.room(n*p.kc), p.kc)
 			s.widen(rows, b.transposed(), n, p.kc)
 			b = rows.transposed()
 		} else {
-			stride := parts(n, x.nr) * x.nr
-			rows := wide(s.wideB.room(stride*p.kc), stride)
-			s.widen(rows, b, p.kc, n)
-			return panels{operand: rows, panel: row}
+			for i := 0; i < n; i += x.nr {
+				s.widen(wide(at(dst, i/x.nr, to.panel), x.nr), b.from(0, i), p.kc, min(x.nr, n-i))
+			}
+			return to
 		}
 	}
-	dst := s.b.room(parts(n, x.nr) * p.kc * x.nr)
-	to := panels{operand: operand{p: dst, row: row}, panel: row * uintptr(p.kc)}
 	switch {
 	case p.odd:
 		for i := range n {
@@ -143,7 +143,7 @@ func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
 	case a.half && !j.pairs:
 		dst := wide(s.wideA.room(rows*p.kc), rows)
 		s.widen(dst, a.transposed(), p.kc, rows)
-		return tiles{operand: dst.transposed()}
+		a = dst.transposed()
 	case a.col == 4 && a.row%aliasStride == 0 && j.way != direct:
 		return tiles{operand: s.copyA(a, rows, p.kc)}
 	case a.col == 4 || j.way == direct:

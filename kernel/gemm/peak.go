@@ -1,8 +1,9 @@
 package gemm
 
 import (
-	"sync"
 	"time"
+
+	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
 // peak is the argument of a loop of multiply-adds that does nothing else.
@@ -32,19 +33,11 @@ func PeakBF16(cores int, total time.Duration) float64 {
 func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	const calls = 8
 	rounds, best := 1000, 0.0
-	args := make([]peak, cores)
+	workers := pool.New(cores) // whose threads, unlike those of new goroutines, find cores of their own
+	defer workers.Close()
 	for start := time.Now(); time.Since(start) < total; {
-		var all sync.WaitGroup
 		begin := time.Now()
-		for i := range args {
-			all.Go(func() {
-				for range calls {
-					args[i].rounds = rounds
-					loop(&args[i])
-				}
-			})
-		}
-		all.Wait()
+		workers.Run(cores*calls, &peakCalls{loop, rounds})
 		took := time.Since(begin)
 		best = max(best, float64(cores*calls*rounds)*float64(flops)/took.Seconds())
 		if took < total/50 {
@@ -53,6 +46,14 @@ func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	}
 	return best
 }
+
+// peakCalls is calls of a loop, for a pool.
+type peakCalls struct {
+	loop   func(*peak)
+	rounds int
+}
+
+func (c *peakCalls) Task(int, int) { c.loop(&peak{rounds: c.rounds}) }
 
 // maxPeakRounds keeps a call of a peak loop, which cannot be preempted, below 100 microseconds.
 const maxPeakRounds = 8000

@@ -51,11 +51,12 @@ const (
 	kernelWork = 8192
 	moveWork   = 1 << 15 // likewise for movers, in elements
 
-	fewRows     = 140      // up to which packing B does not pay
-	panelUnits  = 150_000  // packed in a task: half of a second-level cache of 1 MiB
-	directUnits = 64_000   // of B that a task reads where they lie
-	stageRows   = 1024     // of a task whose sums are kept apart from C
-	aliasStride = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
+	fewRows      = 140      // up to which packing B does not pay
+	panelUnits   = 150_000  // packed in a task: half of a second-level cache of 1 MiB
+	widenedUnits = 1024     // of k in a part if they are widened bf16: a tile's rows of A shall fit the first-level cache
+	directUnits  = 64_000   // of B that a task reads where they lie
+	stageRows    = 1024     // of a task whose sums are kept apart from C
+	aliasStride  = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
 )
 
 // plan chooses the way and the rectangles for a number of workers.
@@ -86,7 +87,11 @@ func (j *job) plan(workers int) {
 		j.layout, least = layout{way: direct, kc: 384, cols: 512}, 128
 	default:
 		j.layout, least = layout{way: packed, kc: 384, cols: 384}, 96
-		if most := panelUnits / (3 * j.isa.nr); j.c.half && j.k <= most {
+		most := panelUnits / (3 * j.isa.nr)
+		if !j.pairs {
+			most = min(most, widenedUnits)
+		}
+		if j.c.half && j.k <= most {
 			j.kc, least = most, 64 // in one part, so that no sum is stored but the last
 			j.cols = min(384, panelUnits/max(j.k, 1))
 		}
