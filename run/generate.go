@@ -96,6 +96,9 @@ func (g *Generator) Close() error {
 // Room is how many tokens may still be added.
 func (g *Generator) Room() int { return g.context - len(g.ids) }
 
+// Reset begins another sequence.
+func (g *Generator) Reset() { g.ids = g.ids[:0] }
+
 // Logits are those of what may follow the latest token. They are valid until
 // the next Extend.
 func (g *Generator) Logits() []float64 { return g.last }

@@ -41,7 +41,7 @@ func BenchmarkGenerate(b *testing.B) {
 	best, total, n := 1e9, 0.0, 0
 	for b.Loop() {
 		if g.Room() == 0 {
-			g.reset()
+			g.Reset()
 		}
 		start := time.Now()
 		check(b, g.Extend(ctx, int32(n%1000)))

@@ -26,9 +26,6 @@ func again(t *testing.T, s *Session, ids []int32) []float64 {
 	return logits[(len(ids)-1)*vocab : len(ids)*vocab]
 }
 
-// reset begins another sequence.
-func (g *Generator) reset() { g.ids = g.ids[:0] }
-
 // TestGenerator: with prompts shorter and longer than a piece, greedy tokens and
 // logits of one token at a time are those of the whole text at once, up to the
 // end of the context and beyond windows.
@@ -54,7 +51,7 @@ func TestGenerator(t *testing.T) {
 				for i := range ids {
 					ids[i] = int32(r.IntN(f.Model.Vocab))
 				}
-				g.reset()
+				g.Reset()
 				check(t, g.Extend(ctx, ids...))
 				for {
 					want, got := again(t, s, ids), g.Logits()
@@ -101,7 +98,7 @@ func TestExtend(t *testing.T) {
 	check(t, g.Extend(ctx, ids...))
 	want := slices.Clone(g.Logits())
 	for _, most := range []int{1, 3, 150} {
-		g.reset()
+		g.Reset()
 		for at := 0; at < len(ids); {
 			n := min(1+r.IntN(most), len(ids)-at)
 			check(t, g.Extend(ctx, ids[at:at+n]...))
@@ -111,7 +108,7 @@ func TestExtend(t *testing.T) {
 			t.Errorf("at most %d at once: other logits", most)
 		}
 	}
-	g.reset()
+	g.Reset()
 	for _, bad := range []int32{-1, int32(f.Model.Vocab)} {
 		if err := g.Extend(ctx, bad); err == nil {
 			t.Errorf("token %d is accepted", bad)
