@@ -87,7 +87,7 @@ func Run(p *program.Program, cost Coster) (*Timeline, error) {
 // without what a Timeline derives: when each instruction runs.
 func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, error) {
 	m := newMachine(ranks, cost)
-	if err := m.add(p, cost); err != nil {
+	if err := m.add(p); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
 	if err := m.run(); err != nil {
@@ -109,7 +109,7 @@ func SpansFirst(programs []*program.Program, ranks int, cost Coster) ([][]device
 		if p.Rank != i {
 			return nil, fmt.Errorf("simulate: program %d of %d is that of rank %d", i, len(programs), p.Rank)
 		}
-		if err := m.add(p, cost); err != nil {
+		if err := m.add(p); err != nil {
 			return nil, fmt.Errorf("simulate: rank %d: %w", i, err)
 		}
 	}
@@ -185,7 +185,7 @@ type stream struct {
 }
 
 // add prepares a program.
-func (m *machine) add(p *program.Program, cost Coster) error {
+func (m *machine) add(p *program.Program) error {
 	n := len(p.Instrs)
 	m.ranks = append(m.ranks, rank{
 		program: p, left: n,
@@ -205,7 +205,7 @@ func (m *machine) add(p *program.Program, cost Coster) error {
 			}
 		}
 		c = p.CallIn(c.Args[:0], i)
-		r.seconds[i] = cost.Cost(&c)
+		r.seconds[i] = m.cost.Cost(&c)
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
 			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
 		}
