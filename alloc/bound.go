@@ -1,6 +1,9 @@
 package alloc
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // LowerBound returns a height that no packing of p can undercut, in time
 // O(n log n): the most bytes alive at once, counting the padding that
@@ -56,7 +59,7 @@ func paint(items []item, sections int32, key func(*item) int64, f func(s int32, 
 	for i := range order {
 		order[i] = int32(i)
 	}
-	slices.SortStableFunc(order, func(a, b int32) int { return compare(key(&items[b]), key(&items[a])) })
+	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(key(&items[b]), key(&items[a])) })
 	next := make([]int32, sections+1)
 	for s := range next {
 		next[s] = int32(s)
@@ -95,13 +98,3 @@ func gcd(a, b int64) int64 {
 }
 
 func roundUp(x, g int64) int64 { return (x + g - 1) / g * g }
-
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -37,7 +38,7 @@ func overload(p Problem, items []item, sections int32) error {
 			}
 		}
 		slices.SortStableFunc(live, func(a, b item) int {
-			return compare(b.size+max(b.fixed, 0), a.size+max(a.fixed, 0))
+			return cmp.Compare(b.size+max(b.fixed, 0), a.size+max(a.fixed, 0))
 		})
 		for n := 1; n <= len(live); n++ {
 			if loads(live[:n], 1)[0] > p.Capacity {

@@ -71,8 +71,9 @@ type crest struct {
 	rng         *rand.Rand
 }
 
-// recrest packs a leaf without fixed items near to target, if it can, at the price of
-// effort for each attempt. It returns from if that is lower.
+// recrest packs a leaf without fixed items near to target, if it can, at the price of at most
+// effort for each attempt: half of it where it is too little for courses. It returns from
+// if that is lower.
 func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	best := from
 	s, first, price, loss := bestStart(ctx, l, from.height, target, effort/crestRace)

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"context"
 	"slices"
 )
@@ -50,14 +51,14 @@ type resident struct {
 
 func byOffset(a, b resident) int {
 	if a.off != b.off {
-		return compare(a.off, b.off)
+		return cmp.Compare(a.off, b.off)
 	}
 	return int(a.item) - int(b.item)
 }
 
 func byEnd(a, b resident) int {
 	if a.end != b.end {
-		return compare(b.end, a.end)
+		return cmp.Compare(b.end, a.end)
 	}
 	return int(a.item) - int(b.item)
 }

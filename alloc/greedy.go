@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -36,21 +37,11 @@ type order struct {
 }
 
 func byWidth(a, b *item) int { return int(b.width()) - int(a.width()) }
-func bySize(a, b *item) int  { return compare(b.size, a.size) }
+func bySize(a, b *item) int  { return cmp.Compare(b.size, a.size) }
 func byLower(a, b *item) int { return int(a.lo) - int(b.lo) }
 func byUpper(a, b *item) int { return int(b.hi) - int(a.hi) }
 func byArea(a, b *item) int {
-	return compareFloat(float64(b.size)*float64(b.width()), float64(a.size)*float64(a.width()))
-}
-
-func compareFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	return cmp.Compare(float64(b.size)*float64(b.width()), float64(a.size)*float64(a.width()))
 }
 
 // chain compares by each rule in turn and by index at last, so that every
@@ -77,7 +68,7 @@ var orders = []order{
 var peakOrder = chain("peak,width", byPeak, byWidth, byArea)
 
 // byPeak puts items of crowded sections first; it needs markPeaks.
-func byPeak(a, b *item) int { return compare(b.peak, a.peak) }
+func byPeak(a, b *item) int { return cmp.Compare(b.peak, a.peak) }
 
 // markPeaks notes in each item the largest load among its sections.
 func markPeaks(items []item, sections int32) {
@@ -182,7 +173,7 @@ func squeaky(ctx context.Context, items []item, sections int32, target, effort i
 				place[i] -= step
 			}
 		}
-		slices.SortStableFunc(perm, func(i, j int32) int { return compare(place[i], place[j]) })
+		slices.SortStableFunc(perm, func(i, j int32) int { return cmp.Compare(place[i], place[j]) })
 	}
 	return best
 }
@@ -360,6 +351,6 @@ func (s shelf) clear(it *item, off int64, next *int32) int64 {
 }
 
 func (s *shelf) insert(t slot) {
-	at, _ := slices.BinarySearchFunc(*s, t.off, func(s slot, off int64) int { return compare(s.off, off) })
+	at, _ := slices.BinarySearchFunc(*s, t.off, func(s slot, off int64) int { return cmp.Compare(s.off, off) })
 	*s = slices.Insert(*s, at, t)
 }

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"html"
@@ -127,7 +128,7 @@ func (c *canvas) alive() {
 		b := &c.p.Buffers[i]
 		steps = append(steps, step{b.Lower, b.Size}, step{b.Upper, -b.Size})
 	}
-	slices.SortFunc(steps, func(a, b step) int { return compare(a.time, b.time) })
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.time, b.time) })
 	var sums []step
 	var sum, peak int64
 	for _, s := range steps {

@@ -65,7 +65,6 @@ type Trainer struct {
 	Step   int64           `json:"step"`   // optimizer steps done
 	Tokens int64           `json:"tokens"` // tokens seen
 	Cursor json.RawMessage `json:"data_cursor,omitempty"`
-	RNG    json.RawMessage `json:"rng,omitempty"`
 	Losses []float64       `json:"losses,omitempty"` // of the last steps, the newest last
 	Plan   json.RawMessage `json:"plan,omitempty"`   // what the plan was made of; resuming under another one is no error
 }

@@ -65,7 +65,7 @@ type Checkpoint struct {
 	state map[string]*safetensors.Set
 }
 
-// Open opens a checkpoint whose chain and sizes are whole (Verify looks deeper).
+// Open opens a checkpoint whose chain and sizes are whole (Latest can look deeper).
 func Open(fsys FS, path string) (*Checkpoint, error) {
 	m, err := check(fsys, path, Sizes)
 	if err != nil {

@@ -49,13 +49,7 @@ func doneText(step int64, manifestText []byte) string {
 	return fmt.Sprintf("step %d\nmanifest crc32c %s\n", step, sum(manifestText))
 }
 
-// Verify checks a checkpoint completely; an error says which file is damaged and wraps ErrCorrupt.
-func Verify(fsys FS, path string) error {
-	_, err := check(fsys, path, Checksums)
-	return err
-}
-
-// check follows the chain and returns the manifest.
+// check follows the chain and returns the manifest. An error says which file is damaged and wraps ErrCorrupt.
 func check(fsys FS, path string, depth Depth) (*manifest, error) {
 	done, err := readSmall(fsys, filepath.Join(path, doneFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -110,7 +110,7 @@ func FuzzTokens(f *testing.F) {
 		tokens.Copy(all, 0)
 		inside := true
 		for i, id := range all {
-			inside = inside && int64(id) < int64(tokens.VocabularySize()) && id >= 0
+			inside = inside && int64(id) < int64(tokens.vocabulary) && id >= 0
 			if tokens.At(int64(i)) != id {
 				t.Fatalf("token %d is %d and %d", i, id, tokens.At(int64(i)))
 			}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"unicode/utf8"
 
@@ -98,7 +97,7 @@ func (s Stats) String() string {
 // reader collects text and hands it out.
 type reader struct {
 	ctx      context.Context
-	cut      func(text []byte, i int) bool // nil: documents are never cut
+	cut      func(text []byte, i int) bool // may the text be cut at i?
 	emit     func(piece) error
 	most     int64 // bytes without a place to cut at; maxStretch
 	stats    Stats
@@ -131,27 +130,6 @@ func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func
 		return r.stats, errors.New("corpus: there is no text in any document; hint: name files with text in them")
 	}
 	return r.stats, nil
-}
-
-// Documents iterates over the documents that are not empty, whole, in order.
-// A document is valid until the next one.
-func (c *Corpus) Documents(ctx context.Context) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		stop := errors.New("stop")
-		_, err := c.read(ctx, nil, func(p piece) error {
-			start := 0
-			for _, end := range p.ends {
-				if !yield(p.text[start:end], nil) {
-					return stop
-				}
-				start = end
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, stop) {
-			yield(nil, err)
-		}
-	}
 }
 
 // counted makes the reader count what it reads, for progress, and stop when its
@@ -325,18 +303,16 @@ func (r *reader) findCut(from, nextEnd int) int {
 		}
 	}
 	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1] == limit
-	if r.cut != nil {
-		for i := from; i < limit; {
-			// A boundary is right behind a newline.
-			j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
-			if j < 0 {
-				break
-			}
-			if i += j; r.cut(r.text, i) {
-				return i
-			}
-			i++
+	for i := from; i < limit; {
+		// A boundary is right behind a newline.
+		j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
+		if j < 0 {
+			break
 		}
+		if i += j; r.cut(r.text, i) {
+			return i
+		}
+		i++
 	}
 	if isEnd {
 		return limit

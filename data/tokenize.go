@@ -64,24 +64,19 @@ var ErrNoEnd = errors.New("it has no end-of-text token to put between documents;
 
 // Tokenize returns the tokens of the corpus from a file in the folder dir, which
 // is created if it is missing. A file of an earlier call with the same corpus
-// and tokenizer is used again if its checksums hold; Note says which happened.
-// A new one appears under its name only when it is whole and on the disk.
+// and tokenizer is used again if its checksums hold. A new one appears under its
+// name only when it is whole and on the disk.
 func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Options) (*Tokens, error) {
 	if _, ok := t.EndOfText(); !ok {
 		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
 	}
 	key := cacheKey(c, t)
 	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")
-	note := "made"
-	switch old, err := OpenTokens(path); {
-	case err == nil && old.key == key:
-		old.note = "reused"
-		return old, nil
-	case err == nil:
-		note = "made again: the file belonged to another corpus"
-		old.Close()
-	case !errors.Is(err, fs.ErrNotExist):
-		note = "made again: " + err.Error()
+	if old, err := OpenTokens(path); err == nil {
+		if old.key == key {
+			return old, nil
+		}
+		old.Close() // another corpus whose key begins alike
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
@@ -90,12 +85,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 		}
 		return nil, fmt.Errorf("tokenizing: %w", err)
 	}
-	tokens, err := OpenTokens(path)
-	if err != nil {
-		return nil, err
-	}
-	tokens.note = note
-	return tokens, nil
+	return OpenTokens(path)
 }
 
 // build writes the token file: to a temporary name, synced, renamed.

@@ -130,7 +130,6 @@ type Tokens struct {
 	path  string
 	file  []byte // the whole file
 	body  []byte // the tokens
-	note  string
 	unmap func() error
 }
 
@@ -183,9 +182,6 @@ func (t *Tokens) Close() error {
 // Len is the number of tokens, end-of-text tokens included.
 func (t *Tokens) Len() int64 { return t.count }
 
-// VocabularySize is that of the tokenizer that made the tokens.
-func (t *Tokens) VocabularySize() int { return t.vocabulary }
-
 // EndOfText is the token behind every document.
 func (t *Tokens) EndOfText() int32 { return t.endOfText }
 
@@ -194,13 +190,6 @@ func (t *Tokens) Stats() Stats { return t.stats }
 
 // Path is the file's.
 func (t *Tokens) Path() string { return t.path }
-
-// Key identifies corpus and tokenizer; equal keys mean equal tokens.
-func (t *Tokens) Key() [sha256.Size]byte { return t.key }
-
-// Note says how Tokenize came by the file: "made", "reused", or "made again: "
-// and why.
-func (t *Tokens) Note() string { return t.note }
 
 // At returns token i, 0 <= i < Len.
 func (t *Tokens) At(i int64) int32 {

@@ -44,6 +44,22 @@ func (o Operand) Dim() graph.Dim {
 	return graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
 }
 
+// CheckReserve says why a tier cannot have an arena of so many bytes, on a device with
+// these arenas and so many prepared calls.
+func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) error {
+	switch {
+	case tier >= NumTiers:
+		return fmt.Errorf("reserve: %v does not exist", tier)
+	case arenas[tier] != 0:
+		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
+	case calls > 0:
+		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
+	case bytes < 0:
+		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
+	}
+	return nil
+}
+
 // Check says what is wrong with a call on arenas of these sizes: unknown
 // operators, missing operands, operands outside of their arena. Every backend
 // checks the calls that it prepares, so that Launch need not.

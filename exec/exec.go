@@ -175,7 +175,7 @@ func (e *Engine) watch() error {
 	}
 	// In vain. The last sign of life came up to one look before the first of them,
 	// one of a peer, which that publishes when it looks itself, up to two: so no
-	// patience is lost while something gets on every six eighths of it.
+	// patience is lost while something gets on every six ninths of it.
 	const looks = 8
 	e.timer.Reset(max(e.Patience/(looks+1), time.Millisecond))
 	defer e.timer.Stop()

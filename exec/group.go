@@ -23,7 +23,7 @@ type Group struct {
 	starts  []chan struct{}
 	done    chan struct{} // once per rank and step
 	results []Result
-	errs    []error
+	errs    []error // who failed says why, the others with a device.PeerError for whom they waited
 }
 
 // PeerLostError is the end of a step of several ranks: one of them is lost.
@@ -137,10 +137,6 @@ func (g *Group) culprit() (rank int, err error) {
 	}
 	return -1, nil
 }
-
-// Errs are the errors of the latest step by rank: who failed says why, the
-// others say with a device.PeerError what they were waiting for.
-func (g *Group) Errs() []error { return g.errs }
 
 // Timelines of the latest step, by rank, on one clock. Call it before the next
 // step.

@@ -13,7 +13,6 @@ import (
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
-	"github.com/athanor-llm/athanor/sim"
 )
 
 // TestVirtualPlans is L4 for the programs of plans: every division of the
@@ -67,7 +66,7 @@ func TestVirtualPlans(t *testing.T) {
 				}
 				programs = append(programs, p)
 			}
-			want, err := sim.RunAll(programs, h)
+			want, err := simulateBy(programs, h)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -146,7 +146,7 @@ func randomCosts(r *rand.Rand, programs []*program.Program) func(rank int) null.
 func simulate(t *testing.T, programs []*program.Program, costs func(rank int) null.Cost) ([]*sim.Timeline, error) {
 	t.Helper()
 	rank, i, cost := 0, 0, costs(0)
-	return sim.RunAll(programs, sim.CostFunc(func(c *device.Call) float64 {
+	return simulateBy(programs, sim.CostFunc(func(c *device.Call) float64 {
 		for i == len(programs[rank].Instrs) {
 			rank, i = rank+1, 0
 			cost = costs(rank)
@@ -154,6 +154,14 @@ func simulate(t *testing.T, programs []*program.Program, costs func(rank int) nu
 		i++
 		return cost(c)
 	}))
+}
+
+func simulateBy(programs []*program.Program, cost sim.Coster) ([]*sim.Timeline, error) {
+	spans, err := sim.SpansFirst(programs, len(programs), cost)
+	if err != nil {
+		return nil, err
+	}
+	return sim.NewAll(programs, spans)
 }
 
 // TestVirtualRanks is L4 for several ranks: virtual clocks that meet show

@@ -163,7 +163,7 @@ var table = [NumOps]Info{
 	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s dx:rt tokens:rt"), Bytes: embedBytes},
 	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s dx:rt")},
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
-	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[LossScale]
+	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0).
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:wt logits:ut targets:rt scalars:r"), Kind: RowWise},
 	// total [1,1] f64 = sum of loss, tokens ascending.

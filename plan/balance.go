@@ -21,11 +21,14 @@ import (
 //	residents  0 ......... chunks      per step: more or fewer of one,
 //	cache      one unit .. all         or one for the other
 //
+// With the smallest steps, how early chunks come and how many logits are made at once
+// change too.
+//
 // Example: 10 billion parameters on four GPUs of 40 GB. No recomputation leaves
 // room for 30 of 50 chunks; full recomputation for all of them but two, and the
 // step gets shorter by a fifth.
 //
-// Known weakness: a pattern search in three dimensions ends in a local optimum.
+// Known weakness: a pattern search ends in a local optimum.
 
 // How many candidates, of different micro-batches or residencies, are improved:
 // more of small programs.

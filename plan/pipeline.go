@@ -22,7 +22,7 @@ import (
 //	depth x micro-batch x schedule --Simulate--> bound
 //	      x residency              --Balance---> stages, estimate
 //	best estimates first           --Lower-----> recomputation per rank
-//	                               --RunFirst--> seconds
+//	                               -SpansFirst-> seconds
 //
 // Memory is a matter of each rank by itself: the least recomputation that fits
 // is found rank by rank, since later stages hold fewer micro-batches.

@@ -29,8 +29,8 @@ import (
 // full recomputation; "weights and gradients too" fits with none. The simulator
 // says which is faster.
 //
-// Known weakness: chunks differ only by being a prefix that stays; uneven choices
-// that the packing would reward are not seen.
+// Known weakness: chunks differ only by being a prefix that stays, and by who updates
+// them; uneven choices that the packing would reward are not seen.
 
 // Search finds the fastest plan that fits. progress (may be nil) is told what
 // is being tried.

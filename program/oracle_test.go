@@ -359,11 +359,17 @@ func hazard(p *Program) string {
 				after = reachable(p, i)
 			}
 			if !after[j] {
-				return fmt.Sprintf("race between\n%s\n%s\n", p.Line(i), p.Line(j))
+				return fmt.Sprintf("race between\n%s\n%s\n", instrLine(p, i), instrLine(p, j))
 			}
 		}
 	}
 	return ""
+}
+
+// instrLine prints instruction i as it stands in the program's text.
+func instrLine(p *Program, i int) string {
+	pr := printer{p: p, refs: p.references()}
+	return string(pr.instr(nil, i))
 }
 
 // harmless returns why a program is not as good as a reference, or "".

@@ -8,7 +8,7 @@
 // the simulator reads the very same list. A program prints as text and parses
 // back:
 //
-//	i12 linear h2.qkv key=(2,0,fwd) stream=compute wait=i9 ...
+//	i12 linear(qkv'2, norm1'2, w2[64x192], b2, -) compute key=2,0,-,fwd wait=i9
 //
 // Instructions are listed in one order that respects all dependencies ("program
 // order", the index in Instrs). Within a stream they run in that order; across

@@ -147,12 +147,6 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	return total, out.Flush()
 }
 
-// Line prints instruction i as it stands in the program's text.
-func (p *Program) Line(i int) string {
-	pr := printer{p: p}
-	return string(pr.instr(nil, i))
-}
-
 type tierLine struct {
 	name  string
 	bytes *[device.NumTiers]int64
@@ -219,7 +213,7 @@ func className(c Class) string {
 
 type printer struct {
 	p    *Program
-	refs []string // nil: plain names
+	refs []string // see references
 }
 
 func (pr printer) region(line []byte, r Region) []byte {
@@ -231,11 +225,7 @@ func (pr printer) region(line []byte, r Region) []byte {
 		return fmt.Appendf(line, "[%dx%d@%d/%d]", r.Rows, r.Cols, r.Off, r.Stride)
 	}
 	b := &pr.p.Buffers[r.Buf]
-	if pr.refs != nil {
-		line = append(line, pr.refs[r.Buf]...)
-	} else {
-		line = append(line, escape(b.Name)...)
-	}
+	line = append(line, pr.refs[r.Buf]...)
 	if r == (Region{Buf: r.Buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}) {
 		return line
 	}

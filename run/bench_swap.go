@@ -62,28 +62,22 @@ func Swaps(ctx context.Context, m *Machine, c *config.Config, text *Text, length
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
 	for _, length := range lengths {
-		long := *c
-		long.SequenceLength = length
-		mod, _, _, err := ResolveModel(&long, text.Tokenizer.VocabularySize())
+		long, g, err := text.atLength(c, length)
 		if err != nil {
 			return err
 		}
-		g, err := BuildGraph(&long, mod, Documents(&long, text.Tokens))
+		plain, err := plan.PlainBytes(ctx, m.request(g, long))
 		if err != nil {
 			return err
 		}
-		plain, err := plan.PlainBytes(ctx, m.request(g, &long))
-		if err != nil {
-			return err
-		}
-		least, err := smallestBudget(ctx, m, g, &long, note)
+		least, err := smallestBudget(ctx, m, g, long, note)
 		if err != nil {
 			return err
 		}
 		for i := range n {
 			m.Capacity[device.DeviceTier] = between(plain*9/10, least*21/20, i, max(n, 2))
 			m.forget()
-			r, err := m.swapRun(ctx, g, &long, steps, note)
+			r, err := m.swapRun(ctx, g, long, steps, note)
 			if err != nil {
 				return fmt.Errorf("%d tokens, device budget %d bytes: %w", length, m.Capacity[device.DeviceTier], err)
 			}

@@ -81,18 +81,12 @@ func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int)
 	if n > maxSequence {
 		return c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
 	}
-	long := *c
-	long.SequenceLength = n
-	mod, _, _, err := ResolveModel(&long, text.Tokenizer.VocabularySize())
+	long, g, err := text.atLength(c, n)
 	if err != nil {
 		return err
 	}
-	g, err := BuildGraph(&long, mod, Documents(&long, text.Tokens))
-	if err != nil {
-		return err
-	}
-	req := m.request(g, &long)
-	if req.Pins, err = m.pins(g, &long); err != nil {
+	req := m.request(g, long)
+	if req.Pins, err = m.pins(g, long); err != nil {
 		return err
 	}
 	for _, req.State = range storages(c) {

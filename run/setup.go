@@ -122,6 +122,18 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	return t, err
 }
 
+// atLength is a configuration with sequences of n tokens, and its graph.
+func (t *Text) atLength(c *config.Config, n int) (*config.Config, *graph.Graph, error) {
+	long := *c
+	long.SequenceLength = n
+	m, _, _, err := ResolveModel(&long, t.Tokenizer.VocabularySize())
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := BuildGraph(&long, m, Documents(&long, t.Tokens))
+	return &long, g, err
+}
+
 // CacheDir is where what can be made again is kept: the user's cache folder, or one
 // of the user's own in the temporary folder where there is no home, or none that
 // can be written, as in containers.

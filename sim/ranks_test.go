@@ -25,6 +25,15 @@ func ranksOf(lists ...[]program.Instr) (programs []*program.Program) {
 	return programs
 }
 
+// runAll simulates all ranks.
+func runAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
+	spans, err := SpansFirst(programs, len(programs), cost)
+	if err != nil {
+		return nil, err
+	}
+	return NewAll(programs, spans)
+}
+
 func region(buf, off, n int) program.Region {
 	return program.Region{Buf: buf, Off: off, Rows: 1, Cols: n, Stride: n}
 }
@@ -50,7 +59,7 @@ func sum(n int, peers []int, waits ...int) program.Instr {
 // needs, a chain of messages is a pipeline, and spans count on one clock.
 func TestMeeting(t *testing.T) {
 	all := []int{0, 1, 2}
-	list, err := RunAll(ranksOf(
+	list, err := runAll(ranksOf(
 		[]program.Instr{work(device.Compute, cols/4), sum(cols/2, all, 0), work(device.Compute, cols/4, 1)},
 		[]program.Instr{work(device.Compute, cols), sum(cols/2, all, 0)},
 		[]program.Instr{sum(cols/2, all)},
@@ -85,7 +94,7 @@ func TestMeeting(t *testing.T) {
 			}
 		}
 	}
-	if list, err = RunAll(ranksOf(lists...), bySize); err != nil {
+	if list, err = runAll(ranksOf(lists...), bySize); err != nil {
 		t.Fatal(err)
 	}
 	for s := range list {
@@ -115,7 +124,7 @@ func TestAlone(t *testing.T) {
 		t.Errorf("makespan %v", got.Makespan)
 	}
 	equal := []program.Instr{work(device.Compute, cols), sum(cols/2, both, 0)}
-	together, err := RunAll(ranksOf(equal, equal), bySize)
+	together, err := runAll(ranksOf(equal, equal), bySize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,18 +153,18 @@ func TestNeverMeet(t *testing.T) {
 		"collective: i0 (all_reduce) waits for i1 of rank 1": {{sum(8, both), sum(8, []int{0, 1, 2})},
 			{sum(8, []int{0, 1, 2}), sum(8, both)}, {sum(8, []int{0, 1, 2})}},
 	} {
-		if _, err := RunAll(ranksOf(l...), bySize); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := runAll(ranksOf(l...), bySize); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %q", err, want)
 		}
 	}
-	if _, err := RunAll([]*program.Program{{Rank: 1}}, bySize); err == nil {
+	if _, err := runAll([]*program.Program{{Rank: 1}}, bySize); err == nil {
 		t.Error("programs out of order are accepted")
 	}
 }
 
-// BenchmarkRunAll: 64 ranks of 20,000 instructions, of which every fourth is
+// BenchmarkRanks: 64 ranks of 20,000 instructions, of which every fourth is
 // between ranks.
-func BenchmarkRunAll(b *testing.B) {
+func BenchmarkRanks(b *testing.B) {
 	const ranks, length = 64, 20_000
 	lists := make([][]program.Instr, ranks)
 	everybody := make([]int, ranks)
@@ -178,7 +187,7 @@ func BenchmarkRunAll(b *testing.B) {
 	}
 	programs := ranksOf(lists...)
 	for b.Loop() {
-		if _, err := RunAll(programs, bySize); err != nil {
+		if _, err := runAll(programs, bySize); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -210,7 +219,7 @@ func TestCrowdedMeeting(t *testing.T) {
 			}
 			p.Height[0] = 32 * cols
 		}
-		tls, err := RunAll(programs, crowded{bySize, 2})
+		tls, err := runAll(programs, crowded{bySize, 2})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,11 +10,11 @@
 //	compute  [ fwd 0 ][ fwd 1 ]-----[ bwd 1 ]
 //	h2d      [ w1 ]\__^  [ w2 ........ ]\__^
 //
-// Run simulates one rank by itself, where a collective or a message just takes
-// its cost, as if the others were always there: ranks that all do the same are.
-// RunAll simulates the programs of all ranks on one clock: a call between ranks
-// starts when its counterparts have come, takes the most that it costs any of
-// them, and ends for all at once.
+// Run and SpansAlike simulate one rank by itself, where a collective or a message
+// just takes its cost, as if the others were always there: ranks that all do the
+// same are. SpansFirst simulates the programs of several ranks on one clock: a call
+// between ranks starts when its counterparts have come, takes the most that it costs
+// any of them, and ends for all at once.
 //
 // Streams that share cores, a bus or both ways of a link slow each other down:
 // a call has so many seconds of work, and while other streams are busy it goes
@@ -75,22 +75,19 @@ func (f CostFunc) Crowd(active, slower *[device.NumStreams]float64) bool { retur
 
 // Run simulates one step of one rank. It fails on programs that would hang and
 // on costs that are no durations.
-func Run(p *program.Program, cost Coster) (*Timeline, error) { return RunAlike(p, 1, cost) }
-
-// RunAlike is Run of one of several ranks that all do the same at the same time.
-func RunAlike(p *program.Program, ranks int, cost Coster) (*Timeline, error) {
-	spans, err := SpansAlike(p, ranks, cost)
+func Run(p *program.Program, cost Coster) (*Timeline, error) {
+	spans, err := SpansAlike(p, 1, cost)
 	if err != nil {
 		return nil, err
 	}
 	return New(p, spans)
 }
 
-// SpansAlike is RunAlike without what a Timeline derives: when each instruction
-// runs.
+// SpansAlike is Run of one of several ranks that all do the same at the same time,
+// without what a Timeline derives: when each instruction runs.
 func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, error) {
 	m := newMachine(ranks, cost)
-	if err := m.add(p, cost); err != nil {
+	if err := m.add(p); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
 	if err := m.run(); err != nil {
@@ -99,34 +96,20 @@ func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, erro
 	return m.ranks[0].spans, nil
 }
 
-// RunAll simulates one step of all ranks, whose programs come in their order.
+// SpansFirst simulates one step of the first of a number of ranks, whose programs
+// come in their order, and tells when each instruction runs, by program; NewAll
+// makes Timelines of that. The other ranks do the same as these with other
+// sequences, as replicas of a pipeline do: in collectives nobody waits for them.
 // Times count from one moment. Beyond Run it fails where an instruction between
 // ranks has no counterpart or does not fit it, and where ranks wait for each
-// other in a circle. Timeline.Critical looks at one rank only.
-func RunAll(programs []*program.Program, cost Coster) ([]*Timeline, error) {
-	return RunFirst(programs, len(programs), cost)
-}
-
-// RunFirst is RunAll of the first of a number of ranks, whose others do the same
-// as these with other sequences, as replicas of a pipeline do. In collectives
-// nobody waits for those that are not simulated.
-func RunFirst(programs []*program.Program, ranks int, cost Coster) ([]*Timeline, error) {
-	spans, err := SpansFirst(programs, ranks, cost)
-	if err != nil {
-		return nil, err
-	}
-	return NewAll(programs, spans)
-}
-
-// SpansFirst is RunFirst without what Timelines derive: when each instruction
-// runs, by program.
+// other in a circle.
 func SpansFirst(programs []*program.Program, ranks int, cost Coster) ([][]device.Span, error) {
 	m := newMachine(ranks, cost)
 	for i, p := range programs {
 		if p.Rank != i {
 			return nil, fmt.Errorf("simulate: program %d of %d is that of rank %d", i, len(programs), p.Rank)
 		}
-		if err := m.add(p, cost); err != nil {
+		if err := m.add(p); err != nil {
 			return nil, fmt.Errorf("simulate: rank %d: %w", i, err)
 		}
 	}
@@ -202,7 +185,7 @@ type stream struct {
 }
 
 // add prepares a program.
-func (m *machine) add(p *program.Program, cost Coster) error {
+func (m *machine) add(p *program.Program) error {
 	n := len(p.Instrs)
 	m.ranks = append(m.ranks, rank{
 		program: p, left: n,
@@ -222,7 +205,7 @@ func (m *machine) add(p *program.Program, cost Coster) error {
 			}
 		}
 		c = p.CallIn(c.Args[:0], i)
-		r.seconds[i] = cost.Cost(&c)
+		r.seconds[i] = m.cost.Cost(&c)
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
 			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
 		}

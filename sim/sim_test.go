@@ -225,8 +225,11 @@ func TestCrowd(t *testing.T) {
 		})
 		cost := crowded{CostFunc(func(c *device.Call) float64 { return []float64{3, 2}[c.Args[0].Bytes()/4096-1] }), 2}
 		for ranks, want := range c.want {
-			tl, err := RunAlike(p, ranks, cost)
-			if err != nil || math.Abs(tl.Makespan-want) > 1e-12 {
+			spans, err := SpansAlike(p, ranks, cost)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tl, err := New(p, spans); err != nil || math.Abs(tl.Makespan-want) > 1e-12 {
 				t.Errorf("%s: %d alike take %v (%v), want %v", name, ranks, tl.Makespan, err, want)
 			}
 			programs := make([]*program.Program, ranks)
@@ -235,7 +238,7 @@ func TestCrowd(t *testing.T) {
 				own.Rank = r
 				programs[r] = &own
 			}
-			list, err := RunAll(programs, cost)
+			list, err := runAll(programs, cost)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,9 +28,9 @@ type Timeline struct {
 	Live [device.NumTiers][]Level
 	// Peak is the end of the highest buffer that the step uses, per tier.
 	Peak [device.NumTiers]int64
-	// Critical is a chain of instructions, first to last, that determines the
-	// makespan: each began when its predecessor ended (in a measured timeline:
-	// its predecessor was the last of what it needed).
+	// Critical is a chain of this rank's instructions, first to last, that determines
+	// the makespan: each one's predecessor was the last to end of what it needed
+	// here. Peers that it waited for are not told.
 	Critical []int
 }
 

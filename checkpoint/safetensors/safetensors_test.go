@@ -19,6 +19,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// rawBytes is a tensor whose bytes are in memory.
+func rawBytes(name string, d DType, shape []int, data []byte) Tensor {
+	return Tensor{Info{name, d, shape}, func(w io.Writer) error { _, err := w.Write(data); return err }}
+}
+
 const fixtures = "../../testdata/torch"
 
 // memory is a Source in memory.
@@ -45,7 +50,7 @@ func stored(t testing.TB, f interface {
 		if err := f.ReadBytes(info.Name, 0, data); err != nil {
 			t.Fatal(err)
 		}
-		tensors = append(tensors, RawBytes(info.Name, info.DType, info.Shape, data))
+		tensors = append(tensors, rawBytes(info.Name, info.DType, info.Shape, data))
 	}
 	return tensors
 }
@@ -113,7 +118,7 @@ func drawTensors(t *rapid.T) []Tensor {
 	for _, name := range names {
 		info := Info{name, rapid.SampledFrom(types).Draw(t, "dtype"), rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")}
 		n := int(info.Bytes())
-		tensors = append(tensors, RawBytes(name, info.DType, info.Shape, rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "data")))
+		tensors = append(tensors, rawBytes(name, info.DType, info.Shape, rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "data")))
 	}
 	return tensors
 }

@@ -24,11 +24,6 @@ func Float32s(name string, d DType, shape []int, values []float32) Tensor {
 	return Tensor{Info{name, d, shape}, func(w io.Writer) error { return WriteFloat32(w, d, values) }}
 }
 
-// RawBytes is a tensor whose bytes are in memory.
-func RawBytes(name string, d DType, shape []int, data []byte) Tensor {
-	return Tensor{Info{name, d, shape}, func(w io.Writer) error { _, err := w.Write(data); return err }}
-}
-
 // WriteFloat32 writes values as F32, BF16, F16 (rounded to nearest even) or F64.
 func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	encode := encoder(d)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -57,27 +56,20 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// TestReaderGone: a run whose output nobody reads any more goes on, and saves when it is
-// stopped.
+// TestReaderGone: a run whose output nobody reads goes on and is saved.
 func TestReaderGone(t *testing.T) {
-	dir, file := tiny(t, "max_steps: 1000000", "eval_every: 3")
-	cmd := child(nil, "train", file)
-	log, err := cmd.StderrPipe()
+	dir, file := tiny(t)
+	reader, writer, err := os.Pipe()
 	check(t, err)
-	check(t, cmd.Start())
-	for s := bufio.NewScanner(log); s.Scan() && !strings.HasPrefix(s.Text(), "step 3:"); {
+	check(t, reader.Close())
+	cmd := child(nil, "train", file)
+	cmd.Stderr = writer
+	err = cmd.Run()
+	check(t, writer.Close())
+	if err != nil {
+		t.Errorf("a run that nobody reads along ends with %v", err)
 	}
-	check(t, log.Close())
-	for range 1000 { // until it has said more
-		time.Sleep(5 * time.Millisecond)
-		if text, err := os.ReadFile(dir + "/run/metrics.jsonl"); err == nil && bytes.Count(text, []byte("\n")) > 9 {
-			break
-		}
-	}
-	check(t, cmd.Process.Signal(syscall.SIGTERM))
-	_ = cmd.Wait() // the exit code says it
-	result{code: cmd.ProcessState.ExitCode()}.must(t, 75)
-	call("train", file, "max_steps=1").must(t, 0, "resuming "+dir+"/run/checkpoint-")
+	call("train", file, "max_steps=5").must(t, 0, "resuming "+dir+"/run/checkpoint-4 at step 4")
 }
 
 // signalling is standard error that sends the process a signal when it is told

@@ -124,22 +124,14 @@ func (d *Device) Info() device.Info { return device.Info{Name: "cpu", Cores: d.o
 
 // Reserve makes the arena of a tier and provides all of its memory or blocks.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
-	switch {
-	case d.refused != nil:
+	if d.refused != nil {
 		return fmt.Errorf("reserve: %w", d.refused)
-	case tier >= device.NumTiers:
-		return fmt.Errorf("reserve: %v does not exist", tier)
-	case d.arenas[tier].size != 0:
-		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
-	case len(d.calls) > 0:
-		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
-	case bytes < 0:
-		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
-	case bytes == 0:
-		return nil
+	}
+	err := device.CheckReserve(tier, bytes, d.sizes(), len(d.calls))
+	if err != nil || bytes == 0 {
+		return err
 	}
 	a := arena{size: bytes}
-	var err error
 	if tier == device.DiskTier {
 		d.disk, err = openDisk(d.options.DiskPath, bytes)
 	} else if err = enoughMemory(bytes); err == nil {
@@ -150,6 +142,14 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	}
 	d.arenas[tier] = a
 	return nil
+}
+
+// sizes are those of the arenas.
+func (d *Device) sizes() (bytes [device.NumTiers]int64) {
+	for t := range bytes {
+		bytes[t] = d.arenas[t].size
+	}
+	return bytes
 }
 
 // enoughMemory refuses arenas for which the kernel would end the process.

@@ -39,12 +39,8 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if d.refused != nil {
 		return 0, fmt.Errorf("prepare: %w", d.refused)
 	}
-	var sizes [device.NumTiers]int64
-	for t := range sizes {
-		sizes[t] = d.arenas[t].size
-	}
 	first = len(d.calls)
-	list := slices.Clone(d.calls)
+	list, sizes := slices.Clone(d.calls), d.sizes()
 	for i := range calls {
 		c := &calls[i]
 		if err := device.Check(c, sizes); err != nil {

@@ -274,19 +274,10 @@ func (d *Device) Memory() (free, total int64, err error) {
 
 // Reserve makes the arena of a tier.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
-	switch {
-	case tier >= device.NumTiers:
-		return fmt.Errorf("reserve: %v does not exist", tier)
-	case d.sizes[tier] != 0:
-		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
-	case len(d.calls) > 0:
-		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
-	case bytes < 0:
-		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
-	case bytes == 0:
-		return nil
+	err := device.CheckReserve(tier, bytes, d.sizes, len(d.calls))
+	if err != nil || bytes == 0 {
+		return err
 	}
-	var err error
 	switch tier {
 	case device.DeviceTier:
 		err = d.work.do(func() error { return d.allocate(bytes) })

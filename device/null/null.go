@@ -76,8 +76,8 @@ func (d *Device) Info() device.Info { return device.Info{Name: "null", Cores: 1}
 
 // Reserve notes the arena's size.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
-	if tier >= device.NumTiers || bytes < 0 || d.arenas[tier] != 0 || len(d.calls) > 0 {
-		return fmt.Errorf("reserve: %d bytes for %v: reserved already, too late or no such tier", bytes, tier)
+	if err := device.CheckReserve(tier, bytes, d.arenas, len(d.calls)); err != nil {
+		return err
 	}
 	d.arenas[tier] = bytes
 	return nil

@@ -79,7 +79,7 @@ func (j *job) plan(workers int) {
 	case inPlace && j.m < 4: // B is used up as it streams by: long rows
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
 	case inPlace && j.m <= fewRows:
-		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see lookAhead.
+		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see prefetchB.
 		tiles := parts(j.m, j.kernels.height(j.n, j.isa.nr))
 		kc := int(math.Sqrt(float64(directUnits * tiles / j.isa.nr)))
 		j.layout, least = layout{way: direct, kc: kc, cols: j.isa.nr * kc / tiles}, 64

@@ -42,12 +42,6 @@ type Body interface {
 	Task(i, worker int)
 }
 
-// Func makes a Body of a function. The conversion of a closure allocates: bind it once, not per Run.
-type Func func(i, worker int)
-
-// Task calls f.
-func (f Func) Task(i, worker int) { f(i, worker) }
-
 const (
 	helperMask = 1<<16 - 1 // helpers inside the job
 	openBit    = 1 << 16   // tasks may remain

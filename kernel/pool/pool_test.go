@@ -9,6 +9,11 @@ import (
 	"time"
 )
 
+// Func makes a Body of a function.
+type Func func(i, worker int)
+
+func (f Func) Task(i, worker int) { f(i, worker) }
+
 // counter counts how often each task ran and catches two tasks under one worker index at the same time.
 type counter struct {
 	t      *testing.T

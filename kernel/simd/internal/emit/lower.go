@@ -178,8 +178,8 @@ func (r *routine) pin() int {
 	return n
 }
 
-// prologue loads pointers, the number of elements (of the shortest slice) and
-// everything that stays in registers.
+// prologue loads pointers, the number of elements and everything that stays in
+// registers.
 func (r *routine) prologue(copies int) {
 	r.last = make([]int, len(r.body.nodes))
 	r.reg = make([]int, len(r.body.nodes))
@@ -190,6 +190,23 @@ func (r *routine) prologue(copies int) {
 	for n := range r.registers {
 		r.free = append(r.free, n)
 	}
+	r.addresses()
+	if !r.mask {
+		r.cut = r.pin()
+	}
+	r.hoist()
+	r.gather(copies)
+	r.op("XORQ AX, AX")
+	for _, p := range r.params {
+		if p.name == "ahead" {
+			r.ahead = true
+			r.op("MOVQ ahead+%d(FP), R14", p.offset)
+		}
+	}
+}
+
+// addresses loads pointers and the number of elements, of the shortest slice.
+func (r *routine) addresses() {
 	first := true
 	for _, p := range r.params {
 		if !strings.HasPrefix(p.kind, "[]") || r.strip[p.name] != "" {
@@ -211,9 +228,10 @@ func (r *routine) prologue(copies int) {
 			r.op("MOVQ %s+%d(FP), R12", p.name, p.offset)
 		}
 	}
-	if !r.mask {
-		r.cut = r.pin()
-	}
+}
+
+// hoist loads what is the same for all elements.
+func (r *routine) hoist() {
 	r.fixed, r.inReg = r.body.fixed(), make([]bool, len(r.body.nodes))
 	for i, n := range r.body.nodes {
 		switch {
@@ -236,6 +254,10 @@ func (r *routine) prologue(copies int) {
 			r.reg[i] = n
 		}
 	}
+}
+
+// gather gives each copy of the body registers for columns and for sums.
+func (r *routine) gather(copies int) {
 	for _, n := range r.body.nodes {
 		if n.op == opColumn {
 			for range copies {
@@ -257,13 +279,6 @@ func (r *routine) prologue(copies int) {
 			default:
 				r.op("VXORPS %[1]s, %[1]s, %[1]s", r.v(a))
 			}
-		}
-	}
-	r.op("XORQ AX, AX")
-	for _, p := range r.params {
-		if p.name == "ahead" {
-			r.ahead = true
-			r.op("MOVQ ahead+%d(FP), R14", p.offset)
 		}
 	}
 }
