@@ -244,12 +244,16 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
 }
 
+// precision is what a configuration computes in.
+func precision(c *config.Config) graph.DType {
+	if c.Precision == "bf16" {
+		return graph.BF16
+	}
+	return graph.F32
+}
+
 // BuildGraph makes the graph that a configuration asks for.
 func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
-	dtype := graph.F32
-	if c.Precision == "bf16" {
-		dtype = graph.BF16
-	}
 	if len(c.Freeze) > 0 {
 		frozen := *m
 		if err := frozen.Freeze(c.Freeze...); err != nil {
@@ -257,7 +261,7 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 		}
 		m = &frozen
 	}
-	g, err := graph.BuildDocuments(m, c.SequenceLength, dtype, docs)
+	g, err := graph.BuildDocuments(m, c.SequenceLength, precision(c), docs)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}
 	}

@@ -55,11 +55,14 @@ func (v *planCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	p, err := v.prepare(ctx, c, run.DescribeMachine)
+	p, err := v.read(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if err := p.on(c, run.DescribeMachine); err != nil {
+		return err
+	}
 	err = p.with(ctx, find)
 	show.done()
 	say = func(string) {} // what follows has lines of its own
