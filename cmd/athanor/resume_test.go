@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -34,4 +35,19 @@ func TestAnotherRun(t *testing.T) {
 	}
 	call("train", file, "seed=7", "resume="+dir+"/run/checkpoint-1", "out="+dir+"/new", noText).must(t, 2, "belongs to another run")
 	call("train", file, "max_steps=2").must(t, 0, "checkpoint-1 at step 1")
+}
+
+// TestAnotherOut: the configuration that a run leaves, started again with another `out`,
+// writes nothing into the folder of the first.
+func TestAnotherOut(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	call("train", file, "plan.state=disk").must(t, 0)
+	check(t, os.RemoveAll(dir+"/run/spill"))
+	call("train", dir+"/run/config.yaml", "out="+dir+"/second").must(t, 0)
+	if _, err := os.Stat(dir + "/second/spill"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir + "/run/spill"); err == nil {
+		t.Error("the second run spills to the folder of the first")
+	}
 }
