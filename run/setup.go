@@ -52,6 +52,10 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab)}
 	}
+	if n := len(s.Tokenizer.Encode([]byte(c.Sample.Prompt))); c.Sample.Tokens > 0 && n > s.Model.MaxPositions { // which would be told after the last step
+		s.Close()
+		return nil, c.Fault("sample.prompt", fmt.Sprintf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions))
+	}
 	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err != nil {
 		s.Close()
