@@ -64,7 +64,7 @@ func checkFolder(dir string) error {
 		_, err = os.Stat(dir)
 	}
 	if err == nil {
-		err = writable(dir)
+		err = Writable(dir)
 	}
 	return outError(err)
 }

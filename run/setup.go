@@ -133,23 +133,32 @@ func CacheDir() (string, error) {
 	home, err := os.UserCacheDir()
 	if err == nil {
 		dir := filepath.Join(home, "athanor")
-		if err = writable(dir); err == nil {
+		if err = makeWritable(dir); err == nil {
 			return dir, nil
 		}
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
-	if second := writable(dir); second != nil {
+	if second := makeWritable(dir); second != nil {
 		return "", fmt.Errorf("nowhere to keep what was measured and read: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
 	}
 	return dir, nil
 }
 
-// writable makes a folder if there is none, and tries to make a file in it.
-func writable(dir string) error {
+// makeWritable makes a folder if there is none, and tries it.
+func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".try-*")
+	return Writable(dir)
+}
+
+// Writable tries to make a file in a folder: rights alone do not say whether it can be.
+func Writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".athanor-try-*")
+	var e *fs.PathError
+	if errors.As(err, &e) { // the file's name is nobody's business
+		return fmt.Errorf("%s: %w", dir, e.Err)
+	}
 	if err != nil {
 		return err
 	}

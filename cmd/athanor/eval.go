@@ -36,6 +36,9 @@ func (v *evalCmd) Run(c *context) error {
 	if v.Sequence < 0 || v.Batches < 1 {
 		return usageError{fmt.Sprintf("eval: --sequence %d, --batches %d; hint: a length from 1 on, or 0 for the usual one, and at least one of them", v.Sequence, v.Batches)}
 	}
+	if err := canWrite(v.Logits, v.Grads); err != nil {
+		return err
+	}
 	ctx := stdctx.Background()
 	f, err := run.OpenFolder(v.Model)
 	if err != nil {

@@ -48,6 +48,9 @@ func (v *planCmd) Run(c *context) error {
 	if v.MaxSequence {
 		return v.maxSequence(ctx, c)
 	}
+	if err := canWrite(v.Out, v.Dump); err != nil {
+		return err
+	}
 	show := newStatus(c.stderr)
 	defer show.done()
 	say := show.say
