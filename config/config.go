@@ -220,14 +220,17 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	where := e.File
-	if e.Line > 0 {
-		where = fmt.Sprintf("%s:%d", e.File, e.Line)
+	var parts []string
+	switch {
+	case e.Line > 0:
+		parts = append(parts, fmt.Sprintf("%s:%d", e.File, e.Line))
+	case e.File != "": // "" if flags of a verb stand for a file
+		parts = append(parts, e.File)
 	}
 	if e.Key != "" {
-		return where + ": " + e.Key + ": " + e.Msg
+		parts = append(parts, e.Key)
 	}
-	return where + ": " + e.Msg
+	return strings.Join(append(parts, e.Msg), ": ")
 }
 
 // MarshalYAML writes a name, or sizes.

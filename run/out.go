@@ -31,8 +31,8 @@ func (s *Setup) CheckOut() error {
 	return checkSame(s.Config, func(here *identity) { here.prepared(s) })
 }
 
-// checkSame refuses a checkpoint of another run. One that cannot be opened is left to
-// the resume, which reads all of it and may pass over it.
+// checkSame refuses a checkpoint of another run. One that cannot be opened and was not
+// asked for is left to the resume, which reads all of it and may pass over it.
 func checkSame(c *config.Config, know func(*identity)) error {
 	path, _, err := latest(c, checkpoint.Sizes)
 	if errors.Is(err, checkpoint.ErrNone) {
@@ -42,8 +42,11 @@ func checkSame(c *config.Config, know func(*identity)) error {
 		return err
 	}
 	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
-	if err != nil {
+	if err != nil && path != c.Resume {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	defer ck.Close()
 	return belongs(c, ck, path, know)

@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -170,7 +170,7 @@ func Writable(dir string) error {
 // do not say.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
-		return &config.Error{File: c.File, Key: "model", Msg: strings.TrimPrefix(err.Error(), "model: ")}
+		return &config.Error{File: c.File, Key: "model", Msg: suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error()}
 	}
 	if c.Model.Name == "" {
 		m, err := inline(c, vocab)
