@@ -318,6 +318,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.policy=lru"}, []string{"plan.policy", "lru", "hint:"}},
 		{[]string{"plan", file, "plan.slots=-1"}, []string{"plan.slots", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--step=0"}, []string{"--step", "hint:"}},
+		{[]string{"plan", file, "--max-sequence", "--policy=zero-2"}, []string{"--policy zero-2", "hint:"}},
+		{[]string{"plan", file, "--max-sequence", "--policy=memo-paper", "limits.host=none"}, []string{"plan.policy", "no host memory", "hint:"}},
 		{[]string{"plan", file, "plan.head_rows=1000000000000"}, []string{"head_rows", "hint:"}},
 		{[]string{"eval", dir, file, "--batches", "0"}, []string{"--batches"}},
 		{[]string{"eval", dir, file, "--sequence", "-1"}, []string{"--sequence"}},
