@@ -130,10 +130,13 @@ func parseBuffer(fields []string, layout []int) (Buffer, error) {
 			continue
 		}
 		v, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
+		if err != nil || v == math.MinInt64 {
 			return b, fmt.Errorf("%q is not a whole number of 63 bits\nhint: times are steps, sizes are bytes", text)
 		}
-		if col != colLower && col != colUpper && v < 0 || v == math.MinInt64 {
+		if v < 0 && col == colSize {
+			return b, fmt.Errorf("size %d is negative\nhint: sizes are bytes", v)
+		}
+		if v < 0 && col >= colAlign {
 			return b, fmt.Errorf("%d is negative\nhint: leave an alignment or offset empty if there is none", v)
 		}
 		switch col {

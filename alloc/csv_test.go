@@ -22,15 +22,15 @@ func TestReadCSVErrors(t *testing.T) {
 		head + "a,0,1,x\n":                         "line 2: \"x\"",
 		head + "a,0,1,1.5\n":                       "1.5",
 		head + "a,0,1,99999999999999999999\n":      "63 bits",
-		head + "a,0,1,-1\n":                        "negative",
+		head + "a,0,1,-1\n":                        "size -1 is negative\nhint: sizes",
 		head + "a,0,1,5\n\na,1,2,5\n":              "line 4: id \"a\" is on line 2",
 		head + ",0,1,5\n":                          "empty id",
 		head + "a,3,3,5\n":                         "lifetime [3, 3) is empty",
 		head + "a,0,1,0\n":                         "not positive",
 		head + "a,0,1,9223372036854775807\n":       "61 bits",
-		head + "a,-9223372036854775808,1,1\n":      "negative",
+		head + "a,-9223372036854775808,1,1\n":      "63 bits\nhint: times",
 		head + strings.Repeat("a", 1<<17) + "\n":   "longer than",
-		"id,lower,upper,size,offset\na,0,1,5,-3\n": "negative",
+		"id,lower,upper,size,offset\na,0,1,5,-3\n": "-3 is negative\nhint: leave an alignment or offset",
 	} {
 		_, err := alloc.ReadCSV(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint:") {

@@ -19,6 +19,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -106,7 +107,7 @@ type Limits struct {
 	Device   Bytes  `yaml:"device"`
 	Host     Bytes  `yaml:"host"`
 	Disk     Bytes  `yaml:"disk"`
-	DiskPath string `yaml:"disk_path"`
+	DiskPath string `yaml:"disk_path"` // see Config.Spill
 }
 
 // Plan is auto, a plan.json, or single decisions that the search then keeps.
@@ -219,14 +220,17 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	where := e.File
-	if e.Line > 0 {
-		where = fmt.Sprintf("%s:%d", e.File, e.Line)
+	var parts []string
+	switch {
+	case e.Line > 0:
+		parts = append(parts, fmt.Sprintf("%s:%d", e.File, e.Line))
+	case e.File != "": // "" if flags of a verb stand for a file
+		parts = append(parts, e.File)
 	}
 	if e.Key != "" {
-		return where + ": " + e.Key + ": " + e.Msg
+		parts = append(parts, e.Key)
 	}
-	return where + ": " + e.Msg
+	return strings.Join(append(parts, e.Msg), ": ")
 }
 
 // MarshalYAML writes a name, or sizes.
@@ -412,9 +416,13 @@ func (c *Config) derive() {
 	if c.MinLearningRate == derived {
 		c.MinLearningRate = 0.1 * c.LearningRate
 	}
-	if c.Limits.DiskPath == "" {
-		c.Limits.DiskPath = filepath.Join(c.Out, "spill")
-	}
+}
+
+// Spill is the folder of what does not fit in memory: one of the run's own unless it is
+// given. It is not filled in, since what is written as the run's configuration may be
+// started again with another `out`.
+func (c *Config) Spill() string {
+	return cmp.Or(c.Limits.DiskPath, filepath.Join(c.Out, "spill"))
 }
 
 // Rate of the learning at a step counted from 0: linear warm-up, then cosine

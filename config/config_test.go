@@ -25,7 +25,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Limits.Device != Unlimited || c.WarmupSteps != 50 || math.Abs(c.MinLearningRate-6e-5) > 1e-15 || c.Limits.DiskPath != "runs/first/spill" {
+	if c.Limits.Device != Unlimited || c.WarmupSteps != 50 || math.Abs(c.MinLearningRate-6e-5) > 1e-15 || c.Spill() != "runs/first/spill" {
 		t.Errorf("derived values: %+v", c)
 	}
 }

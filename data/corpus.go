@@ -54,20 +54,20 @@ type Corpus struct {
 // is an error, and so is a corpus without a byte.
 func OpenCorpus(patterns ...string) (*Corpus, error) {
 	if len(patterns) == 0 {
-		return nil, errors.New("corpus: no files are named; hint: set data to a pattern such as corpus/**/*.txt")
+		return nil, errors.New("no files are named; hint: set data to a pattern such as corpus/**/*.txt")
 	}
 	c := &Corpus{}
 	for _, pattern := range patterns {
 		expanded, err := expand(pattern)
 		if err != nil {
-			return nil, fmt.Errorf("corpus: %w", err)
+			return nil, err
 		}
 		files, err := glob(expanded)
 		if err != nil {
-			return nil, fmt.Errorf("corpus: %w", err)
+			return nil, err
 		}
 		if len(files) == 0 {
-			return nil, fmt.Errorf("corpus: no file matches %q%s; hint: ** stands for any number of folders, "+
+			return nil, fmt.Errorf("no file matches %q%s; hint: ** stands for any number of folders, "+
 				"and a relative pattern starts at the working directory", pattern, unlessSame(expanded, pattern))
 		}
 		c.files = append(c.files, files...)
@@ -78,14 +78,14 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 		f := &c.files[i]
 		extension := strings.ToLower(filepath.Ext(f.Path))
 		if what, bad := refused[extension]; bad {
-			return nil, fmt.Errorf("corpus: %s: %s is %w; hint: convert it to text or JSONL {\"text\": ...}",
+			return nil, fmt.Errorf("%s: %s is %w; hint: convert it to text or JSONL {\"text\": ...}",
 				f.Path, what, ErrNotSupported)
 		}
 		f.Format = formatOf[extension]
 		c.bytes += f.Size
 	}
 	if c.bytes == 0 {
-		return nil, fmt.Errorf("corpus: all files that match %q are empty (%d); hint: name files with text in them",
+		return nil, fmt.Errorf("all files that match %q are empty (%d); hint: name files with text in them",
 			patterns, len(c.files))
 	}
 	return c, nil

@@ -118,7 +118,7 @@ func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
-			return r.stats, fmt.Errorf("corpus: %w", err)
+			return r.stats, err
 		}
 	}
 	if len(r.text) > 0 {
@@ -127,7 +127,7 @@ func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func
 		}
 	}
 	if r.stats.Documents() == 0 {
-		return r.stats, errors.New("corpus: there is no text in any document; hint: name files with text in them")
+		return r.stats, errors.New("there is no text in any document; hint: name files with text in them")
 	}
 	return r.stats, nil
 }

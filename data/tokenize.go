@@ -83,7 +83,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 			return nil, fmt.Errorf("tokenizing: %w; hint: the token file takes up to %d bytes in %s, free some space there",
 				err, headerSize+4*c.bytes, dir)
 		}
-		return nil, fmt.Errorf("tokenizing: %w", err)
+		return nil, fmt.Errorf("reading the corpus: %w", err)
 	}
 	return OpenTokens(path)
 }
@@ -315,7 +315,7 @@ func OpenTokenizer(ctx context.Context, name string, c *Corpus, o Options) (*bpe
 	}
 	t, err := bpe.Load(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tokenizer %q: there is no such file; "+
+		return nil, fmt.Errorf("%q: there is no such file, or no tokenizer.json in a folder of that name; "+
 			"hint: gpt2, bpe-4096 (trained on the corpus), or the path of a tokenizer.json", name)
 	}
 	return t, err

@@ -147,24 +147,24 @@ func (m *Model) Validate() error {
 	}
 	for _, b := range bounds {
 		if b.v < 1 || b.v > b.max {
-			return fmt.Errorf("model: %s is %d; hint: it must be from 1 to %d", b.name, b.v, b.max)
+			return fmt.Errorf("%s is %d; hint: it must be from 1 to %d", b.name, b.v, b.max)
 		}
 	}
 	switch {
 	case m.Heads%m.KVHeads != 0:
-		return fmt.Errorf("model: %d heads do not divide over %d key/value heads; hint: heads must be a multiple of kv_heads", m.Heads, m.KVHeads)
+		return fmt.Errorf("%d heads do not divide over %d key/value heads; hint: heads must be a multiple of kv_heads", m.Heads, m.KVHeads)
 	case m.Heads*m.HeadDim > maxWidth:
-		return fmt.Errorf("model: %d heads of size %d are too wide; hint: at most %d together", m.Heads, m.HeadDim, maxWidth)
+		return fmt.Errorf("%d heads of size %d are too wide; hint: at most %d together", m.Heads, m.HeadDim, maxWidth)
 	case m.Rotary() && m.HeadDim%2 != 0:
-		return fmt.Errorf("model: head_dim %d is odd; hint: rotary positions turn pairs, so it must be even", m.HeadDim)
+		return fmt.Errorf("head_dim %d is odd; hint: rotary positions turn pairs, so it must be even", m.HeadDim)
 	case m.FusedQKV() && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
-		return fmt.Errorf("model: gpt2 needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
+		return fmt.Errorf("gpt2 needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
-		return fmt.Errorf("model: norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)
+		return fmt.Errorf("norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)
 	case m.Rotary() && !(m.RopeTheta > 0 && m.RopeTheta < 1e12):
-		return fmt.Errorf("model: rope_theta %v; hint: positive, usually 1e4 or 5e5", m.RopeTheta)
+		return fmt.Errorf("rope_theta %v; hint: positive, usually 1e4 or 5e5", m.RopeTheta)
 	case m.Window < 0:
-		return fmt.Errorf("model: sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
+		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}
 	return nil
 }

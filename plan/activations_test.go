@@ -87,12 +87,25 @@ func TestMemoShare(t *testing.T) {
 	}
 }
 
-// TestFits: Fits says what Search says.
+// TestFits: Fits says what Search says, and so does FitsFrugally with less than half of
+// the work where nothing fits.
 func TestFits(t *testing.T) {
 	req := long(t)
 	for mib := int64(20); mib < 44; mib += 6 {
 		m := machine(t, mib<<20, 1)
 		fits := Fits(context.Background(), req, m) == nil
+		if frugally, err := FitsFrugally(context.Background(), req, m); err != nil || frugally != fits {
+			t.Errorf("%d MiB: fits %v, frugally %v %v", mib, fits, frugally, err)
+		}
+		all, frugal := newSearch(context.Background(), req, m), newSearch(context.Background(), req, m)
+		all.any, frugal.any, frugal.frugal = true, true, true
+		for _, s := range []*search{all, frugal} {
+			_, err := s.exists()
+			check(t, err)
+		}
+		if !fits && 2*frugal.spent > all.spent {
+			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, all.spent, frugal.spent)
+		}
 		if _, err := Search(context.Background(), req, m, nil); (err == nil) != fits {
 			t.Errorf("%d MiB: fits %v, search says %v", mib, fits, err)
 		}

@@ -128,6 +128,9 @@ func (s *search) styles(b int, r residency) []style {
 			list[i].headRows = h
 		}
 	}
+	if s.frugal {
+		list = list[len(list)-1:]
+	}
 	return list
 }
 

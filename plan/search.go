@@ -106,28 +106,42 @@ func (s *search) alike() error {
 func Fits(ctx context.Context, req *Request, m *Machine) error {
 	s := newSearch(ctx, req, m)
 	s.any = true
-	if s.batch*s.ranks == req.GlobalBatch && !req.Pins.pipelined() {
+	if found, err := s.exists(); found || err != nil {
+		return err
+	}
+	return s.misfit()
+}
+
+// FitsFrugally reports whether a plan fits whose small decisions are all as frugal as
+// they can be. Seldom another fits if none of these does, and it takes a small part of
+// the time to find out.
+func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
+	s := newSearch(ctx, req, m)
+	s.any, s.frugal = true, true
+	return s.exists()
+}
+
+// exists looks for any plan that fits on all ranks.
+func (s *search) exists() (bool, error) {
+	if s.batch*s.ranks == s.req.GlobalBatch && !s.req.Pins.pipelined() {
 		sizes := s.microBatches()
 		slices.Reverse(sizes) // small ones need least
 		for _, b := range sizes {
 			for _, group := range s.groups(b) {
 				s.ladders = s.retentions(b, group)
 				if err := s.residencies(b, group); err != nil {
-					return err
+					return false, err
 				}
 				if done, err := s.enoughForAll(); done || err != nil {
-					return err
+					return done, err
 				}
 			}
 		}
 	}
 	if err := s.pipelines(); err != nil {
-		return err
+		return false, err
 	}
-	if done, err := s.enoughForAll(); done || err != nil {
-		return err
-	}
-	return s.misfit()
+	return s.enoughForAll()
 }
 
 // enoughForAll reports whether what was found fits on all ranks, and forgets it
@@ -205,6 +219,7 @@ type search struct {
 	spent     int                   // instructions lowered
 	reached   map[residency]float64 // the best time of each
 	any       bool                  // the first plan that fits is enough
+	frugal    bool                  // of small decisions only the most frugal
 	priced    map[int]*costs        // by sequences of a micro-batch
 	lowered   int                   // instructions of pipelines
 	census    *census
@@ -264,6 +279,9 @@ func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	last, err := s.evaluate(at(n - 1))
 	if err != nil || last.Program.Height[device.DeviceTier] > s.m.Capacity[device.DeviceTier] {
 		return nil, err // the most frugal of them; only on other tiers it may need more
+	}
+	if s.any && last.Fits {
+		return last, nil
 	}
 	fits := map[int]*Candidate{}
 	var failed error

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // DescribeMachine is the machine that a configuration plans for: one that need
@@ -57,7 +58,7 @@ func Describe(name string, ranks int) (*hardware.Hardware, error) {
 		return nil, fmt.Errorf("%w; hint: one of %s, or a file written by `probe --out`", err, strings.Join(hardware.Names(), ", "))
 	}
 	if h, err = hardware.Parse(text); err != nil {
-		return nil, err
+		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "a file written by `probe --out`")
 	}
 	return h.Share(ranks), nil
 }

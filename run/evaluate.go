@@ -115,14 +115,25 @@ func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 	return tokens, targets, n
 }
 
-// HeldOut cuts a corpus into at most limit sequences of seq+1 tokens.
+// usualSequence is the length of sequences where nothing is said.
+const usualSequence = 256
+
+// HeldOut cuts a corpus into at most limit sequences of seq+1 tokens. If seq is 0 they
+// have usualSequence, or as many as the model has positions.
 func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
 	if f.Tokenizer == nil {
 		return nil, fmt.Errorf("the model's folder has no tokenizer.json; hint: evaluate on --tokens")
 	}
+	most := f.Model.MaxPositions
+	if seq > most {
+		return nil, misuse{fmt.Errorf("sequences of %d tokens, but the model has %d positions; hint: --sequence from 1 to %d", seq, most, most)}
+	}
+	if seq == 0 {
+		seq = min(usualSequence, most)
+	}
 	corpus, err := data.OpenCorpus(patterns...)
 	if err != nil {
-		return nil, err
+		return nil, misuse{err}
 	}
 	dir, err := CacheDir()
 	if err != nil {
@@ -135,7 +146,10 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		return nil, err
 	}
 	defer t.Close()
-	w, err := t.Windows(t.All(), min(seq, f.Model.MaxPositions))
+	if t.Len() <= int64(seq) {
+		return nil, misuse{fmt.Errorf("the corpus has %d tokens, a sequence takes %d and one to be predicted; hint: a shorter --sequence, or more text", t.Len(), seq)}
+	}
+	w, err := t.Windows(t.All(), seq)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -29,11 +30,18 @@ type Folder struct {
 // folderHint is for what is no model folder, or no whole one.
 const folderHint = "give a folder with config.json and model.safetensors, such as a checkpoint"
 
+// misuse is the error of what was asked of a folder: exit code 2. What is wrong with
+// the files in it is not.
+type misuse struct{ error }
+
+func (misuse) ExitCode() int   { return 2 }
+func (e misuse) Unwrap() error { return e.error }
+
 // OpenFolder opens a model folder.
 func OpenFolder(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)
+		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)}
 	}
 	f := &Folder{}
 	if f.Model, _, err = model.Parse(text); err != nil {
@@ -44,8 +52,12 @@ func OpenFolder(dir string) (*Folder, error) {
 			return nil, err
 		}
 	}
-	if f.Weights, err = safetensors.OpenFolder(dir); err != nil {
-		return nil, suggest.Add(err, folderHint)
+	f.Weights, err = safetensors.OpenFolder(dir)
+	switch err = suggest.Add(err, folderHint); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, misuse{err}
+	case err != nil:
+		return nil, err
 	}
 	return f, nil
 }

@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -90,7 +89,8 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 
 // Close gives back the device.
 func (g *Generator) Close() error {
-	return errors.Join(g.session.Close(), g.session.Devices[0].Close())
+	g.session.Close()
+	return g.session.Devices[0].Close()
 }
 
 // Room is how many tokens may still be added.

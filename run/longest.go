@@ -1,12 +1,15 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // Longest is how long sequences can be.
@@ -22,7 +25,8 @@ const maxSequence = 1 << 24
 // configuration's model can be trained on: the planner has a plan for it, and
 // none for one step more. Of the text, the vocabulary and the documents count.
 //
-// It doubles the length until nothing fits, then bisects. Since lengths with
+// It doubles the length until nothing frugal fits, then bisects, and looks at all plans
+// for the first length that is too long only. Since lengths with
 // few divisors cannot be cut as finely as others, longer ones that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
@@ -33,16 +37,12 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
-		err := m.fits(ctx, c, text, n*step)
-		var misfit *plan.Misfit
+		ok, err := m.fitsFrugally(ctx, c, text, n*step)
 		var bad *config.Error
-		switch {
-		case err == nil:
-			return true, nil
-		case errors.As(err, &misfit) || n > 1 && errors.As(err, &bad):
+		if n > 1 && errors.As(err, &bad) {
 			return false, nil
 		}
-		return false, err
+		return ok, err
 	}
 	lo, hi := 0, 1
 	for hi*step <= maxSequence {
@@ -68,25 +68,26 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 			hi = mid
 		}
 	}
-	why := m.fits(ctx, c, text, hi*step)
-	if lo == 0 {
-		return nil, why
+	for {
+		note(fmt.Sprintf("why not %d tokens", hi*step))
+		why := m.fits(ctx, c, text, hi*step)
+		var bad *config.Error
+		switch {
+		case why == nil: // by a plan that is not the most frugal
+			lo, hi = hi, hi+1
+		case lo > 0 && (errors.Is(why, plan.ErrDoesNotFit) || errors.As(why, &bad)):
+			return &Longest{Tokens: lo * step, Beyond: why.Error()}, nil
+		default:
+			return nil, why
+		}
 	}
-	return &Longest{Tokens: lo * step, Beyond: fmt.Sprint(why)}, nil
 }
 
 // fits returns what stands in the way of sequences of n tokens: a *plan.Misfit
 // where it is memory.
 func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int) error {
-	if n > maxSequence {
-		return c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
-	}
-	long, g, err := text.atLength(c, n)
+	req, err := m.long(c, text, n)
 	if err != nil {
-		return err
-	}
-	req := m.request(g, long)
-	if req.Pins, err = m.pins(g, long); err != nil {
 		return err
 	}
 	for _, req.State = range storages(c) {
@@ -95,4 +96,31 @@ func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int)
 		}
 	}
 	return m.advise(err)
+}
+
+// fitsFrugally is a quick look at the same: at frugal plans, with the optimizer's state
+// in the least bytes that the configuration leaves open.
+func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, text *Text, n int) (bool, error) {
+	req, err := m.long(c, text, n)
+	if err != nil {
+		return false, err
+	}
+	req.State = slices.MinFunc(storages(c), func(a, b string) int {
+		return cmp.Compare(program.StateBytes(a, precision(c)), program.StateBytes(b, precision(c)))
+	})
+	return plan.FitsFrugally(ctx, req, m.planner())
+}
+
+// long is the request for a plan of sequences of n tokens.
+func (m *Machine) long(c *config.Config, text *Text, n int) (*plan.Request, error) {
+	if n > maxSequence {
+		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
+	}
+	long, g, err := text.atLength(c, n)
+	if err != nil {
+		return nil, err
+	}
+	req := m.request(g, long)
+	req.Pins, err = m.pins(g, long)
+	return req, err
 }

@@ -72,7 +72,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if m.ranks > MaxRanks {
 		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", m.ranks, MaxRanks))
 	}
-	m.options.DiskPath = filepath.Join(c.Limits.DiskPath, "rank0")
+	m.options.DiskPath = filepath.Join(c.Spill(), "rank0")
 	m.options.Workers = workers(m.ranks)
 	m.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
 	m.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
@@ -86,7 +86,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
 	// A throttled link and another disk are another machine, and so are more or fewer
 	// cores, and cores that ranks share.
-	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend, c.Hardware, hostID(), diskOf(c.Limits.DiskPath), m.ranks, runtime.GOMAXPROCS(0)))
+	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend, c.Hardware, hostID(), diskOf(c.Spill()), m.ranks, runtime.GOMAXPROCS(0)))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := bounded.ReadFile(m.file, maxHardware); err == nil {
 		if h, err := hardware.Parse(text); err == nil {
@@ -101,7 +101,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		m.save()
 	}
 	// What is free changes from day to day; rates do not.
-	if m.Hardware.Memory, err = m.memory(existing(c.Limits.DiskPath)); err != nil {
+	if m.Hardware.Memory, err = m.memory(existing(c.Spill())); err != nil {
 		return nil, err
 	}
 	if !m.diskMeasured() {
@@ -126,7 +126,7 @@ func withoutFullDisk(m hardware.Memory, probes int) hardware.Memory {
 
 // probe measures the machine with the backend that will run.
 func (m *Machine) probe(c *config.Config) (err error) {
-	dir := existing(c.Limits.DiskPath)
+	dir := existing(c.Spill())
 	if m.backend == "cpu" {
 		m.Hardware, err = Probe(m.options, dir, m.ranks)
 		return err

@@ -7,17 +7,53 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 )
 
 // CheckOut says before text is read and plans are searched what would keep a run out
 // of its folder: that it cannot be written, that another process trains there, or that
-// what it is to go on from is no checkpoint. It makes no folder.
+// what it is to go on from is no checkpoint, or that of another run as far as the
+// configuration tells. It makes no folder.
 func CheckOut(c *config.Config) error {
 	if err := checkResume(c); err != nil {
 		return err
 	}
-	dir := c.Out
+	if err := checkFolder(c.Out); err != nil {
+		return err
+	}
+	return checkSame(c, func(here *identity) { here.configured(c) })
+}
+
+// CheckOut says, of what the run is to go on from, what can be told only once text and
+// model have been read.
+func (s *Setup) CheckOut() error {
+	return checkSame(s.Config, func(here *identity) { here.prepared(s) })
+}
+
+// checkSame refuses a checkpoint of another run. One that cannot be opened and was not
+// asked for is left to the resume, which reads all of it and may pass over it.
+func checkSame(c *config.Config, know func(*identity)) error {
+	path, _, err := latest(c, checkpoint.Sizes)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
+	if err != nil && path != c.Resume {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	return belongs(c, ck, path, know)
+}
+
+// checkFolder says whether a run's folder is free, or could be made.
+func checkFolder(dir string) error {
 	_, err := os.Stat(dir)
 	if err == nil {
 		lock, err := lockFolder(dir)
@@ -31,7 +67,7 @@ func CheckOut(c *config.Config) error {
 		_, err = os.Stat(dir)
 	}
 	if err == nil {
-		err = writable(dir)
+		err = Writable(dir)
 	}
 	return outError(err)
 }

@@ -52,11 +52,11 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		ids = []int32{end}
 	}
 	if len(ids) > f.Model.MaxPositions {
-		return nil, fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)
+		return nil, misuse{fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)}
 	}
 	d, err := openAlone(p.Device)
 	if err != nil {
-		return nil, err
+		return nil, misuse{err}
 	}
 	g, err := f.Generator(ctx, d, min(f.Model.MaxPositions, len(ids)+p.Tokens))
 	if err != nil {

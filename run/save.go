@@ -44,14 +44,27 @@ type origin struct {
 	RunHash  string `json:"run_hash"` // what the ranks agreed on
 }
 
-func (t *Trainer) identity() identity {
-	s, c := t.Setup, t.Setup.Config
-	hash := s.Tokenizer.Hash()
-	return identity{
-		Model: program.Fingerprint(s.Graph), SequenceLength: c.SequenceLength, GlobalBatch: c.GlobalBatch,
-		Precision: s.Graph.DType.String(), OptimizerState: t.Plan.Plan.State, Documents: c.Documents, Seed: c.Seed, Tokens: fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]),
-		WeightDecay: c.WeightDecay, Clip: c.Clip, Adam: fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon),
+// configured fills in what the configuration says.
+func (a *identity) configured(c *config.Config) {
+	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
+	a.Precision, a.Documents = precision(c).String(), c.Documents
+	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
+	if c.OptimizerState != "auto" {
+		a.OptimizerState = stateOf(c)
 	}
+}
+
+// prepared fills in what text and model say, too.
+func (a *identity) prepared(s *Setup) {
+	a.configured(s.Config)
+	hash := s.Tokenizer.Hash()
+	a.Model, a.Tokens = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8])
+}
+
+func (t *Trainer) identity() (id identity) {
+	id.prepared(t.Setup)
+	id.OptimizerState = t.Plan.Plan.State
+	return id
 }
 
 // difference names the first field in which two runs differ, "" if none.
@@ -85,31 +98,55 @@ func (a identity) difference(b identity) string {
 	return ""
 }
 
-func (t *Trainer) store() *checkpoint.Store {
-	c := t.Setup.Config
+// belongs refuses to continue a checkpoint of another run. What know does not fill in is
+// not known yet, and taken to be the same.
+func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
+	var there identity
+	if err := json.Unmarshal(ck.Trainer.Plan, &there); err != nil {
+		return fmt.Errorf("%s was not written by a training run: %w", path, err)
+	}
+	here := there
+	know(&here)
+	if d := there.difference(here); d != "" {
+		return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
+	}
+	return nil
+}
+
+func store(c *config.Config) *checkpoint.Store {
 	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: 5e9}
+}
+
+// latest is the checkpoint that a run goes on from, whole as far as depth looks, and
+// what was passed over to find it. A run that begins has checkpoint.ErrNone.
+func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
+	if c.Resume != "auto" && c.Resume != "never" {
+		return c.Resume, nil, checkResume(c)
+	}
+	path, skipped, err := store(c).Latest(depth)
+	for _, s := range skipped {
+		passed = append(passed, fmt.Sprintf("passed over %v", s.Reason))
+	}
+	switch {
+	case err == nil && c.Resume == "never":
+		err = &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path)}
+	case errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0: // to begin anew would write over what may still be of use
+		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
+	}
+	return path, passed, err
 }
 
 // start fills the parameters: from the latest checkpoint of the run, from the
 // model's folder, or by initialisation.
 func (t *Trainer) start() error {
 	c := t.Setup.Config
-	latest, skipped, err := t.store().Latest(checkpoint.Checksums)
-	for _, s := range skipped {
-		t.Notes = append(t.Notes, fmt.Sprintf("passed over %v", s.Reason))
-	}
-	if c.Resume != "auto" && c.Resume != "never" {
-		latest, err = c.Resume, checkResume(c)
-	}
+	path, passed, err := latest(c, checkpoint.Checksums)
+	t.Notes = append(t.Notes, passed...)
 	switch {
-	case err == nil && c.Resume == "never":
-		return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, latest)}
 	case err == nil:
-		return t.resume(latest)
+		return t.resume(path)
 	case !errors.Is(err, checkpoint.ErrNone):
 		return err
-	case len(skipped) > 0: // to begin anew would write over what may still be of use
-		return fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(t.Notes, "\n  "))
 	case t.Setup.Folder != "":
 		return t.fromFolder()
 	}
@@ -178,12 +215,8 @@ func (t *Trainer) resume(path string) error {
 		return err
 	}
 	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(ck.Weights, p, dst) }, ck}
-	var id identity
-	if err := json.Unmarshal(ck.Trainer.Plan, &id); err != nil {
-		return fmt.Errorf("%s was not written by a training run: %w", path, err)
-	}
-	if d := id.difference(t.identity()); d != "" {
-		return &config.Error{File: t.Setup.Config.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
+	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
+		return err
 	}
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -268,7 +301,7 @@ func (t *Trainer) save(o Observer) error {
 		State:   t.moments(),
 		Files:   files,
 	}
-	path, err := t.store().Save(snap)
+	path, err := store(t.Setup.Config).Save(snap)
 	if err != nil {
 		return err
 	}

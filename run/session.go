@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -47,12 +46,14 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 			s.ranks[r].progs = append(s.ranks[r].progs, step[r])
 		}
 		if err := exec.Reserve(d, s.ranks[r].progs...); err != nil {
-			return nil, errors.Join(err, s.Close())
+			s.Close()
+			return nil, err
 		}
 		for _, p := range s.ranks[r].progs {
 			e, err := exec.New(p, d)
 			if err != nil {
-				return nil, errors.Join(err, s.Close())
+				s.Close()
+				return nil, err
 			}
 			s.ranks[r].engines = append(s.ranks[r].engines, e)
 		}
@@ -64,7 +65,11 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 		}
 		s.groups = append(s.groups, exec.NewGroup(engines))
 	}
-	return s, s.begin()
+	if err := s.begin(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // begin checks that the ranks have all of the parameters between them, and
@@ -72,7 +77,7 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
 		if n := s.covered(i, "p"); n != s.Graph.Params[i].Elems() {
-			return errors.Join(fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, s.Graph.Params[i].Elems(), s.Graph.Params[i].Name), s.Close())
+			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, s.Graph.Params[i].Elems(), s.Graph.Params[i].Name)
 		}
 	}
 	if s.Graph.Rope < 0 {
@@ -85,7 +90,7 @@ func (s *Session) begin() error {
 			continue
 		}
 		if err := e.WriteFloats("rope", table); err != nil {
-			return errors.Join(err, s.Close())
+			return err
 		}
 	}
 	return nil
@@ -106,7 +111,7 @@ func (s *Session) covered(param int, kind string) (n int64) {
 }
 
 // Close ends the engines. The devices stay open.
-func (s *Session) Close() error {
+func (s *Session) Close() {
 	for _, g := range s.groups {
 		g.Close()
 	}
@@ -115,7 +120,6 @@ func (s *Session) Close() error {
 			e.Close()
 		}
 	}
-	return nil
 }
 
 // Engine of step i on the first rank.

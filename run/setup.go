@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -51,6 +51,10 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
 		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab)}
+	}
+	if n := len(s.Tokenizer.Encode([]byte(c.Sample.Prompt))); c.Sample.Tokens > 0 && n > s.Model.MaxPositions { // which would be told after the last step
+		s.Close()
+		return nil, c.Fault("sample.prompt", fmt.Sprintf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions))
 	}
 	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err != nil {
@@ -141,23 +145,32 @@ func CacheDir() (string, error) {
 	home, err := os.UserCacheDir()
 	if err == nil {
 		dir := filepath.Join(home, "athanor")
-		if err = writable(dir); err == nil {
+		if err = makeWritable(dir); err == nil {
 			return dir, nil
 		}
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
-	if second := writable(dir); second != nil {
+	if second := makeWritable(dir); second != nil {
 		return "", fmt.Errorf("nowhere to keep what was measured and read: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
 	}
 	return dir, nil
 }
 
-// writable makes a folder if there is none, and tries to make a file in it.
-func writable(dir string) error {
+// makeWritable makes a folder if there is none, and tries it.
+func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".try-*")
+	return Writable(dir)
+}
+
+// Writable tries to make a file in a folder: rights alone do not say whether it can be.
+func Writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".athanor-try-*")
+	var e *fs.PathError
+	if errors.As(err, &e) { // the file's name is nobody's business
+		return fmt.Errorf("%s: %w", dir, e.Err)
+	}
 	if err != nil {
 		return err
 	}
@@ -169,7 +182,7 @@ func writable(dir string) error {
 // do not say.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
-		return &config.Error{File: c.File, Key: "model", Msg: strings.TrimPrefix(err.Error(), "model: ")}
+		return &config.Error{File: c.File, Key: "model", Msg: suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error()}
 	}
 	if c.Model.Name == "" {
 		m, err := inline(c, vocab)
@@ -256,12 +269,16 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
 }
 
+// precision is what a configuration computes in.
+func precision(c *config.Config) graph.DType {
+	if c.Precision == "bf16" {
+		return graph.BF16
+	}
+	return graph.F32
+}
+
 // BuildGraph makes the graph that a configuration asks for.
 func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
-	dtype := graph.F32
-	if c.Precision == "bf16" {
-		dtype = graph.BF16
-	}
 	if len(c.Freeze) > 0 {
 		frozen := *m
 		if err := frozen.Freeze(c.Freeze...); err != nil {
@@ -269,7 +286,7 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 		}
 		m = &frozen
 	}
-	g, err := graph.BuildDocuments(m, c.SequenceLength, dtype, docs)
+	g, err := graph.BuildDocuments(m, c.SequenceLength, precision(c), docs)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}
 	}

@@ -95,7 +95,7 @@ func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Sessi
 	t.Cleanup(func() { check(t, d.Close()) })
 	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})
 	check(t, err)
-	t.Cleanup(func() { check(t, s.Close()) })
+	t.Cleanup(s.Close)
 	check(t, s.Load(f.read))
 	return s
 }

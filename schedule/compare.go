@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -17,7 +18,7 @@ type Compared struct {
 // Chunks and slices of q hold for the schedules that can choose; the cap is in stages.
 func Compare(q Request, effort int) ([]Compared, error) {
 	shape := q
-	shape.Chunks, shape.Slices, shape.DepthFirst = max(1, q.Chunks), max(1, q.Slices), max(1, q.DepthFirst)
+	shape.Chunks, shape.Slices, shape.DepthFirst = cmp.Or(q.Chunks, 1), cmp.Or(q.Slices, 1), cmp.Or(q.DepthFirst, 1)
 	if err := checkShape(shape); err != nil {
 		return nil, err
 	}

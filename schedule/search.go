@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -83,7 +84,7 @@ func Search(g Goal) (*Found, error) {
 
 // complete fills in defaults and checks.
 func (g Goal) complete() (Goal, error) {
-	g.Chunks, g.Slices, g.DepthFirst = max(1, g.Chunks), max(1, g.Slices), max(1, g.DepthFirst)
+	g.Chunks, g.Slices, g.DepthFirst = cmp.Or(g.Chunks, 1), cmp.Or(g.Slices, 1), cmp.Or(g.DepthFirst, 1)
 	if g.Copies == 0 {
 		g.Copies = 2
 	}

@@ -166,7 +166,7 @@ type stepReport struct {
 // Run measures the plain plan of a known model, or the chosen plan of a run.
 func (v *benchStepCmd) Run(c *context) error {
 	if v.Steps < 1 || v.Warmup < 0 || v.Batch < 1 || v.Sequence < 1 {
-		return usageError{"bench step: --batch, --sequence and --steps must be positive"}
+		return usageError{"bench step: --batch, --sequence, --steps or --warmup is out of range; hint: from 1 on, --warmup from 0"}
 	}
 	ctx := stdctx.Background()
 	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
@@ -310,7 +310,7 @@ type benchSweepCmd struct {
 
 func (v *benchSweepCmd) Run(c *context) error {
 	if v.Count < 2 || v.Steps < 1 || v.Plans < 1 || slices.Min(append(v.RankCounts, 1)) < 1 {
-		return usageError{"bench sweep: --count is at least 2, the others at least 1"}
+		return usageError{"bench sweep: --count, --steps, --plans or --rank-counts is out of range; hint: --count from 2 on, the others from 1"}
 	}
 	var links []float64
 	for _, l := range v.Links {
@@ -406,7 +406,7 @@ type benchBudgetsCmd struct {
 
 func (v *benchBudgetsCmd) Run(c *context) error {
 	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
-		return usageError{"bench budgets: --count is at least 2 and --steps at least 1"}
+		return usageError{"bench budgets: --count or --steps is out of range; hint: --count from 2 to 1000, --steps from 1"}
 	}
 	cfg, err := v.load()
 	if err != nil {

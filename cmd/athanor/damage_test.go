@@ -116,3 +116,31 @@ func TestUnwritable(t *testing.T) {
 		call(append(strings.Fields(args), file+"/x.svg")...).must(t, 1, "x.svg", "hint:")
 	}
 }
+
+// TestUnwritableResults: where a result cannot be written is told before anything is
+// done for it, and to find out changes no file.
+func TestUnwritableResults(t *testing.T) {
+	dir, file := tiny(t)
+	late := file + " limits.device=1 " // what is found out later: nothing fits
+	for _, args := range []string{"plan " + late + "--out ", "plan " + late + "--dump ", "simulate " + late + "--trace ", "draw " + late + "--out ",
+		"eval absent --tokens absent --logits ", "eval absent --tokens absent --grads ", "pack absent --out ", "pack absent --svg "} {
+		for _, path := range []string{file + "/x.svg", dir + "/absent/x.svg"} {
+			call(append(strings.Fields(args), path)...).must(t, 1, path+" cannot be written", "hint:")
+		}
+	}
+	check(t, os.Mkdir(dir+"/folder.svg", 0o755))
+	call("draw", file, "--out", dir+"/folder.svg").must(t, 1, "it is a folder", "hint:")
+	call("plan", file).must(t, 0)
+	call("probe", "--out", file+"/x.json").must(t, 1, "cannot be written")
+	if kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json"); err != nil || len(kept) == 0 {
+		t.Errorf("a probe that could not be written was made: what was measured before is gone: %v", err)
+	}
+	check(t, os.WriteFile(dir+"/kept.svg", []byte("kept"), 0o644))
+	for _, name := range []string{"/kept.svg", "/new.svg"} {
+		call("draw", file, "limits.device=1", "--out", dir+name).must(t, 3)
+	}
+	text, err := os.ReadFile(dir + "/kept.svg")
+	if _, made := os.Stat(dir + "/new.svg"); err != nil || string(text) != "kept" || made == nil {
+		t.Errorf("files were changed before there was anything to write: %q, %v, %v", text, err, made)
+	}
+}

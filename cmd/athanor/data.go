@@ -79,7 +79,7 @@ func (v *dataCmd) config() (*config.Config, error) {
 	case ".yaml", ".yml":
 		return config.Load(v.What[0], v.What[1:])
 	}
-	return &config.Config{File: "data", Data: v.What, Tokenizer: v.Tokenizer}, nil
+	return &config.Config{Data: v.What, Tokenizer: v.Tokenizer}, nil
 }
 
 func (r *dataReport) print(c *context) {

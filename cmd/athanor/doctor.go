@@ -138,22 +138,13 @@ func findDisk(v *doctorCmd) finding {
 		return finding{"disk", slow, err.Error(), "set limits.disk in the configuration"}
 	}
 	f := finding{"disk", good, fmt.Sprintf("%s free at %s", size.Format(free), where), ""}
-	switch err := writable(where); {
+	switch err := run.Writable(where); {
 	case err != nil:
 		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
 	case free < 1<<30:
 		f.State, f.Advice = slow, "free some space: checkpoints take twelve bytes per parameter each"
 	}
 	return f
-}
-
-// writable tries to make a file in a folder.
-func writable(dir string) error {
-	f, err := os.CreateTemp(dir, ".athanor-doctor-*")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func findCache(*doctorCmd) finding {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -18,7 +19,7 @@ type evalCmd struct {
 	Model    string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
 	Data     []string `arg:"" optional:"" help:"Corpus to evaluate on: files or globs." placeholder:"GLOB"`
 	Tokens   string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
-	Sequence int      `help:"Tokens per sequence on a corpus." default:"256"`
+	Sequence int      `help:"Tokens per sequence on a corpus; 0: 256, or the model's positions if they are fewer."`
 	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
 	Separate bool     `help:"A token sees those of its own document only, as in training with documents: separate."`
 	Logits   string   `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
@@ -32,8 +33,11 @@ type evalReport struct {
 }
 
 func (v *evalCmd) Run(c *context) error {
-	if v.Sequence < 1 || v.Batches < 1 {
-		return usageError{"eval: --sequence and --batches are too small; hint: from 1 on"}
+	if v.Sequence < 0 || v.Batches < 1 {
+		return usageError{fmt.Sprintf("eval: --sequence %d, --batches %d; hint: a length from 1 on, or 0 for the usual one, and at least one of them", v.Sequence, v.Batches)}
+	}
+	if err := canWrite(v.Logits, v.Grads); err != nil {
+		return err
 	}
 	ctx := stdctx.Background()
 	f, err := run.OpenFolder(v.Model)
@@ -51,7 +55,7 @@ func (v *evalCmd) Run(c *context) error {
 	case v.Tokens != "" && len(v.Data) > 0:
 		err = usageError{"eval: a corpus and --tokens; hint: one of them at a time"}
 	case v.Tokens != "":
-		rows, err = readTokens(v.Tokens, f.Model.Vocab)
+		rows, err = readTokens(v.Tokens, f.Model)
 	case len(v.Data) > 0 && v.Logits == "" && v.Grads == "":
 		show := newStatus(c.stderr)
 		rows, err = run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.progress)
@@ -91,8 +95,8 @@ func (v *evalCmd) Run(c *context) error {
 // tokensHint says what --tokens takes.
 const tokensHint = "a JSON list of lists of token ids, such as [[1,2,3],[4,5,6]]"
 
-// readTokens reads a list of lists of token ids, all of one length.
-func readTokens(path string, vocab int) ([][]int32, error) {
+// readTokens reads a list of lists of token ids, all of one length, that a model takes.
+func readTokens(path string, m *model.Model) ([][]int32, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, badInput(suggest.Add(err, tokensHint))
@@ -105,13 +109,16 @@ func readTokens(path string, vocab int) ([][]int32, error) {
 	if len(rows) == 0 || len(rows[0]) < 2 {
 		return nil, usageError{path + ": no sequence of at least two tokens; hint: " + tokensHint}
 	}
+	if n := len(rows[0]) - 1; n > m.MaxPositions {
+		return nil, usageError{fmt.Sprintf("%s: lists of %d tokens beside the last, but the model has %d positions; hint: shorter lists", path, n, m.MaxPositions)}
+	}
 	for i, r := range rows {
 		if len(r) != len(rows[0]) {
 			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, the first has %d; hint: all are of one length", path, i, len(r), len(rows[0]))}
 		}
 		for _, id := range r {
-			if id < 0 || int(id) >= vocab {
-				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: were they made with the model's own tokenizer?", path, i, id, vocab)}
+			if id < 0 || int(id) >= m.Vocab {
+				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: were they made with the model's own tokenizer?", path, i, id, m.Vocab)}
 			}
 		}
 	}

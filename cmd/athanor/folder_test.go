@@ -14,6 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -260,8 +261,27 @@ func TestTokensFile(t *testing.T) {
 	}
 	long := "[[" + strings.TrimSuffix(strings.Repeat("1,", 1000), ",") + "]]"
 	check(t, os.WriteFile(path, []byte(long), 0o644))
-	call("eval", folder, "--tokens", path).must(t, 1, "positions")
+	call("eval", folder, "--tokens", path).must(t, 2, "positions", "hint:")
 	call("eval", folder, "--tokens", folder+"/absent.json").must(t, 2, "absent.json", "hint:")
 	call("eval", folder, folder+"/*.json", "--tokens", path).must(t, 2, "one of them", "hint:")
 	call("eval", folder, "--logits", folder+"/l").must(t, 2, "--tokens", "hint:")
+}
+
+// TestAskedTooMuch: what a model folder or a corpus cannot give is refused, not lowered,
+// and is bad use; where nothing is asked for, sequences are as long as the model takes.
+func TestAskedTooMuch(t *testing.T) {
+	folder, _ := modelFolder(t)
+	text := folder + "/../../corpus.txt"
+	check(t, os.WriteFile(folder+"/short.txt", []byte("gold"), 0o644))
+	call("eval", folder, text, "--sequence", "33").must(t, 2, "33 tokens", "32 positions", "hint:")
+	call("eval", folder, folder+"/absent.txt").must(t, 2, "no file matches", "hint:")
+	call("eval", folder, folder+"/short.txt").must(t, 2, "the corpus has", "hint:")
+	if usual, longest := call("eval", folder, text).must(t, 0), call("eval", folder, text, "--sequence", "32").must(t, 0); usual.stdout != longest.stdout {
+		t.Errorf("%s, with the longest sequences %s", usual.stdout, longest.stdout)
+	}
+	if _, err := cuda.Count(); err != nil {
+		call("generate", folder, "--prompt", "gold", "--device", "cuda").must(t, 2, "hint:")
+	}
+	check(t, os.Remove(folder+"/model.safetensors"))
+	call("generate", folder, "--prompt", "gold").must(t, 2, "model.safetensors", "hint:")
 }

@@ -22,7 +22,7 @@ func TestGenerate(t *testing.T) {
 	if !strings.Contains(one.stderr, "prompt of") || strings.Contains(one.stderr, "full") {
 		t.Errorf("one token: %s", one.stderr)
 	}
-	call("generate", folder, "--prompt", strings.Repeat("gold ", 2000)).must(t, 1, "hint:")
+	call("generate", folder, "--prompt", strings.Repeat("gold ", 2000)).must(t, 2, "hint:")
 }
 
 // counting counts what is written apart.

@@ -5,8 +5,11 @@ import (
 	"cmp"
 	stdctx "context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
@@ -27,12 +30,44 @@ func (t *target) plannedOrExplained(c *context) (*planned, error) {
 // wrote is the error of a write.
 func wrote(_ int, err error) error { return err }
 
+// fileHint is for a result that cannot be written.
+const fileHint = "name a file in a folder that can be written"
+
+// canWrite says of files that will be written, "" for none, whether they could be, before
+// long work is done for them. It changes none; what is no plain file, such as a pipe, is
+// left alone, since its other end would notice.
+func canWrite(paths ...string) error {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		st, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = run.Writable(filepath.Dir(path))
+		case err != nil:
+			err = errors.Unwrap(err) // the path is told already
+		case st.IsDir():
+			err = errors.New("it is a folder")
+		case st.Mode().IsRegular():
+			f, bad := os.OpenFile(path, os.O_WRONLY, 0)
+			if err = errors.Unwrap(bad); bad == nil {
+				err = f.Close()
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s cannot be written: %w; hint: %s", path, err, fileHint)
+		}
+	}
+	return nil
+}
+
 // writeTo makes a file of what a function writes. On an error there is none; what
 // was there before and is no plain file, such as a device, stays.
 func writeTo(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
-		return suggest.Add(err, "name a file in a folder that can be written")
+		return suggest.Add(err, fileHint)
 	}
 	w := bufio.NewWriter(f)
 	st, err := f.Stat()

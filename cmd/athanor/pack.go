@@ -38,6 +38,9 @@ type packResult struct {
 }
 
 func (v *packCmd) Run(c *context) error {
+	if err := canWrite(v.Out, v.SVG); err != nil {
+		return err
+	}
 	p, err := v.read()
 	if err != nil {
 		return err

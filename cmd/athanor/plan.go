@@ -29,10 +29,7 @@ type planCmd struct {
 
 // planner searches, or asks a policy.
 func (v *planCmd) planner(note func(string)) (run.Planner, error) {
-	if slices.Contains(plan.Policies(), v.Policy) {
-		if v.Policy != "" {
-			v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
-		}
+	if v.pinned() {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
@@ -43,10 +40,22 @@ func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 	}, nil
 }
 
+// pinned makes an override of a policy that decides about activations only; false if
+// the policy is another.
+func (v *planCmd) pinned() bool {
+	if v.Policy != "" && slices.Contains(plan.Policies(), v.Policy) {
+		v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
+	}
+	return slices.Contains(plan.Policies(), v.Policy)
+}
+
 func (v *planCmd) Run(c *context) error {
 	ctx := stdctx.Background()
 	if v.MaxSequence {
 		return v.maxSequence(ctx, c)
+	}
+	if err := canWrite(v.Out, v.Dump); err != nil {
+		return err
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
@@ -55,11 +64,14 @@ func (v *planCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	p, err := v.prepare(ctx, c, run.DescribeMachine)
+	p, err := v.read(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if err := p.on(c, run.DescribeMachine); err != nil {
+		return err
+	}
 	err = p.with(ctx, find)
 	show.done()
 	say = func(string) {} // what follows has lines of its own
@@ -127,6 +139,9 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 
 // maxSequence prints the longest sequence that can be trained on.
 func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
+	if !v.pinned() {
+		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: memo-paper, or leave it out", v.Policy)}
+	}
 	cfg, err := v.load()
 	if err != nil {
 		return err

@@ -42,8 +42,8 @@ func (p *planned) close() {
 // plan will run, run.DescribeMachine where it is only looked at.
 type finder func(*config.Config, func(string)) (*run.Machine, error)
 
-// prepare reads configuration, text and model, and describes the machine.
-func (t *target) prepare(ctx stdctx.Context, c *context, find finder) (*planned, error) {
+// read reads configuration, text and model.
+func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 	cfg, err := t.load()
 	if err != nil {
 		return nil, err
@@ -58,22 +58,34 @@ func (t *target) prepare(ctx stdctx.Context, c *context, find finder) (*planned,
 	for _, n := range p.setup.Notes {
 		fmt.Fprintln(c.stderr, "note:", n)
 	}
-	if p.machine, err = find(cfg, show.say); err != nil {
-		p.close()
-		return nil, err
-	}
 	return p, nil
 }
 
-// makePlan prepares and searches.
-func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned, error) {
-	p, err := t.prepare(ctx, c, find)
-	if err != nil {
-		return nil, err
+// on describes the machine.
+func (p *planned) on(c *context, find finder) (err error) {
+	show := newStatus(c.stderr)
+	defer show.done()
+	p.machine, err = find(p.config, show.say)
+	return err
+}
+
+// search finds the machine and the plan.
+func (p *planned) search(ctx stdctx.Context, c *context, find finder) error {
+	if err := p.on(c, find); err != nil {
+		return err
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
-	if err := p.with(ctx, searching(show.say)); err != nil {
+	return p.with(ctx, searching(show.say))
+}
+
+// makePlan reads and searches.
+func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned, error) {
+	p, err := t.read(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.search(ctx, c, find); err != nil {
 		p.close()
 		return nil, err
 	}

@@ -64,6 +64,9 @@ func (v *scaleCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	if !(v.Batch >= 0) {
+		return usageError{fmt.Sprintf("scale: --batch %v; hint: sequences, or 0 for what is usual of a model of this size", v.Batch)}
+	}
 	m.Measured = v.Batch
 	work := scale.DefaultWork(m)
 	work.Steps = v.Steps

@@ -49,6 +49,9 @@ func (v *scheduleCmd) Run(c *context) error {
 	if c.json {
 		v.Format = "json"
 	}
+	if v.Effort < 0 || v.Nodes < 0 {
+		return usageError{fmt.Sprintf("schedule: --effort %d, --nodes %d; hint: from 1 on, or 0 for the usual search", v.Effort, v.Nodes)}
+	}
 	if v.Name == "all" {
 		return v.all(c)
 	}

@@ -26,6 +26,9 @@ type simulateReport struct {
 }
 
 func (v *simulateCmd) Run(c *context) error {
+	if err := canWrite(v.Trace); err != nil {
+		return err
+	}
 	p, err := v.plannedOrExplained(c)
 	if err != nil {
 		return err

@@ -13,14 +13,14 @@ import (
 // and the next step up is refused with exit code 3.
 func TestMaxSequence(t *testing.T) {
 	const step = 32
-	_, file := tiny(t, "max_steps: 2", "limits: {device: 600KiB}")
+	dir, file := tiny(t, "max_steps: 2", "limits: {device: 600KiB}")
 	var longest run.Longest
 	call("plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json").must(t, 0).into(t, &longest)
 	if longest.Tokens < 2*step || !strings.Contains(longest.Beyond, "does not fit") {
 		t.Fatalf("%+v", longest)
 	}
 	call("train", file, fmt.Sprint("sequence_length=", longest.Tokens)).must(t, 0)
-	call("train", file, fmt.Sprint("sequence_length=", longest.Tokens+step)).must(t, 3, "does not fit", "hint:")
+	call("train", file, "out="+dir+"/longer", fmt.Sprint("sequence_length=", longest.Tokens+step)).must(t, 3, "does not fit", "hint:")
 	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "does not fit", "hint:")
 }
 
@@ -49,7 +49,7 @@ func TestMaxSequenceEverywhere(t *testing.T) {
 				t.Fatalf("%+v", longest)
 			}
 			at := func(n int) []string {
-				return append([]string{c.verb, file, fmt.Sprint("sequence_length=", n), fmt.Sprint("out=", dir, "/", i)}, c.args...)
+				return append([]string{c.verb, file, fmt.Sprint("sequence_length=", n), fmt.Sprint("out=", dir, "/", i, "-", n)}, c.args...)
 			}
 			call(at(longest.Tokens)...).must(t, 0)
 			call(at(longest.Tokens+step)...).must(t, 3, "does not fit", "hint:")

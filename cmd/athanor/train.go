@@ -65,7 +65,17 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 			return err
 		}
 	}
-	p, err := v.makePlan(ctx, c, run.FindMachine)
+	p, err := v.read(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !v.DryRun {
+		if err := p.setup.CheckOut(); err != nil {
+			return err
+		}
+	}
+	err = p.search(ctx, c, run.FindMachine)
 	var misfit *plan.Misfit
 	switch {
 	case errors.As(err, &misfit) && c.json:
@@ -73,7 +83,6 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	case err != nil:
 		return err
 	}
-	defer p.close()
 	if !c.json {
 		p.print(c)
 	}

@@ -100,17 +100,17 @@ func Load(path string) (*Tokenizer, error) {
 	raw, err := bounded.ReadFile(path, maxFile)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("tokenizer: %w; hint: name a tokenizer.json, a folder that has one, or gpt2", err)
+			return nil, fmt.Errorf("%w; hint: name a tokenizer.json, a folder that has one, or gpt2", err)
 		}
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, err
 	}
 	config, err := bounded.ReadFile(filepath.Join(filepath.Dir(path), "tokenizer_config.json"), maxFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, err
 	}
 	t, err := Parse(raw, config)
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("tokenizer %s: %w", path, err), "is that a tokenizer.json of byte-level BPE?")
+		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE?")
 	}
 	return t, nil
 }

@@ -77,7 +77,7 @@ func (c *Counter) Merge(other *Counter) {
 // smaller: ask VocabularySize. progress, if not nil, is told the tokens made.
 func Train(ctx context.Context, words *Counter, size int, progress func(made, size int)) (*Tokenizer, error) {
 	if size < 257 || size > MaxVocabulary {
-		return nil, fmt.Errorf("a vocabulary of %d tokens: must be 257 (256 bytes and the end of text) to %d",
+		return nil, fmt.Errorf("a vocabulary of %d tokens; hint: from 257 (256 bytes and the end of text) to %d",
 			size, MaxVocabulary)
 	}
 	if len(words.words) == 0 {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestAnotherRun: what belongs to another run is told as early as it can be known: from
+// the configuration before text is read, from text and model before the machine is measured.
+func TestAnotherRun(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	call("train", file).must(t, 0)
+	corpus(t, dir+"/other.txt", 900)
+	const noText, noMachine = "tokenizer=absent.json", "hardware.h2d=7GB/s" // which nobody has measured
+	for _, c := range []struct{ override, without, field string }{
+		{"seed=7", noText, "seed is 1 there and 7 here"},
+		{"sequence_length=16", noText, "sequence_length"},
+		{"global_batch=2", noText, "global_batch"},
+		{"precision=bf16", noText, "precision"},
+		{"optimizer_state=bf16_moments", noText, "optimizer_state"},
+		{"documents=separate", noText, "documents"},
+		{"weight_decay=0", noText, "weight_decay"},
+		{"gradient_clipping=0", noText, "gradient_clipping"},
+		{"beta2=0.99", noText, "adam"},
+		{"resume=never", noText, "resume to auto"},
+		{"model={type: gpt2, layers: 1, width: 32, heads: 4}", noMachine, "model"},
+		{"freeze='*.v_proj.weight'", noMachine, "model"},
+		{"data=" + dir + "/other.txt", noMachine, "tokens"},
+	} {
+		r := call("train", file, "max_steps=2", c.override, c.without).must(t, 2, "resume", c.field, "hint:")
+		if strings.Contains(r.stderr, "probing") {
+			t.Errorf("%s is told after the machine was measured:\n%s", c.override, r.stderr)
+		}
+	}
+	call("train", file, "seed=7", "resume="+dir+"/run/checkpoint-1", "out="+dir+"/new", noText).must(t, 2, "belongs to another run")
+	call("train", file, "max_steps=2").must(t, 0, "checkpoint-1 at step 1")
+}
+
+// TestAnotherOut: the configuration that a run leaves, started again with another `out`,
+// writes nothing into the folder of the first.
+func TestAnotherOut(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	call("train", file, "plan.state=disk").must(t, 0)
+	check(t, os.RemoveAll(dir+"/run/spill"))
+	call("train", dir+"/run/config.yaml", "out="+dir+"/second").must(t, 0)
+	if _, err := os.Stat(dir + "/second/spill"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir + "/run/spill"); err == nil {
+		t.Error("the second run spills to the folder of the first")
+	}
+}
