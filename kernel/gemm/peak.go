@@ -33,8 +33,9 @@ func PeakBF16(cores int, total time.Duration) float64 {
 func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	const calls = 8
 	rounds, best := 1000, 0.0
-	workers := pool.New(cores) // whose threads, unlike those of new goroutines, find cores of their own
+	workers := pool.New(cores)
 	defer workers.Close()
+	time.Sleep(time.Millisecond) // those who have gone to sleep wake on cores of their own, new threads seldom do
 	for start := time.Now(); time.Since(start) < total; {
 		begin := time.Now()
 		workers.Run(cores*calls, &peakCalls{loop, rounds})
