@@ -40,9 +40,11 @@
 package alloc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Free is the value of Buffer.Fixed that lets the allocator choose.
@@ -147,6 +149,42 @@ func (p Problem) check() error {
 			return b.fault(i, "size %d with alignment %d brings the sum beyond 61 bits\nhint: sizes are bytes", b.Size, b.Align)
 		}
 		sum += b.Size + b.align() + max(b.Fixed, 0)
+	}
+	return p.checkFixed()
+}
+
+// checkFixed rejects fixed buffers that share a byte: no capacity is enough for
+// them. It goes through time with those alive, by offset: as no two of them
+// overlap, a new one can only share a byte with its neighbours.
+func (p Problem) checkFixed() error {
+	var starts []int
+	for i := range p.Buffers {
+		if p.Buffers[i].Fixed >= 0 {
+			starts = append(starts, i)
+		}
+	}
+	ends := slices.Clone(starts)
+	slices.SortStableFunc(starts, func(i, j int) int { return cmp.Compare(p.Buffers[i].Lower, p.Buffers[j].Lower) })
+	slices.SortStableFunc(ends, func(i, j int) int { return cmp.Compare(p.Buffers[i].Upper, p.Buffers[j].Upper) })
+	var alive []int
+	at := func(i int) int {
+		k, _ := slices.BinarySearchFunc(alive, p.Buffers[i].Fixed, func(j int, offset int64) int { return cmp.Compare(p.Buffers[j].Fixed, offset) })
+		return k
+	}
+	for _, i := range starts {
+		b := &p.Buffers[i]
+		for p.Buffers[ends[0]].Upper <= b.Lower {
+			k := at(ends[0])
+			alive, ends = slices.Delete(alive, k, k+1), ends[1:]
+		}
+		k := at(i)
+		for _, j := range alive[max(k-1, 0):min(k+1, len(alive))] {
+			if o := &p.Buffers[j]; b.Fixed < o.Fixed+o.Size && o.Fixed < b.Fixed+b.Size {
+				return b.fault(i, "fixed at %d, it shares bytes with buffer %d (%q), fixed at %d and alive at step %d too\nhint: leave one of the two offsets open",
+					b.Fixed, j, o.ID, o.Fixed, b.Lower)
+			}
+		}
+		alive = slices.Insert(alive, k, i)
 	}
 	return nil
 }

@@ -166,6 +166,33 @@ func TestFixedOffsets(t *testing.T) {
 	}
 }
 
+// Fixed buffers that share a byte are refused, whatever the capacity, and no others.
+func TestFixedOverlaps(t *testing.T) {
+	refused := 0
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		p := generate.Random(rng, 2+rng.IntN(6), 8, 4, 1)
+		overlap := false
+		for i := range p.Buffers {
+			b := &p.Buffers[i]
+			b.Fixed = rng.Int64N(12)
+			for _, o := range p.Buffers[:i] {
+				overlap = overlap || b.Lower < o.Upper && o.Lower < b.Upper && b.Fixed < o.Fixed+o.Size && o.Fixed < b.Fixed+b.Size
+			}
+		}
+		s, err := alloc.Pack(background, p, alloc.Options{})
+		if (err != nil) != overlap || overlap && !strings.Contains(err.Error(), "shares bytes with") {
+			t.Fatalf("seed %d: overlap %v, got height %d: %v: %v", seed, overlap, s.Height, err, p)
+		}
+		if overlap {
+			refused++
+		}
+	}
+	if refused < 50 || refused > 350 {
+		t.Errorf("%d of 400 overlap", refused)
+	}
+}
+
 // exhaustive tries every offset below the capacity.
 func exhaustive(p alloc.Problem, offsets []int64) bool {
 	k := len(offsets)

@@ -41,7 +41,7 @@ const (
 )
 
 // ReadCSV parses the buffers of a problem; the caller sets the capacity.
-// Every error names the line.
+// Every error names the line. Spreadsheets begin such files with a byte order mark.
 func ReadCSV(r io.Reader) (Problem, error) {
 	var p Problem
 	lines := bufio.NewScanner(r)
@@ -51,7 +51,11 @@ func ReadCSV(r io.Reader) (Problem, error) {
 	number := 0
 	for lines.Scan() {
 		number++
-		text := strings.TrimSpace(lines.Text())
+		text := lines.Text()
+		if number == 1 {
+			text = strings.TrimPrefix(text, "\ufeff")
+		}
+		text = strings.TrimSpace(text)
 		if text == "" || strings.HasPrefix(text, "#") {
 			continue
 		}

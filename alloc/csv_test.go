@@ -41,10 +41,12 @@ func TestReadCSVErrors(t *testing.T) {
 
 func TestCSVColumns(t *testing.T) {
 	const text = "size,id,end,start,alignment,offset\n5,a,3,1,,\n6,b,4,2,8,16\n"
-	p, err := alloc.ReadCSV(strings.NewReader(text))
 	want := []alloc.Buffer{{ID: "a", Lower: 1, Upper: 3, Size: 5, Fixed: alloc.Free}, {ID: "b", Lower: 2, Upper: 4, Size: 6, Align: 8, Fixed: 16}}
-	if err != nil || !reflect.DeepEqual(p.Buffers, want) {
-		t.Fatal(p, err)
+	for _, text := range []string{text, "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n")} { // the latter from a spreadsheet
+		p, err := alloc.ReadCSV(strings.NewReader(text))
+		if err != nil || !reflect.DeepEqual(p.Buffers, want) {
+			t.Fatal(p, err)
+		}
 	}
 }
 

@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/xml"
 	"fmt"
-	"html"
 	"io"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Drawing sizes, in pixels.
@@ -114,10 +115,17 @@ func (c *canvas) buffer(i int) {
 		fill = "#e66"
 	}
 	fmt.Fprintf(c.out, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" fill="%s" stroke="#555" stroke-width="0.3"><title>%s: steps [%d, %d), bytes [%d, %d)</title></rect>`+"\n",
-		x, top, width, height, fill, html.EscapeString(b.ID), b.Lower, b.Upper, off, off+b.Size)
+		x, top, width, height, fill, escape(b.ID), b.Lower, b.Upper, off, off+b.Size)
 	if height >= 11 && width >= float64(labelWidth*(len(b.ID)+1)) {
-		fmt.Fprintf(c.out, `<text x="%.2f" y="%.2f" text-anchor="middle">%s</text>`+"\n", x+width/2, top+height/2+4, html.EscapeString(b.ID))
+		fmt.Fprintf(c.out, `<text x="%.2f" y="%.2f" text-anchor="middle">%s</text>`+"\n", x+width/2, top+height/2+4, escape(b.ID))
 	}
+}
+
+// escape makes a name text of XML, which has no control characters.
+func escape(name string) string {
+	var b strings.Builder
+	xml.EscapeText(&b, []byte(name)) // never fails on a builder
+	return b.String()
 }
 
 // alive draws the sum of living bytes over time.

@@ -14,7 +14,7 @@ import (
 // The picture is well-formed, shows every buffer once, and the conflict red.
 func TestSVG(t *testing.T) {
 	p := readCase(t, "testdata/example.12.csv")
-	p.Buffers[0].ID = `<b"1&>`
+	p.Buffers[0].ID = "<b\"1&>\x01\xff"
 	s := pack(t, p, alloc.Options{})
 	for _, c := range []struct {
 		s           *alloc.Solution

@@ -19,9 +19,11 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -319,9 +321,13 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 
 // document returns the mapping at the top of a YAML file.
 func document(file string, text []byte) (*yaml.Node, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
+	var doc, next yaml.Node
+	all := yaml.NewDecoder(bytes.NewReader(text))
+	if err := all.Decode(&doc); err != nil && !errors.Is(err, io.EOF) { // at once if there are comments only
 		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: lines such as max_steps: 500, see examples/"}
+	}
+	if all.Decode(&next) == nil {
+		return nil, &Error{File: file, Line: next.Line, Msg: "a second document begins after ---; hint: a file describes one run"}
 	}
 	if len(doc.Content) == 0 {
 		return &yaml.Node{Kind: yaml.MappingNode}, nil
@@ -334,13 +340,18 @@ func document(file string, text []byte) (*yaml.Node, error) {
 
 // validate checks values against each other and fills in what follows.
 func (c *Config) validate(d *decoder) {
+	var missing []string // told at once, with one hint
 	need := func(key string, ok bool) {
 		if !ok {
-			d.fail(key, "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+			missing = append(missing, key)
 		}
 	}
 	need("model", c.Model.Name != "" || c.Model.Type != "")
 	need("data", len(c.Data) > 0)
+	if c.Tokenizer == "" {
+		c.Tokenizer = c.Model.Name // a folder brings its own
+		need("tokenizer", c.Tokenizer != "")
+	}
 	given := func(key string) bool { _, ok := d.lines[key]; return ok }
 	count := func(key string, n, most int) {
 		if n == 0 && !given(key) {
@@ -382,6 +393,9 @@ func (c *Config) validate(d *decoder) {
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
+	if given("sample.prompt") && !given("sample.tokens") {
+		d.fail("sample.tokens", "missing; hint: how many tokens to write, such as 100")
+	}
 	one := func(key, v string, of ...string) {
 		if !slices.Contains(of, v) {
 			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
@@ -395,9 +409,8 @@ func (c *Config) validate(d *decoder) {
 		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")
 	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
-	if c.Tokenizer == "" {
-		c.Tokenizer = c.Model.Name // a folder brings its own
-		need("tokenizer", c.Tokenizer != "")
+	if len(missing) > 0 {
+		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
 	}
 	c.derive()
 }

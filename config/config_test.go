@@ -71,7 +71,9 @@ func TestErrors(t *testing.T) {
 		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a share; hint:`},
 		{"- a\n- b\n", `expected`},
 		{"model: [", `did not find`},
-		{"", `missing`},
+		{"", `a.yaml: model, data, tokenizer, sequence_length, global_batch, max_steps, out, learning_rate: missing; hint:`},
+		{good + "---\n" + good, `a.yaml:9: a second document begins after ---; hint:`},
+		{good + "sample: {prompt: Once}\n", `sample.tokens: missing; hint:`},
 	} {
 		_, err := Parse("a.yaml", []byte(tc.text), nil)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

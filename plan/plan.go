@@ -133,6 +133,7 @@ var ErrPipeline = errors.New("no pipeline with these decisions fits; hint: more 
 // Misfit tells what stands in the way and what would help.
 type Misfit struct {
 	Frugal *Candidate // the plan that needs least of the tier that is short
+	Only   bool       // no other plan was looked at
 	Tier   device.Tier
 	Need   int64
 	Have   int64
@@ -140,6 +141,9 @@ type Misfit struct {
 }
 
 func (e *Misfit) Error() string {
+	if e.Only {
+		return fmt.Sprintf("%s does not fit: it needs %d bytes of %v memory, and there are %d; hint: %s, and another plan may need less", e.Frugal.Label, e.Need, e.Tier, e.Have, e.Hint)
+	}
 	return fmt.Sprintf("the model does not fit: the most frugal plan needs %d bytes of %v memory, and there are %d; hint: %s", e.Need, e.Tier, e.Have, e.Hint)
 }
 

@@ -360,8 +360,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	req := m.request(g, c)
 	mach := m.planner()
 	if c.Plan.File != "" {
-		r, err := m.given(ctx, req, mach, c)
-		return r, m.advise(err)
+		return m.given(ctx, req, mach, c)
 	}
 	if mach.Measure != nil {
 		mach.Trial = m.trial(g, c)
@@ -468,10 +467,18 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
 	}
+	return m.only(ctx, req, mach, cand)
+}
+
+// only is the result of a search that has one candidate: its operators are timed, as
+// those of the fastest are, so that its time can be compared with other results.
+func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machine, cand *plan.Candidate) (*plan.Result, error) {
 	if fits, err := cand.Complete(ctx, req); err != nil {
 		return nil, err
 	} else if !fits {
-		return nil, plan.NewMisfit(cand)
+		e := plan.NewMisfit(cand)
+		e.Only = true
+		return nil, m.advise(e)
 	}
 	if mach.Measure != nil {
 		if err := mach.Measure(cand); err != nil {

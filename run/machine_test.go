@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
@@ -45,6 +46,26 @@ func TestLittleDisk(t *testing.T) {
 	for _, free := range []int64{1, 99} {
 		if err := holds("runs", free, 100); err == nil || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%d bytes free, 100 needed: %v", free, err)
+		}
+	}
+}
+
+// TestTimed: operators of a policy's plan are timed on the machine at hand, as those of
+// the search's are: else the two times cannot be compared.
+func TestTimed(t *testing.T) {
+	c, err := config.Load(runConfig(t, t.TempDir()), nil)
+	check(t, err)
+	setup, err := Prepare(t.Context(), c, func(string, int64, int64) {})
+	check(t, err)
+	t.Cleanup(setup.Close)
+	m, err := FindMachine(c, func(string) {})
+	check(t, err)
+	r, err := m.PlanBy(t.Context(), "zero-3", setup.Graph, c)
+	check(t, err)
+	for i := range r.Best.Program.Instrs {
+		call := r.Best.Program.Call(i)
+		if key := hardware.Key(&call); m.Hardware.Times[key] <= 0 {
+			t.Fatalf("%s was not timed", key)
 		}
 	}
 }

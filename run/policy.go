@@ -79,14 +79,12 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 		return nil, err
 	}
 	pl.State = stateOf(c)
-	cand, err := plan.Evaluate(ctx, &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Options: StepOptions(c)}, pl, m.planner(), name)
+	req, mach := m.request(g, c), m.planner()
+	cand, err := plan.Evaluate(ctx, req, pl, mach, name)
 	if err != nil {
 		return nil, err
 	}
-	if !cand.Fits {
-		return nil, plan.NewMisfit(cand)
-	}
-	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(m.planner())
+	return m.only(ctx, req, mach, cand)
 }
 
 // planner is what the search knows of the machine.

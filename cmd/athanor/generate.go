@@ -17,8 +17,11 @@ type generateCmd struct {
 }
 
 func (v *generateCmd) Run(c *context) error {
-	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 || !(v.Temperature >= 0 && v.Temperature < 100) {
-		return usageError{"generate: --max-tokens or --temperature is out of range; hint: --max-tokens from 1 to 1048576, --temperature from 0 to 100"}
+	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 {
+		return usageError{fmt.Sprintf("generate: --max-tokens %d; hint: from 1 to 1048576", v.MaxTokens)}
+	}
+	if !(v.Temperature >= 0 && v.Temperature <= 100) {
+		return usageError{fmt.Sprintf("generate: --temperature %v; hint: from 0 to 100", v.Temperature)}
 	}
 	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device}
 	streams := c.terminal && !c.json
