@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -215,5 +216,5 @@ func Find(name string) (*Policy, error) {
 	for _, p := range all {
 		names = append(names, p.Name)
 	}
-	return nil, fmt.Errorf("policy %q is not known; hint: one of %q", name, names)
+	return nil, fmt.Errorf("policy %q is not known; hint: one of %s", name, strings.Join(names, ", "))
 }

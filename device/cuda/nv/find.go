@@ -33,6 +33,7 @@ func places(env func(string) string, glob func(string) []string) Places {
 		}
 	}
 	toolkit = append(toolkit, glob("/usr/local/cuda*/lib64")...)
+	toolkit = append(toolkit, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
 	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
 	for _, bin := range filepath.SplitList(env("PATH")) { // that of a Python which nobody activated is often there
 		roots = append(roots, filepath.Dir(bin))
