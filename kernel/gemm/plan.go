@@ -53,7 +53,7 @@ const (
 
 	fewRows      = 140      // up to which packing B does not pay
 	panelUnits   = 150_000  // packed in a task: half of a second-level cache of 1 MiB
-	widenedUnits = 1024     // of k in a part if they are widened bf16: a tile's rows of A shall fit the first-level cache
+	widenedUnits = 1024     // of k in a part if they are widened bf16: AVX2's six rows of A then fit the first-level cache
 	directUnits  = 64_000   // of B that a task reads where they lie
 	stageRows    = 1024     // of a task whose sums are kept apart from C
 	aliasStride  = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache

@@ -216,8 +216,8 @@ func dealLoop(a *asm, body func()) {
 }
 
 // moveAVX2 writes transpose256, which knows whole blocks only (Go code does the edges), and three forms of dealing:
-// panels of 16, tiles of the greatest height, and what else there is by masks, which cost more (on AMD's processors
-// ten times as much).
+// panels of 16, tiles of the greatest height, and what else there is by masks, which cost more, most on AMD's
+// processors.
 func moveAVX2(a *asm) {
 	laneBits(a)
 	transpose256(a)
