@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
 )
@@ -27,6 +27,36 @@ func TestAttentionWaits(t *testing.T) {
 	if onGPU() {
 		t.Skip("of the kernels' text, which the fake runs")
 	}
+	dir, err := scratchDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fake.NewRunner(dir)
+	if err != nil {
+		t.Skipf("kernels do not run on the CPU: %v", err)
+	}
+	waitsMatter(t, func(edit func(source string) string, serial bool) *Libraries {
+		r.Descending = serial
+		g := fake.New()
+		g.Kernel, g.Load = r.Kernel, r.Load
+		return &Libraries{Driver: g.Driver(), Compiler: editing{fake.Compiler{}, edit}}
+	}, true)
+}
+
+// editing changes a source before it is compiled.
+type editing struct {
+	kernels.Compiler
+	edit func(source string) string
+}
+
+func (e editing) Compile(name, source string, options []string) ([]byte, string, error) {
+	return e.Compiler.Compile(name, e.edit(source), options)
+}
+
+// waitsMatter takes out the waits and barriers of attention, one at a time, and wants
+// what open gives to find each, in one of the orders if there are two.
+func waitsMatter(t *testing.T, open func(edit func(source string) string, serial bool) *Libraries, orders bool) {
+	t.Helper()
 	for _, c := range []struct {
 		op        graph.Op
 		file      string
@@ -36,18 +66,18 @@ func TestAttentionWaits(t *testing.T) {
 			s := longSample(c.op, c.documents)
 			want := s.reference()
 			run := func(edit func(string) string) error {
-				var list []error
-				for _, serial := range []bool{false, true} {
-					list = append(list, s.edited(t, serial, c.file, edit, want))
+				err := s.edited(t, open(within(c.file, edit), false), want)
+				if orders {
+					err = errors.Join(err, s.edited(t, open(within(c.file, edit), true), want))
 				}
-				return errors.Join(list...)
+				return err
 			}
-			if err := run(func(text string) string { return text }); err != nil {
+			text := ""
+			if err := run(func(source string) string { text = source; return source }); err != nil {
 				t.Fatal(err)
 			}
 			for _, wait := range []string{"landed();", "__syncthreads();"} {
-				count := 0
-				run(func(text string) string { count = strings.Count(text, wait); return text })
+				count := strings.Count(text, wait)
 				if count == 0 {
 					t.Fatalf("there is no %s", wait)
 				}
@@ -63,6 +93,17 @@ func TestAttentionWaits(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// within edits the part of a source that comes from a file, which is its last.
+func within(file string, edit func(string) string) func(string) string {
+	return func(source string) string {
+		before, after, ok := strings.Cut(source, fmt.Sprintf("#line 1 %q\n", file))
+		if !ok {
+			return source
+		}
+		return before + fmt.Sprintf("#line 1 %q\n", file) + edit(after)
 	}
 }
 
@@ -96,7 +137,10 @@ func longSample(op graph.Op, documents bool) *sample {
 
 // TestDocumentsAreSkipped: tiles of other documents are not looked at, neither of keys
 // by the queries behind them nor of queries by the keys before them.
-func TestDocumentsAreSkipped(t *testing.T) {
+func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }
+
+func documentsAreSkipped(t *testing.T, machine maker) {
+	t.Helper()
 	const n, cut, head = 512, 256, 16 // a multiple of all tiles
 	for _, float := range []graph.DType{graph.F32, graph.BF16} {
 		d, _ := machine(t, Options{}, imageBytes)
@@ -137,31 +181,10 @@ func TestDocumentsAreSkipped(t *testing.T) {
 	}
 }
 
-// edited runs the sample's call on the fake after a change to the text of a file.
-func (s *sample) edited(t *testing.T, serial bool, file string, edit func(string) string, want []byte) error {
+// edited runs the sample's call on a fake whose kernels were changed.
+func (s *sample) edited(t *testing.T, lib *Libraries, want []byte) error {
 	t.Helper()
-	dir, err := shimDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := fake.NewRunner(dir)
-	if err != nil {
-		t.Skipf("kernels do not run on the CPU: %v", err)
-	}
-	r.Descending = serial
-	g := fake.New()
-	change := func(image []byte) []byte {
-		before, after, ok := strings.Cut(string(image), fmt.Sprintf("#line 1 %q\n", file))
-		if !ok {
-			return image
-		}
-		return []byte(before + edit(after))
-	}
-	g.Load = func(image []byte) error { return r.Load(change(image)) }
-	g.Kernel = func(image []byte, name string, grid, block [3]uint32, shared uint32, args unsafe.Pointer) error {
-		return r.Kernel(change(image), name, grid, block, shared, args)
-	}
-	d, err := New(&Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1})
+	d, err := New(lib, Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func TestDone(t *testing.T) {
 func TestKernelFails(t *testing.T) {
 	for _, serial := range []bool{false, true} {
 		g := fake.New()
-		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, unsafe.Pointer) error {
+		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, []byte) error {
 			return errors.New("out of bounds")
 		}
 		d := opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{Serial: serial}, []int64{1 << 12})

@@ -11,10 +11,14 @@ import (
 // For tests in the package's outside, which may use what is built on it.
 var (
 	Machine    = machine
+	Compiled   = compiled
 	Hollow     = hollow
 	OnGPU      = onGPU
 	RandomBF16 = randomBF16
 )
+
+// Maker is Machine or Compiled.
+type Maker = maker
 
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {

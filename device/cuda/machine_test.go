@@ -10,20 +10,21 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
 // onGPU tells the tests to use the machine's GPU instead of the fake one.
 func onGPU() bool { return os.Getenv("ATHANOR_TEST_GPU") != "" }
 
-// shimDir keeps what the shim's compiler makes for all tests of the process.
-var shimDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-shim-") })
+// scratchDir keeps what compilers make for all tests of the process.
+var scratchDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-kernels-") })
 
 func TestMain(m *testing.M) {
 	if ServeProbe() { // a child of TestProbeChild
 		return
 	}
 	code := m.Run()
-	if dir, err := shimDir(); err == nil {
+	if dir, err := scratchDir(); err == nil {
 		_ = os.RemoveAll(dir)
 	}
 	os.Exit(code)
@@ -40,7 +41,7 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 		}
 		return opened(t, lib, o, sizes), nil
 	}
-	dir, err := shimDir()
+	dir, err := scratchDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +53,35 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	g := fake.New()
 	g.Kernel, g.Load = r.Kernel, r.Load
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
+}
+
+// maker is machine or compiled.
+type maker func(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU)
+
+// compiled gives a device that runs what NVIDIA's compiler makes of the kernels,
+// instruction by instruction. The test is skipped where there is no compiler.
+func compiled(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	d, r := interpreted(t, o, sizes...)
+	return d, r.GPU
+}
+
+func interpreted(t *testing.T, o Options, sizes ...int64) (*Device, *fake.Interpreter) {
+	t.Helper()
+	if onGPU() {
+		t.Skip("the GPU runs it")
+	}
+	c, err := nv.OpenNVRTC(nv.Local())
+	if err != nil {
+		t.Skipf("kernels are not compiled: %v", err)
+	}
+	if o.CacheDir, err = scratchDir(); err != nil {
+		t.Fatal(err)
+	}
+	g := fake.New()
+	r := &fake.Interpreter{GPU: g, Descending: o.Serial}
+	g.Kernel, g.Load = r.Kernel, r.Load
+	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Virtual{NVRTC: c}}, o, sizes), r
 }
 
 // ranks gives joined devices, each a card of one fake machine; on a real GPU all
@@ -71,7 +101,7 @@ func ranksOn(t *testing.T, cards, n int, o Options, peers bool, sizes ...int64) 
 			t.Fatal(err)
 		}
 	} else {
-		dir, err := shimDir()
+		dir, err := scratchDir()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -157,7 +157,10 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with
 // the CPU's errors, and wants the same bits again: from a second run and, on the fake, from threads
 // that run in the opposite order.
-func TestOperators(t *testing.T) {
+func TestOperators(t *testing.T) { operatorsAgree(t, machine) }
+
+func operatorsAgree(t *testing.T, machine maker) {
+	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	for op := graph.Op(1); op < graph.NumOps; op++ {
@@ -194,7 +197,10 @@ func TestOperators(t *testing.T) {
 
 // TestUpdatesAlike: where a plan has the optimizer run makes no difference: what the
 // GPU writes are the CPU's bits, those that chance rounds too.
-func TestUpdatesAlike(t *testing.T) {
+func TestUpdatesAlike(t *testing.T) { updatesAgree(t, machine) }
+
+func updatesAgree(t *testing.T, machine maker) {
+	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	if cores.V.Name == "portable" {
@@ -235,7 +241,10 @@ func (s *sample) cut(r0, n int) device.Call {
 // TestCuts: operators whose rows are tokens give the same bits on any rows by
 // themselves, those that sum over tokens when the tokens are split at
 // multiples of sumRows. This is what law L1 needs of the kernels.
-func TestCuts(t *testing.T) {
+func TestCuts(t *testing.T) { cutsAgree(t, machine) }
+
+func cutsAgree(t *testing.T, machine maker) {
+	t.Helper()
 	for op := graph.Op(1); op < graph.NumOps; op++ {
 		kind := op.Info().Kind
 		token := -1
@@ -277,7 +286,10 @@ func TestCuts(t *testing.T) {
 // TestSequenceSlices: a sequence cut into slices, forwards from the first, backwards at
 // multiples of graph.SliceUnit from the last, gives the bits of the whole one; a
 // bf16 dkv, which is rounded after every slice, is near.
-func TestSequenceSlices(t *testing.T) {
+func TestSequenceSlices(t *testing.T) { slicesAgree(t, machine) }
+
+func slicesAgree(t *testing.T, machine maker) {
+	t.Helper()
 	d, _ := machine(t, Options{}, imageBytes)
 	first := fresh(t)
 	for seed := first; seed < first+12; seed++ {

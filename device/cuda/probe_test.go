@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
@@ -23,7 +22,7 @@ func TestProbe(t *testing.T) {
 			return d
 		}
 		d, g := cuda.Hollow(t, o)
-		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, unsafe.Pointer) error {
+		g.Kernel = func([]byte, string, [3]uint32, [3]uint32, uint32, []byte) error {
 			time.Sleep(100 * time.Microsecond)
 			return nil
 		}

@@ -107,8 +107,10 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 	return p, tr
 }
 
-func gpu(t *testing.T, f *fixture) device.Device {
-	d, g := cuda.Machine(t, cuda.Options{SumRows: f.seq})
+func gpu(t *testing.T, f *fixture) device.Device { return gpuOf(t, f, cuda.Machine) }
+
+func gpuOf(t *testing.T, f *fixture, machine cuda.Maker) device.Device {
+	d, g := machine(t, cuda.Options{SumRows: f.seq})
 	t.Cleanup(func() {
 		if g != nil && g.Failure() != nil {
 			t.Error(g.Failure())
@@ -126,13 +128,19 @@ func steps() int {
 
 // TestTraining: losses of a few steps are PyTorch's, in fp32 as near as the
 // CPU's, in bf16 as near as bf16 allows.
-func TestTraining(t *testing.T) {
+func TestTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Machine) }
+
+// TestCompiledTraining: so do they where NVIDIA's compiler made the kernels.
+func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
+
+func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
+	t.Helper()
 	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
 		f := load(t, name)
 		for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
 			t.Run(name+" "+d.String(), func(t *testing.T) {
 				g := f.graph(t, d)
-				_, tr := f.train(t, g, gpu(t, f), program.Plain(g, 4), steps())
+				_, tr := f.train(t, g, gpuOf(t, f, machine), program.Plain(g, 4), steps())
 				for n, loss := range tr.losses {
 					if e := math.Abs(loss/f.losses[n] - 1); !(e < tol) {
 						t.Errorf("step %d: loss %v, PyTorch %v", n+1, loss, f.losses[n])

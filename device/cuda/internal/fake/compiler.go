@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
@@ -81,7 +80,7 @@ func (r *Runner) Load(image []byte) error {
 }
 
 // Kernel is for GPU.Kernel.
-func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args unsafe.Pointer) error {
+func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock() // the shim's state is global
 	launch, err := r.library(image)
@@ -93,10 +92,11 @@ func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared
 		descending = 1
 	}
 	text := append([]byte(name), 0)
-	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), uintptr(args), descending); code != 0 {
+	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), nv.Addr(&args[0]), descending); code != 0 {
 		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown, 4: a thread does not wait for its copies)", name, code)
 	}
 	runtime.KeepAlive(text)
+	runtime.KeepAlive(args)
 	return nil
 }
 

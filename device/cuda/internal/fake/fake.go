@@ -41,7 +41,7 @@ type GPU struct {
 	// Load, if not nil, makes a module's code ready.
 	Load func(image []byte) error
 	// Kernel runs a kernel; nil: nothing runs.
-	Kernel func(image []byte, name string, grid, block [3]uint32, shared uint32, args unsafe.Pointer) error
+	Kernel func(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error
 
 	mu      sync.Mutex
 	moved   *sync.Cond // an event or a stream made progress

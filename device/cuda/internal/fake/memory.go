@@ -176,7 +176,7 @@ func (g *GPU) launch(a []uintptr) int32 {
 		if g.Kernel == nil {
 			return
 		}
-		if err := g.Kernel(k.image, k.name, grid, block, shared, unsafe.Pointer(&args[0])); err != nil {
+		if err := g.Kernel(k.image, k.name, grid, block, shared, args); err != nil {
 			g.breakDown(launchFailed, err)
 		}
 	})

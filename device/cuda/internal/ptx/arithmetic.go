@@ -1,0 +1,311 @@
+package ptx
+
+import (
+	"math"
+	"math/bits"
+)
+
+// op is what a lane does with up to three operands. A register holds 64 bits, of
+// which those above an operand's type mean nothing.
+type op struct {
+	operands int
+	of       func(a, b, c uint64) uint64
+}
+
+// whole is the types of whole numbers.
+type whole interface {
+	int16 | uint16 | int32 | uint32 | int64 | uint64
+}
+
+// scalars are the instructions that each lane executes by itself on registers, by
+// opcode.
+func scalars() map[string]op {
+	t := map[string]op{}
+	integers[int16](t, "s16")
+	integers[uint16](t, "u16")
+	integers[int32](t, "s32")
+	integers[uint32](t, "u32")
+	integers[int64](t, "s64")
+	integers[uint64](t, "u64")
+	words[uint16](t, "b16")
+	words[uint32](t, "b32")
+	words[uint64](t, "b64")
+	highs(t)
+	floats(t)
+	doubles(t)
+	conversions(t)
+	return t
+}
+
+func one(f func(a uint64) uint64) op {
+	return op{1, func(a, _, _ uint64) uint64 { return f(a) }}
+}
+
+func two(f func(a, b uint64) uint64) op {
+	return op{2, func(a, b, _ uint64) uint64 { return f(a, b) }}
+}
+
+func integers[T whole](t map[string]op, name string) {
+	t["add."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) + T(b)) })
+	t["sub."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) - T(b)) })
+	t["mul.lo."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) * T(b)) })
+	t["mad.lo."+name] = op{3, func(a, b, c uint64) uint64 { return uint64(T(a)*T(b) + T(c)) }}
+	t["mul.wide."+name] = two(func(a, b uint64) uint64 { return uint64(int64(T(a)) * int64(T(b))) })
+	t["mad.wide."+name] = op{3, func(a, b, c uint64) uint64 { return uint64(int64(T(a))*int64(T(b))) + c }}
+	t["div."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) / T(b)) })
+	t["rem."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) % T(b)) })
+	t["min."+name] = two(func(a, b uint64) uint64 { return uint64(min(T(a), T(b))) })
+	t["max."+name] = two(func(a, b uint64) uint64 { return uint64(max(T(a), T(b))) })
+	t["neg."+name] = one(func(a uint64) uint64 { return uint64(-T(a)) })
+	t["abs."+name] = one(func(a uint64) uint64 { return uint64(max(T(a), -T(a))) })
+	t["shr."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) >> uint32(b)) })
+}
+
+// highs are the upper halves of products.
+func highs(t map[string]op) {
+	t["mul.hi.s32"] = two(func(a, b uint64) uint64 { return uint64(int64(int32(a)) * int64(int32(b)) >> 32) })
+	t["mul.hi.u32"] = two(func(a, b uint64) uint64 { return uint64(uint32(a)) * uint64(uint32(b)) >> 32 })
+	t["mul.hi.u64"] = two(func(a, b uint64) uint64 { hi, _ := bits.Mul64(a, b); return hi })
+	t["mul.hi.s64"] = two(func(a, b uint64) uint64 {
+		hi, _ := bits.Mul64(a, b)
+		return hi - uint64(int64(a)>>63)&b - uint64(int64(b)>>63)&a
+	})
+}
+
+func words[T uint16 | uint32 | uint64](t map[string]op, name string) {
+	t["mov."+name] = one(func(a uint64) uint64 { return a })
+	t["and."+name] = two(func(a, b uint64) uint64 { return a & b })
+	t["or."+name] = two(func(a, b uint64) uint64 { return a | b })
+	t["xor."+name] = two(func(a, b uint64) uint64 { return a ^ b })
+	t["not."+name] = one(func(a uint64) uint64 { return ^a })
+	t["shl."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) << uint32(b)) })
+	t["popc."+name] = one(func(a uint64) uint64 { return uint64(bits.OnesCount64(uint64(T(a)))) })
+}
+
+// floats of 32 bits.
+func floats(t map[string]op) {
+	binary := func(f func(a, b float32) float32) op {
+		return two(func(a, b uint64) uint64 { return bits32(f(f32(a), f32(b))) })
+	}
+	unary := func(f func(a float32) float32) op {
+		return one(func(a uint64) uint64 { return bits32(f(f32(a))) })
+	}
+	t["mov.f32"] = one(func(a uint64) uint64 { return a })
+	t["add.f32"] = binary(func(a, b float32) float32 { return a + b })
+	t["sub.f32"] = binary(func(a, b float32) float32 { return a - b })
+	t["mul.f32"] = binary(func(a, b float32) float32 { return a * b })
+	t["add.rn.f32"], t["sub.rn.f32"], t["mul.rn.f32"] = t["add.f32"], t["sub.f32"], t["mul.f32"]
+	t["div.rn.f32"] = binary(func(a, b float32) float32 { return a / b })
+	t["min.f32"] = binary(func(a, b float32) float32 { return number32(a, b, min(a, b)) })
+	t["max.f32"] = binary(func(a, b float32) float32 { return number32(a, b, max(a, b)) })
+	t["copysign.f32"] = two(func(a, b uint64) uint64 { return a&(1<<31) | b&(1<<31-1) }) // the sign is a's
+	t["fma.rn.f32"] = op{3, func(a, b, c uint64) uint64 { return bits32(fma(f32(a), f32(b), f32(c))) }}
+	t["fma.rm.f32"] = op{3, func(a, b, c uint64) uint64 { return bits32(fmaDown(f32(a), f32(b), f32(c))) }}
+	t["neg.f32"] = one(func(a uint64) uint64 { return a ^ 1<<31 })
+	t["abs.f32"] = one(func(a uint64) uint64 { return a &^ (1 << 31) })
+	t["sqrt.rn.f32"] = unary(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
+	t["rcp.rn.f32"] = unary(func(a float32) float32 { return 1 / a })
+	// Approximations are off by the most that the PTX ISA tells, upwards or downwards
+	// by what the operand's last bit says.
+	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
+	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(1/float64(flush(a)), a, 0x1p-23)) })
+	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return off(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
+}
+
+// number32 is what min and max make where one of the operands is none.
+func number32(a, b, c float32) float32 {
+	switch {
+	case a != a:
+		return b
+	case b != b:
+		return a
+	}
+	return c
+}
+
+// off is a result with an error of a relative size.
+func off(exact float64, a float32, size float64) float32 {
+	if math.Float32bits(a)&1 != 0 {
+		size = -size
+	}
+	if x := float32(exact); float64(x) == exact && exact == math.Trunc(exact) { // powers of two come out exactly on every card
+		return x
+	}
+	return float32(exact * (1 + size))
+}
+
+// flush makes 0 of what is too small to be normal.
+func flush(x float32) float32 {
+	if math.Abs(float64(x)) < 0x1p-126 {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// wide is a*b+c as a float64 rounded to odd: when it is rounded once more, to
+// float32 in any direction, that is as if it had been exact. (S. Boldo, G. Melquiond,
+// Emulation of FMA and correctly rounded sums, 2008.)
+func wide(a, b, c float32) float64 {
+	p, z := float64(a)*float64(b), float64(c) // p is exact
+	s := p + z
+	if math.IsNaN(s) || math.IsInf(s, 0) {
+		return s
+	}
+	v := s - p
+	err := p - (s - v) + (z - v)
+	if u := math.Float64bits(s); err != 0 && u&1 == 0 {
+		if err > 0 == (s > 0) {
+			return math.Float64frombits(u + 1)
+		}
+		return math.Float64frombits(u - 1)
+	}
+	return s
+}
+
+func fma(a, b, c float32) float32 { return float32(wide(a, b, c)) }
+
+func fmaDown(a, b, c float32) float32 {
+	w := wide(a, b, c)
+	r := float32(w)
+	if float64(r) > w {
+		r = math.Nextafter32(r, float32(math.Inf(-1)))
+	}
+	return r
+}
+
+// towardZero rounds to float32.
+func towardZero(w float64) float32 {
+	r := float32(w)
+	if math.Abs(float64(r)) > math.Abs(w) {
+		r = math.Nextafter32(r, 0)
+	}
+	return r
+}
+
+func doubles(t map[string]op) {
+	binary := func(f func(a, b float64) float64) op {
+		return two(func(a, b uint64) uint64 { return bits64(f(f64(a), f64(b))) })
+	}
+	t["mov.f64"] = one(func(a uint64) uint64 { return a })
+	t["add.f64"] = binary(func(a, b float64) float64 { return a + b })
+	t["sub.f64"] = binary(func(a, b float64) float64 { return a - b })
+	t["mul.f64"] = binary(func(a, b float64) float64 { return a * b })
+	t["add.rn.f64"], t["mul.rn.f64"] = t["add.f64"], t["mul.f64"]
+	t["div.rn.f64"] = binary(func(a, b float64) float64 { return a / b })
+	t["fma.rn.f64"] = op{3, func(a, b, c uint64) uint64 { return bits64(math.FMA(f64(a), f64(b), f64(c))) }}
+	t["sqrt.rn.f64"] = one(func(a uint64) uint64 { return bits64(math.Sqrt(f64(a))) })
+	t["rcp.rn.f64"] = one(func(a uint64) uint64 { return bits64(1 / f64(a)) })
+	t["neg.f64"] = one(func(a uint64) uint64 { return a ^ 1<<63 })
+	t["abs.f64"] = one(func(a uint64) uint64 { return a &^ (1 << 63) })
+}
+
+func conversions(t map[string]op) {
+	same := one(func(a uint64) uint64 { return a })
+	for _, to := range []string{"u16", "u32", "u64", "s16", "s32", "s64"} {
+		t["cvt."+to+".u16"] = one(func(a uint64) uint64 { return uint64(uint16(a)) })
+		t["cvt."+to+".u32"] = one(func(a uint64) uint64 { return uint64(uint32(a)) })
+		t["cvt."+to+".u64"], t["cvt."+to+".s64"] = same, same
+		t["cvt."+to+".s16"] = one(func(a uint64) uint64 { return uint64(int16(a)) })
+		t["cvt."+to+".s32"] = one(func(a uint64) uint64 { return uint64(int32(a)) })
+	}
+	for _, name := range []string{"b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64"} {
+		t["mov."+name] = same
+	}
+	t["cvt.rn.f32.s32"] = one(func(a uint64) uint64 { return bits32(float32(int32(a))) })
+	t["cvt.rn.f32.u32"] = one(func(a uint64) uint64 { return bits32(float32(uint32(a))) })
+	t["cvt.rn.f32.s64"] = one(func(a uint64) uint64 { return bits32(float32(int64(a))) })
+	t["cvt.rn.f32.u64"] = one(func(a uint64) uint64 { return bits32(float32(a)) })
+	t["cvt.rn.f64.s32"] = one(func(a uint64) uint64 { return bits64(float64(int32(a))) })
+	t["cvt.f64.f32"] = one(func(a uint64) uint64 { return bits64(float64(f32(a))) })
+	t["cvt.rn.f32.f64"] = one(func(a uint64) uint64 { return bits32(float32(f64(a))) })
+	t["cvt.rzi.f32.f32"] = one(func(a uint64) uint64 { return bits32(float32(math.Trunc(float64(f32(a))))) })
+	t["cvt.rni.f32.f32"] = one(func(a uint64) uint64 { return bits32(float32(math.RoundToEven(float64(f32(a))))) })
+	t["cvt.rzi.u64.f32"] = one(func(a uint64) uint64 { return saturated(float64(f32(a)), 0, math.MaxUint64) })
+	t["cvt.rzi.s32.f32"] = one(func(a uint64) uint64 { return saturated(float64(f32(a)), math.MinInt32, math.MaxInt32) })
+	t["cvt.sat.f32.f32"] = one(func(a uint64) uint64 {
+		if x := f32(a); x > 0 {
+			return bits32(min(x, 1))
+		}
+		return 0 // of NaN too
+	})
+	t["cvt.rn.bf16.f32"] = one(func(a uint64) uint64 { return bf16(f32(a)) })
+	t["cvt.rn.bf16x2.f32"] = two(func(a, b uint64) uint64 { return bf16(f32(a))<<16 | bf16(f32(b)) })
+}
+
+// saturated turns a float into a whole number of a range; NaN is 0.
+func saturated(x, low, high float64) uint64 {
+	switch x = math.Trunc(x); {
+	case x != x:
+		return 0
+	case x < 0:
+		return uint64(int64(max(x, low)))
+	case x >= high && high == math.MaxUint64:
+		return math.MaxUint64
+	}
+	return uint64(min(x, high))
+}
+
+// bf16 is the nearest one, ties to even; NaN is 0x7fff.
+func bf16(x float32) uint64 {
+	u := math.Float32bits(x)
+	if x != x {
+		return 0x7fff
+	}
+	return uint64(u+0x7fff+u>>16&1) >> 16 & 0xffff
+}
+
+// compare is setp's table: by comparison and type.
+func compare(name, kind string) func(a, b uint64) bool {
+	switch kind {
+	case "s16":
+		return ordered[int16](name)
+	case "s32":
+		return ordered[int32](name)
+	case "s64":
+		return ordered[int64](name)
+	case "u16", "b16":
+		return ordered[uint16](name)
+	case "u32", "b32":
+		return ordered[uint32](name)
+	case "u64", "b64":
+		return ordered[uint64](name)
+	case "f32":
+		return floating(name, f32)
+	case "f64":
+		return floating(name, f64)
+	}
+	return nil
+}
+
+func ordered[T whole](name string) func(a, b uint64) bool {
+	return map[string]func(a, b uint64) bool{
+		"eq": func(a, b uint64) bool { return T(a) == T(b) }, "ne": func(a, b uint64) bool { return T(a) != T(b) },
+		"lt": func(a, b uint64) bool { return T(a) < T(b) }, "le": func(a, b uint64) bool { return T(a) <= T(b) },
+		"gt": func(a, b uint64) bool { return T(a) > T(b) }, "ge": func(a, b uint64) bool { return T(a) >= T(b) },
+	}[name]
+}
+
+// floating compares floats; with a u at its end a comparison is true too where
+// one of them is no number.
+func floating[T float32 | float64](name string, of func(uint64) T) func(a, b uint64) bool {
+	f := map[string]func(x, y T) bool{
+		"eq": func(x, y T) bool { return x == y }, "ne": func(x, y T) bool { return x < y || x > y },
+		"lt": func(x, y T) bool { return x < y }, "le": func(x, y T) bool { return x <= y },
+		"gt": func(x, y T) bool { return x > y }, "ge": func(x, y T) bool { return x >= y },
+	}
+	if g, ok := f[name]; ok {
+		return func(a, b uint64) bool { return g(of(a), of(b)) }
+	}
+	if len(name) == 3 && name[2] == 'u' {
+		if g, ok := f[name[:2]]; ok {
+			return func(a, b uint64) bool {
+				x, y := of(a), of(b)
+				return x != x || y != y || g(x, y)
+			}
+		}
+	}
+	return map[string]func(a, b uint64) bool{
+		"nan": func(a, b uint64) bool { return of(a) != of(a) || of(b) != of(b) },
+		"num": func(a, b uint64) bool { return of(a) == of(a) && of(b) == of(b) },
+	}[name]
+}

@@ -1,0 +1,346 @@
+package ptx
+
+// A block's threads in turns.
+//
+// Each lane has its own place in the code. Of a warp's lanes those at the earliest place go
+// on, all that are there together, until they part or come to where another lane
+// is: so lanes that parted meet again where their ways join, as code is laid out
+// in that order more often than not. It does not have to be: an instruction of
+// the whole warp makes lanes wait until all are there, and a barrier until all
+// threads of the block are. If lanes wait for each other at different places, the
+// launch fails.
+//
+// For example, of `if (lane < 4) x = a; else x = b; y = shuffle(x)` lanes 0 to 3
+// run their side, then the others theirs, and both meet at the shuffle.
+//
+// Known weakness: warps run one after the other from barrier to barrier, so what
+// they do meanwhile is never interleaved. That shared memory does not depend on
+// it is checked by the bookkeeping in memory.go, not by trying.
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// Span is memory that a launch may use.
+type Span struct {
+	At, Bytes uintptr
+}
+
+// Launch is what cuLaunchKernel is asked for. Memory are all allocations that
+// the card can reach.
+type Launch struct {
+	Grid, Block [3]uint32
+	Shared      uint32
+	Args        []byte
+	Memory      []Span
+	// Descending runs blocks, and a block's warps, from the last to the first.
+	Descending bool
+	// Traffic has accesses to memory counted, which takes a third of the time.
+	Traffic bool
+}
+
+// most is how many instructions of warps a block may take, so that an endless
+// loop ends.
+const most = 1 << 28
+
+// block is what the warps of a block have in common.
+type block struct {
+	kernel *kernel
+	launch *Launch
+	counts *Counts
+	index  [3]uint32
+	shared []byte
+	// marks tell of each two bytes of shared memory who used them last.
+	marks  []mark
+	epoch  int32 // barriers so far
+	warps  []*warp
+	copies [][]pending // of each thread, that are under way
+	groups []int       // of copies that each thread has committed
+	at     *instruction
+	left   int
+	span   Span // that was used last
+}
+
+// warp is 32 lanes. Sets of lanes are bits.
+type warp struct {
+	*block
+	first     int // thread
+	registers [][32]uint64
+	flags     []uint32
+	place     [32]int
+	all       uint32 // lanes that have not ended
+	parked    uint32 // wait for the other lanes
+	resting   uint32 // wait for the other warps
+	epoch     int32  // times at which the warp's lanes waited for each other
+}
+
+// fault stops a launch.
+type fault struct{ error }
+
+func (b *block) fail(format string, args ...any) { panic(fault{fmt.Errorf(format, args...)}) }
+
+// Run goes through a launch.
+func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
+	k := m.kernels[name]
+	threads := int(l.Block[0])
+	switch {
+	case k == nil:
+		return counts, fmt.Errorf("no kernel %s", name)
+	case len(l.Args) != k.params:
+		return counts, fmt.Errorf("kernel %s takes %d bytes of arguments, not %d", name, k.params, len(l.Args))
+	case threads == 0 || l.Block[1] != 1 || l.Block[2] != 1 || threads > 1024 || k.threads > 0 && threads > k.threads:
+		return counts, fmt.Errorf("kernel %s cannot have blocks of %v threads (at most %d)", name, l.Block, k.threads)
+	}
+	b := &block{kernel: k, launch: &l, counts: &counts, shared: make([]byte, (k.static+15)&^15+int(l.Shared))}
+	b.marks, b.groups, b.copies = make([]mark, (len(b.shared)+1)/2), make([]int, threads), make([][]pending, threads)
+	counts.hits = make([]int64, len(k.code))
+	counts.code = k.code
+	counts.Blocks, counts.Threads = int64(l.Grid[0])*int64(l.Grid[1])*int64(l.Grid[2]), threads
+	for t := 0; t < threads; t += 32 {
+		b.warps = append(b.warps, &warp{block: b, first: t, registers: make([][32]uint64, k.registers), flags: make([]uint32, k.flags)})
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			where := fmt.Sprintf("kernel %s, block %v", name, b.index)
+			if b.at != nil {
+				where += ", " + b.at.text
+			}
+			err = fmt.Errorf("%s: %v", where, r)
+		}
+	}()
+	blocks := int(counts.Blocks)
+	for i := range blocks {
+		if l.Descending {
+			i = blocks - 1 - i
+		}
+		x, y := int(l.Grid[0]), int(l.Grid[1])
+		b.index = [3]uint32{uint32(i % x), uint32(i / x % y), uint32(i / x / y)}
+		b.run(threads)
+	}
+	return counts, nil
+}
+
+// run runs one block.
+func (b *block) run(threads int) {
+	for i := range b.shared {
+		b.shared[i] = 0xff // NaN in every type
+	}
+	clear(b.marks)
+	clear(b.groups)
+	b.epoch, b.left = 1, most
+	for _, w := range b.warps {
+		w.start(min(32, threads-w.first))
+	}
+	for {
+		for i := range b.warps {
+			if b.launch.Descending {
+				i = len(b.warps) - 1 - i
+			}
+			b.warps[i].run()
+		}
+		if !b.release() {
+			break
+		}
+	}
+	for t, list := range b.copies {
+		if len(list) > 0 {
+			b.fail("thread %d does not wait for its copies", t)
+		}
+	}
+}
+
+// release lets go on who waits for the block; false if nobody does. An operator on
+// what the threads bring there runs before, once.
+func (b *block) release() bool {
+	var waiting []*warp
+	for _, w := range b.warps {
+		if w.resting != 0 {
+			waiting = append(waiting, w)
+		}
+	}
+	if len(waiting) == 0 {
+		return false
+	}
+	b.epoch++
+	b.vote(waiting)
+	for _, w := range waiting {
+		for l := range lanes(w.resting) {
+			w.place[l]++
+		}
+		w.resting = 0
+		w.epoch++
+	}
+	return true
+}
+
+// start puts n lanes at the beginning.
+func (w *warp) start(n int) {
+	w.all, w.parked, w.resting, w.epoch = uint32(1<<n-1), 0, 0, 1
+	clear(w.place[:])
+	for r, v := range w.kernel.constants {
+		for l := range w.registers[r] {
+			w.registers[r][l] = v
+		}
+	}
+	if f, ok := w.kernel.names["true"]; ok {
+		w.flags[f] = ^uint32(0)
+	}
+	b, g := w.launch.Block, w.launch.Grid
+	for r, name := range w.kernel.specials {
+		v, ok := map[string]uint32{"%ctaid.x": w.index[0], "%ctaid.y": w.index[1], "%ctaid.z": w.index[2],
+			"%nctaid.x": g[0], "%nctaid.y": g[1], "%nctaid.z": g[2], "%ntid.x": b[0], "%ntid.y": 1, "%ntid.z": 1,
+			"%tid.x": uint32(w.first), "%tid.y": 0, "%tid.z": 0, "%warpid": uint32(w.first / 32), "%laneid": 0}[name]
+		if !ok {
+			w.fail("unknown register %s", name)
+		}
+		for l := range w.registers[r] {
+			w.registers[r][l] = uint64(v)
+			if name == "%tid.x" || name == "%laneid" {
+				w.registers[r][l] += uint64(l)
+			}
+		}
+	}
+}
+
+// run goes on until every lane has ended or waits for the block.
+func (w *warp) run() {
+	for {
+		ready := w.all &^ w.parked &^ w.resting
+		if ready == 0 {
+			if w.parked == 0 {
+				return
+			}
+			w.meet()
+			continue
+		}
+		w.advance(ready)
+	}
+}
+
+// advance runs the lanes at the earliest place until they part, come to where
+// others are, or wait.
+func (w *warp) advance(ready uint32) {
+	place, next, group := len(w.kernel.code), len(w.kernel.code), uint32(0)
+	for l := range lanes(ready) {
+		switch p := w.place[l]; {
+		case p < place:
+			place, next, group = p, place, 1<<l
+		case p == place:
+			group |= 1 << l
+		default:
+			next = min(next, p)
+		}
+	}
+	for done := false; !done; done = done || place >= next {
+		if place >= len(w.kernel.code) {
+			w.fail("the code ends without a return")
+		}
+		in := &w.kernel.code[place]
+		w.at = in
+		if w.left--; w.left < 0 {
+			w.fail("more than %d instructions", most)
+		}
+		w.counts.hits[place]++
+		sel := group
+		if in.guard >= 0 {
+			if in.unless {
+				sel &^= w.flags[in.guard]
+			} else {
+				sel &= w.flags[in.guard]
+			}
+		}
+		switch in.kind {
+		case plain:
+			if sel != 0 {
+				in.run(w, sel)
+			}
+			place++
+		case branch:
+			if sel == group {
+				place = in.target
+				done = next < len(w.kernel.code) // somebody may be before it
+				break
+			}
+			if sel != 0 {
+				w.settle(group, place+1)
+				w.settle(sel, in.target)
+				return
+			}
+			place++
+		case exit:
+			w.all &^= sel
+			group &^= sel
+			place++
+			done = group == 0
+		case together:
+			w.whole(in, sel, group)
+			if group != w.all {
+				w.parked |= group
+				w.settle(group, place)
+				return
+			}
+			in.run(w, group)
+			place++
+		case barrier:
+			w.whole(in, sel, group)
+			w.resting |= group
+			w.settle(group, place)
+			return
+		}
+	}
+	w.settle(group, place)
+}
+
+// whole: instructions that threads wait at are not for some of them.
+func (w *warp) whole(in *instruction, sel, group uint32) {
+	if sel != group {
+		w.fail("only some of the lanes that are here take part")
+	}
+}
+
+func (w *warp) settle(group uint32, place int) {
+	for l := range lanes(group) {
+		w.place[l] = place
+	}
+}
+
+// meet executes what all lanes wait for.
+func (w *warp) meet() {
+	place := w.place[bits.TrailingZeros32(w.parked)]
+	in := &w.kernel.code[place]
+	w.at = in
+	for l := range lanes(w.parked) {
+		if w.place[l] != place {
+			w.fail("other lanes wait for the warp at %s", w.kernel.code[w.place[l]].text)
+		}
+	}
+	if w.parked != w.all {
+		w.fail("lanes %#x wait for lanes that wait at a barrier", w.parked)
+	}
+	in.run(w, w.parked)
+	w.settle(w.parked, place+1)
+	w.parked = 0
+}
+
+// lanes goes through a set.
+func lanes(set uint32) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for ; set != 0; set &= set - 1 {
+			if !yield(bits.TrailingZeros32(set)) {
+				return
+			}
+		}
+	}
+}
+
+// arguments reads an element of the arguments.
+func (b *block) arguments(at uint64, size int) uint64 {
+	if at+uint64(size) > uint64(len(b.launch.Args)) || at%uint64(size) != 0 {
+		b.fail("argument at byte %d", at)
+	}
+	var x [8]byte
+	copy(x[:], b.launch.Args[at:at+uint64(size)])
+	return binary.LittleEndian.Uint64(x[:])
+}

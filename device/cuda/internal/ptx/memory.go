@@ -1,0 +1,193 @@
+package ptx
+
+// Memory and who may use it when.
+//
+// Of every two bytes of shared memory a mark says which thread wrote them last
+// and who has read them since, and when: how many barriers the block had passed,
+// and how often the warp's lanes had waited for each other. Two accesses of
+// different threads, one of them a write, need a barrier of the block between
+// them, or of the warp if both are in it. A copy (cp.async) is a write that is under
+// way until its thread has waited for it, and is then that thread's.
+//
+// For example, thread 0 writes a word and thread 40 reads it: an error unless the
+// block came to a barrier in between.
+//
+// Known weakness: of several readers in one warp only the last moment is kept,
+// which is enough to say that a later write races, not to say with whom.
+
+import "unsafe"
+
+// mark: threads count from 1; 0 is nobody.
+type mark struct {
+	writer, reader         int16 // reader: a thread, or several of one warp, or of several
+	wrote, wroteWarp       int32 // epochs of block and warp
+	read, readWarp         int32
+	readers                int16 // the warp of all readers, or many
+	underWay, several, any bool
+}
+
+const many = -1
+
+// pending is a copy that is under way.
+type pending struct {
+	group       int
+	to, from    uint64
+	size, bytes int
+}
+
+// locate is where an access of a lane goes.
+func (w *warp) locate(s space, at uint64, size int, lane int, write bool) unsafe.Pointer {
+	if s == shared {
+		at = uint64(uint32(at))
+	}
+	if at%uint64(size) != 0 {
+		w.fail("thread %d: address %#x is not on %d bytes", w.first+lane, at, size)
+	}
+	if s == shared {
+		if at > uint64(len(w.shared)) || uint64(len(w.shared))-at < uint64(size) {
+			w.fail("thread %d: bytes %d to %d of %d of shared memory", w.first+lane, at, at+uint64(size), len(w.shared))
+		}
+		for i := at / 2; i < (at+uint64(size)+1)/2; i++ {
+			if write {
+				w.wrote(&w.marks[i], lane, i*2)
+			} else {
+				w.reads(&w.marks[i], lane, i*2)
+			}
+		}
+		return unsafe.Pointer(&w.shared[at])
+	}
+	return w.global(uintptr(at), uintptr(size), lane)
+}
+
+// global is an address in the card's memory, which is the process's.
+func (w *warp) global(at, size uintptr, lane int) unsafe.Pointer {
+	if s := w.span; at < s.At || size > s.Bytes || at-s.At > s.Bytes-size {
+		found := false
+		for _, s := range w.launch.Memory {
+			if at >= s.At && size <= s.Bytes && at-s.At <= s.Bytes-size {
+				w.span, found = s, true
+				break
+			}
+		}
+		if !found {
+			w.fail("thread %d: %d bytes at %#x are outside of all allocations", w.first+lane, size, at)
+		}
+	}
+	return *(*unsafe.Pointer)(unsafe.Pointer(&at))
+}
+
+// apart reports whether an access in the past, of thread u at the given epochs,
+// is separated from one that a lane makes now.
+func (w *warp) apart(u int, epoch, warpEpoch int32, lane int) bool {
+	return epoch != w.block.epoch || u == w.first+lane || u/32 == w.first/32 && warpEpoch != w.epoch
+}
+
+func (w *warp) wrote(m *mark, lane int, at uint64) {
+	t := w.first + lane
+	switch {
+	case m.underWay:
+		w.fail("thread %d writes byte %d of shared memory, to which a copy of thread %d is under way", t, at, m.writer-1)
+	case m.writer != 0 && !w.apart(int(m.writer-1), m.wrote, m.wroteWarp, lane):
+		w.fail("threads %d and %d write byte %d of shared memory without a barrier between", m.writer-1, t, at)
+	case m.any && m.read == w.block.epoch && !w.mayFollow(m, lane):
+		w.fail("thread %d writes byte %d of shared memory, which others have read since the last barrier (thread %d)", t, at, m.reader-1)
+	}
+	*m = mark{writer: int16(t + 1), wrote: w.block.epoch, wroteWarp: w.epoch}
+}
+
+// mayFollow: the readers since the last barrier were this thread, or were this warp
+// before its lanes last waited for each other.
+func (w *warp) mayFollow(m *mark, lane int) bool {
+	if !m.several {
+		return w.apart(int(m.reader-1), m.read, m.readWarp, lane)
+	}
+	return m.readers != many && int(m.readers) == w.first/32 && m.readWarp != w.epoch
+}
+
+func (w *warp) reads(m *mark, lane int, at uint64) {
+	t := w.first + lane
+	switch {
+	case m.underWay:
+		w.fail("thread %d reads byte %d of shared memory, to which a copy of thread %d is under way", t, at, m.writer-1)
+	case m.writer == 0:
+		w.fail("thread %d reads byte %d of shared memory, which nobody has written", t, at)
+	case !w.apart(int(m.writer-1), m.wrote, m.wroteWarp, lane):
+		w.fail("thread %d reads byte %d of shared memory, which thread %d wrote without a barrier between", t, at, m.writer-1)
+	}
+	first := !m.any || m.read != w.block.epoch
+	switch {
+	case first:
+		m.reader, m.readers, m.several = int16(t+1), int16(w.first/32), false
+	case int(m.reader) != t+1:
+		m.several = true
+		if int(m.readers) != w.first/32 {
+			m.readers = many
+		}
+	}
+	m.any, m.read, m.readWarp = true, w.block.epoch, w.epoch
+}
+
+// issue begins a copy to shared memory; bytes of size come, the rest becomes 0.
+func (w *warp) issue(to, from uint64, size, bytes, lane int) {
+	p := w.locate(shared, to, size, lane, true)
+	for i := range size {
+		*(*byte)(unsafe.Add(p, i)) = 0xff
+	}
+	for i := to / 2; i < (to+uint64(size))/2; i++ {
+		w.marks[i].underWay = true
+	}
+	if from%uint64(size) != 0 || bytes < 0 || bytes > size {
+		w.fail("thread %d copies %d bytes of %d from %#x", w.first+lane, bytes, size, from)
+	}
+	if bytes > 0 {
+		w.global(uintptr(from), uintptr(bytes), lane)
+	}
+	t := w.first + lane
+	w.copies[t] = append(w.copies[t], pending{w.groups[t], to, from, size, bytes})
+}
+
+// land waits until all but the latest n groups of a thread's copies have come.
+func (w *warp) land(n, lane int) {
+	t := w.first + lane
+	landed := 0
+	for ; landed < len(w.copies[t]) && w.copies[t][landed].group < w.groups[t]-n; landed++ {
+		c := w.copies[t][landed]
+		dst := w.shared[c.to : c.to+uint64(c.size)]
+		clear(dst)
+		if c.bytes > 0 {
+			copy(dst, unsafe.Slice((*byte)(w.global(uintptr(c.from), uintptr(c.bytes), lane)), c.bytes))
+		}
+		for i := c.to / 2; i < (c.to+uint64(c.size))/2; i++ {
+			w.marks[i] = mark{writer: int16(t + 1), wrote: w.block.epoch, wroteWarp: w.epoch}
+		}
+	}
+	w.copies[t] = append(w.copies[t][:0], w.copies[t][landed:]...)
+}
+
+// element loads from memory that was located.
+func element(p unsafe.Pointer, i, size int) uint64 {
+	p = unsafe.Add(p, i*size)
+	switch size {
+	case 1:
+		return uint64(*(*uint8)(p))
+	case 2:
+		return uint64(*(*uint16)(p))
+	case 4:
+		return uint64(*(*uint32)(p))
+	}
+	return *(*uint64)(p)
+}
+
+func setElement(p unsafe.Pointer, i, size int, v uint64) {
+	p = unsafe.Add(p, i*size)
+	switch size {
+	case 1:
+		*(*uint8)(p) = uint8(v)
+	case 2:
+		*(*uint16)(p) = uint16(v)
+	case 4:
+		*(*uint32)(p) = uint32(v)
+	default:
+		*(*uint64)(p) = v
+	}
+}
