@@ -96,7 +96,7 @@ func attentionBwd(b *builder) error {
 	}
 	k := b.attentionKindOf(ops...)
 	if k == &plainAttention { // tensor cores' queries find delta themselves
-		grid := [3]int64{blocks(int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1}
+		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
 		if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
 		}

@@ -136,7 +136,9 @@ func (b *builder) start(unit kernels.Unit, kernel string, grid [3]int64, block, 
 }
 
 // vector is the number of neighbouring elements that all operands allow to be
-// taken at once, and whether they have no gaps, so that they are one row.
+// taken at once, in 16 bytes at most, and whether they have no gaps, so that they are
+// one row. More would take two instructions, each of which would move half of every
+// sector of 32 bytes.
 func (b *builder) vector(cols int, ops ...device.Operand) (v int, flat bool) {
 	flat = true
 	v = 8
@@ -145,6 +147,7 @@ func (b *builder) vector(cols int, ops ...device.Operand) (v int, flat bool) {
 			continue
 		}
 		flat = flat && o.Contiguous()
+		v = min(v, 16/int(o.DType.Size()))
 		for v > 1 && ((uint64(b.base[o.Tier])+uint64(o.Addr))%uint64(v*int(o.DType.Size())) != 0 || o.Rows > 1 && o.Stride%v != 0 || cols%v != 0) {
 			v /= 2
 		}

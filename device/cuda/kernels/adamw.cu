@@ -19,17 +19,23 @@ static __device__ inline unsigned draws(unsigned n, u64 key) {
   return (n ^ n >> 15) * 0x846ca68b >> 16;
 }
 
+// chance rounds x to bf16, up as often as it is nearer to there; a NaN stays one.
+static __device__ inline unsigned chance(float x, unsigned n, u64 key) {
+  unsigned u = __float_as_uint(x);
+  return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + draws(n, key)) >> 16;
+}
+
 static __device__ inline void keep(float* p, const float (&x)[VEC], unsigned, u64) { store(p, x); }
 
 static __device__ inline void keep(bf16* p, const float (&x)[VEC], unsigned first, u64 key) {
-  Pack<bf16, VEC> k;
+#if VEC == 1
+  p->bits = (unsigned short)chance(x[0], first, key);
+#else
+  unsigned w[VEC / 2];
 #pragma unroll
-  for (int i = 0; i < VEC; i++) {
-    unsigned u = __float_as_uint(x[i]);
-    k.e[i].bits = (u & 0x7fffffff) > 0x7f800000 ? (unsigned short)((u >> 16) | 0x40)
-                                                : (unsigned short)((u + draws(first + i, key)) >> 16);
-  }
-  *(Pack<bf16, VEC>*)p = k;
+  for (int i = 0; i < VEC / 2; i++) w[i] = chance(x[2 * i], first + 2 * i, key) | chance(x[2 * i + 1], first + 2 * i + 1, key) << 16;
+  words(p, w);
+#endif
 }
 
 extern "C" __global__ void adamw(const __grid_constant__ Args a) {

@@ -12,13 +12,15 @@
 // over the heads of the group within a block: slices that end at its multiples
 // and run from the last one continue each other.
 
-// A thread per row and head.
+// A warp per row and head.
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
-  i64 r, h;
-  if (!place(a.t[4].rows, a.heads, 1, r, h)) return;
+  i64 r, c;
+  if (!place(a.t[4].rows, (i64)a.heads * 32, 1, r, c)) return;
+  int h = (int)(c / 32);
   float sum = 0;
-  for (int c = 0; c < HEAD; c++) sum += get(*at<T3>(a.t[3], r, h * HEAD + c)) * get(*at<T6>(a.t[6], r, h * HEAD + c));
-  *at<float>(a.t[2], r, h) = sum;
+  for (int i = threadIdx.x % 32; i < HEAD; i += 32) sum += get(*at<T3>(a.t[3], r, h * HEAD + i)) * get(*at<T6>(a.t[6], r, h * HEAD + i));
+  for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
+  if (threadIdx.x % 32 == 0) *at<float>(a.t[2], r, h) = sum;
 }
 
 // weights fills p and ds of the thread's pairs: row t/8 of x with 4 rows of y.

@@ -16,9 +16,10 @@ import (
 func variants() []Unit {
 	var list []Unit
 	for _, t := range []string{"f32", "bf16"} {
+		wide := map[string]string{"f32": "VEC=4", "bf16": "VEC=8"}[t]
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
-			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024", " VEC=8 PACKS=3 ROW_THREADS=64", " VEC=8 PACKS=4 ROW_THREADS=256"} {
+			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024", " " + wide + " PACKS=3 ROW_THREADS=64", " " + wide + " PACKS=4 ROW_THREADS=256"} {
 				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
 			}
 		}
@@ -30,10 +31,10 @@ func variants() []Unit {
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
 		for _, name := range []string{"act", "act_bwd", "swiglu", "swiglu_bwd", "adamw", "cast", "add"} {
-			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " VEC=8"})
+			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
 		for _, at := range []string{" AT=0", " AT=1"} {
-			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " VEC=8"}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " VEC=8"})
+			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " " + wide}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " " + wide})
 		}
 		for _, name := range []string{"pos_bwd", "cross_entropy", "product"} {
 			list = append(list, Unit{name, types})
@@ -47,12 +48,12 @@ func variants() []Unit {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
 			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"})
 	}
-	for _, v := range []string{"1", "8"} { // moments, and weights too, in bf16
+	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16
 		for _, p := range []string{"f32", "bf16"} {
 			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
 		}
 	}
-	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1"}, Unit{"norm_part", "T1=f32 VEC=8"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1"}, Unit{"norm_part", "T1=f32 VEC=4"}, Unit{"norm_all", ""})
 }
 
 // compiler is the real one; the test is skipped where there is none.

@@ -79,21 +79,41 @@ template <int V, class T> static __device__ inline void load(float (&x)[V], cons
   for (int i = 0; i < V; i++) x[i] = get(k.e[i]);
 }
 
-template <int V, class T> static __device__ inline void store(T* p, const float (&x)[V]) {
-  Pack<T, V> k;
+// words writes N neighbouring words, as much as one instruction takes at a time. Left
+// to itself the compiler takes most such writes apart, word by word, and each of these
+// goes its own way through the caches.
+template <int N> static __device__ inline void words(void* p, const unsigned (&w)[N]) {
+#ifdef SHIM
+  memcpy(p, w, sizeof w);
+#else
+  unsigned* to = (unsigned*)p;
+  if constexpr (N % 4 == 0) {
 #pragma unroll
-  for (int i = 0; i < V; i++) put(&k.e[i], x[i]);
-  *(Pack<T, V>*)p = k;
+    for (int i = 0; i < N; i += 4)
+      asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(to + i)), "r"(w[i]), "r"(w[i + 1]), "r"(w[i + 2]), "r"(w[i + 3]) : "memory");
+  } else if constexpr (N == 2) {
+    asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]) : "memory");
+  } else {
+    *to = w[0];
+  }
+#endif
+}
+
+template <int V> static __device__ inline void store(f32* p, const float (&x)[V]) {
+  unsigned w[V];
+#pragma unroll
+  for (int i = 0; i < V; i++) w[i] = __float_as_uint(x[i]);
+  words(p, w);
 }
 
 template <int V> static __device__ inline void store(bf16* p, const float (&x)[V]) {
   if constexpr (V == 1) {
     put(p, x[0]);
   } else {
-    Pack<unsigned, V / 2> k;
+    unsigned w[V / 2];
 #pragma unroll
-    for (int i = 0; i < V / 2; i++) k.e[i] = pack(x[2 * i], x[2 * i + 1]);
-    *(Pack<unsigned, V / 2>*)p = k;
+    for (int i = 0; i < V / 2; i++) w[i] = pack(x[2 * i], x[2 * i + 1]);
+    words(p, w);
   }
 }
 
