@@ -7,22 +7,23 @@ import (
 )
 
 // builders make of an instruction, by the first part of its opcode, what runs it.
-var builders map[string]func(*builder, *instruction)
+var builders = table()
 
 // arithmetic is scalars.
 var arithmetic = scalars()
 
-func init() {
-	builders = map[string]func(*builder, *instruction){
+func table() map[string]func(*builder, *instruction) {
+	t := map[string]func(*builder, *instruction){
 		"bra": buildBranch, "ret": func(_ *builder, in *instruction) { in.kind = exit },
-		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi, "bfe": buildScalar,
+		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
 		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
 		"and", "or", "xor", "not", "popc", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
-		builders[name] = buildScalar
+		t[name] = buildScalar
 	}
+	return t
 }
 
 func buildBranch(b *builder, in *instruction) {

@@ -3,6 +3,7 @@ package ptx
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 )
@@ -30,11 +31,7 @@ func (c *Counts) access(w *warp, s space, base *[32]uint64, offset uint64, size 
 	}
 	if s == shared {
 		c.Shared.Units += wavefronts(base, offset, size, set)
-		n := 0
-		for range lanes(set) {
-			n++
-		}
-		c.Shared.Least += int64((n*size + 127) / 128)
+		c.Shared.Least += int64((bits.OnesCount32(set)*size + 127) / 128)
 		return
 	}
 	var sectors []uint64
@@ -79,10 +76,7 @@ func wavefronts(base *[32]uint64, offset uint64, size int, set uint32) (total in
 // for "".
 func (c *Counts) Instructions(prefix string) (n int64) {
 	for i, in := range c.code {
-		if in.guard >= 0 {
-			_, in.text, _ = strings.Cut(in.text, " ")
-		}
-		if strings.HasPrefix(in.text, prefix) {
+		if strings.HasPrefix(in.opcode, prefix) {
 			n += c.hits[i]
 		}
 	}
@@ -93,11 +87,7 @@ func (c *Counts) Instructions(prefix string) (n int64) {
 func (c *Counts) String() string {
 	sum := map[string]int64{}
 	for i, in := range c.code {
-		if in.guard >= 0 {
-			_, in.text, _ = strings.Cut(in.text, " ")
-		}
-		opcode, _, _ := strings.Cut(strings.TrimSuffix(in.text, ";"), " ")
-		sum[opcode] += c.hits[i]
+		sum[in.opcode] += c.hits[i]
 	}
 	var names []string
 	for name := range sum {

@@ -16,8 +16,7 @@ type Module struct{ kernels map[string]*kernel }
 // which are filled before the first instruction.
 type kernel struct {
 	name      string
-	depth     int               // of braces that are open, while it is read
-	inner     map[string]string // names that inline assembly declared for itself
+	private   map[string]string // names that a block of inline assembly has for itself, while it is read
 	params    int               // bytes of arguments
 	threads   int               // that a block may have at most; 0: any number
 	static    int               // bytes of shared variables, which lie before what a launch asks for
@@ -32,6 +31,7 @@ type kernel struct {
 // instruction: plain ones have only run, which gets the lanes that execute it.
 type instruction struct {
 	text   string
+	opcode string
 	kind   kind
 	guard  int // a flag, or -1
 	unless bool
@@ -68,7 +68,7 @@ var (
 	header   = regexp.MustCompile(`^\.(?:visible )?\.?entry (\w+)\($`)
 	argument = regexp.MustCompile(`^\.param \.align \d+ \.b8 (\w+)\[(\d+)\],?$`)
 	register = regexp.MustCompile(`^\.reg \.\w+ %\w+<\d+>;$`)
-	private  = regexp.MustCompile(`^\.reg \.\w+ (%\w+);$`)
+	own      = regexp.MustCompile(`^\.reg \.\w+ (%\w+);$`)
 	variable = regexp.MustCompile(`^(\.extern )?\.shared \.align (\d+) \.(\w+) ([\w$]+)(?:\[(\d*)\])?;$`)
 	threads  = regexp.MustCompile(`^\.maxntid (\d+), 1, 1$`)
 	label    = regexp.MustCompile(`^(\$\w+):$`)
@@ -78,66 +78,84 @@ var (
 // Parse reads a text as NVRTC writes it: one statement a line. What it does not
 // know is an error that names the line.
 func Parse(text string) (*Module, error) {
-	m := &Module{kernels: map[string]*kernel{}}
-	outside := map[string]bool{} // shared memory of the size that the launch asks for
-	var k *kernel
-	labels := map[string]int{}
+	r := reader{module: &Module{kernels: map[string]*kernel{}}, outside: map[string]bool{}}
 	for n, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "//")
 		line = strings.Join(strings.Fields(line), " ")
-		fail := func(err error) error { return fmt.Errorf("PTX line %d, %q: %w", n+1, line, err) }
-		switch {
-		case line == "" || ignored.MatchString(line):
-		case header.MatchString(line):
-			name := header.FindStringSubmatch(line)[1]
-			k = &kernel{name: name, names: map[string]int{}, inner: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}}
-			m.kernels[name], labels = k, map[string]int{}
-		case argument.MatchString(line):
-			p := argument.FindStringSubmatch(line)
-			k.params, _ = strconv.Atoi(p[2])
-			k.constant(p[1], 0)
-		case threads.MatchString(line):
-			k.threads, _ = strconv.Atoi(threads.FindStringSubmatch(line)[1])
-		case register.MatchString(line): // registers come into being where they are named
-		case variable.MatchString(line):
-			if err := k.variable(variable.FindStringSubmatch(line), outside); err != nil {
-				return nil, fail(err)
-			}
-		case label.MatchString(line):
-			labels[label.FindStringSubmatch(line)[1]] = len(k.code)
-		case k == nil:
-			return nil, fail(fmt.Errorf("unknown outside of a kernel"))
-		case line == "{":
-			k.depth++
-		case line == "}":
-			k.depth--
-			clear(k.inner)
-			if k.depth > 0 {
-				break
-			}
-			if err := k.link(labels); err != nil {
-				return nil, fail(err)
-			}
-		case private.MatchString(line) && k.depth == 2:
-			name := private.FindStringSubmatch(line)[1]
-			k.inner[name] = fmt.Sprintf("%s of line %d", name, n+1)
-		default:
-			if len(k.code) == 0 { // all of the kernel's own variables are known; others begin behind them
-				for name := range outside {
-					k.constant(name, uint64(k.static+15)&^15)
-				}
-			}
-			in, err := k.instruction(line)
-			if err != nil {
-				return nil, fail(err)
-			}
-			k.code = append(k.code, in)
+		if line == "" || ignored.MatchString(line) {
+			continue
+		}
+		if err := r.statement(line, n+1); err != nil {
+			return nil, fmt.Errorf("PTX line %d, %q: %w", n+1, line, err)
 		}
 	}
-	if len(m.kernels) == 0 {
-		return nil, fmt.Errorf("a PTX text without kernels")
+	if len(r.module.kernels) == 0 || r.kernel != nil {
+		return nil, fmt.Errorf("a PTX text without kernels, or with half of one")
 	}
-	return m, nil
+	return r.module, nil
+}
+
+// reader is what is known of a text so far.
+type reader struct {
+	module  *Module
+	outside map[string]bool // shared memory of the size that the launch asks for
+	kernel  *kernel         // whose text this is
+	labels  map[string]int  // of the kernel
+	depth   int             // of braces that are open
+}
+
+func (r *reader) statement(line string, n int) error {
+	k := r.kernel
+	switch {
+	case header.MatchString(line):
+		name := header.FindStringSubmatch(line)[1]
+		r.kernel = &kernel{name: name, names: map[string]int{}, private: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}}
+		r.labels, r.depth = map[string]int{}, 0
+	case variable.MatchString(line):
+		return k.variable(variable.FindStringSubmatch(line), r.outside)
+	case k == nil:
+		return fmt.Errorf("unknown outside of a kernel")
+	case argument.MatchString(line):
+		p := argument.FindStringSubmatch(line)
+		k.params, _ = strconv.Atoi(p[2])
+		k.constant(p[1], 0)
+	case threads.MatchString(line):
+		k.threads, _ = strconv.Atoi(threads.FindStringSubmatch(line)[1])
+	case register.MatchString(line): // registers come into being where they are named
+	case own.MatchString(line) && r.depth == 2:
+		name := own.FindStringSubmatch(line)[1]
+		k.private[name] = fmt.Sprintf("%s of line %d", name, n)
+	case label.MatchString(line):
+		r.labels[label.FindStringSubmatch(line)[1]] = len(k.code)
+	case line == "{":
+		r.depth++
+	case line == "}":
+		return r.close()
+	default:
+		if len(k.code) == 0 { // all of the kernel's own variables are known; others begin behind them
+			for name := range r.outside {
+				k.constant(name, uint64(k.static+15)&^15)
+			}
+		}
+		in, err := k.instruction(line)
+		k.code = append(k.code, in)
+		return err
+	}
+	return nil
+}
+
+// close ends a block of inline assembly, or the kernel.
+func (r *reader) close() error {
+	k := r.kernel
+	clear(k.private)
+	if r.depth--; r.depth > 0 {
+		return nil
+	}
+	if r.depth < 0 {
+		return fmt.Errorf("a brace that was not opened")
+	}
+	r.module.kernels[k.name], r.kernel = k, nil
+	return k.link(r.labels)
 }
 
 // link finds where branches go.
@@ -200,8 +218,8 @@ func (k *kernel) constant(name string, v uint64) int {
 
 // register is the number of an operand: a register, a variable, a constant.
 func (k *kernel) register(s string) (int, error) {
-	if own, ok := k.inner[s]; ok {
-		s = own
+	if name, ok := k.private[s]; ok {
+		s = name
 	}
 	if r, ok := k.names[s]; ok {
 		return r, nil
@@ -256,8 +274,8 @@ func (k *kernel) flag(s string) (int, error) {
 			s = "false"
 		}
 	}
-	if own, ok := k.inner[s]; ok {
-		s = own
+	if name, ok := k.private[s]; ok {
+		s = name
 	}
 	if r, ok := k.names[s]; ok {
 		return r, nil
@@ -305,6 +323,7 @@ func (k *kernel) instruction(line string) (instruction, error) {
 		body = after
 	}
 	opcode, rest, _ := strings.Cut(body, " ")
+	in.opcode = opcode
 	b := builder{k: k, opcode: opcode, parts: strings.Split(opcode, "."), operands: operands(rest)}
 	build, ok := builders[b.parts[0]]
 	if !ok {
