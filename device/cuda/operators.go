@@ -168,13 +168,16 @@ const sumRows = 32
 // for all pieces the tokens are cut: later parts continue the sums.
 func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d", types(ops...), sumRows, stats)}
+	v, _ := b.vector(dy.Cols, dy, x)
+	v = min(v, 4) // columns of a thread: enough that its loads are wide, and few enough that there are many threads
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), sumRows, stats, v)}
 	perPiece := int64(dy.Cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
 		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", dy.Cols, b.room)
 	}
-	grid := blocks(int64(dy.Cols), 128)
+	const pieceThreads = 64
+	grid := blocks(int64(dy.Cols), int64(pieceThreads*v))
 	acc := b.call.Attr.Acc
 	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * sumRows {
 		part := make([]device.Operand, len(ops))
@@ -190,7 +193,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			a.accum = 1
 		}
 		a.n[0] = int32(blocks(int64(n), sumRows))
-		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, 128, 0, a); err != nil {
+		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, pieceThreads, 0, a); err != nil {
 			return err
 		}
 		if err := b.start(unit, "total", [3]int64{blocks(int64(dy.Cols), 32), 1, 1}, threads, 0, a); err != nil {

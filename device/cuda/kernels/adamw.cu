@@ -41,6 +41,15 @@ static __device__ inline void keep(bf16* p, const float (&x)[VEC], unsigned firs
 extern "C" __global__ void adamw(const __grid_constant__ Args a) {
   __shared__ float step[3];
   __shared__ u64 keys[3];
+  i64 r, c;
+  bool there = place(a.t[0].rows, a.t[0].cols, VEC, r, c);
+  float p[VEC], m[VEC], v[VEC], g[VEC], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
+  if (there) { // under way while the first thread works
+    load(g, at<T3>(a.t[3], r, c));
+    load(p, at<T0>(a.t[0], r, c));
+    load(m, at<T1>(a.t[1], r, c));
+    load(v, at<T2>(a.t[2], r, c));
+  }
   if (threadIdx.x == 0) {
     const float* s = at<float>(a.t[5], 0, 0);
     double lr = s[a.n[0]];
@@ -50,14 +59,8 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
     for (int k = 0; k < 3; k++) keys[k] = mix((u64)s[a.n[3]] | (u64)a.n[4] << 24 | (u64)k << 48);
   }
   __syncthreads();
-  float rest = step[0], rate = step[1], root = step[2], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
-  i64 r, c;
-  if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
-  float p[VEC], m[VEC], v[VEC], g[VEC];
-  load(g, at<T3>(a.t[3], r, c));
-  load(p, at<T0>(a.t[0], r, c));
-  load(m, at<T1>(a.t[1], r, c));
-  load(v, at<T2>(a.t[2], r, c));
+  if (!there) return;
+  float rest = step[0], rate = step[1], root = step[2];
   for (int i = 0; i < VEC; i++) {
     float d = __fmul_rn(g[i], clip);
     m[i] = fmaf(m[i], a.f[0], __fmul_rn(d, a.f[1]));

@@ -7,27 +7,41 @@
 // split over calls at multiples of SUM_ROWS without changing a bit.
 //
 // t[0], t[1] results; t[2] dy, t[3] x, t[4] stats.
-static __device__ inline void term(const Args& a, i64 r, int c, float& g, float& b) {
-  float d = get(at<T2>(a.t[2], r, 0)[c]);
-  b += d;
-#if STATS == 1
-  g += d * get(at<T3>(a.t[3], r, 0)[c]) * at<float>(a.t[4], r, 0)[0];
-#elif STATS == 2
+// term adds row r's to the sums of VEC columns from c on.
+static __device__ inline void term(const Args& a, i64 r, int c, float (&g)[VEC], float (&b)[VEC]) {
+  float d[VEC];
+  load(d, at<T2>(a.t[2], r, c));
+#if STATS
+  float x[VEC];
+  load(x, at<T3>(a.t[3], r, c));
   const float* s = at<float>(a.t[4], r, 0);
-  g += d * ((get(at<T3>(a.t[3], r, 0)[c]) - s[0]) * s[1]);
 #endif
+#pragma unroll
+  for (int i = 0; i < VEC; i++) {
+    b[i] += d[i];
+#if STATS == 1
+    g[i] += d[i] * x[i] * s[0];
+#elif STATS == 2
+    g[i] += d[i] * ((x[i] - s[0]) * s[1]);
+#endif
+  }
 }
 
-// grid: columns/128 x pieces
-extern "C" __global__ void pieces(const __grid_constant__ Args a) {
-  int c = blockIdx.x * blockDim.x + threadIdx.x, n = a.t[2].cols;
+// grid: columns/(64 VEC) x pieces
+extern "C" __global__ void __launch_bounds__(64) pieces(const __grid_constant__ Args a) {
+  int c = (blockIdx.x * 64 + threadIdx.x) * VEC, n = a.t[2].cols;
   if (c >= n) return;
   i64 first = (i64)blockIdx.y * SUM_ROWS, last = min(first + SUM_ROWS, (i64)a.t[2].rows);
-  float g = 0, b = 0;
+  float g[VEC] = {}, b[VEC] = {};
+#pragma unroll 8
   for (i64 r = first; r < last; r++) term(a, r, c, g, b);
-  float* out = (float*)a.scratch + (i64)blockIdx.y * n * 2;
-  out[c] = STATS ? g : b;
-  if (STATS == 2) out[n + c] = b;
+  float* out = (float*)a.scratch + (i64)blockIdx.y * n * 2 + c;
+#if STATS
+  store(out, g);
+#endif
+#if STATS != 1
+  store(out + (STATS ? n : 0), b);
+#endif
 }
 
 // grid: columns/32; a block of 8 warps fetches MANY pieces at a time, and one warp
