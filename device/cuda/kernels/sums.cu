@@ -45,22 +45,31 @@ extern "C" __global__ void __launch_bounds__(64) pieces(const __grid_constant__ 
 }
 
 // grid: columns/32; a block of 8 warps fetches MANY pieces at a time, and one warp
-// adds them up, one for each of the two results.
+// for each of the two results adds them up while the next ones are on their way.
 #define MANY 128
 extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {
-  constexpr int RESULTS = STATS == 2 ? 2 : 1;
+  constexpr int RESULTS = STATS == 2 ? 2 : 1, ROUNDS = MANY / 8;
   __shared__ float piece[RESULTS][MANY][32];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane, n = a.t[2].cols;
   float* out = warp < RESULTS && c < n ? at<float>(a.t[warp], 0, c) : 0;
-  float sum = out && a.acc ? *out : 0;
-  for (int first = 0; first < a.n[0]; first += MANY) {
-    int many = min(MANY, a.n[0] - first);
+  float sum = out && a.acc ? *out : 0, next[RESULTS][ROUNDS];
+  auto fetch = [&](int first) { // this thread's: of every eighth piece its column
     const float* in = (const float*)a.scratch + (i64)first * n * 2 + c;
 #pragma unroll
-    for (int i = 0; i < MANY / 8; i++)
+    for (int i = 0; i < ROUNDS; i++)
+#pragma unroll
       for (int j = 0; j < RESULTS; j++)
-        if (int k = warp + 8 * i; k < many && c < n) piece[j][k][lane] = in[(i64)k * n * 2 + j * n];
+        if (int k = warp + 8 * i; first + k < a.n[0] && c < n) next[j][i] = in[(i64)k * n * 2 + j * n];
+  };
+  fetch(0);
+  for (int first = 0; first < a.n[0]; first += MANY) {
+    int many = min(MANY, a.n[0] - first);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++)
+#pragma unroll
+      for (int j = 0; j < RESULTS; j++) piece[j][warp + 8 * i][lane] = next[j][i];
     __syncthreads();
+    if (many == MANY) fetch(first + MANY);
     if (out)
       for (int k = 0; k < many; k++) sum += piece[warp][k][lane];
     __syncthreads();
