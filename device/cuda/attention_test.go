@@ -27,20 +27,7 @@ func TestAttentionWaits(t *testing.T) {
 	if onGPU() {
 		t.Skip("of the kernels' text, which the fake runs")
 	}
-	dir, err := scratchDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := fake.NewRunner(dir)
-	if err != nil {
-		t.Skipf("kernels do not run on the CPU: %v", err)
-	}
-	waitsMatter(t, func(edit func(source string) string, serial bool) *Libraries {
-		r.Descending = serial
-		g := fake.New()
-		g.Kernel, g.Load = r.Kernel, r.Load
-		return &Libraries{Driver: g.Driver(), Compiler: editing{fake.Compiler{}, edit}}
-	}, true)
+	waitsMatter(t, asText, true)
 }
 
 // editing changes a source before it is compiled.
@@ -54,8 +41,8 @@ func (e editing) Compile(name, source string, options []string) ([]byte, string,
 }
 
 // waitsMatter takes out the waits and barriers of attention, one at a time, and wants
-// what open gives to find each, in one of the orders if there are two.
-func waitsMatter(t *testing.T, open func(edit func(source string) string, serial bool) *Libraries, orders bool) {
+// each to be found, if need be in one of the two orders.
+func waitsMatter(t *testing.T, w way, orders bool) {
 	t.Helper()
 	for _, c := range []struct {
 		op        graph.Op
@@ -65,10 +52,14 @@ func waitsMatter(t *testing.T, open func(edit func(source string) string, serial
 		t.Run(fmt.Sprint(c.file, " ", c.documents), func(t *testing.T) {
 			s := longSample(c.op, c.documents)
 			want := s.reference()
+			once := func(edit func(string) string, descending bool) error {
+				g := fake.New()
+				return s.edited(t, &Libraries{Driver: g.Driver(), Compiler: editing{w(t, g, descending), within(c.file, edit)}}, want)
+			}
 			run := func(edit func(string) string) error {
-				err := s.edited(t, open(within(c.file, edit), false), want)
+				err := once(edit, false)
 				if orders {
-					err = errors.Join(err, s.edited(t, open(within(c.file, edit), true), want))
+					err = errors.Join(err, once(edit, true))
 				}
 				return err
 			}

@@ -10,7 +10,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/internal/ptx"
-	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
@@ -29,20 +28,11 @@ func TestCompiledSlices(t *testing.T) { slicesAgree(t, compiled) }
 
 func TestCompiledDocuments(t *testing.T) { documentsAreSkipped(t, compiled) }
 
+func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
+
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever
 // order threads run, since it knows who used which bytes.
-func TestCompiledWaits(t *testing.T) {
-	c, err := nv.OpenNVRTC(nv.Local())
-	if err != nil || onGPU() {
-		t.Skipf("kernels are not compiled: %v", err)
-	}
-	waitsMatter(t, func(edit func(string) string, _ bool) *Libraries {
-		g := fake.New()
-		r := &fake.Interpreter{GPU: g}
-		g.Kernel, g.Load = r.Kernel, r.Load
-		return &Libraries{Driver: g.Driver(), Compiler: editing{fake.Virtual{NVRTC: c}, edit}}
-	}, false)
-}
+func TestCompiledWaits(t *testing.T) { waitsMatter(t, asCode, false) }
 
 // TestCompiledTraffic: of all kernels that a step of a model starts, none has threads wait
 // for each other's bank of shared memory, and none moves a sector of global memory in
@@ -54,7 +44,8 @@ func TestCompiledTraffic(t *testing.T) {
 		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
 			t.Run(fmt.Sprint(name, " ", dt), func(t *testing.T) {
 				calls, size := layerOf(t, name, dt)
-				d, r := interpreted(t, Options{}, size)
+				r := &fake.Interpreter{GPU: fake.New()}
+				d := opened(t, &Libraries{Driver: r.GPU.Driver(), Compiler: counted(t, r)}, Options{}, []int64{size})
 				if err := d.Write(device.DeviceTier, 0, make([]byte, size)); err != nil {
 					t.Fatal(err)
 				}
@@ -85,9 +76,9 @@ func TestCompiledTraffic(t *testing.T) {
 						t.Fatal(err)
 					}
 					d.Launch(n)
-				}
-				if err := d.Sync(); err != nil {
-					t.Fatal(err)
+					if err := d.Sync(); err != nil {
+						t.Fatal(err)
+					}
 				}
 				if len(seen) < 15 {
 					t.Errorf("only %v ran", seen)

@@ -153,7 +153,10 @@ func round(t *testing.T, list []device.Device, calls [][]device.Call) []error {
 // that the CPU's fabric does, with peer access and without, also on more ranks
 // than one sum has operands, and with all on one card, whose context one rank must
 // not wait for while another waits for that rank.
-func TestCollectives(t *testing.T) {
+func TestCollectives(t *testing.T) { collectivesAgree(t, asText) }
+
+func collectivesAgree(t *testing.T, w way) {
+	t.Helper()
 	for seed := range uint64(12) {
 		n := []int{2, 3, 4, 9}[seed%4]
 		cards, peers := n, seed/4 == 0
@@ -161,7 +164,7 @@ func TestCollectives(t *testing.T) {
 			cards, n = 1, min(n, 5) // of a card's 32 queues each has six
 		}
 		j := newJoint(seed, n)
-		gpus := ranksOn(t, cards, n, Options{}, peers, rankArena)
+		gpus := ranksOn(t, w, cards, n, Options{}, peers, rankArena)
 		fabric := cpu.NewFabric(n)
 		var list [2][]device.Device
 		for r, d := range gpus {

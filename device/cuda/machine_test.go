@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
@@ -30,17 +31,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// machine gives a device that computes: the GPU, or the fake with kernels that
-// run on the CPU. The test is skipped where there is neither.
-func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+// way is how a fake GPU runs kernels: it sets the GPU up and gives the compiler.
+// Descending asks for the other order of threads or blocks.
+type way func(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler
+
+// asText runs the kernels' text, which a C++ compiler translates for the CPU.
+func asText(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	t.Helper()
-	if onGPU() {
-		lib, err := Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return opened(t, lib, o, sizes), nil
-	}
 	dir, err := scratchDir()
 	if err != nil {
 		t.Fatal(err)
@@ -49,24 +46,18 @@ func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	if err != nil {
 		t.Skipf("kernels do not run on the CPU: %v", err)
 	}
-	r.Descending = o.Serial // a test that asks for serial execution gets the other order of threads
-	g := fake.New()
+	r.Descending = descending
 	g.Kernel, g.Load = r.Kernel, r.Load
-	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
+	return fake.Compiler{}
 }
 
-// maker is machine or compiled.
-type maker func(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU)
-
-// compiled gives a device that runs what NVIDIA's compiler makes of the kernels,
-// instruction by instruction. The test is skipped where there is no compiler.
-func compiled(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+// asCode runs what NVIDIA's compiler makes of them, instruction by instruction.
+func asCode(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	t.Helper()
-	d, r := interpreted(t, o, sizes...)
-	return d, r.GPU
+	return counted(t, &fake.Interpreter{GPU: g, Descending: descending})
 }
 
-func interpreted(t *testing.T, o Options, sizes ...int64) (*Device, *fake.Interpreter) {
+func counted(t *testing.T, r *fake.Interpreter) kernels.Compiler {
 	t.Helper()
 	if onGPU() {
 		t.Skip("the GPU runs it")
@@ -75,43 +66,61 @@ func interpreted(t *testing.T, o Options, sizes ...int64) (*Device, *fake.Interp
 	if err != nil {
 		t.Skipf("kernels are not compiled: %v", err)
 	}
-	if o.CacheDir, err = scratchDir(); err != nil {
+	r.GPU.Kernel, r.GPU.Load = r.Kernel, r.Load
+	return fake.Virtual{NVRTC: c}
+}
+
+// maker gives a device that computes.
+type maker func(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU)
+
+// machine is the GPU, or the fake with the kernels' text. The test is skipped where
+// there is neither.
+func machine(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	if !onGPU() {
+		return faked(t, asText, o, sizes)
+	}
+	lib, err := Load()
+	if err != nil {
 		t.Fatal(err)
 	}
+	return opened(t, lib, o, sizes), nil
+}
+
+// compiled is the fake with the kernels' code. The test is skipped on a GPU, and
+// where there is no compiler.
+func compiled(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
+	t.Helper()
+	return faked(t, asCode, o, sizes)
+}
+
+func faked(t *testing.T, w way, o Options, sizes []int64) (*Device, *fake.GPU) {
+	t.Helper()
 	g := fake.New()
-	r := &fake.Interpreter{GPU: g, Descending: o.Serial}
-	g.Kernel, g.Load = r.Kernel, r.Load
-	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Virtual{NVRTC: c}}, o, sizes), r
+	lib := &Libraries{Driver: g.Driver(), Compiler: w(t, g, o.Serial)} // a test that asks for serial execution gets the other order
+	return opened(t, lib, o, sizes), g
 }
 
 // ranks gives joined devices, each a card of one fake machine; on a real GPU all
 // of them are on the first one.
 func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
-	return ranksOn(t, n, n, o, peers, sizes...)
+	return ranksOn(t, asText, n, n, o, peers, sizes...)
 }
 
 // ranksOn gives joined devices on so many cards.
-func ranksOn(t *testing.T, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
+func ranksOn(t *testing.T, w way, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
-	lib := &Libraries{Compiler: fake.Compiler{}}
+	var lib *Libraries
 	if onGPU() {
 		var err error
 		if lib, err = Load(); err != nil {
 			t.Fatal(err)
 		}
 	} else {
-		dir, err := scratchDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := fake.NewRunner(dir)
-		if err != nil {
-			t.Skipf("kernels do not run on the CPU: %v", err)
-		}
 		g := fake.New()
-		g.Cards, g.Peers, g.Kernel, g.Load = cards, peers, r.Kernel, r.Load
-		lib.Driver = g.Driver()
+		g.Cards, g.Peers = cards, peers
+		lib = &Libraries{Driver: g.Driver(), Compiler: w(t, g, false)}
 		t.Cleanup(func() {
 			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {
 				t.Error(err)
@@ -149,6 +158,12 @@ func bare(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 
 func opened(t *testing.T, lib *Libraries, o Options, sizes []int64) *Device {
 	t.Helper()
+	if _, real := lib.Compiler.(fake.Virtual); real && o.CacheDir == "" { // each test would compile the same again
+		var err error
+		if o.CacheDir, err = scratchDir(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if onGPU() && o.CacheDir == "" {
 		o.CacheDir = filepath.Join(os.TempDir(), "athanor-test-kernels")
 	}
