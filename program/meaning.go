@@ -157,9 +157,9 @@ func (xs *executions) trace(seen func(by place, arg int, v Value) bool) {
 
 // ---- after the step
 
-// digest hashes all atoms of a box onto v.
-func (x *execution) digest(v Value, s box) Value {
-	return x.read(v, 0, s, 0, s.blocks)
+// digest hashes all atoms of a box.
+func (x *execution) digest(s box) Value {
+	return x.read(Value{}, 0, s, 0, s.blocks)
 }
 
 func (x *execution) bufferSpan(b int) box {
@@ -179,7 +179,7 @@ func (x *execution) parts(home int, f func(elements string, v Value)) {
 		return fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+to)
 	}
 	if b.RowUnit > 0 {
-		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(Value{}, s))
+		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(s))
 		return
 	}
 	first := int(s.atom - x.ly.base[h.Region.Buf])
@@ -277,12 +277,12 @@ func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
 		c.added(key, x.atoms[s.atom], x.p.Rank, x.unordered)
 	case b.RowUnit == 0:
-		return c.same(key, x.digest(Value{}, s), x.p.Rank)
+		return c.same(key, x.digest(s), x.p.Rank)
 	default:
 		bands := int32(len(b.Cuts) + 1)
 		for row := 0; row < b.Rows; row += b.RowUnit {
 			if some(bands) {
-				v := x.digest(Value{}, box{s.atom, bands, 1, bands})
+				v := x.digest(box{s.atom, bands, 1, bands})
 				err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
 			}
 			s.atom += bands
