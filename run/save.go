@@ -125,7 +125,7 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 	}
 	path, skipped, err := store(c).Latest(depth)
 	for _, s := range skipped {
-		passed = append(passed, fmt.Sprintf("passed over %v", s.Reason))
+		passed = append(passed, fmt.Sprintf("passed over %v", s))
 	}
 	switch {
 	case err == nil && c.Resume == "never":
