@@ -420,7 +420,7 @@ func TestNamesThatAreNotOurs(t *testing.T) {
 	if err := disk.Rename(runDir+"/checkpoint-5", runDir+"/checkpoint-6"); err != nil {
 		t.Fatal(err)
 	}
-	if path, skipped, err := s.Latest(Sizes); !errors.Is(err, ErrNone) || len(skipped) != 1 || !strings.Contains(skipped[0].Reason.Error(), "step 5") {
+	if path, skipped, err := s.Latest(Sizes); !errors.Is(err, ErrNone) || len(skipped) != 1 || !strings.Contains(skipped[0].Error(), "step 5") {
 		t.Errorf("renamed: %q, %v, %v", path, skipped, err)
 	}
 }

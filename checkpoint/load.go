@@ -12,20 +12,13 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
-// Skipped is a checkpoint that Latest passed over.
-type Skipped struct {
-	Path   string
-	Reason error
-}
-
-// Latest returns the path of the newest whole checkpoint, whole as far as depth looks, and the newer ones that are not.
+// Latest returns the path of the newest whole checkpoint, whole as far as depth looks, and what is wrong with newer ones.
 // If there is none the error is ErrNone. A resume should ask for Checksums: it is going to read all the bytes anyway.
-func (s *Store) Latest(depth Depth) (string, []Skipped, error) {
+func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 	steps, err := s.steps()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	var skipped []Skipped
 	for _, step := range steps {
 		path := filepath.Join(s.Dir, folderName(step))
 		m, err := check(s.fsys(), path, depth)
@@ -33,11 +26,11 @@ func (s *Store) Latest(depth Depth) (string, []Skipped, error) {
 			err = fmt.Errorf("%s: %w: it is of step %d, the folder was renamed", path, ErrCorrupt, m.Step)
 		}
 		if err == nil {
-			return path, skipped, nil
+			return path, passed, nil
 		}
-		skipped = append(skipped, Skipped{path, err})
+		passed = append(passed, err)
 	}
-	return "", skipped, fmt.Errorf("checkpoint: %w in %s", ErrNone, s.Dir)
+	return "", passed, fmt.Errorf("checkpoint: %w in %s", ErrNone, s.Dir)
 }
 
 // steps lists the checkpoints by name, the newest first.

@@ -41,11 +41,11 @@ func appendText(dst, line []byte) ([]byte, error) {
 		if s.take('[') {
 			return dst, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
 		}
-		return dst, s.errorf("a JSON object is expected")
+		return dst, s.fault("a JSON object is expected")
 	}
 	for first := true; !s.take('}'); first = false {
 		if !first && !s.take(',') {
-			return dst, s.errorf("a comma or } is expected")
+			return dst, s.fault("a comma or } is expected")
 		}
 		s.skipSpace()
 		key, err := s.appendString(nil)
@@ -53,7 +53,7 @@ func appendText(dst, line []byte) ([]byte, error) {
 			return dst, err
 		}
 		if !s.take(':') {
-			return dst, s.errorf("a colon is expected")
+			return dst, s.fault("a colon is expected")
 		}
 		s.skipSpace()
 		if string(key) != "text" {
@@ -73,7 +73,7 @@ func appendText(dst, line []byte) ([]byte, error) {
 	}
 	s.skipSpace()
 	if s.at != len(line) {
-		return dst[:base], s.errorf("something follows the object")
+		return dst[:base], s.fault("something follows the object")
 	}
 	if !found {
 		return dst, noText(keys)
@@ -102,9 +102,8 @@ type lineScanner struct {
 	at   int
 }
 
-func (s *lineScanner) errorf(format string, args ...any) error {
-	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own",
-		s.at+1, fmt.Sprintf(format, args...))
+func (s *lineScanner) fault(what string) error {
+	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own", s.at+1, what)
 }
 
 func (s *lineScanner) skipSpace() {
@@ -131,7 +130,7 @@ func (s *lineScanner) take(b byte) bool {
 // appendString decodes the string literal at s.at.
 func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 	if s.at >= len(s.line) || s.line[s.at] != '"' {
-		return dst, s.errorf("a string is expected")
+		return dst, s.fault("a string is expected")
 	}
 	s.at++
 	for {
@@ -141,7 +140,7 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 		}
 		dst = append(dst, s.line[start:s.at]...)
 		if s.at >= len(s.line) {
-			return dst, s.errorf("the string does not end")
+			return dst, s.fault("the string does not end")
 		}
 		switch s.line[s.at] {
 		case '"':
@@ -153,7 +152,7 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 				return dst, err
 			}
 		default:
-			return dst, s.errorf("a control character in a string")
+			return dst, s.fault("a control character in a string")
 		}
 	}
 }
@@ -165,7 +164,7 @@ var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n
 // U+FFFD, as in encoding/json.
 func (s *lineScanner) appendEscape(dst []byte) ([]byte, error) {
 	if s.at+1 >= len(s.line) {
-		return dst, s.errorf("the string does not end")
+		return dst, s.fault("the string does not end")
 	}
 	letter := s.line[s.at+1]
 	if b := escapes[letter]; b != 0 {
@@ -174,7 +173,7 @@ func (s *lineScanner) appendEscape(dst []byte) ([]byte, error) {
 	}
 	r, ok := s.unicodeEscape(s.at)
 	if !ok {
-		return dst, s.errorf("an unknown escape")
+		return dst, s.fault("an unknown escape")
 	}
 	s.at += 6
 	if utf16.IsSurrogate(r) {
@@ -213,7 +212,7 @@ scan:
 		switch b := s.line[s.at]; b {
 		case '"':
 			if !s.skipString() {
-				return s.errorf("the string does not end")
+				return s.fault("the string does not end")
 			}
 			if depth == 0 {
 				break scan
@@ -234,7 +233,7 @@ scan:
 	}
 	if !json.Valid(s.line[start:s.at]) {
 		s.at = start
-		return s.errorf("a value that is not JSON")
+		return s.fault("a value that is not JSON")
 	}
 	return nil
 }

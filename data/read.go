@@ -105,7 +105,6 @@ type reader struct {
 	text     []byte // not handed out yet; owned by the pieces from then on
 	ends     []int
 	searched int // no place to cut before
-	invalid  bool
 }
 
 // read hands out the corpus. The files come in an order that is shuffled, but
@@ -159,7 +158,7 @@ func (r *reader) file(f *File) error {
 	invalid := r.stats.InvalidBytes
 	if f.Format == JSONL {
 		r.stats.JSONL.Files++
-		err = r.lines(f, r.counted(in))
+		err = r.lines(r.counted(in))
 	} else {
 		r.stats.Text.Files++
 		err = r.whole(r.counted(in))
@@ -217,7 +216,7 @@ func (r *reader) whole(in io.Reader) error {
 }
 
 // lines reads a file of one JSON object a line.
-func (r *reader) lines(f *File, in io.Reader) error {
+func (r *reader) lines(in io.Reader) error {
 	lines := newLineReader(in, r.most)
 	for {
 		line, err := lines.next()

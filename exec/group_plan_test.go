@@ -28,7 +28,7 @@ func TestVirtualPlans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := hardware.Known("a100-80")
+	h, err := hardware.KnownRank("a100-80", 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,16 +29,6 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", d)
 }
 
-// ParseDType is the inverse of String.
-func ParseDType(s string) (DType, error) {
-	for i, d := range dtypes {
-		if d.name == s {
-			return DType(i), nil
-		}
-	}
-	return 0, fmt.Errorf("unknown element type %q; hint: one of f32, bf16, i32, f64", s)
-}
-
 // Dim is the extent of one operand: Rows x Cols elements, row-major.
 // A vector is one row. The zero Dim stands for an absent optional operand.
 type Dim struct {

@@ -310,16 +310,6 @@ type Attr struct {
 	Decay     float64
 }
 
-// Lookup finds an operator by name.
-func Lookup(name string) (Op, error) {
-	for i := range table {
-		if table[i].Name == name {
-			return Op(i), nil
-		}
-	}
-	return None, fmt.Errorf("unknown operator %q", name)
-}
-
 // Info returns the operator's row. The result must not be changed.
 func (o Op) Info() *Info { return &table[o] }
 

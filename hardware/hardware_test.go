@@ -19,7 +19,7 @@ import (
 
 func known(t testing.TB, name string) *hardware.Hardware {
 	t.Helper()
-	h, err := hardware.Known(name)
+	h, err := hardware.KnownRank(name, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +71,8 @@ func TestKnown(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "h1000", "h100/isa", "/pcie4"} {
-		if _, err := hardware.Known(name); err == nil || !strings.Contains(err.Error(), "hint:") {
-			t.Errorf("Known(%q): %v", name, err)
+		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("KnownRank(%q): %v", name, err)
 		}
 	}
 }

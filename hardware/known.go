@@ -104,11 +104,8 @@ func Names() []string {
 	return list
 }
 
-// Known describes a machine with one GPU by the GPU's name, with "/pcie3" and
-// the like appended if its bus is another than usual.
-func Known(name string) (*Hardware, error) { return KnownRank(name, 1) }
-
-// KnownRank describes what one of n ranks has of a machine with n such GPUs: a
+// KnownRank describes what one of n ranks has of a machine with n GPUs of this
+// name, with "/pcie3" and the like appended if their bus is another than usual: a
 // GPU and its bus, and its share of the host. A host has perHost GPUs at most,
 // more ranks are on more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {

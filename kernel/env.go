@@ -31,7 +31,8 @@ type Env struct {
 }
 
 // NewEnv makes an Env with a pool of the given number of workers (less than
-// one: one per processor) and the best instructions that the machine has.
+// one: one per processor) and the best instructions that the machine has. Devices,
+// whose streams share a pool, use NewEnvOn; tests of kernels and devices this.
 func NewEnv(workers int) *Env {
 	return NewEnvOn(pool.New(workers), simd.Best())
 }

@@ -21,7 +21,7 @@ type Tensor struct {
 	F64                []float64
 }
 
-// NewTensor allocates a contiguous tensor of zeros, for tests and tools.
+// NewTensor allocates a contiguous tensor of zeros, for tests.
 func NewTensor(d graph.DType, rows, cols int) Tensor {
 	t := Tensor{DType: d, Rows: rows, Cols: cols, Stride: cols}
 	switch n := rows * cols; d {

@@ -39,16 +39,13 @@ const (
 
 // balance improves the fastest candidates, one of each kind.
 func (s *search) balance() error {
-	if p := &s.req.Pins; p.Cache > 0 || p.Weights != nil || p.Grads != nil || p.State != nil {
+	if p := &s.req.Pins; p.Cache > 0 || p.Weights != nil || p.Grads != nil || p.State != nil || p.Policy != "" {
 		return nil
 	}
 	type kind struct {
 		b, group int
 		r        residency
 		ladder   int
-	}
-	if s.req.Pins.Policy != "" {
-		return nil
 	}
 	seen, most := map[kind]bool{}, min(max(kindInstructions/len(s.found[0].Program.Instrs), fewestKinds), mostKinds)
 	for _, c := range slices.Clone(s.found) {

@@ -26,22 +26,20 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 			list = append(list, fmt.Sprintf(format, args...))
 		}
 	}
+	sayMore := func(what string, n int, where string) { say(n != 0, "%s", more(what, n, where)) }
 	say(piped(was) != piped(is), "%s instead of %s", piped(is), piped(was))
 	say(was.MicroBatch != is.MicroBatch, "micro-batches of %d instead of %d", is.MicroBatch, was.MicroBatch)
 	say(was.MicroBatch == is.MicroBatch && was.Group != is.Group, "%d micro-batches layer by layer instead of %d", is.Group, was.Group)
 	say(divided(was) != divided(is), "%s instead of %s", divided(is), divided(was))
 	if sameLayout(was, is) {
-		say(true, "%s", more("chunk", resident(is)-resident(was), "on the device"))
+		sayMore("chunk", resident(is)-resident(was), "on the device")
 	} else if d := residing(g, is) - residing(g, was); d != 0 {
 		say(true, "%s %s of parameters and their state on the device", size.Format(max(d, -d)), moreOrLess(d))
 	}
-	say(true, "%s", more("chunk", streams(is)-streams(was), "streamed through the device for updates"))
-	list = slices.DeleteFunc(list, func(s string) bool { return s == "" })
+	sayMore("chunk", streams(is)-streams(was), "streamed through the device for updates")
 	before, after := treated(was), treated(is)
 	for i, words := range []string{"keeping all activations", "making activations again", "swapping activations"} {
-		if d := after[i] - before[i]; d != 0 {
-			say(true, "%s", more("layer", d, words))
-		}
+		sayMore("layer", after[i]-before[i], words)
 	}
 	say(was.Cache != is.Cache, "%s of cache for weights instead of %s", size.Format(is.Cache), size.Format(was.Cache))
 	say(was.Prefetch != is.Prefetch, "weights sent %d units ahead instead of %d", is.Prefetch, was.Prefetch)
@@ -52,11 +50,8 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 	return strings.Join(list, ", ")
 }
 
-// more is "2 more chunks on the device", or nothing.
+// more is "2 more chunks on the device".
 func more(what string, n int, where string) string {
-	if n == 0 {
-		return ""
-	}
 	if n != 1 && n != -1 {
 		what += "s"
 	}
@@ -119,20 +114,23 @@ func streams(pl *program.Plan) (n int) {
 	return n
 }
 
-// residing is the bytes of weights, gradients and moments whose home is the
-// device, all ranks' shares of them.
+// residing is the bytes of weights, gradients and optimizer state whose home is
+// the device, all ranks' shares of them.
 func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
 	for _, c := range pl.Chunks {
-		for _, p := range g.Params[c.First:c.Last] {
-			for _, part := range []struct {
-				tier device.Tier
-				size int64
-			}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, 8}} {
-				if part.tier == device.DeviceTier {
-					bytes += p.Elems() * part.size
-				}
+		each := int64(0) // of an element
+		for _, part := range []struct {
+			tier device.Tier
+			size int64
+		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, program.StateBytes(pl.State, g.DType)}} {
+			if part.tier == device.DeviceTier {
+				each += part.size
+			}
+			if g.Params[c.First].Frozen {
+				break // it has weights only
 			}
 		}
+		bytes += each * elements(g, c)
 	}
 	return bytes
 }

@@ -168,7 +168,7 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 		if err != nil {
 			return nil, err
 		}
-		c.Fits = c.Fits && fits(p, m)
+		c.Fits = c.Fits && fits(p, m.Capacity)
 		c.Programs = append(c.Programs, p)
 		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(pl.Replicas())
 	}
@@ -180,9 +180,9 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 }
 
 // fits reports whether a rank has the memory for a program.
-func fits(p *program.Program, m *Machine) bool {
+func fits(p *program.Program, capacity [device.NumTiers]int64) bool {
 	for t, h := range p.Height {
-		if h > m.Capacity[t] {
+		if h > capacity[t] {
 			return false
 		}
 	}
@@ -191,7 +191,7 @@ func fits(p *program.Program, m *Machine) bool {
 
 // Complete lowers the programs of all ranks and reports whether each fits:
 // shards are not all of one size.
-func (c *Candidate) Complete(ctx context.Context, req *Request) (fits bool, err error) {
+func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 	if c.Ranks != nil {
 		return c.Fits, nil
 	}
@@ -206,9 +206,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (fits bool, err 
 		if err != nil {
 			return false, err
 		}
-		for t, h := range p.Height {
-			c.Fits = c.Fits && h <= opt.Capacity[t]
-		}
+		c.Fits = c.Fits && fits(p, opt.Capacity)
 		c.Ranks = append(c.Ranks, p)
 	}
 	return c.Fits, nil

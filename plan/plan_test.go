@@ -35,7 +35,7 @@ func check(t testing.TB, err error) {
 // machine is a desktop GPU whose links are scaled.
 func machine(t *testing.T, dev int64, link float64) *Machine {
 	t.Helper()
-	h, err := hardware.Known("rtx4090")
+	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
 	for i := range h.Links {
 		h.Links[i].Bandwidth *= link

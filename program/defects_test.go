@@ -240,15 +240,24 @@ buffer e device reductions f32 1x4 size=16 align=4 addr=-1 persistent init=e
 buffer n device reductions f64 1x2 cuts=1 size=16 align=8 addr=-1 persistent init=n1,n2
 `
 
-func meaningOf(t *testing.T, body string) Summary {
+// meaning of the program of one rank, or of those of all ranks in order.
+func meaning(ps ...*Program) (summary, error) {
+	rs, err := newRanks(ps)
+	if err != nil {
+		return nil, err
+	}
+	return rs.meaning(false)
+}
+
+func meaningOf(t *testing.T, body string) summary {
 	t.Helper()
 	return meaningWith(t, meaningText, body)
 }
 
 // meaningWith is the meaning of instructions on the buffers of a text.
-func meaningWith(t *testing.T, text, body string) Summary {
+func meaningWith(t *testing.T, text, body string) summary {
 	t.Helper()
-	sum, err := Meaning(programWith(t, text, body))
+	sum, err := meaning(programWith(t, text, body))
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}

@@ -10,26 +10,17 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Summary is what a step leaves behind, on all ranks together: the content of
+// summary is what a step leaves behind, on all ranks together: the content of
 // every part of every parameter's homes, and of the buffers that hold its
 // results (losses, norms, caches). Results with token rows are in parts too, by
 // row of the global batch. A result of one f64 number is a sum, to which each
 // rank that has it contributes; whoever reads it adds them, in the ranks' order.
 // Everything else that several ranks have must be equal on all of them.
-type Summary map[string]Value
+type summary map[string]Value
 
-// Meaning executes programs symbolically: that of one rank, or those of all
-// ranks in order. It expects what Verify accepts, but addresses do not enter
-// into it.
-func Meaning(ps ...*Program) (Summary, error) {
-	rs, err := newRanks(ps)
-	if err != nil {
-		return nil, err
-	}
-	return rs.meaning(false)
-}
-
-func (rs *ranks) meaning(unordered bool) (Summary, error) {
+// meaning executes the programs symbolically. It expects what Verify accepts, but
+// addresses do not enter into it.
+func (rs *ranks) meaning(unordered bool) (summary, error) {
 	xs := rs.executions(unordered)
 	if err := xs.run(); err != nil {
 		return nil, err
@@ -69,7 +60,7 @@ func Equivalent(ps, reference []*Program) (Equality, error) {
 	if ps[0].RowUnit != reference[0].RowUnit {
 		return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", ps[0].RowUnit, reference[0].RowUnit)
 	}
-	var h, w Summary
+	var h, w summary
 	for _, eq := range [...]Equality{Exact, Reordered} {
 		if h, err = have.meaning(eq == Reordered); err != nil {
 			return Different, err
@@ -85,7 +76,7 @@ func Equivalent(ps, reference []*Program) (Equality, error) {
 }
 
 // firstDifference finds what the reference has otherwise, or the programs alone.
-func firstDifference(have, want Summary) (key string, differ bool) {
+func firstDifference(have, want summary) (key string, differ bool) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if have[key] != want[key] {
 			return key, true
@@ -104,7 +95,7 @@ const outputKey = "result %s"
 // difference explains the first difference: with the first instruction that
 // makes something which the reference never has. Sums of several ranks are on
 // the way to what they are in the reference, so they are no such thing.
-func difference(have, want *ranks, h, w Summary) error {
+func difference(have, want *ranks, h, w summary) error {
 	key, _ := firstDifference(h, w)
 	if _, ok := w[key]; !ok {
 		return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model, cut at the same places", key)
@@ -166,9 +157,9 @@ func (xs *executions) trace(seen func(by place, arg int, v Value) bool) {
 
 // ---- after the step
 
-// digest hashes all atoms of a box onto v.
-func (x *execution) digest(v Value, s box) Value {
-	return x.read(v, 0, s, 0, s.blocks)
+// digest hashes all atoms of a box.
+func (x *execution) digest(s box) Value {
+	return x.read(Value{}, 0, s, 0, s.blocks)
 }
 
 func (x *execution) bufferSpan(b int) box {
@@ -188,7 +179,7 @@ func (x *execution) parts(home int, f func(elements string, v Value)) {
 		return fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+to)
 	}
 	if b.RowUnit > 0 {
-		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(Value{}, s))
+		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(s))
 		return
 	}
 	first := int(s.atom - x.ly.base[h.Region.Buf])
@@ -200,7 +191,7 @@ func (x *execution) parts(home int, f func(elements string, v Value)) {
 
 // collector puts what the ranks have together.
 type collector struct {
-	sum   Summary
+	sum   summary
 	ranks map[string][]int // that have it
 	left  map[string]int   // a rank that has room for it and leaves it as it was
 }
@@ -229,8 +220,8 @@ func (c *collector) added(key string, v Value, rank int, unordered bool) {
 	c.ranks[key] = append(c.ranks[key], rank)
 }
 
-func (xs *executions) summary() (Summary, error) {
-	c := &collector{Summary{}, map[string][]int{}, map[string]int{}}
+func (xs *executions) summary() (summary, error) {
+	c := &collector{summary{}, map[string][]int{}, map[string]int{}}
 	var err error
 	for _, x := range xs.on {
 		for i := range x.p.Homes {
@@ -286,12 +277,12 @@ func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 	case b.DType == graph.F64 && b.Rows*b.Cols == 1:
 		c.added(key, x.atoms[s.atom], x.p.Rank, x.unordered)
 	case b.RowUnit == 0:
-		return c.same(key, x.digest(Value{}, s), x.p.Rank)
+		return c.same(key, x.digest(s), x.p.Rank)
 	default:
 		bands := int32(len(b.Cuts) + 1)
 		for row := 0; row < b.Rows; row += b.RowUnit {
 			if some(bands) {
-				v := x.digest(Value{}, box{s.atom, bands, 1, bands})
+				v := x.digest(box{s.atom, bands, 1, bands})
 				err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
 			}
 			s.atom += bands

@@ -15,9 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Plan is everything that is decided about how a graph runs on one rank. It is
-// a small JSON value that a person can read and edit; Lower turns it into
-// instructions without deciding anything more.
+// Plan is everything that is decided about how ranks run a graph. It is a small
+// JSON value that a person can read and edit; Lower turns it into the instructions
+// of a rank without deciding anything more.
 type Plan struct {
 	// Model and the sizes below are what the plan was made for; a plan for
 	// something else is refused.
@@ -255,7 +255,7 @@ func Fingerprint(g *graph.Graph) string {
 		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
 }
 
-// Precisions are the storage types of activations and working weights.
+// precisions are the storage types of activations and working weights.
 var precisions = map[string]graph.DType{"fp32": graph.F32, "bf16": graph.BF16}
 
 // Precision returns the element type that a precision stores activations in.
@@ -300,7 +300,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		}
 	}
 	if pl.MicroBatches%pl.Group != 0 {
-		return fmt.Errorf("plan: group %d does not divide micro_batches %d", pl.Group, pl.MicroBatches)
+		return fmt.Errorf("plan: group %d does not divide micro_batches %d; hint: 1, or all of them", pl.Group, pl.MicroBatches)
 	}
 	rows := pl.MicroBatch * g.Seq
 	if rows > 1<<30 {
@@ -312,7 +312,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	// Products of two bf16 operands add in pairs, so sums over tokens keep their
 	// bits only if they are cut at even places.
 	if odd := rows%2 != 0 && pl.MicroBatches > 1 || pl.HeadRows%2 != 0 && pl.HeadRows < rows; odd && g.DType == graph.BF16 {
-		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: in bf16 both must be even", rows, pl.HeadRows)
+		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: in bf16 both must be even; hint: another micro_batch or head_rows", rows, pl.HeadRows)
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)
@@ -332,7 +332,7 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		}
 		for p := c.First; p < c.Last; p++ {
 			if !slices.Equal(users[p], users[c.First]) {
-				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers", i, g.Params[c.First].Name, g.Params[p].Name)
+				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers; hint: a chunk for each", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which one is frozen; hint: a chunk for each", i, g.Params[c.First].Name, g.Params[p].Name)
@@ -357,11 +357,11 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		case c.Update != "" && c.State == device.DeviceTier:
 			return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave update out", i, c.Update)
 		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
-			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too", i)
+			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: all three on the device, or the state on the host", i)
 		}
 	}
 	if at != len(g.Params) {
-		return fmt.Errorf("plan: chunks cover %d of %d parameters", at, len(g.Params))
+		return fmt.Errorf("plan: chunks cover %d of %d parameters; hint: chunks cover all parameters in order", at, len(g.Params))
 	}
 	if need := pl.CacheNeeded(g); pl.Cache < need || pl.Cache > 1<<60 {
 		return fmt.Errorf("plan: cache_bytes is %d; hint: at least %d, the weights that one layer reads", pl.Cache, need)

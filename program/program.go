@@ -1,12 +1,12 @@
 // Package program turns a graph and a plan into what one rank executes in one
-// training step: a fully unrolled list of instructions on streams, with waits,
-// buffers and addresses.
+// step, of training or of what else a Mode is: a fully unrolled list of
+// instructions on streams, with waits, buffers and addresses.
 //
 //	graph + plan --Lower--> program --Verify--> execute | simulate | draw
 //
 // The executor decides nothing; whatever is decided stands in the program, and
-// the simulator reads the very same list. A program prints as text and parses
-// back:
+// the simulator reads the very same list. A program prints as text, which leaves
+// nothing out:
 //
 //	i12 linear(qkv'2, norm1'2, w2[64x192], b2, -) compute key=2,0,-,fwd wait=i9
 //

@@ -76,7 +76,7 @@ func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
 func TestSlices(t *testing.T) {
 	all := []slice{both}
 	plain := slicedProgram(all, all, graph.BF16)
-	want, err := Meaning(plain)
+	want, err := meaning(plain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestSlices(t *testing.T) {
 		"a slice never":           {[]slice{{0, 2}, {10, 24}}, all, graph.F32, false},
 	} {
 		p := slicedProgram(c.forward, c.backward, c.sum)
-		have, err := Meaning(p)
+		have, err := meaning(p)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -124,7 +124,7 @@ func TestBadSlices(t *testing.T) {
 		{[]slice{{8, 48}}, "40 queries and 48 keys with sequences of 24 rows"},
 		{[]slice{{0, 8}, {8, 24}}, "operand dkv (buffer sums) is read before it is written"},
 	} {
-		if _, err := Meaning(slicedProgram(all, c.backward, graph.F32)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := meaning(slicedProgram(all, c.backward, graph.F32)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.backward, err, c.want)
 		}
 	}

@@ -48,8 +48,6 @@ import (
 // The last bit is set in unordered sums, and in no other value.
 type Value [2]uint64
 
-func (v Value) String() string { return fmt.Sprintf("%016x%016x", v[0], v[1]) }
-
 // ---- values
 
 // with hashes v and w, in this order. But for the last bit, it is for a given

@@ -45,8 +45,6 @@ import (
 const (
 	textMagic = "athanor-program 1"
 	textEnd   = "end"
-	// maxLine bounds a line: a buffer line names each of its atoms.
-	maxLine = 16 << 20
 	// maxCount bounds every number that is not a byte count, maxBytes those.
 	maxCount = 1 << 40
 	maxBytes = 1 << 50
@@ -85,7 +83,7 @@ var attrFields = []attrField{
 
 // ---- printing
 
-// String prints the program; Parse reads it back.
+// String prints the program.
 func (p *Program) String() string {
 	var b strings.Builder
 	p.WriteTo(&b) // a strings.Builder does not fail
@@ -360,30 +358,4 @@ func escapeFrom(s string, i int) string {
 func plainByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		c == '.' || c == '_' || c == ':' || c == '/' || c == '+' || c == '-' || c == '\''
-}
-
-func unescape(s string) (string, error) {
-	if s == "%" {
-		return "", nil
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if plainByte(s[i]) {
-			out = append(out, s[i])
-			continue
-		}
-		if s[i] != '%' || i+2 >= len(s) {
-			return "", fmt.Errorf("name %q: byte %q must be written %%%02X", s, s[i], s[i])
-		}
-		v, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", fmt.Errorf("name %q: %q is not a hexadecimal byte", s, s[i:i+3])
-		}
-		out = append(out, byte(v))
-		i += 2
-	}
-	if len(out) == 0 {
-		return "", fmt.Errorf("empty name; hint: the empty name is written %%")
-	}
-	return string(out), nil
 }

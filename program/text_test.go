@@ -12,8 +12,6 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-func parseText(s string) (*Program, error) { return Parse(strings.NewReader(s)) }
-
 // generator draws programs that make no sense but have every kind of value in
 // every field.
 type generator struct{ *rand.Rand }
@@ -285,9 +283,9 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// FuzzParse: no input makes Parse panic, and what it accepts it prints so that
-// it reads the same again. Verify must not panic on it either.
-func FuzzParse(f *testing.F) {
+// FuzzText: what was written by hand prints so that it reads the same again, and
+// Verify does not panic on it.
+func FuzzText(f *testing.F) {
 	f.Add(sampleText)
 	g := generator{rand.New(rand.NewPCG(1, 1))}
 	for range 20 {
@@ -306,6 +304,6 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%v:\n%s", err, p)
 		}
 		_ = Verify(p)
-		_, _ = Meaning(p)
+		_, _ = meaning(p)
 	})
 }

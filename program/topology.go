@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -53,7 +54,7 @@ func newTopology(g *graph.Graph, pl *Plan) (*topology, error) {
 // generate makes the schedule for so many micro-batches.
 func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	if p.Ranks < 1 || len(p.Stages)%p.Ranks != 0 {
-		return nil, fmt.Errorf("plan: pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
+		return nil, fmt.Errorf("pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
 	}
 	s, err := schedule.Generate(p.Schedule, schedule.Request{Ranks: p.Ranks, Micros: micros, Chunks: len(p.Stages) / p.Ranks, Slices: p.Slices, Costs: schedule.DefaultCosts()})
 	if err == nil && p.Order != nil {
@@ -216,7 +217,7 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	}
 	switch {
 	case p.Ranks < 1 || pl.Ranks%p.Ranks != 0:
-		return fmt.Errorf("plan: a pipeline of %d ranks does not divide %d ranks", p.Ranks, pl.Ranks)
+		return fmt.Errorf("plan: a pipeline of %d ranks does not divide %d ranks; hint: ranks are a multiple of it", p.Ranks, pl.Ranks)
 	case pl.Group != 1:
 		return fmt.Errorf("plan: group %d with a pipeline; hint: 1, the schedule says what comes when", pl.Group)
 	case p.Slices < 1 || p.Slices > g.Seq:
@@ -237,7 +238,7 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 		return fmt.Errorf("plan: %w", err)
 	}
 	for i, c := range pl.Chunks {
-		if !t.ordered[i] && (c.Shard == "grads" || c.Shard == "weights" || c.Grads != 0) {
+		if !t.ordered[i] && (c.Shard == "grads" || c.Shard == "weights" || c.Grads != device.DeviceTier) {
 			return fmt.Errorf("plan: chunk %d is used by ranks %v in different orders; hint: gradients on the device, shard %q or %q", i, t.groups[i], "", "state")
 		}
 	}

@@ -55,7 +55,7 @@ func (k *keeper) check(rank, buf int) (err error) {
 	x, b := k.on[rank], &k.ps[rank].Buffers[buf]
 	if b.Persistent && len(b.Init) == 0 {
 		x.undefined = -1
-		if x.digest(Value{}, x.bufferSpan(buf)); x.undefined >= 0 {
+		if x.digest(x.bufferSpan(buf)); x.undefined >= 0 {
 			return k.of(rank, fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name))
 		}
 	}

@@ -167,7 +167,6 @@ func BenchmarkVerify(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	text := p.String()
 	for _, f := range []struct {
 		name string
 		run  func() error
@@ -175,7 +174,6 @@ func BenchmarkVerify(b *testing.B) {
 		{"Verify", func() error { return Verify(p) }},
 		{"Equivalent", func() error { _, err := Equivalent([]*Program{p}, []*Program{p}); return err }},
 		{"Print", func() error { _ = p.String(); return nil }},
-		{"Parse", func() error { _, err := parseText(text); return err }},
 	} {
 		b.Run(f.name, func(b *testing.B) {
 			b.ReportAllocs()

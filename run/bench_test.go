@@ -152,7 +152,7 @@ func here(t *testing.T) (*Machine, *graph.Graph, *config.Config) {
 	check(t, err)
 	c := config.Default()
 	c.GlobalBatch = 4
-	h, err := hardware.Known("a100-40")
+	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	dir := t.TempDir()
 	mach := &Machine{ranks: 1, backend: "cpu", Hardware: h, Capacity: [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}, file: filepath.Join(dir, "hardware.json")}

@@ -96,7 +96,7 @@ func (g *Generator) Close() error {
 // Room is how many tokens may still be added.
 func (g *Generator) Room() int { return g.context - len(g.ids) }
 
-// Reset begins another sequence.
+// Reset begins another sequence; a verb has one, tests have many.
 func (g *Generator) Reset() { g.ids = g.ids[:0] }
 
 // Logits are those of what may follow the latest token. They are valid until

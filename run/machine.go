@@ -161,16 +161,18 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	if err != nil || m.ranks < 2 {
 		return err
 	}
-	return fresh(func(devices []device.Device) error {
-		link, measured, duties, err := hardware.ProbePeers(devices)
-		if err != nil {
-			return err
-		}
-		h := m.Hardware
-		h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
-		h.Add(measured)
-		return nil
-	})
+	return fresh(func(devices []device.Device) error { return probePeers(devices, m.Hardware) })
+}
+
+// probePeers adds what joins ranks to a description.
+func probePeers(devices []device.Device, h *hardware.Hardware) error {
+	link, measured, duties, err := hardware.ProbePeers(devices)
+	if err != nil {
+		return err
+	}
+	h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
+	h.Add(measured)
+	return nil
 }
 
 // memory is what each tier has now.
@@ -248,14 +250,7 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 		options.Workers = workers(ranks)
 	}
 	devices := openRanks(options, ranks)
-	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	link, measured, duties, err := hardware.ProbePeers(devices)
-	if err != nil {
-		return nil, err
-	}
-	h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
-	h.Add(measured)
-	return h, nil
+	return h, errors.Join(probePeers(devices, h), closeAll(devices))
 }
 
 // hostID tells machines with a shared home apart.
@@ -327,7 +322,9 @@ func (m *Machine) limit(c *config.Config) error {
 		m.Capacity[device.HostTier] /= n
 		m.Capacity[device.DiskTier] /= n
 	}
-	for t, l := range map[device.Tier]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk} {
+	limits := [device.NumTiers]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk}
+	for t := range device.NumTiers {
+		l := limits[t]
 		if l == config.Unlimited {
 			continue
 		}

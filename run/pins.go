@@ -16,19 +16,19 @@ import (
 func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
-	for key, pin := range map[string]struct {
-		name string
-		to   **device.Tier
-	}{"weights": {c.Plan.Weights, &p.Weights}, "grads": {c.Plan.Grads, &p.Grads}, "state": {c.Plan.State, &p.State}} {
+	for _, pin := range []struct {
+		key, name string
+		to        **device.Tier
+	}{{"plan.weights", c.Plan.Weights, &p.Weights}, {"plan.grads", c.Plan.Grads, &p.Grads}, {"plan.state", c.Plan.State, &p.State}} {
 		if pin.name == "" {
 			continue
 		}
 		t, err := device.ParseTier(pin.name)
 		if err != nil {
-			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: err.Error()}
+			return p, &config.Error{File: c.File, Key: pin.key, Msg: err.Error()}
 		}
 		if m.Capacity[t] == 0 {
-			return p, &config.Error{File: c.File, Key: "plan." + key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
+			return p, &config.Error{File: c.File, Key: pin.key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
 		}
 		*pin.to = &t
 	}
@@ -40,7 +40,7 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
 		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
 	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
-		bad = "decisions cannot be negative"
+		bad = "decisions cannot be negative; hint: 0 leaves one open"
 	case p.Prefetch > 1<<20 || p.HeadRows > 1<<30:
 		bad = fmt.Sprintf("prefetch %d, head_rows %d; hint: at most %d and %d", p.Prefetch, p.HeadRows, 1<<20, 1<<30)
 	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:

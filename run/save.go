@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -125,7 +126,7 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 	}
 	path, skipped, err := store(c).Latest(depth)
 	for _, s := range skipped {
-		passed = append(passed, fmt.Sprintf("passed over %v", s.Reason))
+		passed = append(passed, fmt.Sprintf("passed over %v", s))
 	}
 	switch {
 	case err == nil && c.Resume == "never":
@@ -375,9 +376,7 @@ func (t *Trainer) Summary() Summary {
 		s.TrainLoss = t.Losses[n-1]
 	}
 	if len(t.Measured) > 0 {
-		m := slices.Clone(t.Measured)
-		slices.Sort(m)
-		s.MeasuredSeconds = m[len(m)/2]
+		s.MeasuredSeconds = stat.Median(t.Measured)
 	}
 	peaks, moved := make([][device.NumTiers]int64, len(t.programs)), make([]plan.Moved, len(t.programs))
 	for i := range t.first {

@@ -26,7 +26,7 @@ func TestStatesBeyondDevice(t *testing.T) {
 	for _, p := range f.graph.Params {
 		params += p.Elems()
 	}
-	h, err := hardware.Known("rtx4090")
+	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
 	_, plain := f.train(t, program.Plain(f.graph, sequences), 1)
 	for _, ranks := range []int{1, 2} {

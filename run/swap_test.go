@@ -66,7 +66,7 @@ func TestSixteenTimesLonger(t *testing.T) {
 	short, err := program.Lower(context.Background(), small, program.Plain(small, 1), betas)
 	check(t, err)
 	arena := short.Height[device.DeviceTier]
-	h, err := hardware.Known("rtx4090")
+	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
 	m := &plan.Machine{Capacity: [device.NumTiers]int64{arena, 1 << 30, 0}, Cost: sim.CostFunc(h.Cost)}
 	res, err := plan.Search(context.Background(), &plan.Request{Graph: large, GlobalBatch: 1, Options: betas}, m, nil)

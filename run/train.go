@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -267,9 +268,7 @@ func (t *Trainer) compare(o Observer) {
 	if len(t.Measured) != look {
 		return
 	}
-	m := slices.Clone(t.Measured)
-	slices.Sort(m)
-	if text := surprise(m[look/2], t.Plan.Seconds()); text != "" {
+	if text := surprise(stat.Median(t.Measured), t.Plan.Seconds()); text != "" {
 		o.Event(text)
 	}
 }

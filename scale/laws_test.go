@@ -4,6 +4,9 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 func TestLaws(t *testing.T) {
@@ -29,33 +32,62 @@ func TestLaws(t *testing.T) {
 			}
 		}
 	}
-	if steps, samples := Slower(1); steps != 2 || samples != 2 {
-		t.Errorf("at the critical batch: %g, %g", steps, samples)
-	}
-	for _, share := range []float64{.1, .3, 2, 50} {
-		steps, samples := Slower(share)
-		near(t, "(S/Smin-1)(E/Emin-1)", (steps-1)*(samples-1), 1, 1e-12)
-	}
 	near(t, "GPT-3's critical batch", Model{Parameters: 175e9, Sequence: 1}.CriticalBatch(), 3.2e6, .01)
 }
 
-func TestMegatron(t *testing.T) {
-	gpt3 := Shape{96, 12288, 51200, 2048}
-	trillion := Shape{128, 25600, 51200, 2048}
-	near(t, "GPT-3", gpt3.Parameters(), 1.7462e11, 1e-4)
-	near(t, "GPT-3 FLOP", gpt3.FLOPs(1536), 4.51097e18, 1e-5)
-	near(t, "1T", trillion.Parameters(), 1.008e12, 1e-3)
-	near(t, "1T days", TrainingDays(trillion.Parameters(), 450e9, 3072, 163e12), 83.9, 2e-3)
-	near(t, "GPT-3 days", TrainingDays(gpt3.Parameters(), 300e9, 1024, 140e12), 33.8, 2e-3)
-	if got := (Shape{2, 64, 256, 32}).FLOPs(4); got != 121634816 {
-		t.Errorf("tiny: %.0f FLOP, want 121634816", got)
+// gpt is a model as Megatron-LM counts it.
+func gpt(t *testing.T, layers, hidden, vocab, sequence int) *model.Model {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
 	}
+	m.Layers, m.Width, m.FeedForward, m.Vocab, m.MaxPositions = layers, hidden, 4*hidden, vocab, sequence
+	m.HeadDim, m.Heads, m.KVHeads = 64, hidden/64, hidden/64
+	return m
+}
+
+// TestMegatron: sizes, operations and times that Megatron-LM's papers print (Narayanan et al. 2021, 2104.04473).
+func TestMegatron(t *testing.T) {
 	for _, x := range []struct {
 		h, n int
 		want float64
 	}{{2304, 24, 1.7e9}, {3072, 30, 3.6e9}, {4096, 36, 7.5e9}, {6144, 40, 18.4e9}, {8192, 48, 39.1e9}, {10240, 60, 76.1e9},
 		{12288, 80, 145.6e9}, {16384, 96, 310.1e9}, {20480, 105, 529.6e9}, {25600, 128, 1008e9}} {
-		near(t, "Table 1", Shape{x.n, x.h, 51200, 2048}.Parameters(), x.want, .0505e9/x.want) // printed with one decimal
+		near(t, "Table 1", float64(gpt(t, x.n, x.h, 51200, 2048).ParamCount()), x.want, .0505e9/x.want) // printed with one decimal
+	}
+	for _, x := range []struct {
+		name             string
+		m                *model.Model
+		parameters, days float64
+		tokens, flops    float64 // of a GPU
+		gpus             int
+	}{
+		{"GPT-3", gpt(t, 96, 12288, 51200, 2048), 1.7462e11, 33.8, 300e9, 140e12, 1024},
+		{"1T", gpt(t, 128, 25600, 51200, 2048), 1.008e12, 83.9, 450e9, 163e12, 3072},
+	} {
+		m := Model{Layers: x.m.Layers, Hidden: x.m.Width, Heads: x.m.Heads, Sequence: x.m.MaxPositions, Parameters: float64(x.m.ParamCount())}
+		near(t, x.name, m.Parameters, x.parameters, 1e-4)
+		free := Hardware{FLOPS: x.flops, Node: 1, Link: math.Inf(1), Network: math.Inf(1)} // what they lose is in the rate
+		work := Work{Steps: 1, Batch: x.tokens / float64(m.Sequence)}
+		days := EvaluateWork(m, free, work, Config{Data: x.gpus, Pipe: 1, Tensor: 1, Micros: 1, Batch: 1}).Days
+		near(t, x.name+": days", days, x.days, 2e-3)
+	}
+	for _, x := range []struct {
+		m     *model.Model
+		batch int
+		want  float64
+	}{{gpt(t, 96, 12288, 51200, 2048), 1536, 4.51097e18}, {gpt(t, 2, 64, 256, 32), 4, 121634816}} {
+		g, err := graph.Build(x.m, x.m.MaxPositions, graph.BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// They make all layers again, and count the pairs of tokens that do not see each other too.
+		n, h, s := x.m.Layers, x.m.Width, x.m.MaxPositions
+		forward, _ := g.FLOPs()
+		head := int64(2 * s * h * x.m.Vocab)
+		layers := forward - head + int64(4*n*h*(s*s-s*(s+1)/2))
+		near(t, "FLOP", float64(int64(x.batch)*(4*layers+3*head)), x.want, 1e-6)
 	}
 }
 
@@ -64,7 +96,7 @@ func TestMegatron(t *testing.T) {
 func TestFit(t *testing.T) {
 	m := Family(160)
 	w := DefaultWork(m)
-	full := Cluster{Hardware: A100(), GPUs: 38640}
+	full := Cluster{Hardware: a100(), GPUs: 38640}
 	plan, err := Fit(m, full, w)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +129,7 @@ func TestFit(t *testing.T) {
 		}
 		last = p.Days
 	}
-	small := Cluster{Hardware: A100(), GPUs: 8}
+	small := Cluster{Hardware: a100(), GPUs: 8}
 	var misfit *MisfitError
 	if _, err := Fit(m, small, w); !errors.As(err, &misfit) || misfit.ExitCode() != 3 || misfit.Need <= small.Memory {
 		t.Errorf("a trillion parameters on 8 GPUs: %v", err)
@@ -107,7 +139,7 @@ func TestFit(t *testing.T) {
 		t.Errorf("offloaded: %v", err)
 	}
 	var usage *UsageError
-	for _, bad := range []Cluster{{}, {Hardware: A100()}, {Hardware: A100(), GPUs: -1}, {Hardware: Hardware{FLOPS: math.NaN()}, GPUs: 1}} {
+	for _, bad := range []Cluster{{}, {Hardware: a100()}, {Hardware: a100(), GPUs: -1}, {Hardware: Hardware{FLOPS: math.NaN()}, GPUs: 1}} {
 		if _, err := Fit(m, bad, w); !errors.As(err, &usage) {
 			t.Errorf("%+v was accepted: %v", bad, err)
 		}

@@ -7,10 +7,10 @@
 // the pipeline is, traffic hides behind m times more compute, and the memory per GPU falls to a few GiB: not memory, but
 // time limits how large a model can get.
 //
-//	m := scale.Family(160)                    // 1.26 trillion parameters
-//	for _, s := range scale.Strategies() {
-//		r := scale.Evaluate(m, scale.A100(), s.Choose(m, scale.A100()))
-//		fmt.Println(s.Name, r.GPUs, r.Days)   // 3D, improved: 38640 GPUs, 6.75 days
+//	m := scale.Family(160) // 1.26 trillion parameters
+//	h := scale.Hardware{FLOPS: 312e12, Memory: 80e9, Node: 16, Link: 600e9, Network: 50e9} // the paper's A100s
+//	for _, r := range scale.Table(m, h, scale.DefaultWork(m)) {
+//		fmt.Println(r.Name, r.GPUs, r.Days) // 3D, improved: 38640 GPUs, 6.75 days
 //	}
 //
 // Known weakness: closed forms. Attention's quadratic part, the head, stragglers and kernel efficiency are left out; for
@@ -81,18 +81,6 @@ type Hardware struct {
 	Node    int     `json:"node"`    // GPUs joined by fast links: the most for tensor parallelism
 	Link    float64 `json:"link"`    // between GPUs of a node
 	Network float64 `json:"network"` // of one GPU to other nodes
-}
-
-// A100 is the paper's cluster: 16 GPUs per node on NVLink, InfiniBand of 200 Gb/s per GPU.
-func A100() Hardware {
-	return Hardware{Name: "A100-80GB, InfiniBand", FLOPS: 312e12, Memory: 80e9, Node: 16, Link: 600e9, Network: 50e9}
-}
-
-// Ethernet is the same with 25 Gb/s Ethernet.
-func Ethernet() Hardware {
-	h := A100()
-	h.Name, h.Network = "A100-80GB, 25 Gb/s Ethernet", 6.25e9
-	return h
 }
 
 // Thresholds are the arithmetic intensities (FLOP/byte) that hide traffic on the usual links behind a GPU of this speed.
@@ -166,7 +154,7 @@ func EvaluateWork(m Model, h Hardware, w Work, c Config) Result {
 	r.Bubble = 1 / (1 + float64(c.Pipe-1)/(float64(c.Micros)*chunks))
 	r.TensorShare = 1 / (1 + h.FLOPS/h.Link*float64(c.Tensor-1)/(3*float64(m.Hidden))) // 4 all-reduces per layer
 	r.Intensity = c.intensity(m)
-	r.DataShare = c.dataShare(m, h, chunks, r.Intensity)
+	r.DataShare = c.dataShare(h, chunks, r.Intensity)
 	r.Bandwidth = h.FLOPS / r.Intensity
 	if c.Data == 1 {
 		r.Bandwidth = 0
@@ -191,7 +179,7 @@ func (c Config) intensity(m Model) float64 {
 
 // dataShare is the efficiency that data-parallel traffic leaves: 1 if it hides, else threshold over intensity; for the
 // unpartitioned, unlayered case only the window of the last backward is stretched, and a pipeline's bubble hides the rest.
-func (c Config) dataShare(m Model, h Hardware, chunks, intensity float64) float64 {
+func (c Config) dataShare(h Hardware, chunks, intensity float64) float64 {
 	stretch := h.FLOPS / h.Network / intensity
 	if c.Data == 1 || stretch <= 1 {
 		return 1

@@ -383,7 +383,7 @@ func (g Goal) prove(best candidate) (candidate, float64) {
 			s := *place
 			s.Orders = orders
 			if sc, ok := g.rate(&s); ok && sc.first < best.score.first {
-				best = candidate{&s, "exact", sc}
+				best = candidate{&s, sc}
 			}
 		}
 		if complete {

@@ -32,9 +32,6 @@ type Goal struct {
 type Found struct {
 	*Schedule
 	Timeline   *Timeline
-	From       string  // what the best order was made from
-	Best       string  // the best named schedule that keeps the cap, "" if none does
-	BestTime   float64 // its makespan (or span)
 	LowerBound float64 // no order on any placement allowed is faster than this
 	Optimal    bool    // proved: the objective equals LowerBound
 }
@@ -42,7 +39,6 @@ type Found struct {
 // candidate is an order with its score.
 type candidate struct {
 	s     *Schedule
-	from  string
 	score score
 }
 
@@ -56,18 +52,13 @@ func Search(g Goal) (*Found, error) {
 	}
 	rng := rand.New(rand.NewPCG(g.Seed, 0x9e3779b97f4a7c15))
 	all := g.named()
-	found := &Found{BestTime: math.Inf(1)}
-	if len(all) > 0 {
-		sortCandidates(all)
-		found.Best, found.BestTime = all[0].from, all[0].score.first
-	}
 	all = append(all, g.greedy(rng)...)
 	all = append(all, g.patterned(rng)...)
 	if len(all) == 0 {
 		return nil, &UsageError{"search with " + describe(g.Request), fmt.Sprintf("no order keeps %g chunk activations", g.Cap),
 			"raise the memory cap; every rank must hold one micro-batch in each of its stages"}
 	}
-	found.LowerBound = g.bound()
+	found := &Found{LowerBound: g.bound()}
 	best := g.improved(all, found.LowerBound, rng)
 	if best.score.first > found.LowerBound*(1+1e-9) {
 		if better, bound := g.prove(best); bound > 0 {
@@ -75,7 +66,7 @@ func Search(g Goal) (*Found, error) {
 		}
 	}
 	best = g.lean(best, rng)
-	found.Schedule, found.From = best.s, best.from
+	found.Schedule = best.s
 	found.Schedule.Name = "search"
 	found.Optimal = best.score.first <= found.LowerBound*(1+1e-9)
 	found.Timeline, err = found.Simulate(g.Costs)
@@ -115,7 +106,7 @@ func (g Goal) named() []candidate {
 		}
 		if s, err := gen.make(q); err == nil {
 			if sc, ok := g.rate(s); ok {
-				all = append(all, candidate{s, gen.name, sc})
+				all = append(all, candidate{s, sc})
 			}
 		}
 	}
@@ -178,7 +169,7 @@ func (g Goal) greedy(rng *rand.Rand) []candidate {
 			return
 		}
 		if sc, ok := g.rate(&s); ok {
-			all = append(all, candidate{&s, "greedy", sc})
+			all = append(all, candidate{&s, sc})
 		}
 	}
 	for _, y := range policies() {
@@ -215,7 +206,7 @@ func (g Goal) patterned(rng *rand.Rand) []candidate {
 			s.Orders = make([][]Unit, g.Ranks)
 			if y.order(&s, g.Costs, g.Cap) {
 				if sc, ok := g.rate(&s); ok {
-					all = append(all, candidate{&s, "pattern", sc})
+					all = append(all, candidate{&s, sc})
 				}
 			}
 		}

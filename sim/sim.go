@@ -58,7 +58,8 @@ type Coster interface {
 }
 
 // CostFunc makes a Coster of a function, with calls that follow each other at once and
-// streams and ranks that do not feel each other.
+// streams and ranks that do not feel each other: what tests of several packages price
+// programs with.
 type CostFunc func(c *device.Call) float64
 
 // Cost calls f.
@@ -73,8 +74,9 @@ func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
 // Crowd is nobody.
 func (f CostFunc) Crowd(active, slower *[device.NumStreams]float64) bool { return false }
 
-// Run simulates one step of one rank. It fails on programs that would hang and
-// on costs that are no durations.
+// Run simulates one step of one rank, as tests of several packages want it; planners
+// use the two below. It fails on programs that would hang and on costs that are no
+// durations.
 func Run(p *program.Program, cost Coster) (*Timeline, error) {
 	spans, err := SpansAlike(p, 1, cost)
 	if err != nil {

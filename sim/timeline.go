@@ -2,7 +2,6 @@ package sim
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -197,13 +196,4 @@ func (t *Timeline) critical(p *program.Program) []int {
 	}
 	slices.Reverse(chain)
 	return chain
-}
-
-// ParseTimeline reads a Timeline that was printed as JSON.
-func ParseTimeline(text []byte) (*Timeline, error) {
-	var t Timeline
-	if err := json.Unmarshal(text, &t); err != nil {
-		return nil, fmt.Errorf("timeline: %w", err)
-	}
-	return &t, nil
 }

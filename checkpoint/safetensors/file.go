@@ -24,7 +24,7 @@ type File struct {
 	entries map[string]entry
 }
 
-// Open opens a file on disk.
+// Open opens a file on disk by itself, as tests do; models are Sets.
 func Open(path string) (*File, error) {
 	source, err := OpenSource(path)
 	if err != nil {

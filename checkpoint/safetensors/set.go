@@ -111,7 +111,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Tensors lists all tensors, file by file. The caller must not change it.
+// Tensors lists all tensors, file by file, for those who do not know what there should be. The caller must not change it.
 func (s *Set) Tensors() []Info { return s.tensors }
 
 // Lookup returns the tensor of that name.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 )
 
@@ -39,6 +40,20 @@ func TestDescribed(t *testing.T) {
 	call("simulate", file, "hardware.name=a100-80").must(t, 0)
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.Paper).must(t, 3)
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", "zero-2").must(t, 3, "does not fit")
+}
+
+// TestSimulateRanks: simulate tells of the first rank the bytes that the plan does, those from other ranks too.
+func TestSimulateRanks(t *testing.T) {
+	_, file := tiny(t)
+	var planned, simulated struct {
+		Bytes plan.Traffic `json:"bytes"`
+	}
+	args := []string{file, "hardware.name=a100-80", "ranks=2", "--json"}
+	call(append([]string{"plan"}, args...)...).must(t, 0).into(t, &planned)
+	call(append([]string{"simulate"}, args...)...).must(t, 0).into(t, &simulated)
+	if a, b := simulated.Bytes, planned.Bytes; a.Network[0] == 0 || a.Network[0] != b.Network[0] || a.H2D[0] != b.H2D[0] {
+		t.Errorf("simulated %+v, planned %+v", a, b)
+	}
 }
 
 // TestBadHardware: descriptions with impossible numbers, and machines that do

@@ -26,7 +26,7 @@ func written(t *testing.T, path string, h *hardware.Hardware) string {
 // never worse than the plan that there is.
 func TestWhatIfs(t *testing.T) {
 	dir, file := tiny(t)
-	h, err := hardware.Known("l4")
+	h, err := hardware.KnownRank("l4", 1)
 	check(t, err)
 	name := "hardware.name=" + written(t, filepath.Join(dir, "l4.json"), h)
 	// The rows that no limit says, as machines of their own.

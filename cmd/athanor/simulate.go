@@ -43,7 +43,7 @@ func (v *simulateCmd) Run(c *context) error {
 	}
 	t := best.Timeline
 	r := simulateReport{Seconds: t.Makespan, Instructions: len(best.Program.Instrs), Busy: map[string]float64{}, Critical: map[string]float64{},
-		Bytes: plan.MovedTraffic(plan.Moved{Tiers: t.Moved}), Peaks: plan.ByTier(t.Peak), Live: plan.ByTier(t.Peaks())}
+		Bytes: plan.MovedTraffic(plan.Moved{Tiers: t.Moved, Network: t.Network}), Peaks: plan.ByTier(t.Peak), Live: plan.ByTier(t.Peaks())}
 	for s, busy := range t.Busy {
 		if busy > 0 {
 			r.Busy[device.Stream(s).String()] = busy
@@ -67,8 +67,9 @@ func (r *simulateReport) print(c *context) {
 			fmt.Fprintf(c.stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/r.Seconds, r.Critical[name])
 		}
 	}
-	fmt.Fprintf(c.stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s\n",
-		size.Format(r.Bytes.H2D[0]), size.Format(r.Bytes.D2H[0]), size.Format(r.Bytes.DiskRead[0]), size.Format(r.Bytes.DiskWrite[0]))
+	fmt.Fprintf(c.stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
+		size.Format(r.Bytes.H2D[0]), size.Format(r.Bytes.D2H[0]), size.Format(r.Bytes.DiskRead[0]), size.Format(r.Bytes.DiskWrite[0]),
+		size.Format(r.Bytes.Network[0]))
 	fmt.Fprintf(c.stdout, "memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
 		size.Format(r.Peaks.Device[0]), size.Format(r.Live.Device[0]), size.Format(r.Peaks.Host[0]), size.Format(r.Live.Host[0]),
 		size.Format(r.Peaks.Disk[0]), size.Format(r.Live.Disk[0]))

@@ -212,15 +212,6 @@ func (t *Tokenizer) Hash() [32]byte { return t.hash }
 // VocabularySize is the largest id plus one: the rows of the embedding.
 func (t *Tokenizer) VocabularySize() int { return len(t.tokens) }
 
-// Pattern is the expression that splits the text.
-func (t *Tokenizer) Pattern() Pattern { return t.pattern }
-
-// Merges is the number of merges.
-func (t *Tokenizer) Merges() int { return len(t.merges) }
-
-// Added returns a copy of the added tokens, longest text first.
-func (t *Tokenizer) Added() []Added { return append([]Added(nil), t.added...) }
-
 // EndOfText returns the token that ends a document; false when the vocabulary
 // has none that is known.
 func (t *Tokenizer) EndOfText() (id int32, ok bool) { return t.endOfText, t.endOfText >= 0 }

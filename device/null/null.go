@@ -4,8 +4,9 @@
 // it up to the end of the call waited for. Spans are in seconds of virtual
 // time since the round began.
 //
-// It checks what a real device could only hang or crash on: calls outside of
-// the arenas, launches out of order, waits for calls that were not launched.
+// Tests of execution and of probes use it, no verb does. It checks what a real
+// device could only hang or crash on: calls outside of the arenas, launches out
+// of order, waits for calls that were not launched.
 //
 // A device by itself takes its cost for a call between ranks. Devices of a
 // Fabric meet, see there.

@@ -109,7 +109,7 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 		}
 		for k := 0; k < p.kc; k += tileStep {
 			n := min(tileStep, p.kc-k)
-			a := s.packSquares(j, j.a.from(sub.m0, p.k0+k), sub.rows, n, j.ragged && p.last && k+n == p.kc)
+			a := s.packSquares(j.a.from(sub.m0, p.k0+k), sub.rows, n, j.ragged && p.last && k+n == p.kc)
 			s.grid = grid{a: a, b: b + uintptr(4*gridRows*k), bPanel: bPanel, blocks: parts(n, blockPairs),
 				init: init.p, initRow: init.row, initPanel: gridRows * init.col, c: c.p, cRow: c.row}
 			s.sweepGrid(j.isa, sub.rows, sub.cols)
@@ -173,7 +173,7 @@ func (s *Serial) packPairs(j *job, b operand, n int, p part) (dst address, panel
 }
 
 // packSquares brings n pairs of rows of a into squares of 16 pairs, filled up. The last pair is one element if ragged.
-func (s *Serial) packSquares(j *job, a operand, rows, n int, ragged bool) address {
+func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 	const row, panel = 4 * blockPairs, 4 * blockPairs * gridRows
 	dst := s.a.room(gridRows * parts(n, blockPairs) * blockPairs)
 	whole := n

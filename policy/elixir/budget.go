@@ -3,11 +3,11 @@ package elixir
 import "fmt"
 
 // Budget is the memory of a GPU in bytes, and what is taken from it before the
-// search begins.
+// search begins. The original takes buffers of the model too, which no model here
+// has.
 type Budget struct {
 	GPU         int64
 	Fraction    float64 // of the GPU that may be used; 1: all
-	Buffers     int64   // of the model, that are no parameters
 	Activations int64   // peak of forward and backward
 }
 
@@ -23,7 +23,7 @@ func (b Budget) Elements(t *Trace, f Format) (int64, error) {
 	if !(b.Fraction > 0 && b.Fraction <= 1) {
 		return 0, fmt.Errorf("elixir: %v of the GPU; hint: a fraction in (0, 1]", b.Fraction)
 	}
-	bytes := safety * (float64(b.GPU)*b.Fraction - driver - float64(b.Buffers) - fragmented*float64(b.Activations))
+	bytes := safety * (float64(b.GPU)*b.Fraction - driver - fragmented*float64(b.Activations))
 	elems := int64(bytes)/f.Bytes - t.Hook()
 	if bytes < 0 || elems < 0 {
 		return 0, fmt.Errorf("elixir: %w: %d bytes of activations leave nothing for parameters; hint: a smaller batch", ErrMemory, b.Activations)

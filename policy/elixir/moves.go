@@ -75,16 +75,3 @@ func Furthest(next []int) int {
 	}
 	return victim
 }
-
-// First is the chunk that gives way where the trace is not known: the one that
-// could go for the longest time. since is by chunk the moment from which it
-// could, negative for those that may not go; of equal ones the lowest number.
-func First(since []int) int {
-	victim := -1
-	for c, n := range since {
-		if n >= 0 && (victim < 0 || n < since[victim]) {
-			victim = c
-		}
-	}
-	return victim
-}

@@ -43,11 +43,3 @@ func (p *Packing) Steps(params [][]int) [][]int {
 	}
 	return list
 }
-
-// Widest is the most chunks that one step needs: no cache may be smaller.
-func Widest(steps [][]int) (most int) {
-	for _, s := range steps {
-		most = max(most, len(s))
-	}
-	return most
-}

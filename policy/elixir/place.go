@@ -51,7 +51,6 @@ func (r Rates) State(f Format, n int) float64 {
 type Placement struct {
 	Blocks int    // of the cache
 	OnGPU  []bool // of each public chunk, then of each private one: shard and optimizer state
-	Left   int64  // elements of the budget that nothing uses
 }
 
 // Resident is the number of chunks that stay on the GPU.
@@ -92,11 +91,8 @@ func Place(t *Trace, f Format, c *Choice, capacity int64, gpus int, cacheFirst, 
 		p.OnGPU = append(p.OnGPU, stays)
 	}
 	if !cacheFirst {
-		more := min(int(left/c.Size), c.Blocks-p.Blocks)
-		p.Blocks += more
-		left -= int64(more) * c.Size
+		p.Blocks += min(int(left/c.Size), c.Blocks-p.Blocks)
 	}
-	p.Left = left
 	return p
 }
 

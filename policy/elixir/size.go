@@ -55,7 +55,6 @@ type Choice struct {
 	Blocks  int   // of the cache, if all of the budget were its
 	Moves   int   // of the step in that cache
 	Packing Packing
-	Tried   int // candidates that were simulated
 }
 
 // ErrMemory: the budget is too small for any chunk size.
@@ -88,14 +87,13 @@ func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice
 	}
 	var best *Choice
 	var last Packing
-	tried := 0
 	for size := up(max(r.Low, largest), r.Interval); size <= min(r.High, usable) && usable/size > held; size += r.Interval {
 		p := Pack(t.Params, size)
 		least := 2 * int64(p.Chunks) * size
 		if slices.Equal(p.Chunk, last.Chunk) || best != nil && least >= best.cost() {
 			continue
 		}
-		last, tried = p, tried+1
+		last = p
 		k := min(int(usable/size-held), p.Chunks)
 		m, ok := Moves(p.Steps(t.Steps), k)
 		if c := (&Choice{Size: size, Blocks: k, Moves: m, Packing: p}); ok && (best == nil || c.cost() < best.cost()) {
@@ -105,7 +103,6 @@ func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice
 	if best == nil {
 		return nil, fmt.Errorf("elixir: %w: %d elements do not hold the blocks that chunks of %d need; hint: a smaller batch, or more memory", ErrMemory, capacity, max(r.Low, largest))
 	}
-	best.Tried = tried
 	return best.align(capacity, gpus)
 }
 

@@ -25,7 +25,7 @@ func TestAlpha(t *testing.T) {
 	}
 	near(t, "alpha at 1M", m.Alpha(m.Costs(seven(t, 1<<20))).Alpha, (2048.0/30/8-2)/14, 1e-12)
 	w := seven(t, crossing)
-	near(t, "crossing at 15360 FLOP/byte", w.Crossing(15360)/1024, 192, 1e-4)
+	near(t, "FLOP per byte at the crossing", float64(w.Forward)/(w.Units()*2*crossing*4096), 15360, 1e-4)
 	for _, exchange := range []float64{0, 200e9} { // just hides at the crossing, whatever the forward consists of
 		m := A800(0.6, exchange)
 		near(t, "link bound at the crossing", m.Alpha(m.Costs(w)).Link, 1, 1e-4)

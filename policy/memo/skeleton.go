@@ -211,16 +211,3 @@ func (w *Work) Units() float64 {
 
 // AttentionShare of a layer's forward FLOPs: (s/12h) / (1 + s/12h) for a GPT.
 func (w *Work) AttentionShare() float64 { return float64(w.Attention) / float64(w.Forward) }
-
-// Crossing is the number of tokens from which copying all of a layer's skeletal tensors hides behind its forward, for a
-// machine that computes so many FLOPs while the link carries a byte: at s tokens a layer has s*size bytes and
-// s*linear + s^2*quadratic FLOPs.
-func (w *Work) Crossing(flopsPerByte float64) float64 {
-	var size float64
-	for _, t := range w.Tensors {
-		size += float64(t.Bytes) / float64(w.Tokens)
-	}
-	s := float64(w.Tokens)
-	linear, quadratic := float64(w.Forward-w.Attention)/s, float64(w.Attention)/(s*s)
-	return max(0, (flopsPerByte*size-linear)/quadratic)
-}
