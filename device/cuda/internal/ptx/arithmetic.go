@@ -63,6 +63,8 @@ func integers[T whole](t map[string]op, name string) {
 
 // highs are the upper halves of products.
 func highs(t map[string]op) {
+	t["mul.hi.s16"] = two(func(a, b uint64) uint64 { return uint64(int32(int16(a)) * int32(int16(b)) >> 16) })
+	t["mul.hi.u16"] = two(func(a, b uint64) uint64 { return uint64(uint16(a)) * uint64(uint16(b)) >> 16 })
 	t["mul.hi.s32"] = two(func(a, b uint64) uint64 { return uint64(int64(int32(a)) * int64(int32(b)) >> 32) })
 	t["mul.hi.u32"] = two(func(a, b uint64) uint64 { return uint64(uint32(a)) * uint64(uint32(b)) >> 32 })
 	t["mul.hi.u64"] = two(func(a, b uint64) uint64 { hi, _ := bits.Mul64(a, b); return hi })

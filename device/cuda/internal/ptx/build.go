@@ -175,7 +175,7 @@ func buildBfi(b *builder, in *instruction) {
 // element, and whether it has a sign.
 func (b *builder) access() (s space, size int, signed bool) {
 	switch {
-	case b.has("global"):
+	case b.has("global"), len(b.parts) == 2 || b.parts[1][0] == 'v': // without a space it may be any, but nothing here makes such addresses of shared memory
 		s = global
 	case b.has("shared"):
 		s = shared

@@ -70,7 +70,7 @@ var (
 	register = regexp.MustCompile(`^\.reg \.\w+ %\w+<\d+>;$`)
 	own      = regexp.MustCompile(`^\.reg \.\w+ (%\w+);$`)
 	variable = regexp.MustCompile(`^(\.extern )?\.shared \.align (\d+) \.(\w+) ([\w$]+)(?:\[(\d*)\])?;$`)
-	threads  = regexp.MustCompile(`^\.maxntid (\d+), 1, 1$`)
+	threads  = regexp.MustCompile(`^\.maxntid (\d+)(?:, 1, 1)?$`)
 	label    = regexp.MustCompile(`^(\$\w+):$`)
 	ignored  = regexp.MustCompile(`^(\.version |\.target |\.address_size |\.pragma |\.minnctapersm |[()]$)`)
 )
