@@ -24,7 +24,7 @@ type planCmd struct {
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 
 	MaxSequence bool `help:"Say how long sequences can be instead."`
-	Step        int  `help:"In multiples of this many tokens." default:"256"`
+	Step        int  `help:"In multiples of this many tokens; of a long one, to a hundredth." default:"256"`
 }
 
 // planner searches, or asks a policy.
@@ -165,7 +165,11 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if c.json {
 		return c.print(longest)
 	}
-	fmt.Fprintf(c.stdout, "longest sequence: %d tokens; at %d: %s\n", longest.Tokens, longest.Tokens+v.Step, longest.Beyond)
+	least := ""
+	if longest.TooLong > longest.Tokens+v.Step {
+		least = "at least "
+	}
+	fmt.Fprintf(c.stdout, "longest sequence: %s%d tokens; at %d: %s\n", least, longest.Tokens, longest.TooLong, longest.Beyond)
 	return nil
 }
 
