@@ -221,11 +221,21 @@ func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 // fit finds the fastest way on the GPUs that there are.
 func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
 	plan, err := scale.Fit(m, cluster, work)
+	if v.Format == "json" {
+		object := map[string]any{"model": m, "cluster": cluster, "work": work, "fits": err == nil}
+		var short *scale.MisfitError
+		switch {
+		case err == nil:
+			object["plan"] = plan
+		case errors.As(err, &short):
+			object["misfit"] = short
+		default:
+			return err
+		}
+		return errors.Join(err, c.print(object))
+	}
 	if err != nil {
 		return err
-	}
-	if v.Format == "json" {
-		return c.print(map[string]any{"model": m, "cluster": cluster, "work": work, "plan": plan})
 	}
 	printWork(c.stdout, m, cluster.Hardware, work)
 	kind := "replicated weights"
