@@ -317,6 +317,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.swap_tier=host"}, []string{"plan.swap_tier", "nothing is swapped", "hint:"}},
 		{[]string{"plan", file, "plan.policy=lru"}, []string{"plan.policy", "lru", "hint:"}},
 		{[]string{"plan", file, "plan.slots=-1"}, []string{"plan.slots", "hint:"}},
+		{[]string{"plan", file, "--policy=nosuch"}, []string{`policy "nosuch"`, "hint:", "zero-2", "memo-paper"}},
 		{[]string{"plan", file, "--max-sequence", "--step=0"}, []string{"--step", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--policy=zero-2"}, []string{"--policy zero-2", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--policy=memo-paper", "limits.host=none"}, []string{"plan.policy", "no host memory", "hint:"}},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
@@ -33,7 +34,7 @@ func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
-		return nil, usageError{err.Error()}
+		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.Policies()[1:], ", "))}
 	}
 	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
