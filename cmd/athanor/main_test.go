@@ -350,6 +350,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"schedule", "search", "--chunks=-3"}, []string{"-3 chunks", "hint:"}},
 		{[]string{"schedule", "search", "--depth-first=-3"}, []string{"-3 depth-first", "hint:"}},
 		{[]string{"schedule", "all", "--splits=-3"}, []string{"-3 splits", "hint:"}},
+		{[]string{"scale", "laws", "--flops=1e20", "--hours=24"}, []string{"--flops 1e+20 and --hours 24", "hint:"}},
 		{[]string{"scale", "--batch=-3"}, []string{"--batch -3", "hint:"}},
 		{[]string{"bench", "step", "gpt2", "--steps=-1"}, []string{"--steps", "hint:"}},
 		{[]string{"bench", "budgets", file, "--steps=-1"}, []string{"--steps", "hint:"}},

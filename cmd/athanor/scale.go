@@ -264,6 +264,9 @@ func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work sc
 // laws finds the model that a budget trains best.
 func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
 	flops := v.Flops
+	if v.Flops != 0 && v.Hours != 0 {
+		return usageError{fmt.Sprintf("scale laws: --flops %g and --hours %g are two budgets\nhint: leave one out", v.Flops, v.Hours)}
+	}
 	if v.Hours != 0 {
 		flops = v.Hours * 3600 * float64(v.Gpus) * cluster.FLOPS
 	}
