@@ -37,7 +37,7 @@ const nearEnough = 100
 // few divisors cannot be cut as finely as others, longer ones that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
-		return nil, &config.Error{File: c.File, Key: "--step", Msg: fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence)}
+		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
 	}
 	if c.Plan.File != "" {
 		return nil, c.Fault("plan", "a plan.json is for one length; hint: leave it out")

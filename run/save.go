@@ -108,7 +108,7 @@ func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func
 	here := there
 	know(&here)
 	if d := there.difference(here); d != "" {
-		return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
+		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d))
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 	}
 	switch {
 	case err == nil && c.Resume == "never":
-		err = &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path)}
+		err = c.Fault("resume", fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path))
 	case errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0: // to begin anew would write over what may still be of use
 		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
 	}

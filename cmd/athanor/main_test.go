@@ -296,7 +296,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is no checkpoint"}}, // before a plan is searched
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
-		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
+		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"plan.micro_batch: 3", "divisor"}},
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
 		{[]string{"plan", file, "sequence_length=-1"}, []string{"out of range"}},
 		{[]string{"plan", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
@@ -369,6 +369,29 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
+func TestLinesOfKeys(t *testing.T) {
+	for lines, want := range map[string]string{
+		"seed: -1":                   "10: seed: expected a whole number from 0 on",
+		"limits:\n  device: 9000TiB": "11: limits.device: ",
+		"plan:\n  micro_batch: 3":    "11: plan.micro_batch: 3",
+		"plan:\n  head_rows: 77":     "11: plan.head_rows: 77",
+		"plan:\n  prefetch: -1":      "11: plan.prefetch: -1 is out of range",
+		"plan:\n  recompute: some":   "11: plan.recompute: ",
+		"plan: {state: moon}":        "10: plan.state: ",
+		"plan: absent.json":          "10: plan: ",
+		"model: {type: lama, layers: 2, width: 32, heads: 4}":               "10: model: ",
+		"model: {type: gpt2, layers: 1, width: 8, heads: 1, vocabulary: 9}": "2: tokenizer: it has",
+	} {
+		t.Run(lines, func(t *testing.T) {
+			_, file := tiny(t, "max_steps: 1", lines)
+			call("plan", file).must(t, 2, fmt.Sprintf("%s:%s", file, want))
+		})
+	}
+	_, file := tiny(t, "max_steps: 1", "plan: {micro_batch: 1}")
+	call("plan", file, "plan.micro_batch=3").must(t, 2, file+": plan.micro_batch: 3") // the file is not to blame
 }
 
 // TestOrderOfArguments: flags and overrides may be mixed, and a flag's value stays
