@@ -135,8 +135,8 @@ func TestGoTree(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	dir := write(t, map[string]string{
-		"1.txt":   "one\n",
-		"2.txt":   "",
+		"1.txt":   "\ufeffone\n",
+		"2.txt":   "\ufeff",
 		"3.txt":   "\xff\xfe caf\xc3\xa9",
 		"4.jsonl": "\ufeff{\"text\":\"two\"}\r\n\n{\"id\":1,\"text\":\"th\\u0072ee\\n\",\"meta\":{\"a\":[1,\"}\"]}}\n{\"text\":\"\"}\n{\"text\":\"last\"}",
 		"5.json":  `{"text":"\ud83d\ude00"}`,
