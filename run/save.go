@@ -189,18 +189,18 @@ func (t *Trainer) param(name string) model.Param {
 func (t *Trainer) fromFolder() error {
 	set, err := safetensors.OpenFolder(t.Setup.Folder)
 	if err != nil {
-		return fmt.Errorf("weights of %s: %w", t.Setup.Folder, err)
+		return inFolder(t.Setup.Folder, err)
 	}
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
 	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(set, p, dst) }, set}
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }
 
 // readParam reads a parameter whose shape must be the model's.
 func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 	info, ok := set.Lookup(p.Name)
 	if !ok {
-		return fmt.Errorf("there is no tensor of that name; hint: is the folder of the same model family?")
+		return fmt.Errorf("there is no tensor of that name, of %d in all; hint: is the folder whole, and of the same model family?", len(set.Tensors()))
 	}
 	if !slices.Equal(info.Shape, p.Shape()) {
 		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())

@@ -469,6 +469,14 @@ func TestWrongFiles(t *testing.T) {
 	} {
 		call(args...).must(t, 2, "hint:")
 	}
+	// A folder whose weights are none, as of an interrupted download.
+	text, err := os.ReadFile("../../testdata/torch/llama-tiny/config.json")
+	check(t, err)
+	none := t.TempDir()
+	check(t, os.WriteFile(none+"/config.json", text, 0o644))
+	check(t, os.WriteFile(none+"/model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), 0o644))
+	check(t, os.WriteFile(none+"/tokens.json", []byte("[[1,2,3]]"), 0o644))
+	call("eval", none, "--tokens", none+"/tokens.json").must(t, 1, "weights of "+none, "of 0 in all", "hint:")
 	// What is kept between runs is made anew, whatever has become of it.
 	call("plan", file).must(t, 0)
 	kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json")
