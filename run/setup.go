@@ -177,10 +177,21 @@ func Writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// ResolveModel finds the architecture: sizes inline, a known name, or a
-// folder with a config.json. vocab is the tokenizer's, for sizes inline that
-// do not say.
+// ResolveModel finds the architecture, as findModel does. Rotary positions have no end: a model that
+// is trained on longer sequences than its config.json tells gets that length, so that
+// whatever reads its checkpoints makes use of it.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
+	m, folder, notes, err = findModel(c, vocab)
+	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
+		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
+		m.MaxPositions = c.SequenceLength
+	}
+	return m, folder, notes, err
+}
+
+// findModel reads sizes inline, knows a name, or reads the config.json of a
+// folder. vocab is the tokenizer's, for sizes inline that do not say.
+func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
 		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
 	}
