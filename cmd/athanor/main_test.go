@@ -345,6 +345,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "--match", "no such", "--cores", "1"}, []string{`contains "no such"`, "hint:"}},
 		{[]string{"bench", "sweep", file, "--links", "3"}, []string{"--links", "hint:"}},
 		{[]string{"schedule", "search", "--effort=-1"}, []string{"--effort -1", "hint:"}},
+		{[]string{"schedule", "search", "--ranks=100000"}, []string{"100000 ranks", "at most 262144", "hint:"}},
 		{[]string{"schedule", "all", "--effort=-1"}, []string{"--effort -1", "hint:"}},
 		{[]string{"schedule", "1f1b", "--nodes=-2"}, []string{"--nodes -2", "hint:"}},
 		{[]string{"schedule", "search", "--chunks=-3"}, []string{"-3 chunks", "hint:"}},
