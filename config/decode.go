@@ -148,8 +148,10 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 func kindError(err error, n *yaml.Node, f reflect.Value) string {
 	var want string
 	switch f.Kind() {
-	case reflect.Int, reflect.Int64, reflect.Uint64:
+	case reflect.Int, reflect.Int64:
 		want = "a whole number"
+	case reflect.Uint64:
+		want = "a whole number from 0 on"
 	case reflect.Float64:
 		want = "a number"
 	case reflect.Bool:

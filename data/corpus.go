@@ -157,7 +157,9 @@ func goroot() (string, error) {
 		"hint: name another corpus: data=path/to/**/*.txt")
 }
 
-// glob returns the regular files that match a pattern of *, ?, [..] and **.
+// glob returns the regular files that match a pattern of *, ?, [..] and **. Links to files
+// and folders are followed, but not to folders that are read anyway or that have one in
+// them: so none is read twice, and no circle of links is walked around.
 func glob(pattern string) ([]File, error) {
 	clean := filepath.ToSlash(filepath.Clean(pattern))
 	segments := strings.Split(clean, "/")
@@ -182,7 +184,9 @@ func glob(pattern string) ([]File, error) {
 		start = "."
 	}
 	var files []File
-	err := filepath.WalkDir(start, func(path string, entry fs.DirEntry, err error) error {
+	var read []string // the folders that are read, but for those inside others, as they are without links
+	todo := []string{start}
+	visit := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			if path == start && errors.Is(err, fs.ErrNotExist) {
 				return nil // no match
@@ -194,23 +198,55 @@ func glob(pattern string) ([]File, error) {
 			return err
 		}
 		parts := strings.Split(filepath.ToSlash(relative), "/")
+		below := deep || relative == "." || len(parts) < len(segments)
 		if entry.IsDir() {
-			if !deep && relative != "." && len(parts) >= len(segments) {
+			if !below {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		if !matches(segments, parts) {
+		if entry.Type()&fs.ModeSymlink == 0 && !matches(segments, parts) {
 			return nil
 		}
-		info, err := os.Stat(path) // follows links to files
-		if err != nil || !info.Mode().IsRegular() {
-			return nil // a dangling link, a socket: nothing to read
+		info, err := os.Stat(path) // follows links
+		switch {
+		case err != nil: // a dangling link: nothing to read
+		case info.IsDir() && below:
+			if len(read) == 0 {
+				read = append(read, unlinked(start))
+			}
+			if target := unlinked(path); !slices.ContainsFunc(read, func(r string) bool { return within(r, target) || within(target, r) }) {
+				read, todo = append(read, target), append(todo, path+string(filepath.Separator))
+			}
+		case info.Mode().IsRegular() && matches(segments, parts):
+			files = append(files, describe(filepath.Clean(path), info))
 		}
-		files = append(files, describe(filepath.Clean(path), info))
 		return nil
-	})
-	return files, err
+	}
+	for len(todo) > 0 { // linked folders come last
+		if err := filepath.WalkDir(todo[0], visit); err != nil {
+			return nil, err
+		}
+		todo = todo[1:]
+	}
+	return files, nil
+}
+
+// unlinked is where a folder really is.
+func unlinked(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		path = whole
+	}
+	return path
+}
+
+// within reports whether a path is that of a folder or lies in it.
+func within(folder, path string) bool {
+	relative, err := filepath.Rel(folder, path)
+	return err == nil && filepath.IsLocal(relative)
 }
 
 // one is the glob of a path without wildcards.

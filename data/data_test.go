@@ -94,6 +94,38 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// TestLinkedFolders: a folder that is linked into the corpus belongs to it, each once, whatever
+// circles the links make.
+func TestLinkedFolders(t *testing.T) {
+	dir := write(t, map[string]string{
+		"corpus/a.txt": "a", "corpus/sub/b.txt": "b", "books/c.txt": "c", "books/old/d.txt": "d", "news/e.txt": "e", "f.txt": "f",
+	})
+	for link, target := range map[string]string{
+		"corpus/books": "books", "corpus/sub/again": "books", "corpus/old": "books/old", "corpus/up": ".", "corpus/itself": "corpus",
+		"books/news": "news", "news/books": "books", "news/corpus": "corpus", "corpus/twice": "corpus/sub",
+	} {
+		must(t, os.Symlink(filepath.Join(dir, target), filepath.Join(dir, link)))
+	}
+	t.Chdir(dir)
+	for pattern, want := range map[string]string{
+		"corpus/**/*.txt":   "corpus/a.txt corpus/books/c.txt corpus/books/news/e.txt corpus/books/old/d.txt corpus/sub/b.txt",
+		"corpus/*/*.txt":    "corpus/books/c.txt corpus/sub/b.txt",
+		"corpus/*.txt":      "corpus/a.txt",
+		"corpus/b*/old/*":   "corpus/books/old/d.txt",
+		"corpus/up/*/c.txt": "corpus/up/books/c.txt",
+	} {
+		c, err := OpenCorpus(pattern)
+		must(t, err)
+		var got []string
+		for _, f := range c.Files() {
+			got = append(got, filepath.ToSlash(f.Path))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+}
+
 func TestCorpusErrors(t *testing.T) {
 	dir := write(t, map[string]string{"empty.txt": "", "x.parquet": "PAR1", "y.txt.gz": "z", "a.txt": "a"})
 	t.Setenv("D", dir)
@@ -135,8 +167,8 @@ func TestGoTree(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	dir := write(t, map[string]string{
-		"1.txt":   "one\n",
-		"2.txt":   "",
+		"1.txt":   "\ufeffone\n",
+		"2.txt":   "\ufeff",
 		"3.txt":   "\xff\xfe caf\xc3\xa9",
 		"4.jsonl": "\ufeff{\"text\":\"two\"}\r\n\n{\"id\":1,\"text\":\"th\\u0072ee\\n\",\"meta\":{\"a\":[1,\"}\"]}}\n{\"text\":\"\"}\n{\"text\":\"last\"}",
 		"5.json":  `{"text":"\ud83d\ude00"}`,

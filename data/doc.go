@@ -7,14 +7,15 @@
 //
 // A corpus is a list of patterns. "*" matches inside a name, "**" any number of
 // folders, $NAME an environment variable, and $GOROOT the Go tree that every
-// machine with Go has, set or not. Two formats are recognised by the extension:
+// machine with Go has, set or not. Links to folders are followed, each folder once. Two formats are recognised by the extension:
 //
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each.
 //   - everything else: plain text, a file is a document.
 //
 // Formats that people have and that are not read yet (Parquet, compressed
 // files, chat data) are errors that say so (ErrNotSupported). Bytes that are
-// not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats.
+// not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats; a byte
+// order mark at the beginning of a file is dropped.
 // Files are read in a fixed shuffled order, in pieces, cut at line breaks between
 // visible characters: memory is bounded by the longest stretch of a document without
 // one, which may be 1 GiB.

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -161,7 +162,7 @@ func (r *reader) file(f *File) error {
 		err = r.lines(r.counted(in))
 	} else {
 		r.stats.Text.Files++
-		err = r.whole(r.counted(in))
+		err = r.whole(withoutMark(r.counted(in)))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
@@ -173,6 +174,19 @@ func (r *reader) file(f *File) error {
 		}
 	}
 	return nil
+}
+
+// mark is the byte order mark that some editors put in front of UTF-8. It is no text.
+const mark = "\ufeff"
+
+// withoutMark skips it. Token files that were made when it was text stay as they are: what
+// goes on with one goes on with its tokens, and elsewhere their number says that they differ.
+func withoutMark(in io.Reader) io.Reader {
+	b := bufio.NewReaderSize(in, 16)
+	if start, _ := b.Peek(len(mark)); string(start) == mark { // an error comes again with the first Read
+		b.Discard(len(mark))
+	}
+	return b
 }
 
 // whole reads a file that is one document.
@@ -227,7 +241,7 @@ func (r *reader) lines(in io.Reader) error {
 			return err
 		}
 		if lines.lineNumber == 1 {
-			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+			line = bytes.TrimPrefix(line, []byte(mark))
 		}
 		if len(bytes.TrimSpace(line)) == 0 {
 			r.stats.Empty++

@@ -44,6 +44,7 @@ func (lo *lowering) activations() error {
 				rows := lo.rows()
 				if v.Chunked {
 					rows = r.rows
+					made[r.value] = made[r.value][:0] // a chunk is done with when the next begins, and there may be thousands
 				}
 				buf = lo.buffer(Buffer{
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,

@@ -21,6 +21,7 @@ import (
 
 // Folder is a Hugging Face folder opened for inference.
 type Folder struct {
+	Path      string
 	Model     *model.Model
 	Tokenizer *bpe.Tokenizer // nil if the folder has none
 	Weights   *safetensors.Set
@@ -43,7 +44,7 @@ func OpenFolder(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)}
 	}
-	f := &Folder{}
+	f := &Folder{Path: dir}
 	if f.Model, _, err = model.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
 	}
@@ -115,5 +116,13 @@ func (f *Folder) load(s *Session) error {
 	for _, q := range s.Graph.Params {
 		byName[q.Name] = q
 	}
-	return s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) })
+	return inFolder(f.Path, s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) }))
+}
+
+// inFolder says which folder's weights an error is about.
+func inFolder(dir string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("weights of %s: %w", dir, err)
+	}
+	return err
 }

@@ -14,23 +14,30 @@ import (
 
 // Longest is how long sequences can be.
 type Longest struct {
-	Tokens int    `json:"tokens"`
-	Beyond string `json:"beyond"` // why one step more is too long
+	Tokens  int    `json:"tokens"`
+	TooLong int    `json:"too_long"` // the next length that was looked at
+	Beyond  string `json:"beyond"`   // why that is too long
 }
 
 // maxSequence is where sequence_length ends, see package config.
 const maxSequence = 1 << 24
 
+// nearEnough is where the search for the longest sequence ends, as a part of its length:
+// nobody needs to know a million tokens to 256, and lengths that are no multiple of a
+// large power of two make long programs, of a minute's work each.
+const nearEnough = 100
+
 // MaxSequence finds the longest sequence, in multiples of step tokens, that a
 // configuration's model can be trained on: the planner has a plan for it, and
-// none for one step more. Of the text, the vocabulary and the documents count.
+// none for one step more, or for a hundredth more where that is longer. Of the text, the
+// vocabulary and the documents count.
 //
 // It doubles the length until nothing frugal fits, then bisects, and looks at all plans
 // for the first length that is too long only. Since lengths with
 // few divisors cannot be cut as finely as others, longer ones that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
-		return nil, &config.Error{File: c.File, Key: "--step", Msg: fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence)}
+		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
 	}
 	if c.Plan.File != "" {
 		return nil, c.Fault("plan", "a plan.json is for one length; hint: leave it out")
@@ -56,7 +63,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 		lo, hi = hi, 2*hi
 	}
 	hi = min(hi, maxSequence/step+1)
-	for hi-lo > 1 {
+	for hi-lo > max(1, hi/nearEnough) {
 		mid := (lo + hi) / 2
 		ok, err := fits(mid)
 		if err != nil {
@@ -74,9 +81,9 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 		var bad *config.Error
 		switch {
 		case why == nil: // by a plan that is not the most frugal
-			lo, hi = hi, hi+1
+			lo, hi = hi, hi+max(1, hi/nearEnough)
 		case lo > 0 && (errors.Is(why, plan.ErrDoesNotFit) || errors.As(why, &bad)):
-			return &Longest{Tokens: lo * step, Beyond: why.Error()}, nil
+			return &Longest{Tokens: lo * step, TooLong: hi * step, Beyond: why.Error()}, nil
 		default:
 			return nil, why
 		}

@@ -56,17 +56,17 @@ type Machine struct {
 // FindMachine describes this machine: from the cache, or by probing it.
 func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name != "" {
-		return nil, &config.Error{File: c.File, Key: "hardware.name", Msg: "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw"}
+		return nil, c.Fault("hardware.name", "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw")
 	}
 	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // auto too, until the CUDA backend has run on a GPU
 	if c.Device == "cuda" {
 		m.backend = "cuda"
 		n, err := cuda.Count()
 		if err == nil && n < m.ranks {
-			return nil, &config.Error{File: c.File, Key: "ranks", Msg: fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", m.ranks, n, max(n, 1))}
+			return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", m.ranks, n, max(n, 1)))
 		}
 		if err != nil {
-			return nil, &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+			return nil, c.Fault("device", err.Error())
 		}
 	}
 	if m.ranks > MaxRanks {
@@ -133,14 +133,14 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	}
 	memory, err := m.memory(dir)
 	if err != nil {
-		return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+		return c.Fault("device", err.Error())
 	}
 	memory = withoutFullDisk(memory, m.ranks)
 	// On fresh devices, of all ranks at once: GPUs share links and memory of the host.
 	fresh := func(measure func(devices []device.Device) error) error {
 		devices, err := openGPUs(m.cuda, m.ranks, probeFile(dir)+"-")
 		if err != nil {
-			return &config.Error{File: c.File, Key: "device", Msg: err.Error()}
+			return c.Fault("device", err.Error())
 		}
 		return errors.Join(measure(devices), closeAll(devices))
 	}
@@ -333,7 +333,7 @@ func (m *Machine) limit(c *config.Config) error {
 			all = 1
 		}
 		if m.Capacity[t] = int64(l) / all; m.Capacity[t] > have {
-			return &config.Error{File: c.File, Key: "limits." + t.String(), Msg: fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have*all)}
+			return c.Fault("limits."+t.String(), fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have*all))
 		}
 	}
 	return nil
@@ -375,10 +375,10 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	}
 	r, err := plan.Search(ctx, req, mach, note)
 	if errors.Is(err, plan.ErrBatch) {
-		return nil, &config.Error{File: c.File, Key: "ranks", Msg: err.Error() + "; hint: a divisor of global_batch"}
+		return nil, c.Fault("ranks", err.Error()+"; hint: a divisor of global_batch")
 	}
 	if errors.Is(err, plan.ErrPins) || errors.Is(err, plan.ErrPipeline) {
-		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
+		return nil, c.Fault("plan", err.Error())
 	}
 	return r, m.advise(err)
 }
@@ -442,7 +442,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%q does not exist; hint: auto, a plan.json written by `athanor plan --out`, or single decisions", c.Plan.File)
 		}
-		return nil, &config.Error{File: c.File, Key: "plan", Msg: err.Error()}
+		return nil, c.Fault("plan", err.Error())
 	}
 	pl, err := program.ParsePlan(text)
 	if err == nil {

@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
@@ -25,32 +26,37 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 		}
 		t, err := device.ParseTier(pin.name)
 		if err != nil {
-			return p, &config.Error{File: c.File, Key: pin.key, Msg: err.Error()}
+			return p, c.Fault(pin.key, err.Error())
 		}
 		if m.Capacity[t] == 0 {
-			return p, &config.Error{File: c.File, Key: pin.key, Msg: fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t)}
+			return p, c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t))
 		}
 		*pin.to = &t
 	}
 	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
 		return p, c.Fault("plan.update", fmt.Sprintf("%q; hint: one of %v, or leave it out", p.Update, plan.Updaters()))
 	}
-	bad := ""
-	switch {
-	case p.MicroBatch < 0 || p.MicroBatch > 0 && c.GlobalBatch%p.MicroBatch != 0:
-		bad = fmt.Sprintf("micro_batch %d; hint: a divisor of global_batch %d", p.MicroBatch, c.GlobalBatch)
-	case p.Group < 0 || p.HeadRows < 0 || p.Cache < 0 || p.Prefetch < 0:
-		bad = "decisions cannot be negative; hint: 0 leaves one open"
-	case p.Prefetch > 1<<20 || p.HeadRows > 1<<30:
-		bad = fmt.Sprintf("prefetch %d, head_rows %d; hint: at most %d and %d", p.Prefetch, p.HeadRows, 1<<20, 1<<30)
-	case p.HeadRows > 0 && c.SequenceLength%p.HeadRows != 0 && p.HeadRows%c.SequenceLength != 0:
-		bad = fmt.Sprintf("head_rows %d; hint: a divisor or a multiple of sequence_length %d", p.HeadRows, c.SequenceLength)
+	if b := p.MicroBatch; b < 0 || b > 0 && c.GlobalBatch%b != 0 {
+		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d; hint: a divisor of global_batch %d", b, c.GlobalBatch))
 	}
-	if bad == "" && p.Recompute != "" {
-		bad = program.CheckRecompute(p.Recompute)
+	for _, d := range []struct {
+		key     string
+		n, most int64
+	}{
+		{"group", int64(p.Group), 1 << 20}, {"head_rows", int64(p.HeadRows), 1 << 30},
+		{"cache_bytes", p.Cache, math.MaxInt64}, {"prefetch", int64(p.Prefetch), 1 << 20},
+	} {
+		if d.n < 0 || d.n > d.most {
+			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: from 1 to %d, or leave it out", d.n, d.most))
+		}
 	}
-	if bad != "" {
-		return p, &config.Error{File: c.File, Key: "plan", Msg: bad}
+	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
+		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
+	}
+	if p.Recompute != "" {
+		if bad := program.CheckRecompute(p.Recompute); bad != "" {
+			return p, c.Fault("plan.recompute", bad)
+		}
 	}
 	if err := m.pinPipeline(&p, g, c); err != nil {
 		return p, err

@@ -19,7 +19,7 @@ import (
 // PolicyRequest is what a policy plans for on this machine.
 func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
 	if c.GlobalBatch%c.Ranks != 0 {
-		return nil, &config.Error{File: c.File, Key: "global_batch", Msg: fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks)}
+		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks))
 	}
 	r := m.policies(g, c)
 	return r, r.Measure(ctx, StepOptions(c))

@@ -109,7 +109,7 @@ func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func
 	here := there
 	know(&here)
 	if d := there.difference(here); d != "" {
-		return &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d)}
+		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d))
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 	}
 	switch {
 	case err == nil && c.Resume == "never":
-		err = &config.Error{File: c.File, Key: "resume", Msg: fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path)}
+		err = c.Fault("resume", fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path))
 	case errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0: // to begin anew would write over what may still be of use
 		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
 	}
@@ -190,18 +190,18 @@ func (t *Trainer) param(name string) model.Param {
 func (t *Trainer) fromFolder() error {
 	set, err := safetensors.OpenFolder(t.Setup.Folder)
 	if err != nil {
-		return fmt.Errorf("weights of %s: %w", t.Setup.Folder, err)
+		return inFolder(t.Setup.Folder, err)
 	}
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
 	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(set, p, dst) }, set}
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }
 
 // readParam reads a parameter whose shape must be the model's.
 func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 	info, ok := set.Lookup(p.Name)
 	if !ok {
-		return fmt.Errorf("there is no tensor of that name; hint: is the folder of the same model family?")
+		return fmt.Errorf("there is no tensor of that name, of %d in all; hint: is the folder whole, and of the same model family?", len(set.Tensors()))
 	}
 	if !slices.Equal(info.Shape, p.Shape()) {
 		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())

@@ -50,7 +50,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
-		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab)}
+		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
 	if n := len(s.Tokenizer.Encode([]byte(c.Sample.Prompt))); c.Sample.Tokens > 0 && n > s.Model.MaxPositions { // which would be told after the last step
 		s.Close()
@@ -79,7 +79,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	s.Tokenizer, s.Tokens = text.Tokenizer, text.Tokens
 	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
 	if err != nil {
-		return &config.Error{File: c.File, Key: "data", Msg: err.Error()}
+		return c.Fault("data", err.Error())
 	}
 	s.HeldRange = held
 	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
@@ -89,7 +89,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 		return err
 	}
 	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // before a plan is made for nothing
-		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+		return c.Fault("global_batch", err.Error())
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	t := &Text{}
 	var err error
 	if t.Corpus, err = data.OpenCorpus(c.Data...); err != nil {
-		return nil, &config.Error{File: c.File, Key: "data", Msg: err.Error()}
+		return nil, c.Fault("data", err.Error())
 	}
 	opt := func(what string) data.Options {
 		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
@@ -121,7 +121,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	}
 	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus"))
 	if errors.Is(err, data.ErrNoEnd) {
-		err = &config.Error{File: c.File, Key: "tokenizer", Msg: data.ErrNoEnd.Error()}
+		err = c.Fault("tokenizer", data.ErrNoEnd.Error())
 	}
 	return t, err
 }
@@ -177,12 +177,23 @@ func Writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// ResolveModel finds the architecture: sizes inline, a known name, or a
-// folder with a config.json. vocab is the tokenizer's, for sizes inline that
-// do not say.
+// ResolveModel finds the architecture, as findModel does. Rotary positions have no end: a model that
+// is trained on longer sequences than its config.json tells gets that length, so that
+// whatever reads its checkpoints makes use of it.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
+	m, folder, notes, err = findModel(c, vocab)
+	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
+		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
+		m.MaxPositions = c.SequenceLength
+	}
+	return m, folder, notes, err
+}
+
+// findModel reads sizes inline, knows a name, or reads the config.json of a
+// folder. vocab is the tokenizer's, for sizes inline that do not say.
+func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
-		return &config.Error{File: c.File, Key: "model", Msg: suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error()}
+		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
 	}
 	if c.Model.Name == "" {
 		m, err := inline(c, vocab)
@@ -288,7 +299,7 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	}
 	g, err := graph.BuildDocuments(m, c.SequenceLength, precision(c), docs)
 	if err != nil {
-		return nil, &config.Error{File: c.File, Key: "sequence_length", Msg: err.Error()}
+		return nil, c.Fault("sequence_length", err.Error())
 	}
 	return g, nil
 }

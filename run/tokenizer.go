@@ -24,7 +24,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
 		t, err := bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
 		if err != nil {
-			return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
+			return nil, c.Fault("tokenizer", err.Error())
 		}
 		return t, nil
 	}
@@ -44,7 +44,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 	}
 	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
 	if err != nil {
-		return nil, &config.Error{File: c.File, Key: "tokenizer", Msg: err.Error()}
+		return nil, c.Fault("tokenizer", err.Error())
 	}
 	if cached != "" {
 		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error

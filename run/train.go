@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -109,7 +108,7 @@ func (t *Trainer) open(m *Machine) error {
 	s, c := t.Setup, t.Setup.Config
 	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
-		return &config.Error{File: c.File, Key: "global_batch", Msg: err.Error()}
+		return c.Fault("global_batch", err.Error())
 	}
 	if err := t.ready(); err != nil {
 		return err

@@ -153,9 +153,10 @@ func (e *UsageError) ExitCode() int { return 2 }
 
 // MisfitError says that no config fits into the memory of the GPUs: exit code 3.
 type MisfitError struct {
-	Need, Have float64 // bytes per GPU: the least possible, the limit
-	GPUs       int
-	Offload    bool
+	Need    float64 `json:"need"` // bytes per GPU: the least possible
+	Have    float64 `json:"have"` // the limit
+	GPUs    int     `json:"gpus"`
+	Offload bool    `json:"offload"`
 }
 
 func (e *MisfitError) Error() string {

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	goruntime "runtime"
 	"slices"
 	"testing"
 )
@@ -184,5 +185,26 @@ func TestDualPipeOverlap(t *testing.T) {
 				t.Errorf("p=%d B=%g F&B=%g: idle %g, want %g", p, c.b+1, c.pair, tl.Idle(), want)
 			}
 		}
+	}
+}
+
+// TestManyRanks: with ten times the ranks a schedule of so many micro-batches is ten times the work, measured
+// in bytes that are allocated, so that a hundred thousand ranks take a second.
+func TestManyRanks(t *testing.T) {
+	allocated := func(p int) float64 {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		s, err := Generate("1f1b", Request{Ranks: p, Micros: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Simulate(DefaultCosts()); err != nil {
+			t.Fatal(err)
+		}
+		goruntime.ReadMemStats(&after)
+		return float64(after.TotalAlloc - before.TotalAlloc)
+	}
+	if few, many := allocated(1000), allocated(10_000); many > 15*few {
+		t.Errorf("%.3g bytes for 10000 ranks, %.3g for 1000", many, few)
 	}
 }

@@ -40,7 +40,9 @@ func Compare(q Request, effort int) ([]Compared, error) {
 		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)
 		if err != nil {
-			line.Why = reason(err)
+			if line.Makespan == 0 {
+				line.Why = reason(err)
+			}
 		} else if line.Makespan == 0 || found.Timeline.Makespan < line.Makespan*(1-1e-9) {
 			line.Why, line.Report = "", NewReport(found.Schedule, found.Timeline, goal.Costs, false)
 		}

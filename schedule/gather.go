@@ -24,13 +24,13 @@ func fetchPlan(s *Schedule, order []Unit, buffers int, uses func(Unit) bool) []f
 	key := func(u Unit) int { return u.Dir*stages + u.Stage }
 	const never = 1 << 60
 	after := make([]int, len(order)) // next use of the same stage
-	upcoming := make([]int, s.Directions()*stages)
-	for i := range upcoming {
-		upcoming[i] = never
-	}
+	upcoming := map[int]int{}        // of the few stages of this rank
 	for i := len(order) - 1; i >= 0; i-- {
 		if uses(order[i]) {
-			after[i] = upcoming[key(order[i])]
+			after[i] = never
+			if next, ok := upcoming[key(order[i])]; ok {
+				after[i] = next
+			}
 			upcoming[key(order[i])] = i
 		}
 	}

@@ -73,6 +73,9 @@ func Search(g Goal) (*Found, error) {
 	return found, err
 }
 
+// maxSearched bounds the units of an order that is searched for: a minute's work.
+const maxSearched = 1 << 18
+
 // complete fills in defaults and checks.
 func (g Goal) complete() (Goal, error) {
 	g.Chunks, g.Slices, g.DepthFirst = cmp.Or(g.Chunks, 1), cmp.Or(g.Slices, 1), cmp.Or(g.DepthFirst, 1)
@@ -87,6 +90,9 @@ func (g Goal) complete() (Goal, error) {
 	}
 	if err := checkShape(g.Request); err != nil {
 		return g, err
+	}
+	if g.size() > maxSearched {
+		return g, &UsageError{describe(g.Request), fmt.Sprintf("an order of %d units, a search takes at most %d", g.size(), maxSearched), "take fewer ranks or micro-batches, or a schedule by its name"}
 	}
 	if g.Costs.Stages != nil && len(g.Costs.Stages) != g.Ranks*g.Chunks {
 		return g, &UsageError{fmt.Sprintf("%d stage times", len(g.Costs.Stages)), fmt.Sprintf("there are %d stages", g.Ranks*g.Chunks), "give one per stage"}

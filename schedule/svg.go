@@ -42,7 +42,7 @@ func palette(pass Pass, dir, chunk int) (fill, ink string) {
 // be told apart are drawn as one block, so that the file stays small for any number of micro-batches.
 func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	out := bufio.NewWriter(w)
-	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan}
+	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan, peak: t.Peak()}
 	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 64
 	width := svgLeft + svgWidth + 90
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Inter, Helvetica, Arial, sans-serif">`+"\n",
@@ -77,6 +77,7 @@ type drawing struct {
 	t     *Timeline
 	c     Costs
 	scale float64
+	peak  float64 // of all ranks
 }
 
 func (d *drawing) x(time float64) float64 { return svgLeft + time*d.scale }
@@ -133,8 +134,7 @@ func (d *drawing) block(u Unit, x, y, width, height float64) {
 
 // curve draws the activations that rank r holds, as a share of the largest peak of all ranks.
 func (d *drawing) curve(r int, y float64) {
-	peak := d.t.Peak()
-	if peak == 0 {
+	if d.peak == 0 {
 		return
 	}
 	base := y + memHeight - 2
@@ -147,7 +147,7 @@ func (d *drawing) curve(r int, y float64) {
 		}
 		held += d.c.memory(u) / float64(d.s.Slices)
 		if x := d.x(at); x-drawn >= .4 {
-			fmt.Fprintf(d.out, `H%.1fV%.1f`, x, base-held/peak*(memHeight-4))
+			fmt.Fprintf(d.out, `H%.1fV%.1f`, x, base-held/d.peak*(memHeight-4))
 			drawn = x
 		}
 	}

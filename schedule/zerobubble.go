@@ -29,7 +29,7 @@ func handmade(q Request, shape func(r int) (warm, delay int)) *Schedule {
 				next[pass]++
 			}
 		}
-		for range warm {
+		for range min(warm, q.Micros) {
 			put(F)
 		}
 		for j := range q.Micros {

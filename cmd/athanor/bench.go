@@ -336,9 +336,10 @@ func (v *benchSweepCmd) Run(c *context) error {
 	defer setup.Close()
 	list := []run.SweepRun{}
 	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
+	show.parts(len(v.RankCounts) * len(links) * v.Count)
 	err = run.Sweep(ctx, setup.Graph, cfg, v.RankCounts, links, v.Count, v.Plans, v.Steps, show.say, func(r run.SweepRun) {
 		list = append(list, r)
-		show.done()
+		show.next()
 		printSweep(c.rows(), &r)
 	})
 	if err != nil {
@@ -425,9 +426,10 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 	}
 	list := []run.BudgetRun{}
 	fmt.Fprintf(c.rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
+	show.parts(v.Count)
 	err = run.Budgets(ctx, machine, setup.Graph, cfg, v.Count, v.Steps, show.say, func(r run.BudgetRun) {
 		list = append(list, r)
-		show.done()
+		show.next()
 		printBudget(c.rows(), &r)
 	})
 	if err != nil {

@@ -37,9 +37,10 @@ func (v *benchSwapCmd) Run(c *context) error {
 	}
 	list := []run.SwapRun{}
 	fmt.Fprintf(c.rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
+	show.parts(len(v.Lengths) * v.Count)
 	err = run.Swaps(ctx, machine, cfg, text, v.Lengths, v.Count, v.Steps, show.say, func(r run.SwapRun) {
 		list = append(list, r)
-		show.done()
+		show.next()
 		printSwap(c.rows(), &r)
 	})
 	if err != nil {

@@ -48,3 +48,19 @@ func TestGenerateGrows(t *testing.T) {
 		t.Errorf("%q in %d writes, %q in %d", seen.String(), seen.writes, piped.String(), piped.writes)
 	}
 }
+
+// TestLongerThanItsContext: rotary positions have no end, so a model may be trained on longer
+// sequences than it says, and then says so: what reads its checkpoints takes as many.
+func TestLongerThanItsContext(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2", "model: {type: llama, layers: 1, width: 16, heads: 2, max_positions: 8}")
+	call("train", file).must(t, 0, "raised from 8 to 32")
+	at := dir + "/run/checkpoint-2"
+	var r struct{ Tokens int }
+	call("generate", at, "--prompt", "gold", "--max-tokens", "20", "--json").must(t, 0).into(t, &r)
+	if r.Tokens != 20 {
+		t.Errorf("%d tokens of 20", r.Tokens)
+	}
+	call("eval", at, dir+"/corpus.txt", "--sequence", "32").must(t, 0)
+	call("train", file, "max_steps=3").must(t, 0, "resuming") // it is the same model
+	call("train", file, "model.type=gpt2").must(t, 2, "sequence_length 32 is longer than the model's 8 learned positions")
+}

@@ -34,11 +34,14 @@ func TestJSON(t *testing.T) {
 		{"simulate " + file, "step_seconds instructions busy.compute critical bytes.h2d peaks.device live.device"},
 		{"draw " + file + " --out " + dir + "/a.html", "file"},
 		{"bench policies --models gpt2 --hardware elixir-paper-40 --gpus 1 --batch 1 --sequence 64", "contests ratios"},
+		{"scale cluster --x 8 --gpus 8", "model cluster work fits plan"},
+		{"scale cluster --memory 1KiB", "model cluster work fits misfit.need misfit.have"},
 		{"schedule 1f1b", "name ranks microbatches makespan ideal bubble spans peaks weight_copies messages orders"},
+		{"schedule 1f1b --cap 1", "name peaks orders"},
 		{"pack " + dir + "/buffers.csv", "height lower_bound optimal feasible nodes seconds conflict"},
 	} {
 		code := 0
-		if strings.Contains(c.args, "1KiB") {
+		if strings.Contains(c.args, "1KiB") || strings.Contains(c.args, "--cap 1") {
 			code = 3
 		}
 		object := call(append(strings.Fields(c.args), "--json")...).must(t, code).object(t)

@@ -296,7 +296,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is no checkpoint"}}, // before a plan is searched
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is no checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
-		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"micro_batch 3", "divisor"}},
+		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"plan.micro_batch: 3", "divisor"}},
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
 		{[]string{"plan", file, "sequence_length=-1"}, []string{"out of range"}},
 		{[]string{"plan", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
@@ -317,6 +317,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.swap_tier=host"}, []string{"plan.swap_tier", "nothing is swapped", "hint:"}},
 		{[]string{"plan", file, "plan.policy=lru"}, []string{"plan.policy", "lru", "hint:"}},
 		{[]string{"plan", file, "plan.slots=-1"}, []string{"plan.slots", "hint:"}},
+		{[]string{"plan", file, "--policy=nosuch"}, []string{`policy "nosuch"`, "hint:", "zero-2", "memo-paper"}},
 		{[]string{"plan", file, "--max-sequence", "--step=0"}, []string{"--step", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--policy=zero-2"}, []string{"--policy zero-2", "hint:"}},
 		{[]string{"plan", file, "--max-sequence", "--policy=memo-paper", "limits.host=none"}, []string{"plan.policy", "no host memory", "hint:"}},
@@ -344,11 +345,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "--match", "no such", "--cores", "1"}, []string{`contains "no such"`, "hint:"}},
 		{[]string{"bench", "sweep", file, "--links", "3"}, []string{"--links", "hint:"}},
 		{[]string{"schedule", "search", "--effort=-1"}, []string{"--effort -1", "hint:"}},
+		{[]string{"schedule", "search", "--ranks=100000"}, []string{"100000 ranks", "at most 262144", "hint:"}},
 		{[]string{"schedule", "all", "--effort=-1"}, []string{"--effort -1", "hint:"}},
 		{[]string{"schedule", "1f1b", "--nodes=-2"}, []string{"--nodes -2", "hint:"}},
 		{[]string{"schedule", "search", "--chunks=-3"}, []string{"-3 chunks", "hint:"}},
 		{[]string{"schedule", "search", "--depth-first=-3"}, []string{"-3 depth-first", "hint:"}},
 		{[]string{"schedule", "all", "--splits=-3"}, []string{"-3 splits", "hint:"}},
+		{[]string{"scale", "laws", "--flops=1e20", "--hours=24"}, []string{"--flops 1e+20 and --hours 24", "hint:"}},
 		{[]string{"scale", "--batch=-3"}, []string{"--batch -3", "hint:"}},
 		{[]string{"bench", "step", "gpt2", "--steps=-1"}, []string{"--steps", "hint:"}},
 		{[]string{"bench", "budgets", file, "--steps=-1"}, []string{"--steps", "hint:"}},
@@ -367,6 +370,29 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
+func TestLinesOfKeys(t *testing.T) {
+	for lines, want := range map[string]string{
+		"seed: -1":                   "10: seed: expected a whole number from 0 on",
+		"limits:\n  device: 9000TiB": "11: limits.device: ",
+		"plan:\n  micro_batch: 3":    "11: plan.micro_batch: 3",
+		"plan:\n  head_rows: 77":     "11: plan.head_rows: 77",
+		"plan:\n  prefetch: -1":      "11: plan.prefetch: -1 is out of range",
+		"plan:\n  recompute: some":   "11: plan.recompute: ",
+		"plan: {state: moon}":        "10: plan.state: ",
+		"plan: absent.json":          "10: plan: ",
+		"model: {type: lama, layers: 2, width: 32, heads: 4}":               "10: model: ",
+		"model: {type: gpt2, layers: 1, width: 8, heads: 1, vocabulary: 9}": "2: tokenizer: it has",
+	} {
+		t.Run(lines, func(t *testing.T) {
+			_, file := tiny(t, "max_steps: 1", lines)
+			call("plan", file).must(t, 2, fmt.Sprintf("%s:%s", file, want))
+		})
+	}
+	_, file := tiny(t, "max_steps: 1", "plan: {micro_batch: 1}")
+	call("plan", file, "plan.micro_batch=3").must(t, 2, file+": plan.micro_batch: 3") // the file is not to blame
 }
 
 // TestOrderOfArguments: flags and overrides may be mixed, and a flag's value stays
@@ -444,6 +470,14 @@ func TestWrongFiles(t *testing.T) {
 	} {
 		call(args...).must(t, 2, "hint:")
 	}
+	// A folder whose weights are none, as of an interrupted download.
+	text, err := os.ReadFile("../../testdata/torch/llama-tiny/config.json")
+	check(t, err)
+	none := t.TempDir()
+	check(t, os.WriteFile(none+"/config.json", text, 0o644))
+	check(t, os.WriteFile(none+"/model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), 0o644))
+	check(t, os.WriteFile(none+"/tokens.json", []byte("[[1,2,3]]"), 0o644))
+	call("eval", none, "--tokens", none+"/tokens.json").must(t, 1, "weights of "+none, "of 0 in all", "hint:")
 	// What is kept between runs is made anew, whatever has become of it.
 	call("plan", file).must(t, 0)
 	kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
@@ -24,7 +25,7 @@ type planCmd struct {
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 
 	MaxSequence bool `help:"Say how long sequences can be instead."`
-	Step        int  `help:"In multiples of this many tokens." default:"256"`
+	Step        int  `help:"In multiples of this many tokens; of a long one, to a hundredth." default:"256"`
 }
 
 // planner searches, or asks a policy.
@@ -33,7 +34,7 @@ func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
-		return nil, usageError{err.Error()}
+		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.Policies()[1:], ", "))}
 	}
 	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
@@ -165,7 +166,11 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if c.json {
 		return c.print(longest)
 	}
-	fmt.Fprintf(c.stdout, "longest sequence: %d tokens; at %d: %s\n", longest.Tokens, longest.Tokens+v.Step, longest.Beyond)
+	least := ""
+	if longest.TooLong > longest.Tokens+v.Step {
+		least = "at least "
+	}
+	fmt.Fprintf(c.stdout, "longest sequence: %s%d tokens; at %d: %s\n", least, longest.Tokens, longest.TooLong, longest.Beyond)
 	return nil
 }
 

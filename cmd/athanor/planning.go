@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/term"
 
@@ -121,6 +122,9 @@ type status struct {
 	w    io.Writer
 	tty  *os.File // w, if it is a terminal that can take a line back
 	last string
+
+	began, latest time.Time // on the parts of a long work, and when the latest of those that have ended did
+	ended, all    int
 }
 
 func newStatus(w io.Writer) *status {
@@ -153,7 +157,7 @@ func (s *status) rewrite(text string) {
 func (s *status) say(text string) {
 	switch {
 	case s.tty != nil:
-		s.rewrite(text + " ...")
+		s.rewrite(s.part(time.Now()) + text + " ...")
 	case text != s.last && !strings.HasPrefix(text, "micro-batch"):
 		fmt.Fprintln(s.w, text)
 	}
@@ -162,12 +166,36 @@ func (s *status) say(text string) {
 
 func (s *status) progress(what string, done, total int64) {
 	if s.tty != nil && total > 0 {
-		s.rewrite(fmt.Sprintf("%s ... %d %%", what, 100*done/total))
+		s.rewrite(fmt.Sprintf("%s%s ... %d %%", s.part(time.Now()), what, 100*done/total))
 		return
 	}
 	if what != s.last {
 		s.say(what)
 	}
+}
+
+// parts begins work of so many parts, which take about equally long.
+func (s *status) parts(n int) { s.began, s.ended, s.all = time.Now(), 0, n }
+
+// next ends a part, and clears the line for what it brought.
+func (s *status) next() {
+	s.ended, s.latest = s.ended+1, time.Now()
+	s.done()
+}
+
+// part is which part there is work on, and when all will have ended: after the others, if
+// this one is overdue.
+func (s *status) part(now time.Time) string {
+	switch {
+	case s.ended >= s.all:
+		return ""
+	case s.ended == 0:
+		return fmt.Sprintf("1 of %d: ", s.all)
+	}
+	each := s.latest.Sub(s.began) / time.Duration(s.ended)
+	others := each * time.Duration(s.all-s.ended-1)
+	left := others + max(0, each-now.Sub(s.latest))
+	return fmt.Sprintf("%d of %d, ETA %v: ", s.ended+1, s.all, left.Round(time.Second))
 }
 
 // done clears the line.

@@ -221,11 +221,21 @@ func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 // fit finds the fastest way on the GPUs that there are.
 func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
 	plan, err := scale.Fit(m, cluster, work)
+	if v.Format == "json" {
+		object := map[string]any{"model": m, "cluster": cluster, "work": work, "fits": err == nil}
+		var short *scale.MisfitError
+		switch {
+		case err == nil:
+			object["plan"] = plan
+		case errors.As(err, &short):
+			object["misfit"] = short
+		default:
+			return err
+		}
+		return errors.Join(err, c.print(object))
+	}
 	if err != nil {
 		return err
-	}
-	if v.Format == "json" {
-		return c.print(map[string]any{"model": m, "cluster": cluster, "work": work, "plan": plan})
 	}
 	printWork(c.stdout, m, cluster.Hardware, work)
 	kind := "replicated weights"
@@ -254,6 +264,9 @@ func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work sc
 // laws finds the model that a budget trains best.
 func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
 	flops := v.Flops
+	if v.Flops != 0 && v.Hours != 0 {
+		return usageError{fmt.Sprintf("scale laws: --flops %g and --hours %g are two budgets\nhint: leave one out", v.Flops, v.Hours)}
+	}
 	if v.Hours != 0 {
 		flops = v.Hours * 3600 * float64(v.Gpus) * cluster.FLOPS
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -68,13 +69,16 @@ func (v *scheduleCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	full := schedule.NewReport(s, t, costs, true)
+	full.LowerBound, full.Optimal, full.Cuts = report.LowerBound, report.Optimal, cuts
 	if v.Cap > 0 {
 		if err := s.CheckCap(costs, v.Cap); err != nil {
+			if v.Format == "json" {
+				err = errors.Join(err, c.print(full))
+			}
 			return err
 		}
 	}
-	full := schedule.NewReport(s, t, costs, true)
-	full.LowerBound, full.Optimal, full.Cuts = report.LowerBound, report.Optimal, cuts
 	switch v.Format {
 	case "json":
 		return c.print(full)

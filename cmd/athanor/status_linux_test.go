@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,5 +70,32 @@ func TestNarrowTerminal(t *testing.T) {
 	s.done()
 	if text := shown(t, screen, keys); text != "plain\r\n" {
 		t.Errorf("a dumb terminal gets %q", text)
+	}
+}
+
+// TestParts: of work that has parts the line says on which it is and when all will have
+// ended, by how long the others took.
+func TestParts(t *testing.T) {
+	screen, keys := terminal(t, 80)
+	t.Setenv("TERM", "xterm")
+	s := newStatus(keys)
+	pass := func(d time.Duration) { s.began, s.latest = s.began.Add(-d), s.latest.Add(-d) }
+	s.parts(4)
+	s.say("planning")
+	pass(10 * time.Minute)
+	s.next()
+	s.say("planning")
+	pass(4 * time.Minute)
+	s.say("timing")
+	pass(9 * time.Minute)
+	s.say("running")
+	for range 3 {
+		s.next()
+	}
+	s.say("the end")
+	want := []string{"", "1 of 4: planning ...", "", "2 of 4, ETA 30m0s: planning ...", "2 of 4, ETA 26m0s: timing ...",
+		"2 of 4, ETA 20m0s: running ...", "", "the end ..."}
+	if got := strings.Split(shown(t, screen, keys), "\r\x1b[K"); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

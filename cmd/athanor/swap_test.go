@@ -24,6 +24,22 @@ func TestMaxSequence(t *testing.T) {
 	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "does not fit", "hint:")
 }
 
+// TestMaxSequenceNearEnough: a long one is told to a hundredth, and as no more than that.
+func TestMaxSequenceNearEnough(t *testing.T) {
+	_, file := tiny(t, "max_steps: 1", "limits: {device: 2MiB}")
+	const step = 2
+	r := call("plan", file, "--max-sequence", "--step", fmt.Sprint(step)).must(t, 0)
+	var fits, tooLong int
+	if _, err := fmt.Sscanf(r.stdout, "longest sequence: at least %d tokens; at %d: ", &fits, &tooLong); err != nil {
+		t.Fatal(err, r.stdout)
+	}
+	if tooLong <= fits+step || tooLong-fits > tooLong/100 {
+		t.Error(r.stdout)
+	}
+	call("plan", file, fmt.Sprint("sequence_length=", fits)).must(t, 0)
+	call("plan", file, fmt.Sprint("sequence_length=", tooLong)).must(t, 3, "does not fit")
+}
+
 // TestMaxSequenceEverywhere: the same on ranks, in pipelines and under decisions
 // about activations; and for machines that are not here, where planning is all
 // that there is.

@@ -109,7 +109,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("ATHANOR_CUDA_LIBS", filepath.Join(root, "own"))
+	t.Setenv("ATHANOR_CUDA_LIBS", filepath.Join(root, "own")+":"+filepath.Join(root, "empty"))
 	t.Setenv("VIRTUAL_ENV", filepath.Join(root, "venv"))
 	t.Setenv("CUDA_HOME", filepath.Join(root, "toolkit"))
 	t.Setenv("PATH", filepath.Join(root, "other/bin")+":/bin")
@@ -124,5 +124,12 @@ func TestPlaces(t *testing.T) {
 	}
 	if !strings.Contains(got, "/nvidia/cuda_nvrtc/lib/") {
 		t.Errorf("the wheels of CUDA 12 are missing in %s", got)
+	}
+	if empty := nv.Local().Empty; len(empty) != 1 || empty[0] != filepath.Join(root, "empty") {
+		t.Errorf("where no library is: %v", empty)
+	}
+	none := nv.Places{Driver: []string{"libathanor-none.so"}, Empty: []string{"/empty"}}
+	if _, err := nv.OpenDriver(none); err == nil || !strings.Contains(err.Error(), "hint: ATHANOR_CUDA_LIBS names /empty") {
+		t.Error(err)
 	}
 }

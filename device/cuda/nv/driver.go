@@ -57,7 +57,7 @@ type Driver struct {
 // OpenDriver opens libcuda.
 func OpenDriver(p Places) (*Driver, error) {
 	d := &Driver{}
-	lib, err := openFirst(d, "NVIDIA's driver (libcuda.so.1)", "install the NVIDIA driver; without it device: cpu works", p.Driver)
+	lib, err := p.openFirst(d, "NVIDIA's driver (libcuda.so.1)", "install the NVIDIA driver; without it device: cpu works", p.Driver)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 // Places are the paths at which each library is tried, in order.
 type Places struct {
 	Driver, NVRTC, CublasLt, NVML []string
+	// Empty are the folders in ATHANOR_CUDA_LIBS that have none of the libraries.
+	Empty []string
 }
 
 // Local lists where users have the libraries: the folders in
@@ -65,12 +67,18 @@ func places(env func(string) string, glob func(string) []string) Places {
 		}
 		return unique(list)
 	}
-	return Places{
+	p := Places{
 		Driver:   search("", "libcuda.so.1"),
 		NVRTC:    search("cuda_nvrtc", "libnvrtc.so.13", "libnvrtc.so.12"),
 		CublasLt: search("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
 		NVML:     search("", "libnvidia-ml.so.1"),
 	}
+	for _, dir := range filepath.SplitList(own) {
+		if !slices.ContainsFunc(slices.Concat(p.Driver, p.NVRTC, p.CublasLt, p.NVML), func(path string) bool { return filepath.Dir(path) == filepath.Clean(dir) }) {
+			p.Empty = append(p.Empty, dir)
+		}
+	}
+	return p
 }
 
 // unique drops repetitions, as of folders that several patterns match.

@@ -29,7 +29,7 @@ type Lt struct {
 // OpenLt opens cublasLt.
 func OpenLt(p Places) (*Lt, error) {
 	l := &Lt{}
-	lib, err := openFirst(l, "the matrix library cublasLt (libcublasLt.so.13 or .12)", "pip install nvidia-cublas, or install the CUDA toolkit", p.CublasLt)
+	lib, err := p.openFirst(l, "the matrix library cublasLt (libcublasLt.so.13 or .12)", "pip install nvidia-cublas, or install the CUDA toolkit", p.CublasLt)
 	if err != nil {
 		return nil, err
 	}

@@ -110,16 +110,19 @@ func cString(b []byte) string {
 
 // openFirst opens the first of several libraries that can be opened and has
 // all symbols of procs.
-func openFirst(procs any, what, hint string, paths []string) (Library, error) {
+func (p Places) openFirst(procs any, what, hint string, paths []string) (Library, error) {
 	var errs []error
-	for _, p := range paths {
-		lib, err := Open(p)
+	for _, path := range paths {
+		lib, err := Open(path)
 		if err == nil {
 			if err = Fill(procs, lib); err == nil {
 				return lib, nil
 			}
 		}
 		errs = append(errs, err)
+	}
+	if len(p.Empty) > 0 {
+		hint = fmt.Sprintf("ATHANOR_CUDA_LIBS names %s, where no library is; set it right, or %s", strings.Join(p.Empty, " and "), hint)
 	}
 	return nil, &MissingError{Library: what, Hint: hint, Err: errors.Join(errs...)}
 }

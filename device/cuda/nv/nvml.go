@@ -18,7 +18,7 @@ type NVML struct {
 // OpenNVML opens NVML and initialises it. Close it.
 func OpenNVML(p Places) (*NVML, error) {
 	n := &NVML{}
-	lib, err := openFirst(n, "NVML (libnvidia-ml.so.1)", "install the NVIDIA driver", p.NVML)
+	lib, err := p.openFirst(n, "NVML (libnvidia-ml.so.1)", "install the NVIDIA driver", p.NVML)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func OpenNVRTC(p Places) (*NVRTC, error) {
 			_ = openGlobal(b) // the compiler says so if it misses them
 		}
 	}
-	lib, err := openFirst(n, "the kernel compiler NVRTC (libnvrtc.so.13 or .12)", "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit", p.NVRTC)
+	lib, err := p.openFirst(n, "the kernel compiler NVRTC (libnvrtc.so.13 or .12)", "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit", p.NVRTC)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ var (
 	header   = regexp.MustCompile(`^\.(?:visible )?\.?entry (\w+)\($`)
 	argument = regexp.MustCompile(`^\.param \.align \d+ \.b8 (\w+)\[(\d+)\],?$`)
 	register = regexp.MustCompile(`^\.reg \.\w+ %\w+<\d+>;$`)
-	own      = regexp.MustCompile(`^\.reg \.\w+ (%\w+);$`)
+	own      = regexp.MustCompile(`^\.reg \.\w+ (%?\w+);$`)
 	variable = regexp.MustCompile(`^(\.extern )?\.shared \.align (\d+) \.(\w+) ([\w$]+)(?:\[(\d*)\])?;$`)
 	threads  = regexp.MustCompile(`^\.maxntid (\d+)(?:, 1, 1)?$`)
 	label    = regexp.MustCompile(`^(\$\w+):$`)
@@ -85,14 +85,32 @@ func Parse(text string) (*Module, error) {
 		if line == "" || ignored.MatchString(line) {
 			continue
 		}
-		if err := r.statement(line, n+1); err != nil {
-			return nil, fmt.Errorf("PTX line %d, %q: %w", n+1, line, err)
+		for _, statement := range statements(line) {
+			if err := r.statement(statement, n+1); err != nil {
+				return nil, fmt.Errorf("PTX line %d, %q: %w", n+1, line, err)
+			}
 		}
 	}
 	if len(r.module.kernels) == 0 || r.kernel != nil {
 		return nil, fmt.Errorf("a PTX text without kernels, or with half of one")
 	}
 	return r.module, nil
+}
+
+// statements are those of a line: one, or a block in braces.
+func statements(line string) []string {
+	inner, block := strings.CutPrefix(line, "{ ")
+	inner, end := strings.CutSuffix(inner, "}")
+	if !block || !end {
+		return []string{line}
+	}
+	list := []string{"{"}
+	for _, s := range strings.SplitAfter(inner, ";") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return append(list, "}")
 }
 
 // reader is what is known of a text so far.
@@ -124,7 +142,7 @@ func (r *reader) statement(line string, n int) error {
 	case register.MatchString(line): // registers come into being where they are named
 	case own.MatchString(line) && r.depth == 2:
 		name := own.FindStringSubmatch(line)[1]
-		k.private[name] = fmt.Sprintf("%s of line %d", name, n)
+		k.private[name] = fmt.Sprintf("%%%s of line %d", strings.TrimPrefix(name, "%"), n)
 	case label.MatchString(line):
 		r.labels[label.FindStringSubmatch(line)[1]] = len(k.code)
 	case line == "{":
