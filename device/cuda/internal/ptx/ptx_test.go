@@ -136,6 +136,29 @@ $both:
 	}
 }
 
+// TestBlocks: names that a block of inline assembly declares are its own, on a line of
+// its own or on several.
+func TestBlocks(t *testing.T) {
+	memory, _, err := run(`
+	setp.lt.u32 	%p1, %r1, 5;
+	mov.u32 	%r2, 7;
+	{
+	.reg .pred 	%p1;
+	setp.ge.u32 	%p1, %r1, 5;
+	selp.u32 	%r9, 1, 0, %p1;
+	}
+	{ .reg .b32 %r2; mov.b64 {%r2, %r3}, %rd1; }
+	@%p1 mov.u32 	%r9, %r2;`+put, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range memory[:32] {
+		if want := uint32(1 + 6*((36-i)/32)); got != want {
+			t.Errorf("thread %d has %d, not %d", i, got, want)
+		}
+	}
+}
+
 // TestBanks: rows of 32 words that all begin in one bank take 32 cycles, rows of 33 one.
 func TestBanks(t *testing.T) {
 	for pitch, want := range map[int]int64{4: 1, 8: 2, 64: 16, 68: 1, 0: 1} {
