@@ -12,8 +12,8 @@ type op struct {
 	of       func(a, b, c uint64) uint64
 }
 
-// whole is the types of whole numbers.
-type whole interface {
+// integer is the types of whole numbers.
+type integer interface {
 	int16 | uint16 | int32 | uint32 | int64 | uint64
 }
 
@@ -45,7 +45,7 @@ func two(f func(a, b uint64) uint64) op {
 	return op{2, func(a, b, _ uint64) uint64 { return f(a, b) }}
 }
 
-func integers[T whole](t map[string]op, name string) {
+func integers[T integer](t map[string]op, name string) {
 	t["add."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) + T(b)) })
 	t["sub."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) - T(b)) })
 	t["mul.lo."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) * T(b)) })
@@ -279,7 +279,7 @@ func compare(name, kind string) func(a, b uint64) bool {
 	return nil
 }
 
-func ordered[T whole](name string) func(a, b uint64) bool {
+func ordered[T integer](name string) func(a, b uint64) bool {
 	return map[string]func(a, b uint64) bool{
 		"eq": func(a, b uint64) bool { return T(a) == T(b) }, "ne": func(a, b uint64) bool { return T(a) != T(b) },
 		"lt": func(a, b uint64) bool { return T(a) < T(b) }, "le": func(a, b uint64) bool { return T(a) <= T(b) },
