@@ -14,7 +14,8 @@ type view struct {
 	heads, kv, size, group int
 	window                 int
 	block                  int     // queries of a block
-	seq                    int     // rows of the sequence
+	base                   int     // the first row of the sequence
+	seq                    int     // its rows
 	from                   int     // its first row that is a query
 	starts                 *Tensor // nil: documents begin with their sequence
 	past                   int     // rows of the sequence that have no row in starts
@@ -29,7 +30,7 @@ func viewOf(a *graph.Attr, base, rows, queries int, starts *Tensor) view {
 	}
 	return view{
 		heads: a.Heads, kv: a.KVHeads, size: a.HeadDim, group: a.Heads / a.KVHeads, window: w, block: graph.SliceUnit(a.Seq),
-		seq: min(a.Seq, rows-base), from: max(0, rows-queries-base), starts: starts, past: rows - queries - base,
+		base: base, seq: min(a.Seq, rows-base), from: max(0, rows-queries-base), starts: starts, past: rows - queries - base,
 	}
 }
 
@@ -38,12 +39,15 @@ func (v *view) q(h int) int { return h * v.size }
 func (v *view) k(g int) int { return g * v.size }
 func (v *view) v(g int) int { return (v.kv + g) * v.size }
 
+// row is the row of query i.
+func (v *view) row(i int) int { return i - v.past }
+
 // first is the first key that query i sees: none before the one that an earlier
 // query sees first. Whatever starts holds, it is a key up to its own.
 func (v *view) first(i int) int {
 	first := max(0, i-v.window+1)
 	if v.starts != nil {
-		first = max(first, min(i, int(v.starts.I32[(i-v.past)*v.starts.Stride])))
+		first = max(first, min(i, int(v.starts.I32[v.row(i)*v.starts.Stride])))
 	}
 	return first
 }
@@ -137,11 +141,13 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 	rows, queries := t[3].Rows, t[2].Rows
 	sequences := (rows + a.Seq - 1) / a.Seq
 	c.n[0] = sequences * a.KVHeads
-	c.n[1], c.n[2] = blocks(a, rows, queries)
-	c.tasks(c.n[2]*c.n[0], func(c *call, w *worker, i int) {
+	first, n := blocks(a, rows, queries)
+	// As many blocks to a task as leave each worker several tasks.
+	c.n[1], c.n[2], c.n[3] = first, first+n, min(max(1, c.n[0]*n/(4*e.Pool.Workers())), mostBlocks)
+	c.tasks((n+c.n[3]-1)/c.n[3]*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys: the longest tasks come first.
-		block, head := c.n[1]+c.n[2]-1-i/c.n[0], i%c.n[0]
-		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, block)
+		end, head := c.n[2]-i/c.n[0]*c.n[3], i%c.n[0]
+		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, max(c.n[1], end-c.n[3]), end)
 	})
 }
 
@@ -149,12 +155,14 @@ const (
 	keyBlock = 256 // keys of a block
 	keyUnit  = 16  // the first block begins at a multiple
 
+	mostBlocks = 8 // of queries in a task
+
 	// headroom is how far scores may exceed m before m is raised: e^8 times as
 	// large terms cost no digits, and with it m is hardly ever raised twice.
 	headroom float32 = 8
 )
 
-// attend computes a block of queries, of all heads that share key head g.
+// attend computes blocks [b0, b1) of queries, of all heads that share key head g.
 //
 // Tiles have a row per key and a column per query. So maxima and sums over
 // keys are taken for 16 queries at a time without any sum across a register,
@@ -162,38 +170,89 @@ const (
 //
 // Where queries, keys and values are bf16, so are the factors of all products:
 // the probabilities are rounded, and the sums stay float32.
-func (w *worker) attend(c *call, base, g, block int) {
-	o, lse, q, kv := &c.t[0], &c.t[1], &c.t[2], &c.t[3]
-	v, s, scale := viewOf(c.a, base, kv.Rows, q.Rows, startsOf(c.t[:], 4)), c.a.HeadDim, float32(c.a.Scale)
-	q0 := max(block*v.block, v.from)
-	n := min((block+1)*v.block, v.seq) - q0
-	if n <= 0 { // the last sequence may be shorter
+//
+// Several blocks of queries go over the keys together, so that they find a block
+// of keys in the second-level cache, and the values next to each other.
+func (w *worker) attend(c *call, base, g, b0, b1 int) {
+	q, kv := &c.t[2], &c.t[3]
+	v := viewOf(c.a, base, kv.Rows, q.Rows, startsOf(c.t[:], 4))
+	first, end := max(b0*v.block, v.from), min(b1*v.block, v.seq)
+	if first >= end { // the last sequence may be shorter
 		return
 	}
-	row := base + q0 - (kv.Rows - q.Rows)
-	soft := w.softmax(n)
-	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
-	sum := gemm.Matrix{Data: w.tmp(2, n*s), Stride: s}
 	for h := g * v.group; h < (g+1)*v.group; h++ {
-		query := w.across(1, q.at(row, v.q(h)), n, s)
-		soft.begin()
-		var init gemm.Init
-		for k0, k1 := v.begin(q0), 0; k0 < q0+n; k0 = k1 {
-			k1 = blockEnd(k0, q0+n)
-			keys := k1 - k0
-			w.scores(kv.at(base+k0, v.k(g)), query, tile, keys, n, s)
-			v.hide(tile.Data, q0, n, k0, keys)
-			soft.add(w.v, tile.Data[:keys*n], scale, sum.Data)
-			w.serial.Gemm(gemm.TN, n, s, keys, w.rounded(0, tile, keys*n, kv), kv.at(base+k0, v.v(g)), sum, init)
-			init.Residual = sum
-			c.env.Pool.StepBack()
+		n := 0
+		for q0 := first; q0 < end; n++ {
+			q1 := min(q0/v.block*v.block+v.block, end)
+			w.queries[n].begin(w, c, &v, n, h, q0, q1)
+			q0 = q1
+		}
+		for k0, k1 := v.begin(first), 0; k0 < end; k0 = k1 {
+			k1 = blockEnd(k0, end)
+			value := kv.at(base+k0, v.v(g))
+			if n > 1 {
+				value = compact(w.tmp(5, keyBlock*v.size), value, k1-k0, v.size)
+			}
+			for i := range n {
+				w.queries[i].see(w, c, &v, g, k0, k1, value)
+				c.env.Pool.StepBack()
+			}
 		}
 		for i := range n {
-			r := sum.Data[i*s : (i+1)*s]
-			w.v.Scale(r, 1/soft.l[i])
-			w.put(o, row+i, h*s, r)
-			lse.row(row+i, h, h+1)[0] = soft.m[i] + float32(math.Log(float64(soft.l[i])))
+			w.queries[i].finish(w, c, &v, h)
 		}
+	}
+}
+
+// queries is a block of queries [q0, q1) of a head on the way over its keys.
+type queries struct {
+	q0, q1     int
+	begun      bool
+	query, sum gemm.Matrix
+	soft       softmax
+}
+
+// begin makes the i-th block of a task.
+func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
+	q, n, most := &c.t[2], q1-q0, v.block*v.size
+	b.q0, b.q1, b.begun = q0, q1, false
+	b.query = w.across(w.tmp(1, mostBlocks*most)[i*most:], q.at(v.row(q0), v.q(h)), n, v.size)
+	b.sum = gemm.Matrix{Data: w.tmp(2, mostBlocks*most)[i*most:][:n*v.size], Stride: v.size}
+	b.soft = newSoftmax(w.tmp(4, mostBlocks*4*v.block)[i*4*v.block:], n)
+}
+
+// see adds what the block sees of keys [k0, k1).
+func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Matrix) {
+	kv, n := &c.t[3], b.q1-b.q0
+	skip := max(0, v.begin(b.q0)-k0)
+	k0, k1 = k0+skip, min(k1, b.q1)
+	if k0 >= k1 {
+		return
+	}
+	keys := k1 - k0
+	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
+	w.scores(kv.at(v.base+k0, v.k(g)), b.query, tile, keys, n, v.size)
+	v.hide(tile.Data, b.q0, n, k0, keys)
+	b.soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), b.sum.Data)
+	var init gemm.Init
+	if b.begun {
+		init.Residual = b.sum
+	}
+	b.begun = true
+	w.serial.Gemm(gemm.TN, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
+}
+
+// finish writes what the block has seen.
+func (b *queries) finish(w *worker, c *call, v *view, h int) {
+	o, lse, row := &c.t[0], &c.t[1], v.row(b.q0)
+	for i := range b.q1 - b.q0 {
+		r, scale := b.sum.Data[i*v.size:(i+1)*v.size], 1/b.soft.l[i]
+		if o.DType == graph.F32 {
+			w.v.ScaleTo(o.row(row+i, h*v.size, (h+1)*v.size), r, scale)
+		} else {
+			w.v.Half.ScaleTo(o.row16(row+i, h*v.size, (h+1)*v.size), r, scale)
+		}
+		lse.row(row+i, h, h+1)[0] = b.soft.m[i] + float32(math.Log(float64(b.soft.l[i])))
 	}
 }
 
@@ -205,15 +264,35 @@ func (t *Tensor) at(r, c int) gemm.Matrix {
 	return gemm.Matrix{Data: t.F32[r*t.Stride+c:], Stride: t.Stride}
 }
 
+// from is the matrix from row r on.
+func from(m gemm.Matrix, r int) gemm.Matrix {
+	if m.Half != nil {
+		return gemm.Matrix{Half: m.Half[r*m.Stride:], Stride: m.Stride}
+	}
+	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
+}
+
 // across makes queries (n x s) ready for scores: float32 are transposed into
-// buffer k, so that the product has nothing to rearrange; bf16 stay.
-func (w *worker) across(k int, q gemm.Matrix, n, s int) gemm.Matrix {
+// t, so that the product has nothing to rearrange; bf16 stay.
+func (w *worker) across(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
 	if q.Half != nil {
 		return q
 	}
-	t := w.tmp(k, n*s)
 	w.v.Transpose(t, q.Data, n, s, q.Stride)
 	return gemm.Matrix{Data: t, Stride: n}
+}
+
+// compact brings rows of float32 together in t: a product that goes over them
+// many times is faster then, since rows of a wide tensor share few sets of the
+// first-level cache. bf16 stay, as they are packed anyway.
+func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
+	if m.Half != nil {
+		return m
+	}
+	for r := range rows {
+		copy(t[r*cols:(r+1)*cols], m.Data[r*m.Stride:])
+	}
+	return gemm.Matrix{Data: t, Stride: cols}
 }
 
 // scores multiplies keys with queries that across has made ready.
@@ -242,17 +321,15 @@ func (w *worker) rounded(k int, tile gemm.Matrix, elems int, other *Tensor) gemm
 // softmax is the running state of n queries' softmax.
 type softmax struct{ m, l, top, plus []float32 }
 
-func (w *worker) softmax(n int) softmax {
-	x := w.tmp(4, 4*n)
-	return softmax{m: x[:n], l: x[n : 2*n], top: x[2*n : 3*n], plus: x[3*n:]}
+// newSoftmax makes one that has seen nothing, in x.
+func newSoftmax(x []float32, n int) softmax {
+	s := softmax{m: x[:n], l: x[n : 2*n], top: x[2*n : 3*n], plus: x[3*n : 4*n]}
+	fill(s.m, minusInf)
+	clear(s.l)
+	return s
 }
 
 var minusInf = float32(math.Inf(-1))
-
-func (s *softmax) begin() {
-	fill(s.m, minusInf)
-	clear(s.l)
-}
 
 // add replaces the scores of a tile by exp(scale*score - m) and adds them to
 // l. Where m has to be raised, the rows of sum shrink as l does.

@@ -108,7 +108,7 @@ type attentionTask struct {
 	base, g             int
 	k0, k1, q0, q1      int
 	sumKeys, sumQueries bool        // which gradients are wanted
-	dk, dv              gemm.Matrix // of keys [k0, k1)
+	key, value, dk, dv  gemm.Matrix // of keys [k0, k1)
 }
 
 // attentionTask makes the task of all keys and queries of the i-th key head.
@@ -120,11 +120,13 @@ func (c *call) attentionTask(i int) attentionTask {
 }
 
 func (b *attentionTask) run(w *worker) {
-	dkv, first, n, s := &b.t[1], b.base+b.k0, b.k1-b.k0, b.size
+	dkv, kv, first, n, s := &b.t[1], &b.t[5], b.base+b.k0, b.k1-b.k0, b.size
 	if n <= 0 { // the last sequence may be shorter
 		return
 	}
-	if b.sumKeys {
+	b.key, b.value = kv.at(first, b.k(b.g)), kv.at(first, b.v(b.g))
+	if b.sumKeys { // which is for all queries
+		b.key, b.value = compact(w.tmp(12, n*s), b.key, n, s), compact(w.tmp(13, n*s), b.value, n, s)
 		b.dk = w.sumTile(2, dkv, first, n, b.k(b.g), s, b.a.Acc)
 		b.dv = w.sumTile(3, dkv, first, n, b.v(b.g), s, b.a.Acc)
 	}
@@ -159,21 +161,24 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 		}
 		plus[i] = -lse.row(row+i, h, h+1)[0]
 	}
-	qt, dt := w.across(0, query, n, s), w.across(1, dout, n, s)
+	qt, dt := w.across(w.tmp(0, n*s), query, n, s), w.across(w.tmp(1, n*s), dout, n, s)
+	if b.sumKeys {
+		query, dout = compact(w.tmp(7, n*s), query, n, s), compact(w.tmp(11, n*s), dout, n, s)
+	}
 	p, ds := gemm.Matrix{Data: w.tmp(8, n*keyBlock), Stride: n}, gemm.Matrix{Data: w.tmp(9, n*keyBlock), Stride: n}
 	sum := w.ownTile(10, dq, row, n, b.q(h), s)
 	var init gemm.Init
 	for k0, k1 := max(b.k0, b.begin(q0)), 0; k0 < min(b.k1, q0+n); k0 = k1 {
 		k1 = blockEnd(k0, q0+n)
 		keys := k1 - k0
-		key, value := kv.at(b.base+k0, b.k(b.g)), kv.at(b.base+k0, b.v(b.g))
+		key, value := from(b.key, k0-b.k0), from(b.value, k0-b.k0)
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)
 		b.hide(p.Data, q0, n, k0, keys)
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
 		grad := w.rounded(1, ds, keys*n, kv)
 		if b.sumKeys {
-			dk, dv := rowsOf(b.dk, k0-b.k0), rowsOf(b.dv, k0-b.k0)
+			dk, dv := from(b.dk, k0-b.k0), from(b.dv, k0-b.k0)
 			w.serial.Gemm(gemm.NN, keys, s, n, w.rounded(0, p, keys*n, do), dout, dv, gemm.Init{Residual: dv})
 			w.serial.Gemm(gemm.NN, keys, s, n, grad, query, dk, gemm.Init{Residual: dk})
 		}
@@ -186,10 +191,6 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	if b.sumQueries {
 		w.storeTile(sum, dq, row, n, b.q(h), s)
 	}
-}
-
-func rowsOf(m gemm.Matrix, r int) gemm.Matrix {
-	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
 }
 
 // sumTile gives memory for sums over n rows and cols columns, which begin at 0

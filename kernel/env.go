@@ -212,8 +212,10 @@ type worker struct {
 	v      *simd.Set
 	out    *simd.Set // for results that are no buffers
 	serial *gemm.Serial
-	buf    [11][]float32
+	buf    [14][]float32
 	half   [2][]uint16
+
+	queries [mostBlocks]queries
 }
 
 // tmp is the k-th buffer, with n elements of any value.

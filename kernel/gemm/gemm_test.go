@@ -261,6 +261,21 @@ func TestReference(t *testing.T) {
 	})
 }
 
+// TestSmallB has products of whole panels and a small B, whose tiles are computed several at a time: any number of rows,
+// so that calls end anywhere.
+func TestSmallB(t *testing.T) {
+	everywhere(t, func(t *testing.T, x *isa) {
+		r := seeded(t)
+		s := &Serial{isa: x}
+		for range 60 {
+			n := 16 * (1 + r.IntN(6))
+			form, k := []Form{NN, TN}[r.IntN(2)], 1+r.IntN(min(smallB/n, 150))
+			m := 4 + r.IntN(max(1, 1_000_000/(n*k)))%1000
+			check(t, newProblem(r, form, m, n, k, kinds{}), s)
+		}
+	})
+}
+
 func check(t *testing.T, p *problem, g gemmer) {
 	t.Helper()
 	p.run(g)

@@ -12,6 +12,8 @@ type isa struct {
 	nr    int // columns of a panel
 	strip int // rows that transpose takes at most
 
+	several bool // the kernels of family fma take several tiles at a time
+
 	fma family // micro-kernels for fp32
 	dot family // for pairs of bf16; may be missing
 
@@ -75,6 +77,12 @@ type tile struct {
 	next uintptr
 
 	back uintptr // from the last panel to the first one of the tile's rows, for what comes after it
+
+	// Tiles of the same height below this one, and the ways there from behind a tile's last panel. Only for kernels that
+	// take several.
+	more                          int
+	moreA, moreB, moreInit, moreC uintptr
+	morePanels                    int
 
 	rows int // for the portable kernel; the others know it
 }

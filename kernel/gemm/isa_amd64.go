@@ -83,6 +83,7 @@ var avx2 = isa{
 	name:      "avx2",
 	nr:        16,
 	strip:     8,
+	several:   true,
 	fma:       family{kernels256, narrows256, []func(*strip){nil, inBlocks(columns256)}, []func(*strip){nil, inBlocks(rows256)}},
 	transpose: transposeAVX2,
 	deal:      dealAVX2,

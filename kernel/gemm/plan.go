@@ -51,6 +51,7 @@ const (
 	kernelWork = 8192
 	moveWork   = 1 << 15 // likewise for movers, in elements
 
+	smallB       = 1 << 14  // of B that stays in the first-level cache, or nearly
 	fewRows      = 140      // up to which packing B does not pay
 	panelUnits   = 150_000  // packed in a task: half of a second-level cache of 1 MiB
 	widenedUnits = 1024     // of k in a part if they are widened bf16: AVX2's six rows of A then fit the first-level cache
@@ -199,7 +200,8 @@ func (j *job) add(s *Serial, blk block, p part) {
 		b = s.packB(j, j.b.from(p.k0, blk.n0), blk.cols, p)
 	}
 	h := even(blk.rows, j.kernels.height(blk.cols, x.nr), 1)
-	group := groupTiles * h
+	most := j.tilesPerCall(blk.cols, p.kc)
+	group := min(max(groupTiles, most)*h, blk.rows)
 	for g := 0; g < blk.rows; g += group {
 		sub := block{blk.m0 + g, blk.n0, min(group, blk.rows-g), blk.cols}
 		row, kept := g, blk.rows
@@ -212,7 +214,10 @@ func (j *job) add(s *Serial, blk block, p part) {
 			init = j.begin(s, c, sub)
 		}
 		a := s.packA(j, j.a.from(sub.m0, p.k0), sub.rows, h, p)
-		for i := 0; i < sub.rows; i += h {
+		if most > 1 {
+			j.several(s, sub, p.kc, h, a, b, c, init)
+		}
+		for i := 0; i < sub.rows && most <= 1; i += h {
 			s.tile = tile{k: p.kc, rows: min(h, sub.rows-i)}
 			s.tile.a, s.tile.aRow, s.tile.aCol = a.tile(i, h)
 			s.tile.next = a.step(h)
@@ -230,6 +235,40 @@ func (j *job) add(s *Serial, blk block, p part) {
 			j.finish(s, c, sub)
 		}
 		j.stepBack()
+	}
+}
+
+// tilesPerCall returns how many tiles a micro-kernel may compute at a time: several where B is so small that there is nothing
+// to prefetch.
+func (j *job) tilesPerCall(cols, kc int) int {
+	if !j.isa.several || j.way != direct || j.n*j.k > smallB || cols%j.isa.nr != 0 {
+		return 1
+	}
+	return kernelWork / max(1, cols/j.isa.nr*kc)
+}
+
+// several computes the tiles of a block with as few calls as may be: between the calls for tiles of a small product, more
+// than a tenth of their time went by. Heights differ by one at most, since low tiles are slow.
+func (j *job) several(s *Serial, blk block, k, h int, a tiles, b panels, c, init operand) {
+	count := parts(blk.rows, h)
+	h = parts(blk.rows, count)
+	high, width := blk.rows-count*(h-1), blk.cols/j.isa.nr
+	for row := 0; row < blk.rows; {
+		n := high
+		if row > 0 {
+			n, h = count-high, h-1
+		}
+		from := a.from(row, 0)
+		s.tile = tile{k: k, rows: h, panels: width, last: 1<<j.isa.nr - 1, more: n - 1, morePanels: width}
+		t := &s.tile
+		t.a, t.aRow, t.aCol, t.moreA = from.p, a.row, a.col, uintptr(h)*a.row
+		t.b, t.bRow, t.bPanel, t.moreB = b.p, b.row, b.panel, -uintptr(width)*b.panel
+		s.place(c.from(row, 0), init.from(row, 0))
+		t.moreC = uintptr(h)*c.row - uintptr(4*j.isa.nr*width)
+		t.moreInit = uintptr(h)*init.row - uintptr(width)*t.initPanel
+		t.back = uintptr(4 * j.isa.nr * (width - 1))
+		j.kernels.wide[h](t)
+		row += n * h
 	}
 }
 

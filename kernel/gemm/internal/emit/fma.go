@@ -26,6 +26,12 @@ const (
 	tileAheadPanel
 	tileNext
 	tileBack
+	tileMore
+	tileMoreA
+	tileMoreB
+	tileMoreInit
+	tileMoreC
+	tileMorePanels
 )
 
 // Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
@@ -46,6 +52,7 @@ type fmaKernel struct {
 	broadcast string // instruction that copies one element (or pair) of A to all lanes
 	multiply  func(a *asm, x, y, sum string)
 	masked    func(a *asm) maskedMoves
+	unroll    int  // steps of k between branches
 	branch    bool // where moves without masks are so much cheaper that a test of whether the panel is whole pays
 }
 
@@ -68,7 +75,7 @@ func fmaAVX512(a *asm) {
 
 func fmaAVX2(a *asm) {
 	laneBits(a)
-	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256, branch: true}
+	k := fmaKernel{prefix: "fma256x", reg: "Y", bytes: 32, broadcast: "VBROADCASTSS", multiply: fma, masked: masks256, branch: true, unroll: 2}
 	for r := 1; r <= rows256; r++ {
 		k.emit(a, r, 2)
 	}
@@ -210,33 +217,50 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	f.fetchSums(a, height, vectors)
 	a.op("MOVQ %d(DI), R13", tileAhead)
 	a.op("MOVQ %d(DI), R14", tileAheadStep)
-	a.op("TESTQ CX, CX")
+	step := func() {
+		for v := range vectors {
+			a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
+		}
+		if room >= 4 {
+			for offset := 0; offset < vectors*f.bytes; offset += 64 {
+				a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
+			}
+			a.op("PREFETCHT1 (SI)(R11*1)")
+		}
+		if room >= 9 {
+			a.op("PREFETCHT1 (R8)(R11*1)")
+		}
+		a.op("ADDQ R12, DX")
+		a.op("PREFETCHT1 (R13)")
+		a.op("PREFETCHT1 64(R13)")
+		a.op("ADDQ R14, R13")
+		for i := range height {
+			a.op("%s %s, %s", f.broadcast, ptr.addr(i), elem(i))
+			for v := range vectors {
+				f.multiply(a, elem(i), bvec(v), acc(i, v))
+			}
+		}
+		ptr.advance(a, height, "BX")
+	}
+	if f.unroll > 1 {
+		a.op("SUBQ $%d, CX", f.unroll)
+		a.op("JLT few")
+		a.op("PCALIGN $32")
+		a.at("steps")
+		for range f.unroll {
+			step()
+		}
+		a.op("SUBQ $%d, CX", f.unroll)
+		a.op("JGE steps")
+		a.at("few")
+		a.op("ADDQ $%d, CX", f.unroll)
+	} else {
+		a.op("TESTQ CX, CX")
+	}
 	a.op("JZ store")
 	a.op("PCALIGN $32")
 	a.at("loop")
-	for v := range vectors {
-		a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
-	}
-	if room >= 4 {
-		for offset := 0; offset < vectors*f.bytes; offset += 64 {
-			a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
-		}
-		a.op("PREFETCHT1 (SI)(R11*1)")
-	}
-	if room >= 9 {
-		a.op("PREFETCHT1 (R8)(R11*1)")
-	}
-	a.op("ADDQ R12, DX")
-	a.op("PREFETCHT1 (R13)")
-	a.op("PREFETCHT1 64(R13)")
-	a.op("ADDQ R14, R13")
-	for i := range height {
-		a.op("%s %s, %s", f.broadcast, ptr.addr(i), elem(i))
-		for v := range vectors {
-			f.multiply(a, elem(i), bvec(v), acc(i, v))
-		}
-	}
-	ptr.advance(a, height, "BX")
+	step()
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 
@@ -253,7 +277,22 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("ADDQ AX, %d(DI)", tileAhead)
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
+	if f.branch {
+		f.further(a)
+	}
 	a.end()
+}
+
+// further goes on to the next tile below, if there are more.
+func (f fmaKernel) further(a *asm) {
+	a.op("DECQ %d(DI)", tileMore)
+	a.op("JLT end")
+	for _, step := range [][2]int{{tileMoreA, tileA}, {tileMoreB, tileB}, {tileMoreInit, tileInit}, {tileMoreC, tileC}, {tileMorePanels, tilePanels}} {
+		a.op("MOVQ %d(DI), AX", step[0])
+		a.op("ADDQ AX, %d(DI)", step[1])
+	}
+	a.op("JMP panel")
+	a.at("end")
 }
 
 // sums moves the sums of a panel from or to the rows at R13, which are R14 apart. AVX2's masked stores take AMD's processors

@@ -21,6 +21,7 @@ import (
 	"bytes"
 	"fmt"
 	"go/format"
+	"slices"
 	"strings"
 )
 
@@ -38,6 +39,13 @@ type function struct {
 	// rows are as long as the first slice; the loop goes down the rows, for a
 	// strip of columns at a time, and results are vectors that are continued.
 	down bool
+}
+
+// long reports whether the body is a long chain of steps, as one with an exponential is.
+func (f *function) long() bool {
+	b := body{memo: map[node]val{}, half: map[string]bool{}}
+	f.body(&b)
+	return slices.ContainsFunc(b.nodes, func(n node) bool { return n.op == opPower })
 }
 
 // param is one parameter in the frame of a call.

@@ -199,7 +199,9 @@ func (r *routine) fma(i int, n node) int {
 }
 
 // power: AVX-512 has it; AVX2 multiplies by two powers of half the exponent,
-// so that overflow and underflow come out as they should.
+// so that overflow and underflow come out as they should. The first is added to
+// the exponent of a, which is a normal number near 1, or a NaN: then b is one
+// too and nothing is added.
 func (r *routine) power(a, b int) int {
 	dst := r.take()
 	if r.mask {
@@ -210,11 +212,10 @@ func (r *routine) power(a, b int) int {
 	r.op("VCVTPS2DQ %s, %s", r.v(b), r.v(n))
 	r.op("VPSRAD $1, %s, %s", r.v(n), r.v(half))
 	r.op("VPSUBD %s, %s, %s", r.v(half), r.v(n), r.v(n))
-	for _, x := range []int{n, half} {
-		r.bits("VPADDD", 127, x, x)
-		r.op("VPSLLD $23, %[1]s, %[1]s", r.v(x))
-	}
-	r.op("VMULPS %s, %s, %s", r.v(n), r.v(a), r.v(n))
+	r.op("VPSLLD $23, %[1]s, %[1]s", r.v(n))
+	r.op("VPADDD %s, %s, %s", r.v(a), r.v(n), r.v(n))
+	r.bits("VPADDD", 127, half, half)
+	r.op("VPSLLD $23, %[1]s, %[1]s", r.v(half))
 	r.op("VMULPS %s, %s, %s", r.v(n), r.v(half), r.v(dst))
 	r.give(n)
 	return dst

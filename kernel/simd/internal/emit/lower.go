@@ -15,6 +15,7 @@ type machine struct {
 	bytes        int // of a vector
 	constant     int // of a constant in memory
 	mask         bool
+	together     bool // copies of bodies that are long chains are mixed: see mixed
 
 	// least is the least exponent of a power of two that is asked for: so far below the smallest number that the product is
 	// 0 at once. Where it is nearly a number, some processors take 200 cycles to make it 0.
@@ -23,7 +24,7 @@ type machine struct {
 
 var (
 	avx512 = &machine{name: "AVX512", suffix: "AVX512", file: "Z", registers: 32, bytes: 64, constant: 4, mask: true, least: -1000}
-	avx2   = &machine{name: "AVX2", suffix: "AVX2", file: "Y", registers: 16, bytes: 32, constant: 32, least: -245} // in two normal factors: see power
+	avx2   = &machine{name: "AVX2", suffix: "AVX2", file: "Y", registers: 16, bytes: 32, constant: 32, together: true, least: -245} // in two normal factors: see power
 )
 
 var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9"}
@@ -43,7 +44,8 @@ type routine struct {
 	fixed  []bool
 	inReg  []bool // constants that are in registers
 	hold   int    // how many may be
-	spare  int    // the least number of free registers so far
+	spare  int    // the least number of free registers so far, below 0 if there were too few
+	mix    int    // copies that are mixed
 	last   []int  // the last use of each value
 
 	reg  []int // register of each value, or -1
@@ -63,12 +65,34 @@ type routine struct {
 // past the caches. As many constants are kept in registers as the body leaves:
 // on some processors an instruction that reads its constant takes twice as long.
 func (m *machine) lower(symbol string, f function, past bool, p *pool) []byte {
-	trial := m.routine(f, p)
-	trial.print(symbol, past)
-	r := m.routine(f, p)
-	r.hold = trial.spare
+	form := m.form(symbol, f, past, p)
+	r := m.routine(form.f, p)
+	r.hold, r.mix = form.spare, form.mix
 	r.print(symbol, past)
 	return r.text.Bytes()
+}
+
+// form finds out how many copies of the body there are registers for, and how many are left.
+func (m *machine) form(symbol string, f function, past bool, p *pool) *routine {
+	type form struct{ unroll, mix int }
+	forms := []form{{f.unroll, 1}}
+	if m.together && f.long() {
+		forms = []form{{max(f.unroll, 2), 2}, forms[0]}
+		if f.down { // its sums are not those of copies
+			forms = slices.Insert(forms, 1, form{2, 2})
+		}
+	}
+	for _, x := range forms {
+		trial := f
+		trial.unroll = x.unroll
+		r := m.routine(trial, p)
+		r.mix = x.mix
+		r.print(symbol, past)
+		if r.spare >= 0 {
+			return r
+		}
+	}
+	panic("emit: " + f.name + " needs more registers than " + m.name + " has")
 }
 
 func (m *machine) routine(f function, p *pool) *routine {
@@ -158,7 +182,8 @@ func (r *routine) lanes() int {
 // take and give manage the free registers, lowest first.
 func (r *routine) take() int {
 	if len(r.free) == 0 {
-		panic("emit: " + r.f.name + " needs more registers than " + r.name + " has")
+		r.spare = -1
+		return 0
 	}
 	n := r.free[0]
 	r.free = r.free[1:]
@@ -167,12 +192,19 @@ func (r *routine) take() int {
 }
 
 func (r *routine) give(n int) {
+	if r.spare < 0 {
+		return
+	}
 	r.free = append(r.free, n)
 	slices.Sort(r.free)
 }
 
 // pin takes the highest register for good.
 func (r *routine) pin() int {
+	if len(r.free) == 0 {
+		r.spare = -1
+		return 0
+	}
 	n := r.free[len(r.free)-1]
 	r.free = r.free[:len(r.free)-1]
 	return n
@@ -191,9 +223,6 @@ func (r *routine) prologue(copies int) {
 		r.free = append(r.free, n)
 	}
 	r.addresses()
-	if !r.mask {
-		r.cut = r.pin()
-	}
 	r.hoist()
 	r.gather(copies)
 	r.op("XORQ AX, AX")
@@ -338,6 +367,8 @@ func (r *routine) remainder(label string, acc int) {
 		r.op("BZHIQ R13, R10, R10")
 		r.op("KMOVW R10, K1")
 	} else {
+		r.cut = r.take()
+		defer r.give(r.cut)
 		r.op("LEAQ mask%s<>+32(SB), R10", r.suffix)
 		r.op("SHLQ $2, R13")
 		r.op("SUBQ R13, R10")
@@ -355,9 +386,7 @@ func (r *routine) remainder(label string, acc int) {
 // copies prints copies of the body, in a loop down the rows if there are rows.
 func (r *routine) copies(label string, copies int) {
 	if !r.f.down {
-		for k := range copies {
-			r.pass(k, k)
-		}
+		r.passes(copies)
 		return
 	}
 	move := func(save bool) {
@@ -385,9 +414,7 @@ func (r *routine) copies(label string, copies int) {
 	r.op("XORQ R11, R11")
 	r.op("PCALIGN $32")
 	r.raw("%sRows:\n", label)
-	for k := range copies {
-		r.pass(k, k)
-	}
+	r.passes(copies)
 	r.op("LEAQ (R11)(BX*4), R11")
 	r.op("CMPQ R11, R12")
 	r.op("JLT %sRows", label)
@@ -426,21 +453,38 @@ func (r *routine) matrices() {
 	r.op("JLE done")
 }
 
+// passes prints copies of the body, each with its accumulator.
+func (r *routine) passes(copies int) {
+	for k := 0; k < copies; k += r.mix {
+		r.mixed(k, min(r.mix, copies-k), k)
+	}
+}
+
 // pass prints copy k of the body with accumulator acc.
-func (r *routine) pass(k, acc int) {
-	r.disp = k * r.lanes()
-	for i, n := range r.body.nodes {
-		if n.op == opConst || r.fixed[i] {
+func (r *routine) pass(k, acc int) { r.mixed(k, 1, acc) }
+
+// mixed prints n copies of the body from copy k on, step by step: the steps of one copy mostly wait for each other, and
+// a processor that looks some 60 steps ahead finds few others to do meanwhile if they come behind all of those.
+func (r *routine) mixed(k, n, acc int) {
+	regs := make([][]int, n)
+	for c := range regs {
+		regs[c] = slices.Clone(r.reg)
+	}
+	for i, node := range r.body.nodes {
+		if node.op == opConst || r.fixed[i] {
 			continue
 		}
-		switch n.op {
-		case opColumn:
-			r.reg[i] = r.col[n.name][k]
-		case opSum, opDot, opTop:
-			r.reduce(n, r.acc[n.name][acc])
-			n.uses(func(v val) { r.release(v, i) })
-		default:
-			r.node(i, n)
+		for c := range n {
+			r.reg, r.disp = regs[c], (k+c)*r.lanes()
+			switch node.op {
+			case opColumn:
+				r.reg[i] = r.col[node.name][k+c]
+			case opSum, opDot, opTop:
+				r.reduce(node, r.acc[node.name][acc+c])
+				node.uses(func(v val) { r.release(v, i) })
+			default:
+				r.node(i, node)
+			}
 		}
 	}
 }
