@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestAttentionWaits(t *testing.T) {
 	if onGPU() {
 		t.Skip("of the kernels' text, which the fake runs")
 	}
-	waitsMatter(t, asText, true)
+	waitsMatter(t, asText, true, graph.Attention) // of both, code tells more in less time: TestCompiledWaits
 }
 
 // editing changes a source before it is compiled.
@@ -42,13 +43,16 @@ func (e editing) Compile(name, source string, options []string) ([]byte, string,
 
 // waitsMatter takes out the waits and barriers of attention, one at a time, and wants
 // each to be found, if need be in one of the two orders.
-func waitsMatter(t *testing.T, w way, orders bool) {
+func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
 	for _, c := range []struct {
 		op        graph.Op
 		file      string
 		documents bool
 	}{{graph.Attention, "attention_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", true}} {
+		if !slices.Contains(ops, c.op) {
+			continue
+		}
 		t.Run(fmt.Sprint(c.file, " ", c.documents), func(t *testing.T) {
 			s := longSample(c.op, c.documents)
 			want := s.reference()

@@ -18,7 +18,7 @@ import (
 // What other tests want of the kernels' text is wanted here of what NVIDIA's
 // compiler makes of it.
 
-func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled) }
+func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled, 24) }
 
 func TestCompiledUpdates(t *testing.T) { updatesAgree(t, compiled) }
 
@@ -32,7 +32,9 @@ func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
 
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever
 // order threads run, since it knows who used which bytes.
-func TestCompiledWaits(t *testing.T) { waitsMatter(t, asCode, false) }
+func TestCompiledWaits(t *testing.T) {
+	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd)
+}
 
 // TestCompiledTraffic: of all kernels that a step of a model starts, none has threads wait
 // for each other's bank of shared memory, and none moves a sector of global memory in

@@ -157,9 +157,10 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with
 // the CPU's errors, and wants the same bits again: from a second run and, on the fake, from threads
 // that run in the opposite order.
-func TestOperators(t *testing.T) { operatorsAgree(t, machine) }
+func TestOperators(t *testing.T) { operatorsAgree(t, machine, 12) }
 
-func operatorsAgree(t *testing.T, machine maker) {
+// operatorsAgree takes so many samples of attention, which has tiles of many shapes.
+func operatorsAgree(t *testing.T, machine maker, attentions int) {
 	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
@@ -179,7 +180,7 @@ func operatorsAgree(t *testing.T, machine maker) {
 				}
 			}()
 			first := fresh(t)
-			for seed := first; seed < first+uint64(rounds(op)); seed++ {
+			for seed := first; seed < first+uint64(rounds(op, attentions)); seed++ {
 				s := newSample(op, seed)
 				s.poison()
 				want := s.reference()
@@ -347,9 +348,12 @@ func slicesAgree(t *testing.T, machine maker) {
 	}
 }
 
-func rounds(op graph.Op) int {
-	if onGPU() || op == graph.Attention || op == graph.AttentionBwd { // many shapes of tiles
+func rounds(op graph.Op, attentions int) int {
+	switch {
+	case onGPU():
 		return 24
+	case op == graph.Attention || op == graph.AttentionBwd:
+		return attentions
 	}
 	return 8
 }
