@@ -107,8 +107,8 @@ func floats(t map[string]op) {
 	t["abs.f32"] = one(func(a uint64) uint64 { return a &^ (1 << 31) })
 	t["sqrt.rn.f32"] = unary(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
 	t["rcp.rn.f32"] = unary(func(a float32) float32 { return 1 / a })
-	// Approximations are off by the most that the PTX ISA tells, upwards or downwards
-	// by what the operand's last bit says.
+	// Approximations are off by about the most that NVIDIA allows them (the bounds are from
+	// memory), upwards or downwards as the operand's last bit says.
 	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
 	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(1/float64(flush(a)), a, 0x1p-23)) })
 	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return off(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
@@ -130,7 +130,7 @@ func off(exact float64, a float32, size float64) float32 {
 	if math.Float32bits(a)&1 != 0 {
 		size = -size
 	}
-	if x := float32(exact); float64(x) == exact && exact == math.Trunc(exact) { // powers of two come out exactly on every card
+	if x := float32(exact); float64(x) == exact && exact == math.Trunc(exact) { // taken to be exact: e^0, of which sums are made
 		return x
 	}
 	return float32(exact * (1 + size))

@@ -13,8 +13,8 @@
 // memory that nobody wrote, between threads that no barrier separates, of a copy
 // that was not waited for; warps that come apart where they have to be together:
 // each stops the launch and is told with the instruction, the block and the
-// thread. Where PTX leaves results open it takes the worse ones: approximations
-// are off by as much as they may be, and tensor cores round toward zero.
+// thread. Where PTX leaves results open it takes bad ones: approximations are off
+// by about as much as NVIDIA says that they may be, and tensor cores round toward zero.
 //
 // And it counts what a launch costs: instructions, requests to shared memory in excess of
 // those without bank conflicts, sectors of global memory. These are
