@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,10 @@ func (e editing) Compile(name, source string, options []string) ([]byte, string,
 	return e.Compiler.Compile(name, e.edit(source), options)
 }
 
-// waitsMatter takes out the waits and barriers of attention, one at a time, and wants
+// waits are what keeps copies and their readers apart.
+var waits = regexp.MustCompile(`(landed(<[^>]*>)?|__syncthreads)\(\);`)
+
+// waitsMatter takes out the waits and barriers of kernels, one at a time, and wants
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
@@ -49,7 +53,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 		op        graph.Op
 		file      string
 		documents bool
-	}{{graph.Attention, "attention_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", true}} {
+	}{{graph.Attention, "attention_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", true}, {graph.LinearDW, "wgrad_mma.cu", false}} {
 		if !slices.Contains(ops, c.op) {
 			continue
 		}
@@ -71,20 +75,14 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			if err := run(func(source string) string { text = source; return source }); err != nil {
 				t.Fatal(err)
 			}
-			for _, wait := range []string{"landed();", "__syncthreads();"} {
-				count := strings.Count(text, wait)
-				if count == 0 {
-					t.Fatalf("there is no %s", wait)
-				}
-				for n := range count {
-					without := func(text string) string {
-						parts := strings.SplitAfterN(text, wait, n+2)
-						parts[n] = strings.TrimSuffix(parts[n], wait)
-						return strings.Join(parts, "")
-					}
-					if run(without) == nil {
-						t.Errorf("without the %d. %s nothing is wrong", n+1, wait)
-					}
+			found := waits.FindAllStringIndex(text, -1)
+			if len(found) < 2 {
+				t.Fatal("there are no waits")
+			}
+			for _, at := range found {
+				without := func(text string) string { return text[:at[0]] + text[at[1]:] }
+				if run(without) == nil {
+					t.Errorf("without %s, byte %d, nothing is wrong", text[at[0]:at[1]], at[0])
 				}
 			}
 		})
@@ -102,11 +100,17 @@ func within(file string, edit func(string) string) func(string) string {
 	}
 }
 
-// longSample is attention on a sequence of several tiles, in bf16; their numbers are
-// odd, so that the last one lies where results pass through.
+// longSample goes over several tiles, in bf16: attention on a sequence, whose tiles' numbers
+// are odd, so that the last one lies where results pass through, or a weight's gradient.
 func longSample(op graph.Op, documents bool) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
+	if op == graph.LinearDW {
+		s.f32(72, 136)
+		s.mat(300, 72)
+		s.mat(300, 136)
+		return s
+	}
 	s.call.Attr = graph.Attr{Seq: 300, KVHeads: 1, Heads: 1, HeadDim: 16, Scale: 0.25}
 	n, a := 300, s.call.Attr
 	if op == graph.Attention {

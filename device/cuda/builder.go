@@ -54,7 +54,9 @@ type target struct {
 	scratch uintptr                  // for partial sums
 	room    int64                    // bytes of it
 	library bool                     // products go to cublasLt
-	sumRows int                      // tokens per product of LinearDW; 0: all
+	sumRows int                      // LinearDW may be cut at multiples of so many tokens; 0: it is not cut
+	sms     int                      // of the card; 0: unknown
+	major   int                      // its compute capability
 }
 
 // builder builds one call.

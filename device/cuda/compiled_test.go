@@ -33,7 +33,7 @@ func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever
 // order threads run, since it knows who used which bytes.
 func TestCompiledWaits(t *testing.T) {
-	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd)
+	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd, graph.LinearDW)
 }
 
 // TestCompiledTraffic: of all kernels that a step of a model starts, none has threads wait
@@ -90,8 +90,8 @@ func TestCompiledTraffic(t *testing.T) {
 	}
 }
 
-// layerOf is what a step of a model of one narrow layer calls besides products, and
-// the memory that it needs.
+// layerOf is what a step of a model of one narrow layer calls besides products that are
+// the library's, and the memory that it needs.
 func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, size int64) {
 	t.Helper()
 	m, err := model.Known(name)
@@ -107,7 +107,7 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	if err != nil {
 		t.Fatal(err)
 	}
-	products := map[graph.Op]bool{graph.Linear: true, graph.LinearDX: true, graph.LinearDW: true}
+	products := map[graph.Op]bool{graph.Linear: true, graph.LinearDX: true, graph.LinearDW: dt == graph.F32}
 	for _, c := range p.Calls() {
 		if c.Op == graph.Copy || isHost(c.Stream) || products[c.Op] {
 			continue
@@ -121,3 +121,5 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	}
 	return calls, size
 }
+
+func TestCompiledTiles(t *testing.T) { tilesAgree(t, compiled) }

@@ -104,7 +104,7 @@ type Device struct {
 	opened  time.Time
 	name    string
 	arch    string
-	limits  struct{ shared int }
+	limits  struct{ shared, sms, major int }
 
 	sizes     [device.NumTiers]int64
 	memory    uintptr // device arena
@@ -223,7 +223,7 @@ func (d *Device) open() error {
 	d.name = v.Name(n)
 	major, minor := v.Attribute(n, nv.AttrMajor), v.Attribute(n, nv.AttrMinor)
 	d.arch = d.lib.Compiler.Target(10*major + minor)
-	d.limits.shared = v.Attribute(n, nv.AttrSharedPerBlock)
+	d.limits.shared, d.limits.sms, d.limits.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
 	if major < 8 {
 		return fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)
 	}

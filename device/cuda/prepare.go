@@ -78,7 +78,8 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil && len(spans) != len(calls) {
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
-	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows}
+	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
+		sms: d.limits.sms, major: d.limits.major}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}

@@ -16,9 +16,9 @@ import (
 // L1 wants the bits of a row to be those that it has in any range of rows. So
 // the algorithm is chosen for canonRows rows, without split-k, and then used
 // for any number of them; the same tiles, the same chain per element. LinearDW sums
-// over the rows: where target.sumRows is set it is cut into products of so many
-// rows that continue each other, and plans may split the tokens at multiples
-// of it.
+// over the rows: where target.sumRows is set, plans may split the tokens at multiples
+// of it. Our own kernel knows of that (wgrad.go); for the library it is cut into
+// products of so many rows that continue each other.
 
 const canonRows = 4096
 
@@ -43,6 +43,9 @@ func linearDW(b *builder) error {
 	x, dy := b.op(1), b.op(2)
 	if b.call.Attr.WT {
 		x, dy = dy, x
+	}
+	if tile, own := b.ownSums(b.op(0).Rows, b.op(0).Cols); own && b.sumsSuit(b.op(0), x, dy) {
+		return b.wgrad(tile, b.op(0), x, dy)
 	}
 	step := b.sumRows
 	if step < 1 || !b.library {

@@ -1,6 +1,6 @@
-// Tiles of attention for tensor cores: bf16 operands, fp32 sums, for head
-// sizes that are multiples of 16. The instruction is mma.m16n8k16 (sm_80 and
-// later): of a warp's 32 threads, thread 4g+t holds
+// Tensor cores, and what brings them their operands: bf16 operands, fp32 sums.
+// The instruction is mma.m16n8k16 (sm_80 and later): of a warp's 32 threads,
+// thread 4g+t holds
 //
 //   c[0..3]  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)     of 16 x 8 sums
 //   a[0..3]  pairs along k: (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8)
@@ -10,12 +10,11 @@
 // which every thread gives the address of one row; its .trans turns the tiles,
 // so an operand that is summed along its rows needs no turned copy.
 //
-// Rows lie 8 elements further apart than they are long: an odd number of 16
-// bytes, since HEAD/8 is even, so the 8 rows of a tile lie in all 32 banks. A
-// swizzle would do it without the room, but with an address per column; here
-// all of a thread's addresses are one register and constants.
-#define PITCH (HEAD + 8)
-#define LINE (HEAD / 8) // pieces of 16 bytes in a row
+// Rows of W elements, a multiple of 16, lie SPREAD(W) apart in shared memory: an odd
+// number of 16 bytes, so the 8 rows of a tile lie in all 32 banks. A swizzle would
+// do it without the room, but with an address per column; here all of a thread's
+// addresses are one register and constants.
+#define SPREAD(W) ((W) + 8)
 
 static __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #ifdef SHIM
@@ -58,12 +57,14 @@ static __device__ inline int warpOf() {
 
 // A thread's row among 16 x 16 elements. asRows: the tiles are (0,0), (8,0),
 // (0,8), (8,8), which is an a, or turned two b whose columns are neighbours.
-// asColumns: (0,0), (0,8), (8,0), (8,8), two b that are rows in memory.
-static __device__ inline int asRows() { return threadIdx.x % 16 * PITCH + threadIdx.x % 32 / 16 * 8; }
-static __device__ inline int asColumns() { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * PITCH + threadIdx.x / 8 % 2 * 8; }
+// asColumns: (0,0), (0,8), (8,0), (8,8), two b that are rows in memory, or turned
+// an a whose rows are columns there.
+static __device__ inline int asRows(int pitch) { return threadIdx.x % 16 * pitch + threadIdx.x % 32 / 16 * 8; }
+static __device__ inline int asColumns(int pitch) { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * pitch + threadIdx.x / 8 % 2 * 8; }
 
 // copy moves SIZE bytes to shared memory behind the thread's back, or fills
-// them with 0. commit ends a group of copies, landed waits for all groups.
+// them with 0. commit ends a group of copies, landed waits for all groups but the
+// latest N.
 template <int SIZE> static __device__ inline void copy(void* to, const void* from, bool there) {
 #ifdef SHIM
   shimCopy(to, from, SIZE, there ? SIZE : 0);
@@ -83,74 +84,23 @@ static __device__ inline void commit() {
 #endif
 }
 
-static __device__ inline void landed() {
+template <int N = 0> static __device__ inline void landed() {
 #ifdef SHIM
-  shimWait(0);
+  shimWait(N);
 #else
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
 }
 
-// asA makes fragments of 16 columns of sums: what was a result becomes an operand.
-static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
-  a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
-  a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
-}
-
-// fetch begins to copy N rows of a head from a row on; those from end on, counted
-// from there, are 0. A thread takes the same piece of every STEP-th row.
-template <int N, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col) {
-  constexpr int STEP = THREADS / LINE;
+// fetch begins to copy N rows of W columns from (row, col) on; those from end and right
+// on, counted from there, are 0. A thread takes the same piece of every STEP-th row.
+template <int N, int W, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col, int right = W) {
+  constexpr int LINE = W / 8, STEP = THREADS / LINE; // pieces of 16 bytes in a row
   int r = threadIdx.x / LINE, c = threadIdx.x % LINE * 8;
   const bf16* from = at<bf16>(t, row + r, col + c);
-  s += r * PITCH + c;
+  s += r * SPREAD(W) + c;
   if (THREADS % LINE && r >= STEP) return;
 #pragma unroll
   for (int i = 0; i < N; i += STEP)
-    if (N % STEP == 0 || r + i < N) copy<16>(s + i * PITCH, from + i * t.stride, r + i < end);
-}
-
-// keep writes 16 rows of sums, scaled per half, by way of 16 rows of shared
-// memory that no other warp uses, so that the writes are whole pieces; rows from
-// end on, counted from row, are not there.
-static __device__ inline void keep(const Mat& t, int row, int end, int col, const float (&o)[HEAD / 8][4], float low, float high, bf16* s) {
-  int lane = threadIdx.x % 32, at0 = lane / 4 * PITCH + lane % 4 * 2;
-  __syncwarp();
-#pragma unroll
-  for (int n = 0; n < HEAD / 8; n++) {
-    *(unsigned*)(s + at0 + n * 8) = pack(o[n][0] * low, o[n][1] * low);
-    *(unsigned*)(s + at0 + 8 * PITCH + n * 8) = pack(o[n][2] * high, o[n][3] * high);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int e = 0; e < 16 * LINE; e += 32) {
-    int r = (e + lane) / LINE, c = (e + lane) % LINE * 8;
-    if (r < end) *(Pack<bf16, 8>*)at<bf16>(t, row + r, col + c) = *(const Pack<bf16, 8>*)(s + r * PITCH + c);
-  }
-}
-
-// fetchStarts begins to copy where the documents of N queries from i on begin; behind
-// the last query it goes on as there.
-template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
-#ifdef STARTS
-  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), true);
-#endif
-}
-
-// sees: query i, whose start is at s and not behind it (data.Starts), sees key j.
-static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
-#ifdef STARTS
-  if (j < *s) return false;
-#endif
-  return j <= i && i < j + a.window;
-}
-
-// Of queries [i, i+m), whose starts are from s on, and keys [j, j+n): do all see all,
-// does none see any?
-static __device__ inline bool allSee(const Args& a, const int* s, int i, int m, int j, int n) { return sees(a, s, i, j + n - 1) && sees(a, s + m - 1, i + m - 1, j); }
-static __device__ inline bool noneSees(const Args& a, const int* s, int i, int m, int j, int n) {
-#ifdef STARTS
-  if (*s >= j + n) return true;
-#endif
-  return j > i + m - 1 || i >= j + n - 1 + a.window;
+    if (N % STEP == 0 || r + i < N) copy<16>(s + i * SPREAD(W), from + i * t.stride, r + i < end && c < right);
 }

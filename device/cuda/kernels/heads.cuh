@@ -1,0 +1,60 @@
+// Tiles of attention on tensor cores, for head sizes that are multiples of 16.
+#define PITCH SPREAD(HEAD)
+#define LINE (HEAD / 8) // pieces of 16 bytes in a row
+
+static __device__ inline int asRows() { return asRows(PITCH); }
+static __device__ inline int asColumns() { return asColumns(PITCH); }
+
+// fetch begins to copy N rows of a head.
+template <int N, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col) { fetch<N, HEAD, THREADS>(s, t, row, end, col); }
+
+// asA makes fragments of 16 columns of sums: what was a result becomes an operand.
+static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
+  a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
+  a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
+}
+
+// keep writes 16 rows of sums, scaled per half, by way of 16 rows of shared
+// memory that no other warp uses, so that the writes are whole pieces; rows from
+// end on, counted from row, are not there.
+static __device__ inline void keep(const Mat& t, int row, int end, int col, const float (&o)[HEAD / 8][4], float low, float high, bf16* s) {
+  int lane = threadIdx.x % 32, at0 = lane / 4 * PITCH + lane % 4 * 2;
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < HEAD / 8; n++) {
+    *(unsigned*)(s + at0 + n * 8) = pack(o[n][0] * low, o[n][1] * low);
+    *(unsigned*)(s + at0 + 8 * PITCH + n * 8) = pack(o[n][2] * high, o[n][3] * high);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int e = 0; e < 16 * LINE; e += 32) {
+    int r = (e + lane) / LINE, c = (e + lane) % LINE * 8;
+    if (r < end) *(Pack<bf16, 8>*)at<bf16>(t, row + r, col + c) = *(const Pack<bf16, 8>*)(s + r * PITCH + c);
+  }
+}
+
+// fetchStarts begins to copy where the documents of N queries from i on begin; behind
+// the last query it goes on as there.
+template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
+#ifdef STARTS
+  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), true);
+#endif
+}
+
+// sees: query i, whose start is at s and not behind it (data.Starts), sees key j.
+static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
+#ifdef STARTS
+  if (j < *s) return false;
+#endif
+  return j <= i && i < j + a.window;
+}
+
+// Of queries [i, i+m), whose starts are from s on, and keys [j, j+n): do all see all,
+// does none see any?
+static __device__ inline bool allSee(const Args& a, const int* s, int i, int m, int j, int n) { return sees(a, s, i, j + n - 1) && sees(a, s + m - 1, i + m - 1, j); }
+static __device__ inline bool noneSees(const Args& a, const int* s, int i, int m, int j, int n) {
+#ifdef STARTS
+  if (*s >= j + n) return true;
+#endif
+  return j > i + m - 1 || i >= j + n - 1 + a.window;
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package cuda
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestTiles: the gradient of a weight has the same bits in all tiles, in pieces of any
+// length wherever calls are cut between them, and is right.
+func TestTiles(t *testing.T) { tilesAgree(t, machine) }
+
+func tilesAgree(t *testing.T, machine maker) {
+	t.Helper()
+	first := fresh(t)
+	for seed := first; seed < first+8; seed++ {
+		s := &sample{Rand: rand.New(rand.NewPCG(seed, 17)), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
+		piece, in, out := 1+s.IntN(70), 8*(1+s.IntN(40)), 8*(1+s.IntN(40))
+		n := piece*s.IntN(4) + 1 + s.IntN(piece)
+		s.call = device.Call{Op: graph.LinearDW, Attr: graph.Attr{Acc: seed%2 == 0}}
+		s.acc = s.call.Attr.Acc
+		s.f32(in, out)
+		s.mat(n, in)
+		s.mat(n, out)
+		want := s.reference()
+		s.poison()
+		var parts []device.Call
+		for r0 := 0; r0 < n; {
+			rows := min(piece*(1+s.IntN(2)), n-r0)
+			parts = append(parts, s.cut(r0, rows))
+			r0 += rows
+		}
+		used := map[sumTile][]byte{}
+		for _, sms := range []int{1, 2, 4, 6, 8} {
+			d, _ := machine(t, Options{SumRows: piece}, imageBytes)
+			d.limits.sms, d.limits.major = sms, 8
+			tile, _ := target{sms: sms}.ownSums(in, out)
+			if used[tile] != nil {
+				continue
+			}
+			whole := execute(t, d, s.call, s.image)
+			if err := s.check(bytes.Clone(whole), bytes.Clone(want)); err != nil {
+				t.Errorf("seed %d: %v in %+v: %v", seed, s, tile, err)
+			}
+			if !bytes.Equal(whole, executeAll(t, d, parts, s.image)) {
+				t.Errorf("seed %d: %v in %+v: in %d parts of pieces of %d the bits differ", seed, s, tile, len(parts), piece)
+			}
+			used[tile] = whole
+		}
+		for tile, image := range used {
+			for other := range used {
+				if !bytes.Equal(image, used[other]) {
+					t.Errorf("seed %d: %v: %+v and %+v differ", seed, s, tile, other)
+				}
+			}
+		}
+	}
+}
+
+// TestOwnSums: who sums the gradient of a weight. Where instructions are the same ours do
+// unless sequences are very long, where the library's are faster it does unless they are
+// short; without a library, and where it need not cut, there is no choice.
+func TestOwnSums(t *testing.T) {
+	for _, c := range []struct {
+		t    target
+		m, n int
+		own  bool
+	}{
+		{target{library: true, sms: 108, major: 8, sumRows: 1024}, 768, 3072, true},
+		{target{library: true, sms: 128, major: 8, sumRows: 2048}, 4096, 14336, true},
+		{target{library: true, sms: 170, major: 12, sumRows: 1024}, 2048, 8192, true},
+		{target{library: true, sms: 108, major: 8, sumRows: 32768}, 4096, 14336, false},
+		{target{library: true, sms: 132, major: 9, sumRows: 256}, 768, 3072, true},
+		{target{library: true, sms: 132, major: 9, sumRows: 4096}, 768, 3072, false},
+		{target{library: true, sms: 132, major: 9, sumRows: 2048}, 4096, 14336, false},
+		{target{library: true, sms: 148, major: 10, sumRows: 1024}, 4096, 14336, false},
+		{target{library: true, sms: 108, major: 8}, 768, 3072, false},
+		{target{sms: 108, major: 8}, 768, 3072, true},
+		{target{}, 64, 64, true},
+	} {
+		if _, own := c.t.ownSums(c.m, c.n); own != c.own {
+			t.Errorf("%+v: %d x %d: own %v", c.t, c.m, c.n, own)
+		}
+	}
+}
+
+// TestSumsSuit: operands whose rows do not begin at 16 bytes, or that are in fp32, go
+// to the other kernels.
+func TestSumsSuit(t *testing.T) {
+	op := func(d graph.DType, rows, cols, stride int, addr int64) device.Operand {
+		return device.Operand{DType: d, Addr: addr, Rows: rows, Cols: cols, Stride: stride}
+	}
+	y, x, dy := op(graph.F32, 64, 96, 96, 0), op(graph.BF16, 40, 64, 72, 1<<20), op(graph.BF16, 40, 96, 96, 2<<20)
+	for _, c := range []struct {
+		y, x, dy device.Operand
+		file     string
+	}{
+		{y, x, dy, "wgrad_mma"},
+		{op(graph.BF16, 64, 96, 96, 0), x, dy, "product"},
+		{op(graph.F32, 64, 96, 97, 0), x, dy, "product"},
+		{y, op(graph.F32, 40, 64, 64, 1<<20), dy, "product"},
+		{y, op(graph.BF16, 40, 64, 68, 1<<20), dy, "product"},
+		{y, op(graph.BF16, 40, 64, 64, 1<<20+8), dy, "product"},
+		{op(graph.F32, 64, 100, 104, 0), x, op(graph.BF16, 40, 100, 104, 2<<20), "product"},
+	} {
+		call := device.Call{Op: graph.LinearDW, Args: []device.Operand{c.y, c.x, c.dy}}
+		works, err := target{}.build(&call)
+		if err != nil || len(works) != 1 || works[0].launch.unit.File != c.file {
+			t.Errorf("%v: %v, want %s", call.Args, units(works), c.file)
+		}
+	}
+}
+
+func units(list []work) (out []kernels.Unit) {
+	for _, w := range list {
+		out = append(out, w.launch.unit)
+	}
+	return out
+}
