@@ -106,7 +106,7 @@ checks() {
   test_of compile 60 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
   test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike'
-  test_of products 90 device/cuda 'TestLibrary|TestModelShapes'
+  test_of products 90 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums'
   test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   test_of torch-fixtures 60 device/cuda TestTraining
   test_of plans 60 device/cuda TestPlansChangeNothing
@@ -116,6 +116,7 @@ checks() {
   test_of generate 40 device/cuda TestGenerate
   test_of rate-links 30 device/cuda TestRateLinks
   test_of rate-product 40 device/cuda TestRateProduct
+  test_of rate-sums 40 device/cuda TestRateSums
   test_of rate-attention 60 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   [ -n "$dry" ] || torch rates 60 rates

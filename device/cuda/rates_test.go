@@ -107,6 +107,29 @@ func TestRateProduct(t *testing.T) {
 	}
 }
 
+// TestRateSums: gradients of weights of GPT-2 124M, Llama-3.2-1B and Llama-3-8B, for 16384
+// tokens in sequences of 1024 and 4096: by our kernel, by the library sequence by sequence,
+// and by the library at once, whose bits depend on the number of tokens.
+func TestRateSums(t *testing.T) {
+	tokens := onGPU(16384, 64)
+	for _, shape := range [][2]int{{768, 768}, {768, 3072}, {2048, 8192}, {4096, 14336}} {
+		m, n := onGPU(shape[0], 24), onGPU(shape[1], 40)
+		x, dy, y := int64(2*tokens*m), int64(2*tokens*n), int64(4*m*n)
+		for _, way := range []struct {
+			name      string
+			rows, sms int
+		}{{"ours, 1024", 1024, 132}, {"ours, 4096", 4096, 132}, {"library, 1024", 1024, 0}, {"library, 4096", 4096, 0}, {"library, whole", 0, 0}} {
+			d := open(t, cuda.Options{SumRows: way.rows})
+			cuda.Pretend(d, way.sms, 8)
+			check(t, d.Reserve(device.DeviceTier, x+dy+y+512))
+			check(t, d.Write(device.DeviceTier, 0, cuda.RandomBF16(noise(), int(x+dy))))
+			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{
+				matrix(device.DeviceTier, graph.F32, (x+dy+255)&^255, m, n), matrix(device.DeviceTier, graph.BF16, 0, tokens, m), matrix(device.DeviceTier, graph.BF16, x, tokens, n)}}
+			rate(t, fmt.Sprintf("gradient of %d x %d, %s", m, n, way.name), 2*float64(tokens)*float64(m)*float64(n)/seconds(t, d, 10, call)/1e12, "TFLOP/s")
+		}
+	}
+}
+
 // TestRateAttention: forward and backward, causal, of the models of the speed list.
 func TestRateAttention(t *testing.T) {
 	type shape struct{ b, seq, heads, kv, s, documents int } // 0: attention does not end with them
