@@ -349,17 +349,34 @@ func (b *builder) head(x int) {
 		w = p.param()
 	}
 	b.chunk = true
-	g.Logits = b.tokens("logits", m.Vocab, g.DType)
-	b.node(Linear, Attr{WT: true}, b.all(g.Logits), b.all(y), w, absent, absent)
+	if cols := rounded(m.Vocab, g.DType); cols > m.Vocab {
+		g.Logits = b.tokens("logits", cols, g.DType, m.Vocab)
+	} else {
+		g.Logits = b.tokens("logits", cols, g.DType)
+	}
+	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, absent, absent)
 	b.chunk = false
 }
+
+// rounded is how long rows of n elements are that all begin at rowAlign bytes.
+func rounded(n int, d DType) int {
+	per := rowAlign / int(d.Size())
+	return (n + per - 1) / per * per
+}
+
+// rowAlign is for vocabularies, whose sizes may be odd, such as 50257: the fast products
+// of GPUs want the rows of a matrix to begin at 16 bytes, and whole sectors are better.
+const rowAlign = 64
+
+// logits are the columns that mean something; nobody touches those behind them.
+func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.m.Vocab} }
 
 // loss goes on in the head's chunks of rows.
 func (b *builder) loss() {
 	g := b.g
 	b.chunk = true
 	g.Losses = b.tokens("losses", 1, F32)
-	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.all(g.Logits), b.all(g.Targets), b.all(g.Scalars))
+	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
 }

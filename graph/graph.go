@@ -98,7 +98,7 @@ type Graph struct {
 	Tokens    int        // values: Input [N,1]
 	Targets   int        // Input [N,1]
 	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
-	Logits    int        // [N,V], chunked
+	Logits    int        // [N,V], chunked; its rows may be longer than V
 	Losses    int        // [N,1] f32, chunked
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32

@@ -182,7 +182,7 @@ func (lo *lowering) results() error {
 func (lo *lowering) logits() {
 	v := &lo.g.Values[lo.g.Logits]
 	out := lo.buffer(Buffer{Name: "logits", Tier: device.HostTier, Class: ClassReductions, DType: v.DType,
-		Rows: lo.rows() * lo.pl.MicroBatches, Cols: v.Cols, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
+		Rows: lo.rows() * lo.pl.MicroBatches, Cols: lo.g.Model.Vocab, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
 	for i := range lo.units {
 		u := &lo.units[i]
 		row := u.micro*lo.rows() + u.row
@@ -193,7 +193,7 @@ func (lo *lowering) logits() {
 				continue
 			}
 			src := o.in.Args[0]
-			dst := Region{Buf: out, Off: row * v.Cols, Rows: src.Rows, Cols: v.Cols, Stride: v.Cols}
+			dst := Region{Buf: out, Off: row * src.Cols, Rows: src.Rows, Cols: src.Cols, Stride: src.Cols}
 			row += src.Rows
 			work = append(work, copyOp(device.DevToHost, o.in.Key, dst, src))
 		}

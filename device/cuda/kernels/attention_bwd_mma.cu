@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
     int i = q0 + threadIdx.x % OTHERS;
     if (threadIdx.x < 2 * OTHERS) // the first threads take lse, the next delta
-      copy<4>((float*)(s + 2 * OTHERS * PITCH) + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq);
+      copy<4>((float*)(s + 2 * OTHERS * PITCH) + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
     fetchStarts<OTHERS, THREADS>((int*)(s + 2 * OTHERS * (PITCH + 2)), a, mine, q0);
     commit();
   };

@@ -37,7 +37,7 @@ static __device__ inline void keep(const Mat& t, int row, int end, int col, cons
 // the last query it goes on as there.
 template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
 #ifdef STARTS
-  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), true);
+  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), 4);
 #endif
 }
 

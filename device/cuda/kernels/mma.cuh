@@ -62,17 +62,17 @@ static __device__ inline int warpOf() {
 static __device__ inline int asRows(int pitch) { return threadIdx.x % 16 * pitch + threadIdx.x % 32 / 16 * 8; }
 static __device__ inline int asColumns(int pitch) { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * pitch + threadIdx.x / 8 % 2 * 8; }
 
-// copy moves SIZE bytes to shared memory behind the thread's back, or fills
-// them with 0. commit ends a group of copies, landed waits for all groups but the
+// copy moves the first so many of SIZE bytes to shared memory behind the thread's back,
+// and fills the others with 0. commit ends a group of copies, landed waits for all groups but the
 // latest N.
-template <int SIZE> static __device__ inline void copy(void* to, const void* from, bool there) {
+template <int SIZE> static __device__ inline void copy(void* to, const void* from, int bytes) {
 #ifdef SHIM
-  shimCopy(to, from, SIZE, there ? SIZE : 0);
+  shimCopy(to, from, SIZE, bytes);
 #else
   if constexpr (SIZE == 16) // past the first cache, which has no use for it
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? SIZE : 0), "n"(SIZE) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "n"(SIZE) : "memory");
 #endif
 }
 
@@ -98,9 +98,10 @@ template <int N, int W, int THREADS> static __device__ inline void fetch(bf16* s
   constexpr int LINE = W / 8, STEP = THREADS / LINE; // pieces of 16 bytes in a row
   int r = threadIdx.x / LINE, c = threadIdx.x % LINE * 8;
   const bf16* from = at<bf16>(t, row + r, col + c);
+  int bytes = max(0, min(16, 2 * (right - c)));
   s += r * SPREAD(W) + c;
   if (THREADS % LINE && r >= STEP) return;
 #pragma unroll
   for (int i = 0; i < N; i += STEP)
-    if (N % STEP == 0 || r + i < N) copy<16>(s + i * SPREAD(W), from + i * t.stride, r + i < end && c < right);
+    if (N % STEP == 0 || r + i < N) copy<16>(s + i * SPREAD(W), from + i * t.stride, r + i < end ? bytes : 0);
 }
