@@ -112,6 +112,7 @@ func TestRateProduct(t *testing.T) {
 // and by the library at once, whose bits depend on the number of tokens.
 func TestRateSums(t *testing.T) {
 	tokens := onGPU(16384, 64)
+	numbers := cuda.RandomBF16(noise(), 2*tokens*onGPU(4096+14336, 64))
 	for _, shape := range [][2]int{{768, 768}, {768, 3072}, {2048, 8192}, {4096, 14336}} {
 		m, n := onGPU(shape[0], 24), onGPU(shape[1], 40)
 		x, dy, y := int64(2*tokens*m), int64(2*tokens*n), int64(4*m*n)
@@ -122,7 +123,7 @@ func TestRateSums(t *testing.T) {
 			d := open(t, cuda.Options{SumRows: way.rows})
 			cuda.Pretend(d, way.sms, 8)
 			check(t, d.Reserve(device.DeviceTier, x+dy+y+512))
-			check(t, d.Write(device.DeviceTier, 0, cuda.RandomBF16(noise(), int(x+dy))))
+			check(t, d.Write(device.DeviceTier, 0, numbers[:x+dy]))
 			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{
 				matrix(device.DeviceTier, graph.F32, (x+dy+255)&^255, m, n), matrix(device.DeviceTier, graph.BF16, 0, tokens, m), matrix(device.DeviceTier, graph.BF16, x, tokens, n)}}
 			rate(t, fmt.Sprintf("gradient of %d x %d, %s", m, n, way.name), 2*float64(tokens)*float64(m)*float64(n)/seconds(t, d, 10, call)/1e12, "TFLOP/s")
