@@ -260,7 +260,7 @@ func cutsAgree(t *testing.T, machine maker) {
 		t.Run(op.String(), func(t *testing.T) {
 			d, _ := machine(t, Options{SumRows: sumRows}, imageBytes)
 			if op == graph.Linear || op == graph.LinearDX || op == graph.LinearDW {
-				d = opened(t, withLibrary(t), Options{SumRows: sumRows}, []int64{imageBytes})
+				d = openedWith(t, withLibrary(t), Options{SumRows: sumRows}, imageBytes)
 			}
 			first := fresh(t)
 			for seed := first; seed < first+8; seed++ {

@@ -108,7 +108,7 @@ func newLayer(t *testing.T, op graph.Op, shape [3]int, turned bool) *layer {
 		l.call.Args, l.end = append(l.call.Args, o), (o.End()+255)&^255
 	}
 	l.y = l.call.Args[0]
-	l.d = opened(t, withLibrary(t), Options{SumRows: l.n / 2}, []int64{l.end})
+	l.d = openedWith(t, withLibrary(t), Options{SumRows: l.n / 2}, l.end)
 	for i, o := range l.call.Args[1:] {
 		l.m[i+1] = bf16s{randomBF16(l.Rand, int(o.Bytes())), o.Cols}
 		if err := l.d.Write(device.DeviceTier, o.Addr, l.m[i+1].bytes); err != nil {

@@ -71,7 +71,7 @@ func ownRate(major int) float64 {
 }
 
 // ownSums reports whether the gradient of a weight of m x n is summed by our kernel, and
-// in which tiles.
+// in which tiles. Of an unknown card it is the library's, if there is one.
 func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	sms := max(t.sms, 1)
 	for i, s := range sumTiles {
@@ -79,7 +79,7 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 			tile = s
 		}
 	}
-	if !t.library || t.sumRows < 1 {
+	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return tile, !t.library
 	}
 	multiply, besides := tile.time(m, n, sms), (float64(m)*float64(n)/float64(sms)*rewriting+beginning)/float64(t.sumRows)

@@ -89,6 +89,7 @@ func TestOwnSums(t *testing.T) {
 		{target{library: true, sms: 132, major: 9, sumRows: 2048}, 4096, 14336, false},
 		{target{library: true, sms: 148, major: 10, sumRows: 1024}, 4096, 14336, false},
 		{target{library: true, sms: 108, major: 8}, 768, 3072, false},
+		{target{library: true, major: 8, sumRows: 1024}, 768, 3072, false},
 		{target{sms: 108, major: 8}, 768, 3072, true},
 		{target{}, 64, 64, true},
 	} {
