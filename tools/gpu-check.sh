@@ -105,7 +105,7 @@ checks() {
   test_of libraries 30 device/cuda/nv .
   test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
   test_of compile 60 device/cuda/kernels 'TestCompile|TestTarget' -test.short
-  test_of device 60 device/cuda 'TestArgs|TestOrder|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
+  test_of device 60 device/cuda 'TestArgs|TestOrder|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
   test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike'
   test_of products 90 device/cuda 'TestLibrary|TestModelShapes'
   test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
@@ -121,7 +121,7 @@ checks() {
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   [ -n "$dry" ] || torch rates 60 rates
   if [ -z "$dry" ] && command -v compute-sanitizer >/dev/null; then
-    part sanitizer 60 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
+    part sanitizer 120 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
   fi
 }
 
