@@ -126,10 +126,11 @@ func (w *worker) reset() {
 	w.order = w.order[:0]
 }
 
-// begin marks the round's begin, from which the GPU's times are counted.
+// begin marks the round's begin, from which the GPU's times are counted. Finish waits
+// for the mark as well.
 func (w *worker) begin() error {
 	d := w.d
-	w.begun = time.Since(d.opened)
+	w.begun, w.used[device.Compute] = time.Since(d.opened), true
 	return w.ask("cuEventRecord", d.driver.EventRecord, w.base, w.streams[device.Compute])
 }
 

@@ -484,8 +484,11 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		from, to := g.events[a[1]], g.events[a[2]]
-		if from == nil || to == nil || from.done == 0 || to.done == 0 {
+		switch {
+		case from == nil || to == nil || from.recorded == 0 || to.recorded == 0:
 			return invalidHandle
+		case from.done < from.recorded || to.done < to.recorded:
+			return nv.NotReady
 		}
 		set(a[0], float32(to.at.Sub(from.at).Seconds()*1e3))
 		return 0
