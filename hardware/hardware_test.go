@@ -474,6 +474,45 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeWide: a GPU has many processors, so it is asked for as much work at a time
+// as keeps all of them busy, and for the attention that training has: in bf16, which
+// has kernels of its own.
+func TestProbeWide(t *testing.T) {
+	const processors = 132
+	want := known(t, "h200")
+	cost := func(c *device.Call) float64 {
+		overhead, blocks := want.Engine(device.Compute).Overhead, 0
+		if c.Stream != device.Compute {
+			return want.Cost(c)
+		}
+		switch y := c.Args[0]; c.Op {
+		case graph.Linear, graph.LinearDX, graph.LinearDW:
+			blocks = ((y.Rows + 127) / 128) * ((y.Cols + 255) / 256)
+		case graph.Attention:
+			blocks = (y.Rows + 127) / 128 * c.Attr.Heads
+		default:
+			return want.Cost(c)
+		}
+		seconds := want.Cost(c) - overhead
+		if c.Op == graph.Attention && c.Args[0].DType == graph.F32 {
+			seconds *= 10
+		}
+		return overhead + seconds/min(1, float64(blocks)/processors)
+	}
+	got, err := hardware.Probe(null.New(cost), want.Memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads := device.Call{Op: graph.Attention, Attr: graph.Attr{Seq: 4096, Heads: 32, KVHeads: 32, HeadDim: 128, Scale: 0.1}, Args: []device.Operand{
+		operand(device.DeviceTier, graph.BF16, 8192, 4096), operand(device.DeviceTier, graph.F32, 8192, 32),
+		operand(device.DeviceTier, graph.BF16, 8192, 4096), operand(device.DeviceTier, graph.BF16, 8192, 8192)}}
+	for _, c := range []device.Call{linear(graph.BF16, 8192, 4096, 4096), linear(graph.F32, 8192, 4096, 4096), heads} {
+		if r := got.Cost(&c) / cost(&c); math.Abs(r-1) > 0.1 {
+			t.Errorf("%s costs %v of what it does", hardware.Key(&c), r)
+		}
+	}
+}
+
 // TestProbeCPU: probing this machine gives a valid description of all tiers.
 func TestProbeCPU(t *testing.T) {
 	if testing.Short() {

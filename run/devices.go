@@ -36,7 +36,7 @@ func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error)
 	}
 	for r := range n {
 		o := options
-		o.Index, o.Rank, o.Workers = r, r, workers(n)
+		o.Index, o.Rank, o.Workers = r, r, besideGPU(workers(n))
 		o.DiskPath = fmt.Sprint(disk, r)
 		d, err := cuda.Open(o)
 		if err != nil {
@@ -45,6 +45,17 @@ func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error)
 		list = append(list, d)
 	}
 	return list, nil
+}
+
+// besideGPU leaves one of a rank's cores, if it has several, to what feeds its GPU and
+// its disk: they wait in calls of the system, and kernels that keep all of Go's
+// processors busy let them have one back only when the scheduler interrupts them,
+// after 10 ms, in which the GPU may run out of work.
+func besideGPU(cores int) int {
+	if cores > 2 {
+		cores--
+	}
+	return cores
 }
 
 // openAlone opens a device that no configuration describes.

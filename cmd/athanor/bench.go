@@ -232,8 +232,10 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 }
 
 func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline, limit float64) (*stepReport, error) {
-	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)} // in turn with the steps
-	b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
+	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)}
+	if limit == 0 { // in turn with the steps; a GPU would rest meanwhile and be faster after it
+		b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
+	}
 	steps, err := b.Run(ctx)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@
 //	events    one per call. GPU to GPU: cuStreamWaitEvent. GPU to host:
 //	          cuEventSynchronize. Host to GPU: a flag in pinned memory that
 //	          the GPU's front end waits for (cuStreamWaitValue32), so that the
-//	          worker never stops
+//	          worker does not have to
 //
 // Prepare compiles kernels, loads them, makes descriptors, chooses algorithms
 // and works out all arguments. After it a call is a list of driver calls with

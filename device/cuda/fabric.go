@@ -39,7 +39,9 @@ import (
 // six. And the driver may load the library's kernels only when they are first used and
 // wait for the whole context then: with ranks on one GPU, or if a first step hangs,
 // CUDA_MODULE_LOADING=EAGER loads all of them at the start. Everybody fetches from everybody, which moves the bytes that a ring moves,
-// but suits switches better than GPUs joined to two neighbours each.
+// but suits switches better than GPUs joined to two neighbours each. And a rank has one worker for all its streams, which
+// waits where one of them has hundreds of calls to do (worker.go): ranks that need more launched at a time, which Verify
+// allows up to device.QueueLen on each stream, could wait for each other.
 
 // Fabric is a set of joined devices. Make one, then each device with
 // Options.Fabric and its rank.

@@ -12,10 +12,24 @@ import (
 
 // The worker. A context belongs to a thread, so one goroutine that is locked
 // to its thread makes all calls; the others send it commands through a
-// bounded queue. It never waits for the GPU or the host except at the end of a
-// round, so that the queue keeps moving and launches stay ahead of the GPU.
+// bounded queue. It stays ahead of the GPU, but not too far: the driver has room
+// for a thousand launches or so, and who fills that waits for room inside of the
+// driver, which keeps other threads out meanwhile. The host's streams could not
+// ask for what they wait for then, nor could other ranks launch what this GPU
+// waits for. So the worker waits before that, for an event, which hinders nobody.
 
 const queueLen = 4096
+
+// A stream has at most three stretches of so many calls of the driver to do, and
+// those of one call.
+const stretch = 256
+
+// line is how far the worker is ahead of a stream: the calls that ended the last
+// two stretches, or -1, and what the driver was asked since.
+type line struct {
+	ends  [2]int32
+	since int64
+}
 
 type verb uint8
 
@@ -47,9 +61,10 @@ type worker struct {
 	used   [device.NumStreams]bool
 	waited [device.NumStreams]bool  // since the last call, so that that one's end is not the next one's start
 	last   [device.NumStreams]int32 // last call
-	order  []int32                  // timed calls
-	base   uintptr                  // event at the round's begin
-	begun  time.Duration            // since the device was opened
+	lines  [device.NumStreams]line
+	order  []int32       // timed calls
+	base   uintptr       // event at the round's begin
+	begun  time.Duration // since the device was opened
 	ms     *milliseconds
 	words  [4]uintptr // arguments of the call under way: a list of them would be allocated
 }
@@ -106,15 +121,16 @@ func (w *worker) do(f func() error) error {
 func (w *worker) reset() {
 	w.used, w.waited = [device.NumStreams]bool{}, [device.NumStreams]bool{}
 	for s := range w.last {
-		w.last[s] = -1
+		w.last[s], w.lines[s] = -1, line{ends: [2]int32{-1, -1}}
 	}
 	w.order = w.order[:0]
 }
 
-// begin marks the round's begin, from which the GPU's times are counted.
+// begin marks the round's begin, from which the GPU's times are counted. Finish waits
+// for the mark as well.
 func (w *worker) begin() error {
 	d := w.d
-	w.begun = time.Since(d.opened)
+	w.begun, w.used[device.Compute] = time.Since(d.opened), true
 	return w.ask("cuEventRecord", d.driver.EventRecord, w.base, w.streams[device.Compute])
 }
 
@@ -139,6 +155,7 @@ func (w *worker) issue(n int32) {
 func (w *worker) enqueue(n int32, c *call) error {
 	d, v, s := w.d, w.d.driver, w.streams[c.stream]
 	w.used[c.stream] = true
+	before := w.stats.Issued
 	if c.start != 0 { // timed
 		if len(w.order) == 0 {
 			if err := w.begin(); err != nil {
@@ -172,7 +189,22 @@ func (w *worker) enqueue(n int32, c *call) error {
 	if d.options.Serial && c.exchange == nil { // whose partner may come later in program order
 		return w.ask("cuStreamSynchronize", v.StreamSynchronize, s)
 	}
-	return nil
+	return w.pace(c.stream, n, w.stats.Issued-before)
+}
+
+// pace keeps the worker from getting too far ahead of a stream that has just been
+// given a call.
+func (w *worker) pace(s device.Stream, n int32, asked int64) error {
+	l := &w.lines[s]
+	if l.since += asked; l.since < stretch {
+		return nil
+	}
+	oldest := l.ends[0]
+	*l = line{ends: [2]int32{l.ends[1], n}}
+	if oldest < 0 {
+		return nil
+	}
+	return w.ask("cuEventSynchronize", w.d.driver.EventSynchronize, w.d.calls[oldest].end)
 }
 
 // await makes one of the driver's streams wait for a call.
@@ -183,6 +215,7 @@ func (w *worker) await(s device.Stream, n int32) {
 	}
 	c := &d.calls[n]
 	w.waited[s], w.used[s] = true, true
+	w.lines[s].since++
 	var err error
 	if isHost(c.stream) {
 		err = w.ask("cuStreamWaitValue32", v.StreamWaitValue32, w.streams[s], c.flagAddr, uintptr(d.round.Load()), nv.WaitEqual)

@@ -53,6 +53,9 @@ type GPU struct {
 	memory  map[uintptr][]byte  // allocated or registered, by address
 	owners  map[uintptr]uintptr // contexts of allocations
 	threads map[int]uintptr     // the context that each has
+	driver  sync.RWMutex        // the driver's own lock, see push
+	full    bool                // a call waits for room in a queue
+	asleep  int                 // calls that wait for an event
 	reaches map[[2]uintptr]bool // contexts with access to another
 	calls   []string
 	broken  int32 // an asynchronous error, which all later calls return
@@ -81,6 +84,11 @@ type kernelOf struct {
 
 // mostShared is the shared memory that a block can have.
 const mostShared = 100 << 10
+
+// queueDepth is how much of what was sent to a stream may be to do. The driver has
+// room for about so many kernels, and who fills that waits for room with a lock
+// that calls of all threads need.
+const queueDepth = 1024
 
 // New makes a GPU. Its goroutines end with its streams.
 func New() *GPU {
@@ -130,6 +138,8 @@ func stringAt(p uintptr) string {
 func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
 	return func(a ...uintptr) int32 {
 		thread := threadID()
+		g.driver.RLock()
+		g.driver.RUnlock()
 		g.mu.Lock()
 		g.calls = append(g.calls, name)
 		code, has := g.Fail[name], g.threads[thread] != 0
@@ -201,10 +211,46 @@ func (g *GPU) push(s uintptr, f func()) int32 {
 		g.mu.Unlock()
 		return invalidHandle
 	}
+	room := st.sent-st.done < queueDepth
+	g.mu.Unlock()
+	if !room && !g.makeRoom(st) {
+		return launchTimeout
+	}
+	g.mu.Lock()
 	st.sent++
 	g.mu.Unlock()
 	st.queue <- f
 	return 0
+}
+
+// makeRoom waits until there is room in a stream's queue, or gives up.
+func (g *GPU) makeRoom(st *stream) bool {
+	g.driver.Lock()
+	defer g.driver.Unlock()
+	full := func(is bool) (room bool) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.full = is
+		g.moved.Broadcast()
+		return st.sent-st.done < queueDepth
+	}
+	defer full(false)
+	for range 5000 {
+		if full(true) {
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
+}
+
+// Held waits until a call waits for room in a queue, or so many wait for events.
+func (g *GPU) Held(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for !g.full && g.asleep < n {
+		g.moved.Wait()
+	}
 }
 
 // Break makes calls of a procedure return a code from now on; 0 ends it.
@@ -409,9 +455,12 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 		if e == nil {
 			return invalidHandle
 		}
+		g.asleep++
+		g.moved.Broadcast()
 		for n := e.recorded; e.done < n; {
 			g.moved.Wait()
 		}
+		g.asleep--
 		return g.broken
 	})
 	d.StreamWaitEvent = g.proc("StreamWaitEvent", false, func(a []uintptr) int32 {
@@ -435,8 +484,11 @@ func (g *GPU) streamProcs(d *nv.Driver) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		from, to := g.events[a[1]], g.events[a[2]]
-		if from == nil || to == nil || from.done == 0 || to.done == 0 {
+		switch {
+		case from == nil || to == nil || from.recorded == 0 || to.recorded == 0:
 			return invalidHandle
+		case from.done < from.recorded || to.done < to.recorded:
+			return nv.NotReady
 		}
 		set(a[0], float32(to.at.Sub(from.at).Seconds()*1e3))
 		return 0
