@@ -3,9 +3,12 @@ package program
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -226,9 +229,14 @@ buffer tok device inputs i32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=
 buffer w device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=w
 buffer u device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=u
 buffer g device inputs f32 1x131072 cuts=65536 size=524288 align=4 addr=-1 persistent init=ga,gb
+buffer p device inputs i32 1x1 size=4 align=4 addr=-1 persistent init=p
 buffer clip device inputs f32 1x2 size=8 align=4 addr=-1 persistent init=clip
 buffer sc device inputs f32 1x5 size=20 align=4 addr=-1 persistent init=scalars
 buffer t device activations f32 8x4 unit=2 size=128 align=4 addr=-1
+buffer s device activations f32 8x8 unit=2 cuts=4 size=256 align=4 addr=-1
+buffer b1 device activations f32 8x10 unit=2 cuts=4,8 size=320 align=4 addr=-1
+buffer b2 device activations f32 8x10 unit=2 cuts=2 size=320 align=4 addr=-1
+buffer w20 device inputs f32 1x20 size=80 align=4 addr=-1 persistent init=w20
 buffer wb device weights bf16 1x16 size=32 align=4 addr=-1
 buffer r device reductions f32 8x4 unit=2 size=128 align=4 addr=-1 persistent init=r
 buffer v device reductions f32 1x16 size=64 align=4 addr=-1 persistent init=v
@@ -333,6 +341,11 @@ func TestMeaning(t *testing.T) {
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y) acc", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", false},
 		{"layernorm_dw(d, e, x, y, x2)", "layernorm_dw(e, d, x, y, x2)", false},
+		// Extents: what is the same numbers otherwise arranged is something else.
+		{"embed(t, tok, w[4x4], -) seq=4; copy(r, t)", "embed(s, tok, w[2x8], -) seq=4; copy(r, s[8x4])", false},
+		{"linear(b1, x2, w20[2x10], -, -); linear_dw(v[4x4], b1[8x4], b1[8x4@4])",
+			"linear(b2, x2, w20[2x10], -, -); linear_dw(v[2x8], b2[8x2], b2[8x8@2])", false},
+		{"embed_at(t[2x4], tok[2x1], w[4x4], -, p); copy(r[2x4], t[2x4])", "embed_at(s[2x8], tok[2x1], w[2x8], -, p); copy(r[2x4], s[2x4])", false},
 		// Positions.
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[4x4@16], tok[4x1@4], w[4x4], w[4x4]) seq=4; embed(r[4x4], tok[4x1], w[4x4], w[4x4]) seq=4", true},
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[6x4], tok[6x1], w[4x4], w[4x4]) seq=4; embed(r[2x4@24], tok[2x1@6], w[4x4], w[4x4]) seq=4 row0=2", true},
@@ -350,6 +363,58 @@ func TestMeaning(t *testing.T) {
 	} {
 		if same := maps.Equal(meaningOf(t, c.a), meaningOf(t, c.b)); same != c.same {
 			t.Errorf("same meaning is %v, want %v:\n%s\n%s", same, c.same, c.a, c.b)
+		}
+	}
+}
+
+// TestWidths: matrices of one name are not the same if they are not as wide.
+func TestWidths(t *testing.T) {
+	other := strings.NewReplacer("x device inputs f32 8x4 unit=2 size=128", "x device inputs f32 8x2 unit=2 size=64",
+		"y device inputs f32 8x4 unit=2 size=128", "y device inputs f32 8x8 unit=2 size=256").Replace(meaningText)
+	if maps.Equal(meaningOf(t, "linear_dw(v[4x4], x, y)"), meaningWith(t, other, "linear_dw(v[2x8], x, y)")) {
+		t.Error("a sum over tokens means the same as one of other extents")
+	}
+}
+
+// TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm), so
+// they may be cut at even places only, and fp32 ones anywhere. The oracle, which
+// goes by the tokens of each call, agrees.
+func TestPairs(t *testing.T) {
+	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+		program := func(cuts ...int) *Program {
+			s := &smallBuilder{Program: &Program{Name: "pairs", RowUnit: 1}}
+			mat := func(name string, cols int) int {
+				b := s.matrix(name, ClassInputs, dt, 7, cols)
+				s.Buffers[b].RowUnit, s.Buffers[b].Persistent, s.Buffers[b].Init = 1, true, []string{name}
+				return b
+			}
+			x, y := mat("x", 2), mat("y", 3)
+			dw := s.flat("dw", device.DeviceTier, ClassReductions, graph.F32, 6, nil, "dw.before")
+			row := 0
+			for i, end := range append(cuts, 7) {
+				s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: i > 0}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
+				row = end
+			}
+			placeApart(s.Program)
+			return s.Program
+		}
+		whole, rng := program(), rand.New(rand.NewPCG(1, 2))
+		for _, cuts := range [][]int{{2}, {4}, {2, 6}, {1}, {3}, {2, 3}, {1, 2}, {3, 4, 5}} {
+			odd := slices.ContainsFunc(cuts, func(c int) bool { return c%2 != 0 })
+			p := program(cuts...)
+			if err := Verify(p); err != nil {
+				t.Fatal(err)
+			}
+			want := Exact
+			if odd && dt == graph.BF16 {
+				want = Reordered
+			}
+			if eq, err := Equivalent([]*Program{p}, []*Program{whole}); eq != want {
+				t.Errorf("%v, cut at %v: %v, want %v: %v", dt, cuts, eq, want, err)
+			}
+			if why := harmless(p, whole, rng); (why == "") != (want == Exact) {
+				t.Errorf("%v, cut at %v: the oracle finds %q", dt, cuts, why)
+			}
 		}
 	}
 }

@@ -59,18 +59,18 @@ func (k *keeper) check(rank, buf int) (err error) {
 			return k.of(rank, fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name))
 		}
 	}
-	x.eachInit(buf, func(atom int32, name string, row, col int) {
+	x.eachInit(buf, func(atom int32, name string, at within) {
 		here := content{rank, buf, x.atoms[atom]}
 		key := name
 		if b.RowUnit > 0 {
-			key = fmt.Sprintf("%s[%d,%d]", name, row, col)
+			key = fmt.Sprintf("%s[%d,%d]", name, at.row, at.col)
 		}
 		first, known := k.now[key]
 		switch {
 		case err != nil:
 		case here.v == Value{}:
 			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name))
-		case b.Class == ClassInputs && here.v != initValue(name, b.DType, row, col):
+		case b.Class == ClassInputs && here.v != initValue(name, b.DType, at):
 			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name))
 		case known && first.v != here.v:
 			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
