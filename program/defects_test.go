@@ -41,13 +41,16 @@ buffer zh host reductions f32 4x4 unit=2 cuts=2 size=64 align=64 addr=192 persis
 buffer ah host weights f32 1x16 size=64 align=64 addr=256 persistent init=p:a
 buffer ad device weights f32 1x16 size=64 align=64 addr=384 persistent init=p:a
 buffer hh host weights bf16 1x16 size=32 align=32 addr=320 persistent init=p16:a
-buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=scalars
-buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=clip
+buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=sc
+buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=cl
 buffer gh host gradients f32 1x16 size=64 align=64 addr=384 persistent init=g
 buffer th host weights f32 1x40 cuts=16,32 size=160 align=64 addr=448
 buffer s4 device weights f32 1x16 size=64 align=64 addr=448
 home 0 p wh[1x16]
 home 0 p ad replica
+home 0 p ah replica
+home 0 p16 hh replica
+home 1 p wh[1x16@16]
 i0 copy(s1, wh[1x16]) h2d key=-,-,-,copy
 i1 linear(y, x, s1[4x4], -, -) compute key=-,-,-,fwd wait=i0
 i2 copy(s2, wh[1x16@16]) h2d key=-,-,-,copy wait=i1
@@ -92,8 +95,16 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(gh, ah) host key=-,-,-,copy\ni7 cast(hh, gh) host key=-,-,-,copy\n", ""},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
-		{"home 0 p ad replica", "home 0 p gh replica", "the replica of the home of p of parameter 0, elements 0 to 16 ends with other content"},
-		{"home 0 p ad replica", "home 0 p ad at=1 replica", "there is a replica of the home of p of parameter 0, elements 1 to 17, but nothing"},
+		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is "g" here and "p:a" elsewhere`},
+		{"home 0 p ad replica", "home 0 p wh[1x8@32] replica", `the home of p of parameter 0, elements 0 to 8 is "" here`},
+		{"home 0 p ad replica", "home 0 p ad at=1 replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 0, elements 1 to 17`},
+		{"home 0 p16 hh replica", "home 1 p16 hh replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 1, elements 0 to 16`},
+		{"home 0 p ad replica", "home 0 m ad", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of m of`},
+		{"home 0 p ad replica", "home 3 p gh replica", "there is a replica of the home of p of parameter 3, elements 0 to 16, but nothing"},
+		{"home 1 p wh[1x16@16]\n", "", `i2 (copy on h2d): operand src (buffer wh) holds "p:b", which is in no home`},
+		{"buffer cl host", "buffer sc host", "two persistent buffers are called sc"},
+		{"buffer s4 device", "buffer sc device", "a persistent buffer and one that is not are called sc"},
+		{"buffer sc host", "buffer rate host", `buffer rate holds the inputs ["sc"]`},
 		{"persistent init=zh", "persistent", ""},
 		{"persistent init=g", "persistent", "persistent buffer gh is not all written by the end"},
 		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
@@ -118,7 +129,8 @@ func TestDefects(t *testing.T) {
 		{"addr=64\nbuffer s2", "addr=64 init=s\nbuffer s2", "buffer s1: it names its content, but is not persistent"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x17]", "home 0 (p of parameter 0): is not made of whole atoms"},
 		{"home 0 p wh[1x16]", "home 0 p s1", "buffer s1 is not persistent"},
-		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", "there is a replica of the home of p of parameter 0, elements 0 to 16, but nothing"},
+		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", `is the home of p of parameter 0, elements 16 to 32 and the home of p of parameter 0, elements 0 to 16`},
+		{"home 0 p wh[1x16]", "home 0 p x", "buffer x is not flat"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x16]\nhome 0 p ad", "rank 0 has the home of p of parameter 0, elements 0 to 16 twice"},
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
@@ -140,6 +152,7 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
 		{"batch_row 0", "batch_row 3", "from row 3 of the batch on"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},
+		{"i6 cast(h, y) compute", "i6 act(h, y) host", "this stream is for [norm_part norm_all adamw cast add copy] only"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
 		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},
@@ -165,8 +178,8 @@ func TestDefects(t *testing.T) {
 		// Meaning.
 		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh from row 0 on differs"},
 		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on is not what it is in the reference"},
-		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 1 p gh\n", "program has home of p of parameter 1, elements 0 to 16, the reference has not"},
-		{"home 0 p wh[1x16]\nhome 0 p ad replica\n", "", "program has no home of p of parameter 0"},
+		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 2 p gh\n", "program has home of p of parameter 2, elements 0 to 16, the reference has not"},
+		{"home 1 p wh[1x16@16]", "home 1 p wh[1x16@16] at=16", "program has no home of p of parameter 1, elements 0 to 16"},
 		{"row_unit 2", "row_unit 3", "row unit 2, but the program's is 3"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\nend", adamw, "buffers wh and ah both hold"},
 	} {

@@ -56,7 +56,10 @@ func (m *machine) store(o device.Operand, r, c int, v uint64) {
 	}
 }
 
-// boot fills memory with garbage and persistent buffers with their content.
+// boot fills memory with garbage and what is kept with its content, as the run
+// does before the first step: state by homes and inputs by name. What nobody fills,
+// results and caches, holds what its names of content say, so that it is the same
+// in all programs.
 func boot(p *Program, rng *rand.Rand) *machine {
 	m := &machine{p: p}
 	for t := range m.mem {
@@ -65,28 +68,45 @@ func boot(p *Program, rng *rand.Rand) *machine {
 			m.mem[t][i] = rng.Uint64()
 		}
 	}
+	named := map[string]int{}
+	for i := range p.Buffers {
+		named[p.Buffers[i].Name] = i
+	}
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
-		if len(b.Init) == 0 {
+		o, row0 := p.Operand(p.whole(i)), 0
+		switch {
+		case len(b.Init) == 0 || b.Class == ClassWeights || b.Class == ClassFrozen || b.Class == ClassState:
+			continue
+		case b.Class == ClassInputs:
+			o = p.Operand(p.whole(named[b.Name]))
+			if strings.HasPrefix(b.Name, "batch.") {
+				row0 = p.BatchRow
+			}
+			m.each(o, func(r, c int) { m.store(o, r, c, element(b.Name, row0+r, c)) })
 			continue
 		}
-		o := p.Operand(p.whole(i))
-		band, start, row0 := 0, 0, 0
-		if strings.HasPrefix(b.Name, "batch.") {
-			row0 = p.BatchRow
-		}
+		band, start := 0, 0
 		for c := range b.Cols {
 			if b.RowUnit == 0 && band < len(b.Cuts) && c == b.Cuts[band] {
 				band, start = band+1, c
 			}
 			for r := range b.Rows {
-				if name := b.Init[band]; strings.HasPrefix(name, "p16:") {
-					m.store(o, r, c, castElement(b.DType, element("p:"+name[4:], row0+r, c-start)))
-				} else if name != "" {
-					m.store(o, r, c, element(name, row0+r, c-start))
+				if b.Init[band] != "" {
+					m.store(o, r, c, element(b.Init[band], r, c-start))
 				}
 			}
 		}
+	}
+	for _, h := range p.Homes {
+		o, kind := p.Operand(h.Region), strings.TrimSuffix(h.Kind, "16")
+		m.each(o, func(r, c int) {
+			v := element(fmt.Sprint(kind, h.Param), 0, h.At+r*o.Cols+c)
+			if o.DType == graph.BF16 {
+				v = castElement(o.DType, v)
+			}
+			m.store(o, r, c, v)
+		})
 	}
 	return m
 }

@@ -28,11 +28,14 @@ func (k *keeper) buffer(c content) string {
 
 // checkKept checks what the next step takes for granted: persistent buffers
 // are defined, inputs untouched, equal names stand for equal content again, a
-// bf16 copy is the cast of its master, and replicas are like their primaries;
-// all this over all ranks.
+// bf16 copy is the cast of its master, and the run finds all that it fills and
+// reads; all this over all ranks.
 func (xs *executions) checkKept() error {
 	k := &keeper{xs, map[string]content{}}
 	for r, p := range xs.ps {
+		if err := p.checkNames(); err != nil {
+			return xs.of(r, err)
+		}
 		for i := range p.Buffers {
 			if err := k.check(r, i); err != nil {
 				return err
@@ -47,7 +50,7 @@ func (xs *executions) checkKept() error {
 				k.buffer(half), name, full, k.buffer(master))
 		}
 	}
-	return xs.checkReplicas()
+	return xs.checkHomes()
 }
 
 // check looks at one persistent buffer and notes what it holds.
@@ -82,36 +85,117 @@ func (k *keeper) check(rank, buf int) (err error) {
 	return err
 }
 
-// checkReplicas: a replica has elements that some rank has a home of, and if
-// that is of the same kind, the same content.
-func (xs *executions) checkReplicas() error {
-	primary := map[string]Value{}
-	for _, x := range xs.on {
-		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; !h.Replica {
-				x.parts(i, func(elements string, v Value) { primary[homeKey(h.Kind, elements)], primary[elements] = v, v })
+// checkHomes checks that homes and names of content are two ways to say the same:
+// the run puts a parameter's state where its homes are, and programs are proven
+// from names on. So homes of the same elements, of all ranks, hold what has one
+// name, and so the same; a replica has elements that some rank has a home of; and
+// no state is used that nobody fills.
+func (xs *executions) checkHomes() error {
+	content, elements := map[string]string{}, map[string]string{} // one by the other
+	primary := map[string]bool{}
+	for r := range xs.on {
+		err := xs.eachPart(r, func(h *Home, key, name string) error {
+			if was, ok := content[key]; ok && was != name || name == "" {
+				return fmt.Errorf("the %s is %q here and %q elsewhere; hint: homes of the same elements hold the same", key, name, was)
+			}
+			if was, ok := elements[name]; ok && was != key {
+				return fmt.Errorf("%q is the %s and the %s; hint: name what each home holds", name, was, key)
+			}
+			content[key], elements[name] = name, key
+			primary[key] = primary[key] || !h.Replica
+			return nil
+		})
+		if err == nil {
+			err = xs.on[r].checkFilled()
+		}
+		if err != nil {
+			return xs.of(r, err)
+		}
+	}
+	for r := range xs.on {
+		if err := xs.eachPart(r, func(_ *Home, key, _ string) error {
+			if !primary[key] {
+				return fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
+			}
+			return nil
+		}); err != nil {
+			return xs.of(r, err)
+		}
+	}
+	return nil
+}
+
+// eachPart lists the parts of a rank's homes, until there is an error. A bf16 copy
+// counts as what it is a copy of.
+func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error) (err error) {
+	x := xs.on[rank]
+	for i := range x.p.Homes {
+		h := &x.p.Homes[i]
+		kind := h.Kind
+		if kind+":" == halfName {
+			kind = "p"
+		}
+		x.parts(i, func(elements string, _ int32, name string) {
+			if full, ok := castOf(name); ok {
+				name = full
+			}
+			if err == nil {
+				err = f(h, homeKey(kind, elements), name)
+			}
+		})
+	}
+	return err
+}
+
+// checkFilled checks that all state which the program uses is in its homes, from
+// where the run fills it before the first step.
+func (x *execution) checkFilled() error {
+	filled := make([]bool, len(x.atoms))
+	for i := range x.p.Homes {
+		x.parts(i, func(_ string, atom int32, _ string) { filled[atom] = true })
+	}
+	for i := range x.p.Instrs {
+		for j, s := range x.ly.operands(i) {
+			if s.blocks == 0 || !x.p.Buffers[x.p.Instrs[i].Args[j].Buf].state() {
+				continue
+			}
+			buf := x.p.Instrs[i].Args[j].Buf
+			for k := range s.bands {
+				atom := s.at(0, k)
+				if name := x.p.Buffers[buf].initName(int(atom - x.ly.base[buf])); name != "" && !filled[atom] {
+					return x.p.operandFault(i, j, "give it a home", "holds %q, which is in no home, so nothing fills it before the first step", name)
+				}
 			}
 		}
 	}
-	for r, x := range xs.on {
-		for i := range x.p.Homes {
-			h := &x.p.Homes[i]
-			if !h.Replica {
-				continue
-			}
-			var why error
-			x.parts(i, func(elements string, v Value) {
-				key := homeKey(h.Kind, elements)
-				if _, ok := primary[elements]; !ok {
-					why = fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
-				}
-				if w, ok := primary[key]; ok && v != w {
-					why = fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", key)
-				}
-			})
-			if why != nil {
-				return xs.of(r, why)
-			}
+	return nil
+}
+
+// state reports whether a buffer keeps parameters or what belongs to them.
+func (b *Buffer) state() bool {
+	return b.Persistent && (b.Class == ClassWeights || b.Class == ClassFrozen || b.Class == ClassState)
+}
+
+// checkNames checks that the run, which fills and reads buffers by name between
+// steps, finds them: what is kept has a name of its own, and inputs are called like
+// their content.
+func (p *Program) checkNames() error {
+	kept := map[string]bool{}
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		switch {
+		case !b.Persistent:
+			continue
+		case kept[b.Name]:
+			return fmt.Errorf("two persistent buffers are called %s; hint: the run finds them by name", b.Name)
+		case b.Class == ClassInputs && (len(b.Init) != 1 || b.Init[0] != b.Name):
+			return fmt.Errorf("buffer %s holds the inputs %q; hint: call it like them, the run writes inputs by name", b.Name, b.Init)
+		}
+		kept[b.Name] = true
+	}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; !b.Persistent && kept[b.Name] {
+			return fmt.Errorf("a persistent buffer and one that is not are called %s; hint: the run finds them by name", b.Name)
 		}
 	}
 	return nil

@@ -168,13 +168,17 @@ var streamTiers = [device.NumStreams]struct {
 	device.DevToHost:   {device.HostTier, device.DeviceTier, copies},
 	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
 	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
-	device.HostCompute: {device.HostTier, device.HostTier, nil},
+	device.HostCompute: {device.HostTier, device.HostTier, updating},
 	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
 	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
 	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
 }
 
 var copies = []graph.Op{graph.Copy}
+
+// updating is what the optimizer is made of, which does the same on the host's
+// cores as on the device. Products, for one, have other bits there.
+var updating = []graph.Op{graph.NormPart, graph.NormAll, graph.AdamW, graph.Cast, graph.Add, graph.Copy}
 
 // maxAtoms bounds the work of Verify on absurd programs.
 const maxAtoms = 1 << 28
@@ -214,11 +218,13 @@ func checkStructure(p *Program) (*layout, error) {
 			why = "it has no region"
 		case why == "" && !p.Buffers[h.Region.Buf].Persistent:
 			why = fmt.Sprintf("buffer %s is not persistent", p.Buffers[h.Region.Buf].Name)
+		case why == "" && p.Buffers[h.Region.Buf].RowUnit > 0:
+			why = fmt.Sprintf("buffer %s is not flat", p.Buffers[h.Region.Buf].Name)
 		case h.Param < 0 || h.At < 0 || h.At > maxCount:
 			why = fmt.Sprintf("there is no element %d of it", h.At)
 		}
 		if why != "" {
-			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of persistent buffers", i, h.Kind, h.Param, why)
+			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of flat persistent buffers", i, h.Kind, h.Param, why)
 		}
 		ly.homes = append(ly.homes, s)
 	}
