@@ -43,7 +43,7 @@ buffer ad device weights f32 1x16 size=64 align=64 addr=384 persistent init=p:a
 buffer hh host weights bf16 1x16 size=32 align=32 addr=320 persistent init=p16:a
 buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=sc
 buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=cl
-buffer gh host gradients f32 1x16 size=64 align=64 addr=384 persistent init=g
+buffer gh host reductions f32 1x16 size=64 align=64 addr=384 persistent init=gh
 buffer th host weights f32 1x40 cuts=16,32 size=160 align=64 addr=448
 buffer s4 device weights f32 1x16 size=64 align=64 addr=448
 home 0 p wh[1x16]
@@ -95,18 +95,18 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(gh, ah) host key=-,-,-,copy\ni7 cast(hh, gh) host key=-,-,-,copy\n", ""},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
-		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is "g" here and "p:a" elsewhere`},
+		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is "gh" here and "p:a" elsewhere`},
 		{"home 0 p ad replica", "home 0 p wh[1x8@32] replica", `the home of p of parameter 0, elements 0 to 8 is "" here`},
 		{"home 0 p ad replica", "home 0 p ad at=1 replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 0, elements 1 to 17`},
 		{"home 0 p16 hh replica", "home 1 p16 hh replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 1, elements 0 to 16`},
 		{"home 0 p ad replica", "home 0 m ad", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of m of`},
 		{"home 0 p ad replica", "home 3 p gh replica", "there is a replica of the home of p of parameter 3, elements 0 to 16, but nothing"},
-		{"home 1 p wh[1x16@16]\n", "", `i2 (copy on h2d): operand src (buffer wh) holds "p:b", which is in no home`},
+		{"home 1 p wh[1x16@16]\n", "", `i2 (copy on h2d): operand src (buffer wh) holds "p:b", which nothing fills`},
 		{"buffer cl host", "buffer sc host", "two persistent buffers are called sc"},
 		{"buffer s4 device", "buffer sc device", "a persistent buffer and one that is not are called sc"},
-		{"buffer sc host", "buffer rate host", `buffer rate holds the inputs ["sc"]`},
+		{"persistent init=x", "persistent init=y", `i1 (linear on compute): operand x (buffer x) holds "y", which nothing fills`},
 		{"persistent init=zh", "persistent", ""},
-		{"persistent init=g", "persistent", "persistent buffer gh is not all written by the end"},
+		{"persistent init=gh", "persistent", "persistent buffer gh is not all written by the end"},
 		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
 		// Places.
 		{"bf16 4x4 unit=2 size=32 align=32 addr=352", "bf16 4x4 unit=2 size=32 align=32 addr=336", "buffer h (32 bytes on device): address 336 is not aligned to 32"},

@@ -149,6 +149,30 @@ var gridMutations = []mutation{
 		h.At = []int{0, 10, 16, h.At + 1}[m.IntN(4)]
 		return fmt.Sprintf("%s of parameter %d begins with element %d", h.Kind, h.Param, h.At)
 	}},
+	{"drop what meets", func(m *mutator) string {
+		i, in := m.talking()
+		if in == nil {
+			return ""
+		}
+		m.reorder(slices.Delete(m.order(), i, i+1))
+		return fmt.Sprintf("i%d is dropped", i)
+	}},
+	{"repeat what meets", func(m *mutator) string {
+		i, in := m.talking()
+		if in == nil {
+			return ""
+		}
+		m.reorder(slices.Insert(m.order(), i, i))
+		return fmt.Sprintf("i%d runs twice", i)
+	}},
+	{"add or replace", func(m *mutator) string {
+		i, in := m.talking(graph.ReduceScatter)
+		if in == nil {
+			return ""
+		}
+		in.Attr.Acc = !in.Attr.Acc
+		return fmt.Sprintf("acc of i%d is %v", i, in.Attr.Acc)
+	}},
 	{"exchange on another stream", func(m *mutator) string {
 		i, in := m.talking()
 		if in == nil {
@@ -201,6 +225,11 @@ func testMutantsOf(t *testing.T, ps, reference []*Program, n int, rng *rand.Rand
 			continue
 		}
 		made++
+		if rng.IntN(2) == 0 {
+			for _, p := range q {
+				rewait(p)
+			}
+		}
 		err := Verify(q...)
 		eq := Different
 		if err == nil {

@@ -226,7 +226,7 @@ func (xs *executions) summary() (summary, error) {
 		}
 		written := x.written()
 		for i := range x.p.Buffers {
-			if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
+			if x.p.Buffers[i].result() {
 				err = cmp.Or(err, x.result(i, written, c))
 			}
 		}

@@ -247,9 +247,6 @@ var mutations = []mutation{
 			}
 			*v = !*v
 		case *int:
-			if *v == 0 {
-				return ""
-			}
 			*v = max(0, *v+m.IntN(5)-2)
 		case *float64:
 			if *v == 0 {
@@ -333,7 +330,76 @@ var mutations = []mutation{
 		b.Init[i], o.Init[j] = o.Init[j], b.Init[i]
 		return fmt.Sprintf("contents of %s and %s change places", b.Name, o.Name)
 	}},
+	{"swap names", func(m *mutator) string {
+		a, b := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
+		x, y := &m.Buffers[a], &m.Buffers[b]
+		if m.IntN(2) == 0 {
+			x.Name = y.Name
+			return fmt.Sprintf("buffer %d is called %s, like %d", a, x.Name, b)
+		}
+		x.Name, y.Name = y.Name, x.Name
+		return fmt.Sprintf("%s and %s exchange names", x.Name, y.Name)
+	}},
+	{"another class", func(m *mutator) string {
+		b := &m.Buffers[m.IntN(len(m.Buffers))]
+		b.Class = Class(m.IntN(int(NumClasses)))
+		return fmt.Sprintf("%s is %s", b.Name, b.Class)
+	}},
+	{"onto another buffer", func(m *mutator) string {
+		a, b := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
+		x, y := &m.Buffers[a], &m.Buffers[b]
+		if a == b || x.Tier != y.Tier || y.Addr+x.Size > m.Height[x.Tier] {
+			return ""
+		}
+		x.Addr = y.Addr
+		return fmt.Sprintf("%s moves to where %s is", x.Name, y.Name)
+	}},
+	{"swap like operands", func(m *mutator) string {
+		i, j, r := m.operand()
+		for range 100 {
+			if k, l, s := m.operand(); (k != i || l != j) && r.Rows == s.Rows && r.Cols == s.Cols && m.Buffers[r.Buf].Tier == m.Buffers[s.Buf].Tier {
+				*r, *s = *s, *r
+				return fmt.Sprintf("operand %d of i%d and %d of i%d change places", j, i, l, k)
+			}
+		}
+		return ""
+	}},
+	{"another operand", func(m *mutator) string {
+		i, j, r := m.operand()
+		for range 100 {
+			if k, l, s := m.operand(); k != i && *r != *s && r.Rows == s.Rows && r.Cols == s.Cols && m.Buffers[r.Buf].Tier == m.Buffers[s.Buf].Tier {
+				*r = *s
+				return fmt.Sprintf("operand %d of i%d is %d of i%d too", j, i, l, k)
+			}
+		}
+		return ""
+	}},
+	{"later", func(m *mutator) string { // what it reads may be other content by then
+		i, j := m.IntN(len(m.Instrs)), m.IntN(len(m.Instrs))
+		if i >= j {
+			return ""
+		}
+		m.reorder(slices.Insert(slices.Delete(m.order(), i, i+1), j, i))
+		return fmt.Sprintf("i%d runs after i%d", i, j)
+	}},
 	{"an absurd number", (*mutator).absurd},
+}
+
+// rewait gives a program the waits that its bytes ask for, whatever it computes: what
+// is wrong with it then is no race.
+func rewait(p *Program) {
+	if _, err := checkStructure(p); err != nil {
+		return // its operands may be anything
+	}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		in.Waits = nil
+		for j := range i {
+			if p.Instrs[j].Stream != in.Stream && clash(p, j, i) {
+				in.Waits = append(in.Waits, j)
+			}
+		}
+	}
 }
 
 // absurd sets a random number anywhere in the program to something absurd.
@@ -368,7 +434,8 @@ func (m *mutator) absurd() string {
 }
 
 // testMutants breaks a program n times and reports how many mutants of each
-// kind were rejected; a mutant that is accepted must be harmless.
+// kind were rejected; a mutant that is accepted must be harmless. Some are broken
+// twice, and some get new waits, so that what is wrong is not found as a race.
 func testMutants(t *testing.T, p *Program, n int, rng *rand.Rand, rejected map[string]int) (accepted int) {
 	t.Helper()
 	text := p.String()
@@ -379,10 +446,17 @@ func testMutants(t *testing.T, p *Program, n int, rng *rand.Rand, rejected map[s
 		}
 		mu := mutations[rng.IntN(len(mutations))]
 		did := mu.apply(&mutator{q, rng})
+		if did != "" && rng.IntN(4) == 0 {
+			also := mutations[rng.IntN(len(mutations)-1)] // not twice an absurd number
+			did += ", " + also.apply(&mutator{q, rng})
+		}
 		if did == "" || q.String() == text {
 			continue
 		}
 		made++
+		if rng.IntN(2) == 0 {
+			rewait(q)
+		}
 		if err := check(q, p); err != nil {
 			rejected[mu.name]++
 			if !strings.Contains(err.Error(), "hint:") {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // content is what stands for a name at the end of a step.
@@ -15,7 +16,8 @@ type content struct {
 // keeper collects contents by name, over all ranks.
 type keeper struct {
 	*executions
-	now map[string]content
+	now   map[string]content
+	homed [][]bool // by rank: atoms in homes
 }
 
 func (k *keeper) buffer(c content) string {
@@ -27,13 +29,18 @@ func (k *keeper) buffer(c content) string {
 }
 
 // checkKept checks what the next step takes for granted: persistent buffers
-// are defined, inputs untouched, equal names stand for equal content again, a
+// are defined, what is neither state nor result untouched, equal names stand for equal content again, a
 // bf16 copy is the cast of its master, and the run finds all that it fills and
 // reads; all this over all ranks.
 func (xs *executions) checkKept() error {
-	k := &keeper{xs, map[string]content{}}
+	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {
-		if err := p.checkNames(); err != nil {
+		k.homed = append(k.homed, xs.on[r].homed())
+		err := p.checkNames()
+		if err == nil {
+			err = xs.on[r].checkFilled(k.homed[r])
+		}
+		if err != nil {
 			return xs.of(r, err)
 		}
 		for i := range p.Buffers {
@@ -73,7 +80,7 @@ func (k *keeper) check(rank, buf int) (err error) {
 		case err != nil:
 		case here.v == Value{}:
 			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name))
-		case b.Class == ClassInputs && here.v != initValue(name, b.DType, at):
+		case !k.homed[rank][atom] && !b.result() && here.v != initValue(name, b.DType, at):
 			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name))
 		case known && first.v != here.v:
 			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
@@ -88,8 +95,7 @@ func (k *keeper) check(rank, buf int) (err error) {
 // checkHomes checks that homes and names of content are two ways to say the same:
 // the run puts a parameter's state where its homes are, and programs are proven
 // from names on. So homes of the same elements, of all ranks, hold what has one
-// name, and so the same; a replica has elements that some rank has a home of; and
-// no state is used that nobody fills.
+// name, and so the same; and a replica has elements that some rank has a home of.
 func (xs *executions) checkHomes() error {
 	content, elements := map[string]string{}, map[string]string{} // one by the other
 	primary := map[string]bool{}
@@ -105,9 +111,6 @@ func (xs *executions) checkHomes() error {
 			primary[key] = primary[key] || !h.Replica
 			return nil
 		})
-		if err == nil {
-			err = xs.on[r].checkFilled()
-		}
 		if err != nil {
 			return xs.of(r, err)
 		}
@@ -147,23 +150,28 @@ func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error
 	return err
 }
 
-// checkFilled checks that all state which the program uses is in its homes, from
-// where the run fills it before the first step.
-func (x *execution) checkFilled() error {
-	filled := make([]bool, len(x.atoms))
+// homed says which atoms are in homes.
+func (x *execution) homed() []bool {
+	list := make([]bool, len(x.atoms))
 	for i := range x.p.Homes {
-		x.parts(i, func(_ string, atom int32, _ string) { filled[atom] = true })
+		x.parts(i, func(_ string, atom int32, _ string) { list[atom] = true })
 	}
+	return list
+}
+
+// checkFilled checks that all content that the program uses is there when it begins:
+// the run fills homes, and buffers that are called like their content.
+func (x *execution) checkFilled(homed []bool) error {
 	for i := range x.p.Instrs {
 		for j, s := range x.ly.operands(i) {
-			if s.blocks == 0 || !x.p.Buffers[x.p.Instrs[i].Args[j].Buf].state() {
+			if s.blocks == 0 || x.p.Buffers[x.p.Instrs[i].Args[j].Buf].ownName() {
 				continue
 			}
 			buf := x.p.Instrs[i].Args[j].Buf
 			for k := range s.bands {
 				atom := s.at(0, k)
-				if name := x.p.Buffers[buf].initName(int(atom - x.ly.base[buf])); name != "" && !filled[atom] {
-					return x.p.operandFault(i, j, "give it a home", "holds %q, which is in no home, so nothing fills it before the first step", name)
+				if name := x.p.Buffers[buf].initName(int(atom - x.ly.base[buf])); name != "" && !homed[atom] {
+					return x.p.operandFault(i, j, "give it a home, or call the buffer so", "holds %q, which nothing fills before the first step", name)
 				}
 			}
 		}
@@ -171,27 +179,28 @@ func (x *execution) checkFilled() error {
 	return nil
 }
 
-// state reports whether a buffer keeps parameters or what belongs to them.
-func (b *Buffer) state() bool {
-	return b.Persistent && (b.Class == ClassWeights || b.Class == ClassFrozen || b.Class == ClassState)
+// ownName reports whether a buffer is called like its content, or like that after
+// the step.
+func (b *Buffer) ownName() bool {
+	return len(b.Init) == 1 && strings.TrimSuffix(b.Init[0], ".before") == b.Name
 }
 
-// checkNames checks that the run, which fills and reads buffers by name between
-// steps, finds them: what is kept has a name of its own, and inputs are called like
-// their content.
+// result reports whether a buffer is one of a step's results.
+func (b *Buffer) result() bool {
+	return b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0)
+}
+
+// checkNames checks that what is kept has a name of its own, by which the run, which
+// fills and reads buffers between steps, finds it.
 func (p *Program) checkNames() error {
 	kept := map[string]bool{}
 	for i := range p.Buffers {
-		b := &p.Buffers[i]
-		switch {
-		case !b.Persistent:
-			continue
-		case kept[b.Name]:
-			return fmt.Errorf("two persistent buffers are called %s; hint: the run finds them by name", b.Name)
-		case b.Class == ClassInputs && (len(b.Init) != 1 || b.Init[0] != b.Name):
-			return fmt.Errorf("buffer %s holds the inputs %q; hint: call it like them, the run writes inputs by name", b.Name, b.Init)
+		if b := &p.Buffers[i]; b.Persistent {
+			if kept[b.Name] {
+				return fmt.Errorf("two persistent buffers are called %s; hint: the run finds them by name", b.Name)
+			}
+			kept[b.Name] = true
 		}
-		kept[b.Name] = true
 	}
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; !b.Persistent && kept[b.Name] {
