@@ -153,8 +153,10 @@ func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error
 // homed says which atoms are in homes.
 func (x *execution) homed() []bool {
 	list := make([]bool, len(x.atoms))
-	for i := range x.p.Homes {
-		x.parts(i, func(_ string, atom int32, _ string) { list[atom] = true })
+	for _, s := range x.ly.homes {
+		for k := range s.bands {
+			list[s.at(0, k)] = true
+		}
 	}
 	return list
 }
