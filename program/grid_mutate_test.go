@@ -282,8 +282,16 @@ func TestRankMutants(t *testing.T) {
 		ranks    int
 		schedule string
 	}{{"llama", 2, ""}, {"gpt2", 3, ""}, {"llama", 2, "1f1b"}, {"gpt2", 4, "gpipe"}, {"llama", 2, "chimera"}} {
-		g := buildGraph(t, o.model, graph.F32)
+		m := *tinyModels[o.model]
+		if rng.IntN(2) == 0 {
+			freezeSome(&m, rng)
+		}
+		g, err := graph.Build(&m, 4, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
+		if err != nil {
+			t.Fatal(err)
+		}
 		pl := Plain(g, 1)
+		pl.State = randomState(g, rng)
 		pl.MicroBatches, pl.Ranks, pl.Chunks = 2, o.ranks, Layout(g, 200)
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard = Shardings()[rng.IntN(len(Shardings()))]

@@ -483,6 +483,30 @@ func check(p, reference *Program) error {
 	return err
 }
 
+// randomProgram lowers some plan of a tiny model, perhaps with frozen parameters, in
+// some mode.
+func randomProgram(name string, rng *rand.Rand) (*Program, error) {
+	m := *tinyModels[name]
+	dt, mode := []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], []Mode{Train, Train, Grads, Eval, Logits, Decode}[rng.IntN(6)]
+	if rng.IntN(2) == 0 {
+		freezeSome(&m, rng)
+	}
+	if mode == Decode {
+		g, err := graph.BuildDecode(&m, 4, 2, dt)
+		if err != nil {
+			return nil, err
+		}
+		return lowerMode(g, randomPlan(g, 1, rng), 1, mode, nil)
+	}
+	g, err := graph.BuildDocuments(&m, 4, dt, []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)])
+	if err != nil {
+		return nil, err
+	}
+	pl := randomPlan(g, 2, rng)
+	pl.State = randomState(g, rng)
+	return lowerMode(g, pl, 2, mode, nil)
+}
+
 func TestMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -499,14 +523,13 @@ func TestMutants(t *testing.T) {
 		accepted += testMutants(t, p, 300, rng, rejected)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tinyModels)) {
-		g := buildGraph(t, name, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
-		for n := 0; n < 2; {
-			p, err := lower(t, g, randomPlan(g, 2, rng), 2)
+		for n := 0; n < 3; {
+			p, err := randomProgram(name, rng)
 			if err != nil {
-				continue
+				continue // too little cache
 			}
 			n++
-			accepted += testMutants(t, p, 50, rng, rejected)
+			accepted += testMutants(t, p, 40, rng, rejected)
 		}
 	}
 	total := 0
