@@ -46,14 +46,28 @@ func (m *mutator) operand() (i, j int, r *Region) {
 	}
 }
 
-// waiting draws an instruction that waits for something.
-func (m *mutator) waiting() (int, *Instr) {
+// such draws an instruction of some kind, nil if there seems to be none.
+func (m *mutator) such(kind func(in *Instr) bool) (int, *Instr) {
 	for range 100 {
-		if i, in := m.instr(); len(in.Waits) > 0 {
+		if i, in := m.instr(); kind(in) {
 			return i, in
 		}
 	}
 	return -1, nil
+}
+
+// waiting draws an instruction that waits for something.
+func (m *mutator) waiting() (int, *Instr) {
+	return m.such(func(in *Instr) bool { return len(in.Waits) > 0 })
+}
+
+// named draws a buffer whose content has a name.
+func (m *mutator) named() *Buffer {
+	for {
+		if b := &m.Buffers[m.IntN(len(m.Buffers))]; len(b.Init) > 0 {
+			return b
+		}
+	}
 }
 
 // reorder puts instruction order[k] at place k, and lets waits follow;
@@ -218,8 +232,8 @@ var mutations = []mutation{
 		return fmt.Sprintf("operands %d and %d of i%d change places", j, k, i)
 	}},
 	{"turn a copy round", func(m *mutator) string {
-		i, in := m.instr()
-		if in.Op != graph.Copy {
+		i, in := m.such(func(in *Instr) bool { return in.Op == graph.Copy })
+		if in == nil {
 			return ""
 		}
 		back := []device.Stream{device.HostToDev: device.DevToHost, device.DevToHost: device.HostToDev, device.DiskRead: device.DiskWrite, device.DiskWrite: device.DiskRead}
@@ -321,11 +335,7 @@ var mutations = []mutation{
 		return fmt.Sprintf("buffer %d (%s) is other", k, b.Name)
 	}},
 	{"another content", func(m *mutator) string {
-		k, l := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
-		b, o := &m.Buffers[k], &m.Buffers[l]
-		if len(b.Init) == 0 || len(o.Init) == 0 {
-			return ""
-		}
+		b, o := m.named(), m.named()
 		i, j := m.IntN(len(b.Init)), m.IntN(len(o.Init))
 		b.Init[i], o.Init[j] = o.Init[j], b.Init[i]
 		return fmt.Sprintf("contents of %s and %s change places", b.Name, o.Name)

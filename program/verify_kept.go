@@ -166,13 +166,14 @@ func (x *execution) homed() []bool {
 func (x *execution) checkFilled(homed []bool) error {
 	for i := range x.p.Instrs {
 		for j, s := range x.ly.operands(i) {
-			if s.blocks == 0 || x.p.Buffers[x.p.Instrs[i].Args[j].Buf].ownName() {
+			buf := x.p.Instrs[i].Args[j].Buf
+			b := &x.p.Buffers[buf]
+			if s.blocks == 0 || len(b.Init) == 0 || b.ownName() {
 				continue
 			}
-			buf := x.p.Instrs[i].Args[j].Buf
 			for k := range s.bands {
 				atom := s.at(0, k)
-				if name := x.p.Buffers[buf].initName(int(atom - x.ly.base[buf])); name != "" && !homed[atom] {
+				if name := b.initName(int(atom - x.ly.base[buf])); name != "" && !homed[atom] {
 					return x.p.operandFault(i, j, "give it a home, or call the buffer so", "holds %q, which nothing fills before the first step", name)
 				}
 			}
