@@ -376,6 +376,7 @@ func TestMeaning(t *testing.T) {
 		{"linear(b1, x2, w20[2x10], -, -); linear_dw(v[4x4], b1[8x4], b1[8x4@4])",
 			"linear(b2, x2, w20[2x10], -, -); linear_dw(v[2x8], b2[8x2], b2[8x8@2])", false},
 		{"embed_at(t[2x4], tok[2x1], w[4x4], -, p); copy(r[2x4], t[2x4])", "embed_at(s[2x8], tok[2x1], w[2x8], -, p); copy(r[2x4], s[2x4])", false},
+		{"embed(r, tok, w[4x4], -) seq=4", "embed(r, tok, w[4x4]) seq=4", true},
 		// Positions.
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[4x4@16], tok[4x1@4], w[4x4], w[4x4]) seq=4; embed(r[4x4], tok[4x1], w[4x4], w[4x4]) seq=4", true},
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[6x4], tok[6x1], w[4x4], w[4x4]) seq=4; embed(r[2x4@24], tok[2x1@6], w[4x4], w[4x4]) seq=4 row0=2", true},

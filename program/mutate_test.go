@@ -38,7 +38,7 @@ func (m *mutator) instr() (int, *Instr) {
 // operand draws a present operand of a random instruction.
 func (m *mutator) operand() (i, j int, r *Region) {
 	for {
-		i, in := m.instr()
+		i, in := m.such(func(in *Instr) bool { return len(in.Args) > 0 })
 		j := m.IntN(len(in.Args))
 		if !in.Args[j].Absent() {
 			return i, j, &in.Args[j]
@@ -230,6 +230,15 @@ var mutations = []mutation{
 		s := &m.Instrs[i].Args[k]
 		*r, *s = *s, *r
 		return fmt.Sprintf("operands %d and %d of i%d change places", j, k, i)
+	}},
+	{"leave out an operand", func(m *mutator) string {
+		i, j, r := m.operand()
+		if in := &m.Instrs[i]; m.IntN(2) == 0 {
+			in.Args = in.Args[:len(in.Args)-1]
+			return fmt.Sprintf("i%d has %d operands", i, len(in.Args))
+		}
+		*r = Region{}
+		return fmt.Sprintf("i%d has no operand %d", i, j)
 	}},
 	{"turn a copy round", func(m *mutator) string {
 		i, in := m.such(func(in *Instr) bool { return in.Op == graph.Copy })

@@ -100,6 +100,14 @@ func accessOf(in *Instr, j int) (reads, writes bool) {
 	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
 }
 
+// arg is operand j, absent if it was left out at the end.
+func (in *Instr) arg(j int) Region {
+	if j < len(in.Args) {
+		return in.Args[j]
+	}
+	return Region{}
+}
+
 // fault describes what is wrong with an instruction.
 func (p *Program) fault(i int, hint, format string, args ...any) error {
 	in := &p.Instrs[i]

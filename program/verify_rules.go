@@ -118,7 +118,7 @@ func parseExtent(s string) length {
 // positions: learned positions must have rows for a whole sequence.
 func positions(arg int) func(*Instr) string {
 	return func(in *Instr) string {
-		r, a := in.Args[arg], &in.Attr
+		r, a := in.arg(arg), &in.Attr
 		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < a.Seq) {
 			return fmt.Sprintf("%d positions are too few for sequences of %d from offset %d", r.Rows, a.Seq, a.PosOffset)
 		}
@@ -130,7 +130,7 @@ func positions(arg int) func(*Instr) string {
 // That the position leaves room for them is for whoever gives it.
 func positionsAt(arg int) func(*Instr) string {
 	return func(in *Instr) string {
-		r, n := in.Args[arg], in.Args[0].Rows
+		r, n := in.arg(arg), in.Args[0].Rows
 		if !r.Absent() && (in.Attr.PosOffset < 0 || r.Rows-in.Attr.PosOffset < n) {
 			return fmt.Sprintf("%d positions are too few for %d tokens from offset %d", r.Rows, n, in.Attr.PosOffset)
 		}
