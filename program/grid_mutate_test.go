@@ -270,8 +270,7 @@ func TestGridMutants(t *testing.T) {
 	}
 }
 
-// TestRankMutants breaks lowered programs of several ranks. The oracle must find
-// the programs themselves what Equivalent finds them.
+// TestRankMutants breaks lowered programs of several ranks.
 func TestRankMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -303,19 +302,15 @@ func TestRankMutants(t *testing.T) {
 			pl.Pipeline = &Pipeline{Schedule: o.schedule, Ranks: 2, Slices: 1, Stages: []int{0, 2}}
 		}
 		pl.Cache = pl.CacheNeeded(g)
-		ps, plain := lowerAll(t, g, pl, betas)
-		reference := []*Program{plain}
-		if err := Verify(ps...); err != nil {
-			t.Fatalf("%+v: %v", o, err)
+		mutateRanks(t, g, pl, rng, rejected, accepted)
+	}
+	for n := 0; n < 3; { // anything else: slices, weight gradients that are put off, swapping, documents
+		g, pl := randomRanks(t, rng)
+		if pl.Ranks < 2 || pl.Ranks > 4 || pl.MicroBatches > 4 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
+			continue
 		}
-		eq, err := Equivalent(ps, reference)
-		if err != nil {
-			t.Fatalf("%+v: %v", o, err)
-		}
-		if why := harmlessAll(ps, reference, eq, rng); why != "" {
-			t.Fatalf("%+v: %v, but the oracle finds: %s", o, eq, why)
-		}
-		testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
+		n++
+		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
 	total := 0
 	for _, n := range rejected {
@@ -324,4 +319,23 @@ func TestRankMutants(t *testing.T) {
 	if total < 100 {
 		t.Errorf("only %d mutants were rejected", total)
 	}
+}
+
+// mutateRanks breaks the programs of a plan, which the oracle must find to be what
+// Equivalent finds them.
+func mutateRanks(t *testing.T, g *graph.Graph, pl *Plan, rng *rand.Rand, rejected, accepted map[string]int) {
+	t.Helper()
+	ps, plain := lowerAll(t, g, pl, betas)
+	reference := []*Program{plain}
+	if err := Verify(ps...); err != nil {
+		t.Fatalf("%+v: %v", pl, err)
+	}
+	eq, err := Equivalent(ps, reference)
+	if err != nil {
+		t.Fatalf("%+v: %v", pl, err)
+	}
+	if why := harmlessAll(ps, reference, eq, rng); why != "" {
+		t.Fatalf("%+v: %v, but the oracle finds: %s", pl, eq, why)
+	}
+	testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
 }
