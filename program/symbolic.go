@@ -43,7 +43,10 @@ import (
 //
 // Known weakness: equal values prove equal results, but different ones prove
 // nothing: a program may compute the same bits in another way. And a hash may
-// collide, with a chance of 10^-20 for a billion values.
+// collide, with a chance of 10^-20 for a billion values. Operators are taken to do
+// what their table says; what a device asks for beyond that is not looked at: on
+// CUDA, sums over tokens have the same bits only where the tokens are cut at
+// multiples of what cuda.Options.SumRows says, and head_rows may be less.
 
 // Value identifies the content of atoms. The zero Value is undefined content.
 // The last bit is set in unordered sums, and in no other value.

@@ -28,10 +28,10 @@ func (k *keeper) buffer(c content) string {
 	return name
 }
 
-// checkKept checks what the next step takes for granted: persistent buffers
-// are defined, what is neither state nor result untouched, equal names stand for equal content again, a
-// bf16 copy is the cast of its master, and the run finds all that it fills and
-// reads; all this over all ranks.
+// checkKept checks what the next step takes for granted: persistent buffers are
+// defined, what is neither state nor result is untouched, equal names stand for
+// equal content again, a bf16 copy is the cast of its master, and the run finds all
+// that it fills and reads; all this over all ranks.
 func (xs *executions) checkKept() error {
 	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {

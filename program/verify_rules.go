@@ -175,5 +175,6 @@ var streamTiers = [device.NumStreams]struct {
 var copies = []graph.Op{graph.Copy}
 
 // updating is what the optimizer is made of, which does the same on the host's
-// cores as on the device. Products, for one, have other bits there.
+// cores as on the device, but for the order in which NormPart adds up in fp64.
+// Products have other bits there.
 var updating = []graph.Op{graph.NormPart, graph.NormAll, graph.AdamW, graph.Cast, graph.Add, graph.Copy}
