@@ -120,7 +120,8 @@ var table = [NumOps]Info{
 	// dx (+)= dy.w^T
 	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the
-	// chain that is in dw already: splitting the tokens over calls changes no bit.
+	// chain that is in dw already: splitting the tokens over calls changes no bit. Of
+	// two bf16 operands they are added in pairs, so it may be done at even places only.
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt"), FLOPs: linearFLOPs(2)},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},

@@ -39,6 +39,9 @@ func TestDecodePrograms(t *testing.T) {
 				}
 				if base != nil {
 					shared(t, base, plain)
+					if err := Beside(base, plain); err != nil {
+						t.Fatal(err)
+					}
 				}
 				base = plain
 				for range 10 {

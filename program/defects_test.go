@@ -3,9 +3,12 @@ package program
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -38,13 +41,16 @@ buffer zh host reductions f32 4x4 unit=2 cuts=2 size=64 align=64 addr=192 persis
 buffer ah host weights f32 1x16 size=64 align=64 addr=256 persistent init=p:a
 buffer ad device weights f32 1x16 size=64 align=64 addr=384 persistent init=p:a
 buffer hh host weights bf16 1x16 size=32 align=32 addr=320 persistent init=p16:a
-buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=scalars
-buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=clip
-buffer gh host gradients f32 1x16 size=64 align=64 addr=384 persistent init=g
+buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=sc
+buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=cl
+buffer gh host reductions f32 1x16 size=64 align=64 addr=384 persistent init=gh
 buffer th host weights f32 1x40 cuts=16,32 size=160 align=64 addr=448
 buffer s4 device weights f32 1x16 size=64 align=64 addr=448
 home 0 p wh[1x16]
 home 0 p ad replica
+home 0 p ah replica
+home 0 p16 hh replica
+home 1 p wh[1x16@16]
 i0 copy(s1, wh[1x16]) h2d key=-,-,-,copy
 i1 linear(y, x, s1[4x4], -, -) compute key=-,-,-,fwd wait=i0
 i2 copy(s2, wh[1x16@16]) h2d key=-,-,-,copy wait=i1
@@ -87,12 +93,20 @@ func TestDefects(t *testing.T) {
 		{"copy(zh, z) d2h key=-,-,-,copy wait=i3", "copy(sc, cl) host key=-,-,-,copy", "has 2 columns, want 5"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(ah, wh[1x16@16]) host key=-,-,-,copy\n", `buffers wh and ah both hold "p:a", but end with different content`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
-		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(gh, ah) host key=-,-,-,copy\ni7 cast(hh, gh) host key=-,-,-,copy\n", ""},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(th[1x16], ah) host key=-,-,-,copy\ni7 cast(hh, th[1x16]) host key=-,-,-,copy\n", ""},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
-		{"home 0 p ad replica", "home 0 p gh replica", "the replica of the home of p of parameter 0, elements 0 to 16 ends with other content"},
-		{"home 0 p ad replica", "home 0 p ad at=1 replica", "there is a replica of the home of p of parameter 0, elements 1 to 17, but nothing"},
+		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is "gh" here and "p:a" elsewhere`},
+		{"home 0 p ad replica", "home 0 p wh[1x8@32] replica", `the home of p of parameter 0, elements 0 to 8 is "" here`},
+		{"home 0 p ad replica", "home 0 p ad at=1 replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 0, elements 1 to 17`},
+		{"home 0 p16 hh replica", "home 1 p16 hh replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 1, elements 0 to 16`},
+		{"home 0 p ad replica", "home 0 m ad", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of m of`},
+		{"home 0 p ad replica", "home 3 p gh replica", "there is a replica of the home of p of parameter 3, elements 0 to 16, but nothing"},
+		{"home 1 p wh[1x16@16]\n", "", `i2 (copy on h2d): operand src (buffer wh) holds "p:b", which nothing fills`},
+		{"buffer cl host", "buffer sc host", "two persistent buffers are called sc"},
+		{"buffer s4 device", "buffer sc device", "a persistent buffer and one that is not are called sc"},
+		{"persistent init=x", "persistent init=y", `i1 (linear on compute): operand x (buffer x) holds "y", which nothing fills`},
 		{"persistent init=zh", "persistent", ""},
-		{"persistent init=g", "persistent", "persistent buffer gh is not all written by the end"},
+		{"persistent init=gh", "persistent", "persistent buffer gh is not all written by the end"},
 		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
 		// Places.
 		{"bf16 4x4 unit=2 size=32 align=32 addr=352", "bf16 4x4 unit=2 size=32 align=32 addr=336", "buffer h (32 bytes on device): address 336 is not aligned to 32"},
@@ -115,7 +129,8 @@ func TestDefects(t *testing.T) {
 		{"addr=64\nbuffer s2", "addr=64 init=s\nbuffer s2", "buffer s1: it names its content, but is not persistent"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x17]", "home 0 (p of parameter 0): is not made of whole atoms"},
 		{"home 0 p wh[1x16]", "home 0 p s1", "buffer s1 is not persistent"},
-		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", "there is a replica of the home of p of parameter 0, elements 0 to 16, but nothing"},
+		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", `is the home of p of parameter 0, elements 16 to 32 and the home of p of parameter 0, elements 0 to 16`},
+		{"home 0 p wh[1x16]", "home 0 p x", "buffer x is not flat"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x16]\nhome 0 p ad", "rank 0 has the home of p of parameter 0, elements 0 to 16 twice"},
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
@@ -137,6 +152,7 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
 		{"batch_row 0", "batch_row 3", "from row 3 of the batch on"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},
+		{"i6 cast(h, y) compute", "i6 act(h, y) host", "this stream is for [norm_part norm_all adamw cast add copy] only"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
 		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},
@@ -162,8 +178,8 @@ func TestDefects(t *testing.T) {
 		// Meaning.
 		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh from row 0 on differs"},
 		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on is not what it is in the reference"},
-		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 1 p gh\n", "program has home of p of parameter 1, elements 0 to 16, the reference has not"},
-		{"home 0 p wh[1x16]\nhome 0 p ad replica\n", "", "program has no home of p of parameter 0"},
+		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 2 p gh\n", "program has home of p of parameter 2, elements 0 to 16, the reference has not"},
+		{"home 1 p wh[1x16@16]", "home 1 p wh[1x16@16] at=16", "program has no home of p of parameter 1, elements 0 to 16"},
 		{"row_unit 2", "row_unit 3", "row unit 2, but the program's is 3"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\nend", adamw, "buffers wh and ah both hold"},
 	} {
@@ -183,6 +199,23 @@ func TestDefects(t *testing.T) {
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint: ")):
 			t.Errorf("%q for %q:\n got %v\nwant %s", c.to, c.from, err, c.want)
 		}
+	}
+}
+
+// TestFurtherResults: what the reference keeps as it was is nothing that a program
+// may leave a result in.
+func TestFurtherResults(t *testing.T) {
+	further := strings.NewReplacer("x device inputs", "x device activations", "i6 cast(h, y)", "i6 act(x, y)").Replace(tinyText)
+	p, err := parseText(further)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := parseText(tinyText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(p, reference); err == nil || !strings.Contains(err.Error(), "program has result x from row 0 on, the reference has not") {
+		t.Error(err)
 	}
 }
 
@@ -226,9 +259,14 @@ buffer tok device inputs i32 8x1 unit=2 size=32 align=4 addr=-1 persistent init=
 buffer w device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=w
 buffer u device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=u
 buffer g device inputs f32 1x131072 cuts=65536 size=524288 align=4 addr=-1 persistent init=ga,gb
+buffer p device inputs i32 1x1 size=4 align=4 addr=-1 persistent init=p
 buffer clip device inputs f32 1x2 size=8 align=4 addr=-1 persistent init=clip
 buffer sc device inputs f32 1x5 size=20 align=4 addr=-1 persistent init=scalars
 buffer t device activations f32 8x4 unit=2 size=128 align=4 addr=-1
+buffer s device activations f32 8x8 unit=2 cuts=4 size=256 align=4 addr=-1
+buffer b1 device activations f32 8x10 unit=2 cuts=4,8 size=320 align=4 addr=-1
+buffer b2 device activations f32 8x10 unit=2 cuts=2 size=320 align=4 addr=-1
+buffer w20 device inputs f32 1x20 size=80 align=4 addr=-1 persistent init=w20
 buffer wb device weights bf16 1x16 size=32 align=4 addr=-1
 buffer r device reductions f32 8x4 unit=2 size=128 align=4 addr=-1 persistent init=r
 buffer v device reductions f32 1x16 size=64 align=4 addr=-1 persistent init=v
@@ -333,6 +371,12 @@ func TestMeaning(t *testing.T) {
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y) acc", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", false},
 		{"layernorm_dw(d, e, x, y, x2)", "layernorm_dw(e, d, x, y, x2)", false},
+		// Extents: what is the same numbers otherwise arranged is something else.
+		{"embed(t, tok, w[4x4], -) seq=4; copy(r, t)", "embed(s, tok, w[2x8], -) seq=4; copy(r, s[8x4])", false},
+		{"linear(b1, x2, w20[2x10], -, -); linear_dw(v[4x4], b1[8x4], b1[8x4@4])",
+			"linear(b2, x2, w20[2x10], -, -); linear_dw(v[2x8], b2[8x2], b2[8x8@2])", false},
+		{"embed_at(t[2x4], tok[2x1], w[4x4], -, p); copy(r[2x4], t[2x4])", "embed_at(s[2x8], tok[2x1], w[2x8], -, p); copy(r[2x4], s[2x4])", false},
+		{"embed(r, tok, w[4x4], -) seq=4", "embed(r, tok, w[4x4]) seq=4", true},
 		// Positions.
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[4x4@16], tok[4x1@4], w[4x4], w[4x4]) seq=4; embed(r[4x4], tok[4x1], w[4x4], w[4x4]) seq=4", true},
 		{"embed(r, tok, w[4x4], w[4x4]) seq=4", "embed(r[6x4], tok[6x1], w[4x4], w[4x4]) seq=4; embed(r[2x4@24], tok[2x1@6], w[4x4], w[4x4]) seq=4 row0=2", true},
@@ -350,6 +394,58 @@ func TestMeaning(t *testing.T) {
 	} {
 		if same := maps.Equal(meaningOf(t, c.a), meaningOf(t, c.b)); same != c.same {
 			t.Errorf("same meaning is %v, want %v:\n%s\n%s", same, c.same, c.a, c.b)
+		}
+	}
+}
+
+// TestWidths: matrices of one name are not the same if they are not as wide.
+func TestWidths(t *testing.T) {
+	other := strings.NewReplacer("x device inputs f32 8x4 unit=2 size=128", "x device inputs f32 8x2 unit=2 size=64",
+		"y device inputs f32 8x4 unit=2 size=128", "y device inputs f32 8x8 unit=2 size=256").Replace(meaningText)
+	if maps.Equal(meaningOf(t, "linear_dw(v[4x4], x, y)"), meaningWith(t, other, "linear_dw(v[2x8], x, y)")) {
+		t.Error("a sum over tokens means the same as one of other extents")
+	}
+}
+
+// TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm), so
+// they may be cut at even places only, and fp32 ones anywhere. The oracle, which
+// goes by the tokens of each call, agrees.
+func TestPairs(t *testing.T) {
+	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+		program := func(cuts ...int) *Program {
+			s := &smallBuilder{Program: &Program{Name: "pairs", RowUnit: 1}}
+			mat := func(name string, cols int) int {
+				b := s.matrix(name, ClassInputs, dt, 7, cols)
+				s.Buffers[b].RowUnit, s.Buffers[b].Persistent, s.Buffers[b].Init = 1, true, []string{name}
+				return b
+			}
+			x, y := mat("x", 2), mat("y", 3)
+			dw := s.flat("dw", device.DeviceTier, ClassReductions, graph.F32, 6, nil, "dw.before")
+			row := 0
+			for i, end := range append(cuts, 7) {
+				s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: i > 0}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
+				row = end
+			}
+			placeApart(s.Program)
+			return s.Program
+		}
+		whole, rng := program(), rand.New(rand.NewPCG(1, 2))
+		for _, cuts := range [][]int{{2}, {4}, {2, 6}, {1}, {3}, {2, 3}, {1, 2}, {3, 4, 5}} {
+			odd := slices.ContainsFunc(cuts, func(c int) bool { return c%2 != 0 })
+			p := program(cuts...)
+			if err := Verify(p); err != nil {
+				t.Fatal(err)
+			}
+			want := Exact
+			if odd && dt == graph.BF16 {
+				want = Reordered
+			}
+			if eq, err := Equivalent([]*Program{p}, []*Program{whole}); eq != want {
+				t.Errorf("%v, cut at %v: %v, want %v: %v", dt, cuts, eq, want, err)
+			}
+			if why := harmless(p, whole, rng); (why == "") != (want == Exact) {
+				t.Errorf("%v, cut at %v: the oracle finds %q", dt, cuts, why)
+			}
 		}
 	}
 }

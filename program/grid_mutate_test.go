@@ -149,6 +149,30 @@ var gridMutations = []mutation{
 		h.At = []int{0, 10, 16, h.At + 1}[m.IntN(4)]
 		return fmt.Sprintf("%s of parameter %d begins with element %d", h.Kind, h.Param, h.At)
 	}},
+	{"drop what meets", func(m *mutator) string {
+		i, in := m.talking()
+		if in == nil {
+			return ""
+		}
+		m.reorder(slices.Delete(m.order(), i, i+1))
+		return fmt.Sprintf("i%d is dropped", i)
+	}},
+	{"repeat what meets", func(m *mutator) string {
+		i, in := m.talking()
+		if in == nil {
+			return ""
+		}
+		m.reorder(slices.Insert(m.order(), i, i))
+		return fmt.Sprintf("i%d runs twice", i)
+	}},
+	{"add or replace", func(m *mutator) string {
+		i, in := m.talking(graph.ReduceScatter)
+		if in == nil {
+			return ""
+		}
+		in.Attr.Acc = !in.Attr.Acc
+		return fmt.Sprintf("acc of i%d is %v", i, in.Attr.Acc)
+	}},
 	{"exchange on another stream", func(m *mutator) string {
 		i, in := m.talking()
 		if in == nil {
@@ -201,6 +225,11 @@ func testMutantsOf(t *testing.T, ps, reference []*Program, n int, rng *rand.Rand
 			continue
 		}
 		made++
+		if rng.IntN(2) == 0 {
+			for _, p := range q {
+				rewait(p)
+			}
+		}
 		err := Verify(q...)
 		eq := Different
 		if err == nil {
@@ -241,8 +270,7 @@ func TestGridMutants(t *testing.T) {
 	}
 }
 
-// TestRankMutants breaks lowered programs of several ranks. The oracle must find
-// the programs themselves what Equivalent finds them.
+// TestRankMutants breaks lowered programs of several ranks.
 func TestRankMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -253,8 +281,16 @@ func TestRankMutants(t *testing.T) {
 		ranks    int
 		schedule string
 	}{{"llama", 2, ""}, {"gpt2", 3, ""}, {"llama", 2, "1f1b"}, {"gpt2", 4, "gpipe"}, {"llama", 2, "chimera"}} {
-		g := buildGraph(t, o.model, graph.F32)
+		m := *tinyModels[o.model]
+		if rng.IntN(2) == 0 {
+			freezeSome(&m, rng)
+		}
+		g, err := graph.Build(&m, 4, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
+		if err != nil {
+			t.Fatal(err)
+		}
 		pl := Plain(g, 1)
+		pl.State = randomState(g, rng)
 		pl.MicroBatches, pl.Ranks, pl.Chunks = 2, o.ranks, Layout(g, 200)
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard = Shardings()[rng.IntN(len(Shardings()))]
@@ -266,19 +302,15 @@ func TestRankMutants(t *testing.T) {
 			pl.Pipeline = &Pipeline{Schedule: o.schedule, Ranks: 2, Slices: 1, Stages: []int{0, 2}}
 		}
 		pl.Cache = pl.CacheNeeded(g)
-		ps, plain := lowerAll(t, g, pl, betas)
-		reference := []*Program{plain}
-		if err := Verify(ps...); err != nil {
-			t.Fatalf("%+v: %v", o, err)
+		mutateRanks(t, g, pl, rng, rejected, accepted)
+	}
+	for n := 0; n < 3; { // anything else: slices, weight gradients that are put off, swapping, documents
+		g, pl := randomRanks(t, rng)
+		if pl.Ranks < 2 || pl.Ranks > 4 || pl.MicroBatches > 4 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
+			continue
 		}
-		eq, err := Equivalent(ps, reference)
-		if err != nil {
-			t.Fatalf("%+v: %v", o, err)
-		}
-		if why := harmlessAll(ps, reference, eq, rng); why != "" {
-			t.Fatalf("%+v: %v, but the oracle finds: %s", o, eq, why)
-		}
-		testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
+		n++
+		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
 	total := 0
 	for _, n := range rejected {
@@ -287,4 +319,23 @@ func TestRankMutants(t *testing.T) {
 	if total < 100 {
 		t.Errorf("only %d mutants were rejected", total)
 	}
+}
+
+// mutateRanks breaks the programs of a plan, which the oracle must find to be what
+// Equivalent finds them.
+func mutateRanks(t *testing.T, g *graph.Graph, pl *Plan, rng *rand.Rand, rejected, accepted map[string]int) {
+	t.Helper()
+	ps, plain := lowerAll(t, g, pl, betas)
+	reference := []*Program{plain}
+	if err := Verify(ps...); err != nil {
+		t.Fatalf("%+v: %v", pl, err)
+	}
+	eq, err := Equivalent(ps, reference)
+	if err != nil {
+		t.Fatalf("%+v: %v", pl, err)
+	}
+	if why := harmlessAll(ps, reference, eq, rng); why != "" {
+		t.Fatalf("%+v: %v, but the oracle finds: %s", pl, eq, why)
+	}
+	testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
 }

@@ -199,7 +199,7 @@ func (cl cluster) exec(all []head) string {
 
 // results are the fingerprints of each element of each home, and of the step's
 // other results, over all ranks.
-func (cl cluster) results() (map[string]uint64, string) {
+func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 	out, conflict := map[string]uint64{}, ""
 	same := func(key string, v uint64) {
 		if old, ok := out[key]; ok && old != v {
@@ -214,7 +214,7 @@ func (cl cluster) results() (map[string]uint64, string) {
 		}
 		for i := range m.p.Buffers {
 			b := &m.p.Buffers[i]
-			if !b.Persistent || b.Class != ClassReductions {
+			if !outputs[b.Name] {
 				continue
 			}
 			o := m.p.Operand(m.p.whole(i))
@@ -232,14 +232,14 @@ func (cl cluster) results() (map[string]uint64, string) {
 }
 
 // behaviourOf is what some steps in random orders leave behind.
-func behaviourOf(ps []*Program, unordered bool, rng *rand.Rand) (map[string]uint64, string) {
+func behaviourOf(ps []*Program, outputs map[string]bool, unordered bool, rng *rand.Rand) (map[string]uint64, string) {
 	cl := bootAll(ps, unordered, rng)
 	all := map[string]uint64{}
 	for step := range 2 {
 		if why := cl.step(rng); why != "" {
 			return nil, why
 		}
-		list, why := cl.results()
+		list, why := cl.results(outputs)
 		if why != "" {
 			return nil, why
 		}
@@ -257,12 +257,13 @@ func harmlessAll(ps, reference []*Program, eq Equality, rng *rand.Rand) string {
 			return why
 		}
 	}
-	want, why := behaviourOf(reference, eq == Reordered, rng)
+	names := outputs(reference...)
+	want, why := behaviourOf(reference, names, eq == Reordered, rng)
 	if why != "" {
 		return "reference: " + why
 	}
 	for range 3 {
-		have, why := behaviourOf(ps, eq == Reordered, rng)
+		have, why := behaviourOf(ps, names, eq == Reordered, rng)
 		if why != "" {
 			return why
 		}

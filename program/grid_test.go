@@ -194,7 +194,7 @@ func (g *gridBuilder) compute(rows int) {
 	first, last := g.rank%g.stages == 0, g.rank%g.stages == g.stages-1
 	batch := func(name string, dt graph.DType, cols int) int {
 		b := g.matrix("batch."+name, ClassInputs, dt, rows, cols)
-		g.Buffers[b].Persistent, g.Buffers[b].Init = true, []string{name}
+		g.Buffers[b].Persistent, g.Buffers[b].Init = true, []string{g.Buffers[b].Name}
 		return b
 	}
 	var x, y, total int

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -46,8 +45,8 @@ func (e Equality) String() string {
 // same bits, or else the same but for the order in which sums are added up
 // (gradients over tokens, micro-batches and ranks; norms; losses). All programs
 // must have the same row unit, and cut parameters at the same places. What the
-// reference results in, the programs must result in; they may have further
-// results. The error says why they are different.
+// reference results in, the programs must result in, and in nothing else. The error
+// says why they are different.
 func Equivalent(ps, reference []*Program) (Equality, error) {
 	have, err := newRanks(ps)
 	if err != nil {
@@ -83,7 +82,7 @@ func firstDifference(have, want summary) (key string, differ bool) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(have)) {
-		if _, ok := want[key]; !ok && strings.HasPrefix(key, "home ") {
+		if _, ok := want[key]; !ok {
 			return key, true
 		}
 	}
@@ -170,22 +169,15 @@ func (x *execution) bufferSpan(b int) box {
 // homeKey is one kind of content of some elements of a parameter.
 func homeKey(kind, elements string) string { return fmt.Sprintf("home of %s of %s", kind, elements) }
 
-// parts lists what a home holds: each atom of a flat buffer with the elements
-// of the parameter that it has, a matrix as a whole.
-func (x *execution) parts(home int, f func(elements string, v Value)) {
+// parts lists the atoms of a home, with the elements of the parameter that each
+// has and the name of its content.
+func (x *execution) parts(home int, f func(elements string, atom int32, name string)) {
 	h, s := &x.p.Homes[home], x.ly.homes[home]
 	b := &x.p.Buffers[h.Region.Buf]
-	name := func(from, to int) string {
-		return fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+to)
-	}
-	if b.RowUnit > 0 {
-		f(name(0, h.Region.Rows*h.Region.Cols), x.digest(s))
-		return
-	}
-	first := int(s.atom - x.ly.base[h.Region.Buf])
-	for k := range int(s.bands) {
-		from, to := b.bandStart(first+k)-h.Region.Off, b.bandStart(first+k+1)-h.Region.Off
-		f(name(from, to), x.atoms[s.at(0, int32(k))])
+	for k := range s.bands {
+		from, n := x.columns(h.Region, s, k)
+		atom := s.at(0, k)
+		f(fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+from+n), atom, b.initName(int(atom-x.ly.base[h.Region.Buf])))
 	}
 }
 
@@ -226,12 +218,14 @@ func (xs *executions) summary() (summary, error) {
 	for _, x := range xs.on {
 		for i := range x.p.Homes {
 			if h := &x.p.Homes[i]; !h.Replica {
-				x.parts(i, func(elements string, v Value) { err = cmp.Or(err, c.same(homeKey(h.Kind, elements), v, x.p.Rank)) })
+				x.parts(i, func(elements string, atom int32, _ string) {
+					err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.atoms[atom], x.p.Rank))
+				})
 			}
 		}
 		written := x.written()
 		for i := range x.p.Buffers {
-			if b := &x.p.Buffers[i]; b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0) {
+			if x.p.Buffers[i].result() {
 				err = cmp.Or(err, x.result(i, written, c))
 			}
 		}

@@ -38,7 +38,7 @@ func (m *mutator) instr() (int, *Instr) {
 // operand draws a present operand of a random instruction.
 func (m *mutator) operand() (i, j int, r *Region) {
 	for {
-		i, in := m.instr()
+		i, in := m.such(func(in *Instr) bool { return len(in.Args) > 0 })
 		j := m.IntN(len(in.Args))
 		if !in.Args[j].Absent() {
 			return i, j, &in.Args[j]
@@ -46,14 +46,28 @@ func (m *mutator) operand() (i, j int, r *Region) {
 	}
 }
 
-// waiting draws an instruction that waits for something.
-func (m *mutator) waiting() (int, *Instr) {
+// such draws an instruction of some kind, nil if there seems to be none.
+func (m *mutator) such(kind func(in *Instr) bool) (int, *Instr) {
 	for range 100 {
-		if i, in := m.instr(); len(in.Waits) > 0 {
+		if i, in := m.instr(); kind(in) {
 			return i, in
 		}
 	}
 	return -1, nil
+}
+
+// waiting draws an instruction that waits for something.
+func (m *mutator) waiting() (int, *Instr) {
+	return m.such(func(in *Instr) bool { return len(in.Waits) > 0 })
+}
+
+// named draws a buffer whose content has a name.
+func (m *mutator) named() *Buffer {
+	for {
+		if b := &m.Buffers[m.IntN(len(m.Buffers))]; len(b.Init) > 0 {
+			return b
+		}
+	}
 }
 
 // reorder puts instruction order[k] at place k, and lets waits follow;
@@ -217,9 +231,18 @@ var mutations = []mutation{
 		*r, *s = *s, *r
 		return fmt.Sprintf("operands %d and %d of i%d change places", j, k, i)
 	}},
+	{"leave out an operand", func(m *mutator) string {
+		i, j, r := m.operand()
+		if in := &m.Instrs[i]; m.IntN(2) == 0 {
+			in.Args = in.Args[:len(in.Args)-1]
+			return fmt.Sprintf("i%d has %d operands", i, len(in.Args))
+		}
+		*r = Region{}
+		return fmt.Sprintf("i%d has no operand %d", i, j)
+	}},
 	{"turn a copy round", func(m *mutator) string {
-		i, in := m.instr()
-		if in.Op != graph.Copy {
+		i, in := m.such(func(in *Instr) bool { return in.Op == graph.Copy })
+		if in == nil {
 			return ""
 		}
 		back := []device.Stream{device.HostToDev: device.DevToHost, device.DevToHost: device.HostToDev, device.DiskRead: device.DiskWrite, device.DiskWrite: device.DiskRead}
@@ -247,9 +270,6 @@ var mutations = []mutation{
 			}
 			*v = !*v
 		case *int:
-			if *v == 0 {
-				return ""
-			}
 			*v = max(0, *v+m.IntN(5)-2)
 		case *float64:
 			if *v == 0 {
@@ -324,16 +344,81 @@ var mutations = []mutation{
 		return fmt.Sprintf("buffer %d (%s) is other", k, b.Name)
 	}},
 	{"another content", func(m *mutator) string {
-		k, l := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
-		b, o := &m.Buffers[k], &m.Buffers[l]
-		if len(b.Init) == 0 || len(o.Init) == 0 {
-			return ""
-		}
+		b, o := m.named(), m.named()
 		i, j := m.IntN(len(b.Init)), m.IntN(len(o.Init))
 		b.Init[i], o.Init[j] = o.Init[j], b.Init[i]
 		return fmt.Sprintf("contents of %s and %s change places", b.Name, o.Name)
 	}},
+	{"swap names", func(m *mutator) string {
+		a, b := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
+		x, y := &m.Buffers[a], &m.Buffers[b]
+		if m.IntN(2) == 0 {
+			x.Name = y.Name
+			return fmt.Sprintf("buffer %d is called %s, like %d", a, x.Name, b)
+		}
+		x.Name, y.Name = y.Name, x.Name
+		return fmt.Sprintf("%s and %s exchange names", x.Name, y.Name)
+	}},
+	{"another class", func(m *mutator) string {
+		b := &m.Buffers[m.IntN(len(m.Buffers))]
+		b.Class = Class(m.IntN(int(NumClasses)))
+		return fmt.Sprintf("%s is %s", b.Name, b.Class)
+	}},
+	{"onto another buffer", func(m *mutator) string {
+		a, b := m.IntN(len(m.Buffers)), m.IntN(len(m.Buffers))
+		x, y := &m.Buffers[a], &m.Buffers[b]
+		if a == b || x.Tier != y.Tier || y.Addr+x.Size > m.Height[x.Tier] {
+			return ""
+		}
+		x.Addr = y.Addr
+		return fmt.Sprintf("%s moves to where %s is", x.Name, y.Name)
+	}},
+	{"swap like operands", func(m *mutator) string {
+		i, j, r := m.operand()
+		for range 100 {
+			if k, l, s := m.operand(); (k != i || l != j) && r.Rows == s.Rows && r.Cols == s.Cols && m.Buffers[r.Buf].Tier == m.Buffers[s.Buf].Tier {
+				*r, *s = *s, *r
+				return fmt.Sprintf("operand %d of i%d and %d of i%d change places", j, i, l, k)
+			}
+		}
+		return ""
+	}},
+	{"another operand", func(m *mutator) string {
+		i, j, r := m.operand()
+		for range 100 {
+			if k, l, s := m.operand(); k != i && *r != *s && r.Rows == s.Rows && r.Cols == s.Cols && m.Buffers[r.Buf].Tier == m.Buffers[s.Buf].Tier {
+				*r = *s
+				return fmt.Sprintf("operand %d of i%d is %d of i%d too", j, i, l, k)
+			}
+		}
+		return ""
+	}},
+	{"later", func(m *mutator) string { // what it reads may be other content by then
+		i, j := m.IntN(len(m.Instrs)), m.IntN(len(m.Instrs))
+		if i >= j {
+			return ""
+		}
+		m.reorder(slices.Insert(slices.Delete(m.order(), i, i+1), j, i))
+		return fmt.Sprintf("i%d runs after i%d", i, j)
+	}},
 	{"an absurd number", (*mutator).absurd},
+}
+
+// rewait gives a program the waits that its bytes ask for, whatever it computes: what
+// is wrong with it then is no race.
+func rewait(p *Program) {
+	if _, err := checkStructure(p); err != nil {
+		return // its operands may be anything
+	}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		in.Waits = nil
+		for j := range i {
+			if p.Instrs[j].Stream != in.Stream && clash(p, j, i) {
+				in.Waits = append(in.Waits, j)
+			}
+		}
+	}
 }
 
 // absurd sets a random number anywhere in the program to something absurd.
@@ -368,7 +453,8 @@ func (m *mutator) absurd() string {
 }
 
 // testMutants breaks a program n times and reports how many mutants of each
-// kind were rejected; a mutant that is accepted must be harmless.
+// kind were rejected; a mutant that is accepted must be harmless. Some are broken
+// twice, and some get new waits, so that what is wrong is not found as a race.
 func testMutants(t *testing.T, p *Program, n int, rng *rand.Rand, rejected map[string]int) (accepted int) {
 	t.Helper()
 	text := p.String()
@@ -379,10 +465,17 @@ func testMutants(t *testing.T, p *Program, n int, rng *rand.Rand, rejected map[s
 		}
 		mu := mutations[rng.IntN(len(mutations))]
 		did := mu.apply(&mutator{q, rng})
+		if did != "" && rng.IntN(4) == 0 {
+			also := mutations[rng.IntN(len(mutations)-1)] // not twice an absurd number
+			did += ", " + also.apply(&mutator{q, rng})
+		}
 		if did == "" || q.String() == text {
 			continue
 		}
 		made++
+		if rng.IntN(2) == 0 {
+			rewait(q)
+		}
 		if err := check(q, p); err != nil {
 			rejected[mu.name]++
 			if !strings.Contains(err.Error(), "hint:") {
@@ -409,6 +502,30 @@ func check(p, reference *Program) error {
 	return err
 }
 
+// randomProgram lowers some plan of a tiny model, perhaps with frozen parameters, in
+// some mode.
+func randomProgram(name string, rng *rand.Rand) (*Program, error) {
+	m := *tinyModels[name]
+	dt, mode := []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], []Mode{Train, Train, Grads, Eval, Logits, Decode}[rng.IntN(6)]
+	if rng.IntN(2) == 0 {
+		freezeSome(&m, rng)
+	}
+	if mode == Decode {
+		g, err := graph.BuildDecode(&m, 4, 2, dt)
+		if err != nil {
+			return nil, err
+		}
+		return lowerMode(g, randomPlan(g, 1, rng), 1, mode, nil)
+	}
+	g, err := graph.BuildDocuments(&m, 4, dt, []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)])
+	if err != nil {
+		return nil, err
+	}
+	pl := randomPlan(g, 2, rng)
+	pl.State = randomState(g, rng)
+	return lowerMode(g, pl, 2, mode, nil)
+}
+
 func TestMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -425,14 +542,13 @@ func TestMutants(t *testing.T) {
 		accepted += testMutants(t, p, 300, rng, rejected)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tinyModels)) {
-		g := buildGraph(t, name, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
-		for n := 0; n < 2; {
-			p, err := lower(t, g, randomPlan(g, 2, rng), 2)
+		for n := 0; n < 3; {
+			p, err := randomProgram(name, rng)
 			if err != nil {
-				continue
+				continue // too little cache
 			}
 			n++
-			accepted += testMutants(t, p, 50, rng, rejected)
+			accepted += testMutants(t, p, 40, rng, rejected)
 		}
 	}
 	total := 0

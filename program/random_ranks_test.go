@@ -174,6 +174,11 @@ func prove(g *graph.Graph, pl *Plan, clip float64, mode Mode) error {
 			if ps[opt.Rank], err = Lower(context.Background(), g, pl, opt); err != nil {
 				return fmt.Errorf("mode %d, rank %d: %w", m, opt.Rank, err)
 			}
+			if opt.Base != nil && m != Train {
+				if err := Beside(opt.Base, ps[opt.Rank]); err != nil {
+					return fmt.Errorf("mode %d, rank %d: %w", m, opt.Rank, err)
+				}
+			}
 		}
 		if err := Verify(ps...); err != nil {
 			return fmt.Errorf("mode %d: %w", m, err)

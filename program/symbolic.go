@@ -12,8 +12,9 @@ import (
 )
 
 // What a program computes, by symbolic execution. Every atom has a value, a
-// 128-bit hash of how it was made: the operator, its constants and the values
-// that it read, never where anything lay. Two programs that leave equal values
+// 128-bit hash of how it was made: the operator, its constants, the types and
+// extents of its operands and the values that it read, never where anything lay.
+// So a value also tells type and extents of what it is the value of. Two programs that leave equal values
 // in the homes of all parameters compute the same bits, whatever they copied,
 // recomputed or cut on the way.
 //
@@ -42,7 +43,10 @@ import (
 //
 // Known weakness: equal values prove equal results, but different ones prove
 // nothing: a program may compute the same bits in another way. And a hash may
-// collide, with a chance of 10^-20 for a billion values.
+// collide, with a chance of 10^-20 for a billion values. Operators are taken to do
+// what their table says; what a device asks for beyond that is not looked at: on
+// CUDA, sums over tokens have the same bits only where the tokens are cut at
+// multiples of what cuda.Options.SumRows says, and head_rows may be less.
 
 // Value identifies the content of atoms. The zero Value is undefined content.
 // The last bit is set in unordered sums, and in no other value.
@@ -109,12 +113,16 @@ func castValue(t graph.DType, v Value) Value {
 	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
 }
 
+// within says which part an atom is of the content that its name stands for: all
+// of it, so many elements, or a band of a block of rows.
+type within struct{ row, col, cols int }
+
 // initValue is the value of an atom of a persistent buffer before the step.
-func initValue(name string, t graph.DType, row, col int) Value {
+func initValue(name string, t graph.DType, at within) Value {
 	if full, ok := castOf(name); ok && t != graph.F32 {
-		return castValue(t, initValue(full, graph.F32, row, col))
+		return castValue(t, initValue(full, graph.F32, at))
 	}
-	return seedInit.withString(name).withInts(int(t), 0).withInts(row, col)
+	return seedInit.withString(name).withInts(int(t), at.cols).withInts(at.row, at.col)
 }
 
 // opValue hashes an operator and its constants, except what does not change
@@ -170,8 +178,8 @@ type execution struct {
 func newExecution(p *Program, ly *layout, unordered bool) *execution {
 	x := &execution{p: p, ly: ly, unordered: unordered, atoms: make([]Value, ly.base[len(p.Buffers)])}
 	for i := range p.Buffers {
-		x.eachInit(i, func(atom int32, name string, row, col int) {
-			x.atoms[atom] = initValue(name, p.Buffers[i].DType, row, col)
+		x.eachInit(i, func(atom int32, name string, at within) {
+			x.atoms[atom] = initValue(name, p.Buffers[i].DType, at)
 		})
 	}
 	return x
@@ -179,10 +187,10 @@ func newExecution(p *Program, ly *layout, unordered bool) *execution {
 
 // eachInit lists the atoms of a buffer whose content before the step is known.
 // Atoms of flat buffers are known by name and number of elements, those of
-// matrices by name and position: of the batch, the position in the batch of all
-// ranks. Names mean the same on all ranks, except that each has results and
+// matrices by name, position and width: of the batch, the position in the batch
+// of all ranks. Names mean the same on all ranks, except that each has results and
 // caches of its own.
-func (x *execution) eachInit(buf int, f func(atom int32, name string, row, col int)) {
+func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)) {
 	b := &x.p.Buffers[buf]
 	if len(b.Init) == 0 {
 		return
@@ -202,11 +210,12 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, row, col i
 		if name == "" {
 			continue
 		}
+		col := b.bandStart(n % bands)
+		at := within{cols: b.bandStart(n%bands+1) - col}
 		if b.RowUnit > 0 {
-			f(a, name+own, first+n/bands*b.RowUnit, b.bandStart(n%bands))
-		} else {
-			f(a, name+own, 0, b.bandStart(n%bands+1)-b.bandStart(n%bands))
+			at.row, at.col = first+n/bands*b.RowUnit, col
 		}
+		f(a, name+own, at)
 	}
 }
 
@@ -257,16 +266,43 @@ func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 	return v
 }
 
+// operand hashes the type and extents of operand j, but not the rows of tokens:
+// however many there are, results depend on their own.
+func (x *execution) operand(v Value, in *Instr, j int) Value {
+	r := &in.Args[j]
+	rows := r.Rows
+	if in.Op.Info().Args[j].Token {
+		rows = 0
+	}
+	return v.withInts(j, int(x.p.Buffers[r.Buf].DType)).withInts(rows, r.Cols)
+}
+
+// band is the value of what an instruction of value v makes of band k of operand
+// j: of the columns that it has.
+func (x *execution) band(v Value, in *Instr, args []box, j int, k int32) Value {
+	from, cols := x.columns(in.Args[j], args[j], k)
+	return v.withInts(j<<48|from, cols) // fewer than maxCount, see resolve
+}
+
+// columns says with which column of a region its k-th band begins, and how many
+// it has.
+func (x *execution) columns(r Region, s box, k int32) (from, cols int) {
+	b := &x.p.Buffers[r.Buf]
+	n := int((s.atom-x.ly.base[r.Buf])%s.step + k)
+	start := b.bandStart(n)
+	return start - r.Off%b.Cols, b.bandStart(n+1) - start
+}
+
 // constants hashes everything that an instruction's results have in common:
-// operator, attributes, the types of its operands and the whole of those that
-// are not indexed by tokens.
+// operator, attributes, types and extents of its operands and the whole of those
+// that are not indexed by tokens.
 func (x *execution) constants(in *Instr, args []box) Value {
 	v := opValue(in)
 	for j, s := range args {
 		if s.blocks == 0 {
 			continue
 		}
-		v = v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+		v = x.operand(v, in, j)
 		if spec := &in.Op.Info().Args[j]; spec.Access == graph.Read && !spec.Token { // token rows: see tokens
 			v = x.read(v, j, s, 0, s.blocks)
 		}
@@ -322,7 +358,7 @@ func (x *execution) rowWise(in *Instr, args []box) {
 				continue
 			}
 			for k := range s.bands {
-				x.put(in, j, s.at(b, k), v.withInts(j, int(k)))
+				x.put(in, j, s.at(b, k), x.band(v, in, args, j, k))
 			}
 		}
 	}
@@ -350,8 +386,18 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 	sums(func(j int, _ int32, a *Value) { x.begin(in, j, a) })
 	for b := range n {
 		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
-		sums(func(j int, k int32, a *Value) { x.add(a, v.withInts(j, int(k))) })
+		sums(func(j int, k int32, a *Value) { x.add(a, x.band(v, in, args, j, k)) })
 	}
+	if rows := int(n) * x.p.RowUnit; rows%2 != 0 && x.pairs(in) && !x.unordered {
+		sums(func(_ int, _ int32, a *Value) { *a = a.withInts(rows%2, 0) })
+	}
+}
+
+// pairs reports whether an instruction adds up its tokens two by two (see package
+// gemm): a call of an odd number is another sum, if others continue it.
+func (x *execution) pairs(in *Instr) bool {
+	half := func(j int) bool { return x.p.Buffers[in.Args[j].Buf].DType == graph.BF16 }
+	return in.Op == graph.LinearDW && half(1) && half(2)
 }
 
 // begin makes a sum, operand j, ready for its first contribution.
@@ -380,13 +426,15 @@ func (x *execution) add(sum *Value, term Value) {
 func (x *execution) whole(in *Instr, args []box) {
 	v := opValue(in)
 	for j, s := range args {
-		if reads, _ := accessOf(in, j); !reads || s.blocks == 0 {
+		if s.blocks == 0 {
 			continue
 		}
-		v = v.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
-		if x.unordered && in.Op == graph.NormAll {
+		v = x.operand(v, in, j)
+		switch reads, _ := accessOf(in, j); {
+		case !reads:
+		case x.unordered && in.Op == graph.NormAll:
 			v = v.with(x.total(j, s))
-		} else {
+		default:
 			v = x.read(v, j, s, 0, s.blocks)
 		}
 	}
@@ -396,7 +444,7 @@ func (x *execution) whole(in *Instr, args []box) {
 		}
 		for b := range s.blocks {
 			for k := range s.bands {
-				x.atoms[s.at(b, k)] = v.withInts(j, int(b)).withInts(int(k), 0)
+				x.atoms[s.at(b, k)] = x.band(v, in, args, j, k).withInts(int(b), 0)
 			}
 		}
 	}
@@ -463,8 +511,9 @@ func (x *execution) elementwise(in *Instr, args []box) {
 	}
 }
 
-// adamw works atom by atom; its bf16 output is a cast of the new parameter. What
-// chance rounds depends on the types of operands, and on which elements they are.
+// adamw works atom by atom; its bf16 output is a cast of the new parameter, if that
+// is not rounded by chance. What is depends on the types of operands, and on which
+// elements they are.
 func (x *execution) adamw(in *Instr, args []box) {
 	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
 	alone, chance := *in, x.p.byChance(in)
@@ -478,13 +527,12 @@ func (x *execution) adamw(in *Instr, args []box) {
 	for j := p; j <= v; j++ {
 		same = same.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
 	}
-	buf := &x.p.Buffers[in.Args[p].Buf]
-	first := int(args[p].atom - x.ly.base[in.Args[p].Buf])
 	for b := range args[p].blocks {
 		for k := range args[p].bands {
 			h := same
 			if chance {
-				h = h.withInts(in.Attr.First+buf.bandStart(first+int(k))-in.Args[p].Off, int(b))
+				from, _ := x.columns(in.Args[p], args[p], k)
+				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
 			for j := p; j <= g; j++ {
 				a := x.atoms[args[j].at(b, k)]
@@ -497,7 +545,11 @@ func (x *execution) adamw(in *Instr, args []box) {
 				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
 			}
 			if len(args) > p16 && args[p16].blocks > 0 {
-				x.atoms[args[p16].at(b, k)] = castValue(graph.BF16, h.withInts(p, 0))
+				copied := h.withInts(p16, 0)
+				if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
+					copied = castValue(graph.BF16, h.withInts(p, 0))
+				}
+				x.atoms[args[p16].at(b, k)] = copied
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func (x *execution) attention(in *Instr, args []box) {
 		for j, s := range args {
 			if in.Op.Info().Args[j].Access == graph.Write {
 				for k := range s.bands {
-					x.atoms[s.at(n-before, k)] = v.withInts(j, int(k))
+					x.atoms[s.at(n-before, k)] = x.band(v, in, args, j, k)
 				}
 			}
 		}
@@ -62,7 +62,7 @@ func (x *execution) queries(in *Instr, args []box, per int32) []Value {
 	same := opValue(in)
 	for j := range args {
 		if specs[j].Access != graph.Sum {
-			same = same.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+			same = x.operand(same, in, j)
 		}
 	}
 	list := make([]Value, args[q].blocks)
@@ -91,7 +91,7 @@ func (x *execution) sumKeys(in *Instr, args []box, queries []Value, per int32) {
 			sum := &x.atoms[dkv.at(n, k)]
 			x.begin(in, sumDKV, sum)
 			for b := last; b >= max(n, before); b-- {
-				x.add(sum, queries[b-before].withInts(int(k), 0).with(key))
+				x.add(sum, x.band(queries[b-before], in, args, sumDKV, k).with(key))
 			}
 			if half {
 				*sum = castValue(graph.BF16, *sum)

@@ -23,9 +23,11 @@ import (
 //	           collectives in the same order, on operands that fit together; the
 //	           ranks never wait for each other in a circle
 //	content    nothing is read before it is written; what is kept from step to
-//	           step is again what its name says, on all ranks
+//	           step is again what its name says, on all ranks, and what it says
+//	           is what the run puts there before the first step
 //
-// What a program computes is a second question: see Meaning and Equivalent.
+// What a program computes is a second question: see Equivalent. Whether it may run
+// between the steps of another is a third: see Beside.
 //
 // Example: i0 copies a weight to the device on stream h2d, i1 multiplies with
 // it on stream compute. Without i1's wait for i0, Verify reports that i1 reads
@@ -96,6 +98,14 @@ func accessOf(in *Instr, j int) (reads, writes bool) {
 	}
 	// The loss replaces logits by their gradient only where it is told to.
 	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
+}
+
+// arg is operand j, absent if it was left out at the end.
+func (in *Instr) arg(j int) Region {
+	if j < len(in.Args) {
+		return in.Args[j]
+	}
+	return Region{}
 }
 
 // fault describes what is wrong with an instruction.

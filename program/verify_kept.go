@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // content is what stands for a name at the end of a step.
@@ -15,7 +16,8 @@ type content struct {
 // keeper collects contents by name, over all ranks.
 type keeper struct {
 	*executions
-	now map[string]content
+	now   map[string]content
+	homed [][]bool // by rank: atoms in homes
 }
 
 func (k *keeper) buffer(c content) string {
@@ -26,13 +28,21 @@ func (k *keeper) buffer(c content) string {
 	return name
 }
 
-// checkKept checks what the next step takes for granted: persistent buffers
-// are defined, inputs untouched, equal names stand for equal content again, a
-// bf16 copy is the cast of its master, and replicas are like their primaries;
-// all this over all ranks.
+// checkKept checks what the next step takes for granted: persistent buffers are
+// defined, what is neither state nor result is untouched, equal names stand for
+// equal content again, a bf16 copy is the cast of its master, and the run finds all
+// that it fills and reads; all this over all ranks.
 func (xs *executions) checkKept() error {
-	k := &keeper{xs, map[string]content{}}
+	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {
+		k.homed = append(k.homed, xs.on[r].homed())
+		err := p.checkNames()
+		if err == nil {
+			err = xs.on[r].checkFilled(k.homed[r])
+		}
+		if err != nil {
+			return xs.of(r, err)
+		}
 		for i := range p.Buffers {
 			if err := k.check(r, i); err != nil {
 				return err
@@ -47,7 +57,7 @@ func (xs *executions) checkKept() error {
 				k.buffer(half), name, full, k.buffer(master))
 		}
 	}
-	return xs.checkReplicas()
+	return xs.checkHomes()
 }
 
 // check looks at one persistent buffer and notes what it holds.
@@ -59,18 +69,18 @@ func (k *keeper) check(rank, buf int) (err error) {
 			return k.of(rank, fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name))
 		}
 	}
-	x.eachInit(buf, func(atom int32, name string, row, col int) {
+	x.eachInit(buf, func(atom int32, name string, at within) {
 		here := content{rank, buf, x.atoms[atom]}
 		key := name
 		if b.RowUnit > 0 {
-			key = fmt.Sprintf("%s[%d,%d]", name, row, col)
+			key = fmt.Sprintf("%s[%d,%d]", name, at.row, at.col)
 		}
 		first, known := k.now[key]
 		switch {
 		case err != nil:
 		case here.v == Value{}:
 			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name))
-		case b.Class == ClassInputs && here.v != initValue(name, b.DType, row, col):
+		case !k.homed[rank][atom] && !b.result() && here.v != initValue(name, b.DType, at):
 			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name))
 		case known && first.v != here.v:
 			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
@@ -82,36 +92,122 @@ func (k *keeper) check(rank, buf int) (err error) {
 	return err
 }
 
-// checkReplicas: a replica has elements that some rank has a home of, and if
-// that is of the same kind, the same content.
-func (xs *executions) checkReplicas() error {
-	primary := map[string]Value{}
-	for _, x := range xs.on {
-		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; !h.Replica {
-				x.parts(i, func(elements string, v Value) { primary[homeKey(h.Kind, elements)], primary[elements] = v, v })
+// checkHomes checks that homes and names of content are two ways to say the same:
+// the run puts a parameter's state where its homes are, and programs are proven
+// from names on. So homes of the same elements, of all ranks, hold what has one
+// name, and so the same; and a replica has elements that some rank has a home of.
+func (xs *executions) checkHomes() error {
+	content, elements := map[string]string{}, map[string]string{} // one by the other
+	primary := map[string]bool{}
+	for r := range xs.on {
+		err := xs.eachPart(r, func(h *Home, key, name string) error {
+			if was, ok := content[key]; ok && was != name || name == "" {
+				return fmt.Errorf("the %s is %q here and %q elsewhere; hint: homes of the same elements hold the same", key, name, was)
+			}
+			if was, ok := elements[name]; ok && was != key {
+				return fmt.Errorf("%q is the %s and the %s; hint: name what each home holds", name, was, key)
+			}
+			content[key], elements[name] = name, key
+			primary[key] = primary[key] || !h.Replica
+			return nil
+		})
+		if err != nil {
+			return xs.of(r, err)
+		}
+	}
+	for r := range xs.on {
+		if err := xs.eachPart(r, func(_ *Home, key, _ string) error {
+			if !primary[key] {
+				return fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
+			}
+			return nil
+		}); err != nil {
+			return xs.of(r, err)
+		}
+	}
+	return nil
+}
+
+// eachPart lists the parts of a rank's homes, until there is an error. A bf16 copy
+// counts as what it is a copy of.
+func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error) (err error) {
+	x := xs.on[rank]
+	for i := range x.p.Homes {
+		h := &x.p.Homes[i]
+		kind := h.Kind
+		if kind+":" == halfName {
+			kind = "p"
+		}
+		x.parts(i, func(elements string, _ int32, name string) {
+			if full, ok := castOf(name); ok {
+				name = full
+			}
+			if err == nil {
+				err = f(h, homeKey(kind, elements), name)
+			}
+		})
+	}
+	return err
+}
+
+// homed says which atoms are in homes.
+func (x *execution) homed() []bool {
+	list := make([]bool, len(x.atoms))
+	for _, s := range x.ly.homes {
+		for k := range s.bands {
+			list[s.at(0, k)] = true
+		}
+	}
+	return list
+}
+
+// checkFilled checks that all content that the program uses is there when it begins:
+// the run fills homes, and buffers that are called like their content.
+func (x *execution) checkFilled(homed []bool) error {
+	for i := range x.p.Instrs {
+		for j, s := range x.ly.operands(i) {
+			buf := x.p.Instrs[i].Args[j].Buf
+			b := &x.p.Buffers[buf]
+			if s.blocks == 0 || len(b.Init) == 0 || b.ownName() {
+				continue
+			}
+			for k := range s.bands {
+				atom := s.at(0, k)
+				if name := b.initName(int(atom - x.ly.base[buf])); name != "" && !homed[atom] {
+					return x.p.operandFault(i, j, "give it a home, or call the buffer so", "holds %q, which nothing fills before the first step", name)
+				}
 			}
 		}
 	}
-	for r, x := range xs.on {
-		for i := range x.p.Homes {
-			h := &x.p.Homes[i]
-			if !h.Replica {
-				continue
+	return nil
+}
+
+// ownName reports whether a buffer is called like its content, or like that after
+// the step.
+func (b *Buffer) ownName() bool {
+	return len(b.Init) == 1 && strings.TrimSuffix(b.Init[0], ".before") == b.Name
+}
+
+// result reports whether a buffer is one of a step's results.
+func (b *Buffer) result() bool {
+	return b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0)
+}
+
+// checkNames checks that what is kept has a name of its own, by which the run, which
+// fills and reads buffers between steps, finds it.
+func (p *Program) checkNames() error {
+	kept := map[string]bool{}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Persistent {
+			if kept[b.Name] {
+				return fmt.Errorf("two persistent buffers are called %s; hint: the run finds them by name", b.Name)
 			}
-			var why error
-			x.parts(i, func(elements string, v Value) {
-				key := homeKey(h.Kind, elements)
-				if _, ok := primary[elements]; !ok {
-					why = fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
-				}
-				if w, ok := primary[key]; ok && v != w {
-					why = fmt.Errorf("the replica of the %s ends with other content than the primary; hint: refresh it after the update", key)
-				}
-			})
-			if why != nil {
-				return xs.of(r, why)
-			}
+			kept[b.Name] = true
+		}
+	}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; !b.Persistent && kept[b.Name] {
+			return fmt.Errorf("a persistent buffer and one that is not are called %s; hint: the run finds them by name", b.Name)
 		}
 	}
 	return nil

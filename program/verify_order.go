@@ -165,7 +165,7 @@ func (c *orderCheck) race(i, j, other int) error {
 	does, did := "is read", "written"
 	if writes {
 		does = "is written"
-		if c.atomRead(i, j, other) {
+		if c.onlyReads(i, j, other) {
 			did = "read"
 		}
 	}
@@ -173,9 +173,9 @@ func (c *orderCheck) race(i, j, other int) error {
 	return c.p.operandFault(i, j, fmt.Sprintf("let it wait for i%d", other), "%s while it may still be %s by i%d (%s on %s)", does, did, other, in.Op, in.Stream)
 }
 
-// atomRead reports whether an instruction only reads the buffer of operand j
+// onlyReads reports whether an instruction only reads the buffer of operand j
 // of instruction i.
-func (c *orderCheck) atomRead(i, j, other int) bool {
+func (c *orderCheck) onlyReads(i, j, other int) bool {
 	in := &c.p.Instrs[other]
 	for k, r := range in.Args {
 		if _, writes := accessOf(in, k); writes && !r.Absent() && r.Buf == c.p.Instrs[i].Args[j].Buf {

@@ -288,12 +288,7 @@ func (rs *ranks) checkMeeting(list []place) error {
 	return nil
 }
 
-func (rs *ranks) region(at place, j int) Region {
-	if in := rs.instr(at); j < len(in.Args) {
-		return in.Args[j]
-	}
-	return Region{}
-}
+func (rs *ranks) region(at place, j int) Region { return rs.instr(at).arg(j) }
 
 // checkParts checks that the operands part of all members, one after the
 // other, are what each member's operand all is; and that a part that lies inside

@@ -4,177 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
-
-// What operators expect of their operands, as a table. A shape is written per
-// operand as "ROWS,COLS/TYPE"; letters are extents that must agree wherever
-// they occur in one instruction:
-//
-//	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
-//
-// T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query
-// heads, width of all query heads, of all key and value heads, and of both. 2F is
-// twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or
-// f64, h bf16, i i32, d f64, * any.
-
-type rule struct {
-	shapes  []shape                                 // by operand
-	swapped []shape                                 // with Attr.WT, where that makes a difference
-	seq     bool                                    // Attr.Seq is used
-	heads   bool                                    // Attr.Heads, KVHeads and HeadDim are used
-	alike   bool                                    // atoms of all operands that are not one row correspond
-	alias   func(in *Instr, first, second box) bool // operands 0 and 1 may overlap like this
-	// position: results depend on where in its sequence a row is.
-	position bool
-	extra    func(in *Instr) string // what is wrong, or ""
-}
-
-type length struct {
-	times  int  // 1, or the factor of a letter
-	letter byte // 0: the number times
-}
-
-type shape struct {
-	rows, cols length
-	types      string
-}
-
-var dtypeSets = map[string][]graph.DType{
-	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64},
-	"*": {graph.F32, graph.BF16, graph.I32, graph.F64},
-}
-
-var verifyRules = [graph.NumOps]rule{
-	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f")},
-	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
-	graph.LinearDW:      {shapes: shapes("I,O/s N,I/f N,O/f"), swapped: shapes("O,I/s N,I/f N,O/f")},
-	graph.BiasGrad:      {shapes: shapes("1,O/s N,O/f")},
-	graph.LayerNorm:     {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
-	graph.LayerNormDX:   {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,2/s")},
-	graph.LayerNormDW:   {shapes: shapes("1,D/s 1,D/s N,D/f N,D/f N,2/s")},
-	graph.RMSNorm:       {shapes: shapes("N,D/f N,1/s N,D/f 1,D/f")},
-	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
-	graph.RMSNormDW:     {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
-	graph.RoPE:          {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
-	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,A/f M,G/f N,1/i"), seq: true, heads: true},
-	graph.AttentionBwd:  {shapes: shapes("N,A/f M,G/f N,H/s N,A/f N,A/f M,G/f N,A/f N,H/s N,1/i"), seq: true, heads: true},
-	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
-	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: same},
-	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f")},
-	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f")},
-	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
-	graph.EmbedBwd:      {shapes: shapes("V,D/s N,D/f N,1/i")},
-	graph.PosBwd:        {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
-	graph.CrossEntropy:  {shapes: shapes("N,1/s N,V/f N,1/i 1,5/s")},
-	graph.LossSum:       {shapes: shapes("1,1/d N,1/s")},
-	graph.NormPart:      {shapes: shapes("1,K/d R,C/s"), extra: pieces},
-	graph.NormAll:       {shapes: shapes("1,2/s 1,K/d")},
-	graph.AdamW:         {shapes: shapes("R,C/f R,C/f R,C/f R,C/s 1,2/s 1,5/s R,C/h"), alike: true},
-	graph.Cast:          {shapes: shapes("R,C/f R,C/f"), alike: true},
-	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
-	graph.Copy:          {shapes: shapes("R,C/* R,C/*"), alike: true},
-	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
-	graph.RoPEAt:        {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
-	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
-	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*"), alias: inDst},
-	graph.ReduceScatter: {shapes: shapes("1,A/r 1,B/r"), alias: inSrc},
-	graph.AllReduce:     {shapes: shapes("1,C/r")},
-	graph.Send:          {shapes: shapes("R,C/*")},
-	graph.Recv:          {shapes: shapes("R,C/*")},
-}
-
-func same(_ *Instr, first, second box) bool { return first == second }
-
-// What a rank gathers may lie in its place already, and what it reduces may go
-// to its own place. That it is the right place is for checkMeetings.
-func inDst(_ *Instr, dst, src box) bool { return dst.holds(src) }
-
-func inSrc(in *Instr, dst, src box) bool { return !in.Attr.Acc && src.holds(dst) }
-
-func shapes(s string) []shape {
-	var list []shape
-	for _, f := range strings.Fields(s) {
-		box, types, _ := strings.Cut(f, "/")
-		rows, cols, _ := strings.Cut(box, ",")
-		list = append(list, shape{parseExtent(rows), parseExtent(cols), types})
-	}
-	return list
-}
-
-func parseExtent(s string) length {
-	if n, err := strconv.Atoi(s); err == nil {
-		return length{times: n}
-	}
-	e := length{times: 1, letter: s[len(s)-1]}
-	if len(s) > 1 {
-		e.times, _ = strconv.Atoi(s[:len(s)-1])
-	}
-	return e
-}
-
-// positions: learned positions must have rows for a whole sequence.
-func positions(arg int) func(*Instr) string {
-	return func(in *Instr) string {
-		r, a := in.Args[arg], &in.Attr
-		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < a.Seq) {
-			return fmt.Sprintf("%d positions are too few for sequences of %d from offset %d", r.Rows, a.Seq, a.PosOffset)
-		}
-		return ""
-	}
-}
-
-// positionsAt: a table must have rows for the tokens of one call at least.
-// That the position leaves room for them is for whoever gives it.
-func positionsAt(arg int) func(*Instr) string {
-	return func(in *Instr) string {
-		r, n := in.Args[arg], in.Args[0].Rows
-		if !r.Absent() && (in.Attr.PosOffset < 0 || r.Rows-in.Attr.PosOffset < n) {
-			return fmt.Sprintf("%d positions are too few for %d tokens from offset %d", r.Rows, n, in.Attr.PosOffset)
-		}
-		return ""
-	}
-}
-
-// cached: the cache has the same number of rows for each key and value head.
-func cached(in *Instr) string {
-	kv, heads, n := in.Args[1], 2*in.Attr.KVHeads, in.Args[0].Rows
-	if kv.Rows%heads != 0 || kv.Rows/heads < n {
-		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)
-	}
-	return ""
-}
-
-func pieces(in *Instr) string {
-	part, g := in.Args[0], in.Args[1]
-	if k := graph.NormPieces(int64(g.Rows) * int64(g.Cols)); part.Cols != k {
-		return fmt.Sprintf("%d partial sums for %d elements, want %d", part.Cols, g.Rows*g.Cols, k)
-	}
-	return ""
-}
-
-// streamTiers are the tiers that a stream's operands are in: the one written,
-// and the one read.
-var streamTiers = [device.NumStreams]struct {
-	write, read device.Tier
-	only        []graph.Op // nil: all that run on one rank
-}{
-	device.Compute:     {device.DeviceTier, device.DeviceTier, nil},
-	device.HostToDev:   {device.DeviceTier, device.HostTier, copies},
-	device.DevToHost:   {device.HostTier, device.DeviceTier, copies},
-	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
-	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
-	device.HostCompute: {device.HostTier, device.HostTier, nil},
-	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
-	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
-	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
-}
-
-var copies = []graph.Op{graph.Copy}
 
 // maxAtoms bounds the work of Verify on absurd programs.
 const maxAtoms = 1 << 28
@@ -214,11 +47,13 @@ func checkStructure(p *Program) (*layout, error) {
 			why = "it has no region"
 		case why == "" && !p.Buffers[h.Region.Buf].Persistent:
 			why = fmt.Sprintf("buffer %s is not persistent", p.Buffers[h.Region.Buf].Name)
+		case why == "" && p.Buffers[h.Region.Buf].RowUnit > 0:
+			why = fmt.Sprintf("buffer %s is not flat", p.Buffers[h.Region.Buf].Name)
 		case h.Param < 0 || h.At < 0 || h.At > maxCount:
 			why = fmt.Sprintf("there is no element %d of it", h.At)
 		}
 		if why != "" {
-			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of persistent buffers", i, h.Kind, h.Param, why)
+			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of flat persistent buffers", i, h.Kind, h.Param, why)
 		}
 		ly.homes = append(ly.homes, s)
 	}

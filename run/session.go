@@ -32,12 +32,19 @@ type rank struct {
 
 // Open reserves the arenas and prepares the programs: of each step one for each
 // device. All steps but the first must have been lowered with the first as
-// their base. Ranks whose plans differ are refused. Close the session, then the
-// devices.
+// their base. Those that have not, and ranks whose plans differ, are refused. Close
+// the session, then the devices.
 func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
 	for _, step := range steps {
 		if err := agree(step, ""); err != nil {
 			return nil, err
+		}
+	}
+	for _, step := range steps[1:] {
+		for r := range step {
+			if err := program.Beside(steps[0][r], step[r]); err != nil {
+				return nil, err
+			}
 		}
 	}
 	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices))}

@@ -144,7 +144,7 @@ func (t *Trainer) open(m *Machine) error {
 }
 
 // Evaluation lowers the forward pass for the held-out text, in the memory that
-// the training programs leave between their steps.
+// the training programs leave between their steps, and proves it.
 func Evaluation(s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	pl := *training
 	list, err := evaluation(s, &pl, base, capacity)
@@ -161,7 +161,10 @@ func Evaluation(s *Setup, training *program.Plan, base []*program.Program, capac
 			break
 		}
 	}
-	return list, program.Verify(list...)
+	opt := StepOptions(s.Config)
+	opt.Mode = program.Eval
+	_, err = Prove(context.Background(), s.Graph, &pl, list, opt)
+	return list, err
 }
 
 func evaluation(s *Setup, pl *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {

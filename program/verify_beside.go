@@ -1,0 +1,61 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Beside proves that a program may run between the steps of another, on the same
+// rank and in the same arenas, such as an evaluation between training steps: what
+// the base keeps lies where the base has it and is named alike, and the program
+// leaves parameters and their state as they are. Verify proves of both that nothing
+// else gets there. What the run writes or reads anew with each step, rows of
+// the batch and results, is no business of the other.
+//
+//	base  p.c0 device addr=0 persistent   m.c0 device addr=64 persistent
+//	eval  p.c0 device addr=0 persistent   m.c0 device addr=64 persistent   x1 device addr=128
+//
+// If m.c0 were not there, x1 might lie where it is, and Verify could not know.
+func Beside(base, p *Program) error {
+	fail := func(b *Buffer, format string, args ...any) error {
+		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower it with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))
+	}
+	if base.Rank != p.Rank {
+		return fmt.Errorf("program %q is of rank %d, the base program of rank %d; hint: one of the same rank", p.Name, p.Rank, base.Rank)
+	}
+	state := map[string]bool{} // names of buffers with homes
+	for i := range base.Homes {
+		state[base.Buffers[base.Homes[i].Region.Buf].Name] = true
+	}
+	mine := map[string]*Buffer{}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Persistent {
+			mine[b.Name] = b
+		}
+	}
+	for i := range base.Buffers {
+		b := &base.Buffers[i]
+		if !b.Persistent || strings.HasPrefix(b.Name, batchPrefix) || b.ownName() && b.Init[0] != b.Name || len(b.Init) == 0 {
+			continue
+		}
+		m := mine[b.Name]
+		switch {
+		case m == nil:
+			return fail(b, "is not kept by %q", p.Name)
+		case m.Tier != b.Tier || m.Addr != b.Addr:
+			return fail(b, "is at %d on %v, and at %d on %v in %q", b.Addr, b.Tier, m.Addr, m.Tier, p.Name)
+		case m.DType != b.DType || m.Rows != b.Rows || m.Cols != b.Cols || m.Size != b.Size || !slices.Equal(m.Cuts, b.Cuts) || !slices.Equal(m.Init, b.Init):
+			return fail(b, "is something else in %q", p.Name)
+		}
+	}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		for j, r := range in.Args {
+			if _, writes := accessOf(in, j); writes && !r.Absent() && state[p.Buffers[r.Buf].Name] {
+				return p.operandFault(i, j, "only the base program changes its state", "is written")
+			}
+		}
+	}
+	return nil
+}
