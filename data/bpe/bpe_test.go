@@ -34,7 +34,7 @@ func readFixtures(t testing.TB) fixtures {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Texts) < 400 || len(f.IDs) != 4 {
+	if len(f.Texts) < 400 || len(f.IDs) != 5 {
 		t.Fatalf("ids.json has %d texts for %d tokenizers", len(f.Texts), len(f.IDs))
 	}
 	return f
@@ -44,7 +44,7 @@ func readFixtures(t testing.TB) fixtures {
 func fixtureTokenizers(t testing.TB) map[string]*Tokenizer {
 	t.Helper()
 	all := map[string]*Tokenizer{"published gpt2": GPT2()}
-	for _, name := range []string{"gpt2", "llama3", "qwen2"} {
+	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits"} {
 		tokenizer, err := Load(filepath.Join("testdata", name+".json"))
 		if err != nil {
 			t.Fatal(err)
@@ -256,6 +256,10 @@ func TestUnsupported(t *testing.T) {
 			`"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, `Split by "x+"`},
 		{"behavior", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x+"},` +
 			`"behavior":"Removed","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, "Removed"},
+		{"digits", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":false},` +
+			`{"type":"ByteLevel","add_prefix_space":false}]}`, "Digits without individual_digits"},
+		{"start", "post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],` +
+			`"special_tokens":{"<s>":{"ids":[100000]}}}`, "100000"},
 		{"decoder", "decoder", `{"type":"Metaspace"}`, "decoder Metaspace"},
 		{"post processor", "post_processor", `{"type":"Custom"}`, "post_processor Custom"},
 		{"byte fallback", "model.byte_fallback", `true`, "byte_fallback"},
@@ -323,6 +327,42 @@ func TestEndOfText(t *testing.T) {
 		must(t, err)
 		if id, ok := tokenizer.EndOfText(); !ok || id != 0 {
 			t.Errorf("%s: end of text %d, %v", config, id, ok)
+		}
+	}
+}
+
+// What goes before a text is the template's, unless tokenizer_config.json decides it.
+func TestStart(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	must(t, err)
+	const template = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},` +
+		`{"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<s>":{"id":"<s>","ids":[7,8]},"<e>":{"id":"<e>","ids":[9]}}}`
+	const sequence = `{"type":"Sequence","processors":[{"type":"ByteLevel"},` + template + `]}`
+	const bos = `{"bos_token":"<|endoftext|>","add_bos_token":`
+	for _, c := range []struct {
+		processor, config string
+		want              []int32
+	}{
+		{`null`, `{}`, nil},
+		{`{"type":"ByteLevel"}`, `{}`, nil},
+		{template, `{}`, []int32{7, 8}},
+		{sequence, `{}`, []int32{7, 8}},
+		{sequence, bos + `null}`, []int32{7, 8}},
+		{sequence, bos + `false}`, nil},
+		{sequence, bos + `true}`, []int32{0}},
+		{`null`, bos + `true}`, []int32{0}},
+		{`null`, `{"bos_token":{"content":"<|endoftext|>"},"add_bos_token":true}`, []int32{0}},
+		{`null`, `{"add_bos_token":true}`, nil},
+	} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		object["post_processor"] = json.RawMessage(c.processor)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		tokenizer, err := Parse(changed, []byte(c.config))
+		must(t, err)
+		if !slices.Equal(tokenizer.Start(), c.want) {
+			t.Errorf("%s, %s: %v, want %v", c.processor, c.config, tokenizer.Start(), c.want)
 		}
 	}
 }

@@ -45,6 +45,7 @@ type Tokenizer struct {
 	composed     bool             // text is brought to NFC first
 	uncut        bool             // an added token has a newline in it
 	endOfText    int32            // -1: none known
+	start        []int32          // what transformers puts before a text
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
 	hash         [32]byte
@@ -59,18 +60,24 @@ type vocabulary struct {
 	ignoreMerges bool
 	composed     bool
 	endOfText    int32
+	start        []int32
 }
 
 // newTokenizer checks the vocabulary and builds the lookup tables.
 func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	t := &Tokenizer{pattern: v.pattern, tokens: v.tokens, merges: v.merges,
-		added: v.added, composed: v.composed, endOfText: v.endOfText}
+		added: v.added, composed: v.composed, endOfText: v.endOfText, start: v.start}
 	for i := range t.byteID {
 		t.byteID[i] = -1
 	}
 	for _, added := range t.added {
 		if added.Text == "" {
 			return nil, fmt.Errorf("added token %d is empty", added.ID)
+		}
+	}
+	for _, id := range t.start {
+		if t.Token(id) == nil {
+			return nil, fmt.Errorf("the token %d, which goes before a text, is not in the vocabulary", id)
 		}
 	}
 	isAdded := t.addedIDs()
@@ -215,6 +222,11 @@ func (t *Tokenizer) VocabularySize() int { return len(t.tokens) }
 // EndOfText returns the token that ends a document; false when the vocabulary
 // has none that is known.
 func (t *Tokenizer) EndOfText() (id int32, ok bool) { return t.endOfText, t.endOfText >= 0 }
+
+// Start is what transformers puts before a text that a model is to go on with, such as
+// Llama 3's <|begin_of_text|>; usually nothing. Encode leaves it out, and so does training,
+// where documents are known by their end.
+func (t *Tokenizer) Start() []int32 { return t.start }
 
 // Token returns the bytes of one token, which the caller must not change; nil
 // for an id that no token has.

@@ -3,7 +3,7 @@
     pip install tokenizers==0.23.3
     python make.py [vocab.bpe encoder.json]
 
-For each of the three pre-tokenisation patterns it trains a small vocabulary on
+For each of the four pre-tokenisation patterns it trains a small vocabulary on
 ../../../LICENSE and writes it as <pattern>.json; ids.json holds strings and the
 ids that Hugging Face gives them. With the two files that OpenAI published for
 GPT-2, the ids of the real GPT-2 are made too; without, they are kept.
@@ -63,6 +63,8 @@ def main():
         "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), None),
         "llama3": (splitter(LLAMA3), None),
         "qwen2": (splitter(QWEN2), normalizers.NFC()),
+        "digits": (pre_tokenizers.Sequence([
+            pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), None),
     }
     for name, (pre, norm) in setups.items():
         t = Tokenizer(models.BPE())
