@@ -169,7 +169,7 @@ func TestFormats(t *testing.T) {
 	dir := write(t, map[string]string{
 		"1.txt":   "\ufeffone\n",
 		"2.txt":   "\ufeff",
-		"3.txt":   "\xff\xfe caf\xc3\xa9",
+		"3.txt":   "x\xff\xfe caf\xc3\xa9",
 		"4.jsonl": "\ufeff{\"text\":\"two\"}\r\n\n{\"id\":1,\"text\":\"th\\u0072ee\\n\",\"meta\":{\"a\":[1,\"}\"]}}\n{\"text\":\"\"}\n{\"text\":\"last\"}",
 		"5.json":  `{"text":"\ud83d\ude00"}`,
 	})
@@ -178,14 +178,27 @@ func TestFormats(t *testing.T) {
 	got, stats, err := documents(c)
 	must(t, err)
 	slices.Sort(got) // the order of the files is shuffled
-	want := []string{"last", "one\n", "three\n", "two", "\U0001f600", "\xff\xfe caf\u00e9"}
+	want := []string{"last", "one\n", "three\n", "two", "x\xff\xfe caf\u00e9", "\U0001f600"}
 	if !slices.Equal(got, want) {
 		t.Errorf("documents %q, want %q", got, want)
 	}
-	wantStats := Stats{Text: FormatStats{3, 2, 12}, JSONL: FormatStats{2, 4, 17}, Empty: 3,
+	wantStats := Stats{Text: FormatStats{3, 2, 13}, JSONL: FormatStats{2, 4, 17}, Empty: 3,
 		InvalidBytes: 2, InvalidFiles: 1, FirstInvalid: filepath.Join(dir, "3.txt")}
 	if stats != wantStats {
 		t.Errorf("stats %+v, want %+v", stats, wantStats)
+	}
+}
+
+// Text in UTF-16, of either order, is refused and not read as bytes.
+func TestUTF16(t *testing.T) {
+	for _, name := range []string{"a.txt", "a.jsonl"} {
+		for _, text := range []string{"\xff\xfea\x00", "\xfe\xff\x00a", "\xff\xfe"} {
+			c, err := OpenCorpus(write(t, map[string]string{name: text}) + "/*")
+			must(t, err)
+			if _, _, err := documents(c); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), name+": UTF-16") || !strings.Contains(err.Error(), "hint:") {
+				t.Errorf("%s, %q: %v", name, text, err)
+			}
+		}
 	}
 }
 
