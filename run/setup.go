@@ -52,9 +52,15 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
-	if n := len(s.Tokenizer.Encode([]byte(c.Sample.Prompt))); c.Sample.Tokens > 0 && n > s.Model.MaxPositions { // which would be told after the last step
-		s.Close()
-		return nil, c.Fault("sample.prompt", fmt.Sprintf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions))
+	if c.Sample.Tokens > 0 { // which would be told after the last step
+		ids, _, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
+		if n := len(ids); err == nil && n > s.Model.MaxPositions {
+			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
+		}
+		if err != nil {
+			s.Close()
+			return nil, c.Fault("sample.prompt", err.Error())
+		}
 	}
 	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err != nil {
