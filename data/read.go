@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,13 @@ func (r *reader) file(f *File) error {
 	}
 	defer in.Close()
 	invalid := r.stats.InvalidBytes
-	text, err := withoutMark(r.counted(in))
+	from := r.counted(in)
+	if f.zipped {
+		if from, err = gzip.NewReader(from); err != nil {
+			return fmt.Errorf("%s: gzip: %w; hint: is it whole, and compressed?", f.Path, err)
+		}
+	}
+	text, err := withoutMark(from)
 	switch {
 	case err != nil:
 	case f.Format == JSONL:

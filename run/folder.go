@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -42,7 +43,11 @@ func (e misuse) Unwrap() error { return e.error }
 func OpenFolder(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
-		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)}
+		hint := folderHint
+		if last, _, err := (&checkpoint.Store{Dir: dir}).Latest(checkpoint.Sizes); err == nil {
+			hint = "it is that of a run, whose latest checkpoint is " + last
+		}
+		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), hint)}
 	}
 	f := &Folder{Path: dir}
 	if f.Model, _, err = model.Parse(text); err != nil {

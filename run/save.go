@@ -199,9 +199,6 @@ func (t *Trainer) fromFolder() error {
 		return inFolder(t.Setup.Folder, err)
 	}
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
-	if err := checkTied(set, t.Setup.Model); err != nil {
-		return inFolder(t.Setup.Folder, errors.Join(err, set.Close()))
-	}
 	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(set, p, dst) }, set}
 	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }

@@ -48,6 +48,9 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, err
 	}
+	if t := s.Tokens.Stats(); t.InvalidBytes > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d bytes in %d files are not UTF-8 (first: %s), trained on as they are", t.InvalidBytes, t.InvalidFiles, t.FirstInvalid))
+	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
 		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))

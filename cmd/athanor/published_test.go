@@ -193,6 +193,27 @@ func TestOtherTokenizer(t *testing.T) {
 	}
 }
 
+// TestNoWeights: a model folder that lacks weights is told before a plan is searched and a folder
+// is made; one of a run tells where its model is.
+func TestNoWeights(t *testing.T) {
+	folder, file := modelFolder(t)
+	out := t.TempDir() + "/run"
+	dir := t.TempDir()
+	rename(t, folder, dir, func(name string) string { return strings.Replace(name, "model.norm.weight", "norm", 1) })
+	tokenizer := "tokenizer=" + folder
+	for code, model := range map[int]string{1: dir, 2: t.TempDir()} {
+		if code == 2 {
+			edit(t, model+"/config.json", map[string]any{"model_type": "llama"})
+		}
+		r := call("train", file, "model="+model, tokenizer, "out="+out).must(t, code, model, "hint:")
+		if _, err := os.Stat(out); err == nil || strings.Contains(r.stderr+r.stdout, "plan") {
+			t.Errorf("found late: %s", r.stderr)
+		}
+	}
+	at := filepath.Dir(folder)
+	call("eval", at, "../../LICENSE").must(t, 2, at+" is not a model folder", "latest checkpoint is "+folder)
+}
+
 // TestIDsWithoutTokenizer: a tokenizer of a kind that is not built keeps nobody from
 // evaluating token ids.
 func TestIDsWithoutTokenizer(t *testing.T) {
