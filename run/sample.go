@@ -56,7 +56,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, text, err := promptIDs(tokenizer, p.Text)
+	ids, err := promptIDs(tokenizer, p.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -74,18 +74,14 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	defer g.Close()
 
 	out := &Sampled{PromptTokens: len(ids), IDs: []int32{}}
-	say := func(ids ...int32) {
-		var text []byte
-		for _, id := range ids { // a model may know ids that no token has: embeddings are padded
-			text = append(text, tokenizer.Token(id)...)
-		}
+	say := func(text []byte) {
 		out.Text += string(text)
 		if p.Each != nil {
 			p.Each(text)
 		}
 	}
-	if len(text) > 0 {
-		say(text...)
+	if p.Text != "" {
+		say([]byte(p.Text))
 	}
 	began := time.Now()
 	if err := g.Extend(ctx, ids...); err != nil {
@@ -99,7 +95,11 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		if slices.Contains(ends, next) {
 			return out, nil
 		}
-		say(next)
+		text := tokenizer.Token(next) // none for an id of a padded embedding
+		if out.Text == "" {
+			text = tokenizer.Trim(text)
+		}
+		say(text)
 		out.Tokens++
 		out.IDs = append(out.IDs, next)
 		out.Time = time.Since(began).Seconds()
@@ -112,24 +112,21 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	}
 }
 
-// promptIDs is what a model reads of a prompt, and which of it is the prompt's own: as in
-// transformers the tokenizer's Start goes before it, unless it is there. An empty
-// prompt begins as a document does.
-func promptIDs(t *bpe.Tokenizer, prompt string) (all, text []int32, err error) {
-	text = t.Encode([]byte(prompt))
-	start := t.Start()
-	if n := len(start); len(text) >= n && slices.Equal(text[:n], start) {
-		start = nil
+// promptIDs is what a model reads of a prompt: as in transformers the tokenizer's Start goes
+// before it, unless it is there. An empty prompt begins as a document does.
+func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
+	ids, start := t.Encode([]byte(prompt)), t.Start()
+	if n := len(start); len(ids) < n || !slices.Equal(ids[:n], start) {
+		ids = slices.Concat(start, ids)
 	}
-	all = slices.Concat(start, text)
-	if len(all) == 0 {
-		end, ok := t.EndOfText()
-		if !ok {
-			return nil, nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
-		}
-		all = []int32{end}
+	if len(ids) > 0 {
+		return ids, nil
 	}
-	return all, text, nil
+	end, ok := t.EndOfText()
+	if !ok {
+		return nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
+	}
+	return []int32{end}, nil
 }
 
 // ends are the tokens that end a text: the tokenizer's end of text, and what

@@ -56,7 +56,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
 	if c.Sample.Tokens > 0 { // which would be told after the last step
-		ids, _, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
+		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
 		if n := len(ids); err == nil && n > s.Model.MaxPositions {
 			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
 		}

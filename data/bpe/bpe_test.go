@@ -2,6 +2,7 @@ package bpe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,7 +35,7 @@ func readFixtures(t testing.TB) fixtures {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Texts) < 400 || len(f.IDs) != 5 {
+	if len(f.Texts) < 400 || len(f.IDs) != 9 {
 		t.Fatalf("ids.json has %d texts for %d tokenizers", len(f.Texts), len(f.IDs))
 	}
 	return f
@@ -63,6 +64,111 @@ func TestIDsOfHuggingFace(t *testing.T) {
 			if !slices.Equal(got, f.IDs[name][i]) {
 				t.Errorf("%s: %q\n got %v\nwant %v", name, text, got, f.IDs[name][i])
 			}
+		}
+	}
+}
+
+// sentencePieces are Llama 2's vocabulary by all that puts a space before a text.
+func sentencePieces(t testing.TB) map[string]*Tokenizer {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	all := map[string]*Tokenizer{}
+	all["llama2"], err = Parse(raw, nil)
+	must(t, err)
+	for _, scheme := range []string{"first", "always", "never"} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		object["normalizer"] = json.RawMessage("null")
+		object["pre_tokenizer"] = json.RawMessage(`{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "` + scheme + `", "split": false}`)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		all["llama2 "+scheme], err = Parse(changed, nil)
+		must(t, err)
+	}
+	return all
+}
+
+// SentencePiece's vocabularies give the ids of Hugging Face, and the text back but for the space
+// before it. Two that put it elsewhere are two tokenizers.
+func TestSentencePiece(t *testing.T) {
+	f := readFixtures(t)
+	hashes := map[[32]byte]string{}
+	for name, tokenizer := range sentencePieces(t) {
+		e := tokenizer.NewEncoder()
+		for i, text := range f.Texts {
+			got := e.Encode(nil, []byte(text))
+			if !slices.Equal(got, f.IDs[name][i]) {
+				t.Errorf("%s: %q\n got %v\nwant %v", name, text, got, f.IDs[name][i])
+			}
+			back, err := tokenizer.Decode(got)
+			must(t, err)
+			if name == "llama2" && string(tokenizer.Trim(back)) != text {
+				t.Errorf("%q came back as %q", text, back)
+			}
+		}
+		if other := hashes[tokenizer.Hash()]; other != "" {
+			t.Errorf("%s and %s have one hash", name, other)
+		}
+		hashes[tokenizer.Hash()] = name
+		if !slices.Equal(tokenizer.Start(), []int32{1}) {
+			t.Errorf("%s: starts with %v", name, tokenizer.Start())
+		}
+	}
+	tokenizer := sentencePieces(t)["llama2"]
+	for text, want := range map[string]string{"a\u2581b": "a b", "\xff\xe6\xb0": "\xff\xe6\xb0", strings.Repeat("\u65e5", maxWord/2): ""} {
+		back, err := tokenizer.Decode(tokenizer.Encode([]byte(text)))
+		must(t, err)
+		if got := string(tokenizer.Trim(back)); got != cmp.Or(want, text) {
+			t.Errorf("%.20q came back as %.20q", text, got)
+		}
+	}
+	if long := tokenizer.Encode(bytes.Repeat([]byte("\u65e5"), maxWord)); slices.Contains(long[1:], tokenizer.byteID[0xE6]) {
+		t.Error("a long word was cut within a character")
+	}
+	if text := []byte("one\ntwo\nthree"); tokenizer.Boundary(text, 4) || !Boundary(text, 4) {
+		t.Error("a text is cut where a space would be put before the rest")
+	}
+}
+
+// What of SentencePiece's tokenizers would give other ids is named.
+func TestSentencePieceUnsupported(t *testing.T) {
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	for _, c := range []struct{ path, value, want string }{
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}`, "Metaspace"},
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false}`, "Metaspace"},
+		{"normalizer", `null`, "the normalizer and pre_tokenizer []"},
+		{"normalizer", `{"type":"NFKC"}`, "NFKC"},
+		{"decoder", `{"type":"ByteLevel"}`, "decoder"},
+		{"decoder", `{"type":"ByteFallback"}`, "decoder"},
+		{"added_tokens", `[{"id":0,"content":"<unk>","normalized":true}]`, "normalized"},
+		{"vocab", `{"a b":2000}`, `"a b"`},
+		{"vocab", `{"a\u2581b":2000}`, "space behind"},
+		{"vocab", `{"<0x41>":700}`, "0x41"},
+		{"ignore_merges", `true`, "ignore_merges"},
+	} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		var model map[string]any
+		must(t, json.Unmarshal(object["model"], &model))
+		switch c.path {
+		case "vocab":
+			vocab := model["vocab"].(map[string]any)
+			if delete(vocab, "<0x41>"); c.want != "0x41" {
+				must(t, json.Unmarshal([]byte(c.value), &vocab))
+			}
+		case "ignore_merges":
+			model["ignore_merges"] = true
+		default:
+			object[c.path] = json.RawMessage(c.value)
+		}
+		object["model"], err = json.Marshal(model)
+		must(t, err)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		if _, err = Parse(changed, nil); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%s %s: error %v does not name %q", c.path, c.value, err, c.want)
 		}
 	}
 }
@@ -262,7 +368,7 @@ func TestUnsupported(t *testing.T) {
 			`"special_tokens":{"<s>":{"ids":[100000]}}}`, "100000"},
 		{"decoder", "decoder", `{"type":"Metaspace"}`, "decoder Metaspace"},
 		{"post processor", "post_processor", `{"type":"Custom"}`, "post_processor Custom"},
-		{"byte fallback", "model.byte_fallback", `true`, "byte_fallback"},
+		{"byte fallback", "model.byte_fallback", `true`, "with byte_fallback, the decoder"},
 		{"dropout", "model.dropout", `0.1`, "dropout"},
 		{"prefix", "model.continuing_subword_prefix", `"##"`, "continuing_subword_prefix"},
 		{"suffix", "model.end_of_word_suffix", `"</w>"`, "end_of_word_suffix"},

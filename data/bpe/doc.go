@@ -1,5 +1,6 @@
-// Package bpe is a byte-level BPE tokenizer: text to token ids and back, for
-// any bytes, with the vocabularies of GPT-2, Llama 3 and Qwen2 among others.
+// Package bpe is a BPE tokenizer: text to token ids and back, for any bytes, with the
+// byte-level vocabularies of GPT-2, Llama 3 and Qwen2 among others, and SentencePiece's of
+// Llama 2 and Mistral 7B (spaced.go).
 //
 // # How text becomes tokens
 //

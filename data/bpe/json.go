@@ -111,7 +111,7 @@ func Load(path string) (*Tokenizer, error) {
 	}
 	t, err := Parse(raw, config)
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE?")
+		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE, or of SentencePiece's?")
 	}
 	return t, nil
 }
@@ -133,10 +133,12 @@ func Parse(raw, config []byte) (*Tokenizer, error) {
 	if v.start, err = postProcessor(f.PostProcessor); err != nil {
 		return nil, err
 	}
-	if v.composed, err = normalizer(f.Normalizer); err != nil {
-		return nil, err
+	if m.ByteFallback {
+		err = v.readSpacing(&f)
+	} else if v.composed, err = normalizer(f.Normalizer); err == nil {
+		v.pattern, err = preTokenizer(f.PreTokenizer)
 	}
-	if v.pattern, err = preTokenizer(f.PreTokenizer); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if err := v.read(m, f.AddedTokens); err != nil {
@@ -168,7 +170,7 @@ func strict(raw []byte, into any) error {
 
 func unsupported(what string) error {
 	return fmt.Errorf("%s is not supported: it would change the tokens; "+
-		"hint: byte-level BPE as in GPT-2, Llama 3, Qwen2 and SmolLM is supported", what)
+		"hint: BPE as in GPT-2, Llama 2 and 3, Mistral 7B, Qwen2 and SmolLM is supported", what)
 }
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -208,9 +210,9 @@ func (f *file) check(m *model) error {
 		return unsupported("continuing_subword_prefix")
 	case m.Suffix != nil && *m.Suffix != "":
 		return unsupported("end_of_word_suffix")
-	case m.ByteFallback:
-		return unsupported("byte_fallback (a SentencePiece vocabulary)")
-	case kind(f.Decoder) != "ByteLevel":
+	case m.ByteFallback && m.IgnoreMerges:
+		return unsupported("byte_fallback with ignore_merges")
+	case !m.ByteFallback && kind(f.Decoder) != "ByteLevel":
 		return unsupported("the decoder " + kind(f.Decoder))
 	}
 	return nil
@@ -444,6 +446,15 @@ func (v *vocabulary) read(m model, added []addedToken) error {
 		}
 		if v.tokens[id] != nil {
 			return fmt.Errorf("two tokens of the vocabulary have the id %d", id)
+		}
+		if v.chars != nil {
+			token, isByte, err := spacedToken(text)
+			if err != nil {
+				return err
+			}
+			v.tokens[id] = token
+			v.addSpaced(token, isByte, id)
+			continue
 		}
 		token, ok := appendBytes(nil, text)
 		if !ok || len(token) == 0 {

@@ -46,6 +46,9 @@ type Tokenizer struct {
 	uncut        bool             // an added token has a newline in it
 	endOfText    int32            // -1: none known
 	start        []int32          // what transformers puts before a text
+	chars        map[rune]int32   // of SentencePiece: the tokens of characters; nil: merges start from bytes
+	leading      leading          // of SentencePiece
+	trims        bool             // its decoder takes a space off the beginning
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
 	hash         [32]byte
@@ -61,14 +64,21 @@ type vocabulary struct {
 	composed     bool
 	endOfText    int32
 	start        []int32
+	chars        map[rune]int32
+	bytes        [256]int32 // where chars are not nil; -1: none
+	leading      leading
+	trims        bool
 }
 
 // newTokenizer checks the vocabulary and builds the lookup tables.
 func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	t := &Tokenizer{pattern: v.pattern, tokens: v.tokens, merges: v.merges,
 		added: v.added, composed: v.composed, endOfText: v.endOfText, start: v.start}
-	for i := range t.byteID {
-		t.byteID[i] = -1
+	t.chars, t.byteID, t.leading, t.trims = v.chars, v.bytes, v.leading, v.trims
+	if t.chars == nil {
+		for i := range t.byteID {
+			t.byteID[i] = -1
+		}
 	}
 	for _, added := range t.added {
 		if added.Text == "" {
@@ -82,14 +92,14 @@ func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	}
 	isAdded := t.addedIDs()
 	for id, token := range t.tokens {
-		if len(token) == 1 && !isAdded[int32(id)] {
+		if t.chars == nil && len(token) == 1 && !isAdded[int32(id)] {
 			t.byteID[token[0]] = int32(id)
 		}
 	}
 	for b, id := range t.byteID {
 		if id < 0 {
 			return nil, fmt.Errorf("the vocabulary has no token for the byte 0x%02x; "+
-				"hint: only byte-level vocabularies, with all 256 bytes, are supported", b)
+				"hint: only vocabularies with all 256 bytes are supported", b)
 		}
 	}
 	t.pairs = newPairTable(len(t.merges))
@@ -207,6 +217,9 @@ func (t *Tokenizer) fingerprint() (sum [32]byte) {
 		word(int(added.ID), len(added.Text))
 		buffer = append(buffer, added.Text...)
 	}
+	if t.chars != nil {
+		word(int(t.leading))
+	}
 	h.Write(buffer)
 	h.Sum(sum[:0])
 	return sum
@@ -268,8 +281,10 @@ func Boundary(text []byte, i int) bool {
 }
 
 // Boundary is the function Boundary for the text that this tokenizer encodes:
-// never, where an added token has a newline in it.
-func (t *Tokenizer) Boundary(text []byte, i int) bool { return !t.uncut && Boundary(text, i) }
+// never, where an added token has a newline in it, or where a space is put before a text.
+func (t *Tokenizer) Boundary(text []byte, i int) bool {
+	return !t.uncut && t.chars == nil && Boundary(text, i)
+}
 
 // visible reports whether a character of some bytes is one, and neither white space nor
 // control.
