@@ -26,7 +26,7 @@ func rename(t *testing.T, from, to string, name func(string) string, more ...saf
 			more = append(more, safetensors.Float32s(to, info.DType, info.Shape, values))
 		}
 	}
-	check(t, safetensors.WriteFile(to+"/model.safetensors", nil, more))
+	check(t, writeTensors(to+"/model.safetensors", more))
 	config, err := os.ReadFile(from + "/config.json")
 	check(t, err)
 	check(t, os.WriteFile(to+"/config.json", config, 0o644))

@@ -131,6 +131,32 @@ func TestSentencePiece(t *testing.T) {
 	}
 }
 
+// A word goes on over a line break where a token does.
+func TestSentencePieceLines(t *testing.T) {
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	var object map[string]json.RawMessage
+	must(t, json.Unmarshal(raw, &object))
+	var model struct {
+		Type     string           `json:"type"`
+		Fallback bool             `json:"byte_fallback"`
+		Vocab    map[string]int32 `json:"vocab"`
+		Merges   [][2]string      `json:"merges"`
+	}
+	must(t, json.Unmarshal(object["model"], &model))
+	model.Vocab["\n"], model.Vocab["a\n"] = 1000, 1001
+	model.Merges = append([][2]string{{"a", "\n"}}, model.Merges...)
+	object["model"], err = json.Marshal(model)
+	must(t, err)
+	changed, err := json.Marshal(object)
+	must(t, err)
+	tokenizer, err := Parse(changed, nil)
+	must(t, err)
+	if ids := tokenizer.Encode([]byte("xa\n\nb")); !slices.Contains(ids, 1001) || !slices.Contains(ids, 1000) {
+		t.Errorf("%v", ids)
+	}
+}
+
 // What of SentencePiece's tokenizers would give other ids is named.
 func TestSentencePieceUnsupported(t *testing.T) {
 	raw, err := os.ReadFile("testdata/llama2.json")

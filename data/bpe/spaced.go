@@ -60,18 +60,20 @@ func (e *Encoder) spaced(dst []int32, text []byte, first bool) []int32 {
 	}
 	e.composed = append(e.composed, text...)
 	for text = e.composed; len(text) > 0; {
-		n := nextSpaced(text)
+		n := nextSpaced(text, e.t.breaks)
 		dst = e.word(dst, text, n)
 		text = text[n:]
 	}
 	return dst
 }
 
-// nextSpaced is the length of the spaces at the start of text and what follows up to the next.
-func nextSpaced(text []byte) int {
+// nextSpaced is the length of the spaces at the start of text and what follows up to the
+// next. Nothing is merged with a line break if none of the breaks is in a token with others, so
+// words also end there, and are short enough to be found again.
+func nextSpaced(text []byte, breaks string) int {
 	n := len(text) - len(bytes.TrimLeft(text, " "))
-	if end := bytes.IndexByte(text[n:], ' '); end >= 0 {
-		return n + end
+	if end := bytes.IndexAny(text[n:], breaks); end >= 0 {
+		return max(n+end, 1)
 	}
 	return len(text)
 }
@@ -106,13 +108,15 @@ func (v *vocabulary) addSpaced(token []byte, isByte bool, id int32) {
 		v.bytes[token[0]] = id
 	} else if width == len(token) {
 		v.chars[r] = id
+	} else if bytes.IndexByte(token, '\n') >= 0 {
+		v.breaks = " "
 	}
 }
 
 // readSpacing reads what SentencePiece's tokenizers are converted to: a space before the text
 // by a normalizer or by Metaspace, and a decoder that takes it away.
 func (v *vocabulary) readSpacing(f *file) error {
-	v.chars = map[rune]int32{}
+	v.chars, v.breaks = map[rune]int32{}, " \n"
 	for i := range v.bytes {
 		v.bytes[i] = -1
 	}

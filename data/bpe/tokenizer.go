@@ -48,6 +48,7 @@ type Tokenizer struct {
 	start        []int32          // what transformers puts before a text
 	chars        map[rune]int32   // of SentencePiece: the tokens of characters; nil: merges start from bytes
 	leading      leading          // of SentencePiece
+	breaks       string           // of SentencePiece: before which of these a word ends
 	trims        bool             // its decoder takes a space off the beginning
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
@@ -67,6 +68,7 @@ type vocabulary struct {
 	chars        map[rune]int32
 	bytes        [256]int32 // where chars are not nil; -1: none
 	leading      leading
+	breaks       string
 	trims        bool
 }
 
@@ -74,7 +76,7 @@ type vocabulary struct {
 func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	t := &Tokenizer{pattern: v.pattern, tokens: v.tokens, merges: v.merges,
 		added: v.added, composed: v.composed, endOfText: v.endOfText, start: v.start}
-	t.chars, t.byteID, t.leading, t.trims = v.chars, v.bytes, v.leading, v.trims
+	t.chars, t.byteID, t.leading, t.breaks, t.trims = v.chars, v.bytes, v.leading, v.breaks, v.trims
 	if t.chars == nil {
 		for i := range t.byteID {
 			t.byteID[i] = -1
