@@ -25,23 +25,24 @@ const (
 
 func (f Format) String() string { return [...]string{"text", "JSONL"}[f] }
 
-// formatOf is the format of a file extension; an extension that is in neither
-// table is Text.
+// formatOf is the format of a file extension, that before .gz if a file is compressed; an
+// extension that is in neither table is Text.
 var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL}
 
 // refused are extensions whose bytes are surely not text.
 var refused = map[string]string{
 	".parquet": "Parquet", ".arrow": "Arrow",
-	".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
+	".tgz": "tar", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
 	".bin": "a binary file", ".npy": "NumPy", ".safetensors": "safetensors", ".pdf": "PDF",
 }
 
 // File is one file of a corpus.
 type File struct {
 	Path     string
-	Size     int64 // bytes
+	Size     int64 // bytes on disk
 	Modified int64 // time of the last change, nanoseconds since 1970
 	Format   Format
+	zipped   bool // by gzip
 }
 
 // Corpus is a list of files, sorted by path, each once.
@@ -76,7 +77,9 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 	c.files = slices.CompactFunc(c.files, func(a, b File) bool { return a.Path == b.Path })
 	for i := range c.files {
 		f := &c.files[i]
-		extension := strings.ToLower(filepath.Ext(f.Path))
+		name, zipped := strings.CutSuffix(strings.ToLower(f.Path), ".gz")
+		extension := filepath.Ext(name)
+		f.zipped = zipped
 		if what, bad := refused[extension]; bad {
 			return nil, fmt.Errorf("%s: %s is %w; hint: convert it to text or JSONL {\"text\": ...}",
 				f.Path, what, ErrNotSupported)

@@ -1,6 +1,8 @@
 package data
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +129,7 @@ func TestLinkedFolders(t *testing.T) {
 }
 
 func TestCorpusErrors(t *testing.T) {
-	dir := write(t, map[string]string{"empty.txt": "", "x.parquet": "PAR1", "y.txt.gz": "z", "a.txt": "a"})
+	dir := write(t, map[string]string{"empty.txt": "", "x.parquet": "PAR1", "y.tar.gz": "z", "a.txt": "a"})
 	t.Setenv("D", dir)
 	t.Setenv("GOROOT", dir) // exists, but is no Go tree
 	for pattern, want := range map[string]string{
@@ -137,7 +139,7 @@ func TestCorpusErrors(t *testing.T) {
 		"$D":                  "is a folder",
 		"$D/empty.txt":        "are empty",
 		"$D/*.parquet":        "Parquet is not supported yet",
-		"$D/*.gz":             "gzip is not supported yet",
+		"$D/*.gz":             "tar is not supported yet",
 		"$D/[":                "malformed",
 		"$NO_SUCH_NAME/x":     "NO_SUCH_NAME",
 		"$GOROOT/src/**/*.go": "name another corpus",
@@ -169,7 +171,7 @@ func TestFormats(t *testing.T) {
 	dir := write(t, map[string]string{
 		"1.txt":   "\ufeffone\n",
 		"2.txt":   "\ufeff",
-		"3.txt":   "\xff\xfe caf\xc3\xa9",
+		"3.txt":   "x\xff\xfe caf\xc3\xa9",
 		"4.jsonl": "\ufeff{\"text\":\"two\"}\r\n\n{\"id\":1,\"text\":\"th\\u0072ee\\n\",\"meta\":{\"a\":[1,\"}\"]}}\n{\"text\":\"\"}\n{\"text\":\"last\"}",
 		"5.json":  `{"text":"\ud83d\ude00"}`,
 	})
@@ -178,14 +180,56 @@ func TestFormats(t *testing.T) {
 	got, stats, err := documents(c)
 	must(t, err)
 	slices.Sort(got) // the order of the files is shuffled
-	want := []string{"last", "one\n", "three\n", "two", "\U0001f600", "\xff\xfe caf\u00e9"}
+	want := []string{"last", "one\n", "three\n", "two", "x\xff\xfe caf\u00e9", "\U0001f600"}
 	if !slices.Equal(got, want) {
 		t.Errorf("documents %q, want %q", got, want)
 	}
-	wantStats := Stats{Text: FormatStats{3, 2, 12}, JSONL: FormatStats{2, 4, 17}, Empty: 3,
+	wantStats := Stats{Text: FormatStats{3, 2, 13}, JSONL: FormatStats{2, 4, 17}, Empty: 3,
 		InvalidBytes: 2, InvalidFiles: 1, FirstInvalid: filepath.Join(dir, "3.txt")}
 	if stats != wantStats {
 		t.Errorf("stats %+v, want %+v", stats, wantStats)
+	}
+}
+
+// What gzip compressed is the same text, also in several parts; what is cut off or damaged is
+// told with the file.
+func TestGzip(t *testing.T) {
+	zip := func(text string) string {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		_, err := z.Write([]byte(text))
+		must(t, errors.Join(err, z.Close()))
+		return b.String()
+	}
+	lines := strings.Repeat(`{"text":"two"}`+"\n", 3)
+	c, err := OpenCorpus(write(t, map[string]string{"a.TXT.GZ": zip("\ufeffone ") + zip("more"), "b.jsonl.gz": zip(lines)}) + "/*")
+	must(t, err)
+	got, stats, err := documents(c)
+	must(t, err)
+	slices.Sort(got)
+	if want := []string{"one more", "two", "two", "two"}; !slices.Equal(got, want) || stats.JSONL.Files != 1 || stats.Text.Files != 1 {
+		t.Errorf("documents %q, want %q; %v", got, want, stats)
+	}
+	whole := zip(strings.Repeat("text ", 1000))
+	for _, bad := range []string{"x", "plain text that is not compressed", whole[:len(whole)-9], whole[:40] + "xx" + whole[42:]} {
+		c, err := OpenCorpus(write(t, map[string]string{"bad.txt.gz": bad}) + "/*")
+		must(t, err)
+		if _, _, err := documents(c); err == nil || !strings.Contains(err.Error(), "bad.txt.gz: ") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// Text in UTF-16, of either order, is refused and not read as bytes.
+func TestUTF16(t *testing.T) {
+	for _, name := range []string{"a.txt", "a.jsonl"} {
+		for _, text := range []string{"\xff\xfea\x00", "\xfe\xff\x00a", "\xff\xfe"} {
+			c, err := OpenCorpus(write(t, map[string]string{name: text}) + "/*")
+			must(t, err)
+			if _, _, err := documents(c); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), name+": UTF-16") || !strings.Contains(err.Error(), "hint:") {
+				t.Errorf("%s, %q: %v", name, text, err)
+			}
+		}
 	}
 }
 

@@ -12,8 +12,9 @@
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each.
 //   - everything else: plain text, a file is a document.
 //
-// Formats that people have and that are not read yet (Parquet, compressed
-// files, chat data) are errors that say so (ErrNotSupported). Bytes that are
+// Either may be compressed by gzip, with .gz behind the extension.
+// Formats that people have and that are not read yet (Parquet, other compressed
+// files, chat data, UTF-16) are errors that say so (ErrNotSupported). Bytes that are
 // not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats; a byte
 // order mark at the beginning of a file is dropped.
 // Files are read in a fixed shuffled order, in pieces, cut at line breaks between

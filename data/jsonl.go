@@ -64,7 +64,7 @@ func appendText(dst, line []byte) ([]byte, error) {
 			continue
 		}
 		if s.at >= len(line) || line[s.at] != '"' {
-			return dst, errors.New(`"text" is not a string`)
+			return dst, errors.New(`"text" is not a string; hint: leave out documents without text`)
 		}
 		if dst, err = s.appendString(dst[:base]); err != nil {
 			return dst[:base], err

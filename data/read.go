@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -157,12 +158,21 @@ func (r *reader) file(f *File) error {
 	}
 	defer in.Close()
 	invalid := r.stats.InvalidBytes
-	if f.Format == JSONL {
+	from := r.counted(in)
+	if f.zipped {
+		if from, err = gzip.NewReader(from); err != nil {
+			return fmt.Errorf("%s: gzip: %w; hint: is it whole, and compressed?", f.Path, err)
+		}
+	}
+	text, err := withoutMark(from)
+	switch {
+	case err != nil:
+	case f.Format == JSONL:
 		r.stats.JSONL.Files++
-		err = r.lines(r.counted(in))
-	} else {
+		err = r.lines(text)
+	default:
 		r.stats.Text.Files++
-		err = r.whole(withoutMark(r.counted(in)))
+		err = r.whole(text)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
@@ -181,12 +191,17 @@ const mark = "\ufeff"
 
 // withoutMark skips it. Token files that were made when it was text stay as they are: what
 // goes on with one goes on with its tokens, and elsewhere their number says that they differ.
-func withoutMark(in io.Reader) io.Reader {
+// UTF-16 begins with one too: every second byte of it would be zero, which is not what
+// anybody wants to train on.
+func withoutMark(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(in, 16)
-	if start, _ := b.Peek(len(mark)); string(start) == mark { // an error comes again with the first Read
+	switch start, _ := b.Peek(len(mark)); { // an error comes again with the first Read
+	case string(start) == mark:
 		b.Discard(len(mark))
+	case len(start) > 1 && (string(start[:2]) == "\xff\xfe" || string(start[:2]) == "\xfe\xff"):
+		return nil, fmt.Errorf("UTF-16 is %w; hint: convert it: iconv -f UTF-16 -t UTF-8", ErrNotSupported)
 	}
-	return b
+	return b, nil
 }
 
 // whole reads a file that is one document.
@@ -239,9 +254,6 @@ func (r *reader) lines(in io.Reader) error {
 		}
 		if err != nil {
 			return err
-		}
-		if lines.lineNumber == 1 {
-			line = bytes.TrimPrefix(line, []byte(mark))
 		}
 		if len(bytes.TrimSpace(line)) == 0 {
 			r.stats.Empty++

@@ -80,8 +80,8 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
-			return nil, fmt.Errorf("tokenizing: %w; hint: the token file takes up to %d bytes in %s, free some space there",
-				err, headerSize+4*c.bytes, dir)
+			return nil, fmt.Errorf("tokenizing: %w; hint: the token file takes up to four bytes for each byte of text in %s, free some space there",
+				err, dir)
 		}
 		return nil, fmt.Errorf("reading the corpus: %w", err)
 	}

@@ -1,12 +1,16 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // ErrUnsupported marks a configuration that asks for a computation that is
@@ -26,7 +30,9 @@ var harmless = strings.Fields(`
 	begin_suppress_tokens forced_bos_token_id forced_eos_token_id keep_scaled_init initializer_cutoff_factor
 	max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
 	typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-	num_return_sequences output_scores return_dict_in_generate tf_legacy_loss`)
+	num_return_sequences output_scores return_dict_in_generate tf_legacy_loss
+	_num_labels n_special predict_special_tokens output_past max_sequence_length
+	is_llama_config transformers.js_config unsloth_fixed unsloth_version`)
 
 // dropouts are ignored with a note: training here uses none.
 var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)
@@ -67,6 +73,9 @@ func Parse(data []byte) (m *Model, notes []string, err error) {
 		}
 	}
 	if c.err != nil {
+		if errors.Is(c.err, ErrUnsupported) {
+			c.err = suggest.Add(c.err, "take another model: with another value this one would compute something else")
+		}
 		return nil, nil, fmt.Errorf("config.json: %w", c.err)
 	}
 	if err := m.Validate(); err != nil {
@@ -107,13 +116,15 @@ func (c *config) llama(f Family) *Model {
 	}
 	m.HeadDim = c.int("head_dim", d/max(h, 1))
 	c.activation(m.Activation, "silu")
+	c.want("rope_interleaved", false)
 	switch f {
 	case Llama:
 		m.QKVBias = c.bool("attention_bias", false)
 		m.OutBias = m.QKVBias
 		m.MLPBias = c.bool("mlp_bias", false)
-	case Mistral:
-		m.Window = c.int("sliding_window", 0)
+	case Mistral: // null is no window, and as many key heads as others; left out they are those of Mistral 7B
+		m.Window = c.int("sliding_window", c.absent("sliding_window", 4096))
+		m.KVHeads = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), h))
 	case Qwen2:
 		m.QKVBias = true
 		window := c.int("sliding_window", 0)
@@ -121,7 +132,7 @@ func (c *config) llama(f Family) *Model {
 			m.Window = window
 			c.fail("use_sliding_window: %w: windows in only some layers are not built; hint: set it to false", ErrUnsupported)
 		}
-		c.want("mrope_section", false)
+		c.want("use_mrope", false)
 	}
 	c.fullAttention()
 	m.RopeScaling = c.rope(m)
@@ -239,6 +250,14 @@ func (c *config) int(key string, def int) int {
 	return def
 }
 
+// absent is a value for where a key is not there at all: 0 where it is null.
+func (c *config) absent(key string, v int) int {
+	if _, ok := c.raw[key]; ok {
+		return 0
+	}
+	return v
+}
+
 func (c *config) num(key string, def float64) float64 {
 	v := def
 	if c.get(key, &v) {
@@ -328,6 +347,34 @@ func (m *Model) Config() []byte {
 		panic("model: config.json: " + err.Error()) // finite numbers only: Validate
 	}
 	return append(data, '\n')
+}
+
+// Amend brings the config.json that a model was read from in line with what is saved with
+// it: weights in fp32, and as many positions as it was trained on. All else stays.
+func (m *Model) Amend(text []byte) ([]byte, error) {
+	var kv map[string]json.RawMessage
+	if err := json.Unmarshal(text, &kv); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	changed := false
+	set := func(key, value string) {
+		if old, ok := kv[key]; ok && string(old) != value {
+			kv[key], changed = json.RawMessage(value), true
+		}
+	}
+	set("dtype", `"float32"`)
+	set("torch_dtype", `"float32"`)
+	if m.Rotary() { // others have as many rows of positions as they say
+		if _, ok := kv["max_position_embeddings"]; !ok {
+			kv["max_position_embeddings"] = nil
+		}
+		set("max_position_embeddings", strconv.Itoa(m.MaxPositions))
+	}
+	if !changed {
+		return text, nil
+	}
+	text, err := json.MarshalIndent(kv, "", "  ")
+	return append(text, '\n'), err
 }
 
 func add(to, from map[string]any) { maps.Copy(to, from) }

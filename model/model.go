@@ -16,7 +16,10 @@
 // an offset, ReLU.
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Family is the layout of names and config.json, as in "model_type".
 type Family string
@@ -96,6 +99,13 @@ type Param struct {
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
+}
+
+// BareName is the name in folders of the model without its head, such as those of GPT2Model
+// and the published GPT-2: without the part that stands for that model. The head has none.
+func (p Param) BareName() (name string, ok bool) {
+	first, rest, _ := strings.Cut(p.Name, ".")
+	return rest, first == "transformer" || first == "model"
 }
 
 // Init is how a parameter starts.

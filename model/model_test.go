@@ -118,6 +118,7 @@ func TestRefused(t *testing.T) {
 		{"vocab_size", "many", "vocab_size", true},
 		{"hidden_size", 1e300, "hidden_size", true},
 		{"rms_norm_eps", 0, "epsilon", true},
+		{"rope_interleaved", true, "rope_interleaved", false},
 		{"rope_theta", -1, "rope_theta", true},
 	} {
 		kv := base()
@@ -129,6 +130,8 @@ func TestRefused(t *testing.T) {
 		_, _, err = Parse(text)
 		if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrUnsupported) == tc.other {
 			t.Errorf("%s = %v: %v", tc.key, tc.value, err)
+		} else if !tc.other && strings.Count(err.Error(), "hint:") != 1 {
+			t.Errorf("%s = %v: not one hint: %v", tc.key, tc.value, err)
 		}
 	}
 	for key, value := range map[string]any{"scale_attn_by_inverse_layer_idx": true, "add_cross_attention": true, "activation_function": "tanh"} {
@@ -148,6 +151,80 @@ func TestRefused(t *testing.T) {
 		if _, _, err := Parse(text); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s = %v: %v", key, value, err)
 		}
+	}
+}
+
+// TestPublished: the config.json of published models, with what else their programs left
+// in it, is read as the model that it is.
+func TestPublished(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want int64
+	}{
+		"distilgpt2": {`{"_num_labels": 1, "activation_function": "gelu_new", "attn_pdrop": 0.1, "id2label": {"0": "LABEL_0"}, "model_type": "gpt2",
+			"n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 6, "n_positions": 1024, "vocab_size": 50257}`, 81912576},
+		"gpt2-medium": {`{"activation_function": "gelu_new", "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1024, "n_head": 16, "n_layer": 24,
+			"n_positions": 1024, "n_special": 0, "output_past": true, "predict_special_tokens": true, "vocab_size": 50257}`, 354823168},
+		"qwen2.5-0.5b": {`{"hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864, "max_position_embeddings": 32768,
+			"max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+			"rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "use_mrope": false,
+			"use_sliding_window": false, "vocab_size": 151936}`, 494032768},
+		"smollm2-135m": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 576, "intermediate_size": 1536, "is_llama_config": true,
+			"max_position_embeddings": 8192, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+			"pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+			"tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}, "vocab_size": 49152}`, 134515008},
+	} {
+		m, _, err := Parse([]byte(c.text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if got := m.ParamCount(); got != c.want {
+			t.Errorf("%s: %d parameters, want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestMistralLeftOut: what a config.json of Mistral leaves out is as in Mistral 7B, not as
+// in Llama; null is another thing.
+func TestMistralLeftOut(t *testing.T) {
+	for text, want := range map[string][2]int{
+		``:                           {8, 4096},
+		`, "sliding_window": null`:   {8, 0},
+		`, "sliding_window": 7`:      {8, 7},
+		`, "num_key_value_heads": 4`: {4, 4096},
+		`, "num_key_value_heads": null, "sliding_window": null`: {16, 0},
+	} {
+		m, _, err := Parse([]byte(`{"model_type": "mistral", "num_attention_heads": 16` + text + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]int{m.KVHeads, m.Window}; got != want {
+			t.Errorf("%s: %d key heads and a window of %d, want %v", text, got[0], got[1], want)
+		}
+	}
+}
+
+// TestAmend: a config.json says what is saved beside it, and all that it said before.
+func TestAmend(t *testing.T) {
+	text := []byte(`{"model_type": "llama", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_id": [1, 2]}`)
+	m, _, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.MaxPositions = 128
+	got, err := m.Amend(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kv map[string]any
+	if err := json.Unmarshal(got, &kv); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"model_type": "llama", "max_position_embeddings": 128.0, "dtype": "float32", "eos_token_id": []any{1.0, 2.0}}
+	if !reflect.DeepEqual(kv, want) {
+		t.Errorf("%v, want %v", kv, want)
+	}
+	if again, err := m.Amend(got); err != nil || string(again) != string(got) {
+		t.Errorf("what is right is written again: %s, %v", again, err)
 	}
 }
 

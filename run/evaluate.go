@@ -121,8 +121,9 @@ const usualSequence = 256
 // HeldOut cuts a corpus into at most limit sequences of seq+1 tokens. If seq is 0 they
 // have usualSequence, or as many as the model has positions.
 func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
-	if f.Tokenizer == nil {
-		return nil, fmt.Errorf("the model's folder has no tokenizer.json; hint: evaluate on --tokens")
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
 	}
 	most := f.Model.MaxPositions
 	if seq > most {
@@ -139,7 +140,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := data.Tokenize(ctx, corpus, f.Tokenizer, filepath.Join(dir, "tokens"), data.Options{
+	t, err := data.Tokenize(ctx, corpus, tokenizer, filepath.Join(dir, "tokens"), data.Options{
 		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -23,9 +24,9 @@ import (
 type Folder struct {
 	Path      string
 	Model     *model.Model
-	Tokenizer *bpe.Tokenizer // nil if the folder has none
 	Weights   *safetensors.Set
 	Documents *graph.Documents // that attention keeps to, if any, where losses are computed
+	tokenizer *bpe.Tokenizer   // once it has been asked for
 }
 
 // folderHint is for what is no model folder, or no whole one.
@@ -42,16 +43,15 @@ func (e misuse) Unwrap() error { return e.error }
 func OpenFolder(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
-		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), folderHint)}
+		hint := folderHint
+		if last, _, err := (&checkpoint.Store{Dir: dir}).Latest(checkpoint.Sizes); err == nil {
+			hint = "it is that of a run, whose latest checkpoint is " + last
+		}
+		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), hint)}
 	}
 	f := &Folder{Path: dir}
 	if f.Model, _, err = model.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
-	}
-	if path := filepath.Join(dir, "tokenizer.json"); exists(path) {
-		if f.Tokenizer, err = bpe.Load(path); err != nil {
-			return nil, err
-		}
 	}
 	f.Weights, err = safetensors.OpenFolder(dir)
 	switch err = suggest.Add(err, folderHint); {
@@ -63,13 +63,28 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
+// Tokenizer is that of the folder, read when it is first needed: token ids can be
+// evaluated without, also where it is of a kind that is not built.
+func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
+	path := filepath.Join(f.Path, "tokenizer.json")
+	if f.tokenizer == nil && !exists(path) {
+		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there", f.Path)
+	}
+	var err error
+	if f.tokenizer == nil {
+		f.tokenizer, err = bpe.Load(path)
+	}
+	return f.tokenizer, err
+}
+
 // SeparateDocuments keeps attention within documents.
 func (f *Folder) SeparateDocuments() error {
 	const unknown = "where a document ends is not known"
-	if f.Tokenizer == nil {
-		return errors.New(unknown + ": the model's folder has no tokenizer; hint: copy its tokenizer.json there")
+	t, err := f.Tokenizer()
+	if err != nil {
+		return fmt.Errorf("%s: %w", unknown, err)
 	}
-	end, ok := f.Tokenizer.EndOfText()
+	end, ok := t.EndOfText()
 	if !ok {
 		return fmt.Errorf("%s by the tokenizer in the model's folder: %w", unknown, data.ErrNoEnd)
 	}
@@ -115,6 +130,9 @@ func (f *Folder) load(s *Session) error {
 	byName := map[string]model.Param{}
 	for _, q := range s.Graph.Params {
 		byName[q.Name] = q
+	}
+	if err := checkTied(f.Weights, f.Model); err != nil {
+		return inFolder(f.Path, err)
 	}
 	return inFolder(f.Path, s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) }))
 }

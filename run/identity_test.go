@@ -7,9 +7,10 @@ import (
 )
 
 // TestIdentity: no field of what makes a run the same is left out when two are compared,
-// and one is told by its name. Older checkpoints say nothing of Adam's constants.
+// and one is told by its name. Older checkpoints say nothing of Adam's constants and what is
+// held out.
 func TestIdentity(t *testing.T) {
-	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined"}
+	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined", Held: "0.01"}
 	for i := range reflect.TypeFor[identity]().NumField() {
 		f, b := reflect.TypeFor[identity]().Field(i), a
 		switch v := reflect.ValueOf(&b).Elem().Field(i); v.Kind() {
@@ -28,7 +29,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	older := a
-	older.Adam = ""
+	older.Adam, older.Held = "", ""
 	if d := a.difference(a) + older.difference(a); d != "" {
 		t.Errorf("the same: %s", d)
 	}

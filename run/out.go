@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 )
 
@@ -28,7 +29,32 @@ func CheckOut(c *config.Config) error {
 // CheckOut says, of what the run is to go on from, what can be told only once text and
 // model have been read.
 func (s *Setup) CheckOut() error {
-	return checkSame(s.Config, func(here *identity) { here.prepared(s) })
+	if err := checkSame(s.Config, func(here *identity) { here.prepared(s) }); err != nil {
+		return err
+	}
+	return s.checkWeights()
+}
+
+// checkWeights says of the model folder that a new run starts from whether the weights are
+// there, all of them and of the model's shapes.
+func (s *Setup) checkWeights() error {
+	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
+		return nil
+	}
+	set, err := safetensors.OpenFolder(s.Folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Config.Fault("model", err.Error())
+	}
+	if err != nil {
+		return inFolder(s.Folder, err)
+	}
+	defer set.Close()
+	for _, p := range s.Graph.Params {
+		if err := readPart(set, p, 0, nil); err != nil {
+			return inFolder(s.Folder, fmt.Errorf("parameter %s: %w", p.Name, err))
+		}
+	}
+	return inFolder(s.Folder, checkTied(set, s.Model))
 }
 
 // checkSame refuses a checkpoint of another run. One that cannot be opened and was not

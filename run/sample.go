@@ -2,11 +2,18 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/bounded"
 )
 
 // Prompt is what text is generated from.
@@ -26,6 +33,7 @@ type Sampled struct {
 	Text         string  `json:"text"` // the prompt and its continuation
 	PromptTokens int     `json:"prompt_tokens"`
 	Tokens       int     `json:"tokens"` // added
+	IDs          []int32 `json:"ids"`    // of what was added
 	PromptTime   float64 `json:"prompt_seconds"`
 	Time         float64 `json:"seconds"` // from the first added token to the last
 	// Full says that it ended because the model takes no longer texts.
@@ -40,16 +48,17 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if f.Tokenizer == nil {
-		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy that of the model there", dir)
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
 	}
-	ids := f.Tokenizer.Encode([]byte(p.Text))
-	end, hasEnd := f.Tokenizer.EndOfText()
-	if len(ids) == 0 {
-		if !hasEnd {
-			return nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
-		}
-		ids = []int32{end}
+	ends, err := f.ends(tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := promptIDs(tokenizer, p.Text)
+	if err != nil {
+		return nil, err
 	}
 	if len(ids) > f.Model.MaxPositions {
 		return nil, misuse{fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)}
@@ -64,19 +73,15 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	}
 	defer g.Close()
 
-	out := &Sampled{PromptTokens: len(ids)}
-	say := func(ids ...int32) error {
-		text, err := f.Tokenizer.Decode(ids)
+	out := &Sampled{PromptTokens: len(ids), IDs: []int32{}}
+	say := func(text []byte) {
 		out.Text += string(text)
 		if p.Each != nil {
 			p.Each(text)
 		}
-		return err
 	}
 	if p.Text != "" {
-		if err := say(ids...); err != nil {
-			return nil, err
-		}
+		say([]byte(p.Text))
 	}
 	began := time.Now()
 	if err := g.Extend(ctx, ids...); err != nil {
@@ -87,13 +92,16 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	r := rand.New(rand.NewPCG(p.Seed, 7))
 	for {
 		next := pick(g.Logits(), p.Temperature, r)
-		if hasEnd && next == end {
+		if slices.Contains(ends, next) {
 			return out, nil
 		}
-		if err := say(next); err != nil {
-			return nil, err
+		text := tokenizer.Token(next) // none for an id of a padded embedding
+		if out.Text == "" {
+			text = tokenizer.Trim(text)
 		}
+		say(text)
 		out.Tokens++
+		out.IDs = append(out.IDs, next)
 		out.Time = time.Since(began).Seconds()
 		if out.Full = out.Tokens < p.Tokens && g.Room() == 0; out.Full || out.Tokens >= p.Tokens {
 			return out, nil
@@ -102,6 +110,59 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 			return nil, err
 		}
 	}
+}
+
+// promptIDs is what a model reads of a prompt: as in transformers the tokenizer's Start goes
+// before it, unless it is there. An empty prompt begins as a document does.
+func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
+	ids, start := t.Encode([]byte(prompt)), t.Start()
+	if n := len(start); len(ids) < n || !slices.Equal(ids[:n], start) {
+		ids = slices.Concat(start, ids)
+	}
+	if len(ids) > 0 {
+		return ids, nil
+	}
+	end, ok := t.EndOfText()
+	if !ok {
+		return nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
+	}
+	return []int32{end}, nil
+}
+
+// ends are the tokens that end a text: the tokenizer's end of text, and what
+// generation_config.json names, or config.json where it names none.
+func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
+	var ends []int32
+	if end, ok := t.EndOfText(); ok {
+		ends = append(ends, end)
+	}
+	for _, name := range []string{"generation_config.json", "config.json"} {
+		text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var c struct {
+			End json.RawMessage `json:"eos_token_id"`
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &c)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", f.Path, name, err)
+		}
+		if len(c.End) == 0 || string(c.End) == "null" {
+			continue
+		}
+		if c.End[0] != '[' {
+			c.End = slices.Concat([]byte("["), c.End, []byte("]"))
+		}
+		var ids []int32
+		if err := json.Unmarshal(c.End, &ids); err != nil {
+			return nil, fmt.Errorf("%s: %s: eos_token_id: %w; hint: a token's id, or a list of them", f.Path, name, err)
+		}
+		return append(ends, ids...), nil
+	}
+	return ends, nil
 }
 
 // pick draws a token from softmax(logits / temperature).

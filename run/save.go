@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,8 @@ type identity struct {
 	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
-	Adam           string  `json:"adam,omitempty"` // beta1, beta2 and epsilon; not compared if left out, as older runs do
+	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if left out, as older runs do
+	Held           string  `json:"validation_fraction,omitempty"` // what is not trained on; not compared if left out
 }
 
 // origin is where a checkpoint came from. What of it is not the identity is for
@@ -49,6 +51,7 @@ type origin struct {
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
 	a.Precision, a.Documents = precision(c).String(), c.Documents
+	a.Held = fmt.Sprint(c.Validation)
 	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
 	if c.OptimizerState != "auto" {
 		a.OptimizerState = stateOf(c)
@@ -90,8 +93,11 @@ func (a identity) difference(b identity) string {
 	if a.Adam == "" {
 		b.Adam = ""
 	}
+	if a.Held == "" {
+		b.Held = ""
+	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam"} {
+	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
 		if x[k] != y[k] {
 			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
 		}
@@ -199,14 +205,47 @@ func (t *Trainer) fromFolder() error {
 
 // readParam reads a parameter whose shape must be the model's.
 func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
+	return readPart(set, p, 0, dst)
+}
+
+// readPart is readParam for the elements from number first on.
+func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
 	info, ok := set.Lookup(p.Name)
+	if bare, isBare := p.BareName(); !ok && isBare {
+		info, ok = set.Lookup(bare)
+	}
 	if !ok {
 		return fmt.Errorf("there is no tensor of that name, of %d in all; hint: is the folder whole, and of the same model family?", len(set.Tensors()))
 	}
 	if !slices.Equal(info.Shape, p.Shape()) {
 		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())
 	}
-	return set.ReadFloat32(p.Name, 0, dst)
+	return set.ReadFloat32(info.Name, first, dst)
+}
+
+// checkTied refuses a folder whose config.json has the head be the embedding and whose
+// weights have another one, which would be left out: programs differ in which of them
+// they believe.
+func checkTied(set *safetensors.Set, m *model.Model) error {
+	embedding := m.Params()[0]
+	head := embedding
+	head.Name = "lm_head.weight"
+	if _, there := set.Lookup(head.Name); !m.Tied || !there {
+		return nil
+	}
+	one, other := make([]float32, m.Width), make([]float32, m.Width)
+	for row := range m.Vocab {
+		if err := readPart(set, embedding, row*m.Width, one); err != nil {
+			return fmt.Errorf("parameter %s: %w", embedding.Name, err)
+		}
+		if err := readPart(set, head, row*m.Width, other); err != nil {
+			return fmt.Errorf("parameter %s: %w", head.Name, err)
+		}
+		if !slices.Equal(one, other) {
+			return fmt.Errorf("%s differs from %s, but config.json says that they are one; hint: set tie_word_embeddings to false there if the head is a matrix of its own", head.Name, embedding.Name)
+		}
+	}
+	return nil
 }
 
 // resume continues from a checkpoint exactly: weights, moments, data cursor.
@@ -354,8 +393,14 @@ func (t *Trainer) files() (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		if own["config.json"], err = t.Setup.Model.Amend(own["config.json"]); err != nil {
+			return nil, inFolder(t.Setup.Folder, err)
+		}
+		same := bytes.Equal(own["tokenizer.json"], files["tokenizer.json"])
 		for name, content := range own {
-			files[name] = content
+			if same || name == "config.json" { // all others are about the tokenizer
+				files[name] = content
+			}
 		}
 	}
 	if _, ok := files["generation_config.json"]; !ok {

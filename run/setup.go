@@ -48,13 +48,22 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, err
 	}
+	if t := s.Tokens.Stats(); t.InvalidBytes > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d bytes in %d files are not UTF-8 (first: %s), trained on as they are", t.InvalidBytes, t.InvalidFiles, t.FirstInvalid))
+	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
 		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
-	if n := len(s.Tokenizer.Encode([]byte(c.Sample.Prompt))); c.Sample.Tokens > 0 && n > s.Model.MaxPositions { // which would be told after the last step
-		s.Close()
-		return nil, c.Fault("sample.prompt", fmt.Sprintf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions))
+	if c.Sample.Tokens > 0 { // which would be told after the last step
+		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
+		if n := len(ids); err == nil && n > s.Model.MaxPositions {
+			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
+		}
+		if err != nil {
+			s.Close()
+			return nil, c.Fault("sample.prompt", err.Error())
+		}
 	}
 	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 
 // openTokenizer finds the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if c.Tokenizer == c.Model.Name && c.Tokenizer != "gpt2" {
-		t, err := bpe.Load(filepath.Join(c.Model.Name, "tokenizer.json"))
+	if own := filepath.Join(c.Model.Name, "tokenizer.json"); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || exists(own)) {
+		t, err := bpe.Load(own)
 		if err != nil {
 			return nil, c.Fault("tokenizer", err.Error())
 		}

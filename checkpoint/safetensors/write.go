@@ -1,12 +1,9 @@
 package safetensors
 
 import (
-	"bufio"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"unicode/utf8"
 )
@@ -75,20 +72,6 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 		}
 	}
 	return nil
-}
-
-// WriteFile writes a file on disk, replacing what was there. It is for results; a checkpoint has more care taken of it.
-func WriteFile(path string, metadata map[string]string, tensors []Tensor) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	b := bufio.NewWriterSize(f, 1<<20)
-	err = Write(b, metadata, tensors)
-	if err == nil {
-		err = b.Flush()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // layOut checks names and shapes and places the data back to back.

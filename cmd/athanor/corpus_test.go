@@ -46,7 +46,8 @@ func TestCorpora(t *testing.T) {
 		{"array.jsonl", `[{"text": "a"}]`, 1, "hint:"},
 		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 1, "chat data"},
 		{"number.jsonl", `{"text": 3}`, 1, "not a string"},
-		{"packed.txt.gz", "\x1f\x8b", 2, "hint:"},
+		{"packed.txt.gz", "\x1f\x8b", 1, "hint:"},
+		{"packed.tar.gz", "\x1f\x8b", 2, "hint:"},
 		{"table.parquet", "PAR1", 2, "hint:"},
 	} {
 		check(t, os.WriteFile(dir+"/"+c.name, []byte(c.content), 0o644))

@@ -72,14 +72,14 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	if v.Logits != "" {
 		shape := []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}
-		err = safetensors.WriteFile(v.Logits, nil, []safetensors.Tensor{safetensors.Float32s("logits", safetensors.F32, shape, e.Logits)})
+		err = writeTensors(v.Logits, []safetensors.Tensor{safetensors.Float32s("logits", safetensors.F32, shape, e.Logits)})
 	}
 	if v.Grads != "" {
 		var list []safetensors.Tensor
 		for _, g := range e.Grads {
 			list = append(list, safetensors.Float32s(g.Name, safetensors.F32, g.Shape, g.Values))
 		}
-		err = errors.Join(err, safetensors.WriteFile(v.Grads, nil, list))
+		err = errors.Join(err, writeTensors(v.Grads, list))
 	}
 	if err != nil {
 		return err
@@ -90,6 +90,11 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %.2f, over %d tokens\n", r.Loss, r.Perplexity, r.Tokens)
 	return nil
+}
+
+// writeTensors makes a file of tensors; on an error there is none.
+func writeTensors(path string, list []safetensors.Tensor) error {
+	return writeTo(path, func(w io.Writer) error { return safetensors.Write(w, nil, list) })
 }
 
 // tokensHint says what --tokens takes.

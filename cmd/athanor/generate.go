@@ -9,7 +9,7 @@ import (
 
 type generateCmd struct {
 	Model       string  `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
-	Prompt      string  `help:"Text to continue."`
+	Prompt      string  `help:"Text to continue. What the tokenizer has go before a text is read first, unless the prompt begins with it."`
 	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`

@@ -2,6 +2,7 @@ package bpe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,7 +35,7 @@ func readFixtures(t testing.TB) fixtures {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Texts) < 400 || len(f.IDs) != 4 {
+	if len(f.Texts) < 400 || len(f.IDs) != 9 {
 		t.Fatalf("ids.json has %d texts for %d tokenizers", len(f.Texts), len(f.IDs))
 	}
 	return f
@@ -44,7 +45,7 @@ func readFixtures(t testing.TB) fixtures {
 func fixtureTokenizers(t testing.TB) map[string]*Tokenizer {
 	t.Helper()
 	all := map[string]*Tokenizer{"published gpt2": GPT2()}
-	for _, name := range []string{"gpt2", "llama3", "qwen2"} {
+	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits"} {
 		tokenizer, err := Load(filepath.Join("testdata", name+".json"))
 		if err != nil {
 			t.Fatal(err)
@@ -63,6 +64,137 @@ func TestIDsOfHuggingFace(t *testing.T) {
 			if !slices.Equal(got, f.IDs[name][i]) {
 				t.Errorf("%s: %q\n got %v\nwant %v", name, text, got, f.IDs[name][i])
 			}
+		}
+	}
+}
+
+// sentencePieces are Llama 2's vocabulary by all that puts a space before a text.
+func sentencePieces(t testing.TB) map[string]*Tokenizer {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	all := map[string]*Tokenizer{}
+	all["llama2"], err = Parse(raw, nil)
+	must(t, err)
+	for _, scheme := range []string{"first", "always", "never"} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		object["normalizer"] = json.RawMessage("null")
+		object["pre_tokenizer"] = json.RawMessage(`{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "` + scheme + `", "split": false}`)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		all["llama2 "+scheme], err = Parse(changed, nil)
+		must(t, err)
+	}
+	return all
+}
+
+// SentencePiece's vocabularies give the ids of Hugging Face, and the text back but for the space
+// before it. Two that put it elsewhere are two tokenizers.
+func TestSentencePiece(t *testing.T) {
+	f := readFixtures(t)
+	hashes := map[[32]byte]string{}
+	for name, tokenizer := range sentencePieces(t) {
+		e := tokenizer.NewEncoder()
+		for i, text := range f.Texts {
+			got := e.Encode(nil, []byte(text))
+			if !slices.Equal(got, f.IDs[name][i]) {
+				t.Errorf("%s: %q\n got %v\nwant %v", name, text, got, f.IDs[name][i])
+			}
+			back, err := tokenizer.Decode(got)
+			must(t, err)
+			if name == "llama2" && string(tokenizer.Trim(back)) != text {
+				t.Errorf("%q came back as %q", text, back)
+			}
+		}
+		if other := hashes[tokenizer.Hash()]; other != "" {
+			t.Errorf("%s and %s have one hash", name, other)
+		}
+		hashes[tokenizer.Hash()] = name
+		if !slices.Equal(tokenizer.Start(), []int32{1}) {
+			t.Errorf("%s: starts with %v", name, tokenizer.Start())
+		}
+	}
+	tokenizer := sentencePieces(t)["llama2"]
+	for text, want := range map[string]string{"a\u2581b": "a b", "\xff\xe6\xb0": "\xff\xe6\xb0", strings.Repeat("\u65e5", maxWord/2): ""} {
+		back, err := tokenizer.Decode(tokenizer.Encode([]byte(text)))
+		must(t, err)
+		if got := string(tokenizer.Trim(back)); got != cmp.Or(want, text) {
+			t.Errorf("%.20q came back as %.20q", text, got)
+		}
+	}
+	if long := tokenizer.Encode(bytes.Repeat([]byte("\u65e5"), maxWord)); slices.Contains(long[1:], tokenizer.byteID[0xE6]) {
+		t.Error("a long word was cut within a character")
+	}
+	if text := []byte("one\ntwo\nthree"); tokenizer.Boundary(text, 4) || !Boundary(text, 4) {
+		t.Error("a text is cut where a space would be put before the rest")
+	}
+}
+
+// A word goes on over a line break where a token does.
+func TestSentencePieceLines(t *testing.T) {
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	var object map[string]json.RawMessage
+	must(t, json.Unmarshal(raw, &object))
+	var model struct {
+		Type     string           `json:"type"`
+		Fallback bool             `json:"byte_fallback"`
+		Vocab    map[string]int32 `json:"vocab"`
+		Merges   [][2]string      `json:"merges"`
+	}
+	must(t, json.Unmarshal(object["model"], &model))
+	model.Vocab["\n"], model.Vocab["a\n"] = 1000, 1001
+	model.Merges = append([][2]string{{"a", "\n"}}, model.Merges...)
+	object["model"], err = json.Marshal(model)
+	must(t, err)
+	changed, err := json.Marshal(object)
+	must(t, err)
+	tokenizer, err := Parse(changed, nil)
+	must(t, err)
+	if ids := tokenizer.Encode([]byte("xa\n\nb")); !slices.Contains(ids, 1001) || !slices.Contains(ids, 1000) {
+		t.Errorf("%v", ids)
+	}
+}
+
+// What of SentencePiece's tokenizers would give other ids is named.
+func TestSentencePieceUnsupported(t *testing.T) {
+	raw, err := os.ReadFile("testdata/llama2.json")
+	must(t, err)
+	for _, c := range []struct{ path, value, want string }{
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}`, "Metaspace"},
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false}`, "Metaspace"},
+		{"normalizer", `null`, "the normalizer and pre_tokenizer []"},
+		{"normalizer", `{"type":"NFKC"}`, "NFKC"},
+		{"decoder", `{"type":"ByteLevel"}`, "decoder"},
+		{"decoder", `{"type":"ByteFallback"}`, "decoder"},
+		{"added_tokens", `[{"id":0,"content":"<unk>","normalized":true}]`, "normalized"},
+		{"vocab", `{"a b":2000}`, `"a b"`},
+		{"vocab", `{"a\u2581b":2000}`, "space behind"},
+		{"vocab", `{"<0x41>":700}`, "0x41"},
+		{"ignore_merges", `true`, "ignore_merges"},
+	} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		var model map[string]any
+		must(t, json.Unmarshal(object["model"], &model))
+		switch c.path {
+		case "vocab":
+			vocab := model["vocab"].(map[string]any)
+			if delete(vocab, "<0x41>"); c.want != "0x41" {
+				must(t, json.Unmarshal([]byte(c.value), &vocab))
+			}
+		case "ignore_merges":
+			model["ignore_merges"] = true
+		default:
+			object[c.path] = json.RawMessage(c.value)
+		}
+		object["model"], err = json.Marshal(model)
+		must(t, err)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		if _, err = Parse(changed, nil); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%s %s: error %v does not name %q", c.path, c.value, err, c.want)
 		}
 	}
 }
@@ -256,9 +388,13 @@ func TestUnsupported(t *testing.T) {
 			`"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, `Split by "x+"`},
 		{"behavior", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x+"},` +
 			`"behavior":"Removed","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, "Removed"},
+		{"digits", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":false},` +
+			`{"type":"ByteLevel","add_prefix_space":false}]}`, "Digits without individual_digits"},
+		{"start", "post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],` +
+			`"special_tokens":{"<s>":{"ids":[100000]}}}`, "100000"},
 		{"decoder", "decoder", `{"type":"Metaspace"}`, "decoder Metaspace"},
 		{"post processor", "post_processor", `{"type":"Custom"}`, "post_processor Custom"},
-		{"byte fallback", "model.byte_fallback", `true`, "byte_fallback"},
+		{"byte fallback", "model.byte_fallback", `true`, "with byte_fallback, the decoder"},
 		{"dropout", "model.dropout", `0.1`, "dropout"},
 		{"prefix", "model.continuing_subword_prefix", `"##"`, "continuing_subword_prefix"},
 		{"suffix", "model.end_of_word_suffix", `"</w>"`, "end_of_word_suffix"},
@@ -323,6 +459,42 @@ func TestEndOfText(t *testing.T) {
 		must(t, err)
 		if id, ok := tokenizer.EndOfText(); !ok || id != 0 {
 			t.Errorf("%s: end of text %d, %v", config, id, ok)
+		}
+	}
+}
+
+// What goes before a text is the template's, unless tokenizer_config.json decides it.
+func TestStart(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	must(t, err)
+	const template = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},` +
+		`{"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<s>":{"id":"<s>","ids":[7,8]},"<e>":{"id":"<e>","ids":[9]}}}`
+	const sequence = `{"type":"Sequence","processors":[{"type":"ByteLevel"},` + template + `]}`
+	const bos = `{"bos_token":"<|endoftext|>","add_bos_token":`
+	for _, c := range []struct {
+		processor, config string
+		want              []int32
+	}{
+		{`null`, `{}`, nil},
+		{`{"type":"ByteLevel"}`, `{}`, nil},
+		{template, `{}`, []int32{7, 8}},
+		{sequence, `{}`, []int32{7, 8}},
+		{sequence, bos + `null}`, []int32{7, 8}},
+		{sequence, bos + `false}`, nil},
+		{sequence, bos + `true}`, []int32{0}},
+		{`null`, bos + `true}`, []int32{0}},
+		{`null`, `{"bos_token":{"content":"<|endoftext|>"},"add_bos_token":true}`, []int32{0}},
+		{`null`, `{"add_bos_token":true}`, nil},
+	} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		object["post_processor"] = json.RawMessage(c.processor)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		tokenizer, err := Parse(changed, []byte(c.config))
+		must(t, err)
+		if !slices.Equal(tokenizer.Start(), c.want) {
+			t.Errorf("%s, %s: %v, want %v", c.processor, c.config, tokenizer.Start(), c.want)
 		}
 	}
 }

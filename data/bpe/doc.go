@@ -1,11 +1,12 @@
-// Package bpe is a byte-level BPE tokenizer: text to token ids and back, for
-// any bytes, with the vocabularies of GPT-2, Llama 3 and Qwen2 among others.
+// Package bpe is a BPE tokenizer: text to token ids and back, for any bytes, with the
+// byte-level vocabularies of GPT-2, Llama 3 and Qwen2 among others, and SentencePiece's of
+// Llama 2 and Mistral 7B (spaced.go).
 //
 // # How text becomes tokens
 //
 //  1. Added tokens ("<|endoftext|>") are cut out of the text.
 //  2. The rest is split into pre-tokens, roughly words with the space before
-//     them, by one of three published regular expressions. No regular
+//     them, by one of four published regular expressions. No regular
 //     expression engine runs: each is a short scanner (split.go), linear in
 //     the text whatever the text is.
 //  3. Every pre-token starts as its bytes. The adjacent pair with the lowest

@@ -2,6 +2,7 @@ package bpe
 
 import (
 	"encoding/binary"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -55,9 +56,13 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 // "<|endoftext|>" in the text become that one token. The ids are those that
 // Hugging Face's encode gives with add_special_tokens=False.
 func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
-	for len(text) > 0 {
+	for first := true; len(text) > 0; first = false {
 		at, index := e.t.findAdded(text, 0)
-		dst = e.EncodeOrdinary(dst, text[:at])
+		if e.t.chars != nil {
+			dst = e.spaced(dst, text[:at], first)
+		} else {
+			dst = e.EncodeOrdinary(dst, text[:at])
+		}
 		if index < 0 {
 			break
 		}
@@ -71,6 +76,9 @@ func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
 // EncodeOrdinary is Encode for text in which added tokens have no meaning:
 // they are encoded as the characters they are written with.
 func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
+	if e.t.chars != nil {
+		return e.spaced(dst, text, true)
+	}
 	if e.t.composed && !norm.NFC.IsNormal(text) {
 		e.composed = norm.NFC.Append(e.composed[:0], text...)
 		text = e.composed
@@ -89,7 +97,7 @@ func (e *Encoder) word(dst []int32, text []byte, n int) []int32 {
 	if n > cacheWord {
 		return e.merge(dst, text[:n])
 	}
-	if n == 1 {
+	if n == 1 && e.t.chars == nil {
 		return append(dst, e.t.byteID[text[0]])
 	}
 	low, high := load(text, n)
@@ -131,8 +139,12 @@ func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 		return e.mergeShort(dst, word)
 	}
 	for len(word) > maxWord {
-		dst = e.long.merge(dst, e.t, word[:maxWord])
-		word = word[maxWord:]
+		n := maxWord
+		for e.t.chars != nil && n > maxWord-utf8.UTFMax && !utf8.RuneStart(word[n]) {
+			n-- // not within a character
+		}
+		dst = e.long.merge(dst, e.t, word[:n])
+		word = word[n:]
 	}
 	return e.long.merge(dst, e.t, word)
 }
@@ -144,11 +156,35 @@ type link struct {
 	into int32 // the token that the merge gives
 }
 
-func (e *Encoder) mergeShort(dst []int32, word []byte) []int32 {
-	t, links := e.t, e.short[:len(word)]
-	for i, b := range word {
-		links[i].id = t.byteID[b]
+// begin fills in what the merges of a word start from: its bytes, or where there are
+// tokens of characters, those and the bytes of the others.
+func (t *Tokenizer) begin(links []link, word []byte) []link {
+	if t.chars == nil {
+		for i, b := range word {
+			links[i].id = t.byteID[b]
+		}
+		return links
 	}
+	n := 0
+	for len(word) > 0 {
+		r, width := utf8.DecodeRune(word)
+		if id, ok := t.chars[r]; ok && (r != utf8.RuneError || width > 1) {
+			links[n].id = id
+			n++
+		} else {
+			for _, b := range word[:width] {
+				links[n].id = t.byteID[b]
+				n++
+			}
+		}
+		word = word[width:]
+	}
+	return links[:n]
+}
+
+func (e *Encoder) mergeShort(dst []int32, word []byte) []int32 {
+	t := e.t
+	links := t.begin(e.short[:len(word)], word)
 	last := len(links) - 1
 	links[last].rank = noRank
 	for i := range links[:last] {
@@ -198,9 +234,10 @@ func (w *longWord) merge(dst []int32, t *Tokenizer, word []byte) []int32 {
 	if cap(w.links) < n {
 		w.links, w.next, w.prev = make([]link, n), make([]int32, n), make([]int32, n)
 	}
-	w.links, w.next, w.prev, w.heap = w.links[:n], w.next[:n], w.prev[:n], w.heap[:0]
-	for i, b := range word {
-		w.links[i].id = t.byteID[b]
+	w.links = t.begin(w.links[:n], word)
+	n = len(w.links)
+	w.next, w.prev, w.heap = w.next[:n], w.prev[:n], w.heap[:0]
+	for i := range w.links {
 		w.next[i], w.prev[i] = int32(i+1), int32(i-1)
 	}
 	for i := range w.links {

@@ -22,7 +22,8 @@ import (
 // field is read into a struct that knows it, unknown fields are errors, and
 // every value that would change the ids is either supported or an error that
 // names it. The post-processor is the exception that proves it: it only adds
-// special tokens around a text on request, which Encode never does.
+// special tokens around a text on request, which Encode never does. Those before
+// a text are Start.
 
 // maxFile bounds the size of a tokenizer.json that is read.
 const maxFile = 512 << 20
@@ -110,7 +111,7 @@ func Load(path string) (*Tokenizer, error) {
 	}
 	t, err := Parse(raw, config)
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE?")
+		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE, or of SentencePiece's?")
 	}
 	return t, nil
 }
@@ -129,16 +130,21 @@ func Parse(raw, config []byte) (*Tokenizer, error) {
 	}
 	v := vocabulary{ignoreMerges: m.IgnoreMerges, endOfText: -1}
 	var err error
-	if v.composed, err = normalizer(f.Normalizer); err != nil {
+	if v.start, err = postProcessor(f.PostProcessor); err != nil {
 		return nil, err
 	}
-	if v.pattern, err = preTokenizer(f.PreTokenizer); err != nil {
+	if m.ByteFallback {
+		err = v.readSpacing(&f)
+	} else if v.composed, err = normalizer(f.Normalizer); err == nil {
+		v.pattern, err = preTokenizer(f.PreTokenizer)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := v.read(m, f.AddedTokens); err != nil {
 		return nil, err
 	}
-	if v.endOfText, err = endOfText(config, v.added); err != nil {
+	if err := v.configure(config); err != nil {
 		return nil, err
 	}
 	t, err := newTokenizer(v)
@@ -164,7 +170,7 @@ func strict(raw []byte, into any) error {
 
 func unsupported(what string) error {
 	return fmt.Errorf("%s is not supported: it would change the tokens; "+
-		"hint: byte-level BPE as in GPT-2, Llama 3 and Qwen2 is supported", what)
+		"hint: BPE as in GPT-2, Llama 2 and 3, Mistral 7B, Qwen2 and SmolLM is supported", what)
 }
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -204,39 +210,71 @@ func (f *file) check(m *model) error {
 		return unsupported("continuing_subword_prefix")
 	case m.Suffix != nil && *m.Suffix != "":
 		return unsupported("end_of_word_suffix")
-	case m.ByteFallback:
-		return unsupported("byte_fallback (a SentencePiece vocabulary)")
-	case kind(f.Decoder) != "ByteLevel":
+	case m.ByteFallback && m.IgnoreMerges:
+		return unsupported("byte_fallback with ignore_merges")
+	case !m.ByteFallback && kind(f.Decoder) != "ByteLevel":
 		return unsupported("the decoder " + kind(f.Decoder))
 	}
-	return postProcessor(f.PostProcessor)
+	return nil
 }
 
 // postProcessor accepts those that do nothing but add special tokens around a
-// text, which Encode leaves out.
-func postProcessor(raw json.RawMessage) error {
+// text, which Encode leaves out. Those of a template before the text are returned.
+func postProcessor(raw json.RawMessage) (start []int32, err error) {
 	if null(raw) {
-		return nil
+		return nil, nil
 	}
 	switch k := kind(raw); k {
-	case "ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing":
-		return nil
+	case "ByteLevel", "RobertaProcessing", "BertProcessing":
+		return nil, nil
+	case "TemplateProcessing":
+		return template(raw)
 	case "Sequence":
 		var sequence struct {
 			Processors []json.RawMessage `json:"processors"`
 		}
 		if err := json.Unmarshal(raw, &sequence); err != nil {
-			return fmt.Errorf("post_processor: %w", err)
+			return nil, fmt.Errorf("post_processor: %w", err)
 		}
 		for _, part := range sequence.Processors {
 			if k := kind(part); k != "ByteLevel" && k != "TemplateProcessing" {
-				return unsupported("in a post_processor, " + k)
+				return nil, unsupported("in a post_processor, " + k)
 			}
+			before, err := postProcessor(part)
+			if err != nil {
+				return nil, err
+			}
+			start = append(before, start...)
 		}
-		return nil
+		return start, nil
 	default:
-		return unsupported("the post_processor " + k)
+		return nil, unsupported("the post_processor " + k)
 	}
+}
+
+// template is what a template adds before a text: [{"SpecialToken": {"id": "<s>"}},
+// {"Sequence": {"id": "A"}}] with {"<s>": {"ids": [1]}} adds the token 1.
+func template(raw json.RawMessage) (start []int32, err error) {
+	var part struct {
+		Single []struct {
+			SpecialToken *struct {
+				ID string `json:"id"`
+			}
+		} `json:"single"`
+		Tokens map[string]struct {
+			IDs []int32 `json:"ids"`
+		} `json:"special_tokens"`
+	}
+	if err := json.Unmarshal(raw, &part); err != nil {
+		return nil, fmt.Errorf("post_processor TemplateProcessing: %w", err)
+	}
+	for _, piece := range part.Single {
+		if piece.SpecialToken == nil { // the text
+			break
+		}
+		start = append(start, part.Tokens[piece.SpecialToken.ID].IDs...)
+	}
+	return start, nil
 }
 
 // normalizer accepts none, and NFC (Qwen2).
@@ -266,8 +304,8 @@ func normalizer(raw json.RawMessage) (composed bool, err error) {
 	}
 }
 
-// preTokenizer accepts ByteLevel with its own expression, and Split by an
-// expression in the table followed by ByteLevel without one.
+// preTokenizer accepts ByteLevel with its own expression, by itself or after Digits,
+// and Split by an expression in the table followed by ByteLevel without one.
 func preTokenizer(raw json.RawMessage) (Pattern, error) {
 	if null(raw) {
 		return 0, unsupported("a missing pre_tokenizer")
@@ -289,6 +327,12 @@ func preTokenizer(raw json.RawMessage) (Pattern, error) {
 	parts := sequence.PreTokenizers
 	if len(parts) == 1 {
 		return preTokenizer(parts[0])
+	}
+	if len(parts) == 2 && kind(parts[0]) == "Digits" && kind(parts[1]) == "ByteLevel" {
+		if err := digits(parts[0]); err != nil {
+			return 0, err
+		}
+		return PatternDigits, byteLevel(parts[1], true)
 	}
 	if len(parts) != 2 || kind(parts[0]) != "Split" || kind(parts[1]) != "ByteLevel" {
 		kinds := make([]string, len(parts))
@@ -320,6 +364,20 @@ func byteLevel(raw json.RawMessage, regex bool) error {
 	uses := part.UseRegex == nil || *part.UseRegex
 	if uses != regex {
 		return unsupported(fmt.Sprintf("in pre_tokenizer ByteLevel, use_regex %v at this place", uses))
+	}
+	return nil
+}
+
+func digits(raw json.RawMessage) error {
+	var part struct {
+		Type       string `json:"type"`
+		Individual bool   `json:"individual_digits"`
+	}
+	if err := strict(raw, &part); err != nil {
+		return fmt.Errorf("pre_tokenizer Digits: %w", err)
+	}
+	if !part.Individual {
+		return unsupported("pre_tokenizer Digits without individual_digits")
 	}
 	return nil
 }
@@ -389,6 +447,15 @@ func (v *vocabulary) read(m model, added []addedToken) error {
 		if v.tokens[id] != nil {
 			return fmt.Errorf("two tokens of the vocabulary have the id %d", id)
 		}
+		if v.chars != nil {
+			token, isByte, err := spacedToken(text)
+			if err != nil {
+				return err
+			}
+			v.tokens[id] = token
+			v.addSpaced(token, isByte, id)
+			continue
+		}
 		token, ok := appendBytes(nil, text)
 		if !ok || len(token) == 0 {
 			return unsupported(fmt.Sprintf("the vocabulary's token %q, which is not in the byte-level alphabet,", text))
@@ -419,45 +486,68 @@ func checkID(text string, id int32) error {
 // tokenizer_config.json says it.
 var endNames = []string{EndOfText, "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"}
 
-// endOfText finds the token that ends a document; -1: none.
-func endOfText(config []byte, added []Added) (int32, error) {
-	find := func(name string) int32 {
-		i := slices.IndexFunc(added, func(a Added) bool { return a.Text == name })
-		if i < 0 {
-			return -1
-		}
-		return added[i].ID
+// find returns the id of an added token; -1: none.
+func (v *vocabulary) find(name string) int32 {
+	i := slices.IndexFunc(v.added, func(a Added) bool { return a.Text == name })
+	if i < 0 {
+		return -1
+	}
+	return v.added[i].ID
+}
+
+// named is a token in tokenizer_config.json: a string, or an object with the string in
+// "content"; "" where there is none.
+func named(key string, raw json.RawMessage) (string, error) {
+	var name string
+	if null(raw) || json.Unmarshal(raw, &name) == nil {
+		return name, nil
+	}
+	var object struct {
+		Content string `json:"content"`
+	}
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return "", fmt.Errorf("tokenizer_config.json: %s: %w", key, err)
+	}
+	return object.Content, nil
+}
+
+// configure finds the token that ends a document, and what goes before a text if
+// tokenizer_config.json says so itself.
+func (v *vocabulary) configure(config []byte) error {
+	var c struct {
+		EOS    json.RawMessage `json:"eos_token"`
+		BOS    json.RawMessage `json:"bos_token"`
+		AddBOS *bool           `json:"add_bos_token"`
 	}
 	if config != nil {
-		// eos_token is a string, or an object with the string in "content".
-		var c struct {
-			EOS json.RawMessage `json:"eos_token"`
-		}
 		if err := json.Unmarshal(config, &c); err != nil {
-			return -1, fmt.Errorf("tokenizer_config.json: %w", err)
+			return fmt.Errorf("tokenizer_config.json: %w", err)
 		}
-		var name string
-		if !null(c.EOS) && json.Unmarshal(c.EOS, &name) != nil {
-			var object struct {
-				Content string `json:"content"`
-			}
-			if err := json.Unmarshal(c.EOS, &object); err != nil {
-				return -1, fmt.Errorf("tokenizer_config.json: eos_token: %w", err)
-			}
-			name = object.Content
+	}
+	if c.AddBOS != nil {
+		name, err := named("bos_token", c.BOS)
+		if err != nil {
+			return err
 		}
-		if name != "" {
-			id := find(name)
-			if id < 0 {
-				return -1, fmt.Errorf("tokenizer_config.json: eos_token %q is not in added_tokens", name)
-			}
-			return id, nil
+		v.start = nil
+		if id := v.find(name); *c.AddBOS && id >= 0 {
+			v.start = []int32{id}
 		}
+	}
+	name, err := named("eos_token", c.EOS)
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		if v.endOfText = v.find(name); v.endOfText < 0 {
+			return fmt.Errorf("tokenizer_config.json: eos_token %q is not in added_tokens", name)
+		}
+		return nil
 	}
 	for _, name := range endNames {
-		if id := find(name); id >= 0 {
-			return id, nil
+		if v.endOfText = v.find(name); v.endOfText >= 0 {
+			break
 		}
 	}
-	return -1, nil
+	return nil
 }

@@ -8,7 +8,7 @@ import (
 // Pre-tokenisation by hand.
 //
 // Approach: a vocabulary is published with a regular expression that cuts text
-// into pre-tokens. The three expressions below cover nearly all byte-level BPE
+// into pre-tokens. The four expressions below cover nearly all byte-level BPE
 // tokenizers; each is compiled by hand into a scanner that looks at the class
 // of a character (letter, number, white space, the rest) and reads one run.
 //
@@ -29,6 +29,9 @@ const (
 	PatternLlama3
 	// PatternQwen2 is that of Qwen2 and Qwen2.5, every digit on its own.
 	PatternQwen2
+	// PatternDigits is GPT-2's within what is left when every digit has been taken out, as
+	// SmolLM and StarCoder have it.
+	PatternDigits
 )
 
 // patterns is the table of supported expressions, indexed by Pattern, exactly
@@ -42,6 +45,8 @@ var patterns = [...]struct {
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
 	PatternQwen2: {"qwen2", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 1},
+	// Published as two steps, of which this is what comes out.
+	PatternDigits: {"digits", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+`, 1},
 }
 
 func (p Pattern) String() string { return patterns[p].name }
@@ -49,8 +54,11 @@ func (p Pattern) String() string { return patterns[p].name }
 // next returns the length in bytes of the first pre-token of text, at least 1.
 // text must not be empty.
 func (p Pattern) next(text []byte) int {
-	if p == PatternGPT2 {
+	switch p {
+	case PatternGPT2:
 		return nextGPT2(text)
+	case PatternDigits:
+		return nextDigits(text)
 	}
 	return nextLlama3(text, patterns[p].digits)
 }
@@ -133,6 +141,26 @@ func nextGPT2(text []byte) int {
 		return run(text, i+width, c)
 	}
 	return white(text)
+}
+
+// nextDigits is nextGPT2 for text that ends before the next digit. A digit is a
+// pre-token, and white space before one keeps its last space.
+func nextDigits(text []byte) int {
+	c, width := classAt(text, 0)
+	if c == number {
+		return width
+	}
+	end := 0
+	for c >= space {
+		if end += width; end == len(text) {
+			break
+		}
+		c, width = classAt(text, end)
+	}
+	if end > 0 && c == number {
+		return end
+	}
+	return nextGPT2(text)
 }
 
 func nextLlama3(text []byte, digits int) int {

@@ -45,6 +45,11 @@ type Tokenizer struct {
 	composed     bool             // text is brought to NFC first
 	uncut        bool             // an added token has a newline in it
 	endOfText    int32            // -1: none known
+	start        []int32          // what transformers puts before a text
+	chars        map[rune]int32   // of SentencePiece: the tokens of characters; nil: merges start from bytes
+	leading      leading          // of SentencePiece
+	breaks       string           // of SentencePiece: before which of these a word ends
+	trims        bool             // its decoder takes a space off the beginning
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
 	hash         [32]byte
@@ -59,30 +64,44 @@ type vocabulary struct {
 	ignoreMerges bool
 	composed     bool
 	endOfText    int32
+	start        []int32
+	chars        map[rune]int32
+	bytes        [256]int32 // where chars are not nil; -1: none
+	leading      leading
+	breaks       string
+	trims        bool
 }
 
 // newTokenizer checks the vocabulary and builds the lookup tables.
 func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	t := &Tokenizer{pattern: v.pattern, tokens: v.tokens, merges: v.merges,
-		added: v.added, composed: v.composed, endOfText: v.endOfText}
-	for i := range t.byteID {
-		t.byteID[i] = -1
+		added: v.added, composed: v.composed, endOfText: v.endOfText, start: v.start}
+	t.chars, t.byteID, t.leading, t.breaks, t.trims = v.chars, v.bytes, v.leading, v.breaks, v.trims
+	if t.chars == nil {
+		for i := range t.byteID {
+			t.byteID[i] = -1
+		}
 	}
 	for _, added := range t.added {
 		if added.Text == "" {
 			return nil, fmt.Errorf("added token %d is empty", added.ID)
 		}
 	}
+	for _, id := range t.start {
+		if t.Token(id) == nil {
+			return nil, fmt.Errorf("the token %d, which goes before a text, is not in the vocabulary", id)
+		}
+	}
 	isAdded := t.addedIDs()
 	for id, token := range t.tokens {
-		if len(token) == 1 && !isAdded[int32(id)] {
+		if t.chars == nil && len(token) == 1 && !isAdded[int32(id)] {
 			t.byteID[token[0]] = int32(id)
 		}
 	}
 	for b, id := range t.byteID {
 		if id < 0 {
 			return nil, fmt.Errorf("the vocabulary has no token for the byte 0x%02x; "+
-				"hint: only byte-level vocabularies, with all 256 bytes, are supported", b)
+				"hint: only vocabularies with all 256 bytes are supported", b)
 		}
 	}
 	t.pairs = newPairTable(len(t.merges))
@@ -200,6 +219,9 @@ func (t *Tokenizer) fingerprint() (sum [32]byte) {
 		word(int(added.ID), len(added.Text))
 		buffer = append(buffer, added.Text...)
 	}
+	if t.chars != nil {
+		word(int(t.leading))
+	}
 	h.Write(buffer)
 	h.Sum(sum[:0])
 	return sum
@@ -215,6 +237,11 @@ func (t *Tokenizer) VocabularySize() int { return len(t.tokens) }
 // EndOfText returns the token that ends a document; false when the vocabulary
 // has none that is known.
 func (t *Tokenizer) EndOfText() (id int32, ok bool) { return t.endOfText, t.endOfText >= 0 }
+
+// Start is what transformers puts before a text that a model is to go on with, such as
+// Llama 3's <|begin_of_text|>; usually nothing. Encode leaves it out, and so does training,
+// where documents are known by their end.
+func (t *Tokenizer) Start() []int32 { return t.start }
 
 // Token returns the bytes of one token, which the caller must not change; nil
 // for an id that no token has.
@@ -256,8 +283,10 @@ func Boundary(text []byte, i int) bool {
 }
 
 // Boundary is the function Boundary for the text that this tokenizer encodes:
-// never, where an added token has a newline in it.
-func (t *Tokenizer) Boundary(text []byte, i int) bool { return !t.uncut && Boundary(text, i) }
+// never, where an added token has a newline in it, or where a space is put before a text.
+func (t *Tokenizer) Boundary(text []byte, i int) bool {
+	return !t.uncut && t.chars == nil && Boundary(text, i)
+}
 
 // visible reports whether a character of some bytes is one, and neither white space nor
 // control.

@@ -3,7 +3,7 @@
     pip install tokenizers==0.23.3
     python make.py [vocab.bpe encoder.json]
 
-For each of the three pre-tokenisation patterns it trains a small vocabulary on
+For each of the four pre-tokenisation patterns it trains a small vocabulary on
 ../../../LICENSE and writes it as <pattern>.json; ids.json holds strings and the
 ids that Hugging Face gives them. With the two files that OpenAI published for
 GPT-2, the ids of the real GPT-2 are made too; without, they are kept.
@@ -56,6 +56,42 @@ def strings():
     return [s for s in fixed if not re.search("[\u0301\u0308]{30}", s)]
 
 
+def sentencepiece():
+    """A vocabulary as Llama 2 has it, in the two notations of transformers 4, and that of 5."""
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    back = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(split=True)  # no token over two words
+    with open(os.path.join(here, "../../../LICENSE"), encoding="utf8") as f:
+        t.train_from_iterator([re.sub(r"\s+", " ", f.read()) + " na\u00efve \u65e5\u672c"],
+                              trainers.BpeTrainer(vocab_size=500, show_progress=False))
+    raw = json.loads(t.to_str())
+    special = ["<unk>", "<s>", "</s>"]
+    first = special + [f"<0x{b:02X}>" for b in range(256)]
+    spaces = ["\u2581" * n for n in (2, 4)]  # as Llama 2 has for indentation
+    words = sorted(raw["model"]["vocab"], key=raw["model"]["vocab"].get) + spaces
+    raw["model"].update(byte_fallback=True, fuse_unk=True, unk_token="<unk>",
+                        vocab={w: i for i, w in enumerate(first + words)},
+                        merges=[["\u2581", "\u2581"], ["\u2581\u2581", "\u2581\u2581"]] + raw["model"]["merges"])
+    raw["added_tokens"] = [{"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": False,
+                            "normalized": False, "special": True} for i, s in enumerate(special)]
+    raw["pre_tokenizer"] = None
+    raw["decoder"] = {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                       {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    raw["post_processor"] = {
+        "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+    with open(os.path.join(here, "llama2.json"), "w", encoding="utf8") as f:
+        json.dump(raw, f, ensure_ascii=False, indent=0)
+    all = {"llama2": raw}
+    for scheme in "first", "always", "never":
+        all["llama2 " + scheme] = {**raw, "normalizer": None, "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}}
+    return all
+
+
 def main():
     texts = strings()
     ids = {}
@@ -63,6 +99,8 @@ def main():
         "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), None),
         "llama3": (splitter(LLAMA3), None),
         "qwen2": (splitter(QWEN2), normalizers.NFC()),
+        "digits": (pre_tokenizers.Sequence([
+            pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), None),
     }
     for name, (pre, norm) in setups.items():
         t = Tokenizer(models.BPE())
@@ -83,6 +121,10 @@ def main():
         t = Tokenizer.from_str(json.dumps(raw))
         with open(os.path.join(here, name + ".json"), "w", encoding="utf8") as f:
             json.dump(raw, f, ensure_ascii=False, indent=0)
+        ids[name] = [t.encode(s, add_special_tokens=False).ids for s in texts]
+
+    for name, raw in sentencepiece().items():
+        t = Tokenizer.from_str(json.dumps(raw))
         ids[name] = [t.encode(s, add_special_tokens=False).ids for s in texts]
 
     out = os.path.join(here, "ids.json")

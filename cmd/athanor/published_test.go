@@ -1,0 +1,226 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+)
+
+// rename writes the weights of a folder under other names into another one; "" leaves one
+// out. Further tensors are added.
+func rename(t *testing.T, from, to string, name func(string) string, more ...safetensors.Tensor) {
+	t.Helper()
+	set, err := safetensors.OpenFolder(from)
+	check(t, err)
+	defer set.Close()
+	for _, info := range set.Tensors() {
+		values := make([]float32, info.Elements())
+		check(t, set.ReadFloat32(info.Name, 0, values))
+		if to := name(info.Name); to != "" {
+			more = append(more, safetensors.Float32s(to, info.DType, info.Shape, values))
+		}
+	}
+	check(t, writeTensors(to+"/model.safetensors", more))
+	config, err := os.ReadFile(from + "/config.json")
+	check(t, err)
+	check(t, os.WriteFile(to+"/config.json", config, 0o644))
+}
+
+// TestBareNames: folders of a model without its head, as the published GPT-2 is one, have names
+// without its part, and buffers that are no parameters. The logits are the same.
+func TestBareNames(t *testing.T) {
+	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny"} {
+		from, dir := "../../testdata/torch/"+name, t.TempDir()
+		rename(t, from, dir, func(name string) string {
+			for _, part := range []string{"transformer.", "model."} {
+				name = strings.TrimPrefix(name, part)
+			}
+			return name
+		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)))
+		var want struct{ Loss float64 }
+		var got struct{ Loss float64 }
+		call("eval", from, "--tokens", from+"/tokens.json", "--json").must(t, 0).into(t, &want)
+		call("eval", dir, "--tokens", from+"/tokens.json", "--json").must(t, 0).into(t, &got)
+		if got != want || math.IsNaN(want.Loss) || want.Loss == 0 {
+			t.Errorf("%s: loss %v, by other names %v", name, want.Loss, got.Loss)
+		}
+	}
+}
+
+// TestTwoHeads: a head that is not the embedding, though config.json says that they are one, is
+// refused where weights are read; the same one is none too many.
+func TestTwoHeads(t *testing.T) {
+	folder, file := modelFolder(t, "model: {type: gpt2, layers: 1, width: 16, heads: 2}")
+	set, err := safetensors.OpenFolder(folder)
+	check(t, err)
+	info, _ := set.Lookup("transformer.wte.weight")
+	head := make([]float32, info.Elements())
+	check(t, set.ReadFloat32(info.Name, 0, head))
+	check(t, set.Close())
+	tokens := folder + "/t.json"
+	check(t, os.WriteFile(tokens, []byte("[[1,2,3]]"), 0o644))
+	for _, last := range []float32{head[len(head)-1], 7} {
+		head[len(head)-1] = last
+		dir := t.TempDir()
+		rename(t, folder, dir, func(name string) string { return name }, safetensors.Float32s("lm_head.weight", safetensors.F32, info.Shape, head))
+		text, err := os.ReadFile(folder + "/tokenizer.json")
+		check(t, err)
+		check(t, os.WriteFile(dir+"/tokenizer.json", text, 0o644))
+		code, words := 0, []string(nil)
+		if last == 7 {
+			code, words = 1, []string{"weights of " + dir, "lm_head.weight differs", "tie_word_embeddings"}
+		}
+		call("eval", dir, "--tokens", tokens).must(t, code, words...)
+		call("generate", dir, "--prompt", "gold", "--max-tokens", "2").must(t, code, words...)
+		call("train", file, "model="+dir, "tokenizer="+dir, "out="+t.TempDir()).must(t, code, words...)
+	}
+}
+
+// edit changes keys of a JSON file.
+func edit(t *testing.T, path string, keys map[string]any) {
+	t.Helper()
+	object := map[string]any{}
+	if text, err := os.ReadFile(path); err == nil {
+		check(t, json.Unmarshal(text, &object))
+	}
+	for k, v := range keys {
+		object[k] = v
+	}
+	text, err := json.Marshal(object)
+	check(t, err)
+	check(t, os.WriteFile(path, text, 0o644))
+}
+
+// TestEnds: a text ends with any of the tokens that generation_config.json names, or
+// config.json where it names none.
+func TestEnds(t *testing.T) {
+	folder, _ := modelFolder(t)
+	length := func() int {
+		var r struct {
+			Tokens int
+			IDs    []int
+		}
+		call("generate", folder, "--prompt", "gold", "--max-tokens", "9", "--temperature", "0", "--json").must(t, 0).into(t, &r)
+		if len(r.IDs) != r.Tokens {
+			t.Errorf("%d ids of %d tokens", len(r.IDs), r.Tokens)
+		}
+		return r.Tokens
+	}
+	if n := length(); n != 9 {
+		t.Fatalf("%d tokens of 9", n)
+	}
+	all := make([]int, 300)
+	for i := range all {
+		all[i] = i
+	}
+	edit(t, folder+"/generation_config.json", map[string]any{"eos_token_id": all})
+	if n := length(); n != 0 {
+		t.Errorf("%d tokens, and each is an end", n)
+	}
+	edit(t, folder+"/config.json", map[string]any{"eos_token_id": all})
+	edit(t, folder+"/generation_config.json", map[string]any{"eos_token_id": 299})
+	if n := length(); n != 9 {
+		t.Errorf("%d tokens of 9", n)
+	}
+	edit(t, folder+"/generation_config.json", map[string]any{"eos_token_id": nil})
+	if n := length(); n != 0 {
+		t.Errorf("%d tokens, and each is an end by config.json", n)
+	}
+	edit(t, folder+"/generation_config.json", map[string]any{"eos_token_id": "</s>"})
+	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json", "eos_token_id", "hint:")
+}
+
+// TestPromptStart: what the tokenizer has go before a text is read with a prompt, not written, and
+// not twice.
+func TestPromptStart(t *testing.T) {
+	folder, _ := modelFolder(t)
+	type sampled struct {
+		Text         string
+		PromptTokens int `json:"prompt_tokens"`
+	}
+	sample := func(prompt string) (s sampled) {
+		call("generate", folder, "--prompt", prompt, "--max-tokens", "1", "--json").must(t, 0).into(t, &s)
+		return s
+	}
+	plain, explicit := sample("gold"), sample("<|endoftext|>gold")
+	edit(t, folder+"/tokenizer_config.json", map[string]any{"add_bos_token": true, "bos_token": "<|endoftext|>"})
+	started := sample("gold")
+	if started.PromptTokens != plain.PromptTokens+1 || "<|endoftext|>"+started.Text != explicit.Text {
+		t.Errorf("%+v; without a start %+v, with one written out %+v", started, plain, explicit)
+	}
+	if again := sample("<|endoftext|>gold"); again != explicit {
+		t.Errorf("a start that is there already: %+v, want %+v", again, explicit)
+	}
+	if empty := sample(""); empty.PromptTokens != 1 {
+		t.Errorf("an empty prompt: %+v", empty)
+	}
+}
+
+// TestPaddedVocabulary: ids that the model knows and no token has are no text.
+func TestPaddedVocabulary(t *testing.T) {
+	folder, _ := modelFolder(t, "model: {type: llama, layers: 1, width: 16, heads: 2, vocabulary: 5000, max_positions: 200}")
+	call("generate", folder, "--prompt", "gold", "--max-tokens", "100", "--temperature", "5").must(t, 0)
+}
+
+// TestOtherTokenizer: a tokenizer that is not the model folder's own goes into the
+// checkpoints instead of that.
+func TestOtherTokenizer(t *testing.T) {
+	folder, file := modelFolder(t)
+	edit(t, folder+"/config.json", map[string]any{"dtype": "bfloat16", "pad_token_id": 5, "max_position_embeddings": 16})
+	check(t, os.WriteFile(folder+"/vocab.json", []byte("{}"), 0o644))
+	out := t.TempDir()
+	call("train", file, "model="+folder, "tokenizer=bpe-290", "out="+out).must(t, 0)
+	at := out + "/checkpoint-1"
+	for name, same := range map[string]string{"tokenizer.json": out + "/tokenizer/bpe-290/tokenizer.json", "vocab.json": ""} {
+		got, _ := os.ReadFile(filepath.Join(at, name))
+		want, _ := os.ReadFile(same)
+		if string(got) != string(want) {
+			t.Errorf("%s is not that of %q", name, same)
+		}
+	}
+	var c map[string]any
+	text, err := os.ReadFile(at + "/config.json")
+	check(t, err)
+	check(t, json.Unmarshal(text, &c))
+	if got := fmt.Sprintf("%v %v %v", c["dtype"], c["pad_token_id"], c["max_position_embeddings"]); got != "float32 5 32" {
+		t.Errorf("config.json: %s", text)
+	}
+}
+
+// TestNoWeights: a model folder that lacks weights is told before a plan is searched and a folder
+// is made; one of a run tells where its model is.
+func TestNoWeights(t *testing.T) {
+	folder, file := modelFolder(t)
+	out := t.TempDir() + "/run"
+	dir := t.TempDir()
+	rename(t, folder, dir, func(name string) string { return strings.Replace(name, "model.norm.weight", "norm", 1) })
+	tokenizer := "tokenizer=" + folder
+	for code, model := range map[int]string{1: dir, 2: t.TempDir()} {
+		if code == 2 {
+			edit(t, model+"/config.json", map[string]any{"model_type": "llama"})
+		}
+		r := call("train", file, "model="+model, tokenizer, "out="+out).must(t, code, model, "hint:")
+		if _, err := os.Stat(out); err == nil || strings.Contains(r.stderr+r.stdout, "plan") {
+			t.Errorf("found late: %s", r.stderr)
+		}
+	}
+	at := filepath.Dir(folder)
+	call("eval", at, "../../LICENSE").must(t, 2, at+" is not a model folder", "latest checkpoint is "+folder)
+}
+
+// TestIDsWithoutTokenizer: a tokenizer of a kind that is not built keeps nobody from
+// evaluating token ids.
+func TestIDsWithoutTokenizer(t *testing.T) {
+	folder, _ := modelFolder(t)
+	check(t, os.WriteFile(folder+"/tokenizer.json", []byte(`{"model": {"type": "Unigram"}}`), 0o644))
+	check(t, os.WriteFile(folder+"/t.json", []byte("[[1,2,3]]"), 0o644))
+	call("eval", folder, "--tokens", folder+"/t.json").must(t, 0)
+	call("eval", folder, "../../LICENSE").must(t, 1, "Unigram", "not supported")
+	call("generate", folder, "--prompt", "gold").must(t, 1, "Unigram", "not supported")
+}

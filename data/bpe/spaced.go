@@ -1,0 +1,186 @@
+package bpe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// SentencePiece's BPE, as Llama 2 and Mistral 7B have it.
+//
+// Approach: such a vocabulary is one of characters, not of bytes. It writes a space as ▁,
+// puts one before a text, and merges over the whole of it; a character that it lacks
+// becomes its bytes, which have tokens <0x00> to <0xFF> that nothing is merged with. Here
+// ▁ is a space from the beginning. No token has a space behind another character, which
+// is checked, so nothing is merged over the place before a space, and a text is merged
+// word by word as others are.
+//
+// Example: "no caf\u00e9" is " no caf\u00e9", words " no" and " caf\u00e9"; without \u00e9 in the
+// vocabulary the second starts as " ", c, a, f, <0xC3>, <0xA9>.
+//
+// Known weakness: documents are not cut for reading, so each is in memory as a whole.
+
+// underline stands for a space in the vocabulary and in tokenizer.json.
+const underline = "\u2581"
+
+// leading says where a space is put that the text does not have.
+type leading uint8
+
+const (
+	leadNever  leading = iota
+	leadAlways         // before each stretch between added tokens
+	leadEach           // the same, if it does not begin with one
+	leadFirst          // the same, only where the text begins
+)
+
+// before reports whether a stretch gets a space; first is that it begins the text.
+func (l leading) before(text []byte, first bool) bool {
+	switch l {
+	case leadAlways:
+		return true
+	case leadEach, leadFirst:
+		return (first || l == leadEach) && text[0] != ' '
+	}
+	return false
+}
+
+// spaced appends the ids of a stretch of text between added tokens.
+func (e *Encoder) spaced(dst []int32, text []byte, first bool) []int32 {
+	if len(text) == 0 {
+		return dst
+	}
+	text = bytes.ReplaceAll(text, []byte(underline), []byte{' '})
+	e.composed = e.composed[:0]
+	if e.t.leading.before(text, first) {
+		e.composed = append(e.composed, ' ')
+	}
+	e.composed = append(e.composed, text...)
+	for text = e.composed; len(text) > 0; {
+		n := nextSpaced(text, e.t.breaks)
+		dst = e.word(dst, text, n)
+		text = text[n:]
+	}
+	return dst
+}
+
+// nextSpaced is the length of the spaces at the start of text and what follows up to the
+// next. Nothing is merged with a line break if none of the breaks is in a token with others, so
+// words also end there, and are short enough to be found again.
+func nextSpaced(text []byte, breaks string) int {
+	n := len(text) - len(bytes.TrimLeft(text, " "))
+	if end := bytes.IndexAny(text[n:], breaks); end >= 0 {
+		return max(n+end, 1)
+	}
+	return len(text)
+}
+
+// Trim takes the space off the beginning of a text that Decode gave, if this is a
+// vocabulary that puts one there.
+func (t *Tokenizer) Trim(text []byte) []byte {
+	if t.trims {
+		return bytes.TrimPrefix(text, []byte{' '})
+	}
+	return text
+}
+
+// spacedToken is what a token of the vocabulary stands for, and whether it stands for a
+// byte of characters that have no token.
+func spacedToken(text string) (token []byte, isByte bool, err error) {
+	if digits, ok := strings.CutPrefix(text, "<0x"); ok && len(digits) == 3 && digits[2] == '>' {
+		if b, err := strconv.ParseUint(digits[:2], 16, 8); err == nil {
+			return []byte{byte(b)}, true, nil
+		}
+	}
+	token = []byte(strings.ReplaceAll(text, underline, " "))
+	if len(token) == 0 || strings.Contains(text, " ") || bytes.Contains(bytes.TrimLeft(token, " "), []byte{' '}) {
+		return nil, false, unsupported(fmt.Sprintf("the vocabulary's token %q, which has a space behind other characters or none at all,", text))
+	}
+	return token, false, nil
+}
+
+// addSpaced notes a token of the vocabulary that a merge may start from.
+func (v *vocabulary) addSpaced(token []byte, isByte bool, id int32) {
+	if r, width := utf8.DecodeRune(token); isByte {
+		v.bytes[token[0]] = id
+	} else if width == len(token) {
+		v.chars[r] = id
+	} else if bytes.IndexByte(token, '\n') >= 0 {
+		v.breaks = " "
+	}
+}
+
+// readSpacing reads what SentencePiece's tokenizers are converted to: a space before the text
+// by a normalizer or by Metaspace, and a decoder that takes it away.
+func (v *vocabulary) readSpacing(f *file) error {
+	v.chars, v.breaks = map[rune]int32{}, " \n"
+	for i := range v.bytes {
+		v.bytes[i] = -1
+	}
+	decoders, err := steps(f.Decoder, "decoders")
+	if err != nil {
+		return err
+	}
+	switch strings.Join(decoders, " ") {
+	case `{"content":" ","pattern":{"String":"▁"},"type":"Replace"} {"type":"ByteFallback"} {"type":"Fuse"} {"content":" ","start":1,"stop":0,"type":"Strip"}`:
+		v.trims = true
+	case `{"content":" ","pattern":{"String":"▁"},"type":"Replace"} {"type":"ByteFallback"} {"type":"Fuse"}`:
+	default:
+		return unsupported(fmt.Sprintf("with byte_fallback, the decoder %q", decoders))
+	}
+	normalizers, err := steps(f.Normalizer, "normalizers")
+	if err != nil {
+		return err
+	}
+	splitters, err := steps(f.PreTokenizer, "pretokenizers")
+	if err != nil {
+		return err
+	}
+	const replace = `{"content":"▁","pattern":{"String":" "},"type":"Replace"}`
+	switch all := slices.Concat(normalizers, splitters); strings.Join(all, " ") {
+	case `{"prepend":"▁","type":"Prepend"} ` + replace:
+		v.leading = leadAlways
+	case `{"prepend_scheme":"always","replacement":"▁","split":false,"type":"Metaspace"}`:
+		v.leading = leadEach
+	case `{"prepend_scheme":"first","replacement":"▁","split":false,"type":"Metaspace"}`:
+		v.leading = leadFirst
+	case `{"prepend_scheme":"never","replacement":"▁","split":false,"type":"Metaspace"}`, replace:
+		v.leading = leadNever
+	default:
+		return unsupported(fmt.Sprintf("with byte_fallback, the normalizer and pre_tokenizer %q", all))
+	}
+	for _, a := range f.AddedTokens {
+		if a.Normalized {
+			return unsupported(fmt.Sprintf("with byte_fallback, the added token %q with normalized", a.Content))
+		}
+	}
+	return nil
+}
+
+// steps are the parts of a sequence, the part that is alone, or none, in one notation:
+// keys in order, no white space.
+func steps(raw json.RawMessage, name string) ([]string, error) {
+	parts := []any{}
+	if !null(raw) {
+		var part map[string]any
+		if err := json.Unmarshal(raw, &part); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		parts = []any{part}
+		if list, ok := part[name].([]any); ok {
+			parts = list
+		}
+	}
+	var list []string
+	for _, part := range parts {
+		text, err := json.Marshal(part)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		list = append(list, string(text))
+	}
+	return list, nil
+}
