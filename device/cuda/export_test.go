@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
 )
 
 // For tests in the package's outside, which may use what is built on it.
@@ -19,6 +21,15 @@ var (
 
 // Maker is Machine or Compiled.
 type Maker = maker
+
+// HollowRanks are joined devices whose kernels do nothing.
+func HollowRanks(t *testing.T, n int, o Options) (list []device.Device) {
+	idle := func(*testing.T, *fake.GPU, bool) kernels.Compiler { return fake.Compiler{} }
+	for _, d := range ranksOn(t, idle, n, n, o, true) {
+		list = append(list, d)
+	}
+	return list
+}
 
 // Pretend has a device decide about gradients of weights as for another card; one without
 // SMs leaves them to the library.

@@ -16,8 +16,10 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // trainRanks runs a plan for some steps on joined devices, which it closes.
@@ -127,6 +129,64 @@ func TestRanksChangeNothing(t *testing.T) {
 				if math.Abs(got.losses[i]/plain.losses[i]-1) > 1e-5 || math.Abs(got.norms[i]/plain.norms[i]-1) > 1e-5 {
 					t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
 				}
+			}
+		})
+	}
+}
+
+// TestRanksAhead: steps of far more calls than a worker is ahead come to their end on every
+// rank, whatever divides the state, and in every schedule: no rank waits for what another's
+// worker, which waits too, would have to launch.
+func TestRanksAhead(t *testing.T) {
+	if cuda.OnGPU() {
+		t.Skip("of the order of things: the fake, whose kernels do nothing, tells it in less time")
+	}
+	m, err := model.Known("gpt2")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 14, 32, 2, 2, 16, 64, 128, 16
+	g, err := graph.Build(m, m.MaxPositions, graph.F32)
+	check(t, err)
+	const ranks, micros = 4, 48
+	plans := map[string]*program.Plan{}
+	for _, shard := range program.Shardings() {
+		pl := program.Plain(g, 1)
+		pl.Ranks, pl.MicroBatches = ranks, micros/ranks
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard, pl.Chunks[i].State = shard, device.HostTier
+		}
+		plans["shard "+shard] = pl
+	}
+	for _, name := range schedule.Names() {
+		s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
+		check(t, err)
+		pl := program.Plain(g, 1)
+		pl.MicroBatches, pl.Ranks = micros, ranks
+		pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: s.Slices}
+		for k := range s.Stages() {
+			pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(g.Segments)/s.Stages())
+		}
+		plans[name] = pl
+	}
+	tokens := make([]int32, micros*m.MaxPositions)
+	for name, pl := range plans {
+		t.Run(name, func(t *testing.T) {
+			pl.Cache = pl.CacheNeeded(g)
+			var list []*program.Program
+			most := 0
+			for rank := range ranks {
+				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+				check(t, err)
+				list = append(list, p)
+				most = max(most, len(p.Instrs))
+			}
+			check(t, program.Verify(list...))
+			s, err := run.Open(g, cuda.HollowRanks(t, ranks, cuda.Options{}), list)
+			check(t, err)
+			defer s.Close()
+			_, err = s.Step(t.Context(), 0, tokens, tokens, run.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
+			check(t, err)
+			if most < 1000 {
+				t.Errorf("only %d calls", most)
 			}
 		})
 	}
