@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -38,6 +39,8 @@ type Sampled struct {
 	Time         float64 `json:"seconds"` // from the first added token to the last
 	// Full says that it ended because the model takes no longer texts.
 	Full bool `json:"context_full"`
+	// Notes are what generation_config.json asks for and is set aside.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Sample continues a prompt with the model in a folder, until the model ends
@@ -53,6 +56,10 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	ends, err := f.ends(tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	notes, err := f.setAside()
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +80,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	}
 	defer g.Close()
 
-	out := &Sampled{PromptTokens: len(ids), IDs: []int32{}}
+	out := &Sampled{PromptTokens: len(ids), IDs: []int32{}, Notes: notes}
 	say := func(text []byte) {
 		out.Text += string(text)
 		if p.Each != nil {
@@ -136,19 +143,12 @@ func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
 	if end, ok := t.EndOfText(); ok {
 		ends = append(ends, end)
 	}
-	for _, name := range []string{"generation_config.json", "config.json"} {
-		text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+	for _, name := range []string{generationConfig, "config.json"} {
 		var c struct {
 			End json.RawMessage `json:"eos_token_id"`
 		}
-		if err == nil {
-			err = json.Unmarshal(text, &c)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", f.Path, name, err)
+		if err := f.decode(name, &c); err != nil {
+			return nil, err
 		}
 		if len(c.End) == 0 || string(c.End) == "null" {
 			continue
@@ -163,6 +163,53 @@ func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
 		return append(ends, ids...), nil
 	}
 	return ends, nil
+}
+
+// generationConfig says how transformers goes on with a text.
+const generationConfig = "generation_config.json"
+
+// shaping are keys of it that change which token is the likeliest, or how it is looked for.
+var shaping = strings.Fields(`repetition_penalty no_repeat_ngram_size bad_words_ids sequence_bias suppress_tokens begin_suppress_tokens
+	forced_bos_token_id forced_eos_token_id min_length min_new_tokens exponential_decay_length_penalty num_beams guidance_scale
+	penalty_alpha`)
+
+// setAside tells what of that would give another text in transformers.
+func (f *Folder) setAside() (notes []string, err error) {
+	var c map[string]any
+	if err := f.decode(generationConfig, &c); err != nil {
+		return nil, err
+	}
+	for _, key := range shaping {
+		switch v := c[key].(type) {
+		case nil:
+		case float64:
+			if v != 0 && v != 1 {
+				notes = append(notes, fmt.Sprintf("%s %v of %s is set aside", key, v, generationConfig))
+			}
+		case []any:
+			if len(v) > 0 {
+				notes = append(notes, fmt.Sprintf("%s of %s are set aside", key, generationConfig))
+			}
+		default:
+			notes = append(notes, fmt.Sprintf("%s of %s is set aside", key, generationConfig))
+		}
+	}
+	return notes, nil
+}
+
+// decode reads a JSON file of the folder; one that is not there has nothing in it.
+func (f *Folder) decode(name string, v any) error {
+	text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", f.Path, name, err)
+	}
+	return nil
 }
 
 // pick draws a token from softmax(logits / temperature).

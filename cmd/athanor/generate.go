@@ -44,6 +44,9 @@ func (v *generateCmd) Run(c *context) error {
 			return err
 		}
 	}
+	for _, n := range s.Notes {
+		fmt.Fprintln(c.stderr, "note:", n)
+	}
 	fmt.Fprintln(c.stderr, describe(s))
 	return nil
 }

@@ -136,6 +136,18 @@ func TestEnds(t *testing.T) {
 	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json", "eos_token_id", "hint:")
 }
 
+// TestSetAside: what transformers would do to the likeliest token, and is not done here, is told.
+func TestSetAside(t *testing.T) {
+	folder, _ := modelFolder(t)
+	edit(t, folder+"/generation_config.json", map[string]any{"repetition_penalty": 1.05, "num_beams": 1, "bad_words_ids": []any{}, "top_p": 0.8})
+	r := call("generate", folder, "--prompt", "gold", "--max-tokens", "2").must(t, 0, "note: repetition_penalty 1.05 of generation_config.json is set aside\n")
+	if strings.Count(r.stderr, "note:") != 1 {
+		t.Errorf("more is told than is set aside: %s", r.stderr)
+	}
+	check(t, os.WriteFile(folder+"/generation_config.json", []byte("{"), 0o644))
+	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json")
+}
+
 // TestPromptStart: what the tokenizer has go before a text is read with a prompt, not written, and
 // not twice.
 func TestPromptStart(t *testing.T) {
