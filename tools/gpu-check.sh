@@ -37,6 +37,7 @@ if [ "${1:-}" = build ]; then
 fi
 
 dir=$(cd "${1:-gpu-check.bin}" && pwd) || exit 2
+chmod +x "$dir"/* 2>/dev/null # which a copy may have lost
 what=${2:-checks}
 dry=${DRY:-}
 limit_all=${LIMIT:-470}
