@@ -105,7 +105,7 @@ checks() {
   part doctor 40 . "$dir/athanor" doctor
   test_of libraries 30 device/cuda/nv .
   test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
-  test_of compile 60 device/cuda/kernels 'TestCompile|TestTarget' -test.short
+  test_of compile 90 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestTimes|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
   test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike'
   test_of products 120 device/cuda 'TestLibrary|TestModelShapes'
