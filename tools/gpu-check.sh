@@ -225,13 +225,13 @@ print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 # 86. PyTorch has all of it in bf16 where it would not fit.
 offload() {
   product
-  grow 130
+  grow 120
   step llama-3-8b 4096 8 300 0 limits.device=24GB optimizer_state=bf16_moments
 }
 
 offload-fp32() {
   product
-  grow 130
+  grow 120
   step llama-3-8b 4096 8 260 20 limits.device=24GB
 }
 
