@@ -135,6 +135,7 @@ func TestDefects(t *testing.T) {
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
 		{"i6 cast(h, y)", "i6 none(h, y)", "unknown operator none"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd acc", "acc is set, but there is nothing that it adds to"},
 		{"i6 cast(h, y)", "i6 cast(h)", "operand src is missing"},
 		{"i6 cast(h, y)", "i6 cast(h, y, x)", "3 operands, it takes 2"},
 		{"wait=i3", "wait=i4", "it waits for i4"},
