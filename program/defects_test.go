@@ -135,6 +135,7 @@ func TestDefects(t *testing.T) {
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
 		{"i6 cast(h, y)", "i6 none(h, y)", "unknown operator none"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd acc", "acc is set, but there is nothing that it adds to"},
 		{"i6 cast(h, y)", "i6 cast(h)", "operand src is missing"},
 		{"i6 cast(h, y)", "i6 cast(h, y, x)", "3 operands, it takes 2"},
 		{"wait=i3", "wait=i4", "it waits for i4"},
@@ -370,6 +371,9 @@ func TestMeaning(t *testing.T) {
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[2x4], y[2x4]); linear_dw(v[4x4], x[6x4@8], y[6x4@8])", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y) acc", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", false},
+		// One that goes to rows of a matrix goes to all of them.
+		{"linear(s, x2, w[2x8], -, -); linear_dw(r, s, y); copy(r[6x4@8], x[6x4@8])", "linear(s, x2, w[2x8], -, -); copy(r, x); linear_dw(r, s, y)", false},
+		{"linear(s, x2, w[2x8], -, -); linear_dw(r, s, y)", "linear(s, x2, w[2x8], -, -); linear_dw(t, s, y); copy(r[2x4], t[2x4@8]); copy(r[6x4@8], t[6x4@8])", false},
 		{"layernorm_dw(d, e, x, y, x2)", "layernorm_dw(e, d, x, y, x2)", false},
 		// Extents: what is the same numbers otherwise arranged is something else.
 		{"embed(t, tok, w[4x4], -) seq=4; copy(r, t)", "embed(s, tok, w[2x8], -) seq=4; copy(r, s[8x4])", false},

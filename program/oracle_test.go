@@ -13,7 +13,8 @@ import (
 
 // The oracle against which Verify and Equivalent are tested: it runs a program
 // on memory, with addresses, in random orders that streams and waits allow, and
-// looks what is left. It knows nothing of atoms, clocks or buffers' lifetimes.
+// looks what is left. It knows nothing of atoms, clocks, buffers' lifetimes and names
+// of content.
 // Elements are 64-bit fingerprints; an operator mixes those that it depends on,
 // element by element and row by row, in place of arithmetic.
 

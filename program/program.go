@@ -66,7 +66,9 @@ type Buffer struct {
 	// example "p:transformer.wte.weight"); two buffers or atoms with equal names hold
 	// equal content. Empty: undefined. One name per atom for flat buffers
 	// ("" for padding, which holds anything and may be copied), else one name
-	// for all, which then stands for the atoms' positions too.
+	// for all, which then stands for the atoms' positions too. The run fills what
+	// is in homes, and buffers that are called like their content; "x.before" in
+	// buffer x is what an earlier step left there.
 	Init []string
 }
 
@@ -120,7 +122,8 @@ type Instr struct {
 	Tag   int // of a message: equal at both ends, and used once between two ranks
 }
 
-// Home is where a parameter's state lives between steps.
+// Home is where a parameter's state lives between steps: in whole atoms of a flat
+// persistent buffer.
 type Home struct {
 	Param  int    // index in graph.Params
 	Kind   string // "p" (fp32 master), "m", "v", "p16" (bf16 copy of p)

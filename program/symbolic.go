@@ -84,10 +84,13 @@ func (v Value) plus(w Value) Value {
 	return Value{v[0] + w[0], v[1] + w[1] - 1}
 }
 
-// withInts hashes a pair of small numbers.
-func (v Value) withInts(a, b int) Value {
-	return v.with(Value{uint64(a) + 0x51ed270b0a1f39c1, uint64(b) + 0x2545f4914f6cdd1d})
+// ints stands for a pair of small numbers.
+func ints(a, b int) Value {
+	return Value{uint64(a) + 0x51ed270b0a1f39c1, uint64(b) + 0x2545f4914f6cdd1d}
 }
+
+// withInts hashes a pair of small numbers.
+func (v Value) withInts(a, b int) Value { return v.with(ints(a, b)) }
 
 func (v Value) withString(s string) Value {
 	v = v.withInts(len(s), 0)
@@ -173,6 +176,7 @@ type execution struct {
 	// undefined is an operand of the current instruction that was read before
 	// it was written, or -1.
 	undefined int
+	room      []Value // of shares
 }
 
 func newExecution(p *Program, ly *layout, unordered bool) *execution {
@@ -277,11 +281,11 @@ func (x *execution) operand(v Value, in *Instr, j int) Value {
 	return v.withInts(j, int(x.p.Buffers[r.Buf].DType)).withInts(rows, r.Cols)
 }
 
-// band is the value of what an instruction of value v makes of band k of operand
-// j: of the columns that it has.
-func (x *execution) band(v Value, in *Instr, args []box, j int, k int32) Value {
+// band stands for what an instruction makes of band k of operand j: for the columns
+// that it has.
+func (x *execution) band(in *Instr, args []box, j int, k int32) Value {
 	from, cols := x.columns(in.Args[j], args[j], k)
-	return v.withInts(j<<48|from, cols) // fewer than maxCount, see resolve
+	return ints(j<<48|from, cols) // fewer than maxCount, see resolve
 }
 
 // columns says with which column of a region its k-th band begins, and how many
@@ -348,17 +352,33 @@ func (x *execution) position(v Value, in *Instr, block int32) Value {
 	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
 }
 
+// shares hashes for each block of rows what all results of it have in common.
+func (x *execution) shares(in *Instr, args []box) []Value {
+	same := x.constants(in, args)
+	n := int32(0)
+	for j, s := range args {
+		if in.Op.Info().Args[j].Token {
+			n = max(n, s.blocks) // one may be absent
+		}
+	}
+	x.room = x.room[:0]
+	for b := range n {
+		x.room = append(x.room, x.tokens(x.position(same, in, b), in, args, b, b+1))
+	}
+	return x.room
+}
+
 // rowWise: a block of rows depends on the same block of token operands.
 func (x *execution) rowWise(in *Instr, args []box) {
-	same := x.constants(in, args)
-	for b := range args[0].blocks {
-		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
-		for j, s := range args {
-			if _, writes := accessOf(in, j); !writes {
-				continue
-			}
-			for k := range s.bands {
-				x.put(in, j, s.at(b, k), x.band(v, in, args, j, k))
+	shares := x.shares(in, args)
+	for j, s := range args {
+		if _, writes := accessOf(in, j); !writes {
+			continue
+		}
+		for k := range s.bands {
+			band := x.band(in, args, j, k)
+			for b, v := range shares {
+				x.put(in, j, s.at(int32(b), k), v.with(band))
 			}
 		}
 	}
@@ -367,29 +387,25 @@ func (x *execution) rowWise(in *Instr, args []box) {
 // tokenSum: each result is a chain over row blocks, ascending, or the sum of
 // what they contribute.
 func (x *execution) tokenSum(in *Instr, args []box) {
-	same := x.constants(in, args)
-	n := int32(0)
+	shares := x.shares(in, args)
+	odd := x.pairs(in) && len(shares)*x.p.RowUnit%2 != 0
 	for j, s := range args {
-		if in.Op.Info().Args[j].Token {
-			n = s.blocks
+		if _, writes := accessOf(in, j); !writes {
+			continue
 		}
-	}
-	sums := func(each func(j int, k int32, a *Value)) {
-		for j, s := range args {
-			if _, writes := accessOf(in, j); writes {
-				for k := range s.bands {
-					each(j, k, &x.atoms[s.at(0, k)])
+		for k := range s.bands {
+			band := x.band(in, args, j, k)
+			for b := range s.blocks {
+				sum, here := &x.atoms[s.at(b, k)], band.withInts(int(b), 0)
+				x.begin(in, j, sum)
+				for _, v := range shares {
+					x.add(sum, v.with(here))
+				}
+				if odd && !x.unordered {
+					*sum = sum.withInts(1, 0)
 				}
 			}
 		}
-	}
-	sums(func(j int, _ int32, a *Value) { x.begin(in, j, a) })
-	for b := range n {
-		v := x.tokens(x.position(same, in, b), in, args, b, b+1)
-		sums(func(j int, k int32, a *Value) { x.add(a, x.band(v, in, args, j, k)) })
-	}
-	if rows := int(n) * x.p.RowUnit; rows%2 != 0 && x.pairs(in) && !x.unordered {
-		sums(func(_ int, _ int32, a *Value) { *a = a.withInts(rows%2, 0) })
 	}
 }
 
@@ -444,7 +460,7 @@ func (x *execution) whole(in *Instr, args []box) {
 		}
 		for b := range s.blocks {
 			for k := range s.bands {
-				x.atoms[s.at(b, k)] = x.band(v, in, args, j, k).withInts(int(b), 0)
+				x.atoms[s.at(b, k)] = v.with(x.band(in, args, j, k)).withInts(int(b), 0)
 			}
 		}
 	}

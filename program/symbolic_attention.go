@@ -44,7 +44,7 @@ func (x *execution) attention(in *Instr, args []box) {
 		for j, s := range args {
 			if in.Op.Info().Args[j].Access == graph.Write {
 				for k := range s.bands {
-					x.atoms[s.at(n-before, k)] = x.band(v, in, args, j, k)
+					x.atoms[s.at(n-before, k)] = v.with(x.band(in, args, j, k))
 				}
 			}
 		}
@@ -88,10 +88,10 @@ func (x *execution) sumKeys(in *Instr, args []box, queries []Value, per int32) {
 		key := x.read(seedOp.withInts(int(n%per), 0), kv, args[kv], n, n+1)
 		last := min(n-n%per+per, dkv.blocks) - 1
 		for k := range dkv.bands {
-			sum := &x.atoms[dkv.at(n, k)]
+			sum, band := &x.atoms[dkv.at(n, k)], x.band(in, args, sumDKV, k)
 			x.begin(in, sumDKV, sum)
 			for b := last; b >= max(n, before); b-- {
-				x.add(sum, x.band(queries[b-before], in, args, sumDKV, k).with(key))
+				x.add(sum, queries[b-before].with(band).with(key))
 			}
 			if half {
 				*sum = castValue(graph.BF16, *sum)

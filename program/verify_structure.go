@@ -308,6 +308,9 @@ func checkAttr(in *Instr) string {
 			}
 		}
 	}
+	if a.Acc && !slices.ContainsFunc(in.Op.Info().Args, func(s graph.ArgSpec) bool { return s.Access == graph.Sum }) {
+		return "acc is set, but there is nothing that it adds to"
+	}
 	if r.seq && a.Seq < 1 {
 		return "seq is missing"
 	}
