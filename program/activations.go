@@ -50,6 +50,9 @@ func (lo *lowering) activations() error {
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
 					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
 				})
+				if r.value == lo.g.Logits { // what is behind the last row's last logit nobody touches
+					lo.p.Buffers[buf].Size -= int64(v.Cols-lo.g.Model.Vocab) * v.DType.Size()
+				}
 				made[r.value] = append(made[r.value], struct {
 					instance
 					buf int

@@ -121,6 +121,8 @@ func TestDefects(t *testing.T) {
 		{"bound 448", "bound 513", "lower bound 513 is not between 0 and the height 512"},
 		// Structure of buffers.
 		{"4x4 unit=2 size=64 align=64 addr=0", "4x4 unit=2 size=63 align=64 addr=0", "buffer x: 63 bytes cannot hold 4x4 elements of f32"},
+		{"cuts=2 size=64 align=64 addr=256", "cuts=2 size=55 align=64 addr=256", "buffer z: 55 bytes cannot hold 4x4 elements of f32"}, // but for the last band
+		{"cuts=2 size=64 align=64 addr=256", "cuts=2 size=60 align=64 addr=256", "operand y (buffer z) ends at element 16, the buffer has 60 bytes; hint: make the buffer larger"},
 		{"x device inputs f32 4x4 unit=2", "x device inputs f32 4x4 unit=4", "buffer x: row unit 4, but the program's is 2"},
 		{"x device inputs f32 4x4 unit=2", "x device inputs f32 4x4", "buffer x: flat, but has 4 rows"},
 		{"x device inputs f32 4x4", "x device inputs f32 3x4", "buffer x: 3 rows are not a multiple"},

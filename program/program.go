@@ -56,7 +56,7 @@ type Buffer struct {
 	Rows, Cols int
 	RowUnit    int
 	Cuts       []int
-	Size       int64 // bytes, at least Rows*Cols elements
+	Size       int64 // bytes, at least leastSize
 	Align      int64
 	Addr       int64 // -1 until placed
 	// Persistent buffers keep their content from step to step: they are live

@@ -60,6 +60,17 @@ func checkStructure(p *Program) (*layout, error) {
 	return ly, nil
 }
 
+// leastSize is how many bytes a buffer must have: of a matrix that is not kept, whose rows
+// may be longer than what is in them, the last row's last band may be left out. See
+// checkOperands for that nobody touches it then.
+func (b *Buffer) leastSize() int64 {
+	elems := int64(b.Rows) * int64(b.Cols)
+	if b.RowUnit > 0 && !b.Persistent && len(b.Cuts) > 0 {
+		elems -= int64(b.Cols - b.Cuts[len(b.Cuts)-1])
+	}
+	return elems * b.DType.Size()
+}
+
 // checkBuffer returns the number of atoms of a buffer.
 func checkBuffer(p *Program, b *Buffer) (int64, error) {
 	fail := func(format string, args ...any) (int64, error) {
@@ -74,7 +85,7 @@ func checkBuffer(p *Program, b *Buffer) (int64, error) {
 		return fail("unknown %v", b.DType)
 	case b.Rows < 1 || b.Cols < 1 || b.Rows > maxCount || b.Cols > maxCount || b.Rows > maxBytes/8/b.Cols:
 		return fail("impossible extents %dx%d", b.Rows, b.Cols)
-	case b.Size < int64(b.Rows)*int64(b.Cols)*b.DType.Size() || b.Size > maxBytes:
+	case b.Size < b.leastSize() || b.Size > maxBytes:
 		return fail("%d bytes cannot hold %dx%d elements of %v", b.Size, b.Rows, b.Cols, b.DType)
 	case b.RowUnit == 0 && b.Rows != 1:
 		return fail("flat, but has %d rows", b.Rows)
@@ -256,6 +267,9 @@ func checkOperands(p *Program, ly *layout, i int) error {
 		tier := tiers.read
 		if writes {
 			tier = tiers.write
+		}
+		if _, end := span(r); int64(end)*b.DType.Size() > b.Size {
+			return p.operandFault(i, j, "make the buffer larger", "ends at element %d, the buffer has %d bytes", end, b.Size)
 		}
 		if b.Tier != tier {
 			return p.operandFault(i, j, "copy it there first", "is on %s, this stream works on %s", b.Tier, tier)
