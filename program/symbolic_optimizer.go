@@ -1,0 +1,88 @@
+package program
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// The optimizer by symbolic execution: atom by atom, since updates and norms are
+// cut in other places on other ranks and tiers.
+
+// adamw works atom by atom; its bf16 output is a cast of the new parameter, if that
+// is not rounded by chance. What is depends on the types of operands, and on which
+// elements they are.
+func (x *execution) adamw(in *Instr, args []box) {
+	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
+	alone, chance := *in, x.p.byChance(in)
+	if chance {
+		alone.Attr.First = 0 // each atom's own is hashed
+	}
+	same := opValue(&alone)
+	for j := clip; j <= scalars; j++ {
+		same = x.read(same, j, args[j], 0, args[j].blocks)
+	}
+	for j := p; j <= v; j++ {
+		same = same.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+	}
+	for b := range args[p].blocks {
+		for k := range args[p].bands {
+			h := same
+			if chance {
+				from, _ := x.columns(in.Args[p], args[p], k)
+				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
+			}
+			for j := p; j <= g; j++ {
+				a := x.atoms[args[j].at(b, k)]
+				if a == (Value{}) {
+					x.undefined = j
+				}
+				h = h.with(a)
+			}
+			for j := p; j <= v; j++ {
+				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
+			}
+			if len(args) > p16 && args[p16].blocks > 0 {
+				copied := h.withInts(p16, 0)
+				if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
+					copied = castValue(graph.BF16, h.withInts(p, 0))
+				}
+				x.atoms[args[p16].at(b, k)] = copied
+			}
+		}
+	}
+}
+
+// byChance reports whether an update rounds by chance.
+func (p *Program) byChance(in *Instr) bool {
+	return slices.ContainsFunc(in.Args[:3], func(r Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
+}
+
+// normPart: a partial sum depends on its piece of the gradient only, so that
+// gradients may be cut into pieces over several instructions.
+func (x *execution) normPart(in *Instr, args []box) {
+	part, g := args[0], args[1]
+	pr, gr := in.Args[0], in.Args[1]
+	pb, gb := &x.p.Buffers[pr.Buf], &x.p.Buffers[gr.Buf]
+	if gb.RowUnit > 0 || pb.RowUnit > 0 {
+		x.whole(in, args)
+		return
+	}
+	gBand := int(g.atom - x.ly.base[gr.Buf])
+	pBand := int(part.atom - x.ly.base[pr.Buf])
+	n := gr.Rows * gr.Cols
+	for k := range part.bands {
+		lo := (pb.bandStart(pBand+int(k)) - pr.Off) * graph.NormPiece
+		hi := min((pb.bandStart(pBand+int(k)+1)-pr.Off)*graph.NormPiece, n)
+		v := opValue(in).withInts(hi-lo, 0)
+		for a := range g.bands {
+			start := gb.bandStart(gBand+int(a)) - gr.Off
+			end := gb.bandStart(gBand+int(a)+1) - gr.Off
+			if start < hi && lo < end {
+				one := box{g.atom + a, g.step, 1, 1}
+				v = x.read(v.withInts(start-lo, end-start), 1, one, 0, 1)
+			}
+		}
+		x.atoms[part.at(0, k)] = v
+	}
+}
