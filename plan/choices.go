@@ -145,7 +145,7 @@ func (s *search) layerBytes() (sum int64) {
 }
 
 // shrink is the next smaller number of rows that is a multiple or a divisor of
-// the sequence (and even in bf16); rows itself if there is none.
+// the sequence, which the device can cut at (and even in bf16); rows itself if there is none.
 func (s *search) shrink(rows int) int {
 	seq := s.graph.Seq
 	unit := 1
@@ -154,7 +154,7 @@ func (s *search) shrink(rows int) int {
 	}
 	for d := 2; d <= min(rows/unit, 64); d++ {
 		next := rows / d
-		if rows/unit%d == 0 && (s.graph.DType != graph.BF16 || next%2 == 0) {
+		if rows/unit%d == 0 && (s.graph.DType != graph.BF16 || next%2 == 0) && s.req.HeadFits(next) {
 			return next
 		}
 	}

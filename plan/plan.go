@@ -54,7 +54,13 @@ type Request struct {
 	State       string // how the optimizer's state is stored, see program.Plan
 	Pins        Pins
 	Rivals      []Rival // that the result must not be slower than
+	// HeadUnit is what the tokens that the head takes at a time are multiples of, where the
+	// device's sums may not be cut anywhere; 0: they may.
+	HeadUnit int
 }
+
+// HeadFits reports whether the head may take so many tokens at a time.
+func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
 
 // Pins are decisions that the user has taken; zero values are open.
 type Pins struct {

@@ -17,7 +17,7 @@ func (s *search) rivals() error {
 	}
 	for _, r := range s.req.Rivals {
 		pl := r.Plan
-		if pl.Ranks != s.ranks || pl.MicroBatch*pl.MicroBatches*pl.Replicas() != s.req.GlobalBatch || pl.State != s.req.State || pl.Validate(s.graph) != nil {
+		if pl.Ranks != s.ranks || pl.MicroBatch*pl.MicroBatches*pl.Replicas() != s.req.GlobalBatch || pl.State != s.req.State || pl.Validate(s.graph) != nil || !s.req.HeadFits(pl.HeadRows) {
 			continue
 		}
 		s.say("plans of others")

@@ -44,3 +44,36 @@ func TestRivals(t *testing.T) {
 		t.Errorf("%d rows of logits, 64 were asked for", pinned.Best.Plan.HeadRows)
 	}
 }
+
+// TestHeadUnit: where a device's sums may be cut at multiples of so many tokens only, the
+// head takes multiples of them, in plans of others too, however fast those would be.
+func TestHeadUnit(t *testing.T) {
+	req, m := small(t), machine(t, 200<<20, 1)
+	usual := m.Cost
+	m.Cost = sim.CostFunc(func(c *device.Call) float64 {
+		if c.Op == graph.CrossEntropy {
+			return float64(c.Args[0].Rows * c.Args[0].Rows)
+		}
+		return usual.Cost(c)
+	})
+	rival := *program.Plain(req.Graph, req.GlobalBatch)
+	rival.HeadRows = 2
+	req.Rivals = []Rival{{"odd", &rival}}
+	if pl := find(t, req, m).Best.Plan; pl.HeadRows != rival.HeadRows {
+		t.Fatalf("%d rows of logits: this shows nothing", pl.HeadRows)
+	}
+	for unit, least := range map[int]int{0: 1, 32: 32, 64: 64, 128: 128} {
+		req.HeadUnit = unit
+		s := &search{req: req, graph: req.Graph}
+		rows := req.GlobalBatch * req.Graph.Seq
+		for s.shrink(rows) < rows {
+			rows = s.shrink(rows)
+		}
+		if rows != least {
+			t.Errorf("with a unit of %d the head takes %d tokens at least, want %d", unit, rows, least)
+		}
+		if pl := find(t, req, m).Best.Plan; unit > 0 && pl.HeadRows%unit != 0 {
+			t.Errorf("%d rows of logits, which %d does not divide", pl.HeadRows, unit)
+		}
+	}
+}

@@ -45,7 +45,8 @@ import (
 // collide, with a chance of 10^-20 for a billion values. Operators are taken to do
 // what their table says; what a device asks for beyond that is not looked at: on
 // CUDA, sums over tokens have the same bits only where the tokens are cut at
-// multiples of what cuda.Options.SumRows says, and head_rows may be less.
+// multiples of what cuda.Options.SumRows says, which micro-batches and the head are
+// (plan.Request.HeadUnit), but not slices.
 
 // Value identifies the content of atoms. The zero Value is undefined content.
 // The last bit is set in unordered sums, and in no other value.

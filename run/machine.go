@@ -83,7 +83,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: c.SequenceLength}
+	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength)}
 	// A throttled link and another disk are another machine, and so are more or fewer
 	// cores, and cores that ranks share.
 	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend, c.Hardware, hostID(), diskOf(c.Spill()), m.ranks, runtime.GOMAXPROCS(0)))
@@ -403,7 +403,11 @@ func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 
 // request is what a configuration asks the search for.
 func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
-	return &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: stateOf(c)}
+	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: stateOf(c)}
+	if m.backend == "cuda" {
+		req.HeadUnit = cuda.SumRows(g.Seq)
+	}
+	return req
 }
 
 // Programs lowers a candidate's programs for all ranks.
@@ -456,6 +460,9 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	}
 	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != c.GlobalBatch {
 		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), c.GlobalBatch)
+	}
+	if err == nil && !req.HeadFits(pl.HeadRows) {
+		err = fmt.Errorf("plan: head_rows %d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
 	}
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}

@@ -52,6 +52,8 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	}
 	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
 		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
+	} else if req := m.request(g, c); !req.HeadFits(n) {
+		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
 	}
 	if p.Recompute != "" {
 		if bad := program.CheckRecompute(p.Recompute); bad != "" {

@@ -160,9 +160,15 @@ func adamw(b *builder) error {
 	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
 }
 
-// sumRows is the number of tokens that one partial sum covers. Tokens split
-// over calls at multiples of it give the same bits as one call.
-const sumRows = 32
+// sumPiece is the number of tokens that one partial sum covers. Tokens split over calls
+// at multiples of it give the same bits as one call, so it divides sumRows.
+func (t target) sumPiece() int {
+	n := 32
+	for t.sumRows > 0 && t.sumRows%n != 0 {
+		n--
+	}
+	return n
+}
 
 // sums starts the two stages of a sum over tokens. Where scratch is too small
 // for all pieces the tokens are cut: later parts continue the sums.
@@ -170,7 +176,8 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	v, _ := b.vector(dy.Cols, dy, x)
 	v = min(v, 4) // columns of a thread: enough that its loads are wide, and few enough that there are many threads
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), sumRows, stats, v)}
+	piece := b.sumPiece()
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), piece, stats, v)}
 	perPiece := int64(dy.Cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
@@ -179,10 +186,10 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	const pieceThreads = 64
 	grid := blocks(int64(dy.Cols), int64(pieceThreads*v))
 	acc := b.call.Attr.Acc
-	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * sumRows {
+	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
 		copy(part, ops)
-		n := min(pieces*sumRows, dy.Rows-r0)
+		n := min(pieces*piece, dy.Rows-r0)
 		for i := 2; i < len(part); i++ {
 			part[i] = rowsOf(part[i], r0, n)
 		}
@@ -192,7 +199,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 		if acc || r0 > 0 {
 			a.accum = 1
 		}
-		a.n[0] = int32(blocks(int64(n), sumRows))
+		a.n[0] = int32(blocks(int64(n), int64(piece)))
 		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, pieceThreads, 0, a); err != nil {
 			return err
 		}

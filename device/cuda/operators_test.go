@@ -241,7 +241,7 @@ func (s *sample) cut(r0, n int) device.Call {
 
 // TestCuts: operators whose rows are tokens give the same bits on any rows by
 // themselves, those that sum over tokens when the tokens are split at
-// multiples of sumRows. This is what law L1 needs of the kernels.
+// multiples of SumRows. This is what law L1 needs of the kernels.
 func TestCuts(t *testing.T) { cutsAgree(t, machine) }
 
 func cutsAgree(t *testing.T, machine maker) {
@@ -258,29 +258,41 @@ func cutsAgree(t *testing.T, machine maker) {
 			continue
 		}
 		t.Run(op.String(), func(t *testing.T) {
-			d, _ := machine(t, Options{SumRows: sumRows}, imageBytes)
-			if op == graph.Linear || op == graph.LinearDX || op == graph.LinearDW {
-				d = openedWith(t, withLibrary(t), Options{SumRows: sumRows}, imageBytes)
-			}
-			first := fresh(t)
-			for seed := first; seed < first+8; seed++ {
-				s := newSample(op, seed)
-				s.poison()
-				var parts []device.Call
-				for r0, all := 0, s.call.Args[token].Rows; r0 < all; {
-					n := 1 + s.IntN(40)
-					if kind == graph.TokenSum {
-						n = sumRows * (1 + s.IntN(2))
-					}
-					n = min(n, all-r0)
-					parts = append(parts, s.cut(r0, n))
-					r0 += n
+			for _, cut := range []int{32, 20} {
+				d, _ := machine(t, Options{SumRows: cut}, imageBytes)
+				if op == graph.Linear || op == graph.LinearDX || op == graph.LinearDW {
+					d = openedWith(t, withLibrary(t), Options{SumRows: cut}, imageBytes)
 				}
-				if !bytes.Equal(execute(t, d, s.call, s.image), executeAll(t, d, parts, s.image)) {
-					t.Errorf("seed %d: %v: in %d parts the bits differ", seed, s, len(parts))
+				cutAgrees(t, d, op, token, cut)
+				if kind == graph.RowWise {
+					break
 				}
 			}
 		})
+	}
+}
+
+// cutAgrees splits samples of an operator's tokens, operand token among them, where it may
+// be done.
+func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
+	t.Helper()
+	first := fresh(t)
+	for seed := first; seed < first+8; seed++ {
+		s := newSample(op, seed)
+		s.poison()
+		var parts []device.Call
+		for r0, all := 0, s.call.Args[token].Rows; r0 < all; {
+			n := 1 + s.IntN(40)
+			if op.Info().Kind == graph.TokenSum {
+				n = cut * (1 + s.IntN(2))
+			}
+			n = min(n, all-r0)
+			parts = append(parts, s.cut(r0, n))
+			r0 += n
+		}
+		if !bytes.Equal(execute(t, d, s.call, s.image), executeAll(t, d, parts, s.image)) {
+			t.Errorf("seed %d: %v: in %d parts the bits differ", seed, s, len(parts))
+		}
 	}
 }
 

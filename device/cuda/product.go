@@ -16,11 +16,24 @@ import (
 // L1 wants the bits of a row to be those that it has in any range of rows. So
 // the algorithm is chosen for canonRows rows, without split-k, and then used
 // for any number of them; the same tiles, the same chain per element. LinearDW sums
-// over the rows: where target.sumRows is set, plans may split the tokens at multiples
-// of it. Our own kernel knows of that (wgrad.go); for the library it is cut into
+// over the rows: where target.sumRows is set, programs may split the tokens at multiples
+// of it (see SumRows). Our own kernel knows of that (wgrad.go); for the library it is cut into
 // products of so many rows that continue each other.
 
 const canonRows = 4096
+
+// SumRows is at multiples of how many tokens programs may cut sums, for Options: at
+// sequences, and in long ones, whose logits would need too much memory otherwise, at the
+// least part that is no shorter than 4096 tokens.
+func SumRows(seq int) int {
+	const long = 4096
+	for n := seq / long; n > 1; n-- {
+		if seq%n == 0 {
+			return seq / n
+		}
+	}
+	return seq
+}
 
 // product is y = bias + res + op(a).op(b), on operands of one tier.
 type product struct {

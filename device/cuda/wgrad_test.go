@@ -99,6 +99,20 @@ func TestOwnSums(t *testing.T) {
 	}
 }
 
+// TestSumRows: sequences are cut into equal parts, none of which is short.
+func TestSumRows(t *testing.T) {
+	for seq := 1; seq < 40000; seq += 7 {
+		if n := SumRows(seq); seq%n != 0 || n < min(seq, 4096) {
+			t.Errorf("%d tokens are cut at %d", seq, n)
+		}
+	}
+	for seq, want := range map[int]int{1024: 1024, 4096: 4096, 8192: 4096, 12288: 4096, 10000: 5000, 131072: 4096, 16411: 16411} {
+		if n := SumRows(seq); n != want {
+			t.Errorf("%d tokens are cut at %d, want %d", seq, n, want)
+		}
+	}
+}
+
 // TestSumsSuit: operands whose rows do not begin at 16 bytes, or that are in fp32, go
 // to the other kernels.
 func TestSumsSuit(t *testing.T) {
