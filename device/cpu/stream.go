@@ -213,6 +213,7 @@ func (s *stream) run() {
 		case waitCall:
 			s.await(c.call)
 		case endRound:
+			s.follows = false // whoever begins the next has waited
 			d.idle.Done()
 		}
 	}

@@ -41,7 +41,8 @@ import (
 // CUDA_MODULE_LOADING=EAGER loads all of them at the start. Everybody fetches from everybody, which moves the bytes that a ring moves,
 // but suits switches better than GPUs joined to two neighbours each. And a rank has one worker for all its streams, which
 // waits where one of them has hundreds of calls to do (worker.go): ranks that need more launched at a time, which Verify
-// allows up to device.QueueLen on each stream, could wait for each other.
+// allows up to device.QueueLen on each stream, could wait for each other. No schedule and no division of the state that is
+// known here does (TestRanksAhead).
 
 // Fabric is a set of joined devices. Make one, then each device with
 // Options.Fabric and its rank.
