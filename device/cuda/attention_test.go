@@ -42,8 +42,8 @@ func (e editing) Compile(name, source string, options []string) ([]byte, string,
 	return e.Compiler.Compile(name, e.edit(source), options)
 }
 
-// waits are what keeps copies and their readers apart.
-var waits = regexp.MustCompile(`(landed(<[^>]*>)?|__syncthreads)\(\);`)
+// waits are what keeps copies, products and those who use what they work on apart.
+var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|__syncthreads)\(\);`)
 
 // waitsMatter takes out the waits and barriers of kernels, one at a time, and wants
 // each to be found, if need be in one of the two orders.
@@ -53,7 +53,9 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 		op        graph.Op
 		file      string
 		documents bool
-	}{{graph.Attention, "attention_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", false}, {graph.AttentionBwd, "attention_bwd_mma.cu", true}, {graph.LinearDW, "wgrad_mma.cu", false}} {
+		major     int // the card's compute capability
+	}{{graph.Attention, "attention_mma.cu", false, 9}, {graph.AttentionBwd, "attention_bwd_mma.cu", false, 9}, {graph.AttentionBwd, "attention_bwd_mma.cu", true, 9},
+		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9}} {
 		if !slices.Contains(ops, c.op) {
 			continue
 		}
@@ -62,6 +64,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			want := s.reference()
 			once := func(edit func(string) string, descending bool) error {
 				g := fake.New()
+				g.Major = c.major
 				return s.edited(t, &Libraries{Driver: g.Driver(), Compiler: editing{w(t, g, descending), within(c.file, edit)}}, want)
 			}
 			run := func(edit func(string) string) error {

@@ -57,6 +57,7 @@ type target struct {
 	sumRows int                      // LinearDW may be cut at multiples of so many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
 	major   int                      // its compute capability
+	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
 
 // builder builds one call.

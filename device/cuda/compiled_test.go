@@ -122,4 +122,7 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	return calls, size
 }
 
-func TestCompiledTiles(t *testing.T) { tilesAgree(t, compiled) }
+func TestCompiledTiles(t *testing.T) {
+	tilesAgree(t, compiled, 8)
+	tilesAgree(t, compiled, 9)
+}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -79,7 +80,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
 	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, major: d.limits.major}
+		sms: d.limits.sms, major: d.limits.major, hopper: d.hopper()}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}
@@ -125,6 +126,10 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	d.work.order = make([]int32, 0, len(list))
 	return first, nil
 }
+
+// hopper reports whether kernels may use what only compute capability 9.0 has: a compiler before
+// CUDA 12 does not know it.
+func (d *Device) hopper() bool { return d.limits.major == 9 && strings.HasSuffix(d.arch, "90a") }
 
 // plan checks a call and works out its launches.
 func (d *Device) plan(t target, c *device.Call) ([]work, error) {

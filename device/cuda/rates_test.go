@@ -108,8 +108,9 @@ func TestRateProduct(t *testing.T) {
 }
 
 // TestRateSums: gradients of weights of GPT-2 124M, Llama-3.2-1B and Llama-3-8B, for 16384
-// tokens in sequences of 1024 and 4096: by our kernel, by the library sequence by sequence,
-// and by the library at once, whose bits depend on the number of tokens.
+// tokens in sequences of 1024 and 4096: by our kernels, with mma.sync and on Hopper with its own
+// instructions, by the library sequence by sequence, and by the library at once, whose bits
+// depend on the number of tokens.
 func TestRateSums(t *testing.T) {
 	tokens := onGPU(16384, 64)
 	numbers := cuda.RandomBF16(noise(), 2*tokens*onGPU(4096+14336, 64))
@@ -117,11 +118,12 @@ func TestRateSums(t *testing.T) {
 		m, n := onGPU(shape[0], 24), onGPU(shape[1], 40)
 		x, dy, y := int64(2*tokens*m), int64(2*tokens*n), int64(4*m*n)
 		for _, way := range []struct {
-			name      string
-			rows, sms int
-		}{{"ours, 1024", 1024, 132}, {"ours, 4096", 4096, 132}, {"library, 1024", 1024, 0}, {"library, 4096", 4096, 0}, {"library, whole", 0, 0}} {
+			name             string
+			rows, sms, major int
+		}{{"mma.sync, 1024", 1024, 132, 8}, {"Hopper's, 256", 256, 132, 9}, {"Hopper's, 1024", 1024, 132, 9},
+			{"library, 1024", 1024, 0, 8}, {"library, 4096", 4096, 0, 8}, {"library, whole", 0, 0, 8}} {
 			d := open(t, cuda.Options{SumRows: way.rows})
-			cuda.Pretend(d, way.sms, 8)
+			cuda.Pretend(d, way.sms, way.major)
 			check(t, d.Reserve(device.DeviceTier, x+dy+y+512))
 			check(t, d.Write(device.DeviceTier, 0, numbers[:x+dy]))
 			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{

@@ -14,9 +14,13 @@ import (
 
 // TestTiles: the gradient of a weight has the same bits in all tiles, in pieces of any
 // length wherever calls are cut between them, and is right.
-func TestTiles(t *testing.T) { tilesAgree(t, machine) }
+func TestTiles(t *testing.T) {
+	tilesAgree(t, machine, 8)
+	tilesAgree(t, machine, 9)
+}
 
-func tilesAgree(t *testing.T, machine maker) {
+// tilesAgree tries the kernel for cards of a compute capability; the one for Hopper where it can run.
+func tilesAgree(t *testing.T, machine maker, major int) {
 	t.Helper()
 	first := fresh(t)
 	for seed := first; seed < first+8; seed++ {
@@ -45,10 +49,10 @@ func tilesAgree(t *testing.T, machine maker) {
 			r0 += rows
 		}
 		used := map[sumTile][]byte{}
-		for _, sms := range []int{1, 2, 4, 6, 8} {
+		for _, sms := range []int{1, 2, 3, 4, 6, 8, 12} {
 			d, _ := machine(t, Options{SumRows: piece}, imageBytes)
-			d.limits.sms, d.limits.major = sms, 8
-			tile, _ := target{sms: sms}.ownSums(in, out)
+			d.limits.sms, d.limits.major = sms, major
+			tile, _ := target{sms: sms, hopper: d.hopper()}.ownSums(in, out)
 			if used[tile] != nil {
 				continue
 			}
@@ -84,8 +88,10 @@ func TestOwnSums(t *testing.T) {
 		{target{library: true, sms: 128, major: 8, sumRows: 2048}, 4096, 14336, true},
 		{target{library: true, sms: 170, major: 12, sumRows: 1024}, 2048, 8192, true},
 		{target{library: true, sms: 108, major: 8, sumRows: 32768}, 4096, 14336, false},
+		{target{library: true, sms: 132, major: 9, hopper: true, sumRows: 1024}, 768, 3072, true},
+		{target{library: true, sms: 132, major: 9, hopper: true, sumRows: 2048}, 4096, 14336, true},
+		{target{library: true, sms: 132, major: 9, hopper: true, sumRows: 4096}, 768, 3072, false},
 		{target{library: true, sms: 132, major: 9, sumRows: 256}, 768, 3072, true},
-		{target{library: true, sms: 132, major: 9, sumRows: 4096}, 768, 3072, false},
 		{target{library: true, sms: 132, major: 9, sumRows: 2048}, 4096, 14336, false},
 		{target{library: true, sms: 148, major: 10, sumRows: 1024}, 4096, 14336, false},
 		{target{library: true, sms: 108, major: 8}, 768, 3072, false},

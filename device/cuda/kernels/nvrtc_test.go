@@ -3,7 +3,6 @@
 package kernels
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -51,6 +50,9 @@ func variants() []Unit {
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
 		list = append(list, Unit{"wgrad_mma", tile})
 	}
+	for _, tile := range []string{"192 COLS=256", "192 COLS=192", "192 COLS=128", "128 COLS=256", "128 COLS=192", "128 COLS=160", "128 COLS=128", "64 COLS=128", "64 COLS=96"} {
+		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile})
+	}
 	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16
 		for _, p := range []string{"f32", "bf16"} {
 			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
@@ -91,7 +93,7 @@ func TestCompile(t *testing.T) {
 	t.Logf("NVRTC %s", version)
 	var archs []string
 	for _, cc := range []int{80, 86, 89, 90, 100, 120} {
-		if a := c.Target(cc); a == fmt.Sprintf("sm_%d", cc) { // compilers before 12.8 do not know the last two
+		if a := c.Target(cc); a == "sm_"+nv.Architecture(cc) { // compilers before 12.8 do not know the last two
 			archs = append(archs, a)
 		}
 	}
@@ -102,6 +104,12 @@ func TestCompile(t *testing.T) {
 		t.Run(u.String(), func(t *testing.T) {
 			t.Parallel() // as programs compile them
 			for j, arch := range archs {
+				if u.File == "wgrad_wgmma" {
+					if arch == "sm_90a" {
+						compile(t, c, u, arch)
+					}
+					continue
+				}
 				if testing.Short() && j != i%len(archs) || j > 3 && j%2 != i%2 && !full[u.File] {
 					continue // each unit for one of them; for one of the latest unless it is delicate
 				}
@@ -140,7 +148,7 @@ func compile(t *testing.T, c *nv.NVRTC, u Unit, arch string) {
 // TestTarget: cards that the compiler knows get machine code, newer ones PTX.
 func TestTarget(t *testing.T) {
 	c := compiler(t)
-	if a := c.Target(90); a != "sm_90" {
+	if a := c.Target(90); a != "sm_90a" {
 		t.Errorf("for 9.0: %s", a)
 	}
 	arch := c.Target(9990)

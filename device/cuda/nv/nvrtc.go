@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 )
 
@@ -63,8 +64,17 @@ func (n *NVRTC) VersionString() (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), nil
 }
 
+// Architecture is a card's by its compute capability (90 is 9.0): of Hopper the one with
+// instructions that no other card has (wgmma).
+func Architecture(cc int) string {
+	if cc == 90 {
+		return "90a"
+	}
+	return strconv.Itoa(cc)
+}
+
 // Target is the architecture to compile for, for a card of compute capability
-// cc (90 is 9.0): the card's own, or for a card that is newer than the compiler
+// cc: the card's own, or for a card that is newer than the compiler
 // the newest virtual one, whose PTX the driver translates.
 func (n *NVRTC) Target(cc int) string {
 	var count int32
@@ -79,10 +89,14 @@ func (n *NVRTC) Target(cc int) string {
 			}
 		}
 	}
-	if newest == 0 || newest == cc {
-		return fmt.Sprintf("sm_%d", cc)
+	if newest != 0 && newest != cc {
+		return fmt.Sprintf("compute_%d", newest)
 	}
-	return fmt.Sprintf("compute_%d", newest)
+	var major, minor int32
+	if n.Version(Addr(&major), Addr(&minor)) == Success && major < 12 {
+		return fmt.Sprintf("sm_%d", cc) // it has not heard of 90a
+	}
+	return "sm_" + Architecture(cc)
 }
 
 // Compile translates a source to a cubin, or PTX for a virtual architecture, and

@@ -4,7 +4,6 @@ package fake
 
 import (
 	"bytes"
-	"fmt"
 	"sync"
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/ptx"
@@ -15,7 +14,7 @@ import (
 type Virtual struct{ *nv.NVRTC }
 
 // Target is the virtual architecture of a card.
-func (Virtual) Target(cc int) string { return fmt.Sprintf("compute_%d", cc) }
+func (Virtual) Target(cc int) string { return "compute_" + nv.Architecture(cc) }
 
 // Interpreter runs kernels that Virtual compiled.
 type Interpreter struct {

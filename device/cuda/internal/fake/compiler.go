@@ -29,7 +29,7 @@ func (Compiler) VersionString() (string, error) { return "fake", nil }
 var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(`)
 
 // Target of the fake.
-func (Compiler) Target(cc int) string { return fmt.Sprintf("sm_%d", cc) }
+func (Compiler) Target(cc int) string { return "sm_" + nv.Architecture(cc) }
 
 // Compile puts the shim before a kernel's text and a launcher behind it.
 func (Compiler) Compile(name, source string, options []string) ([]byte, string, error) {

@@ -1,0 +1,74 @@
+// The gradient of a linear layer's weight on Hopper's tensor cores: what
+// wgrad_mma.cu does, with the same rules about pieces and their bits (of this card: other
+// instructions, other bits).
+//
+// A block makes ROWS x COLS elements of y in ROWS/64 groups of four warps. DEEP tokens
+// at a time come through STAGES places in shared memory. While the tensor cores work on
+// one, the next is there, the one after it is under way, and the products of the one
+// before may still go on: only when those are done is its place filled again.
+//
+// Known weakness: threads copy and multiply in turns. The bulk copies of Hopper (TMA), with
+// warps that do nothing else, are said to be a tenth to a fifth faster. As in wgrad_mma.cu the
+// tokens are not shared out to several blocks.
+#define STAGES 4
+#define THREADS (2 * ROWS)
+#define PANEL (COLS % 64 ? 32 : 64) // of b; those of a have 64 columns
+#define STAGE (DEEP * (ROWS + COLS))
+
+extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
+  DYNAMIC(shared);
+  bf16* s0 = (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2;
+  int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
+  int next = 0, end = min(a.n[0], tokens), filled = 0; // tokens to be fetched, and the place that takes them
+  auto stage = [&]() {
+    if (next < end) {
+      bf16* s = s0 + filled * STAGE;
+      fetchPanels<ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
+      fetchPanels<COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      filled = filled == STAGES - 1 ? 0 : filled + 1;
+      next += DEEP;
+      if (next >= end) next = end, end += min(a.n[0], tokens - end);
+    }
+    commit();
+  };
+#pragma unroll
+  for (int s = 2; s < STAGES; s++) stage();
+  int group = warpOf() / 4, lane = threadIdx.x % 32;
+  int r0 = i0 + warpOf() * 16 + lane / 4, c0 = j0 + lane % 4 * 2; // this thread's first elements
+  float y[COLS / 8][4] = {};
+  if (a.acc) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int j = 0; j < COLS / 8; j++)
+        if (r0 + 8 * i < m && c0 + 8 * j < n) {
+          Pack<float, 2> p = *(const Pack<float, 2>*)at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j);
+          y[j][2 * i] = p.e[0], y[j][2 * i + 1] = p.e[1];
+        }
+  }
+  int used = 0;
+  for (int left = a.n[1]; left > 0; left--) {
+    landed<STAGES - 3>();
+    visible();
+    __syncthreads();
+    stage(); // in the place of the products that were done last
+    begin();
+#pragma unroll
+    for (int k = 0; k < DEEP; k += 16) {
+      const bf16* s = s0 + used * STAGE;
+      multiply(y, describe<64>(s + (group * DEEP + k) * 64), describe<PANEL>(s + DEEP * ROWS + k * PANEL));
+    }
+    close();
+    done<1>();
+    used = used == STAGES - 1 ? 0 : used + 1;
+  }
+  done<0>();
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j++)
+      if (r0 + 8 * i < m && c0 + 8 * j < n) {
+        const float p[2] = {y[j][2 * i], y[j][2 * i + 1]};
+        store<2>(at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j), p);
+      }
+}
