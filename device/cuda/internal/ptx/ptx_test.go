@@ -300,11 +300,11 @@ $there:
 // TestUnknown: what is not understood is an error with its line, not skipped.
 func TestUnknown(t *testing.T) {
 	for _, body := range []string{
-		"wgmma.fence.sync.aligned;", "add.f16 %r2, %r2, %r2;", "ld.local.u32 %r2, [%rd1];", "mov.u32 %r2, %nosuch.x; ret;", "bra $nowhere;", "add.s32 %r2;",
+		"wgmma.fence;", "fence.acq_rel.cta;", "add.f16 %r2, %r2, %r2;", "ld.local.u32 %r2, [%rd1];", "mov.u32 %r2, %nosuch.x; ret;", "bra $nowhere;", "add.s32 %r2;",
 		"atom.global.add.u32 %r2, [%rd1], 1;", "setp.eq.and.s32 %p1, %r1, %r2, %p2;", "ld.global.u32 %r2, %rd1;", "mov.u32 %r2, 12ab;", ".local .b8 x[4];", "shl.b32 %r2, %r2, 1", "@%r1 bra $L;",
 		"cp.async.cg.shared.global [%r2], [%rd1], 4, 4;", "selp.b32 %r2, %r2, %r2, %r2;", "st.param.u32 [k_param_0], %r1;",
 	} {
-		if _, _, err := run(strings.ReplaceAll(body, "; ", ";\n"), 32); err == nil {
+		if _, _, err := run(strings.ReplaceAll(body, "; ", ";\n")+"\nret;", 32); err == nil {
 			t.Errorf("%s is taken", body)
 		}
 	}
