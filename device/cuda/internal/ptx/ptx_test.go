@@ -34,13 +34,18 @@ func text(body string) string {
 
 // run runs a body with so many threads on memory of 1024 words.
 func run(body string, threads int) ([]uint32, Counts, error) {
+	return runIn(body, threads, 2048, false)
+}
+
+// runIn is with so many bytes of shared memory, from the first warp to the last or in descending order.
+func runIn(body string, threads, shared int, descending bool) ([]uint32, Counts, error) {
 	m, err := Parse(text(body))
 	if err != nil {
 		return nil, Counts{}, err
 	}
 	memory := make([]uint32, 1024)
 	at := uintptr(unsafe.Pointer(&memory[0]))
-	c, err := m.Run("k", Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, Shared: 2048,
+	c, err := m.Run("k", Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, Shared: uint32(shared), Descending: descending,
 		Args: binary.LittleEndian.AppendUint64(nil, uint64(at)), Memory: []Span{{at, 4096}}, Traffic: true})
 	return memory, c, err
 }
