@@ -9,7 +9,7 @@ package ptx
 //   - A register of a product that was not waited for may be used by products of the same shape only. One that
 //     another instruction used needs a wgmma.fence before a product does.
 //   - Of every 16 bytes of shared memory the latest product of each warp that read them is known. They may be written when
-//     that warp has waited for it and, by another warp, has come to a barrier since.
+//     that warp has waited for it and come to a barrier since.
 //   - Tensor cores see shared memory through another proxy than threads: who wrote must execute fence.proxy.async
 //     between the write (a copy's wait) and the barrier after which a product reads.
 //   - The four warps come to the same instructions with the same descriptors. None is made to wait for another, so
@@ -221,7 +221,7 @@ func (w *warp) hold(r, role int) {
 	used := h.touched
 	if h.product > 0 && h.role != role {
 		if h.product > w.ended {
-			w.fail("%s belongs to a product of another shape, which was not waited for", w.kernel.fragments[r])
+			w.fail("%s has another place in a product that was not waited for", w.kernel.fragments[r])
 		}
 		used = max(used, h.began)
 	}
@@ -329,7 +329,7 @@ func (w *warp) untaken(at uint64, size, lane int) {
 			case product == 0:
 			case product > v.ended:
 				w.fail("thread %d writes byte %d of shared memory, which a product reads that warp %d did not wait for", w.first+lane, at, i)
-			case v != w && v.ends[product-1] == w.block.epoch:
+			case v.ends[product-1] == w.block.epoch:
 				w.fail("thread %d writes byte %d of shared memory, which a product of warp %d has read since the last barrier", w.first+lane, at, i)
 			}
 		}

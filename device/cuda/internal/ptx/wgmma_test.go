@@ -78,6 +78,8 @@ func TestWarpgroup(t *testing.T) {
 		{-16, edited(t, begin1, "", "%p3, 1, -1", "%p4, 1, -1")},
 		{17, edited(t, begin2, "", fence, "", bar1, bar1+fence)},
 		{1, edited(t, begin2, "", store, copies+landed)},
+		// 16 products of 1.5 / 2^28: the sum is 1 and three quarters of what follows 1, and is rounded toward zero.
+		{1, edited(t, begin2, "", "[%r2+2048], {%r4, %r4, %r4, %r4}", "[%r2+2048], {%r5, %r5, %r5, %r5}", "	mov.u32 	%r3, dynamic;\n", "	mov.u32 	%r3, dynamic;\n	mov.u32 	%r5, 834679232;\n")},
 		{33, edited(t, ", 1, -1, 0, 0", ", -1, -1, 0, 0", begin1, begin1+commit, wait, "	wgmma.wait_group.sync.aligned 1;\n"+wait)},
 	} {
 		for _, descending := range []bool{false, true} {
@@ -113,6 +115,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"executed fence.proxy.async", edited(t, fence, "", bar1, bar1+"	@%p1 fence.proxy.async;\n")},
 		{"executed fence.proxy.async", edited(t, fence, "", bar1, bar1+"	@!%p2 fence.proxy.async;\n")},
 		{"executed fence.proxy.async", edited(t, store, copies, fence, fence+landed)},
+		{"executed fence.proxy.async", edited(t, bar1, bar1+"	@%p2 "+store[1:]+"	bar.sync 	0;\n	@%p1 fence.proxy.async;\n")},
 		// Operands: not separated from their writes; not there.
 		{"wrote without a barrier|nobody has written", edited(t, bar1, "")},
 		{"to which a copy of thread 0 is under way", edited(t, store, copies, wait, wait+landed)},
@@ -134,12 +137,14 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"no wgmma.fence executed since", edited(t, order, "")},
 		{"no wgmma.fence executed since", edited(t, order, order+touch)},
 		{"no wgmma.fence executed since", edited(t, bar2, bar2+touch+begin2+commit+wait)},
-		{"product of another shape, which was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
-		{"product of another shape, which was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f1, %f3, %f4}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
+		{"has another place in a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
+		{"has another place in a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f1, %f3, %f4}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
+		{"has another place in a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f5, %f6, %f7, %f8}, {%f1, %f2, %f3, %f4}, %rd3, %p3, 1, 1, 0;\n")},
 		{"no wgmma.fence executed since", edited(t, bar2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f1, %f3, %f4}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
 		{"%r8 belongs to a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, {%r5, %r6, %r7, %r8}, %rd3, %p3, 1, 1, 0;\n	mov.u32 	%r8, 0;\n")},
 		// The four warps: apart; with other operands; not four; not whole; one that ends.
 		{"is not where the others", edited(t, begin2, "	@%p1 bra 	$over;\n"+begin2+"$over:\n")},
+		{"is not where the others", edited(t, commit, "	@%p1 bra 	$over;\n"+commit+"$over:\n")},
 		{"is not where the others", edited(t, begin2, "	@%p1 mov.u64 	%rd3, %rd2;\n"+begin2)},
 		{"is not where the others", edited(t, begin2, "	@%p1 setp.gt.u32 	%p3, %r1, 1000;\n"+begin2)},
 		{"instructions of its group, others after", edited(t, begin1, "	@%p1 ret;\n"+begin1)},
@@ -154,6 +159,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"in the first row of a swizzle's pattern", edited(t, "34363932676", "4611686293305294920")},
 		{"in the first row of a swizzle's pattern", edited(t, "34363932676", "4611686293305294919")},
 		{"do not lead from pattern to pattern", edited(t, "34363932676", "4611686052787126336")},
+		{"do not lead from pattern to pattern", edited(t, "34363932676", "13835058124002164800", begin1, strings.Replace(begin1, "0, 0;", "1, 0;", 1))},
 	} {
 		for _, descending := range []bool{false, true} {
 			_, _, err := runIn(c.body, 128, 8192, descending)
