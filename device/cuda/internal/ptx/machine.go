@@ -109,6 +109,9 @@ func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
 	}
 	if len(k.fragments) > 0 {
 		b.taken = make([]int32, (len(b.shared)+15)/16*len(b.warps))
+		for _, w := range b.warps {
+			w.holds = make([]hold, k.registers)
+		}
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -191,7 +194,8 @@ func (b *block) release() bool {
 func (w *warp) start(n int) {
 	w.all, w.parked, w.resting, w.epoch = uint32(1<<n-1), 0, 0, 1
 	clear(w.place[:])
-	w.products.reset(w.kernel.registers)
+	clear(w.holds)
+	w.products = products{holds: w.holds}
 	for r, v := range w.kernel.constants {
 		for l := range w.registers[r] {
 			w.registers[r][l] = v

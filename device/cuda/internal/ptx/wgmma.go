@@ -10,8 +10,10 @@ package ptx
 //     another instruction used needs a wgmma.fence before a product does.
 //   - Of every 16 bytes of shared memory the latest product of each warp that read them is known. They may be written when
 //     that warp has waited for it and come to a barrier since.
-//   - Tensor cores see shared memory through another proxy than threads: who wrote must execute fence.proxy.async
-//     between the write (a copy's wait) and the barrier after which a product reads.
+//   - Tensor cores see shared memory through another proxy than threads. Between a write (a copy's wait) and a product that reads
+//     there is a barrier, and fence.proxy.async: before the barrier in the thread that wrote, or behind it in all lanes of the
+//     warp that begins the product. NVIDIA's memory model wants it anywhere on the way from one to the other; compilers
+//     put it at either place.
 //   - The four warps come to the same instructions with the same descriptors. None is made to wait for another, so
 //     each orders its own accesses only.
 //
@@ -35,7 +37,7 @@ type products struct {
 	commits []int32     // how many had been begun at each commit
 	fences  int32       // wgmma.fence so far
 	steps   int         // instructions for warpgroups so far
-	holds   []hold      // of each register
+	holds   []hold      // of each register; none in a kernel without products
 	proxies [32][]int32 // of each lane: the epochs in which it executed fence.proxy.async
 }
 
@@ -74,12 +76,12 @@ func buildProduct(b *builder, in *instruction) {
 	in.kind = together
 	switch b.opcode {
 	case "wgmma.fence.sync.aligned":
-		in.run = func(w *warp, set uint32) { w.together(set, 0, 0, false); w.fences++ }
+		in.run = func(w *warp, set uint32) { w.step(set, 0, 0, false); w.fences++ }
 	case "wgmma.commit_group.sync.aligned":
-		in.run = func(w *warp, set uint32) { w.together(set, 0, 0, false); w.commits = append(w.commits, w.begun) }
+		in.run = func(w *warp, set uint32) { w.step(set, 0, 0, false); w.commits = append(w.commits, w.begun) }
 	case "wgmma.wait_group.sync.aligned":
 		n := b.literal(0)
-		in.run = func(w *warp, set uint32) { w.together(set, 0, 0, false); w.await(n) }
+		in.run = func(w *warp, set uint32) { w.step(set, 0, 0, false); w.await(n) }
 	default:
 		p := b.product()
 		in.run = func(w *warp, set uint32) { w.product(p, set) }
@@ -100,10 +102,10 @@ func (b *builder) product() *product {
 	if b.operand(1)[0] == '{' {
 		p.a = b.list(1)
 	} else {
-		p.descA, p.turnA = b.register(1), b.literal(turn) == 1
+		p.descA, p.turnA = b.register(1), b.bit(turn)
 		turn++
 	}
-	p.turnB, p.sign = b.literal(turn) == 1, float64(signA*signB)
+	p.turnB, p.sign = b.bit(turn), float64(signA*signB)
 	sorted := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(p.d), p.a...))))
 	if p.n < 8 || p.n > 256 || p.n%8 != 0 || len(p.d) != p.n/2 || p.descA < 0 && len(p.a) != 4 || len(sorted) != len(p.d)+len(p.a) ||
 		len(b.operands) != turn+1 || signA*signA != 1 || signB*signB != 1 {
@@ -115,6 +117,15 @@ func (b *builder) product() *product {
 		}
 	}
 	return p
+}
+
+// bit is an operand that is 0 or 1.
+func (b *builder) bit(i int) bool {
+	n := b.literal(i)
+	if n != 0 && n != 1 {
+		b.fail(fmt.Errorf("%s is neither 0 nor 1", b.operand(i)))
+	}
+	return n == 1
 }
 
 // buildFence: fence.proxy.async, after which tensor cores see what the thread has written.
@@ -129,21 +140,8 @@ func buildFence(b *builder, in *instruction) {
 	}
 }
 
-// reset is for a new block.
-func (p *products) reset(registers int) {
-	if p.holds == nil {
-		p.holds = make([]hold, registers)
-	}
-	clear(p.holds)
-	p.begun, p.ended, p.fences, p.steps = 0, 0, 0, 0
-	p.ends, p.commits = p.ends[:0], p.commits[:0]
-	for l := range p.proxies {
-		p.proxies[l] = p.proxies[l][:0]
-	}
-}
-
-// together: the warps of a group do the same.
-func (w *warp) together(set uint32, a, b uint64, add bool) *step {
+// step: the warps of a group do the same.
+func (w *warp) step(set uint32, a, b uint64, add bool) *step {
 	w.complete(set)
 	group := w.first / 128
 	if len(w.warps) < 4*group+4 {
@@ -180,7 +178,7 @@ func (w *warp) product(p *product, set uint32) {
 	if add != 0 && add != ^uint32(0) {
 		w.fail("lanes differ in whether they add")
 	}
-	s := w.together(set, a, b, add != 0)
+	s := w.step(set, a, b, add != 0)
 	w.begun++
 	for i, r := range p.d {
 		w.hold(r, p.n<<8|i)
