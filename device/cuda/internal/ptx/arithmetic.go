@@ -31,6 +31,7 @@ func scalars() map[string]op {
 	words[uint32](t, "b32")
 	words[uint64](t, "b64")
 	highs(t)
+	fields(t)
 	floats(t)
 	doubles(t)
 	conversions(t)
@@ -72,6 +73,14 @@ func highs(t map[string]op) {
 		hi, _ := bits.Mul64(a, b)
 		return hi - uint64(int64(a)>>63)&b - uint64(int64(b)>>63)&a
 	})
+}
+
+// fields: so many bits from a place on, with the highest one repeated if they have a sign.
+func fields(t map[string]op) {
+	t["bfe.u32"] = op{3, func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) }}
+	t["bfe.s32"] = op{3, func(a, at, n uint64) uint64 {
+		return uint64(uint32(int64(int32(a)) >> min(at&255, 63) << (64 - min(n&255, 64)) >> (64 - min(n&255, 64))))
+	}}
 }
 
 func words[T uint16 | uint32 | uint64](t map[string]op, name string) {

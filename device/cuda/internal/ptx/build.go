@@ -3,7 +3,6 @@ package ptx
 import (
 	"fmt"
 	"math/bits"
-	"strconv"
 )
 
 // builders make of an instruction, by the first part of its opcode, what runs it.
@@ -17,10 +16,10 @@ func table() map[string]func(*builder, *instruction) {
 		"bra": buildBranch, "ret": func(_ *builder, in *instruction) { in.kind = exit },
 		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
-		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar,
+		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
-		"and", "or", "xor", "not", "popc", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
+		"and", "or", "xor", "not", "popc", "bfe", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
 		t[name] = buildScalar
 	}
 	return t
@@ -253,9 +252,7 @@ func buildCopy(b *builder, in *instruction) {
 	case "cp.async.wait_group", "cp.async.wait_all":
 		n := 0
 		if len(b.operands) > 0 {
-			var err error
-			n, err = strconv.Atoi(b.operand(0))
-			b.fail(err)
+			n = b.literal(0)
 		}
 		in.run = func(w *warp, set uint32) {
 			for l := range lanes(set) {
@@ -264,8 +261,7 @@ func buildCopy(b *builder, in *instruction) {
 		}
 	case "cp.async.ca.shared.global", "cp.async.cg.shared.global":
 		to, from := b.address(0), b.address(1)
-		size, err := strconv.Atoi(b.operand(2))
-		b.fail(err)
+		size := b.literal(2)
 		if size != 4 && size != 8 && size != 16 || b.parts[2] == "cg" && size != 16 {
 			b.fail(fmt.Errorf("%s of %d bytes", b.opcode, size))
 		}

@@ -11,7 +11,7 @@
 //
 // It is strict where a card is lenient. Accesses beyond an allocation, of shared
 // memory that nobody wrote, between threads that no barrier separates, of a copy
-// that was not waited for; warps that come apart where they have to be together:
+// that was not waited for, or of what a warpgroup's product has that was not; warps that come apart where they have to be together:
 // each stops the launch and is told with the instruction, the block and the
 // thread. Where PTX leaves results open it takes bad ones: approximations are off
 // by about as much as NVIDIA says that they may be, and tensor cores round toward zero.

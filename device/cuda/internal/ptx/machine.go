@@ -58,9 +58,14 @@ type block struct {
 	warps  []*warp
 	copies [][]pending // of each thread, that are under way
 	groups []int       // of copies that each thread has committed
-	at     *instruction
-	left   int
-	span   Span // that was used last
+	// taken tells of each 16 bytes of shared memory, for each warp, its latest product
+	// that read them; nil in a kernel without. joint is what each group of four warps has
+	// executed together.
+	taken []int32
+	joint [][]step
+	at    *instruction
+	left  int
+	span  Span // that was used last
 }
 
 // warp is 32 lanes. Sets of lanes are bits.
@@ -74,6 +79,7 @@ type warp struct {
 	parked    uint32 // wait for the other lanes
 	resting   uint32 // wait for the other warps
 	epoch     int32  // times at which the warp's lanes waited for each other
+	products
 }
 
 // fault stops a launch.
@@ -100,6 +106,12 @@ func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
 	counts.Blocks, counts.Threads = int64(l.Grid[0])*int64(l.Grid[1])*int64(l.Grid[2]), threads
 	for t := 0; t < threads; t += 32 {
 		b.warps = append(b.warps, &warp{block: b, first: t, registers: make([][32]uint64, k.registers), flags: make([]uint32, k.flags)})
+	}
+	if len(k.fragments) > 0 {
+		b.taken = make([]int32, (len(b.shared)+15)/16*len(b.warps))
+		for _, w := range b.warps {
+			w.holds = make([]hold, k.registers)
+		}
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -129,6 +141,8 @@ func (b *block) run(threads int) {
 	}
 	clear(b.marks)
 	clear(b.groups)
+	clear(b.taken)
+	b.joint = make([][]step, (len(b.warps)+3)/4)
 	b.epoch, b.left = 1, most
 	for _, w := range b.warps {
 		w.start(min(32, threads-w.first))
@@ -149,6 +163,7 @@ func (b *block) run(threads int) {
 			b.fail("thread %d does not wait for its copies", t)
 		}
 	}
+	b.awaited()
 }
 
 // release lets go on who waits for the block; false if nobody does. An operator on
@@ -179,6 +194,8 @@ func (b *block) release() bool {
 func (w *warp) start(n int) {
 	w.all, w.parked, w.resting, w.epoch = uint32(1<<n-1), 0, 0, 1
 	clear(w.place[:])
+	clear(w.holds)
+	w.products = products{holds: w.holds}
 	for r, v := range w.kernel.constants {
 		for l := range w.registers[r] {
 			w.registers[r][l] = v
@@ -254,7 +271,7 @@ func (w *warp) advance(ready uint32) {
 		switch in.kind {
 		case plain:
 			if sel != 0 {
-				in.run(w, sel)
+				in.execute(w, sel)
 			}
 			place++
 		case branch:
@@ -281,7 +298,7 @@ func (w *warp) advance(ready uint32) {
 				w.settle(group, place)
 				return
 			}
-			in.run(w, group)
+			in.execute(w, group)
 			place++
 		case barrier:
 			w.whole(in, sel, group)
@@ -291,6 +308,14 @@ func (w *warp) advance(ready uint32) {
 		}
 	}
 	w.settle(group, place)
+}
+
+// execute: see touch.
+func (in *instruction) execute(w *warp, set uint32) {
+	if len(in.fragments) > 0 {
+		w.touch(in.fragments)
+	}
+	in.run(w, set)
 }
 
 // whole: instructions that threads wait at are not for some of them.
@@ -319,7 +344,7 @@ func (w *warp) meet() {
 	if w.parked != w.all {
 		w.fail("lanes %#x wait for lanes that wait at a barrier", w.parked)
 	}
-	in.run(w, w.parked)
+	in.execute(w, w.parked)
 	w.settle(w.parked, place+1)
 	w.parked = 0
 }

@@ -24,6 +24,7 @@ type mark struct {
 	read, readWarp         int32
 	readers                int16 // the warp of all readers, or many
 	underWay, several, any bool
+	fences                 int32 // for tensor cores that the writer had executed
 }
 
 const many = -1
@@ -53,6 +54,9 @@ func (w *warp) locate(s space, at uint64, size int, lane int, write bool) unsafe
 			} else {
 				w.reads(&w.marks[i], lane, i*2)
 			}
+		}
+		if write && w.taken != nil {
+			w.untaken(at, size, lane)
 		}
 		return unsafe.Pointer(&w.shared[at])
 	}
@@ -92,7 +96,12 @@ func (w *warp) wrote(m *mark, lane int, at uint64) {
 	case m.any && m.read == w.block.epoch && !w.mayFollow(m, lane):
 		w.fail("thread %d writes byte %d of shared memory, which others have read since the last barrier (thread %d)", t, at, m.reader-1)
 	}
-	*m = mark{writer: int16(t + 1), wrote: w.block.epoch, wroteWarp: w.epoch}
+	*m = w.writes(lane)
+}
+
+// writes is the mark that a lane leaves where it writes.
+func (w *warp) writes(lane int) mark {
+	return mark{writer: int16(w.first + lane + 1), wrote: w.block.epoch, wroteWarp: w.epoch, fences: int32(len(w.proxies[lane]))}
 }
 
 // mayFollow: the readers since the last barrier were this thread, or were this warp
@@ -158,7 +167,7 @@ func (w *warp) land(n, lane int) {
 			copy(dst, unsafe.Slice((*byte)(w.global(uintptr(c.from), uintptr(c.bytes), lane)), c.bytes))
 		}
 		for i := c.to / 2; i < (c.to+uint64(c.size))/2; i++ {
-			w.marks[i] = mark{writer: int16(t + 1), wrote: w.block.epoch, wroteWarp: w.epoch}
+			w.marks[i] = w.writes(lane)
 		}
 	}
 	w.copies[t] = append(w.copies[t][:0], w.copies[t][landed:]...)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,6 +26,8 @@ type kernel struct {
 	flags     int // predicates: a bit per lane
 	constants map[int]uint64
 	specials  map[int]string
+	fragments map[int]string // registers that products of warpgroups have, with their names
+	named     []int          // registers that the instruction names that is being read
 	code      []instruction
 }
 
@@ -41,6 +44,8 @@ type instruction struct {
 	// vote: each thread brings a flag to a barrier and gets whether any was
 	// set; nil where they only wait.
 	vote *vote
+	// fragments are the registers of products of warpgroups that another instruction uses.
+	fragments []int
 }
 
 type vote struct{ from, to int }
@@ -66,16 +71,16 @@ const (
 
 var (
 	header   = regexp.MustCompile(`^\.(?:visible )?\.?entry (\w+)\($`)
-	argument = regexp.MustCompile(`^\.param \.align \d+ \.b8 (\w+)\[(\d+)\],?$`)
+	argument = regexp.MustCompile(`^\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr \.global \.align \d+ )?(\w+)(?:\[(\d+)\])?,?$`)
 	register = regexp.MustCompile(`^\.reg \.\w+ %\w+<\d+>;$`)
 	own      = regexp.MustCompile(`^\.reg \.\w+ (%?\w+);$`)
 	variable = regexp.MustCompile(`^(\.extern )?\.shared \.align (\d+) \.(\w+) ([\w$]+)(?:\[(\d*)\])?;$`)
-	threads  = regexp.MustCompile(`^\.maxntid (\d+)(?:, 1, 1)?$`)
+	threads  = regexp.MustCompile(`^\.(?:maxntid|reqntid) (\d+)(?:, 1, 1)?$`)
 	label    = regexp.MustCompile(`^(\$\w+):$`)
 	ignored  = regexp.MustCompile(`^(\.version |\.target |\.address_size |\.pragma |\.minnctapersm |[()]$)`)
 )
 
-// Parse reads a text as NVRTC writes it: one statement a line. What it does not
+// Parse reads a text as NVRTC and LLVM write it: one statement a line. What it does not
 // know is an error that names the line.
 func Parse(text string) (*Module, error) {
 	r := reader{module: &Module{kernels: map[string]*kernel{}}, outside: map[string]bool{}}
@@ -127,16 +132,14 @@ func (r *reader) statement(line string, n int) error {
 	switch {
 	case header.MatchString(line):
 		name := header.FindStringSubmatch(line)[1]
-		r.kernel = &kernel{name: name, names: map[string]int{}, private: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}}
+		r.kernel = &kernel{name: name, names: map[string]int{}, private: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}, fragments: map[int]string{}}
 		r.labels, r.depth = map[string]int{}, 0
 	case variable.MatchString(line):
 		return k.variable(variable.FindStringSubmatch(line), r.outside)
 	case k == nil:
 		return fmt.Errorf("unknown outside of a kernel")
 	case argument.MatchString(line):
-		p := argument.FindStringSubmatch(line)
-		k.params, _ = strconv.Atoi(p[2])
-		k.constant(p[1], 0)
+		return k.argument(argument.FindStringSubmatch(line))
 	case threads.MatchString(line):
 		k.threads, _ = strconv.Atoi(threads.FindStringSubmatch(line)[1])
 	case register.MatchString(line): // registers come into being where they are named
@@ -176,10 +179,12 @@ func (r *reader) close() error {
 	return k.link(r.labels)
 }
 
-// link finds where branches go.
+// link finds where branches go, and which instructions use registers of products.
 func (k *kernel) link(labels map[string]int) error {
 	for i := range k.code {
-		if in := &k.code[i]; in.kind == branch {
+		in := &k.code[i]
+		in.fragments = slices.DeleteFunc(in.fragments, func(r int) bool { return k.fragments[r] == "" })
+		if in.kind == branch {
 			to, ok := labels[in.label]
 			if !ok {
 				return fmt.Errorf("no label %s", in.label)
@@ -207,6 +212,23 @@ func (k *kernel) variable(p []string, outside map[string]bool) error {
 	k.static = (k.static + align - 1) / align * align
 	k.constant(p[4], uint64(k.static))
 	k.static += size * count
+	return nil
+}
+
+// argument gives an argument its place.
+func (k *kernel) argument(p []string) error {
+	size, count := sizeOf(p[2]), 1
+	align := size
+	if p[4] != "" {
+		count, _ = strconv.Atoi(p[4])
+		align, _ = strconv.Atoi(p[1])
+	}
+	if size == 0 || align == 0 {
+		return fmt.Errorf("an argument that is not understood")
+	}
+	k.params = (k.params + align - 1) / align * align
+	k.constant(p[3], uint64(k.params))
+	k.params += size * count
 	return nil
 }
 
@@ -240,15 +262,17 @@ func (k *kernel) register(s string) (int, error) {
 		s = name
 	}
 	if r, ok := k.names[s]; ok {
+		k.named = append(k.named, r)
 		return r, nil
 	}
 	if strings.HasPrefix(s, "%p") {
 		return 0, fmt.Errorf("%s is a predicate", s)
 	}
-	if strings.HasPrefix(s, "%") {
+	if strings.HasPrefix(s, "%") || s == "_" { // that is for what nobody wants
 		r := k.registers
 		k.registers++
 		k.names[s] = r
+		k.named = append(k.named, r)
 		if strings.Contains(s, ".") || s == "%laneid" || s == "%warpid" {
 			k.specials[r] = s
 		}
@@ -281,7 +305,9 @@ func number(s string) (uint64, error) {
 
 // flag is the number of a predicate.
 func (k *kernel) flag(s string) (int, error) {
-	if !strings.HasPrefix(s, "%p") {
+	if name, ok := k.private[s]; ok {
+		s = name
+	} else if !strings.HasPrefix(s, "%p") {
 		v, err := number(s)
 		if err != nil {
 			return 0, fmt.Errorf("%q is no predicate", s)
@@ -291,9 +317,6 @@ func (k *kernel) flag(s string) (int, error) {
 		} else {
 			s = "false"
 		}
-	}
-	if name, ok := k.private[s]; ok {
-		s = name
 	}
 	if r, ok := k.names[s]; ok {
 		return r, nil
@@ -316,11 +339,11 @@ func (k *kernel) address(s string) (address, error) {
 		return address{}, fmt.Errorf("%q is no address", s)
 	}
 	name, plus, _ := strings.Cut(inner, "+")
-	base, err := k.register(name)
+	base, err := k.register(strings.TrimSpace(name))
 	if err != nil || plus == "" {
 		return address{base: base}, err
 	}
-	v, err := strconv.ParseInt(plus, 10, 64)
+	v, err := strconv.ParseInt(strings.TrimSpace(plus), 10, 64)
 	return address{base, uint64(v)}, err
 }
 
@@ -347,7 +370,11 @@ func (k *kernel) instruction(line string) (instruction, error) {
 	if !ok {
 		return in, fmt.Errorf("unknown instruction %s", opcode)
 	}
+	k.named = nil
 	build(&b, &in)
+	if b.parts[0] != "wgmma" {
+		in.fragments = k.named
+	}
 	return in, b.err
 }
 
@@ -426,6 +453,13 @@ func (b *builder) list(i int) (list []int) {
 		return list
 	}
 	return []int{b.register(i)}
+}
+
+// literal is an operand that is a constant.
+func (b *builder) literal(i int) int {
+	n, err := number(b.operand(i))
+	b.fail(err)
+	return int(n)
 }
 
 // has reports whether the opcode has a part.

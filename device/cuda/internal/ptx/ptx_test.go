@@ -34,13 +34,18 @@ func text(body string) string {
 
 // run runs a body with so many threads on memory of 1024 words.
 func run(body string, threads int) ([]uint32, Counts, error) {
+	return runIn(body, threads, 2048, false)
+}
+
+// runIn is with so many bytes of shared memory, from the first warp to the last or in descending order.
+func runIn(body string, threads, shared int, descending bool) ([]uint32, Counts, error) {
 	m, err := Parse(text(body))
 	if err != nil {
 		return nil, Counts{}, err
 	}
 	memory := make([]uint32, 1024)
 	at := uintptr(unsafe.Pointer(&memory[0]))
-	c, err := m.Run("k", Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, Shared: 2048,
+	c, err := m.Run("k", Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(threads), 1, 1}, Shared: uint32(shared), Descending: descending,
 		Args: binary.LittleEndian.AppendUint64(nil, uint64(at)), Memory: []Span{{at, 4096}}, Traffic: true})
 	return memory, c, err
 }
@@ -219,6 +224,24 @@ func TestArithmetic(t *testing.T) {
 			t.Fatalf("mul.hi.s64 %d %d = %d, not %d", u, v, got, hi)
 		}
 	}
+	for range 100000 { // a field of bits, each by itself
+		a, at, n := r.Uint32(), r.IntN(40), r.IntN(40)
+		var unsigned, signed uint32
+		for i := range min(n, 32) {
+			if at+i < 32 {
+				unsigned |= a >> (at + i) & 1 << i
+			}
+			signed |= a >> min(at+i, 31) & 1 << i
+		}
+		if n > 0 && n < 32 && signed>>(n-1)&1 != 0 {
+			signed |= ^uint32(0) << n
+		}
+		for name, want := range map[string]uint32{"bfe.u32": unsigned, "bfe.s32": signed} {
+			if got := uint32(arithmetic[name].of(uint64(a), uint64(at), uint64(n))); got != want {
+				t.Fatalf("%s %#x %d %d = %#x, not %#x", name, a, at, n, got, want)
+			}
+		}
+	}
 	for _, c := range []struct {
 		x    float32
 		want uint64
@@ -300,11 +323,20 @@ $there:
 // TestUnknown: what is not understood is an error with its line, not skipped.
 func TestUnknown(t *testing.T) {
 	for _, body := range []string{
-		"wgmma.fence.sync.aligned;", "add.f16 %r2, %r2, %r2;", "ld.local.u32 %r2, [%rd1];", "mov.u32 %r2, %nosuch.x; ret;", "bra $nowhere;", "add.s32 %r2;",
+		"wgmma.fence;", "wgmma.fence.sync.aligned", "fence.acq_rel.cta;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4, %f5, %f6}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f3}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 2, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 2;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0, 0;",
+		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, {%r1, %r2}, %rd1, %p1, 1, 1, 0;",
+		"add.f16 %r2, %r2, %r2;", "ld.local.u32 %r2, [%rd1];", "mov.u32 %r2, %nosuch.x; ret;", "bra $nowhere;", "add.s32 %r2;",
 		"atom.global.add.u32 %r2, [%rd1], 1;", "setp.eq.and.s32 %p1, %r1, %r2, %p2;", "ld.global.u32 %r2, %rd1;", "mov.u32 %r2, 12ab;", ".local .b8 x[4];", "shl.b32 %r2, %r2, 1", "@%r1 bra $L;",
 		"cp.async.cg.shared.global [%r2], [%rd1], 4, 4;", "selp.b32 %r2, %r2, %r2, %r2;", "st.param.u32 [k_param_0], %r1;",
 	} {
-		if _, _, err := run(strings.ReplaceAll(body, "; ", ";\n"), 32); err == nil {
+		if _, _, err := run(strings.ReplaceAll(body, "; ", ";\n")+"\nret;", 32); err == nil || strings.Contains(err.Error(), "not in a group") {
 			t.Errorf("%s is taken", body)
 		}
 	}
