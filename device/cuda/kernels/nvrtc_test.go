@@ -138,7 +138,7 @@ func compile(t *testing.T, c *nv.NVRTC, u Unit, arch string) {
 		t.Fatal(err)
 	}
 	for name, r := range uses {
-		t.Logf("%s for %s: %d registers", name, arch, r.Registers)
+		t.Logf("%v: %s for %s: %d registers", u, name, arch, r.Registers)
 		if r.Local > mostLocal || r.Registers > mostRegisters && !full[u.File] {
 			t.Errorf("%s for %s uses %d registers and %d bytes of local memory", name, arch, r.Registers, r.Local)
 		}

@@ -24,11 +24,11 @@ template <int PANEL> static __device__ inline unsigned long long describe(const 
 // multiply adds 16 tokens to y, as soon as the tensor cores come to it: y[i][e] is
 // operand 4i+e.
 #ifdef SHIM
-template <int N> static inline void multiply(float (&y)[N / 8][4], unsigned long long a, unsigned long long b) { shimWgmma(y[0], N, a, b); }
+template <int J> static inline void multiply(float (&y)[J][4], unsigned long long a, unsigned long long b) { shimWgmma(y[0], 8 * J, a, b); }
 #else
 #define WGMMA(N, SUMS, A, B, ONE, ...)                                                                        \
   static __device__ inline void multiply(float (&y)[N / 8][4], unsigned long long a, unsigned long long b) {  \
-    asm volatile("{.reg .pred %%p; setp.ne.b32 %%p, %" #ONE ", 0; "                                           \
+    asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %" #ONE ", 0; "                                           \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B ", %%p, 1, 1, 1, 1;}" \
                  : __VA_ARGS__ : "l"(a), "l"(b), "r"(1) : "memory");                                          \
   }
@@ -84,7 +84,7 @@ template <int N> static __device__ inline void done() {
 // STEP-th row of every panel.
 template <int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right) {
   constexpr int LINE = PANEL / 8, STEP = THREADS / LINE;
-  static_assert(STEP % 8 == 0 && DEEP % STEP == 0 && W % PANEL == 0, "rows whose pieces trade places alike");
+  static_assert(STEP % 8 == 0 && W % PANEL == 0, "rows whose pieces trade places alike");
   int r = threadIdx.x / LINE, c = threadIdx.x % LINE;
   const bf16* from = at<bf16>(t, row + r, col + c * 8);
   s += r * PANEL + (c ^ r * PANEL / 64 % LINE) * 8;
@@ -92,6 +92,7 @@ template <int W, int PANEL, int THREADS> static __device__ inline void fetchPane
   for (int p = 0; p < W; p += PANEL) {
     int bytes = max(0, min(16, 2 * (right - p - c * 8)));
 #pragma unroll
-    for (int i = 0; i < DEEP; i += STEP) copy<16>(s + p * DEEP + i * PANEL, from + p + i * t.stride, r + i < end ? bytes : 0);
+    for (int i = 0; i < DEEP; i += STEP)
+      if (DEEP % STEP == 0 || r + i < DEEP) copy<16>(s + p * DEEP + i * PANEL, from + p + i * t.stride, r + i < end ? bytes : 0);
   }
 }

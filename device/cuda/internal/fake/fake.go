@@ -83,7 +83,12 @@ type kernelOf struct {
 }
 
 // mostShared is the shared memory that a block can have.
-const mostShared = 100 << 10
+func (g *GPU) mostShared() int {
+	if g.Major == 9 {
+		return 227 << 10
+	}
+	return 100 << 10
+}
 
 // queueDepth is how much of what was sent to a stream may be to do. The driver has
 // room for about so many kernels, and who fills that waits for room with a lock
@@ -326,7 +331,7 @@ func (g *GPU) Driver() *nv.Driver {
 }
 
 func (g *GPU) attribute(a []uintptr) int32 {
-	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: mostShared}
+	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
 	set(a[0], int32(values[a[1]]))
 	return 0
 }

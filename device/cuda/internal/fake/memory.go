@@ -146,7 +146,7 @@ func (g *GPU) codeProcs(d *nv.Driver) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		k, ok := g.kernels[a[0]]
-		if !ok || a[1] != nv.FuncSharedMemory || a[2] > mostShared {
+		if !ok || a[1] != nv.FuncSharedMemory || a[2] > uintptr(g.mostShared()) {
 			return invalidValue
 		}
 		k.shared = uint32(a[2])
