@@ -18,9 +18,11 @@ package gemm
 // Example: 40 x 70 x 100 is 4 blocks of k; rows 32 and 8, of which the latter need one tile of 8 rows; panels 32, 32 and
 // 6 wide.
 //
+// Where A is stored [K,M], its pairs are put together first, as those of B are, and turned then.
+//
 // Known weakness: a third of the instruction's rate is reached, the rest waits for the second-level cache; with few rows,
 // packing B costs more than the products. TN is not done this way, since a cut of k need
-// only be at an even place there; nor are the small products of Serial, for the same reason.
+// only be at an even place there (TNB promises more); nor are the small products of Serial, for the same reason.
 
 // grid is the argument of a kernel on tiles: for each panel, C = init + A * B, up to 32 x 32. Strides are in bytes.
 //
@@ -181,6 +183,13 @@ func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 		whole--
 	}
 	full, rest := whole/blockPairs, whole%blockPairs
+	if a.row == 2 {
+		s.turnSquares(a, dst, rows, whole)
+		if ragged {
+			s.lastPair(a, at(dst, full, panel), rows, whole, rest)
+		}
+		return dst
+	}
 	d := deal{rows: rows, srcPanel: row, dstRow: row, dstPanel: panel, fill: blockPairs}
 	s.deal(d.of(full, blockPairs), dst, a)
 	if rest == 0 && !ragged {
@@ -189,9 +198,32 @@ func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 	last := at(dst, full, panel)
 	s.deal(d.of(1, rest), last, a.from(0, full*blockPairs))
 	if ragged {
-		for i := range rows {
-			*(*uint32)(pointer(at(last, i, row) + uintptr(4*rest))) = uint32(*half(a.from(i, whole).p, 0))
-		}
+		s.lastPair(a, last, rows, whole, rest)
 	}
 	return dst
+}
+
+// lastPair completes a ragged square: pair k of all rows is one element, and goes to a place of the row; if that is the
+// first, nobody has filled up the others.
+func (s *Serial) lastPair(a operand, square address, rows, k, place int) {
+	for i := range rows {
+		row := (*[blockPairs]uint32)(pointer(at(square, i, 4*blockPairs)))
+		if place == 0 {
+			*row = [blockPairs]uint32{}
+		}
+		row[place] = uint32(*half(a.from(i, k).p, 0))
+	}
+}
+
+// turnSquares is packSquares for n whole pairs of an A whose rows are neighbours in memory.
+func (s *Serial) turnSquares(a operand, dst address, rows, n int) {
+	const row = 4 * gridRows
+	pairs := s.c.room(n * gridRows)
+	d := deal{rows: n, dstRow: row, fill: gridRows, pairs: true}
+	s.deal(d.of(1, rows), pairs, a.transposed())
+	for k := 0; k < n; k += blockPairs {
+		s.move = move{src: at(pairs, k, row), srcRow: row, dst: at(dst, k, 4*gridRows), dstRow: 4 * blockPairs,
+			rows: min(blockPairs, n-k), cols: rows, mask: 1<<blockPairs - 1}
+		s.isa.transpose(&s.move)
+	}
 }
