@@ -29,10 +29,11 @@
 // taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
 // at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
 //
-// Where the processor has tile registers (AMX), an Engine computes NN, NT and TNB of two bf16 operands with TDPBF16PS, many
+// Where the processor has tile registers (AMX), NN, NT and TNB of two bf16 operands are computed with TDPBF16PS, many
 // times as fast. The law then holds with k in blocks of 32, the last one filled up with zeros, so a cut of k must be at a
-// multiple of 32, which who asks for TNB promises; the order inside a block is the processor's. Tiny values, initial ones too, count as zero, and rounding
-// is to nearest whatever the mode. NaN and infinity go on as in other sums. See tiles.go.
+// multiple of 32, which who asks for TNB promises; the order inside a block is the processor's. Tiny values, initial
+// ones too, count as zero, and rounding is to nearest whatever the mode. NaN and infinity go on as in other sums. See
+// tiles.go.
 package gemm
 
 import (
@@ -151,6 +152,7 @@ func NewSerial() *Serial { return &Serial{isa: sets()[0]} }
 func (s *Serial) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	j := &s.job
 	j.set(s.isa, form, m, n, k, a, b, c, init)
+	j.onTiles()
 	if m > 0 && n > 0 {
 		j.plan(1)
 		for i := range j.rowTasks * j.colTasks {

@@ -10,12 +10,12 @@ import (
 )
 
 // withTiles runs a test on the instruction set with tile registers, if the machine has it.
-func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []*Engine)) {
+func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []gemmer)) {
 	x := sets()[0]
 	if x.tiles[0][0] == nil {
 		t.Skip("no tile registers")
 	}
-	var engines []*Engine
+	engines := []gemmer{&Serial{isa: x}}
 	for _, workers := range []int{1, 2, 5} {
 		p := pool.New(workers)
 		defer p.Close()
@@ -31,7 +31,7 @@ func halves(r *rand.Rand, m, n, k int) *problem {
 
 // TestTilesLong: sums that are longer than a part of k, against float64, and cut anywhere.
 func TestTilesLong(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, x *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, x *isa, engines []gemmer) {
 		for range 12 {
 			q := halves(r, size(r, 80), size(r, 140), 2*tilePart-70+r.IntN(2*tilePart))
 			check(t, q, engines[0])
@@ -49,7 +49,7 @@ func TestTilesLong(t *testing.T) {
 
 // TestTilesElement: an element has the bits that it has in a product of one row and one column.
 func TestTilesElement(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, _ *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {
 			q := halves(r, 1+size(r, 150), 1+size(r, 600), 1+size(r, 900))
 			want := q.run(engines[2])
@@ -83,7 +83,7 @@ func TestTilesElement(t *testing.T) {
 // TestTilesSpecial: what is not finite stays in its row, whatever the buffers hold from before, and tiny factors may count
 // as zero.
 func TestTilesSpecial(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, _ *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {
 			q := halves(r, 1+size(r, 70), 1+size(r, 70), 1+size(r, 200))
 			q.init = Init{}
