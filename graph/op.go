@@ -121,7 +121,8 @@ var table = [NumOps]Info{
 	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the
 	// chain that is in dw already: splitting the tokens over calls changes no bit. Of
-	// two bf16 operands they are added in pairs, so it may be done at even places only.
+	// two bf16 operands they are added in pairs, or Attr.Cut together, so it may be done at
+	// multiples of that only.
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt"), FLOPs: linearFLOPs(2)},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
@@ -301,6 +302,7 @@ type Attr struct {
 	Document  int // with starts: documents' length, for what attention costs, see Documents; changes no result
 	Among     int // ranks that share each sequence: rows are one's part, see BuildShare; 0: one
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
+	Cut       int // LinearDW in bf16: tokens are divided among calls at multiples of this; 0: of 2
 	Param     int // the parameter that is updated
 	First     int // the element of it that the operands begin with
 	Scale     float64

@@ -171,6 +171,9 @@ const (
 // Where queries, keys and values are bf16, so are the factors of all products:
 // the probabilities are rounded, and the sums stay float32.
 //
+// Where sums over keys are cut follows from the block of queries, and sums over queries are
+// cut between blocks, so products may be added up by blocks of k (gemm.TNB).
+//
 // Several blocks of queries go over the keys together, so that they find a block
 // of keys in the second-level cache, and the values next to each other.
 func (w *worker) attend(c *call, base, g, b0, b1 int) {
@@ -239,7 +242,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 		init.Residual = b.sum
 	}
 	b.begun = true
-	w.serial.Gemm(gemm.TN, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
+	w.serial.Gemm(gemm.TNB, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
 }
 
 // finish writes what the block has seen.

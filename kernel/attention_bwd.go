@@ -183,7 +183,7 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 			w.serial.Gemm(gemm.NN, keys, s, n, grad, query, dk, gemm.Init{Residual: dk})
 		}
 		if b.sumQueries {
-			w.serial.Gemm(gemm.TN, n, s, keys, grad, key, sum, init)
+			w.serial.Gemm(gemm.TNB, n, s, keys, grad, key, sum, init)
 			init.Residual = sum
 		}
 		b.env.Pool.StepBack()

@@ -9,8 +9,8 @@ import (
 // Package gemm states the law that makes their bits independent of any cut:
 // each element is one chain of fused multiply-adds in order of k. (Of two bf16
 // operands it adds products in pairs, so the tokens of LinearDW may then be cut
-// at even places only, or, for Linear and LinearDX, whose inner dimension no
-// plan cuts, in whatever order tile registers do.)
+// at even places only. Linear and LinearDX, whose inner dimension no plan cuts, and
+// LinearDW where Attr.Cut allows it, add them by blocks where there are tile registers.)
 
 func linear(e *Env, a *graph.Attr, t []Tensor) {
 	form := gemm.NN
@@ -51,7 +51,11 @@ func linearDW(e *Env, a *graph.Attr, t []Tensor) {
 	if a.WT {
 		x, dy = dy, x
 	}
-	e.Gemm.Gemm(gemm.TN, dw.Rows, dw.Cols, x.Rows, x.matrix(), dy.matrix(), dw.matrix(), dw.sum(a.Acc))
+	form := gemm.TN
+	if a.Cut > 0 && a.Cut%gemm.Block == 0 {
+		form = gemm.TNB
+	}
+	e.Gemm.Gemm(form, dw.Rows, dw.Cols, x.Rows, x.matrix(), dy.matrix(), dw.matrix(), dw.sum(a.Acc))
 }
 
 func (t *Tensor) matrix() gemm.Matrix {

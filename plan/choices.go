@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -73,7 +72,7 @@ func (s *search) microBatches() []int {
 	}
 	var list []int
 	for b := s.batch; b >= 1; b-- {
-		odd := s.graph.DType == graph.BF16 && b*s.graph.Seq%2 != 0 && b < s.batch // see program.Plan.Validate
+		odd := !s.graph.CutsAt(b*s.graph.Seq) && b < s.batch // see program.Plan.Validate
 		if s.batch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
 			list = append(list, b)
 		}
@@ -145,7 +144,7 @@ func (s *search) layerBytes() (sum int64) {
 }
 
 // shrink is the next smaller number of rows that is a multiple or a divisor of
-// the sequence, which the device can cut at (and even in bf16); rows itself if there is none.
+// the sequence, which the graph's and the device's sums can be cut at; rows itself if there is none.
 func (s *search) shrink(rows int) int {
 	seq := s.graph.Seq
 	unit := 1
@@ -154,7 +153,7 @@ func (s *search) shrink(rows int) int {
 	}
 	for d := 2; d <= min(rows/unit, 64); d++ {
 		next := rows / d
-		if rows/unit%d == 0 && (s.graph.DType != graph.BF16 || next%2 == 0) && s.req.HeadFits(next) {
+		if rows/unit%d == 0 && s.graph.CutsAt(next) && s.req.HeadFits(next) {
 			return next
 		}
 	}

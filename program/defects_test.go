@@ -413,11 +413,16 @@ func TestWidths(t *testing.T) {
 	}
 }
 
-// TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm), so
-// they may be cut at even places only, and fp32 ones anywhere. The oracle, which
-// goes by the tokens of each call, agrees.
+// TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm) or as many
+// together as the call says, so they may be cut at multiples of that only, and fp32 ones
+// anywhere. The oracle, which goes by the tokens of each call, agrees.
 func TestPairs(t *testing.T) {
-	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+	for _, c := range []struct {
+		dt   graph.DType
+		cut  int // the attribute
+		unit int
+	}{{graph.F32, 0, 1}, {graph.F32, 4, 1}, {graph.BF16, 0, 2}, {graph.BF16, 4, 4}} {
+		dt := c.dt
 		program := func(cuts ...int) *Program {
 			s := &smallBuilder{Program: &Program{Name: "pairs", RowUnit: 1}}
 			mat := func(name string, cols int) int {
@@ -429,7 +434,7 @@ func TestPairs(t *testing.T) {
 			dw := s.flat("dw", device.DeviceTier, ClassReductions, graph.F32, 6, nil, "dw.before")
 			row := 0
 			for i, end := range append(cuts, 7) {
-				s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: i > 0}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
+				s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: i > 0, Cut: c.cut}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
 				row = end
 			}
 			placeApart(s.Program)
@@ -437,20 +442,20 @@ func TestPairs(t *testing.T) {
 		}
 		whole, rng := program(), rand.New(rand.NewPCG(1, 2))
 		for _, cuts := range [][]int{{2}, {4}, {2, 6}, {1}, {3}, {2, 3}, {1, 2}, {3, 4, 5}} {
-			odd := slices.ContainsFunc(cuts, func(c int) bool { return c%2 != 0 })
+			odd := slices.ContainsFunc(cuts, func(cut int) bool { return cut%c.unit != 0 })
 			p := program(cuts...)
 			if err := Verify(p); err != nil {
 				t.Fatal(err)
 			}
 			want := Exact
-			if odd && dt == graph.BF16 {
+			if odd {
 				want = Reordered
 			}
 			if eq, err := Equivalent([]*Program{p}, []*Program{whole}); eq != want {
-				t.Errorf("%v, cut at %v: %v, want %v: %v", dt, cuts, eq, want, err)
+				t.Errorf("%v in %d, cut at %v: %v, want %v: %v", dt, c.unit, cuts, eq, want, err)
 			}
 			if why := harmless(p, whole, rng); (why == "") != (want == Exact) {
-				t.Errorf("%v, cut at %v: the oracle finds %q", dt, cuts, why)
+				t.Errorf("%v in %d, cut at %v: the oracle finds %q", dt, c.unit, cuts, why)
 			}
 		}
 	}

@@ -257,7 +257,10 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 		return specs[j].Access == graph.Read || specs[j].Access == graph.Update || specs[j].Access == graph.Sum && in.Attr.Acc && !m.unordered
 	}
 	sums := in.Op.Info().Kind == graph.TokenSum
-	pairs := in.Op == graph.LinearDW && args[1].DType == graph.BF16 && args[2].DType == graph.BF16 && !m.unordered
+	together := 1
+	if in.Op == graph.LinearDW && args[1].DType == graph.BF16 && args[2].DType == graph.BF16 && !m.unordered {
+		together = max(in.Attr.Cut, 2)
+	}
 	rows := 0
 	for j, o := range args {
 		if in.Op == graph.NormAll && j == 1 && m.unordered {
@@ -286,8 +289,11 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 		for j, o := range args {
 			if specs[j].Token && reads(j) {
 				v = m.row(mix(v, uint64(j)), o, row)
-				if mate := row ^ 1; pairs && mate < rows {
-					v = m.row(mix(v, 1000), o, mate)
+				first := row - row%together
+				for mate := first; mate < min(first+together, rows); mate++ {
+					if mate != row {
+						v = m.row(mix(v, 1000), o, mate)
+					}
 				}
 			}
 		}

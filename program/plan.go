@@ -309,10 +309,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
 		return fmt.Errorf("plan: head_rows %d; hint: a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
 	}
-	// Products of two bf16 operands add in pairs, so sums over tokens keep their
-	// bits only if they are cut at even places.
-	if odd := rows%2 != 0 && pl.MicroBatches > 1 || pl.HeadRows%2 != 0 && pl.HeadRows < rows; odd && g.DType == graph.BF16 {
-		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: in bf16 both must be even; hint: another micro_batch or head_rows", rows, pl.HeadRows)
+	// Sums over tokens keep their bits only if they are cut where the graph says.
+	if !g.CutsAt(rows) && pl.MicroBatches > 1 || !g.CutsAt(pl.HeadRows) && pl.HeadRows < rows {
+		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: in bf16 both must be even, and where sequences are multiples of 32 those too; hint: another micro_batch or head_rows", rows, pl.HeadRows)
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)

@@ -388,7 +388,7 @@ func (x *execution) rowWise(in *Instr, args []box) {
 // what they contribute.
 func (x *execution) tokenSum(in *Instr, args []box) {
 	shares := x.shares(in, args)
-	odd := x.pairs(in) && len(shares)*x.p.RowUnit%2 != 0
+	rest := len(shares) * x.p.RowUnit % x.together(in)
 	for j, s := range args {
 		if _, writes := accessOf(in, j); !writes {
 			continue
@@ -401,19 +401,22 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 				for _, v := range shares {
 					x.add(sum, v.with(here))
 				}
-				if odd && !x.unordered {
-					*sum = sum.withInts(1, 0)
+				if rest != 0 && !x.unordered {
+					*sum = sum.withInts(rest, 0)
 				}
 			}
 		}
 	}
 }
 
-// pairs reports whether an instruction adds up its tokens two by two (see package
-// gemm): a call of an odd number is another sum, if others continue it.
-func (x *execution) pairs(in *Instr) bool {
+// together is how many tokens an instruction may add up at a time (see package gemm): a
+// call of a number that is no multiple is another sum, if others continue it.
+func (x *execution) together(in *Instr) int {
 	half := func(j int) bool { return x.p.Buffers[in.Args[j].Buf].DType == graph.BF16 }
-	return in.Op == graph.LinearDW && half(1) && half(2)
+	if in.Op == graph.LinearDW && half(1) && half(2) {
+		return max(in.Attr.Cut, 2)
+	}
+	return 1
 }
 
 // begin makes a sum, operand j, ready for its first contribution.

@@ -71,6 +71,7 @@ var attrFields = []attrField{
 	{"document", func(a *graph.Attr) any { return &a.Document }},
 	{"among", func(a *graph.Attr) any { return &a.Among }},
 	{"pos_offset", func(a *graph.Attr) any { return &a.PosOffset }},
+	{"cut", func(a *graph.Attr) any { return &a.Cut }},
 	{"param", func(a *graph.Attr) any { return &a.Param }},
 	{"first", func(a *graph.Attr) any { return &a.First }},
 	{"scale", func(a *graph.Attr) any { return &a.Scale }},

@@ -29,10 +29,11 @@
 // taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
 // at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
 //
-// Where the processor has tile registers (AMX), an Engine computes NN and NT of two bf16 operands with TDPBF16PS, many times
-// as fast. The law then holds with k in blocks of 32, the last one filled up with zeros, so a cut of k must be at a
-// multiple of 32; the order inside a block is the processor's. Tiny values, initial ones too, count as zero, and rounding
-// is to nearest whatever the mode. NaN and infinity go on as in other sums. See tiles.go.
+// Where the processor has tile registers (AMX), NN, NT and TNB of two bf16 operands are computed with TDPBF16PS, many
+// times as fast. The law then holds with k in blocks of 32, the last one filled up with zeros, so a cut of k must be at a
+// multiple of 32, which who asks for TNB promises; the order inside a block is the processor's. Tiny values, initial
+// ones too, count as zero, and rounding is to nearest whatever the mode. NaN and infinity go on as in other sums. See
+// tiles.go.
 package gemm
 
 import (
@@ -46,13 +47,20 @@ import (
 type Form uint8
 
 const (
-	NN Form = iota // A is [M,K], B is [K,N]
-	NT             // A is [M,K], B is [N,K]: x * W^T
-	TN             // A is [K,M], B is [K,N]: dY^T * X
+	NN  Form = iota // A is [M,K], B is [K,N]
+	NT              // A is [M,K], B is [N,K]: x * W^T
+	TN              // A is [K,M], B is [K,N]: dY^T * X
+	TNB             // TN, of which k is cut only at multiples of Block
 )
 
+// Block is how many products of bf16 are added at a time at most.
+const Block = 2 * blockPairs
+
 // String returns the name of the form.
-func (f Form) String() string { return [...]string{"NN", "NT", "TN"}[f] }
+func (f Form) String() string { return [...]string{"NN", "NT", "TN", "TNB"}[f] }
+
+// turned tells whether A is stored [K,M].
+func (f Form) turned() bool { return f >= TN }
 
 // Matrix is a matrix stored row by row: element (i,j) is Data[i*Stride+j], or Half[i*Stride+j] in bf16 if Half is set.
 type Matrix struct {
@@ -144,6 +152,7 @@ func NewSerial() *Serial { return &Serial{isa: sets()[0]} }
 func (s *Serial) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	j := &s.job
 	j.set(s.isa, form, m, n, k, a, b, c, init)
+	j.onTiles()
 	if m > 0 && n > 0 {
 		j.plan(1)
 		for i := range j.rowTasks * j.colTasks {

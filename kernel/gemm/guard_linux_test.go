@@ -22,7 +22,7 @@ func TestNoReadBeyond(t *testing.T) {
 			if r.IntN(3) == 0 { // in strips
 				m, k = r.IntN(9), 16*r.IntN(9)
 			}
-			q := newProblem(r, Form(r.IntN(3)), m, size(r, 90), k, randomKinds(r))
+			q := newProblem(r, Form(r.IntN(4)), m, size(r, 90), k, randomKinds(r))
 			want := q.run(e)
 			q.a, q.b = guarded(t, q.a), guarded(t, q.b)
 			if q.init.Bias != nil {

@@ -79,7 +79,7 @@ func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 		j.a, j.b = a.operand("A", m, k), b.operand("B", k, n)
 	case NT:
 		j.a, j.b = a.operand("A", m, k), b.operand("B", n, k).transposed()
-	case TN:
+	case TN, TNB:
 		j.a, j.b = a.operand("A", k, m).transposed(), b.operand("B", k, n)
 	}
 	j.c = c.operand("C", m, n)

@@ -31,10 +31,10 @@ func TestFewRows(t *testing.T) {
 					if !slices.Equal(got, p.run(&Serial{isa: &many})) {
 						t.Fatalf("%s: bits differ from those of the kernels for many rows", p)
 					}
-					if !p.onTiles(x) && !slices.Equal(got, p.run(e)) {
+					if !slices.Equal(got, p.run(e)) {
 						t.Fatalf("%s: bits depend on the number of workers", p)
 					}
-					if x == &portable || p.inPairs(x) { // rounds twice
+					if x == &portable || p.inPairs(x) || p.onTiles(x) { // rounds twice, or in another order
 						continue
 					}
 					p.reset()

@@ -42,7 +42,7 @@ func (j *job) stripKernel() func(*strip) {
 	if j.columnStrips() {
 		kernels, unit = j.kernels.columns, stripRows
 	}
-	if j.form == TN || j.m >= len(kernels) || j.k == 0 || uintptr(j.k)%unit != 0 || j.odd || j.a.half != j.pairs || j.b.half != j.pairs {
+	if j.form.turned() || j.m >= len(kernels) || j.k == 0 || uintptr(j.k)%unit != 0 || j.odd || j.a.half != j.pairs || j.b.half != j.pairs {
 		return nil
 	}
 	return kernels[j.m]

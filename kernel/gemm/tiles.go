@@ -18,9 +18,11 @@ package gemm
 // Example: 40 x 70 x 100 is 4 blocks of k; rows 32 and 8, of which the latter need one tile of 8 rows; panels 32, 32 and
 // 6 wide.
 //
+// Where A is stored [K,M], its pairs are put together first, as those of B are, and turned then.
+//
 // Known weakness: a third of the instruction's rate is reached, the rest waits for the second-level cache; with few rows,
-// packing B costs more than the products. TN is not done this way, since a cut of k need
-// only be at an even place there; nor are the small products of Serial, for the same reason.
+// packing B costs more than the products. TN is not done this way, since a cut of k need only be at an even place there
+// (TNB promises more).
 
 // grid is the argument of a kernel on tiles: for each panel, C = init + A * B, up to 32 x 32. Strides are in bytes.
 //
@@ -55,9 +57,12 @@ const (
 	blockPairs = 16
 
 	tileStep  = 12 * blockPairs // pairs of k in a step: 24 KiB of A
-	tilePart  = 768             // pairs of k in a part
-	tileCols  = 512
+	tilePart  = 256             // pairs of k in a part
+	tileWhole = 384             // up to which they are one part, so that C is not gone over twice
+	tileCols  = 1024
 	tileUnits = 1 << 18 // pairs packed in a task: half of a second-level cache of 2 MiB
+
+	turnedRows = 4 * gridRows // of A that are packed together, since what they read lies together
 )
 
 // configure gives the tiles for a square of the given size.
@@ -85,6 +90,9 @@ func clamp(n int) uint8 { return uint8(min(max(n, 0), tileRows)) }
 // planTiles chooses the rectangles.
 func (j *job) planTiles(workers int) {
 	kc := even(j.k, tilePart, blockPairs)
+	if j.k <= tileWhole {
+		kc = max(j.k, 1)
+	}
 	j.layout = layout{way: tiled, kc: kc, workerCount: workers, rows: j.m}
 	j.cols = even(j.n, min(tileCols, max(gridRows, tileUnits/kc)), gridRows)
 	if j.c.half && kc < j.k {
@@ -95,7 +103,8 @@ func (j *job) planTiles(workers int) {
 
 // addTiles adds a part of the products to the sums of a rectangle of C.
 func (j *job) addTiles(s *Serial, blk block, p part) {
-	b, bPanel := s.packPairs(j, j.b.from(p.k0, blk.n0), blk.cols, p)
+	b, bPanel := s.packPairs(&s.b, j, j.b.from(p.k0, blk.n0), blk.cols, p)
+	var turned, turnedPanel address
 	for g := 0; g < blk.rows; g += gridRows {
 		sub := block{blk.m0 + g, blk.n0, min(gridRows, blk.rows-g), blk.cols}
 		row, kept := g, blk.rows
@@ -107,9 +116,18 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 		if p.first {
 			init = j.begin(s, c, sub)
 		}
-		for k := 0; k < p.kc; k += tileStep {
-			n := min(tileStep, p.kc-k)
-			a := s.packSquares(j.a.from(sub.m0, p.k0+k), sub.rows, n, j.ragged && p.last && k+n == p.kc)
+		step := even(p.kc, tileStep, blockPairs)
+		for k := 0; k < p.kc; k += step {
+			n := min(step, p.kc-k)
+			var a address
+			if j.form.turned() {
+				if k == 0 && g%turnedRows == 0 {
+					turned, turnedPanel = s.packPairs(&s.c, j, j.a.from(sub.m0, p.k0).transposed(), min(turnedRows, blk.rows-g), p)
+				}
+				a = s.turnSquares(at(turned, g%turnedRows/gridRows, turnedPanel)+uintptr(4*gridRows*k), n)
+			} else {
+				a = s.packSquares(j.a.from(sub.m0, p.k0+k), sub.rows, n, j.ragged && p.last && k+n == p.kc)
+			}
 			s.grid = grid{a: a, b: b + uintptr(4*gridRows*k), bPanel: bPanel, blocks: parts(n, blockPairs),
 				init: init.p, initRow: init.row, initPanel: gridRows * init.col, c: c.p, cRow: c.row}
 			s.sweepGrid(j.isa, sub.rows, sub.cols)
@@ -137,15 +155,15 @@ func (s *Serial) sweepGrid(x *isa, rows, n int) {
 	}
 }
 
-// packPairs brings n columns of a part of b into panels of pairs, filled up to whole blocks, and returns them and their
-// stride.
-func (s *Serial) packPairs(j *job, b operand, n int, p part) (dst address, panel uintptr) {
+// packPairs brings n columns of a part of b into panels of pairs in a buffer, filled up to whole blocks, and returns them
+// and their stride.
+func (s *Serial) packPairs(room *buffer, j *job, b operand, n int, p part) (dst address, panel uintptr) {
 	const row = 4 * gridRows
 	whole, filled := p.kc, parts(p.kc, blockPairs)*blockPairs
 	if j.ragged && p.last {
 		whole--
 	}
-	dst, panel = s.b.room(parts(n, gridRows)*filled*gridRows), uintptr(row*filled)
+	dst, panel = room.room(parts(n, gridRows)*filled*gridRows), uintptr(row*filled)
 	switch {
 	case whole == 0:
 	case b.row == 4:
@@ -192,6 +210,18 @@ func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 		for i := range rows {
 			*(*uint32)(pointer(at(last, i, row) + uintptr(4*rest))) = uint32(*half(a.from(i, whole).p, 0))
 		}
+	}
+	return dst
+}
+
+// turnSquares makes such squares, 32 rows high, of n pairs that packPairs has brought together.
+func (s *Serial) turnSquares(pairs address, n int) address {
+	const row = 4 * gridRows
+	dst := s.a.room(gridRows * parts(n, blockPairs) * blockPairs)
+	for k := 0; k < n; k += blockPairs {
+		s.move = move{src: at(pairs, k, row), srcRow: row, dst: at(dst, k, row), dstRow: 4 * blockPairs,
+			rows: blockPairs, cols: gridRows, mask: 1<<blockPairs - 1}
+		s.isa.transpose(&s.move)
 	}
 	return dst
 }

@@ -10,12 +10,12 @@ import (
 )
 
 // withTiles runs a test on the instruction set with tile registers, if the machine has it.
-func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []*Engine)) {
+func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []gemmer)) {
 	x := sets()[0]
 	if x.tiles[0][0] == nil {
 		t.Skip("no tile registers")
 	}
-	var engines []*Engine
+	engines := []gemmer{&Serial{isa: x}}
 	for _, workers := range []int{1, 2, 5} {
 		p := pool.New(workers)
 		defer p.Close()
@@ -26,12 +26,12 @@ func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []*Engine))
 
 // halves are products of which both factors are bf16.
 func halves(r *rand.Rand, m, n, k int) *problem {
-	return newProblem(r, Form(r.IntN(2)), m, n, k, kinds{true, true, r.IntN(2) == 0, r.IntN(2) == 0})
+	return newProblem(r, []Form{NN, NT, TNB}[r.IntN(3)], m, n, k, kinds{true, true, r.IntN(2) == 0, r.IntN(2) == 0})
 }
 
 // TestTilesLong: sums that are longer than a part of k, against float64, and cut anywhere.
 func TestTilesLong(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, x *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, x *isa, engines []gemmer) {
 		for range 12 {
 			q := halves(r, size(r, 80), size(r, 140), 2*tilePart-70+r.IntN(2*tilePart))
 			check(t, q, engines[0])
@@ -49,7 +49,7 @@ func TestTilesLong(t *testing.T) {
 
 // TestTilesElement: an element has the bits that it has in a product of one row and one column.
 func TestTilesElement(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, _ *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {
 			q := halves(r, 1+size(r, 150), 1+size(r, 600), 1+size(r, 900))
 			want := q.run(engines[2])
@@ -67,7 +67,11 @@ func TestTilesElement(t *testing.T) {
 				if init.Residual.Stride != 0 {
 					init.Residual = init.Residual.sub(i, j)
 				}
-				engines[0].Gemm(q.form, 1, 1, q.k, q.a.sub(i, 0), b, q.c.sub(i, j), init)
+				a := q.a.sub(i, 0)
+				if q.form == TNB {
+					a = q.a.sub(0, i)
+				}
+				engines[0].Gemm(q.form, 1, 1, q.k, a, b, q.c.sub(i, j), init)
 				if at := q.place(i, j); q.storage.bits()[at] != want[at] {
 					t.Fatalf("%s: C[%d,%d] alone has other bits", q, i, j)
 				}
@@ -79,7 +83,7 @@ func TestTilesElement(t *testing.T) {
 // TestTilesSpecial: what is not finite stays in its row, whatever the buffers hold from before, and tiny factors may count
 // as zero.
 func TestTilesSpecial(t *testing.T) {
-	withTiles(t, func(r *rand.Rand, _ *isa, engines []*Engine) {
+	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {
 			q := halves(r, 1+size(r, 70), 1+size(r, 70), 1+size(r, 200))
 			q.init = Init{}
@@ -87,7 +91,11 @@ func TestTilesSpecial(t *testing.T) {
 			row, k := r.IntN(q.m), r.IntN(q.k)
 			special := []uint16{0x7f80, 0xff80, 0x7fc0, 0x7f81}[r.IntN(4)]
 			clean := slices.Clone(q.a.Half)
-			q.a.Half[row*q.a.Stride+k] = special
+			if q.form == TNB {
+				q.a.Half[k*q.a.Stride+row] = special
+			} else {
+				q.a.Half[row*q.a.Stride+k] = special
+			}
 			got := q.run(engines[0])
 			for i := range q.m {
 				for j := range q.n {
