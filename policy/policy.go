@@ -41,7 +41,7 @@ const logitShare = 16
 func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
 	rows := r.Graph.Seq
-	for rows%4 == 0 && int64(rows)*row > r.Hardware.Memory.Device/logitShare {
+	for rows%4 == 0 && r.Graph.CutsAt(rows/2) && int64(rows)*row > r.Hardware.Memory.Device/logitShare {
 		rows /= 2
 	}
 	r.HeadRows = rows
