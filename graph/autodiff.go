@@ -152,7 +152,7 @@ func diffLinear(b *builder, n *Node) {
 		b.node(LinearDX, Attr{WT: n.Attr.WT, Acc: acc}, dx, dy, w)
 	}
 	if b.trained(w) {
-		b.node(LinearDW, Attr{WT: n.Attr.WT, Cut: b.g.cut()}, b.paramGrad(w), x, dy)
+		b.node(LinearDW, Attr{WT: n.Attr.WT, Cut: Cut(b.g.Seq, b.g.DType)}, b.paramGrad(w), x, dy)
 	}
 	if b.trained(bias) {
 		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)

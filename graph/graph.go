@@ -106,14 +106,12 @@ type Graph struct {
 	Rope      int        // [Seq or Context, HeadDim] f32 or -1
 }
 
-// together is how many tokens' products some processors add at a time in bf16 (tile
-// registers).
-const together = 32
-
-// cut is Attr.Cut of the sums over tokens. It depends on nothing but the sequence, so that no
-// plan changes their bits: micro-batches are whole sequences.
-func (g *Graph) cut() int {
-	if g.DType == BF16 && g.Seq%together == 0 {
+// Cut is Attr.Cut of sums over tokens: in bf16 some processors (those with tile registers)
+// add 32 at a time. It depends on nothing but the sequence, so that no plan changes their
+// bits: micro-batches are whole sequences.
+func Cut(seq int, d DType) int {
+	const together = 32
+	if d == BF16 && seq%together == 0 {
 		return together
 	}
 	return 0
@@ -121,7 +119,7 @@ func (g *Graph) cut() int {
 
 // CutsAt reports whether sums over tokens may be divided at multiples of so many tokens.
 func (g *Graph) CutsAt(tokens int) bool {
-	return g.DType != BF16 || tokens%max(g.cut(), 2) == 0
+	return g.DType != BF16 || tokens%max(Cut(g.Seq, g.DType), 2) == 0
 }
 
 // Documents has a token see only the tokens of its own document, of which a

@@ -188,7 +188,9 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	product := func(t graph.DType) float64 { // of equal parts of the three products of a step
 		y := rate(call(graph.Linear, t, tokens, tokens, weight), graph.Op.FLOPs)
 		dx := rate(call(graph.LinearDX, t, tokens, tokens, weight), graph.Op.FLOPs)
-		dw := rate(call(graph.LinearDW, t, weight, tokens, tokens), graph.Op.FLOPs)
+		sums := call(graph.LinearDW, t, weight, tokens, tokens)
+		sums.Attr.Cut = graph.Cut(tokens[0], t)
+		dw := rate(sums, graph.Op.FLOPs)
 		return 3 / (1/y + 1/dx + 1/dw)
 	}
 	f32, bf16 := product(graph.F32), product(graph.BF16)

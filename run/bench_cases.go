@@ -36,7 +36,7 @@ func BenchCases(t graph.DType) []BenchCase {
 		add(graph.Linear, "", graph.Attr{WT: true}, s(m, n), s(m, k), s(n, k))
 		add(graph.Linear, "", none, s(m, n), s(m, k), s(k, n))
 		if m > 1 {
-			add(graph.LinearDW, "", none, f32(m, n), s(k, m), s(k, n))
+			add(graph.LinearDW, "", graph.Attr{Cut: graph.Cut(k, t)}, f32(m, n), s(k, m), s(k, n))
 		}
 	}
 	for _, seq := range []int{1024, 256, 64} {
