@@ -15,7 +15,7 @@ import argparse, collections, ctypes, glob, os, re, subprocess, sys, tempfile
 
 root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "device", "cuda", "kernels")
 kinds = [  # name, opcodes
-    ("HMMA", "HMMA"), ("LDSM", "LDSM"), ("LDS", "LDS"), ("STS", "STS"), ("LDGSTS", "LDGSTS"), ("LDG", "LDG|LD"), ("STG", "STG|ST"),
+    ("HGMMA", "HGMMA"), ("HMMA", "HMMA"), ("WARPGROUP", "WARPGROUP"), ("LDSM", "LDSM"), ("LDS", "LDS"), ("STS", "STS"), ("LDGSTS", "LDGSTS"), ("LDG", "LDG|LD"), ("STG", "STG|ST"),
     ("local", "LDL|STL"), ("FFMA", "FFMA"), ("FADD/FMUL", "FADD|FMUL"), ("FMNMX", "FMNMX|FMNMX3"), ("MUFU", "MUFU"),
     ("convert", "F2FP|F2F|I2F|I2FP|F2I"), ("SHFL", "SHFL|VOTE"), ("BAR", "BAR|DEPBAR|LDGDEPBAR|WARPSYNC|BSYNC|BSSY"),
     ("select", "FSEL|SEL|ISETP|FSETP|PLOP3|P2R|R2P"), ("branch", "BRA|EXIT|CALL|RET"), ("other", ".*"),
@@ -78,7 +78,7 @@ def loops(code):
     ends = {}
     for a, b in back:
         ends[a] = max(b, ends.get(a, 0))
-    spans = [(a, b) for a, b in ends.items() if any(o.startswith("HMMA") for o in ops[a:b]) and "EXIT" not in ops[a:b]]
+    spans = [(a, b) for a, b in ends.items() if any(o.startswith(("HMMA", "HGMMA")) for o in ops[a:b]) and "EXIT" not in ops[a:b]]
     spans = [s for s in spans if not any(t != s and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
     return [ops[a:b] for a, b in spans] or [ops]
 

@@ -123,6 +123,17 @@ func TestOwnSums(t *testing.T) {
 	}
 }
 
+// TestTilesFit: a block of every tile can run on the cards that it is for.
+func TestTilesFit(t *testing.T) {
+	for most, tiles := range map[int][]sumTile{leastShared: sumTiles, 227 << 10: hopperTiles} {
+		for _, s := range tiles {
+			if unit, _, threads, shared := s.shape(); shared > most || threads > 1024 {
+				t.Errorf("%v has %d threads and %d bytes of shared memory, of %d", unit, threads, shared, most)
+			}
+		}
+	}
+}
+
 // TestSumRows: sequences are cut into equal parts, none of which is short.
 func TestSumRows(t *testing.T) {
 	for seq := 1; seq < 40000; seq += 7 {
