@@ -109,13 +109,13 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	return tile, multiply/t.ownRate() < multiply+besides
 }
 
-// sumsSuit reports whether the kernel can take the operands of y = a^T.b: their rows begin
+// sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are tokens, rows begin
 // at whole pieces, and y's elements come in pairs.
 func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
 	begin := func(o device.Operand, d graph.DType, bytes uint64) bool {
 		return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 	}
-	return begin(y, graph.F32, 8) && y.Cols%2 == 0 && begin(x, graph.BF16, 16) && begin(dy, graph.BF16, 16)
+	return x.Rows > 0 && begin(y, graph.F32, 8) && y.Cols%2 == 0 && begin(x, graph.BF16, 16) && begin(dy, graph.BF16, 16)
 }
 
 // wgrad starts the kernel.
@@ -126,10 +126,8 @@ func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 		piece = min(piece, b.sumRows)
 	}
 	unit, stageTokens, threads, shared := s.shape()
-	a.n = [6]int32{int32(piece)}
-	if piece > 0 {
-		a.n[1] = int32(blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens)))
-	}
+	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))
+	a.n = [6]int32{int32(piece), int32(steps)}
 	grid := [3]int64{blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols)), 1}
 	return b.start(unit, "wgrad", grid, threads, shared, a)
 }

@@ -130,7 +130,7 @@ func compile(t *testing.T, c *nv.NVRTC, u Unit, arch string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(log, "warning") {
+	if strings.Contains(log, "warning") || strings.Contains(log, "Performance Loss") { // such as products that wait for each other
 		t.Errorf("%s: %s", arch, log)
 	}
 	uses, err := fake.Resources(code)

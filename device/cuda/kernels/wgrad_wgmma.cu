@@ -46,8 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
           y[j][2 * i] = p.e[0], y[j][2 * i + 1] = p.e[1];
         }
   }
-  int used = 0;
-  for (int left = a.n[1]; left > 0; left--) {
+  int used = 0, left = a.n[1]; // at least 1: a way around the loop would have the compiler move sums under way, and wait for each
+  do {
     landed<STAGES - 3>();
     visible();
     __syncthreads();
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     close();
     done<1>();
     used = used == STAGES - 1 ? 0 : used + 1;
-  }
+  } while (--left > 0);
   done<0>();
 #pragma unroll
   for (int i = 0; i < 2; i++)
