@@ -152,8 +152,8 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 const (
-	keyBlock = 256 // keys of a block
-	keyUnit  = 16  // the first block begins at a multiple
+	keyBlock = 256        // keys of a block
+	keyUnit  = gemm.Block // the first block begins at a multiple
 
 	mostBlocks = 8 // of queries in a task
 
@@ -171,8 +171,8 @@ const (
 // Where queries, keys and values are bf16, so are the factors of all products:
 // the probabilities are rounded, and the sums stay float32.
 //
-// Where sums over keys are cut follows from the block of queries, and sums over queries are
-// cut between blocks, so products may be added up by blocks of k (gemm.TNB).
+// Sums over keys are cut at multiples of keyUnit, and sums over queries between blocks, so
+// products may be added up by blocks of k (gemm.TNB).
 //
 // Several blocks of queries go over the keys together, so that they find a block
 // of keys in the second-level cache, and the values next to each other.

@@ -110,6 +110,29 @@ func TestSlices(t *testing.T) {
 	}
 }
 
+// TestSlicesOfWindows: queries whose first keys are far inside their sequence add up their
+// keys by the same blocks in whatever slice they are, those of bf16 too.
+func TestSlicesOfWindows(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(40) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 92))}
+		a := graph.Attr{Seq: 60 + m.IntN(400), Heads: 2, KVHeads: 1, HeadDim: 33, Scale: 0.2, Window: 20 + m.IntN(90)}
+		x := m.wholeOf(a, graph.BF16, graph.F32)
+		if seed%2 == 0 {
+			x.Window, x.starts = 0, m.starts(a, x.n, x.n)
+		}
+		x.run(e, 0, x.n, false)
+		want, at := x.results(), x.cuts(m, 1)
+		for i := range len(at) - 1 {
+			x.run(e, at[i], at[i+1], false)
+		}
+		if err := sameBits(x.results(), want); err != nil {
+			t.Fatalf("seed %d, %+v, cut at %v: %v", seed, x.Attr, at, err)
+		}
+	}
+}
+
 // TestSlicesAnywhere: a backward pass cut between the multiples is close.
 func TestSlicesAnywhere(t *testing.T) {
 	e := NewEnv(2)
