@@ -117,10 +117,16 @@ func Cut(seq int, d DType) int {
 	return 0
 }
 
-// CutsAt reports whether sums over tokens may be divided at multiples of so many tokens.
-func (g *Graph) CutsAt(tokens int) bool {
-	return g.DType != BF16 || tokens%max(Cut(g.Seq, g.DType), 2) == 0
+// CutUnit is the number of tokens at whose multiples sums over tokens may be divided.
+func (g *Graph) CutUnit() int {
+	if g.DType != BF16 {
+		return 1
+	}
+	return max(Cut(g.Seq, g.DType), 2)
 }
+
+// CutsAt reports whether sums over tokens may be divided at multiples of so many tokens.
+func (g *Graph) CutsAt(tokens int) bool { return tokens%g.CutUnit() == 0 }
 
 // Documents has a token see only the tokens of its own document, of which a
 // sequence may have several.

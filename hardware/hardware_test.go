@@ -289,6 +289,7 @@ func TestKey(t *testing.T) {
 		"op": func(c *device.Call) { c.Op = graph.LinearDX }, "type": func(c *device.Call) { c.Args[1].DType = graph.BF16 },
 		"rows": func(c *device.Call) { c.Args[0].Rows = 9 }, "cols": func(c *device.Call) { c.Args[0].Cols = 9 },
 		"acc": func(c *device.Call) { c.Attr.Acc = true }, "wt": func(c *device.Call) { c.Attr.WT = true },
+		"cut":    func(c *device.Call) { c.Attr.Cut = 32 },
 		"absent": func(c *device.Call) { c.Args = append(c.Args, device.Operand{}) },
 		"act":    func(c *device.Call) { c.Attr.Act = graph.ReLU },
 		"window": func(c *device.Call) { c.Attr.Heads, c.Attr.Window = 1, 9 },

@@ -12,7 +12,7 @@ import (
 // operands' element types and extents (not their addresses). Calls with equal
 // keys take equally long; a layer's calls share theirs with all other layers.
 //
-//	compute linear_dw wt acc f32:768x3072 f32:512x768 f32:512x3072
+//	compute linear_dw wt acc cut 32 f32:768x3072 bf16:512x768 bf16:512x3072
 //	h2d copy host>device 4194304
 //	compute copy device>device 512x1024
 //
@@ -83,6 +83,10 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	if a.Act != 0 {
 		b = append(b, ' ')
 		b = append(b, a.Act.String()...)
+	}
+	if a.Cut > 0 { // sums that may not be cut there do without tile registers
+		b = append(b, " cut "...)
+		b = strconv.AppendInt(b, int64(a.Cut), 10)
 	}
 	if a.Heads != 0 {
 		for _, n := range [...]int{a.Seq, a.Heads, a.KVHeads, a.HeadDim, a.Window} {

@@ -259,14 +259,20 @@ func localName(d device.Device) string {
 	if name != "cpu" {
 		return name
 	}
-	if f, err := os.Open("/proc/cpuinfo"); err == nil {
-		defer f.Close()
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-				name = strings.TrimSpace(value)
-				break
-			}
+	return fmt.Sprintf("%s, %d cores, %s", Processor(), d.Info().Cores, runtime.GOARCH)
+}
+
+// Processor is the processor's name, or cpu.
+func Processor() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return "cpu"
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
 		}
 	}
-	return fmt.Sprintf("%s, %d cores, %s", name, d.Info().Cores, runtime.GOARCH)
+	return "cpu"
 }

@@ -65,18 +65,19 @@ func (p *Pins) allow(r residency) bool {
 }
 
 // microBatches are the divisors of the batch, largest first, at most 1<<16
-// tokens unless one sequence is longer.
+// tokens unless the smallest that sums allow is longer.
 func (s *search) microBatches() []int {
 	if b := s.req.Pins.MicroBatch; b > 0 {
 		return []int{b}
 	}
 	var list []int
-	for b := s.batch; b >= 1; b-- {
+	for b := 1; b <= s.batch && (len(list) == 0 || b*s.graph.Seq <= 1<<16); b++ {
 		odd := !s.graph.CutsAt(b*s.graph.Seq) && b < s.batch // see program.Plan.Validate
-		if s.batch%b == 0 && (b == 1 || b*s.graph.Seq <= 1<<16) && !odd {
+		if s.batch%b == 0 && !odd {
 			list = append(list, b)
 		}
 	}
+	slices.Reverse(list)
 	if len(list) > 6 { // keep the ends and some between
 		list = append(slices.Clone(list[:4]), list[len(list)/2], list[len(list)-1])
 	}

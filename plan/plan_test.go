@@ -187,3 +187,33 @@ func TestPins(t *testing.T) {
 		t.Errorf("%+v", pl)
 	}
 }
+
+// TestOddSequences: in bf16 tokens are cut at even places, so sequences of an odd length go by twos or all at
+// once: of what fits that is tried, of what does not it is said.
+func TestOddSequences(t *testing.T) {
+	req := small(t)
+	for _, c := range []struct {
+		seq, batch int
+		want       []int
+	}{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {33001, 3, []int{3}}, {33001, 6, []int{2}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}} {
+		model := *req.Graph.Model
+		model.MaxPositions = c.seq
+		g, err := graph.Build(&model, c.seq, graph.BF16)
+		check(t, err)
+		r := *req
+		r.Graph, r.GlobalBatch = g, c.batch
+		if list := newSearch(t.Context(), &r, machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
+			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
+		}
+		if c.seq > 100 {
+			continue
+		}
+		m := machine(t, 1<<16, 1)
+		var misfit *Misfit
+		if _, err := Search(t.Context(), &r, m, nil); !errors.As(err, &misfit) {
+			t.Fatalf("%d sequences of %d: %v", c.batch, c.seq, err)
+		}
+		m.Capacity[device.DeviceTier] = misfit.Need
+		find(t, &r, m)
+	}
+}

@@ -516,7 +516,7 @@ func (s *search) misfit() error {
 		return fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)
 	}
 	var frugal *Candidate
-	b := cmp.Or(s.req.Pins.MicroBatch, 1)
+	b := slices.Min(s.microBatches())
 	s.ladders = s.retentions(b, 1)
 	for _, r := range residenciesOf(s.ranks) {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {

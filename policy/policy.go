@@ -41,6 +41,9 @@ const logitShare = 16
 func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
 	rows := r.Graph.Seq
+	if !r.Graph.CutsAt(rows) { // an odd one goes by twos, or all at once
+		rows *= min(2, r.Sequences)
+	}
 	for rows%4 == 0 && r.Graph.CutsAt(rows/2) && int64(rows)*row > r.Hardware.Memory.Device/logitShare {
 		rows /= 2
 	}

@@ -196,3 +196,20 @@ func TestFind(t *testing.T) {
 		t.Error("zero-4 exists")
 	}
 }
+
+// TestOddSequences: policies can be measured for sequences of any length.
+func TestOddSequences(t *testing.T) {
+	for _, seq := range []int{1, 17, 31} {
+		for sequences := 1; sequences <= 4; sequences++ {
+			r := request(t, 1, 40<<30, false)
+			g, err := graph.Build(r.Graph.Model, seq, graph.BF16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Graph, r.Sequences = g, sequences
+			if err := r.Measure(t.Context(), adam); err != nil {
+				t.Errorf("%d sequences of %d: %v", sequences, seq, err)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package program
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -413,6 +414,26 @@ func TestWidths(t *testing.T) {
 	}
 }
 
+// sumProgram sums up a gradient over seven tokens, in calls that end at cuts.
+func sumProgram(dt graph.DType, cut int, cuts ...int) *Program {
+	const tokens = 7
+	s := &smallBuilder{Program: &Program{Name: "sums", RowUnit: 1}}
+	mat := func(name string, cols int) int {
+		b := s.matrix(name, ClassInputs, dt, tokens, cols)
+		s.Buffers[b].RowUnit, s.Buffers[b].Persistent, s.Buffers[b].Init = 1, true, []string{name}
+		return b
+	}
+	x, y := mat("x", 2), mat("y", 3)
+	dw := s.flat("dw", device.DeviceTier, ClassReductions, graph.F32, 6, nil, "dw.before")
+	row := 0
+	for _, end := range append(slices.Clone(cuts), tokens) {
+		s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: row > 0, Cut: cut}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
+		row = end
+	}
+	placeApart(s.Program)
+	return s.Program
+}
+
 // TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm) or as many
 // together as the call says, so they may be cut at multiples of that only, and fp32 ones
 // anywhere. The oracle, which goes by the tokens of each call, agrees.
@@ -423,23 +444,7 @@ func TestPairs(t *testing.T) {
 		unit int
 	}{{graph.F32, 0, 1}, {graph.F32, 4, 1}, {graph.BF16, 0, 2}, {graph.BF16, 4, 4}} {
 		dt := c.dt
-		program := func(cuts ...int) *Program {
-			s := &smallBuilder{Program: &Program{Name: "pairs", RowUnit: 1}}
-			mat := func(name string, cols int) int {
-				b := s.matrix(name, ClassInputs, dt, 7, cols)
-				s.Buffers[b].RowUnit, s.Buffers[b].Persistent, s.Buffers[b].Init = 1, true, []string{name}
-				return b
-			}
-			x, y := mat("x", 2), mat("y", 3)
-			dw := s.flat("dw", device.DeviceTier, ClassReductions, graph.F32, 6, nil, "dw.before")
-			row := 0
-			for i, end := range append(cuts, 7) {
-				s.op(device.Compute, graph.LinearDW, graph.Attr{Acc: i > 0, Cut: c.cut}, Region{Buf: dw, Rows: 2, Cols: 3, Stride: 3}, s.rows(x, row, end-row), s.rows(y, row, end-row))
-				row = end
-			}
-			placeApart(s.Program)
-			return s.Program
-		}
+		program := func(cuts ...int) *Program { return sumProgram(dt, c.cut, cuts...) }
 		whole, rng := program(), rand.New(rand.NewPCG(1, 2))
 		for _, cuts := range [][]int{{2}, {4}, {2, 6}, {1}, {3}, {2, 3}, {1, 2}, {3, 4, 5}} {
 			odd := slices.ContainsFunc(cuts, func(cut int) bool { return cut%c.unit != 0 })
@@ -457,6 +462,54 @@ func TestPairs(t *testing.T) {
 			if why := harmless(p, whole, rng); (why == "") != (want == Exact) {
 				t.Errorf("%v in %d, cut at %v: the oracle finds %q", dt, c.unit, cuts, why)
 			}
+		}
+	}
+}
+
+// TestCut: where a sum may be cut is told by those that are cut, and is even. No number is
+// too absurd to be refused or believed: nothing is cut at what no call reaches.
+func TestCut(t *testing.T) {
+	for _, cut := range []int{-1, -32, 1, 3, 33, maxCount + 2, math.MaxInt, math.MinInt} {
+		if err := Verify(sumProgram(graph.BF16, cut, 3, 6)); err == nil || !strings.Contains(err.Error(), "cut is ") || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("cut=%d: %v", cut, err)
+		}
+	}
+	whole := sumProgram(graph.BF16, maxCount)
+	for _, cuts := range [][]int{nil, {4}} {
+		p := sumProgram(graph.BF16, maxCount, cuts...)
+		if eq, err := Equivalent([]*Program{p}, []*Program{whole}); (eq == Exact) != (cuts == nil) {
+			t.Errorf("cut at %v of %d: %v: %v", cuts, maxCount, eq, err)
+		}
+	}
+	p := smallPrograms()[0]
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		if in.Attr.Cut = 2; in.Op == graph.LinearDW {
+			continue
+		}
+		if err := Verify(p); err == nil || !strings.Contains(err.Error(), "no sum that is cut") {
+			t.Errorf("%v with a cut: %v", in.Op, err)
+		}
+		in.Attr.Cut = 0
+	}
+}
+
+// TestCutMutants: calls of one sum that are cut otherwise, or that say they are.
+func TestCutMutants(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng, rejected := rand.New(rand.NewPCG(seed, 2)), map[string]int{}
+	for _, c := range []struct {
+		dt  graph.DType
+		cut int
+	}{{graph.F32, 0}, {graph.BF16, 0}, {graph.BF16, 2}, {graph.BF16, 4}} {
+		for _, cuts := range [][]int{{4}, {2, 6}} {
+			testMutants(t, sumProgram(c.dt, c.cut, cuts...), 300, rng, rejected)
+		}
+	}
+	for _, name := range []string{"another cut", "move a boundary"} {
+		if rejected[name] == 0 {
+			t.Errorf("no mutant was rejected by: %s", name)
 		}
 	}
 }

@@ -153,6 +153,9 @@ var mutations = []mutation{
 		return fmt.Sprintf("%s moves to %d", b.Name, b.Addr)
 	}},
 	{"swap neighbours", func(m *mutator) string {
+		if len(m.Instrs) < 2 {
+			return ""
+		}
 		i := m.IntN(len(m.Instrs) - 1)
 		o := m.order()
 		o[i], o[i+1] = o[i+1], o[i]
@@ -281,6 +284,42 @@ var mutations = []mutation{
 		}
 		return fmt.Sprintf("%s of i%d is other", f.name, i)
 	}},
+	{"another cut", func(m *mutator) string { // of one call, or of all
+		i, in := m.such(func(in *Instr) bool { return in.Op == graph.LinearDW })
+		if in == nil {
+			return ""
+		}
+		cut, all := []int{0, 2, 3, 4, 6, 32, in.Attr.Cut + 1, 2 * in.Attr.Cut}[m.IntN(8)], m.IntN(2) == 0
+		for j := range m.Instrs {
+			if o := &m.Instrs[j]; j == i || all && o.Op == in.Op {
+				o.Attr.Cut = cut
+			}
+		}
+		return fmt.Sprintf("cut of i%d is %d (all: %v)", i, cut, all)
+	}},
+	{"move a boundary", func(m *mutator) string { // between two calls of a sum, or a new one
+		i, in := m.such(func(in *Instr) bool { return in.Op == graph.LinearDW })
+		if in == nil {
+			return ""
+		}
+		d := m.RowUnit * (1 + m.IntN(2))
+		next := slices.IndexFunc(m.Instrs[i+1:], func(o Instr) bool { return o.Op == in.Op && len(o.Args) == 3 && o.Args[0] == in.Args[0] }) + i + 1
+		if next == i {
+			m.reorder(slices.Insert(m.order(), i, i))
+			in, next = &m.Instrs[i], i+1
+			m.Instrs[next].Attr.Acc = true
+			for _, j := range []int{1, 2} {
+				r := &m.Instrs[next].Args[j]
+				r.Off, r.Rows = r.Off+in.Args[j].Rows*r.Stride, 0
+			}
+			d = -d
+		}
+		for _, j := range []int{1, 2} {
+			r, s := &in.Args[j], &m.Instrs[next].Args[j]
+			r.Rows, s.Rows, s.Off = r.Rows+d, s.Rows-d, s.Off+d*s.Stride
+		}
+		return fmt.Sprintf("%d rows go from i%d to i%d", d, next, i)
+	}},
 	{"another stream", func(m *mutator) string {
 		i, in := m.instr()
 		in.Stream = device.Stream(m.IntN(int(device.NumStreams)))
@@ -293,7 +332,7 @@ var mutations = []mutation{
 	}},
 	{"less memory", func(m *mutator) string {
 		t := m.IntN(int(device.NumTiers))
-		if m.Height[t] == 0 {
+		if m.Height[t] <= 1 {
 			return ""
 		}
 		m.Capacity[t] = m.Height[t] - 1 - m.Int64N(m.Height[t]-1)

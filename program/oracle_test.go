@@ -257,9 +257,9 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 		return specs[j].Access == graph.Read || specs[j].Access == graph.Update || specs[j].Access == graph.Sum && in.Attr.Acc && !m.unordered
 	}
 	sums := in.Op.Info().Kind == graph.TokenSum
-	together := 1
+	together := []int{1}
 	if in.Op == graph.LinearDW && args[1].DType == graph.BF16 && args[2].DType == graph.BF16 && !m.unordered {
-		together = max(in.Attr.Cut, 2)
+		together = []int{2, max(in.Attr.Cut, 2)} // on different processors
 	}
 	rows := 0
 	for j, o := range args {
@@ -289,10 +289,12 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 		for j, o := range args {
 			if specs[j].Token && reads(j) {
 				v = m.row(mix(v, uint64(j)), o, row)
-				first := row - row%together
-				for mate := first; mate < min(first+together, rows); mate++ {
-					if mate != row {
-						v = m.row(mix(v, 1000), o, mate)
+				for _, n := range together {
+					first := row - row%n
+					for mate := first; mate < min(first+n, rows); mate++ {
+						if mate != row {
+							v = m.row(mix(v, 1000), o, mate)
+						}
 					}
 				}
 			}

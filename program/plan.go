@@ -311,7 +311,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	// Sums over tokens keep their bits only if they are cut where the graph says.
 	if !g.CutsAt(rows) && pl.MicroBatches > 1 || !g.CutsAt(pl.HeadRows) && pl.HeadRows < rows {
-		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: in bf16 both must be even, and where sequences are multiples of 32 those too; hint: another micro_batch or head_rows", rows, pl.HeadRows)
+		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: sums in bf16 are cut at multiples of %d; hint: another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)

@@ -325,6 +325,12 @@ func checkAttr(in *Instr) string {
 	if a.Acc && !slices.ContainsFunc(in.Op.Info().Args, func(s graph.ArgSpec) bool { return s.Access == graph.Sum }) {
 		return "acc is set, but there is nothing that it adds to"
 	}
+	switch {
+	case a.Cut != 0 && in.Op != graph.LinearDW:
+		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
+	case a.Cut%2 != 0: // what adds in pairs would add others together
+		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
+	}
 	if r.seq && a.Seq < 1 {
 		return "seq is missing"
 	}

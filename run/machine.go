@@ -21,6 +21,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -253,13 +254,14 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 	return h, errors.Join(probePeers(devices, h), closeAll(devices))
 }
 
-// hostID tells machines with a shared home apart.
+// hostID tells machines with a shared home apart, and a virtual machine from what it was on
+// another processor, or with tile registers that it has no more.
 func hostID() string {
 	name, err := os.Hostname()
 	if err != nil {
-		return ""
+		name = ""
 	}
-	return name
+	return fmt.Sprintf("%s %s %s", name, hardware.Processor(), gemm.Kernels())
 }
 
 // existing is the nearest folder that exists, where a disk can be measured.

@@ -153,8 +153,12 @@ func Evaluation(s *Setup, training *program.Plan, base []*program.Program, capac
 	}
 	for _, p := range list {
 		if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 && pl.Pipeline == nil {
-			pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch, 1, 1
-			pl.HeadRows = min(pl.HeadRows, s.Graph.Seq)
+			least := 1 // that a plan may have
+			for pl.MicroBatch%least != 0 || least < pl.MicroBatch && !s.Graph.CutsAt(least*s.Graph.Seq) {
+				least++
+			}
+			pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch/least, least, 1
+			pl.HeadRows = min(pl.HeadRows, least*s.Graph.Seq)
 			if list, err = evaluation(s, &pl, base, capacity); err != nil {
 				return nil, err
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/kernel/simd"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -77,7 +78,8 @@ func findProgram(*doctorCmd) finding {
 	return finding{"program", good, fmt.Sprintf("built with %s for %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH), ""}
 }
 
-// findProcessor names the vector instructions found and the kernels they choose.
+// findProcessor names the vector instructions found and the kernels they choose: those of products too, since the
+// system may forbid tile registers that are there.
 func findProcessor(*doctorCmd) finding {
 	var have []string
 	for _, f := range []struct {
@@ -95,7 +97,7 @@ func findProcessor(*doctorCmd) finding {
 		have = []string{"no vector instructions that are used"}
 	}
 	best := simd.Best().Name
-	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best), ""}
+	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s, products %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best, gemm.Kernels()), ""}
 	if best == simd.Portable().Name {
 		f.State, f.Advice = slow, "the portable kernels run, some ten times slower: use a machine with AVX2 or AVX-512"
 	}

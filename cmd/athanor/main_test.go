@@ -375,15 +375,16 @@ func TestUsage(t *testing.T) {
 // TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
 func TestLinesOfKeys(t *testing.T) {
 	for lines, want := range map[string]string{
-		"seed: -1":                   "10: seed: expected a whole number from 0 on",
-		"limits:\n  device: 9000TiB": "11: limits.device: ",
-		"plan:\n  micro_batch: 3":    "11: plan.micro_batch: 3",
-		"plan:\n  head_rows: 77":     "11: plan.head_rows: 77",
-		"plan:\n  prefetch: -1":      "11: plan.prefetch: -1 is out of range",
-		"plan:\n  recompute: some":   "11: plan.recompute: ",
-		"plan: {state: moon}":        "10: plan.state: ",
-		"plan: absent.json":          "10: plan: ",
-		"model: {type: lama, layers: 2, width: 32, heads: 4}":               "10: model: ",
+		"seed: -1":                                            "10: seed: expected a whole number from 0 on",
+		"limits:\n  device: 9000TiB":                          "11: limits.device: ",
+		"plan:\n  micro_batch: 3":                             "11: plan.micro_batch: 3",
+		"plan:\n  head_rows: 77":                              "11: plan.head_rows: 77",
+		"precision: bf16\nplan: {head_rows: 1}":               "11: plan.head_rows: 1, but sums in bf16",
+		"plan:\n  prefetch: -1":                               "11: plan.prefetch: -1 is out of range",
+		"plan:\n  recompute: some":                            "11: plan.recompute: ",
+		"plan: {state: moon}":                                 "10: plan.state: ",
+		"plan: absent.json":                                   "10: plan: ",
+		"model: {type: lama, layers: 2, width: 32, heads: 4}": "10: model: ",
 		"model: {type: gpt2, layers: 1, width: 8, heads: 1, vocabulary: 9}": "2: tokenizer: it has",
 	} {
 		t.Run(lines, func(t *testing.T) {

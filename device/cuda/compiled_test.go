@@ -125,4 +125,5 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 func TestCompiledTiles(t *testing.T) {
 	tilesAgree(t, compiled, 8)
 	tilesAgree(t, compiled, 9)
+	tilesReach(t, compiled)
 }

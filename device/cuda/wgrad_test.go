@@ -39,25 +39,13 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 	}
 	for i, tile := range tiles {
 		seed := first + uint64(i)
-		s := &sample{Rand: rand.New(rand.NewPCG(seed, 17)), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
+		s := sumSample(seed)
 		piece, in, out := 1+s.IntN(70), 0, 0
 		for in == 0 || !chosen(in, out, tile) {
 			in, out = 1+s.IntN(320), 2*(1+s.IntN(160))
 		}
 		n := piece*s.IntN(4) + 1 + s.IntN(piece)
-		s.call = device.Call{Op: graph.LinearDW, Attr: graph.Attr{Acc: s.IntN(2) == 0}}
-		s.acc = s.call.Attr.Acc
-		for i, x := range []device.Operand{{DType: graph.F32, Rows: in, Cols: out}, {DType: graph.BF16, Rows: n, Cols: in}, {DType: graph.BF16, Rows: n, Cols: out}} {
-			o := s.place(x.DType, x.Rows, (x.Cols+7)&^7) // rows of a vocabulary's logits are longer than it; behind it is no number
-			o.Cols = x.Cols
-			s.call.Args[i] = o
-			all := tensor(s.image, o)
-			for r := range o.Rows {
-				for c := range o.Cols {
-					all.Set(r, c, s.NormFloat64())
-				}
-			}
-		}
+		s.sums(in, out, n)
 		want := s.reference()
 		s.poison()
 		var parts []device.Call
@@ -88,6 +76,47 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 				if !bytes.Equal(image, used[other]) {
 					t.Errorf("seed %d: %v: %+v and %+v differ", seed, s, tile, other)
 				}
+			}
+		}
+	}
+}
+
+func sumSample(seed uint64) *sample {
+	return &sample{Rand: rand.New(rand.NewPCG(seed, 17)), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
+}
+
+// sums makes the sample the gradient of a weight of in x out over n tokens.
+func (s *sample) sums(in, out, n int) {
+	s.call = device.Call{Op: graph.LinearDW, Attr: graph.Attr{Acc: s.IntN(2) == 0}}
+	s.acc = s.call.Attr.Acc
+	for i, x := range []device.Operand{{DType: graph.F32, Rows: in, Cols: out}, {DType: graph.BF16, Rows: n, Cols: in}, {DType: graph.BF16, Rows: n, Cols: out}} {
+		o := s.place(x.DType, x.Rows, (x.Cols+7)&^7) // rows of a vocabulary's logits are longer than it; behind it is no number
+		o.Cols = x.Cols
+		s.call.Args[i] = o
+		all := tensor(s.image, o)
+		for r := range o.Rows {
+			for c := range o.Cols {
+				all.Set(r, c, s.NormFloat64())
+			}
+		}
+	}
+}
+
+// TestTilesEdges: gradients that are smaller than a tile or end just behind one, over few tokens.
+func TestTilesEdges(t *testing.T) { tilesReach(t, machine) }
+
+func tilesReach(t *testing.T, machine maker) {
+	seed := fresh(t)
+	for _, major := range []int{8, 9} {
+		for _, shape := range [][3]int{{1, 2, 1}, {1, 258, 65}, {193, 2, 63}, {7, 6, 129}, {65, 98, 64}, {129, 130, 33}} {
+			s := sumSample(seed)
+			s.sums(shape[0], shape[1], shape[2])
+			want := s.reference()
+			s.poison()
+			d, _ := machine(t, Options{SumRows: 64}, imageBytes)
+			d.limits.major = major
+			if err := s.check(execute(t, d, s.call, s.image), want); err != nil {
+				t.Errorf("seed %d: %v, compute capability %d: %v", seed, s, major, err)
 			}
 		}
 	}

@@ -237,9 +237,13 @@ func size(r *rand.Rand, most int) int {
 	return r.IntN(most)
 }
 
-// everywhere runs a test with each instruction set of the machine.
+// everywhere runs a test with each instruction set of the machine, and with tile registers.
 func everywhere(t *testing.T, test func(t *testing.T, x *isa)) {
-	for _, x := range sets() {
+	list := sets()
+	if x := emulated(); x != nil {
+		list = append(list, x)
+	}
+	for _, x := range list {
 		t.Run(x.name, func(t *testing.T) { test(t, x) })
 	}
 }
@@ -353,7 +357,7 @@ func TestSplit(t *testing.T) {
 			engines = append(engines, newEngine(p, x))
 		}
 		most := 700
-		if x == &portable {
+		if x == &portable || x == emulated() {
 			most = 100
 		}
 		for range 50 {
@@ -523,4 +527,29 @@ func TestTooSmall(t *testing.T) {
 			call()
 		}()
 	}
+}
+
+// TestEdges: matrices of one row or one column, also where their rows have no gaps, and sums that end within a block.
+func TestEdges(t *testing.T) {
+	everywhere(t, func(t *testing.T, x *isa) {
+		r := seeded(t)
+		p := pool.New(2)
+		defer p.Close()
+		e := newEngine(p, x)
+		for _, form := range []Form{NN, NT, TN, TNB} {
+			for _, m := range []int{1, 2, 17, 33} {
+				for _, n := range []int{1, 2, 17, 33} {
+					for _, k := range []int{1, 2, 17, 31, 32, 33, 63, 95} {
+						q := newProblem(r, form, m, n, k, kinds{a: true, b: r.IntN(4) > 0, c: r.IntN(2) == 0})
+						check(t, q, e)
+						want := q.run(e)
+						q.reset()
+						if cut := q.split(r, &Serial{isa: x}, x); !slices.Equal(q.storage.bits(), want) {
+							t.Fatalf("%s: bits depend on a cut of %s", q, cut)
+						}
+					}
+				}
+			}
+		}
+	})
 }

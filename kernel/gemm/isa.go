@@ -6,7 +6,7 @@ import (
 )
 
 // isa is a set of micro-kernels and data movers for one instruction set. The sets give the same bits, but for the
-// portable one, which rounds some sums twice.
+// portable one, which rounds some sums twice, and for products of two bf16, which some add in pairs or on tiles.
 type isa struct {
 	name  string
 	nr    int // columns of a panel

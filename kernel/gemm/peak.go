@@ -12,6 +12,9 @@ type peak struct {
 	sums   [4]float32 // of the portable loop
 }
 
+// Kernels names the instructions that products are computed with here.
+func Kernels() string { return sets()[0].name }
+
 // Peak measures the rate, in floating-point operations per second, at which the given number of cores together execute
 // fused multiply-adds in fp32 when nothing holds them up: the limit for any product. It takes the best of some runs that
 // last about the given time together.

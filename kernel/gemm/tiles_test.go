@@ -9,9 +9,12 @@ import (
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
-// withTiles runs a test on the instruction set with tile registers, if the machine has it.
+// withTiles runs a test on the instruction set with tile registers, if the machine has it or they can be emulated.
 func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []gemmer)) {
-	x := sets()[0]
+	x := emulated()
+	if x == nil {
+		x = sets()[0]
+	}
 	if x.tiles[0][0] == nil {
 		t.Skip("no tile registers")
 	}

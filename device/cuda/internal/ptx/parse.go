@@ -27,6 +27,7 @@ type kernel struct {
 	constants map[int]uint64
 	specials  map[int]string
 	fragments map[int]string // registers that products of warpgroups have, with their names
+	arch      string         // what the text is for
 	named     []int          // registers that the instruction names that is being read
 	code      []instruction
 }
@@ -77,7 +78,7 @@ var (
 	variable = regexp.MustCompile(`^(\.extern )?\.shared \.align (\d+) \.(\w+) ([\w$]+)(?:\[(\d*)\])?;$`)
 	threads  = regexp.MustCompile(`^\.(?:maxntid|reqntid) (\d+)(?:, 1, 1)?$`)
 	label    = regexp.MustCompile(`^(\$\w+):$`)
-	ignored  = regexp.MustCompile(`^(\.version |\.target |\.address_size |\.pragma |\.minnctapersm |[()]$)`)
+	ignored  = regexp.MustCompile(`^(\.version |\.address_size |\.pragma |\.minnctapersm |[()]$)`)
 )
 
 // Parse reads a text as NVRTC and LLVM write it: one statement a line. What it does not
@@ -88,6 +89,10 @@ func Parse(text string) (*Module, error) {
 		line, _, _ = strings.Cut(line, "//")
 		line = strings.Join(strings.Fields(line), " ")
 		if line == "" || ignored.MatchString(line) {
+			continue
+		}
+		if arch, ok := strings.CutPrefix(line, ".target "); ok {
+			r.arch = arch
 			continue
 		}
 		for _, statement := range statements(line) {
@@ -124,6 +129,7 @@ type reader struct {
 	outside map[string]bool // shared memory of the size that the launch asks for
 	kernel  *kernel         // whose text this is
 	labels  map[string]int  // of the kernel
+	arch    string          // what the text is for
 	depth   int             // of braces that are open
 }
 
@@ -132,7 +138,7 @@ func (r *reader) statement(line string, n int) error {
 	switch {
 	case header.MatchString(line):
 		name := header.FindStringSubmatch(line)[1]
-		r.kernel = &kernel{name: name, names: map[string]int{}, private: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}, fragments: map[int]string{}}
+		r.kernel = &kernel{name: name, names: map[string]int{}, private: map[string]string{}, constants: map[int]uint64{}, specials: map[int]string{}, fragments: map[int]string{}, arch: r.arch}
 		r.labels, r.depth = map[string]int{}, 0
 	case variable.MatchString(line):
 		return k.variable(variable.FindStringSubmatch(line), r.outside)

@@ -15,7 +15,7 @@ import (
 // %r1 is the thread.
 func text(body string) string {
 	return `.version 9.0
-.target sm_90
+.target sm_90a
 .address_size 64
 .extern .shared .align 16 .b8 dynamic[];
 .visible .entry k(

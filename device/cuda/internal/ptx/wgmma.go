@@ -14,6 +14,7 @@ package ptx
 //     there is a barrier, and fence.proxy.async: before the barrier in the thread that wrote, or behind it in all lanes of the
 //     warp that begins the product. NVIDIA's memory model wants it anywhere on the way from one to the other; compilers
 //     put it at either place.
+//   - Only texts for sm_90a have them.
 //   - The four warps come to the same instructions with the same descriptors. None is made to wait for another, so
 //     each orders its own accesses only.
 //
@@ -74,6 +75,9 @@ var productShape = regexp.MustCompile(`^wgmma\.mma_async\.sync\.aligned\.m64n(\d
 // what orders it.
 func buildProduct(b *builder, in *instruction) {
 	in.kind = together
+	if b.k.arch != "sm_90a" { // later cards do not have it either
+		b.fail(fmt.Errorf("%s is an instruction of sm_90a, and the text is for %s", b.opcode, b.k.arch))
+	}
 	switch b.opcode {
 	case "wgmma.fence.sync.aligned":
 		in.run = func(w *warp, set uint32) { w.step(set, 0, 0, false); w.fences++ }

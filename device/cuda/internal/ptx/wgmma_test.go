@@ -172,4 +172,9 @@ func TestWarpgroupFaults(t *testing.T) {
 	if _, _, err := runIn(warpgroup, 96, 8192, false); err == nil || !strings.Contains(err.Error(), "is not in a group of four") {
 		t.Errorf("three warps say %v", err)
 	}
+	for _, arch := range []string{"sm_90", "sm_100a", "sm_120"} {
+		if _, err := Parse(strings.Replace(text(warpgroup), "sm_90a", arch, 1)); err == nil || !strings.Contains(err.Error(), "an instruction of sm_90a") {
+			t.Errorf("%s says %v", arch, err)
+		}
+	}
 }

@@ -1,0 +1,30 @@
+package run
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// TestEvaluationOfOddSequences: where the held-out text has to go in smaller micro-batches
+// than training's, those are ones that sums in bf16 allow.
+func TestEvaluationOfOddSequences(t *testing.T) {
+	c, err := config.Load(runConfig(t, t.TempDir()), []string{"precision=bf16", "sequence_length=33"})
+	check(t, err)
+	s, err := Prepare(t.Context(), c, func(string, int64, int64) {})
+	check(t, err)
+	t.Cleanup(s.Close)
+	pl, opt := program.Plain(s.Graph, 4), StepOptions(c)
+	p, err := program.Lower(t.Context(), s.Graph, pl, opt)
+	check(t, err)
+	capacity := [device.NumTiers]int64{1 << 40, 1 << 40, 1 << 40}
+	whole, err := Evaluation(s, pl, []*program.Program{p}, capacity)
+	check(t, err)
+	capacity[device.DeviceTier] = whole[0].Height[device.DeviceTier] - 1
+	if _, err := Evaluation(s, pl, []*program.Program{p}, capacity); err != nil && strings.HasPrefix(err.Error(), "plan: ") {
+		t.Error(err) // it may need as much in any micro-batches, but those have to be possible
+	}
+}
