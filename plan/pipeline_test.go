@@ -65,20 +65,26 @@ func TestPipelinePins(t *testing.T) {
 			t.Errorf("%+v is said to be possible", p)
 		}
 	}
-	m := joined(t, 1e10)
-	m.Capacity = [device.NumTiers]int64{1 << 20, 1 << 20, 0}
-	req.Pins.Schedule = "1f1b"
-	var misfit *Misfit
-	if _, err := Search(context.Background(), req, m, nil); !errors.As(err, &misfit) || misfit.Need <= misfit.Have {
-		t.Fatalf("without memory: %v", err)
-	}
-	for _, p := range misfit.Frugal.Programs {
-		for tier, h := range p.Height {
-			m.Capacity[tier] = max(m.Capacity[tier], h)
+	odd := *req.Graph.Model
+	odd.MaxPositions = 33
+	g, err := graph.Build(&odd, 33, graph.BF16) // whose micro-batches are of two sequences at least
+	check(t, err)
+	for _, g := range []*graph.Graph{req.Graph, g} {
+		m, r := joined(t, 1e10), *req
+		r.Graph, r.Pins.Schedule = g, "1f1b"
+		m.Capacity = [device.NumTiers]int64{1 << 20, 1 << 20, 0}
+		var misfit *Misfit
+		if _, err := Search(t.Context(), &r, m, nil); !errors.As(err, &misfit) || misfit.Need <= misfit.Have {
+			t.Fatalf("without memory: %v", err)
 		}
-	}
-	if _, err := Search(context.Background(), req, m, nil); err != nil {
-		t.Errorf("with the memory that is said to do: %v", err)
+		for _, p := range misfit.Frugal.Programs {
+			for tier, h := range p.Height {
+				m.Capacity[tier] = max(m.Capacity[tier], h)
+			}
+		}
+		if _, err := Search(t.Context(), &r, m, nil); err != nil {
+			t.Errorf("with the memory that is said to do: %v", err)
+		}
 	}
 }
 

@@ -48,7 +48,8 @@ type Machine struct {
 	// are like another machine but for some numbers, see WhatIfs.
 	described, supposed bool
 	ranks               int
-	backend             string // cpu or cuda
+	backend             string   // cpu or cuda
+	gpus                []string // of each rank, its name
 	options             cpu.Options
 	cuda                cuda.Options
 	file                string // cache of the description
@@ -62,13 +63,14 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // auto too, until the CUDA backend has run on a GPU
 	if c.Device == "cuda" {
 		m.backend = "cuda"
-		n, err := cuda.Count()
-		if err == nil && n < m.ranks {
+		names, err := cuda.Names()
+		if n := len(names); err == nil && n < m.ranks {
 			return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", m.ranks, n, max(n, 1)))
 		}
 		if err != nil {
 			return nil, c.Fault("device", err.Error())
 		}
+		m.gpus = names[:m.ranks]
 	}
 	if m.ranks > MaxRanks {
 		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", m.ranks, MaxRanks))
@@ -85,9 +87,9 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength)}
-	// A throttled link and another disk are another machine, and so are more or fewer
-	// cores, and cores that ranks share.
-	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend, c.Hardware, hostID(), diskOf(c.Spill()), m.ranks, runtime.GOMAXPROCS(0)))
+	// A throttled link and another disk are another machine, and so are other GPUs, more or
+	// fewer cores, and cores that ranks share.
+	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %q %v %v %s %d %d", m.backend, m.gpus, c.Hardware, hostID(), diskOf(c.Spill()), m.ranks, runtime.GOMAXPROCS(0)))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := bounded.ReadFile(m.file, maxHardware); err == nil {
 		if h, err := hardware.Parse(text); err == nil {

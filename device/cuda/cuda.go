@@ -147,18 +147,28 @@ func isHost(s device.Stream) bool {
 	return s == device.HostCompute || s == device.DiskRead || s == device.DiskWrite
 }
 
-// Count is how many GPUs this machine shows.
-func Count() (int, error) {
+// Names are the names of the GPUs that this process sees, in CUDA's order.
+func Names() ([]string, error) {
 	d, err := nv.OpenDriver(nv.Local())
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	return names(d)
+}
+
+func names(d *nv.Driver) ([]string, error) {
 	if err := d.Check("cuInit", d.Init(0)); err != nil {
-		return 0, err
+		return nil, err
 	}
 	var n int32
-	err = d.Check("cuDeviceGetCount", d.DeviceGetCount(nv.Addr(&n)))
-	return int(n), err
+	if err := d.Check("cuDeviceGetCount", d.DeviceGetCount(nv.Addr(&n))); err != nil {
+		return nil, err
+	}
+	list := make([]string, n)
+	for i := range list {
+		list[i] = card(d, i).Name
+	}
+	return list, nil
 }
 
 // Open opens a GPU with the libraries that this machine has.

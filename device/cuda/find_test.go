@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,9 @@ func TestCards(t *testing.T) {
 		f.cards(g.Driver(), nv.Places{NVML: []string{"/nonexistent"}})
 		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable || (len(f.Cards[0].Peers) == 1) != usable {
 			t.Errorf("%+v", f)
+		}
+		if list, err := names(g.Driver()); err != nil || !slices.Equal(list, []string{"Fake GPU", "Fake GPU"}) {
+			t.Error(list, err)
 		}
 	}
 }
