@@ -8,30 +8,31 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Attention comes in two kinds with the same kernels and operands: plain, for
-// everything, and with tensor cores, for bf16 and head sizes of 16 to 128 in
-// steps of 16. What they need differs in geometry and shared memory.
+// Attention comes in three kinds with the same kernels and operands: plain, for
+// everything; with tensor cores, for bf16 and head sizes of 16 to 128 in steps of
+// 16; and with Hopper's, in steps of 32. What they need differs in geometry and
+// shared memory.
 
 type attentionKind struct {
-	suffix string // of the files
-	tile   int    // rows of a block
-	// Threads of a block and bytes of its shared memory, for a head size.
-	forward, queries, keys func(head int) (threads, shared int)
+	suffix                 string // of the files
+	forward, queries, keys func(head int) attentionBlock
 }
+
+// attentionBlock is a block of a kernel: its own rows, threads and bytes of shared
+// memory, of which starts are there only where documents are.
+type attentionBlock struct{ rows, threads, shared, starts int }
 
 // plainTiles is n tiles of 32 rows of fp32 and m tiles of weights: TILE and
 // PITCH in kernels/tiles.cuh.
-func plainTiles(n, m int) func(int) (int, int) {
-	return func(head int) (int, int) { return 256, 4 * (n*32*(head+1) + m*32*32) }
+func plainTiles(n, m int) func(int) attentionBlock {
+	return func(head int) attentionBlock { return attentionBlock{32, 256, 4 * (n*32*(head+1) + m*32*32), 0} }
 }
 
-var plainAttention = attentionKind{
-	tile:    32,
-	forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2),
-}
+var plainAttention = attentionKind{forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2)}
 
-// tensorRows is n rows of head+8 numbers of bf16, PITCH in kernels/mma.cuh.
-func tensorRows(head, n int) int { return 2 * n * (head + 8) }
+// spread is n rows of head+8 numbers of bf16, PITCH in kernels/mma.cuh, and packed is n without gaps.
+func spread(head, n int) int { return 2 * n * (head + 8) }
+func packed(head, n int) int { return 2 * n * head }
 
 // tensorThreads is THREADS in kernels/attention_bwd_mma.cu.
 func tensorThreads(head int) int {
@@ -42,10 +43,33 @@ func tensorThreads(head int) int {
 }
 
 var tensorAttention = attentionKind{
-	suffix: "_mma", tile: 128,
-	forward: func(head int) (int, int) { return 128, tensorRows(head, 128+2*64) },
-	queries: func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) },
-	keys:    func(head int) (int, int) { return tensorThreads(head), tensorRows(head, 2*128) + 4*2*2*64 },
+	suffix:  "_mma",
+	forward: func(head int) attentionBlock { return attentionBlock{128, 128, spread(head, 128+2*64), 4 * 128} },
+	queries: func(head int) attentionBlock {
+		return attentionBlock{128, tensorThreads(head), spread(head, 2*128), 4 * 128}
+	},
+	keys: func(head int) attentionBlock {
+		return attentionBlock{128, tensorThreads(head), spread(head, 2*128) + 4*2*2*64, 4 * 2 * 64}
+	},
+}
+
+// Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
+// registers allow; backward there are three places of 2 x 64 rows.
+var hopperAttention = attentionKind{
+	suffix: "_wgmma",
+	forward: func(head int) attentionBlock {
+		rows := 128
+		if head <= 64 {
+			rows = 192
+		}
+		return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*128), 4 * rows}
+	},
+	queries: func(head int) attentionBlock {
+		return attentionBlock{128, 256, 1024 + max(packed(head, 3*2*64), spread(head, 2*128)), 4 * 128}
+	},
+	keys: func(head int) attentionBlock {
+		return attentionBlock{128, 256, 1024 + packed(head, 3*2*64+2*128) + 3*4*2*64, 3 * 4 * 64}
+	},
 }
 
 // attentionKindOf chooses by what the operands allow.
@@ -62,6 +86,9 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 		if o.DType != graph.BF16 || (uint64(b.base[o.Tier])+uint64(o.Addr))%16 != 0 || o.Stride%8 != 0 {
 			return &plainAttention
 		}
+	}
+	if b.hopper && head%32 == 0 {
+		return &hopperAttention
 	}
 	return &tensorAttention
 }
@@ -144,18 +171,18 @@ func startsOf(ops []device.Operand) int {
 }
 
 // heads starts a block per tile of rows, head and sequence.
-func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(int) (threads, shared int), ops ...device.Operand) error {
+func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
 	a.seq = int32(q.end)
-	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), k.tile))}
-	grid := [3]int64{blocks(int64(rows), int64(k.tile)), int64(heads), int64(q.sequences)}
-	threads, shared := shape(at.HeadDim)
-	if k == &tensorAttention && startsOf(ops) > 0 {
-		shared += 4 * k.tile
+	block := shape(at.HeadDim)
+	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), block.rows))}
+	grid := [3]int64{blocks(int64(rows), int64(block.rows)), int64(heads), int64(q.sequences)}
+	if startsOf(ops) > 0 {
+		block.shared += block.starts
 	}
-	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, threads, shared, a)
+	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, block.threads, block.shared, a)
 }
 
 // attentionAt puts the rows' keys and values into the cache, then has a block

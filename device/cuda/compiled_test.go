@@ -43,41 +43,45 @@ func TestCompiledWaits(t *testing.T) {
 func TestCompiledTraffic(t *testing.T) {
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
 	for _, name := range []string{"gpt2", "llama-2-7b"} {
-		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
-			t.Run(fmt.Sprint(name, " ", dt), func(t *testing.T) {
-				calls, size := layerOf(t, name, dt)
+		for _, c := range []struct {
+			dt    graph.DType
+			major int // the card's compute capability
+		}{{graph.BF16, 8}, {graph.BF16, 9}, {graph.F32, 9}} {
+			t.Run(fmt.Sprint(name, " ", c.dt, " ", c.major), func(t *testing.T) {
+				calls, size := layerOf(t, name, c.dt)
 				r := &fake.Interpreter{GPU: fake.New()}
+				r.GPU.Major = c.major
 				d := opened(t, &Libraries{Driver: r.GPU.Driver(), Compiler: counted(t, r)}, Options{}, []int64{size})
 				if err := d.Write(device.DeviceTier, 0, make([]byte, size)); err != nil {
 					t.Fatal(err)
 				}
 				seen := map[string]bool{}
-				r.Count = func(kernel string, c *ptx.Counts) {
+				r.Count = func(kernel string, n *ptx.Counts) {
 					if !seen[kernel] {
 						t.Logf("%-13s %5.0f instructions a warp, %7d cycles of shared memory (least %d), %7d sectors (least %d)", kernel,
-							float64(c.Instructions(""))/float64(c.Blocks*int64(c.Threads)/32), c.Shared.Units, c.Shared.Least, c.Global.Units, c.Global.Least)
+							float64(n.Instructions(""))/float64(n.Blocks*int64(n.Threads)/32), n.Shared.Units, n.Shared.Least, n.Global.Units, n.Global.Least)
 					}
 					seen[kernel] = true
 					most := 1.0
-					if attention[kernel] && dt == graph.F32 {
+					if attention[kernel] && c.dt == graph.F32 {
 						most = 1.1
 					}
-					if float64(c.Shared.Units) > most*float64(c.Shared.Least) {
-						t.Errorf("%s takes %d cycles of shared memory, least %d", kernel, c.Shared.Units, c.Shared.Least)
+					if float64(n.Shared.Units) > most*float64(n.Shared.Least) {
+						t.Errorf("%s takes %d cycles of shared memory, least %d", kernel, n.Shared.Units, n.Shared.Least)
 					}
 					if most = 1.02; attention[kernel] {
 						most = 1.3
 					}
-					if float64(c.Global.Units) > most*float64(c.Global.Least)+8 {
-						t.Errorf("%s takes %d sectors of global memory, least %d", kernel, c.Global.Units, c.Global.Least)
+					if float64(n.Global.Units) > most*float64(n.Global.Least)+8 {
+						t.Errorf("%s takes %d sectors of global memory, least %d", kernel, n.Global.Units, n.Global.Least)
 					}
 				}
-				for _, c := range calls {
-					n, err := d.Prepare([]device.Call{c}, nil)
+				for _, call := range calls {
+					first, err := d.Prepare([]device.Call{call}, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					d.Launch(n)
+					d.Launch(first)
 					if err := d.Sync(); err != nil {
 						t.Fatal(err)
 					}

@@ -24,26 +24,10 @@
 #define THREADS (256 / SETS)        // 128 own rows
 #define CHUNK 16                    // others whose weights are in registers
 
-typedef unsigned Held[SETS][HEAD / 16][4];    // a warp's own rows as fragments
-typedef float Sums[SETS][HEAD / 8][4];        // of its rows
-typedef float Weights[SETS][CHUNK / 8][4];    // of its rows with CHUNK others
-
-// hold takes a warp's rows of what has landed.
-static __device__ inline void hold(Held& f, const bf16* s) {
-  s += warpOf() * (16 * SETS) * PITCH + asRows();
-#pragma unroll
-  for (int i = 0; i < SETS; i++)
-#pragma unroll
-    for (int c = 0; c < HEAD / 16; c++) quad(f[i][c], s + i * 16 * PITCH + c * 16);
-}
-
-// dot multiplies two pairs.
-static __device__ inline float dot(unsigned x, unsigned y) {
-  return __uint_as_float(x << 16) * __uint_as_float(y << 16) + __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
-}
+typedef float Weights[SETS][CHUNK / 8][4];    // of a warp's rows with CHUNK others
 
 // products adds to w the products of own rows with CHUNK others at y.
-static __device__ inline void products(Weights& w, const Held& x, const bf16* y) {
+static __device__ inline void products(Weights& w, const Held<SETS>& x, const bf16* y) {
 #pragma unroll
   for (int c = 0; c < HEAD / 16; c++)
 #pragma unroll
@@ -68,7 +52,7 @@ template <class F> static __device__ inline void hide(Weights& w, F sees, int c)
 }
 
 // gather adds to own rows CHUNK others at y, weighed.
-static __device__ inline void gather(Sums& o, const Weights& w, const bf16* y) {
+static __device__ inline void gather(Sums<SETS>& o, const Weights& w, const bf16* y) {
 #pragma unroll
   for (int c = 0; c < CHUNK / 16; c++) {
     unsigned p[SETS][4];
@@ -84,25 +68,6 @@ static __device__ inline void gather(Sums& o, const Weights& w, const bf16* y) {
   }
 }
 
-// finish writes sums, each times scale, in addition to what is there if asked to.
-static __device__ inline void finish(const Mat& t, int row, int end, int col, Sums& o, float scale, bool add, bf16* s) {
-  int w0 = warpOf() * (16 * SETS), lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < SETS; i++) {
-    int r0 = w0 + 16 * i;
-#pragma unroll
-    for (int n = 0; n < HEAD / 8; n++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        int r = r0 + lane / 4 + 8 * half;
-        unsigned was = add && r < end ? *(const unsigned*)at<bf16>(t, row + r, col + n * 8 + lane % 4 * 2) : 0;
-        o[i][n][2 * half] = fmaf(o[i][n][2 * half], scale, __uint_as_float(was << 16));
-        o[i][n][2 * half + 1] = fmaf(o[i][n][2 * half + 1], scale, __uint_as_float(was & 0xffff0000u));
-      }
-    keep(t, row + r0, end - r0, col, o[i], 1, 1, s + r0 * PITCH);
-  }
-}
-
 // grid: tiles of 128 queries x heads x sequences
 extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
@@ -112,41 +77,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   int w0 = q0 + warpOf() * (16 * SETS), i0 = w0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   int first = firstKey(a, mine, q0) / OTHERS * OTHERS, past = min(q0 + 128, a.seq);
-  float scale = a.f[0] * 1.4426950408889634f, lse[2 * SETS] = {}, delta[2 * SETS] = {}; // log2(e)
+  float scale = a.f[0] * 1.4426950408889634f, lse[2 * SETS], delta[2 * SETS]; // log2(e)
   auto stage = [&](int k0) {
     bf16* s = s0 + (k0 - first) / OTHERS % 2 * (2 * OTHERS * PITCH);
     fetch<OTHERS, THREADS>(s, a.t[5], base + k0, a.seq - k0, g * HEAD);
     fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
   };
-  Held q, dout, o;
-  fetch<128, THREADS>(s0, a.t[4], mine + q0, a.seq - q0, h * HEAD);
-  fetch<128, THREADS>(s0 + 128 * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
-  fetchStarts<128, THREADS>(starts, a, mine, q0);
-  commit();
-#pragma unroll
-  for (int i = 0; i < 2 * SETS; i++) {
-    bool there = i0 + 8 * i < a.seq;
-    if (there) lse[i] = *at<float>(a.t[7], mine + i0 + 8 * i, h) * -1.4426950408889634f;
-    const bf16* p = at<bf16>(a.t[6], mine + i0 + 8 * i, h * HEAD + j0);
-#pragma unroll
-    for (int c = 0; c < 2 * (HEAD / 16); c++) o[i / 2][c / 2][c % 2 * 2 + i % 2] = there ? *(const unsigned*)(p + c * 8) : 0;
-  }
-  landed();
-  __syncthreads();
-  hold(q, s0);
-  hold(dout, s0 + 128 * PITCH);
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 2 * SETS; i++) {
-#pragma unroll
-    for (int c = 0; c < 2 * (HEAD / 16); c++) delta[i] += dot(o[i / 2][c / 2][c % 2 * 2 + i % 2], dout[i / 2][c / 2][c % 2 * 2 + i % 2]);
-    delta[i] += __shfl_xor_sync(~0u, delta[i], 1);
-    delta[i] += __shfl_xor_sync(~0u, delta[i], 2);
-    if (j0 == 0 && i0 + 8 * i < a.seq) *at<float>(a.t[2], mine + i0 + 8 * i, h) = delta[i];
-  }
+  Held<SETS> q, dout;
+  own<128, THREADS>(a, mine, q0, h, s0, starts, q, dout, lse, delta);
   stage(first);
-  Sums dq = {};
+  Sums<SETS> dq = {};
   for (int k0 = first; k0 < past; k0 += OTHERS) {
     landed();
     __syncthreads();
@@ -201,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     fetchStarts<OTHERS, THREADS>((int*)(s + 2 * OTHERS * (PITCH + 2)), a, mine, q0);
     commit();
   };
-  Held k, v;
+  Held<SETS> k, v;
   fetch<128, THREADS>(s0, a.t[5], base + k0, a.seq - k0, g * HEAD);
   fetch<128, THREADS>(s0 + 128 * PITCH, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
   commit();
@@ -211,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   hold(v, s0 + 128 * PITCH);
   __syncthreads();
   if (q0 >= first) stage(q0, h, 0);
-  Sums dk = {}, dv = {};
+  Sums<SETS> dk = {}, dv = {};
   for (int i = q0, nextAt; i >= first; at0 = nextAt) {
     q0 = i, nextAt = STAGE - at0;
     if (++h == (g + 1) * group) h = g * group, i -= OTHERS;

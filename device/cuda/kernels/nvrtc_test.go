@@ -47,6 +47,10 @@ func variants() []Unit {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
 			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"})
 	}
+	for _, head := range []string{"32", "64", "96", "128"} {
+		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head},
+			Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"})
+	}
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
 		list = append(list, Unit{"wgrad_mma", tile})
 	}
@@ -80,7 +84,7 @@ const (
 
 // full are units whose tiles are made to fill the registers; what they may have
 // outside of them is the same.
-var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true}
+var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true, "attention_bwd_wgmma": true}
 
 // TestCompile: every kernel compiles without a warning for every generation of
 // cards since Ampere, and its fragments are in registers.
@@ -104,7 +108,7 @@ func TestCompile(t *testing.T) {
 		t.Run(u.String(), func(t *testing.T) {
 			t.Parallel() // as programs compile them
 			for j, arch := range archs {
-				if u.File == "wgrad_wgmma" {
+				if strings.HasSuffix(u.File, "_wgmma") { // which other cards do not have
 					if arch == "sm_90a" {
 						compile(t, c, u, arch)
 					}

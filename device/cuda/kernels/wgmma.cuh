@@ -1,36 +1,53 @@
-// Hopper's tensor cores (sm_90a): four warps multiply together, both operands come
-// from shared memory, and the threads go on meanwhile.
+// Hopper's tensor cores (sm_90a): four warps multiply together, b comes from shared memory, a
+// from there or from registers, and the threads go on meanwhile.
 //
-// Here both operands lie as they do in a tensor whose rows are tokens, which are summed
-// over: y[64 x N] += a^T.b, 16 tokens at a time. In shared memory they are cut into
-// panels of 64 or 32 columns, DEEP tokens high, without gaps between rows. So that eight
-// rows of a column lie in all banks, the pieces of 16 bytes of a row trade places: piece c
-// of row r lies where piece c ^ (bits 7 and up of the row's own address) would. For
-// example, in a panel of 64 columns (128 bytes) piece 3 of row 5 is the sixth, since
-// 3 ^ 5 = 6. The instruction undoes that by the address's bits, so panels begin at
-// multiples of 1024 bytes.
+// A tile in shared memory is cut into panels of PANEL columns, 64 or 32, HIGH rows high, without
+// gaps between rows. So that eight rows of a column lie in all banks, the pieces of 16 bytes of a
+// row trade places: piece c of row r lies where piece c ^ (bits 7 and up of the row's own address)
+// would. For example, in a panel of 64 columns (128 bytes) piece 3 of row 5 is the sixth, since
+// 3 ^ 5 = 6. The instruction undoes that by the address's bits, so panels begin at multiples of
+// 1024 bytes.
+//
+// A product sums 16 terms: y[64 x N] += a.b. As it is stored, a tile is an operand whose rows are
+// those of y (columns, for b) and whose columns are summed over: k-major. Turned, its rows are
+// summed over: mn-major. So one tile of keys serves q.k^T as it is, and ds.k turned.
 //
 // Sums are 4 to a thread and 8 columns: thread 4g+t of warp w holds (16w+g, 8j+2t),
-// (16w+g, 8j+2t+1) and the same 8 rows below in y[j], as after mma.sync.
-#define DEEP 64
+// (16w+g, 8j+2t+1) and the same 8 rows below in y[j], and a in registers is the same
+// fragments, as with mma.sync.
 
-// describe says where a panel is: its address, the way to the next panel and to the
-// next 8 tokens, all in 16 bytes, and how pieces trade places (1: among 128 bytes, 2: 64).
-template <int PANEL> static __device__ inline unsigned long long describe(const bf16* p) {
-  constexpr unsigned long long next = DEEP * PANEL / 8, eight = PANEL, way = PANEL == 64 ? 1 : 2;
-  return (unsigned)__cvta_generic_to_shared(p) % (1u << 18) / 16 | next << 16 | eight << 32 | way << 62;
+typedef unsigned long long Operand;
+
+// describe says where a tile is: its address, the way to the next panel (which only mn-major
+// operands come to) and to the next 8 rows, all in 16 bytes, and how pieces trade places
+// (1: among 128 bytes, 2: 64).
+template <int PANEL, int HIGH> static __device__ inline Operand describe(const bf16* tile) {
+  constexpr Operand next = HIGH * PANEL / 8, eight = PANEL, way = PANEL == 64 ? 1 : 2;
+  return (unsigned)__cvta_generic_to_shared(tile) % (1u << 18) / 16 | next << 16 | eight << 32 | way << 62;
 }
 
-// multiply adds 16 tokens to y, as soon as the tensor cores come to it: y[i][e] is
-// operand 4i+e.
+// along is the operand of 16 columns of a tile from c on, across that of 16 rows from r on.
+// Addresses are the lowest bits, so that they can be added to.
+template <int PANEL, int HIGH> static __device__ inline Operand along(Operand tile, int c) { return tile + (c / PANEL * HIGH * PANEL + c % PANEL) / 8; }
+template <int PANEL> static __device__ inline Operand across(Operand tile, int r) { return tile + r * PANEL / 8; }
+
+// multiply adds 16 terms to y, as soon as the tensor cores come to it; without add y becomes
+// their sum. TURNED are operands of rows that are summed over.
 #ifdef SHIM
-template <int J> static inline void multiply(float (&y)[J][4], unsigned long long a, unsigned long long b) { shimWgmma(y[0], 8 * J, a, b); }
+template <bool TURNED_A, bool TURNED_B, int J> static inline void multiply(float (&y)[J][4], Operand a, Operand b, bool add = true) { shimWgmma(y[0], 8 * J, a, TURNED_A, b, TURNED_B, add); }
+template <bool TURNED_B, int J> static inline void multiply(float (&y)[J][4], const unsigned (&a)[4], Operand b, bool add = true) { shimWgmma(y[0], 8 * J, a, b, TURNED_B, add); }
 #else
-#define WGMMA(N, SUMS, A, B, ONE, ...)                                                                        \
-  static __device__ inline void multiply(float (&y)[N / 8][4], unsigned long long a, unsigned long long b) {  \
-    asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %" #ONE ", 0; "                                           \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B ", %%p, 1, 1, 1, 1;}" \
-                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(1) : "memory");                                          \
+// y[i][e] is operand 4i+e; I0 to I6 are the numbers of those that follow.
+#define WGMMA(N, SUMS, I0, I1, I2, I3, I4, I5, I6, ...)                                                                                             \
+  template <bool TURNED_A, bool TURNED_B> static __device__ inline void multiply(float (&y)[N / 8][4], Operand a, Operand b, bool add = true) { \
+    asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %" #I2 ", 0; "                                                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #I0 ", %" #I1 ", %%p, 1, 1, %" #I3 ", %" #I4 ";}"            \
+                 : __VA_ARGS__ : "l"(a), "l"(b), "r"((int)add), "n"((int)TURNED_A), "n"((int)TURNED_B) : "memory");                                    \
+  }                                                                                                                                                \
+  template <bool TURNED_B> static __device__ inline void multiply(float (&y)[N / 8][4], const unsigned (&a)[4], Operand b, bool add = true) { \
+    asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %" #I5 ", 0; "                                                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, {%" #I0 ",%" #I1 ",%" #I2 ",%" #I3 "}, %" #I4 ", %%p, 1, 1, %" #I6 ";}" \
+                 : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)TURNED_B) : "memory");                    \
   }
 #define IN4(i) "+f"(y[i][0]), "+f"(y[i][1]), "+f"(y[i][2]), "+f"(y[i][3])
 #define IN16(i) IN4(i), IN4(i + 1), IN4(i + 2), IN4(i + 3)
@@ -42,13 +59,13 @@ template <int J> static inline void multiply(float (&y)[J][4], unsigned long lon
 #define SUMS5 SUMS4 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define SUMS6 SUMS5 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define SUMS7 SUMS6 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-WGMMA(64, SUMS1, 32, 33, 34, IN16(0), IN16(4))
-WGMMA(96, SUMS2, 48, 49, 50, IN16(0), IN16(4), IN16(8))
-WGMMA(128, SUMS3, 64, 65, 66, IN16(0), IN16(4), IN16(8), IN16(12))
-WGMMA(160, SUMS4, 80, 81, 82, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16))
-WGMMA(192, SUMS5, 96, 97, 98, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20))
-WGMMA(224, SUMS6, 112, 113, 114, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20), IN16(24))
-WGMMA(256, SUMS7, 128, 129, 130, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20), IN16(24), IN16(28))
+WGMMA(32, SUMS0, 16, 17, 18, 19, 20, 21, 22, IN16(0))
+WGMMA(64, SUMS1, 32, 33, 34, 35, 36, 37, 38, IN16(0), IN16(4))
+WGMMA(96, SUMS2, 48, 49, 50, 51, 52, 53, 54, IN16(0), IN16(4), IN16(8))
+WGMMA(128, SUMS3, 64, 65, 66, 67, 68, 69, 70, IN16(0), IN16(4), IN16(8), IN16(12))
+WGMMA(160, SUMS4, 80, 81, 82, 83, 84, 85, 86, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16))
+WGMMA(192, SUMS5, 96, 97, 98, 99, 100, 101, 102, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20))
+WGMMA(256, SUMS7, 128, 129, 130, 131, 132, 133, 134, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20), IN16(24), IN16(28))
 #endif
 
 // The tensor cores do not see what threads have written to shared memory, or what came
@@ -79,20 +96,29 @@ template <int N> static __device__ inline void done() {
 #endif
 }
 
-// fetchPanels begins to copy DEEP rows of W columns from (row, col) on into panels; those
+// settle keeps the compiler from moving what is done with sums to the other side of here, which
+// a wait alone, that names no registers, does not.
+template <int J> static __device__ inline void settle(float (&y)[J][4]) {
+#ifndef SHIM
+#pragma unroll
+  for (int j = 0; j < J; j++) asm volatile("" : "+f"(y[j][0]), "+f"(y[j][1]), "+f"(y[j][2]), "+f"(y[j][3])::"memory");
+#endif
+}
+
+// fetchPanels begins to copy HIGH rows of W columns from (row, col) on into panels; those
 // from end and right on, counted from there, are 0. A thread takes the same piece of every
 // STEP-th row of every panel.
-template <int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right) {
-  constexpr int LINE = PANEL / 8, STEP = THREADS / LINE;
+template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = W) {
+  constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
   static_assert(STEP % 8 == 0 && W % PANEL == 0, "rows whose pieces trade places alike");
-  int r = threadIdx.x / LINE, c = threadIdx.x % LINE;
+  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES;
   const bf16* from = at<bf16>(t, row + r, col + c * 8);
-  s += r * PANEL + (c ^ r * PANEL / 64 % LINE) * 8;
+  s += r * PANEL + (c ^ r * PANEL / 64 % PIECES) * 8;
 #pragma unroll
   for (int p = 0; p < W; p += PANEL) {
     int bytes = max(0, min(16, 2 * (right - p - c * 8)));
 #pragma unroll
-    for (int i = 0; i < DEEP; i += STEP)
-      if (DEEP % STEP == 0 || r + i < DEEP) copy<16>(s + p * DEEP + i * PANEL, from + p + i * t.stride, r + i < end ? bytes : 0);
+    for (int i = 0; i < HIGH; i += STEP)
+      if (HIGH % STEP == 0 || r + i < HIGH) copy<16>(s + p * HIGH + i * PANEL, from + p + i * t.stride, r + i < end ? bytes : 0);
   }
 }

@@ -10,6 +10,7 @@
 // Known weakness: threads copy and multiply in turns. The bulk copies of Hopper (TMA), with
 // warps that do nothing else, are said to be a tenth to a fifth faster. As in wgrad_mma.cu the
 // tokens are not shared out to several blocks.
+#define DEEP 64
 #define STAGES 4
 #define THREADS (2 * ROWS)
 #define PANEL (COLS % 64 ? 32 : 64) // of b; those of a have 64 columns
@@ -23,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;
-      fetchPanels<ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
-      fetchPanels<COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      fetchPanels<DEEP, ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
+      fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
       if (next >= end) next = end, end += min(a.n[0], tokens - end);
@@ -52,12 +53,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     visible();
     __syncthreads();
     stage(); // in the place of the products that were done last
+    const bf16* s = s0 + used * STAGE;
+    Operand x = describe<64, DEEP>(s + group * DEEP * 64), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
     begin();
 #pragma unroll
-    for (int k = 0; k < DEEP; k += 16) {
-      const bf16* s = s0 + used * STAGE;
-      multiply(y, describe<64>(s + (group * DEEP + k) * 64), describe<PANEL>(s + DEEP * ROWS + k * PANEL));
-    }
+    for (int k = 0; k < DEEP; k += 16) multiply<true, true>(y, across<64>(x, k), across<PANEL>(dy, k));
     close();
     done<1>();
     used = used == STAGES - 1 ? 0 : used + 1;

@@ -145,26 +145,42 @@ static inline void shimWait(int n) {
   numPending[self] = kept;
 }
 
-// shimWgmma is wgmma.m64nNk16 of two descriptors whose columns are neighbours in memory: a
-// thread sums up its N/2 elements at once. Where an element lies is what the PTX ISA says of
-// such operands: panels of 64 or 32 columns, in which 8 rows of 16 follow each other, and
-// bits 4 and up of an address are those and bits 7 and up.
+// shimWgmma is wgmma.m64nNk16: a thread sums up its N/2 elements at once. Where an element of a
+// tile in shared memory lies is what the PTX ISA says: panels of 64 or 32 columns, in which 8 rows
+// of 16 follow each other, and bits 4 and up of an address are those and bits 7 and up. Terms of
+// an operand are along its rows or, if it is turned, across.
 typedef unsigned long long Descriptor;
 
 static inline unsigned __cvta_generic_to_shared(const void* p) { return (unsigned)((const char*)p - (const char*)dynamicShared); }
 
-static inline float shimElement(Descriptor d, int k, int col) {
-  int way = (int)(d >> 62), width = way == 1 ? 64 : 32;
+static inline float shimElement(Descriptor d, bool turned, int i, int k) {
+  int way = (int)(d >> 62), width = way == 1 ? 64 : 32, row = turned ? k : i, col = turned ? i : k;
   if (way != 1 && way != 2) abort();
-  size_t at = (d & 0x3fff) * 16 + col / width * (d >> 16 & 0x3fff) * 16 + k / 8 * (d >> 32 & 0x3fff) * 16 + k % 8 * width * 2 + col % width * 2;
+  size_t at = (d & 0x3fff) * 16 + col / width * (d >> 16 & 0x3fff) * 16 + row / 8 * (d >> 32 & 0x3fff) * 16 + row % 8 * width * 2 + col % width * 2;
   at ^= (at >> 7 & (width / 8 - 1)) << 4;
   return half2(*(const unsigned short*)((const char*)dynamicShared + at), 0);
 }
 
-static inline void shimWgmma(float* y, int n, Descriptor a, Descriptor b) {
-  for (int i = 0; i < n / 2; i++)
+static inline void shimWgmma(float* y, int n, Descriptor a, bool turnedA, Descriptor b, bool turnedB, bool add) {
+  for (int i = 0; i < n / 2; i++) {
+    if (!add) y[i] = 0;
     for (int k = 0; k < 16; k++)
-      y[i] += shimElement(a, k, self % 128 / 32 * 16 + self % 32 / 4 + i % 4 / 2 * 8) * shimElement(b, k, i / 4 * 8 + self % 4 * 2 + i % 2);
+      y[i] += shimElement(a, turnedA, self % 128 / 32 * 16 + self % 32 / 4 + i % 4 / 2 * 8, k) * shimElement(b, turnedB, i / 4 * 8 + self % 4 * 2 + i % 2, k);
+  }
+}
+
+// The other one has a in registers, as shimMma has.
+static inline void shimWgmma(float* y, int n, const unsigned (&a)[4], Descriptor b, bool turnedB, bool add) {
+  memcpy(fragments[self], a, 16);
+  yieldAs(WARP);
+  for (int i = 0; i < n / 2; i++) {
+    if (!add) y[i] = 0;
+    for (int k = 0; k < 16; k++) {
+      unsigned word = fragments[self / 4 * 4 + k % 8 / 2][i % 4 / 2 + k / 8 * 2];
+      y[i] += half2(word, k % 2) * shimElement(b, turnedB, i / 4 * 8 + self % 4 * 2 + i % 2, k);
+    }
+  }
+  yieldAs(WARP);
 }
 
 static inline unsigned __ballot_sync(unsigned, int p) {
