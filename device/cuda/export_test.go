@@ -31,8 +31,11 @@ func HollowRanks(t *testing.T, n int, o Options) (list []device.Device) {
 	return list
 }
 
-// Pretend has a device decide about gradients of weights as for another card; one without
-// SMs leaves them to the library.
+// CardOf is a device's number of SMs and its compute capability.
+func CardOf(d *Device) (sms, major int) { return d.limits.sms, d.limits.major }
+
+// Pretend has a device choose kernels as for another card; one without SMs leaves
+// gradients of weights to the library.
 func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, major }
 
 // Ranks gives joined devices.

@@ -133,7 +133,8 @@ func TestRateSums(t *testing.T) {
 	}
 }
 
-// TestRateAttention: forward and backward, causal, of the models of the speed list.
+// TestRateAttention: forward and backward, causal, of the models of the speed list; on Hopper
+// also with the instructions that other cards have.
 func TestRateAttention(t *testing.T) {
 	type shape struct{ b, seq, heads, kv, s, documents int } // 0: attention does not end with them
 	shapes := []shape{{32, 1024, 12, 12, 64, 0}, {8, 4096, 12, 12, 64, 0}, {16, 1024, 25, 25, 64, 0}, {4, 4096, 32, 8, 64, 0},
@@ -185,8 +186,16 @@ func TestRateAttention(t *testing.T) {
 			if x.documents > 0 {
 				what += fmt.Sprintf(", documents of %d", x.documents)
 			}
-			rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads on %d of %d", what, b, seq, heads, x.kv, s),
-				float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")
+			tell := func(with string) {
+				rate(t, fmt.Sprintf("attention %s, %d x %d, %d heads on %d of %d%s", what, b, seq, heads, x.kv, s, with),
+					float64(c.Op.FLOPs(&c.Attr, dims))/seconds(t, d, 5, c)/1e12, "TFLOP/s")
+			}
+			if sms, major := cuda.CardOf(d); major == 9 {
+				cuda.Pretend(d, sms, 8)
+				tell(", mma.sync")
+				cuda.Pretend(d, sms, 9)
+			}
+			tell("")
 		}
 	}
 }
