@@ -204,7 +204,7 @@ func modelProblem(b testing.TB, name, plan string) alloc.Problem {
 		}
 		pl.Cache = pl.CacheNeeded(g)
 	}
-	p, err := program.Lower(background, g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+	p, err := program.Lower(background, g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestVirtualPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var programs []*program.Program
 			for rank := range pl.Ranks {
-				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -37,7 +37,7 @@ func BenchmarkPrediction(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	options := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+	options := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
 	plain, err := program.Lower(b.Context(), g, program.Plain(g, batch), options)
 	if err != nil {
 		b.Fatal(err)

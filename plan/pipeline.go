@@ -386,7 +386,7 @@ func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Progr
 			return nil, err
 		}
 		s.lowered += len(p.Instrs)
-		if fits(p, s.m.Capacity) {
+		if p.Fits() {
 			best, good, fitting = p, at, at
 			at -= step
 		} else {

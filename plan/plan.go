@@ -174,7 +174,7 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 		if err != nil {
 			return nil, err
 		}
-		c.Fits = c.Fits && fits(p, m.Capacity)
+		c.Fits = c.Fits && p.Fits()
 		c.Programs = append(c.Programs, p)
 		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(pl.Replicas())
 	}
@@ -183,16 +183,6 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	}
 	c.Program = c.Programs[0]
 	return c, nil
-}
-
-// fits reports whether a rank has the memory for a program.
-func fits(p *program.Program, capacity [device.NumTiers]int64) bool {
-	for t, h := range p.Height {
-		if h > capacity[t] {
-			return false
-		}
-	}
-	return true
 }
 
 // Complete lowers the programs of all ranks and reports whether each fits:
@@ -212,7 +202,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		c.Fits = c.Fits && fits(p, opt.Capacity)
+		c.Fits = c.Fits && p.Fits()
 		c.Ranks = append(c.Ranks, p)
 	}
 	return c.Fits, nil

@@ -52,7 +52,7 @@ func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 	if err != nil {
 		return err
 	}
-	opt.Reject, opt.Capacity = true, [device.NumTiers]int64{} // addresses are of no interest
+	opt.Unplaced = true
 	p, err := program.Lower(ctx, r.Graph, pl, opt)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-var adam = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}
+var adam = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits}
 
 // request is a small GPT-2 on machines of a few megabytes.
 func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {

@@ -119,6 +119,8 @@ func TestDefects(t *testing.T) {
 		{"addr=256 persistent init=p:a", "addr=192 persistent init=p:a", "persistent buffers zh and ah overlap"},
 		{"addr=192\nbuffer z ", "addr=0\nbuffer z ", "i1 (linear on compute): operand y (buffer y) overlaps persistent buffer x"},
 		{"capacity 512", "capacity 511", "tier device: the program needs 512 bytes, the capacity is 511"},
+		{"height 512 608 0\nbound 448 448 0\n", "height 512 608 64\nbound 448 448 0\nbuffer spill disk weights f32 1x16 size=64 align=64 addr=0 persistent init=spill\n",
+			"tier disk: the program needs 64 bytes, the capacity is 0"},
 		{"bound 448", "bound 513", "lower bound 513 is not between 0 and the height 512"},
 		// Structure of buffers.
 		{"4x4 unit=2 size=64 align=64 addr=0", "4x4 unit=2 size=63 align=64 addr=0", "buffer x: 63 bytes cannot hold 4x4 elements of f32"},

@@ -27,7 +27,12 @@ type Options struct {
 	Eps          float64
 	Decay        float64 // decoupled weight decay, of matrices only
 	Clip         float64 // global gradient norm; 0: none
-	Capacity     [device.NumTiers]int64
+	// Capacity is the bytes of each tier, which the program states and Verify compares
+	// it with: 0 is none, NoLimits where that is of no concern.
+	Capacity [device.NumTiers]int64
+	// Unplaced ends with the list of instructions, without addresses and waits: for
+	// those who ask only what is live at a time.
+	Unplaced bool
 	// Reject gives up on a program whose live bytes exceed a capacity: its
 	// Height is then that of the bytes, and it has no addresses and no waits. For
 	// searches, where most candidates do not fit.
@@ -123,7 +128,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		if opt.Dump != nil {
 			opt.Dump(ps.name, lo.p)
 		}
-		if lo.rejected {
+		if lo.rejected || opt.Unplaced && ps.name == "list" {
 			break
 		}
 	}

@@ -43,7 +43,7 @@ func gpt(t *testing.T, layers, width, heads, vocab, seq int, tied bool) *graph.G
 
 func lowered(t *testing.T, g *graph.Graph, pl *Plan) *Program {
 	t.Helper()
-	p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+	p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: NoLimits})
 	if err != nil {
 		t.Fatal(err)
 	}

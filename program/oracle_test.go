@@ -374,7 +374,7 @@ func behaviour(p *Program, outputs map[string]bool, rng *rand.Rand) map[string]u
 func hazard(p *Program) string {
 	for t, c := range p.Capacity {
 		for i := range p.Buffers {
-			if b := &p.Buffers[i]; int(b.Tier) == t && c > 0 && b.Addr+b.Size > c {
+			if b := &p.Buffers[i]; int(b.Tier) == t && b.Addr+b.Size > c {
 				return "outside of the capacity"
 			}
 		}

@@ -101,6 +101,10 @@ func (ps *parser) header(s string) error {
 			return fmt.Errorf("%s has %d numbers, want one per tier: %d", want, len(f), device.NumTiers)
 		}
 		for t := range bytes {
+			if want == "capacity" && f[t] == unlimited {
+				bytes[t] = Unlimited
+				continue
+			}
 			if bytes[t], err = number(f[t], 0, maxBytes); err != nil {
 				return err
 			}

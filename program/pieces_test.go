@@ -26,7 +26,7 @@ func TestSmallChunks(t *testing.T) {
 			pl.Cache = pl.CacheNeeded(g)
 			var list []*Program
 			for rank := range pl.Ranks {
-				p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Rank: rank})
+				p, err := Lower(context.Background(), g, pl, Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Rank: rank, Capacity: NoLimits})
 				if err != nil {
 					t.Fatalf("shard %q on the %v: %v", shard, tier, err)
 				}

@@ -52,7 +52,7 @@ func (lo *lowering) place() error {
 		buffers[t] = which
 		if lo.opt.Reject {
 			lo.p.Height[t] = alloc.LowerBound(*prob)
-			lo.rejected = lo.rejected || lo.p.Height[t] > lo.opt.Capacity[t]
+			lo.rejected = lo.rejected || lo.p.Over(t)
 		}
 	}
 	var thought alloc.Options

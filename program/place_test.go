@@ -18,11 +18,11 @@ func TestThorough(t *testing.T) {
 	above, lower := 0, 0
 	for range 200 {
 		pl := randomPlan(g, 4, rng)
-		quick, err := Lower(t.Context(), g, pl, Options{})
+		quick, err := Lower(t.Context(), g, pl, Options{Capacity: NoLimits})
 		if err != nil {
 			continue // too few cache blocks
 		}
-		searched, err := Lower(t.Context(), g, pl, Options{Thorough: true})
+		searched, err := Lower(t.Context(), g, pl, Options{Thorough: true, Capacity: NoLimits})
 		if err != nil {
 			t.Fatal(err)
 		}

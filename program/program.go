@@ -18,6 +18,8 @@
 package program
 
 import (
+	"math"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -147,9 +149,29 @@ type Program struct {
 	Buffers  []Buffer
 	Instrs   []Instr
 	Homes    []Home
-	Capacity [device.NumTiers]int64 // bytes; 0 means not limited
+	Capacity [device.NumTiers]int64 // bytes; 0: there is no such tier
 	Height   [device.NumTiers]int64 // bytes of arena that the program needs
 	Bound    [device.NumTiers]int64 // lower bound of Height: bytes live at once
+}
+
+// Unlimited is the capacity of a tier that holds anything.
+const Unlimited int64 = math.MaxInt64
+
+// NoLimits are the capacities where memory is of no concern.
+var NoLimits = [device.NumTiers]int64{Unlimited, Unlimited, Unlimited}
+
+// Over reports whether the program needs more of a tier than there is. That is the
+// one rule: searches drop what breaks it, and Verify forbids it to run.
+func (p *Program) Over(t device.Tier) bool { return p.Height[t] > p.Capacity[t] }
+
+// Fits reports whether there is enough of all tiers.
+func (p *Program) Fits() bool {
+	for t := range device.NumTiers {
+		if p.Over(t) {
+			return false
+		}
+	}
+	return true
 }
 
 // Dims are the extents of an instruction's operands, as operators' cost

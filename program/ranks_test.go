@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-var betas = Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Decay: 0.1}
+var betas = Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Decay: 0.1, Capacity: NoLimits}
 
 // lowerAll lowers a plan for all ranks, and the plain program to compare with.
 func lowerAll(t *testing.T, g *graph.Graph, pl *Plan, opt Options) (ps []*Program, plain *Program) {

@@ -117,7 +117,11 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	for _, h := range p.perTier() {
 		line = append(line, h.name...)
 		for _, v := range h.bytes {
-			line = strconv.AppendInt(append(line, ' '), v, 10)
+			if line = append(line, ' '); v == Unlimited {
+				line = append(line, unlimited...)
+			} else {
+				line = strconv.AppendInt(line, v, 10)
+			}
 		}
 		emit()
 	}
@@ -145,6 +149,8 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	emit()
 	return total, out.Flush()
 }
+
+const unlimited = "unlimited" // a capacity that is Unlimited
 
 type tierLine struct {
 	name  string

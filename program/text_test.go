@@ -205,7 +205,7 @@ rank 0
 plan_hash "00c0ffee"
 row_unit 16
 batch_row 4
-capacity 65536 0 0
+capacity 65536 unlimited 0
 height 12288 2048 0
 bound 12288 2048 0
 buffer x device inputs f32 64x16 unit=16 cuts=8 size=4096 align=64 addr=0 persistent init=x
@@ -234,7 +234,8 @@ func TestParseErrors(t *testing.T) {
 		{"plan_hash \"00c0ffee\"", "plan_hash 00c0ffee", "line 4: "},
 		{"row_unit 16", "rowunit 16", `line 5: found "rowunit 16" where "row_unit"`},
 		{"batch_row 4", "batch_row", "line 6: "},
-		{"capacity 65536 0 0", "capacity 65536 0", "line 7: capacity has 2 numbers"},
+		{"capacity 65536 unlimited 0", "capacity 65536 0", "line 7: capacity has 2 numbers"},
+		{"height 12288 2048 0", "height unlimited 2048 0", "line 8: "},
 		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 8: "},
 		{"device inputs", "gpu inputs", "line 10: unknown memory tier"},
 		{"inputs f32", "outputs f32", "line 10: unknown class"},

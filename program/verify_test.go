@@ -89,7 +89,7 @@ func lower(t testing.TB, g *graph.Graph, pl *Plan, unit int) (*Program, error) {
 }
 
 func lowerMode(g *graph.Graph, pl *Plan, unit int, mode Mode, base *Program) (*Program, error) {
-	return Lower(context.Background(), g, pl, Options{Mode: mode, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: unit, Base: base})
+	return Lower(context.Background(), g, pl, Options{Mode: mode, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: unit, Base: base, Capacity: NoLimits})
 }
 
 // TestLoweredPrograms is L1 as a proof: whatever the plan, the program is safe
@@ -206,7 +206,7 @@ func BenchmarkVerifyRanks(b *testing.B) {
 		pl.Chunks[i].Shard = "weights"
 	}
 	pl.Cache = 2 * pl.CacheNeeded(g)
-	opt := Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: 64}
+	opt := Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, RowUnit: 64, Capacity: NoLimits}
 	var ps []*Program
 	n := 0
 	for r := range pl.Ranks {

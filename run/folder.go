@@ -107,7 +107,7 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err != nil {
 		return nil, err
 	}
-	p, err := program.Lower(ctx, g, program.Plain(g, sequences), program.Options{Mode: mode})
+	p, err := program.Lower(ctx, g, program.Plain(g, sequences), program.Options{Mode: mode, Capacity: program.NoLimits})
 	if err != nil {
 		return nil, err
 	}

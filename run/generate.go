@@ -74,7 +74,7 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 		if graphs[i], err = graph.BuildDecode(m, context, n, graph.F32); err != nil {
 			return nil, err
 		}
-		opt := program.Options{Mode: program.Decode, Base: progs[reading]}
+		opt := program.Options{Mode: program.Decode, Base: progs[reading], Capacity: program.NoLimits}
 		if progs[i], err = program.Lower(ctx, graphs[i], program.Plain(graphs[i], 1), opt); err != nil {
 			return nil, err
 		}

@@ -313,7 +313,7 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	return g, nil
 }
 
-// StepOptions are what a training program is lowered with.
+// StepOptions are what a training program is lowered with, where no machine limits it.
 func StepOptions(c *config.Config) program.Options {
-	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip}
+	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
 }

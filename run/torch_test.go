@@ -32,7 +32,7 @@ type fixture struct {
 	}
 }
 
-var betas = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+var betas = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
 
 func fixtures(t *testing.T) []string {
 	t.Helper()

@@ -107,7 +107,7 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := program.Lower(context.Background(), g, program.Plain(g, 1), program.Options{Clip: 1})
+	p, err := program.Lower(context.Background(), g, program.Plain(g, 1), program.Options{Clip: 1, Capacity: program.NoLimits})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func TestModelsFit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := program.Lower(context.Background(), g, program.Plain(g, shape[1]), program.Options{Clip: 1})
+				p, err := program.Lower(context.Background(), g, program.Plain(g, shape[1]), program.Options{Clip: 1, Capacity: program.NoLimits})
 				if err != nil {
 					t.Fatal(err)
 				}

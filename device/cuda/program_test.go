@@ -84,7 +84,7 @@ type trace struct {
 // train runs a plan for some steps.
 func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *program.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
-	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
+	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 	check(t, err)
 	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)

@@ -53,7 +53,7 @@ func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Devic
 	t.Helper()
 	var ps []*program.Program
 	for r := range devices {
-		p, err := program.Lower(context.Background(), g, pl, program.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1})
+		p, err := program.Lower(context.Background(), g, pl, program.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 		check(t, err)
 		ps = append(ps, p)
 	}
@@ -174,7 +174,7 @@ func TestRanksAhead(t *testing.T) {
 			var list []*program.Program
 			most := 0
 			for rank := range ranks {
-				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1})
+				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 				check(t, err)
 				list = append(list, p)
 				most = max(most, len(p.Instrs))
