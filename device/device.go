@@ -6,11 +6,11 @@
 // reordering, no plan. The same calls drive the CPU backend (device/cpu), a
 // virtual clock without arithmetic (device/null) and CUDA (device/cuda):
 //
-//	dev.Reserve(device.DeviceTier, 64<<20)      // arenas, once
-//	first, err := dev.Prepare(calls, spans) // resolve operands, once
-//	dev.Wait(device.Compute, event)         // every step:
-//	dev.Launch(device.Compute, first+7)     // in program order
-//	err = dev.Sync()                        // all streams idle, first error
+//	err := dev.Reserve(device.DeviceTier, 64<<20) // arenas, once
+//	first, err := dev.Prepare(calls, spans)       // resolve operands, once
+//	dev.Wait(device.Compute, first+3)             // every step, in program order:
+//	dev.Launch(first + 7)                         // on the stream that the call names
+//	err = dev.Sync()                              // all streams idle, first error
 //
 // A call's number is its event: Wait(s, n) holds stream s until call n of
 // this round has completed.
@@ -165,6 +165,26 @@ type Device interface {
 	Write(tier Tier, addr int64, p []byte) error
 	Close() error
 }
+
+// What a device may offer beside that, and who asks does without where it does not.
+
+// A Meter counts what was really executed.
+type Meter interface{ Stats() Stats }
+
+// Watched is a device that can be asked, from another goroutine, how far the
+// current round is. What it cannot tell cannot be seen to hang.
+type Watched interface {
+	Done(call int) bool // has it completed?
+	Progress() uint64   // changes while calls that take long get on
+}
+
+// An Aborter can end its round from outside, from another goroutine: its calls fail
+// with the error, and so do those of ranks that it was to meet.
+type Aborter interface{ Abort(error) }
+
+// A Refuser runs calls in a slower way where a library does not take them, and says
+// which, and why. Ask between rounds.
+type Refuser interface{ Refused() []string }
 
 // MarshalText makes tiers appear by name in plans.
 func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }

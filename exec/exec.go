@@ -158,18 +158,11 @@ func (e *Engine) run() {
 	}
 }
 
-// tells is a device that can be asked, from another goroutine, how far the
-// current round is.
-type tells interface {
-	Done(call int) bool // has it completed?
-	Progress() uint64   // changes while calls that take long get on
-}
-
 // watch waits for the step to end or to hang. A step hangs if nothing gets on
 // on any rank; a rank that only waits for peers lets them say so first. Time is
 // counted in looks: a process that was stopped for a while has not hung.
 func (e *Engine) watch() error {
-	d, ok := e.device.(tells)
+	d, ok := e.device.(device.Watched)
 	if !ok {
 		return e.explain(<-e.replies, e.first)
 	}
@@ -198,7 +191,7 @@ func (e *Engine) watch() error {
 }
 
 // progress sums up the signs of life of all ranks of the group.
-func (e *Engine) progress(d tells) uint64 {
+func (e *Engine) progress(d device.Watched) uint64 {
 	n := d.Progress()
 	for i := range e.upTo {
 		if d.Done(e.first + i) {
@@ -215,7 +208,7 @@ func (e *Engine) progress(d tells) uint64 {
 }
 
 // awaitsPeers reports whether all that could run are calls between ranks.
-func (e *Engine) awaitsPeers(d tells) bool {
+func (e *Engine) awaitsPeers(d device.Watched) bool {
 	var seen [device.NumStreams]bool
 	any := false
 	for i := range e.program.Instrs {
@@ -238,10 +231,10 @@ func (e *Engine) awaitsPeers(d tells) bool {
 // giveUp ends the step, and with it those of the ranks that wait for this one.
 // If it only waited for peers itself, its device comes to rest, and that is
 // waited for.
-func (e *Engine) giveUp(d tells) error {
+func (e *Engine) giveUp(d device.Watched) error {
 	err := e.stuck(d)
 	awaited := e.awaitsPeers(d)
-	if a, ok := e.device.(interface{ Abort(error) }); ok {
+	if a, ok := e.device.(device.Aborter); ok {
 		a.Abort(err.Err)
 		if awaited {
 			<-e.replies
@@ -251,7 +244,7 @@ func (e *Engine) giveUp(d tells) error {
 }
 
 // stuck names the oldest unfinished instruction of each stream.
-func (e *Engine) stuck(d tells) *StepError {
+func (e *Engine) stuck(d device.Watched) *StepError {
 	at := -1
 	var seen [device.NumStreams]bool
 	var list []string

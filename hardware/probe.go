@@ -144,7 +144,7 @@ func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list [
 	for s := range device.NumStreams {
 		var worked float64
 		for _, d := range devices {
-			if d, ok := d.(interface{ Stats() device.Stats }); ok {
+			if d, ok := d.(device.Meter); ok {
 				stats := d.Stats()
 				worked += stats.Worked[s]
 			}

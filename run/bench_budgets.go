@@ -137,7 +137,7 @@ func (m *Machine) run(ctx context.Context, g *graph.Graph, c *config.Config, can
 	r.seconds = list[len(list)/2].Seconds
 	for i, d := range devices {
 		r.planned, r.reached = append(r.planned, ps[i].Height), append(r.reached, ps[i].Height)
-		if s, ok := d.(interface{ Stats() device.Stats }); ok {
+		if s, ok := d.(device.Meter); ok {
 			r.reached[i] = s.Stats().Peak
 		}
 	}

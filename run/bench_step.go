@@ -120,7 +120,7 @@ func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err err
 
 // issued is how many calls the rank's driver has had in steps.
 func (s *benchSession) issued() int64 {
-	if d, ok := s.device.(interface{ Stats() device.Stats }); ok {
+	if d, ok := s.device.(device.Meter); ok {
 		return d.Stats().Issued
 	}
 	return 0

@@ -76,7 +76,7 @@ func TestRankLost(t *testing.T) {
 
 	for name, kill := range map[string]func(tr *Trainer, victim int, killed chan struct{}){
 		"stops": func(tr *Trainer, victim int, killed chan struct{}) {
-			turns, d := r.IntN(1000), tr.devices[victim].(interface{ Abort(error) })
+			turns, d := r.IntN(1000), tr.devices[victim].(device.Aborter)
 			go func() {
 				for range turns {
 					runtime.Gosched()

@@ -330,7 +330,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	seconds := time.Since(began).Seconds()
 	if len(t.Measured) == 0 {
 		for _, d := range t.devices {
-			if d, ok := d.(interface{ Stats() device.Stats }); ok {
+			if d, ok := d.(device.Meter); ok {
 				t.first = append(t.first, d.Stats())
 			}
 		}

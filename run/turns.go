@@ -102,7 +102,7 @@ func (t *turn) close() error {
 // planned, to the byte.
 func (t *turns) exact(i int) bool {
 	for k, d := range t.list[i].devices {
-		if s, ok := d.(interface{ Stats() device.Stats }); !ok || s.Stats().Peak != t.list[i].programs[k].Height {
+		if s, ok := d.(device.Meter); !ok || s.Stats().Peak != t.list[i].programs[k].Height {
 			return false
 		}
 	}

@@ -265,7 +265,7 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 	if predicted != nil {
 		r.Predicted = predicted.Makespan
 	}
-	if d, ok := b.Devices[b.Rank].(interface{ Refused() []string }); ok {
+	if d, ok := b.Devices[b.Rank].(device.Refuser); ok {
 		r.Refused = d.Refused()
 	}
 	for _, s := range steps {

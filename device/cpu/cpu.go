@@ -60,6 +60,13 @@ type Options struct {
 	Apart bool
 }
 
+var _ interface {
+	device.Device
+	device.Meter
+	device.Watched
+	device.Aborter
+} = (*Device)(nil)
+
 // Device implements device.Device.
 type Device struct {
 	options Options

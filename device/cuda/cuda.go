@@ -95,6 +95,14 @@ const (
 	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
 
+var _ interface {
+	device.Device
+	device.Meter
+	device.Watched
+	device.Aborter
+	device.Refuser
+} = (*Device)(nil)
+
 // Device implements device.Device.
 type Device struct {
 	options Options

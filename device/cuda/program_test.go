@@ -103,7 +103,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 			tr.state = append(tr.state, buf)
 		}
 	}
-	tr.stats = d.(interface{ Stats() device.Stats }).Stats()
+	tr.stats = d.(device.Meter).Stats()
 	return p, tr
 }
 

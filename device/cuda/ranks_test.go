@@ -40,7 +40,7 @@ func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Devi
 		}
 	}
 	for r, d := range devices {
-		st := d.(interface{ Stats() device.Stats }).Stats()
+		st := d.(device.Meter).Stats()
 		if st.Peak != ps[r].Height {
 			t.Errorf("rank %d touched up to %v, the plan said %v", r, st.Peak, ps[r].Height)
 		}

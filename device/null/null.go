@@ -22,6 +22,12 @@ import (
 // Cost tells how many seconds a call takes.
 type Cost func(c *device.Call) float64
 
+var _ interface {
+	device.Device
+	device.Watched
+	device.Aborter
+} = (*Device)(nil)
+
 // Device implements device.Device.
 type Device struct {
 	cost   Cost
