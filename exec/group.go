@@ -37,9 +37,6 @@ func (e *PeerLostError) Error() string { return fmt.Sprintf("rank %d is lost: %v
 
 func (e *PeerLostError) Unwrap() error { return e.Err }
 
-// ExitCode is the process exit code for this error.
-func (e *PeerLostError) ExitCode() int { return 4 }
-
 // StepError is the error of one rank's step.
 type StepError struct {
 	Rank  int

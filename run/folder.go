@@ -32,12 +32,14 @@ type Folder struct {
 // folderHint is for what is no model folder, or no whole one.
 const folderHint = "give a folder with config.json and model.safetensors, such as a checkpoint"
 
-// misuse is the error of what was asked of a folder: exit code 2. What is wrong with
-// the files in it is not.
+// ErrMisuse: a folder was asked for what it does not have. What is wrong with the files
+// in it is another error.
+var ErrMisuse = errors.New("misuse")
+
 type misuse struct{ error }
 
-func (misuse) ExitCode() int   { return 2 }
-func (e misuse) Unwrap() error { return e.error }
+func (misuse) Is(target error) bool { return target == ErrMisuse }
+func (e misuse) Unwrap() error      { return e.error }
 
 // OpenFolder opens a model folder.
 func OpenFolder(dir string) (*Folder, error) {

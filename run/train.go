@@ -23,21 +23,11 @@ import (
 )
 
 // ErrNumeric: the loss or the gradient is not a number any more.
-var ErrNumeric = numericError{}
-
-type numericError struct{}
-
-func (numericError) Error() string { return "the loss is not a number" }
-func (numericError) ExitCode() int { return 5 }
+var ErrNumeric = errors.New("the loss is not a number")
 
 // ErrSaved: a signal asked to stop; the state is saved and the same command
 // goes on from there.
-var ErrSaved = savedError{}
-
-type savedError struct{}
-
-func (savedError) Error() string { return "stopped by a signal; everything is saved, start me again" }
-func (savedError) ExitCode() int { return 75 }
+var ErrSaved = errors.New("stopped by a signal; everything is saved, start me again")
 
 // programs of a session, in this order.
 const (

@@ -143,15 +143,12 @@ func replicas(most int) []int {
 	return list
 }
 
-// UsageError is an impossible request: exit code 2.
+// UsageError is an impossible request.
 type UsageError struct{ What, Why, Hint string }
 
 func (e *UsageError) Error() string { return fmt.Sprintf("%s: %s\nhint: %s", e.What, e.Why, e.Hint) }
 
-// ExitCode is the process exit code for this error.
-func (e *UsageError) ExitCode() int { return 2 }
-
-// MisfitError says that no config fits into the memory of the GPUs: exit code 3.
+// MisfitError says that no config fits into the memory of the GPUs.
 type MisfitError struct {
 	Need    float64 `json:"need"` // bytes per GPU: the least possible
 	Have    float64 `json:"have"` // the limit
@@ -167,9 +164,6 @@ func (e *MisfitError) Error() string {
 	return fmt.Sprintf("does not fit: the leanest division over %d GPUs needs %.2f GiB per GPU, there are %.2f\nhint: %s",
 		e.GPUs, e.Need/(1<<30), e.Have/(1<<30), hint)
 }
-
-// ExitCode is the process exit code for this error.
-func (e *MisfitError) ExitCode() int { return 3 }
 
 // Check refuses numbers that mean nothing, as a *UsageError.
 func Check(m Model, c Cluster, w Work) error {

@@ -131,7 +131,7 @@ func TestFit(t *testing.T) {
 	}
 	small := Cluster{Hardware: a100(), GPUs: 8}
 	var misfit *MisfitError
-	if _, err := Fit(m, small, w); !errors.As(err, &misfit) || misfit.ExitCode() != 3 || misfit.Need <= small.Memory {
+	if _, err := Fit(m, small, w); !errors.As(err, &misfit) || misfit.Need <= small.Memory {
 		t.Errorf("a trillion parameters on 8 GPUs: %v", err)
 	}
 	small.Offload = true

@@ -2,7 +2,7 @@ package schedule
 
 import "fmt"
 
-// UsageError says that a schedule was asked for that cannot exist. It is the user's to correct: exit code 2.
+// UsageError says that a schedule was asked for that cannot exist. It is the user's to correct.
 type UsageError struct {
 	What string // what was asked
 	Why  string // why it cannot be
@@ -12,9 +12,6 @@ type UsageError struct {
 func (e *UsageError) Error() string {
 	return fmt.Sprintf("%s: %s\nhint: %s", e.What, e.Why, e.Hint)
 }
-
-// ExitCode is the process exit code for this error.
-func (e *UsageError) ExitCode() int { return 2 }
 
 // OrderError says what is wrong with a given order: which rank, which unit there, and why it cannot run.
 type OrderError struct {
@@ -26,14 +23,6 @@ type OrderError struct {
 	TooLarge bool // the order is sound, but needs more memory than allowed
 }
 
-// ExitCode is the process exit code for this error: 3 for what does not fit, else 1.
-func (e *OrderError) ExitCode() int {
-	if e.TooLarge {
-		return 3
-	}
-	return 1
-}
-
 func (e *OrderError) Error() string {
 	where := fmt.Sprintf("rank %d", e.Rank)
 	if e.Position >= 0 {
@@ -42,13 +31,10 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("%s: %s: %s\nhint: %s", where, e.Unit, e.Reason, e.Hint)
 }
 
-// SplitError says that no division of layers over stages fits: exit code 3.
+// SplitError says that no division of layers over stages fits.
 type SplitError struct{ Layers, Stages int }
 
 func (e *SplitError) Error() string {
 	return fmt.Sprintf("%s on %s: in every division some stage does not fit\nhint: take more stages, or allow more recomputation or offloading",
 		plural(e.Layers, "layer"), plural(e.Stages, "stage"))
 }
-
-// ExitCode is the process exit code for this error.
-func (e *SplitError) ExitCode() int { return 3 }

@@ -3,9 +3,7 @@
 // what it does is in the packages below.
 //
 // Results go to standard output, progress and logs to standard error. With
-// --json standard output is one JSON object. Exit codes: 0 done, 1 error,
-// 2 usage or configuration, 3 does not fit, 4 peer lost, 5 numeric stop,
-// 75 saved on a signal, start me again.
+// --json standard output is one JSON object. Exit codes are in exit.go.
 package main
 
 import (
@@ -20,9 +18,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
-	"github.com/athanor-llm/athanor/plan"
 )
 
 // context is what every verb gets.
@@ -168,27 +164,6 @@ func verbOf(err error) string {
 	}
 	return ""
 }
-
-// exitCode maps an error to the code that scripts see. Errors may carry their
-// own.
-func exitCode(err error) int {
-	var own interface{ ExitCode() int }
-	switch {
-	case errors.As(err, &own):
-		return own.ExitCode()
-	case errors.Is(err, config.ErrConfig):
-		return 2
-	case errors.Is(err, plan.ErrDoesNotFit):
-		return 3
-	}
-	return 1
-}
-
-// usageError is bad use of a verb: exit code 2.
-type usageError struct{ msg string }
-
-func (e usageError) Error() string { return e.msg }
-func (e usageError) ExitCode() int { return 2 }
 
 // print writes v as the JSON object of a verb.
 func (c *context) print(v any) error {

@@ -74,18 +74,10 @@ func (v *packCmd) Run(c *context) error {
 	} else {
 		err = r.print(c.stdout, s)
 	}
-	if conflict != nil {
-		packErr = doesNotFit{conflict}
-	}
 	return errors.Join(err, packErr)
 }
 
 func badInput(err error) error { return usageError{err.Error()} }
-
-// doesNotFit is the proof that there is no packing: exit code 3.
-type doesNotFit struct{ error }
-
-func (doesNotFit) ExitCode() int { return 3 }
 
 // csvHint is for what cannot be read at all.
 const csvHint = "name a CSV file, or - for standard input"

@@ -46,14 +46,7 @@ func stopping() []os.Signal {
 }
 
 // errStopped: a signal asked to stop before anything was trained.
-var errStopped = stoppedError{}
-
-type stoppedError struct{}
-
-func (stoppedError) Error() string {
-	return "stopped by a signal before the first step; start me again"
-}
-func (stoppedError) ExitCode() int { return run.ErrSaved.ExitCode() }
+var errStopped = errors.New("stopped by a signal before the first step; start me again")
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {

@@ -208,7 +208,7 @@ func TestRankLost(t *testing.T) {
 	devices[1].(*cuda.Device).Abort(&device.CallError{Call: 3, Op: graph.Embed, Err: broken})
 	_, err = f.step(s, 2)
 	var lost *exec.PeerLostError
-	if !errors.As(err, &lost) || lost.Rank != 1 || lost.Instr != 3 || lost.ExitCode() != 4 || !errors.Is(err, broken) {
+	if !errors.As(err, &lost) || lost.Rank != 1 || lost.Instr != 3 || !errors.Is(err, broken) {
 		t.Errorf("rank 1 is lost: %v", err)
 	}
 }

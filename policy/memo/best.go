@@ -46,7 +46,7 @@ func Best(m Machine, c Costs) (Policy, error) {
 	return best, nil
 }
 
-// MisfitError says that no policy fits, and what would: exit code 3.
+// MisfitError says that no policy fits, and what would.
 type MisfitError struct {
 	Device, Host float64 // bytes that there are
 	NeedDevice   float64 // with this host
@@ -72,9 +72,6 @@ func (e *MisfitError) Error() string {
 	}
 	return fmt.Sprintf("the activations do not fit: %.2f GiB on the device, %.2f GiB on the host\nhint: %s", e.Device/gib, e.Host/gib, hint)
 }
-
-// ExitCode is the process exit code for this error.
-func (e *MisfitError) ExitCode() int { return 3 }
 
 // step is the linear program of a step with its variables. Times are in forwards of a layer, sizes in layers' skeletal
 // activations.

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy/memo"
+	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/scale"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// Exit codes, which scripts see. 0 is done.
+const (
+	exitError   = 1
+	exitUsage   = 2  // or configuration
+	exitMisfit  = 3  // does not fit
+	exitLost    = 4  // a peer is lost
+	exitNumeric = 5  // the loss is not a number any more
+	exitSaved   = 75 // on a signal: start me again
+)
+
+// exitCodes are the codes of errors, by the first row that an error is one of.
+var exitCodes = []struct {
+	is   func(error) bool
+	code int
+}{
+	{as[*exec.PeerLostError], exitLost},
+	{is(run.ErrNumeric), exitNumeric},
+	{is(run.ErrSaved), exitSaved},
+	{is(errStopped), exitSaved},
+	{as[usageError], exitUsage},
+	{is(config.ErrConfig), exitUsage},
+	{is(run.ErrMisuse), exitUsage},
+	{as[*schedule.UsageError], exitUsage},
+	{as[*scale.UsageError], exitUsage},
+	{is(plan.ErrDoesNotFit), exitMisfit},
+	{is(alloc.ErrInfeasible), exitMisfit},
+	{as[*schedule.SplitError], exitMisfit},
+	{tooLarge, exitMisfit},
+	{as[*scale.MisfitError], exitMisfit},
+	{as[*memo.MisfitError], exitMisfit},
+}
+
+func exitCode(err error) int {
+	for _, row := range exitCodes {
+		if row.is(err) {
+			return row.code
+		}
+	}
+	return exitError
+}
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func as[E error](err error) bool { return errors.As(err, new(E)) }
+
+// tooLarge: an order of units that is sound, but needs more memory than allowed.
+func tooLarge(err error) bool {
+	var e *schedule.OrderError
+	return errors.As(err, &e) && e.TooLarge
+}
+
+// usageError is bad use of a verb.
+type usageError struct{ msg string }
+
+func (e usageError) Error() string { return e.msg }
