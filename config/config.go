@@ -128,7 +128,7 @@ type Plan struct {
 	Prefetch   int    `yaml:"prefetch"`
 
 	Slots    int    `yaml:"slots"`     // layers' activations that come and go at once
-	Policy   string `yaml:"policy"`    // of activations: memo-paper
+	Policy   string `yaml:"policy"`    // of activations, see plan.ActivationRules
 	Swap     Shares `yaml:"swap"`      // of each layer's tokens, to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 

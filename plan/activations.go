@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -33,13 +34,14 @@ import (
 // Known weakness: moves are tried one by one, up to a number that depends on the
 // size of the program.
 
-// Policies are the ways to choose what becomes of activations.
-//
-//	memo-paper  MEMO (2407.12117, section 4.1): input and attention wait on the
-//	            host, and one share of the rest for all layers, such that the
-//	            copies hide behind a layer's forward pass and the host holds them;
-//	            the last two layers keep everything
-func Policies() []string { return []string{"", "memo-paper"} }
+// MemoRule is MEMO's (2407.12117, section 4.1): input and attention wait on the host,
+// and one share of the rest for all layers, such that the copies hide behind a
+// layer's forward pass and the host holds them; the last two layers keep everything.
+const MemoRule = memo.Paper
+
+// ActivationRules are the rules that may decide what becomes of activations instead of
+// the search, which decides about all else. Whole policies are in package policy.
+func ActivationRules() []string { return []string{MemoRule} }
 
 // MemoKept is the number of last layers that keep everything.
 const MemoKept = 2
@@ -57,7 +59,7 @@ func (s *search) retentions(b, group int) [][][]program.Retention {
 			policies = append(policies, [][]program.Retention{s.lastKept(r, MemoKept)})
 		}
 	}
-	if s.req.Pins.Policy == "memo-paper" {
+	if s.req.Pins.Policy == MemoRule {
 		return policies[:1]
 	}
 	var choices []program.Retention

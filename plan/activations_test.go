@@ -55,9 +55,9 @@ func TestActivationsBeatPolicies(t *testing.T) {
 				}
 			}
 			paper := *req
-			paper.Pins.Policy = "memo-paper"
+			paper.Pins.Policy = MemoRule
 			if r := find(t, &paper, m); best > r.Best.Seconds()*(1+1e-9) {
-				t.Errorf("%d MiB, link x %v: chosen %.6g s, memo-paper %.6g s", budget>>20, link, best, r.Best.Seconds())
+				t.Errorf("%d MiB, link x %v: chosen %.6g s, %s %.6g s", budget>>20, link, best, MemoRule, r.Best.Seconds())
 			}
 		}
 	}

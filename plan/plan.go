@@ -68,7 +68,7 @@ type Pins struct {
 	Cache                                 int64
 	Slots                                 int
 	Recompute                             string
-	Policy                                string                    // of activations, see Policies
+	Policy                                string                    // of ActivationRules, or ""
 	Activations                           map[int]program.Retention // by layer
 	Weights, Grads, State                 *device.Tier
 	Update                                string // one of Updaters

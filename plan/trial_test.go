@@ -173,7 +173,7 @@ func TestTrialKnowsPrices(t *testing.T) {
 // quicker than described is what its formula says of the operators as they are.
 func TestPolicyKnowsPrices(t *testing.T) {
 	req, m := small(t), machine(t, 40<<20, 3)
-	req.Pins.Policy = "memo-paper"
+	req.Pins.Policy = MemoRule
 	described := m.Cost
 	truth := sim.CostFunc(func(c *device.Call) float64 {
 		if c.Stream == device.Compute {

@@ -86,13 +86,13 @@ type Policy struct {
 	Plan func(r *Request) (*program.Plan, error)
 }
 
-// Paper is the name of Elixir's own search.
-const Paper = "elixir-paper"
+// ElixirPaper is the name of Elixir's own search.
+const ElixirPaper = "elixir-paper"
 
 // All lists the policies.
 func All() []Policy {
 	return []Policy{
-		{Paper, Elixir},
+		{ElixirPaper, Elixir},
 		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0)},
 		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
 		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live)},
@@ -209,15 +209,19 @@ func cut(segment program.Chunk, of []int) (list []program.Chunk) {
 	return list
 }
 
+// Names are those of all policies.
+func Names() (list []string) {
+	for _, p := range All() {
+		list = append(list, p.Name)
+	}
+	return list
+}
+
 // Find returns a policy by name.
 func Find(name string) (*Policy, error) {
 	all := All()
 	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
 		return &all[i], nil
 	}
-	var names []string
-	for _, p := range all {
-		names = append(names, p.Name)
-	}
-	return nil, fmt.Errorf("policy %q is not known; hint: one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("policy %q is not known; hint: one of %s", name, strings.Join(Names(), ", "))
 }

@@ -52,7 +52,7 @@ var ablationArms = []struct {
 			p.Activations[l] = program.SwapOf(device.HostTier, 1)
 		}
 	}},
-	{"memo-paper", false, func(p *plan.Pins, _ int) { p.Policy = "memo-paper" }},
+	{memo.Paper, false, func(p *plan.Pins, _ int) { p.Policy = plan.MemoRule }},
 	{"ours", false, func(*plan.Pins, int) {}},
 }
 

@@ -48,7 +48,7 @@ var swapArms = []struct {
 }{
 	{"full recompute", func(p *config.Plan) { p.Recompute = "full" }},
 	{"full swap", func(p *config.Plan) { p.Swap = config.Shares{config.EveryLayer: 1} }},
-	{"memo-paper", func(p *config.Plan) { p.Policy = "memo-paper" }},
+	{plan.MemoRule, func(p *config.Plan) { p.Policy = plan.MemoRule }},
 	{"chosen", func(*config.Plan) {}},
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -82,8 +83,8 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 		return c.Fault("plan.swap_tier", fmt.Sprintf("%q; hint: host or disk", c.Plan.SwapTier))
 	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
 		return c.Fault("plan.swap_tier", "nothing is swapped; hint: set plan.swap, or leave it out")
-	case !slices.Contains(plan.Policies(), c.Plan.Policy):
-		return c.Fault("plan.policy", fmt.Sprintf("%q; hint: memo-paper, or leave it out", c.Plan.Policy))
+	case c.Plan.Policy != "" && !slices.Contains(plan.ActivationRules(), c.Plan.Policy):
+		return c.Fault("plan.policy", fmt.Sprintf("%q; hint: %s, or leave it out", c.Plan.Policy, strings.Join(plan.ActivationRules(), ", ")))
 	case c.Plan.Policy != "" && c.Plan.Recompute != "":
 		return c.Fault("plan.policy", "it decides about recomputation too; hint: leave plan.recompute out")
 	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:

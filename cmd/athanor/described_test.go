@@ -27,7 +27,7 @@ func TestDescribed(t *testing.T) {
 	}
 	for _, p := range policy.All() {
 		words := []string{p.Name}
-		if p.Name == policy.Paper {
+		if p.Name == policy.ElixirPaper {
 			words = []string{"Elixir's search", "blocks"}
 		}
 		r := call("plan", file, "hardware.name=elixir-paper-40", "ranks=2", "--policy", p.Name).must(t, 0)
@@ -38,7 +38,7 @@ func TestDescribed(t *testing.T) {
 		}
 	}
 	call("simulate", file, "hardware.name=a100-80").must(t, 0)
-	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.Paper).must(t, 3)
+	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.ElixirPaper).must(t, 3)
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", "zero-2").must(t, 3, "does not fit")
 }
 

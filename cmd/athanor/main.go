@@ -76,6 +76,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(n int) { exited, code = true, n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		policyNames,
 	)
 	if err != nil {
 		panic(err) // the cli struct is wrong: a test runs this

@@ -241,7 +241,7 @@ func sameRun(t *testing.T, got, want string, step int) {
 }
 
 func TestHelp(t *testing.T) {
-	k, err := kong.New(&cli{})
+	k, err := kong.New(&cli{}, policyNames)
 	check(t, err)
 	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		text := call(args...).must(t, 0).stdout
@@ -421,7 +421,7 @@ func TestOrderOfArguments(t *testing.T) {
 // TestFlagsKeepValues: no flag of any verb, by its long name or its short one, loses
 // the value that follows it, and none without a value takes an argument for one.
 func TestFlagsKeepValues(t *testing.T) {
-	k, err := kong.New(&cli{})
+	k, err := kong.New(&cli{}, policyNames)
 	check(t, err)
 	short := 0
 	for _, leaf := range k.Model.Leaves(false) {

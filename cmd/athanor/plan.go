@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
@@ -21,33 +23,40 @@ type planCmd struct {
 	target
 	Explain bool   `help:"The runners-up and why they lost, and what more memory or faster links would bring."`
 	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
-	Policy  string `help:"Let another system decide: elixir-paper, zero-2, zero-2-offload, zero-3, zero-3-offload, full-offload, or memo-paper (about activations only)." placeholder:"NAME"`
+	Policy  string `help:"Let another system decide: ${policies}, or ${rules} (about activations only)." placeholder:"NAME"`
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 
 	MaxSequence bool `help:"Say how long sequences can be instead."`
 	Step        int  `help:"In multiples of this many tokens; of a long one, to a hundredth." default:"256"`
 }
 
+// policyNames are for the help of --policy.
+var policyNames = kong.Vars{
+	"policies": strings.Join(policy.Names(), ", "),
+	"rules":    strings.Join(plan.ActivationRules(), ", "),
+}
+
 // planner searches, or asks a policy.
 func (v *planCmd) planner(note func(string)) (run.Planner, error) {
-	if v.pinned() {
+	if v.searches() {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
-		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.Policies()[1:], ", "))}
+		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.ActivationRules(), ", "))}
 	}
 	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
 	}, nil
 }
 
-// pinned makes an override of a policy that decides about activations only; false if
-// the policy is another.
-func (v *planCmd) pinned() bool {
-	if v.Policy != "" && slices.Contains(plan.Policies(), v.Policy) {
+// searches reports whether the plan is searched for. A rule about activations leaves the
+// rest to the search, and is told to it as the configuration would.
+func (v *planCmd) searches() bool {
+	rule := slices.Contains(plan.ActivationRules(), v.Policy)
+	if rule {
 		v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
 	}
-	return slices.Contains(plan.Policies(), v.Policy)
+	return rule || v.Policy == ""
 }
 
 func (v *planCmd) Run(c *context) error {
@@ -100,7 +109,7 @@ func (v *planCmd) Run(c *context) error {
 	}
 	if !c.json {
 		p.print(c)
-		if v.Policy == policy.Paper {
+		if v.Policy == policy.ElixirPaper {
 			if err := p.printElixir(ctx, c); err != nil {
 				return err
 			}
@@ -140,8 +149,8 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 
 // maxSequence prints the longest sequence that can be trained on.
 func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
-	if !v.pinned() {
-		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: memo-paper, or leave it out", v.Policy)}
+	if !v.searches() {
+		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: %s, or leave it out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
 	}
 	cfg, err := v.load()
 	if err != nil {

@@ -285,7 +285,7 @@ func printMemo(w io.Writer, t memo.Comparison) {
 	}{
 		{"attention, % of forward", func(r memo.Row) string { return fmt.Sprintf("%.1f", 100*r.Attention) }},
 		{"activations, GiB", func(r memo.Row) string { return tenths(r.Skeletal) }},
-		{"memo-paper: alpha", func(r memo.Row) string { return fmt.Sprintf("%.4f", r.Alpha.Alpha) }},
+		{memo.Paper + ": alpha", func(r memo.Row) string { return fmt.Sprintf("%.4f", r.Alpha.Alpha) }},
 		{"ours: slots", ours(func(r memo.Named) string { return fmt.Sprint(r.Slots) })},
 		{"  kept, GiB", ours(func(r memo.Named) string { return tenths(r.Kept) })},
 		{"  swapped, GiB", ours(func(r memo.Named) string { return tenths(r.Host) })},

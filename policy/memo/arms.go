@@ -106,6 +106,9 @@ type Arm struct {
 	Choose func(m Machine, c Costs) (Policy, error)
 }
 
+// Paper is the name of what the paper itself does.
+const Paper = "memo-paper"
+
 // Arms are the paper's ablation and the optimum.
 func Arms() []Arm {
 	all := [Classes]float64{1, 1, 1, 1}
@@ -117,7 +120,7 @@ func Arms() []Arm {
 		}},
 		{"full recompute + plan", func(m Machine, c Costs) (Policy, error) { return recomputed(c), nil }},
 		{"full swap + plan", func(m Machine, c Costs) (Policy, error) { return twoSlots(c, all), nil }},
-		{"memo-paper", func(m Machine, c Costs) (Policy, error) { return paper(m, c), nil }},
+		{Paper, func(m Machine, c Costs) (Policy, error) { return paper(m, c), nil }},
 		{"ours", Best},
 	}
 }
