@@ -128,6 +128,19 @@ func (g *Graph) CutUnit() int {
 // CutsAt reports whether sums over tokens may be divided at multiples of so many tokens.
 func (g *Graph) CutsAt(tokens int) bool { return tokens%g.CutUnit() == 0 }
 
+// Takes reports whether operators may take part of the whole tokens at a time: all of them
+// always, fewer where sums may be divided.
+func (g *Graph) Takes(part, whole int) bool { return part >= whole || g.CutsAt(part) }
+
+// CutSequences is the least number of sequences at whose multiples sums may be divided.
+func (g *Graph) CutSequences() int {
+	n := 1
+	for !g.CutsAt(n * g.Seq) {
+		n++
+	}
+	return n
+}
+
 // Documents has a token see only the tokens of its own document, of which a
 // sequence may have several.
 type Documents struct {

@@ -25,6 +25,25 @@ func build(t *testing.T, name string, seq int) *Graph {
 // TestFLOPs: forward 2 and backward 4 per weight of a matrix and token, and
 // attention 4 and 10 numbers of a head per causal pair (the backward pass makes
 // the scores again), from the sizes alone.
+// TestCutSequences: batches of that many sequences, and of no other number that is not
+// a multiple of it, may be divided in sums; all tokens may always be taken at once.
+func TestCutSequences(t *testing.T) {
+	for _, dt := range []DType{F32, BF16} {
+		for seq := 1; seq <= 96; seq++ {
+			g := &Graph{Seq: seq, DType: dt}
+			n := g.CutSequences()
+			for b := 1; b <= 8; b++ {
+				if g.CutsAt(b*seq) != (b%n == 0) {
+					t.Fatalf("%v, sequences of %d: %d of them are cut at: %v, but the least are %d", dt, seq, b, g.CutsAt(b*seq), n)
+				}
+				if !g.Takes(b*seq, b*seq) || g.Takes(b*seq, 9*seq) != (b%n == 0) {
+					t.Fatalf("%v, sequences of %d: %d of them at a time", dt, seq, b)
+				}
+			}
+		}
+	}
+}
+
 func TestFLOPs(t *testing.T) {
 	for _, name := range []string{"gpt2", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "opt-125m"} {
 		g := build(t, name, 128)

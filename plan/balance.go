@@ -239,7 +239,7 @@ func (b *balancing) resize(ch choice, by int) int {
 	rows, seq := ch.st.headRows, b.graph.Seq
 	switch {
 	case by < 0 && rows > 32:
-		return b.shrink(rows)
+		return b.req.shrink(rows)
 	case by > 0:
 		for d := 2; rows*d <= ch.b*seq && d <= 64; d++ {
 			if next := rows * d; seq%next == 0 || next%seq == 0 && ch.b*seq%next == 0 {

@@ -72,8 +72,7 @@ func (s *search) microBatches() []int {
 	}
 	var list []int
 	for b := 1; b <= s.batch && (len(list) == 0 || b*s.graph.Seq <= 1<<16); b++ {
-		odd := !s.graph.CutsAt(b*s.graph.Seq) && b < s.batch // see program.Plan.Validate
-		if s.batch%b == 0 && !odd {
+		if s.batch%b == 0 && s.graph.Takes(b*s.graph.Seq, s.batch*s.graph.Seq) {
 			list = append(list, b)
 		}
 	}
@@ -106,18 +105,11 @@ type style struct {
 // styles goes from roomy to frugal.
 func (s *search) styles(b int, r residency) []style {
 	rows := b * s.graph.Seq
-	// The logits of a chunk of rows should not dominate: at most a sixteenth of
-	// the device, but enough rows for the product to run well.
-	most := s.m.Capacity[device.DeviceTier] / 16
-	row := int64(s.graph.Model.Vocab) * s.graph.DType.Size()
-	head := rows
-	for head > 64 && int64(head)*row > most && s.shrink(head) < head {
-		head = s.shrink(head)
-	}
+	head := s.req.Head(rows, s.m.Capacity[device.DeviceTier])
 	const blocks = 1024 // of a micro-batch at most: a million tokens would make a long program
 	frugal := head
-	for frugal > max(32, rows/blocks) && s.shrink(frugal) < frugal {
-		frugal = s.shrink(frugal)
+	for frugal > max(32, rows/blocks) && s.req.shrink(frugal) < frugal {
+		frugal = s.req.shrink(frugal)
 	}
 	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
 	if r.weights == device.HostTier {
@@ -142,21 +134,4 @@ func (s *search) layerBytes() (sum int64) {
 		}
 	}
 	return sum
-}
-
-// shrink is the next smaller number of rows that is a multiple or a divisor of
-// the sequence, which the graph's and the device's sums can be cut at; rows itself if there is none.
-func (s *search) shrink(rows int) int {
-	seq := s.graph.Seq
-	unit := 1
-	if rows > seq {
-		unit = seq
-	}
-	for d := 2; d <= min(rows/unit, 64); d++ {
-		next := rows / d
-		if rows/unit%d == 0 && s.graph.CutsAt(next) && s.req.HeadFits(next) {
-			return next
-		}
-	}
-	return rows
 }

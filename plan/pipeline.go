@@ -169,8 +169,7 @@ func (s *search) shapes(depth int) (list []*shape) {
 	}
 	for b := batch; b >= 1; b-- {
 		tokens := b * s.graph.Seq
-		odd := !s.graph.CutsAt(tokens)
-		if batch%b != 0 || b > 1 && tokens > 1<<16 || odd || pins.MicroBatch > 0 && b != pins.MicroBatch {
+		if batch%b != 0 || b > 1 && tokens > 1<<16 || !s.graph.CutsAt(tokens) || pins.MicroBatch > 0 && b != pins.MicroBatch {
 			continue
 		}
 		c := s.costs(b)

@@ -18,11 +18,7 @@ func (s *search) pipelineMisfit() error {
 	if pins.Slices > 1 || pins.Schedule == "seq1f1b" {
 		most, usual = "light", "seq1f1b"
 	}
-	least := 1
-	if !s.graph.CutsAt(s.graph.Seq) { // odd sequences go by twos
-		least = 2
-	}
-	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, least), cmp.Or(pins.Recompute, most)
+	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, s.graph.CutSequences()), cmp.Or(pins.Recompute, most)
 	if len(pins.Stages) == 0 {
 		pins.Schedule = cmp.Or(pins.Schedule, usual)
 	}

@@ -59,9 +59,6 @@ type Request struct {
 	HeadUnit int
 }
 
-// HeadFits reports whether the head may take so many tokens at a time.
-func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
-
 // Pins are decisions that the user has taken; zero values are open.
 type Pins struct {
 	MicroBatch, Group, HeadRows, Prefetch int

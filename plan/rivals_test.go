@@ -66,8 +66,8 @@ func TestHeadUnit(t *testing.T) {
 		req.HeadUnit = unit
 		s := &search{req: req, graph: req.Graph}
 		rows := req.GlobalBatch * req.Graph.Seq
-		for s.shrink(rows) < rows {
-			rows = s.shrink(rows)
+		for s.req.shrink(rows) < rows {
+			rows = s.req.shrink(rows)
 		}
 		if rows != least {
 			t.Errorf("with a unit of %d the head takes %d tokens at least, want %d", unit, rows, least)

@@ -27,27 +27,14 @@ type Request struct {
 	Hardware  *hardware.Hardware // of one rank
 	Ranks     int
 	Sequences int // per rank and step, all in one micro-batch
-	// HeadRows is the tokens whose logits exist at once, Activations the peak
-	// bytes of activations and their gradients, with layers checkpointed. Elixir
-	// plans with what they leave. Measure finds both.
-	HeadRows    int
+	HeadRows  int // tokens whose logits exist at once
+	// Activations is the peak bytes of activations and their gradients, with layers
+	// checkpointed, which Measure finds. Elixir plans with what they leave.
 	Activations int64
 }
 
-// logitShare of the device's memory may hold logits.
-const logitShare = 16
-
-// Measure chooses HeadRows, and finds Activations in a program.
+// Measure finds Activations in a program.
 func (r *Request) Measure(ctx context.Context, opt program.Options) error {
-	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
-	rows := r.Graph.Seq
-	if !r.Graph.CutsAt(rows) { // an odd one goes by twos, or all at once
-		rows *= min(2, r.Sequences)
-	}
-	for rows%4 == 0 && r.Graph.CutsAt(rows/2) && int64(rows)*row > r.Hardware.Memory.Device/logitShare {
-		rows /= 2
-	}
-	r.HeadRows = rows
 	pl, err := fixed(offloaded, 0)(r)
 	if err != nil {
 		return err

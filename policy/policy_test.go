@@ -29,7 +29,7 @@ func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
 		t.Fatal(err)
 	}
 	h.Memory.Device = capacity
-	r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 2}
+	r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 2, HeadRows: g.Seq}
 	if err := r.Measure(t.Context(), adam); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestElixir(t *testing.T) {
 		}
 		for _, memory := range []int64{7 << 30, 10 << 30, 16 << 30, 39 << 30} {
 			h.Memory.Device = memory
-			r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 1}
+			r := &Request{Graph: g, Hardware: h, Ranks: ranks, Sequences: 1, HeadRows: g.Seq}
 			if err := r.Measure(t.Context(), adam); err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestOddSequences(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Graph, r.Sequences = g, sequences
+			r.Graph, r.Sequences, r.HeadRows = g, sequences, seq*min(g.CutSequences(), sequences)
 			if err := r.Measure(t.Context(), adam); err != nil {
 				t.Errorf("%d sequences of %d: %v", sequences, seq, err)
 			}

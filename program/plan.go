@@ -310,7 +310,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		return fmt.Errorf("plan: head_rows %d; hint: a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
 	}
 	// Sums over tokens keep their bits only if they are cut where the graph says.
-	if !g.CutsAt(rows) && pl.MicroBatches > 1 || !g.CutsAt(pl.HeadRows) && pl.HeadRows < rows {
+	if !g.Takes(rows, rows*pl.MicroBatches) || !g.Takes(pl.HeadRows, rows) {
 		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: sums in bf16 are cut at multiples of %d; hint: another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {

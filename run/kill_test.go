@@ -59,7 +59,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := NewTrainer(s, r.Best, ps, m)
+	t, err := NewTrainer(ctx, s, r.Best, ps, m)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func openRun(t *testing.T, file string, overrides ...string) (*Trainer, *Setup) 
 	check(t, err)
 	ps, err := m.Programs(ctx, setup.Graph, c, res.Best)
 	check(t, err)
-	tr, err := NewTrainer(setup, res.Best, ps, m)
+	tr, err := NewTrainer(ctx, setup, res.Best, ps, m)
 	check(t, err)
 	return tr, setup
 }

@@ -372,7 +372,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	}
 	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
 		// A model that policies cannot be measured for has no rivals.
-		if r := m.policies(g, c); r.Measure(ctx, req.Options) == nil {
+		if r := m.policies(req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req.State)
 		}
 		req.Rivals = append(req.Rivals, former(c)...)

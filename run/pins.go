@@ -56,10 +56,11 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	} else if req := m.request(g, c); !req.HeadFits(n) {
 		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
 	}
-	rows := c.SequenceLength * cmp.Or(p.MicroBatch, max(c.GlobalBatch/m.ranks, 1))
-	if !g.CutsAt(rows) && p.MicroBatch > 0 && p.MicroBatch*m.ranks < c.GlobalBatch {
+	batch := max(c.GlobalBatch/m.ranks, 1)
+	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
+	if !g.Takes(rows, c.SequenceLength*batch) {
 		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d, which is %d tokens, but sums in bf16 are cut at multiples of %d; hint: an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
-	} else if n := p.HeadRows; !g.CutsAt(n) && n < rows {
+	} else if n := p.HeadRows; !g.Takes(n, rows) {
 		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but sums in bf16 are cut at multiples of %d tokens; hint: a multiple", n, g.CutUnit()))
 	}
 	if p.Recompute != "" {

@@ -70,7 +70,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
 	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
-	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
+	r := policyRequest(req, h)
 	if err := r.Measure(ctx, contestOptions); err != nil {
 		return nil, err
 	}

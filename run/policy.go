@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
@@ -21,15 +22,23 @@ func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.C
 	if c.GlobalBatch%c.Ranks != 0 {
 		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks))
 	}
-	r := m.policies(g, c)
+	r := m.policies(m.request(g, c))
 	return r, r.Measure(ctx, StepOptions(c))
 }
 
 // policies is what policies have to know.
-func (m *Machine) policies(g *graph.Graph, c *config.Config) *policy.Request {
+func (m *Machine) policies(req *plan.Request) *policy.Request {
 	h := *m.Hardware
 	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
-	return &policy.Request{Graph: g, Hardware: &h, Ranks: m.ranks, Sequences: c.GlobalBatch / m.ranks}
+	return policyRequest(req, &h)
+}
+
+// policyRequest asks policies what the search is asked. Their heads take a sequence at a
+// time at most, or as few as may be taken.
+func policyRequest(req *plan.Request, h *hardware.Hardware) *policy.Request {
+	g, n := req.Graph, req.GlobalBatch/req.Ranks
+	return &policy.Request{Graph: g, Hardware: h, Ranks: req.Ranks, Sequences: n,
+		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
 }
 
 // rivals are the plans of all policies, as far as they have one, for a request

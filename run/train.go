@@ -71,7 +71,7 @@ type Trainer struct {
 // NewTrainer opens the run's folder and the session. programs are those of the
 // plan for all ranks. The parameters are those of the initialisation, of the
 // model's folder, or of the latest checkpoint.
-func NewTrainer(s *Setup, best *plan.Candidate, programs []*program.Program, m *Machine) (*Trainer, error) {
+func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []*program.Program, m *Machine) (*Trainer, error) {
 	c := s.Config
 	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
@@ -85,7 +85,7 @@ func NewTrainer(s *Setup, best *plan.Candidate, programs []*program.Program, m *
 		err = keepTokenizer(s.Tokenizer, ownTokenizer(c))
 	}
 	if err == nil {
-		err = t.open(m)
+		err = t.open(ctx, m)
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -94,7 +94,7 @@ func NewTrainer(s *Setup, best *plan.Candidate, programs []*program.Program, m *
 }
 
 // open readies everything that a step needs.
-func (t *Trainer) open(m *Machine) error {
+func (t *Trainer) open(ctx context.Context, m *Machine) error {
 	s, c := t.Setup, t.Setup.Config
 	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
@@ -103,7 +103,7 @@ func (t *Trainer) open(m *Machine) error {
 	if err := t.ready(); err != nil {
 		return err
 	}
-	eval, err := Evaluation(s, t.Plan.Plan, t.programs, m.Capacity)
+	eval, err := Evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
 		return err
 	}
@@ -133,46 +133,17 @@ func (t *Trainer) open(m *Machine) error {
 	return err
 }
 
-// Evaluation lowers the forward pass for the held-out text, in the memory that
-// the training programs leave between their steps, and proves it.
-func Evaluation(s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
-	pl := *training
-	list, err := evaluation(s, &pl, base, capacity)
+// Evaluation is the forward pass for the held-out text, in the memory that the training
+// programs leave between their steps, and proven.
+func Evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+	opt := StepOptions(s.Config)
+	opt.Mode, opt.Capacity = program.Eval, capacity
+	pl, list, err := plan.Between(ctx, s.Graph, training, base, opt)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range list {
-		if p.Height[device.DeviceTier] > capacity[device.DeviceTier] && pl.MicroBatch > 1 && pl.Pipeline == nil {
-			least := 1 // that a plan may have
-			for pl.MicroBatch%least != 0 || least < pl.MicroBatch && !s.Graph.CutsAt(least*s.Graph.Seq) {
-				least++
-			}
-			pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*pl.MicroBatch/least, least, 1
-			pl.HeadRows = min(pl.HeadRows, least*s.Graph.Seq)
-			if list, err = evaluation(s, &pl, base, capacity); err != nil {
-				return nil, err
-			}
-			break
-		}
-	}
-	opt := StepOptions(s.Config)
-	opt.Mode = program.Eval
-	_, err = Prove(context.Background(), s.Graph, &pl, list, opt)
+	_, err = Prove(ctx, s.Graph, pl, list, opt)
 	return list, err
-}
-
-func evaluation(s *Setup, pl *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
-	var list []*program.Program
-	for r := range base {
-		opt := StepOptions(s.Config)
-		opt.Mode, opt.Base, opt.Capacity, opt.Rank = program.Eval, base[r], capacity, r
-		p, err := program.Lower(context.Background(), s.Graph, pl, opt)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, p)
-	}
-	return list, nil
 }
 
 // Close ends session, device and log, and gives the folder free.

@@ -120,7 +120,7 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 	if _, err := run.Prove(ctx, p.setup.Graph, best.Plan, programs, opt); err != nil {
 		return nil, err
 	}
-	t, err := run.NewTrainer(p.setup, best, programs, p.machine)
+	t, err := run.NewTrainer(ctx, p.setup, best, programs, p.machine)
 	if err != nil {
 		return nil, err
 	}
