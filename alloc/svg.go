@@ -2,13 +2,11 @@ package alloc
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -90,8 +88,8 @@ func (c *canvas) stack(conflict []int) []int64 {
 	return offsets
 }
 
-func (c *canvas) x(t int64) float64 {
-	return drawMargin + (float64(t)-float64(c.lower))/(float64(c.upper)-float64(c.lower))*drawWidth
+func (c *canvas) x(t float64) float64 {
+	return drawMargin + (t-float64(c.lower))/(float64(c.upper)-float64(c.lower))*drawWidth
 }
 
 func (c *canvas) y(bytes float64) float64 { return drawMargin + drawHeight - bytes/c.high*drawHeight }
@@ -107,7 +105,7 @@ func (c *canvas) open() {
 
 func (c *canvas) buffer(i int) {
 	b, off := &c.p.Buffers[i], c.offsets[i]
-	x, width := c.x(b.Lower), c.x(b.Upper)-c.x(b.Lower)
+	x, width := c.x(float64(b.Lower)), c.x(float64(b.Upper))-c.x(float64(b.Lower))
 	top := c.y(float64(off) + float64(b.Size))
 	height := c.y(float64(off)) - top
 	fill := fmt.Sprintf("hsl(%d,45%%,75%%)", 190+(i*47)%110)
@@ -130,33 +128,20 @@ func escape(name string) string {
 
 // alive draws the sum of living bytes over time.
 func (c *canvas) alive() {
-	type step struct{ time, bytes int64 }
-	var steps []step
+	var changes []Level
 	for _, i := range c.shown {
 		b := &c.p.Buffers[i]
-		steps = append(steps, step{b.Lower, b.Size}, step{b.Upper, -b.Size})
+		changes = append(changes, Level{float64(b.Lower), b.Size}, Level{float64(b.Upper), -b.Size})
 	}
-	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.time, b.time) })
-	var sums []step
-	var sum, peak int64
-	for _, s := range steps {
-		sum += s.bytes
-		if n := len(sums); n > 0 && sums[n-1].time == s.time {
-			sums[n-1].bytes = sum
-		} else {
-			sums = append(sums, step{s.time, sum})
-		}
-	}
-	for _, s := range sums {
-		peak = max(peak, s.bytes)
-	}
+	sums := Levels(changes)
+	peak := Most(sums)
 	for k := 0; k+1 < len(sums); k++ {
-		color, y := "#222", c.y(math.Min(float64(sums[k].bytes), c.high))
-		if sums[k].bytes >= peak-peak/100 {
+		color, y := "#222", c.y(math.Min(float64(sums[k].Bytes), c.high))
+		if sums[k].Bytes >= peak-peak/100 {
 			color = "#d00"
 		}
 		fmt.Fprintf(c.out, `<path d="M%.2f %.2fH%.2fV%.2f" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n",
-			c.x(sums[k].time), y, c.x(sums[k+1].time), c.y(math.Min(float64(sums[k+1].bytes), c.high)), color)
+			c.x(sums[k].Time), y, c.x(sums[k+1].Time), c.y(math.Min(float64(sums[k+1].Bytes), c.high)), color)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
@@ -50,21 +51,15 @@ func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 
 // activations is the most bytes of the device that are not a parameter's at any
 // moment.
-func activations(p *program.Program) (most int64) {
-	delta := make([]int64, len(p.Instrs)+1)
+func activations(p *program.Program) int64 {
+	var changes []alloc.Level
 	for i, live := range p.Lifetimes() {
 		b := &p.Buffers[i]
 		if b.Tier == device.DeviceTier && b.Class >= program.ClassActivations && live[0] < live[1] {
-			delta[live[0]] += b.Size
-			delta[live[1]] -= b.Size
+			changes = append(changes, alloc.Level{Time: float64(live[0]), Bytes: b.Size}, alloc.Level{Time: float64(live[1]), Bytes: -b.Size})
 		}
 	}
-	var sum int64
-	for _, d := range delta {
-		sum += d
-		most = max(most, sum)
-	}
-	return most
+	return alloc.Most(alloc.Levels(changes))
 }
 
 // Policy is a way to plan.

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -134,7 +135,11 @@ func (m *Machine) run(ctx context.Context, g *graph.Graph, c *config.Config, can
 	if err != nil {
 		return r, err
 	}
-	r.seconds = list[len(list)/2].Seconds
+	var seconds []float64
+	for i := range list {
+		seconds = append(seconds, list[i].Seconds)
+	}
+	r.seconds = stat.Median(seconds)
 	for i, d := range devices {
 		r.planned, r.reached = append(r.planned, ps[i].Height), append(r.reached, ps[i].Height)
 		if s, ok := d.(device.Meter); ok {

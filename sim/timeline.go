@@ -1,11 +1,11 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
 
+	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
@@ -24,19 +24,13 @@ type Timeline struct {
 	// Network is the bytes received from other ranks.
 	Network int64
 	// Live is the sum of the sizes of the live buffers over time, per tier.
-	Live [device.NumTiers][]Level
+	Live [device.NumTiers][]alloc.Level
 	// Peak is the end of the highest buffer that the step uses, per tier.
 	Peak [device.NumTiers]int64
 	// Critical is a chain of this rank's instructions, first to last, that determines
 	// the makespan: each one's predecessor was the last to end of what it needed
 	// here. Peers that it waited for are not told.
 	Critical []int
-}
-
-// Level is a number of bytes that holds from a time on.
-type Level struct {
-	Time  float64
-	Bytes int64
 }
 
 // New derives a Timeline from the spans of a program's instructions.
@@ -102,9 +96,7 @@ func since(p *program.Program, spans []device.Span, first float64) (*Timeline, e
 // Peaks returns the largest number of live bytes per tier.
 func (t *Timeline) Peaks() (peak [device.NumTiers]int64) {
 	for tier := range t.Live {
-		for _, l := range t.Live[tier] {
-			peak[tier] = max(peak[tier], l.Bytes)
-		}
+		peak[tier] = alloc.Most(t.Live[tier])
 	}
 	return peak
 }
@@ -112,35 +104,17 @@ func (t *Timeline) Peaks() (peak [device.NumTiers]int64) {
 // levels fills Live and Peak. A buffer is live from the first start to the
 // last end of the instructions that touch it.
 func (t *Timeline) levels(p *program.Program) {
-	type change struct {
-		time  float64
-		bytes int64
-	}
-	var changes [device.NumTiers][]change
+	var changes [device.NumTiers][]alloc.Level
 	for b, life := range t.Lives(p) {
 		buf := &p.Buffers[b]
 		if life.End < life.Start {
 			continue // never used
 		}
-		changes[buf.Tier] = append(changes[buf.Tier], change{life.Start, buf.Size}, change{life.End, -buf.Size})
+		changes[buf.Tier] = append(changes[buf.Tier], alloc.Level{Time: life.Start, Bytes: buf.Size}, alloc.Level{Time: life.End, Bytes: -buf.Size})
 		t.Peak[buf.Tier] = max(t.Peak[buf.Tier], buf.Addr+buf.Size)
 	}
 	for tier, list := range changes {
-		// What ends at a moment has ended before something else begins.
-		slices.SortFunc(list, func(a, b change) int {
-			return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.bytes, b.bytes))
-		})
-		var sum int64
-		var levels []Level
-		for _, c := range list {
-			sum += c.bytes
-			if n := len(levels); n > 0 && levels[n-1].Time == c.time {
-				levels[n-1].Bytes = sum
-			} else {
-				levels = append(levels, Level{c.time, sum})
-			}
-		}
-		t.Live[tier] = levels
+		t.Live[tier] = alloc.Levels(list)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -388,7 +389,7 @@ func summarise(c *context, list []run.SweepRun) {
 			exact++
 		}
 	}
-	mid := func(v []float64) float64 { slices.Sort(v); return 100 * v[len(v)/2] }
+	mid := func(v []float64) float64 { return 100 * stat.Median(v) }
 	within := 0
 	for _, b := range behind {
 		if b <= 0.05 {

@@ -14,21 +14,11 @@ import (
 type call struct {
 	op     graph.Op
 	stream device.Stream
-	copy   *transfer
+	copy   *Transfer
 	kernel func()
 	meet   *exchange
 	span   *device.Span
 	end    [device.NumTiers]int64 // highest byte touched, per tier
-}
-
-// transfer is a copy of rows of width bytes, each step bytes after the last.
-type transfer struct {
-	from, to         device.Tier
-	rows             int
-	width            int64
-	src, dst         int64
-	srcStep, dstStep int64
-	bytes            int64
 }
 
 // Prepare checks the calls against the arenas and binds them to their memory.
@@ -49,7 +39,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		p := call{op: c.Op, stream: c.Stream}
 		switch {
 		case c.Op == graph.Copy:
-			p.copy = newTransfer(c.Args[0], c.Args[1])
+			p.copy = NewTransfer(c.Args[0], c.Args[1])
 		case c.Op.Info().Between:
 			p.meet, err = d.join(c)
 		default:
@@ -74,47 +64,21 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	return first, nil
 }
 
-func newTransfer(dst, src device.Operand) *transfer {
-	t := &transfer{
-		from: src.Tier, to: dst.Tier, src: src.Addr, dst: dst.Addr,
-		rows: 1, width: src.Bytes(), bytes: src.Bytes(),
-	}
-	if !dst.Contiguous() || !src.Contiguous() {
-		t.rows, t.width = src.Rows, src.Bytes()/int64(src.Rows)
-		t.srcStep = int64(src.Stride) * src.DType.Size()
-		t.dstStep = int64(dst.Stride) * dst.DType.Size()
-	}
-	return t
-}
-
 // memory returns n bytes of a tier in RAM.
 func (d *Device) memory(t device.Tier, addr, n int64) []byte {
 	return d.arenas[t].bytes[addr : addr+n : addr+n]
 }
 
 // copy moves the bytes of one transfer.
-func (s *stream) copy(t *transfer) error {
+func (s *stream) copy(t *Transfer) error {
 	d := s.device
 	if d.disk != nil && s.access == nil {
 		s.access = d.disk.access(&d.meter)
 	}
-	src, dst := t.src, t.dst
-	for range t.rows {
-		var err error
-		switch {
-		case t.from == device.DiskTier:
-			err = s.access.Read(d.memory(t.to, dst, t.width), src)
-		case t.to == device.DiskTier:
-			err = s.access.Write(d.memory(t.from, src, t.width), dst)
-		default:
-			copyBytes(d.memory(t.to, dst, t.width), d.memory(t.from, src, t.width))
-		}
-		if err != nil {
-			return err
-		}
-		src, dst = src+t.srcStep, dst+t.dstStep
+	if err := t.Move(d.arenas[t.To].bytes, d.arenas[t.From].bytes, s.access); err != nil {
+		return err
 	}
-	s.stats.Moved[t.from][t.to] += t.bytes
+	s.stats.Moved[t.From][t.To] += t.Bytes()
 	return nil
 }
 

@@ -60,3 +60,47 @@ func CopyBytes(dst, src []byte) {
 	}
 	copyBytes(dst, src)
 }
+
+// Transfer is a copy of rows of Width bytes, each a step of bytes after the last.
+type Transfer struct {
+	From, To         device.Tier
+	Rows             int
+	Width            int64
+	Src, Dst         int64
+	SrcStep, DstStep int64
+}
+
+// NewTransfer is a copy between operands, in as few rows as there can be.
+func NewTransfer(dst, src device.Operand) *Transfer {
+	t := &Transfer{From: src.Tier, To: dst.Tier, Src: src.Addr, Dst: dst.Addr, Rows: 1, Width: src.Bytes()}
+	if !dst.Contiguous() || !src.Contiguous() {
+		t.Rows, t.Width = src.Rows, src.Bytes()/int64(src.Rows)
+		t.SrcStep = int64(src.Stride) * src.DType.Size()
+		t.DstStep = int64(dst.Stride) * dst.DType.Size()
+	}
+	return t
+}
+
+// Bytes are those that it moves.
+func (t *Transfer) Bytes() int64 { return t.Width * int64(t.Rows) }
+
+// Move copies between the arenas of the two tiers; the disk has none, but an access.
+func (t *Transfer) Move(to, from []byte, disk *DiskAccess) error {
+	src, dst := t.Src, t.Dst
+	for range t.Rows {
+		var err error
+		switch {
+		case t.From == device.DiskTier:
+			err = disk.Read(to[dst:][:t.Width:t.Width], src)
+		case t.To == device.DiskTier:
+			err = disk.Write(from[src:][:t.Width:t.Width], dst)
+		default:
+			copyBytes(to[dst:][:t.Width], from[src:][:t.Width])
+		}
+		if err != nil {
+			return err
+		}
+		src, dst = src+t.SrcStep, dst+t.DstStep
+	}
+	return nil
+}

@@ -269,14 +269,14 @@ func (s *stream) execute(c *call) (err error) {
 	}
 	switch {
 	case c.copy != nil:
-		if c.copy.from == device.DiskTier || c.copy.to == device.DiskTier {
+		if c.copy.From == device.DiskTier || c.copy.To == device.DiskTier {
 			err = s.copy(c.copy)
 		} else {
 			s.work()
 			err = s.copy(c.copy)
 			s.rest(start)
 		}
-		s.throttle(start, c.copy.bytes)
+		s.throttle(start, c.copy.Bytes())
 	case c.meet != nil:
 		start, err = s.exchange(c.meet)
 	default:

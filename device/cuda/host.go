@@ -119,28 +119,13 @@ func (s *hostStream) execute(c *call) (err error) {
 }
 
 // move copies rows within the host's memory, or from and to the disk.
-func (s *hostStream) move(m *move) error {
+func (s *hostStream) move(m *cpu.Transfer) error {
 	d := s.d
 	if d.disk != nil && s.access == nil {
 		s.access = d.disk.Access(&d.meter)
 	}
-	src, dst := m.src, m.dst
-	for range m.rows {
-		var err error
-		switch {
-		case m.from == device.DiskTier:
-			err = s.access.Read(d.host.Bytes()[dst:][:m.width], src)
-		case m.to == device.DiskTier:
-			err = s.access.Write(d.host.Bytes()[src:][:m.width], dst)
-		default:
-			cpu.CopyBytes(d.host.Bytes()[dst:][:m.width], d.host.Bytes()[src:][:m.width])
-		}
-		if err != nil {
-			return err
-		}
-		src, dst = src+m.srcStep, dst+m.dstStep
-	}
-	return nil
+	host := d.host.Bytes()
+	return m.Move(host, host, s.access)
 }
 
 // Launch enqueues a prepared call.

@@ -37,7 +37,7 @@ type call struct {
 
 	exchange *exchange // of a call between ranks
 	run      func()
-	move     *move
+	move     *cpu.Transfer
 	flag     *atomic.Uint32 // round in which it completed, in pinned memory
 	flagAddr uintptr
 }
@@ -49,15 +49,6 @@ type step struct {
 	args    []uintptr
 	keep    any
 	explain func(code int32) error
-}
-
-// move is a copy of rows of width bytes.
-type move struct {
-	from, to         device.Tier
-	rows             int
-	width            int64
-	src, dst         int64
-	srcStep, dstStep int64
 }
 
 type functionKey struct {
@@ -303,7 +294,7 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 
 func (d *Device) bindHost(p *call, c *device.Call) error {
 	if c.Op == graph.Copy {
-		p.move = newMove(c.Args[0], c.Args[1])
+		p.move = cpu.NewTransfer(c.Args[0], c.Args[1])
 		return nil
 	}
 	fast := kernel.Lookup(c.Op).Fast
@@ -321,33 +312,23 @@ func (d *Device) bindHost(p *call, c *device.Call) error {
 	return nil
 }
 
-func newMove(dst, src device.Operand) *move {
-	m := &move{from: src.Tier, to: dst.Tier, src: src.Addr, dst: dst.Addr, rows: 1, width: src.Bytes()}
-	if !dst.Contiguous() || !src.Contiguous() {
-		m.rows, m.width = src.Rows, src.Bytes()/int64(src.Rows)
-		m.srcStep = int64(src.Stride) * src.DType.Size()
-		m.dstStep = int64(dst.Stride) * dst.DType.Size()
-	}
-	return m
-}
-
 // copySteps is a copy between any two places that have addresses. The driver
 // refuses ranges that span two registrations, so a copy that meets the border
 // of two slices of the host arena is cut there, row by row if it has rows.
 func (d *Device) copySteps(c *device.Call) (list []step) {
 	v, stream := d.driver, d.work.streams[c.Stream]
-	m := newMove(c.Args[0], c.Args[1])
-	if m.rows > 1 && !d.borders(m.to, c.Args[0]) && !d.borders(m.from, c.Args[1]) {
-		two := nv.NewCopy2D(d.base(m.to)+uintptr(m.dst), d.base(m.from)+uintptr(m.src), m.dstStep, m.srcStep, m.width, int64(m.rows))
+	m := cpu.NewTransfer(c.Args[0], c.Args[1])
+	if m.Rows > 1 && !d.borders(m.To, c.Args[0]) && !d.borders(m.From, c.Args[1]) {
+		two := nv.NewCopy2D(d.base(m.To)+uintptr(m.Dst), d.base(m.From)+uintptr(m.Src), m.DstStep, m.SrcStep, m.Width, int64(m.Rows))
 		return []step{{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
 			explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}}
 	}
-	for r := range int64(m.rows) {
-		dst, src := m.dst+r*m.dstStep, m.src+r*m.srcStep
-		for left := m.width; left > 0; {
-			n := min(left, d.within(m.to, dst), d.within(m.from, src))
+	for r := range int64(m.Rows) {
+		dst, src := m.Dst+r*m.DstStep, m.Src+r*m.SrcStep
+		for left := m.Width; left > 0; {
+			n := min(left, d.within(m.To, dst), d.within(m.From, src))
 			list = append(list, step{proc: v.MemcpyAsync,
-				args:    []uintptr{d.base(m.to) + uintptr(dst), d.base(m.from) + uintptr(src), uintptr(n), stream},
+				args:    []uintptr{d.base(m.To) + uintptr(dst), d.base(m.From) + uintptr(src), uintptr(n), stream},
 				explain: func(code int32) error { return v.Check("cuMemcpyAsync", code) }})
 			dst, src, left = dst+n, src+n, left-n
 		}
