@@ -12,8 +12,11 @@
 // the backward pass ("saved", the skeletal activations) is known exactly: they
 // are those that a backward operator reads.
 //
-// Nothing here knows of tiers, addresses, micro-batch counts or ranks: package
-// program lowers a graph with a plan to instructions.
+// Nothing here knows of tiers, addresses or micro-batch counts: package program lowers a
+// graph with a plan to instructions. Of ranks it knows rows of the operator table that
+// join several (all_gather, send and so on), since they are operators like any other;
+// only the lowering uses them, and BuildShare, whose graph is what one of several ranks
+// does that share a sequence.
 package graph
 
 import (

@@ -12,6 +12,10 @@
 // So what the search believes is what the run does. Bounds keep it short: the
 // memory that a choice of residency needs whatever else is chosen, and the
 // time that the arithmetic alone takes.
+//
+// With a description of a machine only, Search is a function of its arguments. A
+// Machine may also come with functions that time operators and try finalists on
+// real hardware: then the plan depends on what they measure, and on the moment.
 package plan
 
 import (

@@ -1,9 +1,11 @@
 package program
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,6 +142,27 @@ func TestTextRoundTrip(t *testing.T) {
 		}
 		if !reflect.DeepEqual(p, q) {
 			t.Fatalf("parsed differs from printed:\n%s\n%s", text, q)
+		}
+	}
+}
+
+// TestPlanText is L5 for plans, and that a plan of a word more is refused.
+func TestPlanText(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 300 {
+		_, pl := randomRanks(t, rng)
+		text, err := json.Marshal(pl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := ParsePlan(text)
+		if err != nil || !reflect.DeepEqual(pl, back) || pl.Hash() != back.Hash() {
+			t.Fatalf("%s\nreads back as %+v: %v", text, back, err)
+		}
+		if _, err := ParsePlan(slices.Concat([]byte(`{"word": 1, `), text[1:])); err == nil {
+			t.Fatalf("a key that is not known is read over: %s", text)
 		}
 	}
 }

@@ -29,7 +29,7 @@ var layers = []struct{ pkg, why string }{
 	{"config", "what a user wrote; only runs and verbs know of files and keys, compilers get values"},
 	{"exec", "executes programs and decides nothing, so it may not see plans or searches"},
 	{"plan", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
-	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without lowering or simulating"},
+	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without searching or simulating"},
 	{"draw", "pictures of timelines and programs"},
 	{"sim", "simulates the very programs that are executed; it must not import what executes them"},
 	{"hardware", "prices calls; probing uses devices, never programs"},
