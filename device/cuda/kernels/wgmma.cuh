@@ -105,6 +105,17 @@ template <int J> static __device__ inline void settle(float (&y)[J][4]) {
 #endif
 }
 
+// now has x computed here, and not behind the next wait, to where the compiler would move it: what
+// is before a branch stays there. It is never taken, since numbers that x is made of are not negative.
+static __device__ inline void now(unsigned x) {
+  if (__ballot_sync(~0u, x >> 31))
+#ifdef SHIM
+    abort();
+#else
+    asm volatile("trap;");
+#endif
+}
+
 // fetchPanels begins to copy HIGH rows of W columns from (row, col) on into panels; those
 // from end and right on, counted from there, are 0. A thread takes the same piece of every
 // STEP-th row of every panel.
