@@ -106,14 +106,10 @@ template <int J> static __device__ inline void settle(float (&y)[J][4]) {
 }
 
 // now has x computed here, and not behind the next wait, to where the compiler would move it: what
-// is before a branch stays there. It is never taken, since numbers that x is made of are not negative.
+// is before a branch stays there. It is not taken, since numbers that x is made of are not negative,
+// and if it were (a NaN may be) it would do no harm.
 static __device__ inline void now(unsigned x) {
-  if (__ballot_sync(~0u, x >> 31))
-#ifdef SHIM
-    abort();
-#else
-    asm volatile("trap;");
-#endif
+  if (__ballot_sync(~0u, x >> 31)) visible();
 }
 
 // nearby is at, of an operand whose rows lie less than 2^30 elements apart: then an address

@@ -17,7 +17,6 @@ func table() map[string]func(*builder, *instruction) {
 		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
 		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence,
-		"trap": func(_ *builder, in *instruction) { in.run = func(w *warp, _ uint32) { w.fail("a trap") } },
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
 		"and", "or", "xor", "not", "popc", "bfe", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {

@@ -82,7 +82,6 @@ func TestFaults(t *testing.T) {
 		"the code ends without a return": "mov.u32 %r2, 0;",
 		"vote at a barrier":              "setp.lt.s32 %p1, %r1, 4; @%p1 bra $L; bar.sync 0; ret; $L: bar.red.or.pred %p2, 0, %p1; ret;",
 		"only some of the lanes":         "setp.lt.s32 %p1, %r1, 4; @%p1 bar.sync 0; ret;",
-		"a trap":                         "setp.eq.s32 %p1, %r1, 70; @%p1 trap; ret;",
 		"argument at byte 8":             "ld.param.u64 %rd2, [k_param_0+8]; ret;",
 	} {
 		lines := strings.ReplaceAll(strings.ReplaceAll(body, "; ", ";\n"), ": ", ":\n")
