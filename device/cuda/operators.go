@@ -141,14 +141,41 @@ func atDefine(at bool) string {
 	return "AT=0"
 }
 
+// embedBwd puts the tokens in order and then adds up the rows of each. Where scratch is too
+// small for all of them they are cut: later parts continue the sums.
 func embedBwd(b *builder) error {
-	if d := b.op(0); !b.call.Attr.Acc {
-		if err := b.single("embed_bwd", "clear", int64(d.Rows)*int64(d.Cols), nil, d, b.op(1), b.op(2)); err != nil {
+	dwte, dx, tokens := b.op(0), b.op(1), b.op(2)
+	if !b.call.Attr.Acc {
+		if err := b.elements("clear", nil, dwte); err != nil {
 			return err
 		}
 	}
-	return b.rows("embed_bwd", "", "embed_bwd", b.op(1).Rows, nil, b.op(0), b.op(1), b.op(2))
+	v, _ := b.vector(dx.Cols, dwte, dx)
+	v = min(v, 4) // columns of a thread: with more of them, those of a frequent token are too few threads
+	unit := kernels.Unit{File: "embed_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwte, dx, tokens), v)}
+	buckets := 1
+	for buckets*idsPerBucket < dwte.Rows {
+		buckets *= 2
+	}
+	const bytesPerToken = 16 + 4 // a Slot and an entry of the list
+	most := int(b.room / bytesPerToken)
+	for r0 := 0; r0 < dx.Rows; r0 += most {
+		n := min(most, dx.Rows-r0)
+		a := b.newArgs(dwte, rowsOf(dx, r0, n), rowsOf(tokens, r0, n))
+		a.n[0] = int32(buckets)
+		if err := b.start(unit, "arrange", [3]int64{int64(buckets), 1, 1}, 1024, 0, a); err != nil {
+			return err
+		}
+		grid := [3]int64{blocks(int64(n), threads/32), blocks(int64(dx.Cols), int64(32*v)), 1}
+		if err := b.start(unit, "embed_bwd", grid, threads, 0, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// idsPerBucket makes as many blocks as an SM or two of a large GPU have room for: each reads all tokens.
+const idsPerBucket = 256
 
 func adamw(b *builder) error {
 	at := &b.call.Attr

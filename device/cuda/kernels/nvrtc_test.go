@@ -41,7 +41,7 @@ func variants() []Unit {
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
 		}
-		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t})
+		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
