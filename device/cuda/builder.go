@@ -182,23 +182,5 @@ func (b *builder) elements(file string, set func(*args), ops ...device.Operand) 
 	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n/int64(v), threads), 1, 1}, threads, 0, a)
 }
 
-// rows starts a kernel that works row by row, or token by token.
-func (b *builder) rows(file, defines, kernel string, n int, set func(*args), ops ...device.Operand) error {
-	a := b.newArgs(ops...)
-	if set != nil {
-		set(&a)
-	}
-	return b.start(kernels.Unit{File: file, Defines: types(ops...) + defines}, kernel, [3]int64{int64(n), 1, 1}, threads, 0, a)
-}
-
-// single starts a kernel of n threads, one for each of n results.
-func (b *builder) single(file, kernel string, n int64, set func(*args), ops ...device.Operand) error {
-	a := b.newArgs(ops...)
-	if set != nil {
-		set(&a)
-	}
-	return b.start(kernels.Unit{File: file, Defines: types(ops...)}, kernel, [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
-}
-
 // bf16 is two bytes, which only the library's tables call otherwise.
 func isFloat(o device.Operand) bool { return o.DType == graph.F32 || o.DType == graph.BF16 }

@@ -35,14 +35,18 @@ var operators = [graph.NumOps]operator{
 	graph.Embed:        func(b *builder) error { return b.embed(false) },
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
 	graph.EmbedBwd:     embedBwd,
-	graph.PosBwd: func(b *builder) error {
-		return b.single("pos_bwd", "pos_bwd", int64(b.op(0).Rows)*int64(b.op(0).Cols), nil, b.op(0), b.op(1))
-	},
+	graph.PosBwd:       posBwd,
 	graph.CrossEntropy: crossEntropy,
-	graph.LossSum:      func(b *builder) error { return b.rows("loss_sum", "", "loss_sum", 1, nil, b.op(0), b.op(1)) },
-	graph.NormPart:     normPart,
+	graph.LossSum: func(b *builder) error {
+		a := b.newArgs(b.op(0), b.op(1))
+		a.n[0] = int32(b.sumPiece(256))
+		return b.start(kernels.Unit{File: "loss_sum"}, "loss_sum", [3]int64{1, 1, 1}, 1024, 0, a)
+	},
+	graph.NormPart: normPart,
 	graph.NormAll: func(b *builder) error {
-		return b.rows("norm_all", "", "norm_all", 1, func(a *args) { a.d[0] = b.call.Attr.Clip }, b.op(0), b.op(1))
+		a := b.newArgs(b.op(0), b.op(1))
+		a.d[0] = b.call.Attr.Clip
+		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, threads, 0, a)
 	},
 	graph.AdamW: adamw,
 	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },
@@ -78,7 +82,7 @@ func normPart(b *builder) error {
 		a.t[1].rows, a.t[1].cols = 1, int32(n)
 	}
 	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d", types(part, g), v)}
-	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, threads, 0, a)
+	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
 }
 
 // crossEntropy has a block per row of logits.
@@ -141,6 +145,15 @@ func atDefine(at bool) string {
 	return "AT=0"
 }
 
+// posBwd's operands differ in rows, too.
+func posBwd(b *builder) error {
+	dwpe, dx := b.op(0), b.op(1)
+	v, _ := b.vector(dwpe.Cols, dwpe, dx)
+	n := int64(dwpe.Rows) * int64(dwpe.Cols) / int64(v)
+	unit := kernels.Unit{File: "pos_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwpe, dx), v)}
+	return b.start(unit, "pos_bwd", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(dwpe, dx))
+}
+
 // embedBwd puts the tokens in order and then adds up the rows of each. Where scratch is too
 // small for all of them they are cut: later parts continue the sums.
 func embedBwd(b *builder) error {
@@ -157,7 +170,7 @@ func embedBwd(b *builder) error {
 	for buckets*idsPerBucket < dwte.Rows {
 		buckets *= 2
 	}
-	const bytesPerToken = 16 + 4 // a Slot and an entry of the list
+	const bytesPerToken = 16 + 4 // a Place and an entry of the list
 	most := int(b.room / bytesPerToken)
 	for r0 := 0; r0 < dx.Rows; r0 += most {
 		n := min(most, dx.Rows-r0)
@@ -187,10 +200,10 @@ func adamw(b *builder) error {
 	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
 }
 
-// sumPiece is the number of tokens that one partial sum covers. Tokens split over calls
-// at multiples of it give the same bits as one call, so it divides sumRows.
-func (t target) sumPiece() int {
-	n := 32
+// sumPiece is the number of tokens that one partial sum covers, so many at most. Tokens split
+// over calls at multiples of it give the same bits as one call, so it divides sumRows.
+func (t target) sumPiece(most int) int {
+	n := most
 	for t.sumRows > 0 && t.sumRows%n != 0 {
 		n--
 	}
@@ -203,15 +216,14 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	v, _ := b.vector(dy.Cols, dy, x)
 	v = min(v, 4) // columns of a thread: enough that its loads are wide, and few enough that there are many threads
-	piece := b.sumPiece()
+	piece := b.sumPiece(128)
 	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), piece, stats, v)}
 	perPiece := int64(dy.Cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
 		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", dy.Cols, b.room)
 	}
-	const pieceThreads = 64
-	grid := blocks(int64(dy.Cols), int64(pieceThreads*v))
+	grid := blocks(int64(dy.Cols), int64(64*v))
 	acc := b.call.Attr.Acc
 	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
@@ -227,7 +239,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			a.accum = 1
 		}
 		a.n[0] = int32(blocks(int64(n), int64(piece)))
-		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, pieceThreads, 0, a); err != nil {
+		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, threads, 0, a); err != nil {
 			return err
 		}
 		if err := b.start(unit, "total", [3]int64{blocks(int64(dy.Cols), 32), 1, 1}, threads, 0, a); err != nil {

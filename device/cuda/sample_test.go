@@ -253,7 +253,7 @@ var samples = map[graph.Op]func(s *sample){
 	graph.BiasGrad: func(s *sample) {
 		n, c := s.n(), s.cols()
 		if s.IntN(4) == 0 {
-			n += 128 * 32 // more pieces than a block takes at a time
+			n, c = n+64*128, min(c, 24) // more pieces than a block takes at a time
 		}
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)

@@ -4,10 +4,10 @@
 //
 // n[0]: buckets, a power of two. A bucket has the tokens whose last bits are its number:
 // tokenizers give frequent ones neighbouring numbers, so they are in different buckets.
-// scratch: a Slot per token, in order, then a list of tokens by bucket.
-struct alignas(16) Slot { int token, id, end; }; // where the next id's begin, or 0 if it is not the first of its id
+// scratch: a Place per token, in order, then a list of tokens by bucket.
+struct alignas(16) Place { int token, id, end; }; // where the next id's begin, or 0 if it is not the first of its id
 
-static __device__ inline Slot* ordered(const Args& a) { return (Slot*)a.scratch; }
+static __device__ inline Place* ordered(const Args& a) { return (Place*)a.scratch; }
 
 // grid: buckets. All blocks read all tokens, twice, and write those of their bucket.
 #define MANY 1024
@@ -62,11 +62,13 @@ extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant
   });
 }
 
-// chain adds the rows of N tokens to sums of VEC columns, all of them on their way at once.
-template <int N> static __device__ inline void chain(const Args& a, const Slot* s, int c, float (&sum)[VEC]) {
+// chain adds the rows of N tokens to sums of VEC columns, when all of them are there: left
+// to itself the compiler has few on their way at a time.
+template <int N> static __device__ inline void chain(const Args& a, const Place* p, int c, float (&sum)[VEC]) {
   Pack<T1, VEC> x[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) x[i] = *(const Pack<T1, VEC>*)at<T1>(a.t[1], s[i].token, c);
+  for (int i = 0; i < N; i++) x[i] = *(const Pack<T1, VEC>*)at<T1>(a.t[1], p[i].token, c);
+  __syncwarp();
 #pragma unroll
   for (int i = 0; i < N; i++)
 #pragma unroll
@@ -76,15 +78,17 @@ template <int N> static __device__ inline void chain(const Args& a, const Slot* 
 // grid: tokens/8 x columns/(32 VEC), a warp each: other columns of a frequent token are on
 // other SMs.
 extern "C" __global__ void __launch_bounds__(256) embed_bwd(const __grid_constant__ Args a) {
-  int k = blockIdx.x * 8 + threadIdx.x / 32, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
-  if (k >= a.t[1].rows || c >= a.t[1].cols) return;
-  const Slot *s = ordered(a) + k, *end = ordered(a) + s->end;
-  if (end <= s) return; // not the first
-  T0* out = at<T0>(a.t[0], s->id, c);
+  int k = blockIdx.x * 8 + threadIdx.x / 32, cols = a.t[1].cols, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
+  if (k >= a.t[1].rows) return;
+  const Place *p = ordered(a) + k, *end = ordered(a) + p->end;
+  if (end <= p) return; // not the first
+  bool there = c < cols;
+  if (!there) c = 0;
+  T0* out = at<T0>(a.t[0], p->id, c);
   float sum[VEC];
   load(sum, out);
-  for (; end - s >= 16; s += 16) chain<16>(a, s, c, sum);
-  for (; end - s >= 4; s += 4) chain<4>(a, s, c, sum);
-  for (; s < end; s++) chain<1>(a, s, c, sum);
-  store(out, sum);
+  for (; end - p >= 16; p += 16) chain<16>(a, p, c, sum);
+  for (; end - p >= 4; p += 4) chain<4>(a, p, c, sum);
+  for (; p < end; p++) chain<1>(a, p, c, sum);
+  if (there) store(out, sum);
 }

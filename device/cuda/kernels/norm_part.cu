@@ -1,7 +1,7 @@
 // part g: block k sums the squares of piece k of the gradient in float64. A
 // gradient without gaps comes as one row, for then no element's place has to be
-// worked out.
-extern "C" __global__ void norm_part(const __grid_constant__ Args a) {
+// worked out. A matrix of a layer has fewer pieces than a GPU SMs, so blocks are large.
+extern "C" __global__ void __launch_bounds__(1024) norm_part(const __grid_constant__ Args a) {
   __shared__ double shared[32];
   i64 cols = a.t[1].cols, n = (i64)a.t[1].rows * cols, first = (i64)blockIdx.x * a.n[0], last = min(first + a.n[0], n);
   double sum = 0;

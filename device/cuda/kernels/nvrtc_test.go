@@ -35,9 +35,10 @@ func variants() []Unit {
 		for _, at := range []string{" AT=0", " AT=1"} {
 			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " " + wide}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " " + wide})
 		}
-		for _, name := range []string{"pos_bwd", "cross_entropy", "product"} {
+		for _, name := range []string{"cross_entropy", "product"} {
 			list = append(list, Unit{name, types})
 		}
+		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
 		}
