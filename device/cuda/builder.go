@@ -56,6 +56,7 @@ type target struct {
 	library bool                     // products go to cublasLt
 	sumRows int                      // LinearDW may be cut at multiples of so many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
+	shared  int                      // bytes of shared memory that a block may have
 	major   int                      // its compute capability
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }

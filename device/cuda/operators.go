@@ -85,20 +85,28 @@ func normPart(b *builder) error {
 	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
 }
 
-// crossEntropy has a block per row of logits.
+// crossEntropy has a block per row of logits, and of a gradient's rows in shared memory as much
+// as a block may have.
 func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
 	a := b.newArgs(ops...)
 	a.n[1] = graph.ScalarLossScale
-	if b.call.Attr.Grad {
-		a.n[0] = 1
-	}
+	logits, room := ops[1], max(b.shared-1<<10, 0) // what the kernel has besides is less than the difference
+	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
-	if ops[1].Cols > 8192 {
-		n = 1024
+	if logits.Cols > 8192 {
+		n = 2 * threads
+	}
+	if row > room/2 { // one block is all that an SM has
+		n = 4 * threads
+	}
+	shared := 0
+	if b.call.Attr.Grad {
+		shared = min(row, room) &^ 15
+		a.n[0], a.n[2] = 1, int32(shared/16)
 	}
 	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
-	return b.start(unit, "cross_entropy", [3]int64{int64(ops[1].Rows), 1, 1}, n, 0, a)
+	return b.start(unit, "cross_entropy", [3]int64{int64(logits.Rows), 1, 1}, n, shared, a)
 }
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }

@@ -80,7 +80,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
 	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, major: d.limits.major, hopper: d.hopper()}
+		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}
