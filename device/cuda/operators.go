@@ -78,10 +78,11 @@ func normPart(b *builder) error {
 	v, flat := b.vector(g.Cols, g)
 	a := b.newArgs(part, g)
 	a.n[0] = graph.NormPiece
-	if n := int64(g.Rows) * int64(g.Cols); flat && n < 1<<31 {
+	n := int64(g.Rows) * int64(g.Cols)
+	if flat = flat && n < 1<<31; flat {
 		a.t[1].rows, a.t[1].cols = 1, int32(n)
 	}
-	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d", types(part, g), v)}
+	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t", types(part, g), v, flat)}
 	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
 }
 

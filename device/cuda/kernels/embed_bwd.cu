@@ -62,33 +62,21 @@ extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant
   });
 }
 
-// chain adds the rows of N tokens to sums of VEC columns, when all of them are there: left
-// to itself the compiler has few on their way at a time.
-template <int N> static __device__ inline void chain(const Args& a, const Place* p, int c, float (&sum)[VEC]) {
-  Pack<T1, VEC> x[N];
-#pragma unroll
-  for (int i = 0; i < N; i++) x[i] = *(const Pack<T1, VEC>*)at<T1>(a.t[1], p[i].token, c);
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < N; i++)
-#pragma unroll
-    for (int v = 0; v < VEC; v++) sum[v] += get(x[i].e[v]);
-}
-
 // grid: tokens/8 x columns/(32 VEC), a warp each: other columns of a frequent token are on
-// other SMs.
-extern "C" __global__ void __launch_bounds__(256) embed_bwd(const __grid_constant__ Args a) {
-  int k = blockIdx.x * 8 + threadIdx.x / 32, cols = a.t[1].cols, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
-  if (k >= a.t[1].rows) return;
+// other SMs. The bound leaves registers for as many rows on their way as are unrolled.
+extern "C" __global__ void __launch_bounds__(256, 4) embed_bwd(const __grid_constant__ Args a) {
+  int k = blockIdx.x * 8 + threadIdx.x / 32, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
+  if (k >= a.t[1].rows || c >= a.t[1].cols) return;
   const Place *p = ordered(a) + k, *end = ordered(a) + p->end;
   if (end <= p) return; // not the first
-  bool there = c < cols;
-  if (!there) c = 0;
   T0* out = at<T0>(a.t[0], p->id, c);
-  float sum[VEC];
+  float sum[VEC], x[VEC];
   load(sum, out);
-  for (; end - p >= 16; p += 16) chain<16>(a, p, c, sum);
-  for (; end - p >= 4; p += 4) chain<4>(a, p, c, sum);
-  for (; p < end; p++) chain<1>(a, p, c, sum);
-  if (there) store(out, sum);
+#pragma unroll 16
+  for (; p < end; p++) {
+    load(x, at<T1>(a.t[1], p->token, c));
+#pragma unroll
+    for (int v = 0; v < VEC; v++) sum[v] += x[v];
+  }
+  store(out, sum);
 }

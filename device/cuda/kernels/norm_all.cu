@@ -2,8 +2,13 @@
 extern "C" __global__ void norm_all(const __grid_constant__ Args a) {
   __shared__ double shared[32];
   double sum = 0;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < a.t[1].cols; i += blockDim.x) sum += at<double>(a.t[1], 0, 0)[i];
+  for (int first = threadIdx.x; first < a.t[1].cols; first += 8 * blockDim.x) {
+    double x[8] = {}; // on their way together
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+      if (int i = first + k * blockDim.x; i < a.t[1].cols) x[k] = at<double>(a.t[1], 0, 0)[i];
+    for (double v : x) sum += v;
+  }
   sum = addAll(sum, shared);
   if (threadIdx.x) return;
   double norm = sqrt(sum), f = a.d[0] > 0 ? a.d[0] / (norm + 1e-6) : 1;
