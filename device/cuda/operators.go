@@ -53,8 +53,9 @@ var operators = [graph.NumOps]operator{
 	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
 }
 
-// norm starts a block per row of the operator's operands, in the table's order;
-// stats are those with one or two columns. A thread has up to four packs of a row.
+// norm starts a block for one row of the operator's operands, in the table's order, or for
+// some that are narrow; stats are those with one or two columns. A thread has up to four
+// packs of a row.
 func (b *builder) norm(file, kernel, defines string, stats int) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
 	var wide []device.Operand
@@ -66,10 +67,14 @@ func (b *builder) norm(file, kernel, defines string, stats int) error {
 	cols := ops[0].Cols
 	v, _ := b.vector(cols, wide...)
 	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
-	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n)
+	rows := 1
+	if n == 32 {
+		rows = 4
+	}
+	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
-	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{int64(ops[0].Rows), 1, 1}, n, 0, a)
+	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows), int64(rows)), 1, 1}, rows*n, 0, a)
 }
 
 // normPart has a block per piece of the gradient.

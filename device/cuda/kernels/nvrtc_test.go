@@ -18,7 +18,7 @@ func variants() []Unit {
 		wide := map[string]string{"f32": "VEC=4", "bf16": "VEC=8"}[t]
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
-			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024", " " + wide + " PACKS=3 ROW_THREADS=64", " " + wide + " PACKS=4 ROW_THREADS=256"} {
+			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024 ROWS=1", " " + wide + " PACKS=3 ROW_THREADS=32 ROWS=4", " " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
 			}
 		}
