@@ -46,7 +46,7 @@ var operators = [graph.NumOps]operator{
 	graph.NormAll: func(b *builder) error {
 		a := b.newArgs(b.op(0), b.op(1))
 		a.d[0] = b.call.Attr.Clip
-		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, threads, 0, a)
+		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
 	graph.AdamW: adamw,
 	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },

@@ -1,5 +1,5 @@
 // clip part: the norm from its parts and the factor that clips to d[0].
-extern "C" __global__ void norm_all(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(1024) norm_all(const __grid_constant__ Args a) {
   __shared__ double shared[32];
   double sum = 0;
   for (int first = threadIdx.x; first < a.t[1].cols; first += 8 * blockDim.x) {
