@@ -448,7 +448,11 @@ var samples = map[graph.Op]func(s *sample){
 	graph.NormAll: func(s *sample) {
 		s.call.Attr.Clip = float64(s.IntN(3))
 		s.f32(1, 2)
-		s.fill(graph.F64, 1, 10*s.n(), func() float64 { return s.Float64() })
+		n := 10 * s.n()
+		if s.IntN(4) == 0 {
+			n += 8 * 1024 // more than the block fetches at a time
+		}
+		s.fill(graph.F64, 1, n, s.Float64)
 	},
 	graph.AdamW: func(s *sample) {
 		n, c := s.n(), s.cols()
