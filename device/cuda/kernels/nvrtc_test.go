@@ -23,7 +23,7 @@ func variants() []Unit {
 			}
 		}
 		for _, s := range []string{"0", "1", "2"} {
-			list = append(list, Unit{"sums", types + " SUM_ROWS=32 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=32 VEC=4 STATS=" + s})
+			list = append(list, Unit{"sums", types + " SUM_ROWS=128 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 VEC=4 STATS=" + s})
 		}
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
