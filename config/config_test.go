@@ -50,7 +50,7 @@ func TestErrors(t *testing.T) {
 		{good + "learning_rat: 3\n", `a.yaml:9: learning_rat: unknown key; hint: did you mean learning_rate?`},
 		{good + "limits: {devcie: 3}\n", `a.yaml:9: limits.devcie: unknown key; hint: did you mean device?`},
 		{good + "limits: 3\n", `a.yaml:9: limits: expected a mapping`},
-		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number from 0 on, got "x"`},
+		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number from 0 to 18446744073709551615, got "x"`},
 		{good + "limits: {device: 3 parsecs}\n", `a.yaml:9: limits.device: "3 parsecs" is not an amount of memory`},
 		{good + "out: b\n", `a.yaml:9: out: given twice`},
 		{strings.Replace(good, "model: gpt2\n", "", 1), `model: missing`},

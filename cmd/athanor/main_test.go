@@ -375,7 +375,7 @@ func TestUsage(t *testing.T) {
 // TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
 func TestLinesOfKeys(t *testing.T) {
 	for lines, want := range map[string]string{
-		"seed: -1":                                            "10: seed: expected a whole number from 0 on",
+		"seed: -1":                                            "10: seed: expected a whole number from 0 to 18446744073709551615",
 		"limits:\n  device: 9000TiB":                          "11: limits.device: ",
 		"plan:\n  micro_batch: 3":                             "11: plan.micro_batch: 3",
 		"plan:\n  head_rows: 77":                              "11: plan.head_rows: 77",

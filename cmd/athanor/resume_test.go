@@ -15,6 +15,7 @@ func TestAnotherRun(t *testing.T) {
 	const noText, noMachine = "tokenizer=absent.json", "hardware.h2d=7GB/s" // which nobody has measured
 	for _, c := range []struct{ override, without, field string }{
 		{"seed=7", noText, "seed is 1 there and 7 here"},
+		{"tokenizer=bpe-310", noMachine, "model is v300 there and v310 here"},
 		{"sequence_length=16", noText, "sequence_length"},
 		{"global_batch=2", noText, "global_batch"},
 		{"precision=bf16", noText, "precision"},
@@ -50,4 +51,30 @@ func TestAnotherOut(t *testing.T) {
 	if _, err := os.Stat(dir + "/run/spill"); err == nil {
 		t.Error("the second run spills to the folder of the first")
 	}
+}
+
+// TestNamedCheckpoint: a run that begins with a checkpoint of another run goes on from its
+// own when it is started again, and never mixes two histories in one folder.
+func TestNamedCheckpoint(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 5")
+	call("train", file).must(t, 0)
+	first, second := dir+"/run/checkpoint-2", dir+"/second"
+	from := []string{"train", file, "resume=" + first, "out=" + second}
+	call(append(from, "max_steps=6")...).must(t, 0, first+" at step 2")
+	call(append(from, "max_steps=8")...).must(t, 0, second+"/checkpoint-6 at step 6")
+	before := losses(t, dir+"/run")
+	call("train", file, "resume="+first).must(t, 2, "holds "+dir+"/run/checkpoint-4", "hint:") // back in its own folder
+	call("train", file, "resume="+second+"/checkpoint-8").must(t, 2, "holds "+dir+"/run/checkpoint-4", "hint:")
+	if after := losses(t, dir+"/run"); len(after) != len(before) {
+		t.Errorf("metrics of %d steps, there were %d", len(after), len(before))
+	}
+	call("train", file, "resume="+dir+"/run/checkpoint-4", "max_steps=6").must(t, 0, "checkpoint-4 at step 4") // the latest
+}
+
+// TestLargeSeeds: seeds are 64 bits, compared to the last one.
+func TestLargeSeeds(t *testing.T) {
+	_, file := tiny(t, "max_steps: 1", "seed: 18446744073709551615")
+	call("train", file).must(t, 0)
+	call("train", file, "seed=18446744073709551614").must(t, 2, "seed is 18446744073709551615 there and 18446744073709551614 here")
+	call("train", file, "seed=18446744073709551616").must(t, 2, "seed: expected a whole number", "18446744073709551615")
 }
