@@ -107,6 +107,22 @@ func TestLearningRate(t *testing.T) {
 	near(109, 1e-3)
 }
 
+// TestTimed: the learning rate of a run that has a time only rises and falls within the
+// steps that this is good for.
+func TestTimed(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(strings.Replace(good, "max_steps", "max_time: 8h #", 1)), nil)
+	if err != nil || !c.Timed() {
+		t.Fatal(c.Timed(), err)
+	}
+	c.Spread(200)
+	if c.MaxSteps != 200 || c.WarmupSteps != 10 || math.Abs(c.Rate(199)-c.MinLearningRate) > 1e-12 {
+		t.Errorf("%d steps, warm-up of %d, ends at %v", c.MaxSteps, c.WarmupSteps, c.Rate(199))
+	}
+	if c, err = Parse("a.yaml", []byte(good), nil); err != nil || c.Timed() {
+		t.Error(c.Timed(), err)
+	}
+}
+
 // FuzzParse: no text makes it panic, and what it accepts it accepts again
 // after being written out.
 func FuzzParse(f *testing.F) {

@@ -35,6 +35,14 @@ type origin struct {
 	identity
 	PlanHash string `json:"plan_hash"`
 	RunHash  string `json:"run_hash"` // what the ranks agreed on
+	spread
+}
+
+// spread is how many steps a timed run's learning rate was spread over, and what time
+// that was for: a run that goes on in the same time keeps them, whatever is predicted by then.
+type spread struct {
+	Time  config.Duration `json:"spread_time,omitempty"`
+	Steps int             `json:"spread_steps,omitempty"`
 }
 
 // configured fills in what the configuration says.

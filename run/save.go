@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -199,6 +200,9 @@ func (t *Trainer) resume(path string) error {
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := json.Unmarshal(ck.Trainer.Plan, &t.spread); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	cursor := t.sampler.Cursor()
 	if err := json.Unmarshal(ck.Trainer.Cursor, &cursor); err != nil {
 		return fmt.Errorf("%s: data cursor: %w", path, err)
@@ -258,9 +262,22 @@ func holds(dir string, free, need int64) error {
 	return fmt.Errorf("%s: a checkpoint takes %d bytes beside older ones, and %d are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, need, free)
 }
 
+// saving is when checkpoints are written that nobody asked for by the step.
+type saving struct {
+	latest time.Time
+	took   time.Duration
+}
+
+// due reports whether one is to be written: after some time, but so that writing them
+// takes a fiftieth of the run at most.
+func (s *saving) due(now time.Time, after time.Duration) bool {
+	return now.Sub(s.latest) >= max(after, 50*s.took)
+}
+
 // save writes a checkpoint, unless this step's is written already.
 func (t *Trainer) save(o Observer) error {
-	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact})
+	began := time.Now()
+	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact, t.spread})
 	if err != nil {
 		return err
 	}
@@ -283,7 +300,7 @@ func (t *Trainer) save(o Observer) error {
 	if err != nil {
 		return err
 	}
-	t.saved = path
+	t.saved, t.saving = path, saving{time.Now(), time.Since(began)}
 	o.Event("saved " + path)
 	return nil
 }
