@@ -19,6 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
@@ -259,7 +260,7 @@ func holds(dir string, free, need int64) error {
 	if free == 0 || free >= need {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %d bytes beside older ones, and %d are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, need, free)
+	return fmt.Errorf("%s: a checkpoint takes %s beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(need), size.Exact(free))
 }
 
 // saving is when checkpoints are written that nobody asked for by the step.

@@ -68,6 +68,30 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 }
 
+// TestResultsOverSources: no result is written over what it is made of, or over another.
+func TestResultsOverSources(t *testing.T) {
+	dir, file := tiny(t)
+	model := "../../testdata/torch/gpt2-tiny"
+	check(t, os.CopyFS(dir+"/m", os.DirFS(model)))
+	check(t, os.Symlink("run.yaml", dir+"/link.svg"))
+	before, err := os.ReadFile(file)
+	check(t, err)
+	for _, args := range [][]string{
+		{"simulate", file, "--trace", file},
+		{"plan", file, "--out", file},
+		{"plan", file, "--out", dir + "/new", "--dump", dir + "/new"},
+		{"draw", file, "--out", dir + "/link.svg"},
+		{"eval", dir + "/m", "--tokens", dir + "/m/tokens.json", "--logits", dir + "/m/model.safetensors"},
+		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/m/tokens.json"},
+		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/x", "--grads", dir + "/x"},
+	} {
+		call(args...).must(t, 2, "is read too, or written twice", "hint:")
+	}
+	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
+		t.Error("the configuration has changed", err)
+	}
+}
+
 // TestDamagedWeights: a checkpoint whose weights are not those that were saved is nothing to
 // go on from, to start from, to evaluate or to write with, though it can be read. Who changed
 // them on purpose takes away what vouches for them.

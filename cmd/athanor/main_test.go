@@ -300,7 +300,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
 		{[]string{"plan", file, "sequence_length=-1"}, []string{"out of range"}},
 		{[]string{"plan", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
-		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "this machine has", "hint:"}},
+		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "(8.8 PiB)", "this machine has", "hint:"}},
 		{[]string{"plan", file, "global_batch=1048576"}, []string{"global_batch"}},
 		{[]string{"plan", file, "min_learning_rate=.nan"}, []string{"min_learning_rate"}},
 		{[]string{"plan", file, "warmup_steps=-4"}, []string{"warmup_steps"}},
