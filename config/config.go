@@ -390,7 +390,7 @@ func (c *Config) validate(d *decoder) {
 	in("weight_decay", c.WeightDecay, 0, 1e3)
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
-	in("epsilon", c.Epsilon, 0, 1)
+	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
 	in("gradient_clipping", c.Clip, 0, 1e9)
 	in("validation_fraction", c.Validation, 0, 0.5)
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)

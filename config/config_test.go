@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 		{good + "limits: 3\n", `a.yaml:9: limits: expected a mapping`},
 		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number from 0 to 18446744073709551615, got "x"`},
 		{good + "limits: {device: 3 parsecs}\n", `a.yaml:9: limits.device: "3 parsecs" is not an amount of memory`},
-		{good + "out: b\n", `a.yaml:9: out: given twice`},
+		{good + "out: b\n", `a.yaml:9: out: given twice; hint:`},
 		{strings.Replace(good, "model: gpt2\n", "", 1), `model: missing`},
 		{strings.Replace(good, "global_batch: 64", "global_batch: -64", 1), `global_batch: -64 is out of range; hint: at least 1`},
 		{strings.Replace(good, "sequence_length: 1024", "sequence_length: 0", 1), `sequence_length: 0 is out of range; hint: at least 1`},

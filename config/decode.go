@@ -88,7 +88,7 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 		key, value := n.Content[i], n.Content[i+1]
 		path := prefix + key.Value
 		if d.lines[path] > 0 && key.Line > 0 {
-			d.errs = append(d.errs, &Error{File: d.file, Line: key.Line, Key: path, Msg: "given twice"})
+			d.errs = append(d.errs, &Error{File: d.file, Line: key.Line, Key: path, Msg: "given twice; hint: keep one of the two"})
 		}
 		d.lines[path] = key.Line
 		f, ok := fields[key.Value]

@@ -287,6 +287,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "limits.device"}, []string{"expected key=value"}},
 		{[]string{"plan", file, "model={type: lama, layers: 2, width: 32, heads: 4}"}, []string{"lama", "hint:"}},
 		{[]string{"plan", file, "model=gpt3"}, []string{"gpt3", "hint:"}},
+		{[]string{"plan", file, "model={type: llama, layers: 2, width: 32, heads: 5}"}, []string{"a width of 32 does not divide over 5 heads", "head_dim"}},
+		{[]string{"plan", file, "epsilon=0"}, []string{"epsilon: 0 is out of range", "1e-30"}},
 		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},
 		{[]string{"plan", file, "plan.recompute=some"}, []string{"recompute", "hint:"}},
 		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
@@ -542,7 +544,7 @@ func TestFullFiles(t *testing.T) {
 	}
 	check(t, os.Symlink("/dev/full", dir+"/full"))
 	for _, flag := range []string{"--out", "--dump"} {
-		call("plan", file, "hardware.name=l4", flag, dir+"/full").must(t, 1, "no space left")
+		call("plan", file, "hardware.name=l4", flag, dir+"/full").must(t, 1, "no space left", "hint: free some space")
 		_, err := os.Lstat(dir + "/full")
 		check(t, err)
 	}
