@@ -60,7 +60,7 @@ type Config struct {
 	// fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
-	Resume         string `yaml:"resume"` // auto, never, or a checkpoint folder
+	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run begins with
 	Seed           uint64 `yaml:"seed"`
 
 	Schedule        string  `yaml:"schedule"` // of the learning rate: cosine, linear or constant

@@ -134,7 +134,7 @@ func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func
 	here := there
 	know(&here)
 	if d := there.difference(here); d != "" {
-		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d))
+		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make them the same, or set `out` to another folder, and model to this one to start from its weights", path, d))
 	}
 	return nil
 }
