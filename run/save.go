@@ -246,21 +246,26 @@ func (t *Trainer) roomToSave() error {
 	if t.Step >= t.Setup.Config.MaxSteps {
 		return nil
 	}
+	return t.room(1)
+}
+
+// room says whether there is room for n checkpoints beside older ones.
+func (t *Trainer) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()}
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
 	if err != nil { // some file systems do not say
 		return nil
 	}
-	return holds(t.Setup.Config.Out, free, s.Bytes())
+	return holds(t.Setup.Config.Out, free, n, s.Bytes())
 }
 
-// holds reports whether a folder's disk has room for a checkpoint. One without any free
+// holds reports whether a folder's disk has room for n checkpoints. One without any free
 // bytes is one that does not count them.
-func holds(dir string, free, need int64) error {
-	if free == 0 || free >= need {
+func holds(dir string, free, n, each int64) error {
+	if free == 0 || free >= n*each {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %s beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(need), size.Exact(free))
+	return fmt.Errorf("%s: a checkpoint takes %s, room for %d is needed beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
 }
 
 // saving is when checkpoints are written that nobody asked for by the step.
@@ -269,10 +274,25 @@ type saving struct {
 	took   time.Duration
 }
 
-// due reports whether one is to be written: after some time, but so that writing them
+// due reports whether one is to be written: after some time, 0 for never, but so that writing them
 // takes a fiftieth of the run at most.
 func (s *saving) due(now time.Time, after time.Duration) bool {
-	return now.Sub(s.latest) >= max(after, 50*s.took)
+	return after > 0 && now.Sub(s.latest) >= max(after, 50*s.took)
+}
+
+// due reports whether a checkpoint is to be written that no step asked for. It leaves room
+// for the one at the end, which it would be a pity to lose for this one.
+func (t *Trainer) due(o Observer) bool {
+	now := time.Now()
+	if !t.saving.due(now, time.Duration(t.Setup.Config.SaveAfter)) {
+		return false
+	}
+	err := t.room(2)
+	if err != nil {
+		t.saving.latest = now
+		o.Event(fmt.Sprintf("step %d is not saved, to leave room for the end: %v", t.Step, err))
+	}
+	return err == nil
 }
 
 // save writes a checkpoint, unless this step's is written already.

@@ -24,5 +24,8 @@ func TestSavingDue(t *testing.T) {
 		if s.due(at.Add(c.since), after) != c.due {
 			t.Errorf("saved in %v, %v ago: due is %v", c.took, c.since, !c.due)
 		}
+		if s.due(at.Add(c.since), 0) {
+			t.Errorf("due after %v, though never asked for", c.since)
+		}
 	}
 }

@@ -271,8 +271,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 				return err
 			}
 		}
-		due := c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.saving.due(time.Now(), time.Duration(c.SaveAfter))
-		if due && t.Step < c.MaxSteps {
+		if t.Step < c.MaxSteps && (c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
 			if err := t.save(o); err != nil {
 				return err
 			}
