@@ -33,6 +33,36 @@ func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 	return "", passed, fmt.Errorf("checkpoint: %w in %s", ErrNone, s.Dir)
 }
 
+// Check looks at one checkpoint as deep as Latest would, and returns its step.
+func Check(fsys FS, path string, depth Depth) (step int64, err error) {
+	m, err := check(fsys, path, depth)
+	if err != nil {
+		return 0, fmt.Errorf("checkpoint: %w", err)
+	}
+	return m.Step, nil
+}
+
+// CheckWeights reads the weights of a folder that is a checkpoint, or a copy of what a model needs of one, against its
+// manifest. Of a folder without a manifest nothing is known.
+func CheckWeights(fsys FS, path string) error {
+	m, err := readChain(fsys, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range m.Files {
+		if strings.Contains(entry.Path, "/") || !strings.HasSuffix(entry.Path, ".safetensors") {
+			continue // state, which is not needed, and files that people edit
+		}
+		if err := checkFile(fsys, filepath.Join(path, entry.Path), entry, Checksums); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", entry.Path, err)
+		}
+	}
+	return nil
+}
+
 // steps lists the checkpoints by name, the newest first.
 func (s *Store) steps() ([]int64, error) {
 	names, err := s.fsys().ReadDir(s.Dir)

@@ -51,25 +51,34 @@ func doneText(step int64, manifestText []byte) string {
 
 // check follows the chain and returns the manifest. An error says which file is damaged and wraps ErrCorrupt.
 func check(fsys FS, path string, depth Depth) (*manifest, error) {
-	done, err := readSmall(fsys, filepath.Join(path, doneFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w: never finished, there is no %s", path, ErrCorrupt, doneFile)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	text, err := readSmall(fsys, filepath.Join(path, manifestFile))
+	m, err := readChain(fsys, path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, missingIsCorrupt(err))
-	}
-	m, err := parseManifest(text, string(done))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, ErrCorrupt, err)
 	}
 	for _, entry := range m.Files {
 		if err := checkFile(fsys, filepath.Join(path, filepath.FromSlash(entry.Path)), entry, depth); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", path, entry.Path, missingIsCorrupt(err))
 		}
+	}
+	return m, nil
+}
+
+// readChain reads what vouches for the files.
+func readChain(fsys FS, path string) (*manifest, error) {
+	done, err := readSmall(fsys, filepath.Join(path, doneFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("never finished, there is no %s: %w", doneFile, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := readSmall(fsys, filepath.Join(path, manifestFile))
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseManifest(text, string(done))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return m, nil
 }

@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/size"
 )
 
 // Store is the checkpoints of one run.
@@ -272,8 +273,8 @@ func (f *bookedFile) Close() error {
 func saveHint(err error, bytes int64) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Sprintf("\nhint: a checkpoint takes %d bytes beside the older ones, which are untouched: "+
-			"free some space or keep fewer", bytes)
+		return fmt.Sprintf("\nhint: a checkpoint takes %s beside the older ones, which are untouched: "+
+			"free some space or keep fewer", size.Exact(bytes))
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return "\nhint: out must be a folder that you may write to; older checkpoints are untouched"
 	}

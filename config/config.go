@@ -49,7 +49,7 @@ type Config struct {
 	LearningRate   float64  `yaml:"learning_rate"`
 	MaxSteps       int      `yaml:"max_steps"`
 	MaxTokens      Number   `yaml:"max_tokens"` // instead of max_steps
-	MaxTime        Duration `yaml:"max_time"`   // stop there, whatever max_steps says
+	MaxTime        Duration `yaml:"max_time"`   // stop there, whatever max_steps says; alone: as many steps as that is good for
 	Out            string   `yaml:"out"`        // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
@@ -60,7 +60,7 @@ type Config struct {
 	// fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
-	Resume         string `yaml:"resume"` // auto, never, or a checkpoint folder
+	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run begins with
 	Seed           uint64 `yaml:"seed"`
 
 	Schedule        string  `yaml:"schedule"` // of the learning rate: cosine, linear or constant
@@ -76,7 +76,8 @@ type Config struct {
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
-	SaveEvery       int      `yaml:"save_every"`          // steps; 0: at the end only
+	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
+	SaveAfter       Duration `yaml:"save_after"`          // time since the last checkpoint, longer where saving takes long
 	KeepCheckpoints int      `yaml:"keep_checkpoints"`
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
@@ -84,6 +85,7 @@ type Config struct {
 	// File and Lines say where keys came from, for messages.
 	File  string         `yaml:"-"`
 	lines map[string]int // key path -> line
+	timed bool           // see Timed
 }
 
 // Model is a known name, a Hugging Face folder, or sizes inline.
@@ -193,6 +195,9 @@ type Hardware struct {
 // Unlimited is the Bytes of a tier without a limit.
 const Unlimited Bytes = -1
 
+// maxSteps is the longest run, and one that only max_time ends until Spread is called.
+const maxSteps = 1e9
+
 // derived marks a number that follows from others unless it is given.
 const derived = -1
 
@@ -209,7 +214,7 @@ func Default() Config {
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
-		Validation: 0.01, EvalBatches: 8, KeepCheckpoints: 2,
+		Validation: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}
 }
 
@@ -363,7 +368,7 @@ func (c *Config) validate(d *decoder) {
 	count("sequence_length", c.SequenceLength, 1<<24)
 	count("global_batch", c.GlobalBatch, 1<<20)
 	if c.MaxSteps != 0 || c.MaxTokens == 0 && c.MaxTime == 0 {
-		count("max_steps", c.MaxSteps, 1e9)
+		count("max_steps", c.MaxSteps, maxSteps)
 	}
 	need("out", c.Out != "")
 	in := func(key string, v, lo, hi float64) {
@@ -385,7 +390,7 @@ func (c *Config) validate(d *decoder) {
 	in("weight_decay", c.WeightDecay, 0, 1e3)
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
-	in("epsilon", c.Epsilon, 0, 1)
+	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
 	in("gradient_clipping", c.Clip, 0, 1e9)
 	in("validation_fraction", c.Validation, 0, 0.5)
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)
@@ -421,13 +426,28 @@ func (c *Config) derive() {
 		c.MaxSteps = int(math.Ceil(float64(c.MaxTokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
 	}
 	if c.MaxSteps == 0 {
-		c.MaxSteps = 1e9 // until max_time
-	}
-	if c.WarmupSteps == derived {
-		c.WarmupSteps = min(c.MaxSteps/20, 2000)
+		c.MaxSteps, c.timed = maxSteps, true
+	} else {
+		c.warmUp()
 	}
 	if c.MinLearningRate == derived {
 		c.MinLearningRate = 0.1 * c.LearningRate
+	}
+}
+
+// Timed reports whether max_time alone says how long the run is.
+func (c *Config) Timed() bool { return c.timed }
+
+// Spread gives a timed run the steps that its time is good for, so that its learning rate
+// rises and falls within them.
+func (c *Config) Spread(steps int) {
+	c.MaxSteps = min(max(1, steps), maxSteps)
+	c.warmUp()
+}
+
+func (c *Config) warmUp() {
+	if c.WarmupSteps == derived {
+		c.WarmupSteps = min(c.MaxSteps/20, 2000)
 	}
 }
 

@@ -50,9 +50,9 @@ func TestErrors(t *testing.T) {
 		{good + "learning_rat: 3\n", `a.yaml:9: learning_rat: unknown key; hint: did you mean learning_rate?`},
 		{good + "limits: {devcie: 3}\n", `a.yaml:9: limits.devcie: unknown key; hint: did you mean device?`},
 		{good + "limits: 3\n", `a.yaml:9: limits: expected a mapping`},
-		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number from 0 on, got "x"`},
+		{good + "seed: x\n", `a.yaml:9: seed: expected a whole number from 0 to 18446744073709551615, got "x"`},
 		{good + "limits: {device: 3 parsecs}\n", `a.yaml:9: limits.device: "3 parsecs" is not an amount of memory`},
-		{good + "out: b\n", `a.yaml:9: out: given twice`},
+		{good + "out: b\n", `a.yaml:9: out: given twice; hint:`},
 		{strings.Replace(good, "model: gpt2\n", "", 1), `model: missing`},
 		{strings.Replace(good, "global_batch: 64", "global_batch: -64", 1), `global_batch: -64 is out of range; hint: at least 1`},
 		{strings.Replace(good, "sequence_length: 1024", "sequence_length: 0", 1), `sequence_length: 0 is out of range; hint: at least 1`},
@@ -105,6 +105,22 @@ func TestLearningRate(t *testing.T) {
 	near(109, 1e-5)
 	c.Schedule = "constant"
 	near(109, 1e-3)
+}
+
+// TestTimed: the learning rate of a run that has a time only rises and falls within the
+// steps that this is good for.
+func TestTimed(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(strings.Replace(good, "max_steps", "max_time: 8h #", 1)), nil)
+	if err != nil || !c.Timed() {
+		t.Fatal(c.Timed(), err)
+	}
+	c.Spread(200)
+	if c.MaxSteps != 200 || c.WarmupSteps != 10 || math.Abs(c.Rate(199)-c.MinLearningRate) > 1e-12 {
+		t.Errorf("%d steps, warm-up of %d, ends at %v", c.MaxSteps, c.WarmupSteps, c.Rate(199))
+	}
+	if c, err = Parse("a.yaml", []byte(good), nil); err != nil || c.Timed() {
+		t.Error(c.Timed(), err)
+	}
 }
 
 // FuzzParse: no text makes it panic, and what it accepts it accepts again

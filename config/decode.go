@@ -88,7 +88,7 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 		key, value := n.Content[i], n.Content[i+1]
 		path := prefix + key.Value
 		if d.lines[path] > 0 && key.Line > 0 {
-			d.errs = append(d.errs, &Error{File: d.file, Line: key.Line, Key: path, Msg: "given twice"})
+			d.errs = append(d.errs, &Error{File: d.file, Line: key.Line, Key: path, Msg: "given twice; hint: keep one of the two"})
 		}
 		d.lines[path] = key.Line
 		f, ok := fields[key.Value]
@@ -134,8 +134,8 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	}
 	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // which would be cut off
 		var v float64
-		if err := n.Decode(&v); err != nil || v != math.Trunc(v) {
-			d.fail(path, fmt.Sprintf("expected a whole number, got %q", n.Value))
+		if err := n.Decode(&v); err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 { // beyond it not every whole number is one
+			d.fail(path, kindError(nil, n, f))
 			return
 		}
 	}
@@ -151,7 +151,7 @@ func kindError(err error, n *yaml.Node, f reflect.Value) string {
 	case reflect.Int, reflect.Int64:
 		want = "a whole number"
 	case reflect.Uint64:
-		want = "a whole number from 0 on"
+		want = fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64))
 	case reflect.Float64:
 		want = "a number"
 	case reflect.Bool:

@@ -172,8 +172,8 @@ var table = [NumOps]Info{
 	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:s loss:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
 	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
-	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts,
-	// ascending). Clip <= 0 means no clipping: {1, norm}.
+	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts
+	// in float64, in an order of the device's). Clip <= 0 means no clipping: {1, norm}.
 	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
 	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
 	// g scaled by clip[0] first, if there is one. g is f32; p16 is a bf16 copy of an

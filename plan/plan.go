@@ -28,6 +28,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -149,9 +150,9 @@ type Misfit struct {
 
 func (e *Misfit) Error() string {
 	if e.Only {
-		return fmt.Sprintf("%s does not fit: it needs %d bytes of %v memory, and there are %d; hint: %s, and another plan may need less", e.Frugal.Label, e.Need, e.Tier, e.Have, e.Hint)
+		return fmt.Sprintf("%s does not fit: it needs %s of %v memory, and there are %s; hint: %s, and another plan may need less", e.Frugal.Label, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 	}
-	return fmt.Sprintf("the model does not fit: the most frugal plan needs %d bytes of %v memory, and there are %d; hint: %s", e.Need, e.Tier, e.Have, e.Hint)
+	return fmt.Sprintf("the model does not fit: the most frugal plan needs %s of %v memory, and there are %s; hint: %s", size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 }
 
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }

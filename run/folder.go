@@ -55,14 +55,24 @@ func OpenFolder(dir string) (*Folder, error) {
 	if f.Model, _, err = model.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
 	}
-	f.Weights, err = safetensors.OpenFolder(dir)
-	switch err = suggest.Add(err, folderHint); {
+	f.Weights, err = openWeights(dir)
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, misuse{err}
 	case err != nil:
 		return nil, err
 	}
 	return f, nil
+}
+
+// openWeights opens the weights of a model folder. Those of a checkpoint must be what was
+// saved: a damaged copy would give other results and say nothing.
+func openWeights(dir string) (*safetensors.Set, error) {
+	if err := checkpoint.CheckWeights(checkpoint.Disk{}, dir); err != nil {
+		return nil, fmt.Errorf("%s: %w; hint: copy the checkpoint again, or remove its manifest.json if it was changed on purpose", dir, err)
+	}
+	set, err := safetensors.OpenFolder(dir)
+	return set, suggest.Add(err, folderHint)
 }
 
 // Tokenizer is that of the folder, read when it is first needed: token ids can be

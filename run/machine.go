@@ -21,6 +21,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -337,7 +338,7 @@ func (m *Machine) limit(c *config.Config) error {
 			all = 1
 		}
 		if m.Capacity[t] = int64(l) / all; m.Capacity[t] > have {
-			return c.Fault("limits."+t.String(), fmt.Sprintf("%d bytes, but this machine has %d; hint: leave it out to use what there is", l, have*all))
+			return c.Fault("limits."+t.String(), fmt.Sprintf("%s, but this machine has %s; hint: leave it out to use what there is", size.Exact(int64(l)), size.Exact(have*all)))
 		}
 	}
 	return nil
@@ -432,7 +433,7 @@ func (m *Machine) advise(err error) error {
 	for t := range need {
 		if need[t] > have[t] {
 			e.Tier, e.Need, e.Have = device.Tier(t), need[t], m.Capacity[t]
-			e.Hint = fmt.Sprintf("this machine has %d bytes of it; %s", have[t], help)
+			e.Hint = fmt.Sprintf("this machine has %s of it; %s", size.Exact(have[t]), help)
 			return e
 		}
 	}

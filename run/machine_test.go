@@ -39,12 +39,12 @@ func TestLittleDisk(t *testing.T) {
 		}
 	}
 	for _, free := range []int64{0, 100, 101} {
-		if err := holds("runs", free, 100); err != nil {
+		if err := holds("runs", free, 2, 50); err != nil {
 			t.Errorf("%d bytes free, 100 needed: %v", free, err)
 		}
 	}
 	for _, free := range []int64{1, 99} {
-		if err := holds("runs", free, 100); err == nil || !strings.Contains(err.Error(), "hint:") {
+		if err := holds("runs", free, 2, 50); err == nil || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%d bytes free, 100 needed: %v", free, err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint"
-	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 )
 
@@ -41,12 +40,12 @@ func (s *Setup) checkWeights() error {
 	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
 		return nil
 	}
-	set, err := safetensors.OpenFolder(s.Folder)
+	set, err := openWeights(s.Folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.Config.Fault("model", err.Error())
 	}
 	if err != nil {
-		return inFolder(s.Folder, err)
+		return err // which names the folder
 	}
 	defer set.Close()
 	for _, p := range s.Graph.Params {

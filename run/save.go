@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -16,109 +19,12 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/program"
 )
-
-// identity is what must be the same for a run to be continued. The plan and
-// the memory limits are not in it: they change the speed only.
-type identity struct {
-	Model          string  `json:"model"`
-	SequenceLength int     `json:"sequence_length"`
-	GlobalBatch    int     `json:"global_batch"`
-	Precision      string  `json:"precision"`
-	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans: fp32 if left out
-	Documents      string  `json:"documents,omitempty"`       // joined if left out
-	Seed           uint64  `json:"seed"`
-	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
-	WeightDecay    float64 `json:"weight_decay"`
-	Clip           float64 `json:"gradient_clipping"`
-	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if left out, as older runs do
-	Held           string  `json:"validation_fraction,omitempty"` // what is not trained on; not compared if left out
-}
-
-// origin is where a checkpoint came from. What of it is not the identity is for
-// people: a run goes on with another plan.
-type origin struct {
-	identity
-	PlanHash string `json:"plan_hash"`
-	RunHash  string `json:"run_hash"` // what the ranks agreed on
-}
-
-// configured fills in what the configuration says.
-func (a *identity) configured(c *config.Config) {
-	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
-	a.Precision, a.Documents = precision(c).String(), c.Documents
-	a.Held = fmt.Sprint(c.Validation)
-	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
-	if c.OptimizerState != "auto" {
-		a.OptimizerState = stateOf(c)
-	}
-}
-
-// prepared fills in what text and model say, too.
-func (a *identity) prepared(s *Setup) {
-	a.configured(s.Config)
-	hash := s.Tokenizer.Hash()
-	a.Model, a.Tokens = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8])
-}
-
-func (t *Trainer) identity() (id identity) {
-	id.prepared(t.Setup)
-	id.OptimizerState = t.Plan.Plan.State
-	return id
-}
-
-// difference names the first field in which two runs differ, "" if none.
-func (a identity) difference(b identity) string {
-	fields := func(v identity) map[string]any {
-		text, err := json.Marshal(v)
-		m := map[string]any{}
-		if err == nil {
-			err = json.Unmarshal(text, &m)
-		}
-		if err != nil {
-			panic("run: identity: " + err.Error())
-		}
-		if v.OptimizerState == "" {
-			m["optimizer_state"] = program.StateNames()[0]
-		}
-		if v.Documents == "" {
-			m["documents"] = config.Joined
-		}
-		return m
-	}
-	if a.Adam == "" {
-		b.Adam = ""
-	}
-	if a.Held == "" {
-		b.Held = ""
-	}
-	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
-		if x[k] != y[k] {
-			return fmt.Sprintf("%s is %v there and %v here", k, x[k], y[k])
-		}
-	}
-	return ""
-}
-
-// belongs refuses to continue a checkpoint of another run. What know does not fill in is
-// not known yet, and taken to be the same.
-func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
-	var there identity
-	if err := json.Unmarshal(ck.Trainer.Plan, &there); err != nil {
-		return fmt.Errorf("%s was not written by a training run: %w", path, err)
-	}
-	here := there
-	know(&here)
-	if d := there.difference(here); d != "" {
-		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: set `out` to another folder, or make them the same", path, d))
-	}
-	return nil
-}
 
 func store(c *config.Config) *checkpoint.Store {
 	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: 5e9}
@@ -127,20 +33,54 @@ func store(c *config.Config) *checkpoint.Store {
 // latest is the checkpoint that a run goes on from, whole as far as depth looks, and
 // what was passed over to find it. A run that begins has checkpoint.ErrNone.
 func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
-	if c.Resume != "auto" && c.Resume != "never" {
-		return c.Resume, nil, checkResume(c)
-	}
 	path, skipped, err := store(c).Latest(depth)
 	for _, s := range skipped {
 		passed = append(passed, fmt.Sprintf("passed over %v", s))
 	}
+	none := errors.Is(err, checkpoint.ErrNone)
 	switch {
+	case c.Resume != "auto" && c.Resume != "never" && (none || err == nil):
+		path, err = beginning(c, path, depth)
 	case err == nil && c.Resume == "never":
-		err = c.Fault("resume", fmt.Sprintf("never, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Out, path))
-	case errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0: // to begin anew would write over what may still be of use
+		err = inTheWay(c, path)
+	case none && len(skipped) > 0: // to begin anew would write over what may still be of use
 		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
 	}
 	return path, passed, err
+}
+
+// beginning is latest for a run that begins with a checkpoint that it names. own is the latest
+// in its folder, "" if there is none: a run that was stopped and is started again goes on
+// from that. An own one that this run cannot have written is refused, since checkpoints
+// and metrics of two histories would mix.
+func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, error) {
+	if err := checkResume(c); err != nil {
+		return "", err
+	}
+	if own == "" || sameFile(own, c.Resume) {
+		_, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, depth)
+		return c.Resume, suggest.Add(err, "copy it again, or resume from another checkpoint")
+	}
+	first, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, checkpoint.Sizes)
+	if err != nil {
+		return "", err
+	}
+	reached, err := checkpoint.Check(checkpoint.Disk{}, own, checkpoint.Sizes)
+	if err == nil && (reached < first || sameFile(filepath.Dir(c.Resume), c.Out)) {
+		err = inTheWay(c, own)
+	}
+	return own, err
+}
+
+// inTheWay is the error of a checkpoint in the run's folder that the run is not to go on from.
+func inTheWay(c *config.Config, path string) error {
+	return c.Fault("resume", fmt.Sprintf("%s, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, second := os.Stat(b)
+	return err == nil && second == nil && os.SameFile(x, y)
 }
 
 // start fills the parameters: from the latest checkpoint of the run, from the
@@ -261,6 +201,9 @@ func (t *Trainer) resume(path string) error {
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := json.Unmarshal(ck.Trainer.Plan, &t.spread); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	cursor := t.sampler.Cursor()
 	if err := json.Unmarshal(ck.Trainer.Cursor, &cursor); err != nil {
 		return fmt.Errorf("%s: data cursor: %w", path, err)
@@ -303,26 +246,59 @@ func (t *Trainer) roomToSave() error {
 	if t.Step >= t.Setup.Config.MaxSteps {
 		return nil
 	}
+	return t.room(1)
+}
+
+// room says whether there is room for n checkpoints beside older ones.
+func (t *Trainer) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()}
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
 	if err != nil { // some file systems do not say
 		return nil
 	}
-	return holds(t.Setup.Config.Out, free, s.Bytes())
+	return holds(t.Setup.Config.Out, free, n, s.Bytes())
 }
 
-// holds reports whether a folder's disk has room for a checkpoint. One without any free
+// holds reports whether a folder's disk has room for n checkpoints. One without any free
 // bytes is one that does not count them.
-func holds(dir string, free, need int64) error {
-	if free == 0 || free >= need {
+func holds(dir string, free, n, each int64) error {
+	if free == 0 || free >= n*each {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %d bytes beside older ones, and %d are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, need, free)
+	return fmt.Errorf("%s: a checkpoint takes %s, room for %d is needed beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
+}
+
+// saving is when checkpoints are written that nobody asked for by the step.
+type saving struct {
+	latest time.Time
+	took   time.Duration
+}
+
+// due reports whether one is to be written: after some time, 0 for never, but so that writing them
+// takes a fiftieth of the run at most.
+func (s *saving) due(now time.Time, after time.Duration) bool {
+	return after > 0 && now.Sub(s.latest) >= max(after, 50*s.took)
+}
+
+// due reports whether a checkpoint is to be written that no step asked for. It leaves room
+// for the one at the end, which it would be a pity to lose for this one.
+func (t *Trainer) due(o Observer) bool {
+	now := time.Now()
+	if !t.saving.due(now, time.Duration(t.Setup.Config.SaveAfter)) {
+		return false
+	}
+	err := t.room(2)
+	if err != nil {
+		t.saving.latest = now
+		o.Event(fmt.Sprintf("step %d is not saved, to leave room for the end: %v", t.Step, err))
+	}
+	return err == nil
 }
 
 // save writes a checkpoint, unless this step's is written already.
 func (t *Trainer) save(o Observer) error {
-	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact})
+	began := time.Now()
+	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact, t.spread})
 	if err != nil {
 		return err
 	}
@@ -345,7 +321,7 @@ func (t *Trainer) save(o Observer) error {
 	if err != nil {
 		return err
 	}
-	t.saved = path
+	t.saved, t.saving = path, saving{time.Now(), time.Since(began)}
 	o.Event("saved " + path)
 	return nil
 }

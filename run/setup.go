@@ -48,8 +48,8 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, err
 	}
-	if t := s.Tokens.Stats(); t.InvalidBytes > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d bytes in %d files are not UTF-8 (first: %s), trained on as they are", t.InvalidBytes, t.InvalidFiles, t.FirstInvalid))
+	if own, err := bpe.Load(filepath.Join(s.Folder, "tokenizer.json")); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, s.Folder))
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
@@ -70,6 +70,16 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 	}
 	return s, err
+}
+
+// Reading says what text a run reads and how often.
+func (s *Setup) Reading() string {
+	c := s.Config
+	text := fmt.Sprintf("corpus: %v; %d tokens of %s, %d of them held out", s.Tokens.Stats(), s.Tokens.Len(), c.Tokenizer, s.HeldRange.Len())
+	if !c.Timed() {
+		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Count()))
+	}
+	return text
 }
 
 // Close unmaps the tokens.
@@ -257,6 +267,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
 	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
 		return nil, errors.New("layers, width and heads must be given and positive; hint: such as {type: gpt2, layers: 6, width: 256, heads: 4}")
+	}
+	if in.HeadDim == 0 && m.Width%m.Heads != 0 {
+		return nil, fmt.Errorf("a width of %d does not divide over %d heads; hint: a multiple of heads, or give head_dim", m.Width, m.Heads)
 	}
 	m.KVHeads = or(in.KVHeads, m.Heads)
 	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)

@@ -65,6 +65,8 @@ type Trainer struct {
 	first    []device.Stats // of the first step of this process: all steps are alike
 	pact     string         // what the ranks agreed on: hash of plan, model, data and seed
 	saved    string         // latest checkpoint of this run
+	saving   saving         // when it was, and what it took
+	spread   spread         // of a timed run
 	origin   weights        // that this process began with
 }
 
@@ -114,6 +116,7 @@ func (t *Trainer) open(ctx context.Context, m *Machine) error {
 		err = t.start()
 	}
 	if err == nil {
+		t.spreadTime()
 		err = t.roomToSave()
 	}
 	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
@@ -131,6 +134,18 @@ func (t *Trainer) open(ctx context.Context, m *Machine) error {
 		err = t.describe()
 	}
 	return err
+}
+
+// spreadTime gives a timed run its steps, by the prediction, unless it has them already.
+func (t *Trainer) spreadTime() {
+	c := t.Setup.Config
+	if !c.Timed() {
+		return
+	}
+	if t.spread.Time != c.MaxTime {
+		t.spread = spread{c.MaxTime, t.Step + int(time.Duration(c.MaxTime).Seconds()/t.Plan.Seconds())}
+	}
+	c.Spread(t.spread.Steps)
 }
 
 // Evaluation is the forward pass for the held-out text, in the memory that the training
@@ -189,6 +204,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	if c.MaxTime > 0 {
 		deadline = time.Now().Add(time.Duration(c.MaxTime))
 	}
+	t.saving.latest = time.Now()
 	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
 		if ctx.Err() != nil {
 			if err := t.save(o); err != nil {
@@ -216,11 +232,14 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 				return err
 			}
 		}
-		if c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 && t.Step < c.MaxSteps {
+		if t.Step < c.MaxSteps && (c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
 			if err := t.save(o); err != nil {
 				return err
 			}
 		}
+	}
+	if t.Step < c.MaxSteps {
+		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(c.MaxTime), t.Step, c.MaxSteps))
 	}
 	if err := t.report(ctx, o); err != nil {
 		return err

@@ -64,6 +64,19 @@ func TestCorpora(t *testing.T) {
 	}
 }
 
+// TestReading: what is read, and how often, is told before it is trained on; also that the
+// weights a run starts from know another tokenizer.
+func TestReading(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	call("train", file).must(t, 0, "corpus: text: 1 files, 1 documents", "tokens of bpe-300", "held out; 1 steps read it 0.0")
+	const another = "the tokenizer is not that of"
+	folder := "model=" + dir + "/run/checkpoint-1"
+	call("plan", file, folder, "tokenizer=bpe-290").must(t, 0, "note: "+another, "hint: tokenizer: "+dir)
+	if r := call("plan", file, folder).must(t, 0); strings.Contains(r.stderr, another) {
+		t.Error(r.stderr)
+	}
+}
+
 // TestNoGo: where there is no Go tree, the quickstart says how to name another
 // corpus.
 func TestNoGo(t *testing.T) {

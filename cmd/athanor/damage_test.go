@@ -68,6 +68,58 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 }
 
+// TestResultsOverSources: no result is written over what it is made of, or over another.
+func TestResultsOverSources(t *testing.T) {
+	dir, file := tiny(t)
+	model := "../../testdata/torch/gpt2-tiny"
+	check(t, os.CopyFS(dir+"/m", os.DirFS(model)))
+	check(t, os.Symlink("run.yaml", dir+"/link.svg"))
+	before, err := os.ReadFile(file)
+	check(t, err)
+	for _, args := range [][]string{
+		{"simulate", file, "--trace", file},
+		{"plan", file, "--out", file},
+		{"plan", file, "--out", dir + "/new", "--dump", dir + "/new"},
+		{"draw", file, "--out", dir + "/link.svg"},
+		{"eval", dir + "/m", "--tokens", dir + "/m/tokens.json", "--logits", dir + "/m/model.safetensors"},
+		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/m/tokens.json"},
+		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/x", "--grads", dir + "/x"},
+	} {
+		call(args...).must(t, 2, "is read too, or written twice", "hint:")
+	}
+	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
+		t.Error("the configuration has changed", err)
+	}
+}
+
+// TestDamagedWeights: a checkpoint whose weights are not those that were saved is nothing to
+// go on from, to start from, to evaluate or to write with, though it can be read. Who changed
+// them on purpose takes away what vouches for them.
+func TestDamagedWeights(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	call("train", file).must(t, 0)
+	folder := dir + "/copy"
+	check(t, os.CopyFS(folder, os.DirFS(dir+"/run/checkpoint-1")))
+	text, err := os.ReadFile(folder + "/model.safetensors")
+	check(t, err)
+	text[len(text)-1] ^= 1
+	check(t, os.WriteFile(folder+"/model.safetensors", text, 0o644))
+	for _, args := range [][]string{
+		{"train", file, "out=" + dir + "/a", "resume=" + folder},
+		{"train", file, "out=" + dir + "/b", "model=" + folder},
+		{"eval", folder, dir + "/corpus.txt"},
+		{"generate", folder, "--prompt", "a"},
+	} {
+		r := call(args...).must(t, 1, folder+": model.safetensors: corrupt", "hint:")
+		if strings.Count(r.stderr, "hint:") != 1 {
+			t.Errorf("not one hint: %s", r.stderr)
+		}
+	}
+	check(t, os.RemoveAll(folder+"/state")) // which only a run needs
+	check(t, os.Remove(folder+"/manifest.json"))
+	call("eval", folder, dir+"/corpus.txt").must(t, 0)
+}
+
 // TestDiskFull: a run that cannot write any more, whatever the file, ends with
 // 1 and a clear error; with room again it goes on to the same end.
 func TestDiskFull(t *testing.T) {

@@ -21,7 +21,7 @@ func (v *drawCmd) Run(c *context) error {
 	if kind != ".svg" && kind != ".html" {
 		return usageError{fmt.Sprintf("draw: --out %s: neither .svg nor .html; hint: for a trace use athanor simulate --trace", v.Out)}
 	}
-	if err := canWrite(v.Out); err != nil {
+	if err := canWrite([]string{v.Config}, v.Out); err != nil {
 		return err
 	}
 	p, err := v.plannedOrExplained(c)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/suggest"
@@ -36,7 +37,11 @@ func (v *evalCmd) Run(c *context) error {
 	if v.Sequence < 0 || v.Batches < 1 {
 		return usageError{fmt.Sprintf("eval: --sequence %d, --batches %d; hint: a length from 1 on, or 0 for the usual one, and at least one of them", v.Sequence, v.Batches)}
 	}
-	if err := canWrite(v.Logits, v.Grads); err != nil {
+	own, err := filepath.Glob(filepath.Join(v.Model, "*"))
+	if err == nil {
+		err = canWrite(append(own, v.Tokens), v.Logits, v.Grads)
+	}
+	if err != nil {
 		return err
 	}
 	ctx := stdctx.Background()

@@ -15,10 +15,12 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // context is what every verb gets.
@@ -98,6 +100,9 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	out := &results{w: stdout}
 	ctx := &context{stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
 	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = suggest.Add(err, "free some space on that disk, or name a place on another")
+		}
 		fmt.Fprintf(stderr, "athanor: %v\n", err)
 		return exitCode(err)
 	}

@@ -287,6 +287,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "limits.device"}, []string{"expected key=value"}},
 		{[]string{"plan", file, "model={type: lama, layers: 2, width: 32, heads: 4}"}, []string{"lama", "hint:"}},
 		{[]string{"plan", file, "model=gpt3"}, []string{"gpt3", "hint:"}},
+		{[]string{"plan", file, "model={type: llama, layers: 2, width: 32, heads: 5}"}, []string{"a width of 32 does not divide over 5 heads", "head_dim"}},
+		{[]string{"plan", file, "epsilon=0"}, []string{"epsilon: 0 is out of range", "1e-30"}},
 		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},
 		{[]string{"plan", file, "plan.recompute=some"}, []string{"recompute", "hint:"}},
 		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
@@ -300,7 +302,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "tokenizer=absent.json"}, []string{"tokenizer", "absent.json"}},
 		{[]string{"plan", file, "sequence_length=-1"}, []string{"out of range"}},
 		{[]string{"plan", file, "global_batch=300", "data=" + dir + "/small.txt"}, []string{"global_batch"}},
-		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "this machine has", "hint:"}},
+		{[]string{"train", file, "limits.device=9000TiB"}, []string{"limits.device", "(8.8 PiB)", "this machine has", "hint:"}},
 		{[]string{"plan", file, "global_batch=1048576"}, []string{"global_batch"}},
 		{[]string{"plan", file, "min_learning_rate=.nan"}, []string{"min_learning_rate"}},
 		{[]string{"plan", file, "warmup_steps=-4"}, []string{"warmup_steps"}},
@@ -375,7 +377,7 @@ func TestUsage(t *testing.T) {
 // TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
 func TestLinesOfKeys(t *testing.T) {
 	for lines, want := range map[string]string{
-		"seed: -1":                                            "10: seed: expected a whole number from 0 on",
+		"seed: -1":                                            "10: seed: expected a whole number from 0 to 18446744073709551615",
 		"limits:\n  device: 9000TiB":                          "11: limits.device: ",
 		"plan:\n  micro_batch: 3":                             "11: plan.micro_batch: 3",
 		"plan:\n  head_rows: 77":                              "11: plan.head_rows: 77",
@@ -542,7 +544,7 @@ func TestFullFiles(t *testing.T) {
 	}
 	check(t, os.Symlink("/dev/full", dir+"/full"))
 	for _, flag := range []string{"--out", "--dump"} {
-		call("plan", file, "hardware.name=l4", flag, dir+"/full").must(t, 1, "no space left")
+		call("plan", file, "hardware.name=l4", flag, dir+"/full").must(t, 1, "no space left", "hint: free some space")
 		_, err := os.Lstat(dir + "/full")
 		check(t, err)
 	}

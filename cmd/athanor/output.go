@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
@@ -34,12 +35,16 @@ func wrote(_ int, err error) error { return err }
 const fileHint = "name a file in a folder that can be written"
 
 // canWrite says of files that will be written, "" for none, whether they could be, before
-// long work is done for them. It changes none; what is no plain file, such as a pipe, is
-// left alone, since its other end would notice.
-func canWrite(paths ...string) error {
-	for _, path := range paths {
+// long work is done for them, and that they would not replace each other or what is read.
+// It changes none; what is no plain file, such as a pipe, is left alone, since its other
+// end would notice.
+func canWrite(read []string, paths ...string) error {
+	for i, path := range paths {
 		if path == "" {
 			continue
+		}
+		if slices.ContainsFunc(slices.Concat(read, paths[:i]), func(other string) bool { return samePlace(path, other) }) {
+			return usageError{fmt.Sprintf("%s is read too, or written twice; hint: name another file", path)}
 		}
 		st, err := os.Stat(path)
 		switch {
@@ -60,6 +65,16 @@ func canWrite(paths ...string) error {
 		}
 	}
 	return nil
+}
+
+// samePlace reports whether two paths lead to one plain file, or would.
+func samePlace(a, b string) bool {
+	x, err := os.Stat(a)
+	y, second := os.Stat(b)
+	if err == nil && second == nil {
+		return x.Mode().IsRegular() && os.SameFile(x, y)
+	}
+	return err != nil && filepath.Clean(a) == filepath.Clean(b)
 }
 
 // writeTo makes a file of what a function writes. On an error there is none; what

@@ -38,7 +38,7 @@ type packResult struct {
 }
 
 func (v *packCmd) Run(c *context) error {
-	if err := canWrite(v.Out, v.SVG); err != nil {
+	if err := canWrite(nil, v.Out, v.SVG); err != nil {
 		return err
 	}
 	p, err := v.read()

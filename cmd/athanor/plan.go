@@ -64,7 +64,7 @@ func (v *planCmd) Run(c *context) error {
 	if v.MaxSequence {
 		return v.maxSequence(ctx, c)
 	}
-	if err := canWrite(v.Out, v.Dump); err != nil {
+	if err := canWrite([]string{v.Config}, v.Out, v.Dump); err != nil {
 		return err
 	}
 	show := newStatus(c.stderr)

@@ -56,6 +56,7 @@ func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 		return nil, err
 	}
 	show.done()
+	fmt.Fprintln(c.stderr, p.setup.Reading())
 	for _, n := range p.setup.Notes {
 		fmt.Fprintln(c.stderr, "note:", n)
 	}

@@ -26,7 +26,7 @@ func (v *probeCmd) Run(c *context) error {
 	if v.Ranks < 1 || v.Ranks > run.MaxRanks {
 		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, run.MaxRanks)}
 	}
-	if err := canWrite(v.Out); err != nil {
+	if err := canWrite(nil, v.Out); err != nil {
 		return err
 	}
 	h, err := run.Probe(cpu.Options{}, v.Disk, v.Ranks)

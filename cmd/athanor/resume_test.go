@@ -4,6 +4,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/run"
 )
 
 // TestAnotherRun: what belongs to another run is told as early as it can be known: from
@@ -15,6 +19,7 @@ func TestAnotherRun(t *testing.T) {
 	const noText, noMachine = "tokenizer=absent.json", "hardware.h2d=7GB/s" // which nobody has measured
 	for _, c := range []struct{ override, without, field string }{
 		{"seed=7", noText, "seed is 1 there and 7 here"},
+		{"tokenizer=bpe-310", noMachine, "model is v300 there and v310 here"},
 		{"sequence_length=16", noText, "sequence_length"},
 		{"global_batch=2", noText, "global_batch"},
 		{"precision=bf16", noText, "precision"},
@@ -49,5 +54,76 @@ func TestAnotherOut(t *testing.T) {
 	}
 	if _, err := os.Stat(dir + "/run/spill"); err == nil {
 		t.Error("the second run spills to the folder of the first")
+	}
+}
+
+// TestNamedCheckpoint: a run that begins with a checkpoint of another run goes on from its
+// own when it is started again, and never mixes two histories in one folder.
+func TestNamedCheckpoint(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 5")
+	call("train", file).must(t, 0)
+	first, second := dir+"/run/checkpoint-2", dir+"/second"
+	from := []string{"train", file, "resume=" + first, "out=" + second}
+	call(append(from, "max_steps=6")...).must(t, 0, first+" at step 2")
+	call(append(from, "max_steps=8")...).must(t, 0, second+"/checkpoint-6 at step 6")
+	before := losses(t, dir+"/run")
+	call("train", file, "resume="+first).must(t, 2, "holds "+dir+"/run/checkpoint-4", "hint:") // back in its own folder
+	call("train", file, "resume="+second+"/checkpoint-8").must(t, 2, "holds "+dir+"/run/checkpoint-4", "hint:")
+	if after := losses(t, dir+"/run"); len(after) != len(before) {
+		t.Errorf("metrics of %d steps, there were %d", len(after), len(before))
+	}
+	call("train", file, "resume="+dir+"/run/checkpoint-4", "max_steps=6").must(t, 0, "checkpoint-4 at step 4") // the latest
+}
+
+// TestLargeSeeds: seeds are 64 bits, compared to the last one.
+func TestLargeSeeds(t *testing.T) {
+	_, file := tiny(t, "max_steps: 1", "seed: 18446744073709551615")
+	call("train", file).must(t, 0)
+	call("train", file, "seed=18446744073709551614").must(t, 2, "seed is 18446744073709551615 there and 18446744073709551614 here")
+	call("train", file, "seed=18446744073709551616").must(t, 2, "seed: expected a whole number", "18446744073709551615")
+}
+
+// TestTimed: a run that has a time only spreads its learning rate over the steps that this is
+// good for, keeps them when it goes on under another plan, and makes new ones of another time.
+func TestTimed(t *testing.T) {
+	dir, file := tiny(t, "max_time: 300ms")
+	steps := func(args ...string) int {
+		t.Helper()
+		call(append([]string{"train", file}, args...)...).must(t, 0)
+		c, err := config.Load(dir+"/run/config.yaml", nil)
+		check(t, err)
+		return c.MaxSteps
+	}
+	first := steps()
+	if first > 1e6 {
+		t.Errorf("the learning rate falls over %d steps", first)
+	}
+	if again := steps("limits.device=200KiB"); again != first {
+		t.Errorf("%d steps, then %d", first, again)
+	}
+	if more := steps("max_time=600ms"); more == first {
+		t.Errorf("still %d steps", more)
+	}
+}
+
+// TestSavesByTime: checkpoints are written without being asked for.
+func TestSavesByTime(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 3", "save_after: 1ns")
+	call("train", file).must(t, 0, "saved "+dir+"/run/checkpoint-1", "saved "+dir+"/run/checkpoint-3")
+}
+
+// TestETA: a run ends when its steps are done or its time is over.
+func TestETA(t *testing.T) {
+	began := time.Now()
+	c := config.Default()
+	u := &training{t: &run.Trainer{Setup: &run.Setup{Config: &c}}, began: began, first: 100}
+	for _, x := range []struct {
+		steps     int
+		time, eta time.Duration
+	}{{200, 0, 90 * time.Second}, {200, 30 * time.Second, 20 * time.Second}, {110, time.Hour, 0}, {200, time.Second, 0}} {
+		c.MaxSteps, c.MaxTime = x.steps, config.Duration(x.time)
+		if eta := u.eta(110, began.Add(10*time.Second)); eta != x.eta {
+			t.Errorf("of %d steps in %v: %v, want %v", x.steps, x.time, eta, x.eta)
+		}
 	}
 }

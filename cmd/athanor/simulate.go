@@ -26,7 +26,7 @@ type simulateReport struct {
 }
 
 func (v *simulateCmd) Run(c *context) error {
-	if err := canWrite(v.Trace); err != nil {
+	if err := canWrite([]string{v.Config}, v.Trace); err != nil {
 		return err
 	}
 	p, err := v.plannedOrExplained(c)

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/run"
 )
 
 // terminal is a terminal of some columns and what is shown on it.
@@ -59,6 +62,13 @@ func TestNarrowTerminal(t *testing.T) {
 		if len([]rune(l)) >= 40 {
 			t.Errorf("%d columns of 40: %q", len([]rune(l)), l)
 		}
+	}
+	c := config.Default()
+	c.MaxSteps = 1600
+	u := &training{t: &run.Trainer{Setup: &run.Setup{Config: &c}}, line: newStatus(keys), began: time.Now()}
+	u.Step(run.Metrics{Step: 827, Loss: 4.1953})
+	if text := shown(t, screen, keys); !strings.Contains(text, "step 827/1600  51%  ETA ") {
+		t.Errorf("a run's step and end are not in 40 columns: %q", text)
 	}
 	if asTerminal(keys) == nil || asTerminal(&strings.Builder{}) != nil {
 		t.Error("a terminal is not told from what is none")

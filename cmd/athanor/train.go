@@ -136,7 +136,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
 	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
 	if s.MeasuredSeconds == 0 {
-		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps goes on\n", s.Steps)
+		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps or max_time goes on\n", s.Steps)
 	} else {
 		p.compare(c, &s)
 	}
@@ -190,15 +190,25 @@ func (u *training) Step(m run.Metrics) {
 	}
 	u.shown = time.Now()
 	total := u.t.Setup.Config.MaxSteps
-	per := time.Since(u.began).Seconds() / float64(max(1, m.Step-u.first))
-	eta := time.Duration(per * float64(total-m.Step) * float64(time.Second)).Round(time.Second)
-	text := fmt.Sprintf("step %d/%d %3d%%  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)  ETA %v",
-		m.Step, total, 100*m.Step/total, m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted, eta)
+	text := fmt.Sprintf("step %d/%d %3d%%  ETA %v  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)",
+		m.Step, total, 100*m.Step/total, u.eta(m.Step, u.shown), m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted)
 	if u.line.tty != nil {
 		u.line.rewrite(text)
 		return
 	}
 	fmt.Fprintln(u.c.stderr, text)
+}
+
+// eta is how long the run goes on at the pace so far, or until its time is over. It
+// stands early in the line, which narrow terminals cut off.
+func (u *training) eta(step int, now time.Time) time.Duration {
+	c := u.t.Setup.Config
+	ran := now.Sub(u.began)
+	left := time.Duration(float64(ran) / float64(max(1, step-u.first)) * float64(c.MaxSteps-step))
+	if c.MaxTime > 0 {
+		left = min(left, max(0, time.Duration(c.MaxTime)-ran))
+	}
+	return left.Round(time.Second)
 }
 
 // Event implements run.Observer.

@@ -56,6 +56,7 @@ type target struct {
 	library bool                     // products go to cublasLt
 	sumRows int                      // LinearDW may be cut at multiples of so many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
+	shared  int                      // bytes of shared memory that a block may have
 	major   int                      // its compute capability
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
@@ -180,24 +181,6 @@ func (b *builder) elements(file string, set func(*args), ops ...device.Operand) 
 		set(&a)
 	}
 	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n/int64(v), threads), 1, 1}, threads, 0, a)
-}
-
-// rows starts a kernel that works row by row, or token by token.
-func (b *builder) rows(file, defines, kernel string, n int, set func(*args), ops ...device.Operand) error {
-	a := b.newArgs(ops...)
-	if set != nil {
-		set(&a)
-	}
-	return b.start(kernels.Unit{File: file, Defines: types(ops...) + defines}, kernel, [3]int64{int64(n), 1, 1}, threads, 0, a)
-}
-
-// single starts a kernel of n threads, one for each of n results.
-func (b *builder) single(file, kernel string, n int64, set func(*args), ops ...device.Operand) error {
-	a := b.newArgs(ops...)
-	if set != nil {
-		set(&a)
-	}
-	return b.start(kernels.Unit{File: file, Defines: types(ops...)}, kernel, [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
 }
 
 // bf16 is two bytes, which only the library's tables call otherwise.

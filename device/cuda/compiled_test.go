@@ -24,6 +24,8 @@ func TestCompiledUpdates(t *testing.T) { updatesAgree(t, compiled) }
 
 func TestCompiledCuts(t *testing.T) { cutsAgree(t, compiled) }
 
+func TestCompiledLossOfOddSequences(t *testing.T) { oddLosses(t, compiled) }
+
 func TestCompiledSlices(t *testing.T) { slicesAgree(t, compiled) }
 
 func TestCompiledDocuments(t *testing.T) { documentsAreSkipped(t, compiled) }

@@ -354,6 +354,8 @@ func TestRefuses(t *testing.T) {
 			{Rows: 4, Cols: 6, Stride: 6}, {Rows: 4, Cols: 3, Stride: 3}, {Rows: 4, Cols: 6, Stride: 14}, {Rows: 4, Cols: 8, Stride: 14}}},
 		"slices of several sequences": {Op: graph.Attention, Attr: graph.Attr{Seq: 4, Heads: 1, KVHeads: 1, HeadDim: 2}, Args: []device.Operand{
 			{Rows: 2, Cols: 2, Stride: 2}, {Rows: 2, Cols: 1, Stride: 1}, {Rows: 2, Cols: 2, Stride: 6}, {Rows: 8, Cols: 4, Stride: 6}}},
+		"the compute stream's scratch": {Op: graph.EmbedBwd, Stream: device.Collective, Args: []device.Operand{
+			{Rows: 4, Cols: 6, Stride: 6}, {Addr: 128, Rows: 2, Cols: 6, Stride: 6}, {DType: graph.I32, Addr: 256, Rows: 2, Cols: 1, Stride: 1}}},
 	} {
 		if _, err := d.Prepare([]device.Call{c}, nil); err == nil {
 			t.Errorf("%s was accepted", name)

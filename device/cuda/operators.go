@@ -35,22 +35,27 @@ var operators = [graph.NumOps]operator{
 	graph.Embed:        func(b *builder) error { return b.embed(false) },
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
 	graph.EmbedBwd:     embedBwd,
-	graph.PosBwd: func(b *builder) error {
-		return b.single("pos_bwd", "pos_bwd", int64(b.op(0).Rows)*int64(b.op(0).Cols), nil, b.op(0), b.op(1))
-	},
+	graph.PosBwd:       posBwd,
 	graph.CrossEntropy: crossEntropy,
-	graph.LossSum:      func(b *builder) error { return b.rows("loss_sum", "", "loss_sum", 1, nil, b.op(0), b.op(1)) },
-	graph.NormPart:     normPart,
+	graph.LossSum: func(b *builder) error {
+		a := b.newArgs(b.op(0), b.op(1))
+		a.n[0] = int32(b.sumPiece(256))
+		return b.start(kernels.Unit{File: "loss_sum"}, "loss_sum", [3]int64{1, 1, 1}, 1024, 0, a)
+	},
+	graph.NormPart: normPart,
 	graph.NormAll: func(b *builder) error {
-		return b.rows("norm_all", "", "norm_all", 1, func(a *args) { a.d[0] = b.call.Attr.Clip }, b.op(0), b.op(1))
+		a := b.newArgs(b.op(0), b.op(1))
+		a.d[0] = b.call.Attr.Clip
+		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
 	graph.AdamW: adamw,
 	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },
 	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
 }
 
-// norm starts a block per row of the operator's operands, in the table's order;
-// stats are those with one or two columns. A thread has up to four packs of a row.
+// norm starts a block for one row of the operator's operands, in the table's order, or for
+// some that are narrow; stats are those with one or two columns. A thread has up to four
+// packs of a row.
 func (b *builder) norm(file, kernel, defines string, stats int) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
 	var wide []device.Operand
@@ -62,10 +67,14 @@ func (b *builder) norm(file, kernel, defines string, stats int) error {
 	cols := ops[0].Cols
 	v, _ := b.vector(cols, wide...)
 	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
-	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n)
+	rows := 1
+	if n == 32 {
+		rows = 4
+	}
+	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
-	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{int64(ops[0].Rows), 1, 1}, n, 0, a)
+	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows), int64(rows)), 1, 1}, rows*n, 0, a)
 }
 
 // normPart has a block per piece of the gradient.
@@ -74,27 +83,36 @@ func normPart(b *builder) error {
 	v, flat := b.vector(g.Cols, g)
 	a := b.newArgs(part, g)
 	a.n[0] = graph.NormPiece
-	if n := int64(g.Rows) * int64(g.Cols); flat && n < 1<<31 {
+	n := int64(g.Rows) * int64(g.Cols)
+	if flat = flat && n < 1<<31; flat {
 		a.t[1].rows, a.t[1].cols = 1, int32(n)
 	}
-	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d", types(part, g), v)}
-	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, threads, 0, a)
+	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t", types(part, g), v, flat)}
+	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
 }
 
-// crossEntropy has a block per row of logits.
+// crossEntropy has a block per row of logits, and of a gradient's rows in shared memory as much
+// as a block may have.
 func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
 	a := b.newArgs(ops...)
 	a.n[1] = graph.ScalarLossScale
-	if b.call.Attr.Grad {
-		a.n[0] = 1
-	}
+	logits, room := ops[1], max(b.shared-1<<10, 0) // what the kernel has besides is less than the difference
+	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
-	if ops[1].Cols > 8192 {
-		n = 1024
+	if logits.Cols > 8192 {
+		n = 2 * threads
+	}
+	if row > room/2 { // one block is all that an SM has
+		n = 4 * threads
+	}
+	shared := 0
+	if b.call.Attr.Grad {
+		shared = min(row, room) &^ 15
+		a.n[0], a.n[2] = 1, int32(shared/16)
 	}
 	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
-	return b.start(unit, "cross_entropy", [3]int64{int64(ops[1].Rows), 1, 1}, n, 0, a)
+	return b.start(unit, "cross_entropy", [3]int64{int64(logits.Rows), 1, 1}, n, shared, a)
 }
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
@@ -141,14 +159,50 @@ func atDefine(at bool) string {
 	return "AT=0"
 }
 
+// posBwd's operands differ in rows, too.
+func posBwd(b *builder) error {
+	dwpe, dx := b.op(0), b.op(1)
+	v, _ := b.vector(dwpe.Cols, dwpe, dx)
+	n := int64(dwpe.Rows) * int64(dwpe.Cols) / int64(v)
+	unit := kernels.Unit{File: "pos_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwpe, dx), v)}
+	return b.start(unit, "pos_bwd", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(dwpe, dx))
+}
+
+// embedBwd puts the tokens in order and then adds up the rows of each. Where scratch is too
+// small for all of them they are cut: later parts continue the sums.
 func embedBwd(b *builder) error {
-	if d := b.op(0); !b.call.Attr.Acc {
-		if err := b.single("embed_bwd", "clear", int64(d.Rows)*int64(d.Cols), nil, d, b.op(1), b.op(2)); err != nil {
+	dwte, dx, tokens := b.op(0), b.op(1), b.op(2)
+	if !b.call.Attr.Acc {
+		if err := b.elements("clear", nil, dwte); err != nil {
 			return err
 		}
 	}
-	return b.rows("embed_bwd", "", "embed_bwd", b.op(1).Rows, nil, b.op(0), b.op(1), b.op(2))
+	v, _ := b.vector(dx.Cols, dwte, dx)
+	v = min(v, 4) // columns of a thread: with more of them, those of a frequent token are too few threads
+	unit := kernels.Unit{File: "embed_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwte, dx, tokens), v)}
+	buckets := 1
+	for buckets*idsPerBucket < dwte.Rows {
+		buckets *= 2
+	}
+	const bytesPerToken = 16 + 4 // a Place and an entry of the list
+	most := int(b.room / bytesPerToken)
+	for r0 := 0; r0 < dx.Rows; r0 += most {
+		n := min(most, dx.Rows-r0)
+		a := b.newArgs(dwte, rowsOf(dx, r0, n), rowsOf(tokens, r0, n))
+		a.n[0] = int32(buckets)
+		if err := b.start(unit, "arrange", [3]int64{int64(buckets), 1, 1}, 1024, 0, a); err != nil {
+			return err
+		}
+		grid := [3]int64{blocks(int64(n), threads/32), blocks(int64(dx.Cols), int64(32*v)), 1}
+		if err := b.start(unit, "embed_bwd", grid, threads, 0, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// idsPerBucket makes as many blocks as an SM or two of a large GPU have room for: each reads all tokens.
+const idsPerBucket = 256
 
 func adamw(b *builder) error {
 	at := &b.call.Attr
@@ -160,10 +214,10 @@ func adamw(b *builder) error {
 	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
 }
 
-// sumPiece is the number of tokens that one partial sum covers. Tokens split over calls
-// at multiples of it give the same bits as one call, so it divides sumRows.
-func (t target) sumPiece() int {
-	n := 32
+// sumPiece is the number of tokens that one partial sum covers, so many at most. Tokens split
+// over calls at multiples of it give the same bits as one call, so it divides sumRows.
+func (t target) sumPiece(most int) int {
+	n := most
 	for t.sumRows > 0 && t.sumRows%n != 0 {
 		n--
 	}
@@ -176,15 +230,14 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	v, _ := b.vector(dy.Cols, dy, x)
 	v = min(v, 4) // columns of a thread: enough that its loads are wide, and few enough that there are many threads
-	piece := b.sumPiece()
+	piece := b.sumPiece(128)
 	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), piece, stats, v)}
 	perPiece := int64(dy.Cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
 		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", dy.Cols, b.room)
 	}
-	const pieceThreads = 64
-	grid := blocks(int64(dy.Cols), int64(pieceThreads*v))
+	grid := blocks(int64(dy.Cols), int64(64*v))
 	acc := b.call.Attr.Acc
 	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
@@ -200,7 +253,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			a.accum = 1
 		}
 		a.n[0] = int32(blocks(int64(n), int64(piece)))
-		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, pieceThreads, 0, a); err != nil {
+		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, threads, 0, a); err != nil {
 			return err
 		}
 		if err := b.start(unit, "total", [3]int64{blocks(int64(dy.Cols), 32), 1, 1}, threads, 0, a); err != nil {

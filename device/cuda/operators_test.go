@@ -304,6 +304,25 @@ func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
 	}
 }
 
+// TestLossOfOddSequences: where sums may be cut after every 1021 tokens, which is a prime, each
+// token is a piece, more of them than a block takes at a time, and all of them are one chain.
+func TestLossOfOddSequences(t *testing.T) { oddLosses(t, machine) }
+
+func oddLosses(t *testing.T, machine maker) {
+	t.Helper()
+	d, _ := machine(t, Options{SumRows: 1021}, imageBytes)
+	s := &sample{Rand: rand.New(rand.NewPCG(3, 3)), image: make([]byte, imageBytes)}
+	s.call = device.Call{Op: graph.LossSum, Attr: graph.Attr{Acc: true}}
+	total, loss := s.fill(graph.F64, 1, 1, s.NormFloat64), s.f32(2*1021+5, 1)
+	want := tensor(s.image, total).F64[0]
+	for r := range loss.Rows {
+		want += float64(tensor(s.image, loss).F32[r*loss.Stride])
+	}
+	if got := tensor(execute(t, d, s.call, s.image), total).F64[0]; got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestSequenceSlices: a sequence cut into slices, forwards from the first, backwards at
 // multiples of graph.SliceUnit from the last, gives the bits of the whole one; a
 // bf16 dkv, which is rounded after every slice, is near.

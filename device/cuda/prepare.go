@@ -71,7 +71,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
 	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, major: d.limits.major, hopper: d.hopper()}
+		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}
@@ -153,7 +153,7 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 		return nil, err
 	}
 	for _, w := range list {
-		if c.Stream != device.Compute && (w.product != nil || w.launch.unit.File == "sums") {
+		if c.Stream != device.Compute && (w.product != nil || scratching[w.launch.unit.File]) {
 			return nil, fmt.Errorf("it works with the compute stream's scratch memory and cannot be on stream %s", c.Stream)
 		}
 		if w.launch != nil && w.launch.shared > d.limits.shared {
@@ -162,6 +162,9 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	}
 	return list, nil
 }
+
+// scratching are the kernels that keep something in the compute stream's scratch memory.
+var scratching = map[string]bool{"sums": true, "embed_bwd": true}
 
 // compile makes the code of all units that are not loaded, all cores at once.
 func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {

@@ -253,7 +253,7 @@ var samples = map[graph.Op]func(s *sample){
 	graph.BiasGrad: func(s *sample) {
 		n, c := s.n(), s.cols()
 		if s.IntN(4) == 0 {
-			n += 128 * 32 // more pieces than a block takes at a time
+			n, c = n+64*128, min(c, 24) // more pieces than a block takes at a time
 		}
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)
@@ -426,6 +426,9 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.CrossEntropy: func(s *sample) {
 		n, vocab := s.n(), s.long()
+		if s.IntN(4) == 0 { // more logits than shared memory has room for
+			n, vocab = 1+s.IntN(2), 60000+s.cols()
+		}
 		s.call.Attr.Grad = s.IntN(4) > 0
 		s.f32(n, 1)
 		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
@@ -445,7 +448,11 @@ var samples = map[graph.Op]func(s *sample){
 	graph.NormAll: func(s *sample) {
 		s.call.Attr.Clip = float64(s.IntN(3))
 		s.f32(1, 2)
-		s.fill(graph.F64, 1, 10*s.n(), func() float64 { return s.Float64() })
+		n := 10 * s.n()
+		if s.IntN(4) == 0 {
+			n += 8 * 1024 // more than the block fetches at a time
+		}
+		s.fill(graph.F64, 1, n, s.Float64)
 	},
 	graph.AdamW: func(s *sample) {
 		n, c := s.n(), s.cols()

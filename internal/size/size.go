@@ -35,6 +35,14 @@ func Parse(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not an amount of memory; hint: a number and a unit, such as 64MiB or 1.5GiB", s)
 }
 
+// Exact writes bytes to the last one, with Format's reading of them.
+func Exact(n int64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%d bytes (%s)", n, Format(n))
+}
+
 // Format writes bytes with three or four digits and a binary unit.
 func Format(n int64) string {
 	v, unit := float64(n), "B"

@@ -21,6 +21,14 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestExact(t *testing.T) {
+	for n, want := range map[int64]string{7: "7 bytes", 826184: "826184 bytes (807 KiB)"} {
+		if got := Exact(n); got != want {
+			t.Errorf("Exact(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestFormatParses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<59).Draw(t, "n")

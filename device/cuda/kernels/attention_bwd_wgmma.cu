@@ -91,10 +91,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     done<1>();
     settle(s);
     if (!allSee(a, starts + r0, q0 + r0, 16, k0, OTHERS)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + r, q0 + i0 + r, k0 + j0 + c); });
+    unsigned all = 0;
 #pragma unroll
     for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) s[n][e] = power(fmaf(s[n][e], scale, lse[e / 2]));
+      for (int e = 0; e < 4; e++) all |= __float_as_uint(s[n][e] = power(fmaf(s[n][e], scale, lse[e / 2])));
+    now(all);
     done<0>();
     settle(ds);
 #pragma unroll

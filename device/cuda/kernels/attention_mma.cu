@@ -15,7 +15,7 @@
 // these and masked for the others.
 //
 // Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
-// instructions (wgmma, with TMA), which are not used.
+// instructions, for which attention_wgmma.cu is.
 #define KEYS 64
 #define HELD (HEAD <= 64) // queries stay in registers
 

@@ -1,33 +1,51 @@
-// loss logits targets scalars. A block does one row in two passes, of which the
-// second finds it in the L2 cache, whose size is why a block has many threads and
-// there are few rows at a time: the maximum with the sum of the exponentials, and
-// the gradient over the logits if GRAD.
+// loss logits targets scalars. A block does one row in two passes: the maximum with
+// the sum of the exponentials, and the gradient over the logits if GRAD. What the first pass
+// reads it keeps in shared memory for the second, n[2] packs of it: all SMs' rows together
+// are about as large as the L2 cache, or larger.
 //
 // Packs of 16 bytes whatever the row's address, which an odd vocabulary puts
 // anywhere: of 50257 logits in bf16 from 2 bytes past a multiple of 16 on, the first
 // 7 and the last 2 go one by one.
+#define WIDE (16 / (int)sizeof(T1))
+#define AHEAD 4
+typedef Pack<T1, WIDE> Logits;
 
-// sweep has f see all elements of a row, x[K] from column c on, and keeps what it
-// makes of them if WRITE.
-template <bool WRITE, class F> static __device__ inline void sweep(T1* row, int n, F f) {
-  constexpr int V = 16 / sizeof(T1);
-  auto visit = [&](auto& x, int c) {
+// sweep has f see all elements of a row, x[K] from column c on, and writes what it makes of
+// them if SECOND. Some packs are on their way before the first of them is looked at.
+template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int n, Logits* kept, int room, F f) {
+  int head = min(n, (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T1))), packs = (n - head) / WIDE;
+  auto single = [&](int c) {
+    float x[1];
     load(x, row + c);
     f(x, c);
-    if (WRITE) store(row + c, x);
+    if (SECOND) store(row + c, x);
   };
-  int head = min(n, (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T1))), end = head + (n - head) / V * V;
-  float one[1], many[V];
-  for (int c = threadIdx.x; c < head; c += blockDim.x) visit(one, c);
-#pragma unroll 2
-  for (int c = head + threadIdx.x * V; c < end; c += blockDim.x * V) visit(many, c);
-  for (int c = end + threadIdx.x; c < n; c += blockDim.x) visit(one, c);
+  for (int c = threadIdx.x; c < head; c += blockDim.x) single(c);
+  for (int first = threadIdx.x; first < packs; first += AHEAD * blockDim.x) {
+    Logits k[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+      if (int p = first + i * blockDim.x; p < packs) k[i] = SECOND && p < room ? kept[p] : *(const Logits*)(row + head + p * WIDE);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+      if (int p = first + i * blockDim.x; p < packs) {
+        float x[WIDE];
+#pragma unroll
+        for (int e = 0; e < WIDE; e++) x[e] = get(k[i].e[e]);
+        f(x, head + p * WIDE);
+        if (SECOND) store(row + head + p * WIDE, x);
+        else if (p < room) kept[p] = k[i];
+      }
+  }
+  for (int c = head + packs * WIDE + threadIdx.x; c < n; c += blockDim.x) single(c);
 }
 
 #define LOG2E 1.4426950408889634f
 
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_constant__ Args a) {
   __shared__ float shared[32];
+  DYNAMIC(dynamic);
+  Logits* kept = (Logits*)dynamic;
   i64 r = blockIdx.x;
   int n = a.t[1].cols, target = *at<int>(a.t[2], r, 0);
   T1* row = at<T1>(a.t[1], r, 0);
@@ -35,13 +53,13 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
   if (target < 0) {
     if (threadIdx.x == 0) *loss = 0;
     if (a.n[0])
-      sweep<true>(row, n, [](auto& x, int) {
+      sweep<true>(row, n, kept, 0, [](auto& x, int) {
         for (float& v : x) v = 0;
       });
     return;
   }
   float m = -INFINITY, sum = 0, mine = get(row[target]); // sum is of 2^((x-m)*LOG2E), m of what this thread has seen
-  sweep<false>(row, n, [&](auto& x, int) {
+  sweep<false>(row, n, kept, a.n[2], [&](auto& x, int) {
     float top = m;
     for (float v : x) top = fmaxf(top, v);
     if (top == -INFINITY) return; // adds nothing
@@ -54,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
   if (threadIdx.x == 0) *loss = logf(sum) + (top - mine);
   if (!a.n[0]) return;
   float scale = at<float>(a.t[3], 0, 0)[a.n[1]], inv = scale / sum;
-  sweep<true>(row, n, [&](auto& x, int c) {
+  sweep<true>(row, n, kept, a.n[2], [&](auto& x, int c) {
     for (float& v : x) v = power((v - top) * LOG2E) * inv - (c++ == target ? scale : 0);
   });
 }

@@ -1,42 +1,82 @@
-// dwte dx tokens: adds the rows of dx to the rows of dwte that they came from.
-// A block stands for one token. If the same token comes earlier it does
-// nothing; else it walks through all later ones in ascending order and adds
-// theirs: one chain per element, as on the CPU, and no atomics.
+// dwte dx tokens: adds the rows of dx to the rows of dwte that they came from, without
+// atomics: one chain per element, tokens ascending, as on the CPU. For that the tokens
+// are put in order first, by what they are, and those that are the same as they come.
 //
-// Known weakness: reads all tokens per token, N*N*4 bytes from the L2 cache.
-extern "C" __global__ void embed_bwd(const __grid_constant__ Args a) {
-  __shared__ int found[256], count[8];
-  int r = blockIdx.x, n = a.t[1].rows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int id = *at<int>(a.t[2], r, 0);
-  int earlier = 0;
-  for (int i = threadIdx.x; i < r && !earlier; i += blockDim.x) earlier = *at<int>(a.t[2], i, 0) == id;
-  if (__syncthreads_or(earlier)) return;
-  T0* out = at<T0>(a.t[0], id, 0);
-  for (int first = r; first < n; first += blockDim.x) {
-    int i = first + threadIdx.x;
-    bool mine = i < n && *at<int>(a.t[2], i, 0) == id;
-    unsigned votes = __ballot_sync(~0u, mine);
-    if (lane == 0) count[warp] = __popc(votes);
-    __syncthreads();
-    int before = __popc(votes & ((1u << lane) - 1)), all = 0;
-    for (int w = 0; w < 8; w++) {
-      if (w < warp) before += count[w];
-      all += count[w];
-    }
-    if (mine) found[before] = i;
-    __syncthreads();
-    if (all)
-      for (int c = threadIdx.x; c < a.t[1].cols; c += blockDim.x) {
-        float sum = get(out[c]);
-        for (int k = 0; k < all; k++) sum += get(at<T1>(a.t[1], found[k], 0)[c]);
-        put(&out[c], sum);
-      }
-    __syncthreads();
+// n[0]: buckets, a power of two. A bucket has the tokens whose last bits are its number:
+// tokenizers give frequent ones neighbouring numbers, so they are in different buckets.
+// scratch: a Place per token, in order, then a list of tokens by bucket.
+struct alignas(16) Place { int token, id, end; }; // where the next id's begin, or 0 if it is not the first of its id
+
+static __device__ inline Place* ordered(const Args& a) { return (Place*)a.scratch; }
+
+// grid: buckets. All blocks read all tokens, twice, and write those of their bucket.
+#define MANY 1024
+extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant__ Args a) {
+  __shared__ int counts[MANY / 32], shared[MANY / 32], ids[MANY], tokens[MANY];
+  auto idOf = [&](int token) { return *at<int>(a.t[2], token, 0); };
+  int n = a.t[1].rows, bucket = blockIdx.x, buckets = a.n[0], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int each = (n + MANY - 1) / MANY * 32, first = min(n, warp * each), last = min(n, first + each); // of this warp
+  int here = 0, before = 0;
+#pragma unroll 8
+  for (int i = first + lane; i < last; i += 32) {
+    int b = idOf(i) & (buckets - 1);
+    here += b == bucket, before += b < bucket;
   }
+  for (int o = 16; o; o >>= 1) here += __shfl_xor_sync(~0u, here, o);
+  if (lane == 0) counts[warp] = here;
+  int begin = addAll(before, shared), all = 0, mine = begin;
+  for (int w = 0; w < MANY / 32; w++) {
+    if (w < warp) mine += counts[w];
+    all += counts[w];
+  }
+  int* found = (int*)(ordered(a) + n);
+#pragma unroll 4
+  for (int i = first; i < last; i += 32) {
+    bool is = i + lane < last && (idOf(i + lane) & (buckets - 1)) == bucket;
+    unsigned votes = __ballot_sync(~0u, is);
+    if (is) found[mine + __popc(votes & ((1u << lane) - 1))] = i + lane;
+    mine += __popc(votes);
+  }
+  __syncthreads();
+
+  // A thread has one id of the bucket, and sees all that was found.
+  int id = bucket + threadIdx.x * buckets;
+  auto look = [&](auto f) {
+    for (int k0 = begin; k0 < begin + all; k0 += MANY) {
+      int k = k0 + threadIdx.x, many = min(MANY, begin + all - k0);
+      if (k < begin + all) ids[threadIdx.x] = idOf(tokens[threadIdx.x] = found[k]);
+      __syncthreads();
+      if (id < a.t[0].rows)
+#pragma unroll 4
+        for (int i = 0; i < many; i++) f(i);
+      __syncthreads();
+    }
+  };
+  int start = begin, same = 0;
+  look([&](int i) { start += ids[i] < id, same += ids[i] == id; });
+  int next = start, end = start + same;
+  look([&](int i) {
+    if (ids[i] != id) return;
+    ordered(a)[next] = {tokens[i], id, next == start ? end : 0};
+    next++;
+  });
 }
 
-// clear sets the result to zero, where nothing is to be added to.
-extern "C" __global__ void clear(const __grid_constant__ Args a) {
-  i64 r, c;
-  if (place(a.t[0].rows, a.t[0].cols, 1, r, c)) put(at<T0>(a.t[0], r, c), 0);
+// grid: tokens/8 x columns/(32 VEC), a warp each: other columns of a frequent token are on
+// other SMs. The bound leaves registers for as many rows on their way as are unrolled.
+extern "C" __global__ void __launch_bounds__(256, 4) embed_bwd(const __grid_constant__ Args a) {
+  int k = blockIdx.x * 8 + threadIdx.x / 32, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
+  if (k >= a.t[1].rows || c >= a.t[1].cols) return;
+  const Place *p = ordered(a) + k, *end = ordered(a) + p->end;
+  if (end <= p) return; // not the first
+  T0* out = at<T0>(a.t[0], p->id, c);
+  float sum[VEC], x[VEC];
+  load(sum, out);
+#pragma unroll 16
+  for (; p < end; p++) {
+    load(x, at<T1>(a.t[1], p->token, c));
+#pragma unroll
+    for (int v = 0; v < VEC; v++) sum[v] += x[v];
+  }
+  store(out, sum);
 }

@@ -30,9 +30,10 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 // parts are texts that come before a file's own, besides the prelude.
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh"}, "swiglu_bwd": {"activation.cuh"},
+	"norm": {"rows.cuh"}, "norm_dx": {"rows.cuh"},
 	"attention": {"attention.cuh", "tiles.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
 	"attention_mma": {"attention.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
-	"attention_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "gradients.cuh", "wgmma.cuh"},
+	"attention_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh"},
 }
 

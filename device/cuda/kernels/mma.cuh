@@ -63,14 +63,15 @@ static __device__ inline int asRows(int pitch) { return threadIdx.x % 16 * pitch
 static __device__ inline int asColumns(int pitch) { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * pitch + threadIdx.x / 8 % 2 * 8; }
 
 // copy moves the first so many of SIZE bytes to shared memory behind the thread's back,
-// and fills the others with 0. commit ends a group of copies, landed waits for all groups but the
-// latest N.
-template <int SIZE> static __device__ inline void copy(void* to, const void* from, int bytes) {
+// and fills the others with 0, if asked to do anything. commit ends a group of copies, landed
+// waits for all groups but the latest N.
+template <int SIZE> static __device__ inline void copy(void* to, const void* from, int bytes, bool ask = true) {
 #ifdef SHIM
-  shimCopy(to, from, SIZE, bytes);
+  if (ask) shimCopy(to, from, SIZE, bytes);
 #else
   if constexpr (SIZE == 16) // past the first cache, which has no use for it
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
+    asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %3, 0; @%%p cp.async.cg.shared.global [%0], [%1], 16, %2; }"
+                 ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"((int)ask) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "n"(SIZE) : "memory");
 #endif
@@ -95,12 +96,12 @@ template <int N = 0> static __device__ inline void landed() {
 // fetch begins to copy N rows of W columns from (row, col) on; those from end and right
 // on, counted from there, are 0. A thread takes the same piece of every STEP-th row.
 template <int N, int W, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col, int right = W) {
-  constexpr int LINE = W / 8, STEP = THREADS / LINE; // pieces of 16 bytes in a row
-  int r = threadIdx.x / LINE, c = threadIdx.x % LINE * 8;
+  constexpr int PIECES = W / 8, STEP = THREADS / PIECES; // of 16 bytes in a row
+  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
   const bf16* from = at<bf16>(t, row + r, col + c);
   int bytes = max(0, min(16, 2 * (right - c)));
   s += r * SPREAD(W) + c;
-  if (THREADS % LINE && r >= STEP) return;
+  if (THREADS % PIECES && r >= STEP) return;
 #pragma unroll
   for (int i = 0; i < N; i += STEP)
     if (N % STEP == 0 || r + i < N) copy<16>(s + i * SPREAD(W), from + i * t.stride, r + i < end ? bytes : 0);

@@ -1,9 +1,8 @@
-// LayerNorm and, with RMS, RMSNorm: y stats x g b. A block does one row, which it
-// keeps in registers, PACKS packs for each of ROW_THREADS: the mean, then the
-// deviations from it, as the formula of one pass cancels where the mean is large.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) normalize(const __grid_constant__ Args a) {
-  __shared__ float shared[32];
-  i64 r = blockIdx.x;
+// LayerNorm and, with RMS, RMSNorm: y stats x g b. The mean comes first,
+// then the deviations from it, as the formula of one pass cancels where the mean is large.
+extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) normalize(const __grid_constant__ Args a) {
+  i64 r = row();
+  if (r >= a.t[2].rows) return;
   int n = a.t[2].cols;
   float x[PACKS][VEC] = {}, mean = 0, sum = 0;
 #pragma unroll
@@ -13,15 +12,15 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) normalize(const __grid
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     for (float v : x[k]) sum += v;
-  mean = addAll(sum, shared) / n;
+  mean = addRow(sum) / n;
   sum = 0;
 #endif
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     if (column(k) < n)
       for (float v : x[k]) sum += (v - mean) * (v - mean);
-  float rstd = rsqrtf(addAll(sum, shared) / n + a.f[0]);
-  if (threadIdx.x == 0) {
+  float rstd = rsqrtf(addRow(sum) / n + a.f[0]);
+  if (threadIdx.x % ROW_THREADS == 0) {
     float* s = at<float>(a.t[1], r, 0);
 #if RMS
     s[0] = rstd;

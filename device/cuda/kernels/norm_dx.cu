@@ -1,9 +1,9 @@
 // The derivative of LayerNorm or RMSNorm: dx dy x g stats. With d = dy*g and
 // xh = (x-mean)*rstd: dx (+)= rstd*(d - avg(d) - xh*avg(d*xh)), without avg(d)
-// for RMSNorm. A block does one row, which it keeps in registers.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_dx(const __grid_constant__ Args a) {
-  __shared__ float shared[32];
-  i64 r = blockIdx.x;
+// for RMSNorm.
+extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) norm_dx(const __grid_constant__ Args a) {
+  i64 r = row();
+  if (r >= a.t[2].rows) return;
   int n = a.t[2].cols;
   const float* s = at<float>(a.t[4], r, 0);
 #if RMS
@@ -12,11 +12,13 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_dx(const __grid_c
   float mean = s[0], rstd = s[1];
 #endif
   float d[PACKS][VEC] = {}, x[PACKS][VEC] = {}, sd = 0, sx = 0;
+  Pack<T0, VEC> was[PACKS] = {};
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     if (int c = column(k); c < n) {
       load(d[k], at<T1>(a.t[1], r, c));
       load(x[k], at<T2>(a.t[2], r, c));
+      if (a.acc) was[k] = *(const Pack<T0, VEC>*)at<T0>(a.t[0], r, c);
     }
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
@@ -32,17 +34,14 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_dx(const __grid_c
 #if RMS
   sd = 0;
 #else
-  sd = addAll(sd, shared) / n;
+  sd = addRow(sd) / n;
 #endif
-  sx = addAll(sx, shared) / n;
+  sx = addRow(sx) / n;
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     if (int c = column(k); c < n) {
-      T0* dx = at<T0>(a.t[0], r, c);
-      float was[VEC] = {};
-      if (a.acc) load(was, dx);
 #pragma unroll
-      for (int i = 0; i < VEC; i++) d[k][i] = was[i] + rstd * (d[k][i] - sd - x[k][i] * sx);
-      store(dx, d[k]);
+      for (int i = 0; i < VEC; i++) d[k][i] = get(was[k].e[i]) + rstd * (d[k][i] - sd - x[k][i] * sx);
+      store(at<T0>(a.t[0], r, c), d[k]);
     }
 }

@@ -18,12 +18,12 @@ func variants() []Unit {
 		wide := map[string]string{"f32": "VEC=4", "bf16": "VEC=8"}[t]
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
-			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024", " " + wide + " PACKS=3 ROW_THREADS=64", " " + wide + " PACKS=4 ROW_THREADS=256"} {
+			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024 ROWS=1", " " + wide + " PACKS=3 ROW_THREADS=32 ROWS=4", " " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
 			}
 		}
 		for _, s := range []string{"0", "1", "2"} {
-			list = append(list, Unit{"sums", types + " SUM_ROWS=32 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=32 VEC=4 STATS=" + s})
+			list = append(list, Unit{"sums", types + " SUM_ROWS=128 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 VEC=4 STATS=" + s})
 		}
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
@@ -35,13 +35,14 @@ func variants() []Unit {
 		for _, at := range []string{" AT=0", " AT=1"} {
 			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " " + wide}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " " + wide})
 		}
-		for _, name := range []string{"pos_bwd", "cross_entropy", "product"} {
+		for _, name := range []string{"cross_entropy", "product"} {
 			list = append(list, Unit{name, types})
 		}
+		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
 		}
-		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t})
+		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
@@ -62,7 +63,7 @@ func variants() []Unit {
 			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
 		}
 	}
-	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1"}, Unit{"norm_part", "T1=f32 VEC=4"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})
 }
 
 // compiler is the real one; the test is skipped where there is none.

@@ -138,12 +138,6 @@ static __device__ inline float power(float x) {
 #endif
 }
 
-// column is where pack k of this thread begins in a row that a block has in
-// registers.
-#ifdef VEC
-static __device__ inline int column(int k) { return (k * blockDim.x + threadIdx.x) * VEC; }
-#endif
-
 // Reductions over a block, in an order that depends on blockDim only. All
 // threads get the result. Up to 1024 threads, a multiple of 32.
 template <class T> static __device__ inline T addAll(T v, T* shared) {

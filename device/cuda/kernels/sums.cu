@@ -27,26 +27,35 @@ static __device__ inline void term(const Args& a, i64 r, int c, float (&g)[VEC],
   }
 }
 
-// grid: columns/(64 VEC) x pieces
-extern "C" __global__ void __launch_bounds__(64) pieces(const __grid_constant__ Args a) {
-  int c = (blockIdx.x * 64 + threadIdx.x) * VEC, n = a.t[2].cols;
-  if (c >= n) return;
-  i64 first = (i64)blockIdx.y * SUM_ROWS, last = min(first + SUM_ROWS, (i64)a.t[2].rows);
+// grid: columns/(64 VEC) x pieces. Each of four groups of threads adds up a quarter of the
+// piece's tokens, so that there are enough threads and yet few pieces for stage two.
+#define COLS (64 * VEC)
+extern "C" __global__ void __launch_bounds__(256) pieces(const __grid_constant__ Args a) {
+  constexpr int QUARTER = (SUM_ROWS + 3) / 4, RESULTS = STATS == 2 ? 2 : 1;
+  __shared__ Pack<float, VEC> sums[RESULTS][4][64];
+  int group = threadIdx.x / 64, lane = threadIdx.x % 64, c = blockIdx.x * COLS + lane * VEC, n = a.t[2].cols;
+  i64 piece = (i64)blockIdx.y * SUM_ROWS, first = piece + group * QUARTER;
+  i64 last = min(min(first + QUARTER, piece + SUM_ROWS), (i64)a.t[2].rows);
   float g[VEC] = {}, b[VEC] = {};
+  if (c < n)
 #pragma unroll 8
-  for (i64 r = first; r < last; r++) term(a, r, c, g, b);
-  float* out = (float*)a.scratch + (i64)blockIdx.y * n * 2 + c;
-#if STATS
-  store(out, g);
-#endif
-#if STATS != 1
-  store(out + (STATS ? n : 0), b);
-#endif
+    for (i64 r = first; r < last; r++) term(a, r, c, g, b);
+#pragma unroll
+  for (int i = 0; i < VEC; i++) {
+    sums[0][group][lane].e[i] = STATS ? g[i] : b[i];
+    if (STATS == 2) sums[RESULTS - 1][group][lane].e[i] = b[i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < RESULTS * COLS; i += 256) {
+    const float* s = &sums[i / COLS][0][0].e[0] + i % COLS;
+    if (int col = blockIdx.x * COLS + i % COLS; col < n)
+      ((float*)a.scratch)[((i64)blockIdx.y * 2 + i / COLS) * n + col] = ((s[0] + s[COLS]) + s[2 * COLS]) + s[3 * COLS];
+  }
 }
 
 // grid: columns/32; a block of 8 warps fetches MANY pieces at a time, and one warp
 // for each of the two results adds them up while the next ones are on their way.
-#define MANY 128
+#define MANY 64
 extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {
   constexpr int RESULTS = STATS == 2 ? 2 : 1, ROUNDS = MANY / 8;
   __shared__ float piece[RESULTS][MANY][32];

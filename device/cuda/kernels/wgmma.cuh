@@ -105,20 +105,39 @@ template <int J> static __device__ inline void settle(float (&y)[J][4]) {
 #endif
 }
 
-// fetchPanels begins to copy HIGH rows of W columns from (row, col) on into panels; those
-// from end and right on, counted from there, are 0. A thread takes the same piece of every
+// now has x computed here, and not behind the next wait, to where the compiler would move it: what
+// is before a branch stays there. It is not taken, since numbers that x is made of are not negative,
+// and if it were (a NaN may be) it would do no harm.
+static __device__ inline void now(unsigned x) {
+  if (__ballot_sync(~0u, x >> 31)) visible();
+}
+
+// nearby is at, of an operand whose rows lie less than 2^30 elements apart: then an address
+// is one instruction.
+static __device__ inline const bf16* nearby(const Mat& t, int row, int col) {
+#ifdef SHIM
+  return at<bf16>(t, row, col);
+#else
+  const bf16* p;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(p) : "r"(row), "r"((int)t.stride * 2), "l"((const bf16*)t.p + col));
+  return p;
+#endif
+}
+
+// present is how much of a piece of 8 columns from c on is there, in bytes; all of it without right.
+static __device__ inline int present(int c, int right) { return right < 0 ? 16 : max(0, min(16, 2 * (right - c))); }
+
+// fetchPanels begins to copy HIGH rows of W columns from (row, col) on into panels; those from end
+// and, if it is given, right on, counted from there, are 0. A thread takes the same piece of every
 // STEP-th row of every panel.
-template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = W) {
+template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = -1) {
   constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
   static_assert(STEP % 8 == 0 && W % PANEL == 0, "rows whose pieces trade places alike");
-  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES;
-  const bf16* from = at<bf16>(t, row + r, col + c * 8);
-  s += r * PANEL + (c ^ r * PANEL / 64 % PIECES) * 8;
+  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
+  s += r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8);
 #pragma unroll
-  for (int p = 0; p < W; p += PANEL) {
-    int bytes = max(0, min(16, 2 * (right - p - c * 8)));
+  for (int p = 0; p < W; p += PANEL)
 #pragma unroll
     for (int i = 0; i < HIGH; i += STEP)
-      if (HIGH % STEP == 0 || r + i < HIGH) copy<16>(s + p * HIGH + i * PANEL, from + p + i * t.stride, r + i < end ? bytes : 0);
-  }
+      copy<16>(s + p * HIGH + i * PANEL, nearby(t, row + r + i, col + p + c), r + i < end ? present(p + c, right) : 0, HIGH % STEP == 0 || r + i < HIGH);
 }

@@ -1,0 +1,31 @@
+package run
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSavingDue: a checkpoint is due after the time that was asked for, but never so often
+// that saving takes more than a fiftieth of the run.
+func TestSavingDue(t *testing.T) {
+	const after = 10 * time.Minute
+	at := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		took, since time.Duration
+		due         bool
+	}{
+		{0, after - 1, false},
+		{0, after, true},
+		{12 * time.Second, after, true},
+		{time.Minute, after, false},
+		{time.Minute, 50 * time.Minute, true},
+	} {
+		s := saving{at, c.took}
+		if s.due(at.Add(c.since), after) != c.due {
+			t.Errorf("saved in %v, %v ago: due is %v", c.took, c.since, !c.due)
+		}
+		if s.due(at.Add(c.since), 0) {
+			t.Errorf("due after %v, though never asked for", c.since)
+		}
+	}
+}
