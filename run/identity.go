@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
@@ -106,8 +105,9 @@ func (a identity) difference(b identity) string {
 	return ""
 }
 
-// apart leaves of two texts the words in which they differ, if they have as many words.
-func apart(a, b string) (string, string) {
+// apart leaves of two texts the words in which they differ, if they have as many words, and before
+// a word the one that names it ("frozen 11/d70c2137").
+func apart(a, b string) (there, here string) {
 	sep := " "
 	if strings.Contains(a, ", ") {
 		sep = ", "
@@ -116,12 +116,14 @@ func apart(a, b string) (string, string) {
 	if len(x) != len(y) {
 		return a, b
 	}
-	for i := len(x) - 1; i >= 0; i-- {
-		if x[i] == y[i] {
-			x, y = slices.Delete(x, i, i+1), slices.Delete(y, i, i+1)
+	var left, right []string
+	for i := range x {
+		names := i+1 < len(x) && x[i+1] != y[i+1] && !strings.ContainsAny(x[i], "0123456789")
+		if x[i] != y[i] || names {
+			left, right = append(left, x[i]), append(right, y[i])
 		}
 	}
-	return strings.Join(x, sep), strings.Join(y, sep)
+	return strings.Join(left, sep), strings.Join(right, sep)
 }
 
 // belongs refuses to continue a checkpoint of another run. What know does not fill in is
