@@ -21,8 +21,8 @@ import (
 // three apart, and each returns to its old noise if it and its neighbours came
 // out worse. So many windows are searched at the price of one.
 //
-// The badness of a window is the sum over its sections of exp(waste), in units of
-// half a mean size: the worst sections dominate.
+// The badness of a window is the sum over its sections of exp(-slack), in units of
+// half a mean size (slack: see cover.go): the worst sections dominate.
 //
 // Example: course 13 of 20 leaves a hole 26 high above 1201, since the only item
 // short enough lies in course 12. Laying course 13 again twice with other noise
@@ -39,7 +39,7 @@ const (
 	courseDeep   = 8     // most courses laid again at a time
 	courseNoise  = 0.005 // noise of a window at first,
 	courseMore   = 4     // up to this factor more when it is laid again
-	courseUnit   = 0.5   // waste, in mean sizes, that multiplies a section's badness by e
+	courseUnit   = 0.5   // slack, in mean sizes, that divides a section's badness by e
 	courseApart  = 3     // least distance of windows that change together
 	courseSteep  = 4     // a course's share of the effort grows with this power of its number;
 	courseHole   = 0.5   // while a moment's excess waste is above this fraction of the start's mean loss,
