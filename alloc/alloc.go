@@ -6,31 +6,31 @@
 // Picture time running to the right and addresses running up. A buffer is a
 // rectangle whose left and right edges are given and which may only slide up
 // and down. Packing them is NP-hard, yet training programs are kind: a step
-// is repeated thousands of times, so minutes of thought would be repaid, and
-// most instances fall to a good heuristic that meets a simple lower bound
+// is repeated thousands of times, so minutes of planning would pay off, and
+// for most instances a good heuristic meets a simple lower bound
 // (the bytes alive at the busiest moment), which proves it optimal.
 //
-// The way to an answer, cheapest step first:
+// The steps, cheapest first:
 //
 //	bound    how low can any packing be?                         bound.go
 //	reduce   cut time where nothing is alive, peel spanning buffers
 //	         off, so that small independent parts remain          reduce.go
 //	greedy   several orders, above all filling the lowest niche;
 //	         stop as soon as the bound is met            greedy.go, niche.go
-//	levels   repeated layers are packed once, as blocks             level.go
-//	glue     join what must lie together where no byte is to
-//	         spare                                glue.go, seam.go, wheel.go
-//	tide     what is large is packed from its highest moment outwards  tide.go
-//	courses  or it is laid course by course, each again where it loses
-//	         most                                      course.go, cover.go
-//	crest    and what is on top is packed anew where it is too high  crest.go
-//	tighten  or again and again, with other preferences where it is too
-//	         high                                         tighten.go, cover.go
-//	eject    what is too high is put where it displaces least, and what it
-//	         displaced likewise                                     eject.go
+//	levels   pack repeated layers once, as blocks                   level.go
+//	glue     where there is no slack, join buffers whose edges match
+//	                                    glue.go, seam.go, strip.go, wheel.go
+//	tide     pack large parts outwards in time from their peak load  tide.go
+//	courses  or fill them course by course, redoing each where it
+//	         wastes most                                course.go, cover.go
+//	crest    repack the top of the packing where it is too high    crest.go
+//	tighten  or fill repeatedly, with new preferences where the packing
+//	         is too high                              tighten.go, cover.go
+//	eject    move what is too high to where it displaces least, then move
+//	         what it displaced                                     eject.go
 //	search   branch and bound with proof             search.go, portfolio.go
 //
-// Pack runs them all; validate_test.go is a deliberately dumb checker that shares
+// Pack runs them all; validate_test.go is a deliberately naive checker that shares
 // no code with them. Times are abstract steps, sizes and offsets are bytes.
 //
 // Sources: Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
@@ -71,11 +71,11 @@ type Solution struct {
 	Offsets    []int64 // bytes, parallel to Problem.Buffers
 	Height     int64   // largest Offset+Size
 	LowerBound int64   // no packing can be lower; the search may raise it above LowerBound(p)
-	Optimal    bool    // Height equals LowerBound: it is proven least
+	Optimal    bool    // Height equals LowerBound, so it is proven minimal
 	Nodes      int64   // search nodes visited; 0 when the heuristics sufficed
 }
 
-// Gap is the distance to the lower bound as a fraction of the height.
+// Gap returns the distance to the lower bound as a fraction of the height.
 func (s Solution) Gap() float64 {
 	if s.Height == 0 {
 		return 0
@@ -84,11 +84,11 @@ func (s Solution) Gap() float64 {
 }
 
 var (
-	// ErrInfeasible: it is proven that the buffers do not fit. The error
+	// ErrInfeasible means that the buffers provably do not fit. The error
 	// returned is an *InfeasibleError and names the buffers in conflict.
 	ErrInfeasible = errors.New("buffers do not fit in the capacity")
-	// ErrUndecided: no packing within the capacity was found before the
-	// effort allowed ran out; whether one exists is unknown. The Solution
+	// ErrUndecided means that the effort allowed ran out before a packing within
+	// the capacity was found; whether one exists is unknown. The Solution
 	// returned with it is valid except that it exceeds the capacity.
 	ErrUndecided = errors.New("no packing within the capacity found in the effort allowed")
 )
@@ -97,7 +97,7 @@ var (
 type InfeasibleError struct {
 	Capacity int64
 	Conflict []int // indices of buffers that already cannot be packed by themselves
-	Minimal  bool  // dropping any one buffer of Conflict makes the rest packable
+	Minimal  bool  // without any one buffer of Conflict, the rest can be packed
 	ids      []string
 }
 
@@ -153,9 +153,9 @@ func (p Problem) check() error {
 	return p.checkFixed()
 }
 
-// checkFixed rejects fixed buffers that share a byte: no capacity is enough for
-// them. It goes through time with those alive, by offset: as no two of them
-// overlap, a new one can only share a byte with its neighbours.
+// checkFixed rejects fixed buffers that share a byte, for which no capacity is
+// enough. It sweeps over time and keeps the living buffers sorted by offset: as
+// no two of them overlap, a new one can only collide with its two neighbours.
 func (p Problem) checkFixed() error {
 	var starts []int
 	for i := range p.Buffers {

@@ -53,7 +53,7 @@ func loads(items []item, sections int32) []int64 {
 
 // paint calls f once per covered section with the largest value of key among
 // its items, in near-linear time: the largest paint first, and a section once
-// painted is skipped by the links behind it.
+// painted is skipped by following links to the next unpainted one.
 func paint(items []item, sections int32, key func(*item) int64, f func(s int32, v int64)) {
 	order := make([]int32, len(items))
 	for i := range order {
@@ -80,7 +80,7 @@ func paint(items []item, sections int32, key func(*item) int64, f func(s int32, 
 	}
 }
 
-// granule is the greatest common divisor of all alignments.
+// granule returns the greatest common divisor of all alignments.
 func granule(items []item) int64 {
 	var g int64
 	for i := range items {
@@ -89,7 +89,7 @@ func granule(items []item) int64 {
 	return max(g, 1)
 }
 
-// gcd of non-negative numbers, where gcd(0, b) = b.
+// gcd returns the greatest common divisor of non-negative numbers; gcd(0, b) is b.
 func gcd(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b

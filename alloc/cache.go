@@ -8,15 +8,15 @@ import (
 )
 
 // A Cache remembers solutions by the hash of their problem, for callers that
-// pack the same program again and again, such as a plan search. Names do not
-// count, only shapes. The zero value is ready; a nil *Cache remembers
-// nothing. It is safe for concurrent use and keeps everything it is given.
+// pack the same program repeatedly, such as a plan search. The hash ignores
+// buffer names. The zero value is ready to use; a nil *Cache remembers nothing.
+// A Cache is safe for concurrent use and evicts nothing.
 type Cache struct {
 	mu      sync.Mutex
 	entries map[[sha256.Size]byte]Solution
 }
 
-// Len is the number of solutions remembered.
+// Len returns the number of solutions remembered.
 func (c *Cache) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +49,7 @@ func (c *Cache) put(p Problem, opt Options, s Solution) {
 	c.entries[key] = s
 }
 
-// fingerprint covers everything that can change the solution.
+// fingerprint hashes everything that can change the solution.
 func fingerprint(p Problem, opt Options) [sha256.Size]byte {
 	flat := int64(0)
 	if opt.Flat {

@@ -9,18 +9,19 @@ import (
 
 // Conflicts
 //
-// That buffers do not fit is proven in one of two ways: too many bytes are
-// alive at one moment, or the search has excluded every packing. Either way
-// the answer is more use with the few buffers that are to blame.
+// There are two proofs that buffers do not fit: too many bytes are alive at one
+// moment, or the search has excluded every packing. Either way the answer is
+// more useful if it names the few buffers to blame.
 //
 // Example: capacity 11 and three buffers of 4 bytes alive together among a
 // hundred others: the conflict is these three.
 //
-// Weakness: a set of which none can be spared need not be the smallest one.
+// Weakness: a minimal conflict, from which no buffer can be dropped, need not be
+// the smallest one.
 
-// overload proves that more bytes are alive at once than the capacity holds.
-// The conflict is, of all overfull moments, one where the fewest buffers, the
-// largest, are already too many.
+// overload returns the error for more bytes alive at once than the capacity
+// holds. Of up to 256 overfull moments it picks the one whose conflict, the
+// fewest of the largest buffers that exceed the capacity, is smallest.
 func overload(p Problem, items []item, sections int32) error {
 	load := loads(items, sections)
 	var best []item
@@ -56,9 +57,9 @@ func overload(p Problem, items []item, sections int32) error {
 	return infeasible(p, indices, true)
 }
 
-// conflict shrinks the buffers of an impossible leaf, and those peeled from
-// under it, to a set of which none can be spared: leave out half of them, a
-// quarter, ... one, as long as the rest stays proven impossible.
+// conflict returns the error for an impossible leaf. It shrinks the leaf's
+// buffers, and those peeled from under it, to a minimal conflict: it leaves out
+// half of them, a quarter, ... one, as long as the rest is proven impossible.
 func (r *run) conflict(l *leafState) error {
 	set := r.under(l)
 	if r.opt.bare {

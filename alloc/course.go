@@ -9,58 +9,58 @@ import (
 
 // Courses
 //
-// Approach: a cover has lost by the middle of its height what no work on its top
-// will bring back: one deep hole in one moment is enough. So it is laid as a wall
-// is, course by course. What a course has lost is looked at at once, and where
-// that is most it is laid again with other noise, alone or with some of those
-// below it, while there are items enough to choose from.
+// Approach: half way up, a cover may already have wasted more than any work on
+// its top can recover: one deep hole at one moment is enough. So build it like a
+// wall, in courses (horizontal layers). Check the waste of each course at once,
+// and where it is worst, lay the course again with other noise, alone or with
+// some courses below it, while there are still enough items to choose from.
 //
-// Niches are filled in any order with the same result, so all that happens
-// around a moment depends on what is near. Noise is drawn for each course and
-// each window of some lifetimes; windows that change are three apart, and each
-// goes back to its old noise if it has come out worse with its neighbours. Many
-// are searched at once at the price of one.
+// The order in which niches are filled does not change the result, so what
+// happens around a moment depends only on what is near. Noise is drawn for each
+// course and each window of a few lifetimes. Windows that change are at least
+// three apart, and each returns to its old noise if it and its neighbours came
+// out worse. So many windows are searched at the price of one.
 //
-// A window is as bad as the sum, over its sections, of e to the power of what it
-// has lost, in units of half a mean size: few things matter but the worst.
+// The badness of a window is the sum over its sections of exp(-slack), in units of
+// half a mean size (slack: see cover.go): the worst sections dominate.
 //
 // Example: course 13 of 20 leaves a hole 26 high above 1201, since the only item
-// short enough lies in course 12. Twice 13 is laid again with other noise, and
-// the hole is there; then 12 and 13 are, and it is not.
+// short enough lies in course 12. Laying course 13 again twice with other noise
+// does not remove the hole; laying 12 and 13 again does.
 //
 // Weakness: a hole that is found too late stays, as in one of twelve cuts of 100 000
-// items by coarse edges; so what is far from the target is laid once more from the
-// ground (recrest). Noise changes what is chosen among equals: if a taste is wrong
-// for the items, courses are laid wrong again. And the last course, where a third of
-// all is lost, has little to choose from; crests go on from there.
+// items by coarse edges; so packings far from the target are laid again from the
+// ground (recrest). Noise only decides between near-equal chains: with a taste that
+// is wrong for the items, every attempt is wrong. And the last course, where a third
+// of all waste occurs, has few items to choose from; crests go on from there.
 
 const (
-	courseCount  = 40    // to the target
-	courseDeep   = 8     // so many, at most, are laid again at a time
-	courseNoise  = 0.005 // of a window at first,
-	courseMore   = 4     // up to so many times more when it is laid again
-	courseUnit   = 0.5   // mean sizes of loss that make a section e times as bad
-	courseApart  = 3     // windows
-	courseSteep  = 4     // the effort for a course grows with its height to this power,
-	courseHole   = 0.5   // or, while one moment has lost more than so much of what the start loses in the mean,
-	courseLonger = 24    // it is at least such a part of what is left
-	courseWorth  = 10    // the effort is so many times what a cover takes, or it is not worth it
+	courseCount  = 40    // courses from the ground to the target
+	courseDeep   = 8     // most courses laid again at a time
+	courseNoise  = 0.005 // noise of a window at first,
+	courseMore   = 4     // up to this factor more when it is laid again
+	courseUnit   = 0.5   // slack, in mean sizes, that divides a section's badness by e
+	courseApart  = 3     // least distance of windows that change together
+	courseSteep  = 4     // a course's share of the effort grows with this power of its number;
+	courseHole   = 0.5   // while a moment's excess waste is above this fraction of the start's mean loss,
+	courseLonger = 24    // it may use at least 1/courseLonger of all the effort left
+	courseWorth  = 10    // courses are tried if the effort exceeds this many times that of one cover
 )
 
-// courses are a covering that is being laid.
+// courses is a covering laid course by course.
 type courses struct {
 	*covering
 	packing
 	windows int
-	levels  []int64   // where each course ends
+	levels  []int64   // top of each course
 	tastes  [][]taste // per course and window
-	stands  []stand   // before each course
+	stands  []stand   // state before each course
 	rng     *rand.Rand
 	effort  int64
 }
 
-// A stand is the state of a covering, to which it can go back. What has been
-// placed since keeps its offset until it gets another.
+// A stand is a snapshot of a covering. Items placed after it keep their stale
+// offsets until they are placed again.
 type stand struct {
 	slack []int64
 	price []float64
@@ -71,7 +71,7 @@ type stand struct {
 	line  niches
 }
 
-// note makes a stand what the covering is now.
+// note saves the covering's state in s.
 func (c *covering) note(s *stand) {
 	s.slack, s.price = append(s.slack[:0], c.slack...), append(s.price[:0], c.price...)
 	s.born, s.count, s.alive = append(s.born[:0], c.born...), append(s.count[:0], c.count...), append(s.alive[:0], c.alive...)
@@ -79,7 +79,7 @@ func (c *covering) note(s *stand) {
 	s.line.copy(c.line)
 }
 
-// back makes the covering what it was.
+// back restores the state saved in s.
 func (c *covering) back(s *stand) {
 	copy(c.slack, s.slack)
 	copy(c.price, s.price)
@@ -90,8 +90,8 @@ func (c *covering) back(s *stand) {
 	c.line.copy(&s.line)
 }
 
-// lay covers a leaf course by course, with other noise in each attempt. Loss is what
-// the start loses in the mean of all moments if it covers the leaf at once.
+// lay covers a leaf course by course, with other noise in each attempt. loss is the
+// start's mean loss over all sections when it covers the leaf in one go.
 func (s start) lay(ctx context.Context, l leaf, target, effort int64, loss float64, attempt uint64) packing {
 	c, p := s.ground(l, target)
 	w := newCourses(c, effort, attempt)
@@ -108,14 +108,14 @@ func (s start) lay(ctx context.Context, l leaf, target, effort int64, loss float
 		w.mend(ctx, int64(float64(w.effort)*courseWeight(k)/weights), int64(courseHole*loss))
 		weights -= courseWeight(k)
 	}
-	w.height = 0 // it was that of the highest try
+	w.height = 0 // rise left the maximum over all tries
 	for k := range c.items {
 		w.height = max(w.height, w.offsets[k]+c.items[k].size)
 	}
 	return p.with(c.items, w.packing)
 }
 
-// courseWeight is a course's part of the effort.
+// courseWeight returns the weight of course k when effort is divided.
 func courseWeight(k int) float64 { return math.Pow(float64(k+1), courseSteep) }
 
 func newCourses(c *covering, effort int64, attempt uint64) *courses {
@@ -125,7 +125,7 @@ func newCourses(c *covering, effort int64, attempt uint64) *courses {
 	return w
 }
 
-// begin lays another course, up to a level.
+// begin lays the next course, up to level.
 func (w *courses) begin(level int64, t taste) {
 	k := len(w.levels)
 	w.levels = append(w.levels, level)
@@ -135,17 +135,17 @@ func (w *courses) begin(level int64, t taste) {
 	}
 	w.stands = append(w.stands, stand{})
 	if k >= courseDeep {
-		w.stands[k+1], w.stands[k-courseDeep] = w.stands[k-courseDeep], stand{} // is not gone back to
+		w.stands[k+1], w.stands[k-courseDeep] = w.stands[k-courseDeep], stand{} // too deep to be laid again: reuse its memory
 	}
 	w.relay(k)
 }
 
-// renew draws other noise for a window of a course.
+// renew draws new noise for one window of course k.
 func (w *courses) renew(k, window int, noise float64) {
 	w.tastes[k][window].seed, w.tastes[k][window].noise = w.rng.Uint64(), noise
 }
 
-// relay lays a course, and those above it, once more.
+// relay lays course from, and those above it, again.
 func (w *courses) relay(from int) {
 	for k := from; k < len(w.levels); k++ {
 		w.back(&w.stands[k])
@@ -157,15 +157,15 @@ func (w *courses) relay(from int) {
 	}
 }
 
-// mend lays the last course again, and some below it, as long as the effort allows
-// and something has been lost that there was not to spare; longer if that is more
-// than a hole.
+// mend lays the last course, and some below it, again while a section has wasted
+// more than its slack and effort is left. An excess above hole may also use up to
+// 1/courseLonger of all the effort left.
 func (w *courses) mend(ctx context.Context, effort, hole int64) {
 	until, last := w.effort-effort, w.effort-max(effort, w.effort/courseLonger)
 	top := len(w.levels) - 1
 	lowest := max(top-courseDeep+1, 0)
 	best, first := cloned(w.tastes[lowest:]), top+1
-	stale := top + 1 // courses from here on are not what their tastes make of them
+	stale := top + 1 // courses from here up do not match their tastes
 	for bad, least := w.bad(); ctx.Err() == nil; {
 		if lost := -slices.Min(w.slack); lost <= 0 || w.effort <= last || w.effort <= until && lost <= hole {
 			break
@@ -202,8 +202,8 @@ func (w *courses) mend(ctx context.Context, effort, hole int64) {
 	w.relay(first)
 }
 
-// choose picks windows to change among those that are worse than a random one of
-// the worse half.
+// choose picks the windows to change, at least courseApart apart, among those no
+// better than a random window of the worse half.
 func (w *courses) choose(bad []float64) (change []int) {
 	sorted := slices.Sorted(slices.Values(bad))
 	limit := sorted[w.windows-1-w.rng.IntN((w.windows+1)/2)]
@@ -218,7 +218,7 @@ func (w *courses) choose(bad []float64) (change []int) {
 	return change
 }
 
-// bad is how bad each window is, and the sum.
+// bad returns the badness of each window, and their sum.
 func (w *courses) bad() (bad []float64, sum float64) {
 	bad = make([]float64, w.windows)
 	for s, slack := range w.slack {

@@ -54,8 +54,8 @@ func randomNiche(rng *rand.Rand, n *niches) (lo int32) {
 	return lo
 }
 
-// Whatever the effort, courses make a packing, always the same; but another one
-// in another attempt.
+// Whatever the effort, courses make a valid packing, deterministically, and a
+// different one in each attempt.
 func TestCoursesPackEverything(t *testing.T) {
 	changed := 0
 	for seed := range uint64(100) {
@@ -83,7 +83,7 @@ func TestCoursesPackEverything(t *testing.T) {
 	}
 }
 
-// However often courses are laid again, they are as their tastes make them: the
+// However often courses are laid again, their state matches their tastes: the
 // loss of each section is its top less its load.
 func TestMendedCourses(t *testing.T) {
 	mended := 0
@@ -124,8 +124,8 @@ func TestMendedCourses(t *testing.T) {
 	}
 }
 
-// Sizes of all magnitudes, few bytes, one moment, huge alignments: courses still are
-// a packing of everything, and come to an end.
+// With sizes of all magnitudes, few bytes, one moment or huge alignments, courses
+// still pack everything and terminate.
 func TestCoursesOfExtremes(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 46))

@@ -8,52 +8,52 @@ import (
 
 // Covers
 //
-// Approach: fill the niches of the skyline, as niche.go does, but choose
-// all items that go onto its floor at once, so that little of the floor stays
-// bare. What stays bare is lost, as high as the lower of its neighbours.
+// Approach: fill the niches of the skyline, as niche.go does, but choose all
+// items on a niche's floor at once, so that little of the floor stays bare. Bare
+// floor is lost up to the height of its lower neighbour.
 //
-// A loss matters where there is none to spare. A section's slack is what the
-// target leaves over its load, less what has been lost there; its price falls
-// exponentially with the slack. The items on the floor are the chain of
-// disjoint lifetimes that loses least, in prices, found by dynamic programming
-// from the end of the niche to its start. Tastes decide between chains that
-// lose alike: long items first, large items first, tops at the level of the
-// neighbour's, so that niches stay wide; see taste. Higher up these weigh more:
-// at the bottom what fits best is best, near the top what is left has to fit.
+// A loss matters where there is no slack. A section's slack is the target less
+// its load, less what has been lost there; its price falls exponentially with
+// the slack. The items on the floor are the chain of disjoint lifetimes with the
+// least priced loss, found by dynamic programming from the end of the niche to
+// its start. Tastes decide between chains of similar loss: long items first,
+// large items first, tops level with their neighbours', so that niches stay
+// wide; see taste. They weigh more higher up: at the bottom the best fit is
+// best, but near the top the remaining items have to fit.
 //
 // Example: floor [0,6), prices 1 1 9 9 1 1, items [0,3), [3,6) and [1,5): the
-// first two leave nothing bare. Without [3,6) the third is best: what it leaves
-// bare costs 2, what [0,3) leaves costs 11.
+// first two leave nothing bare. Without [3,6) the third is best: the bare floor
+// it leaves costs 2, that left by [0,3) costs 11.
 //
-// Weakness: the niche is judged by itself; what its filling does to the niches
-// above is left to the tastes, and no taste is right for all inputs.
+// Weakness: each niche is judged by itself; only the tastes consider the niches
+// above it, and no taste is right for all inputs.
 
-// A taste says which chains are preferred. Gains and costs are per price.
+// A taste says which chains are preferred. Gains and costs are per unit of price.
 type taste struct {
-	near  float64 // the slack at which the price is 1/e, in mean sizes for each 300 items alive
+	near  float64 // the slack at which the price is 1/e, in mean sizes per 300 items alive (at least 1)
 	bend  float64 // a loss of height h costs (h / mean size)^bend
 	tall  float64 // gain of covering with an item of the largest size
-	few   float64 // cost of an item, times the mean width
-	flush float64 // gain of a top at its neighbour's level, times the mean width
-	brief float64 // cost of covering a section with an item that is alive in no other; e times less for each more
+	few   float64 // cost per item, times the mean width
+	flush float64 // gain of a top level with its neighbour's, times the mean width
+	brief float64 // cost of covering a section with an item one section wide; e times less per further section
 	noise float64 // largest random gain
 	late  late
 	seed  uint64
 }
 
-// late says how many times more than on the ground a few tastes weigh at the target.
+// late scales tall, few and flush at the target by 1 + late.
 type late struct{ tall, few, flush float64 }
 
-// at returns a taste's tall, few and flush at a share of the target.
+// at returns a taste's tall, few and flush at a floor of share times the target.
 func (t *taste) at(share float64) (tall, few, flush float64) {
 	x := share * share
 	return t.tall * (1 + x*t.late.tall), t.few * (1 + x*t.late.few), t.flush * (1 + x*t.late.flush)
 }
 
-// coverSteps is the price of one niche, in steps.
+// coverSteps is the fixed effort of one niche, in steps.
 const coverSteps = 20
 
-// A covering is a packing in the making.
+// A covering is a partial packing and its unplaced items.
 type covering struct {
 	items  []item
 	left   int // not placed yet
@@ -63,14 +63,14 @@ type covering struct {
 	shift  uint
 	slack  []int64   // per section
 	price  []float64 // per section
-	gain   []float64 // per item, per price covered, besides what is for its size
-	pain   []float64 // per item: what it costs to lose its size, per price
+	gain   []float64 // per item: gain per price covered, apart from that for its size
+	pain   []float64 // per item: cost of losing its size, per price
 
 	// Unplaced items by birth, then death: those born in section s are
 	// born[at[s]:at[s]+count[s]].
 	born      []int32
 	at, count []int32
-	alive     []int32 // per section: how many unplaced items live there
+	alive     []int32 // per section: unplaced items alive there
 
 	mean, largest float64 // sizes
 	width         float64 // mean lifetime in sections
@@ -83,15 +83,14 @@ type covering struct {
 	sum   []float64 // price of [x, end)
 }
 
-// cover packs the items, aiming at target. Effort is counted in steps of some
-// nanoseconds; it gives up, and reports false, when that is spent. No item may
-// be fixed.
+// cover packs the items, aiming at target. It gives up and reports false when
+// effort, in steps of a few nanoseconds, is spent. No item may be fixed.
 func cover(items []item, load []int64, target int64, tastes []taste, shift uint, effort *int64) (packing, bool) {
 	return newCovering(items, newNiches(int32(len(load))), load, target, tastes, shift).fill(effort)
 }
 
-// newCovering is to cover a skyline with items; load is what they need at each
-// section, with all below.
+// newCovering prepares to cover the skyline line with items. load is, per section,
+// the height that they and everything below them need.
 func newCovering(items []item, line *niches, load []int64, target int64, tastes []taste, shift uint) *covering {
 	n, sections := len(items), int32(len(load))
 	c := &covering{items: items, left: n, line: line, target: target, shift: shift,
@@ -126,7 +125,7 @@ func newCovering(items []item, line *niches, load []int64, target int64, tastes 
 	return c
 }
 
-// prefer gives each window another taste from here on.
+// prefer sets the taste of each window from here on.
 func (c *covering) prefer(tastes []taste) {
 	before := c.tastes
 	c.tastes = tastes
@@ -143,13 +142,13 @@ func (c *covering) prefer(tastes []taste) {
 	}
 }
 
-// fill places all items, unless the effort is spent before.
+// fill places all items. It reports false if the effort is spent first.
 func (c *covering) fill(effort *int64) (packing, bool) {
 	p := packing{offsets: make([]int64, len(c.items))}
 	return p, c.rise(math.MaxInt64, &p, effort)
 }
 
-// rise fills all niches below a level, unless the effort is spent before.
+// rise fills all niches below level. It reports false if the effort is spent first.
 func (c *covering) rise(level int64, p *packing, effort *int64) bool {
 	for s := int32(0); c.left > 0; {
 		lo := c.line.valley()
@@ -176,25 +175,25 @@ func (c *covering) rise(level int64, p *packing, effort *int64) bool {
 	return true
 }
 
-// take makes the first item that is left the chain of the niche that is all of
-// time, in which every item can be placed and none is worth it beside the prices.
+// take makes the first unplaced item the chain of the niche that spans all of time.
+// Every item fits there, but chain may find none worth its cost.
 func (c *covering) take(lo int32) {
 	s := slices.IndexFunc(c.count, func(n int32) bool { return n > 0 })
 	c.first[lo], c.pick[s] = int32(s), c.born[c.at[s]]
 }
 
-// loss is what it costs to lose a height, per price.
+// loss returns the cost of losing a height, per unit of price.
 func (c *covering) loss(t *taste, height int64) float64 {
 	return math.Pow(min(float64(height), c.largest)/c.mean, t.bend)
 }
 
 func (c *covering) reprice(s int32) {
-	const least, most = 1e-4, 40 // a floor is worth covering anyway; and no price is so high that no number is left for others
+	const least, most = 1e-4, 40 // bare floor always costs something, and prices stay within float64 precision
 	c.price[s] = least + math.Exp(min(-float64(c.slack[s])/(c.unit*c.tastes[s>>c.shift].near), most))
 }
 
-// lose notes that a height over [lo, hi) stays empty for good: nothing is lost
-// above the last item.
+// lose records that height over [lo, hi) stays empty for good. A section without
+// unplaced items loses nothing.
 func (c *covering) lose(lo, hi int32, height int64) {
 	for s := lo; s < hi; s++ {
 		if c.alive[s] > 0 {
@@ -204,7 +203,7 @@ func (c *covering) lose(lo, hi int32, height int64) {
 	}
 }
 
-// chain finds the best chain on the niche [lo, hi) and returns the steps taken.
+// chain finds the best chain for the niche [lo, hi) and returns the steps taken.
 func (c *covering) chain(lo, hi int32) (steps int64) {
 	t, floor := &c.tastes[lo>>c.shift], c.line.floor[lo]
 	left, right := int64(-1), int64(math.MaxInt64)
@@ -222,7 +221,7 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 	unit := min(c.sum[lo]/width, 1) * min(c.width, width)
 	tall, few, flush := t.at(min(float64(floor)/float64(c.target), 1))
 	tall, few, flush = tall/c.largest, few*unit, flush*unit
-	edge := c.loss(t, right) // the pain of the size or wall at first[x+1]
+	edge := c.loss(t, right) // cost of losing the size, or wall, at first[x+1]
 	steps = int64(hi-lo) + coverSteps
 	for x := hi - 1; x >= lo; x-- {
 		value, pick := c.value[x+1]-c.price[x]*edge, int32(-1)
@@ -241,7 +240,7 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 			switch {
 			case next == it.hi && size == it.size:
 				v += flush
-			case next > it.hi && it.size < size: // the bare floor behind it is lost up to the lower of both
+			case next > it.hi && it.size < size: // the bare floor after it is lost up to the lower neighbour
 				pain := c.loss(t, size)
 				if next < hi {
 					pain = c.pain[c.pick[next]]
@@ -263,9 +262,9 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 	return steps
 }
 
-// build puts the chain onto the niche [lo, hi) and returns its length.
+// build places the chain in the niche [lo, hi) and returns its length.
 func (c *covering) build(lo, hi int32, p *packing) (placed int) {
-	floor, rest := c.line.floor[lo], lo // where what is left of the niche starts
+	floor, rest := c.line.floor[lo], lo // rest: start of the part not yet built on
 	for x := c.first[lo]; x < hi; x = c.first[rest] {
 		i := c.pick[x]
 		it := &c.items[i]
@@ -294,7 +293,7 @@ func (c *covering) remove(i int32) {
 	c.count[lo]--
 }
 
-// chance is a number in [0, 1) that depends on both arguments and nothing else.
+// chance hashes both arguments to a number in [0, 1).
 func chance(seed, i uint64) float64 {
 	x := (seed+1)*0x9e3779b97f4a7c15 ^ (i+1)*0xc2b2ae3d27d4eb4f
 	x ^= x >> 32

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Without regard to heights, a chain is the best of all sets of disjoint
-// lifetimes: enumerate them.
+// Ignoring heights, a chain is the best of all sets of disjoint lifetimes;
+// compare with an enumeration.
 func TestChainIsBest(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 21))
@@ -54,7 +54,7 @@ func TestChainIsBest(t *testing.T) {
 	}
 }
 
-// Whatever the tastes, a cover is a packing; without effort it gives up.
+// Whatever the tastes, a cover is a valid packing; without effort it gives up.
 func TestCoverPacksEverything(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 22))
@@ -94,8 +94,8 @@ func randomItems(rng *rand.Rand, n int, steps int64) ([]item, int32) {
 	return compress(buffers)
 }
 
-// randomLeaf draws 2 to 61 items, aligned or not, the same as a problem, and a
-// packing in random order.
+// randomLeaf draws a leaf of 2 to 61 items, aligned or not, the equivalent problem,
+// and a packing made in random order.
 func randomLeaf(rng *rand.Rand, aligned bool) (l leaf, p Problem, start packing) {
 	items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
 	perm := make([]int32, len(items))

@@ -10,18 +10,17 @@ import (
 
 // Crests
 //
-// Approach: where no moment has slack, covers waste next to nothing but in the
-// last fifth of the height, and that locally: a little more here, a little less
-// there. So choose a stretch of time that is too high, take out what is on top
-// there and lies within the stretch, and cover what remains anew, with a taste
-// drawn at random. If the crest is no worse then, it stays. A crest is as bad as
-// the sum over its sections of the fourth power of what each is too high:
-// so one that is far too high may come down at the price of many that are a
-// little higher. (Ruin and recreate, Schrimpf et al. 2000.)
+// Approach: where no moment has slack, covers waste almost nothing except in the
+// top fifth of the height, and there the waste varies from place to place. So
+// choose a stretch of time that is too high, take out the topmost items that lie
+// within the stretch, and cover what remains anew with a random taste. Keep the
+// result if it is no worse. Badness is the sum over sections of the fourth power
+// of the excess height, so one section that is far too high may come down while
+// many others rise a little. (Ruin and recreate, Schrimpf et al. 2000.)
 //
-// An item can be taken out when nothing stays above it, so what is out is an
-// upturned triangle, narrower the deeper it goes: a stretch of ten mean
-// lifetimes is open some ten items deep in its middle.
+// An item can be taken out when nothing stays above it, so the pit is an inverted
+// triangle, narrower with depth: a stretch of ten mean lifetimes is open some ten
+// items deep in its middle.
 //
 // Example, of four sections:   d d d .       [0,3) is too high. d is on top, then
 //
@@ -29,51 +28,51 @@ import (
 //	                             a a a a       stretch and stays. b d, c on top of
 //	both would be no better; c and b beside each other below d is what was.
 //
-// Long lifetimes on top bar the way to what is below them. So the longest are
-// laid at the bottom at the start, and every other time the longer item that is
-// in the way is taken out too, with what is above. What the start has lost far
-// below the top stays lost: so several are tried, and the one that wastes least
-// is laid again in courses; course.go. Where a single hole among them keeps it away
-// from the target, they are laid from the ground again, with other noise.
+// Items with long lifetimes near the top block access to those below. So a start
+// places the longest at the bottom, and every other pit also takes out the highest
+// blocking item, with everything above it. Space lost far below the top cannot be
+// recovered, so several starts are tried, and the one that wastes least is laid
+// again in courses (course.go). If a single hole still keeps it from the target,
+// the courses are laid from the ground again, with other noise.
 //
-// Weakness: the last few places that are too high are those where a long item
-// lies near the top all the same; and wheels, where many are long, gain nothing.
+// Weakness: the last places that are too high are those where a long item lies
+// near the top regardless; and wheels, where many items are long, gain nothing.
 
 const (
-	crestPerItem  = 25_000 // effort in steps of some nanoseconds,
+	crestPerItem  = 25_000 // effort per item, in steps of a few nanoseconds,
 	crestLeast    = 500_000_000
 	crestMost     = 2_500_000_000
-	crestRace     = 5    // such a part of it for the choice of a start,
-	crestStarts   = 4    // none of which may take more than such a part of that; half of the rest for courses,
-	crestTurns    = 20   // and half for work on crests, in so many turns
-	crestFirst    = 0.25 // such a share of what the highest is above the target is no harm in the first turn,
+	crestRace     = 5    // 1/crestRace of it chooses a start,
+	crestStarts   = 4    // each start may take 1/crestStarts of that; half of the rest is for courses,
+	crestTurns    = 20   // and half for work on crests, in this many turns
+	crestFirst    = 0.25 // fraction of the highest excess over the target that is harmless in the first turn,
 	crestLast     = 0.75 // and in the last
-	crestShort    = 3    // a pit is so many mean lifetimes long,
-	crestLong     = 16   // up to so many,
-	crestThin     = 3    // and so many mean sizes deep,
-	crestThick    = 100
-	crestBite     = 100 // the price of a pit, in steps
-	crestAttempts = 3   // at most, to come as near as tightening leaves alone
-	crestBed      = 12  // lifetimes longer than so many mean ones,
-	crestBeds     = 24  // up to so many, are at the bottom of a start
+	crestShort    = 3    // length of a pit, in mean lifetimes, from
+	crestLong     = 16   // to,
+	crestThin     = 3    // and its depth, in mean sizes, from
+	crestThick    = 100  // to
+	crestBite     = 100  // fixed effort of a pit, in steps
+	crestAttempts = 3    // most attempts to get within target/tightenAbove of the target
+	crestBed      = 12   // a start puts lifetimes longer than so many mean ones at the bottom: from
+	crestBeds     = 24   // to
 )
 
-// A crest is a packing whose top is being worked on.
+// A crest is a packing whose top is being reworked.
 type crest struct {
 	leaf
 	offsets     []int64
 	top         []int64   // per section
-	spare       int64     // what is no higher is no harm
+	spare       int64     // tops up to this height do no harm
 	alive       [][]int32 // per stretch of 1<<shift sections: the items alive there
 	shift       uint
-	size, width float64 // means
+	size, width float64 // means over all items
 	effort      int64
 	rng         *rand.Rand
 }
 
-// recrest packs a leaf without fixed items near to target, if it can, at the price of at most
-// effort for each attempt: half of it where it is too little for courses. It returns from
-// if that is lower.
+// recrest packs a leaf without fixed items, aiming at target, and returns the lower of the
+// result and from. An attempt takes effort at most, half of it where that is too little for
+// courses.
 func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	best := from
 	s, first, price, loss := bestStart(ctx, l, from.height, target, effort/crestRace)
@@ -97,7 +96,7 @@ func recrest(ctx context.Context, l leaf, from packing, target, effort int64) pa
 	return best
 }
 
-// lower works on the crests, in turns. It returns the lowest packing on the way.
+// lower reworks the crests in turns and returns the lowest packing found.
 func (c *crest) lower(ctx context.Context, target, effort int64) (best packing) {
 	best.height = math.MaxInt64
 	for turn := 0; ; turn++ {
@@ -114,10 +113,10 @@ func (c *crest) lower(ctx context.Context, target, effort int64) (best packing) 
 	}
 }
 
-// bestStart covers the leaf at once with the openings and some starts drawn at
-// random. It returns the best with its packing, what that took, and what it loses in
-// the mean of all moments; or nil if there is no time for any or the openings are
-// higher than from.
+// bestStart covers the leaf in one go with the openings and some random starts. It
+// returns the start that wastes least, its packing, the effort that took, and its mean
+// loss over all sections. It returns nil if no start succeeds within the effort or all
+// openings are higher than from.
 func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *start, first packing, price int64, loss float64) {
 	rng := rand.New(rand.NewPCG(2, uint64(len(l.items))))
 	least, lowest, most := math.Inf(1), int64(math.MaxInt64), effort/crestStarts
@@ -136,7 +135,7 @@ func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *s
 			continue
 		}
 		lowest = min(lowest, p.height)
-		wasted := 0.0 // on the whole: single holes are mended by courses
+		wasted := 0.0 // a sum, since courses mend single holes
 		for _, top := range tops(l, p, 0) {
 			wasted += float64(max(top-target, 0))
 		}
@@ -161,14 +160,14 @@ func drawStart(rng *rand.Rand) start {
 		brief: between(rng, 0.01, 0.1), late: late{8 * rng.Float64(), 2 * rng.Float64(), 2 * rng.Float64()}}}
 }
 
-// A start is a way to pack a leaf that leaves short lifetimes on top.
+// A start packs a leaf so that short lifetimes are on top.
 type start struct {
 	taste
-	bed float64 // lifetimes longer than so many mean ones lie at the bottom
+	bed float64 // lifetimes longer than this many mean ones lie at the bottom
 }
 
-// ground puts the longest lifetimes at the bottom, the longest first, each at the
-// lowest place, and returns their packing and the covering of the others.
+// ground puts the longest lifetimes at the bottom, longest first, each as low as
+// possible. It returns the covering for the other items, and the packing so far.
 func (s start) ground(l leaf, target int64) (*covering, packing) {
 	p := packing{offsets: make([]int64, len(l.items))}
 	long, short := s.part(l.items)
@@ -178,7 +177,7 @@ func (s start) ground(l leaf, target int64) (*covering, packing) {
 		under := floor[it.lo:it.hi]
 		p.offsets[i] = it.up(slices.Max(under))
 		for k := range under {
-			load[int(it.lo)+k] += p.offsets[i] - under[k] // is lost
+			load[int(it.lo)+k] += p.offsets[i] - under[k] // a hole, lost
 			under[k] = p.offsets[i] + it.size
 		}
 	}
@@ -187,14 +186,14 @@ func (s start) ground(l leaf, target int64) (*covering, packing) {
 	return newCovering(short, newSkyline(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.sections>>shift)+1), shift), p
 }
 
-// pack covers the ground at once. It reports false when the effort is spent before.
+// pack covers the ground in one go. It reports false if the effort is spent first.
 func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
 	c, p := s.ground(l, target)
 	q, ok := c.fill(effort)
 	return p.with(c.items, q), ok
 }
 
-// with adds what covers a ground.
+// with adds to p the packing q of the items that cover it.
 func (p packing) with(items []item, q packing) packing {
 	for k := range items {
 		p.offsets[items[k].index] = q.offsets[k]
@@ -203,8 +202,8 @@ func (p packing) with(items []item, q packing) packing {
 	return p
 }
 
-// part lists the long items, the longest first, and the others with their
-// positions as indices.
+// part divides the items into the long ones, listed longest first, and the others,
+// whose index becomes their position in items.
 func (s start) part(items []item) (long []int32, short []item) {
 	width := 0.0
 	for i := range items {
@@ -248,7 +247,7 @@ func newCrest(l leaf, from packing) *crest {
 
 func (c *crest) harm(tops []int64) float64 { return harm(tops, c.spare, c.size) }
 
-// harm is how bad tops above spare are.
+// harm returns the sum of the fourth powers of the excess over spare, in units of size.
 func harm(tops []int64, spare int64, size float64) (sum float64) {
 	for _, t := range tops {
 		x := float64(max(t-spare, 0)) / size
@@ -257,8 +256,8 @@ func harm(tops []int64, spare int64, size float64) (sum float64) {
 	return sum
 }
 
-// A pit is where items are taken out: those within [lo, hi) that lie at a
-// height or above it, and those within [from, to) that lie at a depth or above.
+// A pit is the region from which items are taken out: those within [lo, hi) at
+// offset height or above, and those within [from, to) at offset depth or above.
 type pit struct {
 	lo, hi   int32
 	height   int64
@@ -266,7 +265,7 @@ type pit struct {
 	depth    int64 // at most the height
 }
 
-// bottom is down to where what is alive during [lo, hi) is taken out.
+// bottom returns the lowest offset at which an item alive during [lo, hi) is taken out.
 func (p *pit) bottom(lo, hi int32) int64 {
 	if p.from <= lo && hi <= p.to {
 		return p.depth
@@ -274,7 +273,7 @@ func (p *pit) bottom(lo, hi int32) int64 {
 	return p.height
 }
 
-// choose returns a pit round a section that is the highest of a few or of many.
+// choose returns a pit around the highest of a random number of random sections.
 func (c *crest) choose() pit {
 	s := c.rng.Int32N(c.sections)
 	tries := int64(between(c.rng, 1, float64(c.sections)))
@@ -298,8 +297,8 @@ func (c *crest) choose() pit {
 	return p
 }
 
-// widen adds to a pit round section s the highest item that bars the way there,
-// and what lies as high during its lifetime.
+// widen adds to a pit around section s the highest item that blocks it there, and
+// the items above that one during its lifetime.
 func (c *crest) widen(p *pit, s int32) {
 	bar := int32(-1)
 	for _, i := range c.alive[s>>c.shift] {
@@ -315,18 +314,18 @@ func (c *crest) widen(p *pit, s int32) {
 	}
 }
 
-// around places a pit of a length round a section.
+// around returns a pit of random depth and the given length around section s.
 func (c *crest) around(s, length int32) pit {
 	lo := min(max(s-c.rng.Int32N(length), 0), c.sections-length)
 	depth := max(c.top[s]-int64(c.size*between(c.rng, crestThin, crestThick)), 0)
 	return pit{lo, lo + length, depth, lo, lo + length, depth}
 }
 
-// between returns a number whose logarithm is uniform.
+// between returns a random number in [lo, hi) whose logarithm is uniform.
 func between(rng *rand.Rand, lo, hi float64) float64 { return lo * math.Pow(hi/lo, rng.Float64()) }
 
-// bite takes out what lies within a pit, unless something stays above it, and
-// covers the rest anew. It goes back if that is worse.
+// bite takes out the items of a pit that have nothing above them and covers the
+// rest anew. It keeps the old packing if the new one is worse.
 func (c *crest) bite(p pit) {
 	out, floor := c.open(p)
 	if len(out) < 2 {
@@ -359,15 +358,15 @@ func (c *crest) bite(p pit) {
 	copy(c.top[p.lo:p.hi], top)
 }
 
-// open lists the items that can be taken out of a pit, in its own sections
-// and with their positions as indices, and the tops of what remains below them.
+// open lists the items that can be taken out of a pit, with sections relative to
+// it and their positions as index, and the tops of what remains below them.
 func (c *crest) open(p pit) (out []item, floor []int64) {
 	near := c.above(p.lo, p.hi, p.depth)
 	slices.SortFunc(near, func(i, j int32) int {
 		return cmp.Or(cmp.Compare(c.offsets[j], c.offsets[i]), cmp.Compare(i, j))
 	})
 	c.effort -= 12 * int64(len(near))
-	floor = slices.Repeat([]int64{-1}, int(p.hi-p.lo)) // of what stays; -1: nothing seen yet
+	floor = slices.Repeat([]int64{-1}, int(p.hi-p.lo)) // top of what stays; -1: nothing seen yet
 	for _, i := range near {
 		it := &c.items[i]
 		under := floor[max(it.lo-p.lo, 0):min(it.hi-p.lo, p.hi-p.lo)]
@@ -385,13 +384,13 @@ func (c *crest) open(p pit) (out []item, floor []int64) {
 	}
 	for s := range floor {
 		if floor[s] < 0 {
-			floor[s] = min(p.depth, c.top[p.lo+int32(s)]) // what lies below ends there at most
+			floor[s] = min(p.depth, c.top[p.lo+int32(s)]) // items not listed end here at the latest
 		}
 	}
 	return out, floor
 }
 
-// above lists who is alive during [lo, hi) and ends above a height.
+// above lists the items that are alive during [lo, hi) and reach above height.
 func (c *crest) above(lo, hi int32, height int64) (near []int32) {
 	first := lo >> c.shift
 	for k := first; k <= (hi-1)>>c.shift; k++ {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever it starts from, what crests are left is a packing, no higher than
-// before, and always the same.
+// Whatever they start from, crests leave a valid packing, no higher than before,
+// deterministically.
 func TestCrestsPackEverything(t *testing.T) {
 	lowered := 0
 	for seed := range uint64(100) {

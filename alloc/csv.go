@@ -41,7 +41,7 @@ const (
 )
 
 // ReadCSV parses the buffers of a problem; the caller sets the capacity.
-// Every error names the line. Spreadsheets begin such files with a byte order mark.
+// Every error names the line. A byte order mark, as spreadsheets write, is skipped.
 func ReadCSV(r io.Reader) (Problem, error) {
 	var p Problem
 	lines := bufio.NewScanner(r)
@@ -159,9 +159,8 @@ func parseBuffer(fields []string, layout []int) (Buffer, error) {
 	return b, nil
 }
 
-// WriteCSV writes the problem, and with a solution its offsets, in the form
-// that ReadCSV reads. Alignments are written if any buffer has one; without a
-// solution offsets are those of fixed buffers.
+// WriteCSV writes the problem in the form that ReadCSV reads, with the offsets of
+// s, or of fixed buffers if s is nil. Alignments are written if any buffer has one.
 func WriteCSV(w io.Writer, p Problem, s *Solution) error {
 	aligned, offsets := false, s != nil
 	for i := range p.Buffers {

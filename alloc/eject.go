@@ -8,16 +8,16 @@ import (
 
 // Ejection
 //
-// Approach: take a packing, lower the limit a little, and take out what reaches
-// beyond it. Put these items back one at a time, the heaviest first, where the
-// weight of what they collide with is least; what they collide with is taken
-// out in turn. An item weighs its area, times one more than the number of times
-// it was taken out: so those that are hard to place come to own their place,
-// and no cycle lasts. When nothing is out, the packing is lower; go on from it.
+// Approach: take a packing, lower the limit a little, and take out the items that
+// reach beyond it. Put these back one at a time, the heaviest first, where the
+// weight of the items they collide with is least; those are ejected in turn. An
+// item weighs its area times one more than its number of ejections: so items
+// that are hard to place come to own their place, and no cycle lasts. When no
+// item is out, the packing is lower; continue from it.
 // (Guided ejection search, Nagata and Bräysy 2009, there for vehicle routes.)
 //
-// Now and then everything near the next item is dropped, or raised to the limit
-// the next time, which joins gaps that are too thin for anything.
+// From time to time everything near the next item is pushed down, or, the next
+// time, up to the limit, which merges gaps too thin to be used.
 //
 // Example, limit 3:   b alive over [0,2), size 1, lies at 1 between a at 0 and c
 // at 2, both of size 1 and alive over [0,1); d of size 2, alive over [1,2), is
@@ -25,21 +25,21 @@ import (
 // goes to 0, and b, which now weighs twice as much, to the top: it ejects c, and
 // c fits where b was.
 //
-// Only what is near a moment that is too high is ever touched, so it suits
+// Only items near a moment that is too high are touched, so ejection suits
 // problems in which few moments decide: of 100 000 random lifetimes a hundred
-// matter. An insertion takes time in proportion to the items that share its
-// lifetime.
+// matter. An insertion takes time proportional to the number of items that
+// overlap its lifetime.
 //
-// Weakness: where no moment has slack, chains run on over all of time, and
-// little is gained.
+// Weakness: where no moment has slack, chains of ejections spread over all of
+// time, and little is gained.
 
 const (
-	ejectPerItem = 100_000 // effort in steps of some nanoseconds,
+	ejectPerItem = 100_000 // effort per item, in steps of a few nanoseconds,
 	ejectMost    = 2_000_000_000
-	ejectStep    = 40  // of the distance to the target, this fraction is the next step
+	ejectStep    = 40  // the limit falls by 1/ejectStep of the distance to the target
 	ejectSettle  = 200 // insertions between two settlings
-	ejectCrowd   = 500 // with so many items out it gives up,
-	ejectAlive   = 4   // and so many for each that is alive at once
+	ejectCrowd   = 500 // it gives up with more than this many items out,
+	ejectAlive   = 4   // plus this many times the mean number alive at once
 )
 
 // A resident is an item at its place.
@@ -70,20 +70,20 @@ type ejector struct {
 	offsets  []int64
 	limit    int64
 	out      []int32      // items without a place
-	shelves  [][]resident // per stretch of 1<<shift sections: who is alive there, by offset
+	shelves  [][]resident // per stretch of 1<<shift sections: the items alive there, by offset
 	shift    uint
 
 	area   []float64 // per item, relative to the mean
-	ousted []float64 // per item: how often it was taken out
+	ousted []float64 // per item: how often it was ejected
 	weight []int64   // per item
 	effort int64     // steps left
 
 	near, spare []resident // scratch of gather
-	runs        []int      // where its sorted runs end
+	runs        []int      // ends of the sorted runs in near
 	offs, ends  []mark     // scratch of insert
 }
 
-// A mark is the lower or upper end of a placed item.
+// A mark is the bottom or top of a placed item.
 type mark struct {
 	at, weight int64
 }
@@ -139,7 +139,7 @@ func newEjector(l leaf, from packing, effort int64) *ejector {
 	return e
 }
 
-// crowd is how many items may be out before the search counts as lost.
+// crowd returns the number of items out beyond which the search gives up.
 func (e *ejector) crowd() int {
 	alive := 0
 	for i := range e.items {
@@ -153,18 +153,18 @@ func (e *ejector) resident(i int32) resident {
 	return resident{e.offsets[i], e.offsets[i] + it.size, it.lo, it.hi, i}
 }
 
-// weigh sets the weight of an item. It is a whole number, so that sums are
-// exact, and small enough for the sum over all items.
+// weigh sets the weight of an item: an integer, so that sums are exact, and small
+// enough that the sum over all items does not overflow.
 func (e *ejector) weigh(i int32) {
 	const unit, most = 1000, 1 << 40
 	e.weight[i] = 1 + int64(min(unit*e.area[i]*(1+e.ousted[i]), most))
 }
 
-// evict takes out what is above the limit, unless it can be dropped below.
+// evict takes out the items that reach above the limit and cannot be pushed below it.
 func (e *ejector) evict() {
 	e.effort -= int64(len(e.items))
 	high := func(i int) bool { return e.offsets[i]+e.items[i].size > e.limit }
-	var settled [2]int32 // where everything has just been dropped
+	var settled [2]int32 // the stretch just pushed down
 	for i := range e.items {
 		if it := &e.items[i]; high(i) && (it.lo < settled[0] || it.hi > settled[1]) && e.effort > 0 {
 			settled[0], settled[1] = e.settle(int32(i), true)
@@ -175,7 +175,7 @@ func (e *ejector) evict() {
 	}
 }
 
-// heaviest takes the heaviest item from those that are out.
+// heaviest removes the heaviest item from out and returns it.
 func (e *ejector) heaviest() int32 {
 	k := 0
 	for j, i := range e.out {
@@ -208,7 +208,7 @@ func (e *ejector) place(i int32, off int64) {
 	}
 }
 
-// gather lists in near who is alive during [lo, hi), by offset.
+// gather lists in near the items alive during [lo, hi), by offset.
 func (e *ejector) gather(lo, hi int32) {
 	e.near, e.runs = e.near[:0], e.runs[:0]
 	first := lo >> e.shift
@@ -227,7 +227,7 @@ func (e *ejector) gather(lo, hi int32) {
 	}
 }
 
-// merge merges the sorted runs that near consists of, in pairs.
+// merge merges pairs of adjacent sorted runs of near.
 func (e *ejector) merge() {
 	e.effort -= int64(len(e.near))
 	merged, runs, start := e.spare[:0], e.runs[:0], 0
@@ -247,8 +247,8 @@ func (e *ejector) merge() {
 	e.near, e.spare, e.runs = merged, e.near, runs
 }
 
-// insert puts item i where it ejects the least weight. Among places that eject
-// the same, that in the tightest hole is best.
+// insert puts item i where it ejects the least weight; ties go to the tightest
+// hole.
 func (e *ejector) insert(i int32) {
 	it := &e.items[i]
 	e.gather(it.lo, it.hi)
@@ -293,7 +293,7 @@ func (e *ejector) insert(i int32) {
 	e.place(i, best)
 }
 
-// mark lists the lower ends of near in offs and the upper ones in ends, sorted.
+// mark lists the bottoms of near in offs and the tops in ends, both sorted.
 func (e *ejector) mark() {
 	offs, ends := e.offs[:0], e.ends[:0]
 	for k := range e.near {
@@ -310,14 +310,14 @@ func (e *ejector) mark() {
 	e.offs, e.ends = offs, ends
 }
 
-// A hole is what surrounds a place: the next end below, the next start above,
-// and the weight of what is in it.
+// A hole describes a place: the nearest top below it, the nearest bottom above it,
+// and the weight of the items that overlap it.
 type hole struct {
 	floor, roof int64
 	weight      int64
 }
 
-// A sweep looks at places of one size from low to high ones.
+// A sweep describes places of one size, visited from low to high.
 type sweep struct {
 	offs, ends []mark // still ahead
 	hole
@@ -341,8 +341,8 @@ func (s *sweep) to(at, size, limit int64) hole {
 	return s.hole
 }
 
-// settle drops everything near item i, or raises it to the limit. What is alive
-// at the ends of the stretch stays. It returns the stretch.
+// settle pushes everything near item i down, or up to the limit. Items that cross
+// the ends of the stretch stay. It returns the stretch.
 func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
 	it := &e.items[i]
 	reach := 2*it.width() + 2<<e.shift
@@ -352,7 +352,7 @@ func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
 	if !down {
 		slices.SortFunc(e.near, byEnd)
 	}
-	line := newProfile(hi - lo) // of what lies beneath; above, when all rises
+	line := newProfile(hi - lo) // height settled so far, measured from the limit when pushing up
 	for k := range e.near {
 		r := &e.near[k]
 		o := &e.items[r.item]

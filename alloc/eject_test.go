@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever it starts from, an ejector leaves a packing, no higher than before.
+// Whatever it starts from, an ejector leaves a valid packing, no higher than before.
 func TestEjectionPacksEverything(t *testing.T) {
 	lowered := 0
 	for seed := range uint64(300) {

@@ -9,58 +9,58 @@ import (
 
 // Glue
 //
-// Where no byte is to spare, nearly every edge of a buffer meets one that is
-// just as long, and such coincidences tell who lies beside whom. So glue
+// Without slack, nearly every edge of a buffer meets one of equal length, and
+// such coincidences reveal which buffers are neighbours. So glue
 //
 //	abut   two pieces of equal size, one born where the other dies, side by side,
 //	stack  two pieces of equal lifetime, one on top of the other,
 //	wheel  five pieces of which no two make a rectangle; see wheel.go,
 //
-// and go on with the larger pieces, until one is left or few enough remain for
-// the search. The joint that is least likely a coincidence goes first: among
-// few rivals, where few pieces meet, with a result that fits a third piece. Each
-// joint leaves fewer to choose from at its moments, and these are looked at anew.
-// What is in doubt is left open first, and settled by what lies further off; see
-// strip.go. Where that leaves most of it open, chance decides.
+// and continue with the larger pieces, until one is left or few enough remain for
+// the search. The joint least likely to match by accident goes first: one with
+// few rivals, where few pieces meet, whose result fits a third piece. Each joint
+// leaves fewer choices at its moments, so the joints there are scored anew.
+// Doubtful joints are first left open, to be settled by pieces further away; see
+// strip.go. If that leaves most of them open, chance decides.
 //
 // A wrong joint shows later, when pieces are left that fit nowhere. Then some
-// neighbours are broken up again, or seams that are alike (see seam.go), and
-// glued with other luck; what leaves no more pieces than before is kept (ruin
-// and recreate, Schrimpf et al. 2000).
+// neighbours, or seams that are alike (see seam.go), are broken up and glued
+// again at random; a result with no more pieces than before is kept (ruin and
+// recreate, Schrimpf et al. 2000).
 //
 // Example:   a a c    a and b stack (equal lifetimes); c is as tall as the
 //
 //	b b c    pair and born where it dies, so they abut: one piece.
 //
 // Weakness: a packing need not consist of such joints, and with slack or with
-// many edges at each moment the coincidences mean little; so it is tried on
-// leaves that are full to the brim only, and proves nothing by itself.
+// many edges at each moment the coincidences mean little; so only leaves that are
+// nearly full are glued, and glueing proves nothing by itself.
 
-// The rounds of glueing.
+// Limits of glueing. A round breaks some pieces and glues again.
 const (
-	glueFull      = 0.999   // least share of the area that is in use
-	glueRounds    = 200_000 // breakings at most,
-	glueRoundsPer = 100     // and per item
-	gluePace      = 5000    // and in so many a twentieth of the pieces must go
-	glueGarbage   = 6       // pieces for each item before the broken ones are dropped
-	glueLook      = 50      // breakings allowed without a search
-	glueSmash     = 5       // in so many breakings one leaves seams alone; see seam.go
-	glueSmall     = 3       // of so many pieces and one the smallest is broken: errors are small
-	glueBroken    = 6       // pieces broken at once,
-	glueDepth     = 3       // and about so many times over
+	glueFull      = 0.999   // least fraction of the area in use
+	glueRounds    = 200_000 // most rounds,
+	glueRoundsPer = 100     // and most rounds per item
+	gluePace      = 5000    // in so many rounds a twentieth of the pieces must go
+	glueGarbage   = 6       // pieces per item before broken ones are dropped
+	glueLook      = 50      // rounds allowed without a search
+	glueSmash     = 5       // one round in so many ignores seams; see seam.go
+	glueSmall     = 3       // break the smallest of glueSmall+1 random pieces: errors are local
+	glueBroken    = 6       // most pieces broken at once,
+	glueDepth     = 3       // to about this depth at most
 	glueRivals    = 12      // partners considered for one piece
-	glueSearch    = 70      // pieces that are left to the search,
-	glueNodes     = 2000    // with so many nodes
-	glueEffort    = 200_000 // steps of the heuristics on the rest
-	gluePatient   = 40      // rounds between two looks at the rest
-	glueConfirmed = 3       // what it adds to a score that the result fits a third piece
-	glueBlind     = 1000    // joints between two looks at the context
-	glueTime      = 65      // percent of the time left, where that is limited
-	glueFew       = 6       // edges left at a moment that is looked at anew
-	glueDoubt     = 0       // joints with a lower score wait while glueing is careful
+	glueSearch    = 70      // most pieces left to the search,
+	glueNodes     = 2000    // and its nodes
+	glueEffort    = 200_000 // heuristic steps for packing the remaining pieces
+	gluePatient   = 40      // rounds between two attempts to pack them
+	glueConfirmed = 3       // added to a score if the result fits a third piece
+	glueBlind     = 1000    // joints between two checks of the context
+	glueTime      = 65      // percent of the time left that glueing may take
+	glueFew       = 6       // joints are sought anew at moments with at most this many edges
+	glueDoubt     = 0       // joints with a lower score are doubtful: they wait while glueing is careful
 )
 
-// A piece is an item, or pieces glued.
+// A piece is an item, or several pieces glued together.
 type piece struct {
 	lo, hi int32
 	size   int64
@@ -70,17 +70,17 @@ type piece struct {
 
 func (p *piece) area() float64 { return float64(p.hi-p.lo) * float64(p.size) }
 
-// A part is a piece in a larger one, so many bytes above its bottom.
+// A part is a piece inside a larger one, up bytes above its bottom.
 type part struct {
 	piece int32
 	up    int64
 }
 
-// A joint could glue pieces; higher scores go first.
+// A joint is a candidate for glueing pieces; higher scores go first.
 type joint struct {
 	score float64
 	how   how
-	of    [5]int32 // the pieces: two to abut or stack, five of a wheel
+	of    [5]int32 // the pieces: two to abut or stack, five for a wheel
 }
 
 type how int8
@@ -91,7 +91,7 @@ const (
 	wheel
 )
 
-// pieces are those that the joint glues.
+// pieces returns the pieces that the joint glues.
 func (j *joint) pieces() []int32 {
 	if j.how == wheel {
 		return j.of[:]
@@ -104,27 +104,27 @@ type edge struct {
 	size int64
 }
 
-// A gluing is a set of pieces that together are all items.
+// A gluing is a set of pieces that together contain every item once.
 type gluing struct {
-	pieces []piece // the first are the items
+	pieces []piece // the items come first
 	whole  []int32 // pieces that are part of no other
-	at     []int32 // position in whole, or -1
+	at     []int32 // per piece: position in whole, or -1
 	starts map[edge][]int32
 	ends   map[edge][]int32
 	spans  map[[2]int32][]int32
-	owner  []int32          // per piece: what it is part of, or -1
-	seams  map[edge][]int32 // pieces that abut there, or did before they were broken
+	owner  []int32          // per piece: the piece it is part of, or -1
+	seams  map[edge][]int32 // pieces whose parts abut there, including broken ones
 	born   [][]int32        // per section: whole pieces that start there
 	died   [][]int32        // per section: whole pieces that end before it
 	joints []joint          // heap
-	fresh  []int32          // pieces whose joints have not been looked for
-	log    []int32          // what became whole (i) or part of another (^i)
+	fresh  []int32          // pieces whose joints are still to be sought
+	log    []int32          // pieces that became whole (i) or ceased to be (^i)
 	rng    *rand.Rand
-	nodes  int64 // of searches, and breakings
+	nodes  int64 // search nodes plus rounds
 
-	careful bool    // leave joints open that are in doubt; see strip.go
-	touched []int32 // moments that have changed since strips were looked at
-	linked  int     // pieces in wheels of strips
+	careful bool    // leave doubtful joints open; see strip.go
+	touched []int32 // moments changed since strips were last sought
+	linked  int     // pieces glued into wheels of strips
 }
 
 func newGluing(items []item, sections int32, careful bool) *gluing {
@@ -142,8 +142,8 @@ func emptyGluing(sections int32, rng *rand.Rand) *gluing {
 		born: make([][]int32, sections+1), died: make([][]int32, sections+1), rng: rng}
 }
 
-// compact returns the same without the pieces that are broken, which also
-// numbers the others anew; the first stay the items.
+// compact returns the same gluing without broken pieces. The others are renumbered;
+// the items still come first.
 func (g *gluing) compact(items int) *gluing {
 	h := emptyGluing(int32(len(g.born)-1), g.rng)
 	h.nodes, h.careful, h.linked = g.nodes, g.careful, g.linked
@@ -171,7 +171,7 @@ func (g *gluing) compact(items int) *gluing {
 
 func (g *gluing) add(p piece) { g.enter(g.keep(p)) }
 
-// keep numbers a piece, whose parts are no longer whole.
+// keep stores a piece, makes it the owner of its parts, and returns its number.
 func (g *gluing) keep(p piece) int32 {
 	i := int32(len(g.pieces))
 	g.pieces, g.at, g.owner = append(g.pieces, p), append(g.at, -1), append(g.owner, -1)
@@ -182,7 +182,7 @@ func (g *gluing) keep(p piece) int32 {
 	return i
 }
 
-// own tells the parts of piece i what they are part of.
+// own makes piece i the owner of its parts.
 func (g *gluing) own(i int32) {
 	for _, q := range g.pieces[i].parts {
 		g.owner[q.piece] = i
@@ -207,7 +207,7 @@ func (g *gluing) enter(i int32) {
 	g.touch(p)
 }
 
-// leave takes piece i out of the whole ones.
+// leave removes piece i from the whole ones.
 func (g *gluing) leave(i int32) {
 	p := &g.pieces[i]
 	last := g.whole[len(g.whole)-1]
@@ -223,7 +223,7 @@ func (g *gluing) leave(i int32) {
 	g.touch(p)
 }
 
-// touch notes that the moments of a piece have changed.
+// touch records that the start and end of a piece have changed.
 func (g *gluing) touch(p *piece) {
 	if g.careful {
 		g.touched = append(g.touched, p.lo, p.hi)
@@ -240,7 +240,7 @@ func without(list []int32, i int32) []int32 {
 	return list
 }
 
-// offer notes the joints that piece i could be part of.
+// offer pushes the joints that piece i could be part of.
 func (g *gluing) offer(i int32) {
 	p := &g.pieces[i]
 	for _, j := range few(g.ends[edge{p.lo, p.size}], glueRivals) {
@@ -266,7 +266,7 @@ func (g *gluing) offer(i int32) {
 
 func few(list []int32, most int) []int32 { return list[:min(len(list), most)] }
 
-// offerAbut notes the joint of two pieces side by side.
+// offerAbut pushes the joint of two pieces side by side.
 func (g *gluing) offerAbut(a, b int32) {
 	p, q := &g.pieces[a], &g.pieces[b]
 	meeting := edge{q.lo, q.size}
@@ -277,14 +277,14 @@ func (g *gluing) offerAbut(a, b int32) {
 	g.push(joint{score, abut, [5]int32{a, b}})
 }
 
-// refresh has the joints looked for again at a moment where few edges are left.
+// refresh has joints sought again at moment t if few edges are left there.
 func (g *gluing) refresh(t int32) {
 	if len(g.died[t])+len(g.born[t]) <= glueFew {
 		g.fresh = append(append(g.fresh, g.died[t]...), g.born[t]...)
 	}
 }
 
-// lonely is high where few pieces meet: coincidence needs company.
+// lonely is higher where fewer pieces meet, and accidental matches are rarer.
 func (g *gluing) lonely(t int32) float64 {
 	return -math.Log(float64(max(len(g.born[t]), 1)) * float64(max(len(g.died[t]), 1)))
 }
@@ -314,7 +314,7 @@ func (g *gluing) run(ctx context.Context) {
 	}
 }
 
-// join glues, unless alignments forbid it.
+// join glues the pieces of j. It reports false if alignments forbid it.
 func (g *gluing) join(j joint) bool {
 	p, ok := g.compose(j)
 	if !ok {
@@ -333,7 +333,7 @@ func (g *gluing) join(j joint) bool {
 	return true
 }
 
-// compose makes the piece of a joint, unless alignments forbid it.
+// compose returns the piece that a joint makes; ok is false if alignments forbid it.
 func (g *gluing) compose(j joint) (p piece, ok bool) {
 	a, b := &g.pieces[j.of[0]], &g.pieces[j.of[1]]
 	switch j.how {
@@ -359,14 +359,14 @@ func (g *gluing) compose(j joint) (p piece, ok bool) {
 	return p, true
 }
 
-// dare goes on with joints that are in doubt.
+// dare continues with doubtful joints too.
 func (g *gluing) dare(ctx context.Context) {
 	g.careful, g.touched, g.joints, g.fresh = false, nil, g.joints[:0], slices.Clone(g.whole)
 	g.run(ctx)
 }
 
-// shake breaks a few pieces up and glues again, and goes back if
-// that leaves more pieces.
+// shake breaks a few pieces up and glues again. It undoes both if that leaves more
+// pieces.
 func (g *gluing) shake(ctx context.Context) {
 	before, known := len(g.whole), len(g.pieces)
 	g.log, g.joints = g.log[:0], g.joints[:0]
@@ -417,7 +417,7 @@ func (g *gluing) smash(i int32) {
 	}
 }
 
-// split breaks piece i into its parts, and these again, up to a depth.
+// split breaks piece i into its parts, and these again, to about a depth.
 func (g *gluing) split(i int32, depth int) {
 	p := g.pieces[i]
 	if len(p.parts) == 0 || depth == 0 {
@@ -465,8 +465,8 @@ func (g *gluing) pop() joint {
 	}
 }
 
-// finish packs the whole pieces below target, if it can, and with them the
-// items.
+// finish packs the whole pieces, and so the items, below target. It reports false
+// if it cannot.
 func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
 	whole := make([]item, 0, len(g.whole))
 	for _, i := range g.whole {
@@ -495,7 +495,7 @@ func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
 	return p, true
 }
 
-// place gives the items of a piece their offsets.
+// place writes the offsets of the items of piece i, which lies at off.
 func (g *gluing) place(i int32, off int64, offsets []int64) {
 	p := &g.pieces[i]
 	if len(p.parts) == 0 {
@@ -506,15 +506,15 @@ func (g *gluing) place(i int32, off int64, offsets []int64) {
 	}
 }
 
-// glue packs a leaf that is full to the brim below target, if it can. It counts
-// each breaking as a node and stops at about limit nodes.
+// glue packs a nearly full leaf below target, if it can. It counts each round as
+// a node and stops at about limit nodes.
 func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes int64, ok bool) {
 	if !brimful(l, target) {
 		return packing{}, 0, false
 	}
 	g := newGluing(l.items, l.sections, true)
 	g.run(ctx)
-	if g.linked < len(g.whole) { // care leaves most of what is in doubt
+	if g.linked < len(g.whole) { // careful glueing left most doubtful joints open
 		g = newGluing(l.items, l.sections, false)
 		g.run(ctx)
 	}
@@ -548,7 +548,8 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 	return packing{}, g.nodes, false
 }
 
-// brimful reports that nearly all of a leaf's area below target is in use.
+// brimful reports whether nearly all of a leaf's area below target is in use and
+// no item is fixed.
 func brimful(l leaf, target int64) bool {
 	used := 0.0
 	for i := range l.items {

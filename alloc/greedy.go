@@ -18,8 +18,8 @@ import (
 //	          followed by its backward pass.
 //	fit       the lowest hole, by a walk up the placed items; O(n^2) in the
 //	          worst case, so it works under a budget.
-//	niche     not in order: fill the lowest niche of the skyline, with the first
-//	          item of the order that fits in; see niche.go. The best as a rule.
+//	niche     fill the lowest niche of the skyline with the first item of the
+//	          order that fits; see niche.go. Usually the best.
 //
 // Example (skyline, longest first):     c c
 //
@@ -44,8 +44,8 @@ func byArea(a, b *item) int {
 	return cmp.Compare(float64(b.size)*float64(b.width()), float64(a.size)*float64(a.width()))
 }
 
-// chain compares by each rule in turn and by index at last, so that every
-// order is total and results are reproducible.
+// chain compares by each rule in turn and finally by index, so that every order
+// is total and results are reproducible.
 func chain(name string, rules ...func(a, b *item) int) order {
 	return order{name, func(a, b *item) int {
 		for _, rule := range rules {
@@ -67,10 +67,10 @@ var orders = []order{
 
 var peakOrder = chain("peak,width", byPeak, byWidth, byArea)
 
-// byPeak puts items of crowded sections first; it needs markPeaks.
+// byPeak puts items of crowded sections first; markPeaks must have run.
 func byPeak(a, b *item) int { return cmp.Compare(b.peak, a.peak) }
 
-// markPeaks notes in each item the largest load among its sections.
+// markPeaks stores in each item the largest load among its sections.
 func markPeaks(items []item, sections int32) {
 	peaks := newPeaks(loads(items, sections))
 	for i := range items {
@@ -78,7 +78,7 @@ func markPeaks(items []item, sections int32) {
 	}
 }
 
-// newPeaks is a profile with the given heights.
+// newPeaks returns a profile with the given heights.
 func newPeaks(heights []int64) *profile {
 	s := newProfile(int32(len(heights)))
 	copy(s.top[s.leaves:], heights)
@@ -152,7 +152,7 @@ func squeaky(ctx context.Context, items []item, sections int32, target, effort i
 	best := packing{height: math.MaxInt64}
 	markPeaks(items, sections)
 	perm := sorted(items, peakOrder)
-	place := make([]int64, len(items)) // in the order, kept between rounds
+	place := make([]int64, len(items)) // per item: sort key, kept between rounds
 	for r, i := range perm {
 		place[i] = int64(r)
 	}
@@ -305,7 +305,7 @@ func fit(items []item, sections int32, perm []int32, limit int64, effort *int64)
 	p := packing{offsets: make([]int64, len(items))}
 	shift := shelfShift(items, sections)
 	stock := make([]shelf, sections>>shift+1)
-	next := make([]int32, len(stock)) // per shelf: slots below are out of the way
+	next := make([]int32, len(stock)) // per shelf: slots before this one cannot collide any more
 	for _, i := range perm {
 		it := &items[i]
 		first, last := it.lo>>shift, (it.hi-1)>>shift
@@ -337,8 +337,8 @@ func fit(items []item, sections int32, perm []int32, limit int64, effort *int64)
 	return p, true
 }
 
-// clear raises off until the item collides with nothing on this shelf. next
-// counts the slots that can no longer be in the way, since off only rises.
+// clear returns off raised until the item collides with nothing on this shelf.
+// next counts the slots that can no longer collide, since off only rises.
 func (s shelf) clear(it *item, off int64, next *int32) int64 {
 	k := *next
 	for ; int(k) < len(s) && s[k].off < off+it.size; k++ {

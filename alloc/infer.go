@@ -3,15 +3,15 @@ package alloc
 // Inference
 //
 // Placing an item or raising a bound has consequences: neighbours go above it,
-// twins keep their order, and in every section concerned what is left must
-// still fit below the capacity. All changes are on a trail, so that they can be
-// undone.
+// twins keep their order, and the unplaced items of every affected section must
+// still fit below the capacity. All changes are recorded on a trail, so that they
+// can be undone.
 //
 // Weakness: a section is judged by itself, as if its items could be stacked in
 // the order of their bounds whatever happens in the next one.
 
-// place puts item i at its bound. ok is false if a neighbour or a section has
-// no room left; harmless is true if no neighbour noticed.
+// place puts item i at its bound, at. ok is false if a neighbour or a section has
+// no room left; harmless is true if no neighbour's bound rose.
 func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
 	it := &s.items[i]
 	s.clearDirty()
@@ -56,8 +56,8 @@ func (s *searcher) count(i int32, by int32) {
 	}
 }
 
-// lift raises the bound of item i, which is not going to lie there, to the
-// lowest top an unplaced neighbour could have.
+// lift raises the bound of item i, which was excluded there, to the lowest top an
+// unplaced neighbour could have. It returns retry, or impossible.
 func (s *searcher) lift(i int32) verdict {
 	it := &s.items[i]
 	at := int64(-1)
@@ -86,7 +86,7 @@ func (s *searcher) lift(i int32) verdict {
 	return retry
 }
 
-// raiseTwins keeps the twins after i above it.
+// raiseTwins keeps the twins after i above it. It reports false if one has no room.
 func (s *searcher) raiseTwins(i int32) bool {
 	for j := s.twin[i]; j >= 0; i, j = j, s.twin[j] {
 		if s.placed[j] {
@@ -106,7 +106,7 @@ func (s *searcher) raiseTwins(i int32) bool {
 	return true
 }
 
-// touch notes that the sections of item i must be checked.
+// touch marks the sections of item i to be checked.
 func (s *searcher) touch(i int32) {
 	for k := s.items[i].lo; k < s.items[i].hi; k++ {
 		if s.stamp[k] != s.clock {
@@ -127,7 +127,7 @@ func (s *searcher) sectionsHold() bool {
 	ok := true
 	for _, k := range s.dirty {
 		if s.ends[k] == 0 || k > 0 && s.starts[k] == 0 && s.ends[k-1] > 0 {
-			continue // all of its unplaced items live in an adjacent one too
+			continue // an adjacent section has all of its unplaced items too
 		}
 		list := s.sec[s.secAt[k]:s.secAt[k+1]]
 		// The order of the last visit is nearly right: insertion sort.
@@ -154,7 +154,7 @@ func (s *searcher) sectionsHold() bool {
 	return ok
 }
 
-// learn blames an overflow on the section and on those who were to go there.
+// learn blames an overflow on section k and on its unplaced items.
 func (s *searcher) learn(k int32, list []int32) {
 	s.strain[k] += s.lesson
 	s.lesson *= 1.001

@@ -11,25 +11,25 @@ import (
 //
 // A training step repeats the same layer many times, and most buffers are
 // born and die inside one pass of one layer. MEMO packs one layer, then the
-// step with each pass as a single block. Here the passes are found, not told:
-// call items that live at most w sections short; where no short item is
-// alive, time is cut; the short items between two cuts are a group. Groups of
+// step with each pass as a single block. Here the passes are detected: call
+// items that live at most w sections short; cut time where no short item is
+// alive; the short items between two cuts are a group. Groups of
 // equal shape (lifetimes relative to the group, sizes, alignments) are packed
 // once. Each group then enters the second level as one item that lives as
 // long as the group and is as high as its packing.
 //
-// Example: keep a over [0,6), scratch s over [1,2) and [4,5): w = 1 makes two
+// Example: a kept over [0,6), scratch s over [1,2) and [4,5): w = 1 makes two
 // groups of equal shape.
 //
-// Weakness: a block is a rectangle, so space over its low moments is lost to
-// the others; and where passes overlap the groups grow together. Hence the
-// flat packing is made too, and the lower one wins. Where blocks as low as their
-// lower bounds would already be too high together, nothing is packed.
+// Weakness: a block is a rectangle, so the space above its low moments is wasted;
+// and where passes overlap the groups merge. Hence the flat packing is made too,
+// and the lower one wins. If blocks at their lower bounds would already be too
+// high together, nothing is packed.
 
-// The search allowed for one shape: nodes, up to a number of items.
+// Limits of the search for one shape.
 const (
 	groupNodes = 50_000
-	groupItems = 300
+	groupItems = 300 // larger groups are not searched
 )
 
 // A group is a set of short items that becomes one block.
@@ -39,9 +39,8 @@ type group struct {
 	block   item    // size is filled in when the problem is solved
 }
 
-// twoLevel packs a leaf in two levels for several w and returns the best that is
-// lower than a height. Leaves with fixed items, or without repetition, are left
-// alone.
+// twoLevel packs a leaf in two levels for several w and returns the lowest packing
+// below a height, or false. It skips leaves with fixed items or without repetition.
 func twoLevel(ctx context.Context, l leaf, below, effort int64) (packing, bool) {
 	best, found := packing{height: below}, false
 	solved := &Cache{}
@@ -65,7 +64,7 @@ func twoLevel(ctx context.Context, l leaf, below, effort int64) (packing, bool) 
 	return best, found
 }
 
-// repetitive reports that most groups look like another one.
+// repetitive reports whether there are at least two groups per distinct shape.
 func repetitive(groups []group) bool {
 	shapes := make(map[[sha256.Size]byte]bool)
 	for g := range groups {
@@ -102,8 +101,8 @@ func grouped(items []item, w int32) (groups []group, rest []int32) {
 	return groups, rest
 }
 
-// assemble packs each group, then the groups as blocks among the rest, unless
-// that cannot be lower than a height.
+// assemble packs each group, then the groups as blocks among the rest. It reports
+// false if that cannot be lower than below.
 func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below int64, solved *Cache, effort int64) (packing, bool) {
 	inner := make([]Solution, len(groups))
 	blocks := make([]item, 0, len(groups)+len(rest))
@@ -136,7 +135,7 @@ func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below i
 		}
 		higher := s.Height > blocks[g].size // than its bound
 		inner[g], blocks[g].size = s, s.Height
-		if higher && solved.Len() > shapes && high() { // looked at once for each shape
+		if higher && solved.Len() > shapes && high() { // checked once per shape
 			return packing{}, false
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// layered is a leaf as training steps make them: the same layer again and again,
-// forwards, backwards, and what is kept between.
+// layered returns a leaf as in a training step: the same layer repeated forwards
+// and backwards, and the buffers kept in between.
 func layered(rng *rand.Rand) leaf {
 	layers := 4 + rng.IntN(5)
 	kept := 1 + rng.Int64N(20)
@@ -31,9 +31,9 @@ func layered(rng *rand.Rand) leaf {
 	return leaf{items: items, sections: sections}
 }
 
-// TestTwoLevelBound: told what height to beat, packing in two levels finds what it
-// finds without, or nothing if that is not lower; and where the groups' lower
-// bounds decide, no group is packed.
+// TestTwoLevelBound: given a height to beat, packing in two levels finds the same
+// packing as without one, or nothing if that is not lower; and no group is packed
+// where the groups' lower bounds already decide.
 func TestTwoLevelBound(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

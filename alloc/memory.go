@@ -4,14 +4,14 @@ package alloc
 //
 // Two sequences of placements can leave the same unplaced items with the same
 // bounds; what lies below no longer matters, so the second need not be tried.
-// Unlike in a game of chess the entry never has to be qualified by a depth or
-// a score: a part is impossible or it is not.
+// Unlike the transposition table of a chess program, an entry needs neither depth
+// nor score: a part is impossible or it is not.
 //
-// Weakness: only equal bounds are recognised, though higher ones would be
+// Weakness: only equal bounds are recognised, though parts with higher ones are
 // impossible as well.
 
-// key identifies a part by its unplaced items, their bounds and supports: a
-// slot in the memory and a check that is independent of it.
+// key hashes a part's unplaced items, with their bounds and whether something
+// supports them there, to a slot in the memory and an independent check.
 func (s *searcher) key(list []int32) (slot, check uint64) {
 	for _, i := range list {
 		x := uint64(i+1)*0x9e3779b97f4a7c15 ^ uint64(s.bound[i])*0xc2b2ae3d27d4eb4f
@@ -31,8 +31,7 @@ func (s *searcher) key(list []int32) (slot, check uint64) {
 
 // A memory remembers the parts that failed in a table with one place per
 // slot; newer entries replace older ones, and the table grows while it is
-// small. Two different parts are mistaken for each other with probability
-// 2^-63 per look.
+// small. A lookup mistakes one part for another with probability 2^-63.
 type memory struct {
 	checks []uint64
 	stored int

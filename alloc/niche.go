@@ -11,26 +11,25 @@ import (
 // Approach (Burke, Kendall and Whitwell's best fit, turned to fixed lifetimes):
 // look at the skyline of what is placed. A segment between two higher walls is a
 // niche. Whatever is placed later within these sections must start at its floor
-// or above, so nothing is lost by filling it now: put there the first item of
-// the order that fits between the walls. If none does, the niche is waste; raise
-// its floor to the lower wall.
+// or above, so nothing is lost by filling it now: place the first item of the
+// order that fits between the walls. If none does, the niche is wasted; raise its
+// floor to the lower wall.
 //
-// Niches share no section and so no item: in what order they are filled does not
-// matter to the packing. So the next is looked for downhill from the last one,
-// where memory is in the caches.
+// Niches share no section and so no item: the order in which they are filled does
+// not change the packing. So the next niche is sought downhill from the last one,
+// whose data is still in the caches.
 //
 // Example: walls at 5 and 3 round a niche at 1; an item of size 1 that spans
 // half of it makes the skyline 5 2 1 3; nothing fits into the 1: it becomes 2
 // and joins its neighbour.
 //
-// The item is found in trees over birth sections, one for each order of
-// magnitude of lifetimes, whose nodes know the earliest death and the best rank
-// below them, so a step takes about logarithmic time and a million items a few
-// seconds.
+// The item is found in trees over birth sections, one per power of two of the
+// lifetime, whose nodes hold the earliest death and the best rank below them. So a
+// step takes about logarithmic time, and a million items take a few seconds.
 //
-// Weakness: the niche is filled by rank, not by how well an item fills it.
+// Weakness: items are chosen by rank, not by how well they fill the niche.
 
-// nicheStep is the price of one step, in steps along a shelf.
+// nicheStep is the effort of one step, in the steps that fit counts.
 const nicheStep = 50
 
 // fillNiches packs the items; ties go to the first in perm. It gives up, and
@@ -78,7 +77,7 @@ func newNiches(sections int32) *niches {
 	return newSkyline(make([]int64, sections))
 }
 
-// newSkyline is a skyline as high as floor in each section.
+// newSkyline returns a skyline with the given height per section.
 func newSkyline(floor []int64) *niches {
 	sections := int32(len(floor))
 	n := &niches{sections: sections, floor: make([]int64, sections), end: make([]int32, sections), prev: make([]int32, sections)}
@@ -93,7 +92,7 @@ func newSkyline(floor []int64) *niches {
 	return n
 }
 
-// copy makes n what another skyline is.
+// copy makes n equal to from, reusing its memory.
 func (n *niches) copy(from *niches) {
 	n.sections, n.here = from.sections, from.here
 	n.floor = append(n.floor[:0], from.floor...)
@@ -101,8 +100,8 @@ func (n *niches) copy(from *niches) {
 	n.prev = append(n.prev[:0], from.prev...)
 }
 
-// valley returns a niche: it goes downhill from the last change, which takes
-// constant time on the whole, since what it passes is filled on the way back.
+// valley returns a niche. It walks downhill from the last change, in amortised
+// constant time, since the segments it passes are filled on the way back.
 func (n *niches) valley() int32 {
 	for {
 		floor := n.floor[n.here]
@@ -118,8 +117,8 @@ func (n *niches) valley() int32 {
 	}
 }
 
-// below goes to the first niche from section s on with a floor below a level, and
-// returns it, or sections if there is none.
+// below moves to the first segment from section s on whose floor is below level,
+// and returns it, or n.sections if there is none.
 func (n *niches) below(level int64, s int32) int32 {
 	lo := n.here
 	for lo > s {
@@ -134,7 +133,7 @@ func (n *niches) below(level int64, s int32) int32 {
 	return lo
 }
 
-// add makes [lo, hi) a segment, in place of whatever started there.
+// add makes [lo, hi) a segment, replacing the one that started at lo.
 func (n *niches) add(lo, hi, prev int32, floor int64) {
 	n.floor[lo], n.end[lo], n.prev[lo] = floor, hi, prev
 	if hi < n.sections {
@@ -183,9 +182,9 @@ func (n *niches) set(lo, hi int32, floor int64) {
 	n.add(lo, hi, n.prev[lo], floor)
 }
 
-// unplaced finds the best-ranked item within a range of sections. Items of a
-// width of k bits are in tree k, so that those too long for a niche, which often
-// rank best, are not in the way of shorter ones.
+// unplaced finds the best-ranked item within a range of sections. Tree k holds the
+// items whose width has k bits, so that items too long for a niche, which often
+// rank best, do not slow down the search among shorter ones.
 type unplaced [32]tree
 
 // A tree is binary; its leaves are items in order of birth.
@@ -196,19 +195,19 @@ type tree struct {
 	node   []best  // the first is unused, the children of k are 2k and 2k+1
 }
 
-// best is what a node knows of its items.
+// best summarises the items below a node.
 type best struct {
 	death int32 // the earliest end
 	rank  int32 // the best rank
 }
 
-// nothing is what a node without items knows.
+// nothing is the death and rank of a node without items.
 const nothing = math.MaxInt32
 
 func newUnplaced(items []item, sections int32, perm []int32) *unplaced {
 	u := &unplaced{}
 	rank, order := make([]int32, len(items)), make([]int32, len(items))
-	next := make([]int32, sections+1) // per section: where the next item born there comes in the order
+	next := make([]int32, sections+1) // per section: position in order of the next item born there
 	for i := range items {
 		next[items[i].lo+1]++
 	}
@@ -273,7 +272,8 @@ func (u *unplaced) take(lo, hi int32) (int32, bool) {
 	return from.item[leaf-from.leaves], true
 }
 
-// find looks for the best-ranked item in [lo, hi) that outranks rank.
+// find returns the leaf and rank of the best-ranked item in [lo, hi) that outranks
+// rank; leaf is -1 if there is none.
 func (t *tree) find(lo, hi, rank int32) (leaf, best int32) {
 	first, _ := slices.BinarySearch(t.birth, lo)
 	last, _ := slices.BinarySearch(t.birth[first:], hi)
@@ -292,7 +292,7 @@ func (t *tree) find(lo, hi, rank int32) (leaf, best int32) {
 	return leaf, rank
 }
 
-// better looks below a node for an item that ends by hi and outranks rank.
+// better searches below node k for an item that ends by hi and outranks rank.
 func (t *tree) better(k, hi, leaf, rank int32) (int32, int32) {
 	n := t.node[k]
 	if n.death > hi || n.rank >= rank {

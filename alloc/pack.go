@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Options says how much thought a packing is worth. The zero value runs the
+// Options sets the effort that a packing is worth. The zero value runs the
 // heuristics only, which takes milliseconds for a training program.
 type Options struct {
-	// Nodes allows the exact search this many nodes (a million take about
-	// three seconds); 0 is none, negative is until the context ends. If it is not
-	// 0, large parts are tightened too, and smaller ones that a million nodes have
-	// not solved, with an effort that depends on their size only; the largest are
-	// not searched.
+	// Nodes is the number of nodes allowed to the exact search (a million take
+	// about three seconds): 0 is none, negative is until the context ends. If it is
+	// not 0, improvement heuristics also run on large parts, and on medium ones
+	// that a million nodes have not solved, with an effort that depends only on
+	// their size. The largest parts are not searched.
 	Nodes int64
 	// Workers is the number of searches that may run at once; 0 means 1. The
 	// answer does not depend on it.
@@ -23,14 +23,14 @@ type Options struct {
 	Without Technique
 	// Flat leaves out the two-level packing of repeated parts.
 	Flat bool
-	// Cache, if not nil, is asked first and told afterwards.
+	// Cache, if not nil, is looked up first; solutions found are added to it.
 	Cache *Cache
 
-	bare bool // do not look for the conflict in an infeasible problem
+	bare bool // do not minimise the conflict of an infeasible problem
 }
 
-// A Technique can be switched off, for experiments and for tests that all of
-// them agree.
+// A Technique can be switched off, for experiments and to test that the answer
+// does not depend on it.
 type Technique uint
 
 const (
@@ -41,11 +41,11 @@ const (
 	Memory
 	Critical
 	Learning
-	Glue    // before the search, join what must lie together; glue.go
-	Tide    // before the search, pack large parts from their peak outwards; tide.go
-	Crest   // or cover them course by course, and what is on top anew where that is too high; course.go, crest.go
-	Tighten // or in other ways; tighten.go
-	Eject   // and lower the best packing of them; eject.go
+	Glue    // before the search, join buffers whose edges match; glue.go
+	Tide    // before the search, pack large parts outwards from their peak; tide.go
+	Crest   // or cover them course by course and repack the top; course.go, crest.go
+	Tighten // or cover them with preferences that vary over time; tighten.go
+	Eject   // and lower the packing by ejection; eject.go
 )
 
 // Heuristic effort is counted in steps of a few nanoseconds.
@@ -53,21 +53,21 @@ const (
 	fastEffort   = 4_000_000
 	fastPerItem  = 500
 	mostEffort   = 500_000_000
-	exactHaste   = 20 // with search allowed, heuristics may take this much more
+	exactHaste   = 20 // with search allowed, heuristics may take this factor more,
 	exactMost    = 100_000_000
-	searchable   = 2500      // items in a leaf; the search keeps all pairs of neighbours
-	large        = 1000      // items in a leaf that is tightened before it is searched,
-	middling     = 300       // or after it has been searched in vain
-	glance       = 1_000_000 // with so many nodes, which takes about as long
-	firstBudget  = 20_000
+	searchable   = 2500      // most items in a leaf that is searched: the search stores all pairs of neighbours
+	large        = 1000      // a leaf of more items is improved before it is searched;
+	middling     = 300       // one of more than these, after a first search in vain,
+	glance       = 1_000_000 // with this many nodes, which takes about as long as improving
+	firstBudget  = 20_000    // nodes for the first try of a height
 	growthFactor = 2
 )
 
 // Pack solves p. With a capacity it stops at the first packing that fits;
 // with none it minimises the height.
 //
-// When the context ends early the best packing so far is returned; Optimal
-// says whether its height was proven least. Errors: a malformed problem;
+// When the context ends early Pack returns the best packing so far; Optimal says
+// whether its height is proven minimal. Errors: a malformed problem;
 // ErrInfeasible with proof; ErrUndecided when the effort ran out first.
 func Pack(ctx context.Context, p Problem, opt Options) (Solution, error) {
 	if err := p.check(); err != nil {
@@ -95,14 +95,14 @@ func Pack(ctx context.Context, p Problem, opt Options) (Solution, error) {
 	return s, nil
 }
 
-// A run is one call of Pack past the checks.
+// A run is the state of one call of Pack.
 type run struct {
 	ctx     context.Context
 	problem Problem
 	opt     Options
-	offsets []int64 // by index, of peeled items
+	offsets []int64 // of peeled items, by index
 	leaves  []leafState
-	goal    int64 // a packing this low is good enough: nothing is gained below
+	goal    int64 // the height to reach: lower gains nothing
 	nodes   int64
 }
 
@@ -139,7 +139,7 @@ func newRun(ctx context.Context, p Problem, opt Options, items []item, sections 
 	return r
 }
 
-// glue packs a leaf without waste, if it can, in a part of the time that is left.
+// glue tries to pack a leaf without waste, in glueTime percent of the time left.
 func (r *run) glue(l *leafState) {
 	ctx := r.ctx
 	if end, ok := ctx.Deadline(); ok {
@@ -193,7 +193,7 @@ func pinned(items []item) bool {
 }
 
 // search improves the leaves that are too high, small ones first; those of
-// middling size are searched, tightened, and searched again. It returns
+// middling size are searched briefly, improved, and searched again. It returns
 // a leaf that is proven not to fit, or nil.
 func (r *run) search() *leafState {
 	order := make([]*leafState, len(r.leaves))
@@ -220,8 +220,8 @@ func (r *run) search() *leafState {
 	return nil
 }
 
-// searchLeaf improves a leaf that is too high, with so many nodes. It reports
-// impossible if the leaf is proven not to fit.
+// searchLeaf searches a leaf that is too high, with at most the given nodes. It
+// returns impossible if the leaf is proven not to fit.
 func (r *run) searchLeaf(l *leafState, nodes int64) verdict {
 	if l.height <= r.goal-l.base {
 		return fits
@@ -238,7 +238,7 @@ func (r *run) portfolio(l *leafState, capacity int64) *portfolio {
 	return newPortfolio(l.items, l.sections, capacity, r.opt.Without)
 }
 
-// left is the number of nodes still allowed.
+// left returns the number of nodes still allowed.
 func (r *run) left() int64 {
 	if r.opt.Nodes < 0 {
 		return math.MaxInt64 / 2
@@ -246,7 +246,7 @@ func (r *run) left() int64 {
 	return r.opt.Nodes - r.nodes
 }
 
-// decide lets a portfolio work and keeps the packing it finds.
+// decide runs a portfolio and keeps the packing it finds.
 func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 	before := pf.nodes
 	v, offsets := pf.decide(r.ctx, max(min(nodes, r.left()), 0), r.opt.Workers) // whole turns are taken: more may be spent than was left
@@ -266,7 +266,7 @@ func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 func (r *run) minimise(l *leafState, nodes int64) {
 	end := r.nodes + min(nodes, r.left())
 	step := quantum(l.items)
-	floor := max(l.low, roundUp(r.goal-l.base, step)) // lower does not matter
+	floor := max(l.low, roundUp(r.goal-l.base, step)) // going lower gains nothing
 	atFloor := r.portfolio(l, floor)
 	for budget := int64(firstBudget); l.height > floor && r.nodes < end && r.ctx.Err() == nil; {
 		switch r.decide(l, atFloor, budget) {
@@ -293,7 +293,7 @@ func (r *run) minimise(l *leafState, nodes int64) {
 	}
 }
 
-// quantum divides every height a canonical packing can have.
+// quantum returns a number that divides every height of a canonical packing.
 func quantum(items []item) int64 {
 	var g int64
 	for i := range items {

@@ -7,11 +7,11 @@ import (
 
 // Portfolio
 //
-// The time a search takes has a heavy tail: with one order of branching a
-// case falls in a thousand nodes, with another not in ten million. So several
-// searchers with different orders take turns, each turn ends after a number
-// of nodes given by Luby's sequence (1 1 2 1 1 2 4 ...), and what a searcher
-// learnt (blame, failed parts) guides its next turn.
+// The time a search takes has a heavy tail: one branching order solves a case in
+// a thousand nodes, another not in ten million. So several searchers with
+// different orders take turns. A turn ends after a number of nodes given by
+// Luby's sequence (1 1 2 1 1 2 4 ...), and what a searcher learnt (blame, failed
+// parts) guides its next turn.
 //
 // The turns of one round may run at the same time. The answer is that of the
 // lowest-numbered searcher that decides in the earliest round, so it does not
@@ -118,7 +118,7 @@ func (pf *portfolio) turns(ctx context.Context, nodes int64, workers int) (verdi
 	return unknown, nil
 }
 
-// luby is the k-th number, from 1, of the sequence 1 1 2 1 1 2 4 1 1 2 ...
+// luby returns the k-th number, from 1, of the sequence 1 1 2 1 1 2 4 1 1 2 ...
 func luby(k int) int64 {
 	for size := 1; ; size = 2*size + 1 {
 		if k == size {

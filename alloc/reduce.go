@@ -34,8 +34,7 @@ type leaf struct {
 const reduceDepth = 16
 
 // reduce returns the leaves and writes the offsets of peeled items, by index.
-// Offsets of all other items are left as they are. The leaves take the place of
-// the items in memory.
+// It leaves the other offsets as they are. The leaves reuse the memory of items.
 func reduce(items []item, sections int32, offsets []int64) []leaf {
 	return reduceInto(nil, items, sections, 0, 0, offsets)
 }
@@ -81,8 +80,8 @@ func split(items []item) [][]item {
 	return parts
 }
 
-// peel lays the items that span the leaf at its bottom and returns the others,
-// in the same memory, and where they start.
+// peel places the items that span the leaf at its bottom. It returns the others,
+// in the same memory, and the offset from which they are packed.
 func peel(l leaf, offsets []int64) (top int64, rest []item) {
 	widest := int64(1)
 	for i := range l.items {

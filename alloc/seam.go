@@ -2,22 +2,22 @@ package alloc
 
 // Seams
 //
-// Where two pieces abut, a third may be as tall, and belong there instead. It
-// finds no partner then, and nor does what it belongs to, which is somewhere
-// else: breaking neighbours does not bring the four together. So seams are
-// remembered by moment and size, and those that are alike are parted at once,
-// however deep they lie in larger pieces.
+// Where two pieces abut, a third of the same size may belong there instead. Then
+// neither it nor its true partner, which is elsewhere, fits anywhere, and breaking
+// neighbours does not bring the four together. So seams are recorded by moment and
+// size, and seams that are alike are parted together, however deep they lie in
+// larger pieces.
 //
 // Example: a and b of size 1 die when c and d of size 1 are born, and a was
-// glued to d. Then a-d fits nowhere and b-c lies in something that does not
-// either. Both are parted; a-c and b-d are as likely now as what was.
+// glued to d. Then a-d fits nowhere, nor does the piece that contains b-c.
+// Parting both makes a-c and b-d as likely as the old pairs.
 
 const (
-	seamRivals = 4   // seams that are alike and parted at once, at most
-	seamDepth  = 100 // pieces in a piece whose seams are looked at, the largest first
+	seamRivals = 4   // most seams parted at once
+	seamDepth  = 100 // most inner pieces whose seams are examined, outermost first
 )
 
-// seam tells where the two parts of piece i abut, if they do.
+// seam returns where the two parts of piece i abut; ok is false if they do not.
 func (g *gluing) seam(i int32) (e edge, ok bool) {
 	p := &g.pieces[i]
 	if len(p.parts) != 2 {
@@ -27,7 +27,7 @@ func (g *gluing) seam(i int32) (e edge, ok bool) {
 	return edge{right.lo, right.size}, right.lo > p.lo
 }
 
-// living lists the seams at an edge whose pieces are still glued.
+// living lists the pieces glued at a seam there that are not broken.
 func (g *gluing) living(e edge) (alive []int32) {
 	for _, i := range g.seams[e] {
 		if g.at[i] >= 0 || g.owner[i] >= 0 {
@@ -37,8 +37,8 @@ func (g *gluing) living(e edge) (alive []int32) {
 	return alive
 }
 
-// part parts the seams at an edge of whole piece i, or at one of its own seams
-// that is like another. It reports false if there is none.
+// part breaks seams that compete with an edge of whole piece i, or with a seam
+// inside it. It reports false if there are none.
 func (g *gluing) part(i int32) bool {
 	var rivals [][]int32
 	p := &g.pieces[i]
@@ -68,7 +68,7 @@ func (g *gluing) part(i int32) bool {
 	return true
 }
 
-// dig breaks piece i and all that it is part of, unless it is broken already.
+// dig breaks piece i and every piece that contains it, unless already broken.
 func (g *gluing) dig(i int32) {
 	if g.owner[i] >= 0 {
 		g.dig(g.owner[i])

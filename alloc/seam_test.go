@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// However often pieces are broken and glued, all items stay in place once, what
-// a piece is part of is known, and so are all seams.
+// However often pieces are broken and glued, every item is contained once, and
+// owners and seams stay up to date.
 func TestShakenPiecesAreWhole(t *testing.T) {
 	parted := 0
 	for seed := range uint64(200) {
@@ -62,7 +62,7 @@ var slab = []item{
 	{lo: 0, hi: 4, size: 1, align: 1, fixed: Free},
 }
 
-// checkGluing compares what a gluing knows with what its whole pieces contain.
+// checkGluing compares the indexes of a gluing with the contents of its whole pieces.
 func checkGluing(t *testing.T, seed uint64, g *gluing, items int) {
 	t.Helper()
 	seen := make([]int, items)

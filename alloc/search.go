@@ -22,8 +22,8 @@ import (
 //
 // Since ripeness is local, any ripe item will do. The search takes one near
 // the section where most attempts failed so far, where a mistake shows
-// soonest; MiniMalloc has to go on at the globally lowest offset, and so
-// interleaves decisions about moments that have nothing to do with each other.
+// soonest. MiniMalloc must continue at the globally lowest offset, and so
+// interleaves decisions about unrelated moments.
 //
 // Example, capacity 3:   b of size 1 alive over [0,2), a of size 2 over [0,1),
 // c of size 2 over [1,2). All are ripe at 0. Say a goes first: a at 0 lifts b
@@ -35,18 +35,18 @@ import (
 //
 //	Sections   items alive together must be stacked: in order of bounds, one
 //	           after another, they must end below the capacity.
-//	Harmless   if placing an item raises nobody's bound, or it spans its whole
+//	Harmless   if placing an item raises no other bound, or it spans its whole
 //	           part of time, there is no need to try it higher.
 //	Twins      items of equal lifetime and size go up in a fixed order.
 //	Split      when no unplaced item spans a moment, both sides are solved
 //	           independently.
-//	Memory     a part that failed is recognised when its unplaced items come
-//	           back with the same bounds, whatever lies below.
+//	Memory     a part that failed is recognised when its unplaced items recur
+//	           with the same bounds, whatever lies below.
 //	Critical   branch near the section that overflowed most often, else at the
 //	           lowest bound.
 //	Learning   prefer items blamed for overflows; pays off with restarts.
 //
-// What an assignment of bounds implies is worked out in infer.go.
+// infer.go derives what an assignment of bounds implies.
 //
 // Weakness: many small items with loose bounds give sections slack, and
 // nothing then stops the search from trying every arrangement of them.
@@ -75,7 +75,7 @@ type searcher struct {
 	reserve    []int64 // size rounded up to the granule
 	sectionCap int64   // capacity plus the largest padding
 
-	bound   []int64 // lowest offset still possible; the offset once placed
+	bound   []int64 // lowest offset still possible; once placed, the offset
 	support []int64 // top of the placed neighbours
 	placed  []bool
 	live    []int32 // per section: number of unplaced items
@@ -83,7 +83,7 @@ type searcher struct {
 	ends    []int32 // per section: unplaced items whose last section it is
 
 	trail []change
-	dirty []int32 // sections whose need may have grown
+	dirty []int32 // sections whose required height may have grown
 	stamp []int32 // marks sections in dirty
 	clock int32
 	arena []int32 // lists of unplaced items, one on top of another
@@ -98,11 +98,11 @@ type searcher struct {
 	limit int64 // stop when nodes reaches it
 }
 
-// A change undoes one write.
+// A change records how to undo one write.
 type change struct {
 	kind           changeKind
-	index          int32 // of the item or section
-	bound, support int64 // the item's old ones; of a section, bound is its old need
+	index          int32 // of the item
+	bound, support int64 // its old values
 }
 
 type changeKind int8
@@ -235,8 +235,8 @@ func (s *searcher) decide(ctx context.Context, perm []int32, limit int64) verdic
 	return v
 }
 
-// solveParts splits a list of unplaced items, in order of birth, where no
-// item spans, and solves each part; the part with least room goes first.
+// solveParts splits a list of unplaced items, in order of birth, at moments that
+// no item spans, and solves each part, the part with the fewest items first.
 func (s *searcher) solveParts(list []int32) verdict {
 	if len(list) == 0 {
 		return fits
@@ -258,7 +258,7 @@ func (s *searcher) solveParts(list []int32) verdict {
 	if parts == 0 {
 		return s.solve(list)
 	}
-	// Small parts first: their failure is found cheapest.
+	// Small parts first: their failure is cheapest to find.
 	var order [33][2]int32
 	from := int32(0)
 	for k := range parts + 1 {
@@ -310,10 +310,10 @@ func (s *searcher) solve(list []int32) verdict {
 	return v
 }
 
-// retry: the item cannot lie at its bound; the bound has been raised.
+// retry means that the item cannot lie at its bound, which has been raised.
 const retry verdict = 3
 
-// branch tries a ripe item at its bound and, that failing, raises the bound.
+// branch tries a ripe item at its bound and, if that fails, raises the bound.
 func (s *searcher) branch(list []int32) verdict {
 	i := s.ripe(list)
 	it := &s.items[i]
@@ -348,9 +348,9 @@ func (s *searcher) branch(list []int32) verdict {
 	return s.lift(i)
 }
 
-// spans reports that an item lives as long as the whole part. Whatever lay
-// under it in a packing could as well lie above, shifted by its size, unless
-// alignment or a fixed item forbids the shift.
+// spans reports whether an item lives as long as the whole part. Items below it in
+// a packing could then lie above it, shifted by its size, unless alignment or a
+// fixed item forbids the shift.
 func (s *searcher) spans(it *item, list []int32) bool {
 	for _, j := range list {
 		o := &s.items[j]

@@ -8,35 +8,34 @@ import (
 // Strips
 //
 // Where several pieces of one size end as several others of that size begin,
-// nothing at that moment tells which belongs to which. What lies further off
-// does: only with the right ones do five strips, of one or more pieces each that
-// abut, make a wheel. So as long as glueing is careful, seams in doubt are left
-// open, and wheels of strips are looked for; one that is found settles all seams
-// in it, and with them their rivals. What is still open in the end is glued as
-// chance has it, or not at all.
+// nothing at that moment tells which belong together. Pieces further away do: a
+// wheel closes only if its five strips, each of one or more abutting pieces, are
+// the right ones. So while glueing is careful, doubtful seams are left open and
+// wheels of strips are sought; each wheel found settles its seams, and so rules
+// out their rivals. Seams still open at the end are glued at random, or not at all.
 //
 // Example: a and b of size 1 end at moment 7, c and d of size 1 begin there. A
 // wheel lacks its bottom, of size 1, from where a begins to where d ends: a and d
 // are glued, into the wheel, and b and c now have no rivals.
 
 const (
-	stripLength = 4   // pieces in a strip, at most
-	stripMost   = 24  // strips that begin with one piece
-	stripBorn   = 100 // strips that begin at a moment; where there are more, none is looked at
-	stripReach  = 3   // pieces between a change and where a wheel may begin that has become possible
+	stripLength = 4   // most pieces in a strip
+	stripMost   = 24  // strips that begin with one piece, about
+	stripBorn   = 100 // most strips that begin at a moment; with more, none is considered
+	stripReach  = 3   // how many pieces before a change a newly possible wheel may begin
 )
 
-// A strip is pieces of one size end to end.
+// A strip is several pieces of one size that abut in a row.
 type strip struct {
 	lo, hi int32
 	size   int64
 	of     []int32
 }
 
-// stripWheel are the strips in the places of a wheel.
+// A stripWheel holds the strips in the places of a wheel.
 type stripWheel [5]*strip
 
-// strips looks at the pieces as they are; what it found is not found again.
+// strips finds strips among the whole pieces and remembers them by moment.
 type strips struct {
 	*gluing
 	known map[int32][]strip
@@ -66,7 +65,7 @@ func (s *strips) from(t int32) []strip {
 	return list
 }
 
-// wheels lists those that begin at a moment.
+// wheels lists the wheels of strips that begin at a moment.
 func (s *strips) wheels(t int32) (found []stripWheel) {
 	born := s.from(t)
 	ends := map[int32][]*strip{}
@@ -89,7 +88,8 @@ func (s *strips) wheels(t int32) (found []stripWheel) {
 	return found
 }
 
-// close adds the wheels that lack right and top; the latter begins with the centre.
+// close completes a wheel that lacks right and top, in every possible way, and
+// appends the results to found. inner lists the strips that begin with the centre.
 func (s *strips) close(found []stripWheel, w stripWheel, inner []strip) []stripWheel {
 	left, centre, bottom := w[wheelLeft], w[wheelCentre], w[wheelBottom]
 	outer := s.from(centre.hi)
@@ -123,7 +123,7 @@ func (w *stripWheel) all() func(yield func(int32) bool) {
 	}
 }
 
-// length counts the pieces of a wheel: the fewer, the less it is in doubt.
+// length counts the pieces of a wheel: fewer make it less doubtful.
 func (w *stripWheel) length() (n int) {
 	for _, s := range w {
 		n += len(s.of)
@@ -131,8 +131,8 @@ func (w *stripWheel) length() (n int) {
 	return n
 }
 
-// link glues wheels of strips where something has changed and reports whether
-// there was one.
+// link glues wheels of strips near changed moments and reports whether there was
+// one.
 func (g *gluing) link() bool {
 	s := &strips{g, map[int32][]strip{}}
 	var found []stripWheel
@@ -157,8 +157,8 @@ func (g *gluing) link() bool {
 	return g.linked > before
 }
 
-// reach lists the moments that have changed, and those before from which a wheel
-// could reach them.
+// reach lists the changed moments and the earlier ones from which a wheel could
+// reach them.
 func (g *gluing) reach() []int32 {
 	seen := map[int32]bool{}
 	next := slices.Clone(g.touched)
@@ -183,7 +183,7 @@ func (g *gluing) reach() []int32 {
 	return moments
 }
 
-// fuse glues the pieces of a strip to one, unless alignments forbid it.
+// fuse glues the pieces of a strip into one. ok is false if alignments forbid it.
 func (g *gluing) fuse(of []int32) (i int32, ok bool) {
 	i = of[0]
 	for _, j := range of[1:] {

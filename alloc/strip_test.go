@@ -6,7 +6,7 @@ import (
 )
 
 // Wheels whose bottoms are all cut at one moment, into strips of one size: only
-// what lies further off tells which belongs to which, and careful glueing sees it.
+// pieces further away tell which strips belong together, and careful glueing finds it.
 func TestStripsSettleSeams(t *testing.T) {
 	worse := 0
 	for seed := range uint64(100) {

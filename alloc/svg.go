@@ -22,7 +22,7 @@ const (
 // buffer (its name and numbers appear under the pointer). The dark line is
 // the bytes alive, red where it comes within one percent of its peak; dashed
 // lines are the capacity and the height. Buffers of the conflict are red: if
-// there is no packing, s is nil and only they are drawn, stacked by size.
+// there is no packing, s is nil and only they are drawn, packed without a limit.
 func WriteSVG(w io.Writer, p Problem, s *Solution, conflict []int) error {
 	c := newCanvas(w, p, s, conflict)
 	c.open()
@@ -119,7 +119,7 @@ func (c *canvas) buffer(i int) {
 	}
 }
 
-// escape makes a name text of XML, which has no control characters.
+// escape returns a name as XML text; EscapeText replaces invalid characters.
 func escape(name string) string {
 	var b strings.Builder
 	xml.EscapeText(&b, []byte(name)) // never fails on a builder

@@ -10,56 +10,55 @@ import (
 
 // Tides
 //
-// Approach: where most bytes are alive nothing may be wasted, so begin there and
-// go outwards in time, first to one side, then to the other, with time running
-// the other way.
+// Approach: at the moment with most bytes alive (the peak) nothing may be wasted,
+// so begin there and go outwards in time: first forwards, then backwards, with
+// time reversed.
 //
-// At the highest moment all that is alive is stacked without a gap: what ends
-// soonest hangs from the limit, in order of ends; what began latest lies at the
-// bottom, in order of births; each item is where it leaves sooner. So what is
-// freed outwards of the peak is one piece at the top on one side, at the bottom
-// on the other. (After the idea behind Buchsbaum et al., "OPT versus LOAD in
-// dynamic storage allocation", 2003.)
+// The items alive at the peak are stacked without a gap. Those that end soonest
+// hang from the limit, in order of ends; those that began latest lie at the
+// bottom, latest first. Each item joins the group where it leaves sooner. So the
+// bytes freed away from the peak are contiguous: at the top on one side, at the
+// bottom on the other. (After the idea behind Buchsbaum et al., "OPT versus LOAD
+// in dynamic storage allocation", 2003.)
 //
 // From then on items are placed as they are born, each in a gap beside the
-// neighbour that ends at most nearly the same time, at its foot or its head:
+// neighbour whose end is nearest to its own, at the bottom or top of the gap:
 // neighbours that end together leave one large gap rather than two small ones.
-// What is left of the gap, and for how long, is weighed too.
+// The size and duration of the rest of the gap count too.
 //
-// Large items are given their places somewhat before they are born, while there
-// are large gaps. For one that finds none the tide goes back and places it
-// earlier still, so that others, which fit elsewhere, make room for it. If that
-// does not help, it is missed, and goes on top of everything.
+// Large items get their places somewhat before they are born, while there are
+// large gaps. If one finds none, the tide backs up and places it earlier still, so
+// that items that fit elsewhere make room for it. If that does not help, it is
+// missed: it goes on top of everything.
 //
-// Where a second peak is less than a lifetime away on one side, few items are missed, but
-// always some. Then it helps to stack more at the peak for that side than for the
-// other: such preferences are drawn at random until nothing is missed (lean).
+// Where a second peak is less than a lifetime away on one side, a few items are
+// always missed. Then it helps to bias the stack at the peak towards that side:
+// such biases (drifts) are drawn at random until nothing is missed (lean).
 //
 // Example, limit 4:   at the peak lie a of size 1 that ends at once, b of size 2
 // and c of size 1 that ends soon. From the top: a, c, b. When a has ended there
 // is room for 1, when c has ended for 2, without a gap between.
 //
-// Weakness: what lies ahead is not looked at, so gaps gather on the way to the
-// next peak; and where no moment has slack, large items are missed everywhere.
+// Weakness: it does not look ahead, so gaps accumulate on the way to the next
+// peak; and where no moment has slack, large items are missed everywhere.
 
-// The rounds of tides, and what each of them does. Lifetimes and sizes are mean
-// ones.
+// Parameters of a tide. Units of lifetime and size are the means over all items.
 const (
-	tideRounds  = 12
-	tidePerItem = 30_000 // effort in steps of some nanoseconds,
+	tideRounds  = 12     // most limits tried
+	tidePerItem = 30_000 // effort per item, in steps of a few nanoseconds,
 	tideMost    = 3_000_000_000
-	tideSlack   = 110  // the first limit is above the target by this fraction
-	tideLead    = 0.03 // an item of one size is placed so many lifetimes early,
-	tideLarge   = 10   // others in proportion, up to so many sizes,
-	tideShore   = 2    // and less if they are nearer to the peak than so many lifetimes
-	tideHurry   = 0.01 // one that finds no gap, so many lifetimes earlier,
-	tideHurries = 5    // and twice as many each time; after so many times it is missed
-	tideMissed  = 50   // with so many missed it gives up,
-	tideOf      = 1000 // and one for so many items
-	tideWaste   = 0.15 // see drift
-	tideDrifts  = 40   // so many are tried,
-	tideFew     = 20   // if the first misses no more than so many
-	tideSweep   = 16   // placements between two looks at who has died
+	tideSlack   = 110  // the first limit is target + target/tideSlack
+	tideLead    = 0.03 // an item of mean size is placed this many lifetimes before its birth,
+	tideLarge   = 10   // others in proportion to their size, up to this many mean sizes,
+	tideShore   = 2    // and later if they are nearer to the peak than this many lifetimes
+	tideHurry   = 0.01 // an item that finds no gap is placed this many lifetimes earlier,
+	tideHurries = 5    // twice as many each time; after this many times it is missed
+	tideMissed  = 50   // it gives up with more than this many missed,
+	tideOf      = 1000 // plus one per tideOf items
+	tideWaste   = 0.15 // default of drift.waste
+	tideDrifts  = 40   // most drifts tried,
+	tideFew     = 20   // while the best one misses no more than this many items
+	tideSweep   = 16   // placements between two removals of dead items
 )
 
 // A tide packs a leaf outwards from its highest moment.
@@ -69,34 +68,35 @@ type tide struct {
 	peak    int32
 	size    float64   // mean
 	width   float64   // mean lifetime in sections
-	lead    []float64 // per item: how long before its birth it is placed, in sections
-	hurries []int     // per item: how often that was raised
+	lead    []float64 // per item: sections before its birth at which it is placed
+	hurries []int     // per item: how often lead was raised
 	limit   int64
-	offsets []int64 // of items that have a place
-	missed  []int32 // lie above the limit
+	offsets []int64 // of placed items
+	missed  []int32 // items above the limit
 	effort  int64
 }
 
-// A drift bends a tide: what it leans to differs where a second peak is near.
+// A drift is a tide's bias, which helps where a second peak is near.
 type drift struct {
-	side  float64 // at the peak, what ends within so many times the time since its birth hangs from the limit
-	lead  float64 // factor of how early items are placed
-	waste float64 // what a byte left over costs, beside one whose neighbour has another end
+	side  float64 // an item at the peak hangs from the limit if it ends within side times its age
+	lead  float64 // factor of all leads
+	waste float64 // cost of a leftover gap, relative to that of a neighbour with another end
 }
 
 // ebb lowers the packing of a leaf without fixed items towards target, if it
-// can: it looks for the lowest limit below which a tide misses nothing.
+// can, by seeking the lowest limit with which a tide misses nothing.
 func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	t := newTide(l)
 	t.limit = target + target/tideSlack
 	return t.lower(ctx, from, target, &effort)
 }
 
-// lean does so with drifts drawn at random, half of them near to the best so far, until
-// one comes near to the target. From is further away than that, and is returned if none does.
+// lean does the same with random drifts, half of them near the best so far, until one
+// comes within target/tightenAbove of the target. If none does it returns from, which
+// must be higher than that.
 func lean(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.items))))
-	near, least := t.drift, math.MaxInt // the drift that has missed fewest
+	near, least := t.drift, math.MaxInt // the drift that missed fewest, and how many
 	for n := 0; n < tideDrifts && effort > 0 && ctx.Err() == nil; n++ {
 		switch {
 		case n%2 == 1:
@@ -120,9 +120,10 @@ func lean(ctx context.Context, l leaf, from packing, target, effort int64) packi
 	return from
 }
 
-// lower looks for a limit in rounds, the first one at what it is now.
+// lower searches for the lowest limit by bisection, starting at t.limit, and returns
+// the lowest packing found.
 func (t *tide) lower(ctx context.Context, best packing, target int64, effort *int64) packing {
-	low := target - 1 // a limit that is too low
+	low := target - 1 // highest limit known to be too low
 	for round := 0; round < tideRounds && t.limit > low && t.limit < best.height && ctx.Err() == nil; round++ {
 		p, ok := t.spend(ctx, effort)
 		if ok && p.height < best.height {
@@ -138,7 +139,7 @@ func (t *tide) lower(ctx context.Context, best packing, target int64, effort *in
 	return best
 }
 
-// spend runs a tide for half of the effort at most.
+// spend runs a tide with at most half of the effort and subtracts what it used.
 func (t *tide) spend(ctx context.Context, effort *int64) (packing, bool) {
 	t.effort = *effort / 2
 	*effort -= t.effort
@@ -164,7 +165,7 @@ func newTide(l leaf) *tide {
 	return t
 }
 
-// turn gives the tide another drift, and forgets what it has learned with the last.
+// turn sets the tide's drift and resets the leads.
 func (t *tide) turn(d drift) {
 	t.drift = d
 	for i := range t.items {
@@ -174,8 +175,8 @@ func (t *tide) turn(d drift) {
 	}
 }
 
-// run packs all items, those that are missed above the limit. It gives up, and
-// reports false, when too many are, the effort is spent or the context ends.
+// run packs all items, missed ones above the limit. It gives up and reports false
+// when too many are missed, the effort is spent or the context ends.
 func (t *tide) run(ctx context.Context) (packing, bool) {
 	t.offsets = make([]int64, len(t.items))
 	clear(t.hurries)
@@ -195,9 +196,9 @@ func (t *tide) run(ctx context.Context) (packing, bool) {
 	return p, true
 }
 
-// stack places what is alive at the peak and returns it, by offset.
+// stack places the items alive at the peak and returns them, by offset.
 func (t *tide) stack() []int32 {
-	var low, high []int32 // by how soon they leave
+	var low, high []int32 // at the bottom, at the limit
 	for i := range t.items {
 		switch it := &t.items[i]; {
 		case it.lo > t.peak || it.hi <= t.peak:
@@ -234,7 +235,8 @@ func (t *tide) stack() []int32 {
 	return stacked
 }
 
-// flow places the items born after a moment at which a stack is alive.
+// flow places the items born after moment, at which stack is alive. It reports false
+// if it gives up.
 func (t *tide) flow(ctx context.Context, items []item, moment int32, stack []int32) bool {
 	var order []int32
 	for i := range items {
@@ -286,8 +288,8 @@ func (t *tide) flow(ctx context.Context, items []item, moment int32, stack []int
 // missing is the offset of an item that was missed.
 const missing = -1
 
-// alive lists those of some items that have places and end after a moment, by
-// offset.
+// alive lists, by offset, those items of some that have places and end after
+// moment.
 func (t *tide) alive(items []item, moment float64, some ...[]int32) (near []resident) {
 	for _, list := range some {
 		for _, i := range list {
@@ -301,7 +303,8 @@ func (t *tide) alive(items []item, moment float64, some ...[]int32) (near []resi
 }
 
 // beside finds the best place for an item below the limit, in a gap between
-// residents, which are sorted by offset. Floor and limit end with anything.
+// residents, which are sorted by offset. The floor and the limit count as
+// neighbours that end with the item.
 func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
 	least, size := math.Inf(1), float64(it.size)/t.size
 	consider := func(place, left, gap int64, beside, across int32) {
@@ -312,7 +315,7 @@ func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
 			at, ok, least = place, true, cost
 		}
 	}
-	floor, beneath := int64(0), it.hi // what the gap lies on, and its end
+	floor, beneath := int64(0), it.hi // top and end of the item below the gap
 	for k := range len(near) + 1 {
 		roof, above := t.limit, it.hi
 		if k < len(near) {
@@ -337,14 +340,14 @@ func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
 	return at, ok
 }
 
-// lost is how much of a gap is as good as lost if it stays as it is, in mean
-// sizes: large gaps find their items.
+// lost estimates how much of a gap will stay unused, in mean sizes: large gaps are
+// likely to be filled.
 func (t *tide) lost(gap int64) float64 {
 	x := float64(gap) / t.size
 	return x * math.Exp(-x)
 }
 
-// heap puts what was missed on top of the limit, large items first.
+// heap places the missed items on top of the limit, large ones first.
 func (t *tide) heap() {
 	t.missed = t.missed[:0]
 	for i, at := range t.offsets {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whatever the limit and the alignments, a tide is a packing, and only what it
-// missed is above the limit; it is no worse than what it started from.
+// Whatever the limit and the alignments, a tide makes a valid packing, no higher than
+// the one it started from, with only missed items above the limit.
 func TestTidePacksEverything(t *testing.T) {
 	var lowered [2]int // by tides, and by drifts
 	for seed := range uint64(300) {
@@ -50,8 +50,8 @@ func TestTidePacksEverything(t *testing.T) {
 	}
 }
 
-// Nothing that is alive at the highest moment is missed when the limit is what
-// is alive there, and none of it is wasted.
+// When the limit is the load at the peak, no item alive there is missed and no byte
+// is wasted.
 func TestTideFillsThePeak(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 32))

@@ -8,13 +8,12 @@ import (
 
 // Tightening
 //
-// Approach: what a cover does around one moment hardly depends on tastes at
-// moments far away. So time is divided into windows a few lifetimes long, and
-// each window has a taste of its own. First all windows share one taste, some
-// tastes in turn, and each window keeps the one under which it came out
-// lowest. Then, round by round, the windows that are too high try a new taste,
-// drawn at random, and go back to the old one if that was better. All windows
-// are thus searched at once, at the price of one.
+// Approach: a cover around one moment hardly depends on tastes at distant
+// moments. So time is divided into windows a few lifetimes long, each with a
+// taste of its own. First all windows share one taste, several tastes in turn,
+// and each window keeps the one that left it lowest. Then, round by round,
+// windows that are too high try a random new taste, and return to the old one if
+// that was better. So all windows are searched at the price of one.
 //
 // Example: of 90 windows two reach beyond the best height's lower quarter; they
 // alone get new tastes, and the packing of the other 88 stays much the same.
@@ -29,8 +28,8 @@ const (
 	tightenLeast   = 80_000_000
 	tightenPerItem = 6000
 	tightenMost    = 600_000_000
-	tightenAbove   = 100 // a packing that is nearer to the target than this fraction is left alone
-	tightenStill   = 2   // and one of which crests leave no more than this fraction above the target
+	tightenAbove   = 100 // a packing within target/tightenAbove of the target is not tightened,
+	tightenStill   = 2   // nor one whose excess over the target crests cut to 1/tightenStill or less
 )
 
 // tastes are tried first.
@@ -48,11 +47,11 @@ func draw(rng *rand.Rand) taste {
 		flush: between(0.01, 0.1), noise: between(0.005, 0.05), seed: rng.Uint64()}
 }
 
-// A window is a stretch of time with the taste that suited it best.
+// A window is a stretch of time with its best taste so far.
 type window struct {
 	taste taste
-	top   int64 // height of the packing here
-	trial bool  // it has another taste this round
+	top   int64 // height of the packing here with that taste
+	trial bool  // it tries another taste this round
 }
 
 // tighten packs a leaf without fixed items as near to target as it can.
@@ -87,7 +86,8 @@ func tighten(ctx context.Context, l leaf, target, effort int64) packing {
 	return best
 }
 
-// windowShift is the logarithm of a window's sections: three mean lifetimes.
+// windowShift returns the base-2 logarithm of a window's sections: at least three
+// mean lifetimes.
 func windowShift(items []item) (shift uint) {
 	total := int64(0)
 	for i := range items {
@@ -106,7 +106,8 @@ func share(windows []window, trial []taste, t taste) {
 	}
 }
 
-// vary gives the windows that are higher than limit new tastes to try.
+// vary gives the windows higher than limit new tastes to try; if they are more than
+// half, it gives all windows the same new one.
 func vary(windows []window, trial []taste, limit int64, rng *rand.Rand) {
 	high := 0
 	for k := range windows {
@@ -122,7 +123,7 @@ func vary(windows []window, trial []taste, limit int64, rng *rand.Rand) {
 	}
 }
 
-// judge keeps the tastes that lowered their windows.
+// judge keeps each tried taste that left its window no higher.
 func judge(windows []window, trial []taste, tops []int64) {
 	for k := range windows {
 		if w := &windows[k]; !w.trial || tops[k] <= w.top {

@@ -2,23 +2,23 @@ package alloc
 
 // Wheels
 //
-// The smallest way to cut a rectangle into pieces of which no two make one:
-// four pieces round a centre.
+// A wheel is the smallest way to cut a rectangle so that no two pieces make a
+// rectangle: four pieces around a centre.
 //
 //	l t t t
 //	l c c r     the left piece is as tall as top and centre, and dies where these
 //	l c c r     are born; the right one as bottom and centre, and is born where
 //	b b b r     these die; left and bottom are born together, right and top die
 //
-// Upside down it turns the other way round, and is as good.
+// Upside down it turns the other way, which is equally valid.
 //
-// So many coincidences are hardly ever chance: wheels are glued before all else
-// that is in doubt.
+// So many matching edges are hardly ever accidental: wheels are glued before
+// other doubtful joints.
 
-// wheelRivals is how many pieces are considered for each place in a wheel.
+// wheelRivals is the number of pieces considered for each place in a wheel.
 const wheelRivals = 6
 
-// The places of pieces in a joint that is a wheel.
+// The places of a wheel's pieces in joint.of.
 const (
 	wheelLeft = iota
 	wheelTop
@@ -27,11 +27,11 @@ const (
 	wheelRight
 )
 
-// offerWheels notes the wheels that piece i could be part of, in any place.
+// offerWheels pushes the wheels that piece i could be part of, in any place.
 func (g *gluing) offerWheels(i int32) {
 	p := &g.pieces[i]
 	some := func(list []int32) []int32 { return few(list, wheelRivals) }
-	around := func(c, lo int32) { // a centre, and where left and bottom are born
+	around := func(c, lo int32) { // c: the centre; lo: where left and bottom are born
 		for _, l := range some(g.died[g.pieces[c].lo]) {
 			if g.pieces[l].lo == lo {
 				g.offerWheel(l, c)
@@ -59,7 +59,7 @@ func (g *gluing) offerWheels(i int32) {
 	}
 }
 
-// offerWheel notes the wheels with this left piece and this centre.
+// offerWheel pushes the wheels with this left piece and this centre.
 func (g *gluing) offerWheel(left, centre int32) {
 	l, c := &g.pieces[left], &g.pieces[centre]
 	for _, bottom := range few(g.spans[[2]int32{l.lo, c.hi}], wheelRivals) {
@@ -74,7 +74,7 @@ func (g *gluing) offerWheel(left, centre int32) {
 	}
 }
 
-// turn composes a wheel.
+// turn returns the piece that a wheel makes, without its alignment.
 func (g *gluing) turn(of [5]int32) piece {
 	bottom, right := &g.pieces[of[wheelBottom]], &g.pieces[of[wheelRight]]
 	return piece{lo: bottom.lo, hi: right.hi, size: right.size + g.pieces[of[wheelTop]].size, parts: []part{

@@ -1,28 +1,28 @@
-// Package checkpoint saves a training run so that it can be continued exactly, whatever happens while it is saved.
+// Package checkpoint saves a training run so that it can be continued exactly, even after a crash during a save.
 //
 // A checkpoint is a folder, and also a Hugging Face model that loads anywhere:
 //
 //	runs/first/
 //	  checkpoint-200/
-//	    config.json, tokenizer.json, ...       as the caller gives them
+//	    config.json, tokenizer.json, ...       as given by the caller
 //	    model.safetensors                      or shards and their index
-//	    state/m.safetensors, v.safetensors     groups of tensors under the model's names: optimizer moments, ...
-//	    state/master.safetensors               ... and fp32 weights where the model's are narrower
+//	    state/m.safetensors, v.safetensors     groups of tensors under the model's names: optimizer moments,
+//	    state/master.safetensors               fp32 weights if the model's are narrower, ...
 //	    trainer_state.json                     step, data cursor, random generator, losses, plan
 //	    manifest.json                          size and checksum of every file above
 //	    DONE                                   step and checksum of the manifest
 //	  .tmp-checkpoint-300/                     being written, or left by a crash; the next save removes it
 //
-// Approach: the files, then the manifest, then DONE are written and synced under a temporary name, then their directories;
-// then one rename, the only moment that counts, gives the folder its name, and the parent directory is synced. Only then
-// older checkpoints are removed, first by a rename to a temporary name, so that no half-removed folder ever has a good
-// name. Whoever reads trusts a folder because of a chain: DONE vouches for the manifest, the manifest for every file.
-// Latest takes the newest folder whose chain holds and says why it passed over the others.
+// Approach: under a temporary name, write and sync the files, then the manifest, then DONE, then their directories. One
+// rename, the commit point, gives the folder its name; then sync the parent directory. Only then remove older
+// checkpoints, first by a rename to a temporary name, so that no half-removed folder ever has a valid name. Readers
+// trust a folder by a chain of checksums: DONE vouches for the manifest, the manifest for every file. Latest returns
+// the newest folder whose chain holds and reports why it skipped newer ones.
 //
-// Example: power fails while step 300 is saved with Keep 2. Latest finds checkpoint-200; the next save removes what was
-// left of 300.
+// Example: power fails while step 300 is saved with Keep 2. Latest finds checkpoint-200; the next save removes the
+// remains of 300.
 //
-// Tensors are handed over lazily (safetensors.Tensor) and read by range, so the model is never in memory twice.
+// Tensors are passed lazily (safetensors.Tensor) and read by range, so the model is never in memory twice.
 //
 // Known weakness: nothing locks a run folder against a second process; the checksum (CRC-32C) finds damage, not malice.
 package checkpoint
@@ -39,11 +39,11 @@ import (
 )
 
 var (
-	// ErrCorrupt is wrapped by every error that the content of a checkpoint causes.
+	// ErrCorrupt is wrapped by every error caused by the content of a checkpoint.
 	ErrCorrupt = safetensors.ErrCorrupt
-	// ErrNone says that a run folder holds no whole checkpoint.
+	// ErrNone means that a run folder holds no whole checkpoint.
 	ErrNone = errors.New("no whole checkpoint")
-	// ErrExists says that another whole checkpoint of the same step is in the way.
+	// ErrExists means that a whole checkpoint of the same step, with other state, exists.
 	ErrExists = errors.New("a different checkpoint of this step exists")
 )
 
@@ -57,34 +57,34 @@ const (
 	namePrefix = "checkpoint-"
 	tempPrefix = ".tmp-" // also of folders that are being removed
 
-	maxJSON = 64 << 20 // bytes of manifest.json and trainer_state.json that are still believed
+	maxJSON = 64 << 20 // size limit of manifest.json and trainer_state.json, in bytes
 )
 
-// Trainer is what continues a run besides tensors. The raw values are the caller's own.
+// Trainer is the state of a run besides its tensors. The raw values are opaque here.
 type Trainer struct {
 	Step   int64           `json:"step"`   // optimizer steps done
 	Tokens int64           `json:"tokens"` // tokens seen
 	Cursor json.RawMessage `json:"data_cursor,omitempty"`
 	Losses []float64       `json:"losses,omitempty"` // of the last steps, the newest last
-	Plan   json.RawMessage `json:"plan,omitempty"`   // what the plan was made of; resuming under another one is no error
+	Plan   json.RawMessage `json:"plan,omitempty"`   // the inputs of the plan; resuming under another plan is not an error
 }
 
-// Group is tensors of one kind, saved as state/Name.safetensors. Tensors are named like the weights that they belong to.
+// Group is a set of tensors of one kind, saved as state/Name.safetensors. Each has the name of the weight it belongs to.
 type Group struct {
 	Name    string
 	Tensors []safetensors.Tensor
 }
 
-// Snapshot is what one save writes.
+// Snapshot is the content of one checkpoint.
 type Snapshot struct {
 	Trainer Trainer
 	Weights []safetensors.Tensor
 	State   []Group
-	// Files are written at the top as they are: config.json, tokenizer.json, ... (see ModelFiles).
+	// Files are written unchanged at the top: config.json, tokenizer.json, ... (see ModelFiles).
 	Files map[string][]byte
 }
 
-// Bytes returns the size of all tensors, which is the size on disk but for a little JSON.
+// Bytes returns the size of all tensors: the size on disk except for a little JSON.
 func (s *Snapshot) Bytes() int64 {
 	sum := int64(0)
 	for _, t := range s.Weights {
@@ -98,7 +98,7 @@ func (s *Snapshot) Bytes() int64 {
 	return sum
 }
 
-// check refuses what could not be read again.
+// check rejects snapshots that could not be read back.
 func (s *Snapshot) check() error {
 	if s.Trainer.Step < 0 {
 		return fmt.Errorf("step %d is negative", s.Trainer.Step)
@@ -133,7 +133,7 @@ func plainName(name string) bool {
 
 func folderName(step int64) string { return namePrefix + strconv.FormatInt(step, 10) }
 
-// stepOf is the way back; only the name that folderName gives counts.
+// stepOf is the inverse of folderName; it accepts only the exact names that folderName returns.
 func stepOf(name string) (int64, bool) {
 	digits, ok := strings.CutPrefix(name, namePrefix)
 	step, err := strconv.ParseInt(digits, 10, 64)

@@ -18,7 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/crashfs"
 )
 
-// memFS puts a crashfs under a Store.
+// memFS adapts a crashfs to FS.
 type memFS struct{ *crashfs.FS }
 
 func (m memFS) Create(path string) (File, error) {
@@ -41,7 +41,7 @@ const runDir = "/runs/first"
 
 func storeOn(f *crashfs.FS) *Store { return &Store{Dir: runDir, FS: memFS{f}} }
 
-// snapshotOf is a small checkpoint whose every number follows from the step.
+// snapshotOf returns a small checkpoint whose numbers all depend on the step.
 func snapshotOf(step int64) *Snapshot {
 	random := rand.New(rand.NewPCG(uint64(step), 1))
 	values := func(n int) []float32 {
@@ -171,8 +171,8 @@ func TestSaveOnDisk(t *testing.T) {
 	}
 }
 
-// Stopped before any operation of a save, with whatever the disk then holds, Latest finds the old or the new checkpoint
-// whole; after a save has returned, the new one. And the next save works.
+// After a crash before any operation of a save, whatever the disk then holds, Latest finds the old or the new checkpoint
+// whole; after a save has returned, the new one. The next save works.
 func TestCrashAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -181,7 +181,7 @@ func TestCrashAnywhere(t *testing.T) {
 		keep   int
 		before []int64
 		damage string // a file damaged beforehand
-		old    int64  // what is there if the save does not get through
+		old    int64  // the step found if the save fails
 	}{
 		{name: "first", keep: 1, old: -1},
 		{name: "second", keep: 0, before: []int64{5}, old: 5},
@@ -258,7 +258,7 @@ func TestFailAnywhere(t *testing.T) {
 		if err != nil && !errors.Is(err, syscall.EIO) {
 			t.Fatalf("operation %d: %v", operation, err)
 		}
-		if path != "" { // only the removal of the older one was hindered
+		if path != "" { // only the removal of the older one failed
 			wantLatest(t, s, 10, 0)
 		}
 		if path == "" {
@@ -321,7 +321,7 @@ func flip(random *rand.Rand) func([]byte) []byte {
 	return func(b []byte) []byte { b[random.IntN(len(b))] ^= 1 << random.IntN(8); return b }
 }
 
-// Damage of any file is found, named, and costs only that checkpoint.
+// Damage of any file is found, reported with its name, and affects only that checkpoint.
 func TestDamage(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -386,7 +386,7 @@ func TestSameStepAgain(t *testing.T) {
 	mustSave(t, s, 5)
 	again := snapshotOf(5)
 	again.Trainer.Plan = json.RawMessage(`"another plan"`)
-	again.Weights[0].Data = nil // must not be asked for
+	again.Weights[0].Data = nil // must not be called
 	if path, err := s.Save(again); err != nil || path != runDir+"/checkpoint-5" {
 		t.Errorf("the same state again: %q, %v", path, err)
 	}
@@ -397,7 +397,7 @@ func TestSameStepAgain(t *testing.T) {
 	sameAs(t, s.FS, runDir+"/checkpoint-5", snapshotOf(5))
 }
 
-// A resume from an older checkpoint saves steps that are not the newest: what was just saved must stay.
+// A run resumed from an older checkpoint saves steps that are not the newest: Keep must not remove them.
 func TestKeepNeverRemovesWhatWasSaved(t *testing.T) {
 	s := storeOn(crashfs.New())
 	mustSave(t, s, 20)
@@ -471,7 +471,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// The floor is the disk's speed for the same bytes (dd conv=fsync).
+// Compare with the disk's speed for the same bytes (dd conv=fsync).
 func BenchmarkSaveAndLoad(b *testing.B) {
 	values := make([]float32, 16<<20)
 	for i := range values {

@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
-// FS is what saving and loading ask of a file system. Disk is the real one; tests put one under it that crashes.
+// FS is the file system that saving and loading use. Disk is the real one; tests use one that crashes.
 type FS interface {
 	Mkdir(path string) error          // one directory; fs.ErrExist if there is one
 	Create(path string) (File, error) // a new file
@@ -23,7 +23,7 @@ type FS interface {
 	SyncDir(path string) error    // makes created, renamed and removed names durable
 }
 
-// File is a file being written. Only what was synced survives a crash.
+// File is a file being written. Only synced data is guaranteed to survive a crash.
 type File interface {
 	io.WriteCloser
 	Sync() error
@@ -32,13 +32,13 @@ type File interface {
 // Source is a file being read.
 type Source = safetensors.Source
 
-// Disk is the file system of the machine.
+// Disk is the operating system's file system.
 type Disk struct{}
 
-// Mkdir is os.Mkdir.
+// Mkdir makes a directory with permissions 0755.
 func (Disk) Mkdir(path string) error { return os.Mkdir(path, 0o755) }
 
-// Create makes a file that doesn't exist yet.
+// Create makes a file. It is an error if the file exists.
 func (Disk) Create(path string) (File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 }
@@ -62,7 +62,7 @@ func (Disk) Rename(from, to string) error { return os.Rename(from, to) }
 // RemoveAll is os.RemoveAll.
 func (Disk) RemoveAll(path string) error { return os.RemoveAll(path) }
 
-// SyncDir syncs a directory. Some network file systems cannot; theirs is the promise then.
+// SyncDir syncs a directory. Some network file systems cannot; it then trusts their own guarantees.
 func (Disk) SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -75,7 +75,7 @@ func (Disk) SyncDir(path string) error {
 	return errors.Join(err, d.Close())
 }
 
-// makeDir makes a directory and those above it, durably.
+// makeDir makes a directory and its missing parents, durably.
 func makeDir(fsys FS, path string) error {
 	if _, err := fsys.ReadDir(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -93,7 +93,7 @@ func makeDir(fsys FS, path string) error {
 	return fsys.SyncDir(parent)
 }
 
-// readSmall reads a whole file that should be small.
+// readSmall reads a whole file that should be small; larger ones are errors.
 func readSmall(fsys FS, path string) ([]byte, error) {
 	source, err := fsys.Open(path)
 	if err != nil {
@@ -110,8 +110,8 @@ func readSmall(fsys FS, path string) ([]byte, error) {
 	return text, nil
 }
 
-// ModelFiles reads from a Hugging Face folder the files that go into every checkpoint untouched, if they are there. A
-// config.json that is not the caller's own is one of them.
+// ModelFiles reads those files of a Hugging Face folder that every checkpoint contains unchanged, as far as they exist.
+// They include config.json, which the caller may replace.
 func ModelFiles(dir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, name := range []string{

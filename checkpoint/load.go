@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
-// Latest returns the path of the newest whole checkpoint, whole as far as depth looks, and what is wrong with newer ones.
-// If there is none the error is ErrNone. A resume should ask for Checksums: it is going to read all the bytes anyway.
+// Latest returns the path of the newest checkpoint that is whole as far as depth checks, and the errors of newer ones. If
+// there is none, the error is ErrNone. A resume should ask for Checksums: it reads all the bytes anyway.
 func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 	steps, err := s.steps()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +88,7 @@ type Checkpoint struct {
 	state map[string]*safetensors.Set
 }
 
-// Open opens a checkpoint whose chain and sizes are whole (Latest can look deeper).
+// Open opens a checkpoint after checking its chain and file sizes (Latest can check more).
 func Open(fsys FS, path string) (*Checkpoint, error) {
 	m, err := check(fsys, path, Sizes)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Checkpoint) open(fsys FS, path string, m *manifest) error {
 	return nil
 }
 
-// State returns the tensors of a group, nil if the checkpoint has no such group.
+// State returns the tensors of a group, or nil if the checkpoint has no such group.
 func (c *Checkpoint) State(group string) *safetensors.Set { return c.state[group] }
 
 // Close closes all files.

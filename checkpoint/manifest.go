@@ -23,18 +23,18 @@ type manifest struct {
 	Files  []fileEntry `json:"files"`
 }
 
-// fileEntry vouches for one file; Path is relative to the checkpoint, with slashes.
+// fileEntry has the size and checksum of one file; Path is relative to the checkpoint, with slashes.
 type fileEntry struct {
 	Path   string `json:"path"`
 	Bytes  int64  `json:"bytes"`
 	CRC32C string `json:"crc32c"` // eight hexadecimal digits
 }
 
-// Depth says how far to trust what is on disk.
+// Depth says how thoroughly files on disk are checked.
 type Depth int
 
 const (
-	// Sizes checks the chain, and of each file that it is there in full length. It costs next to nothing.
+	// Sizes checks the chain, and that each file exists with its full length. It costs almost nothing.
 	Sizes Depth = iota
 	// Checksums also reads every byte.
 	Checksums
@@ -44,12 +44,12 @@ func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 func sum(text []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli())) }
 
-// doneText is the content of the marker.
+// doneText returns the content of the DONE marker.
 func doneText(step int64, manifestText []byte) string {
 	return fmt.Sprintf("step %d\nmanifest crc32c %s\n", step, sum(manifestText))
 }
 
-// check follows the chain and returns the manifest. An error says which file is damaged and wraps ErrCorrupt.
+// check verifies the chain and returns the manifest. If a file is damaged, the error names it and wraps ErrCorrupt.
 func check(fsys FS, path string, depth Depth) (*manifest, error) {
 	m, err := readChain(fsys, path)
 	if err != nil {
@@ -124,7 +124,7 @@ func checkFile(fsys FS, path string, entry fileEntry, depth Depth) error {
 	return nil
 }
 
-// missingIsCorrupt marks the absence of a file that should be there.
+// missingIsCorrupt makes the error of a missing file wrap ErrCorrupt.
 func missingIsCorrupt(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)

@@ -21,11 +21,11 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// Store is the checkpoints of one run.
+// Store holds the checkpoints of one run.
 type Store struct {
 	Dir        string // the run folder; Save makes it
-	Keep       int    // how many checkpoints stay, the newest; 0 keeps all
-	ShardBytes int64  // limit on one weights file; 0 never splits
+	Keep       int    // number of checkpoints to keep, the newest; 0 keeps all
+	ShardBytes int64  // size limit of one weights file; 0 never splits
 	FS         FS     // nil: Disk
 }
 
@@ -36,9 +36,9 @@ func (s *Store) fsys() FS {
 	return s.FS
 }
 
-// Save writes a checkpoint and returns its path once it is durable. On an error without a path the older
-// checkpoints are as they were. An error beside a path means that the checkpoint is safe, but an older one could not be
-// removed. A whole checkpoint of the same step and state is left alone; one of another state is ErrExists.
+// Save writes a checkpoint and returns its path once it is durable. An error without a path leaves the older
+// checkpoints unchanged. An error with a path means that the checkpoint is safe, but an older one could not be removed.
+// If a whole checkpoint of the step exists, Save leaves it alone if its state is the same, and returns ErrExists if not.
 func (s *Store) Save(snapshot *Snapshot) (string, error) {
 	name := folderName(snapshot.Trainer.Step)
 	final := filepath.Join(s.Dir, name)
@@ -79,7 +79,7 @@ func (s *Store) save(snapshot *Snapshot, name string) error {
 	if !exists || broken {
 		temp := filepath.Join(s.Dir, tempPrefix+name)
 		if err := s.write(snapshot, trainer, temp); err != nil {
-			s.fsys().RemoveAll(temp) // gives the space back; if it fails too, the next save does it
+			s.fsys().RemoveAll(temp) // frees the space; if this fails, the next save does it
 			return err
 		}
 		if broken {
@@ -94,8 +94,8 @@ func (s *Store) save(snapshot *Snapshot, name string) error {
 	return s.fsys().SyncDir(s.Dir)
 }
 
-// judge looks at a checkpoint that has the name already: broken ones are replaced, one of the same state is as good as
-// the new one, another is an error.
+// judge inspects an existing checkpoint of the same name. It reports whether that is broken and must be replaced; one
+// of the same state is accepted, and one of another state is ErrExists.
 func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 	_, err = check(s.fsys(), final, Checksums)
 	if errors.Is(err, ErrCorrupt) {
@@ -115,7 +115,7 @@ func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 	return false, err
 }
 
-// sameState compares all but the plan, which changes speed, never results.
+// sameState compares everything except the plan, which changes speed, never results.
 func sameState(a, b *Trainer) (bool, error) {
 	x, y := *a, *b
 	x.Plan, y.Plan = nil, nil
@@ -127,7 +127,7 @@ func sameState(a, b *Trainer) (bool, error) {
 	return bytes.Equal(left, right), err
 }
 
-// write makes the whole folder, every byte and name in it durable.
+// write makes the whole folder root, with every byte and name in it durable.
 func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 	if err := s.fsys().Mkdir(root); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 	return s.fsys().SyncDir(root)
 }
 
-// removeLeftovers removes what has a temporary name: begun by a save that did not finish, or done with.
+// removeLeftovers removes folders with temporary names: unfinished saves, and old checkpoints to be removed.
 func (s *Store) removeLeftovers() error {
 	names, err := s.fsys().ReadDir(s.Dir)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Store) removeLeftovers() error {
 }
 
 // prune removes whole checkpoints until Keep are left: the one just saved and the newest others. Broken ones stay for
-// their owner to look at; they are no use, but not ours to judge.
+// the user to inspect.
 func (s *Store) prune(saved string) error {
 	steps, err := s.steps()
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *Store) prune(saved string) error {
 	return s.removeLeftovers()
 }
 
-// folderWriter writes the files of one folder, one at a time, and keeps the books for its manifest.
+// folderWriter writes the files of one folder, one at a time, and records their manifest entries.
 type folderWriter struct {
 	fsys    FS
 	root    string
@@ -220,7 +220,7 @@ type folderWriter struct {
 	written []fileEntry
 }
 
-// create opens a file of the folder; name has slashes. Closing it makes its bytes durable and enters it in the books.
+// create opens a file of the folder; name has slashes. Closing it makes its bytes durable and records its entry.
 func (w *folderWriter) create(name string) (io.WriteCloser, error) {
 	file, err := w.fsys.Create(filepath.Join(w.root, filepath.FromSlash(name)))
 	if err != nil {
@@ -231,7 +231,7 @@ func (w *folderWriter) create(name string) (io.WriteCloser, error) {
 	return f, nil
 }
 
-// file writes a small file at once.
+// file writes a small file in one call.
 func (w *folderWriter) file(name string, text []byte) error {
 	f, err := w.create(name)
 	if err != nil {
@@ -269,7 +269,7 @@ func (f *bookedFile) Close() error {
 	return err
 }
 
-// saveHint says what to do about the common failures.
+// saveHint returns a hint for common failures.
 func saveHint(err error, bytes int64) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):

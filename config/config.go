@@ -1,9 +1,9 @@
 // Package config reads the YAML file that describes a run.
 //
-// A file has at most eight keys that must be there; everything else is
-// derived or has a default, and is printed when the run starts. Reading is
-// strict: a key that is not known is an error with its line and the nearest
-// name, a value of the wrong kind likewise, and all of them are told at once.
+// At most eight keys are required; everything else is derived or has a default,
+// and is printed when the run starts. Reading is strict: an unknown key is an
+// error with its line and the nearest name, and so is a value of the wrong kind.
+// All errors are reported together.
 //
 //	model: {type: gpt2, layers: 6, width: 256, heads: 4}
 //	data: corpus/*.txt
@@ -38,11 +38,11 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// Config is a run, as the file and the overrides say. Sizes are bytes.
+// Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
 	Model          Model    `yaml:"model"`
 	Data           Strings  `yaml:"data"`
-	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: those of its document
+	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
@@ -56,7 +56,7 @@ type Config struct {
 	Ranks     int    `yaml:"ranks"`  // auto: one
 	Limits    Limits `yaml:"limits"`
 	Precision string `yaml:"precision"` // auto, fp32 or bf16
-	// OptimizerState is how weights and moments that are updated are stored: auto,
+	// OptimizerState is the storage of the optimizer's weights and moments: auto,
 	// fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
@@ -71,7 +71,7 @@ type Config struct {
 	Beta2           float64 `yaml:"beta2"`
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
-	Freeze          Strings `yaml:"freeze"`            // patterns of names of parameters that stay as they are
+	Freeze          Strings `yaml:"freeze"`            // name patterns of parameters that are not trained
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
@@ -82,7 +82,7 @@ type Config struct {
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
 
-	// File and Lines say where keys came from, for messages.
+	// File and lines say where keys came from, for messages.
 	File  string         `yaml:"-"`
 	lines map[string]int // key path -> line
 	timed bool           // see Timed
@@ -106,7 +106,7 @@ type Model struct {
 	Tied        *bool   `yaml:"tied"`
 }
 
-// Limits bound the memory of each tier; Unlimited where nothing was said.
+// Limits bound the memory of each tier; Unlimited if not given.
 type Limits struct {
 	Device   Bytes  `yaml:"device"`
 	Host     Bytes  `yaml:"host"`
@@ -114,7 +114,7 @@ type Limits struct {
 	DiskPath string `yaml:"disk_path"` // see Config.Spill
 }
 
-// Plan is auto, a plan.json, or single decisions that the search then keeps.
+// Plan is auto, a plan.json, or single decisions that the search must keep.
 type Plan struct {
 	File string `yaml:"-"` // empty: auto
 
@@ -125,29 +125,29 @@ type Plan struct {
 	Weights    string `yaml:"weights"` // tiers
 	Grads      string `yaml:"grads"`
 	State      string `yaml:"state"`
-	Update     string `yaml:"update"` // host or device: what updates chunks whose state is not on the device
+	Update     string `yaml:"update"` // host or device: where chunks whose state is not on the device are updated
 	Cache      Bytes  `yaml:"cache_bytes"`
 	Prefetch   int    `yaml:"prefetch"`
 
-	Slots    int    `yaml:"slots"`     // layers' activations that come and go at once
+	Slots    int    `yaml:"slots"`     // rounding buffers for swapped activations: layers in transfer at once
 	Policy   string `yaml:"policy"`    // of activations, see plan.ActivationRules
-	Swap     Shares `yaml:"swap"`      // of each layer's tokens, to swap_tier; the last two layers stay unless named
+	Swap     Shares `yaml:"swap"`      // fraction of each layer's tokens swapped to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 
 	Schedule string `yaml:"schedule"` // of a pipeline, by the names of `athanor schedule`
-	Pipeline int    `yaml:"pipeline"` // ranks of one; 1: none
-	Stages   []int  `yaml:"stages"`   // the segments that stages begin with: 0 is the embedding, 1 the first layer
-	Slices   int    `yaml:"slices"`   // of a sequence
+	Pipeline int    `yaml:"pipeline"` // ranks per pipeline; 1: none
+	Stages   []int  `yaml:"stages"`   // the first segment of each stage: 0 is the embedding, 1 the first layer
+	Slices   int    `yaml:"slices"`   // slices per sequence
 }
 
-// Shares are parts of a whole, 0 to 1, by layer; EveryLayer stands for all that
-// are not named.
+// Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not
+// named.
 type Shares map[int]float64
 
-// EveryLayer is the key of a share that was given without layers.
+// EveryLayer is the key of a fraction given without layers.
 const EveryLayer = -1
 
-// UnmarshalYAML reads one share, or a mapping from layers to shares.
+// UnmarshalYAML reads one fraction, or a mapping from layers to fractions.
 func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	const hint = "hint: a share of the tokens from 0 to 1, or layers with shares such as {0: 0.5, 1: 1}"
 	list := map[int]float64{}
@@ -182,13 +182,13 @@ type Sample struct {
 }
 
 // Hardware is another machine to plan for: a known name, or a file written by
-// `probe --out`. Rates throttle links on purpose, so that a CPU behaves like a
-// machine with a slower link.
+// `probe --out`. Rates throttle links, so that a CPU behaves like a machine with
+// slower links.
 type Hardware struct {
 	Name string `yaml:"name"`
 	H2D  Rate   `yaml:"h2d"`
 	D2H  Rate   `yaml:"d2h"`
-	// Peers is what a rank sends to another, each way.
+	// Peers is the rate of a link between two ranks, each way.
 	Peers Rate `yaml:"peers"`
 }
 
@@ -198,16 +198,16 @@ const Unlimited Bytes = -1
 // maxSteps is the longest run, and one that only max_time ends until Spread is called.
 const maxSteps = 1e9
 
-// derived marks a number that follows from others unless it is given.
+// derived marks a number that is derived from others unless it is given.
 const derived = -1
 
-// What a token sees of the documents in its window, see Config.Documents.
+// Values of Config.Documents.
 const (
 	Joined   = "joined"
 	Separate = "separate"
 )
 
-// Default is the configuration before the file is read.
+// Default returns the configuration before the file is read.
 func Default() Config {
 	return Config{
 		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", OptimizerState: "auto", Resume: "auto", Seed: 1,
@@ -249,8 +249,7 @@ func (m Model) MarshalYAML() (any, error) {
 	return sizes(m), nil
 }
 
-// MarshalYAML writes the name of a file, or what was decided: what is left open must not
-// read as a decision.
+// MarshalYAML writes the name of a file, or only the decisions that were given.
 func (p Plan) MarshalYAML() (any, error) {
 	if p.File != "" {
 		return p.File, nil
@@ -267,7 +266,7 @@ func (p Plan) MarshalYAML() (any, error) {
 	return decided, nil
 }
 
-// MarshalYAML writes what is read.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (s Shares) MarshalYAML() (any, error) {
 	if one, ok := s[EveryLayer]; ok {
 		return one, nil
@@ -275,7 +274,7 @@ func (s Shares) MarshalYAML() (any, error) {
 	return map[int]float64(s), nil
 }
 
-// Fault is an error about a key, with its line.
+// Fault returns an error about a key, with its line.
 func (c *Config) Fault(key, msg string) *Error {
 	return &Error{File: c.File, Line: c.lines[key], Key: key, Msg: msg}
 }
@@ -290,7 +289,7 @@ func (e *Error) Is(target error) bool { return target == ErrConfig }
 const maxFile = 1 << 20
 
 // Load reads a file and applies overrides ("key=value"). Relative paths in it
-// stay relative to the working directory.
+// are relative to the working directory.
 func Load(file string, overrides []string) (*Config, error) {
 	st, err := os.Stat(file)
 	switch {
@@ -328,7 +327,7 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 func document(file string, text []byte) (*yaml.Node, error) {
 	var doc, next yaml.Node
 	all := yaml.NewDecoder(bytes.NewReader(text))
-	if err := all.Decode(&doc); err != nil && !errors.Is(err, io.EOF) { // at once if there are comments only
+	if err := all.Decode(&doc); err != nil && !errors.Is(err, io.EOF) { // EOF if the file has only comments
 		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: lines such as max_steps: 500, see examples/"}
 	}
 	if all.Decode(&next) == nil {
@@ -343,9 +342,9 @@ func document(file string, text []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// validate checks values against each other and fills in what follows.
+// validate checks values against each other and fills in derived ones.
 func (c *Config) validate(d *decoder) {
-	var missing []string // told at once, with one hint
+	var missing []string // reported together, with one hint
 	need := func(key string, ok bool) {
 		if !ok {
 			missing = append(missing, key)
@@ -451,15 +450,14 @@ func (c *Config) warmUp() {
 	}
 }
 
-// Spill is the folder of what does not fit in memory: one of the run's own unless it is
-// given. It is not filled in, since what is written as the run's configuration may be
-// started again with another `out`.
+// Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default
+// is not stored in the configuration, which may be reused with another `out`.
 func (c *Config) Spill() string {
 	return cmp.Or(c.Limits.DiskPath, filepath.Join(c.Out, "spill"))
 }
 
-// Rate of the learning at a step counted from 0: linear warm-up, then cosine
-// or linear decay to the minimum at MaxSteps.
+// Rate returns the learning rate at a step counted from 0: linear warm-up, then
+// constant, or cosine or linear decay to the minimum at MaxSteps.
 func (c *Config) Rate(step int) float64 {
 	if step < c.WarmupSteps {
 		return c.LearningRate * float64(step+1) / float64(c.WarmupSteps)
@@ -508,7 +506,7 @@ func (b Bytes) MarshalYAML() (any, error) {
 // Rate is bytes per second, such as 2GB/s; 0 is no throttle.
 type Rate float64
 
-// MinRate is the slowest link, in bytes/s: probing one takes minutes.
+// MinRate is the least rate of a link, in bytes/s: probing a slower one takes minutes.
 const MinRate = 1e6
 
 // UnmarshalYAML reads an amount of memory per second.

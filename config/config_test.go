@@ -44,7 +44,7 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// TestErrors: every mistake is told, with its line and a way out.
+// TestErrors: every mistake is reported, with its line and a hint.
 func TestErrors(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
 		{good + "learning_rat: 3\n", `a.yaml:9: learning_rat: unknown key; hint: did you mean learning_rate?`},

@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// decoder walks a YAML mapping beside the fields of a struct, so that every
-// key that is not a field, or not of its kind, is told with its line.
+// decoder matches a YAML mapping with the fields of a struct, and reports every key
+// that is unknown or of the wrong kind, with its line.
 type decoder struct {
 	file  string
 	lines map[string]int
@@ -100,8 +100,8 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 	}
 }
 
-// value decodes into one field. Struct fields are mappings; two of them may
-// be a single word instead.
+// value decodes into one field. Struct fields are mappings, or for some of them a
+// single word.
 func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	if n.Kind == yaml.AliasNode {
 		d.fail(path, "aliases are not supported")
@@ -121,7 +121,7 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 	}
 	if path == "ranks" && n.Value == "auto" {
-		return // one: the default
+		return // one rank: the default
 	}
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {
@@ -132,7 +132,7 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		d.mapping(n, path+".", f)
 		return
 	}
-	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // which would be cut off
+	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // would be truncated
 		var v float64
 		if err := n.Decode(&v); err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 { // beyond it not every whole number is one
 			d.fail(path, kindError(nil, n, f))
@@ -144,7 +144,7 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	}
 }
 
-// kindError says what was expected in words.
+// kindError describes in words what was expected.
 func kindError(err error, n *yaml.Node, f reflect.Value) string {
 	var want string
 	switch f.Kind() {

@@ -25,11 +25,11 @@ const (
 
 func (f Format) String() string { return [...]string{"text", "JSONL"}[f] }
 
-// formatOf is the format of a file extension, that before .gz if a file is compressed; an
-// extension that is in neither table is Text.
+// formatOf maps a file extension, without .gz, to its format. Extensions that are
+// neither here nor in refused are Text.
 var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL}
 
-// refused are extensions whose bytes are surely not text.
+// refused maps extensions of files that cannot be text to what they are.
 var refused = map[string]string{
 	".parquet": "Parquet", ".arrow": "Arrow",
 	".tgz": "tar", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
@@ -42,7 +42,7 @@ type File struct {
 	Size     int64 // bytes on disk
 	Modified int64 // time of the last change, nanoseconds since 1970
 	Format   Format
-	zipped   bool // by gzip
+	zipped   bool // compressed by gzip
 }
 
 // Corpus is a list of files, sorted by path, each once.
@@ -104,7 +104,7 @@ func unlessSame(expanded, pattern string) string {
 // Files returns the files, which the caller must not change.
 func (c *Corpus) Files() []File { return c.files }
 
-// Bytes is the size of all files together.
+// Bytes returns the total size of the files on disk.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
 // expand replaces $NAME and ${NAME} by environment variables, and $GOROOT,
@@ -160,9 +160,9 @@ func goroot() (string, error) {
 		"hint: name another corpus: data=path/to/**/*.txt")
 }
 
-// glob returns the regular files that match a pattern of *, ?, [..] and **. Links to files
-// and folders are followed, but not to folders that are read anyway or that have one in
-// them: so none is read twice, and no circle of links is walked around.
+// glob returns the regular files that match a pattern of *, ?, [..] and **. It follows
+// links to files and folders, except to folders that lie inside, or contain, one that is
+// read already: so none is read twice, and cycles of links end.
 func glob(pattern string) ([]File, error) {
 	clean := filepath.ToSlash(filepath.Clean(pattern))
 	segments := strings.Split(clean, "/")
@@ -187,7 +187,7 @@ func glob(pattern string) ([]File, error) {
 		start = "."
 	}
 	var files []File
-	var read []string // the folders that are read, but for those inside others, as they are without links
+	var read []string // roots of the folders read, with links resolved
 	todo := []string{start}
 	visit := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -235,7 +235,7 @@ func glob(pattern string) ([]File, error) {
 	return files, nil
 }
 
-// unlinked is where a folder really is.
+// unlinked returns a folder's absolute path with links resolved, as far as possible.
 func unlinked(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -246,13 +246,13 @@ func unlinked(path string) string {
 	return path
 }
 
-// within reports whether a path is that of a folder or lies in it.
+// within reports whether path is folder or lies in it.
 func within(folder, path string) bool {
 	relative, err := filepath.Rel(folder, path)
 	return err == nil && filepath.IsLocal(relative)
 }
 
-// one is the glob of a path without wildcards.
+// one is glob for a path without wildcards.
 func one(path string) ([]File, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -274,7 +274,7 @@ func describe(path string, info fs.FileInfo) File {
 }
 
 // matches reports whether the path matches the pattern, name by name; "**"
-// matches any number of names, none included.
+// matches any number of names, including none.
 func matches(pattern, path []string) bool {
 	for i, p := range pattern {
 		if p == "**" {

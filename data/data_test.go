@@ -37,8 +37,8 @@ func write(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// documents are those that are not empty, whole, in order: in pieces that end
-// nowhere else than with a document.
+// documents returns the non-empty documents, whole and in order, by reading the corpus
+// in pieces that end only where a document ends.
 func documents(c *Corpus) (all []string, stats Stats, err error) {
 	never := func([]byte, int) bool { return false }
 	stats, err = c.read(context.Background(), never, func(p piece) error {
@@ -96,8 +96,8 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestLinkedFolders: a folder that is linked into the corpus belongs to it, each once, whatever
-// circles the links make.
+// TestLinkedFolders: a folder that is linked into the corpus belongs to it, once, even if
+// the links form cycles.
 func TestLinkedFolders(t *testing.T) {
 	dir := write(t, map[string]string{
 		"corpus/a.txt": "a", "corpus/sub/b.txt": "b", "books/c.txt": "c", "books/old/d.txt": "d", "news/e.txt": "e", "f.txt": "f",
@@ -191,8 +191,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// What gzip compressed is the same text, also in several parts; what is cut off or damaged is
-// told with the file.
+// Gzip files give the same text, also with several members; truncation and damage are
+// errors that name the file.
 func TestGzip(t *testing.T) {
 	zip := func(text string) string {
 		var b bytes.Buffer
@@ -269,8 +269,8 @@ func TestJSONLErrors(t *testing.T) {
 	}
 }
 
-// Pieces are the corpus: whatever they are cut into, their tokens are those of
-// the whole documents, one by one.
+// However the corpus is cut into pieces, their tokens are those of the whole documents,
+// encoded one by one.
 func TestPiecesAreTheCorpus(t *testing.T) {
 	tokenizer := bpe.GPT2()
 	end, _ := tokenizer.EndOfText()
@@ -322,8 +322,8 @@ func TestPiecesAreTheCorpus(t *testing.T) {
 	}
 }
 
-// Lines of any script are places to cut at, and where there are none for too long, that
-// is an error and not all memory.
+// Line breaks in any script are places to cut, and too long a stretch without one is an
+// error instead of using up all memory.
 func TestStretches(t *testing.T) {
 	dir := write(t, map[string]string{
 		"latin.txt":    strings.Repeat("gold and silver\n", 400000),
@@ -351,7 +351,7 @@ func TestStretches(t *testing.T) {
 	}
 }
 
-// Training sees each pre-token once however the text is cut and shared out.
+// Training counts each pre-token once, however the text is cut and divided among workers.
 func TestTrainTokenizer(t *testing.T) {
 	dir := write(t, map[string]string{
 		"a.txt": strings.Repeat("the cat sat on the mat\nand then 1234 cats sat;\n\n", 30000),
@@ -383,7 +383,7 @@ func TestTrainTokenizer(t *testing.T) {
 	}
 }
 
-// bytesTokenizer has the 256 bytes, an end of text, and nothing else to go wrong.
+// bytesTokenizer returns a tokenizer of the 256 bytes and an end of text only.
 func bytesTokenizer(t testing.TB) *bpe.Tokenizer {
 	t.Helper()
 	words := bpe.NewCounter(bpe.PatternGPT2)
@@ -403,8 +403,8 @@ func smallTokens(t testing.TB, text string) *Tokens {
 	return tokens
 }
 
-// A token file is used again while nothing has changed, and made again when the
-// corpus changed or any bit of it flipped.
+// A token file is reused while nothing has changed, and rebuilt when the corpus changed
+// or any bit of the file flipped.
 func TestCache(t *testing.T) {
 	dir := write(t, map[string]string{"a.txt": "some text\nof two lines\n"})
 	open := func() *Tokens {

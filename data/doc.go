@@ -6,29 +6,30 @@
 // # Corpus
 //
 // A corpus is a list of patterns. "*" matches inside a name, "**" any number of
-// folders, $NAME an environment variable, and $GOROOT the Go tree that every
-// machine with Go has, set or not. Links to folders are followed, each folder once. Two formats are recognised by the extension:
+// folders. $NAME is an environment variable; $GOROOT is the Go tree even if the
+// variable is not set. Links to folders are followed, each folder once. The
+// extension tells the format:
 //
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each.
 //   - everything else: plain text, a file is a document.
 //
-// Either may be compressed by gzip, with .gz behind the extension.
-// Formats that people have and that are not read yet (Parquet, other compressed
-// files, chat data, UTF-16) are errors that say so (ErrNotSupported). Bytes that are
-// not UTF-8 are kept, since the tokenizer is byte-level, and counted in Stats; a byte
-// order mark at the beginning of a file is dropped.
+// Either may be compressed by gzip, with .gz after the extension.
+// Common formats that are not read yet (Parquet, other compressed files, UTF-16)
+// are reported as ErrNotSupported. Bytes that are not UTF-8 are kept, since the
+// tokenizer is byte-level, and counted in Stats; a byte order mark at the beginning
+// of a file is dropped.
 // Files are read in a fixed shuffled order, in pieces, cut at line breaks between
 // visible characters: memory is bounded by the longest stretch of a document without
-// one, which may be 1 GiB.
+// one, at most 1 GiB.
 //
 // # Tokens
 //
 // Tokenize encodes the corpus once, on all cores, into one flat file that later
 // runs map into memory (format: tokens.go). Every document is followed by the
-// tokenizer's end-of-text token. The file's name is a hash of what it was made
-// from, so another corpus or tokenizer makes another file. Opening verifies a
-// checksum over every byte: CRC-32C runs at the speed of memory, so the check
-// costs about as much as reading the file once. A file that fails is made anew.
+// tokenizer's end-of-text token. The file's name is a hash of its inputs, so another
+// corpus or tokenizer makes another file. Opening verifies a checksum over every
+// byte: CRC-32C runs at memory speed, so the check costs about as much as reading
+// the file once. A file that fails is rebuilt.
 //
 // # Windows and sampling
 //
@@ -36,26 +37,25 @@
 // beginning with the last token of the one before, so that every token but the
 // first is predicted exactly once in an epoch. Split holds out the last part of
 // the corpus for validation; no window reaches across. A Sampler visits the
-// training windows in a pseudo-random order, another one in each epoch, that it
+// training windows in a pseudo-random order, different in each epoch, which it
 // computes instead of storing: its whole state is a Cursor of two numbers,
 // which a checkpoint saves.
 //
 // # Documents in a window
 //
-// A window has what it cuts out of the text: the end of one document, whole ones, the
-// beginning of another. Either attention looks at all of it, across ends of text, or,
-// with documents: separate, each token sees its own document only, as far as it is in
-// the window: Starts finds where those begin. An end of text belongs to the document
-// that it ends. Everything is trained either way, also that the next document begins
-// with the token that it begins with, which the end of text predicts; separate, it
-// predicts that from the document it ends. Positions count through the window:
-// rotary ones are relative, so that makes no difference to them, but with learned
-// ones a document may begin at any of them.
+// A window may contain the end of one document, whole documents, and the beginning of
+// another. By default attention covers all of it. With documents: separate, each
+// token sees only its own document, as far as it is in the window; Starts finds where
+// documents begin. An end-of-text token belongs to the document that it ends. The loss
+// covers every token either way, including the first of the next document, which the
+// end of text predicts; with separate, from the document it ends. Positions count
+// through the window. Rotary positions are relative, so this does not affect them; with
+// learned positions a document may begin at any of them.
 //
 // # Known weakness
 //
-// An end of text that is written out in a document is one that ends it.
+// An end of text that is written out in a document ends it.
 // Only whole files are shuffled before the held-out part is cut off: a corpus
 // of one file is validated on the end of that file. The cache recognises a changed
-// file by size and time of change, as make does, not by content.
+// file by size and modification time, as make does, not by content.
 package data

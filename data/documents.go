@@ -1,9 +1,9 @@
 package data
 
-// Starts finds for each token the position in its sequence at which its document
-// begins. tokens are whole sequences of that many tokens, end is the token that ends
-// a document and is the last of it. What goes on from the window before is a document
-// of its own.
+// Starts writes to starts, for each token, the position in its sequence at which its
+// document begins. tokens holds whole sequences of sequence tokens; end is the last
+// token of each document. A document cut by the start of a sequence counts as
+// beginning there.
 //
 //	tokens  a b . c d e . f      a second sequence  g . h ...
 //	starts  0 0 0 3 3 3 3 7                         0 0 2
@@ -21,16 +21,16 @@ func Starts(starts, tokens []int32, sequence int, end int32) {
 	}
 }
 
-// lengthWindows is how many windows DocumentLength looks at: their mean is off by
-// some percent at most, which is what predictions of time are off by anyway. Of long
-// ones fewer do, since each has more documents, and lengthTokens are read in a second:
-// a search for the longest sequence asks for dozens of lengths.
+// lengthWindows is the number of windows that DocumentLength samples: the error of
+// their mean is a few percent at most, like that of time predictions. lengthTokens
+// bounds the tokens sampled, about a second's reading, since a search for the longest
+// sequence asks for dozens of lengths; long windows have more documents, so fewer do.
 const lengthWindows, lengthTokens = 2048, 1 << 28
 
-// DocumentLength is the length of documents of which windows of sequence tokens have
-// as many pairs of a token and one of its own document up to it as the text's windows
-// have in the mean, of which it looks at some all over the text. That many pairs is
-// what attention within documents costs.
+// DocumentLength returns the length of equal documents with which attention within
+// documents would cost as much as it does on this text: a window of sequence tokens
+// would have as many (query, key) pairs as windows sampled evenly from the text have
+// on average.
 func (t *Tokens) DocumentLength(sequence int) int {
 	sequence = int(min(int64(sequence), t.count))
 	windows := windowsOf(t.count, int64(sequence))
@@ -46,14 +46,14 @@ func (t *Tokens) DocumentLength(sequence int) int {
 	return lengthOf(sum/windows, sequence)
 }
 
-// windowsOf is how many windows of sequence tokens DocumentLength looks at in a text
-// of count, which has at least one.
+// windowsOf returns the number of windows of sequence tokens that DocumentLength
+// samples from a text of count >= sequence tokens.
 func windowsOf(count, sequence int64) int64 {
 	return min(count/sequence, lengthWindows, max(lengthTokens/sequence, 1))
 }
 
-// lengthOf is the least length of equal documents, the last one cut off, which gives a
-// sequence so many pairs: longer documents have more.
+// lengthOf returns the least length of equal documents, the last one cut off, that
+// gives a sequence at least the given number of pairs. Pairs grow with the length.
 func lengthOf(pairs int64, sequence int) int {
 	of := func(n int) int64 { return int64(n) * int64(n+1) / 2 }
 	lo, hi := 1, sequence

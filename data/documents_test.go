@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A document begins behind the last end of one before it in its sequence, or with
-// the sequence: positions are at most the token's own, and ascending.
+// A document begins after the last end of text before it in its sequence, or with the
+// sequence: starts are at most the token's own position, and ascending.
 func TestStarts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 12).Draw(t, "sequence")
@@ -30,8 +30,8 @@ func TestStarts(t *testing.T) {
 	})
 }
 
-// The length is that of the documents, where they are alike and fit the windows, and
-// the windows' where no document ends.
+// The length is that of the documents where they are equal and fit the windows, and that
+// of the window where no document ends.
 func TestDocumentLength(t *testing.T) {
 	for text, want := range map[string]int{
 		strings.Repeat("{\"text\": \"seven b\"}\n", 100):    8, // and the end of text
@@ -52,8 +52,8 @@ func TestDocumentLength(t *testing.T) {
 	}
 }
 
-// However long windows are, at least one is looked at, no more than there are, and no
-// more tokens than are read in a second.
+// For any length, at least one window is sampled, no more than there are, and about
+// lengthTokens tokens at most.
 func TestWindowsOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sequence := rapid.Int64Range(1, 1<<24).Draw(t, "sequence")
@@ -64,7 +64,7 @@ func TestWindowsOf(t *testing.T) {
 	})
 }
 
-// Documents of the length found have the pairs that were asked for, if some have.
+// Documents of the length found have the requested number of pairs, if any length does.
 func TestLengthOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 300).Draw(t, "sequence")

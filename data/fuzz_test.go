@@ -17,7 +17,7 @@ import (
 )
 
 // The line scanner accepts what encoding/json accepts and finds the same text,
-// but for bytes that are not UTF-8, which it keeps.
+// except that it keeps bytes that are not UTF-8.
 func FuzzLine(f *testing.F) {
 	for _, line := range []string{
 		`{"text":"x"}`, `{"a":[{"b":"}"}],"text":"\u00e9\ud83d\ude00\ud800\n"}`, `{"text":"a","text":"b"}`, `{}`,
@@ -45,7 +45,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// replaceInvalid puts U+FFFD for every byte that is not UTF-8, as encoding/json.
+// replaceInvalid replaces every byte that is not UTF-8 by U+FFFD, like encoding/json.
 func replaceInvalid(text []byte) (out []byte) {
 	for len(text) > 0 {
 		r, width := utf8.DecodeRune(text)
@@ -81,9 +81,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// No content of a token file makes the program fail; a file that is accepted
-// can be read to its end. The fuzzer cannot guess checksums, so they are made
-// right for it.
+// No content of a token file crashes the program, and a file that is accepted can be
+// read to its end. The fuzzer cannot guess checksums, so the test fixes them.
 func FuzzTokens(f *testing.F) {
 	dir := f.TempDir()
 	must(f, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("text"), 0o666))

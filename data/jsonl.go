@@ -11,19 +11,19 @@ import (
 	"unicode/utf8"
 )
 
-// JSONL by hand.
+// A JSONL scanner.
 //
 // Approach: a line is one object, of which only the string under "text" is
-// wanted. The scanner walks over the keys of the object, decodes that one
-// string straight to where the tokenizer reads it, and leaves every other value
-// to encoding/json for validation only. One pass, nothing is built.
+// wanted. The scanner walks over the object's keys, decodes that one string
+// directly into the tokenizer's input, and has encoding/json validate every other
+// value. One pass, no intermediate values.
 //
 // Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
 // regardless of case, and copies every text twice.
 //
-// Known weakness: a line is in memory as a whole.
+// Known weakness: each line is in memory as a whole.
 
-// shapes are keys of data sets that have no "text", and what they are.
+// shapes maps keys of data sets without "text" to the kind of data they indicate.
 var shapes = []struct{ key, what string }{
 	{"messages", `chat data ("messages")`},
 	{"conversations", `chat data ("conversations")`},
@@ -117,7 +117,7 @@ func (s *lineScanner) skipSpace() {
 	}
 }
 
-// take skips white space and then b, if it is there.
+// take skips white space, then b if it is next, and reports whether it was.
 func (s *lineScanner) take(b byte) bool {
 	s.skipSpace()
 	if s.at < len(s.line) && s.line[s.at] == b {
@@ -157,7 +157,7 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 	}
 }
 
-// escapes maps the letter behind a backslash to its byte; 0: no such escape.
+// escapes maps the letter after a backslash to its byte; 0: no such escape.
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // appendEscape decodes the escape at s.at. Half a surrogate pair becomes
@@ -185,7 +185,7 @@ func (s *lineScanner) appendEscape(dst []byte) ([]byte, error) {
 	return utf8.AppendRune(dst, r), nil
 }
 
-// unicodeEscape reads \uXXXX at place i.
+// unicodeEscape reads \uXXXX at index i.
 func (s *lineScanner) unicodeEscape(i int) (r rune, ok bool) {
 	if i+6 > len(s.line) || s.line[i] != '\\' || s.line[i+1] != 'u' {
 		return 0, false
@@ -251,12 +251,12 @@ func (s *lineScanner) skipString() bool {
 	return false
 }
 
-// lineReader reads lines of up to some length in linear time.
+// lineReader reads lines of up to about most bytes in linear time.
 type lineReader struct {
 	from       io.Reader
-	most       int64 // bytes of a line
+	most       int64 // longest line in bytes
 	buffer     []byte
-	start, end int   // of what is not read as lines yet
+	start, end int   // buffer[start:end] is not returned yet
 	searched   int   // no newline in buffer[start:searched]
 	err        error // from the last read; kept until the buffer is used up
 	lineNumber int
@@ -266,8 +266,8 @@ func newLineReader(from io.Reader, most int64) *lineReader {
 	return &lineReader{from: from, most: most, buffer: make([]byte, 256<<10)}
 }
 
-// next returns the next line without its newline, valid until the next call;
-// io.EOF after the last.
+// next returns the next line without its newline, valid until the next call. It
+// returns io.EOF after the last.
 func (r *lineReader) next() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(r.buffer[r.searched:r.end], '\n'); i >= 0 {
@@ -299,8 +299,8 @@ func (r *lineReader) next() ([]byte, error) {
 	}
 }
 
-// makeRoom moves the open line to the front, of a larger buffer if it fills
-// more than half of this one.
+// makeRoom moves the unfinished line to the front of the buffer, doubling the buffer
+// if the line fills more than half of it.
 func (r *lineReader) makeRoom() {
 	into := r.buffer
 	if r.end-r.start > len(r.buffer)/2 {

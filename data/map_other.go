@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// mapFile reads the file into memory where mapping it is not implemented.
+// mapFile reads size bytes of a file into memory, where mapping is not implemented.
 func mapFile(in *os.File, size int64) (content []byte, unmap func() error, err error) {
 	content = make([]byte, size)
 	if _, err := io.ReadFull(io.NewSectionReader(in, 0, size), content); err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapFile maps size > 0 bytes of a file, read only. Pages come from and go back
-// to the page cache; nothing is copied.
+// mapFile maps size > 0 bytes of a file, read only. The pages are those of the page
+// cache; nothing is copied.
 func mapFile(in *os.File, size int64) (content []byte, unmap func() error, err error) {
 	if int64(int(size)) != size {
 		return nil, nil, fmt.Errorf("%d bytes do not fit in the address space", size)

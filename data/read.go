@@ -16,20 +16,20 @@ import (
 
 // Reading the corpus in pieces.
 //
-// Approach: one goroutine reads all files one after the other and hands out pieces of
-// about pieceSize bytes, which any number of goroutines work on. A piece holds
-// many small documents or a part of a large one. Documents are cut only where
-// the tokenizer says that it changes nothing (bpe.Boundary), so tokens and word
-// counts do not depend on the pieces.
+// Approach: one goroutine reads all files in sequence and emits pieces of about
+// pieceSize bytes, which any number of goroutines process. A piece holds many small
+// documents or a part of a large one. Documents are cut only where the tokenizer
+// allows it without an effect (bpe.Boundary), so tokens and word counts do not
+// depend on the pieces.
 //
 // Example: documents "ab", "" and "cd" are one piece, text "abcd" with ends 2
 // and 4; the empty one is counted and skipped.
 
-// pieceSize is the size from which a piece is handed out.
+// pieceSize is the size in bytes from which a piece is emitted.
 const pieceSize = 1 << 20
 
-// maxStretch is the longest stretch of a document that cannot be cut, and the longest
-// line of JSONL, which are in memory as a whole and as tokens.
+// maxStretch is the longest stretch of a document without a place to cut, and the
+// longest line of JSONL, in bytes. Both are in memory as a whole, as text and tokens.
 const maxStretch = 1 << 30
 
 func tooLong(most int64) error {
@@ -37,14 +37,14 @@ func tooLong(most int64) error {
 }
 
 // piece is consecutive text of the corpus. Documents end at text[:ends[i]];
-// the last one may go on in the next piece.
+// the last one may continue in the next piece.
 type piece struct {
 	text []byte
 	ends []int
-	read int64 // bytes of files that were read up to here
+	read int64 // bytes of files read so far
 }
 
-// Stats is what reading a corpus found.
+// Stats counts what reading a corpus found.
 type Stats struct {
 	Text  FormatStats `json:"text"`
 	JSONL FormatStats `json:"jsonl"`
@@ -64,13 +64,13 @@ type FormatStats struct {
 	Bytes     int64 `json:"bytes"`
 }
 
-// Documents is the number of documents that are not empty.
+// Documents returns the number of non-empty documents.
 func (s Stats) Documents() int64 { return s.Text.Documents + s.JSONL.Documents }
 
-// Bytes is the size of their text.
+// Bytes returns the size of their text.
 func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes }
 
-// String says in a line what was recognised.
+// String describes in one line what was recognised.
 func (s Stats) String() string {
 	var out bytes.Buffer
 	add := func(format string, args ...any) {
@@ -96,24 +96,24 @@ func (s Stats) String() string {
 	return out.String()
 }
 
-// reader collects text and hands it out.
+// reader collects text and emits it in pieces.
 type reader struct {
 	ctx      context.Context
 	cut      func(text []byte, i int) bool // may the text be cut at i?
 	emit     func(piece) error
-	most     int64 // bytes without a place to cut at; maxStretch
+	most     int64 // most bytes without a place to cut; maxStretch
 	stats    Stats
 	read     int64  // bytes read from files
-	text     []byte // not handed out yet; owned by the pieces from then on
-	ends     []int
-	searched int // no place to cut before
+	text     []byte // not emitted yet; pieces take over the memory
+	ends     []int  // ends of documents in text
+	searched int    // there is no place to cut before this offset
 }
 
-// read hands out the corpus. The files come in an order that is shuffled, but
-// always the same for the same number of files: paths sort related text next to
-// each other, and the end of the corpus, which is held out for validation, must
-// be like the rest (the last 1 % of Go's tree in path order is tables of hex
-// numbers). The text of a piece is not used again by the reader.
+// read emits the corpus in pieces. The order of the files is shuffled, but the same
+// for the same number of files: paths sort related text next to each other, and the
+// end of the corpus, which is held out for validation, must resemble the rest (the
+// last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
+// of its piece.
 func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
 	r := &reader{ctx: ctx, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
@@ -133,8 +133,8 @@ func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func
 	return r.stats, nil
 }
 
-// counted makes the reader count what it reads, for progress, and stop when its
-// context ends.
+// counted wraps f to count the bytes read, for progress, and to stop when the context
+// ends.
 func (r *reader) counted(f io.Reader) io.Reader { return countingReader{f, r} }
 
 type countingReader struct {
@@ -186,16 +186,16 @@ func (r *reader) file(f *File) error {
 	return nil
 }
 
-// mark is the byte order mark that some editors put in front of UTF-8. It is no text.
+// mark is the byte order mark that some editors put before UTF-8. It is not text.
 const mark = "\ufeff"
 
-// withoutMark skips it. Token files that were made when it was text stay as they are: what
-// goes on with one goes on with its tokens, and elsewhere their number says that they differ.
-// UTF-16 begins with one too: every second byte of it would be zero, which is not what
-// anybody wants to train on.
+// withoutMark skips a byte order mark. Existing token files that contain one stay valid:
+// the cache key has not changed, so a run that continues with one keeps its tokens.
+// withoutMark refuses UTF-16, which its own byte order mark reveals: every second byte
+// of English would be zero.
 func withoutMark(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(in, 16)
-	switch start, _ := b.Peek(len(mark)); { // an error comes again with the first Read
+	switch start, _ := b.Peek(len(mark)); { // the first Read returns an error again
 	case string(start) == mark:
 		b.Discard(len(mark))
 	case len(start) > 1 && (string(start[:2]) == "\xff\xfe" || string(start[:2]) == "\xfe\xff"):
@@ -223,8 +223,8 @@ func (r *reader) whole(in io.Reader) error {
 		if err == nil && len(r.text) < pieceSize {
 			continue
 		}
-		// A character may be cut at the end of what was read; it is checked
-		// together with what follows.
+		// The last character may be incomplete; it is checked with the bytes that
+		// follow.
 		whole := len(r.text)
 		if err == nil {
 			whole = lastRuneStart(r.text, checked)
@@ -244,7 +244,7 @@ func (r *reader) whole(in io.Reader) error {
 	}
 }
 
-// lines reads a file of one JSON object a line.
+// lines reads a file with one JSON object per line.
 func (r *reader) lines(in io.Reader) error {
 	lines := newLineReader(in, r.most)
 	for {
@@ -271,7 +271,7 @@ func (r *reader) lines(in io.Reader) error {
 	}
 }
 
-// endDocument closes a document of size bytes at the end of the text.
+// endDocument ends a document of size bytes at the end of r.text.
 func (r *reader) endDocument(stats *FormatStats, size int64) {
 	if size == 0 {
 		r.stats.Empty++
@@ -282,8 +282,8 @@ func (r *reader) endDocument(stats *FormatStats, size int64) {
 	r.ends = append(r.ends, len(r.text))
 }
 
-// drain hands out pieces while there is enough text. place, if not nil, is an
-// offset into the text that moves along.
+// drain emits pieces while there is enough text. place, if not nil, is an offset into
+// r.text that is adjusted.
 func (r *reader) drain(place *int) error {
 	start, nextEnd := 0, 0
 	for len(r.text)-start >= pieceSize {
@@ -302,7 +302,7 @@ func (r *reader) drain(place *int) error {
 	if start == 0 {
 		return nil
 	}
-	// The pieces own the old memory: what is left moves to new.
+	// The pieces own the old memory: move the rest to new memory.
 	rest := make([]byte, len(r.text)-start, max(len(r.text)-start, pieceSize+pieceSize/4))
 	copy(rest, r.text[start:])
 	ends := make([]int, 0, 64)
@@ -317,8 +317,8 @@ func (r *reader) drain(place *int) error {
 	return nil
 }
 
-// findCut returns the first place at or after from where the text may be cut,
-// the end of a document or a boundary inside it; -1: none yet.
+// findCut returns the first offset at or after from where the text may be cut: the
+// end of a document or a boundary inside it. It returns -1 if there is none yet.
 func (r *reader) findCut(from, nextEnd int) int {
 	limit := len(r.text)
 	for _, end := range r.ends[nextEnd:] {
@@ -329,7 +329,7 @@ func (r *reader) findCut(from, nextEnd int) int {
 	}
 	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1] == limit
 	for i := from; i < limit; {
-		// A boundary is right behind a newline.
+		// A boundary is right after a newline.
 		j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
 		if j < 0 {
 			break
@@ -346,7 +346,7 @@ func (r *reader) findCut(from, nextEnd int) int {
 	return -1
 }
 
-// hand gives text[start:at] and the documents that end in it to emit.
+// hand emits text[start:at] with the ends of the documents that end in it.
 func (r *reader) hand(at, start int) error {
 	p := piece{text: r.text[start:at:at], read: r.read}
 	for _, end := range r.ends {
@@ -360,7 +360,7 @@ func (r *reader) hand(at, start int) error {
 	return r.emit(p)
 }
 
-// lastRuneStart is the end of text without a last character that may be cut.
+// lastRuneStart returns the length of text without an incomplete last character.
 func lastRuneStart(text []byte, from int) int {
 	for i := len(text) - 1; i >= from && i >= len(text)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(text[i]) {

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// Split cuts all tokens into a training range and, behind it, a validation
+// Split cuts all tokens into a training range and, after it, a validation
 // range that holds the fraction heldOut of them, at least one window of
-// sequence+1 tokens. The cut is moved back to the nearest end of a document,
-// if one begins within the length of the validation range before it.
+// sequence+1 tokens. It moves the cut back to the nearest end of a document, if
+// there is one within the length of the validation range.
 func (t *Tokens) Split(heldOut float64, sequence int) (train, validation Range, err error) {
 	if !(heldOut >= 0 && heldOut < 1) {
 		return train, validation, fmt.Errorf("held-out fraction %v: must be at least 0 and below 1", heldOut)
@@ -35,7 +35,7 @@ func (t *Tokens) Split(heldOut float64, sequence int) (train, validation Range, 
 // Windows is a range of tokens cut into windows of Sequence()+1 tokens. Window i
 // begins at token i*Sequence() of the range, so its last token is the first of
 // window i+1: the inputs of the windows are disjoint, and their targets too.
-// What is left at the end, shorter than a window, is not used.
+// A remainder shorter than a window is not used.
 type Windows struct {
 	tokens   *Tokens
 	first    int64
@@ -43,7 +43,7 @@ type Windows struct {
 	sequence int
 }
 
-// Windows cuts a range; it is an error if it does not hold a single window.
+// Windows cuts a range into windows; a range without a whole window is an error.
 func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
 	if r.First < 0 || r.End > t.count || r.First > r.End {
 		return Windows{}, fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
@@ -58,10 +58,10 @@ func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
 	return Windows{t, r.First, (r.Len() - 1) / int64(sequence), sequence}, nil
 }
 
-// Count is the number of windows.
+// Count returns the number of windows.
 func (w Windows) Count() int64 { return w.count }
 
-// Sequence is the number of tokens that one window predicts.
+// Sequence returns the number of tokens that one window predicts.
 func (w Windows) Sequence() int { return w.sequence }
 
 // Copy writes window i, 0 <= i < Count, to dst, which has Sequence()+1 elements.
@@ -70,8 +70,8 @@ func (w Windows) Copy(dst []int32, i int64) {
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
-// Cursor says which window of the shuffled order comes next. It is all the
-// state there is, and is saved with a checkpoint.
+// Cursor says which window of the shuffled order comes next. It is a Sampler's whole
+// state, and is saved with a checkpoint.
 type Cursor struct {
 	Epoch int64 `json:"epoch"` // complete passes over the windows
 	Index int64 `json:"index"` // windows taken in this pass, below Windows.Count
@@ -88,8 +88,8 @@ type Sampler struct {
 }
 
 // NewSampler returns a Sampler at the start of the first epoch. batch is the
-// number of windows of one optimizer step, of which an epoch must have at least
-// one, so that no step sees a window twice for lack of others.
+// number of windows of one optimizer step; an epoch must have at least that many, so
+// that no step repeats a window for lack of others.
 func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	if batch < 1 {
 		return nil, fmt.Errorf("batch of %d windows: must be at least 1", batch)
@@ -103,11 +103,11 @@ func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	return s, nil
 }
 
-// Cursor is the place of the next window.
+// Cursor returns the position of the next window.
 func (s *Sampler) Cursor() Cursor { return s.cursor }
 
-// Seek moves to a place. A cursor from a corpus with fewer windows than its
-// index is an error.
+// Seek moves to a position. A cursor whose index is not below the number of windows
+// is an error.
 func (s *Sampler) Seek(c Cursor) error {
 	if c.Epoch < 0 || c.Index < 0 || c.Index >= s.windows.count {
 		return fmt.Errorf("cursor epoch %d, index %d: the corpus has %d windows; "+
@@ -118,8 +118,8 @@ func (s *Sampler) Seek(c Cursor) error {
 	return nil
 }
 
-// Skip moves n >= 0 windows forward, as Fill does, without reading them: a rank
-// of several skips the rows of the others.
+// Skip moves n >= 0 windows forward, like Fill, without reading them: each rank
+// skips the rows of the others.
 func (s *Sampler) Skip(n int64) {
 	s.cursor.Index += n
 	if s.cursor.Index >= s.windows.count {
@@ -129,9 +129,8 @@ func (s *Sampler) Skip(n int64) {
 	}
 }
 
-// Fill writes the next rows windows to batch, [rows, Sequence()+1] row by row,
-// and moves on. It allocates nothing. A batch of another length is a mistake of
-// the program and panics.
+// Fill writes the next rows windows to batch, [rows, Sequence()+1] row-major, and
+// advances the cursor. It allocates nothing. It panics if batch has another length.
 func (s *Sampler) Fill(batch []int32, rows int) {
 	width := s.windows.sequence + 1
 	if len(batch) != rows*width {
@@ -144,15 +143,15 @@ func (s *Sampler) Fill(batch []int32, rows int) {
 }
 
 // permutation is a pseudo-random order of the numbers below n that needs no
-// memory: a Feistel network permutes the numbers of 2h bits, the smallest even
-// number that is enough, and a result that is not below n is put in again until
-// one is ("cycle walking", Black and Rogaway 2002, Ciphers with Arbitrary
-// Finite Domains). 4^h < 4n, so less than four rounds through the network are
-// needed on average.
+// memory. A Feistel network permutes the numbers of 2h bits, the smallest even
+// number of bits that suffices, and is applied again until the result is below n
+// ("cycle walking", Black and Rogaway 2002, Ciphers with Arbitrary Finite
+// Domains). 4^h < 4n, so fewer than four passes through the network are needed on
+// average.
 //
 // Example: n = 10 works on the 16 numbers of 4 bits; if 3 -> 12 -> 7, at(3) = 7.
 //
-// Known weakness: it is mixed well, not cryptographically.
+// Known weakness: it mixes well, but is not cryptographic.
 type permutation struct {
 	n    uint64
 	half uint // bits of one half
@@ -171,7 +170,7 @@ func newPermutation(n int64, seed uint64, epoch int64) permutation {
 	return p
 }
 
-// at returns the number at place i, both below n.
+// at returns the number at position i; both are below n.
 func (p *permutation) at(i int64) int64 {
 	x := uint64(i)
 	for {

@@ -43,8 +43,8 @@ func TestPermutation(t *testing.T) {
 	})
 }
 
-// The order must never change: a checkpoint's cursor means a place in it. The
-// cut of the files into training and validation depends on it too.
+// The order must never change: a checkpoint's cursor is a position in it. The split of
+// the files into training and validation depends on it too.
 func TestOrderIsForever(t *testing.T) {
 	for _, golden := range []struct {
 		n     int64
@@ -164,8 +164,8 @@ func TestEpochVisitsAll(t *testing.T) {
 	})
 }
 
-// From any cursor, saved as JSON, the stream goes on as if never interrupted,
-// whatever the batches.
+// From any cursor, saved as JSON, the stream continues as if never interrupted,
+// whatever the batch sizes.
 func TestResume(t *testing.T) {
 	tokens := numbered(2000)
 	rapid.Check(t, func(t *rapid.T) {

@@ -22,13 +22,13 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 )
 
-// Options are common to what goes through the whole corpus.
+// Options configures the functions that read the whole corpus.
 type Options struct {
 	// Workers is the number of goroutines that work beside the reader; 0: one
 	// per core.
 	Workers int
-	// Progress, if not nil, is told the bytes of files that are done, now and
-	// then, from one goroutine at a time.
+	// Progress, if not nil, is called from time to time with the bytes of files
+	// processed, by one goroutine at a time.
 	Progress func(done, total int64)
 }
 
@@ -46,7 +46,7 @@ func (o Options) progress(done, total int64) {
 }
 
 // cacheKey identifies everything that the tokens depend on: the format, the
-// tokenizer, and path, size and time of change of every file.
+// tokenizer, and path, size, modification time and format of every file.
 func cacheKey(c *Corpus, t *bpe.Tokenizer) (key [sha256.Size]byte) {
 	h := sha256.New()
 	tokenizer := t.Hash()
@@ -58,14 +58,14 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer) (key [sha256.Size]byte) {
 	return key
 }
 
-// ErrNoEnd: a tokenizer cannot say where a document ends.
+// ErrNoEnd means that a tokenizer has no token to end documents with.
 var ErrNoEnd = errors.New("it has no end-of-text token to put between documents; " +
 	"hint: name it as eos_token in the tokenizer_config.json beside the tokenizer.json")
 
 // Tokenize returns the tokens of the corpus from a file in the folder dir, which
-// is created if it is missing. A file of an earlier call with the same corpus
-// and tokenizer is used again if its checksums hold. A new one appears under its
-// name only when it is whole and on the disk.
+// is created if it is missing. It reuses the file of an earlier call with the same
+// corpus and tokenizer if its checksums hold. A new file gets its name only when it
+// is complete and synced.
 func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Options) (*Tokens, error) {
 	if _, ok := t.EndOfText(); !ok {
 		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
@@ -76,7 +76,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 		if old.key == key {
 			return old, nil
 		}
-		old.Close() // another corpus whose key begins alike
+		old.Close() // another corpus whose key has the same prefix
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
@@ -130,7 +130,7 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if _, err := out.WriteAt(page, 0); err != nil {
 		return err
 	}
-	if err := out.Chmod(0o644); err != nil { // CreateTemp lets nobody else read
+	if err := out.Chmod(0o644); err != nil { // CreateTemp makes it private
 		return err
 	}
 	if err := out.Sync(); err != nil {
@@ -145,8 +145,8 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	return nil
 }
 
-// removeLeftovers deletes temporary files that a killed run left: those that
-// nobody wrote to for an hour.
+// removeLeftovers deletes temporary files left by killed runs: those not modified for
+// an hour.
 func removeLeftovers(dir string) {
 	old, _ := filepath.Glob(filepath.Join(dir, "tokens-*.tmp"))
 	for _, path := range old {
@@ -156,7 +156,7 @@ func removeLeftovers(dir string) {
 	}
 }
 
-// tokenWriter writes tokens in their width and keeps count and checksum.
+// tokenWriter writes tokens in the header's width and updates its count and checksum.
 type tokenWriter struct {
 	header *header
 	out    *bufio.Writer
@@ -180,9 +180,9 @@ func (w *tokenWriter) write(ids []int32) error {
 	return err
 }
 
-// encodeAll hands the tokens of the corpus to write, in order: one goroutine
-// reads, workers encode, and the caller's goroutine takes the pieces back in
-// the order in which they were read.
+// encodeAll passes the tokens of the corpus to write, in order: one goroutine
+// reads, workers encode, and the caller's goroutine collects the pieces in the
+// order in which they were read.
 func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, write func([]int32) error) (Stats, error) {
 	type job struct {
 		piece
@@ -193,7 +193,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 	workers := o.workers()
 	todo := make(chan *job, workers)
 	inOrder := make(chan *job, 2*workers) // bounds the pieces in memory
-	free := make(chan []int32, 3*workers) // buffers to use again
+	free := make(chan []int32, 3*workers) // buffers for reuse
 	var group sync.WaitGroup
 	defer group.Wait() // after cancel
 	defer cancel()
@@ -258,9 +258,9 @@ func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 
 	return e.Encode(ids, p.text[start:])
 }
 
-// TrainTokenizer makes a byte-level BPE vocabulary of size tokens from the
-// corpus. The result depends on the text only, not on the workers. Progress
-// counts the reading, which is nearly all of the time.
+// TrainTokenizer trains a byte-level BPE tokenizer of size tokens on the corpus.
+// The result does not depend on the number of workers. Progress counts the bytes
+// read, since reading takes nearly all of the time.
 func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.Tokenizer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -297,13 +297,13 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 }
 
 // trainPattern splits the text that a tokenizer is trained on. It joins
-// punctuation with the line break behind it and numbers by three digits, which
-// takes fewer tokens than GPT-2's for code and tables.
+// punctuation with the line break after it and groups digits by three, which
+// takes fewer tokens than GPT-2's pattern for code and tables.
 const trainPattern = bpe.PatternLlama3
 
-// OpenTokenizer resolves what a configuration calls tokenizer: the known name
-// gpt2, a tokenizer.json or a folder with one, or bpe-N, a vocabulary of N
-// tokens trained on the corpus.
+// OpenTokenizer resolves the configuration's tokenizer: the known name gpt2, a
+// tokenizer.json or a folder with one, or bpe-N, which trains N tokens on the
+// corpus.
 func OpenTokenizer(ctx context.Context, name string, c *Corpus, o Options) (*bpe.Tokenizer, error) {
 	if name == "gpt2" {
 		return bpe.GPT2(), nil

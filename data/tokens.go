@@ -21,19 +21,19 @@ import (
 //	     8     4  version, 1
 //	    12     4  bytes per token, 2 (ids below 65536) or 4
 //	    16     8  number of tokens
-//	    24    32  key: SHA-256 of what the file was made from (cacheKey)
+//	    24    32  key: SHA-256 of the file's inputs (cacheKey)
 //	    56     4  CRC-32C of all tokens
 //	    60     4  length of the description
 //	    64     4  vocabulary size
 //	    68     4  id of the end-of-text token
-//	    72     n  description: Stats as JSON; zeros behind it
+//	    72     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
 //	  4096        tokens
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
-// in 4e9 of other damage, and the processor computes it at several GB/s. It is
-// no protection against an adversary: a file whose checksums hold is taken to
-// have ids below its vocabulary size, as Tokenize writes them.
+// in 4e9 of other damage, and the processor computes it at several GB/s. It does
+// not protect against an adversary: a file whose checksums hold is trusted to have
+// ids below its vocabulary size, as Tokenize writes them.
 const (
 	magic         = "ATHTOKEN"
 	formatVersion = 1
@@ -43,7 +43,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// header is the fields of the first page.
+// header holds the fields of the first page.
 type header struct {
 	width      int
 	count      int64
@@ -60,7 +60,7 @@ func (h *header) encode() ([]byte, error) {
 		return nil, err
 	}
 	if len(description) > headerSize-fieldsSize-4 {
-		// A path can be as long as a page; the count says enough.
+		// A path can be as long as a page: leave it out.
 		stats := h.stats
 		stats.FirstInvalid = "..."
 		if description, err = json.Marshal(stats); err != nil {
@@ -122,9 +122,9 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 }
 
 // Tokens is a token file, mapped into memory and verified. It is immutable and
-// safe for concurrent use until Close. The file may be deleted or replaced by
-// another of its name meanwhile, but not be written to or cut: reading what a
-// mapped file no longer has ends the program (SIGBUS).
+// safe for concurrent use until Close. Meanwhile the file may be deleted or replaced
+// by rename, but must not be written to or truncated: reading a mapped page that the
+// file no longer has kills the program (SIGBUS).
 type Tokens struct {
 	header
 	path  string
@@ -172,23 +172,22 @@ func openTokens(in *os.File) (*Tokens, error) {
 	return t, nil
 }
 
-// Close releases the mapping; the Tokens and all Windows of it must not be used
-// afterwards.
+// Close releases the mapping. The Tokens and its Windows must not be used afterwards.
 func (t *Tokens) Close() error {
 	t.body, t.file = nil, nil
 	return t.unmap()
 }
 
-// Len is the number of tokens, end-of-text tokens included.
+// Len returns the number of tokens, including end-of-text tokens.
 func (t *Tokens) Len() int64 { return t.count }
 
-// EndOfText is the token behind every document.
+// EndOfText returns the token after every document.
 func (t *Tokens) EndOfText() int32 { return t.endOfText }
 
-// Stats is what was recognised when the file was made.
+// Stats returns the statistics of the corpus the file was made from.
 func (t *Tokens) Stats() Stats { return t.stats }
 
-// Path is the file's.
+// Path returns the path of the token file.
 func (t *Tokens) Path() string { return t.path }
 
 // At returns token i, 0 <= i < Len.
@@ -199,7 +198,7 @@ func (t *Tokens) At(i int64) int32 {
 	return int32(binary.LittleEndian.Uint32(t.body[4*i:]))
 }
 
-// Copy fills dst with the tokens from first on.
+// Copy fills dst with the tokens starting at first.
 func (t *Tokens) Copy(dst []int32, first int64) {
 	if t.width == 2 {
 		from := t.body[2*first : 2*(first+int64(len(dst)))]
@@ -220,15 +219,15 @@ type Range struct {
 	End   int64 `json:"end"`
 }
 
-// Len is the number of tokens.
+// Len returns the number of tokens.
 func (r Range) Len() int64 { return r.End - r.First }
 
-// All is the range of all tokens.
+// All returns the range of all tokens.
 func (t *Tokens) All() Range { return Range{0, t.count} }
 
-// Entropy is the unigram entropy of a range in nats per token, -sum p ln p over
-// the frequencies of the tokens: the loss of the best model that ignores the
-// context. 0 for an empty range.
+// Entropy returns the unigram entropy of a range in nats per token, -sum p ln p over
+// the token frequencies: the loss of the best model that ignores context. It is 0
+// for an empty range.
 func (t *Tokens) Entropy(r Range) float64 {
 	counts := make([]int64, t.vocabulary)
 	for i := r.First; i < r.End; i++ {

@@ -8,23 +8,23 @@ import "slices"
 //
 // The residual stream needs no additions: where y = f(x) + res, the gradient
 // of y *is* the first contribution to that of res, and the same value is
-// passed on; what f contributes is accumulated into it later, after every
-// reader of the gradient of y has been listed. The same holds for the
-// activation function, whose gradient overwrites the incoming one. So a layer's
-// backward pass works on one [N, D] gradient throughout.
+// passed on; f's contribution is accumulated into it later, after every reader
+// of the gradient of y has been listed. The gradient of an activation function
+// likewise overwrites the incoming one. So a layer's backward pass works on one
+// [N, D] gradient throughout.
 //
-// Where nothing that a value was made from is trained, it has no gradient: rules
-// ask needs before they contribute. So below the lowest parameter that is
-// trained there is no backward pass, and frozen weights cost no gradient of
-// their own, nor the activations that only that would read.
+// A value has no gradient unless it depends on a trained parameter: rules consult
+// needs before they contribute. So there is no backward pass below the lowest
+// trained parameter, and a frozen weight costs neither its gradient nor the
+// activations that only its gradient would read.
 //
 //	h.0 frozen      nothing
-//	h.1 wv trained  its norms, wq, wk frozen: dx as far down as the input of wv
-//	h.2 frozen      dx of all, for h.1
+//	h.1 wv trained  its norms, wq, wk frozen: dx down to the input of wv
+//	h.2 frozen      all dx, for h.1
 //
-// Known weakness: because the stream is updated in place, the weight
-// gradients of a layer cannot be put off beyond its input gradients without a
-// copy (zero-bubble schedules need one).
+// Known weakness: because the stream is updated in place, the weight gradients
+// of a layer cannot be deferred beyond its input gradients without a copy
+// (zero-bubble schedules need one).
 
 type rule func(b *builder, n *Node)
 
@@ -60,7 +60,7 @@ func (b *builder) differentiate() {
 	}
 }
 
-// need finds the values that depend on a parameter which is trained.
+// need finds the values that depend on a trained parameter.
 func (b *builder) need() {
 	b.needs = make([]bool, len(b.g.Values), 2*len(b.g.Values))
 	for i := range b.g.Values {
@@ -84,7 +84,7 @@ func (b *builder) need() {
 // trained reports whether an operand has a gradient.
 func (b *builder) trained(u Use) bool { return u.Value >= 0 && b.needs[u.Value] }
 
-// gradientOf is the gradient of a boundary value as it is now, -1 if it has none.
+// gradientOf returns the current gradient value of a boundary value, -1 if none.
 func (b *builder) gradientOf(v int) int {
 	if d, ok := b.grad[v]; ok {
 		return d
@@ -111,11 +111,11 @@ func (b *builder) saved() []int {
 	return list
 }
 
-// of is the gradient of an operand that has been contributed to.
+// of returns the existing gradient of an operand.
 func (b *builder) of(u Use) Use { return Use{b.grad[u.Value], u.Lo, u.Hi} }
 
-// into is where a contribution to an operand's gradient goes, and whether it
-// has to be added to what is there.
+// into returns the destination of a contribution to an operand's gradient, and
+// whether it must be added to earlier contributions.
 func (b *builder) into(u Use) (to Use, acc bool) {
 	d, ok := b.grad[u.Value]
 	if !ok {
@@ -125,15 +125,15 @@ func (b *builder) into(u Use) (to Use, acc bool) {
 	return Use{d, u.Lo, u.Hi}, ok
 }
 
-// gradient makes the gradient value of a forward value. It is a value of all
-// rows even where the contributions come by chunks of rows.
+// gradient makes the gradient value of a forward value. It has all rows even if
+// contributions come in chunks of rows.
 func (b *builder) gradient(of int) int {
 	v := b.g.Values[of]
 	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
 }
 
-// param gradients are sums over micro-batches: which contribution is the
-// first, and so not accumulated, is known to the lowering only.
+// paramGrad returns the gradient of a parameter, a sum over micro-batches. Only the
+// lowering knows which contribution comes first and so is not accumulated.
 func (b *builder) paramGrad(u Use) Use {
 	v := b.g.Values[u.Value]
 	d, ok := b.pgrad[v.Param]
@@ -199,7 +199,7 @@ func diffAttention(b *builder, n *Node) {
 	o, lse, q, kv := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
 	dq, _ := b.into(q)
-	dkv, _ := b.into(kv) // other columns of the same value: nothing is there yet
+	dkv, _ := b.into(kv) // other columns of the same value, without contributions yet
 	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
 	b.node(AttentionBwd, n.Attr, append(args, n.Args[4:]...)...) // starts, if there are any
 }

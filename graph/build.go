@@ -8,14 +8,14 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Build makes the graph of a model for sequences of seq tokens. dtype is the
-// storage of activations and of the parameters that operators read: F32 or
-// BF16; sums, statistics and parameter gradients are fp32.
+// Build returns the training graph of a model for sequences of seq tokens. dtype is
+// the storage of activations and of the parameters that operators read: F32 or BF16.
+// Sums, statistics and parameter gradients are fp32.
 func Build(m *model.Model, seq int, dtype DType) (*Graph, error) {
 	return BuildDocuments(m, seq, dtype, nil)
 }
 
-// BuildDocuments is Build with attention within documents, if they are not nil.
+// BuildDocuments is Build with attention restricted to documents, if docs is not nil.
 func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Graph, error) {
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
@@ -27,15 +27,15 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 	return b.g, nil
 }
 
-// BuildShare makes the graph of what one of n ranks does with sequences of seq
-// tokens that they share (context parallelism): a part of seq/n tokens, which all
-// operators treat one by one but attention. Of that, a rank has an n-th: some heads
-// of all tokens (Ulysses, 2309.14509), or some queries, in turn with the keys of
-// each rank (ring attention, 2310.01889). So FLOPs, activations and gradients are
-// an n-th of everything, and parameters are those of data parallelism.
+// BuildShare returns the graph of one of n ranks that share sequences of seq tokens
+// (context parallelism). The rank has seq/n tokens, and all operators except attention
+// treat tokens independently. It does an n-th of attention: some heads of all tokens
+// (Ulysses, 2309.14509), or some queries with the keys of each rank in turn (ring
+// attention, 2310.01889). So FLOPs, activations and their gradients are an n-th, and
+// parameters are those of data parallelism.
 //
-// For planning and simulation only: what the ranks exchange inside attention is
-// not in the graph, and devices refuse it.
+// It is for planning and simulation only: the graph lacks the communication inside
+// attention, and devices reject it.
 func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 	switch {
 	case n < 1 || seq%n != 0:
@@ -53,10 +53,10 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 	return b.g, nil
 }
 
-// BuildDecode makes the graph of generation: forward for the next rows tokens
-// of one sequence, up to the logits of each. What earlier tokens left for later
-// ones, the keys and values of every layer, is in values of kind Cache with room
-// for context tokens. One row generates; more read a prompt.
+// BuildDecode returns the graph of generation: the forward pass of the next rows
+// tokens of one sequence, up to the logits of each. The keys and values of earlier
+// tokens are, per layer, in values of kind Cache with room for context tokens. One
+// row generates; more rows read a prompt.
 func BuildDecode(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
 	if err := check(m, context, dtype); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	return &builder{g: g, m: m, params: map[string]int{}}
 }
 
-// forward lists everything up to the logits.
+// forward appends all nodes up to the logits.
 func (b *builder) forward(dtype DType) {
 	b.g.DType = dtype
 	b.inputs()
@@ -110,8 +110,8 @@ type builder struct {
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
 	back   bool           // nodes appended now are backward ones
-	needs  []bool         // values of the forward pass that depend on a parameter which is trained
-	grad   map[int]int    // gradient value of a value, once something was added to it
+	needs  []bool         // forward values that depend on a trained parameter
+	grad   map[int]int    // gradient value of a value, once it has a contribution
 	pgrad  map[int]int    // gradient value of a parameter
 }
 
@@ -146,10 +146,10 @@ func (b *builder) inputs() {
 	}
 }
 
-// context is the number of positions.
+// context returns the number of positions.
 func (b *builder) context() int { return max(b.g.Seq, b.g.Context) }
 
-// param is the operand for a parameter, and notes that the segment reads it.
+// param returns the operand of a parameter, and records that the segment reads it.
 func (b *builder) param(name string) Use {
 	v := b.params[name]
 	p := b.g.Values[v].Param
@@ -199,8 +199,8 @@ func (b *builder) embed() int {
 	return x
 }
 
-// next walks the parameters of a layer in the order of model.Params, so that
-// names are spelled in one place only.
+// next iterates over the parameters of a layer in the order of model.Params, so that
+// their names are written in one place only.
 type next struct {
 	b *builder
 	i int
@@ -241,7 +241,7 @@ func (b *builder) layer(l, x int) int {
 	return out
 }
 
-// attention lists RoPE and attention, over the sequence or over a cache.
+// attention appends RoPE and attention, over the sequence or over a cache.
 func (b *builder) attention(name string, qkv int) int {
 	m, g := b.m, b.g
 	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
@@ -277,7 +277,7 @@ func (b *builder) attention(name string, qkv int) int {
 	return o
 }
 
-// linear: y = x.w + bias + res, with weight and bias the next parameters.
+// linear appends y = x.w + bias + res, where weight and bias are the next parameters.
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	b.node(Linear, Attr{WT: b.m.Family != model.GPT2}, y, x, w, p.bias(bias), res)
@@ -334,7 +334,7 @@ var activationOf = map[string]Activation{
 	"gelu_new": GELUTanh, "gelu_pytorch_tanh": GELUTanh, "gelu": GELUErf, "relu": ReLU, "silu": SiLU,
 }
 
-// head: final norm, then by chunks of rows: logits.
+// head appends the final norm and, by chunks of rows, the logits.
 func (b *builder) head(x int) {
 	m, g := b.m, b.g
 	b.segment("head", x)
@@ -358,20 +358,20 @@ func (b *builder) head(x int) {
 	b.chunk = false
 }
 
-// rounded is how long rows of n elements are that all begin at rowAlign bytes.
+// rounded returns the length of rows of n elements padded to multiples of rowAlign bytes.
 func rounded(n int, d DType) int {
 	per := rowAlign / int(d.Size())
 	return (n + per - 1) / per * per
 }
 
-// rowAlign is for vocabularies, whose sizes may be odd, such as 50257: the fast products
-// of GPUs want the rows of a matrix to begin at 16 bytes, and whole sectors are better.
+// rowAlign is the alignment of rows of logits in bytes. Vocabularies may be odd, such as
+// 50257, but fast GPU products need rows aligned to 16 bytes, and prefer whole sectors.
 const rowAlign = 64
 
-// logits are the columns that mean something; nobody touches those behind them.
+// logits returns the columns of the vocabulary; no operator touches the padding.
 func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.m.Vocab} }
 
-// loss goes on in the head's chunks of rows.
+// loss appends the loss to the head's chunks of rows.
 func (b *builder) loss() {
 	g := b.g
 	b.chunk = true
@@ -381,7 +381,7 @@ func (b *builder) loss() {
 	b.chunk = false
 }
 
-// RopeTable is the content of the rotary table: per position the cosines of
+// RopeTable returns the content of the rotary table: per position the cosines of
 // HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1).
 func RopeTable(m *model.Model, seq int) []float32 {
 	half := m.HeadDim / 2

@@ -19,7 +19,7 @@ var dtypes = [...]struct {
 	size int64
 }{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}}
 
-// Size is the number of bytes of one element.
+// Size returns the number of bytes of one element.
 func (d DType) Size() int64 { return dtypes[d].size }
 
 func (d DType) String() string {
@@ -36,11 +36,11 @@ type Dim struct {
 	Rows, Cols int
 }
 
-// Elems is Rows*Cols.
+// Elems returns Rows*Cols.
 func (d Dim) Elems() int64 { return int64(d.Rows) * int64(d.Cols) }
 
-// Bytes is the number of bytes of the elements, without padding.
+// Bytes returns the number of bytes of the elements, without padding.
 func (d Dim) Bytes() int64 { return d.Elems() * d.DType.Size() }
 
-// Absent reports whether the optional operand was left out.
+// Absent reports whether this stands for an optional operand that was left out.
 func (d Dim) Absent() bool { return d.Rows == 0 && d.Cols == 0 }

@@ -45,8 +45,8 @@ func live(g *Graph, frozen func(param int) bool) (list []string) {
 	return list
 }
 
-// describe is a node's operator and operands, the gradient of the bias of a norm
-// by whatever operator makes it.
+// describe returns a node's operator and operands; the gradient of a norm's bias looks
+// the same whichever operator computes it.
 func (g *Graph) describe(n *Node, frozen func(param int) bool) string {
 	if n.Op == LayerNormDW && frozen(g.Values[n.Args[0].Value].Param) {
 		n = &Node{Op: BiasGrad, Args: []Use{n.Args[1], n.Args[2]}}
@@ -60,9 +60,8 @@ func (g *Graph) describe(n *Node, frozen func(param int) bool) string {
 	return text
 }
 
-// TestFrozen: the backward pass beside frozen parameters is what dead code
-// elimination leaves of that where everything is trained, and saves what it
-// reads.
+// TestFrozen: the backward pass with frozen parameters is what dead code elimination
+// leaves of the full one, and saves the values that it reads.
 func TestFrozen(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

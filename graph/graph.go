@@ -3,14 +3,14 @@
 //
 // A graph is cut into segments, the units of scheduling, recomputation and
 // pipeline stages: the embedding, one per layer, and the head with the loss.
-// Segment s reads the boundary value that s-1 made and makes the next one:
+// Segment s reads the boundary value made by s-1 and makes the next one:
 //
 //	embed --x0--> h.0 --x1--> h.1 --x2--> ... --> head --> loss
 //
 // The backward operators of a segment are derived from its forward ones, one
-// rule per operator (autodiff.go), so which forward values must be there for
-// the backward pass ("saved", the skeletal activations) is known exactly: they
-// are those that a backward operator reads.
+// rule per operator (autodiff.go). So the forward values that the backward pass
+// needs ("saved", the skeletal activations) are known exactly: those that a
+// backward operator reads.
 //
 // Nothing here knows of tiers, addresses or micro-batch counts: package program lowers a
 // graph with a plan to instructions. Of ranks it knows rows of the operator table that
@@ -27,7 +27,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// ValueKind says what a value is for.
+// ValueKind is the role of a value.
 type ValueKind uint8
 
 const (
@@ -37,9 +37,9 @@ const (
 	ParamGrad                   // its gradient, summed over the micro-batches
 	Input                       // tokens, targets, starts: per micro-batch, from the data
 	Constant                    // the rotary table
-	Scalars                     // one row of what changes from step to step: see NumScalars, Graph.Pos
+	Scalars                     // one row of per-step inputs: see NumScalars, Graph.Pos
 	Total                       // the loss, summed over the micro-batches
-	Cache                       // keys and values of the tokens so far, kept from step to step
+	Cache                       // keys and values of earlier tokens, kept between steps
 )
 
 // Value is a matrix. Per-token values have one row per token of the
@@ -61,8 +61,8 @@ type Value struct {
 // optional operand.
 type Use struct{ Value, Lo, Hi int }
 
-// Node is an operator on values, operands by position as in the operator's row;
-// optional ones at its end may be left out.
+// Node is an operator applied to values. Operands are in the order of the operator's
+// row in the table; trailing optional ones may be left out.
 type Node struct {
 	Op   Op
 	Attr Attr
@@ -76,8 +76,8 @@ type Node struct {
 type Segment struct {
 	Name    string
 	In, Out int // boundary values; -1 for none
-	// DIn and DOut are the gradients of In and Out; -1 for none. They are one
-	// value where the gradient of a residual stream is worked on in place.
+	// DIn and DOut are the gradients of In and Out; -1 for none. They are the same
+	// value if the gradient of a residual stream is updated in place.
 	DIn, DOut int
 	Forward   []Node
 	Backward  []Node
@@ -85,18 +85,18 @@ type Segment struct {
 	Params    []int // indices of parameters read, in order of first use
 }
 
-// Graph is the computation of one micro-batch of a model. Values that a graph
-// does not have are -1: for training (Build) Pos, for generation (BuildDecode)
-// those of the loss.
+// Graph is the computation of one micro-batch of a model. Absent values are -1:
+// in a training graph (Build) Pos, in a generation graph (BuildDecode) those of the
+// loss.
 type Graph struct {
 	Model     *model.Model
 	Params    []model.Param
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence
-	Context   int        // of generation: tokens that the caches have room for
+	Context   int        // in generation: capacity of the caches in tokens
 	Documents *Documents // nil: a token sees all tokens before it in its sequence
-	Among     int        // ranks that share each sequence, of which Seq tokens are one's part; 0: none do
+	Among     int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
 	DType     DType      // of activations and of the parameters that operators read
 	Tokens    int        // values: Input [N,1]
 	Targets   int        // Input [N,1]
@@ -109,9 +109,9 @@ type Graph struct {
 	Rope      int        // [Seq or Context, HeadDim] f32 or -1
 }
 
-// Cut is Attr.Cut of sums over tokens: in bf16 some processors (those with tile registers)
-// add 32 at a time. It depends on nothing but the sequence, so that no plan changes their
-// bits: micro-batches are whole sequences.
+// Cut returns Attr.Cut for sums over tokens: in bf16, processors with tile registers
+// add 32 tokens at a time. It depends only on sequence length and type, so that no plan
+// changes the bits of the sums: micro-batches are whole sequences.
 func Cut(seq int, d DType) int {
 	const together = 32
 	if d == BF16 && seq%together == 0 {
@@ -120,7 +120,7 @@ func Cut(seq int, d DType) int {
 	return 0
 }
 
-// CutUnit is the number of tokens at whose multiples sums over tokens may be divided.
+// CutUnit returns the number of tokens at whose multiples sums over tokens may be divided.
 func (g *Graph) CutUnit() int {
 	if g.DType != BF16 {
 		return 1
@@ -128,7 +128,7 @@ func (g *Graph) CutUnit() int {
 	return max(Cut(g.Seq, g.DType), 2)
 }
 
-// CutsAt reports whether sums over tokens may be divided at multiples of so many tokens.
+// CutsAt reports whether sums over tokens may be divided at multiples of tokens.
 func (g *Graph) CutsAt(tokens int) bool { return tokens%g.CutUnit() == 0 }
 
 // Takes reports whether operators may take part of the whole tokens at a time: all of them
@@ -144,29 +144,29 @@ func (g *Graph) CutSequences() int {
 	return n
 }
 
-// Documents has a token see only the tokens of its own document, of which a
-// sequence may have several.
+// Documents restricts attention: a token sees only tokens of its own document. A
+// sequence may contain several documents.
 type Documents struct {
 	End int32 // the token that ends a document
-	// Length stands for the lengths of all documents where costs are estimated: with
-	// documents of this length, sequences would have as many pairs of a query and a
-	// key that it sees as they have in the mean.
+	// Length represents the lengths of all documents in cost estimates: with equal
+	// documents of this length, sequences would have their mean number of (query,
+	// visible key) pairs.
 	Length int
 }
 
-// Head is the index of the last segment, which holds the loss.
+// Head returns the index of the last segment, which holds the loss.
 func (g *Graph) Head() int { return len(g.Segments) - 1 }
 
-// ParamOf maps a parameter to the value that operators read.
+// ParamOf returns the index of the parameter that value v holds or is the gradient of.
 func (g *Graph) ParamOf(v int) int { return g.Values[v].Param }
 
-// WeightGradient reports whether a node makes gradients of parameters, which
-// nothing else of the backward pass waits for.
+// WeightGradient reports whether a node computes gradients of parameters, on which
+// nothing else in the backward pass depends.
 func (g *Graph) WeightGradient(n *Node) bool {
 	return slices.ContainsFunc(n.Args, func(u Use) bool { return u.Value >= 0 && g.Values[u.Value].Kind == ParamGrad })
 }
 
-// Dims are the extents of a node's operands for rows tokens.
+// Dims returns the extents of a node's operands for rows tokens, reusing the memory of d.
 func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {
 	d = d[:0]
 	for _, u := range n.Args {
@@ -184,9 +184,8 @@ func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {
 	return d
 }
 
-// FLOPs of forward and backward of the whole model for one sequence, without
-// any recomputation: "model FLOPs", the numerator of MFU. Attention counts
-// causal pairs only.
+// FLOPs returns the model FLOPs of one sequence, forward and backward, without any
+// recomputation: the numerator of MFU. Attention counts causal pairs only.
 func (g *Graph) FLOPs() (forward, backward int64) {
 	var d []Dim
 	count := func(nodes []Node) (sum int64) {
@@ -204,7 +203,7 @@ func (g *Graph) FLOPs() (forward, backward int64) {
 	return forward, backward
 }
 
-// String prints the graph, one operator a line.
+// String prints the graph, one operator per line.
 func (g *Graph) String() string {
 	var b strings.Builder
 	for s := range g.Segments {

@@ -63,8 +63,8 @@ func TestFLOPs(t *testing.T) {
 	}
 }
 
-// TestShare: n ranks that share a sequence do together what one does, operator by
-// operator, and each keeps an n-th of what is saved.
+// TestShare: the work of n ranks that share a sequence adds up to that of one, operator
+// by operator, and each saves an n-th of the activations.
 func TestShare(t *testing.T) {
 	const seq = 96
 	for _, name := range []string{"llama-3.2-1b", "mistral-7b"} {

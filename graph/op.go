@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Op names an operator. Operators are data: everything that the compiler
-// needs to know of one stands in its row of the table below, and what
-// computes it stands in package kernel under the same name.
+// Op names an operator. Operators are data: everything the compiler needs to know
+// about one is in its row of the table below, and its implementation is in package
+// kernel under the same name.
 type Op uint8
 
 const (
@@ -67,26 +67,26 @@ type ArgSpec struct {
 	Access   Access
 	Optional bool
 	Token    bool // rows are tokens of the micro-batch
-	Past     bool // of a slice: those of the sequence before it as well
+	Past     bool // for a slice, the rows include those of the sequence before it
 }
 
-// Kind says how an operator's results depend on its token rows; it is what
-// allows programs to cut micro-batches and row ranges without changing a bit,
-// and what lets Verify prove that they do.
+// Kind says how an operator's results depend on its token rows. It tells programs
+// where they may cut micro-batches and row ranges without changing a bit, and lets
+// Verify prove that they do not.
 type Kind uint8
 
 const (
-	// Whole: results depend on all of the operands.
+	// Whole results depend on all of the operands.
 	Whole Kind = iota
-	// RowWise: row r of the results depends on rows r of the token operands
-	// only (and on all of the others), so any row range may be run by itself.
+	// RowWise results have rows r that depend only on rows r of the token operands
+	// (and on all of the others), so any row range may be computed separately.
 	RowWise
-	// Sequence: the rows of one sequence (Attr.Seq rows) depend on those of the
-	// same sequence only, forwards on those up to their own: see Attention.
+	// Sequence results have rows that depend only on rows of the same sequence
+	// (Attr.Seq rows), in the forward pass only up to their own: see Attention.
 	Sequence
-	// TokenSum: results are sums over token rows in ascending order, continued
-	// from the old value where Attr.Acc is set: rows may be cut anywhere as long
-	// as the pieces run in order.
+	// TokenSum results are sums over token rows in ascending order, continued from
+	// the old value if Attr.Acc is set: rows may be cut (in bf16, see LinearDW, only
+	// at some places) as long as the ranges run in order.
 	TokenSum
 )
 
@@ -96,12 +96,12 @@ type Info struct {
 	Args []ArgSpec
 	// Kind says how results depend on token rows.
 	Kind Kind
-	// Between operators run between ranks: devices do them, not kernels.
+	// Between marks operators between ranks: devices execute them, not kernels.
 	Between bool
-	// FLOPs of one call: multiplications and additions, a fused
-	// multiply-add counting as two. Nil means memory-bound, counted as 0.
+	// FLOPs counts the multiplications and additions of one call, a fused
+	// multiply-add as two. Nil means memory-bound, counted as 0.
 	FLOPs func(a *Attr, d []Dim) int64
-	// Bytes that a perfect cache would move. Nil means the sum over operands.
+	// Bytes is the traffic with a perfect cache. Nil means the sum over operands.
 	Bytes func(a *Attr, d []Dim) int64
 }
 
@@ -119,10 +119,10 @@ var table = [NumOps]Info{
 	Linear: {Name: "linear", Args: args("y:wt x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dx (+)= dy.w^T
 	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
-	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the
-	// chain that is in dw already: splitting the tokens over calls changes no bit. Of
-	// two bf16 operands they are added in pairs, or Attr.Cut together, so it may be done at
-	// multiples of that only.
+	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
+	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
+	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
+	// multiples of that.
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt"), FLOPs: linearFLOPs(2)},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
@@ -142,14 +142,14 @@ var table = [NumOps]Info{
 	// kv has: all rows of whole sequences (N = M), or a slice of one, with the keys
 	// and values of the rows before it as well. How a sequence is cut into slices
 	// changes no bit. lse [N, H] f32 is the log of the softmax's denominator.
-	// starts [N, 1] i32 has for each query the position in its sequence of the first
-	// key that it sees, which is where its document begins: at most its own position,
-	// and ascending within a sequence. Absent, all are 0.
+	// starts [N, 1] i32 is, for each query, the position in its sequence of the first
+	// key that it sees, where its document begins: at most its own position, and
+	// ascending within a sequence. If absent, all are 0.
 	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt?"), FLOPs: attentionFLOPs(4, 3)},
-	// dkv (+)= what the queries of the slice contribute, all M rows. Slices run
-	// from the last one, which does not accumulate, to the first, and their bounds
-	// are multiples of SliceUnit: then the sums in an f32 dkv are one chain however
-	// the sequence is cut. A bf16 dkv is rounded after every slice.
+	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
+	// the last, which does not accumulate, to the first, and their bounds are
+	// multiples of SliceUnit: then the sums in an f32 dkv are one chain however the
+	// sequence is cut. A bf16 dkv is rounded after every slice.
 	// delta [N, H] f32 is scratch: the row sums of do*o.
 	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
 	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
@@ -173,47 +173,46 @@ var table = [NumOps]Info{
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
 	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
 	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts
-	// in float64, in an order of the device's). Clip <= 0 means no clipping: {1, norm}.
+	// in float64, in an order chosen by the device). Clip <= 0 means no clipping: {1, norm}.
 	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
-	// Decoupled weight decay (Loshchilov and Hutter, 1711.05101, algorithm 2),
-	// g scaled by clip[0] first, if there is one. g is f32; p16 is a bf16 copy of an
-	// f32 p. Each of p, m and v is f32, or bf16 rounded up or down by chance, so that
-	// what many steps add is not lost: see Chance. Attr.Param and First say which
-	// elements of the model these are; without bf16 among them both are 0.
+	// AdamW (Loshchilov and Hutter, 1711.05101, algorithm 2), with g scaled by
+	// clip[0] first, if clip is present. g is f32; p16 is a bf16 copy of an f32 p.
+	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small
+	// updates add up over many steps: see Chance. Attr.Param and First identify the
+	// elements in the model; if none is bf16, both are 0.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// Bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:w src:r")},
 	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,
-	// where pos [1,1] i32 is known when the program runs. Otherwise as Embed, RoPE
-	// and Attention; Attr.Seq is not used. What a row becomes depends on its place
-	// in the call too, so none of them is RowWise.
+	// where pos [1,1] i32 is an input of the step. Otherwise like Embed, RoPE and
+	// Attention; Attr.Seq is not used. A row's result also depends on its index in
+	// the call, so none of them is RowWise.
 	EmbedAt: {Name: "embed_at", Args: args("x:wt tokens:rt wte:r wpe:r? pos:r"), Bytes: embedAtBytes},
 	RoPEAt:  {Name: "rope_at", Args: args("qkv:ut table:r pos:r"), Bytes: ropeAtBytes},
 	// Attention over a cache of C positions, to which the keys and values of the
 	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
-	// each value head. Positions from pos+N on are not looked at.
+	// each value head. Positions from pos+N on are not read.
 	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
-	// dst = the sources of all peers one after the other, in the group's order;
-	// they may be of different lengths, or empty (absent). src may be its own place
-	// in dst.
+	// dst = the concatenation of all peers' sources, in the group's order; they may
+	// differ in length, or be empty (absent). src may be its own region of dst.
 	AllGather: {Name: "all_gather", Between: true, Args: args("dst:w src:r?")},
-	// dst (+)= this rank's part of the sum of all peers' sources, added in the
-	// group's order: ((s0 + s1) + s2) + ... The parts are as long as the peers'
-	// dst, one after the other; a peer may have none (absent). dst may be its own
-	// place in src where it is not accumulated.
+	// dst (+)= this rank's shard of the sum of all peers' sources, added in the
+	// group's order: ((s0 + s1) + s2) + ... Shards are consecutive and as long as the
+	// peers' dst; a peer may have none (absent). dst may be its own region of src if
+	// it is not accumulated.
 	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:s? src:r")},
 	// x = the sum of all peers' x, added in the group's order.
 	AllReduce: {Name: "all_reduce", Between: true, Args: args("x:u")},
-	// A message meets the receive of the same tag on its peer.
+	// A send matches the receive of the same tag on its peer.
 	Send: {Name: "send", Between: true, Args: args("src:r")},
 	Recv: {Name: "recv", Between: true, Args: args("dst:w")},
 }
 
-// SliceUnit is the number of rows at whose multiples sequences of seq rows may
+// SliceUnit returns the number of rows at whose multiples sequences of seq rows may
 // be cut into slices: the backward pass of attention sums over blocks of that
 // many queries, the last block first.
 func SliceUnit(seq int) int {
@@ -222,7 +221,7 @@ func SliceUnit(seq int) int {
 		return 2
 	case seq <= 32:
 		return 8
-	case seq <= 256: // more of a larger block's work is thrown away on the diagonal
+	case seq <= 256: // larger blocks waste more work on the diagonal
 		return 32
 	}
 	return 64
@@ -233,10 +232,10 @@ func SliceUnit(seq int) int {
 // does not depend on how parameters are cut into chunks at multiples of it.
 const NormPiece = 1 << 16
 
-// NormPieces is the number of partial sums of a parameter of n elements.
+// NormPieces returns the number of partial sums of a parameter of n elements.
 func NormPieces(n int64) int { return int((n + NormPiece - 1) / NormPiece) }
 
-// Positions in the scalars operand [1, NumScalars] f32: what changes from step to step.
+// Positions in the scalars operand [1, NumScalars] f32, the per-step inputs.
 const (
 	ScalarLR          = iota // learning rate
 	ScalarCorrection1        // 1 - Beta1^t, t counting from 1
@@ -246,18 +245,18 @@ const (
 	NumScalars
 )
 
-// Chance is what ScalarChance holds: ChanceBits random bits of a run's seed and the
-// step, as a whole number. With them and the place of an element in the model comes
-// what AdamW rounds up and what down: nothing that a plan could change.
+// Chance returns the value of ScalarChance: ChanceBits bits hashed from a run's seed
+// and the step, as a whole number. They and an element's position in the model decide
+// how AdamW rounds it, so no plan changes the rounding.
 func Chance(seed uint64, step int) float32 {
 	return float32(mix(mix(seed)+uint64(step)) >> (64 - ChanceBits))
 }
 
-// ChanceBits are as many as a float32 holds exactly.
+// ChanceBits is the number of bits that a float32 holds exactly.
 const ChanceBits = 24
 
-// ChanceKey is the 64 random bits for operand k of AdamW, of a parameter: those of
-// its elements' rounding come from them and the element's number, see simd.Draws.
+// ChanceKey returns 64 random bits for operand k of AdamW on a parameter. The rounding
+// of each element is drawn from them and the element's index, see simd.Draws.
 func ChanceKey(chance float32, param, k int) (low, high uint32) {
 	key := mix(uint64(chance) | uint64(param)<<ChanceBits | uint64(k)<<(2*ChanceBits))
 	return uint32(key), uint32(key >> 32)
@@ -299,12 +298,12 @@ type Attr struct {
 	KVHeads   int // G
 	HeadDim   int // S
 	Window    int // a query sees the last Window keys, itself included; 0: all
-	Document  int // with starts: documents' length, for what attention costs, see Documents; changes no result
-	Among     int // ranks that share each sequence: rows are one's part, see BuildShare; 0: one
+	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
+	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Cut       int // LinearDW in bf16: tokens are divided among calls at multiples of this; 0: of 2
-	Param     int // the parameter that is updated
-	First     int // the element of it that the operands begin with
+	Param     int // index of the updated parameter
+	First     int // its element with which the operands begin
 	Scale     float64
 	Eps       float64
 	Clip      float64
@@ -323,7 +322,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("op(%d)", uint8(o))
 }
 
-// FLOPs of one call on operands of these extents.
+// FLOPs returns the FLOPs of one call on operands of these extents.
 func (o Op) FLOPs(a *Attr, d []Dim) int64 {
 	if f := table[o].FLOPs; f != nil {
 		return f(a, d)
@@ -331,7 +330,7 @@ func (o Op) FLOPs(a *Attr, d []Dim) int64 {
 	return 0
 }
 
-// Bytes that one call has to move at least.
+// Bytes returns the least number of bytes that one call must move.
 func (o Op) Bytes(a *Attr, d []Dim) int64 {
 	if f := table[o].Bytes; f != nil {
 		return f(a, d)
@@ -368,8 +367,8 @@ func args(s string) []ArgSpec {
 	return list
 }
 
-// linearFLOPs: 2 * tokens * in * out, where operand 0 and one other operand
-// (1 or 2) have the three extents between them.
+// linearFLOPs counts 2 * tokens * in * out; operand 0 and operand other (1 or 2)
+// have these three extents.
 func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
 		if other == 2 { // dw [in,out] from tokens
@@ -379,9 +378,9 @@ func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 	}
 }
 
-// attentionFLOPs: per counts multiply-adds of S numbers per (query, key) pair
-// and head, times two; only the causal pairs inside the window count. Those of
-// a sequence's slices add up to those of the sequence. Operand kv has the keys.
+// attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal,
+// inside the window and the document. The slices of a sequence add up to the
+// sequence. Operand kv has the keys.
 func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
 		end := d[kv].Rows
@@ -389,8 +388,8 @@ func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 	}
 }
 
-// pairsUpTo counts the pairs of the first rows queries of a micro-batch.
-// Of sequences that n ranks share, each has an n-th of the pairs.
+// pairsUpTo counts the pairs of the first rows queries of a micro-batch. If n ranks
+// share each sequence, it counts an n-th of them.
 func pairsUpTo(a *Attr, rows int) int64 {
 	seq, n := max(a.Seq, 1), max(a.Among, 1)
 	pairs := func(rows int) int64 {
@@ -402,8 +401,8 @@ func pairsUpTo(a *Attr, rows int) int64 {
 	return int64(rows/seq)*pairs(seq) + pairs(rows%seq)
 }
 
-// attentionAtFLOPs and attentionAtBytes: of the last tokens that the cache has
-// room for, since the position is not known yet.
+// attentionAtFLOPs and attentionAtBytes assume a full cache, since the position is
+// not known in advance.
 func attentionAtFLOPs(a *Attr, d []Dim) int64 {
 	return 4 * int64(d[0].Rows) * visible(a, d) * int64(a.Heads*a.HeadDim)
 }
@@ -413,7 +412,7 @@ func attentionAtBytes(a *Attr, d []Dim) int64 {
 	return d[0].Bytes() + d[2].Bytes() + row*(visible(a, d)+int64(d[0].Rows))
 }
 
-// visible is how many keys a token sees that finds the cache full.
+// visible returns the number of keys that a token sees if the cache is full.
 func visible(a *Attr, d []Dim) int64 {
 	context := int64(d[1].Rows / max(2*a.KVHeads, 1))
 	if w := int64(a.Window); w > 0 && w < context {
@@ -422,7 +421,7 @@ func visible(a *Attr, d []Dim) int64 {
 	return context
 }
 
-// embedAtBytes and ropeAtBytes: the rows that are touched, not the whole tables.
+// embedAtBytes and ropeAtBytes count the rows touched, not the whole tables.
 func embedAtBytes(_ *Attr, d []Dim) int64 { return 2 * d[0].Bytes() }
 
 func ropeAtBytes(a *Attr, d []Dim) int64 {
@@ -438,7 +437,7 @@ func AttentionPairs(seq, window int) int64 {
 	return w*(w+1)/2 + (t-w)*w
 }
 
-// embedBytes: the rows that are touched, not the whole table.
+// embedBytes counts the rows touched, not the whole table.
 func embedBytes(a *Attr, d []Dim) int64 {
 	x := d[0]
 	if x.Rows != d[1].Rows { // EmbedBwd: dwte, dx, tokens

@@ -8,32 +8,32 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 )
 
-// Probing of how streams slow each other down.
+// Measuring how streams slow each other down.
 //
-// Approach: for each ordered pair of streams, a typical call of the one runs a few
-// times by itself, and right after that while the other is kept busy; the factor
-// is what the mean of those calls grew by, in the median of passes over all pairs:
-// what else a machine does changes by the second, so both are measured in the same
-// moment and the passes in different ones. On a CPU copies take a core from the
-// products, so they may run at two thirds of their speed, while a link that is
-// throttled hardly matters; on a GPU copy engines are apart, but both ways of a
-// link may share a bus. What cores that both need explain (cores.go) is taken
-// out of the factors.
+// Approach: for each ordered pair of streams, run a typical call of the first a few
+// times alone, then at once again while the second is kept busy. The factor is the
+// growth of the mean time, as a median over passes over all pairs: background load
+// changes by the second, so both are measured close together and the passes apart.
+// The part explained by cores that both need (cores.go) is divided out.
 //
-// Known weakness: one call stands for all of its stream.
+// Example: on a CPU, copies take a core from matrix products, which may fall to two
+// thirds of their speed, while a throttled link hardly matters. On a GPU copy
+// engines are separate, but both directions of a link may share a bus.
+//
+// Known weakness: one call represents all calls of its stream.
 
 const (
 	contendPasses = 7
-	contendRuns   = 3     // of the call that is measured, each time
-	contendLeast  = 0.03  // less is noise
-	contendMost   = 2     // more is other software: streams of a device share at most cores, memory and links
-	contendCopy   = 0.001 // seconds that copies take, as far as there is room
-	contendSleep  = 0.006 // of a link that is throttled, whose copies sleep: waking up late is no factor
+	contendRuns   = 3     // measured calls per pass and condition
+	contendLeast  = 0.03  // smaller factors are noise
+	contendMost   = 2     // limit of a factor: more is due to other software
+	contendCopy   = 0.001 // seconds per copy, as far as the arena has room,
+	contendSleep  = 0.006 // and on links whose copies sleep (throttled): long beside a late wake-up
 )
 
-// ProbeContention measures on a device that was just opened what its streams do
-// to each other, while all other ranks rest, and adds it to the description that
-// Probe made of it. The device is of no use afterwards.
+// ProbeContention measures how the streams of a newly opened device slow each other
+// down, while all other ranks are idle, and adds that to the description that Probe
+// returned. The device cannot be reused afterwards.
 func ProbeContention(d device.Device, h *Hardware) error {
 	b := newBench(d, h.Memory)
 	h.Contention = b.contention(h)
@@ -43,7 +43,7 @@ func ProbeContention(d device.Device, h *Hardware) error {
 	return h.Validate()
 }
 
-// contention measures all pairs of streams.
+// contention measures all pairs of streams and returns those above contendLeast.
 func (b *bench) contention(h *Hardware) (list []Contention) {
 	pairs := b.pairs(h)
 	for range contendPasses {
@@ -63,15 +63,16 @@ func (b *bench) contention(h *Hardware) (list []Contention) {
 	return list
 }
 
-// pair is calls of one stream and calls of another that accompany them, prepared.
+// pair holds prepared calls of one stream (own) and of another that keep it busy
+// meanwhile (crowd).
 type pair struct {
 	of, by     device.Stream
 	own, crowd []device.Span
-	first      int       // of own; those of crowd follow
-	ratios     []float64 // of each pass: beside others over alone
+	first      int       // first call of own; those of crowd follow
+	ratios     []float64 // per pass: time while by is busy over time alone
 }
 
-// pairs prepares all that are measured.
+// pairs prepares all pairs to be measured.
 func (b *bench) pairs(h *Hardware) (list []pair) {
 	tokens, weight := [2]int{128, 1024}, [2]int{1024, 1024}
 	calls := []device.Call{{Op: graph.Linear, Stream: device.Compute, Args: operands(device.DeviceTier, graph.F32, tokens, tokens, weight)}}
@@ -95,9 +96,9 @@ func (b *bench) pairs(h *Hardware) (list []pair) {
 	for i := range calls {
 		for k := range calls {
 			if i == k || b.err != nil || onDisk(&calls[i]) && !onDisk(&calls[k]) {
-				continue // disks are too slow to feel the others
+				continue // disks are too slow to be slowed by the others
 			}
-			// Enough for calls that take twice as long as by themselves.
+			// Enough for calls that take twice as long as alone.
 			n := min(int(2*contendRuns*alone[i]/alone[k])+2, device.QueueLen/2)
 			list = append(list, b.pair(calls[i], calls[k], n))
 		}
@@ -105,7 +106,7 @@ func (b *bench) pairs(h *Hardware) (list []pair) {
 	return list
 }
 
-// pair prepares a few of a call in a row, and another n times.
+// pair prepares contendRuns calls like c, and n like other.
 func (b *bench) pair(c, other device.Call, n int) pair {
 	var calls []device.Call
 	for k := range contendRuns {
@@ -120,8 +121,8 @@ func (b *bench) pair(c, other device.Call, n int) pair {
 	return pair{of: c.Stream, by: other.Stream, own: spans[:contendRuns], crowd: spans[contendRuns:], first: first}
 }
 
-// shared is how many times as long a stream's calls take because another's use
-// the same cores.
+// shared returns the factor by which calls of one stream take longer because those
+// of another use the same cores.
 func (h *Hardware) shared(of, by device.Stream) float64 {
 	var active, slower [device.NumStreams]float64
 	active[of], active[by] = 1, 1
@@ -131,9 +132,8 @@ func (h *Hardware) shared(of, by device.Stream) float64 {
 	return 1
 }
 
-// moved is the k-th of copies in a row, which find nothing of what they copy in the
-// caches: each goes on where the one before has ended. Other calls are as they
-// were.
+// moved returns the k-th of several copies in a row. Each starts where the last one
+// ended, so that its data is not in the caches. Other calls are returned unchanged.
 func moved(c device.Call, k int) device.Call {
 	if c.Op != graph.Copy {
 		return c
@@ -148,8 +148,8 @@ func onDisk(c *device.Call) bool {
 	return c.Stream == device.DiskRead || c.Stream == device.DiskWrite
 }
 
-// compare measures once how many times as long a pair's calls take beside the
-// others as right before, alone.
+// compare measures once the ratio of a pair's times, with the other stream busy over
+// alone just before.
 func (b *bench) compare(p *pair) {
 	var mean [2]float64 // alone, beside others
 	for r := range mean {
@@ -166,7 +166,7 @@ func (b *bench) compare(p *pair) {
 		}
 		b.keep(b.device.Sync())
 		var sum, count float64
-		for k, s := range p.own { // that the others accompanied, the first at least
+		for k, s := range p.own { // only calls fully overlapped by the others, but at least the first
 			if k == 0 || r == 0 || s.Start >= p.crowd[0].Start && s.End <= p.crowd[len(p.crowd)-1].End {
 				sum, count = sum+s.End-s.Start, count+1
 			}

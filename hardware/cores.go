@@ -4,31 +4,30 @@ import "github.com/athanor-llm/athanor/device"
 
 // How streams share cores.
 //
-// Where the device is the host's own cores, a copy or a sum over ranks takes a
-// core that kernels could use, whichever rank it is of. Each stream that works
-// wants so many cores: kernels all that their rank has, another stream one, for
-// the part of its time in which it does more than sleep (Duty). If the machine
-// has fewer than are wanted, two sides divide them: the kernels of compute
-// streams, and all else, which goes first since kernels step back between tasks
-// (device/cpu/turns.go). Max-min fair: a side gets what it wants, or what the
-// other leaves, but half at least.
+// Approach: if the device is the host's own cores, a copy or a sum over ranks takes
+// a core that kernels of any rank could use. Each busy stream demands cores: kernels
+// all cores of their rank; any other stream one, for the fraction of its time in
+// which it does not sleep (Duty). If the demand exceeds the cores, two sides divide
+// them: the kernels of compute streams, and everything else, which goes first since
+// kernels yield between tasks (device/cpu/turns.go). The division is max-min fair: a
+// side gets its demand, or what the other leaves, but at least half.
 //
-//	2 cores   wanted      has         goes on at the rate
+//	2 cores   demand      gets        relative speed
 //	          kernels 2   1           1/2
 //	          a copy  1   1           1
 //
-// Work is conserved, which is what matters if four ranks on two cores have
-// something to do all the time. Known weakness: what a rank that steps in leaves
-// of another's caches is not known.
+// Work is conserved, which matters if four ranks on two cores are busy all the
+// time. Known weakness: the loss of cached data when another rank takes a core is
+// not modelled.
 
-// Duty is the part of its time in which a stream's work keeps a core busy: 1
-// for a copy by a core, little for one that sleeps while a slow link is busy.
+// Duty is the fraction of a stream's busy time that occupies a core: 1 for a copy
+// by a core, little for one that sleeps while a slow link transfers.
 type Duty struct {
 	Stream device.Stream `json:"stream"`
 	Part   float64       `json:"part"`
 }
 
-// duty is the part of its time in which a stream keeps a core busy.
+// duty returns the fraction of its busy time in which a stream occupies a core.
 func (h *Hardware) duty(s device.Stream) float64 {
 	for _, d := range h.Duties {
 		if d.Stream == s {
@@ -38,14 +37,15 @@ func (h *Hardware) duty(s device.Stream) float64 {
 	return 0
 }
 
-// Crowd tells how many times as long calls of each stream take while so many of
-// each, on all ranks together, execute, and whether they share cores at all.
+// Crowd computes by what factor calls of each stream take longer while active calls
+// of each stream, over all ranks, execute. It reports false, leaving slower as it is,
+// if streams do not share cores.
 func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 	cores := float64(h.AtOnce * h.Cores)
 	if cores == 0 || len(h.Duties) == 0 {
 		return false
 	}
-	var kernels, others float64 // cores that are wanted
+	var kernels, others float64 // cores demanded
 	for _, d := range h.Duties {
 		switch n := active[d.Stream] * d.Part; d.Stream {
 		case device.Compute:
@@ -59,7 +59,7 @@ func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 	left := max(cores-others, cores/2) // for kernels
 	rest := cores - min(kernels, left)
 	late := 0.0
-	if others > rest { // so there are others, and rest is not 0
+	if others > rest { // rest is not 0 then
 		late = others/rest - 1
 	}
 	for s := range slower {

@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 )
 
-// local is a CPU whose ranks have some of the cores each.
+// local returns a CPU of atOnce ranks with the given cores each.
 func local(cores, atOnce int, duties ...hardware.Duty) *hardware.Hardware {
 	return &hardware.Hardware{
 		Cores: cores, AtOnce: atOnce, Duties: append(duties, hardware.Duty{Stream: device.Compute, Part: 1}),
@@ -58,8 +58,8 @@ func TestCrowdCases(t *testing.T) {
 	}
 }
 
-// TestCrowdConserves: whatever runs, all of the cores are used if more are wanted,
-// none is used twice, and nobody is faster for company.
+// TestCrowdConserves: whatever runs, all cores are used if the demand exceeds them, none
+// is used twice, and no stream gets faster.
 func TestCrowdConserves(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -4,5 +4,5 @@ package hardware
 
 import "errors"
 
-// FreeDisk is not known here.
+// FreeDisk is not implemented on this system.
 func FreeDisk(string) (int64, error) { return 0, errors.ErrUnsupported }

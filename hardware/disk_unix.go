@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FreeDisk is the free space of the file system that a path is or would be on.
+// FreeDisk returns the free bytes of the file system that a path is, or would be, on.
 func FreeDisk(path string) (int64, error) {
 	var s unix.Statfs_t
 	for {

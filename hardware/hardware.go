@@ -1,22 +1,22 @@
 // Package hardware describes machines: how much memory each tier has, how
 // fast data moves between tiers and how fast operators run. A description is
 // a small JSON value, measured by Probe, looked up by Known or written by hand,
-// so that a plan can be made for a machine that is not there.
+// so that a plan can be made for a machine that one does not have.
 //
-// The price of a call comes from the best source that there is:
+// The price of a call, in seconds, comes from the best source available:
 //
 //	measured   the call's key (operator, attributes, extents) is in Times
-//	calibrated the roofline below, times the ratio that other keys of the
-//	           operator showed when they were measured
+//	calibrated the roofline below, times the median ratio of measured time to
+//	           roofline over the operator's other keys
 //	roofline   overhead + max(FLOPs / rate, bytes / bandwidth), or for a copy
 //	           latency + bytes / bandwidth of the link
 //
 // Approach of the roofline: Williams, Waterman, Patterson, CACM 52(4), 2009.
 // Example: a product of 512 x 768 x 768 is 604 MFLOP; at 80 % of 165 TFLOP/s
-// it takes 4.6 us plus 3 us for the launch. Prices are those of a call that is
-// alone on the machine; Contention says how much longer it takes while other
-// streams are busy. Known weakness: by stream, not by operator, so one that
-// memory bounds is thought to feel a copy as much as a product does.
+// it takes 4.6 us plus 3 us for the launch. Prices are those of a call that runs
+// alone; Contention says how much longer it takes while other streams are busy.
+// Known weakness: Contention is per stream, not per operator, so a copy slows
+// memory-bound and compute-bound operators by the same factor.
 package hardware
 
 import (
@@ -38,21 +38,22 @@ import (
 // Hardware is one rank's share of a machine.
 type Hardware struct {
 	Name  string `json:"name"`
-	Cores int    `json:"cores"` // of the host that operators may use
-	// AtOnce is how many ranks have such cores at the same time; 0: all.
+	Cores int    `json:"cores"` // host cores that operators may use
+	// AtOnce is the number of ranks that have this many cores at the same time;
+	// 0: ranks do not compete for cores.
 	AtOnce int `json:"at_once,omitempty"`
-	// Duties of the streams that take their time from those cores.
+	// Duties of the streams that need those cores.
 	Duties []Duty `json:"duties,omitempty"`
 	// Memory is the number of bytes that a run may use, per tier. 0: no such
 	// tier.
 	Memory  Memory   `json:"memory"`
 	Engines []Engine `json:"engines"`
 	Links   []Link   `json:"links"`
-	// Contention of pairs of streams; those that are not here do not feel each
-	// other.
+	// Contention of pairs of streams; pairs not listed do not slow each other
+	// down.
 	Contention []Contention `json:"contention,omitempty"`
-	// Times are measured seconds by Key, Factors measured over roofline by
-	// operator.
+	// Times maps a Key to measured seconds, Factors a family of calls (appendFamily)
+	// to the ratio of measured time to roofline.
 	Times   map[string]float64 `json:"times,omitempty"`
 	Factors map[string]float64 `json:"factors,omitempty"`
 }
@@ -62,7 +63,7 @@ type Memory struct {
 	Device int64 `json:"device"`
 	Host   int64 `json:"host"`
 	Disk   int64 `json:"disk"`
-	// Shared: the device tier is taken out of the host's memory, so together
+	// Shared says that the device tier is part of the host's memory, so together
 	// they may use no more than the larger of the two.
 	Shared bool `json:"shared,omitempty"`
 }
@@ -72,12 +73,12 @@ func (m Memory) Tiers() [device.NumTiers]int64 {
 	return [device.NumTiers]int64{m.Device, m.Host, m.Disk}
 }
 
-// Engine is what executes the operators of a stream.
+// Engine describes the processor that executes the operators of a stream.
 type Engine struct {
 	Stream device.Stream `json:"stream"` // compute or host
-	// Peak is the arithmetic limit by storage type, accumulating in fp32: what
-	// model FLOPs utilisation is measured against. Where it was measured, that
-	// of bf16 is what the products of a step together reach, divided by Matmul.
+	// Peak is the arithmetic limit by storage type, accumulating in fp32: the
+	// reference of MFU. A measured bf16 peak is the rate that the products of a
+	// step reach together, divided by Matmul.
 	Peak Rate `json:"peak"`
 	// Matmul and Attention are the fractions of the peak that matrix products
 	// and attention reach.
@@ -85,8 +86,8 @@ type Engine struct {
 	Attention float64 `json:"attention"`
 	Bandwidth float64 `json:"bandwidth"` // of the tier's memory, bytes/s
 	Overhead  float64 `json:"overhead"`  // seconds per call
-	// Launch is the seconds between two calls, as far as Overhead does not have
-	// them: measured with Times.
+	// Launch is the seconds between two calls that Overhead does not include,
+	// measured with Times.
 	Launch float64 `json:"launch,omitempty"`
 }
 
@@ -96,33 +97,33 @@ type Rate struct {
 	BF16 float64 `json:"bf16"`
 }
 
-// Link joins two tiers, in one direction. From the device to the device is to
-// the device of another rank.
+// Link joins two tiers, in one direction. A link from the device tier to itself
+// joins the devices of two ranks.
 type Link struct {
 	From      device.Tier `json:"from"`
 	To        device.Tier `json:"to"`
 	Latency   float64     `json:"latency"`   // seconds per copy
 	Bandwidth float64     `json:"bandwidth"` // bytes/s while nothing else runs
-	// Curve is measured: seconds by bytes, ascending; between the points the
-	// time is interpolated. Empty: latency + bytes/bandwidth.
+	// Curve has measured points, ascending, interpolated linearly. If it is empty,
+	// the time is latency + bytes/bandwidth.
 	Curve []Point `json:"curve,omitempty"`
 }
 
-// Point of a link's curve.
+// Point is the time of a copy of some bytes on a link.
 type Point struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Contention is how much longer work on one stream takes while another is busy:
-// because they share cores, a bus, or both ways of a link.
+// Contention is how much longer work on stream Of takes while By is busy, because
+// they share cores, a bus, or the two directions of a link.
 type Contention struct {
 	Of     device.Stream `json:"of"`
 	By     device.Stream `json:"by"`
 	Factor float64       `json:"factor"` // 0.5 makes 3 s of 2 s
 }
 
-// Launch is the seconds between two calls of a stream.
+// Launch returns the seconds between two calls of a stream; see Engine.Launch.
 func (h *Hardware) Launch(s device.Stream) float64 {
 	if e := h.Engine(s); e != nil {
 		return e.Launch
@@ -130,7 +131,7 @@ func (h *Hardware) Launch(s device.Stream) float64 {
 	return 0
 }
 
-// Slowdown is the factor of a pair of streams.
+// Slowdown returns the contention factor of a pair of streams, 0 for none.
 func (h *Hardware) Slowdown(of, by device.Stream) float64 {
 	for _, c := range h.Contention {
 		if c.Of == of && c.By == by {
@@ -140,16 +141,16 @@ func (h *Hardware) Slowdown(of, by device.Stream) float64 {
 	return 0
 }
 
-// contend notes that a link of so many bytes/s passes fewer while another is
-// busy.
+// contend adds contention: the rate of stream of falls from alone to both while
+// stream by is busy.
 func (h *Hardware) contend(of, by device.Stream, alone, both float64) {
 	if both < alone {
 		h.Contention = append(h.Contention, Contention{of, by, alone/both - 1})
 	}
 }
 
-// Throttle lets a link pass at most rate bytes/s. What it shares with others
-// matters less then, and it needs cores for less of its time.
+// Throttle limits a link to rate bytes/s. Its contention and its duty then shrink,
+// since it uses shared resources for less of its time.
 func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 	l := h.Link(from, to)
 	if l == nil || rate >= l.Bandwidth {
@@ -168,9 +169,8 @@ func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 	l.Bandwidth, l.Curve = rate, nil
 }
 
-// Quicker is a machine like this one on which what runs on some streams, copies or
-// what ranks do together, is as many times faster. Latencies that were not
-// measured as part of a curve stay.
+// Quicker returns a copy of the machine on which copies and collectives on the given
+// streams are times as fast. Latencies not measured as part of a curve stay.
 func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 	q := *h
 	q.Links, q.Times = slices.Clone(h.Links), maps.Clone(h.Times)
@@ -194,7 +194,7 @@ func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 	return &q
 }
 
-// streamOf is the stream that a link's copies are on.
+// streamOf returns the stream of a link's copies; Recv between ranks.
 func streamOf(from, to device.Tier) device.Stream {
 	switch [2]device.Tier{from, to} {
 	case [2]device.Tier{device.HostTier, device.DeviceTier}:
@@ -209,7 +209,7 @@ func streamOf(from, to device.Tier) device.Stream {
 	return device.Recv
 }
 
-// Cost tells how many seconds a call takes: +Inf if the machine cannot do it.
+// Cost returns the seconds that a call takes, +Inf if the machine cannot execute it.
 func (h *Hardware) Cost(c *device.Call) float64 {
 	var buf [256]byte
 	if len(h.Times) > 0 {
@@ -226,7 +226,7 @@ func (h *Hardware) Cost(c *device.Call) float64 {
 	return t
 }
 
-// roofline is the price of a call that was never measured.
+// roofline returns the price in seconds of a call that was never measured.
 func (h *Hardware) roofline(c *device.Call) float64 {
 	if c.Op == graph.Copy && c.Args[0].Tier != c.Args[1].Tier {
 		l := h.Link(c.Args[1].Tier, c.Args[0].Tier)
@@ -260,14 +260,15 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth)
 }
 
-// between is the price of a collective by the ring algorithm (Patarasuk and
-// Yuan, JPDC 69(2), 2009): of n ranks each passes on n-1 parts, a sum for all
-// twice as many. All ranks send at once, so the link is the only limit.
+// between returns the price in seconds of a message, or of a collective by the ring
+// algorithm (Patarasuk and Yuan, JPDC 69(2), 2009): each of n ranks sends n-1 shards,
+// for an all-reduce twice as many. All ranks send at once, so the link is the only
+// limit.
 func (h *Hardware) between(c *device.Call) float64 {
 	l := h.Link(device.DeviceTier, device.DeviceTier)
 	switch {
 	case len(c.Peers) == 1 && !device.IsMessage(c.Op):
-		return 0 // a group of one passes nothing on
+		return 0 // a group of one sends nothing
 	case l == nil:
 		return math.Inf(1)
 	}
@@ -287,7 +288,7 @@ func (h *Hardware) between(c *device.Call) float64 {
 	return rounds * (n - 1) * (l.Latency + float64(bytes)/n/l.Bandwidth)
 }
 
-// Engine returns what executes a stream's operators, nil if nothing does.
+// Engine returns the engine of a stream's operators, or nil.
 func (h *Hardware) Engine(s device.Stream) *Engine {
 	for i := range h.Engines {
 		if h.Engines[i].Stream == s {
@@ -297,7 +298,7 @@ func (h *Hardware) Engine(s device.Stream) *Engine {
 	return nil
 }
 
-// Link returns what joins two tiers, nil if nothing does.
+// Link returns the link from one tier to another, or nil.
 func (h *Hardware) Link(from, to device.Tier) *Link {
 	for i := range h.Links {
 		if l := &h.Links[i]; l.From == from && l.To == to {
@@ -307,7 +308,7 @@ func (h *Hardware) Link(from, to device.Tier) *Link {
 	return nil
 }
 
-// Seconds for a copy of n bytes.
+// Seconds returns the time of a copy of n bytes.
 func (l *Link) Seconds(n int64) float64 {
 	i, _ := slices.BinarySearchFunc(l.Curve, n, func(p Point, n int64) int { return int(min(max(p.Bytes-n, -1), 1)) })
 	switch {
@@ -315,7 +316,7 @@ func (l *Link) Seconds(n int64) float64 {
 		return l.Latency + float64(n)/l.Bandwidth
 	case i == 0:
 		return l.Curve[0].Seconds
-	case i == len(l.Curve): // past the last point the bandwidth is what it is
+	case i == len(l.Curve): // past the last point: the bandwidth
 		p := l.Curve[i-1]
 		return p.Seconds + float64(n-p.Bytes)/l.Bandwidth
 	}
@@ -323,9 +324,9 @@ func (l *Link) Seconds(n int64) float64 {
 	return a.Seconds + (b.Seconds-a.Seconds)*float64(n-a.Bytes)/float64(b.Bytes-a.Bytes)
 }
 
-// Add takes over measured times and derives what holds for calls that were not
-// measured: per operator the median of measured over roofline, per engine the mean
-// gap between calls.
+// Add stores measured times and derives the calibration of unmeasured calls: per
+// family of calls the median of measured time over roofline, per engine the mean gap
+// between calls.
 func (h *Hardware) Add(measured []Measurement) {
 	ratios := map[string][]float64{}
 	if h.Times == nil {
@@ -367,7 +368,7 @@ func (h *Hardware) Print(w io.Writer) error {
 	return err
 }
 
-// Parse is the inverse of Print. It refuses unknown fields and impossible
+// Parse is the inverse of Print. It rejects unknown fields and impossible
 // numbers.
 func Parse(text []byte) (*Hardware, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -385,7 +386,7 @@ func Parse(text []byte) (*Hardware, error) {
 	return &h, nil
 }
 
-// Validate refuses zero, negative, NaN and absurd numbers and says where.
+// Validate rejects zero, negative, NaN and absurd numbers. Its error names the field.
 func (h *Hardware) Validate() error {
 	var v validator
 	if h.Cores < 1 || h.Cores > 1<<16 {

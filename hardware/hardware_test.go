@@ -131,8 +131,7 @@ func TestElixirPaper(t *testing.T) {
 	}
 }
 
-// TestShare: ranks share the host, not the device; all shares together are the
-// machine.
+// TestShare: ranks share the host, not the device; the shares add up to the machine.
 func TestShare(t *testing.T) {
 	whole, err := hardware.KnownRank("a100-80", 1)
 	if err != nil || !reflect.DeepEqual(whole, known(t, "a100-80")) {
@@ -255,8 +254,8 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// TestShortCopies: what a copy of some bytes takes tells of others as short and
-// nothing of long ones, and what a long one takes does.
+// TestShortCopies: the time of a short copy calibrates only short ones, and that of a
+// long copy long ones.
 func TestShortCopies(t *testing.T) {
 	h := known(t, "rtx4090")
 	short, medium, long := copyUp(256), copyUp(16<<20), copyUp(256<<20)
@@ -275,7 +274,7 @@ func TestShortCopies(t *testing.T) {
 	}
 }
 
-// TestKey: what changes the time changes the key, what does not does not.
+// TestKey: the key changes with exactly the properties that change the time.
 func TestKey(t *testing.T) {
 	base := linear(graph.F32, 8, 16, 32)
 	same := linear(graph.F32, 8, 16, 32)
@@ -315,7 +314,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestValidate: each impossible number is refused by the name of its field.
+// TestValidate: each impossible number is an error that names its field.
 func TestValidate(t *testing.T) {
 	for field, change := range map[string]func(h *hardware.Hardware){
 		"cores":                 func(h *hardware.Hardware) { h.Cores = 0 },
@@ -430,8 +429,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestProfileDocuments: attention is measured with documents of the length that its
-// price is about, also of a slice that begins inside of one.
+// TestProfileDocuments: attention is measured with documents of the length in its key,
+// also for a slice that begins inside a document.
 func TestProfileDocuments(t *testing.T) {
 	attr := graph.Attr{Seq: 20, Document: 6, Heads: 1, KVHeads: 1, HeadDim: 4, Scale: 1}
 	o, lse, q, kv, starts := operand(0, graph.F32, 5, 4), operand(0, graph.F32, 5, 1), operand(0, graph.F32, 5, 4), operand(0, graph.F32, 15, 8), operand(0, graph.I32, 5, 1)
@@ -475,9 +474,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeWide: a GPU has many processors, so it is asked for as much work at a time
-// as keeps all of them busy, and for the attention that training has: in bf16, which
-// has kernels of its own.
+// TestProbeWide: a GPU is probed with calls large enough to keep all its processors
+// busy, and with bf16 attention as in training, which has kernels of its own.
 func TestProbeWide(t *testing.T) {
 	const processors = 132
 	want := known(t, "h200")
@@ -536,9 +534,9 @@ func TestProbeCPU(t *testing.T) {
 	t.Logf("%s", text(t, h))
 }
 
-// TestContention: both ways of a described bus slow each other down as its rates
-// say, a throttle leaves less of that until nothing is left, and what is measured
-// on a device whose streams do not feel each other is none.
+// TestContention: the directions of a described bus slow each other down as its rates
+// say, a throttle reduces that down to nothing, and none is measured on a device whose
+// streams are independent.
 func TestContention(t *testing.T) {
 	h := known(t, "a100-80") // 25 GB/s up, 13 while it also goes down
 	up, down := device.HostToDev, device.DevToHost
@@ -570,8 +568,8 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// TestQuicker: what is on the streams that are quicker takes its share of the time,
-// everything else what it did, and the original stays what it is.
+// TestQuicker: calls on the quicker streams take less time by the factor, all others
+// the same, and the original is unchanged.
 func TestQuicker(t *testing.T) {
 	h := known(t, "l4")
 	h.Link(device.HostTier, device.DeviceTier).Curve = []hardware.Point{{1 << 10, 1e-5}, {1 << 20, 1e-4}}

@@ -7,17 +7,17 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// A key names everything about a call that its time depends on: stream,
-// operator, those attributes that change the amount or kind of work, and the
+// A key contains everything about a call that its time depends on: stream,
+// operator, the attributes that change the amount or kind of work, and the
 // operands' element types and extents (not their addresses). Calls with equal
-// keys take equally long; a layer's calls share theirs with all other layers.
+// keys are assumed to take equally long; equal layers share their keys.
 //
 //	compute linear_dw wt acc cut 32 f32:768x3072 bf16:512x768 bf16:512x3072
 //	h2d copy host>device 4194304
 //	compute copy device>device 512x1024
 //
-// Rows that are not contiguous are part of it where they are rare (copies);
-// operators take strided bands at full speed.
+// Only copies distinguish operands with gaps between rows; operators process strided
+// bands at full speed.
 
 // Key returns the call's key.
 func Key(c *device.Call) string { return string(appendKey(nil, c)) }
@@ -46,7 +46,7 @@ func appendKey(b []byte, c *device.Call) []byte {
 	return b
 }
 
-// appendRanks: of how many ranks a collective is, or a message's peers.
+// appendRanks appends the number of a collective's ranks, or of a message's peers.
 func appendRanks(b []byte, c *device.Call) []byte {
 	if n := len(c.Peers); n > 0 {
 		b = append(b, " ranks "...)
@@ -55,7 +55,7 @@ func appendRanks(b []byte, c *device.Call) []byte {
 	return b
 }
 
-// appendCopy: bytes, or rows x bytes where one side has gaps.
+// appendCopy appends the bytes of a copy, or rows x bytes if either side has gaps.
 func appendCopy(b []byte, dst, src device.Operand) []byte {
 	b = append(b, ' ')
 	b = append(b, src.Tier.String()...)
@@ -84,7 +84,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 		b = append(b, ' ')
 		b = append(b, a.Act.String()...)
 	}
-	if a.Cut > 0 { // sums that may not be cut there do without tile registers
+	if a.Cut > 0 { // sums that may be cut elsewhere cannot use tile registers
 		b = append(b, " cut "...)
 		b = strconv.AppendInt(b, int64(a.Cut), 10)
 	}
@@ -105,14 +105,14 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	return b
 }
 
-// shortCopy is the number of bytes below which what a copy takes says nothing of
-// longer ones: it is all latency. A plan whose norms alone are copied would make a
-// slow link appear ten times as fast.
+// shortCopy is the number of bytes below which the time of a copy is mostly latency
+// and does not calibrate longer ones. Otherwise a plan that copies nothing but norms
+// would make a slow link appear ten times as fast.
 const shortCopy = 64 << 10
 
-// appendFamily names the calls whose times are assumed to be off the roofline
-// by the same factor: stream, operator, element type, for copies the tiers and
-// whether they are short, for collectives the number of ranks.
+// appendFamily appends the name of a family of calls, whose times are assumed to
+// deviate from the roofline by one factor: stream, operator, element type; for copies
+// the tiers and whether they are short; for collectives the number of ranks.
 func appendFamily(b []byte, c *device.Call) []byte {
 	b = append(b, c.Stream.String()...)
 	b = append(b, ' ')

@@ -9,12 +9,12 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// Machines that one may not own. Peaks are the manufacturers' dense numbers
-// with accumulation in fp32 (tensor cores for bf16, plain units for fp32), the
-// memory bandwidths too; fractions of the peak are what good kernels reach.
+// Known machines. Peaks and memory bandwidths are the manufacturers' numbers:
+// dense, accumulating in fp32 (tensor cores for bf16, plain units for fp32).
+// Fractions of the peak are those that good kernels reach.
 // Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102,
-// GB202, A100, L4, H100, H200 and GH200; copies by nvbandwidth as people have
-// published them, collectives by nccl-tests (bus bandwidth).
+// GB202, A100, L4, H100, H200 and GH200; for copies published results of
+// nvbandwidth, for collectives of nccl-tests (bus bandwidth).
 
 // gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.
 type gpu struct {
@@ -44,8 +44,8 @@ var gpus = []gpu{
 	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235},
 }
 
-// buses between host and device: GB/s one way, and each way when both are
-// busy; generation 4 servers lose much of the second.
+// buses between host and device: GB/s one way, and each way when both are busy;
+// servers with PCIe 4 lose much of the latter.
 var buses = []struct {
 	name             string
 	up, down         float64
@@ -59,22 +59,22 @@ var buses = []struct {
 	{"c2c", 400, 300, 250, 200, 4e-6},
 }
 
-// elixir is the host of the Elixir paper's measurements (2212.05339): the fits
-// of the authors' code to 1, 2 and 4 A100s, for all n together. Links in GB/s,
-// Adam in 1e9 elements per second. It knows nothing of both ways at once. What
-// the fits do not say, arithmetic and NVLink, is that of an A100.
+// elixir returns the rates of the host measured in the Elixir paper (2212.05339):
+// the fits in the authors' code to 1, 2 and 4 A100s, for all n together. Links are in
+// GB/s, Adam in 1e9 elements per second. There is no fit for both directions of a
+// link at once. Arithmetic and NVLink, not fitted, are those of an A100.
 func elixir(n float64) (up, down, gpuAdam, hostAdam float64) {
 	return 16.3*n + 8.7, 15.8*n + 2.3, 50 * n, 1.66*math.Log(n) + 5.15
 }
 
-// perHost is how many GPUs share a host.
+// perHost is the number of GPUs that share a host.
 const perHost = 8
 
-// adamBytes is what an update of fp32 state moves per element: the parameter
-// and two moments both ways, and the gradient.
+// adamBytes is the memory traffic of an fp32 Adam update in bytes per element: the
+// parameter and two moments read and written, and the gradient read.
 const adamBytes = 28
 
-// hosts: GiB of memory, of which a run may use most, and of disk; GB/s.
+// hosts: memory in GiB, of which a run may use 7/8, disk in GB, rates in GB/s.
 var hosts = []struct {
 	name         string
 	memory, disk int64
@@ -91,7 +91,7 @@ var hosts = []struct {
 
 const (
 	gib = 1 << 30
-	// ContextBytes of a GPU are taken by driver, context and libraries.
+	// ContextBytes is the GPU memory used by driver, context and libraries.
 	ContextBytes = 1 * gib
 )
 
@@ -104,10 +104,9 @@ func Names() []string {
 	return list
 }
 
-// KnownRank describes what one of n ranks has of a machine with n GPUs of this
-// name, with "/pcie3" and the like appended if their bus is another than usual: a
-// GPU and its bus, and its share of the host. A host has perHost GPUs at most,
-// more ranks are on more hosts.
+// KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU,
+// its bus, and its share of the host. A suffix such as "/pcie3" selects another bus
+// than the usual one. A host has perHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
@@ -134,9 +133,8 @@ func KnownRank(name string, n int) (*Hardware, error) {
 	return nil, fmt.Errorf("unknown hardware %q; hint: one of %s, or a file written by `probe --out`", name, strings.Join(Names(), ", "))
 }
 
-// yield tells that cores have less of the host's memory while copies between it and
-// the device are under way: its controllers serve those first, and what a copy moves,
-// no core does.
+// yield adds contention of the host's engine with copies to and from the device: the
+// memory controllers serve copies first, so their bandwidth is not available to cores.
 func (h *Hardware) yield() {
 	host := h.Engine(device.HostCompute).Bandwidth
 	for _, way := range [][2]device.Stream{{device.HostToDev, device.DevToHost}, {device.DevToHost, device.HostToDev}} {
@@ -149,7 +147,7 @@ func (h *Hardware) yield() {
 	}
 }
 
-// elixir replaces the rates that the paper's fits give.
+// elixir sets the rates that the paper's fits give, for one of n ranks.
 func (h *Hardware) elixir(n float64) {
 	up, down, gpuAdam, hostAdam := elixir(n)
 	rate := map[device.Tier]float64{device.DeviceTier: up, device.HostTier: down} // by where the link goes
@@ -163,9 +161,9 @@ func (h *Hardware) elixir(n float64) {
 	h.Engine(device.HostCompute).Bandwidth = hostAdam / n * adamBytes * 1e9
 }
 
-// Share is what each of n ranks has of a host that they share: memory, cores,
-// disk and their rates. A device and its links are a rank's own, and what joins
-// ranks was measured with them.
+// Share returns what each of n ranks gets of a host that they share: memory, cores,
+// disk and their rates. Unless Memory.Shared is set, a device and its links to the
+// host belong to one rank. Links between ranks stay as measured.
 func (h *Hardware) Share(n int) *Hardware {
 	s := *h
 	s.Cores = max(h.Cores/n, 1)
@@ -186,7 +184,7 @@ func (h *Hardware) Share(n int) *Hardware {
 			l.Bandwidth, l.Curve = l.Bandwidth/f, nil
 		}
 	}
-	if n > 1 { // times were measured with all of the host
+	if n > 1 { // times were measured with the whole host
 		s.Times, s.Factors = nil, map[string]float64{}
 		for family, f := range h.Factors {
 			if strings.HasPrefix(family, device.Collective.String()+" ") {
@@ -231,7 +229,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		h.Links = append(h.Links,
 			Link{From: device.DiskTier, To: device.HostTier, Latency: 1e-4, Bandwidth: o.read * 1e9},
 			Link{From: device.HostTier, To: device.DiskTier, Latency: 1e-4, Bandwidth: o.write * 1e9})
-		h.contend(device.DiskRead, device.DiskWrite, 1, 0.5) // a disk is one device
+		h.contend(device.DiskRead, device.DiskWrite, 1, 0.5) // reads and writes share the disk
 		h.contend(device.DiskWrite, device.DiskRead, 1, 0.5)
 	}
 	return h, nil

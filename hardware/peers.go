@@ -10,29 +10,28 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Probing of what joins ranks.
+// Probing the links between ranks.
 //
-// Approach: messages of growing size between two ranks make the link's curve,
-// as copies between tiers do. Collectives are priced as rings over that link
-// (Hardware.between) and then corrected by a factor per operator, element type
-// and number of ranks, for which each is measured once: ranks that share memory
-// or a switch are slower the more they are, and sums cost more than gathers
-// (Mist, EuroSys 2025, fits 1.1 for a reduce-scatter, 2.1 for an all-reduce).
-// Known weakness: several groups that use one link at a time do not slow each
-// other down; a number of ranks that was not measured has no factor; where ranks
-// share cores, small collectives of many wait longer for each other than a few
+// Approach: messages of growing size between two ranks give the link's curve, like
+// copies between tiers. Collectives are priced as rings over that link
+// (Hardware.between) and corrected by a factor per operator, element type and
+// number of ranks, measured once each: ranks that share memory or a switch get
+// slower with their number, and sums cost more than gathers (Mist, EuroSys 2025,
+// fits 1.1 for a reduce-scatter, 2.1 for an all-reduce).
+// Known weakness: groups that use one link at the same time do not slow each other
+// down; a number of ranks that was not measured has no factor; where ranks share
+// cores, small collectives of many ranks wait for each other longer than the
 // messages take.
 
 const (
-	peerSmall = 4 << 10 // bytes of the whole
+	peerSmall = 4 << 10 // bytes over all ranks
 	peerLarge = 16 << 20
 )
 
-// ProbePeers measures what joins devices that were just opened, which are the
-// ranks 0, 1, ... of one run, in groups of 2, 4, ... and of all. The link belongs
-// into Hardware.Links and the duties into Hardware.Duties, the measurements are for
-// Hardware.Add after that. The
-// devices are of no use afterwards.
+// ProbePeers measures messages and collectives between newly opened devices, the ranks
+// 0, 1, ... of one run, in groups of 2, 4, ... and all. The caller adds the link to
+// Hardware.Links and the duties to Hardware.Duties, and then passes the measurements to
+// Hardware.Add. The devices cannot be reused afterwards.
 func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
 	l := Link{From: device.DeviceTier, To: device.DeviceTier}
 	if len(devices) < 2 {
@@ -51,7 +50,7 @@ func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
 	}
 	p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
 	l.Bandwidth = float64(q.Bytes) / q.Seconds
-	l.Latency = p.Seconds // caches may carry small messages faster than the bandwidth says
+	l.Latency = p.Seconds // small messages may go through caches, faster than the bandwidth
 	measured := two.collectives()
 	busy := duties(&two.spent, two.devices...)
 	err := two.err
@@ -74,7 +73,7 @@ type joint struct {
 	err     error
 }
 
-// collectives measures one of each kind.
+// collectives measures one collective of each kind.
 func (b *joint) collectives() (list []Measurement) {
 	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
 		list = append(list, b.measure(op, peerLarge))
@@ -82,8 +81,8 @@ func (b *joint) collectives() (list []Measurement) {
 	return list
 }
 
-// measure takes the least time that a collective of all devices takes, or a
-// message from the second to the first.
+// measure returns the least time of a collective of all devices, or of a message
+// from the second to the first.
 func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	const runs = 8
 	m := Measurement{Call: between(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
@@ -118,7 +117,7 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	return m
 }
 
-// between is rank r's call of an operator of n ranks on a whole of so many bytes.
+// between returns rank r's call of an operator of n ranks on bytes over all ranks.
 func between(op graph.Op, r, n, bytes int) device.Call {
 	flat := func(lo, hi int) device.Operand {
 		return device.Operand{DType: graph.F32, Addr: 4 * int64(lo), Rows: 1, Cols: hi - lo, Stride: hi - lo}

@@ -66,7 +66,7 @@ func TestProbePeers(t *testing.T) {
 	}
 }
 
-// TestProbePeersCPU: what joins ranks of this process is a valid link.
+// TestProbePeersCPU: the measured link between ranks of this process is valid.
 func TestProbePeersCPU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")
@@ -95,7 +95,7 @@ func TestProbePeersCPU(t *testing.T) {
 	}
 }
 
-// TestProfileSkips: calls between ranks are not for one device to measure.
+// TestProfileSkips: Profile skips calls between ranks.
 func TestProfileSkips(t *testing.T) {
 	d := cpu.New(cpu.Options{Workers: 1})
 	defer d.Close()

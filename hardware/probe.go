@@ -15,16 +15,16 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// ProbeBytes is the size of the arenas that Probe reserves.
+// ProbeBytes is the size of each arena that Probe reserves.
 const ProbeBytes = 64 << 20
 
-// dutyLeast: a stream that works for less of its time does not count.
+// dutyLeast is the duty below which a stream is taken to need no core.
 const dutyLeast = 1e-3
 
-// LocalMemory is what this process may use: for the device and host tiers of
-// the CPU backend, which are the same memory, what is available less a tenth
-// for the rest of the process; for the disk tier the free space at a path ("":
-// none), less a tenth.
+// LocalMemory returns the memory that this process may use with the CPU backend.
+// The device and host tiers share the available memory, less a tenth for the rest
+// of the process; the disk tier is the free space at diskPath ("": none), less a
+// tenth.
 func LocalMemory(diskPath string) (Memory, error) {
 	m, err := sysmem.Read()
 	if err != nil {
@@ -40,10 +40,10 @@ func LocalMemory(diskPath string) (Memory, error) {
 	return mem, nil
 }
 
-// Probe measures a device that was just opened: it reserves ProbeBytes per
-// tier and runs copies and operators for about a second. The device is of no
-// use afterwards. memory goes into the description as it is; a tier of 0 bytes
-// is left out. What streams do to each other is left to ProbeContention.
+// Probe measures a newly opened device: it reserves ProbeBytes per tier and runs
+// copies and operators for about a second. The device cannot be reused afterwards.
+// The description contains memory unchanged; a tier of 0 bytes is not measured.
+// ProbeContention measures how streams slow each other down.
 func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	b := newBench(d, memory)
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
@@ -69,8 +69,8 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	return h, nil
 }
 
-// best of several short looks at a rate: whatever else runs on the machine can
-// only lower it.
+// best returns the highest of several short measurements of a rate: other load on
+// the machine can only lower it.
 func best(rate func(cores int, total time.Duration) float64, cores int) (most float64) {
 	for range 6 {
 		most = max(most, rate(cores, 40*time.Millisecond))
@@ -85,9 +85,9 @@ type bench struct {
 	err    error
 }
 
-// newBench reserves the arenas. What is on disk has been written, since blocks
-// that were not are not read from the disk either, and so has been what operators
-// read on the device: a GPU is faster with zeros, which draw less power.
+// newBench reserves the arenas and fills those of the disk and the device. Unwritten
+// blocks of a sparse file would not be read from the disk, and a GPU is faster on
+// zeros, which draw less power.
 func newBench(d device.Device, memory Memory) *bench {
 	b := &bench{device: d}
 	for tier, n := range memory.Tiers() {
@@ -110,8 +110,8 @@ func (b *bench) keep(err error) {
 	}
 }
 
-// seconds runs the calls together, several times, and returns for each the
-// least time that it took.
+// seconds runs the calls together, several times, and returns the least time of
+// each.
 func (b *bench) seconds(calls ...device.Call) []float64 {
 	const least, most, total = 5, 200, 40 * time.Millisecond
 	best := make([]float64, len(calls))
@@ -138,8 +138,8 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 	return best
 }
 
-// duties are the parts of the seconds spent in calls, by stream, in which devices
-// that can tell have worked.
+// duties returns, per stream, the fraction of the seconds spent in calls in which
+// cores worked, for devices that report it.
 func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list []Duty) {
 	for s := range device.NumStreams {
 		var worked float64
@@ -156,10 +156,10 @@ func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list [
 	return list
 }
 
-// engine measures the operators of a stream on operands in a tier. Without a
-// known peak (of f32) the best product is the peak. That of bf16 is what gives
-// its products the same fraction: a processor may have instructions for bf16
-// that are many times as fast and serve some of the products only.
+// engine measures the operators of a stream on operands in a tier. Where matrix
+// products exceed peak (f32; 0 if unknown), their rate is the peak. The bf16 peak is
+// set so that bf16 products reach the same fraction of it: fast bf16 instructions may
+// serve only some of the products, so their own peak would mislead.
 func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
 		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}
@@ -175,17 +175,17 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 		t := b.seconds(c)[0]
 		return float64(work(c.Op, &c.Attr, dims)) / max(t-e.Overhead, t/10)
 	}
-	// Both operands together are larger than most caches.
+	// Together the operands are larger than most caches.
 	e.Bandwidth = rate(call(graph.Add, graph.F32, [2]int{1, 7 << 20}, [2]int{1, 7 << 20}), graph.Op.Bytes)
-	// A GPU's many processors want more work at a time than cores do, and its attention
-	// in bf16 is another kernel.
+	// A GPU needs more work per call than cores do, and has a separate kernel for bf16
+	// attention.
 	tokens, weight := [2]int{512, 1024}, [2]int{1024, 1024}
 	seq, heads, rows, kind := 256, 8, 512, graph.F32
 	if s == device.Compute && b.device.Info().Name != "cpu" {
 		tokens, weight = [2]int{2048, 2048}, [2]int{2048, 2048}
 		seq, heads, rows, kind = 2048, 16, 4096, graph.BF16
 	}
-	product := func(t graph.DType) float64 { // of equal parts of the three products of a step
+	product := func(t graph.DType) float64 { // mean rate over the three products of a step
 		y := rate(call(graph.Linear, t, tokens, tokens, weight), graph.Op.FLOPs)
 		dx := rate(call(graph.LinearDX, t, tokens, tokens, weight), graph.Op.FLOPs)
 		sums := call(graph.LinearDW, t, weight, tokens, tokens)
@@ -196,7 +196,7 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	f32, bf16 := product(graph.F32), product(graph.BF16)
 	width := 64 * heads
 	attend := call(graph.Attention, kind, [2]int{rows, width}, [2]int{rows, 2 * heads}, [2]int{rows, width}, [2]int{rows, 2 * width})
-	lse := &attend.Args[1] // in fp32 whatever the others are
+	lse := &attend.Args[1] // always fp32
 	lse.DType, lse.Cols, lse.Stride = graph.F32, heads, heads
 	attend.Attr = graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: 64, Scale: 0.125}
 	attention := rate(attend, graph.Op.FLOPs)
@@ -234,7 +234,7 @@ func (b *bench) links(list []Link, a device.Tier, there device.Stream, z device.
 		}
 		var last float64
 		for n := int64(4096); n <= large; n *= 8 {
-			last = max(last, b.seconds(call(n))[0]) // more bytes never take less
+			last = max(last, b.seconds(call(n))[0]) // times never fall with size
 			l.Curve = append(l.Curve, Point{n, last})
 		}
 		p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
@@ -245,7 +245,7 @@ func (b *bench) links(list []Link, a device.Tier, there device.Stream, z device.
 	return list
 }
 
-// copied is a copy of n bytes, from and to the same address of two tiers.
+// copied returns a copy of n bytes from one tier to the same address of another.
 func copied(s device.Stream, from, to device.Tier, at, n int64) device.Call {
 	on := func(t device.Tier) device.Operand {
 		return device.Operand{Tier: t, DType: graph.F32, Addr: at, Rows: 1, Cols: int(n / 4), Stride: int(n / 4)}
@@ -253,7 +253,7 @@ func copied(s device.Stream, from, to device.Tier, at, n int64) device.Call {
 	return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{on(to), on(from)}}
 }
 
-// localName is the processor's name for the CPU backend.
+// localName returns a device's name; for the CPU backend it describes the processor.
 func localName(d device.Device) string {
 	name := d.Info().Name
 	if name != "cpu" {
@@ -262,7 +262,7 @@ func localName(d device.Device) string {
 	return fmt.Sprintf("%s, %d cores, %s", Processor(), d.Info().Cores, runtime.GOARCH)
 }
 
-// Processor is the processor's name, or cpu.
+// Processor returns the processor's model name, or "cpu" if it is unknown.
 func Processor() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

@@ -15,37 +15,35 @@ import (
 // Measurement is the time of one kind of call.
 type Measurement struct {
 	Call    device.Call // one call of the kind
-	Seconds float64     // mean, but for outliers
+	Seconds float64     // mean, outliers clipped
 	Runs    int
-	// Gap is the seconds since the end of the call before it in its stream's row,
-	// mean but for outliers; 0: it never followed one.
+	// Gap is the mean seconds, outliers clipped, since the end of the previous call
+	// launched on its stream; 0: it never followed one.
 	Gap float64
 }
 
-// What is enough for a key. A key that has not run at all runs once even if
-// the budget is spent, since a guess would cost more than it saves.
+// Limits for a key. A key that has not run at all runs once even if the budget is
+// spent, since a guess would cost more than it saves.
 const (
-	enoughRuns = 3
-	enoughTime = 0.02 // seconds
-	mostRuns   = 50
-	perPass    = 3 // runs of a key in one pass over the program
-	// Small programs are gone through as a whole so many times.
+	enoughRuns = 3    // a key is done after this many runs
+	enoughTime = 0.02 // that took this many seconds,
+	mostRuns   = 50   // or after this many
+	perPass    = 3    // runs of a key in one pass over the program
+	// Passes over the whole program, if it is small.
 	wholePasses = 8
-	// Calls that run between two looks at the clock.
+	// Calls launched between two synchronisations.
 	batchCalls = 64
 )
 
-// Profile measures every distinct Key of the calls on a device whose arenas
-// are reserved, but for calls between ranks, which one device cannot run by
-// itself (ProbePeers). It destroys what the arenas hold.
+// Profile measures every distinct Key of the calls on a device whose arenas are
+// reserved. It skips calls between ranks, which one device cannot run alone (see
+// ProbePeers). It overwrites the arenas.
 //
-// Calls run one by one, but in program order and each right behind the one
-// before on its stream, so that each finds the caches and the cores as its
-// predecessor leaves them; running one call over and over would find its operands
-// in the cache, where a step does not have them, and in a pause the cores fall
-// asleep.
-// Passes over the program go on until all keys have run often enough or the
-// budget is spent.
+// Calls run in program order, each right after the previous one on its stream, so
+// that it finds caches and cores as its predecessor leaves them. One call repeated
+// would find its operands in the cache, unlike in a step, and cores fall asleep in
+// pauses. Passes over the program continue until every key has run often enough or
+// the budget is spent.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
 	spans := make([]device.Span, len(calls))
@@ -83,7 +81,7 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 	return p.measurements(calls), nil
 }
 
-// pass is how long one pass over the program takes, by what was measured.
+// pass returns the seconds of one pass over the program, from the measured times.
 func (p *profile) pass(calls []device.Call) (seconds float64) {
 	for i := range calls {
 		seconds += p.kinds[p.of[i]].seconds()
@@ -91,9 +89,9 @@ func (p *profile) pass(calls []device.Call) (seconds float64) {
 	return seconds
 }
 
-// whole measures again in passes that leave nothing out, where the budget
-// allows that: in the passes before, calls that were known already were skipped,
-// so that the others found more of their operands in the caches than in a step.
+// whole replaces the measurements by those of passes over the whole program. Earlier
+// passes skipped calls already measured, so the others found more of their operands
+// in the caches than in a step.
 func (p *profile) whole(calls []device.Call, d device.Device, first int, spans []device.Span) error {
 	for i := range p.kinds {
 		p.kinds[i].times, p.kinds[i].gaps = nil, nil
@@ -106,10 +104,10 @@ func (p *profile) whole(calls []device.Call, d device.Device, first int, spans [
 	return nil
 }
 
-// run goes through the program once and runs the calls whose kinds are wanted:
-// so many at a time, one stream after the other and each stream's without a
-// pause. Operators on the device are first, so what has indices finds them as they
-// were filled: it begins its batch, and copies that may overwrite them follow.
+// run makes one pass over the program and runs the calls whose kinds are wanted, in
+// batches of batchCalls: one stream after another, each without a pause. A call with
+// indices begins a batch and the device's operators run first, so that no copy
+// overwrites the indices before they are read.
 func (p *profile) run(calls []device.Call, d device.Device, first int, spans []device.Span, want func(*kind) bool) error {
 	var batch []int
 	flush := func() error {
@@ -146,7 +144,7 @@ func (p *profile) run(calls []device.Call, d device.Device, first int, spans []d
 			if err := flush(); err != nil {
 				return err
 			}
-			// Other calls may have left anything where the indices are.
+			// Other calls may have overwritten the indices.
 			if err := fillIndices(&calls[i], d); err != nil {
 				return fmt.Errorf("profile: %w", err)
 			}
@@ -165,9 +163,9 @@ type profile struct {
 
 // kind is the state of one key.
 type kind struct {
-	call  int // the first of the kind
+	call  int // the first call of the kind
 	times []float64
-	gaps  []float64 // before runs that followed another
+	gaps  []float64 // seconds before runs that followed another
 	sum   float64
 	runs  int
 	pass  int // runs in this pass
@@ -195,20 +193,18 @@ func (k *kind) add(seconds float64) {
 	k.sum += seconds
 }
 
-// outlier is how many times as long as the median a run of a kind may take and count
-// as it is.
+// outlier is the multiple of the median to which longer times are clipped.
 const outlier = 3
 
-// seconds is what a run of the kind takes in the mean: a step is a sum of many, and
-// what else goes on makes some longer and none shorter, so a sum of medians would be
-// too little.
+// seconds returns the mean time of a run of the kind. A step is a sum of many runs, and
+// disturbances only lengthen them, so a sum of medians would be too low.
 func (k *kind) seconds() float64 { return stat.Mean(k.times, outlier) }
 
 func (p *profile) measurements(calls []device.Call) []Measurement {
 	var list []Measurement
 	for i := range p.kinds {
 		k := &p.kinds[i]
-		// A clock that did not advance has still seen a nanosecond.
+		// At least a nanosecond, even if the clock did not advance.
 		m := Measurement{Call: calls[k.call], Seconds: max(k.seconds(), 1e-9), Runs: len(k.times)}
 		if len(k.gaps) > 0 {
 			m.Gap = stat.Mean(k.gaps, outlier)
@@ -218,9 +214,9 @@ func (p *profile) measurements(calls []device.Call) []Measurement {
 	return list
 }
 
-// fill gives all operands content that kernels can work on at their usual
-// speed: small numbers, indices in range. On disk it writes what is read, since
-// blocks that were never written are not read from the disk either.
+// fill writes numbers into all operands that kernels process at their usual speed.
+// On disk it writes only what is read: unwritten blocks of a sparse file would not be
+// read from the disk.
 func fill(calls []device.Call, d device.Device) error {
 	var end [device.NumTiers]int64
 	for i := range calls {
@@ -242,10 +238,10 @@ func fill(calls []device.Call, d device.Device) error {
 	return nil
 }
 
-// write fills bytes lo to hi with numbers of absolute value 0.01 to 0.2. The
-// pattern is one of bf16; read as f32 its pairs are such numbers too.
+// write fills bytes lo to hi with bf16 numbers of absolute value 0.01 to 0.2. Read as
+// f32, pairs of them are such numbers too.
 func write(d device.Device, tier device.Tier, lo, hi int64) error {
-	const period, largest = 1 << 20, 16 << 20 // a GPU is given many bytes at a time in far less time than one by one
+	const period, largest = 1 << 20, 16 << 20 // large writes to a GPU are much faster than many small ones
 	piece := make([]byte, min(hi-lo+1, largest)&^1)
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := 0; i < min(len(piece), period); i += 2 {
@@ -268,8 +264,8 @@ func hasIndices(c *device.Call) bool {
 	return c.Op == graph.Embed || c.Op == graph.EmbedBwd || c.Op == graph.CrossEntropy || c.Attr.Document > 0
 }
 
-// fillIndices gives a call's token and target operands values in range, and
-// attention documents of the length that it is said to have.
+// fillIndices writes values in range into a call's token and target operands, and
+// starts of documents of length Attr.Document for attention.
 func fillIndices(c *device.Call, d device.Device) error {
 	if c.Attr.Document > 0 {
 		return fillStarts(c, d)
@@ -294,8 +290,8 @@ func fillIndices(c *device.Call, d device.Device) error {
 	return d.Write(o.Tier, o.Addr, b)
 }
 
-// fillStarts has documents begin at multiples of their length in each sequence. The
-// queries of a slice are its last rows.
+// fillStarts writes the starts of documents that begin at multiples of their length in
+// each sequence. The queries are the last rows of those that the keys have.
 func fillStarts(c *device.Call, d device.Device) error {
 	a, o, keys := &c.Attr, c.Args[len(c.Args)-1], 0
 	for _, other := range c.Args {

@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// Freeze has training leave all parameters alone whose names match one of the
-// patterns, in which * stands for any run of characters, ? for one, [0-5] for a
-// range. At least one parameter must be left, and each pattern match one.
+// Freeze excludes from training all parameters whose names match one of the
+// patterns: * matches any run of characters, ? one, [0-5] a range. At least one
+// parameter must remain trained, and each pattern must match one.
 //
 //	transformer.wte.weight      the embedding
 //	transformer.h.[0-5].*       the first six layers
@@ -46,7 +46,7 @@ func (m *Model) Freeze(patterns ...string) error {
 	return nil
 }
 
-// meant is what a pattern that matches nothing may have meant.
+// meant returns a hint on what a pattern without a match may have meant.
 func (m *Model) meant(pattern string, params []Param) string {
 	if ok, _ := path.Match(pattern, "lm_head.weight"); ok && m.Tied {
 		return "the head is the embedding, " + params[0].Name

@@ -13,12 +13,12 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// ErrUnsupported marks a configuration that asks for a computation that is
-// not built.
+// ErrUnsupported marks a configuration that asks for a computation that is not
+// implemented.
 var ErrUnsupported = errors.New("unsupported model configuration")
 
-// harmless are keys of config.json that do not change what training computes.
-// Dropout is not here: a value other than 0 is accepted with a note, see Parse.
+// harmless lists keys of config.json that do not change what training computes.
+// Dropout is not among them: a value other than 0 is accepted with a note, see Parse.
 var harmless = strings.Fields(`
 	_name_or_path _attn_implementation_autoset _attn_implementation architectures bos_token_id eos_token_id pad_token_id
 	unk_token_id sep_token_id decoder_start_token_id torch_dtype dtype transformers_version use_cache model_type name_or_path
@@ -37,9 +37,9 @@ var harmless = strings.Fields(`
 // dropouts are ignored with a note: training here uses none.
 var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)
 
-// Parse reads a Hugging Face config.json. Keys that would change the
-// computation in a way that is not built, and keys that are not known, are
-// errors wrapping ErrUnsupported; notes tells what was set aside (dropout).
+// Parse reads a Hugging Face config.json. Unknown keys, and keys that ask for a
+// computation that is not implemented, are errors wrapping ErrUnsupported; notes
+// lists settings that were ignored (dropout).
 func Parse(data []byte) (m *Model, notes []string, err error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -122,7 +122,7 @@ func (c *config) llama(f Family) *Model {
 		m.QKVBias = c.bool("attention_bias", false)
 		m.OutBias = m.QKVBias
 		m.MLPBias = c.bool("mlp_bias", false)
-	case Mistral: // null is no window, and as many key heads as others; left out they are those of Mistral 7B
+	case Mistral: // null means no window, and as many key heads as query heads; omitted, both are Mistral 7B's
 		m.Window = c.int("sliding_window", c.absent("sliding_window", 4096))
 		m.KVHeads = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), h))
 	case Qwen2:
@@ -203,8 +203,8 @@ func (c *config) rope(m *Model) *RopeScaling {
 	return nil
 }
 
-// fullAttention refuses layer_types other than full attention (or, where all
-// layers have a window, sliding attention).
+// fullAttention rejects layer_types other than full attention (or, if all layers
+// have a window, sliding attention).
 func (c *config) fullAttention() {
 	var types []string
 	c.get("layer_types", &types)
@@ -215,7 +215,7 @@ func (c *config) fullAttention() {
 	}
 }
 
-// config reads keys and remembers which were used and the first error.
+// config reads keys and records which were used, and the first error.
 type config struct {
 	raw  map[string]json.RawMessage
 	used map[string]bool
@@ -228,7 +228,7 @@ func (c *config) fail(format string, a ...any) {
 	}
 }
 
-// get decodes a key; absent and null are the same.
+// get decodes a key and reports whether it is present and not null.
 func (c *config) get(key string, v any) bool {
 	c.used[key] = true
 	data, ok := c.raw[key]
@@ -250,7 +250,7 @@ func (c *config) int(key string, def int) int {
 	return def
 }
 
-// absent is a value for where a key is not there at all: 0 where it is null.
+// absent returns v if a key is absent, and 0 if it is present, as for null.
 func (c *config) absent(key string, v int) int {
 	if _, ok := c.raw[key]; ok {
 		return 0
@@ -282,7 +282,7 @@ func (c *config) bool(key string, def bool) bool {
 	return def
 }
 
-// want refuses any value but the one that is built.
+// want rejects any value except the one that is implemented.
 func (c *config) want(key string, value bool) {
 	if c.bool(key, value) != value {
 		c.fail("%s: %w: only %v is built", key, ErrUnsupported, value)
@@ -349,8 +349,8 @@ func (m *Model) Config() []byte {
 	return append(data, '\n')
 }
 
-// Amend brings the config.json that a model was read from in line with what is saved with
-// it: weights in fp32, and as many positions as it was trained on. All else stays.
+// Amend updates the config.json that a model was read from to match what is saved with
+// it: fp32 weights, and the number of positions trained on. Everything else stays.
 func (m *Model) Amend(text []byte) ([]byte, error) {
 	var kv map[string]json.RawMessage
 	if err := json.Unmarshal(text, &kv); err != nil {
@@ -364,7 +364,7 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	}
 	set("dtype", `"float32"`)
 	set("torch_dtype", `"float32"`)
-	if m.Rotary() { // others have as many rows of positions as they say
+	if m.Rotary() { // with learned positions the table already has that many rows
 		if _, ok := kv["max_position_embeddings"]; !ok {
 			kv["max_position_embeddings"] = nil
 		}

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// known are the sizes of published models; no weights.
+// known holds the sizes of published models, without weights.
 var known = map[string]Model{
 	"gpt2":        gpt2(12, 768, 12),
 	"gpt2-medium": gpt2(24, 1024, 16),
 	"gpt2-large":  gpt2(36, 1280, 20),
 	"gpt2-xl":     gpt2(48, 1600, 25),
-	// The models of Elixir's measurements (2212.05339), whose heads are untied.
+	// The models measured in the Elixir paper (2212.05339), with untied heads.
 	"gpt2-4b":      untied(gpt2(32, 3072, 24)),
 	"gpt2-10b":     untied(gpt2(48, 4096, 32)),
 	"gpt2-15b":     untied(gpt2(18, 8192, 64)),

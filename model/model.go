@@ -1,10 +1,9 @@
 // Package model describes architectures as data.
 //
-// A Model is the sizes and choices that fix what a decoder-only transformer
-// computes: it comes from a Hugging Face config.json, from a known name, or
-// from sizes given inline, and goes out as a config.json again. It knows its
-// parameters by their Hugging Face names and shapes; what is computed with
-// them is package graph's.
+// A Model holds the sizes and choices that define what a decoder-only transformer
+// computes. It comes from a Hugging Face config.json, a known name, or sizes given
+// inline, and is written as a config.json again. It lists its parameters by their
+// Hugging Face names and shapes; package graph defines the computation.
 //
 //	m, err := model.Known("gpt2")
 //	for _, p := range m.Params() { fmt.Println(p.Name, p.Rows, p.Cols) }
@@ -63,14 +62,14 @@ type Model struct {
 	OutBias      bool // bias of the attention output projection
 	MLPBias      bool
 	InitStd      float64
-	Frozen       []string // parameters that training leaves alone, see Freeze
+	Frozen       []string // names of parameters that are not trained, see Freeze
 }
 
-// RMS reports whether norms are RMSNorm (without bias) and not LayerNorm.
+// RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
 func (m *Model) RMS() bool { return m.Family != GPT2 && m.Family != OPT }
 
-// Rotary reports whether positions are rotary and not learned. Families that learn
-// them turn them where RopeTheta is given; their config.json has no word for it.
+// Rotary reports whether positions are rotary instead of learned. Setting RopeTheta
+// makes GPT-2 and OPT rotary too; their config.json cannot express that.
 func (m *Model) Rotary() bool { return m.RMS() || m.RopeTheta > 0 }
 
 // Gated reports whether the feed-forward is SwiGLU.
@@ -79,7 +78,7 @@ func (m *Model) Gated() bool { return m.RMS() }
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return m.Family == GPT2 }
 
-// PosOffset is the number of rows of the position table before position 0.
+// PosOffset returns the number of rows of the position table before position 0.
 func (m *Model) PosOffset() int {
 	if m.Family == OPT {
 		return 2
@@ -87,40 +86,41 @@ func (m *Model) PosOffset() int {
 	return 0
 }
 
-// QKVCols is the width of query, key and value heads side by side.
+// QKVCols returns the total width of query, key and value heads.
 func (m *Model) QKVCols() int { return (m.Heads + 2*m.KVHeads) * m.HeadDim }
 
 // Param is one parameter tensor. Vectors have one row.
 type Param struct {
 	Name       string // Hugging Face name
 	Rows, Cols int
-	Layer      int  // -1: before the layers, Layers: after them
+	Layer      int  // -1: before the layers; Model.Layers: after them
 	Vector     bool // one dimension in files; no weight decay
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
 }
 
-// BareName is the name in folders of the model without its head, such as those of GPT2Model
-// and the published GPT-2: without the part that stands for that model. The head has none.
+// BareName returns the name in folders of the model without its head, such as those of
+// GPT2Model and the published GPT-2: without the prefix "transformer." or "model.". ok is
+// false for the head, which has none.
 func (p Param) BareName() (name string, ok bool) {
 	first, rest, _ := strings.Cut(p.Name, ".")
 	return rest, first == "transformer" || first == "model"
 }
 
-// Init is how a parameter starts.
+// Init is the initialisation of a parameter.
 type Init uint8
 
 const (
-	Normal Init = iota // with deviation Std, mean 0
+	Normal Init = iota // with mean 0 and standard deviation Std
 	Zeros
 	Ones
 )
 
-// Elems is the number of elements.
+// Elems returns the number of elements.
 func (p Param) Elems() int64 { return int64(p.Rows) * int64(p.Cols) }
 
-// Shape is the shape in files.
+// Shape returns the shape in files.
 func (p Param) Shape() []int {
 	if p.Vector {
 		return []int{p.Cols}
@@ -128,7 +128,7 @@ func (p Param) Shape() []int {
 	return []int{p.Rows, p.Cols}
 }
 
-// ParamCount is the number of elements of all parameters, a tied head counted once.
+// ParamCount returns the number of elements of all parameters; a tied head counts once.
 func (m *Model) ParamCount() int64 {
 	var n int64
 	for _, p := range m.Params() {

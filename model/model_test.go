@@ -32,8 +32,7 @@ func TestParamCounts(t *testing.T) {
 	}
 }
 
-// TestNames: the parameters of the models that transformers made are ours, by
-// name and shape, and there are no others.
+// TestNames: models made by transformers have exactly our parameters, by name and shape.
 func TestNames(t *testing.T) {
 	dirs, err := filepath.Glob("../testdata/torch/*/config.json")
 	if err != nil || len(dirs) == 0 {
@@ -84,7 +83,7 @@ func TestConfigRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRefused: what is not built is a named error, never a silent default.
+// TestRefused: unsupported settings are errors that name them, never silent defaults.
 func TestRefused(t *testing.T) {
 	base := func() map[string]any {
 		m, err := Known("llama-3.2-1b")
@@ -154,8 +153,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPublished: the config.json of published models, with what else their programs left
-// in it, is read as the model that it is.
+// TestPublished: the config.json of published models is read correctly, including keys
+// that other programs left in it.
 func TestPublished(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -183,8 +182,8 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// TestMistralLeftOut: what a config.json of Mistral leaves out is as in Mistral 7B, not as
-// in Llama; null is another thing.
+// TestMistralLeftOut: keys missing from a Mistral config.json default to those of Mistral
+// 7B, not Llama's; null means something else.
 func TestMistralLeftOut(t *testing.T) {
 	for text, want := range map[string][2]int{
 		``:                           {8, 4096},
@@ -203,7 +202,7 @@ func TestMistralLeftOut(t *testing.T) {
 	}
 }
 
-// TestAmend: a config.json says what is saved beside it, and all that it said before.
+// TestAmend: an amended config.json matches what is saved beside it and keeps all else.
 func TestAmend(t *testing.T) {
 	text := []byte(`{"model_type": "llama", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_id": [1, 2]}`)
 	m, _, err := Parse(text)
@@ -228,7 +227,7 @@ func TestAmend(t *testing.T) {
 	}
 }
 
-// TestDropout is accepted with a note.
+// TestDropout: dropout is accepted with a note.
 func TestDropout(t *testing.T) {
 	m, err := Known("gpt2")
 	if err != nil {

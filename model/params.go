@@ -35,8 +35,8 @@ func (m *Model) Params() []Param {
 }
 
 func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
-	// GPT-2 scales the projections into the residual stream by the number of
-	// them (Radford et al. 2019, section 2.3), so that its variance stays put.
+	// GPT-2 scales down the projections into the residual stream with their number
+	// (Radford et al. 2019, section 2.3), so that its variance does not grow.
 	residual := m.InitStd
 	if m.Family == GPT2 {
 		residual /= math.Sqrt(2 * float64(m.Layers))
@@ -61,7 +61,8 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	b.prefix = ""
 }
 
-// familyNames are the tensor names of a family; layer takes the layer number.
+// familyNames holds the tensor names of a family; layer is formatted with the layer
+// number.
 type familyNames struct {
 	embed, positions, layer, finalNorm  string
 	norm1, qkv, q, k, v, attnOut, norm2 string

@@ -6,7 +6,7 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 )
 
-// A piece of the rectangle that is being cut up.
+// A piece is part of the rectangle being cut up.
 type piece struct{ lower, upper, bottom, top int64 }
 
 // Guillotine cuts the rectangle steps x capacity into n buffers by cuts from
@@ -39,8 +39,8 @@ func larger(rng *rand.Rand, pieces []piece) int {
 	return i
 }
 
-// cut cuts piece i at some moment if it is to be, else at some address; a
-// piece that is too thin stays whole.
+// cut cuts piece i at a random moment if moment is set and the piece is wide enough,
+// else at a random address; a piece that is too thin stays whole.
 func cut(rng *rand.Rand, pieces []piece, i int, moment bool) []piece {
 	q := pieces[i]
 	switch {
@@ -67,9 +67,9 @@ func filled(rng *rand.Rand, pieces []piece, capacity int64) alloc.Problem {
 }
 
 // Pinwheel cuts the rectangle steps x capacity into n buffers, or a few more,
-// by pinwheels: five pieces, of which no two make a rectangle. Pieces that are
-// too thin for one are cut in two. The optimum is exactly capacity, without a
-// byte of slack. Needs n <= steps*capacity.
+// into pinwheels: five pieces, no two of which make a rectangle. Pieces too thin
+// for one are cut in two. The optimum is exactly capacity, without a byte of
+// slack. Needs n <= steps*capacity.
 func Pinwheel(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem {
 	pieces := []piece{{0, steps, 0, capacity}}
 	for len(pieces) < n {

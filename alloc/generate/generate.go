@@ -52,9 +52,9 @@ func Even(rng *rand.Rand, n int, steps, length, size int64) alloc.Problem {
 	return p
 }
 
-// Nest is a family of n lifetimes that nest like brackets: the optimum is the
-// largest sum along one moment. It ruins allocators that place small buffers
-// first, and those that copy the rest for every level.
+// Nest returns n lifetimes that nest like brackets: the optimum is the largest sum
+// at one moment. It defeats allocators that place small buffers first, and those
+// that copy the rest at every level.
 func Nest(rng *rand.Rand, n int) alloc.Problem {
 	var p alloc.Problem
 	var open []int
@@ -80,9 +80,9 @@ type Training struct {
 	Align     int64
 }
 
-// Problem writes down the buffers of the step: weights, gradients and
-// optimizer state alive throughout, activations from forward to backward,
-// gradients of activations and scratch in between.
+// Problem returns the buffers of the step: weights, gradients and optimizer state
+// alive throughout, activations from forward to backward, and gradients of
+// activations and scratch in between.
 func (t Training) Problem(rng *rand.Rand) alloc.Problem {
 	var p alloc.Problem
 	pass := int64(4 + 2*t.Transient) // steps in a layer's forward

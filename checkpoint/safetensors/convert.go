@@ -1,7 +1,7 @@
 package safetensors
 
-// Conversions between float32 and the stored types, little endian. Rounding is to nearest, ties to even, as PyTorch does;
-// a NaN stays a NaN, too large becomes infinite.
+// Conversions between float32 and the stored types, little endian. Rounding is to nearest, ties to even, like PyTorch's;
+// a NaN stays a NaN, overflow becomes infinity.
 
 import (
 	"encoding/binary"
@@ -9,11 +9,11 @@ import (
 	"unsafe"
 )
 
-// pieceElements is how many elements are converted at a time: large enough to hide the calls, small enough for the cache.
+// pieceElements is the number of elements converted at a time: large enough to amortise calls, small enough for the cache.
 const pieceElements = 16 << 10
 
-// asStored returns the values' own memory if that is what F32 looks like in a file, that is on a little-endian machine.
-// The large reads and writes then go past the conversion, which would take longer than a good disk.
+// asStored returns the values' own memory as bytes if it has the layout of F32 in a file, that is on a little-endian
+// machine. Large reads and writes then skip the conversion, which would be slower than a good disk.
 func asStored(values []float32) ([]byte, bool) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, false
@@ -21,7 +21,7 @@ func asStored(values []float32) ([]byte, bool) {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), 4*len(values)), true
 }
 
-// decoder returns the conversion of len(dst) elements, or nil if there is none.
+// decoder returns the function that converts len(dst) stored elements to float32, or nil if there is none.
 func decoder(d DType) func(dst []float32, src []byte) {
 	le := binary.LittleEndian
 	switch d {
@@ -53,7 +53,7 @@ func decoder(d DType) func(dst []float32, src []byte) {
 	return nil
 }
 
-// encoder is the way back.
+// encoder returns the inverse conversion, or nil if there is none.
 func encoder(d DType) func(dst []byte, src []float32) {
 	le := binary.LittleEndian
 	switch d {
@@ -90,7 +90,7 @@ func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 func toBF16(x float32) uint16 {
 	b := math.Float32bits(x)
 	if x != x {
-		return uint16(b>>16) | 0x40 // the payload may lie in the half that is cut off: make it quiet, not infinite
+		return uint16(b>>16) | 0x40 // the payload may be in the truncated half: keep it a (quiet) NaN, not infinity
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -110,7 +110,7 @@ func TestHalvesRound(t *testing.T) {
 	}
 }
 
-// Reading and writing through a file equals the conversions, over pieces and in parts; F32 goes past them.
+// Reading and writing through a file equals the conversions, across pieces and in parts; F32 skips them.
 func TestFloat32ThroughFile(t *testing.T) {
 	values := make([]float32, 2*pieceElements+7)
 	random := rand.New(rand.NewPCG(1, 2))

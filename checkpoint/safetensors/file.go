@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Source is an open file: os.File behind a size.
+// Source is an open file of known size.
 type Source interface {
 	io.ReaderAt
 	io.Closer
@@ -24,7 +24,7 @@ type File struct {
 	entries map[string]entry
 }
 
-// Open opens a file on disk by itself, as tests do; models are Sets.
+// Open opens a single file on disk; for models use a Set.
 func Open(path string) (*File, error) {
 	source, err := OpenSource(path)
 	if err != nil {
@@ -79,8 +79,8 @@ func (f *File) ReadBytes(name string, offset int64, dst []byte) error {
 	return nil
 }
 
-// ReadFloat32 fills dst with the elements from number first on (in row-major order), converted from F32, BF16, F16 or
-// F64; only the last can lose precision.
+// ReadFloat32 fills dst with the elements from index first on, in row-major order, converted from F32, BF16, F16 or F64.
+// Only F64 can lose precision.
 func (f *File) ReadFloat32(name string, first int, dst []float32) error {
 	e, err := f.find(name)
 	if err != nil {

@@ -1,13 +1,13 @@
 package safetensors
 
-// The header, in and out.
+// Reading and printing the header.
 //
-// Approach: read the declared length only if the file is that long, walk the JSON token by token (a map would swallow
-// duplicate names), then sort the tensors by offset and demand that each begins where the one before ends and that the
-// last ends with the file. So overlaps, holes and ranges outside the file are one check.
+// Approach: read the declared length only if the file is that long, read the JSON token by token (a map would hide
+// duplicate names), then sort the tensors by offset and require that each begins where the previous one ends and that
+// the last ends with the file. So one check excludes overlaps, holes and ranges outside the file.
 //
-// Known weakness: none of the data is checksummed by the format; a flipped bit in a weight goes unnoticed here (package
-// checkpoint has a manifest for that).
+// Known weakness: the format has no checksums; a flipped bit in a weight goes unnoticed here (package checkpoint has a
+// manifest for that).
 
 import (
 	"bytes"
@@ -186,7 +186,7 @@ func printHeader(metadata map[string]string, entries []entry) []byte {
 	return b.Bytes()
 }
 
-// quote prints a JSON string; a name that is not UTF-8 was refused before.
+// quote prints a JSON string; names that are not UTF-8 have been rejected before.
 func quote(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)

@@ -1,7 +1,7 @@
 package safetensors
 
-// JSON read token by token, strictly: duplicate keys, fractions where integers belong, or anything nested where nothing
-// should be, is an error, and nothing recurses on hostile depth.
+// Strict JSON, read token by token: duplicate keys, fractions instead of integers and unexpected nesting are errors, and
+// hostile depth causes no recursion.
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ func newDecoder(text []byte) *json.Decoder {
 	return dec
 }
 
-// object walks one object; value must consume the value of the key that it is given.
+// object reads one object; value must consume the value of the given key.
 func object(dec *json.Decoder, value func(key string) error) error {
 	if err := delim(dec, '{'); err != nil {
 		return err

@@ -6,12 +6,12 @@
 //	n bytes:  {"__metadata__":{"format":"pt"}, "wte.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}
 //	the rest: data; offsets count from here; row-major, little endian, without holes or overlaps
 //
-// Large models are split over several files with an index beside them that says which tensor is where (see Set).
+// Large models are split over several files, with an index that says which file has which tensor (see Set).
 //
-// The header is the only thing in a file that can lie, so it is checked completely before a File exists: whoever holds a
-// File can trust every name, shape and range in it. Whatever is wrong wraps ErrCorrupt. Reading never maps or loads a
-// whole file: ReadBytes and ReadFloat32 fetch ranges into the caller's memory and are safe for concurrent use. Writing
-// streams: a Tensor knows its size and hands over its bytes when asked, so a model is never in memory twice.
+// Opening a File checks its header completely, so every name, shape and range in a File can be trusted. Errors caused by
+// the content wrap ErrCorrupt. Reading never maps or loads a whole file: ReadBytes and ReadFloat32 read ranges into the
+// caller's memory and are safe for concurrent use. Writing streams: a Tensor knows its size and writes its bytes on
+// request, so a model is never in memory twice.
 //
 // Format: https://github.com/huggingface/safetensors, "Format" (also the limit of 100 MB on the header).
 package safetensors
@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	// ErrCorrupt is wrapped by every error that a file's content causes.
+	// ErrCorrupt is wrapped by every error caused by a file's content.
 	ErrCorrupt = errors.New("corrupt")
 	// ErrNoTensor is wrapped by the error for a name that a file or folder doesn't hold.
 	ErrNoTensor = errors.New("no such tensor")
@@ -87,8 +87,8 @@ func (t Info) Elements() int {
 // Bytes returns the size of the data.
 func (t Info) Bytes() int64 { return int64(t.Elements()) * int64(t.DType.Size()) }
 
-// check reports a type or shape from which Elements and Bytes would be nonsense. The limit on the product of the nonzero
-// dimensions keeps every partial product in range, in whatever order it is formed.
+// check rejects a type or shape for which Elements or Bytes would be wrong. The limit on the product of the nonzero
+// dimensions keeps every partial product in range, in any order.
 func (t Info) check() error {
 	size := t.DType.Size()
 	if size == 0 {

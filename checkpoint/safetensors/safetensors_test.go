@@ -33,7 +33,7 @@ func (memory) Close() error { return nil }
 
 func parse(data []byte) (*File, error) { return NewFile(memory{bytes.NewReader(data)}) }
 
-// withHeader is a file of the given header and data.
+// withHeader returns a file with the given header and number of data bytes.
 func withHeader(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
@@ -251,7 +251,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// A short file cannot make the reader reserve what its header promises.
+// A short file cannot make the reader allocate the length that it declares.
 func TestLiesAllocateLittle(t *testing.T) {
 	lies := [][]byte{
 		append([]byte{0, 225, 245, 5, 0, 0, 0, 0}, "{}"...), // 100,000,000

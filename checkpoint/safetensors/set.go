@@ -1,6 +1,6 @@
 package safetensors
 
-// A model over several files.
+// A model in several files.
 //
 // Example: model-00001-of-00002.safetensors, model-00002-of-00002.safetensors and model.safetensors.index.json with
 //
@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Set is the tensors of a model: those of one file, or of all the files that an index names. Its methods may be called
+// Set holds the tensors of a model: those of one file, or of all files named by an index. Its methods may be called
 // concurrently.
 type Set struct {
 	files   []*File
@@ -36,8 +36,8 @@ func OpenFolder(dir string) (*Set, error) {
 	return set, nil
 }
 
-// OpenSet opens base.safetensors or, if that doesn't exist, what base.safetensors.index.json names. The function opens a
-// file by name, all in one folder.
+// OpenSet opens base.safetensors or, if that doesn't exist, the files named by base.safetensors.index.json. open opens a
+// file by name, in one folder.
 func OpenSet(open func(name string) (Source, error), base string) (*Set, error) {
 	single := base + ".safetensors"
 	set := &Set{where: map[string]*File{}}
@@ -111,7 +111,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Tensors lists all tensors, file by file, for those who do not know what there should be. The caller must not change it.
+// Tensors lists all tensors, file by file. The caller must not change the list.
 func (s *Set) Tensors() []Info { return s.tensors }
 
 // Lookup returns the tensor of that name.
@@ -148,8 +148,8 @@ func (s *Set) find(name string) (*File, error) {
 	return nil, fmt.Errorf("safetensors: %w: %.80q", ErrNoTensor, name)
 }
 
-// WriteSet writes base.safetensors, or shards of at most limit bytes of data with an index if there is more (0: never
-// split). The function creates a file; closing it may fail and counts.
+// WriteSet writes base.safetensors or, if there are more than limit bytes of data (0: no limit), shards of at most limit
+// bytes and an index. create creates a file; an error on closing it is returned.
 func WriteSet(create func(name string) (io.WriteCloser, error), base string, limit int64, metadata map[string]string,
 	tensors []Tensor) error {
 	shards, total := split(tensors, limit)
@@ -182,7 +182,7 @@ func WriteSet(create func(name string) (io.WriteCloser, error), base string, lim
 	})
 }
 
-// split fills shards in order; the shards together are the tensors.
+// split divides the tensors into shards, in order.
 func split(tensors []Tensor, limit int64) (shards [][]Tensor, total int64) {
 	begin, size := 0, int64(0)
 	for i, t := range tensors {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Tensor is a tensor that can be asked for its data: Data writes exactly Bytes() bytes, row-major and little endian, in as
-// many pieces as it likes (WriteFloat32 helps). It is called once, when the tensor's turn comes.
+// Tensor is a tensor whose data is written on request: Data writes exactly Bytes() bytes, row-major and little endian, in
+// any number of calls (WriteFloat32 helps). It is called once, when the tensor's turn comes.
 type Tensor struct {
 	Info
 	Data func(w io.Writer) error
@@ -44,9 +44,8 @@ func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	return nil
 }
 
-// Write writes one file: the header, then each tensor's data, one after the other. Wide types come first, which keeps
-// every tensor aligned to its element size; otherwise the order is the caller's. Metadata may be nil; transformers wants
-// {"format": "pt"}.
+// Write writes one file: the header, then the tensors' data. Wide types come first, which keeps every tensor aligned to
+// its element size; otherwise the order is the caller's. Metadata may be nil; transformers expects {"format": "pt"}.
 func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	tensors = slices.Clone(tensors)
 	slices.SortStableFunc(tensors, func(a, b Tensor) int { return cmp.Compare(b.DType.Size(), a.DType.Size()) })
@@ -74,7 +73,7 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	return nil
 }
 
-// layOut checks names and shapes and places the data back to back.
+// layOut checks names and shapes and assigns consecutive offsets.
 func layOut(tensors []Tensor) ([]entry, error) {
 	entries := make([]entry, 0, len(tensors))
 	seen := make(map[string]bool, len(tensors))
@@ -98,7 +97,7 @@ func layOut(tensors []Tensor) ([]entry, error) {
 	return entries, nil
 }
 
-// exactly passes on bytes until left is used up; one more is an error, before it can shift the tensors that follow.
+// exactly passes on up to left bytes; one more is an error, before it can shift the tensors that follow.
 type exactly struct {
 	w    io.Writer
 	left int64

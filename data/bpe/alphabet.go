@@ -39,7 +39,7 @@ func makeAlphabet() (runes [256]rune, back [0x144]int16, order [256]byte) {
 	return runes, back, order
 }
 
-// appendPrintable appends token bytes in the characters of the alphabet.
+// appendPrintable appends token, each byte written as its character of the alphabet.
 func appendPrintable(dst []byte, token []byte) []byte {
 	for _, b := range token {
 		dst = utf8.AppendRune(dst, alphabet[b])
@@ -47,8 +47,8 @@ func appendPrintable(dst []byte, token []byte) []byte {
 	return dst
 }
 
-// appendBytes is the inverse of appendPrintable; false when a character does
-// not belong to the alphabet.
+// appendBytes is the inverse of appendPrintable. It reports false if a character
+// does not belong to the alphabet.
 func appendBytes(dst []byte, printable string) ([]byte, bool) {
 	for _, r := range printable {
 		if r >= rune(len(byteOf)) || byteOf[r] < 0 {

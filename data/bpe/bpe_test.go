@@ -68,7 +68,7 @@ func TestIDsOfHuggingFace(t *testing.T) {
 	}
 }
 
-// sentencePieces are Llama 2's vocabulary by all that puts a space before a text.
+// sentencePieces returns Llama 2's vocabulary with each way to put a space before a text.
 func sentencePieces(t testing.TB) map[string]*Tokenizer {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/llama2.json")
@@ -89,8 +89,8 @@ func sentencePieces(t testing.TB) map[string]*Tokenizer {
 	return all
 }
 
-// SentencePiece's vocabularies give the ids of Hugging Face, and the text back but for the space
-// before it. Two that put it elsewhere are two tokenizers.
+// SentencePiece vocabularies give the ids of Hugging Face, and decode to the text except for
+// the space before it. Tokenizers that differ only in where they put it have different hashes.
 func TestSentencePiece(t *testing.T) {
 	f := readFixtures(t)
 	hashes := map[[32]byte]string{}
@@ -131,7 +131,7 @@ func TestSentencePiece(t *testing.T) {
 	}
 }
 
-// A word goes on over a line break where a token does.
+// A word extends across a line break if a token does.
 func TestSentencePieceLines(t *testing.T) {
 	raw, err := os.ReadFile("testdata/llama2.json")
 	must(t, err)
@@ -157,7 +157,7 @@ func TestSentencePieceLines(t *testing.T) {
 	}
 }
 
-// What of SentencePiece's tokenizers would give other ids is named.
+// Settings of SentencePiece tokenizers that would give other ids are errors that name them.
 func TestSentencePieceUnsupported(t *testing.T) {
 	raw, err := os.ReadFile("testdata/llama2.json")
 	must(t, err)
@@ -306,7 +306,7 @@ func TestMergeByDefinition(t *testing.T) {
 			t.Fatalf("heap: %q -> %v, want %v", word, got, want)
 		}
 		padded := append(slices.Clone(word), "xxxxxxxxxxxxxxxxxxxx"...)
-		for range 2 { // the second time from the cache, and with other bytes behind it
+		for range 2 { // the second time from the cache, followed by other bytes
 			if got := e.word(nil, padded, len(word)); !slices.Equal(got, want) {
 				t.Fatalf("cache: %q -> %v, want %v", word, got, want)
 			}
@@ -368,7 +368,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// Whatever would change the ids is named, not skipped.
+// Settings that would change the ids are errors that name them.
 func TestUnsupported(t *testing.T) {
 	raw, err := os.ReadFile("testdata/gpt2.json")
 	if err != nil {
@@ -463,7 +463,7 @@ func TestEndOfText(t *testing.T) {
 	}
 }
 
-// What goes before a text is the template's, unless tokenizer_config.json decides it.
+// The tokens before a text are the template's, unless tokenizer_config.json sets them.
 func TestStart(t *testing.T) {
 	raw, err := os.ReadFile("testdata/gpt2.json")
 	must(t, err)
@@ -541,7 +541,7 @@ func TestTrainErrors(t *testing.T) {
 	}
 }
 
-// A pre-token of megabytes takes time in proportion, and bounded memory.
+// A pre-token of megabytes takes proportional time and bounded memory.
 func TestHugeWord(t *testing.T) {
 	tokenizer := fixtureTokenizers(t)["gpt2"]
 	for _, text := range [][]byte{

@@ -1,6 +1,6 @@
-// Package bpe is a BPE tokenizer: text to token ids and back, for any bytes, with the
-// byte-level vocabularies of GPT-2, Llama 3 and Qwen2 among others, and SentencePiece's of
-// Llama 2 and Mistral 7B (spaced.go).
+// Package bpe is a BPE tokenizer: it converts any bytes to token ids and back, with
+// byte-level vocabularies (GPT-2, Llama 3, Qwen2, ...) or the SentencePiece vocabularies
+// of Llama 2 and Mistral 7B (spaced.go).
 //
 // # How text becomes tokens
 //
@@ -10,7 +10,7 @@
 //     expression engine runs: each is a short scanner (split.go), linear in
 //     the text whatever the text is.
 //  3. Every pre-token starts as its bytes. The adjacent pair with the lowest
-//     rank is merged, again and again, until no pair has a rank (encode.go).
+//     rank is merged repeatedly until no pair has a rank (encode.go).
 //
 // So no text is out of vocabulary, invalid UTF-8 included, and Decode(Encode(x))
 // is x for all bytes x, as long as the tokenizer has no normalizer (Qwen2 has
@@ -21,8 +21,8 @@
 //   - GPT2: the published 50257-token vocabulary, in the binary.
 //   - Load, Parse: a Hugging Face tokenizer.json. Whatever would change the ids
 //     and is not supported is an error that names it; nothing is skipped.
-//   - Train: counted words in, merges out; the same result as the trainer of
-//     Hugging Face tokenizers, whatever the order of the input.
+//   - Train: learns merges from counted words, with the same result as the
+//     trainer of Hugging Face tokenizers, whatever the order of the input.
 //
 // A Tokenizer is immutable and shared; an Encoder holds the scratch memory of
 // one goroutine and appends to the slice it is given, without allocating.
@@ -31,10 +31,10 @@
 //
 // A pre-token longer than 64 KiB (no space in 64 KiB of letters, say) is cut
 // there before merging, so that memory stays bounded; Hugging Face would merge
-// over the cut. Letters, numbers and spaces are those of Go's Unicode tables,
+// across the cut. Letters, numbers and spaces are those of Go's Unicode tables,
 // which can be a version older or newer than another program's. Where a
-// tokenizer asks for NFC, more than 30 combining marks on one letter get a
-// joiner among them (UAX 15, Stream-Safe Text Format).
+// tokenizer asks for NFC, a joiner is inserted among more than 30 combining marks
+// on one letter (UAX 15, Stream-Safe Text Format).
 //
 // Sources: Sennrich et al. 2016 (arXiv:1508.07909) for BPE, Radford et al. 2019
 // for the byte-level variant and the pre-token pattern of GPT-2.

@@ -91,8 +91,8 @@ func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
 	return dst
 }
 
-// word appends the ids of the pre-token text[:n]. It may read, not use, the
-// bytes behind it.
+// word appends the ids of the pre-token text[:n]. It may load the bytes after it,
+// but ignores them.
 func (e *Encoder) word(dst []int32, text []byte, n int) []int32 {
 	if n > cacheWord {
 		return e.merge(dst, text[:n])
@@ -128,7 +128,7 @@ func load(text []byte, n int) (low, high uint64) {
 	return low, high & (^uint64(0) >> (128 - 8*n))
 }
 
-// merge appends the ids of one pre-token, without the cache.
+// merge appends the ids of one pre-token, bypassing the cache.
 func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 	if e.t.whole != nil {
 		if id, ok := e.t.whole[string(word)]; ok {
@@ -149,15 +149,16 @@ func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 	return e.long.merge(dst, e.t, word)
 }
 
-// link is a token and the rank of merging it with the one behind it.
+// link is a token and the rank of merging it with the next one.
 type link struct {
 	id   int32
 	rank uint32
 	into int32 // the token that the merge gives
 }
 
-// begin fills in what the merges of a word start from: its bytes, or where there are
-// tokens of characters, those and the bytes of the others.
+// begin writes the tokens from which the merges of a word start, and returns them: its
+// bytes, or, in a vocabulary of characters, its characters, and the bytes of characters
+// that have no token.
 func (t *Tokenizer) begin(links []link, word []byte) []link {
 	if t.chars == nil {
 		for i, b := range word {
@@ -219,13 +220,13 @@ func (e *Encoder) mergeShort(dst []int32, word []byte) []int32 {
 	return dst
 }
 
-// longWord merges by a linked list over the bytes' places and a heap of
-// rank<<32 | place. An entry of the heap is stale when the pair at its place
-// has another rank by now (a rank belongs to one pair only).
+// longWord merges by a linked list over positions in the word and a heap of
+// rank<<32 | position. A heap entry is stale if the pair at its position now has
+// another rank (a rank belongs to one pair only).
 type longWord struct {
 	links []link
-	next  []int32 // place of the token behind; len(links): none
-	prev  []int32 // place of the token before; -1: none
+	next  []int32 // position of the next token; len(links): none
+	prev  []int32 // position of the previous token; -1: none
 	heap  []uint64
 }
 
@@ -268,7 +269,7 @@ func (w *longWord) merge(dst []int32, t *Tokenizer, word []byte) []int32 {
 	return dst
 }
 
-// rank looks up the pair at place and queues it.
+// rank looks up the pair that starts at place and queues it.
 func (w *longWord) rank(t *Tokenizer, place int32) {
 	here := &w.links[place]
 	here.rank = noRank

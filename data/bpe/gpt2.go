@@ -10,7 +10,7 @@ import (
 // gpt2Merges holds the 50000 merges of GPT-2 in rank order, four bytes each:
 // the ids of the two halves, little endian. The 256 byte tokens have the ids
 // 0..255 in alphabet order, merge r makes token 256+r, and the last id is the
-// end of text. 200 KB hold what the published files take 1.5 MB for. Origin
+// end of text. That is 200 KB instead of the 1.5 MB of the published files. Origin
 // and licence: gpt2.NOTICE.
 //
 //go:embed gpt2.merges
@@ -35,8 +35,8 @@ var GPT2 = sync.OnceValue(func() *Tokenizer {
 	return t
 })
 
-// fromMerges builds a vocabulary as GPT-2 numbers it: 256 bytes, what the
-// merges make, end of text. IDs must first appear in increasing order.
+// fromMerges builds a vocabulary numbered like GPT-2's: 256 bytes, the results of
+// the merges, end of text. IDs must first appear in increasing order.
 func fromMerges(pattern Pattern, merges []Merge) (*Tokenizer, error) {
 	tokens := make([][]byte, 0, 257+len(merges))
 	for _, b := range byteOrder {

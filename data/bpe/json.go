@@ -21,11 +21,10 @@ import (
 // post-processor, decoder) of which byte-level BPE uses a small part. Every
 // field is read into a struct that knows it, unknown fields are errors, and
 // every value that would change the ids is either supported or an error that
-// names it. The post-processor is the exception that proves it: it only adds
-// special tokens around a text on request, which Encode never does. Those before
-// a text are Start.
+// names it. The post-processor only adds special tokens around a text on request,
+// which Encode never does; Start returns those before a text.
 
-// maxFile bounds the size of a tokenizer.json that is read.
+// maxFile is the size limit of a tokenizer.json in bytes.
 const maxFile = 512 << 20
 
 // file is tokenizer.json.
@@ -117,8 +116,8 @@ func Load(path string) (*Tokenizer, error) {
 }
 
 // Parse builds a Tokenizer from the content of a tokenizer.json and, where
-// there is one, of the tokenizer_config.json that belongs to it (else nil).
-// Both are kept, not copied, for Save.
+// there is one, of its tokenizer_config.json (else nil). It retains both slices,
+// without copying them, for Save.
 func Parse(raw, config []byte) (*Tokenizer, error) {
 	var f file
 	if err := strict(raw, &f); err != nil {
@@ -175,7 +174,7 @@ func unsupported(what string) error {
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// kind is the "type" of a part of the pipeline, for messages and dispatch.
+// kind returns the "type" of a part of the pipeline, for messages and dispatch.
 func kind(raw json.RawMessage) string {
 	var part struct {
 		Type string `json:"type"`
@@ -186,7 +185,7 @@ func kind(raw json.RawMessage) string {
 	return part.Type
 }
 
-// check refuses what has an effect and is not supported, and reads the model.
+// check rejects unsupported settings that have an effect, and reads the model.
 func (f *file) check(m *model) error {
 	switch {
 	case !null(f.Truncation):
@@ -218,8 +217,8 @@ func (f *file) check(m *model) error {
 	return nil
 }
 
-// postProcessor accepts those that do nothing but add special tokens around a
-// text, which Encode leaves out. Those of a template before the text are returned.
+// postProcessor accepts post-processors that only add special tokens around a text,
+// which Encode leaves out. It returns those that a template adds before the text.
 func postProcessor(raw json.RawMessage) (start []int32, err error) {
 	if null(raw) {
 		return nil, nil
@@ -252,8 +251,8 @@ func postProcessor(raw json.RawMessage) (start []int32, err error) {
 	}
 }
 
-// template is what a template adds before a text: [{"SpecialToken": {"id": "<s>"}},
-// {"Sequence": {"id": "A"}}] with {"<s>": {"ids": [1]}} adds the token 1.
+// template returns the tokens that a template adds before a text: [{"SpecialToken":
+// {"id": "<s>"}}, {"Sequence": {"id": "A"}}] with {"<s>": {"ids": [1]}} adds token 1.
 func template(raw json.RawMessage) (start []int32, err error) {
 	var part struct {
 		Single []struct {
@@ -277,7 +276,7 @@ func template(raw json.RawMessage) (start []int32, err error) {
 	return start, nil
 }
 
-// normalizer accepts none, and NFC (Qwen2).
+// normalizer accepts no normalizer, or NFC (Qwen2); composed reports NFC.
 func normalizer(raw json.RawMessage) (composed bool, err error) {
 	if null(raw) {
 		return false, nil
@@ -304,8 +303,8 @@ func normalizer(raw json.RawMessage) (composed bool, err error) {
 	}
 }
 
-// preTokenizer accepts ByteLevel with its own expression, by itself or after Digits,
-// and Split by an expression in the table followed by ByteLevel without one.
+// preTokenizer accepts ByteLevel with its own expression, alone or after Digits, and
+// Split by an expression of patterns followed by ByteLevel without one.
 func preTokenizer(raw json.RawMessage) (Pattern, error) {
 	if null(raw) {
 		return 0, unsupported("a missing pre_tokenizer")
@@ -482,11 +481,11 @@ func checkID(text string, id int32) error {
 	return nil
 }
 
-// endNames are the tokens that end a document, tried in this order where no
-// tokenizer_config.json says it.
+// endNames are tokens that may end a document, tried in this order if no
+// tokenizer_config.json names one.
 var endNames = []string{EndOfText, "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"}
 
-// find returns the id of an added token; -1: none.
+// find returns the id of an added token, or -1.
 func (v *vocabulary) find(name string) int32 {
 	i := slices.IndexFunc(v.added, func(a Added) bool { return a.Text == name })
 	if i < 0 {
@@ -495,8 +494,8 @@ func (v *vocabulary) find(name string) int32 {
 	return v.added[i].ID
 }
 
-// named is a token in tokenizer_config.json: a string, or an object with the string in
-// "content"; "" where there is none.
+// named returns the text of a token in tokenizer_config.json: a string, or an object
+// with the string in "content"; "" if there is none.
 func named(key string, raw json.RawMessage) (string, error) {
 	var name string
 	if null(raw) || json.Unmarshal(raw, &name) == nil {
@@ -511,8 +510,8 @@ func named(key string, raw json.RawMessage) (string, error) {
 	return object.Content, nil
 }
 
-// configure finds the token that ends a document, and what goes before a text if
-// tokenizer_config.json says so itself.
+// configure sets the token that ends a document, and the token before a text if
+// tokenizer_config.json sets add_bos_token.
 func (v *vocabulary) configure(config []byte) error {
 	var c struct {
 		EOS    json.RawMessage `json:"eos_token"`

@@ -1,7 +1,7 @@
 package bpe
 
 // pairTable maps a pair of adjacent tokens to the rank of its merge and the
-// token that it becomes: open addressing in one array, at most half full.
+// resulting token, by open addressing in one array, at most half full.
 type pairTable struct {
 	slots []pairSlot
 	shift uint // 64 - log2(len(slots))
@@ -34,8 +34,8 @@ func newPairTable(merges int) pairTable {
 
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-// insert adds a merge; of two merges of one pair the later one counts, as in
-// Hugging Face's table.
+// insert adds a merge. It replaces an earlier merge of the same pair, as in Hugging
+// Face's table.
 func (t *pairTable) insert(m Merge, rank uint32) {
 	key := pairKey(m.Left, m.Right)
 	mask := uint64(len(t.slots) - 1)
@@ -46,7 +46,7 @@ func (t *pairTable) insert(m Merge, rank uint32) {
 	t.slots[i] = pairSlot{key, rank, m.ID}
 }
 
-// find returns rank and resulting token of a pair, or noRank.
+// find returns the rank of a pair, or noRank, and the resulting token.
 func (t *pairTable) find(left, right int32) (rank uint32, id int32) {
 	key := pairKey(left, right)
 	mask := uint64(len(t.slots) - 1)

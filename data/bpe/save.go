@@ -11,13 +11,12 @@ import (
 // File is one file of a saved tokenizer.
 type File struct {
 	Name    string // without a folder
-	Content []byte // not to be changed
+	Content []byte // must not be changed
 }
 
-// Files returns what a Hugging Face folder holds for this tokenizer:
-// tokenizer.json and tokenizer_config.json, with which AutoTokenizer and
-// PreTrainedTokenizerFast give the same ids. A tokenizer that was read comes
-// back byte for byte.
+// Files returns the tokenizer.json and tokenizer_config.json of a Hugging Face
+// folder, with which AutoTokenizer and PreTrainedTokenizerFast give the same ids.
+// For a tokenizer that was read they are the original bytes.
 func (t *Tokenizer) Files() []File {
 	config := t.sourceConfig
 	if config == nil {
@@ -36,7 +35,7 @@ func (t *Tokenizer) Save(dir string) error {
 	return nil
 }
 
-// config is the smallest tokenizer_config.json that transformers loads.
+// config returns the smallest tokenizer_config.json that transformers loads.
 func (t *Tokenizer) config() []byte {
 	fields := map[string]any{
 		"tokenizer_class":              "PreTrainedTokenizerFast",
@@ -53,8 +52,8 @@ func (t *Tokenizer) config() []byte {
 	return append(out, '\n')
 }
 
-// JSON returns the content of tokenizer.json: the one that was read, else one
-// with the tokens and merges a line each, in order of id and rank.
+// JSON returns the content of tokenizer.json: the original if it was read, else
+// tokens in order of id and merges in order of rank, one per line.
 func (t *Tokenizer) JSON() []byte {
 	if t.source != nil {
 		return t.source
@@ -117,7 +116,7 @@ func comma(out *bytes.Buffer, i int, before string) {
 
 func printable(token []byte) string { return string(appendPrintable(nil, token)) }
 
-// quote writes a JSON string with < and > as they are.
+// quote returns a JSON string in which < and > are not escaped.
 func quote(s string) string {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

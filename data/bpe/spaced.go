@@ -10,34 +10,34 @@ import (
 	"unicode/utf8"
 )
 
-// SentencePiece's BPE, as Llama 2 and Mistral 7B have it.
+// SentencePiece's BPE, as in Llama 2 and Mistral 7B.
 //
-// Approach: such a vocabulary is one of characters, not of bytes. It writes a space as ▁,
-// puts one before a text, and merges over the whole of it; a character that it lacks
-// becomes its bytes, which have tokens <0x00> to <0xFF> that nothing is merged with. Here
-// ▁ is a space from the beginning. No token has a space behind another character, which
-// is checked, so nothing is merged over the place before a space, and a text is merged
-// word by word as others are.
+// Approach: such a vocabulary consists of characters, not bytes. It writes a space as ▁,
+// puts one before a text, and merges across the whole text. A character without a token
+// becomes its bytes, the tokens <0x00> to <0xFF>, which never merge. Here ▁ is replaced
+// by a space at once. No token has a space after another character (this is checked), so
+// no merge crosses the start of a space, and a text can be merged word by word like
+// byte-level ones.
 //
 // Example: "no caf\u00e9" is " no caf\u00e9", words " no" and " caf\u00e9"; without \u00e9 in the
 // vocabulary the second starts as " ", c, a, f, <0xC3>, <0xA9>.
 //
-// Known weakness: documents are not cut for reading, so each is in memory as a whole.
+// Known weakness: documents are not read in pieces, so each is in memory as a whole.
 
 // underline stands for a space in the vocabulary and in tokenizer.json.
 const underline = "\u2581"
 
-// leading says where a space is put that the text does not have.
+// leading says where a space is inserted. A stretch is text between added tokens.
 type leading uint8
 
 const (
 	leadNever  leading = iota
-	leadAlways         // before each stretch between added tokens
-	leadEach           // the same, if it does not begin with one
-	leadFirst          // the same, only where the text begins
+	leadAlways         // before each stretch
+	leadEach           // before each stretch that does not begin with a space
+	leadFirst          // the same, but only at the beginning of the text
 )
 
-// before reports whether a stretch gets a space; first is that it begins the text.
+// before reports whether a stretch gets a space; first says that it begins the text.
 func (l leading) before(text []byte, first bool) bool {
 	switch l {
 	case leadAlways:
@@ -67,9 +67,9 @@ func (e *Encoder) spaced(dst []int32, text []byte, first bool) []int32 {
 	return dst
 }
 
-// nextSpaced is the length of the spaces at the start of text and what follows up to the
-// next. Nothing is merged with a line break if none of the breaks is in a token with others, so
-// words also end there, and are short enough to be found again.
+// nextSpaced returns the length of the first word of text: leading spaces and what follows,
+// up to the next of breaks. Those include a line break if no longer token contains one, since
+// then nothing merges across it, and shorter words hit the cache more often.
 func nextSpaced(text []byte, breaks string) int {
 	n := len(text) - len(bytes.TrimLeft(text, " "))
 	if end := bytes.IndexAny(text[n:], breaks); end >= 0 {
@@ -78,8 +78,8 @@ func nextSpaced(text []byte, breaks string) int {
 	return len(text)
 }
 
-// Trim takes the space off the beginning of a text that Decode gave, if this is a
-// vocabulary that puts one there.
+// Trim removes the leading space from text returned by Decode, if the tokenizer's decoder
+// does so.
 func (t *Tokenizer) Trim(text []byte) []byte {
 	if t.trims {
 		return bytes.TrimPrefix(text, []byte{' '})
@@ -87,8 +87,8 @@ func (t *Tokenizer) Trim(text []byte) []byte {
 	return text
 }
 
-// spacedToken is what a token of the vocabulary stands for, and whether it stands for a
-// byte of characters that have no token.
+// spacedToken returns the bytes that a vocabulary token stands for, and whether it is a
+// byte token (<0x00> to <0xFF>).
 func spacedToken(text string) (token []byte, isByte bool, err error) {
 	if digits, ok := strings.CutPrefix(text, "<0x"); ok && len(digits) == 3 && digits[2] == '>' {
 		if b, err := strconv.ParseUint(digits[:2], 16, 8); err == nil {
@@ -102,7 +102,8 @@ func spacedToken(text string) (token []byte, isByte bool, err error) {
 	return token, false, nil
 }
 
-// addSpaced notes a token of the vocabulary that a merge may start from.
+// addSpaced indexes a vocabulary token that merges may start from. A longer token with
+// a line break removes the line break from breaks.
 func (v *vocabulary) addSpaced(token []byte, isByte bool, id int32) {
 	if r, width := utf8.DecodeRune(token); isByte {
 		v.bytes[token[0]] = id
@@ -113,8 +114,8 @@ func (v *vocabulary) addSpaced(token []byte, isByte bool, id int32) {
 	}
 }
 
-// readSpacing reads what SentencePiece's tokenizers are converted to: a space before the text
-// by a normalizer or by Metaspace, and a decoder that takes it away.
+// readSpacing reads the parts of a converted SentencePiece tokenizer: the normalizer or
+// Metaspace that inserts a space before the text, and the decoder that may remove it.
 func (v *vocabulary) readSpacing(f *file) error {
 	v.chars, v.breaks = map[rune]int32{}, " \n"
 	for i := range v.bytes {
@@ -160,8 +161,8 @@ func (v *vocabulary) readSpacing(f *file) error {
 	return nil
 }
 
-// steps are the parts of a sequence, the part that is alone, or none, in one notation:
-// keys in order, no white space.
+// steps returns the parts of a sequence, or the single part, or none, as canonical JSON:
+// keys sorted, no white space.
 func steps(raw json.RawMessage, name string) ([]string, error) {
 	parts := []any{}
 	if !null(raw) {

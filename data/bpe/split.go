@@ -5,16 +5,16 @@ import (
 	"unicode/utf8"
 )
 
-// Pre-tokenisation by hand.
+// Pre-tokenisation without a regular expression engine.
 //
 // Approach: a vocabulary is published with a regular expression that cuts text
 // into pre-tokens. The four expressions below cover nearly all byte-level BPE
-// tokenizers; each is compiled by hand into a scanner that looks at the class
-// of a character (letter, number, white space, the rest) and reads one run.
+// tokenizers; each is a hand-written scanner that looks at the class of a
+// character (letter, number, white space, other) and reads one run.
 //
 // Example, GPT-2: "I've  seen 42!" -> "I" "'ve" " " " seen" " 42" "!". The run
-// of two spaces gives up its last one to the word that follows: that is what
-// \s+(?!\S) says, a run of white space that no other character may follow.
+// of two spaces gives its last one to the following word: that is what
+// \s+(?!\S) says, white space not followed by another character.
 //
 // Known weakness: an expression that is not in the table is refused, not
 // interpreted.
@@ -29,8 +29,8 @@ const (
 	PatternLlama3
 	// PatternQwen2 is that of Qwen2 and Qwen2.5, every digit on its own.
 	PatternQwen2
-	// PatternDigits is GPT-2's within what is left when every digit has been taken out, as
-	// SmolLM and StarCoder have it.
+	// PatternDigits is GPT-2's, applied between digits, each of which is a pre-token
+	// (SmolLM, StarCoder).
 	PatternDigits
 )
 
@@ -45,7 +45,7 @@ var patterns = [...]struct {
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
 	PatternQwen2: {"qwen2", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 1},
-	// Published as two steps, of which this is what comes out.
+	// Published as two steps; this expression is equivalent.
 	PatternDigits: {"digits", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+`, 1},
 }
 
@@ -63,7 +63,7 @@ func (p Pattern) next(text []byte) int {
 	return nextLlama3(text, patterns[p].digits)
 }
 
-// class is what the expressions distinguish in a character.
+// class is the kind of a character, as far as the expressions distinguish it.
 type class uint8
 
 const (
@@ -74,7 +74,7 @@ const (
 	newline              // [\r\n]
 )
 
-// asciiClass is the class of the characters below 0x80.
+// asciiClass holds the classes of the characters below 0x80.
 var asciiClass = makeASCIIClass()
 
 func makeASCIIClass() (table [utf8.RuneSelf]class) {
@@ -187,7 +187,7 @@ func nextLlama3(text []byte, digits int) int {
 		return whiteToNewline(text)
 	}
 	// One character that is neither newline, letter nor number may lead a word;
-	// a space may lead punctuation, which takes the newlines behind it along.
+	// a space may lead punctuation, which includes the newlines after it.
 	follows := newline // nothing that counts
 	if width < len(text) {
 		follows, _ = classAt(text, width)
@@ -201,9 +201,8 @@ func nextLlama3(text []byte, digits int) int {
 	return whiteToNewline(text)
 }
 
-// white matches \s+(?!\S)|\s+ at the start of text, which must be white space:
-// the whole run at the end of the text, else all but its last character, but
-// always one.
+// white matches \s+(?!\S)|\s+ at the start of text, which must be white space: the
+// whole run if it ends the text, else all but its last character, at least one.
 func white(text []byte) int {
 	last, end := 0, 0
 	for end < len(text) {
@@ -221,7 +220,7 @@ func white(text []byte) int {
 }
 
 // whiteToNewline matches \s*[\r\n]+|\s+(?!\S)|\s+: up to the last newline of
-// the run, or as white does where it has none.
+// the run, or like white if it has none.
 func whiteToNewline(text []byte) int {
 	end, after := 0, 0
 	for end < len(text) {

@@ -23,16 +23,15 @@ const EndOfText = "<|endoftext|>"
 // All three are token ids.
 type Merge struct{ Left, Right, ID int32 }
 
-// Added is a token that is recognised in the text as a whole, before the
-// text is split.
+// Added is a token that is cut out of the text before the text is split.
 type Added struct {
 	ID      int32
 	Text    string
 	Special bool // a control token, not content
 }
 
-// Tokenizer is a byte-level BPE vocabulary. It is immutable: any number of
-// goroutines may use it at once, each through its own Encoder.
+// Tokenizer is a BPE tokenizer. It is immutable: any number of goroutines may use it
+// at once, each through its own Encoder.
 type Tokenizer struct {
 	pattern      Pattern
 	tokens       [][]byte   // bytes of every id; nil for an id that no token has
@@ -45,17 +44,17 @@ type Tokenizer struct {
 	composed     bool             // text is brought to NFC first
 	uncut        bool             // an added token has a newline in it
 	endOfText    int32            // -1: none known
-	start        []int32          // what transformers puts before a text
-	chars        map[rune]int32   // of SentencePiece: the tokens of characters; nil: merges start from bytes
-	leading      leading          // of SentencePiece
-	breaks       string           // of SentencePiece: before which of these a word ends
-	trims        bool             // its decoder takes a space off the beginning
+	start        []int32          // tokens that transformers puts before a text
+	chars        map[rune]int32   // SentencePiece: the tokens of characters; nil: merges start from bytes
+	leading      leading          // SentencePiece
+	breaks       string           // SentencePiece: a word ends before any of these
+	trims        bool             // the decoder removes a leading space
 	source       []byte           // the tokenizer.json that was read; nil: none
 	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
 	hash         [32]byte
 }
 
-// vocabulary is what a Tokenizer is made of.
+// vocabulary holds the inputs of newTokenizer.
 type vocabulary struct {
 	pattern      Pattern
 	tokens       [][]byte
@@ -66,7 +65,7 @@ type vocabulary struct {
 	endOfText    int32
 	start        []int32
 	chars        map[rune]int32
-	bytes        [256]int32 // where chars are not nil; -1: none
+	bytes        [256]int32 // with chars: the tokens of bytes; -1: none
 	leading      leading
 	breaks       string
 	trims        bool
@@ -145,7 +144,7 @@ func (t *Tokenizer) checkMerge(m Merge) error {
 	return nil
 }
 
-// indexAdded sorts the added tokens longest first and notes which two bytes
+// indexAdded sorts the added tokens longest first and records the pairs of bytes
 // they start with, so that text without them is searched at memory speed.
 func (t *Tokenizer) indexAdded() {
 	if len(t.added) == 0 {
@@ -167,8 +166,8 @@ func (t *Tokenizer) indexAdded() {
 	}
 }
 
-// findAdded returns the place and index in t.added of the first added token in
-// text at or after from, the longest where several start; index -1: none.
+// findAdded returns the offset and the index in t.added of the first added token in
+// text at or after from, the longest if several start there; index -1: none.
 func (t *Tokenizer) findAdded(text []byte, from int) (at, index int) {
 	if t.starts == nil {
 		return len(text), -1
@@ -191,7 +190,7 @@ func (t *Tokenizer) findAdded(text []byte, from int) (at, index int) {
 	return len(text), -1
 }
 
-// fingerprint hashes everything that decides the ids of a text.
+// fingerprint hashes everything that determines the ids of a text.
 func (t *Tokenizer) fingerprint() (sum [32]byte) {
 	h := sha256.New()
 	var buffer []byte
@@ -231,16 +230,15 @@ func (t *Tokenizer) fingerprint() (sum [32]byte) {
 // every text.
 func (t *Tokenizer) Hash() [32]byte { return t.hash }
 
-// VocabularySize is the largest id plus one: the rows of the embedding.
+// VocabularySize returns the largest id plus one: the rows of the embedding.
 func (t *Tokenizer) VocabularySize() int { return len(t.tokens) }
 
-// EndOfText returns the token that ends a document; false when the vocabulary
-// has none that is known.
+// EndOfText returns the token that ends a document; ok is false if none is known.
 func (t *Tokenizer) EndOfText() (id int32, ok bool) { return t.endOfText, t.endOfText >= 0 }
 
-// Start is what transformers puts before a text that a model is to go on with, such as
-// Llama 3's <|begin_of_text|>; usually nothing. Encode leaves it out, and so does training,
-// where documents are known by their end.
+// Start returns the tokens that transformers puts before a prompt, such as Llama 3's
+// <|begin_of_text|>; usually none. Encode does not add them, and neither does training,
+// which marks the end of documents instead.
 func (t *Tokenizer) Start() []int32 { return t.start }
 
 // Token returns the bytes of one token, which the caller must not change; nil
@@ -270,26 +268,25 @@ func (t *Tokenizer) AppendDecode(dst []byte, ids []int32) ([]byte, error) {
 // Decode returns the text of ids; see AppendDecode.
 func (t *Tokenizer) Decode(ids []int32) ([]byte, error) { return t.AppendDecode(nil, ids) }
 
-// Encode returns the ids of text; an Encoder is the fast way to do it often.
+// Encode returns the ids of text; for many texts an Encoder is faster.
 func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(nil, text) }
 
 // Boundary reports whether text can be cut at i so that encoding both parts
 // gives the ids of the whole: right after a single newline between two visible
-// characters. It holds for every pattern (a newline ends a pre-token, and
-// what stands before it cannot change with what follows) and lets long text be
-// encoded in parallel pieces.
+// characters. It holds for every pattern (a newline ends a pre-token, and nothing
+// before it depends on what follows) and lets long text be encoded in parallel.
 func Boundary(text []byte, i int) bool {
 	return i >= 2 && i < len(text) && text[i-1] == '\n' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
 }
 
-// Boundary is the function Boundary for the text that this tokenizer encodes:
-// never, where an added token has a newline in it, or where a space is put before a text.
+// Boundary is the function Boundary for this tokenizer: it is never true if an added
+// token contains a newline or a space is inserted before a text.
 func (t *Tokenizer) Boundary(text []byte, i int) bool {
 	return !t.uncut && t.chars == nil && Boundary(text, i)
 }
 
-// visible reports whether a character of some bytes is one, and neither white space nor
-// control.
+// visible reports whether r, decoded from the given number of bytes, is valid and
+// neither white space nor control.
 func visible(r rune, bytes int) bool {
 	return r > ' ' && r != 0x7F && !unicode.IsSpace(r) && !(r == utf8.RuneError && bytes <= 1)
 }

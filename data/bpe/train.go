@@ -9,19 +9,19 @@ import (
 // Training.
 //
 // Approach: the corpus is reduced to its distinct pre-tokens and how often each
-// occurs. The most frequent adjacent pair over all of them becomes a token, and
-// again, until the vocabulary has its size. For every pair the words that
-// contain it are known, so a merge touches only those; counts in the heap are
-// allowed to be too high and are corrected when they come to the top.
+// occurs. The most frequent adjacent pair over all of them becomes a token, and so
+// on until the vocabulary has its size. For every pair the words that contain it
+// are recorded, so a merge touches only those; counts in the heap may be too high
+// and are corrected when they reach the top.
 //
 // Example: "low" 5 times, "lower" 2, "newest" 6: e+s (6), es+t (6), l+o (7)
 // in the order l+o, lo+w, e+s, ... by count. Ties go to the pair with the
 // smaller left id, then the smaller right id, so the result depends on the
-// counts alone, not on the order of anything.
+// counts alone, not on any order.
 //
 // Known weakness: all distinct pre-tokens are in memory (about 100 bytes each).
 
-// minCount is how often a pair must occur to become a token.
+// minCount is the number of times a pair must occur to become a token.
 const minCount = 2
 
 // maxTrainWord is the longest pre-token, in bytes, that is trained on. Longer
@@ -41,7 +41,7 @@ func NewCounter(pattern Pattern) *Counter {
 	return &Counter{pattern, make(map[string]*int64)}
 }
 
-// Add counts the pre-tokens of text, which has no added tokens cut out.
+// Add counts the pre-tokens of text; it does not recognise added tokens.
 func (c *Counter) Add(text []byte) {
 	for len(text) > 0 {
 		n := c.pattern.next(text)
@@ -72,9 +72,9 @@ func (c *Counter) Merge(other *Counter) {
 	}
 }
 
-// Train makes a tokenizer of size tokens, numbered as GPT-2's: 256 bytes, the
-// merges, the end of text. Where the text has too few repeated pairs it is
-// smaller: ask VocabularySize. progress, if not nil, is told the tokens made.
+// Train returns a tokenizer of size tokens, numbered like GPT-2's: 256 bytes, the
+// merges, the end of text. If the text has too few repeated pairs it is smaller;
+// see VocabularySize. progress, if not nil, is called with the tokens made so far.
 func Train(ctx context.Context, words *Counter, size int, progress func(made, size int)) (*Tokenizer, error) {
 	if size < 257 || size > MaxVocabulary {
 		return nil, fmt.Errorf("a vocabulary of %d tokens; hint: from 257 (256 bytes and the end of text) to %d",
@@ -113,7 +113,7 @@ type trainer struct {
 	tokens  []string // bytes of every token so far
 	ids     map[string]int32
 	merges  []Merge
-	touched []uint64 // pairs that the current merge made or found again
+	touched []uint64 // pairs whose counts the current merge raised
 }
 
 // trainWord is a distinct pre-token: symbols[start:start+length].
@@ -122,8 +122,8 @@ type trainWord struct {
 	count         int64
 }
 
-// trainPair is an adjacent pair: how often it occurs and in which words, some
-// of which may have lost it since or stand there twice.
+// trainPair is an adjacent pair: how often it occurs, and the words that contain it.
+// Some words may have lost it since or be listed twice.
 type trainPair struct {
 	count   int64
 	words   []int32
@@ -176,7 +176,7 @@ func newTrainer(words *Counter) *trainer {
 	return tr
 }
 
-// count adds n to the count of a pair, in the word with this index.
+// count adds n to the count of a pair that occurs in the word with this index.
 func (tr *trainer) count(left, right int32, n int64, word int32) {
 	key := pairKey(left, right)
 	p := tr.pairs[key]
@@ -197,7 +197,7 @@ func (tr *trainer) count(left, right int32, n int64, word int32) {
 	}
 }
 
-// enqueue queues the touched pairs with their present counts.
+// enqueue queues the touched pairs with their current counts.
 func (tr *trainer) enqueue() {
 	for _, key := range tr.touched {
 		p := tr.pairs[key]
@@ -209,7 +209,7 @@ func (tr *trainer) enqueue() {
 	tr.touched = tr.touched[:0]
 }
 
-// step merges the most frequent pair; false: there is none left.
+// step merges the most frequent pair. It reports false if none is left.
 func (tr *trainer) step() bool {
 	for len(tr.queue) > 0 {
 		top := heap.Pop(&tr.queue).(queued)
@@ -225,7 +225,7 @@ func (tr *trainer) step() bool {
 		left, right := int32(top.key>>32), int32(uint32(top.key))
 		text := tr.tokens[left] + tr.tokens[right]
 		id, known := tr.ids[text]
-		if !known { // else another pair makes the same text already
+		if !known { // else another pair already makes the same text
 			id = int32(len(tr.tokens))
 			tr.ids[text] = id
 			tr.tokens = append(tr.tokens, text)
@@ -235,15 +235,15 @@ func (tr *trainer) step() bool {
 		for _, word := range p.words {
 			tr.apply(merge, word)
 		}
-		delete(tr.pairs, top.key) // apply may have counted it down again
+		delete(tr.pairs, top.key) // apply may have inserted it again
 		tr.enqueue()
 		return true
 	}
 	return false
 }
 
-// apply merges every occurrence in one word, left to right, and corrects the
-// counts of the pairs that go and come.
+// apply merges every occurrence in one word, left to right, and updates the counts of
+// the pairs that disappear and appear.
 func (tr *trainer) apply(m Merge, word int32) {
 	w := &tr.words[word]
 	s := tr.symbols[w.start : w.start+w.length]
