@@ -1,7 +1,7 @@
-// Package draw makes pictures of programs in time: traces for the Perfetto
-// and chrome://tracing viewers, timelines and memory maps as SVG, and an HTML
-// page of both. It draws what package sim predicted and what package exec
-// measured alike, one under the other if given both.
+// Package draw renders timelines of programs: traces for the Perfetto and
+// chrome://tracing viewers, timelines and memory maps as SVG, and an HTML page of
+// both. It draws timelines predicted by package sim and measured by package exec
+// alike, one below the other if given both.
 //
 //	trace.go     every instruction as a slice, waits as arrows, live bytes as
 //	             counters; for zooming in
@@ -9,8 +9,7 @@
 //	memory.go    time to the right, addresses up, a rectangle per buffer: the
 //	             packing as the allocator sees it, stretched to real time
 //
-// The pictures are plain text without scripts; whatever names they show are
-// escaped.
+// The output contains no scripts, and all names are escaped.
 package draw
 
 import (
@@ -24,17 +23,17 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// Run is a program with one timeline of it.
+// Run is a program and one of its timelines.
 type Run struct {
 	Name     string // "predicted", "measured"
 	Program  *program.Program
 	Timeline *sim.Timeline
 }
 
-// title names a run in pictures.
+// title returns the heading of a run.
 func (r Run) title() string { return fmt.Sprintf("rank %d, %s", r.Program.Rank, r.Name) }
 
-// label names an instruction: its operator and what it writes.
+// label returns an instruction's operator and the buffer that it writes.
 func label(p *program.Program, i int) string {
 	in := &p.Instrs[i]
 	if len(in.Args) == 0 {
@@ -43,7 +42,7 @@ func label(p *program.Program, i int) string {
 	return in.Op.String() + " " + p.Buffers[in.Args[0].Buf].Name
 }
 
-// work says which work an instruction belongs to, leaving out what it has not.
+// work describes the work that an instruction belongs to, without absent indices.
 func work(k program.Key) string {
 	s := k.Dir.String()
 	for _, part := range []struct {
@@ -57,8 +56,8 @@ func work(k program.Key) string {
 	return s
 }
 
-// Colours that people with the common colour blindnesses can tell apart
-// (Okabe and Ito, "Color Universal Design", 2008), lightened.
+// Colours that people with common forms of colour blindness can distinguish (Okabe
+// and Ito, "Color Universal Design", 2008), lightened.
 var (
 	dirColours = [...]string{
 		program.Forward: "#56b4e9", program.Backward: "#e69f00", program.Recompute: "#f0e442",
@@ -93,7 +92,7 @@ func HTML(w io.Writer, title string, runs ...Run) error {
 	return out.Flush()
 }
 
-// seconds formats a time for people.
+// seconds formats a duration in a readable unit.
 func seconds(s float64) string {
 	switch {
 	case s >= 1:
@@ -104,7 +103,7 @@ func seconds(s float64) string {
 	return fmt.Sprintf("%.3g us", s*1e6)
 }
 
-// size formats bytes for people.
+// size formats a number of bytes in a readable unit.
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, u := float64(n), 0

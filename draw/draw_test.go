@@ -17,8 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// example is n copies up, each computed on where it lands; two places on the
-// device are used in turns.
+// example returns a program of n copies to the device, each followed by an operator
+// on the copy; the copies alternate between two places on the device.
 func example(t *testing.T, n int) Run {
 	t.Helper()
 	p := &program.Program{Height: [device.NumTiers]int64{8192, 4096 * int64(n), 0}}
@@ -40,8 +40,8 @@ func example(t *testing.T, n int) Run {
 	return Run{"predicted", p, tl}
 }
 
-// TestTrace: the trace is JSON, has each instruction once with its times, one
-// pair of ends per wait, and counters that follow the live bytes.
+// TestTrace: the trace is JSON, has each instruction once with its times, one pair
+// of arrow ends per wait, and counters of the live bytes.
 func TestTrace(t *testing.T) {
 	r := example(t, 7)
 	other := r
@@ -107,7 +107,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// box is a rectangle with a title, read back from a picture.
+// box is a rectangle with a title, parsed from a picture.
 type box struct {
 	X      float64 `xml:"x,attr"`
 	Y      float64 `xml:"y,attr"`
@@ -140,8 +140,8 @@ func boxes(t *testing.T, picture []byte) (list []box) {
 	}
 }
 
-// TestTimeline: one rectangle per instruction while they are wide enough to
-// see, few when they are not, and no two of a row over each other.
+// TestTimeline: there is one rectangle per instruction if they are wide enough to
+// see, otherwise few, and none overlap within a row.
 func TestTimeline(t *testing.T) {
 	for _, n := range []int{1, 20, 20000} {
 		r := example(t, n)
@@ -163,8 +163,8 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// TestMemory: the rectangles of a correct program do not overlap, they are
-// inside of the picture, and names arrive as they are.
+// TestMemory: the rectangles of a correct program do not overlap, they are inside
+// the picture, and names survive escaping.
 func TestMemory(t *testing.T) {
 	r := example(t, 9)
 	for tier, want := range []int{9, 9, 0} {
@@ -202,7 +202,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestHTML: pages are whole, and a full disk is an error wherever it strikes.
+// TestHTML: pages are complete, and a full disk is an error wherever it occurs.
 func TestHTML(t *testing.T) {
 	r := example(t, 40)
 	var b bytes.Buffer

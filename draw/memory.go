@@ -10,9 +10,9 @@ import (
 
 const mapTall = 500 // pixels of the address axis
 
-// Memory writes an SVG of one tier: time to the right, addresses up, one
-// rectangle per buffer, coloured by class. The dashed line is the height of
-// the packing, which is the memory of the run.
+// Memory writes an SVG of one tier: time to the right, addresses up, one rectangle
+// per buffer, coloured by class. The dashed line is the height of the packing: the
+// memory that the run uses.
 func Memory(w io.Writer, r Run, tier device.Tier) error {
 	c := newCanvas(w, leftside+width+20, headTall+mapTall+30)
 	c.legend(classColours[:], func(i int) string { return program.Class(i).String() })

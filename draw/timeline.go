@@ -11,18 +11,18 @@ import (
 
 // Sizes in pixels.
 const (
-	width    = 1200 // of the time axis
-	leftside = 90   // for names
+	width    = 1200 // length of the time axis
+	leftside = 90   // margin for names
 	rowStep  = 22
 	rowTall  = 18
 	headTall = 40
-	// Instructions that follow each other within this distance and are of one
-	// colour become one rectangle, since nobody could tell them apart.
+	// Consecutive instructions of one colour within this distance are merged into
+	// one rectangle, since they would be indistinguishable.
 	hairline = 0.25
 )
 
-// Timeline writes an SVG with one row per stream, coloured by the kind of
-// work. All runs have one scale, so that predicted and measured compare.
+// Timeline writes an SVG with one row per stream, coloured by the kind of work. All
+// runs share one scale, so that predicted and measured times can be compared.
 func Timeline(w io.Writer, runs ...Run) error {
 	longest, tall := 0.0, headTall
 	for _, r := range runs {
@@ -50,7 +50,7 @@ func Timeline(w io.Writer, runs ...Run) error {
 	return c.end()
 }
 
-// used lists the streams that do something.
+// used returns the streams that are ever busy.
 func used(r Run) []device.Stream {
 	var list []device.Stream
 	for s := range device.NumStreams {
@@ -61,7 +61,7 @@ func used(r Run) []device.Stream {
 	return list
 }
 
-// stream draws one row.
+// stream draws the row of one stream.
 func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
 	var open rectangle
 	count := 0
@@ -93,7 +93,7 @@ func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
 	flush()
 }
 
-// canvas writes an SVG and keeps the first error.
+// canvas writes an SVG and records the first error.
 type canvas struct {
 	w   io.Writer
 	err error

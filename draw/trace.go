@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// The Trace Event Format is a JSON array of events, which Perfetto and
-// chrome://tracing read. Times are microseconds.
+// event is an element of the Trace Event Format, a JSON array that Perfetto and
+// chrome://tracing read. Times are in microseconds.
 type event struct {
 	Name  string         `json:"name"`
 	Cat   string         `json:"cat,omitempty"`
@@ -24,9 +24,9 @@ type event struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// Trace writes the runs as processes, their streams as threads, with the live
-// bytes of each tier as counters. arrows adds one for each wait; on long
-// programs viewers are slow to draw them.
+// Trace writes the runs as processes, their streams as threads, with the live bytes
+// of each tier as counters. arrows adds an arrow for each wait, which viewers are
+// slow to draw for long programs.
 func Trace(w io.Writer, arrows bool, runs ...Run) error {
 	t := &tracer{out: bufio.NewWriter(w)}
 	for pid, r := range runs {
@@ -68,7 +68,7 @@ func (t *tracer) emit(e event) {
 	t.out.Write(text)
 }
 
-// head names process and threads.
+// head names the process and its threads.
 func (t *tracer) head(pid int, r Run) {
 	t.emit(event{Name: "process_name", Phase: "M", PID: pid, Args: map[string]any{"name": r.title()}})
 	for s := range device.NumStreams {
@@ -93,9 +93,9 @@ func (t *tracer) instructions(pid int, r Run) {
 	}
 }
 
-// waits draws an arrow from what is waited for to the start of what waits. It
-// begins in the middle of its slice: viewers look for a slice at that moment,
-// and at the end there may already be the next.
+// waits draws an arrow from each awaited instruction to the start of the one that
+// waits. The arrow begins in the middle of its slice: viewers attach it to the
+// slice at that time, and at the end that may be the next one.
 func (t *tracer) waits(pid int, r Run) {
 	for i := range r.Program.Instrs {
 		in := &r.Program.Instrs[i]

@@ -14,12 +14,12 @@ import (
 //	m = Beta1*m + (1-Beta1)*g;  v = Beta2*v + (1-Beta2)*g*g
 //	p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + Eps)
 //
-// with g scaled by the clip factor. One pass over 28 bytes per parameter, or 20
-// with moments in bf16; the bf16 copy of p is written in the same pass.
+// with g scaled by the clip factor. One pass over 28 bytes per parameter, or 20 if
+// the moments are bf16; the same pass writes the bf16 copy of p.
 //
-// Moments in bf16 have to be rounded by chance: with Beta2 = 0.999 a step changes v
-// by less than half of what its last bit is worth, so to the nearest it would never
-// become smaller. The step is made with the moments before they are rounded.
+// bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by
+// less than half a unit in the last place, so rounding to nearest would never let v
+// decrease. The update of p uses the unrounded moments.
 
 func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 	p, m, v, g, clip, scalars, p16 := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]
@@ -69,7 +69,7 @@ func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	for k := range c.keys {
 		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(s[graph.ScalarChance], a.Param, k)
 	}
-	c.t[4] = t[6] // the operands that are walked come first
+	c.t[4] = t[6] // byElements iterates over the leading operands
 	c.inBuffers(3).byElements(5, func(c *call, w *worker, b block) {
 		p16 := &c.t[4]
 		for r := b.R0; r < b.R1; r++ {

@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// updated makes the operands of an update of n elements that are stored as p and
-// its moments are.
+// updated returns random operands of AdamW for n elements, with parameters of type
+// p and moments of type moments.
 func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 	t := []Tensor{NewTensor(p, 1, n), NewTensor(moments, 1, n), NewTensor(moments, 1, n), NewTensor(graph.F32, 1, n),
 		{}, NewTensor(graph.F32, 1, graph.NumScalars), {}}
@@ -24,9 +24,9 @@ func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 	return t
 }
 
-// TestAdamWAnywhere: what is rounded up and what down depends on the element's
-// place in its parameter only, however updates are cut, and on parameter, seed and
-// step. In particular where the numbers of elements pass 2^32.
+// TestAdamWAnywhere: stochastic rounding depends only on the element's position in
+// its parameter, the parameter, the seed and the step, however updates are cut. In
+// particular at element numbers beyond 2^32.
 func TestAdamWAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -87,10 +87,10 @@ func TestAdamWAnywhere(t *testing.T) {
 	}
 }
 
-// TestAdamWSmallSteps: what a step changes by less than bf16 can tell adds up
-// nevertheless. Without gradients v falls by 0.999 in each step, and weights by
-// decay; to the nearest, neither would move. The means over elements are those of
-// fp32, within six standard deviations.
+// TestAdamWSmallSteps: changes per step that are below bf16's resolution accumulate
+// nevertheless. Without gradients each step multiplies v by 0.999 and decays the
+// weights; rounding to nearest would change neither. Means over elements equal
+// those of fp32 within six standard deviations.
 func TestAdamWSmallSteps(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -7,9 +7,9 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// EmbedAt, RoPEAt and AttentionAt are Embed, RoPE and Attention of the next
-// rows of a sequence whose earlier rows are gone: the position of the first row
-// is an operand, and attention finds keys and values of earlier rows in a cache.
+// EmbedAt, RoPEAt and AttentionAt are Embed, RoPE and Attention for incremental
+// decoding. The position of the first row is an operand, and attention reads the
+// keys and values of earlier rows from a KV cache.
 //
 // Example: a prompt of 3 tokens, then one token at a time, one head of size S:
 //
@@ -17,14 +17,15 @@ import (
 //	pos 3, row 1    cache K0 K1 K2 K3 V0 V1 V2 V3   1 query sees 4 keys
 //
 // Each head's keys are contiguous, and so are its values, so a query streams
-// through its part of the cache once. What a row becomes depends on its position
-// and not on how the rows were divided over calls.
+// through its part of the cache once. A row's result depends on its position, not
+// on how rows were divided among calls.
 //
-// Known weakness: every query reads the cache by itself. That is right for one
-// query, which has nobody to share with, and of a long prompt read in pieces of
-// a few dozen rows attention is the smaller part.
+// Known weakness: every query reads the cache separately. That costs nothing for a
+// single query, and attention is a small part of the work when a long prompt is
+// read a few dozen rows at a time.
 
-// cache finds the rows of a kv operand [2*G*C, S].
+// cache locates the rows of a kv operand [2*G*C, S]: G heads of C keys, then of C
+// values, of size S.
 type cache struct {
 	view
 	context int // C
@@ -88,7 +89,7 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// attendRef: head h of row n, which is at position i.
+// attendRef computes head h of row n, which is at position i.
 func (c *cache) attendRef(a *graph.Attr, o, kv, qkv *Tensor, n, h, i int) {
 	g, first := h/c.group, c.first(i)
 	p := make([]float64, i+1)
@@ -121,7 +122,7 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// remember puts the rows' keys and values into the cache.
+// remember appends the rows' keys and values to the cache.
 func (w *worker) remember(c *call) {
 	kv, qkv, pos := &c.t[1], &c.t[2], int(c.t[3].I32[0])
 	cache := cacheOf(c.a, kv)

@@ -7,9 +7,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestPieces: rows given to AttentionAt in pieces, beginning with a cache full
-// of NaNs, become what Attention makes of the whole sequence at once; how they
-// are cut does not change a bit.
+// TestPieces: AttentionAt on successive pieces of a sequence, starting with a cache
+// full of NaNs, matches Attention on the whole sequence. How the rows are cut does
+// not change a bit.
 func TestPieces(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -54,8 +54,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPositions: EmbedAt and RoPEAt at a position make the rows that Embed and
-// RoPE make there, to the bit.
+// TestPositions: EmbedAt and RoPEAt at a position match the rows of Embed and RoPE
+// there, bit for bit.
 func TestPositions(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()

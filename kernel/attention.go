@@ -8,21 +8,21 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// view finds the parts of an attention operator's operands: H query heads
-// share G key and value heads, H/G neighbours each.
+// view locates one sequence in the operands of attention. H query heads share G key and
+// value heads, H/G adjacent ones each.
 type view struct {
 	heads, kv, size, group int
 	window                 int
-	block                  int     // queries of a block
-	base                   int     // the first row of the sequence
-	seq                    int     // its rows
-	from                   int     // its first row that is a query
-	starts                 *Tensor // nil: documents begin with their sequence
-	past                   int     // rows of the sequence that have no row in starts
+	block                  int     // queries per block
+	base                   int     // the sequence's first row
+	seq                    int     // its length in rows
+	from                   int     // its first position that has a query
+	starts                 *Tensor // nil: one document per sequence
+	past                   int     // position minus row number in q and starts
 }
 
-// viewOf describes the sequence that begins at row base of the rows that have
-// keys. The last queries rows of them have queries.
+// viewOf describes the sequence that begins at row base of kv, which has the given number
+// of rows. Only the last queries rows have queries.
 func viewOf(a *graph.Attr, base, rows, queries int, starts *Tensor) view {
 	w := a.Window
 	if w <= 0 || w > a.Seq {
@@ -34,16 +34,16 @@ func viewOf(a *graph.Attr, base, rows, queries int, starts *Tensor) view {
 	}
 }
 
-// Columns at which a head begins: of q (dq, o, do) and of kv (dkv).
+// First column of a head in q (dq, o, do) and in kv (dkv).
 func (v *view) q(h int) int { return h * v.size }
 func (v *view) k(g int) int { return g * v.size }
 func (v *view) v(g int) int { return (v.kv + g) * v.size }
 
-// row is the row of query i.
+// row returns the row of q that holds the query at position i.
 func (v *view) row(i int) int { return i - v.past }
 
-// first is the first key that query i sees: none before the one that an earlier
-// query sees first. Whatever starts holds, it is a key up to its own.
+// first returns the first key that query i sees. It never decreases with i. It lies in [0,
+// i] whatever starts holds.
 func (v *view) first(i int) int {
 	first := max(0, i-v.window+1)
 	if v.starts != nil {
@@ -52,14 +52,16 @@ func (v *view) first(i int) int {
 	return first
 }
 
-// begin is where the walk over the keys that query i and later ones see begins.
+// begin returns the first key to visit for query i and later ones: first(i), rounded down
+// to keyUnit.
 func (v *view) begin(i int) int { return v.first(i) &^ (keyUnit - 1) }
 
-// blockEnd is the end of key k's block, or of all keys before key n.
+// blockEnd returns the end of the block that holds key k, at most n.
 func blockEnd(k, n int) int { return min(k/keyBlock*keyBlock+keyBlock, n) }
 
-// blocks says which blocks of queries a call has: those that lie at multiples
-// of block in its sequences, of which there is one if it is not whole.
+// blocks returns the first block of queries of each sequence in a call, and their number.
+// Blocks begin at multiples of graph.SliceUnit. A call with fewer queries than keys has
+// one sequence.
 func blocks(a *graph.Attr, rows, queries int) (first, n int) {
 	unit := graph.SliceUnit(a.Seq)
 	first = max(0, rows-queries) / unit
@@ -90,7 +92,7 @@ func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// startsOf is an operand that may be left out, then nil.
+// startsOf returns the optional operand arg, or nil if it is absent.
 func startsOf(t []Tensor, arg int) *Tensor {
 	if len(t) <= arg || t[arg].Absent() {
 		return nil
@@ -119,63 +121,61 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 	return m + math.Log(sum)
 }
 
-// attention is flash attention (Dao et al., 2205.14135): per block of queries
-// it walks the blocks of keys that they see and keeps, per query, about the
-// largest score m so far, the sum l of exp(score-m) and the sum o of
-// exp(score-m)*v. When a block raises m, l and o shrink by exp(old m - new m):
+// attention is flash attention (Dao et al., 2205.14135): each block of queries visits the
+// blocks of keys that it sees. Per query it keeps a running maximum m of the scores
+// (approximate, see headroom), the sum l of exp(score-m) and the sum o of exp(score-m)*v.
+// When a block raises m, l and o are scaled by exp(old m - new m):
 //
 //	scores 1 3 | 2 4:  block 1: m=3, l = e^-2 + 1
 //	                   block 2: m=4, l = l*e^-1 + e^-2 + 1
 //
-// Scores are made a tile at a time by the matrix product, so only the triangle
-// of tiles that has visible keys is computed. Blocks of keys end at fixed
-// positions of the sequence, which fixes the order of each query's sums: they
-// are the same in whatever slice and block of queries it is. The first block
-// begins where its queries' first key is: keys before it would add zeros.
+// Scores are computed a tile at a time by the matrix product, so only tiles with visible
+// keys are computed. Blocks of keys end at fixed positions of the sequence. That fixes the
+// order of each query's sums, whatever slice or block of queries it is in. The first block
+// of keys begins at the first visible one: earlier keys would add exact zeros.
 //
-// Known weakness: in tiles on the diagonal up to half of the products are
-// thrown away, half of all work where the sequence, or a document, is as short as a
-// block.
+// Known weakness: tiles on the diagonal waste up to half of their products. That is half
+// of all work if sequences, or documents, are as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	rows, queries := t[3].Rows, t[2].Rows
 	sequences := (rows + a.Seq - 1) / a.Seq
 	c.n[0] = sequences * a.KVHeads
 	first, n := blocks(a, rows, queries)
-	// As many blocks to a task as leave each worker several tasks.
+	// Group blocks into tasks, but leave each worker several tasks.
 	c.n[1], c.n[2], c.n[3] = first, first+n, min(max(1, c.n[0]*n/(4*e.Pool.Workers())), mostBlocks)
 	c.tasks((n+c.n[3]-1)/c.n[3]*c.n[0], func(c *call, w *worker, i int) {
-		// The last queries see the most keys: the longest tasks come first.
+		// The last queries see the most keys, so the longest tasks run first.
 		end, head := c.n[2]-i/c.n[0]*c.n[3], i%c.n[0]
 		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, max(c.n[1], end-c.n[3]), end)
 	})
 }
 
 const (
-	keyBlock = 256        // keys of a block
-	keyUnit  = gemm.Block // the first block begins at a multiple
+	keyBlock = 256        // keys per block
+	keyUnit  = gemm.Block // the first visited key is a multiple of it
 
-	mostBlocks = 8 // of queries in a task
+	mostBlocks = 8 // blocks of queries per task
 
-	// headroom is how far scores may exceed m before m is raised: e^8 times as
-	// large terms cost no digits, and with it m is hardly ever raised twice.
+	// headroom is how far scores may exceed m before m is raised. Terms up to e^8 lose no
+	// precision, and m is then hardly ever raised twice.
 	headroom float32 = 8
 )
 
-// attend computes blocks [b0, b1) of queries, of all heads that share key head g.
+// attend computes blocks [b0, b1) of queries for all heads that share key head g.
 //
-// Tiles have a row per key and a column per query. So maxima and sums over
-// keys are taken for 16 queries at a time without any sum across a register,
-// and no operand of a product has to be rearranged but the queries, once.
+// Tiles have a row per key and a column per query. So maxima and sums over keys need no
+// horizontal reduction within a register, and only the queries have to be rearranged for
+// the products, once.
 //
-// Where queries, keys and values are bf16, so are the factors of all products:
-// the probabilities are rounded, and the sums stay float32.
+// If queries, keys and values are bf16, the probabilities are rounded to bf16 too. Sums
+// stay float32.
 //
-// Sums over keys are cut at multiples of keyUnit, and sums over queries between blocks, so
-// products may be added up by blocks of k (gemm.TNB).
+// Sums over keys are cut only at multiples of keyUnit, and sums over queries only between
+// blocks, so products may be summed in blocks of k (gemm.TNB).
 //
-// Several blocks of queries go over the keys together, so that they find a block
-// of keys in the second-level cache, and the values next to each other.
+// Several blocks of queries share each block of keys, so that the keys stay in the L2
+// cache and the values are made contiguous once.
 func (w *worker) attend(c *call, base, g, b0, b1 int) {
 	q, kv := &c.t[2], &c.t[3]
 	v := viewOf(c.a, base, kv.Rows, q.Rows, startsOf(c.t[:], 4))
@@ -207,7 +207,7 @@ func (w *worker) attend(c *call, base, g, b0, b1 int) {
 	}
 }
 
-// queries is a block of queries [q0, q1) of a head on the way over its keys.
+// queries is the state of a block of queries [q0, q1) of a head while it visits the keys.
 type queries struct {
 	q0, q1     int
 	begun      bool
@@ -215,7 +215,7 @@ type queries struct {
 	soft       softmax
 }
 
-// begin makes the i-th block of a task.
+// begin initialises the i-th block of a task.
 func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
 	q, n, most := &c.t[2], q1-q0, v.block*v.size
 	b.q0, b.q1, b.begun = q0, q1, false
@@ -224,7 +224,7 @@ func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
 	b.soft = newSoftmax(w.tmp(4, mostBlocks*4*v.block)[i*4*v.block:], n)
 }
 
-// see adds what the block sees of keys [k0, k1).
+// see processes those of keys [k0, k1) that the block sees.
 func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Matrix) {
 	kv, n := &c.t[3], b.q1-b.q0
 	skip := max(0, v.begin(b.q0)-k0)
@@ -245,7 +245,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	w.serial.Gemm(gemm.TNB, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
 }
 
-// finish writes what the block has seen.
+// finish normalises the sums and writes the block's rows of o and lse.
 func (b *queries) finish(w *worker, c *call, v *view, h int) {
 	o, lse, row := &c.t[0], &c.t[1], v.row(b.q0)
 	for i := range b.q1 - b.q0 {
@@ -259,7 +259,7 @@ func (b *queries) finish(w *worker, c *call, v *view, h int) {
 	}
 }
 
-// at is the matrix that begins at element (r, c).
+// at returns the matrix that begins at element (r, c), sharing t's memory.
 func (t *Tensor) at(r, c int) gemm.Matrix {
 	if t.DType == graph.BF16 {
 		return gemm.Matrix{Half: t.BF16[r*t.Stride+c:], Stride: t.Stride}
@@ -267,7 +267,7 @@ func (t *Tensor) at(r, c int) gemm.Matrix {
 	return gemm.Matrix{Data: t.F32[r*t.Stride+c:], Stride: t.Stride}
 }
 
-// from is the matrix from row r on.
+// from returns m from row r on, sharing its memory.
 func from(m gemm.Matrix, r int) gemm.Matrix {
 	if m.Half != nil {
 		return gemm.Matrix{Half: m.Half[r*m.Stride:], Stride: m.Stride}
@@ -275,8 +275,8 @@ func from(m gemm.Matrix, r int) gemm.Matrix {
 	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
 }
 
-// across makes queries (n x s) ready for scores: float32 are transposed into
-// t, so that the product has nothing to rearrange; bf16 stay.
+// across prepares queries (n x s) for scores. It transposes float32 into t, so that the
+// product need not pack them; bf16 are returned as they are.
 func (w *worker) across(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
 	if q.Half != nil {
 		return q
@@ -285,9 +285,9 @@ func (w *worker) across(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
 	return gemm.Matrix{Data: t, Stride: n}
 }
 
-// compact brings rows of float32 together in t: a product that goes over them
-// many times is faster then, since rows of a wide tensor share few sets of the
-// first-level cache. bf16 stay, as they are packed anyway.
+// compact copies float32 rows to t without gaps. Products that read them repeatedly are
+// then faster, since the rows of a wide tensor map to few sets of the L1 cache. bf16 are
+// returned as they are: the product packs them anyway.
 func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
 	if m.Half != nil {
 		return m
@@ -298,7 +298,7 @@ func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
 	return gemm.Matrix{Data: t, Stride: cols}
 }
 
-// scores multiplies keys with queries that across has made ready.
+// scores computes tile = keys * queries^T. The queries come from across.
 func (w *worker) scores(key, q, tile gemm.Matrix, keys, n, s int) {
 	form := gemm.NN
 	if q.Half != nil {
@@ -307,8 +307,8 @@ func (w *worker) scores(key, q, tile gemm.Matrix, keys, n, s int) {
 	w.serial.Gemm(form, keys, n, s, key, q, tile, gemm.Init{})
 }
 
-// rounded gives a tile in the type of the tensor that it is multiplied with: as
-// it is or as bf16 in buffer k.
+// rounded returns the tile in the type of the tensor that it will be multiplied with:
+// unchanged, or as bf16 in buffer k.
 func (w *worker) rounded(k int, tile gemm.Matrix, elems int, other *Tensor) gemm.Matrix {
 	if other.DType == graph.F32 {
 		return tile
@@ -324,7 +324,7 @@ func (w *worker) rounded(k int, tile gemm.Matrix, elems int, other *Tensor) gemm
 // softmax is the running state of n queries' softmax.
 type softmax struct{ m, l, top, plus []float32 }
 
-// newSoftmax makes one that has seen nothing, in x.
+// newSoftmax returns the initial state for n queries. Its memory is x, 4n elements.
 func newSoftmax(x []float32, n int) softmax {
 	s := softmax{m: x[:n], l: x[n : 2*n], top: x[2*n : 3*n], plus: x[3*n : 4*n]}
 	fill(s.m, minusInf)
@@ -334,8 +334,8 @@ func newSoftmax(x []float32, n int) softmax {
 
 var minusInf = float32(math.Inf(-1))
 
-// add replaces the scores of a tile by exp(scale*score - m) and adds them to
-// l. Where m has to be raised, the rows of sum shrink as l does.
+// add replaces the scores of a tile by exp(scale*score - m) and adds them to l. Where m
+// has to be raised, it scales l and the rows of sum.
 func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 	fill(s.top, minusInf)
 	v.ColMax(s.top, p)
@@ -350,11 +350,11 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 			s.m[i] = t
 		}
 		s.plus[i] = -s.m[i]
-		if s.m[i] == minusInf { // a query that saw no key yet: all exponentials are 0
+		if s.m[i] == minusInf { // no visible key yet: all exponentials are 0
 			s.plus[i] = 0
 		}
 	}
-	clear(s.top) // from here on the tile's part of l
+	clear(s.top) // from here on top holds the tile's part of l
 	v.ColExp(s.top, s.plus, p, scale)
 	v.Add(s.l, s.top, 0)
 }
@@ -376,7 +376,7 @@ func (v *view) hide(p []float32, q0, n, k0, keys int) {
 	for j := range keys {
 		row := p[j*n : (j+1)*n]
 		lo := min(max(0, k0+j-q0), n)                             // the first query that is not before the key
-		for hi = max(lo, hi); hi < n && v.first(q0+hi) <= k0+j; { // and the first that does not reach back to it
+		for hi = max(lo, hi); hi < n && v.first(q0+hi) <= k0+j; { // the first query that no longer sees the key
 			hi++
 		}
 		fill(row[:lo], minusInf)

@@ -58,18 +58,16 @@ func (t *Tensor) storeAll(x []float64, acc bool) {
 	}
 }
 
-// attentionBwd recomputes the probabilities tile by tile from lse. For a
-// sequence and a key head it walks the blocks of queries, the last one first,
-// for each the query heads of the group, for each the blocks of keys that they
-// see: so dk and dv are sums in order of query block and head, dq in order of
-// keys. Tiles have a row per key and a column per query, as in attend. Slices
-// of a sequence, the last one first, continue these sums.
+// attentionBwd recomputes the probabilities tile by tile from lse. Per sequence and
+// key head, the loops are: blocks of queries, last first; query heads of the group;
+// blocks of visible keys. So dk and dv are summed in order of query block and head,
+// dq in order of keys. Tiles have a row per key and a column per query, as in
+// attend. Slices of a sequence, computed last first, continue these sums.
 //
-// Where there are fewer sequences x key heads than would keep the workers
-// busy, these loops are divided: a task for each block of keys does the part of
-// dk and dv, a task for each block of queries the part of dq. The sums are the
-// same ones in the same order, so no bit changes; the price is that scores and
-// dp are computed twice, seven products for five.
+// If sequences x key heads are too few to keep the workers busy, the loops are
+// split: one task per block of keys for dk and dv, one per block of queries for dq.
+// Every sum keeps its order, so no bit changes. The price is that scores and dp are
+// computed twice: seven products instead of five.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
 	rows, queries := t[5].Rows, t[4].Rows
@@ -86,12 +84,12 @@ func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c.n[2], c.n[3] = blocks(a, rows, queries)
 	c.tasks(heads*(c.n[1]+c.n[3]), func(c *call, w *worker, i int) {
 		b := c.attentionTask(i % c.n[0])
-		if i /= c.n[0]; i < c.n[1] { // the first keys are seen by most queries
+		if i /= c.n[0]; i < c.n[1] { // the first keys, seen by the most queries, run first
 			b.sumKeys, b.k0 = true, i*keyBlock
 			b.k1 = min(b.seq, b.k0+keyBlock)
-			seen := (b.k1 + b.window - 2) / b.block // the last block of queries that sees them
+			seen := (b.k1 + b.window - 2) / b.block // the last block of queries that may see them
 			b.q0, b.q1 = max(b.from, b.k0), min(b.seq, (seen+1)*b.block)
-		} else { // the last queries see most keys
+		} else { // the last queries, which see the most keys, run first
 			block := (c.n[1] + c.n[2] + c.n[3] - 1 - i) * b.block
 			b.sumQueries, b.q0, b.q1 = true, max(b.from, block), min(b.seq, block+b.block)
 		}
@@ -99,19 +97,19 @@ func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// attentionTask is a part of the backward pass of one key head of the sequence
-// whose first row is base: the products of keys [k0, k1), which begin with a
-// block, and queries [q0, q1).
+// attentionTask is a part of the backward pass of key head g in the sequence that
+// begins at row base: keys [k0, k1), where k0 begins a block, and queries [q0, q1).
 type attentionTask struct {
 	*call
 	view
 	base, g             int
 	k0, k1, q0, q1      int
-	sumKeys, sumQueries bool        // which gradients are wanted
+	sumKeys, sumQueries bool        // which gradients to compute: dk and dv, dq
 	key, value, dk, dv  gemm.Matrix // of keys [k0, k1)
 }
 
-// attentionTask makes the task of all keys and queries of the i-th key head.
+// attentionTask returns the task of all keys and queries of the i-th key head,
+// counted over all sequences.
 func (c *call) attentionTask(i int) attentionTask {
 	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
 	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows, startsOf(c.t[:], 8))
@@ -125,14 +123,14 @@ func (b *attentionTask) run(w *worker) {
 		return
 	}
 	b.key, b.value = kv.at(first, b.k(b.g)), kv.at(first, b.v(b.g))
-	if b.sumKeys { // which is for all queries
+	if b.sumKeys { // each key is read for many blocks of queries
 		b.key, b.value = compact(w.tmp(12, n*s), b.key, n, s), compact(w.tmp(13, n*s), b.value, n, s)
 		b.dk = w.sumTile(2, dkv, first, n, b.k(b.g), s, b.a.Acc)
 		b.dv = w.sumTile(3, dkv, first, n, b.v(b.g), s, b.a.Acc)
 	}
 	for q1 := b.q1; q1 > b.q0; {
 		q0 := max(b.q0, (q1-1)/b.block*b.block)
-		if !b.sumQueries && b.first(q0) >= b.k1 { // another document
+		if !b.sumQueries && b.first(q0) >= b.k1 { // these queries are in a later document
 			q1 = q0
 			continue
 		}
@@ -147,7 +145,7 @@ func (b *attentionTask) run(w *worker) {
 	}
 }
 
-// attend does n queries of head h from q0 on.
+// attend processes queries [q0, q0+n) of head h.
 func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	dq, delta, do, q, kv, o, lse := &b.t[0], &b.t[2], &b.t[3], &b.t[4], &b.t[5], &b.t[6], &b.t[7]
 	s, scale, row := b.size, float32(b.a.Scale), b.base+q0-(kv.Rows-q.Rows)
@@ -193,8 +191,8 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	}
 }
 
-// sumTile gives memory for sums over n rows and cols columns, which begin at 0
-// or, if acc, at what the tensor holds.
+// sumTile returns memory for n x cols sums, initialised to 0 or, if acc, to what
+// the tensor holds.
 func (w *worker) sumTile(k int, t *Tensor, r0, n, c0, cols int, acc bool) gemm.Matrix {
 	m := w.ownTile(k, t, r0, n, c0, cols)
 	for i := range n {
@@ -209,8 +207,8 @@ func (w *worker) sumTile(k int, t *Tensor, r0, n, c0, cols int, acc bool) gemm.M
 	return m
 }
 
-// ownTile gives memory for n rows and cols columns of results: the tensor's
-// own or, for a bf16 tensor, buffer k.
+// ownTile returns uninitialised memory for n x cols results: the tensor's own or,
+// for a bf16 tensor, buffer k.
 func (w *worker) ownTile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
 	if t.DType == graph.F32 {
 		return gemm.Matrix{Data: t.F32[r0*t.Stride+c0:], Stride: t.Stride}
@@ -218,7 +216,7 @@ func (w *worker) ownTile(k int, t *Tensor, r0, n, c0, cols int) gemm.Matrix {
 	return gemm.Matrix{Data: w.tmp(k, n*cols), Stride: cols}
 }
 
-// storeTile ends what sumTile or ownTile began.
+// storeTile writes the results in memory from sumTile or ownTile to the tensor.
 func (w *worker) storeTile(m gemm.Matrix, t *Tensor, r0, n, c0, cols int) {
 	if t.DType == graph.F32 {
 		return
@@ -228,7 +226,7 @@ func (w *worker) storeTile(m gemm.Matrix, t *Tensor, r0, n, c0, cols int) {
 	}
 }
 
-// put stores x at column c of row r.
+// put stores x in row r from column c on.
 func (w *worker) put(t *Tensor, r, c int, x []float32) {
 	if t.DType == graph.F32 {
 		copy(t.row(r, c, c+len(x)), x)

@@ -11,12 +11,12 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// BenchmarkKernel runs every operator at the sizes of a GPT-2 124M (and, for
-// SwiGLU and RMSNorm, of a Llama of that width) on 1024 tokens, in fp32. It
-// reports GB/s over the bytes or GFLOP/s over the operations that the graph
-// table states, and the share of what the machine can do as measured in the
-// same run: fused multiply-adds in registers, or y = max(0, x) over 128 MiB.
-// Operands that fit the last-level cache exceed that bandwidth.
+// BenchmarkKernel runs every operator at the sizes of a GPT-2 124M (and, for SwiGLU
+// and RMSNorm, of a Llama of that width) on 1024 tokens, in fp32. It reports GB/s
+// over the bytes or GFLOP/s over the operations that the graph table states, and
+// the fraction of the machine's limit, measured in the same run: fused
+// multiply-adds in registers, or y = max(0, x) over 128 MiB. Operands that fit the
+// last-level cache exceed that bandwidth.
 func BenchmarkKernel(b *testing.B) {
 	const n, d, f, vocab, heads, size = 1024, 768, 3072, 50257, 12, 64
 	r := rand.New(rand.NewPCG(1, 2))
@@ -113,7 +113,7 @@ func BenchmarkKernel(b *testing.B) {
 	}
 }
 
-// bandwidth is the best rate of y = max(0, x), in GB/s.
+// bandwidth returns the best rate of y = max(0, x), in GB/s.
 func bandwidth(e *Env, y, x Tensor) float64 {
 	var best float64
 	for range 10 {

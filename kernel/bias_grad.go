@@ -32,23 +32,23 @@ func biasGradColumns[T simd.Stored](c *call, w *worker, b block) {
 	w.store(db, &c.t[0], 0, b.C0, b.C1)
 }
 
-// band is the least number of columns for a worker that sums over the rows of a
-// tensor. A processor that reads pieces of rows fetches what follows them too,
-// and of 1.5 KiB two workers read half again as much as one does of whole rows.
+// band returns the fewest columns worth giving to a worker that sums over rows.
+// Hardware prefetch reads past the end of each partial row: with bands of 1.5 KiB, two
+// workers read half again as much as one that reads whole rows.
 func (t *Tensor) band() int {
 	const bytes = 2048
 	return bytes / int(t.DType.Size())
 }
 
-// ahead is how many elements beyond its own a block's row should fetch, for a
-// later row to be near in time.
+// ahead returns the prefetch distance in elements for block b: whole rows, at least
+// 1024 elements of the block ahead.
 func (t *Tensor) ahead(b block) int {
 	const elements = 1024
 	return t.Stride * max(1, elements/max(1, b.C1-b.C0))
 }
 
-// sum gives the place where columns of row b.R0 of a sum over tokens are continued, or
-// begun at 0. store ends it.
+// sum returns the accumulator for the block's columns in row b.R0: the current values
+// if acc, else zeros. The caller ends with store.
 func (w *worker) sum(k int, t *Tensor, acc bool, b block) []float32 {
 	if acc {
 		return w.load(k, t, b.R0, b.C0, b.C1)

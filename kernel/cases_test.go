@@ -14,8 +14,8 @@ type sample struct {
 	attr  graph.Attr
 	t     []Tensor
 	token []bool  // operands with a row per token
-	tol   float64 // of f32 results, relative to the largest of the operand
-	floor float64 // size of terms that may cancel: no less counts as the largest
+	tol   float64 // of f32 results, relative to the operand's largest element
+	floor float64 // lower bound for that largest element: the size of terms that may cancel
 }
 
 func (s sample) String() string {
@@ -26,8 +26,8 @@ func (s sample) String() string {
 	return out
 }
 
-// maker builds samples: extents and types are drawn, memory begins at odd
-// places, rows may have gaps.
+// maker builds random samples: extents and types vary, memory may be unaligned,
+// rows may have gaps.
 type maker struct {
 	*rand.Rand
 	mixed bool // bf16 where the operator allows it
@@ -38,7 +38,7 @@ var extents = []int{1, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33, 48, 61, 64, 67,
 
 func (m *maker) n() int { return extents[m.IntN(len(extents))] }
 
-// rows is n, and now and then 0.
+// rows returns a random number of rows, sometimes 0.
 func (m *maker) rows() int {
 	if m.IntN(12) == 0 {
 		return 0
@@ -46,7 +46,7 @@ func (m *maker) rows() int {
 	return m.n()
 }
 
-// float is f32, or bf16 half of the time in a mixed sample.
+// float returns f32, or bf16 half of the time in a mixed sample.
 func (m *maker) float() graph.DType {
 	if m.mixed && m.IntN(2) == 0 {
 		return graph.BF16
@@ -57,7 +57,8 @@ func (m *maker) float() graph.DType {
 // poison marks memory that no kernel may read or, outside its operands, write.
 var poison = math.NaN()
 
-// mat makes a matrix of normal numbers (times scale) with poisoned gaps.
+// mat returns a matrix of normally distributed numbers (times scale) with poisoned
+// gaps.
 func (m *maker) mat(d graph.DType, rows, cols int, scale float64) Tensor {
 	gap := 0
 	if m.IntN(2) == 0 {
@@ -87,7 +88,7 @@ func (m *maker) mat(d graph.DType, rows, cols int, scale float64) Tensor {
 	return t
 }
 
-// ints makes a column of integers in [lo, hi).
+// ints returns a column of integers in [lo, hi).
 func (m *maker) ints(rows, lo, hi int) Tensor {
 	t := m.mat(graph.I32, rows, 1, 1)
 	for r := range rows {
@@ -96,11 +97,11 @@ func (m *maker) ints(rows, lo, hi int) Tensor {
 	return t
 }
 
-// f32 and any are shorthands.
+// f32 and any are shorthands for mat.
 func (m *maker) f32(rows, cols int) Tensor { return m.mat(graph.F32, rows, cols, 1) }
 func (m *maker) any(rows, cols int) Tensor { return m.mat(m.float(), rows, cols, 1) }
 
-// positive makes reciprocal deviations and second moments.
+// positive returns positive numbers: reciprocal deviations and second moments.
 func (m *maker) positive(rows, cols int) Tensor { return m.above0(graph.F32, rows, cols) }
 
 func (m *maker) above0(d graph.DType, rows, cols int) Tensor {
@@ -113,7 +114,7 @@ func (m *maker) above0(d graph.DType, rows, cols int) Tensor {
 	return t
 }
 
-// stats makes means and reciprocal deviations.
+// stats returns means and reciprocal deviations.
 func (m *maker) stats(rows int) Tensor {
 	t := m.positive(rows, 2)
 	for r := range rows {
@@ -122,7 +123,7 @@ func (m *maker) stats(rows int) Tensor {
 	return t
 }
 
-// cases makes a random call per operator.
+// cases has a generator of random calls for each operator.
 var cases = map[graph.Op]func(m *maker) sample{
 	graph.Linear: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
@@ -205,7 +206,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse, m.starts(a, n, keys)},
 			token: []bool{token, token, token, token, token, token, token, token, token}}
 		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1     // a query that sees one key has dq = 0
-		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8]}) // o and lse that belong together
+		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8]}) // consistent o and lse
 		return s
 	},
 	graph.Act: func(m *maker) sample {
@@ -312,7 +313,7 @@ func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
 	return m.mat(d, in, out, 1)
 }
 
-// heads draws an attention shape and a number of tokens.
+// heads returns a random attention shape and number of tokens.
 func (m *maker) heads() (graph.Attr, int) {
 	g := 1 + m.IntN(3)
 	a := graph.Attr{Seq: m.n(), KVHeads: g, Heads: g * (1 + m.IntN(3)), HeadDim: []int{1, 2, 5, 8, 16, 20, 33, 64}[m.IntN(8)]}
@@ -330,8 +331,9 @@ func (m *maker) heads() (graph.Attr, int) {
 	return a, n
 }
 
-// starts draws where documents begin, for queries that are the last of so many rows
-// with keys; half of the time there is one document, and no operand.
+// starts returns random document starts for queries that are the last of the given
+// number of rows with keys. Half of the time there is one document and the operand
+// is absent.
 func (m *maker) starts(a graph.Attr, queries, keys int) Tensor {
 	if m.IntN(2) == 0 {
 		return Tensor{}
@@ -351,8 +353,9 @@ func (m *maker) starts(a graph.Attr, queries, keys int) Tensor {
 	return t
 }
 
-// slice draws whole sequences, or a slice of one: numbers of queries and of
-// keys. Only the former may be cut at sequences (token).
+// slice returns the shape of whole sequences or of a slice of one, with the numbers
+// of queries and keys. token is set for whole sequences, which may be cut at
+// sequences.
 func (m *maker) slice() (a graph.Attr, queries, keys int, token bool) {
 	a, n := m.heads()
 	if n > a.Seq || m.IntN(2) == 0 {
@@ -361,8 +364,8 @@ func (m *maker) slice() (a graph.Attr, queries, keys int, token bool) {
 	return a, 1 + m.IntN(n), n, false
 }
 
-// roundedFactors is the tolerance of attention: probabilities that are
-// multiplied with bf16 are rounded to it, by 2^-9 each.
+// roundedFactors returns the tolerance of attention: with bf16 factors,
+// probabilities are rounded to bf16, by up to 2^-9 each.
 func roundedFactors(t ...Tensor) float64 {
 	for i := range t {
 		if t[i].DType == graph.BF16 {

@@ -14,7 +14,7 @@ func castRef(_ *Env, _ *graph.Attr, t []Tensor) {
 }
 
 func cast(e *Env, a *graph.Attr, t []Tensor) {
-	if !isFloat(t[0].DType) || !isFloat(t[1].DType) { // counters and totals: a few elements
+	if !isFloat(t[0].DType) || !isFloat(t[1].DType) { // counters and totals have few elements
 		castRef(e, a, t)
 		return
 	}

@@ -11,14 +11,14 @@ import (
 // target is negative. With Grad the logits become (softmax - onehot)*s, s the
 // loss scale, or 0 where the target is negative.
 //
-// Three passes over a row that stays in the second-level cache (50257 f32 are
-// 200 KB): the maximum m; exp(x-m) and its sum, in place with Grad; the
-// multiplication by s/sum. The second pass fetches the next row, so that the
-// first does not wait for memory. The exponents are never positive, so large logits
-// cannot overflow, and -Inf among them counts as probability 0. A row with a
-// NaN, +Inf or nothing above -Inf has the loss NaN: the run must see it.
+// Three passes over a row, which stays in the L2 cache (50257 f32 are 200 KB): the
+// maximum m; exp(x-m) and its sum, in place with Grad; the multiplication by s/sum.
+// The second pass prefetches the next row, so that its first pass does not wait for
+// memory. Exponents are never positive, so large logits cannot overflow, and -Inf
+// has probability 0. A row with a NaN, +Inf or nothing above -Inf has the loss NaN,
+// so that the run notices.
 //
-// LossSum adds the rows' losses in float64, in order.
+// LossSum adds the rows' losses in float64, in ascending order.
 
 func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 	loss, x, targets, scalars := &t[0], &t[1], &t[2], &t[3]
@@ -103,7 +103,7 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// nll is -log(exp(x-m)/sum).
+// nll returns -log(exp(x-m)/sum).
 func nll(sum, m, x float32) float32 {
 	return float32(math.Log(float64(sum)) + (float64(m) - float64(x)))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// documents are the bounds of those of a sequence.
+// documents returns the bounds of the documents of the sequence.
 func (x *whole) documents() []int {
 	at := []int{0}
 	for r := 1; r < x.n; r++ {
@@ -21,8 +21,8 @@ func (x *whole) documents() []int {
 	return append(at, x.n)
 }
 
-// TestDocuments: a sequence of several documents gives what each of them gives as a
-// sequence of its own; and the same bits on any number of workers.
+// TestDocuments: a sequence of several documents gives the results of each document
+// as its own sequence, and the same bits on any number of workers.
 func TestDocuments(t *testing.T) {
 	one, three := NewEnv(1), NewEnv(3)
 	defer one.Close()
@@ -58,7 +58,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// document is rows [lo, hi) as a sequence of their own.
+// document returns rows [lo, hi) as their own sequence.
 func (x *whole) document(lo, hi int) *whole {
 	y := *x
 	y.n, y.Seq, y.starts = hi-lo, hi-lo, Tensor{}
@@ -68,7 +68,7 @@ func (x *whole) document(lo, hi int) *whole {
 	return &y
 }
 
-// TestOneDocument: documents that begin with their sequences change no bit.
+// TestOneDocument: starts with one document per sequence change no bit.
 func TestOneDocument(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -88,12 +88,12 @@ func TestOneDocument(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreSkipped: keys of the documents before are not looked at, nor their
-// queries by the documents behind, but for a few rows around the bounds.
+// TestDocumentsAreSkipped: queries do not read keys of earlier documents, nor keys
+// queries of later ones, except for a few rows around the bounds.
 func TestDocumentsAreSkipped(t *testing.T) {
-	const n, cut = 900, 640 // a multiple of everything that keys and queries are cut at but blocks of keys
+	const n, cut = 900, 640 // a multiple of all cuts of keys and queries except blocks of keys
 	for _, workers := range []int{1, 16} {
-		e := NewEnv(workers) // few: all products of a head in one task; many: keys and queries apart
+		e := NewEnv(workers) // one worker: all products of a head in one task; many: separate tasks for keys and queries
 		defer e.Close()
 		m := &maker{Rand: rand.New(rand.NewPCG(1, 95))}
 		x := m.wholeOf(graph.Attr{Seq: n, Heads: 2, KVHeads: 2, HeadDim: 16, Scale: 0.25}, graph.F32, graph.F32)
@@ -122,8 +122,8 @@ func TestDocumentsAreSkipped(t *testing.T) {
 	}
 }
 
-// TestStartsOfAnything: whatever lies where starts should, nothing outside the
-// operands is touched.
+// TestStartsOfAnything: whatever starts holds, nothing outside the operands is
+// touched.
 func TestStartsOfAnything(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -139,9 +139,9 @@ func TestStartsOfAnything(t *testing.T) {
 	}
 }
 
-// BenchmarkDocuments: forward and backward attention of a sequence of GPT-2's heads
-// that has documents of one length, in turn with the same sequence joined and with
-// the documents as sequences of their own.
+// BenchmarkDocuments measures forward and backward attention of a sequence of
+// equally long documents with GPT-2's heads, in turn with the same sequence as one
+// document and with each document as its own sequence.
 func BenchmarkDocuments(b *testing.B) {
 	const n = 4096
 	e := NewEnv(0)

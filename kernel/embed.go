@@ -6,8 +6,8 @@ import (
 )
 
 // Embed: x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and
-// PosBwd scatter dx back into the rows that it came from; a row that several
-// tokens share receives them in ascending order.
+// PosBwd add the rows of dx to the table rows that they came from, in ascending
+// order of tokens.
 
 func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x, tokens, wte, wpe := &t[0], &t[1], &t[2], &t[3]
@@ -25,7 +25,7 @@ func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dwte, dx, tokens := &t[0], &t[1], &t[2]
-	sums := make(map[int]bool) // rows begun
+	sums := make(map[int]bool) // ids already summed
 	for r := range dwte.Rows {
 		for c := range dwte.Cols {
 			if !a.Acc {
@@ -75,7 +75,7 @@ func embedRows[T simd.Stored](c *call, w *worker, b block) {
 	embedAtRows[T](c, w, b, c.a.Row0, c.a.Seq)
 }
 
-// embedAtRows: row r is at position (r+row0) mod seq.
+// embedAtRows embeds the block's rows; row r is at position (r+row0) mod seq.
 func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 	x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
 	v := functions[T](w, x)

@@ -13,11 +13,11 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Env is what the fast kernels of one stream work with. It serves one call at
-// a time; streams that run at once have one each and may share the Pool.
+// Env holds the pool, instruction set and buffers of one stream's fast kernels. It
+// serves one call at a time. Concurrent streams need one Env each and may share the
+// Pool.
 //
-// Buffers are made when first needed and kept, so that a call which has been
-// made once allocates nothing when it is made again.
+// Buffers are allocated on first use and kept, so repeating a call allocates nothing.
 type Env struct {
 	Pool *pool.Pool
 	Gemm *gemm.Engine
@@ -27,17 +27,17 @@ type Env struct {
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
 
-	pastBytes int64 // the size from which results go past the caches
+	pastBytes int64 // results of at least this size bypass the caches
 }
 
-// NewEnv makes an Env with a pool of the given number of workers (less than
-// one: one per processor) and the best instructions that the machine has. Devices,
-// whose streams share a pool, use NewEnvOn; tests of kernels and devices this.
+// NewEnv returns an Env with its own pool of the given number of workers (less than
+// one: one per processor) and the best instruction set of the machine. It is for tests.
+// Devices use NewEnvOn, since their streams share a pool.
 func NewEnv(workers int) *Env {
 	return NewEnvOn(pool.New(workers), simd.Best())
 }
 
-// NewEnvOn makes an Env on a pool and an instruction set.
+// NewEnvOn returns an Env that uses the given pool and instruction set.
 func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
 	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: max(pastBytes, secondCache())}
 	e.scratch.New = func() *worker { return &worker{v: v, serial: gemm.NewSerial()} }
@@ -45,48 +45,46 @@ func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
 	return e
 }
 
-// Close ends the goroutines of the pool.
+// Close stops the goroutines of the pool.
 func (e *Env) Close() { e.Pool.Close() }
 
-// call is the operator call in progress: what its tasks need to know. It lives
-// in the Env, and task bodies are plain functions, so that nothing is
-// allocated per call.
+// call describes the operator call in progress to its tasks. It is part of the Env, and
+// task bodies capture nothing, so a call allocates nothing.
 type call struct {
 	env  *Env
 	a    *graph.Attr
 	t    [9]Tensor
-	n    [4]int // what the operator's set-up found out for its tasks
+	n    [4]int // integers that the operator's set-up computes for its tasks
 	f    [4]float32
 	adam simd.AdamW
-	keys [3][2]uint32 // of AdamW's random bits, by operand
-	out  *simd.Set    // for results
+	keys [3][2]uint32 // keys of AdamW's random bits, by operand
+	out  *simd.Set    // functions that write results
 
 	task       func(c *call, w *worker, i int)
 	body       func(c *call, w *worker, b block)
 	rows, cols int // extents of the iteration space
 	dr, dc     int // extents of a block
 	across     int // blocks side by side
-	chunk      int // columns of a block that the body gets at a time
+	chunk      int // most columns passed to the body at a time
 }
 
 // block is a task's part of the iteration space: rows [R0,R1), columns [C0,C1).
 type block struct{ R0, R1, C0, C1 int }
 
-// begin notes a call's operands.
+// begin starts a call: it records the operands and resets the options.
 func (e *Env) begin(a *graph.Attr, t []Tensor) *call {
 	e.call.a, e.call.out, e.call.chunk = a, e.V, math.MaxInt
 	clear(e.call.t[copy(e.call.t[:], t):])
 	return &e.call
 }
 
-// pastBytes is the size from which results go past the caches, or that of a core's
-// second-level cache where it is larger. Then a step's activations and norms take
-// two thirds of the time, and the product that reads a result next is none the
-// slower. Smaller results stay, in the caches of the cores that made them.
+// pastBytes is the least size of results that bypass the caches; a larger L2 cache
+// raises it to its own size. Bypassing cuts the time of a step's activations and norms
+// to two thirds and does not slow the product that reads them next. Smaller results
+// stay in the caches of the cores that computed them.
 const pastBytes = 1 << 20
 
-// secondCache returns the size of a core's second-level cache, or 0 where that is
-// not told.
+// secondCache returns the size of a core's L2 cache in bytes, or 0 if unknown.
 func secondCache() int64 {
 	text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cache/index2/size")
 	if err != nil {
@@ -99,8 +97,9 @@ func secondCache() int64 {
 	return kib << 10
 }
 
-// past has the first operand, a result, written past the caches if it is large
-// and does not take the place of another operand, which is in the cache then.
+// past makes stores to the first operand, a result, bypass the caches if it is large
+// and does not overwrite another operand in place, whose lines are in the cache
+// already.
 func (c *call) past() *call {
 	y := &c.t[0]
 	if y.bytes() < c.env.pastBytes {
@@ -125,7 +124,7 @@ func (c *call) Task(i, id int) {
 	}
 }
 
-// tasks runs n tasks.
+// tasks runs n tasks on the pool and waits for them.
 func (c *call) tasks(n int, task func(c *call, w *worker, i int)) {
 	c.task = task
 	c.env.Pool.Run(n, c)
@@ -150,12 +149,12 @@ func blockTask(c *call, w *worker, i int) {
 	}
 }
 
-// buffered is the number of elements of a row that the buffers of a body hold
-// at a time, if it needs them: five together leave the first-level cache room.
+// buffered is the number of elements of a row that a body's buffer holds at a time:
+// five such buffers leave room in the L1 cache.
 const buffered = 1 << 10
 
-// inBuffers has the body work on parts of rows that are short enough for its
-// buffers, if any of the first n operands has to go through one.
+// inBuffers limits the body to buffered columns at a time if any of the first n
+// operands is bf16 and so needs a buffer.
 func (c *call) inBuffers(n int) *call {
 	for i := range c.t[:n] {
 		if c.t[i].DType == graph.BF16 {
@@ -165,27 +164,27 @@ func (c *call) inBuffers(n int) *call {
 	return c
 }
 
-// grain is the number of elements of a task: a few microseconds, which makes
-// the hand-out cheap and the last tasks' imbalance small.
+// grain is the number of elements per task: a few microseconds of work, so that
+// dispatch costs little and the last tasks cause little imbalance.
 const grain = 1 << 14
 
-// byRows cuts into blocks of whole rows.
+// byRows runs the body on blocks of whole rows.
 func (c *call) byRows(rows, cols int, body func(c *call, w *worker, b block)) {
 	c.blocks(rows, cols, max(1, grain/max(cols, 1)), cols, body)
 }
 
-// byColumns cuts into bands of columns over all rows, for sums down the
-// rows: their order must not depend on the cut. One band per worker, but none
-// much narrower than the given number of columns.
+// byColumns runs the body on bands of columns over all rows, for sums over rows, whose
+// order must not depend on the cut. There is one band per worker, but none much
+// narrower than least.
 func (c *call) byColumns(rows, cols, least int, body func(c *call, w *worker, b block)) {
 	bands := max(1, min(c.env.Pool.Workers(), cols/least))
 	c.body, c.rows, c.cols, c.dr, c.dc = body, rows, cols, rows, ((cols+bands-1)/bands+15)&^15
 	c.across = (cols + c.dc - 1) / max(c.dc, 1)
-	c.tasks(c.across, blockTask) // without rows too: the sums may have to be cleared
+	c.tasks(c.across, blockTask) // also without rows: the sums may have to be cleared
 }
 
-// byElements cuts for operators that work element by element on n operands
-// of one extent. Operands without gaps are taken as one long row.
+// byElements runs the body of an elementwise operator whose first n operands have the
+// same extents. If none has gaps they are treated as one long row.
 func (c *call) byElements(n int, body func(c *call, w *worker, b block)) {
 	rows, cols := c.t[0].Rows, c.t[0].Cols
 	gaps := false
@@ -207,10 +206,10 @@ func (c *call) byElements(n int, body func(c *call, w *worker, b block)) {
 	c.byRows(rows, cols, body)
 }
 
-// worker is the memory of one worker.
+// worker is one worker's scratch memory and functions.
 type worker struct {
 	v      *simd.Set
-	out    *simd.Set // for results that are no buffers
+	out    *simd.Set // functions that write to operands, not to buffers
 	serial *gemm.Serial
 	buf    [14][]float32
 	half   [2][]uint16
@@ -218,7 +217,7 @@ type worker struct {
 	queries [mostBlocks]queries
 }
 
-// tmp is the k-th buffer, with n elements of any value.
+// tmp returns the k-th buffer with n elements, uninitialised.
 func (w *worker) tmp(k, n int) []float32 {
 	if cap(w.buf[k]) < n {
 		w.buf[k] = make([]float32, n+n/4)
@@ -226,14 +225,13 @@ func (w *worker) tmp(k, n int) []float32 {
 	return w.buf[k][:n]
 }
 
-// is16 reports whether elements of T are bf16: a constant where a body is
-// compiled for a type.
+// is16 reports whether elements of T are bf16. It is a constant in each instantiation.
 func is16[T simd.Stored]() bool { return unsafe.Sizeof(T(0)) == 2 }
 
-// as is what is known to be of type B already.
+// as reinterprets a as B, which must be the same type in this instantiation.
 func as[B, A any](a A) B { return *(*B)(unsafe.Pointer(&a)) }
 
-// functions returns those for tensors of T that write to y.
+// functions returns the row functions for elements of T that write to y.
 func functions[T simd.Stored](w *worker, y *Tensor) *simd.Rows[T] {
 	if is16[T]() {
 		return as[*simd.Rows[T]](&w.out.Half)
@@ -241,8 +239,8 @@ func functions[T simd.Stored](w *worker, y *Tensor) *simd.Rows[T] {
 	return as[*simd.Rows[T]](&w.to(y).Rows)
 }
 
-// bodyOf chooses the body for bf16 if all of the given tensors are that or absent, else
-// the one for float32, which widens and narrows what is not.
+// bodyOf returns the bf16 body if all given tensors are bf16 or absent, else the
+// float32 body, which converts bf16 operands through buffers.
 func bodyOf(f32, bf16 func(c *call, w *worker, b block), t ...*Tensor) func(c *call, w *worker, b block) {
 	for _, t := range t {
 		if t.DType != graph.BF16 && !t.Absent() {
@@ -252,8 +250,8 @@ func bodyOf(f32, bf16 func(c *call, w *worker, b block), t ...*Tensor) func(c *c
 	return bf16
 }
 
-// load, dest and store are the worker's methods for a body that works on
-// elements of T: bf16 in place, or anything as float32.
+// load, dest and store are the worker's methods of the same names for elements of T:
+// bf16 in place, or any tensor as float32.
 func load[T simd.Stored](w *worker, k int, t *Tensor, r, lo, hi int) []T {
 	if is16[T]() {
 		return as[[]T](t.row16(r, lo, hi))
@@ -274,8 +272,8 @@ func store[T simd.Stored](w *worker, y []T, t *Tensor, r, lo, hi int) {
 	}
 }
 
-// load gives elements [lo, hi) of row r as float32: the tensor's own memory
-// or, of a bf16 tensor, a copy in buffer k.
+// load returns elements [lo, hi) of row r as float32: the tensor's own memory or, for a
+// bf16 tensor, a copy in buffer k.
 func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
 	if t.DType == graph.F32 {
 		return t.row(r, lo, hi)
@@ -285,7 +283,7 @@ func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
 	return x
 }
 
-// to is the set whose functions write to y, or to the buffer that dest gives.
+// to returns the set whose functions write to y, or to the buffer that dest returns.
 func (w *worker) to(y *Tensor) *simd.Set {
 	if y.DType == graph.F32 {
 		return w.out
@@ -293,8 +291,8 @@ func (w *worker) to(y *Tensor) *simd.Set {
 	return w.v
 }
 
-// dest gives the place where elements [lo, hi) of row r may be computed: the
-// tensor's own memory or buffer k. store ends what dest began.
+// dest returns memory in which to compute elements [lo, hi) of row r: the tensor's own
+// or buffer k. The caller ends with store.
 func (w *worker) dest(k int, t *Tensor, r, lo, hi int) []float32 {
 	if t.DType == graph.F32 {
 		return t.row(r, lo, hi)
@@ -302,7 +300,7 @@ func (w *worker) dest(k int, t *Tensor, r, lo, hi int) []float32 {
 	return w.tmp(k, hi-lo)
 }
 
-// store narrows y to the tensor if it isn't the tensor's own memory.
+// store narrows y to the tensor unless y is the tensor's own memory.
 func (w *worker) store(y []float32, t *Tensor, r, lo, hi int) {
 	if t.DType != graph.F32 {
 		w.out.Narrow(t.row16(r, lo, hi), y)

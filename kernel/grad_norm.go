@@ -6,9 +6,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The norm of all gradients, in float64: NormPart sums the squares of pieces
-// of NormPiece elements, NormAll adds the pieces in order and derives the
-// factor that clips the gradients to a norm of at most Clip.
+// The global gradient norm, in float64. NormPart sums the squares of each piece of
+// NormPiece elements. NormAll adds the pieces in order and derives the factor that
+// clips the norm to Clip.
 
 func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
 	part, g := &t[0], &t[1]
@@ -23,7 +23,7 @@ func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
 }
 
 func normPart(e *Env, a *graph.Attr, t []Tensor) {
-	if !t[1].flat() { // pieces are counted through the rows: rare, and not worth a second path
+	if !t[1].flat() { // pieces span rows: rare, and not worth a fast path
 		normPartRef(e, a, t)
 		return
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// f64 makes a float64 matrix: the references work on those as well, which
-// makes finite differences sharp.
+// f64 returns a random float64 matrix. The references accept float64 too, which
+// makes finite differences precise.
 func f64(r *rand.Rand, rows, cols int) Tensor {
 	t := NewTensor(graph.F64, rows, cols)
 	for i := range t.F64 {
@@ -18,8 +18,8 @@ func f64(r *rand.Rand, rows, cols int) Tensor {
 	return t
 }
 
-// difference compares a gradient with central differences of
-// sum(weight * output) as the input's elements are moved one at a time.
+// difference compares a gradient with central differences of sum(weight * output),
+// perturbing one element of the input at a time.
 func difference(t *testing.T, name string, input, grad, output, weight Tensor, forward func()) {
 	t.Helper()
 	const h = 1e-5
@@ -45,7 +45,8 @@ func difference(t *testing.T, name string, input, grad, output, weight Tensor, f
 }
 
 // TestGradients checks the reference of every gradient operator against finite
-// differences of the forward reference. TestFast carries it to the fast ones.
+// differences of the forward reference. TestFast compares the fast ones with the
+// references.
 func TestGradients(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { Lookup(op).Reference(nil, a, t) }
@@ -165,7 +166,7 @@ func TestGradients(t *testing.T) {
 	})
 }
 
-// TestCrossEntropyExtremes: numbers with known losses.
+// TestCrossEntropyExtremes tests extreme logits with known losses.
 func TestCrossEntropyExtremes(t *testing.T) {
 	inf := math.Inf(1)
 	e := NewEnv(1)

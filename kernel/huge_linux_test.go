@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// hugeFloats returns memory on huge pages, as the arenas of a training run have it.
+// hugeFloats returns memory on huge pages, like the arenas of a training run.
 func hugeFloats(b *testing.B, n int) []float32 {
 	const hugePage = 2 << 20
 	size := (4*n/hugePage + 1) * hugePage
@@ -15,6 +15,6 @@ func hugeFloats(b *testing.B, n int) []float32 {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { syscall.Munmap(m) })
-	syscall.Madvise(m, syscall.MADV_HUGEPAGE) // where it is refused, the figures are lower and still right
+	syscall.Madvise(m, syscall.MADV_HUGEPAGE) // if refused, results are lower but valid
 	return unsafe.Slice((*float32)(unsafe.Pointer(&m[0])), n)
 }

@@ -1,48 +1,43 @@
 // Package kernel computes the operators of package graph on the CPU.
 //
-// Every operator has two functions of one signature, side by side in one
-// file. Reference says what is meant, in plain loops with float64 inside, for
-// any strides and any mix of f32 and bf16 operands. Fast does the same with
-// matrix products from package gemm, vector functions from package simd and
-// all workers of a pool; Reference is its test.
+// Every operator has two functions of one signature, in one file. Reference defines
+// the result, in plain loops with float64 arithmetic, for any strides and any mix
+// of f32 and bf16 operands. Fast computes the same with package gemm, package simd
+// and all workers of a pool; it is tested against Reference.
 //
 // # Laws
 //
-// The planner cuts work into pieces, and whatever it chooses must not change
-// a bit of the result. (Nor do AVX2 and AVX-512; but the portable fallback has
-// other roundings.)
+// The planner divides work, and no division may change a bit of the result. (AVX2
+// and AVX-512 agree bit for bit; the portable fallback rounds differently.)
 //
 //   - No result depends on the number of workers.
-//   - A RowWise operator gives a row the same bits in whatever range of rows
-//     it is computed.
+//   - A RowWise operator computes the same bits for a row in any range of rows.
 //   - A sum over tokens is one chain in ascending order that begins at the
-//     accumulator (Attr.Acc) or at 0. It is therefore cut by columns among
-//     workers, never by rows, and splitting the tokens over several calls
-//     changes nothing.
-//   - Attention works per sequence and key head, and the order of each sum
-//     depends on the position in the sequence only: a query's sums go over keys,
-//     ascending, in whatever slice of the sequence it is. Those of a key go over
-//     blocks of graph.SliceUnit queries, the last block first, so slices in
-//     descending order continue them.
+//     accumulator (Attr.Acc) or at 0. Workers therefore divide its columns, never
+//     its rows, and splitting the tokens over several calls changes nothing.
+//   - In attention, the order of each sum depends on positions in the sequence
+//     only. A query's sums go over keys, ascending, in any slice of the sequence. A
+//     key's sums go over blocks of graph.SliceUnit queries, last block first, so
+//     slices in descending order continue them.
 //
 // # Storage
 //
-// Arithmetic is float32. Sums and norms read and write bf16 as they go; they are
-// written once for both types (bodyOf). Operators of many steps, and mixtures
-// of types, widen parts of rows into a worker's buffers, work there and narrow
-// on the way out: the buffers stay in the first-level cache, so this costs much
-// less than the memory traffic that bf16 saves. The bits are the same.
+// Arithmetic is float32. Sums and norms read and write bf16 directly, with one
+// generic body for both types (bodyOf). Operators of several steps, and mixed
+// types, widen parts of rows into a worker's buffers, compute there and narrow the
+// results. The buffers stay in the L1 cache, so this costs much less than the
+// memory traffic that bf16 saves. Both ways give the same bits.
 //
-// A large result goes to memory past the caches (Env.pastBytes). What is written
-// through them is read first, which makes y = f(x) three transfers instead of two.
+// Stores of large results bypass the caches (Env.pastBytes). A cached store reads
+// the line first, which makes y = f(x) three transfers instead of two.
 package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// Func computes one call of an operator. t has one entry for each operand in
-// the operator's row of the graph table; an absent optional operand is the
-// zero Tensor. Extents must agree and indices (tokens, targets) must be in
-// range: who builds the call has checked them. The slice t is not kept.
+// Func computes one call of an operator. t has one entry for each operand in the
+// operator's row of the graph table; an absent optional operand is the zero Tensor.
+// Extents must agree and indices (tokens, targets) must be in range: the caller has
+// checked them. Func does not keep t.
 type Func func(e *Env, a *graph.Attr, t []Tensor)
 
 // Kernel is the implementation of one operator.
@@ -83,6 +78,6 @@ var table = [graph.NumOps]Kernel{
 	graph.AttentionAt:  {attentionAtRef, attentionAt},
 }
 
-// Lookup returns the operator's implementation. Copy and None have none:
-// moving bytes between tiers is the device's work.
+// Lookup returns the operator's implementation, or the zero Kernel for Copy and
+// None: the device moves bytes between tiers.
 func Lookup(op graph.Op) Kernel { return table[op] }

@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// each runs f on random calls of every operator. f gets the seed's number, so
-// that it can be run alone.
+// each runs f on random calls of every operator, in one subtest per operator. A
+// failure reports the seed.
 func each(t *testing.T, rounds int, f func(t *testing.T, s sample)) {
 	for op := graph.Op(1); op < graph.NumOps; op++ {
 		if op == graph.Copy || op.Info().Between {
@@ -37,7 +37,7 @@ func each(t *testing.T, rounds int, f func(t *testing.T, s sample)) {
 	}
 }
 
-// copies are tensors with memory of their own.
+// copies returns deep copies of the tensors.
 func copies(t []Tensor) []Tensor {
 	t = slices.Clone(t)
 	for i := range t {
@@ -47,7 +47,7 @@ func copies(t []Tensor) []Tensor {
 	return t
 }
 
-// clone copies the operands; those that are only written are poisoned.
+// clone copies the operands and poisons those that are only written.
 func (s sample) clone() []Tensor {
 	t := copies(s.t)
 	for i := range t {
@@ -126,7 +126,7 @@ func TestFast(t *testing.T) {
 				if err := near(got, want, s.tol, s.floor); err != nil {
 					t.Error(err)
 				}
-				// Take over the operands: what remains are the gaps.
+				// Copy the results over, so that only the gaps are compared.
 				for i := range got {
 					for r := range got[i].Rows {
 						for c := range got[i].Cols {
@@ -143,8 +143,8 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestWorkers: no bit depends on the number of workers, nor on which vector
-// instructions the machine has, nor on the way that results take to memory.
+// TestWorkers: no bit depends on the number of workers, the vector instruction set,
+// or whether stores bypass the caches.
 func TestWorkers(t *testing.T) {
 	one := NewEnv(1)
 	defer one.Close()
@@ -184,7 +184,7 @@ func (s sample) tokens(t []Tensor, lo, hi int) []Tensor {
 	return t
 }
 
-// part is rows [r0, r1) and columns [c0, c1) of a matrix.
+// part returns rows [r0, r1) and columns [c0, c1) of a matrix.
 func part(t Tensor, r0, r1, c0, c1 int) Tensor {
 	o := r0*t.Stride + c0
 	t.Rows, t.Cols = r1-r0, c1-c0
@@ -199,7 +199,7 @@ func part(t Tensor, r0, r1, c0, c1 int) Tensor {
 	return t
 }
 
-// rows is the number of tokens, and unit the smallest piece of them.
+// rows returns the number of tokens and the unit at which they may be cut.
 func (s sample) rows() (n, unit int) {
 	for i := range s.t {
 		if s.token != nil && s.token[i] {
@@ -216,9 +216,9 @@ func (s sample) rows() (n, unit int) {
 	return n, unit
 }
 
-// TestSplit: a call on all tokens gives the bits of two calls on a part each,
-// for operators that are RowWise, and for sums over tokens when the second
-// call continues the first.
+// TestSplit: a call on all tokens gives the bits of two calls on parts of them, for
+// RowWise operators, and for sums over tokens if the second call continues the
+// first.
 func TestSplit(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -244,13 +244,13 @@ func TestSplit(t *testing.T) {
 	})
 }
 
-// TestSteady: a call that was made before allocates nothing.
+// TestSteady: a repeated call allocates nothing.
 func TestSteady(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
 	each(t, 4, func(t *testing.T, s sample) {
 		f, ops := Lookup(s.op).Fast, s.clone()
-		for range 20 { // until both workers have had their buffers
+		for range 20 { // until both workers have their buffers
 			f(e, &s.attr, ops)
 		}
 		if n := testing.AllocsPerRun(20, func() { f(e, &s.attr, ops) }); n != 0 {
@@ -259,7 +259,7 @@ func TestSteady(t *testing.T) {
 	})
 }
 
-// TestWide: rows that are longer than a task, and pieces of a norm.
+// TestWide tests rows longer than a task, and the pieces of a norm.
 func TestWide(t *testing.T) {
 	e := NewEnv(3)
 	defer e.Close()
@@ -292,15 +292,15 @@ func TestWide(t *testing.T) {
 	}
 }
 
-// TestSharedPool: Envs of streams that run at once share a pool and do not
-// disturb each other.
+// TestSharedPool: Envs of concurrent streams share a pool without affecting each
+// other's results.
 func TestSharedPool(t *testing.T) {
 	p := pool.New(3)
 	defer p.Close()
 	alone := NewEnv(1)
 	defer alone.Close()
 	var wg sync.WaitGroup
-	var mu sync.Mutex // of alone
+	var mu sync.Mutex // guards alone
 	for stream := range uint64(3) {
 		e := NewEnvOn(p, simd.Best())
 		wg.Go(func() {

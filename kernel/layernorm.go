@@ -99,8 +99,8 @@ func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {
 	}
 }
 
-// normDX computes row r of the derivative, for RMSNorm with mean 0 and without
-// the term that comes from the mean.
+// normDX computes row r of dx. RMSNorm passes mean 0 and centred false, which drops
+// the term of the mean.
 func normDX[T simd.Stored](c *call, w *worker, r int, g []float32, mean, rstd float32, centred bool) {
 	dx, n, v := &c.t[0], c.cols, functions[T](w, &c.t[0])
 	dy, x := load[T](w, 1, &c.t[1], r, 0, n), load[T](w, 2, &c.t[2], r, 0, n)

@@ -5,12 +5,12 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// Linear, LinearDX and LinearDW are the three products of a linear layer.
-// Package gemm states the law that makes their bits independent of any cut:
-// each element is one chain of fused multiply-adds in order of k. (Of two bf16
-// operands it adds products in pairs, so the tokens of LinearDW may then be cut
-// at even places only. Linear and LinearDX, whose inner dimension no plan cuts, and
-// LinearDW where Attr.Cut allows it, add them by blocks where there are tile registers.)
+// Linear, LinearDX and LinearDW are the three products of a linear layer. Their bits do
+// not depend on any cut, by the law of package gemm: each element is one chain of fused
+// multiply-adds in order of k. (Products of two bf16 operands are added in pairs, so the
+// tokens of LinearDW may then be cut at even places only. With tile registers they are
+// added in blocks: in Linear and LinearDX, whose inner dimension no plan cuts, and in
+// LinearDW where Attr.Cut allows it.)
 
 func linear(e *Env, a *graph.Attr, t []Tensor) {
 	form := gemm.NN
@@ -22,7 +22,7 @@ func linear(e *Env, a *graph.Attr, t []Tensor) {
 		gemm.Init{Bias: e.biasRow(bias), Residual: res.matrix()})
 }
 
-// biasRow gives a bias as float32, or nil if there is none.
+// biasRow returns a bias as float32, or nil if it is absent.
 func (e *Env) biasRow(t *Tensor) []float32 {
 	switch {
 	case t.Absent():
@@ -62,7 +62,7 @@ func (t *Tensor) matrix() gemm.Matrix {
 	return gemm.Matrix{Data: t.F32, Half: t.BF16, Stride: t.Stride}
 }
 
-// sum is what the sums of a Sum operand begin with.
+// sum returns the initial value for a Sum operand: t itself if acc, else zero.
 func (t *Tensor) sum(acc bool) gemm.Init {
 	if acc {
 		return gemm.Init{Residual: t.matrix()}

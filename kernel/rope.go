@@ -2,10 +2,10 @@ package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// RoPE (Su et al., 2104.09864) in the half-split form of Hugging Face: within
-// a head of S numbers, pair (i, i+S/2) is turned by the angle whose cosine and
-// sine stand in the row of the table that belongs to the position. Query and
-// key heads are turned, value heads are not. The derivative turns back.
+// RoPE (Su et al., 2104.09864) in the half-split form of Hugging Face: within a
+// head of size S, pair (i, i+S/2) is rotated by an angle. Row p of the table holds
+// the cosines and sines for position p. Query and key heads are rotated, value
+// heads are not. The derivative rotates back.
 
 func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
 	qkv, table := &t[0], &t[1]
@@ -31,7 +31,7 @@ func rope(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) { w.rope(c, b, c.a.Row0, c.a.Seq) })
 }
 
-// rope: row r is at position (r+row0) mod seq.
+// rope rotates the block's rows; row r is at position (r+row0) mod seq.
 func (w *worker) rope(c *call, b block, row0, seq int) {
 	qkv, s := &c.t[0], c.a.HeadDim
 	sign := float32(1)

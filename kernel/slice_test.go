@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// whole is attention and its backward pass on one sequence, operands in the
-// bands of larger matrices as a layer has them.
+// whole is attention and its backward pass on one sequence. The operands are column bands
+// of larger matrices, as in a layer.
 type whole struct {
 	graph.Attr
 	n, width           int // rows; columns of q
@@ -19,7 +19,7 @@ type whole struct {
 	starts             Tensor // absent: one document
 }
 
-// whole draws a shape.
+// whole returns a random sequence.
 func (m *maker) whole(sum graph.DType) *whole {
 	a, _ := m.heads()
 	x := m.wholeOf(a, m.float(), sum)
@@ -36,12 +36,12 @@ func (m *maker) wholeOf(a graph.Attr, d, sum graph.DType) *whole {
 	return x
 }
 
-// results copies what a pass writes.
+// results returns copies of what a pass writes.
 func (x *whole) results() []Tensor {
 	return copies([]Tensor{x.o, x.lse, x.dqkv, x.dkv, x.deltas})
 }
 
-// run does queries [lo, hi), forwards or backwards.
+// run computes queries [lo, hi), forward or backward.
 func (x *whole) run(e *Env, lo, hi int, back bool) {
 	rows := func(t Tensor) Tensor {
 		if t.Absent() {
@@ -60,7 +60,7 @@ func (x *whole) run(e *Env, lo, hi int, back bool) {
 		rows(x.deltas), rows(x.do), q, kv, rows(x.o), rows(x.lse), rows(x.starts)})
 }
 
-// cuts divides the rows at random places, multiples of unit.
+// cuts divides the rows at random multiples of unit.
 func (x *whole) cuts(m *maker, unit int) []int {
 	at := []int{0}
 	for r := unit; r < x.n; r += unit {
@@ -71,10 +71,10 @@ func (x *whole) cuts(m *maker, unit int) []int {
 	return append(at, x.n)
 }
 
-// TestSlices: a sequence cut into slices, forwards in ascending order at any
-// rows and backwards in descending order at multiples of graph.SliceUnit, gives
-// the bits of the whole sequence, on any number of workers. A bf16 dkv is
-// rounded after every slice, so it is only close.
+// TestSlices: a sequence cut into slices gives the bits of the whole sequence, on any
+// number of workers: forward in ascending order, cut anywhere, and backward in descending
+// order, cut at multiples of graph.SliceUnit. A bf16 dkv is rounded after every slice, so
+// it is only close.
 func TestSlices(t *testing.T) {
 	for _, workers := range []int{1, 2, 5} {
 		e := NewEnv(workers)
@@ -110,8 +110,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestSlicesOfWindows: queries whose first keys are far inside their sequence add up their
-// keys by the same blocks in whatever slice they are, those of bf16 too.
+// TestSlicesOfWindows: queries whose first key is far inside the sequence sum over the
+// same blocks of keys in any slice, in bf16 too.
 func TestSlicesOfWindows(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -133,7 +133,7 @@ func TestSlicesOfWindows(t *testing.T) {
 	}
 }
 
-// TestSlicesAnywhere: a backward pass cut between the multiples is close.
+// TestSlicesAnywhere: a backward pass cut elsewhere is close, not bit-equal.
 func TestSlicesAnywhere(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -153,9 +153,8 @@ func TestSlicesAnywhere(t *testing.T) {
 	}
 }
 
-// TestPosSlices: slices of a sequence are at different positions, so the
-// gradient of learned positions has the same bits in the order of the backward
-// pass.
+// TestPosSlices: slices of a sequence have different positions, so the gradient of learned
+// positions has the same bits in the backward pass's order of slices.
 func TestPosSlices(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -178,8 +177,8 @@ func TestPosSlices(t *testing.T) {
 	}
 }
 
-// BenchmarkSlices times a sequence whole and in four slices, in turns, and
-// reports the ratio: both do the same arithmetic.
+// BenchmarkSlices times a sequence whole and in four slices, in turn, and reports the
+// ratio of times: both do the same arithmetic.
 func BenchmarkSlices(b *testing.B) {
 	e := NewEnv(0)
 	defer e.Close()

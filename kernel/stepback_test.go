@@ -7,12 +7,12 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// mostFLOPs is what a worker computes at most, in the mean, before it steps back for
-// other streams: about a millisecond.
+// mostFLOPs is the greatest mean number of FLOPs that a worker computes between yields
+// to other streams: about a millisecond.
 const mostFLOPs = 1 << 26
 
-// TestStepBack: in large calls workers step back again and again, however few the tasks
-// are that they are divided into.
+// TestStepBack: workers yield regularly in large calls, however few tasks they consist
+// of.
 func TestStepBack(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -22,7 +22,7 @@ func TestStepBack(t *testing.T) {
 	half := func(rows, cols int) Tensor { return NewTensor(graph.BF16, rows, cols) }
 	const long = 2048
 	attn := graph.Attr{Seq: long, Heads: 2, KVHeads: 2, HeadDim: 64, Scale: 0.125}
-	shared := attn // fewer heads of keys than workers: divided otherwise
+	shared := attn // fewer key heads than workers: divided differently
 	shared.KVHeads = 1
 	wide := graph.Attr{Seq: 4 * long, Heads: 1, KVHeads: 1, HeadDim: 128, Scale: 0.1} // a block of queries takes milliseconds
 	back := func(a graph.Attr) []Tensor {

@@ -56,7 +56,7 @@ func (t *Tensor) At(r, c int) float64 {
 	panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 }
 
-// Set stores element (r, c), rounded to the nearest that its type has.
+// Set stores element (r, c), rounded to the tensor's type.
 func (t *Tensor) Set(r, c int, v float64) {
 	i := r*t.Stride + c
 	switch t.DType {
@@ -81,10 +81,10 @@ func (t *Tensor) put(acc bool, r, c int, v float64) {
 	t.Set(r, c, v)
 }
 
-// bytes of the elements, without gaps.
+// bytes returns the size of the elements, without gaps.
 func (t *Tensor) bytes() int64 { return int64(t.Rows*t.Cols) * t.DType.Size() }
 
-// begin is the address of the first element.
+// begin returns the address of the first element of a float32 or bf16 tensor.
 func (t *Tensor) begin() unsafe.Pointer {
 	if t.DType == graph.BF16 {
 		return unsafe.Pointer(unsafe.SliceData(t.BF16))
@@ -95,7 +95,7 @@ func (t *Tensor) begin() unsafe.Pointer {
 // flat reports whether the elements are one row without gaps.
 func (t *Tensor) flat() bool { return t.Stride == t.Cols || t.Rows <= 1 }
 
-// row is the memory of elements [lo, hi) of row r of a float32 tensor.
+// row returns elements [lo, hi) of row r of a float32 tensor, not a copy.
 func (t *Tensor) row(r, lo, hi int) []float32 {
 	return t.F32[r*t.Stride+lo : r*t.Stride+hi : r*t.Stride+hi]
 }

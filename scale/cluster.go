@@ -5,22 +5,22 @@ import (
 	"math"
 )
 
-// The fastest config for a cluster that one has: all divisions of the batch are tried, because there are few.
+// The fastest config for a given cluster, by trying all divisions of the batch: there are few.
 //
-// Approach: for every tensor degree of a node, every pipeline length that divides the layers and every number of replicas
-// that fits on the GPUs, take some micro-batch sizes and as many micro-batches as the critical batch leaves, plain,
-// partitioned and layered. What limits the result is found by lifting one limit at a time and searching again.
+// Approach: for every tensor degree of a node, every pipeline length that divides the layers and every number of
+// replicas that fits on the GPUs, try some micro-batch sizes, with as many micro-batches as the critical batch
+// allows: plain, partitioned and layered. To find what limits the result, lift one limit at a time and search again.
 //
-// Weakness: closed forms (see the package); the planner decides what is really run.
+// Known weakness: closed forms (see the package); the planner decides what actually runs.
 
-// Cluster is what may be used.
+// Cluster is the hardware that a config may use.
 type Cluster struct {
 	Hardware
 	GPUs    int  `json:"gpus"`
-	Offload bool `json:"offload"` // state and checkpoints may live on the host or a drive
+	Offload bool `json:"offload"` // state and checkpoints may be kept on the host or a drive
 }
 
-// Limit says how much faster the training would be without one limit.
+// Limit is one limit and how much faster training would be without it.
 type Limit struct {
 	Name    string  `json:"name"`
 	Days    float64 `json:"days"`    // with the limit lifted
@@ -71,7 +71,7 @@ func Fit(m Model, c Cluster, w Work) (Plan, error) {
 	return plan, nil
 }
 
-// need is the GPU memory of a result.
+// need returns the memory per GPU of a result.
 func (r Result) need(offload bool) float64 {
 	if offload {
 		return r.Resident()
@@ -79,7 +79,7 @@ func (r Result) need(offload bool) float64 {
 	return r.Total()
 }
 
-// fastest is the config with the least time that fits; of equal ones the one with the least memory.
+// fastest returns the fastest config that fits; among equally fast ones, the one with the least memory.
 func fastest(m Model, c Cluster, w Work) (Result, bool) {
 	return search(m, c, w, func(a, b Result) bool {
 		if math.Abs(a.Days-b.Days) > 1e-9*b.Days {
@@ -89,7 +89,7 @@ func fastest(m Model, c Cluster, w Work) (Result, bool) {
 	})
 }
 
-// leanest is the config with the least memory.
+// leanest returns the config with the least memory.
 func leanest(m Model, c Cluster, w Work) (Result, bool) {
 	return search(m, c, w, func(a, b Result) bool { return a.need(c.Offload) < b.need(c.Offload) })
 }
@@ -131,7 +131,7 @@ func search(m Model, c Cluster, w Work, better func(a, b Result) bool) (best Res
 	return best, found
 }
 
-// replicas are the numbers of replicas to try: all small ones, then a few per cent apart, and the largest.
+// replicas returns the numbers of replicas to try: all small ones, then ones about 2 % apart, and the largest.
 func replicas(most int) []int {
 	var list []int
 	for n := 1; n < most; n += max(1, n/50) {
@@ -143,12 +143,12 @@ func replicas(most int) []int {
 	return list
 }
 
-// UsageError is an impossible request.
+// UsageError reports an impossible request.
 type UsageError struct{ What, Why, Hint string }
 
 func (e *UsageError) Error() string { return fmt.Sprintf("%s: %s\nhint: %s", e.What, e.Why, e.Hint) }
 
-// MisfitError says that no config fits into the memory of the GPUs.
+// MisfitError reports that no config fits the memory of the GPUs.
 type MisfitError struct {
 	Need    float64 `json:"need"` // bytes per GPU: the least possible
 	Have    float64 `json:"have"` // the limit
@@ -165,7 +165,7 @@ func (e *MisfitError) Error() string {
 		e.GPUs, e.Need/(1<<30), e.Have/(1<<30), hint)
 }
 
-// Check refuses numbers that mean nothing, as a *UsageError.
+// Check returns a *UsageError for numbers that make no sense.
 func Check(m Model, c Cluster, w Work) error {
 	for _, n := range []struct {
 		name  string

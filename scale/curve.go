@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// Point is one model of the family with its shortest training times.
+// Point is one model of the family and its fastest configs.
 type Point struct {
 	X          int     `json:"x"`
 	Parameters float64 `json:"parameters"`
@@ -15,8 +15,8 @@ type Point struct {
 	Improved   Result  `json:"improved"` // 3D, layered and modular
 }
 
-// Curve evaluates the family: how the shortest time and the memory grow with the model. Memory stays below what a GPU has
-// long after the time has passed a year: there is no memory wall.
+// Curve evaluates the family: how the shortest time and the memory grow with the model. Memory still fits a GPU at
+// sizes whose training takes far more than a year: there is no memory wall.
 func Curve(h Hardware) []Point {
 	var points []Point
 	for _, x := range []int{32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512} {
@@ -39,7 +39,7 @@ type panel struct {
 	title     string
 	lines     []line
 	left      float64 // pixels
-	low, high float64 // of the y axis
+	low, high float64 // ends of the y axis
 	marks     []mark  // horizontal lines with a meaning
 	tick      func(y float64) string
 }
@@ -125,7 +125,7 @@ func (p *panel) draw(out *bufio.Writer, points []Point) {
 	fmt.Fprintf(out, `<text x="%.1f" y="%.1f" font-size="11" text-anchor="end" fill="#5c6b7a">parameters</text>`+"\n", p.left+plotWidth, plotTop+plotHeight+28)
 }
 
-// Count writes a large number as people say it: 1.26T.
+// Count formats a large number with a suffix, as in 1.26T.
 func Count(n float64) string {
 	for _, u := range []struct {
 		size float64

@@ -35,7 +35,7 @@ func TestLaws(t *testing.T) {
 	near(t, "GPT-3's critical batch", Model{Parameters: 175e9, Sequence: 1}.CriticalBatch(), 3.2e6, .01)
 }
 
-// gpt is a model as Megatron-LM counts it.
+// gpt returns a model with the sizes that Megatron-LM counts.
 func gpt(t *testing.T, layers, hidden, vocab, sequence int) *model.Model {
 	t.Helper()
 	m, err := model.Known("gpt2")
@@ -60,7 +60,7 @@ func TestMegatron(t *testing.T) {
 		name             string
 		m                *model.Model
 		parameters, days float64
-		tokens, flops    float64 // of a GPU
+		tokens, flops    float64 // flops is per GPU
 		gpus             int
 	}{
 		{"GPT-3", gpt(t, 96, 12288, 51200, 2048), 1.7462e11, 33.8, 300e9, 140e12, 1024},
@@ -68,7 +68,7 @@ func TestMegatron(t *testing.T) {
 	} {
 		m := Model{Layers: x.m.Layers, Hidden: x.m.Width, Heads: x.m.Heads, Sequence: x.m.MaxPositions, Parameters: float64(x.m.ParamCount())}
 		near(t, x.name, m.Parameters, x.parameters, 1e-4)
-		free := Hardware{FLOPS: x.flops, Node: 1, Link: math.Inf(1), Network: math.Inf(1)} // what they lose is in the rate
+		free := Hardware{FLOPS: x.flops, Node: 1, Link: math.Inf(1), Network: math.Inf(1)} // communication is already in the measured rate
 		work := Work{Steps: 1, Batch: x.tokens / float64(m.Sequence)}
 		days := EvaluateWork(m, free, work, Config{Data: x.gpus, Pipe: 1, Tensor: 1, Micros: 1, Batch: 1}).Days
 		near(t, x.name+": days", days, x.days, 2e-3)
@@ -82,7 +82,7 @@ func TestMegatron(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// They make all layers again, and count the pairs of tokens that do not see each other too.
+		// They recompute all layers, and also count pairs of tokens that attention masks.
 		n, h, s := x.m.Layers, x.m.Width, x.m.MaxPositions
 		forward, _ := g.FLOPs()
 		head := int64(2 * s * h * x.m.Vocab)
@@ -91,8 +91,8 @@ func TestMegatron(t *testing.T) {
 	}
 }
 
-// TestFit: with all the GPUs that the critical batch can use, the search is at least as fast as the paper's rule; fewer
-// GPUs, less memory or a slower network never make it faster; what fits says so and what does not is refused.
+// TestFit: with all the GPUs that the critical batch can use, the search is at least as fast as the paper's rule;
+// fewer GPUs, less memory or a slower network never make it faster; and Fit reports whether a model fits.
 func TestFit(t *testing.T) {
 	m := Family(160)
 	w := DefaultWork(m)

@@ -1,11 +1,11 @@
-// Package scale answers how fast a model can be trained at all, and what stops it from being faster.
+// Package scale computes the shortest possible training time of a model, and what limits it.
 //
-// It is the analysis of Lamy-Poirier (2021, 2106.02679): a transformer of a given size, a number of tokens, and a critical
-// batch size that bounds how much of the batch can be computed at once. Data, pipeline and tensor parallelism divide that
-// batch over GPUs; each costs some efficiency; the shortest training time is the work divided by the GPUs that the batch
-// can keep busy. With layered gradient accumulation and modular placement the number of GPUs no longer depends on how long
-// the pipeline is, traffic hides behind m times more compute, and the memory per GPU falls to a few GiB: not memory, but
-// time limits how large a model can get.
+// It implements the analysis of Lamy-Poirier (2021, 2106.02679) of a transformer of a given size, a number of tokens,
+// and a critical batch size that bounds the useful parallelism. Data, pipeline and tensor parallelism divide that
+// batch over GPUs; each costs some efficiency; the shortest training time is the work divided by the GPUs that the
+// batch can keep busy. With layered gradient accumulation and modular placement the number of GPUs does not depend on
+// the length of the pipeline, traffic overlaps with m times more compute, and memory per GPU falls to a few GiB:
+// time, not memory, limits the size of a model.
 //
 //	m := scale.Family(160) // 1.26 trillion parameters
 //	h := scale.Hardware{FLOPS: 312e12, Memory: 80e9, Node: 16, Link: 600e9, Network: 50e9} // the paper's A100s
@@ -13,8 +13,8 @@
 //		fmt.Println(r.Name, r.GPUs, r.Days) // 3D, improved: 38640 GPUs, 6.75 days
 //	}
 //
-// Known weakness: closed forms. Attention's quadratic part, the head, stragglers and kernel efficiency are left out; for
-// what runs on one's own machine use the planner, which knows the measured rates.
+// Known weakness: closed forms. They omit attention's quadratic part, the head, stragglers and kernel efficiency; for
+// a real machine use the planner, which knows measured rates.
 package scale
 
 import (
@@ -22,7 +22,7 @@ import (
 	"math"
 )
 
-// Model is a transformer as far as this analysis needs it.
+// Model has the sizes of a transformer that this analysis needs.
 type Model struct {
 	Name       string  `json:"name"`
 	Layers     int     `json:"layers"`
@@ -33,19 +33,22 @@ type Model struct {
 	Measured   float64 `json:"measured_batch,omitempty"` // critical batch in sequences, if it was measured
 }
 
-// Family is X_x of the paper: x layers of width x^2, sequences of 16x tokens, x/2 heads of size 2x, 12 x^5 parameters.
+// Family returns X_x of the paper: x layers of width x^2, sequences of 16x tokens, x/2 heads of size 2x, 12 x^5
+// parameters.
 func Family(x int) Model {
 	return Model{Name: fmt.Sprintf("X_%d", x), Layers: x, Hidden: x * x, Heads: max(1, x/2), Sequence: 16 * x,
 		Parameters: 12 * math.Pow(float64(x), 5)}
 }
 
-// layerParameters is the size of one layer, 12 h^2 in the family.
+// layerParameters returns the parameters of one layer, 12 h^2 in the family.
 func (m Model) layerParameters() float64 { return m.Parameters / float64(m.Layers) }
 
-// criticalTokens is the constant of the critical batch, 573 tokens * parameters^(1/3): in the family 82.0 x^(2/3) sequences.
+// criticalTokens is the constant of the critical batch, 573 tokens * parameters^(1/3): 82.0 x^(2/3) sequences in the
+// family.
 const criticalTokens = 573.03
 
-// CriticalBatch is the number of sequences beyond which a larger batch needs more samples instead of fewer steps.
+// CriticalBatch returns the number of sequences beyond which a larger batch costs more samples rather than saving
+// steps.
 func (m Model) CriticalBatch() float64 {
 	if m.Measured > 0 {
 		return m.Measured
@@ -53,27 +56,27 @@ func (m Model) CriticalBatch() float64 {
 	return criticalTokens * math.Cbrt(m.Parameters) / float64(m.Sequence)
 }
 
-// Work is how long to train.
+// Work is the amount of training.
 type Work struct {
-	Steps float64 `json:"steps"` // of one critical batch each
+	Steps float64 `json:"steps"` // steps of Batch sequences each
 	Batch float64 `json:"batch"` // sequences
 }
 
-// DefaultWork is the paper's budget: 1e5 steps at the critical batch.
+// DefaultWork returns the paper's budget: 1e5 steps at the critical batch.
 func DefaultWork(m Model) Work { return Work{Steps: 1e5, Batch: m.CriticalBatch()} }
 
-// Tokens is the number of tokens trained on.
+// Tokens returns the number of tokens trained on.
 func (w Work) Tokens(m Model) float64 { return w.Steps * w.Batch * float64(m.Sequence) }
 
-// FLOPs of the training: 8 per parameter and token (forward 2, recomputation 2, backward 4).
+// FLOPs returns the FLOPs of the training: 8 per parameter and token (forward 2, recomputation 2, backward 4).
 func (w Work) FLOPs(m Model) float64 { return 8 * m.Parameters * w.Tokens(m) }
 
-// StateIntensity is the FLOP per byte that moving the whole optimizer state once per step has to hide behind, with
-// partitioned state and layered accumulation: 24 bytes in and out per parameter, 8 FLOP per parameter and token. It is so
-// high that a drive, even a network drive, can hold the state, and be a checkpoint at all times.
+// StateIntensity returns the FLOP per byte available to hide moving the whole optimizer state once per step, with
+// partitioned state and layered accumulation: 24 bytes in and out per parameter, 8 FLOP per parameter and token. It
+// is so high that even a network drive can hold the state, which is then always a checkpoint.
 func (m Model) StateIntensity() float64 { return m.CriticalBatch() * float64(m.Sequence) / 3 }
 
-// Hardware is a cluster of equal GPUs. Bandwidths are in bytes/s, both directions added up, as in the paper.
+// Hardware is a cluster of equal GPUs. Bandwidths are in bytes/s, the sum of both directions, as in the paper.
 type Hardware struct {
 	Name    string  `json:"name"`
 	FLOPS   float64 `json:"flops"`   // sustained by one GPU
@@ -83,7 +86,8 @@ type Hardware struct {
 	Network float64 `json:"network"` // of one GPU to other nodes
 }
 
-// Thresholds are the arithmetic intensities (FLOP/byte) that hide traffic on the usual links behind a GPU of this speed.
+// Thresholds returns the arithmetic intensities (FLOP/byte) that hide traffic on common links behind the compute of a
+// GPU of this speed.
 func Thresholds(flops float64) []Link {
 	list := []Link{{Name: "HBM", Bandwidth: 2039e9}, {Name: "NVLink", Bandwidth: 600e9}, {Name: "PCIe 4 x16", Bandwidth: 63e9},
 		{Name: "InfiniBand 200 Gb/s", Bandwidth: 50e9}, {Name: "Ethernet 25 Gb/s", Bandwidth: 6.25e9}, {Name: "NVMe", Bandwidth: 3.2e9},
@@ -94,7 +98,7 @@ func Thresholds(flops float64) []Link {
 	return list
 }
 
-// Link is a connection and what it takes to keep it from limiting.
+// Link is a connection and the arithmetic intensity above which it is no bottleneck.
 type Link struct {
 	Name      string  `json:"name"`
 	Bandwidth float64 `json:"bandwidth"` // bytes/s, in and out
@@ -112,10 +116,10 @@ type Config struct {
 	Layered     bool `json:"layered"`     // layered gradient accumulation on a modular placement
 }
 
-// GPUs is how many the config uses.
+// GPUs returns the number of GPUs that the config uses.
 func (c Config) GPUs() int { return c.Data * c.Pipe * c.Tensor }
 
-// Result is what a config costs. Sizes are bytes per GPU.
+// Result is the time and memory of a config. Sizes are bytes per GPU.
 type Result struct {
 	Config
 	GPUs        int     `json:"gpus"`
@@ -132,10 +136,10 @@ type Result struct {
 	Bandwidth   float64 `json:"network_needed"`    // bytes/s below which the network costs time
 }
 
-// Total is the memory per GPU if nothing is offloaded.
+// Total returns the memory per GPU if nothing is offloaded.
 func (r Result) Total() float64 { return r.State + r.Buffers + r.Checkpoints + r.Working }
 
-// Resident is the memory per GPU if state and checkpoints live on the host or a drive.
+// Resident returns the memory per GPU if state and checkpoints are kept on the host or a drive.
 func (r Result) Resident() float64 { return r.Buffers + r.Working }
 
 const day = 86400
@@ -146,7 +150,7 @@ func Evaluate(m Model, h Hardware, c Config) Result { return EvaluateWork(m, h, 
 // EvaluateWork is Evaluate for any budget.
 func EvaluateWork(m Model, h Hardware, w Work, c Config) Result {
 	r := Result{Config: c, GPUs: c.GPUs()}
-	chunks := 1.0 // stages per rank: what the bubble is divided by
+	chunks := 1.0 // stages per rank: they divide the bubble
 	perRank := float64(m.Layers) / float64(c.Pipe)
 	if c.Layered {
 		chunks = perRank
@@ -165,7 +169,7 @@ func EvaluateWork(m Model, h Hardware, w Work, c Config) Result {
 	return r
 }
 
-// intensity is the FLOP per byte (in and out) that the data-parallel traffic has to hide behind.
+// intensity returns the FLOP per byte (in and out) available to hide data-parallel traffic.
 func (c Config) intensity(m Model) float64 {
 	tokens := float64(c.Batch * m.Sequence)
 	if c.Layered {
@@ -177,8 +181,9 @@ func (c Config) intensity(m Model) float64 {
 	return 0.75 * tokens // all-reduce behind the backward (of the last micro-batch, if not layered)
 }
 
-// dataShare is the efficiency that data-parallel traffic leaves: 1 if it hides, else threshold over intensity; for the
-// unpartitioned, unlayered case only the window of the last backward is stretched, and a pipeline's bubble hides the rest.
+// dataShare returns the efficiency under data-parallel traffic: 1 if it is hidden, else intensity over threshold. In
+// the unpartitioned, unlayered case only the window of the last backward pass is stretched, and a pipeline's bubble
+// hides the rest.
 func (c Config) dataShare(h Hardware, chunks, intensity float64) float64 {
 	stretch := h.FLOPS / h.Network / intensity
 	if c.Data == 1 || stretch <= 1 {
@@ -192,8 +197,8 @@ func (c Config) dataShare(h Hardware, chunks, intensity float64) float64 {
 	return 1 / (1 + math.Max(0, exposed-bubble))
 }
 
-// memory fills in the bytes per GPU (2106.02679, 5: 12 bytes of fp32 weight and moments, 4 of half
-// precision weight and gradient; three buffers of a layer if partitioned).
+// memory sets the bytes per GPU (2106.02679, 5: 12 bytes of fp32 weight and moments, 4 of half precision weight and
+// gradient; three buffers of a layer if partitioned).
 func (c Config) memory(m Model, r *Result) {
 	t, tokens := float64(c.Tensor), float64(c.Batch*m.Sequence)
 	h := float64(m.Hidden)

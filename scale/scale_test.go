@@ -9,7 +9,7 @@ import (
 
 const gib = 1 << 30
 
-// near fails if got is not within a share of want. A want that was printed with two digits cannot be met more closely.
+// near fails if got differs from want by more than a fraction share. Published values with two digits allow no less.
 func near(t *testing.T, what string, got, want, share float64) {
 	t.Helper()
 	if math.Abs(got-want) > share*math.Abs(want)+1e-12 {
@@ -17,19 +17,19 @@ func near(t *testing.T, what string, got, want, share float64) {
 	}
 }
 
-// a100 is the paper's cluster: 16 GPUs per node on NVLink, InfiniBand of 200 Gb/s per GPU.
+// a100 returns the paper's cluster: 16 GPUs per node on NVLink, InfiniBand of 200 Gb/s per GPU.
 func a100() Hardware {
 	return Hardware{Name: "A100-80GB, InfiniBand", FLOPS: 312e12, Memory: 80e9, Node: 16, Link: 600e9, Network: 50e9}
 }
 
-// ethernet is the same with 25 Gb/s Ethernet.
+// ethernet returns the same with 25 Gb/s Ethernet.
 func ethernet() Hardware {
 	h := a100()
 	h.Name, h.Network = "A100-80GB, 25 Gb/s Ethernet", 6.25e9
 	return h
 }
 
-// TestTable: the reconstruction of the paper's comparison for X_160, within 1 %; sizes within half of their last digit.
+// TestTable reproduces the paper's comparison for X_160 within 1 %, sizes within half of their last digit.
 func TestTable(t *testing.T) {
 	type line struct {
 		c                            Config
@@ -91,7 +91,7 @@ func TestFamily(t *testing.T) {
 	}
 }
 
-// TestCurve: the improved method over the family: not memory, time is the wall.
+// TestCurve checks the improved method over the family: time, not memory, is the limit.
 func TestCurve(t *testing.T) {
 	for _, x := range []struct {
 		x, gpus, p                              int
@@ -117,8 +117,8 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// TestNoMemoryWall: what the plot shows. Time grows with the 1.2th power of the size, the improved method is always the
-// faster one from 13 billion parameters on, and at 40 trillion memory still fits although a year has passed.
+// TestNoMemoryWall checks what the plot shows. Time grows with the 1.2th power of the size, the improved method is
+// faster from 13 billion parameters on, and at 40 trillion memory still fits although training takes over a year.
 func TestNoMemoryWall(t *testing.T) {
 	points := Curve(a100())
 	for i, p := range points {

@@ -2,7 +2,7 @@ package scale
 
 import "math"
 
-// Strategy is a way to divide the batch, with the rule that finds its fastest config without limits on GPUs and memory.
+// Strategy is a way to divide the batch, and the rule for its fastest config without limits on GPUs and memory.
 type Strategy struct {
 	Name   string
 	Choose func(m Model, h Hardware) Config
@@ -14,7 +14,7 @@ type Row struct {
 	Result
 }
 
-// Strategies are the lines of the paper's comparison, from no parallelism to all three kinds, plain and improved.
+// Strategies returns the rows of the paper's comparison, from no parallelism to all three kinds, plain and improved.
 func Strategies() []Strategy {
 	return []Strategy{
 		{"none", func(m Model, h Hardware) Config {
@@ -41,7 +41,7 @@ func Table(m Model, h Hardware, w Work) []Row {
 	return rows
 }
 
-// tensor is the tensor-parallel degree of a node that the model's width can use.
+// tensor returns the greatest tensor-parallel degree within a node that divides the model's width.
 func (h Hardware) tensor(m Model) int {
 	for t := max(1, h.Node); t > 1; t-- {
 		if m.Hidden%t == 0 {
@@ -51,17 +51,17 @@ func (h Hardware) tensor(m Model) int {
 	return 1
 }
 
-// hiding is the least number of sequences per replica whose compute hides the traffic (per FLOP per byte and token), or
-// the whole critical batch if that does not suffice.
+// hiding returns the least number of sequences per replica whose compute hides the traffic, at most the critical
+// batch. per is in FLOP per byte and token.
 func (h Hardware) hiding(m Model, per float64) int {
 	need := math.Ceil(h.FLOPS / h.Network / (per * float64(m.Sequence)))
 	return max(1, int(math.Min(need, m.CriticalBatch())))
 }
 
-// fill is the most replicas of n sequences each that the critical batch holds.
+// fill returns the greatest number of replicas, n sequences each, that the critical batch allows.
 func fill(m Model, n int) int { return max(1, int(m.CriticalBatch()/float64(n))) }
 
-// dataOnly: one micro-batch per step, just large enough to hide the traffic.
+// dataOnly returns one micro-batch per step, just large enough to hide the traffic.
 func dataOnly(m Model, h Hardware, tensor int, partitioned bool) Config {
 	per := 0.75
 	if partitioned {
@@ -71,20 +71,20 @@ func dataOnly(m Model, h Hardware, tensor int, partitioned bool) Config {
 	return Config{Data: fill(m, b), Pipe: 1, Tensor: tensor, Micros: 1, Batch: b, Partitioned: partitioned}
 }
 
-// layered: as many micro-batches of one sequence as hide the traffic, all of them per layer.
+// layered returns just enough micro-batches of one sequence to hide the traffic, in layer-major order.
 func layered(m Model, h Hardware, tensor int) Config {
 	n := h.hiding(m, 0.5)
 	return Config{Data: fill(m, n), Pipe: 1, Tensor: tensor, Micros: n, Batch: 1, Partitioned: true, Layered: true}
 }
 
-// contiguous: a stage per layer, and as many replicas as leave each at least as many micro-batches as stages.
+// contiguous returns one stage per layer, and as many replicas as leave each at least one micro-batch per stage.
 func contiguous(m Model, tensor int) Config {
 	n := fill(m, m.Layers)
 	return Config{Data: n, Pipe: m.Layers, Tensor: tensor, Micros: max(1, int(m.CriticalBatch()/float64(n))), Batch: 1}
 }
 
-// modular: as many ranks as micro-batches, and as few as hide the traffic, because the number of GPUs does not depend on
-// them (batch/m replicas of m ranks) and the bubble grows with them.
+// modular returns as many pipeline ranks as micro-batches, and as few as hide the traffic: the number of GPUs does
+// not depend on them (batch/m replicas of m ranks), and the bubble grows with them.
 func modular(m Model, h Hardware, tensor int) Config {
 	p := min(h.hiding(m, 0.5), m.Layers)
 	for m.Layers%p != 0 {

@@ -2,8 +2,8 @@ package scale
 
 import "testing"
 
-// TestFlows: the intensities follow from counting. A gather or a reduce moves 2 bytes per parameter out and 2 in; a
-// forward is 2 FLOP per parameter and token, a backward with recomputation 6.
+// TestFlows derives the intensities by counting. A gather or a reduce moves 2 bytes per parameter out and 2 in; a
+// forward pass takes 2 FLOP per parameter and token, a backward pass with recomputation 6.
 func TestFlows(t *testing.T) {
 	for _, m := range []int{1, 5, 64} {
 		tokens := 2560.0

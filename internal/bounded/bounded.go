@@ -1,5 +1,5 @@
-// Package bounded reads files that people name: whole, but no more than such a file
-// can sensibly have, whatever it turns out to be.
+// Package bounded reads whole files that users name, up to a limit on their size,
+// whatever the path turns out to be.
 package bounded
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// ReadFile is os.ReadFile of at most so many bytes; a larger file is an error. It does
-// not trust what the file system says of sizes: devices and pipes have none.
+// ReadFile is os.ReadFile of at most the given number of bytes; a larger file is an
+// error. It does not rely on the file system's sizes: devices and pipes have none.
 func ReadFile(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -3,14 +3,15 @@
 //
 // What a crash leaves is what POSIX promises and no more:
 //
-//   - a file's bytes survive up to its last Sync; of the bytes after it any prefix may be there, the rest cut off or zero
-//   - a change of a directory (create, remove, rename) survives for sure only after SyncDir on that directory; before, each
-//     change on its own may or may not have reached the disk, but a rename is never seen half done
+//   - a file's bytes survive up to its last Sync; of later bytes any prefix may survive, the rest being cut off or
+//     zero
+//   - a change of a directory (create, remove, rename) is certain to survive only after SyncDir on that directory;
+//     before, each change may independently have reached the disk or not, but a rename is never half done
 //
-// Example: count the operations of a save in one run, then for each number n: FailFrom(n), save, Crash, look. Faults other
-// than a crash are injected in the same way with FailOnce, and a full disk with Capacity.
+// Example: count the operations of a save in one run, then for each number n: FailFrom(n), save, Crash, inspect.
+// FailOnce injects other faults in the same way, and Capacity a full disk.
 //
-// Known weakness: no links, no permissions, no renames from one directory to another, nothing is overwritten in place.
+// Known weakness: no links, no permissions, no renames across directories, no overwriting in place.
 package crashfs
 
 import (
@@ -27,7 +28,7 @@ import (
 	"syscall"
 )
 
-// ErrCrashed is what every operation returns after the point given to FailFrom.
+// ErrCrashed is the error of every operation from the one given to FailFrom on.
 var ErrCrashed = errors.New("crashed")
 
 // FS is the file system. Its methods may be called concurrently.
@@ -53,7 +54,7 @@ type node struct {
 	synced int // bytes
 }
 
-// change turns the directory's entry name into to, and, for a rename, takes away the entry from.
+// change sets the directory's entry name to node to and, for a rename, removes the entry from.
 type change struct {
 	name string
 	to   *node // nil: removed
@@ -76,7 +77,7 @@ func (f *FS) Ops() int {
 // FailFrom makes operation n (counted from 1) and all after it fail with ErrCrashed, without effect.
 func (f *FS) FailFrom(n int) { f.failFrom = n }
 
-// FailOnce makes operation n fail with err; a write has then written half of its bytes.
+// FailOnce makes operation n fail with err; a failing write still writes half of its bytes.
 func (f *FS) FailOnce(n int, err error) { f.failOnce, f.onceError = n, err }
 
 // step counts an operation and injects its fault.
@@ -91,8 +92,8 @@ func (f *FS) step(op, name string) error {
 	return nil
 }
 
-// Crash returns a new file system with what the disk could hold after a power failure now; chance decides what of the
-// unsynced changes got there.
+// Crash returns a new file system with a possible content of the disk after a power failure now; chance decides which
+// unsynced changes reached the disk.
 func (f *FS) Crash(chance *rand.Rand) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +104,7 @@ func (n *node) afterCrash(chance *rand.Rand) *node {
 	if n.entries == nil {
 		size := n.synced + chance.IntN(len(n.data)-n.synced+1)
 		data := slices.Clone(n.data[:size])
-		if chance.IntN(2) == 0 { // the size got to the disk, the bytes did not
+		if chance.IntN(2) == 0 { // the size reached the disk, the bytes did not
 			data = append(data, make([]byte, len(n.data)-size)...)
 		}
 		return &node{data: data, synced: len(data)}
@@ -116,7 +117,7 @@ func (n *node) afterCrash(chance *rand.Rand) *node {
 		c.apply(entries)
 	}
 	after := newDir()
-	for _, name := range slices.Sorted(maps.Keys(entries)) { // in order, so that chance gives the same every time
+	for _, name := range slices.Sorted(maps.Keys(entries)) { // sorted, so that chance is reproducible
 		after.entries[name] = entries[name].afterCrash(chance)
 	}
 	after.durable = maps.Clone(after.entries)
@@ -127,7 +128,7 @@ func (c change) apply(entries map[string]*node) {
 	switch {
 	case c.to == nil:
 		delete(entries, c.name)
-	case c.from != "" && entries[c.from] != c.to: // what is renamed never got to the disk
+	case c.from != "" && entries[c.from] != c.to: // the renamed entry never reached the disk
 	default:
 		delete(entries, c.from)
 		entries[c.name] = c.to
@@ -139,7 +140,7 @@ func (n *node) change(c change) {
 	n.pending = append(n.pending, c)
 }
 
-// find walks to a node.
+// find returns the node of a path.
 func (f *FS) find(name string) (*node, error) {
 	n := f.root
 	for part := range strings.SplitSeq(strings.Trim(path.Clean("/"+name), "/"), "/") {
@@ -156,7 +157,7 @@ func (f *FS) find(name string) (*node, error) {
 	return n, nil
 }
 
-// dir walks to a directory.
+// dir returns the node of a directory.
 func (f *FS) dir(name string) (*node, error) {
 	n, err := f.find(name)
 	if err == nil && n.entries == nil {
@@ -165,7 +166,7 @@ func (f *FS) dir(name string) (*node, error) {
 	return n, err
 }
 
-// add makes a new entry in an existing directory.
+// add adds an entry to an existing directory.
 func (f *FS) add(op, name string, n *node) error {
 	if err := f.step(op, name); err != nil {
 		return err
@@ -231,7 +232,7 @@ func (f *FS) ReadDir(name string) ([]string, error) {
 	return slices.Sorted(maps.Keys(n.entries)), nil
 }
 
-// Rename gives a file or directory another name in the same directory. A directory of that name must not exist.
+// Rename renames a file or directory within its directory. The target must not be an existing directory.
 func (f *FS) Rename(from, to string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,7 +257,7 @@ func (f *FS) Rename(from, to string) error {
 	return nil
 }
 
-// RemoveAll removes a file or directory, children first; it is no error if there is none.
+// RemoveAll removes a file or directory, children first; a missing one is no error.
 func (f *FS) RemoveAll(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +301,7 @@ func (f *FS) SyncDir(name string) error {
 	return nil
 }
 
-// Change edits a file's bytes behind everybody's back, as a failing disk does. The result is durable.
+// Change edits a file's bytes without counting an operation, as a failing disk would. The result is durable.
 func (f *FS) Change(name string, edit func([]byte) []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -363,7 +364,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Sync makes the bytes written so far durable; the file's name is the directory's affair.
+// Sync makes the bytes written so far durable, but not the file's directory entry.
 func (w *Writer) Sync() error {
 	w.fs.mu.Lock()
 	defer w.fs.mu.Unlock()
@@ -381,7 +382,7 @@ func (w *Writer) Close() error {
 	return w.fs.step("close", w.name)
 }
 
-// Reader is a file open for reading; it sees the bytes of the moment when it was opened.
+// Reader is a file open for reading; it sees the bytes as of Open.
 type Reader struct{ *strings.Reader }
 
 // Close does nothing.

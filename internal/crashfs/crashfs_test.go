@@ -29,7 +29,7 @@ func write(t *testing.T, f *FS, name, text string, sync bool) {
 	must(t, w.Close())
 }
 
-// outcomes returns the distinct things that view sees over many crashes.
+// outcomes returns the distinct results of view over many random crashes.
 func outcomes(f *FS, view func(*FS) string) []string {
 	seen := map[string]bool{}
 	for seed := range uint64(200) {

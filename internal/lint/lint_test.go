@@ -1,5 +1,5 @@
-// Package lint holds the rules of this repository that a machine can check,
-// as tests: what may import what and why, and what every file looks like.
+// Package lint has the machine-checkable rules of this repository, as tests: what
+// may import what and why, and the format of files.
 package lint
 
 import (
@@ -20,9 +20,9 @@ import (
 
 const module = "github.com/athanor-llm/athanor/"
 
-// layers is the order of the packages: imports go down this list only. A
-// package with subfolders stands for them too. The reason says what would be
-// lost if it stood elsewhere.
+// layers is the order of the packages: imports go down this list only. An entry
+// includes the package's subfolders. The reason says what would be lost in another
+// position.
 var layers = []struct{ pkg, why string }{
 	{"cmd", "flags and printing, nothing else: everything can be used without it"},
 	{"run", "a training run joins plan, execution, data and checkpoints; nothing below knows that a run exists"},
@@ -52,7 +52,7 @@ func layerOf(pkg string) int {
 	})
 }
 
-// exceptions are imports upward that have a reason.
+// exceptions are permitted upward imports, with the reason.
 var exceptions = map[string]string{}
 
 // source is a parsed file of the repository.
@@ -127,7 +127,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestOtherSystems: what is written for systems that no test runs on compiles.
+// TestOtherSystems: code for systems that no test runs on compiles.
 func TestOtherSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a minute for each")
@@ -142,7 +142,8 @@ func TestOtherSystems(t *testing.T) {
 	}
 }
 
-// TestFiles: formatted, of a readable size, nothing unfinished.
+// TestFiles: files are formatted, of a readable size, and free of unfinished-work
+// markers.
 func TestFiles(t *testing.T) {
 	const longest = 700 // lines
 	documented := map[string]bool{}

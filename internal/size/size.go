@@ -1,4 +1,4 @@
-// Package size reads and writes amounts of memory as people do: 64MiB, 1.5 GiB.
+// Package size parses and formats amounts of memory such as 64MiB or 1.5 GiB.
 package size
 
 import (
@@ -17,8 +17,8 @@ var units = []struct {
 	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"B", 1}, {"", 1},
 }
 
-// Parse reads a number of bytes with an optional unit, binary (KiB, MiB, GiB,
-// TiB; K, M, G, T) or decimal (KB, MB, GB, TB).
+// Parse returns the number of bytes in s, which may have a unit, binary (KiB, MiB,
+// GiB, TiB; K, M, G, T) or decimal (KB, MB, GB, TB).
 func Parse(s string) (int64, error) {
 	t := strings.ToUpper(strings.ReplaceAll(strings.TrimSpace(s), "_", ""))
 	for _, u := range units {
@@ -35,7 +35,7 @@ func Parse(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not an amount of memory; hint: a number and a unit, such as 64MiB or 1.5GiB", s)
 }
 
-// Exact writes bytes to the last one, with Format's reading of them.
+// Exact formats a number of bytes exactly, followed by the rounded form.
 func Exact(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d bytes", n)
@@ -43,7 +43,7 @@ func Exact(n int64) string {
 	return fmt.Sprintf("%d bytes (%s)", n, Format(n))
 }
 
-// Format writes bytes with three or four digits and a binary unit.
+// Format formats a number of bytes with three or four digits and a binary unit.
 func Format(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {

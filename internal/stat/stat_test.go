@@ -7,7 +7,7 @@ import (
 )
 
 // TestMedian: as many values are below it as above, it does not depend on the order,
-// and the list stays as it is.
+// and the list is not modified.
 func TestMedian(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -41,9 +41,9 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestMean: between the least value and the limit; with a limit that no value
-// reaches it is what the sum is made of, and one absurd value does not move it
-// beyond what the limit is worth.
+// TestMean: the mean lies between the least value and the limit. With a limit that
+// no value reaches it is the ordinary mean, and one absurd value does not move it
+// further than the limit allows.
 func TestMean(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -52,7 +52,7 @@ func TestMean(t *testing.T) {
 		list := make([]float64, n)
 		var sum float64
 		for i := range list {
-			list[i] = 1 + r.Float64() // so that none is two medians
+			list[i] = 1 + r.Float64() // so that none exceeds two medians
 			sum += list[i]
 		}
 		if m := Mean(list, 2); m < sum/float64(n)*(1-1e-12) || m > sum/float64(n)*(1+1e-12) {

@@ -1,4 +1,4 @@
-// Package suggest finds what somebody may have meant.
+// Package suggest finds the likely intended word for a misspelled one.
 package suggest
 
 import (
@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Nearest returns the word of the list that takes the fewest insertions,
-// deletions and replacements to reach, or "" if none is close (more than a
-// third of the letters differ).
+// Nearest returns the word of the list with the smallest edit distance (insertions,
+// deletions and replacements), or "" if it exceeds a third of the letters plus one.
 func Nearest(word string, list []string) string {
 	best, at := "", len(word)/3+1
 	for _, w := range list {
@@ -19,7 +18,7 @@ func Nearest(word string, list []string) string {
 	return best
 }
 
-// Hint is `; did you mean "x"?`, or nothing.
+// Hint returns "; hint: did you mean x?" for the nearest word x, or "".
 func Hint(word string, list []string) string {
 	if w := Nearest(word, list); w != "" {
 		return "; hint: did you mean " + w + "?"
@@ -27,7 +26,7 @@ func Hint(word string, list []string) string {
 	return ""
 }
 
-// Add gives an error a hint, unless it has one.
+// Add appends a hint to err, unless err is nil or has one.
 func Add(err error, hint string) error {
 	if err == nil || strings.Contains(err.Error(), "hint:") {
 		return err
@@ -35,7 +34,7 @@ func Add(err error, hint string) error {
 	return fmt.Errorf("%w; hint: %s", err, hint)
 }
 
-// distance is Levenshtein's, one row at a time.
+// distance returns the Levenshtein distance, computed row by row.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -18,7 +18,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestAdd: an error has one hint, and stays the error that it is.
+// TestAdd: an error gets one hint and still wraps the original error.
 func TestAdd(t *testing.T) {
 	once := Add(io.EOF, "try again")
 	if !errors.Is(once, io.EOF) || once.Error() != "EOF; hint: try again" {

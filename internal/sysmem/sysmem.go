@@ -1,11 +1,11 @@
-// Package sysmem tells how much memory this process may use.
+// Package sysmem reports how much memory this process may use.
 //
 // The kernel kills a process that touches more than its control group allows,
-// without a word. So before an arena is touched, its size is compared with
-// what is left of the tightest of these limits: the machine's MemAvailable and
-// the limit of the process's control group and of every group above it
-// (version 2, or the memory controller of version 1). Page cache counts as
-// available, since the kernel drops it first.
+// without an error. So before an arena is touched, callers compare its size with
+// what is left of the tightest of these limits: the machine's MemAvailable and the
+// limit of the process's control group and of every group above it (version 2, or
+// the memory controller of version 1). Page cache counts as available, since the
+// kernel drops it first.
 package sysmem
 
 import (
@@ -22,10 +22,10 @@ import (
 // Info is memory in bytes.
 type Info struct {
 	Total     int64 // of the machine, or the tightest limit on this process
-	Available int64 // what may still be touched
+	Available int64 // bytes that may still be touched
 }
 
-// Read asks the running system. It fails where there is no /proc/meminfo.
+// Read returns the memory of the running system. It fails without /proc/meminfo.
 func Read() (Info, error) { return read(os.DirFS("/")) }
 
 func read(root fs.FS) (Info, error) {
@@ -60,8 +60,8 @@ func meminfo(root fs.FS) (Info, error) {
 	return Info{Total: total << 10, Available: available << 10}, nil
 }
 
-// group is a control group's directory below the root, with the names of its
-// files, which differ between versions 1 and 2.
+// group is a control group's directory below the root and its file names, which
+// differ between versions 1 and 2.
 type group struct{ dir, limit, used, cache string }
 
 // groups lists the process's control group and its ancestors.
@@ -104,11 +104,11 @@ func (g group) usage(root fs.FS) (limit, used int64) {
 		return 0, 0
 	}
 	stat := map[string]int64{}
-	_ = pairs(root, path.Join(g.dir, "memory.stat"), stat) // absent: nothing can be dropped
+	_ = pairs(root, path.Join(g.dir, "memory.stat"), stat) // if absent, nothing can be dropped
 	return limit, max(number(root, path.Join(g.dir, g.used))-stat[g.cache], 0)
 }
 
-// number reads a file of one number; 0 if absent or "max".
+// number returns the number in a file, or 0 if the file is absent or holds "max".
 func number(root fs.FS, name string) int64 {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {

@@ -22,7 +22,7 @@ func BenchmarkGemm(b *testing.B) {
 		if x == &portable {
 			continue
 		}
-		if x.peakDot == nil { // in fp32 the others are the same as avx512
+		if x.peakDot == nil { // in fp32 the others equal avx512
 			benchShapesWith(b, x, "fp32", kinds{})
 		}
 		benchShapesWith(b, x, "bf16", kinds{a: true, b: true})
@@ -38,7 +38,7 @@ func benchShapesWith(b *testing.B, x *isa, kind string, half kinds) {
 		for _, shape := range benchShapes {
 			for form := NN; form <= TNB; form++ {
 				if form == TNB && (!half.a || x.tiles[0][0] == nil) {
-					continue // is TN
+					continue // does the same as TN
 				}
 				name := fmt.Sprintf("%s/%s/workers=%d/%dx%dx%d/%s", x.name, kind, workers, shape[0], shape[1], shape[2], form)
 				b.Run(name, func(b *testing.B) { benchGemm(b, e, workers, form, shape, half) })
@@ -63,7 +63,7 @@ func benchGemm(b *testing.B, e *Engine, workers int, form Form, shape [3]int, ha
 	flops := 2 * float64(m) * float64(n) * float64(k)
 	best, peak := 0.0, 0.0
 	for b.Loop() {
-		for start := time.Now(); time.Since(start) < time.Millisecond; { // the workers of the pool stay awake
+		for start := time.Now(); time.Since(start) < time.Millisecond; { // keep the pool's workers awake
 			start := time.Now()
 			e.Gemm(form, m, n, k, a, w, c, Init{})
 			best = max(best, flops/time.Since(start).Seconds())

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// emulated is avx512AMX with its instructions in Go, for processors that have AVX-512 but no tile registers; nil
-// elsewhere. What is around them (cuts, packing, edges) is tested so on more machines.
+// emulated returns avx512AMX with its kernels in Go, for processors with AVX-512 but without tile registers; nil
+// elsewhere. So the code around the kernels (cuts, packing, edges) is tested on more machines.
 var emulated = sync.OnceValue(func() *isa {
 	if hasTiles() || !(cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL) {
 		return nil
@@ -24,7 +24,7 @@ var emulated = sync.OnceValue(func() *isa {
 	return &x
 })
 
-// emulate is what package emit makes of amxKernel, as strict about the configuration as the processor.
+// emulate does in Go what package emit's AMX kernels do, as strict about the configuration as the processor.
 func emulate(g *grid, h, w int) {
 	const row, tile, block = 64, 1024, 2048
 	width := func(t int) int { return int(g.config.rowBytes[t]) / 4 }
@@ -44,7 +44,7 @@ func emulate(g *grid, h, w int) {
 						for k := range g.blocks * pairs {
 							x := at(at(g.a, k/pairs, block), r, row) + uintptr(tile*i)
 							y := at(at(at(g.b, p, g.bPanel), k/pairs, block), k%pairs, 2*row) + uintptr(row*j)
-							for i := range 2 { // products are exact, sums rounded twice now and then
+							for i := range 2 { // products are exact; sums may be rounded twice
 								s = flushed(float32(widened(x, 2*(k%pairs)+i)*widened(y, 2*e+i) + float64(s)))
 							}
 						}
@@ -56,12 +56,12 @@ func emulate(g *grid, h, w int) {
 	}
 }
 
-// widened is a factor as tile registers take it.
+// widened returns a factor as tile registers read it.
 func widened(p address, i int) float64 {
 	return float64(flushed(math.Float32frombits(uint32(*half(p, i)) << 16)))
 }
 
-// flushed is a number, or 0 if it is tiny.
+// flushed returns v, or 0 if it is denormal.
 func flushed(v float32) float32 {
 	if -0x1p-126 < v && v < 0x1p-126 {
 		return 0

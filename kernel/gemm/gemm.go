@@ -8,32 +8,33 @@
 //	sum = init[i][j]
 //	for k = 0, 1, 2, ...: sum = fma(A[i][k], B[k][j], sum)
 //
-// The vectors lie across the columns of C, never along k, and where the k loop is cut for the sake of the caches the
-// next part goes on from the sums of the one before. So the bits of the result do not depend on blocking, on the number
-// of threads, on how rows and columns are divided among calls, nor on a cut of k into two calls of which the second
-// accumulates; and AVX2 and AVX-512 agree. Gradient accumulation over micro-batches, recomputing some rows, or running
-// on another number of cores all give equal bits because of this.
+// Vectors lie across the columns of C, never along k, and where cache blocking cuts the k loop, each part continues
+// the sums of the previous one. So the bits of the result do not depend on blocking, on the number of threads, on how
+// rows and columns are divided among calls, nor on a cut of k into two calls of which the second accumulates; and
+// AVX2 and AVX-512 agree. That is why gradient accumulation over micro-batches, recomputation of some rows and any
+// number of cores give equal bits.
 //
 // # How it is fast
 //
-// A micro-kernel holds a tile of C in registers (14 x 32 with AVX-512) and for each k multiplies a column of A by a row
-// of B. Elements of A are broadcast from memory, by row and column stride, so A is mostly used where it lies. B is
-// packed into panels of 32 columns that the kernel reads straight through, from the second-level cache; what form B has
-// shows only in the packing. While it multiplies it prefetches what comes next: rows of the panel, and rows of A and C of the next
-// tile, which in a training step nobody has touched for long. See plan.go for the loops around the kernel and for the shapes that go another way.
+// A micro-kernel holds a tile of C in registers (14 x 32 with AVX-512) and for each k multiplies a column of A by a
+// row of B. Elements of A are broadcast from memory, by row and column stride, so A is mostly used in place. B is
+// packed into panels of 32 columns, which the kernel reads sequentially from the L2 cache; the storage form of B
+// matters only to packing. While multiplying, the kernel prefetches the next rows of the panel and the rows of A and
+// C of the next tile, which are rarely in a cache during a training step. See plan.go for the loops around the kernel
+// and the shapes that are handled differently.
 //
 // # bf16
 //
-// Any of the matrices may be stored as bf16. Sums are kept in fp32 throughout; a C in bf16 is rounded once, at the end.
-// Where A and B both are bf16 and the processor has a fast VDPBF16PS, which adds two products at a time, the law holds with k
-// taken in pairs: the order of the two additions is the processor's, tiny values count as zero, and a cut of k must be
-// at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
+// Any of the matrices may be stored as bf16. Sums are kept in fp32 throughout; a C in bf16 is rounded once, at the
+// end. Where A and B both are bf16 and the processor has a fast VDPBF16PS, which adds two products at a time, the law
+// holds with k taken in pairs: the processor decides the order of the two additions, denormals count as zero, and a
+// cut of k must be at an even place. Otherwise bf16 is widened while it is packed, and the law holds as above.
 //
-// Where the processor has tile registers (AMX), NN, NT and TNB of two bf16 operands are computed with TDPBF16PS, many
-// times as fast. The law then holds with k in blocks of 32, the last one filled up with zeros, so a cut of k must be at a
-// multiple of 32, which who asks for TNB promises; the order inside a block is the processor's. Tiny values, initial
-// ones too, count as zero, and rounding is to nearest whatever the mode. NaN and infinity go on as in other sums. See
-// tiles.go.
+// Where the processor has tile registers (AMX), NN, NT and TNB of two bf16 operands use TDPBF16PS, which is many
+// times faster. The law then holds with k in blocks of 32, the last one padded with zeros, so k may be cut only at
+// multiples of 32; callers of TNB promise that. The processor decides the order inside a block. Denormals, including
+// initial values, count as zero, and rounding is to nearest whatever the mode. NaN and infinity propagate as in other
+// sums. See tiles.go.
 package gemm
 
 import (
@@ -50,16 +51,16 @@ const (
 	NN  Form = iota // A is [M,K], B is [K,N]
 	NT              // A is [M,K], B is [N,K]: x * W^T
 	TN              // A is [K,M], B is [K,N]: dY^T * X
-	TNB             // TN, of which k is cut only at multiples of Block
+	TNB             // TN whose k is cut only at multiples of Block
 )
 
-// Block is how many products of bf16 are added at a time at most.
+// Block is the greatest number of bf16 products added at a time.
 const Block = 2 * blockPairs
 
 // String returns the name of the form.
 func (f Form) String() string { return [...]string{"NN", "NT", "TN", "TNB"}[f] }
 
-// turned tells whether A is stored [K,M].
+// turned reports whether A is stored [K,M].
 func (f Form) turned() bool { return f >= TN }
 
 // Matrix is a matrix stored row by row: element (i,j) is Data[i*Stride+j], or Half[i*Stride+j] in bf16 if Half is set.
@@ -69,8 +70,8 @@ type Matrix struct {
 	Stride int
 }
 
-// Init is what the sums begin with: zero if empty, else Bias[j] or Residual[i][j] or the sum of both, rounded once.
-// The Residual may be C itself, which accumulates; otherwise it must not overlap C.
+// Init is the initial value of the sums: zero if empty, else Bias[j] or Residual[i][j] or the sum of both, rounded
+// once. The Residual may be C itself, which accumulates; otherwise it must not overlap C.
 type Init struct {
 	Bias     []float32
 	Residual Matrix
@@ -125,8 +126,8 @@ func (e *Engine) put(j *job) {
 	e.mu.Unlock()
 }
 
-// Serial multiplies matrices on the calling goroutine, with little set-up: it is for the small products inside other
-// kernels, which are parallel themselves. It owns its packing memory; one goroutine at a time may use it.
+// Serial multiplies matrices on the calling goroutine, with little set-up. It is for the small products inside
+// kernels that are parallel themselves. It owns its packing memory; one goroutine at a time may use it.
 type Serial struct {
 	isa     *isa
 	job     job
@@ -137,12 +138,12 @@ type Serial struct {
 	grid    grid
 
 	a, b         buffer // packed parts of A and B
-	wideA, wideB buffer // the same before, widened from bf16
+	wideA, wideB buffer // parts of A and B widened from bf16, before packing
 	c            buffer // part of C, transposed
 	sums         buffer // part of C in panels
 	stage        buffer // part of a C in bf16
-	tail         buffer // the last panel of a B that is used where it lies
-	biasTail     buffer // and of a bias
+	tail         buffer // the last panel of a B that is used in place
+	biasTail     buffer // the same of a bias
 }
 
 // NewSerial returns a Serial that uses the best instructions of this processor.
@@ -167,7 +168,7 @@ type buffer struct{ data []float32 }
 
 const cacheLine = 64
 
-// room returns the address of n elements.
+// room returns the address of n uninitialised elements. It invalidates earlier addresses.
 func (b *buffer) room(n int) address {
 	if len(b.data) < n+cacheLine/4 {
 		b.data = make([]float32, n+cacheLine/4)

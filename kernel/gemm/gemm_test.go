@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
-// problem is a product with all that surrounds it: operands inside larger arrays, so that a touch beyond them shows.
+// problem is a product whose operands lie inside larger arrays, so that writes beyond them are detected.
 type problem struct {
 	form    Form
 	m, n, k int
@@ -67,13 +67,13 @@ func randomSlice(r *rand.Rand, n int) []float32 {
 	return s
 }
 
-const behind = 20 // elements of the storage behind a matrix
+const behind = 20 // elements of storage after a matrix
 
 // randomMatrix returns a matrix and the whole array it lies in.
 func randomMatrix(r *rand.Rand, rows, cols int, half bool) (m, storage Matrix) {
 	m.Stride = cols + r.IntN(20)*r.IntN(2)
 	if r.IntN(10) == 0 && cols <= 1024 && rows <= 100 {
-		m.Stride = 1024 // rows whose beginnings meet in the cache are treated specially
+		m.Stride = 1024 // rows that begin in the same cache set are treated specially
 	}
 	begin, length := r.IntN(20), 0
 	if rows > 0 {
@@ -133,7 +133,7 @@ func (p *problem) place(i, j int) int {
 	return len(p.storage.Data) + len(p.storage.Half) - behind - len(p.c.Data) - len(p.c.Half) + i*p.c.Stride + j
 }
 
-// gemmer is what an Engine and a Serial have in common.
+// gemmer is implemented by Engine and Serial.
 type gemmer interface {
 	Gemm(form Form, m, n, k int, a, b, c Matrix, init Init)
 }
@@ -156,7 +156,7 @@ func (p *problem) factors(i, j, l int) (x, y float32) {
 	return p.a.at(i*p.a.Stride + l), p.b.at(l*p.b.Stride + j)
 }
 
-// start returns what the sum (i,j) begins with. The problem must be reset.
+// start returns the initial value of sum (i,j). The problem must be reset.
 func (p *problem) start(i, j int) float32 {
 	var s float32
 	if res := p.init.Residual; res.Data != nil || res.Half != nil {
@@ -181,17 +181,17 @@ func (p *problem) chain(i, j int) uint32 {
 	return math.Float32bits(s)
 }
 
-// inPairs says whether the product is computed by the instruction for pairs.
+// inPairs reports whether x computes the product in pairs of bf16.
 func (p *problem) inPairs(x *isa) bool {
 	return p.a.Half != nil && p.b.Half != nil && x.dot.wide != nil
 }
 
-// onTiles says whether the product is computed on tile registers.
+// onTiles reports whether x computes the product on tile registers.
 func (p *problem) onTiles(x *isa) bool {
 	return p.a.Half != nil && p.b.Half != nil && p.form != TN && x.tiles[0][0] != nil && p.k > 0
 }
 
-// unit is what a cut of k must be at a multiple of.
+// unit returns the number that a cut of k must be a multiple of.
 func (p *problem) unit(x *isa) int {
 	switch {
 	case p.onTiles(x):
@@ -248,8 +248,8 @@ func everywhere(t *testing.T, test func(t *testing.T, x *isa)) {
 	}
 }
 
-// TestReference compares every element with a float64 sum, within the error bound of a chain of n roundings, and sees
-// that nothing around C changes.
+// TestReference compares every element with a float64 sum, within the error bound of a chain of n roundings, and
+// checks that nothing around C changes.
 func TestReference(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
@@ -265,8 +265,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestSmallB has products of whole panels and a small B, whose tiles are computed several at a time: any number of rows,
-// so that calls end anywhere.
+// TestSmallB computes products of whole panels and a small B, several tiles per call, with any number of rows, so
+// that calls end anywhere.
 func TestSmallB(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
@@ -346,7 +346,7 @@ func TestLaw(t *testing.T) {
 	})
 }
 
-// TestSplit cuts products anywhere along m, n or k, and runs them on any number of workers: the bits stay.
+// TestSplit cuts products anywhere along m, n or k and runs them on any number of workers: the bits are equal.
 func TestSplit(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
@@ -398,7 +398,7 @@ func (p *problem) split(r *rand.Rand, g gemmer, x *isa) string {
 		}
 		g.Gemm(p.form, p.m-i, p.n, p.k, at(a, p.form.turned(), i, 0), b, c.sub(i, 0), init)
 		return fmt.Sprint("m at ", i)
-	case axis == 1 || p.c.Half != nil: // what is rounded to bf16 cannot go on
+	case axis == 1 || p.c.Half != nil: // sums rounded to bf16 cannot be continued
 		j := r.IntN(p.n + 1)
 		g.Gemm(p.form, p.m, j, p.k, a, b, c, init)
 		if init.Bias != nil {
@@ -470,7 +470,7 @@ func TestConversions(t *testing.T) {
 	})
 }
 
-// TestConcurrent has several goroutines use one Engine.
+// TestConcurrent runs products from several goroutines on one Engine.
 func TestConcurrent(t *testing.T) {
 	p := pool.New(3)
 	defer p.Close()
@@ -502,7 +502,7 @@ func TestNoAllocation(t *testing.T) {
 		for range 20 {
 			run()
 		}
-		if n := testing.AllocsPerRun(50, run); n > 0.1 { // a worker may come late to its first task
+		if n := testing.AllocsPerRun(50, run); n > 0.1 { // a worker may get its first task late
 			t.Errorf("%v allocations per product, want 0", n)
 		}
 	}
@@ -529,7 +529,7 @@ func TestTooSmall(t *testing.T) {
 	}
 }
 
-// TestEdges: matrices of one row or one column, also where their rows have no gaps, and sums that end within a block.
+// TestEdges covers matrices of one row or one column, with and without gaps, and sums that end within a block.
 func TestEdges(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)

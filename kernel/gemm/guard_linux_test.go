@@ -45,7 +45,7 @@ func TestNoReadBeyond(t *testing.T) {
 	})
 }
 
-// guarded returns a copy of m that ends where a page begins that must not be touched.
+// guarded returns a copy of m that ends just before an inaccessible page.
 func guarded(t *testing.T, m Matrix) Matrix {
 	page := syscall.Getpagesize()
 	bytes := 4*len(m.Data) + 2*len(m.Half)

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// isa is a set of micro-kernels and data movers for one instruction set. The sets give the same bits, but for the
-// portable one, which rounds some sums twice, and for products of two bf16, which some add in pairs or on tiles.
+// isa is a set of micro-kernels and data movers for one instruction set. All sets give the same bits, with two
+// exceptions: the portable one rounds some sums twice, and some sets add products of two bf16 in pairs or on tiles.
 type isa struct {
 	name  string
 	nr    int // columns of a panel
@@ -22,18 +22,18 @@ type isa struct {
 
 	transpose func(*move) // dst[c][r] = src[r][c]
 	deal      func(*move) // dst[p][r][:] = src[r][p][:]
-	zip       func(*move) // the same for pairs; comes with dot and tiles
+	zip       func(*move) // deal for pairs; set if dot or tiles are
 
 	widen  func(*convert) // bf16 to fp32
 	narrow func(*convert) // fp32 to bf16, rounded to nearest, ties to even
 
 	peak, peakDot           func(*peak)
-	peakFlops, peakDotFlops int // floating-point operations in a round
+	peakFlops, peakDotFlops int // floating-point operations per round
 }
 
-// family is micro-kernels of all heights. wide[h] computes tiles of h rows and panels of nr columns; narrow[h] is for
-// a panel of which only the first nr/2 columns exist. columns[h] and rows[h] compute h rows of C in strips of columns or
-// rows of B, see strip.go. The lengths tell the greatest heights.
+// family is a set of micro-kernels of all heights. wide[h] computes tiles of h rows and panels of nr columns;
+// narrow[h] is for a last panel of at most nr/2 columns. columns[h] and rows[h] compute h rows of C in strips of
+// columns or rows of B, see strip.go. Index 0 is unused, so the length minus one is the greatest height.
 type family struct {
 	wide, narrow  []func(*tile)
 	columns, rows []func(*strip)
@@ -48,7 +48,7 @@ func (f *family) height(cols, nr int) int {
 }
 
 // tile is the argument of a micro-kernel: for each panel, C = init + A * B over k, every element one chain of fused
-// multiply-adds in order of k. Strides are in bytes. A kernel uses up the fields that change from panel to panel.
+// multiply-adds in order of k. Strides are in bytes. A kernel modifies the fields that change from panel to panel.
 //
 // The generator knows the layout.
 type tile struct {
@@ -60,41 +60,41 @@ type tile struct {
 	b            address // read in whole panels
 	bRow, bPanel uintptr
 
-	init               address // what the sums begin with; rows and panels may be 0 bytes apart
+	init               address // initial values of the sums; strides may be 0
 	initRow, initPanel uintptr
 
 	c    address
 	cRow uintptr
 
 	panels int
-	last   uint64 // bit per column of the last panel that exists; init and C are touched only there
+	last   uint64 // mask of the last panel's existing columns; other columns of init and C are not touched
 
 	// Memory that will be needed soon: one address per k is prefetched into the second-level cache.
 	ahead                 address
 	aheadStep, aheadPanel uintptr
 
-	// The way from the tile's rows of A to those that will be needed next, some of which are prefetched per panel.
+	// Distance from the tile's rows of A to those needed next; each panel prefetches some of them.
 	next uintptr
 
-	back uintptr // from the last panel to the first one of the tile's rows, for what comes after it
+	back uintptr // distance from the last panel back to the first, to prefetch what follows the last
 
-	// Tiles of the same height below this one, and the ways there from behind a tile's last panel. Only for kernels that
-	// take several.
+	// Tiles of the same height below this one, and the distances to them from the end of a tile's last panel. Only
+	// for kernels that take several.
 	more                          int
 	moreA, moreB, moreInit, moreC uintptr
 	morePanels                    int
 
-	rows int // for the portable kernel; the others know it
+	rows int // height, for the portable kernel; each other kernel has a fixed one
 }
 
 // move is the argument of a data mover; strides in bytes, elements of 4 bytes.
 //
-// transpose reads rows of cols elements, at most as many rows as the mask has bits, and writes cols rows of dst: of
-// each the elements in mask, those of missing rows as 0.
+// transpose reads rows of cols elements, at most as many rows as the mask has bits. It writes the elements in mask of
+// cols rows of dst, with 0 for missing rows of src.
 //
-// deal copies, of each row of src, cols panels to as many places in dst. Of a panel's row the elements in the low half
-// of mask are read, the others count as 0, and those in the high half are written. zip does so with two rows of bf16 at a
-// time: srcRow is the stride of such a double row, and an element of dst is a pair.
+// deal splits each row of src into cols panels and copies each to its panel of dst. The low half of mask selects the
+// elements to read; the others count as 0. The high half selects those to write. zip does the same with two rows of
+// bf16 at a time: srcRow is the stride of such a double row, and an element of dst is a pair.
 //
 // The generator knows the layout.
 type move struct {
@@ -117,8 +117,8 @@ type convert struct {
 	rows, cols int
 }
 
-// address is where an element lies. Addresses, not pointers, are what the kernels work with, since stepping through a
-// matrix ends beyond it, where a pointer would alarm the garbage collector. The job holds the operands meanwhile.
+// address is the location of an element. Kernels use addresses, not pointers: stepping through a matrix ends beyond
+// it, where a pointer would be invalid for the garbage collector. The job keeps the operands alive meanwhile.
 type address = uintptr
 
 func addressOf(p *float32) address { return address(unsafe.Pointer(p)) }
@@ -130,10 +130,10 @@ func float(p address, i int) *float32 { return (*float32)(pointer(at(p, i, 4))) 
 
 func half(p address, i int) *uint16 { return (*uint16)(pointer(at(p, i, 2))) }
 
-// pointer makes a pointer of an address inside an operand.
+// pointer converts an address inside an operand to a pointer.
 func pointer(p address) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// portable is the instruction set of machines without assembly, and the slow clear version of the others.
+// portable is the instruction set of machines without assembly, and the slow, clear version of the others.
 var portable = isa{
 	name:      "portable",
 	nr:        portableCols,
@@ -151,8 +151,8 @@ var portableKernels = []func(*tile){nil, portableKernel, portableKernel, portabl
 
 const portableCols = 16
 
-// portableKernel is the micro-kernel in plain Go. The product of two float32 is exact in float64, so a chain rounds
-// each sum to 53 bits and then to 24: not always the bits of a fused multiply-add, but always the same ones.
+// portableKernel is the micro-kernel in plain Go. The product of two float32 is exact in float64, so each sum is
+// rounded to 53 bits and then to 24. The bits are deterministic but may differ from those of a fused multiply-add.
 func portableKernel(t *tile) {
 	for ; t.panels > 0; t.panels-- {
 		cols := t.last
@@ -236,8 +236,8 @@ func portableNarrow(c *convert) {
 	}
 }
 
-// narrow rounds to bf16, to nearest, ties to even: 0x7fff and the lowest kept bit are added below the cut. What is not
-// a number stays so by its quiet bit.
+// narrow rounds to bf16, to nearest, ties to even, by adding 0x7fff and the lowest kept bit. It sets the quiet bit of
+// a NaN, so that it remains one.
 func narrow(x float32) uint16 {
 	b := math.Float32bits(x)
 	if x != x {

@@ -42,8 +42,8 @@ var avx512 = isa{
 	peakFlops: 4 * 16 * 2 * 16,
 }
 
-// avx512BF16 is avx512 with the instruction that multiplies pairs of bf16. Where a processor has AMX for such products, it
-// executes this one at a quarter of AMD's rate, which is half of that of multiply-adds in fp32: widening is faster then.
+// avx512BF16 is avx512 with VDPBF16PS, which multiplies pairs of bf16. It is not used on processors with AMX: they
+// execute it at a quarter of AMD's rate, half that of fp32 multiply-adds, so widening is faster there.
 var avx512BF16 = func() isa {
 	x := avx512
 	x.name = "avx512-bf16"
@@ -93,7 +93,7 @@ var avx2 = isa{
 	peakFlops: 4 * 12 * 2 * 8,
 }
 
-// inBlocks makes a kernel that takes whole strips of one that takes half of their rows and of a step's bytes.
+// inBlocks returns a kernel for whole strips, given one for half the rows of a strip and half the bytes of a step.
 func inBlocks(half func(*strip)) func(*strip) {
 	return func(s *strip) {
 		s.steps, s.strips = 2*s.steps, 2*s.strips
@@ -104,7 +104,7 @@ func inBlocks(half func(*strip)) func(*strip) {
 	}
 }
 
-// transposeAVX2 does whole blocks of 8x8 in assembly and the edges in Go.
+// transposeAVX2 transposes whole blocks of 8x8 in assembly and the edges in Go.
 func transposeAVX2(m *move) {
 	const block = 8
 	if m.rows != block || m.mask != 1<<block-1 {
@@ -132,7 +132,7 @@ func dealAVX2(m *move) {
 	}
 }
 
-// inVectors converts whole vectors in assembly and the rests of the rows in Go. The sizes are those of an element.
+// inVectors converts whole vectors in assembly and the ends of rows in Go. The sizes are bytes per element.
 func inVectors(c *convert, lanes int, vectors, rest func(*convert), srcSize, dstSize uintptr) {
 	cols := c.cols
 	if c.cols /= lanes; c.cols > 0 {

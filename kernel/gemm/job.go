@@ -25,29 +25,29 @@ func (o operand) transposed() operand { return operand{o.p, o.col, o.row, o.half
 // wide returns an fp32 operand with rows of the given length in elements.
 func wide(p address, stride int) operand { return operand{p: p, row: 4 * uintptr(stride), col: 4} }
 
-// zeros is the initial row of sums that begin with nothing, and one the factor of a bias that is added to a residual.
+// zeros is the initial row of sums without Init. one is the factor of a bias that is added to a residual.
 var (
 	zeros [128]float32
 	one   = float32(1)
 )
 
-// nothing is zeros of any size.
+// nothing returns an operand of zeros of any size.
 func nothing() operand { return operand{p: addressOf(&zeros[0])} }
 
-// job is one product under way: the body of the tasks that the pool runs.
+// job is one product in progress, and the body of its tasks in the pool.
 //
 // The inner dimension is counted in units of 4 bytes: elements, or pairs of bf16 for the kernels that take pairs.
 type job struct {
 	workers *pool.Local[Serial]
-	pool    *pool.Pool // nil: a part of somebody's task
+	pool    *pool.Pool // nil in a Serial
 
 	isa     *isa
 	kernels *family
 	pairs   bool // units are pairs
 	form    Form
 	m, n, k int
-	odd     bool    // one bf16 is left behind the pairs
-	ragged  bool    // the last pair is one bf16
+	odd     bool    // k is odd: one bf16 remains after the pairs
+	ragged  bool    // the last pair has only one bf16
 	a, b, c operand // a is [m,k], b is [k,n], whatever the form
 	init    operand // zero strides repeat one element or row
 	bias    operand
@@ -58,17 +58,17 @@ type job struct {
 	layout
 }
 
-// Task does the i-th block of C.
+// Task implements pool.Body: it computes the i-th rectangle of C.
 func (j *job) Task(i, worker int) { j.task(i, j.workers.Get(worker)) }
 
-// stepBack is for in between the parts of a task, which may take many milliseconds.
+// stepBack yields to other goroutines between parts of a task, which may take many milliseconds.
 func (j *job) stepBack() {
 	if j.pool != nil {
 		j.pool.StepBack()
 	}
 }
 
-// set takes over the arguments of a product.
+// set stores and checks the arguments of a product.
 func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 	if m < 0 || n < 0 || k < 0 {
 		panic(fmt.Sprintf("gemm: negative size %d x %d x %d", m, n, k))
@@ -107,7 +107,7 @@ func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 	}
 }
 
-// onTiles has the product computed on tiles if it is one of those and the processor has them.
+// onTiles selects tile registers if the form, the types and the processor allow them.
 func (j *job) onTiles() {
 	if !j.a.half || !j.b.half || j.form == TN || j.isa.tiles[0][0] == nil {
 		return
@@ -121,7 +121,7 @@ func (j *job) onTiles() {
 // release drops the operands.
 func (j *job) release() { clear(j.held[:]) }
 
-// operand checks that m holds rows x cols elements.
+// operand returns m as an operand. It panics if m holds fewer than rows x cols elements.
 func (m Matrix) operand(name string, rows, cols int) operand {
 	p, length, size := unsafe.Pointer(unsafe.SliceData(m.Data)), len(m.Data), uintptr(4)
 	if m.Half != nil {

@@ -1,6 +1,6 @@
 package gemm
 
-// place points the tile at its part of C and at what the sums begin with.
+// place points the tile at its part of C and at the initial values.
 func (s *Serial) place(c, init operand) {
 	t := &s.tile
 	t.c, t.cRow = c.p, c.row
@@ -8,8 +8,8 @@ func (s *Serial) place(c, init operand) {
 	t.ahead = addressOf(&zeros[0])
 }
 
-// sweep runs the tile over n columns of C: whole panels in as long calls as allowed, then the last one if it is
-// narrower, whose part of B is at tail unless that is 0.
+// sweep runs the tile over n columns of C: whole panels in calls as long as allowed, then a narrower last panel,
+// whose part of B is at tail unless tail is 0.
 func (s *Serial) sweep(kernels *family, n int, tail address) {
 	t, nr := &s.tile, s.isa.nr
 	full := n / nr
@@ -35,14 +35,14 @@ func (s *Serial) sweep(kernels *family, n int, tail address) {
 	}
 }
 
-// panels is B as the kernels read it: units of a row of nr columns together, rows and panels at their strides.
+// panels is B as the kernels read it: rows of nr contiguous units, with strides between rows and panels.
 type panels struct {
 	operand
 	panel uintptr
-	tail  address // the last panel if it is elsewhere
+	tail  address // the last panel if it lies elsewhere, else 0
 }
 
-// packB brings n columns of a part of b into panels, the last one filled up.
+// packB packs n columns of a part of b into panels, padding the last one.
 func (s *Serial) packB(j *job, b operand, n int, p part) panels {
 	x := s.isa
 	row := 4 * uintptr(x.nr)
@@ -94,7 +94,7 @@ func (s *Serial) packPanel(b operand, dst address, n, k int) {
 	}
 }
 
-// packTail packs the last columns of b that do not fill a panel into buf, and returns where they are or 0 if there are
+// packTail packs the last columns of b that do not fill a panel into buf. It returns their address, or 0 if there are
 // none.
 func (s *Serial) packTail(buf *buffer, b operand, n, k int) address {
 	x := s.isa
@@ -108,18 +108,19 @@ func (s *Serial) packTail(buf *buffer, b operand, n, k int) address {
 	return dst
 }
 
-// tiles is A as the kernels read it: the strides inside a tile, and that from tile to tile unless it follows from them.
+// tiles is A as the kernels read it: the strides inside a tile, and the stride between tiles, or 0 if it is height
+// rows.
 type tiles struct {
 	operand
 	panel uintptr
 }
 
-// tile returns the beginning and strides of the tile at row i, a multiple of the height.
+// tile returns the address and strides of the tile at row i, a multiple of the height.
 func (t tiles) tile(i, height int) (p address, row, col uintptr) {
 	return at(t.p, i/height, t.step(height)), t.row, t.col
 }
 
-// step returns the way from tile to tile.
+// step returns the distance from tile to tile.
 func (t tiles) step(height int) uintptr {
 	if t.panel != 0 {
 		return t.panel
@@ -127,7 +128,7 @@ func (t tiles) step(height int) uintptr {
 	return uintptr(height) * t.row
 }
 
-// packA makes rows of a part of a usable for tiles of height h: as they lie if possible.
+// packA prepares rows of a part of a for tiles of height h, in place if possible.
 func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
 	switch {
 	case p.odd:
@@ -160,7 +161,7 @@ func (s *Serial) packA(j *job, a operand, rows, h int, p part) tiles {
 	return to
 }
 
-// copyA copies rows of A to where they don't meet in one set of the cache.
+// copyA copies rows of A with a stride that avoids conflicts in one cache set.
 func (s *Serial) copyA(a operand, rows, k int) operand {
 	width := s.isa.nr
 	stride := parts(k, 16)*16 + 16
@@ -173,22 +174,22 @@ func (s *Serial) copyA(a operand, rows, k int) operand {
 	return dst
 }
 
-// deal says how rows are dealt out to panels.
+// deal describes how rows are split into panels.
 type deal struct {
 	rows                       int
 	srcPanel, dstRow, dstPanel uintptr
 	panels, width              int
 	fill                       int  // width to fill up to
-	pairs                      bool // a row of the destination is one of pairs
+	pairs                      bool // rows of the destination consist of pairs
 }
 
-// of returns the deal for a number of panels of the given width.
+// of returns d for the given number of panels and width.
 func (d deal) of(panels, width int) deal {
 	d.panels, d.width, d.fill = panels, width, max(d.fill, width)
 	return d
 }
 
-// deal copies panels out of the rows of src, in calls of bounded length.
+// deal splits the rows of src into panels, in calls of bounded length.
 func (s *Serial) deal(d deal, dst address, src operand) {
 	if d.panels == 0 {
 		return
@@ -205,7 +206,7 @@ func (s *Serial) deal(d deal, dst address, src operand) {
 	}
 }
 
-// transpose writes dst[c][r] = src[r][c]; src may repeat one row.
+// transpose writes dst[c][r] = src[r][c]. The row stride of src may be 0.
 func (s *Serial) transpose(dst, src operand, rows, cols int) {
 	x := s.isa
 	for r := 0; r < rows; r += x.strip {
@@ -216,12 +217,12 @@ func (s *Serial) transpose(dst, src operand, rows, cols int) {
 	}
 }
 
-// widen writes rows of bf16 as fp32.
+// widen converts rows from bf16 to fp32.
 func (s *Serial) widen(dst, src operand, rows, cols int) {
 	s.inCalls(s.isa.widen, dst, src, rows, cols)
 }
 
-// narrow writes rows of fp32 as bf16.
+// narrow converts rows from fp32 to bf16.
 func (s *Serial) narrow(dst, src operand, rows, cols int) {
 	s.inCalls(s.isa.narrow, dst, src, rows, cols)
 }

@@ -6,24 +6,24 @@ import (
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
-// peak is the argument of a loop of multiply-adds that does nothing else.
+// peak is the argument of a loop of only multiply-adds.
 type peak struct {
 	rounds int
 	sums   [4]float32 // of the portable loop
 }
 
-// Kernels names the instructions that products are computed with here.
+// Kernels returns the name of the instruction set that products use on this machine.
 func Kernels() string { return sets()[0].name }
 
-// Peak measures the rate, in floating-point operations per second, at which the given number of cores together execute
-// fused multiply-adds in fp32 when nothing holds them up: the limit for any product. It takes the best of some runs that
-// last about the given time together.
+// Peak measures the rate, in floating-point operations per second, at which the given number of cores together
+// execute independent fp32 fused multiply-adds: the limit for any product. It returns the best of several runs that
+// take about the given time in total.
 func Peak(cores int, total time.Duration) float64 {
 	x := sets()[0]
 	return rate(x.peak, x.peakFlops, cores, total)
 }
 
-// PeakBF16 is Peak for products of bf16. Where no instruction multiplies bf16 it is the same as Peak.
+// PeakBF16 is Peak for products of bf16. Without bf16 instructions it equals Peak.
 func PeakBF16(cores int, total time.Duration) float64 {
 	x := sets()[0]
 	if x.peakDot == nil {
@@ -32,13 +32,13 @@ func PeakBF16(cores int, total time.Duration) float64 {
 	return rate(x.peakDot, x.peakDotFlops, cores, total)
 }
 
-// rate measures a loop that does the given number of operations per round.
+// rate measures a loop of the given number of operations per round.
 func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	const calls = 8
 	rounds, best := 1000, 0.0
 	workers := pool.New(cores)
 	defer workers.Close()
-	time.Sleep(time.Millisecond) // those who have gone to sleep wake on cores of their own, new threads seldom do
+	time.Sleep(time.Millisecond) // helpers that have slept wake on separate cores; new threads seldom do
 	for start := time.Now(); time.Since(start) < total; {
 		begin := time.Now()
 		workers.Run(cores*calls, &peakCalls{loop, rounds})
@@ -51,7 +51,7 @@ func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	return best
 }
 
-// peakCalls is calls of a loop, for a pool.
+// peakCalls is a pool.Body that calls a loop.
 type peakCalls struct {
 	loop   func(*peak)
 	rounds int

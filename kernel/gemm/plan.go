@@ -4,9 +4,9 @@ import "math"
 
 // The loops around the micro-kernel.
 //
-// C is divided into rectangles, one task each. A task is complete in itself, packing included: there is no barrier and
-// no packed data travels between cores, and the price, that two tasks may pack the same part of B, is counted when the
-// rectangles are chosen. Within a task:
+// C is divided into rectangles, one task each. A task is self-contained, packing included: there are no barriers, and
+// cores share no packed data. The price is that two tasks may pack the same part of B; the choice of rectangles
+// allows for it. Within a task:
 //
 //	for each part of k, kc long:                         sums continue in C
 //	    pack B[part, columns of the task] into panels    stays in the second-level cache
@@ -17,11 +17,11 @@ import "math"
 // Three kinds of shapes differ:
 //
 //   - TN: the elements of A that a tile needs lie across many rows of the stored matrix, so A is packed too.
-//   - few rows, B stored [K,N] (direct): packing B would cost more than using it. The kernel reads it where it lies.
-//   - few rows, B stored [N,K] (swapped): packing would mean transposing. Instead the operands change roles: B, whose
-//     rows are contiguous in k, is the one that is broadcast, and A, which is small, is packed. That gives C transposed,
-//     in a buffer that stays in cache, and costs one transposition of C instead of one of B.
-//   - up to 8 rows (streamed): B streams by, in strips. See strip.go.
+//   - few rows, B stored [K,N] (direct): packing B would cost more than using it. The kernel reads it in place.
+//   - few rows, B stored [N,K] (swapped): packing would mean transposing. Instead the operands change roles: elements
+//     of B, whose rows are contiguous in k, are broadcast, and A, which is small, is packed. The result is C
+//     transposed, in a buffer that stays in cache, so C is transposed instead of B.
+//   - up to 8 rows (streamed): B is read once, in strips. See strip.go.
 //
 // Known weakness: a product with few rows and few columns but a long k runs on few cores, since k is never divided.
 type layout struct {
@@ -42,22 +42,22 @@ const (
 	tiled // see tiles.go
 )
 
-// The cuts for each way of working were found by measuring.
+// These limits were found by measurement.
 const (
 	groupTiles = 8 // tiles in a group
 
-	// kernelWork bounds the length of one call of a micro-kernel, in panels times k: Go cannot preempt it, and
-	// collecting garbage waits for it. 8192 is some 30 microseconds.
+	// kernelWork bounds one call of a micro-kernel, in panels times k: Go cannot preempt it, and garbage collection
+	// waits for it. 8192 takes some 30 microseconds.
 	kernelWork = 8192
 	moveWork   = 1 << 15 // likewise for movers, in elements
 
-	smallB       = 1 << 14  // of B that stays in the first-level cache, or nearly
-	fewRows      = 140      // up to which packing B does not pay
-	panelUnits   = 150_000  // packed in a task: half of a second-level cache of 1 MiB
-	widenedUnits = 1024     // of k in a part if they are widened bf16: AVX2's six rows of A then fit the first-level cache
-	directUnits  = 64_000   // of B that a task reads where they lie
-	stageRows    = 1024     // of a task whose sums are kept apart from C
-	aliasStride  = 4 * 1024 // rows at multiples of this many bytes meet in one set of the first-level cache
+	smallB       = 1 << 14  // elements of a B that about fits the L1 cache
+	fewRows      = 140      // rows of C up to which packing B does not pay
+	panelUnits   = 150_000  // units packed in a task: half of an L2 cache of 1 MiB
+	widenedUnits = 1024     // units of k in a part if A or B is widened bf16: AVX2's six rows of A then fit the L1 cache
+	directUnits  = 64_000   // units of B that a task reads in place
+	stageRows    = 1024     // rows of a task that keeps its sums in a buffer, not in C
+	aliasStride  = 4 * 1024 // bytes: rows at multiples of this stride map to one set of the L1 cache
 )
 
 // plan chooses the way and the rectangles for a number of workers.
@@ -66,10 +66,10 @@ func (j *job) plan(workers int) {
 		j.planTiles(workers)
 		return
 	}
-	var least int // columns below which a task is not divided for the sake of an even load
-	unit := 2     // of k
+	var least int // fewest columns to which load balancing may narrow a task
+	unit := 2     // parts of k are multiples of it
 	wider := !j.pairs && (j.a.half || j.b.half)
-	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read where it lies
+	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read in place
 	switch {
 	case j.stripKernel() != nil && j.columnStrips():
 		j.layout, least, unit = layout{way: streamed, kc: stripUnits, cols: 256}, 64, stripRows
@@ -77,7 +77,7 @@ func (j *job) plan(workers int) {
 		j.layout, least = layout{way: streamed, kc: 768, cols: 2048}, 256
 	case j.b.row <= 4 && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose
 		j.layout, least = layout{way: swapped, kc: 768, cols: 256}, 64
-	case inPlace && j.m < 4: // B is used up as it streams by: long rows
+	case inPlace && j.m < 4: // B is read only once, so long rows are best
 		j.layout, least = layout{way: direct, kc: 16, cols: 1024}, 256
 	case inPlace && j.m <= fewRows:
 		// As many sweeps as rows, so that each sweep can prefetch a row of the next part: see prefetchB.
@@ -93,7 +93,7 @@ func (j *job) plan(workers int) {
 			most = min(most, widenedUnits)
 		}
 		if j.c.half && j.k <= most {
-			j.kc, least = most, 64 // in one part, so that no sum is stored but the last
+			j.kc, least = most, 64 // one part, so that only final sums are stored
 			j.cols = min(384, panelUnits/max(j.k, 1))
 		}
 	}
@@ -101,17 +101,18 @@ func (j *job) plan(workers int) {
 	j.kc = even(j.k, j.kc, unit)
 	j.cols = even(j.n, j.cols, j.isa.nr)
 	j.rows = j.m
-	if j.way == packed && j.c.half && j.kc < j.k { // the sums of all rows are kept from part to part
+	if j.way == packed && j.c.half && j.kc < j.k { // the buffer holds the sums of all rows between parts
 		j.rows = even(j.m, stageRows, 1)
 	}
 	j.divide(workers, least, j.kernels.height(j.n, j.isa.nr))
 }
 
-// divide makes the rectangles smaller until there is work for all, but none narrower than least; rows are divided at
-// multiples of mr. Columns that do not halve into whole panels would leave some workers a tenth less to do than others: then
-// rows are divided if they can be, and otherwise as many parts are made as all can take equally often.
+// divide shrinks the rectangles until there is work for all workers, but makes none narrower than least; rows are
+// divided at multiples of mr. Columns that do not halve into whole panels would give some workers a tenth less work
+// than others. Then rows are divided instead if possible; otherwise the number of parts is made a multiple of the
+// number of workers.
 func (j *job) divide(workers, least, mr int) {
-	byRows := j.way == packed || j.way == tiled || j.way == direct && j.m > fewRows // those that pack B, or have it in cache
+	byRows := j.way == packed || j.way == tiled || j.way == direct && j.m > fewRows // these pack B or have it in cache
 	for want := 2 * workers; workers > 1 && parts(j.n, j.cols)*parts(j.m, j.rows) < want; {
 		canRows := byRows && j.rows >= 8*mr
 		switch {
@@ -132,8 +133,8 @@ func (j *job) divide(workers, least, mr int) {
 
 func parts(n, size int) int { return (n + size - 1) / size }
 
-// even returns the size of the parts of n when it is cut into as few parts as parts of the given size, all multiples
-// of unit but for the last.
+// even returns the size of equal parts of n, in as few parts as the given size needs. All but the last are multiples
+// of unit.
 func even(n, size, unit int) int {
 	size = max(size, 1)
 	size = parts(n, max(parts(n, size), 1))
@@ -165,7 +166,7 @@ func (j *job) task(i int, s *Serial) {
 	}
 }
 
-// part is a part of k. The odd one is a single bf16 where units are pairs.
+// part is a part of k. The odd part is the single bf16 that remains where units are pairs.
 type part struct {
 	k0, kc                 int
 	first, last, odd, done bool
@@ -189,7 +190,7 @@ func (j *job) next(p part) part {
 	return part{k0: j.k, kc: 1, last: true, odd: true}
 }
 
-// add adds a part of the products to the sums of a rectangle of C, in the packed or the direct way.
+// add adds one part of k to the sums of a rectangle of C, in the packed or the direct way.
 func (j *job) add(s *Serial, blk block, p part) {
 	x := j.isa
 	var b panels
@@ -206,7 +207,7 @@ func (j *job) add(s *Serial, blk block, p part) {
 		sub := block{blk.m0 + g, blk.n0, min(group, blk.rows-g), blk.cols}
 		row, kept := g, blk.rows
 		if p.first && p.last {
-			row, kept = 0, group // nothing is kept from group to group
+			row, kept = 0, group // no sums are kept between groups
 		}
 		c := j.target(s, sub, row, kept)
 		init := c
@@ -238,8 +239,8 @@ func (j *job) add(s *Serial, blk block, p part) {
 	}
 }
 
-// tilesPerCall returns how many tiles a micro-kernel may compute at a time: several where B is so small that there is nothing
-// to prefetch.
+// tilesPerCall returns how many tiles a micro-kernel may compute per call: several only if B is so small that
+// prefetching is useless.
 func (j *job) tilesPerCall(cols, kc int) int {
 	if !j.isa.several || j.way != direct || j.n*j.k > smallB || cols%j.isa.nr != 0 {
 		return 1
@@ -247,8 +248,8 @@ func (j *job) tilesPerCall(cols, kc int) int {
 	return kernelWork / max(1, cols/j.isa.nr*kc)
 }
 
-// several computes the tiles of a block with as few calls as may be: between the calls for tiles of a small product, more
-// than a tenth of their time went by. Heights differ by one at most, since low tiles are slow.
+// several computes the tiles of a block with as few calls as possible: for small products, the overhead between calls
+// exceeded a tenth of the time. Heights differ by at most one, since low tiles are slow.
 func (j *job) several(s *Serial, blk block, k, h int, a tiles, b panels, c, init operand) {
 	count := parts(blk.rows, h)
 	h = parts(blk.rows, count)
@@ -272,10 +273,10 @@ func (j *job) several(s *Serial, blk block, k, h int, a tiles, b panels, c, init
 	}
 }
 
-// packsA tells whether the elements of A that a tile needs are brought together first.
+// packsA reports whether the elements of A that a tile needs are packed first.
 func (j *job) packsA() bool { return j.way == packed && j.a.col != 4 }
 
-// prefetchB has a tile, the n-th of tiles, prefetch its share of what of B comes next.
+// prefetchB makes the n-th of tiles prefetch its share of the next part of B.
 func (j *job) prefetchB(s *Serial, blk block, p part, n, tiles int) {
 	next := j.b.from(p.k0+p.kc, blk.n0)
 	if p.last { // likely the next task of this worker
@@ -288,10 +289,11 @@ func (j *job) prefetchB(s *Serial, blk block, p part, n, tiles int) {
 	}
 }
 
-// prefetch has the sweep of the n-th of some tiles over the columns prefetch its share of a matrix of the given rows and
-// length of rows: one row per panel, or if that isn't enough, kc rows in steps as long as a panel's part.
+// prefetch makes the n-th of tiles prefetch its share of a matrix with the given number and length of rows, while it
+// sweeps over the columns: one row per panel or, if that does not suffice, one row per step of k and a slice of it
+// per panel.
 func (s *Serial) prefetch(m operand, rows, length int, pairs bool, n, tiles, cols int) {
-	if pairs { // a row is two
+	if pairs { // a row of pairs is two rows
 		m.row, rows = m.row/2, 2*rows
 	}
 	t := &s.tile
@@ -306,7 +308,7 @@ func (s *Serial) prefetch(m operand, rows, length int, pairs bool, n, tiles, col
 	}
 }
 
-// swapped computes a rectangle of C by way of its transpose: C^T = B^T * A^T.
+// swapped computes a rectangle of C as its transpose: C^T = B^T * A^T.
 func (j *job) swapped(s *Serial, blk block) {
 	c := j.target(s, blk, 0, blk.rows)
 	sums := wide(s.c.room(blk.rows*blk.cols), blk.rows)
@@ -337,7 +339,8 @@ func (j *job) swapped(s *Serial, blk block) {
 	j.finish(s, c, blk)
 }
 
-// target returns where the sums of a block are kept: C, or if that is bf16 a buffer of rows rows, from the given one on.
+// target returns where the sums of a block are kept: in C or, if C is bf16, from the given row on in a buffer of rows
+// rows.
 func (j *job) target(s *Serial, b block, row, rows int) operand {
 	if !j.c.half {
 		return j.c.from(b.m0, b.n0)
@@ -345,7 +348,7 @@ func (j *job) target(s *Serial, b block, row, rows int) operand {
 	return wide(s.stage.room(rows*b.cols), b.cols).from(row, 0)
 }
 
-// begin returns what the sums of a block begin with. It may have to compute that, into where the sums will be.
+// begin returns the initial values of a block's sums. If they must be computed, it stores them in sums.
 func (j *job) begin(s *Serial, sums operand, b block) operand {
 	init := j.init.from(b.m0, b.n0)
 	if init.half {
@@ -372,7 +375,7 @@ func (j *job) addBias(s *Serial, sums, init operand, b block) {
 	}
 }
 
-// finish writes the sums of a block to a C in bf16.
+// finish narrows the sums of a block to C if C is bf16.
 func (j *job) finish(s *Serial, sums operand, b block) {
 	if j.c.half {
 		s.narrow(j.c.from(b.m0, b.n0), sums, b.rows, b.cols)

@@ -2,38 +2,38 @@ package gemm
 
 // Products of few rows.
 //
-// With one row of A each element of B is used once, so memory sets the time: what counts is that it is kept busy. B is
-// walked along strips of 16 of its stored rows, 64 bytes of each row per step, and each step has the same places of the
-// next strip fetched into the second-level cache. So rows may be short, and no strip begins with waiting, that of the
-// worker's next task included.
+// With one row of A each element of B is used once, so memory bandwidth limits the speed. B is read in strips of 16
+// of its stored rows, 64 bytes of each row per step. Each step prefetches the same bytes of the next strip into the
+// L2 cache. So rows may be short, and no strip begins with a stall, not even that of the worker's next task.
 //
-//   - B stored [K,N]: a strip is 16 steps of k. Each sum is taken from C, goes on for 16 products, and is put back; a
-//     task's part of a row of C stays in the first-level cache.
-//   - B stored [N,K]: a strip is 16 columns of C, whose sums are in registers. Blocks of 16x16 are transposed in
-//     registers on their way.
+//   - B stored [K,N]: a strip is 16 steps of k. Each sum is loaded from C, extended by 16 products and stored again;
+//     a task's part of a row of C stays in the L1 cache.
+//   - B stored [N,K]: a strip is 16 columns of C, whose sums stay in registers. Blocks of 16x16 are transposed in
+//     registers.
 //
-// The sums of several rows lie together in panels of 16 columns meanwhile, and A lies column by column.
+// If there are several rows, their sums are kept in panels of 16 columns, and A is transposed.
 //
-// Known weakness: what does not fill a strip is left to others: rows of C beyond the kernels' greatest height, a k that is
-// not a multiple of 16, the last columns.
+// Known weakness: other methods must compute products with more rows than the highest kernel or with a k that does
+// not fill strips, and the last columns that do not fill a panel.
 
-// strip is the argument of the kernels for few rows; strides in bytes. a moves on by aPanel from strip to strip, b by
-// bPanel, c by cPanel. A step takes 64 bytes of 16 rows of B, and prefetches those that are ahead bytes further.
+// strip is the argument of the kernels for few rows; strides in bytes. From strip to strip, a advances by aPanel, b
+// by bPanel, c by cPanel. A step reads 64 bytes of each of 16 rows of B, and prefetches those that lie ahead bytes
+// further.
 //
 // The generator knows the layout.
 type strip struct {
-	a, aPanel       address // units, those of all rows of A together
+	a, aPanel       address // units of A; those of all rows of a column are contiguous
 	b, bRow, bPanel address
-	c, cPanel       address // panels of 16 columns, those of all rows together
+	c, cPanel       address // panels of 16 columns; the rows of a panel are contiguous
 	steps, strips   int
 	ahead           uintptr
 }
 
 const (
-	stripRows  = 16   // stored rows of B
-	stripBytes = 64   // of each in a step
-	stripWork  = 400  // steps in a call, which cannot be preempted: some 15 microseconds
-	stripUnits = 2048 // of k in a part where k lies along the strips, so that two strips fit half of a second-level cache
+	stripRows  = 16   // stored rows of B in a strip
+	stripBytes = 64   // bytes of each row per step
+	stripWork  = 400  // steps per call, which cannot be preempted: some 15 microseconds
+	stripUnits = 2048 // units of k in a part where k lies along the strips, so that two strips fit half of an L2 cache
 )
 
 // stripKernel returns the kernel for few rows and this form of B, or nil if none can compute the product.
@@ -48,10 +48,10 @@ func (j *job) stripKernel() func(*strip) {
 	return kernels[j.m]
 }
 
-// columnStrips tells whether strips are columns of B.
+// columnStrips reports whether strips are columns of B.
 func (j *job) columnStrips() bool { return j.b.row == 4 }
 
-// stripUnits returns the units of k in a strip of rows of B.
+// stripUnits returns the number of units of k in a strip of rows of B.
 func (j *job) stripUnits() uintptr {
 	if j.pairs {
 		return stripRows / 2
@@ -59,7 +59,8 @@ func (j *job) stripUnits() uintptr {
 	return stripRows
 }
 
-// streamed computes a part of few rows of C in strips, but for the last columns if they do not fill a panel.
+// streamed computes a part of C with few rows in strips. Last columns that do not fill a panel are computed
+// otherwise.
 func (j *job) streamed(s *Serial, blk block) {
 	panel := stripRows
 	if j.pairs && !j.columnStrips() {
@@ -134,7 +135,7 @@ func (j *job) walkColumns(s *Serial, blk block, sums address) {
 	}
 }
 
-// elements returns where A lies column by column: one row does.
+// elements returns the address of A transposed. A single row needs no copy.
 func (j *job) elements(s *Serial) address {
 	if j.m == 1 {
 		return j.a.p
@@ -144,15 +145,15 @@ func (j *job) elements(s *Serial) address {
 	return a.p
 }
 
-// unitBytes is the size of a column of A.
+// unitBytes returns the size of a column of A in bytes.
 func (j *job) unitBytes() uintptr { return 4 * uintptr(j.m) }
 
-// after returns what of B this worker will likely need after a part of C.
+// after returns the part of B that this worker will likely need after blk.
 func (j *job) after(blk block) operand {
 	return j.b.from(0, min(blk.n0+j.cols*j.workerCount, j.n))
 }
 
-// strips runs a kernel over n strips, from s.strip on, in calls of bounded length. After them comes next.
+// strips runs a kernel over n strips, from s.strip on, in calls of bounded length. The last strip prefetches next.
 func (j *job) strips(s *Serial, n int, next operand) {
 	kernel := j.stripKernel()
 	most := max(1, stripWork/s.strip.steps)

@@ -1,8 +1,8 @@
 package gemm
 
-// Products on tile registers (AMX): C in squares of 32 x 32, as 2 x 2 tiles of fp32, to which every instruction adds
-// products of 16 rows, 16 columns and 32 of k. In its 16 cycles that is what 512 multiply-adds of vectors do in 256, so
-// what is left to do is to bring the operands.
+// Products on tile registers (AMX). C is computed in squares of 32 x 32, as 2 x 2 tiles of fp32. Each instruction
+// adds the products of 16 rows, 16 columns and 32 steps of k in 16 cycles; vectors need 512 multiply-adds and 256
+// cycles for them. So the speed depends on supplying the operands.
 //
 //	for each part of k:
 //	    pack B[part, columns of the task] into panels      32 wide, in pairs; second-level cache
@@ -11,18 +11,17 @@ package gemm
 //	            pack A[rows, step]                         first-level cache
 //	            for each panel: kernel                     sums continue in C
 //
-// Both operands are packed for all shapes, k filled up with zeros to a multiple of 32: then every sum is computed in the
-// same way wherever it is, and the fixed shape of a block is read with no two rows in one set of the cache. The edges of
-// C are in the configuration of the tiles.
+// Both operands are packed for all shapes, with k padded with zeros to a multiple of 32. So every sum is computed in
+// the same way wherever it lies, and no two rows of a block conflict in a cache set. The tile configuration describes
+// the edges of C.
 //
-// Example: 40 x 70 x 100 is 4 blocks of k; rows 32 and 8, of which the latter need one tile of 8 rows; panels 32, 32 and
-// 6 wide.
+// Example: 40 x 70 x 100 has 4 blocks of k; 32 + 8 rows, the latter in one tile of 8 rows; panels 32, 32 and 6 wide.
 //
-// Where A is stored [K,M], its pairs are put together first, as those of B are, and turned then.
+// If A is stored [K,M], its pairs are packed like those of B and then transposed.
 //
-// Known weakness: a third of the instruction's rate is reached, the rest waits for the second-level cache; with few rows,
-// packing B costs more than the products. TN is not done this way, since a cut of k need only be at an even place there
-// (TNB promises more).
+// Known weakness: products reach a third of the instruction's peak rate; the rest is waiting for the L2 cache. With
+// few rows, packing B costs more than the products. TN is excluded, since its k may be cut at any even place (TNB
+// promises more).
 
 // grid is the argument of a kernel on tiles: for each panel, C = init + A * B, up to 32 x 32. Strides are in bytes.
 //
@@ -33,7 +32,7 @@ type grid struct {
 	a         address // blocks of 32 of k: 2 tiles of 16 rows
 	b, bPanel address // panels of blocks of 16 pairs x 32 columns
 
-	init               address // what the sums begin with; rows and panels may be 0 bytes apart
+	init               address // initial values of the sums; strides may be 0
 	initRow, initPanel uintptr
 
 	c    address
@@ -42,7 +41,7 @@ type grid struct {
 	blocks, panels int
 }
 
-// tileConfig says how large the tile registers are: bytes in a row, and rows.
+// tileConfig is the operand of LDTILECFG: per tile register, bytes per row and number of rows.
 type tileConfig struct {
 	palette, start uint8
 	_              [14]uint8
@@ -50,7 +49,7 @@ type tileConfig struct {
 	rows           [16]uint8
 }
 
-// Sizes of tiles, and the cuts, which were found by measuring. A pair is two of k.
+// Sizes of tiles, and limits found by measurement. A pair is two steps of k.
 const (
 	tileRows   = 16
 	gridRows   = 2 * tileRows // and columns
@@ -58,14 +57,14 @@ const (
 
 	tileStep  = 12 * blockPairs // pairs of k in a step: 24 KiB of A
 	tilePart  = 256             // pairs of k in a part
-	tileWhole = 384             // up to which they are one part, so that C is not gone over twice
+	tileWhole = 384             // pairs of k up to which there is one part, so that C is written only once
 	tileCols  = 1024
-	tileUnits = 1 << 18 // pairs packed in a task: half of a second-level cache of 2 MiB
+	tileUnits = 1 << 18 // pairs packed in a task: half of an L2 cache of 2 MiB
 
-	turnedRows = 4 * gridRows // of A that are packed together, since what they read lies together
+	turnedRows = 4 * gridRows // rows of A that are packed together, since they share cache lines
 )
 
-// configure gives the tiles for a square of the given size.
+// configure returns the tile configuration for a square of C of the given size.
 func configure(rows, cols int) tileConfig {
 	t := tileConfig{palette: 1}
 	for i := range 2 {
@@ -76,7 +75,7 @@ func configure(rows, cols int) tileConfig {
 			t.rows[2*i+j], t.rowBytes[i+2*j] = height, width
 		}
 	}
-	for i := range 8 { // what does not exist has neither
+	for i := range 8 { // absent tiles have neither rows nor bytes
 		if t.rows[i] == 0 || t.rowBytes[i] == 0 {
 			t.rows[i], t.rowBytes[i] = 0, 0
 		}
@@ -84,7 +83,7 @@ func configure(rows, cols int) tileConfig {
 	return t
 }
 
-// clamp returns how many of n rows or columns are in a tile.
+// clamp limits n rows or columns to the range of one tile.
 func clamp(n int) uint8 { return uint8(min(max(n, 0), tileRows)) }
 
 // planTiles chooses the rectangles.
@@ -101,7 +100,7 @@ func (j *job) planTiles(workers int) {
 	j.divide(workers, 2*gridRows, gridRows)
 }
 
-// addTiles adds a part of the products to the sums of a rectangle of C.
+// addTiles adds one part of k to the sums of a rectangle of C.
 func (j *job) addTiles(s *Serial, blk block, p part) {
 	b, bPanel := s.packPairs(&s.b, j, j.b.from(p.k0, blk.n0), blk.cols, p)
 	var turned, turnedPanel address
@@ -109,7 +108,7 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 		sub := block{blk.m0 + g, blk.n0, min(gridRows, blk.rows-g), blk.cols}
 		row, kept := g, blk.rows
 		if p.first && p.last {
-			row, kept = 0, gridRows // nothing is kept from group to group
+			row, kept = 0, gridRows // no sums are kept between groups
 		}
 		c := j.target(s, sub, row, kept)
 		init := c
@@ -155,8 +154,8 @@ func (s *Serial) sweepGrid(x *isa, rows, n int) {
 	}
 }
 
-// packPairs brings n columns of a part of b into panels of pairs in a buffer, filled up to whole blocks, and returns them
-// and their stride.
+// packPairs packs n columns of a part of b into panels of pairs in a buffer, padded to whole blocks. It returns their
+// address and stride.
 func (s *Serial) packPairs(room *buffer, j *job, b operand, n int, p part) (dst address, panel uintptr) {
 	const row = 4 * gridRows
 	whole, filled := p.kc, parts(p.kc, blockPairs)*blockPairs
@@ -190,7 +189,8 @@ func (s *Serial) packPairs(room *buffer, j *job, b operand, n int, p part) (dst 
 	return dst, panel
 }
 
-// packSquares brings n pairs of rows of a into squares of 16 pairs, filled up. The last pair is one element if ragged.
+// packSquares packs n pairs of each row of a into blocks of 16 pairs, padded. If ragged, the last pair has one
+// element.
 func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 	const row, panel = 4 * blockPairs, 4 * blockPairs * gridRows
 	dst := s.a.room(gridRows * parts(n, blockPairs) * blockPairs)
@@ -214,7 +214,7 @@ func (s *Serial) packSquares(a operand, rows, n int, ragged bool) address {
 	return dst
 }
 
-// turnSquares makes such squares, 32 rows high, of n pairs that packPairs has brought together.
+// turnSquares packs n pairs into the same blocks, 32 rows high, from the output of packPairs.
 func (s *Serial) turnSquares(pairs address, n int) address {
 	const row = 4 * gridRows
 	dst := s.a.room(gridRows * parts(n, blockPairs) * blockPairs)

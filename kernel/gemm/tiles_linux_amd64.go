@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasTiles tells whether the processor multiplies bf16 on tile registers and this process may: their state is large,
-// so Linux saves it only for processes that asked (Documentation/arch/x86/xstate.rst). That it allows them includes that
-// it switched them on, in XCR0.
+// hasTiles reports whether this process may multiply bf16 on tile registers. Their state is large, so Linux saves it
+// only for processes that request it (Documentation/arch/x86/xstate.rst). A granted request implies that XCR0 enables
+// them.
 var hasTiles = sync.OnceValue(func() bool {
 	const requestPermission, tileData = 0x1023, 18
 	if !cpu.X86.HasAMXTile || !cpu.X86.HasAMXBF16 {

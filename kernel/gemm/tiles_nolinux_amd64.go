@@ -2,5 +2,5 @@
 
 package gemm
 
-// hasTiles tells whether products may use tile registers.
+// hasTiles reports whether products may use tile registers.
 func hasTiles() bool { return false }

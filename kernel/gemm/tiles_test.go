@@ -27,12 +27,12 @@ func withTiles(t *testing.T, test func(r *rand.Rand, x *isa, engines []gemmer)) 
 	test(seeded(t), x, engines)
 }
 
-// halves are products of which both factors are bf16.
+// halves selects products of two bf16 factors.
 func halves(r *rand.Rand, m, n, k int) *problem {
 	return newProblem(r, []Form{NN, NT, TNB}[r.IntN(3)], m, n, k, kinds{true, true, r.IntN(2) == 0, r.IntN(2) == 0})
 }
 
-// TestTilesLong: sums that are longer than a part of k, against float64, and cut anywhere.
+// TestTilesLong compares sums longer than a part of k with float64, and with products cut anywhere.
 func TestTilesLong(t *testing.T) {
 	withTiles(t, func(r *rand.Rand, x *isa, engines []gemmer) {
 		for range 12 {
@@ -50,7 +50,7 @@ func TestTilesLong(t *testing.T) {
 	})
 }
 
-// TestTilesElement: an element has the bits that it has in a product of one row and one column.
+// TestTilesElement: an element has the same bits as in a product of one row and one column.
 func TestTilesElement(t *testing.T) {
 	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {
@@ -83,8 +83,8 @@ func TestTilesElement(t *testing.T) {
 	})
 }
 
-// TestTilesSpecial: what is not finite stays in its row, whatever the buffers hold from before, and tiny factors may count
-// as zero.
+// TestTilesSpecial: non-finite values affect only their own row, whatever the buffers held before, and denormal
+// factors may count as zero.
 func TestTilesSpecial(t *testing.T) {
 	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
 		for range 30 {

@@ -8,42 +8,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a helper wakes.
+// Which core a helper wakes on.
 //
-// A helper that is woken by a channel goes through Go's scheduler and then
-// through the kernel's, which chooses a core for the thread. On a virtual
-// machine a core that has been idle for some milliseconds is often passed over,
-// probably taken for one that the host has taken away (vcpu_is_preempted), and the
-// thread is put on the core of who woke it, where it waits until the next balancing:
-// up to 4 ms in which one of two cores computes. So a helper sleeps in the kernel
-// itself, and its waker forbids it one core, its own. When it is awake it may run
-// everywhere again: nothing is pinned.
+// A helper woken through a channel passes Go's scheduler and then the kernel's, which chooses a core for the thread.
+// On a virtual machine the kernel often passes over a core that has been idle for some milliseconds, probably because
+// it believes that the host preempted it (vcpu_is_preempted). It then puts the thread on the waker's core, where it
+// waits for the next load balancing: for up to 4 ms only one of two cores computes. So a helper sleeps on a futex,
+// and its waker excludes its own core from the helper's affinity mask. Once awake, the helper restores the mask:
+// nothing stays pinned.
 //
 //	waker on core 0                helper, asleep
 //	mask of helper := all but 0
 //	wake ------------------------> on core 1; mask := all
 //
-// Measured on two cores of such a machine, 2.5 ms of work for two workers after
-// 10 ms of sleep: 5.0 ms (median) with channels, 2.7 so.
+// Measured on two cores of such a machine, 2.5 ms of work for two workers after 10 ms of sleep: 5.0 ms (median) with
+// channels, 2.7 ms this way.
 //
-// Known weakness: several helpers are not spread over the cores, each mostly wakes
-// on the one where it slept.
+// Known weakness: several helpers are not spread over the cores; each mostly wakes on the core where it fell asleep.
 
-// bed is where a helper sleeps. Its thread is its own from lie to sleep's end.
+// bed is where a helper sleeps. The helper is locked to its thread from lie until sleep or rise returns.
 type bed struct {
-	token  atomic.Uint32 // the futex: 1 when it may get up
+	token  atomic.Uint32 // the futex: 1 when the helper may wake
 	thread int
-	cores  unix.CPUSet // that the thread may run on
-	narrow bool        // the waker has changed that
+	cores  unix.CPUSet // the thread's original affinity mask
+	narrow bool        // the waker has narrowed it
 }
 
-// Operations of futex(2) that golang.org/x/sys/unix has no names for.
+// Operations of futex(2) that golang.org/x/sys/unix does not define.
 const (
 	futexWaitPrivate = 0 | 128
 	futexWakePrivate = 1 | 128
 )
 
-// lie makes ready for sleep: from here on wake may be called.
+// lie prepares for sleep: from here on wake may be called.
 func (b *bed) lie() {
 	runtime.LockOSThread()
 	b.thread, b.narrow = unix.Gettid(), false
@@ -52,23 +49,22 @@ func (b *bed) lie() {
 	}
 }
 
-// rise ends what lie began, if nobody can call wake any more.
+// rise undoes lie without sleeping. Nobody may call wake any more.
 func (b *bed) rise() { runtime.UnlockOSThread() }
 
-// sleep waits for wake and rises.
+// sleep waits for wake, restores the affinity mask and calls rise.
 func (b *bed) sleep() {
 	for b.token.Load() == 0 {
 		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.token)), futexWaitPrivate, 0, 0, 0, 0)
 	}
 	b.token.Store(0)
 	if b.narrow {
-		_ = unix.SchedSetaffinity(0, &b.cores) // what was allowed a moment ago
+		_ = unix.SchedSetaffinity(0, &b.cores) // allowed a moment ago, so errors are ignored
 	}
 	b.rise()
 }
 
-// wake ends the sleep that lie announced, if it can on another core than the
-// given one.
+// wake ends the sleep that lie prepared, if possible on a core other than the given one.
 func (b *bed) wake(core int) {
 	if b.cores.IsSet(core) && b.cores.Count() > 1 {
 		others := b.cores
@@ -79,15 +75,15 @@ func (b *bed) wake(core int) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.token)), futexWakePrivate, 1, 0, 0, 0)
 }
 
-// GiveWay lets others run, goroutines and threads. Who looks for something for long calls it now and then: Go's
-// scheduler knows nothing of a thread of its own that waits for the very core, perhaps with what is looked for, while
-// another core is idle (see bed). Where other processes want the core it may take milliseconds.
+// GiveWay yields to other goroutines and threads. Long polling loops must call it now and then: the thread that would
+// satisfy the condition may be waiting for this very core while another core is idle (see bed), which Go's scheduler
+// cannot see. It may take milliseconds if other processes want the core.
 func GiveWay() {
 	runtime.Gosched()
 	unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }
 
-// core is where the caller runs, or -1.
+// core returns the core that the caller runs on, or -1 if unknown.
 func core() int {
 	var n uint32
 	if _, _, e := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), 0, 0); e != 0 {

@@ -7,24 +7,24 @@ import "runtime"
 // bed is where a helper sleeps: a channel with room for one token.
 type bed struct{ token chan struct{} }
 
-// lie makes ready for sleep: from here on wake may be called.
+// lie prepares for sleep: from here on wake may be called.
 func (b *bed) lie() {
 	if b.token == nil {
 		b.token = make(chan struct{}, 1)
 	}
 }
 
-// rise ends what lie began, if nobody can call wake any more.
+// rise undoes lie without sleeping. Nobody may call wake any more.
 func (b *bed) rise() {}
 
-// sleep waits for wake and rises.
+// sleep waits for wake.
 func (b *bed) sleep() { <-b.token }
 
-// wake ends the sleep that lie announced.
+// wake ends the sleep that lie prepared.
 func (b *bed) wake(int) { b.token <- struct{}{} }
 
-// core is where the caller runs: unknown.
+// core returns -1: unknown.
 func core() int { return -1 }
 
-// GiveWay lets others run. Who looks for something for long calls it now and then.
+// GiveWay yields to other goroutines. Long polling loops must call it now and then.
 func GiveWay() { runtime.Gosched() }

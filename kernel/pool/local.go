@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// loners hands out worker indices, from first upwards, to Runs that work alone. Freed indices are used again, the
-// lowest use first, so there are never more than the largest number of such Runs at one time.
+// loners allocates worker indices, from first upwards, to Runs that work alone. It reuses freed indices, the most
+// recently freed first, so there are never more than the greatest number of such Runs at one time.
 type loners struct {
 	mu    sync.Mutex
 	first int
@@ -32,12 +32,12 @@ func (l *loners) put(w int) {
 	l.mu.Unlock()
 }
 
-// Local keeps one value of type T per worker: scratch memory that tasks use without locks. A value is made at the
-// worker's first Get and lives as long as the Local, so in the steady state Get allocates nothing.
+// Local keeps one value of type T per worker: scratch memory that tasks use without locks. The worker's first Get
+// creates its value, which lives as long as the Local, so in the steady state Get allocates nothing.
 type Local[T any] struct {
 	mu   sync.Mutex
 	list atomic.Pointer[[]*T]
-	New  func() *T // makes a worker's value; nil means new(T)
+	New  func() *T // creates a worker's value; nil means new(T)
 }
 
 // Get returns the value of the given worker.
@@ -50,7 +50,7 @@ func (l *Local[T]) Get(worker int) *T {
 	return l.add(worker)
 }
 
-// add makes the value of a worker. The list is copied, never changed, since others read it without the lock.
+// add creates the value of a worker. It replaces the list by a copy, since others read it without the lock.
 func (l *Local[T]) add(worker int) *T {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,5 +2,5 @@
 
 package pool
 
-// pause does nothing where no instruction for it is wired up: the loops are right without it.
+// pause does nothing: the spin loops are correct without a hint.
 func pause() {}

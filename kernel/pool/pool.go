@@ -1,15 +1,16 @@
 // Package pool runs the tasks of a kernel on all cores, many thousand times per second.
 //
-// A training step is a long row of short parallel loops: a matrix product of a millisecond, a norm of thirty
-// microseconds, another product. Starting goroutines for each would cost more than some of the loops, and a fixed
-// division of the work among the cores would wait for the slowest of them. So a Pool keeps its workers and hands them
-// one job at a time:
+// A training step is a long sequence of short parallel loops: a matrix product of a millisecond, a norm of thirty
+// microseconds, another product. Starting goroutines for each would cost more than some of the loops, and a static
+// division of the work among cores would wait for the slowest one. So a Pool keeps its workers and gives them one job
+// at a time:
 //
 //   - The caller of Run is worker 0; the others are goroutines that live as long as the Pool.
 //   - Tasks are taken one by one from an atomic counter. A worker that the operating system slows down takes fewer.
-//   - An idle worker spins for some tens of microseconds, since the next kernel mostly follows at once, and then
-//     parks, so that an idle process uses no processor and copy streams find a free core.
-//   - The caller waits for the last tasks of others without sleeping: they end soon, and waking up may be slow.
+//   - An idle worker spins for some tens of microseconds, since the next kernel mostly follows at once. Then it
+//     parks, so that an idle process uses no CPU and copy streams find a free core.
+//   - The caller spins, then yields, before it sleeps until the others' last tasks end: they end soon, and waking may
+//     be slow.
 //   - Nothing is allocated per Run.
 //
 // # The state word
@@ -17,14 +18,14 @@
 // All coordination goes through one atomic word: the generation of the job (upper half), a bit that says the job is
 // open, a bit that says the caller sleeps, and the number of helpers inside the job. A helper joins by adding one
 // while the job is open, works until the counter is exhausted, and leaves by subtracting one. The caller closes the
-// job when it finds no more tasks and then waits only for the helpers inside: one that wakes too late finds the job
-// closed and is never waited for.
+// job when it finds no more tasks and then waits only for the helpers inside. A helper that wakes too late finds the
+// job closed, and nobody waits for it.
 //
 // # Busy pools
 //
-// A Run that finds the Pool busy (a second goroutine, or a task that itself calls Run) does its tasks alone on the
-// calling goroutine. Kernels must therefore not let their results depend on which worker does a task, nor on how many
-// there are; in return nobody ever waits for a pool and nesting cannot deadlock.
+// A Run that finds the Pool busy (in a second goroutine, or in a task that itself calls Run) executes its tasks alone
+// on the calling goroutine. So results of kernels must not depend on which worker executes a task, nor on the number
+// of workers; in return nobody ever waits for a pool, and nesting cannot deadlock.
 package pool
 
 import (
@@ -36,8 +37,8 @@ import (
 	"time"
 )
 
-// Body is the loop body of a job. Task does the i-th of the tasks. No two goroutines are ever inside Task with the
-// same worker index at the same time, so the index may select scratch memory: see Local.
+// Body is the loop body of a job. Task executes the i-th task. No two goroutines are ever inside Task with the same
+// worker index at the same time, so the index may select scratch memory: see Local.
 type Body interface {
 	Task(i, worker int)
 }
@@ -49,8 +50,8 @@ const (
 	generation = 1 << 32   // one job
 
 	spinTime   = 40 * time.Microsecond
-	backTime   = 2 * time.Millisecond // longer than a task
-	spinRounds = 16                   // looks at the state between looks at the clock
+	backTime   = 2 * time.Millisecond // longer than most tasks
+	spinRounds = 16                   // checks of the state between checks of the clock
 )
 
 // Pool is a set of workers. It is safe for use by several goroutines. Its zero value is not usable: call New.
@@ -60,22 +61,21 @@ type Pool struct {
 	exited  sync.WaitGroup
 
 	state atomic.Uint64
-	_     [56]byte // the state is watched by spinning helpers, next is hammered by working ones
+	_     [56]byte // padding: spinning helpers read state while working ones write next
 	next  atomic.Int64
 	_     [56]byte
 
-	// The job; written while no helper is inside.
+	// The job; written only while no helper is inside.
 	tasks int
 	body  Body
 	quit  bool
 	done  chan struct{}
 
-	// Yield, if not nil, is called by workers between tasks, as a place to step back
-	// for goroutines that the cores have no other time for. Set it before the first
-	// Run.
+	// Yield, if not nil, is called by workers between tasks (see StepBack), to let goroutines run that would
+	// otherwise get no core. Set it before the first Run.
 	Yield func()
 
-	failed atomic.Pointer[Panic] // of the job
+	failed atomic.Pointer[Panic] // the first panic of the job
 
 	loners loners
 }
@@ -86,8 +86,8 @@ type helper struct {
 	bed    bed
 }
 
-// New starts a Pool of the given number of workers, the caller of Run included; less than one means one per usable
-// processor (GOMAXPROCS). Close it to end its goroutines.
+// New starts a Pool of the given number of workers, including the caller of Run; less than one means one per usable
+// processor (GOMAXPROCS). Close stops its goroutines.
 func New(workers int) *Pool {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -109,8 +109,8 @@ func New(workers int) *Pool {
 func (p *Pool) Workers() int { return len(p.helpers) + 1 }
 
 // Run calls body.Task(i, worker) once for each i in [0, tasks), in any order and on any worker, and returns when all
-// calls have returned. What the tasks wrote is visible to the caller. If a task panics, those that have not begun are
-// left out and Run panics with a *Panic (or, where it runs alone, with the value itself).
+// calls have returned. What the tasks wrote is visible to the caller. If a task panics, tasks not yet begun are
+// skipped and Run panics with a *Panic (or, if it runs alone, with the value itself).
 func (p *Pool) Run(tasks int, body Body) {
 	if tasks <= 0 {
 		return
@@ -133,8 +133,7 @@ func (p *Pool) Run(tasks int, body Body) {
 	}
 }
 
-// Panic is what Run panics with when a task did, on whichever worker: the
-// first task's value, and the stack where it happened.
+// Panic is the value that Run panics with after a task panicked on any worker: the first task's value, and its stack.
 type Panic struct {
 	Value any
 	Stack []byte
@@ -142,7 +141,7 @@ type Panic struct {
 
 func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
 
-// guarded takes tasks until none is left or one panics, which ends the job.
+// guarded executes tasks until none is left or one panics, which ends the job.
 func (p *Pool) guarded(worker int) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -153,7 +152,7 @@ func (p *Pool) guarded(worker int) {
 	p.work(worker)
 }
 
-// runAlone does a job on the calling goroutine under a worker index that nobody else has.
+// runAlone executes a job on the calling goroutine under a unique worker index.
 func (p *Pool) runAlone(tasks int, body Body) {
 	w := p.loners.take()
 	defer p.loners.put(w)
@@ -163,7 +162,7 @@ func (p *Pool) runAlone(tasks int, body Body) {
 	}
 }
 
-// wake gets up parked helpers, at most n of them.
+// wake wakes parked helpers. Spinning helpers count towards the n that are needed.
 func (p *Pool) wake(n int) {
 	const unknown = -2
 	here := unknown
@@ -181,7 +180,7 @@ func (p *Pool) wake(n int) {
 	}
 }
 
-// work takes tasks until none is left.
+// work executes tasks until none is left.
 func (p *Pool) work(worker int) {
 	tasks, body := int64(p.tasks), p.body
 	for {
@@ -194,7 +193,7 @@ func (p *Pool) work(worker int) {
 	}
 }
 
-// StepBack calls Yield. Tasks of more than some hundred microseconds do it too, in the midst of them.
+// StepBack calls Yield. Tasks longer than some hundred microseconds must call it now and then.
 func (p *Pool) StepBack() {
 	if p.Yield != nil {
 		p.Yield()
@@ -215,17 +214,17 @@ func (p *Pool) finish() {
 	}
 }
 
-// help is the life of a helper.
+// help is the main loop of a helper.
 func (p *Pool) help(h *helper, worker int) {
 	defer p.exited.Done()
-	var last uint64 // the job this helper has seen the end of
+	var last uint64 // the generation of the last job this helper took part in
 	idle := func() bool {
 		s := p.state.Load()
 		return s&openBit == 0 || s/generation == last
 	}
 	for {
 		if spinWhile(idle) {
-			runtime.Gosched() // asleep in the kernel it still has its processor of Go's, which others may want now
+			runtime.Gosched() // asleep on a futex it still holds its P, which others may want now
 			h.park(idle)
 		}
 		s := p.state.Load()
@@ -243,8 +242,9 @@ func (p *Pool) help(h *helper, worker int) {
 	}
 }
 
-// park sleeps until somebody wakes it, unless there is work already. The second look at the state closes the gap between
-// the end of the spin and the flag: a Run that opened a job in between saw no parked helper and woke none.
+// park sleeps until somebody wakes the helper, unless there is work already. The second check of the state closes the
+// gap between the end of the spin and the flag: a Run that opened a job in between saw no parked helper and woke
+// none.
 func (h *helper) park(idle func() bool) {
 	h.bed.lie()
 	h.parked.Store(true)
@@ -255,7 +255,7 @@ func (h *helper) park(idle func() bool) {
 	h.bed.sleep()
 }
 
-// spinWhile waits actively until cond is false, for about spinTime, and returns the last value of cond.
+// spinWhile busy-waits until cond is false, for at most about spinTime, and returns the last value of cond.
 func spinWhile(cond func() bool) bool {
 	var start time.Time
 	for {
@@ -273,9 +273,9 @@ func spinWhile(cond func() bool) bool {
 	}
 }
 
-// yieldWhile gives its core to whatever else is ready until cond is false, for about backTime, and returns the last value
-// of cond. Who waits for a helper's last task does this before it sleeps: its thread would sleep too, and may be woken on
-// the helper's core (see bed), with the other one idle for milliseconds.
+// yieldWhile yields to other goroutines until cond is false, for at most about backTime, and returns the last value
+// of cond. The caller of Run does this before it sleeps: its thread would sleep too, and might be woken on the
+// helper's core (see bed) while another is idle for milliseconds.
 func yieldWhile(cond func() bool) bool {
 	for start := time.Now(); cond(); runtime.Gosched() {
 		if time.Since(start) > backTime {
@@ -285,7 +285,7 @@ func yieldWhile(cond func() bool) bool {
 	return false
 }
 
-// Close ends the goroutines of the Pool and returns when they are gone. No Run may be under way or follow.
+// Close stops the goroutines of the Pool and returns when they have ended. No Run may be in progress or follow.
 func (p *Pool) Close() {
 	if len(p.helpers) == 0 || !p.busy.CompareAndSwap(false, true) {
 		return

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Func makes a Body of a function.
+// Func adapts a function to Body.
 type Func func(i, worker int)
 
 func (f Func) Task(i, worker int) { f(i, worker) }
 
-// counter counts how often each task ran and catches two tasks under one worker index at the same time.
+// counter counts how often each task ran and detects two concurrent tasks with one worker index.
 type counter struct {
 	t      *testing.T
 	counts []atomic.Int32
@@ -66,7 +66,7 @@ func TestParked(t *testing.T) {
 	defer p.Close()
 	var both sync.WaitGroup
 	c := &counter{t: t, counts: make([]atomic.Int32, 2)}
-	c.each = func(i int) { // the two tasks meet: both workers must really take part
+	c.each = func(i int) { // the two tasks wait for each other, so both workers must take part
 		both.Done()
 		both.Wait()
 		if i == 1 {
@@ -106,7 +106,7 @@ func TestConcurrentAndNested(t *testing.T) {
 	all.Wait()
 }
 
-// TestVisible lets plain memory travel from the caller to the tasks and back; the race detector is the judge.
+// TestVisible passes plain memory from the caller to the tasks and back, for the race detector to check.
 func TestVisible(t *testing.T) {
 	p := New(4)
 	defer p.Close()
@@ -145,7 +145,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	}
 }
 
-// BenchmarkForkJoin is the cost of an empty job when the helpers still spin.
+// BenchmarkForkJoin measures an empty job while the helpers still spin.
 func BenchmarkForkJoin(b *testing.B) {
 	p := New(0)
 	defer p.Close()
@@ -155,8 +155,8 @@ func BenchmarkForkJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkWake is a job of 2.5 ms for each of two workers after the cores have slept for 10 ms: how much longer the job
-// takes than that is what waking costs.
+// BenchmarkWake measures a job of 2.5 ms for each of two workers after the cores have slept for 10 ms. The excess
+// over 2.5 ms is the cost of waking.
 func BenchmarkWake(b *testing.B) {
 	p := New(2)
 	defer p.Close()
@@ -174,7 +174,7 @@ func BenchmarkWake(b *testing.B) {
 	b.ReportMetric(float64(total.Microseconds())/float64(b.N), "us/job")
 }
 
-// TestPanic: a panic on any worker comes out of Run, and the pool goes on.
+// TestPanic: Run passes on a panic of any worker, and the pool stays usable.
 func TestPanic(t *testing.T) {
 	p := New(3)
 	defer p.Close()

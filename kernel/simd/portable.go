@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Portable is the table in plain Go, for machines without the instructions
+// Portable returns the table in plain Go, for machines without vector instructions
 // and as the reference of the others.
 func Portable() *Set {
 	s := &Set{
@@ -58,8 +58,8 @@ func portableRows[T Stored]() Rows[T] {
 	}
 }
 
-// get reads an element. The size is known where the function is compiled for
-// a type, so there is no test left when it runs.
+// get reads an element. The size is a constant in each instantiation, so no test
+// remains at run time.
 func get[T Stored](x T) float32 {
 	if unsafe.Sizeof(x) == 2 {
 		return FromBF16(uint16(x))
@@ -102,8 +102,8 @@ func maxTo[T Stored](y []float32, x []T) float32 {
 	return maximum(y[:n])
 }
 
-// Sums go through float64: one accumulator of float32 would lose digits that
-// the many accumulators of a vector version keep.
+// Sums use float64: a single float32 accumulator would lose precision that the
+// several accumulators of a vector version keep.
 
 func sum[T Stored](x []T) float32 {
 	var s float64
@@ -249,8 +249,8 @@ func colExpBwd(plus, delta, p, dp []float32, scale float32) {
 	}
 }
 
-// transposePart does rows [r0, r1) and columns [c0, c1) of src, where dst has
-// rows of the given length.
+// transposePart transposes rows [r0, r1) and columns [c0, c1) of src; rows of dst
+// have the given length.
 func transposePart(dst, src []float32, r0, r1, c0, c1, length, stride int) {
 	for r := r0; r < r1; r++ {
 		for c := c0; c < c1; c++ {
@@ -299,7 +299,7 @@ func geluErfBwd(dx, dy, x []float32) {
 	}
 }
 
-// relu keeps a NaN, so that one in the network is seen in the loss.
+// relu keeps NaNs, so that a NaN in the network reaches the loss.
 func relu(y, x []float32) {
 	for i := range min(len(y), len(x)) {
 		y[i] = max(0, x[i])
@@ -360,7 +360,7 @@ func narrow(y []uint16, x []float32) {
 	}
 }
 
-// FromBF16 widens a bf16, which is the upper half of a float32.
+// FromBF16 converts a bf16, which is the upper half of a float32.
 func FromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // ToBF16 rounds to nearest, ties to even; a NaN becomes a quiet NaN.
@@ -372,9 +372,9 @@ func ToBF16(f float32) uint16 {
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
-// Draws is 16 random bits for number n, the same whenever 64 random bits are: the
-// upper half of Chris Wellons' hash "lowbias32" of n and the first half of them, with
-// the other half coming in on the way.
+// Draws returns 16 random bits for number n, a pure function of n and the 64-bit key
+// (low, high): the upper half of Chris Wellons' hash "lowbias32" of n + low, with
+// high mixed in after the first round.
 func Draws(n, low, high uint32) uint32 {
 	n += low
 	n = (n^n>>16)*0x7feb352d ^ high
@@ -387,7 +387,8 @@ func draw(y []uint16, x []float32, first, low, high uint32) {
 	}
 }
 
-// DrawBF16 cuts off what bf16 has no room for, after 16 random bits were added to it.
+// DrawBF16 rounds to bf16 stochastically: it adds 16 random bits to the lower half of
+// f and truncates.
 func DrawBF16(f float32, random uint32) uint16 {
 	if f != f {
 		return ToBF16(f)

@@ -1,21 +1,18 @@
-// Package simd holds the vector functions that the operators of package
-// kernel are made of: one short loop each, over rows that fit a cache.
+// Package simd has the vector functions that the operators of package kernel are built from: one short loop each,
+// over rows that fit a cache.
 //
-// A Set is a table of functions, one table per instruction set. The AVX-512
-// and AVX2 tables point into assembly that is generated from one description
-// per function (see gen, which explains the notation); the portable table is
-// plain Go, and the oracle of the other two.
+// A Set is a table of functions, one table per instruction set. The AVX-512 and AVX2 tables refer to assembly that is
+// generated from one description per function (see internal/emit, which explains the notation). The portable table is
+// plain Go and the reference for the other two.
 //
-// Conventions. The length of a call is that of the shortest slice, so no call
-// touches memory outside its arguments. Slices either coincide or do not
-// overlap. Element i of an elementwise result depends on elements i of the
-// arguments only, bit for bit, wherever in a slice it stands; a sum depends on
-// its argument's length as well, since it has several accumulators. AVX2 and
-// AVX-512 give the same bits; the portable table rounds differently. An assembly call cannot be preempted: keep slices below 2^17
-// elements, some 50 microseconds.
+// Conventions. A call processes as many elements as the shortest slice has, so it touches no memory outside its
+// arguments. Slices either coincide or do not overlap. Element i of an elementwise result depends on elements i of
+// the arguments only, bit for bit, whatever its position; a sum also depends on its argument's length, since it has
+// several accumulators. AVX2 and AVX-512 give the same bits; the portable table rounds differently. An assembly call
+// cannot be preempted: keep slices below 2^17 elements, some 50 microseconds.
 //
-// Accuracy, in units in the last place of float32, is stated where it isn't
-// plain rounding; simd_test.go checks it. Exponentials are within 2 ulp.
+// Accuracy, in units in the last place of float32, is stated where it isn't correct rounding; simd_test.go checks it.
+// Exponentials are within 2 ulp.
 package simd
 
 // Set is the table of vector functions of one instruction set.
@@ -23,30 +20,27 @@ type Set struct {
 	Name string
 	Rows[float32]
 	Half Rows[uint16]
-	// Past has the same functions, but those that write a result without reading
-	// it write it past the caches, where its address is a multiple of a vector's
-	// bytes: memory that is written as a whole need not be read first, and what
-	// will not be read soon pushes nothing out of the caches. Call Fence before
-	// another core reads the result.
+	// Past has the same functions, but those that write a result without reading it use non-temporal stores if its
+	// address is a multiple of a vector's size. Such stores bypass the caches: no line is read before it is
+	// overwritten, and results that are not read soon evict nothing. Call Fence before another core reads the result.
 	Past  *Set
 	Fence func()
 
 	Scale   func(y []float32, s float32) // y *= s
 	Dot     func(x, y []float32) float32
-	Max     func(x []float32) float32 // -Inf for no elements; NaNs are skipped or not
+	Max     func(x []float32) float32 // -Inf for no elements; may or may not skip NaNs
 	SumSq64 func(x []float32) float64 // sum of squares in float64
 
-	// Exp: y = exp(scale*x - shift) and the sum of y. exp(-Inf) = 0. Meanwhile
-	// next, what will be worked on after x, is brought near: give x for nothing.
+	// Exp: y = exp(scale*x - shift); returns the sum of y. exp(-Inf) = 0. It prefetches next, the data to be
+	// processed after x; pass x if there is none.
 	Exp func(y, x, next []float32, scale, shift float32) float32
-	// SumExp is Exp without y.
+	// SumExp is Exp without storing y.
 	SumExp func(x, next []float32, scale, shift float32) float32
 
 	// Rotate: a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
 	Rotate func(a, b, cos, sin []float32, sign float32)
 
-	// Functions of matrices whose rows have as many elements as the vectors;
-	// per column c of each row:
+	// Functions of matrices whose row length is that of the vector arguments; for each column c of each row:
 	ColMax    func(top, x []float32)                            // top[c] = max(top[c], x)
 	ColExp    func(sum, plus, x []float32, scale float32)       // x = exp(scale*x + plus[c]), sum[c] += x
 	ColExpBwd func(plus, delta, p, dp []float32, scale float32) // p = exp(scale*p + plus[c]), dp = p*scale*(dp - delta[c])
@@ -58,11 +52,10 @@ type Set struct {
 	SwiGLU  func(y, gate, up []float32)              // y = silu(gate)*up
 	SwiGLUB func(dgate, dup, dy, gate, up []float32) // its derivative
 	Widen   func(y []float32, x []uint16)            // bf16 to f32
-	Narrow  func(y []uint16, x []float32)            // f32 to bf16, to nearest, ties to even; a NaN stays one
-	// Draw: f32 to bf16, to one of the two that are next to it, the nearer the
-	// likelier, so that the mean of many is x. Which one is a matter of the element's
-	// number, counted from first, and of 64 random bits: see Draws. Past the largest
-	// number is infinity; a NaN stays one.
+	Narrow  func(y []uint16, x []float32)            // f32 to bf16, to nearest, ties to even; NaN stays NaN
+	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the
+	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
+	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.
 	Draw    func(y []uint16, x []float32, first, low, high uint32)
 	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
 	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16 = bf16(p)
@@ -71,14 +64,13 @@ type Set struct {
 // Stored is the type of a tensor's elements: float32, or bf16 as uint16.
 type Stored interface{ float32 | uint16 }
 
-// Rows is the functions that there are for either type of tensor. Sums over
-// tokens and the parameters of norms are float32 in both. The bits for bf16 are
-// those of widening what is read and narrowing what is written. Functions of
-// many steps, such as activations, are not among these: with the conversions at
-// both ends they were slower than on a buffer in the first-level cache.
+// Rows is the set of functions that exist for both types of tensor. Sums over tokens and the parameters of norms are
+// float32 in both. For bf16 the bits are those of widening the inputs and narrowing the results. Functions of many
+// steps, such as activations, are not included: with conversions at both ends they were slower than on a buffer in
+// the L1 cache.
 type Rows[T Stored] struct {
 	ScaleTo func(y []T, x []float32, s float32)     // y = x * s
-	MaxTo   func(y []float32, x []T) (most float32) // y = x and Set.Max(x)
+	MaxTo   func(y []float32, x []T) (most float32) // y = x; returns Set.Max(x)
 
 	Sum      func(x []T) float32               // 0 for no elements
 	SumSqDev func(x []T, mean float32) float32 // sum of (x-mean)^2
@@ -90,8 +82,8 @@ type Rows[T Stored] struct {
 	NormDX   func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx = rstd*(dy*g - c - cx*xh)
 	NormDXA  func(dx, dy, x []T, g []float32, mean, rstd, c, cx float32)      // dx += the same
 
-	// ahead, in elements: how far from the tensors' rows (of a only, in Sum2) the
-	// memory lies that will be read next; it may be negative.
+	// ahead is the distance, in elements, from the tensors' rows (only a's in Sum2) to the memory that will be read
+	// next; it may be negative.
 	Sum2    func(y, a, b []T, ahead int)                                     // y = a + b
 	Add     func(y []float32, x []T, ahead int)                              // y += x
 	NormDW  func(dg, db []float32, dy, x []T, mean, rstd float32, ahead int) // dg += dy*xh, db += dy

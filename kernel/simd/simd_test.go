@@ -14,7 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd/internal/emit"
 )
 
-// TestGenerated: the committed assembly is what the generator writes.
+// TestGenerated: the committed assembly equals the generator's output.
 func TestGenerated(t *testing.T) {
 	for name, want := range emit.Files() {
 		got, err := os.ReadFile(name)
@@ -24,7 +24,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// vectors runs f for every table but the portable one.
+// vectors runs f for every table except the portable one.
 func vectors(t *testing.T, f func(t *testing.T, v *Set)) {
 	for _, v := range Sets() {
 		if v.Name != "portable" {
@@ -33,11 +33,10 @@ func vectors(t *testing.T, f func(t *testing.T, v *Set)) {
 	}
 }
 
-// TestAgainstPortable calls every function of every table on random slices of
-// all lengths up to 150, at odd addresses, and compares results and all memory
-// around them with the portable function. Functions are found by reflection,
-// so none can be forgotten. For functions of matrices this is one row; see
-// TestColumns.
+// TestAgainstPortable calls every function of every table on random slices of all lengths up to
+// 150, at odd addresses, and compares results and all memory around them with the portable
+// function. Functions are found by reflection, so none can be forgotten. Functions of matrices get
+// one row here; see TestColumns.
 func TestAgainstPortable(t *testing.T) {
 	vectors(t, func(t *testing.T, v *Set) {
 		both(v, Portable(), func(name string, f, portable reflect.Value) { compare(t, name, f, portable) })
@@ -73,7 +72,7 @@ func compare(t *testing.T, name string, f, portable reflect.Value) {
 	for n := range 150 {
 		a, b := arguments(r, f.Type(), n)
 		x, y := f.Call(a), portable.Call(b)
-		// Sums of n terms of size 1: relative to n. Elements: relative to 8, the largest there is.
+		// Sums of n terms of size 1: relative to n. Elements: relative to 8, the largest possible.
 		for i := range x {
 			if d := math.Abs(x[i].Float() - y[i].Float()); !(d <= 1e-6*float64(n+1) || x[i].Float() == y[i].Float()) {
 				t.Fatalf("%s of %d elements: result %d is %v, want %v", name, n, i, x[i], y[i])
@@ -118,7 +117,7 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 		case reflect.Slice:
 			off := r.IntN(9)
 			if r.IntN(2) == 0 {
-				off = 0 // for results that go past the caches
+				off = 0 // aligned, as non-temporal stores require
 			}
 			x, y := aligned(in, off+n+20), aligned(in, off+n+20)
 			for k := range x.Len() {
@@ -174,8 +173,7 @@ func TestSameBits(t *testing.T) {
 	both(sets[0], sets[1], call)
 }
 
-// TestHalf: functions of bf16 have the bits of widening, the function of
-// float32, and narrowing.
+// TestHalf: a bf16 function gives the bits of widening, the float32 function, and narrowing.
 func TestHalf(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	vectors(t, func(t *testing.T, v *Set) {
@@ -224,7 +222,7 @@ func TestHalf(t *testing.T) {
 	})
 }
 
-// TestAnywhere: an element has the same bits wherever in a slice it stands.
+// TestAnywhere: an element's bits do not depend on its position in a slice.
 func TestAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	vectors(t, func(t *testing.T, v *Set) {
@@ -243,10 +241,9 @@ func TestAnywhere(t *testing.T) {
 	})
 }
 
-// TestDraw: what is drawn is next to x, to the bit what the portable table draws,
-// wherever in a slice an element stands; numbers that bf16 has are themselves,
-// and so are NaNs and infinities. The mean of many draws is x, within six of its
-// standard deviations.
+// TestDraw: results are neighbours of x and equal those of the portable table bit for bit,
+// whatever the position in a slice. Numbers that bf16 can represent, NaNs and infinities are
+// unchanged. The mean of many draws is x, within six of its standard deviations.
 func TestDraw(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -305,10 +302,9 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestDrawNeighbours: the random bits of neighbouring elements, and those for other
-// keys, have nothing to do with each other. Where two keys differ in their upper half
-// only, which those of a run do once in 2^32 pairs, one in some hundred of them shows
-// a correlation of up to a twentieth.
+// TestDrawNeighbours: the random bits of neighbouring elements, and of different keys, are
+// uncorrelated. Exception: of pairs of keys that differ in the upper half only, which happens once
+// in 2^32 pairs of a run, about one in a hundred shows a correlation of up to a twentieth.
 func TestDrawNeighbours(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -343,8 +339,8 @@ func TestDrawNeighbours(t *testing.T) {
 	}
 }
 
-// ulps is the distance of a float32 from an exact value, in units in the last
-// place of the exact one.
+// ulps returns the distance of a float32 from an exact value, in units in the last place of the
+// exact value.
 func ulps(got float32, want float64) float64 {
 	if float64(got) == want || got == float32(want) {
 		return 0
@@ -377,7 +373,7 @@ func TestExpAccuracy(t *testing.T) {
 	})
 }
 
-// TestExpSpecial: infinities and NaNs.
+// TestExpSpecial tests infinities and NaNs.
 func TestExpSpecial(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	vectors(t, func(t *testing.T, v *Set) {
@@ -432,8 +428,8 @@ func TestActAccuracy(t *testing.T) {
 	})
 }
 
-// TestNarrow: every bf16 comes back from float32, and rounding is to nearest,
-// ties to even, by the definition: no bf16 is nearer.
+// TestNarrow: every bf16 comes back from float32, and rounding is to nearest, ties to even, by
+// definition: no bf16 is nearer.
 func TestNarrow(t *testing.T) {
 	for _, v := range Sets() {
 		x, y, z := make([]uint16, 1<<16), make([]float32, 1<<16), make([]uint16, 1<<16)
@@ -466,7 +462,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestColumns: functions of matrices with several rows.
+// TestColumns tests functions of matrices with several rows.
 func TestColumns(t *testing.T) {
 	p := Portable()
 	vectors(t, func(t *testing.T, v *Set) {
@@ -479,7 +475,7 @@ func TestColumns(t *testing.T) {
 		}
 		for cols := 0; cols < 140; cols++ {
 			rows := r.IntN(6)
-			short := r.IntN(cols + 1) // part of a row, which isn't touched
+			short := r.IntN(cols + 1) // an incomplete row, which must not be touched
 			x, x2 := random(rows*cols + short)
 			y, y2 := random(rows*cols + short)
 			top, top2 := random(cols)
@@ -531,8 +527,7 @@ func TestTranspose(t *testing.T) {
 	}
 }
 
-// BenchmarkSet gives the time per element of every function on slices that
-// stay in the second-level cache.
+// BenchmarkSet measures the time per element of every function on slices that fit the L2 cache.
 func BenchmarkSet(b *testing.B) {
 	const n = 1 << 14
 	r := rand.New(rand.NewPCG(9, 10))

@@ -2,9 +2,8 @@ package elixir
 
 import "fmt"
 
-// Budget is the memory of a GPU in bytes, and what is taken from it before the
-// search begins. The original takes buffers of the model too, which no model here
-// has.
+// Budget is the memory of a GPU in bytes, and the deductions before the search
+// begins. The original also deducts the model's buffers, which no model here has.
 type Budget struct {
 	GPU         int64
 	Fraction    float64 // of the GPU that may be used; 1: all
@@ -13,11 +12,11 @@ type Budget struct {
 
 const (
 	driver     = 2 << 30 // bytes
-	fragmented = 1.25    // allocator's peak over the activations' sum
+	fragmented = 1.25    // ratio of the allocator's peak to the activations' sum
 	safety     = 0.95
 )
 
-// Elements is the capacity that Machine wants: what is left, in parameters of
+// Elements returns the capacity for Machine: the remaining memory, in parameters of
 // the format, without the area in which an operator's parameters are laid out.
 func (b Budget) Elements(t *Trace, f Format) (int64, error) {
 	if !(b.Fraction > 0 && b.Fraction <= 1) {

@@ -15,8 +15,8 @@ import (
 
 var half = Format{Bytes: 2, Moments: 2}
 
-// gpt2 is the trace of one of the original's benchmark models: 1024 tokens, an
-// untied head, layers checkpointed.
+// gpt2 returns the trace of one of the original's benchmark models: 1024 tokens,
+// checkpointed layers, the head tied or not.
 func gpt2(t *testing.T, layers, width, heads int, tied bool) *Trace {
 	t.Helper()
 	m, err := model.Known("gpt2")
@@ -32,7 +32,7 @@ func gpt2(t *testing.T, layers, width, heads int, tied bool) *Trace {
 	return Record(g, true)
 }
 
-// fitted are the rates that the authors fitted to their host.
+// fitted returns the rates that the authors fitted to their host.
 func fitted(t *testing.T, gpus int) Rates {
 	t.Helper()
 	h, err := hardware.KnownRank("elixir-paper-40", gpus)
@@ -46,8 +46,8 @@ func fitted(t *testing.T, gpus int) Rates {
 	return r
 }
 
-// TestGolden: the search on the original's models, against numbers that were
-// computed by another program from the authors' description.
+// TestGolden compares the search on the original's models with numbers that another
+// program computed from the authors' description.
 func TestGolden(t *testing.T) {
 	type spend struct{ resident, blocks int }
 	for _, c := range []struct {
@@ -92,8 +92,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestTotals: parameters of the other models of the benchmark, and what a tied
-// head changes: it is private, and V*H elements fewer.
+// TestTotals checks parameter counts of the benchmark's other models, and the effect of a
+// tied head: it is private, with V*H fewer elements.
 func TestTotals(t *testing.T) {
 	for _, c := range []struct {
 		layers, width, heads int
@@ -116,8 +116,8 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// TestOrder: parameters are in order of first use, the bias of an operator
-// before its weight; backward mirrors forward, with layers run again.
+// TestOrder: parameters are in order of first use, the bias of an operator before its
+// weight; backward mirrors forward, with layers recomputed.
 func TestOrder(t *testing.T) {
 	tr := gpt2(t, 2, 64, 4, false)
 	var names []string
@@ -195,8 +195,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// bruteForce is the fewest loads over all choices of what gives way, by
-// dynamic programming over the sets of chunks that may be in the cache.
+// bruteForce returns the fewest loads over all choices of evicted chunks, by dynamic
+// programming over the sets of chunks in the cache.
 func bruteForce(steps [][]int, chunks, k int) int {
 	best := map[uint]int{0: 0}
 	for _, need := range steps {
@@ -241,7 +241,8 @@ func randomSteps(r *rand.Rand, chunks int) [][]int {
 	return steps
 }
 
-// widest is the most chunks that one step needs: no cache may be smaller.
+// widest returns the greatest number of chunks that one step needs: no cache may be
+// smaller.
 func widest(steps [][]int) (most int) {
 	for _, s := range steps {
 		most = max(most, len(s))
@@ -311,8 +312,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// random is a trace of a few operators with large parameters, run forward and
-// backward.
+// random returns a trace of a few operators with large parameters, forward and backward.
 func random(r *rand.Rand) *Trace {
 	t := &Trace{}
 	n := 2 + r.IntN(12)
@@ -333,8 +333,8 @@ func random(r *rand.Rand) *Trace {
 	return t
 }
 
-// TestChoose: what the search leaves out would not have been better: all
-// candidates are tried here, as the description says.
+// TestChoose: the candidates that the search skips are no better: all are tried here, as
+// in the description.
 func TestChoose(t *testing.T) {
 	const seed = 3
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -352,7 +352,8 @@ func TestChoose(t *testing.T) {
 		if total <= sizes.Low {
 			continue
 		}
-		// The range is fine (1 KiB); here it is coarser, for all alike.
+		// The interval of 1 KiB is too fine to try everything; both sides use a coarser
+		// one here.
 		usable := capacity / sizes.Interval * sizes.Interval
 		var want Choice
 		for size := up(max(sizes.Low, largest), sizes.Interval); size <= min(sizes.High, usable); size += sizes.Interval {
@@ -383,8 +384,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestLittleMemory: where the original's loop does not end, less than nine of
-// the smallest chunks, there is an answer or an error.
+// TestLittleMemory: with less memory than nine of the smallest chunks, where the
+// original's loop does not end, there is an answer or an error.
 func TestLittleMemory(t *testing.T) {
 	tr := gpt2(t, 24, 8192, 64, false)
 	low := Sizes(tr, half).Low
@@ -410,7 +411,7 @@ func TestLittleMemory(t *testing.T) {
 	}
 }
 
-// TestSmallModel: all parameters in one chunk.
+// TestSmallModel: all parameters are in one chunk.
 func TestSmallModel(t *testing.T) {
 	tr := gpt2(t, 2, 64, 4, false)
 	d, err := Decide(tr, half, Machine{GPUs: 4, Capacity: 1e8, Rates: fitted(t, 4)}, true)
@@ -423,8 +424,8 @@ func TestSmallModel(t *testing.T) {
 	}
 }
 
-// TestPlace: the budget is kept, and every chunk that was sent away had no room
-// when it was its turn.
+// TestPlace: the budget is respected, and every chunk that was not placed did not fit
+// when it was tried.
 func TestPlace(t *testing.T) {
 	const seed = 4
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -472,7 +473,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestFurthest: who gives way, ties by number.
+// TestFurthest checks the victim, with ties broken by number.
 func TestFurthest(t *testing.T) {
 	for _, c := range []struct {
 		next []int

@@ -1,16 +1,16 @@
 package elixir
 
-// Never is the next use of what is not used again.
+// Never is the next use of a chunk that is not used again.
 const Never = int(^uint(0) >> 1)
 
-// Moves is how many loads and unloads a cache of k blocks needs for steps, with
-// the best choice of what gives way: whatever is used again last (Belady, IBM
-// Systems Journal 5(2), 1966). Each load is undone once, so it is twice the
-// number of loads. steps[i] are distinct chunks. ok is false if one step needs
-// more than k.
+// Moves returns the number of loads and unloads that a cache of k blocks needs for
+// steps, with the optimal eviction: the chunk whose next use is furthest away
+// (Belady, IBM Systems Journal 5(2), 1966). Each load is unloaded once, so it is
+// twice the number of loads. steps[i] are distinct chunks. ok is false if one step
+// needs more than k.
 //
-// Known weakness: the victim is found by looking at every chunk, so time is
-// steps x chunks; chunks are few, a hundred at most.
+// Known weakness: finding a victim scans all chunks, so time is steps x chunks;
+// there are at most about a hundred chunks.
 func Moves(steps [][]int, k int) (moves int, ok bool) {
 	chunks := 0
 	for _, s := range steps {
@@ -19,7 +19,7 @@ func Moves(steps [][]int, k int) (moves int, ok bool) {
 		}
 	}
 	again := nextUses(steps, chunks)
-	next := make([]int, chunks) // use of what is in the cache; absent: -1
+	next := make([]int, chunks) // next use of each cached chunk; absent: -1
 	for c := range next {
 		next[c] = -1
 	}
@@ -34,7 +34,7 @@ func Moves(steps [][]int, k int) (moves int, ok bool) {
 				missing++
 			}
 		}
-		// What this step needs has next use i, everything else a later one.
+		// Chunks that this step needs have next use i, all others a later one.
 		for ; resident+missing > k; resident-- {
 			next[Furthest(next)] = -1
 		}
@@ -47,7 +47,8 @@ func Moves(steps [][]int, k int) (moves int, ok bool) {
 	return moves, true
 }
 
-// nextUses tells for each chunk of each step when it is used again.
+// nextUses returns, for each chunk of each step, the next step that uses it, or
+// Never.
 func nextUses(steps [][]int, chunks int) [][]int {
 	later := make([]int, chunks)
 	for c := range later {
@@ -63,9 +64,9 @@ func nextUses(steps [][]int, chunks int) [][]int {
 	return list
 }
 
-// Furthest is the chunk that gives way where the trace is known: the last next
-// use, of equal ones the highest number. next is by chunk, negative for those
-// that may not go; -1 if none may.
+// Furthest returns the chunk to evict if the trace is known: the one with the
+// latest next use and, among equals, the highest number. next is indexed by chunk,
+// negative if the chunk may not be evicted. It returns -1 if none may.
 func Furthest(next []int) int {
 	victim, last := -1, -1
 	for c, n := range next {

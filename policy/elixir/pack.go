@@ -2,15 +2,15 @@ package elixir
 
 import "slices"
 
-// Packing says which chunk holds which parameter.
+// Packing assigns parameters to chunks.
 type Packing struct {
 	Chunk  []int // of each parameter; -1: it is private
 	Chunks int
-	Waste  int64 // elements at the ends of chunks that nothing fills
+	Waste  int64 // unused elements at the ends of chunks
 }
 
-// Pack fills chunks of size elements in order: a parameter that does not fit
-// into the open chunk closes it. No parameter is larger than size.
+// Pack fills chunks of size elements in order: a parameter that does not fit the
+// open chunk starts a new one. No parameter is larger than size.
 func Pack(params []Param, size int64) Packing {
 	p := Packing{Chunk: make([]int, len(params))}
 	var left int64
@@ -30,7 +30,7 @@ func Pack(params []Param, size int64) Packing {
 	return p
 }
 
-// Steps are the public chunks that each step needs, ascending.
+// Steps returns the public chunks that each step needs, ascending.
 func (p *Packing) Steps(params [][]int) [][]int {
 	list := make([][]int, len(params))
 	for i, step := range params {

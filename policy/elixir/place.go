@@ -7,17 +7,17 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 )
 
-// Rates of one host's GPUs, all n together.
+// Rates has the total rates of one host's n GPUs.
 type Rates struct {
 	Up, Down         float64 // host to GPU and back, GB/s
 	GPUAdam, CPUAdam float64 // 1e9 elements per second
 }
 
-// adamBytes is what an update of fp32 state moves per element of memory.
+// adamBytes is the memory traffic of an update of fp32 state, in bytes per element.
 const adamBytes = 28
 
-// RatesOf are the rates of n ranks that each have what h describes. For the
-// authors' own host, with what they fitted and built in, h is
+// RatesOf returns the total rates of n ranks, each of which h describes. For the
+// authors' own host, with their fitted constants, h is
 // hardware.KnownRank("elixir-paper-40", n).
 func RatesOf(h *hardware.Hardware, n int) (Rates, error) {
 	up, down := h.Link(device.HostTier, device.DeviceTier), h.Link(device.DeviceTier, device.HostTier)
@@ -29,31 +29,31 @@ func RatesOf(h *hardware.Hardware, n int) (Rates, error) {
 	return Rates{Up: up.Bandwidth * giga, Down: down.Bandwidth * giga, GPUAdam: gpu.Bandwidth / adamBytes * giga, CPUAdam: host.Bandwidth / adamBytes * giga}, nil
 }
 
-// Cache is I(n), what one more block saves per element, in ns: a chunk is not
+// Cache returns I(n), the ns that one more block saves per element: a chunk is not
 // written back and not sent again.
 func (r Rates) Cache(f Format) float64 {
 	p := float64(f.Bytes)
 	return p/r.Up + p/r.Down
 }
 
-// State is J(n), what the same memory saves if optimizer state is on the GPU
+// State returns J(n), the ns that the same memory saves if it holds optimizer state
 // instead. A block of C elements is on every GPU, a chunk with its state takes
-// Units*C/n of each, so n/Units chunks stay in the place of one block. Each
-// saves the first upload in fp32 after the optimizer, one write-back and upload,
-// the way of the gradient to the host, and the slower optimizer there.
+// Units*C/n of each, so n/Units chunks fit in the place of one block. Each saves
+// the first upload in fp32 after the optimizer, one write-back and upload, the
+// gradient's transfer to the host, and the slower optimizer there.
 func (r Rates) State(f Format, n int) float64 {
 	p := float64(f.Bytes)
 	each := 4/r.Up + r.Cache(f) + p/r.Down + 1/r.CPUAdam - 1/r.GPUAdam
 	return float64(n) / float64(f.Units()) * each
 }
 
-// Placement is what the GPU's memory is spent on.
+// Placement is the use of the GPU's memory.
 type Placement struct {
 	Blocks int    // of the cache
-	OnGPU  []bool // of each public chunk, then of each private one: shard and optimizer state
+	OnGPU  []bool // for each public chunk, then each private one: whether its shard and optimizer state are on the GPU
 }
 
-// Resident is the number of chunks that stay on the GPU.
+// Resident returns the number of chunks that stay on the GPU.
 func (p *Placement) Resident() (n int) {
 	for _, on := range p.OnGPU {
 		if on {
@@ -64,14 +64,14 @@ func (p *Placement) Resident() (n int) {
 }
 
 const (
-	fewestBlocks  = 4 // where optimizer state comes first
-	runningBlocks = 1 // beyond those of one checkpointed region
+	fewestBlocks  = 4 // if optimizer state comes first
+	runningBlocks = 1 // in addition to those of one checkpointed region
 )
 
-// Place spends capacity (elements per GPU). cacheFirst: all blocks that Choose
-// found, then optimizer state. Otherwise as few blocks as run well, then state,
-// then blocks with what is left. Chunks are taken in order of use, and one that
-// does not fit does not stop a smaller one.
+// Place allocates capacity (elements per GPU). With cacheFirst it takes all blocks
+// that Choose found, then optimizer state. Otherwise it takes as few blocks as run
+// well, then state, then blocks with the rest. Chunks are placed in order of use;
+// one that does not fit does not stop a smaller one.
 func Place(t *Trace, f Format, c *Choice, capacity int64, gpus int, cacheFirst, overlap bool) Placement {
 	p := Placement{Blocks: c.Blocks}
 	if !cacheFirst {
@@ -96,7 +96,8 @@ func Place(t *Trace, f Format, c *Choice, capacity int64, gpus int, cacheFirst, 
 	return p
 }
 
-// chunkSizes are those of the public chunks, then of the private ones.
+// chunkSizes returns the sizes of the public chunks, then of the private ones, in
+// elements.
 func (t *Trace) chunkSizes(c *Choice) []int64 {
 	var list []int64
 	for range c.Packing.Chunks {

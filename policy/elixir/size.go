@@ -10,27 +10,27 @@ import (
 // Format is how parameters and optimizer state are stored.
 type Format struct {
 	Bytes   int64 // of a parameter as operators read it: 2 or 4
-	Moments int64 // of the optimizer per element: 2 of Adam, 1 of SGD with momentum
+	Moments int64 // optimizer moments per element: Adam 2, SGD with momentum 1
 }
 
-// Units is the size of a parameter with its optimizer state, in elements of the
-// parameter: 1 + (1 + moments) in fp32. Half-precision Adam 7, which is 14
-// bytes; single-precision Adam 4.
+// Units returns the size of a parameter with its optimizer state, in elements of
+// the parameter: 1 + (1 + moments) in fp32. It is 7 for half-precision Adam (14
+// bytes) and 4 for single precision.
 func (f Format) Units() int64 { return 1 + (1+f.Moments)*4/f.Bytes }
 
-// Range is the chunk sizes that are tried, in elements: multiples of Interval
-// from Low, or from the largest parameter if that is more, to High.
+// Range is the chunk sizes to try, in elements: multiples of Interval from Low, or
+// from the largest parameter if that is more, to High.
 type Range struct{ Low, High, Interval int64 }
 
 const (
 	smallest  = 32 << 20 // bytes of a chunk
 	ratio     = 3        // largest over smallest candidate
-	effort    = 16 << 20 // parameters looked at, all candidates together
+	effort    = 16 << 20 // parameters visited, over all candidates
 	alignment = 1024     // bytes
 )
 
-// Sizes is the range for a trace: from 32 MiB, doubled until the largest
-// parameter fits, to three times that, as finely as the effort allows.
+// Sizes returns the range for a trace: from 32 MiB, doubled until the largest
+// parameter fits, to three times that, as finely as effort allows.
 func Sizes(t *Trace, f Format) Range {
 	n, _, largest := t.public()
 	low := int64(smallest)
@@ -46,32 +46,32 @@ func Sizes(t *Trace, f Format) Range {
 	return Range{low / f.Bytes, ratio * low / f.Bytes, interval / f.Bytes}
 }
 
-// up rounds up to a multiple.
+// up rounds n up to a multiple of to.
 func up(n, to int64) int64 { return (n + to - 1) / to * to }
 
-// Choice is a chunk size and what follows from it.
+// Choice is a chunk size and its consequences.
 type Choice struct {
 	Size    int64 // elements of a chunk
-	Blocks  int   // of the cache, if all of the budget were its
+	Blocks  int   // of the cache, if it had the whole budget
 	Moves   int   // of the step in that cache
 	Packing Packing
 }
 
-// ErrMemory: the budget is too small for any chunk size.
+// ErrMemory means that the budget is too small for any chunk size.
 var ErrMemory = errors.New("too little memory")
 
-// prefetchBlocks are held back where the next chunk is fetched ahead and the
-// last one is still being reduced.
+// prefetchBlocks are reserved with overlap: the next chunk is prefetched while the
+// previous one is still being reduced.
 const prefetchBlocks = 2
 
-// Choose takes the chunk size with the fewest elements moved: moves(k) * C for
-// the k blocks of size C that capacity (elements) holds. The smallest of equal
-// ones wins. Where even the smallest candidate leaves too few blocks the search
-// ends with ErrMemory; the original never ends.
+// Choose returns the chunk size with the fewest elements moved: moves(k) * C for
+// the k blocks of size C that capacity (elements) holds. The smallest of equal ones
+// wins. If even the smallest candidate leaves too few blocks it returns ErrMemory;
+// the original never ends.
 //
-// Few candidates have to be simulated. A larger chunk with the same packing has
-// no more blocks and so no fewer moves; and every chunk is loaded once at least,
-// which bounds the cost from below.
+// Few candidates have to be simulated. A larger chunk with the same packing has no
+// more blocks and so no fewer moves; and every chunk is loaded at least once, which
+// bounds the cost from below.
 func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice, error) {
 	_, total, largest := t.public()
 	r := Sizes(t, f)
@@ -106,10 +106,10 @@ func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice
 	return best.align(capacity, gpus)
 }
 
-// cost is the number of elements moved.
+// cost returns the number of elements moved.
 func (c *Choice) cost() int64 { return int64(c.Moves) * c.Size }
 
-// align makes chunks divisible among the GPUs.
+// align rounds the chunk size up to a multiple of the number of GPUs.
 func (c *Choice) align(capacity int64, gpus int) (*Choice, error) {
 	c.Size = up(c.Size, int64(gpus))
 	if c.Size*int64(c.Blocks) > capacity {

@@ -11,25 +11,25 @@ import (
 type Param struct {
 	Name  string
 	Elems int64
-	// Private parameters belong to two operators or more (a tied head). They are
-	// chunks by themselves in blocks by themselves, and never give way.
+	// Private parameters belong to several operators (a tied head). Each has its
+	// own chunk in its own block, which is never evicted.
 	Private bool
 }
 
-// Trace is the order in which one training step uses its parameters. It is a
-// list, not a set: every process packs the same chunks.
+// Trace is the order in which one training step uses its parameters. Its order is
+// fixed, so every process packs the same chunks.
 type Trace struct {
 	Params []Param // in order of first use
-	Steps  [][]int // per operator that takes parameters, forward or backward: which, ascending
+	Steps  [][]int // per forward or backward operator with parameters: their indices, ascending
 	Spans  [][2]int
 	// Spans are the checkpointed regions: first step, last step + 1.
 }
 
-// Record lists the steps of a graph, as a tracer of operator calls sees them:
-// forward, then backward in reverse; a checkpointed layer runs forward once more
-// before its backward. GPT-2 with L layers has 6L+4 operators with parameters
-// (of the layer: two norms, four products; two embeddings, the last norm and
-// the head), which makes 18L+8 steps.
+// Record returns the trace of a graph, as a tracer of operator calls would see it:
+// forward, then backward in reverse; a checkpointed layer runs forward again before
+// its backward. GPT-2 with L layers has 6L+4 operators with parameters (per layer
+// two norms and four products; two embeddings, the last norm and the head), hence
+// 18L+8 steps.
 func Record(g *graph.Graph, checkpointed bool) *Trace {
 	r := recorder{g: g, index: map[int]int{}}
 	list := make([][][]int, len(g.Segments))
@@ -64,8 +64,8 @@ type recorder struct {
 	trace Trace
 }
 
-// operators are the parameters of each forward operator of a segment that has
-// any. Inside an operator they are ordered by name: bias before weight. An
+// operators returns the parameters of each forward operator of a segment that has
+// any. Within an operator they are ordered by name: bias before weight. An
 // embedding with positions is two look-ups.
 func (r *recorder) operators(seg *graph.Segment) [][]int {
 	var list [][]int
@@ -91,7 +91,8 @@ func (r *recorder) operators(seg *graph.Segment) [][]int {
 	return list
 }
 
-// number maps the parameters of one operator to the trace's.
+// number maps the parameters of one operator to the trace's indices, adding new
+// ones.
 func (r *recorder) number(params []int) []int {
 	var list []int
 	for _, p := range params {
@@ -109,8 +110,8 @@ func (r *recorder) number(params []int) []int {
 	return list
 }
 
-// Largest is the most elements that the operators of one checkpointed region
-// take together.
+// Largest returns the most elements that the operators of one checkpointed region
+// use together.
 func (t *Trace) Largest() (most int64) {
 	for _, s := range t.Spans {
 		var sum int64
@@ -122,7 +123,7 @@ func (t *Trace) Largest() (most int64) {
 	return most
 }
 
-// Hook is the most elements that one operator takes: the size of the area in
+// Hook returns the most elements that one operator uses: the size of the area in
 // which the original lays them out for it.
 func (t *Trace) Hook() (most int64) {
 	for _, step := range t.Steps {

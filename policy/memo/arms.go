@@ -7,23 +7,23 @@ import (
 	"slices"
 )
 
-// Split is what happens to the rows of a layer's classes, as shares of 1. What is neither kept nor swapped is made again
-// before the backward, or stays in the layer's slot if the layer is among the last that use one.
+// Split is the decision for a layer: fractions of each class's rows. Rows neither kept nor swapped are recomputed
+// before the backward pass, or stay in the layer's slot if no later layer uses it.
 type Split struct {
 	Keep [Classes]float64 `json:"keep"`
 	Swap [Classes]float64 `json:"swap"`
 	Stay bool             `json:"stay,omitempty"`
 }
 
-// Policy is a decision for every layer.
+// Policy is one decision per layer.
 type Policy struct {
 	Slots     int     `json:"slots"`
 	Layers    []Split `json:"layers"`
-	Unplanned bool    `json:"unplanned,omitempty"`     // addresses come from a caching allocator
-	Bound     float64 `json:"bound_seconds,omitempty"` // proven: no policy of the space of Best is faster; 0: not searched
+	Unplanned bool    `json:"unplanned,omitempty"`     // a caching allocator assigns addresses
+	Bound     float64 `json:"bound_seconds,omitempty"` // proven lower bound for all policies in the search space of Best; 0: not searched
 }
 
-// Result is what a policy does on a machine.
+// Result is the simulated behaviour of a policy on a machine.
 type Result struct {
 	Policy
 	Time   float64 `json:"seconds"` // of a step
@@ -31,12 +31,12 @@ type Result struct {
 	Stall  float64 `json:"stall_seconds"`
 	Device float64 `json:"device_bytes"` // needed
 	Host   float64 `json:"host_bytes"`
-	Kept   float64 `json:"kept_bytes"` // on the device beside the slots
+	Kept   float64 `json:"kept_bytes"` // kept on the device outside the slots
 	Redone float64 `json:"redone_bytes"`
-	Misfit string  `json:"misfit,omitempty"` // what is too small, device, host or both together; then there is no time
+	Misfit string  `json:"misfit,omitempty"` // which memory is too small: device, host or both; Time is then unset
 }
 
-// Evaluate simulates a policy.
+// Evaluate simulates p.
 func (p Policy) Evaluate(m Machine, c Costs) Result {
 	r := Result{Policy: p}
 	loads := make([]Load, len(p.Layers))
@@ -76,7 +76,7 @@ func (p Policy) Evaluate(m Machine, c Costs) Result {
 	return r
 }
 
-// check refuses policies that mean nothing.
+// check returns an error for invalid policies.
 func (p Policy) check(c Costs) error {
 	n := len(p.Layers)
 	if n != c.Layers || p.Slots < 1 || p.Slots > n {
@@ -100,16 +100,16 @@ func (p Policy) check(c Costs) error {
 	return nil
 }
 
-// Arm is a policy by name.
+// Arm is a named policy of the comparison.
 type Arm struct {
 	Name   string
 	Choose func(m Machine, c Costs) (Policy, error)
 }
 
-// Paper is the name of what the paper itself does.
+// Paper names the policy that the paper itself describes.
 const Paper = "memo-paper"
 
-// Arms are the paper's ablation and the optimum.
+// Arms returns the policies of the paper's ablation and the optimum.
 func Arms() []Arm {
 	all := [Classes]float64{1, 1, 1, 1}
 	return []Arm{
@@ -125,12 +125,12 @@ func Arms() []Arm {
 	}
 }
 
-// recomputed keeps the layers' inputs and makes everything else again, in one slot.
+// recomputed keeps the layers' inputs and recomputes everything else, in one slot.
 func recomputed(c Costs) Policy {
 	return Policy{Slots: 1, Layers: slices.Repeat([]Split{{Keep: [Classes]float64{Input: 1}}}, c.Layers)}
 }
 
-// twoSlots swaps the same shares of all layers but the last two, which stay.
+// twoSlots swaps the same fractions of all layers except the last two, which stay.
 func twoSlots(c Costs, swap [Classes]float64) Policy {
 	p := Policy{Slots: min(2, c.Layers), Layers: slices.Repeat([]Split{{Swap: swap}}, c.Layers)}
 	for i := c.Layers - p.Slots; i < c.Layers; i++ {
@@ -139,18 +139,18 @@ func twoSlots(c Costs, swap [Classes]float64) Policy {
 	return p
 }
 
-// paper is MEMO's policy.
+// paper returns MEMO's policy.
 func paper(m Machine, c Costs) Policy {
 	a := m.Alpha(c).Alpha
 	return twoSlots(c, [Classes]float64{Input: 1, Attention: 1, Product: a, Pointwise: a})
 }
 
-// Alpha is MEMO's share for a machine.
+// Alpha returns MEMO's swapped fraction for the machine.
 func (m *Machine) Alpha(c Costs) Share {
 	return Alpha(c.Bytes[Input], c.Bytes[Attention], c.Bytes[Product]+c.Bytes[Pointwise], m.Link, c.Forward, m.Host, c.Layers)
 }
 
-// Run chooses and simulates. What does not fit is a result too.
+// Run chooses a policy and simulates it. A policy that does not fit is a result with Misfit, not an error.
 func (a Arm) Run(m Machine, c Costs) (Result, error) {
 	p, err := a.Choose(m, c)
 	if short := new(MisfitError); errors.As(err, &short) {
@@ -172,7 +172,8 @@ func (p Policy) run(m Machine, c Costs) (Result, error) {
 	return p.Evaluate(m, c), nil
 }
 
-// Calibrated is the efficiency at which MEMO's policy has this MFU for a work, with the link from the crossing.
+// Calibrated returns the efficiency at which MEMO's policy reaches the given MFU, with the link derived from the
+// crossing.
 func Calibrated(w Work, mfu float64) (float64, error) {
 	low, high := 1e-3, 1.0
 	for range 60 {

@@ -7,22 +7,22 @@ import (
 
 // The fastest policy.
 //
-// Approach: for a number of slots, the step is a longest path whose lengths are linear in the decisions, so the shortest
-// step is a linear program (newStep has the equations). Which class kept and swapped bytes belong to matters neither for
-// time nor for memory, so per layer only their sums are variables, and they are dealt out afterwards, swapped ones to
-// input and attention first. The bound that comes with it is the dual solution's.
+// Approach: for a fixed number of slots, the step time is a longest path whose edges are linear in the decisions, so
+// minimising it is a linear program (newStep has the equations). The class of kept and swapped bytes affects neither
+// time nor memory, so only their sums per layer are variables. They are assigned to classes afterwards, swapped ones
+// to input and attention first. The dual solution gives the bound.
 //
-// The space: 1 to 4 slots; rows of every class of every layer kept, swapped or made again in any shares, but no input made
-// again. The last layers stay in their slots.
+// Search space: 1 to 4 slots; per layer and class, any fractions of rows kept, swapped or recomputed, but inputs are
+// never recomputed. The last layers stay in their slots.
 //
-// Example: 7B at 1M tokens. The host holds half of what there is; keeping the last 28 GiB that the device has left, and
-// making norms and activation functions again, leaves few products: all that is made again is 0.1 % of the step.
+// Example: 7B at 1M tokens. The host holds half of the activations. The device keeps 28 GiB, and norms and activation
+// functions are recomputed, which leaves few products: recomputation is 0.1 % of the step.
 //
 // Known weakness: rows are real numbers, and dense programs limit this to about a hundred layers.
 
 const mostSlots = 4
 
-// Best finds it, with the bound that proves it. The error is a *MisfitError if nothing fits.
+// Best returns the fastest policy and a bound that proves it. The error is a *MisfitError if no policy fits.
 func Best(m Machine, c Costs) (Policy, error) {
 	var best Policy
 	least, bound := math.Inf(1), math.Inf(1)
@@ -46,15 +46,15 @@ func Best(m Machine, c Costs) (Policy, error) {
 	return best, nil
 }
 
-// MisfitError says that no policy fits, and what would.
+// MisfitError reports that no policy fits, and how much memory would suffice.
 type MisfitError struct {
-	Device, Host float64 // bytes that there are
+	Device, Host float64 // available bytes
 	NeedDevice   float64 // with this host
 	NeedHost     float64 // with this device; +Inf: none suffices
 }
 
-// misfit finds the least that a step needs. In one slot each layer is made again from its input, so the device holds a
-// layer and the inputs of those before, as far as the host does not.
+// misfit computes the least memory for a step. With one slot, each layer is recomputed from its input, so the device
+// holds one layer and those inputs of earlier layers that the host does not hold.
 func misfit(m Machine, c Costs) *MisfitError {
 	inputs := float64(c.Layers-1) * c.Bytes[Input]
 	least := c.Base + c.Skeletal()
@@ -73,32 +73,32 @@ func (e *MisfitError) Error() string {
 	return fmt.Sprintf("the activations do not fit: %.2f GiB on the device, %.2f GiB on the host\nhint: %s", e.Device/gib, e.Host/gib, hint)
 }
 
-// step is the linear program of a step with its variables. Times are in forwards of a layer, sizes in layers' skeletal
-// activations.
+// step is the linear program of a step with its variables. The unit of time is a layer's forward pass, that of size a
+// layer's skeletal activations.
 type step struct {
 	program
 	c             Costs
 	slots         int
-	pieces        []piece // of what can be made again in a layer
+	pieces        []piece // recomputable parts of a layer
 	share         [Classes]float64
-	size, forward float64 // the units
+	size, forward float64 // units of size and time
 
 	keep, swap []int   // variables by layer
 	again      [][]int // by layer and piece
 }
 
-// piece is a part of a class that is made again at one price. Attention has several: see redo.
+// piece is a part of a class that is recomputed at one price. Attention has several: see redo.
 type piece struct {
 	class Class
 	most  float64
-	price float64 // forwards per layer's bytes
+	price float64 // forward passes per layer's bytes
 }
 
-// seconds of an end of the last backward.
+// seconds converts the end of the last backward pass to the step time in seconds.
 func (s *step) seconds(end float64) float64 { return end*s.forward + s.c.After }
 
-// newStep writes the program down. With K slots, n layers of which the last K stay, F, O, B, I the ends of forward, copy
-// out, backward and copy in, and per layer k kept, w swapped and r made again:
+// newStep builds the program. With K slots and n layers, of which the last K stay; F, O, B and I the ends of forward,
+// copy out, backward and copy in; and k kept, w swapped and r recomputed per layer:
 //
 //	F_i >= F_(i-1) + 1, O_(i-K) + 1                O_i >= F_i + swap*w_i, O_(i-1) + swap*w_i
 //	B_i >= B_(i+1) + b + redo.r_i, I_i + b + redo.r_i    I_i >= B_(i+K) + swap*w_i, I_(i+1) + swap*w_i
@@ -125,10 +125,11 @@ func newStep(m Machine, c Costs, slots int) *step {
 	return s
 }
 
-// bytes adds a variable of at most one layer; of equal times, the policy with the fewest bytes moved is wanted.
+// bytes adds a variable of at most one layer. Its tie prefers, among equally fast policies, the one that moves the
+// fewest bytes.
 func (s *step) bytes(tie float64) int { return s.variable(0, tie, 1) }
 
-// memory adds the decisions and what they need.
+// memory adds the variables of the decisions and their memory constraints.
 func (s *step) memory(m Machine) {
 	n, copies := s.c.Layers, s.c.Layers-s.slots
 	slot := s.bytes(1e-9)
@@ -157,10 +158,10 @@ func (s *step) memory(m Machine) {
 	s.add(-m.Host/s.size, host...)
 }
 
-// times adds the ends of passes and copies.
+// times adds the ends of passes and copies, and the constraints between them.
 func (s *step) times(swap float64) {
 	n, copies := s.c.Layers, s.c.Layers-s.slots
-	latest := float64(n)*(1+2*swap) + (s.c.Turn+float64(n)*s.c.Backward)/s.forward // all in turn, all made again
+	latest := float64(n)*(1+2*swap) + (s.c.Turn+float64(n)*s.c.Backward)/s.forward // everything in sequence, everything recomputed
 	for _, redo := range s.c.Redo {
 		latest += float64(n) * redo / s.forward
 	}
@@ -204,7 +205,7 @@ func (s *step) times(swap float64) {
 	s.cost[back[0]] += 1
 }
 
-// after adds: an end is at least length + terms after another one, which is 0 if there is none.
+// after adds the row end >= other + length + terms, with other = 0 if it is out of range.
 func (s *step) after(length float64, terms []term, end int, others []int, other int) {
 	row := []term{{end, 1}}
 	for _, t := range terms {
@@ -216,7 +217,7 @@ func (s *step) after(length float64, terms []term, end int, others []int, other 
 	s.add(length, row...)
 }
 
-// policy reads the decisions off a solution: what is swapped goes to input and attention first.
+// policy converts a solution to decisions. Swapped bytes are assigned to input and attention first.
 func (s *step) policy(x []float64) Policy {
 	p := Policy{Slots: s.slots}
 	for i := range s.c.Layers {
@@ -243,7 +244,7 @@ func (s *step) policy(x []float64) Policy {
 	return p
 }
 
-// staying is a layer that stays in its slot, with some of it beside the slot.
+// staying returns the decision for a layer that stays in its slot, with a part kept outside the slot.
 func (s *step) staying(kept float64) Split {
 	split := Split{Stay: true}
 	for class := range Classes {

@@ -25,8 +25,8 @@ func mfu(t testing.TB, name string, m Machine, c Costs) Result {
 	return Result{}
 }
 
-// TestPaper: MEMO's configuration from 64K to 1024K tokens, with the exchanges of tensor parallelism inside the efficiency
-// and beside it, and at the efficiency at which MEMO's policy has its published MFU.
+// TestPaper runs MEMO's configuration from 64K to 1024K tokens, with the communication of tensor parallelism included
+// in the efficiency and separate, and at the efficiency that gives MEMO's policy its published MFU.
 func TestPaper(t *testing.T) {
 	calibrated, err := Calibrated(seven(t, 1<<20), 0.5230)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestPaper(t *testing.T) {
 	}
 }
 
-// TestClosedFormsOfArms: what the arms take, by hand.
+// TestClosedFormsOfArms compares the arms' times with closed forms.
 func TestClosedFormsOfArms(t *testing.T) {
 	m := A800(0.6, 0)
 	for _, k := range []int{64, 256, 512, 1024} {
@@ -71,7 +71,7 @@ func TestClosedFormsOfArms(t *testing.T) {
 			near(t, "full recompute", r.Time, n*(c.Forward+c.Backward+c.Redo[Attention]+c.Redo[Product]+c.Redo[Pointwise])+ends, 1e-12)
 			near(t, "its memory", r.Device, c.Base+n*c.Bytes[Input]+c.Skeletal()-c.Bytes[Input], 1e-12)
 		}
-		if r := mfu(t, "full swap + plan", m, c); r.Misfit == "" { // a copy is shorter than a backward from 64K on
+		if r := mfu(t, "full swap + plan", m, c); r.Misfit == "" { // from 64K on, a copy is shorter than a backward pass
 			near(t, "full swap", r.Time, 2*c.Forward+(n-2)*max(c.Forward, swap)+max(n*c.Backward, c.Backward*2+(n-2)*swap)+ends, 1e-12)
 		}
 		r, a := mfu(t, "memo-paper", m, c), m.Alpha(c).Alpha
@@ -79,7 +79,8 @@ func TestClosedFormsOfArms(t *testing.T) {
 	}
 }
 
-// drawnMachine has some layers, in units of a forward and a layer's bytes, and too little of everything.
+// drawnMachine returns a random machine and costs, in units of a forward pass and a layer's bytes, with scarce
+// resources.
 func drawnMachine(r *rapid.T, layers int) (Machine, Costs) {
 	number := func(low, high float64, name string) float64 { return rapid.Float64Range(low, high).Draw(r, name) }
 	c := Costs{Layers: layers, Forward: 1, Backward: number(.2, 3, "backward"), Turn: number(0, 1, "turn"), After: number(0, 1, "after"),
@@ -92,8 +93,8 @@ func drawnMachine(r *rapid.T, layers int) (Machine, Costs) {
 	return m, c
 }
 
-// TestNeverSlower: on random machines ours is as fast as every arm that fits, its time is what was proven, and more of
-// anything is never slower.
+// TestNeverSlower: on random machines ours is at least as fast as every arm that fits, its time equals the proven
+// bound, and more of any resource is never slower.
 func TestNeverSlower(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, c := drawnMachine(r, rapid.IntRange(1, 7).Draw(r, "layers"))
@@ -135,8 +136,8 @@ func TestNeverSlower(t *testing.T) {
 	})
 }
 
-// TestExhaustive: three layers, every class of every free layer kept, swapped, made again, or half and half: nothing is
-// faster than ours.
+// TestExhaustive: of three layers, every class of every free layer is kept, swapped, recomputed, or half and half: no
+// combination is faster than ours.
 func TestExhaustive(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, c := drawnMachine(r, 3)
@@ -157,7 +158,7 @@ func TestExhaustive(t *testing.T) {
 	})
 }
 
-// enumerate visits all choices for the layers from i on that do not stay.
+// enumerate visits all decisions for layers from i on, except those that stay.
 func enumerate(p *Policy, i int, visit func()) {
 	if i == len(p.Layers)-p.Slots {
 		visit()
@@ -176,7 +177,7 @@ func enumerate(p *Policy, i int, visit func()) {
 	}
 }
 
-// TestCheck refuses policies that mean nothing.
+// TestCheck: invalid policies are errors.
 func TestCheck(t *testing.T) {
 	m := A800(0.6, 0)
 	c := m.Costs(seven(t, 64<<10))
@@ -202,7 +203,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestMisfit: what a misfit says would do does, and a little less does not.
+// TestMisfit: the memory that a MisfitError names suffices, and slightly less does not.
 func TestMisfit(t *testing.T) {
 	misfits := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -240,10 +241,10 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
-// TestBackwardWindow: a backward half as long as a forward, two slots, a link that a forward just hides. Of four layers the
-// last two stay; the others come back one after the other. While layer 0 comes back, layer 1 has half a second to spare,
-// and makes the fifth of itself again that this pays for: 4 forwards, the turn, one backward, copies of 0.8 and 1, one
-// backward and the optimizer.
+// TestBackwardWindow: a backward pass takes half as long as a forward pass, which just hides a copy; two slots. Of
+// four layers the last two stay; the others are copied back in sequence. While layer 0 is copied back, layer 1 has
+// half a second to spare and recomputes the fifth of itself that fits: 4 forwards, the turn, one backward, copies of
+// 0.8 and 1, one backward and the optimizer.
 func TestBackwardWindow(t *testing.T) {
 	c := Costs{Layers: 4, Forward: 1, Backward: .5, Turn: 1, After: 1, Base: 1, FLOPs: 1}
 	c.Bytes, c.Redo = [Classes]float64{.2, .2, .8, .8}, [Classes]float64{0, 1, 1, 1}

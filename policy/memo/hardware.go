@@ -7,21 +7,21 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// The same machine for the compiler: one of its GPUs with its part of the host, and what that GPU does of a sequence.
+// The same machine for the compiler: one of its GPUs with its part of the host, and that GPU's share of a sequence.
 //
 // The paper divides a sequence among the GPUs by tensor and sequence parallelism. Here each has a part of the tokens
-// (graph.BuildShare) and the parameters are divided as their owners please (program.Shardings). FLOPs and activations are
-// an 8th either way. What the compiler sees and Costs does not: norms, activation functions and the optimizer take the time
-// of their bytes beside the efficiency; weights are gathered and gradients reduced over the A800's links; gradients are fp32,
-// 18 bytes per parameter in all; statistics of norms and attention are activations; copies are as long as tensors, each with
-// its own deadline. In both, what attention exchanges is inside the efficiency.
+// (graph.BuildShare) and parameters are sharded as chosen (program.Shardings). FLOPs and activations are an 8th
+// either way. The compiler models what Costs does not: norms, activation functions and the optimizer take the time of
+// their bytes, outside the efficiency; weights are gathered and gradients reduced over the A800's links; gradients
+// are fp32, 18 bytes per parameter in total; statistics of norms and attention are activations; each tensor is copied
+// separately, with its own deadline. In both, the efficiency includes attention's communication.
 
-// Share is the graph of one GPU.
+// Share returns the graph of one GPU's share.
 func (m *Machine) Share(of *model.Model, tokens int) (*graph.Graph, error) {
 	return graph.BuildShare(of, tokens, m.GPUs, graph.BF16)
 }
 
-// Hardware describes one GPU. What the machine does not say is that of an A800 on a server.
+// Hardware returns the description of one GPU. Values that the machine does not have are those of a server's A800.
 func (m *Machine) Hardware() (*hardware.Hardware, error) {
 	h, err := hardware.KnownRank("a800-80", m.GPUs)
 	if err != nil {
@@ -31,7 +31,7 @@ func (m *Machine) Hardware() (*hardware.Hardware, error) {
 	h.Memory = hardware.Memory{Device: int64(m.Memory), Host: int64(m.Host)}
 	e := h.Engine(device.Compute)
 	e.Peak.BF16, e.Matmul, e.Attention, e.Bandwidth = m.Peak, m.Efficiency, m.Efficiency, m.Bandwidth
-	// Efficiency is per model FLOP: four products of attention's backward, of which the operator has five.
+	// Efficiency is per model FLOP, which counts four products in attention's backward pass; the operator has five.
 	h.Factors = map[string]float64{"compute attention_bwd bf16": 4.0 / 5}
 	for _, way := range [][2]device.Tier{{device.HostTier, device.DeviceTier}, {device.DeviceTier, device.HostTier}} {
 		h.Link(way[0], way[1]).Bandwidth = m.Link

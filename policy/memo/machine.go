@@ -8,14 +8,14 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Machine is a node of equal GPUs that share a model by tensor and sequence parallelism.
+// Machine is a node of equal GPUs that divide a model by tensor and sequence parallelism.
 type Machine struct {
 	Name       string  `json:"name"`
 	GPUs       int     `json:"gpus"`
 	Peak       float64 `json:"peak"`       // FLOP/s of one GPU
 	Efficiency float64 `json:"efficiency"` // of model FLOPs
-	Link       float64 `json:"link"`       // bytes/s to the host, and as much from it, per GPU with all at work
-	Exchange   float64 `json:"exchange"`   // bytes/s that a GPU sends to the others; 0: inside the efficiency
+	Link       float64 `json:"link"`       // bytes/s per GPU to the host, and as much from it, with all GPUs active
+	Exchange   float64 `json:"exchange"`   // bytes/s that a GPU sends to the others; 0: included in the efficiency
 	Bandwidth  float64 `json:"bandwidth"`  // bytes/s of its memory
 	Memory     float64 `json:"memory"`     // bytes of one GPU
 	Host       float64 `json:"host"`       // bytes of host memory per GPU
@@ -23,17 +23,18 @@ type Machine struct {
 
 const (
 	gib = 1 << 30
-	// crossing is the length from which MEMO's paper found that a layer of its 7B model, swapped whole, hides behind its
-	// forward on eight A800.
+	// crossing is the sequence length from which, in MEMO's paper, swapping a whole layer of the 7B model is hidden
+	// by its forward pass on eight A800.
 	crossing = 192 << 10
 	// statePerParameter: half-precision weight and gradient, fp32 weight and two moments.
 	statePerParameter = 2 + 2 + 12
-	// Slack is what a caching allocator reserves per byte allocated (the paper's 7B at 512K: 76.5 GB for 68.2 GB).
+	// Slack is the number of bytes that a caching allocator reserves per byte allocated (the paper's 7B at 512K: 76.5
+	// GB for 68.2 GB).
 	Slack = 76.5 / 68.2
 )
 
-// A800 is the paper's node: eight A800-80GB, 2 TB of host memory. Exchange is the rate between GPUs in bytes/s, 0 if it is
-// inside the efficiency. The link is what makes a layer of 7B cross at 192K tokens.
+// A800 returns the paper's node: eight A800-80GB, 2 TB of host memory. exchange is the rate between GPUs in bytes/s,
+// 0 if the efficiency includes it. The link is such that a layer of 7B is just hidden at 192K tokens.
 func A800(efficiency, exchange float64) Machine {
 	m := Machine{Name: "8 x A800-80GB", GPUs: 8, Peak: 312e12, Efficiency: efficiency, Exchange: exchange, Bandwidth: 0.85 * 2039e9,
 		Memory: 79 * gib, Host: 2048 * gib / 8}
@@ -42,12 +43,12 @@ func A800(efficiency, exchange float64) Machine {
 	return m
 }
 
-// compute is the time of FLOPs of all GPUs.
+// compute returns the seconds for FLOPs divided over all GPUs.
 func (m *Machine) compute(flops float64) float64 {
 	return flops / (float64(m.GPUs) * m.Peak * m.Efficiency)
 }
 
-// allReduce of so many bytes over the GPUs, as a ring: each sends its part 2(t-1) times.
+// allReduce returns the seconds of a ring all-reduce of the given bytes over t GPUs: each sends a t-th 2(t-1) times.
 func (m *Machine) allReduce(bytes float64) float64 {
 	if m.Exchange == 0 {
 		return 0
@@ -56,25 +57,26 @@ func (m *Machine) allReduce(bytes float64) float64 {
 	return 2 * (t - 1) / t * bytes / m.Exchange
 }
 
-// forward of a layer: FLOPs of all GPUs, bytes of one boundary tensor.
+// forward returns the seconds of a layer's forward pass, given the FLOPs of all GPUs and the bytes of one boundary
+// tensor.
 func (m *Machine) forward(flops, boundary float64) float64 {
 	return m.compute(flops) + 2*m.allReduce(boundary)
 }
 
-// Costs are what the decisions are about: seconds and bytes of one GPU, for one sequence.
+// Costs has the inputs of the decisions: seconds and bytes of one GPU, for one sequence.
 type Costs struct {
 	Layers   int
 	Forward  float64          // seconds of a layer
-	Backward float64          // with nothing to make again
+	Backward float64          // of a layer, without recomputation
 	Turn     float64          // between the last forward and the first backward: the head
 	After    float64          // after the last backward: the optimizer
 	Bytes    [Classes]float64 // of a layer's skeletal activations
-	Redo     [Classes]float64 // seconds to make a layer's class again; the input cannot
-	Base     float64          // bytes of the device that are not skeletal
+	Redo     [Classes]float64 // seconds to recompute a layer's class; inputs cannot be
+	Base     float64          // device bytes other than skeletal activations
 	FLOPs    float64          // model FLOPs of the whole step, of all GPUs
 }
 
-// Skeletal is the size of a layer's skeletal activations in bytes.
+// Skeletal returns the size of a layer's skeletal activations in bytes.
 func (c *Costs) Skeletal() (sum float64) {
 	for _, b := range c.Bytes {
 		sum += b
@@ -82,11 +84,11 @@ func (c *Costs) Skeletal() (sum float64) {
 	return sum
 }
 
-// attentionRanges is how finely the price of attention's rows follows the square.
+// attentionRanges is the number of chords that approximate the quadratic price of attention's rows.
 const attentionRanges = 4
 
-// redo is the time to make a share of a class's rows again. Attention's are the first ones, which look back at few others:
-// x of the rows cost x^2 of the time, rounded up to the chords between quarters.
+// redo returns the seconds to recompute a share of a class's rows. Attention recomputes its first rows, which see few
+// keys: a fraction x of the rows costs x^2 of the time, rounded up to the chords between quarters.
 func (c *Costs) redo(class Class, share float64) float64 {
 	if class != Attention {
 		return share * c.Redo[class]
@@ -97,7 +99,7 @@ func (c *Costs) redo(class Class, share float64) float64 {
 	return chord / (attentionRanges * attentionRanges) * c.Redo[class]
 }
 
-// Costs prices a step's work.
+// Costs returns the costs of a step on the machine.
 func (m *Machine) Costs(w Work) Costs {
 	t := float64(m.GPUs)
 	c := Costs{Layers: w.Layers}
@@ -124,8 +126,8 @@ func (m *Machine) Costs(w Work) Costs {
 	return c
 }
 
-// Known is a model of the paper, for so many tokens. Positions are rotary: learned ones of 1M tokens would be 4.3e9 parameters
-// more.
+// Known returns a model of the paper for the given number of tokens. Positions are rotary: learned ones for 1M tokens
+// would add 4.3e9 parameters.
 func Known(name string, tokens int) (*model.Model, error) {
 	for _, k := range []struct {
 		name                 string

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCosts: 7B at 1M tokens by hand.
+// TestCosts compares the costs of 7B at 1M tokens with a calculation by hand.
 func TestCosts(t *testing.T) {
 	const h, s, rate = 4096.0, 1 << 20, 8 * .6 * 312e12
 	const parameters = 12*32*h*h + 50257*h
@@ -34,7 +34,8 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// TestRedo: attention's rows cost the square at the ends of the ranges and no less between them; other rows are linear.
+// TestRedo: attention's rows cost the square at the ends of the ranges and no less between them; other costs are
+// linear.
 func TestRedo(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		c := Costs{Redo: [Classes]float64{0, 3, 5, 7}}
@@ -53,7 +54,7 @@ func TestRedo(t *testing.T) {
 	}
 }
 
-// TestLongest: each arm trains its longest sequence and not the next.
+// TestLongest: each arm can train its longest sequence, but not the next.
 func TestLongest(t *testing.T) {
 	m := A800(.6, 0)
 	table, err := Compare(m, []int{64 << 10}, func(tokens int) (Work, error) { return seven(t, tokens), nil })

@@ -1,17 +1,18 @@
-// Package memo decides which activations of a long sequence stay on the GPU, which are swapped to the host and which are
-// computed again, token by token. It is the policy of MEMO (2407.12117; SIGMOD 2025) and one that is never slower.
+// Package memo decides which activations of a long sequence stay on the GPU, which are swapped to the host and which
+// are recomputed, token by token. It has the policy of MEMO (2407.12117; SIGMOD 2025) and one that is never slower.
 //
-// The paper. What a layer's forward makes and its backward reads is its skeletal activations: for a GPT 16 units of
-// tokens*width elements. Each layer writes them into one of two slots that take turns; while the next layer computes, they
-// are copied to the host, and back before their backward. The layer's input and the output of attention are always
-// swapped: from the first everything else can be made again, the second is the costly one. Of the other 14 units a share
-// alpha of the token rows is swapped, the rest is dropped and made again, so that the copies hide behind the compute and
-// the host's memory suffices. Alpha is one number for the whole job, from a linear program with a closed form (Alpha).
+// The paper. A layer's skeletal activations are those that its forward pass writes and its backward pass reads: for a
+// GPT 16 units of tokens*width elements. Layers alternate between two slots. While the next layer computes, a layer's
+// activations are copied to the host, and they are copied back before its backward pass. The layer's input and the
+// output of attention are always swapped: everything else can be recomputed from the input, and attention is the
+// costly part. Of the other 14 units a fraction alpha of the token rows is swapped, the rest is dropped and
+// recomputed, so that compute hides the copies and the host's memory suffices. Alpha is one number for the whole job,
+// from a linear program with a closed form (Alpha).
 //
-// Ours. Best takes alpha apart: per layer and class of tensors, rows are kept on the device, swapped or made again; what
-// the device has left keeps what it can. The whole step, with its three streams, deadlines, slots, device and host memory,
-// is one linear program over these shares, solved for every number of slots. It contains MEMO's policy, full swapping and
-// full recomputation as points, so it is never slower, and its optimum comes with a proof, the dual solution.
+// Ours. Best generalises alpha: per layer and class of tensors, rows are kept in the device's remaining memory,
+// swapped or recomputed. The whole step, with its three streams, deadlines, slots, device and host memory, is one
+// linear program over these fractions, solved for every number of slots. MEMO's policy, full swapping and full
+// recomputation are feasible points, so the optimum is never slower, and the dual solution proves it.
 //
 //	w, _ := memo.Of(g)             // g: the graph of a 7B GPT at 1M tokens
 //	m := memo.A800(0.6, 0)
@@ -23,23 +24,27 @@
 // # Assumptions of the machine
 //
 // One GPU of a tensor- and sequence-parallel group does 1/8 of everything and holds 1/8 of every activation.
-//   - A layer's forward takes its FLOPs / (efficiency * peak), its backward twice that. Efficiency is per model FLOP: the
-//     fifth product of FlashAttention's backward, and unless a rate between GPUs is given the exchanges of tensor
-//     parallelism, are inside it. The paper gives one number to fix it and the link with: at 192K tokens a swapped layer
-//     just hides behind a forward, which is a link of 20.3 GB/s times the efficiency. At 0.6, 12.2 GB/s each way per GPU.
-//   - Given a rate between GPUs, a forward has two all-reduces of 2 bytes*tokens*width, a backward two, making the matrix
-//     products of a layer again one and a half; none overlaps. The link then follows from the same crossing.
-//   - Copies out and in have a stream and the full rate each, and do not slow the compute.
-//   - Making norms and activation functions again costs their bytes at the bandwidth of the memory; matrix products cost
-//     their FLOPs. The last product of a layer is never made again: nobody reads it. Attention's rows are made again by
-//     ranges of queries, the first ones, which look back at few keys.
-//   - Weights, gradients and Adam take 16 bytes per parameter, of which nothing is offloaded. Head and loss work in chunks
-//     of tokens. Statistics of norms and attention (0.1 % of a layer) stay on the device and are left out of the units, as
-//     in the paper. Rows are divisible.
-//   - Without a plan of the memory, a caching allocator reserves 12 % more than is allocated (the paper: 76.5 for 68.2
-//     GB). Its reorganisations cost time too, which is not modelled: the plan's gain in speed is not shown here.
+//   - A layer's forward pass takes its FLOPs / (efficiency * peak), its backward pass twice that. Efficiency is per
+//     model FLOP: it includes the fifth product of FlashAttention's backward pass and, unless a rate between GPUs is
+//     given, the communication of tensor parallelism. The paper gives one number that relates it to the link: at 192K
+//     tokens a forward pass just hides a swapped layer, which implies a link of 20.3 GB/s times the efficiency: at
+//     0.6, 12.2 GB/s each way per GPU.
+//   - With a rate between GPUs, a forward pass has two all-reduces of 2 bytes*tokens*width, a backward pass two,
+//     recomputing the matrix products of a layer one and a half; none overlaps. The link then follows from the same
+//     crossing.
+//   - Copies out and in each have their own stream and the full rate, and do not slow compute.
+//   - Recomputing norms and activation functions takes the time of their bytes at memory bandwidth; matrix products
+//     take that of their FLOPs. The last product of a layer is never recomputed: nothing reads it. Attention
+//     recomputes ranges of its first queries, which see few keys.
+//   - Weights, gradients and Adam take 16 bytes per parameter, none of them offloaded. Head and loss are computed in
+//     chunks of tokens. Statistics of norms and attention (0.1 % of a layer) stay on the device and are not counted
+//     in the units, as in the paper. Rows are divisible.
+//   - Without a plan of the memory, a caching allocator reserves 12 % more than is allocated (the paper: 76.5 for
+//     68.2 GB). Its reorganisations cost time too, which is not modelled, so the plan's gain in speed does not show
+//     here.
 //
-// Known weakness: copies of a layer are one piece in each direction, so a backward starts when all of its rows are there.
+// Known weakness: a layer is copied as a whole in each direction, so its backward pass starts only when all of its
+// rows have arrived.
 package memo
 
 // Alpha is MEMO's linear program in closed form: the largest share of the other tensors' rows that can be swapped so that
@@ -47,9 +52,9 @@ package memo
 //
 //	max alpha:  input + attention + alpha*others <= bandwidth*window,  <= host/(layers-2),  0 <= alpha <= 1
 //
-// Sizes in bytes of one layer on one GPU, host in bytes per GPU, bandwidth in bytes/s, window in seconds. Link and Host
-// are the two bounds before they are cut to [0, 1]. Stall is what each forward waits because even input and attention do
-// not hide, in seconds; Short are the bytes of host memory that they lack.
+// Sizes are bytes of one layer on one GPU, host is bytes per GPU, bandwidth bytes/s, window seconds. In the result,
+// Link and Host are the two bounds before clamping to [0, 1]. Stall is how long each forward pass waits, in seconds,
+// because even input and attention are not hidden; Short is how many bytes of host memory they lack.
 func Alpha(input, attention, others, bandwidth, window, host float64, layers int) Share {
 	always := input + attention
 	swapped := float64(max(layers-2, 0))
@@ -75,11 +80,11 @@ type Share struct {
 	Short float64 `json:"host_bytes_short"`
 }
 
-// SampleFLOPs are the model FLOPs of one training sample of a causal transformer, the numerator of MEMO's MFU: 6 per
-// parameter and token, and 6 n h s^2 for attention (half of the pairs, backward twice the forward).
+// SampleFLOPs returns the model FLOPs of one training sample of a causal transformer, the numerator of MEMO's MFU: 6
+// per parameter and token, and 6 n h s^2 for attention (half of the pairs, backward twice the forward).
 func SampleFLOPs(layers, width, tokens, parameters float64) float64 {
 	return 6*tokens*parameters + 6*layers*width*tokens*tokens
 }
 
-// MFU is the share of the GPUs' peak that a sample's model FLOPs use.
+// MFU returns the fraction of the GPUs' peak, in FLOP/s, that a sample's model FLOPs use.
 func MFU(flops, seconds, peak float64) float64 { return flops / (seconds * peak) }

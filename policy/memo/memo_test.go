@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAlpha: the paper's case. 7B on eight A800 with 2048 GiB of host memory.
+// TestAlpha checks the paper's case: 7B on eight A800 with 2048 GiB of host memory.
 func TestAlpha(t *testing.T) {
 	m := A800(0.6, 0)
 	near(t, "link, GB/s", m.Link/1e9, 12.2, 2e-3)
@@ -26,13 +26,13 @@ func TestAlpha(t *testing.T) {
 	near(t, "alpha at 1M", m.Alpha(m.Costs(seven(t, 1<<20))).Alpha, (2048.0/30/8-2)/14, 1e-12)
 	w := seven(t, crossing)
 	near(t, "FLOP per byte at the crossing", float64(w.Forward)/(w.Units()*2*crossing*4096), 15360, 1e-4)
-	for _, exchange := range []float64{0, 200e9} { // just hides at the crossing, whatever the forward consists of
+	for _, exchange := range []float64{0, 200e9} { // a layer is just hidden at the crossing, whatever the forward consists of
 		m := A800(0.6, exchange)
 		near(t, "link bound at the crossing", m.Alpha(m.Costs(w)).Link, 1, 1e-4)
 	}
 }
 
-// TestAlphaIsTheLargest: against the constraints, on random machines.
+// TestAlphaIsTheLargest: on random machines, alpha satisfies the constraints and no larger value does.
 func TestAlphaIsTheLargest(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		draw := func(name string) float64 { return rapid.Float64Range(.01, 20).Draw(r, name) }
@@ -58,8 +58,9 @@ func TestAlphaIsTheLargest(t *testing.T) {
 	})
 }
 
-// TestEfficiency: why efficiency is per model FLOP. If matrix products of FlashAttention's backward, five instead of four,
-// took their time at 0.6 of the peak, even a step without any overhead would be below the paper's 52.30 % at 1M tokens.
+// TestEfficiency shows why efficiency is per model FLOP. If all five products of FlashAttention's backward pass,
+// instead of four, ran at 0.6 of the peak, even a step without overhead would be below the paper's 52.30 % at 1M
+// tokens.
 func TestEfficiency(t *testing.T) {
 	w := seven(t, 1<<20)
 	share := w.AttentionShare()

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Linear programs: minimise cost.x where every row.x >= least and x >= 0, with no negative cost.
+// Linear programs: minimise cost.x subject to row.x >= least for every row and x >= 0, with no negative cost.
 //
-// Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10). With no
-// negative cost the slacks are a dual feasible basis, so there is no first phase: while a row is violated, the variable
-// that repairs it at the least cost per unit enters. What comes with the solution proves it: one multiplier per row, none
-// negative, that combine the rows to a lower bound of the cost (bound).
+// Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10).
+// Without negative costs the slacks are a dual feasible basis, so there is no first phase: while a row is violated,
+// the variable that repairs it at the least cost per unit enters. The solution comes with a proof: nonnegative
+// multipliers, one per row, that combine the rows to a lower bound of the cost (bound).
 //
-// Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1.
-// Weakness: dense, so some hundred rows and columns. Equal costs could make it cycle, so ties are broken by tiny ones.
+// Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1. Known weakness: dense, so some hundred
+// rows and columns. Equal costs could cause cycling, so tiny extra costs break ties.
 
 // program is a linear program under construction.
 type program struct {
 	cost  []float64
-	tie   []float64 // tiny extra costs that choose among equals
-	top   []float64 // what a variable need never be above, for bound only
+	tie   []float64 // tiny extra costs that break ties
+	top   []float64 // upper limits that an optimum respects, for bound only
 	rows  [][]term
 	least []float64
 }
@@ -30,7 +30,7 @@ type term struct {
 	factor   float64
 }
 
-// variable adds one. Its tie is different from those of the others.
+// variable adds a variable and returns its index. It makes all ties distinct.
 func (p *program) variable(cost, tie, top float64) int {
 	_, part := math.Modf(float64(len(p.cost)) * math.Phi)
 	p.cost = append(p.cost, cost)
@@ -39,7 +39,7 @@ func (p *program) variable(cost, tie, top float64) int {
 	return len(p.cost) - 1
 }
 
-// add the row terms >= least.
+// add adds the row terms >= least.
 func (p *program) add(least float64, terms ...term) {
 	p.rows = append(p.rows, terms)
 	p.least = append(p.least, least)
@@ -47,8 +47,9 @@ func (p *program) add(least float64, terms ...term) {
 
 const pivotTolerance = 1e-9
 
-// dictionary expresses what is basic by what is not: basic = at + a.nonbasic. Rows and columns are numbered as at the
-// start; who says which variable stands there: below the number of columns a variable, above it the slack of a row.
+// dictionary expresses basic variables by nonbasic ones: basic = at + a.nonbasic. basic and other identify the
+// variable of each row and column: an index below the number of columns is a variable of the program, from there on
+// the slack of a row.
 type dictionary struct {
 	a            [][]float64
 	at, cost     []float64
@@ -102,7 +103,7 @@ func (p *program) dictionary() *dictionary {
 	return d
 }
 
-// violated is the row that is broken the most, -1 if none is.
+// violated returns the most violated row, or -1.
 func (d *dictionary) violated() int {
 	row, worst := -1, -pivotTolerance
 	for i, v := range d.at {
@@ -113,7 +114,7 @@ func (d *dictionary) violated() int {
 	return row
 }
 
-// entering is the column that repairs a row at the least cost, -1 if none can.
+// entering returns the column that repairs a row at the least cost, or -1 if none can.
 func (d *dictionary) entering(row int) int {
 	column, least := -1, 0.0
 	for j, a := range d.a[row] {
@@ -158,9 +159,9 @@ func (d *dictionary) pivot(r, c int) {
 	d.basic[r], d.other[c] = d.other[c], d.basic[r]
 }
 
-// bound is the lower bound of the cost, ties left out, that multipliers prove for all x between 0 and top: combined, the
-// rows say that sum(multiplier*least) <= combination.x, and where the combination charges a variable more than its cost,
-// it does so at most top times.
+// bound returns the lower bound of the cost, without ties, that the multipliers prove for all x between 0 and top.
+// The combined rows give sum(multiplier*least) <= combination.x; where the combination charges a variable more than
+// its cost, the excess counts at most top times.
 func (p *program) bound(multipliers []float64) (sum float64) {
 	left := slices.Clone(p.cost)
 	for i, row := range p.rows {

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// corners is the least cost over all corners of a program in two variables: crossings of two rows or axes.
+// corners returns the least cost over all corners of a program in two variables: intersections of two rows or
+// axes.
 func corners(p *program) float64 {
 	rows, least := [][2]float64{{1, 0}, {0, 1}}, []float64{0, 0}
 	for i, r := range p.rows {
@@ -61,7 +62,8 @@ func TestSimplexCorners(t *testing.T) {
 	})
 }
 
-// TestSimplexProof: larger programs: x satisfies the rows, and the multipliers prove that nothing costs less.
+// TestSimplexProof: in larger programs, x satisfies the rows, and the multipliers prove that nothing costs
+// less.
 func TestSimplexProof(t *testing.T) {
 	solved := 0
 	rapid.Check(t, func(r *rapid.T) {

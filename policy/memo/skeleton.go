@@ -7,18 +7,18 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Skeletal activations are read off the graph: they are the forward values that a layer's backward operators read, and
-// what it takes to make one again is the operators that write it.
+// Skeletal activations are derived from the graph: they are the forward values that a layer's backward operators
+// read. Recomputing one takes the operators that write it.
 //
-// Example: a GPT layer of width h saves 16 h elements per token, exactly the paper's list, and beside them 4 numbers of the
-// norms and one per head of attention, which the paper leaves out. Grouped queries save less, gated feed-forwards more:
-// Llama 3 8B 5 + 1.5 + 3*3.5 = 17. Weakness: only models whose layers are all alike; one sequence is one step.
+// Example: a GPT layer of width h saves 16 h elements per token, exactly the paper's list, and also 4 numbers of the
+// norms and one per head of attention, which the paper omits. Grouped queries save less, gated feed-forwards more:
+// Llama 3 8B 5 + 1.5 + 3*3.5 = 17. Known weakness: only models with identical layers; one sequence is one step.
 
-// Class of a skeletal tensor: what may be done with it.
+// Class is the kind of a skeletal tensor, which determines how it can be recomputed.
 type Class uint8
 
 const (
-	Input     Class = iota // the layer's input: everything is made from it, it is never made again
+	Input     Class = iota // the layer's input: everything is computed from it, it is never recomputed
 	Attention              // attention's output: by rows, given all keys and values
 	Product                // results of matrix products, by rows
 	Pointwise              // norms and activation functions, by rows: almost free
@@ -29,28 +29,29 @@ func (c Class) String() string {
 	return [...]string{"input", "attention", "products", "pointwise"}[c]
 }
 
-// Tensor is a skeletal activation of one layer, of one sequence, on all GPUs together.
+// Tensor is a skeletal activation of one layer and sequence, summed over all GPUs.
 type Tensor struct {
 	Name  string
 	Class Class
 	Bytes int64
-	FLOPs int64 // to make it again from what its operators read
-	Moved int64 // bytes that this moves
+	FLOPs int64 // to recompute it from the inputs of its operators
+	Moved int64 // bytes that recomputing it moves
 }
 
-// Work is a training step on one sequence: what is computed and what has to be kept. Numbers are of all GPUs together.
+// Work is a training step on one sequence: what is computed and what has to be kept. Numbers are totals over all
+// GPUs.
 type Work struct {
 	Layers, Width, Tokens int
 	Tensors               []Tensor // skeletal, of one layer
-	Aside                 int64    // bytes of statistics of norms and attention per layer, not among the tensors
+	Aside                 int64    // bytes of statistics of norms and attention per layer, not in Tensors
 	Forward               int64    // FLOPs of a layer
 	Attention             int64    // of these, attention's
 	Head                  int64    // FLOPs of head and loss, forward
 	Parameters            int64    // of matrix products
-	Working               int64    // most bytes of other activations and gradients at once, in any segment
+	Working               int64    // peak bytes of other activations and gradients in any segment
 }
 
-// Of reads the work off a graph.
+// Of derives the work from a graph. It fails if the layers differ.
 func Of(g *graph.Graph) (Work, error) {
 	layers := g.Segments[1:g.Head()]
 	if len(layers) == 0 || g.Context > 0 {
@@ -88,12 +89,12 @@ func Of(g *graph.Graph) (Work, error) {
 	return w, nil
 }
 
-// alike: the same tensor of two layers.
+// alike reports whether a and b may be the same tensor of two layers.
 func alike(a, b Tensor) bool {
 	return a.Class == b.Class && a.Bytes == b.Bytes && a.FLOPs == b.FLOPs && a.Moved == b.Moved
 }
 
-// layer finds what one layer saves and computes.
+// layer returns what one layer saves and computes.
 func layer(g *graph.Graph, s *graph.Segment) (w Work) {
 	for k := range s.Forward {
 		n := &s.Forward[k]
@@ -136,7 +137,7 @@ func layer(g *graph.Graph, s *graph.Segment) (w Work) {
 	return w
 }
 
-// writes is the position of a value among a node's results, -1 if it is none.
+// writes returns the position of value v among a node's results, or -1.
 func writes(n *graph.Node, v int) int {
 	for i, spec := range n.Op.Info().Args {
 		if i < len(n.Args) && n.Args[i].Value == v && spec.Access != graph.Read {
@@ -146,8 +147,8 @@ func writes(n *graph.Node, v int) int {
 	return -1
 }
 
-// working is the most bytes at once of per-token values that are not skeletal for the segment, over a list of nodes. What
-// lives in chunks of rows is left out: a chunk can be as small as one likes.
+// working returns the peak bytes, over a list of nodes, of per-token values that are not skeletal for the segment. It
+// excludes values that exist in chunks of rows: a chunk can be arbitrarily small.
 func working(g *graph.Graph, s *graph.Segment, nodes []graph.Node) (most int64) {
 	first, last := map[int]int{}, map[int]int{}
 	for i := range nodes {
@@ -182,12 +183,12 @@ func flops(g *graph.Graph, n *graph.Node) int64 {
 	return n.Op.FLOPs(&n.Attr, g.Dims(n, g.Seq, nil))
 }
 
-// bytesOf a per-token value of one sequence.
+// bytesOf returns the bytes of a per-token value of one sequence.
 func bytesOf(g *graph.Graph, v int) int64 {
 	return int64(g.Seq) * int64(g.Values[v].Cols) * g.Values[v].DType.Size()
 }
 
-// Bytes of a layer's skeletal tensors by class.
+// Bytes returns the bytes of a layer's skeletal tensors by class.
 func (w *Work) Bytes() (b [Classes]int64) {
 	for _, t := range w.Tensors {
 		b[t.Class] += t.Bytes
@@ -195,7 +196,7 @@ func (w *Work) Bytes() (b [Classes]int64) {
 	return b
 }
 
-// Units is the size of a layer's skeletal tensors in tensors of the model's width: 16 for a GPT.
+// Units returns the size of a layer's skeletal tensors in tensors of the model's width: 16 for a GPT.
 func (w *Work) Units() float64 {
 	var sum int64
 	for _, t := range w.Tensors {
@@ -209,5 +210,5 @@ func (w *Work) Units() float64 {
 	return 0
 }
 
-// AttentionShare of a layer's forward FLOPs: (s/12h) / (1 + s/12h) for a GPT.
+// AttentionShare returns attention's fraction of a layer's forward FLOPs: (s/12h) / (1 + s/12h) for a GPT.
 func (w *Work) AttentionShare() float64 { return float64(w.Attention) / float64(w.Forward) }

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// near fails if got is not within a share of want.
+// near fails if got differs from want by more than a fraction share.
 func near(t *testing.T, what string, got, want, share float64) {
 	t.Helper()
 	if !(math.Abs(got-want) <= share*math.Abs(want)+1e-12) {
@@ -42,7 +42,7 @@ func seven(t testing.TB, tokens int) Work {
 	return workOf(t, m, tokens)
 }
 
-// TestUnits: the paper's list, from the graph: ten tensors, 16 units; sizes at 1M tokens.
+// TestUnits derives the paper's list from the graph: ten tensors, 16 units; sizes at 1M tokens.
 func TestUnits(t *testing.T) {
 	w := seven(t, 1<<20)
 	var names []string
@@ -73,18 +73,18 @@ func TestUnits(t *testing.T) {
 	}
 	near(t, "layer, GiB", layer/gib, 128, 0)
 	near(t, "model, GiB", layer*32/gib, 4096, 0)
-	near(t, "inputs, GiB", 32*unit/gib, 256, 0) // the paper's text says 128, against its own unit
+	near(t, "inputs, GiB", 32*unit/gib, 256, 0) // the paper's text says 128, which contradicts its own unit
 	b := w.Bytes()
 	for class, u := range []float64{1, 1, 8, 6} {
 		near(t, Class(class).String(), float64(b[class])/unit, u, 0)
 	}
-	// What the paper leaves out: log-sum-exp of 32 heads, mean and deviation of two norms, in fp32.
+	// Omitted in the paper: log-sum-exp of 32 heads, mean and deviation of two norms, in fp32.
 	near(t, "aside", float64(w.Aside), float64(1<<20*(32+2*2)*4), 0)
 	near(t, "working", float64(w.Working)/unit, 6, 0) // the backward of the feed-forward: stream, gradient of 4, and of the norm
 }
 
-// TestFLOPs: a layer is 24 s h^2 + 2 s (s+1) h forward, of which making everything but attention and the last product again
-// is 16 s h^2; the model's count is three times the forward.
+// TestFLOPs: a layer's forward pass is 24 s h^2 + 2 s (s+1) h; recomputing everything except attention and the last
+// product is 16 s h^2 of that. The model's count is three times the forward pass.
 func TestFLOPs(t *testing.T) {
 	const h, s = 4096.0, 1 << 20
 	w := seven(t, s)
@@ -109,8 +109,8 @@ func TestFLOPs(t *testing.T) {
 	near(t, "attention's share at 576K", at.AttentionShare(), 0.923, 1e-3)
 }
 
-// TestFamilies: other models against closed forms, drawn at random. Grouped queries save less than 16 units, gated
-// feed-forwards three times their width: gate and up, and their product.
+// TestFamilies compares other models, chosen at random, with closed forms. Grouped queries save less than 16 units,
+// gated feed-forwards three times their width: gate and up, and their product.
 func TestFamilies(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		heads := rapid.SampledFrom([]int{2, 4, 8}).Draw(r, "heads")
@@ -155,7 +155,7 @@ func TestFamilies(t *testing.T) {
 	})
 }
 
-// TestOf refuses what it cannot describe.
+// TestOf: models that Of cannot describe are errors.
 func TestOf(t *testing.T) {
 	m, err := Known("7B", 8)
 	if err != nil {

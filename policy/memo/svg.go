@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// Plot draws MFU against the length of the sequence, one line per arm, as far as it fits.
+// Plot writes an SVG of MFU against sequence length, one line per arm, up to the longest
+// sequence that fits.
 func Plot(w io.Writer, t Comparison) error {
 	const left, top, width, height = 60.0, 64.0, 620.0, 330.0
 	colours := []string{"#b9a3ab", "#a03a5c", "#c8871b", "#1f7a5a", "#1d4f91"}

@@ -31,7 +31,7 @@ type Length struct {
 	Tokens int    `json:"tokens"`
 }
 
-// Lengths are the sequences of the paper's configuration.
+// Lengths returns the sequence lengths of the paper's configuration, in tokens.
 func Lengths() []int {
 	var list []int
 	for _, k := range []int{64, 128, 192, 256, 384, 512, 640, 768, 896, 1024} {
@@ -40,7 +40,8 @@ func Lengths() []int {
 	return list
 }
 
-// Compare runs all arms at some lengths; work tells what a sequence of so many tokens is.
+// Compare runs all arms at the given lengths; work returns the work of a sequence of that
+// many tokens.
 func Compare(m Machine, lengths []int, work func(tokens int) (Work, error)) (Comparison, error) {
 	t := Comparison{Machine: m}
 	for _, tokens := range lengths {
@@ -70,7 +71,8 @@ func Compare(m Machine, lengths []int, work func(tokens int) (Work, error)) (Com
 	return t, nil
 }
 
-// longest is the longest sequence, in steps of 16K tokens up to 16M, that an arm can train.
+// longest returns the longest sequence that an arm can train, in steps of 16K tokens up to
+// 16M.
 func longest(m Machine, a Arm, work func(tokens int) (Work, error)) (int, error) {
 	const step = 16 << 10
 	fits, low, high := 0, 1, 1<<10

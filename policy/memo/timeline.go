@@ -1,27 +1,27 @@
 package memo
 
-// The timeline of a step on three streams: compute, copies to the host, copies from it. A layer's activations live in
-// slot i mod K while they are made, copied or read.
+// The timeline of a step on three streams: compute, copies to the host, copies from it. Layer i's activations occupy
+// slot i mod K while they are computed, copied or read.
 //
-//	forward i    after forward i-1, and when the slot is drained: the copy out of layer i-K is done
+//	forward i    after forward i-1, and when the slot is free: the copy out of layer i-K is done
 //	out i        after forward i and out i-1
 //	backward i   after backward i+1, and when the copy in of layer i is done
 //	in i         after in i+1, when the slot's content is dead: backward i+K is done; and after out i
 //
-// Example: two slots, 32 layers that compute for 1 forward and 2 backward and copy for 1.5. The forward takes
-// 2 + 30*1.5, the backward 64: a backward is longer than a copy. Weakness: no other traffic on the links.
+// Example: two slots, 32 layers that compute for 1 forward and 2 backward and copy for 1.5. The forward takes 2 +
+// 30*1.5, the backward 64: a backward is longer than a copy. Known weakness: no other traffic on the links.
 
-// Load is one layer in seconds. Backward includes making rows again.
+// Load is one layer's durations in seconds. Backward includes recomputation.
 type Load struct{ Forward, Backward, Out, In float64 }
 
 // Span is a time from start to end.
 type Span struct{ Start, End float64 }
 
-// Timeline of a step, by layer.
+// Timeline is the schedule of a step, by layer.
 type Timeline struct {
 	Forward, Out, Backward, In []Span
 	End                        float64
-	Stall                      float64 // that the compute stream waited
+	Stall                      float64 // seconds that the compute stream waits
 }
 
 // Run schedules a step with K slots; turn is the time between the last forward and the first backward: head and loss.

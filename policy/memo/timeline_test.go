@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawn is a step with whole seconds: layers copy or not.
+// drawn returns a random step in whole seconds; some layers copy, others don't.
 func drawn(r *rapid.T) (loads []Load, slots int, turn float64) {
 	n := rapid.IntRange(1, 9).Draw(r, "layers")
 	slots = rapid.IntRange(1, n).Draw(r, "slots")
@@ -22,8 +22,8 @@ func drawn(r *rapid.T) (loads []Load, slots int, turn float64) {
 	return loads, slots, whole(0, 3, "turn")
 }
 
-// ticks plays a step second by second: every stream does its list in order, and an operation starts in the first second
-// in which what it needs is there. Slots are memory: they hold a layer, or nothing.
+// ticks simulates a step second by second: every stream executes its list in order, and an operation starts in the
+// first second in which its inputs are available. Slots are memory: they hold a layer or nothing.
 func ticks(loads []Load, slots int, turn float64) float64 {
 	const nothing = -1
 	n := len(loads)
@@ -43,7 +43,7 @@ func ticks(loads []Load, slots int, turn float64) float64 {
 		compute = append(compute, operation{i, int(l.Forward), func() bool { return holds[k] == nothing }, func() {
 			holds[k] = i
 			if i < n-slots && l.Out == 0 {
-				holds[k] = nothing // dropped, or kept beside the slot
+				holds[k] = nothing // dropped, or kept outside the slot
 			}
 		}})
 		if l.Out > 0 {
@@ -57,10 +57,10 @@ func ticks(loads []Load, slots int, turn float64) float64 {
 	for i := n - 1; i >= 0; i-- {
 		k, l := i%slots, loads[i]
 		if l.In > 0 {
-			free := func() bool { return holds[k] == nothing && (i+slots >= n || done[i+slots]) } // not before a later layer had it
+			free := func() bool { return holds[k] == nothing && (i+slots >= n || done[i+slots]) } // not before a later layer used it
 			in = append(in, operation{i, int(l.In), func() bool { return onHost[i] && free() }, func() { holds[k], returned[i] = i, true }})
 		}
-		again := i < n-slots && l.In == 0 // made again in the slot
+		again := i < n-slots && l.In == 0 // recomputed in the slot
 		ready := func() bool { return holds[k] == i && (l.In == 0 || returned[i]) || again && holds[k] == nothing }
 		compute = append(compute, operation{i, int(l.Backward), ready, func() {
 			holds[k], done[i] = nothing, true

@@ -1,6 +1,7 @@
 // Activations by number, as in package graph: 0 gelu_tanh, 1 gelu, 2 relu, 3 silu.
 
-// sigmoid is 1/(1+e^-x), with the hardware's exponential and reciprocal.
+// sigmoid returns 1/(1+e^-x), with the hardware's approximate exponential and
+// reciprocal.
 static __device__ inline float sigmoid(float x) {
   float e = 1 + power(-1.4426950408889634f * x);
 #ifdef SHIM

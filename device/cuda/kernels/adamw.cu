@@ -1,9 +1,8 @@
-// p m v g clip scalars p16. The roundings are those of the CPU's kernel, one by
-// one, so that it makes no difference where a plan has the optimizer run. What
-// depends on the step is worked out once per block, in float64. f: beta1, 1-beta1, beta2, 1-beta2, eps;
-// d[0]: weight decay; n: places of lr, 1-beta1^t, 1-beta2^t and the step's chance in
-// scalars, the parameter, its first element. p, m and v in bf16 are rounded by
-// chance: by the random bits of simd.Draws, with the keys of graph.ChanceKey.
+// p m v g clip scalars p16. Every operation rounds as in the CPU's kernel, so results do not depend on
+// where a plan runs the optimizer. Values that depend on the step are computed once per block, in
+// float64. f: beta1, 1-beta1, beta2, 1-beta2, eps; d[0]: weight decay; n: indices in scalars of lr,
+// 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. p, m and v in
+// bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
 typedef unsigned long long u64;
 
 static __device__ inline u64 mix(u64 x) {
@@ -19,7 +18,7 @@ static __device__ inline unsigned draws(unsigned n, u64 key) {
   return (n ^ n >> 15) * 0x846ca68b >> 16;
 }
 
-// chance rounds x to bf16, up as often as it is nearer to there; a NaN stays one.
+// chance rounds x to bf16 stochastically, as simd.DrawBF16 does; NaN stays NaN.
 static __device__ inline unsigned chance(float x, unsigned n, u64 key) {
   unsigned u = __float_as_uint(x);
   return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + draws(n, key)) >> 16;
@@ -44,7 +43,7 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
   i64 r, c;
   bool there = place(a.t[0].rows, a.t[0].cols, VEC, r, c);
   float p[VEC], m[VEC], v[VEC], g[VEC], clip = a.t[4].rows > 0 ? at<float>(a.t[4], 0, 0)[0] : 1;
-  if (there) { // under way while the first thread works
+  if (there) { // these loads overlap with the first thread's work
     load(g, at<T3>(a.t[3], r, c));
     load(p, at<T0>(a.t[0], r, c));
     load(m, at<T1>(a.t[1], r, c));

@@ -1,11 +1,11 @@
 // Causal attention, o lse q kv, in tiles with a running maximum (Milakov and
 // Gimelshein, 1805.02867; Dao and others, 2205.14135). This is stage A0: fp32
-// arithmetic without tensor cores, for any head size and both precisions, and
-// the oracle of the fast one.
+// arithmetic without tensor cores, for any head size and both precisions, and the
+// reference for the fast ones.
 //
-// grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples
-// of TILE, so the order of each sum depends on the position only. Queries are
-// the rows from n[0] on of a sequence, 0 unless it is a slice of one.
+// grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples of
+// TILE, so the order of each sum depends on the position only. Queries are the rows
+// from n[0] on of a sequence, 0 except for a slice.
 extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;

@@ -1,9 +1,9 @@
-// Which keys a query sees: up to its own, as far back as the window reaches, and
-// with STARTS those of its document. Rows of queries begin at mine. Without STARTS
-// nothing of it is compiled.
+// Which keys a query sees: those up to its own position within the window and, with
+// STARTS, within its document. Rows of queries begin at mine. Without STARTS no code
+// for documents is compiled.
 
-// firstKey is the first key that query i sees: none before the first of an earlier
-// query. Whatever the operand holds, it is a key up to i.
+// firstKey returns the first key that query i sees. It never decreases with i. It
+// lies in [0, i] whatever the operand holds.
 static __device__ inline int firstKey(const Args& a, i64 mine, int i) {
   int first = max(0, i - a.window + 1);
 #ifdef STARTS
@@ -12,8 +12,8 @@ static __device__ inline int firstKey(const Args& a, i64 mine, int i) {
   return first;
 }
 
-// lastTile is, of tiles of step queries from first to last, the last one that begins
-// with a query which sees a key before end; one before first if there is none.
+// lastTile returns, among tiles of step queries from first to last, the last one
+// whose first query sees a key before end, or first-step if there is none.
 static __device__ inline int lastTile(const Args& a, i64 mine, int first, int last, int step, int end) {
 #ifdef STARTS
   int lo = 0, hi = (last - first) / step + 1;

@@ -1,18 +1,18 @@
-// Attention of the next rows of a sequence, o kv qkv pos: a query finds the keys
-// and values of earlier rows in a cache [2*kv*context, HEAD], for each key head
-// its rows, then for each value head. Two kernels, one after the other.
+// Attention for incremental decoding, o kv qkv pos: a query reads the keys and
+// values of earlier rows from a cache [2*kv*context, HEAD], which has the rows of
+// each key head, then of each value head. Two kernels, in sequence.
 //
-// A query is one block: warp w takes the keys at positions w, w+8, ... that it
-// sees, a lane the columns lane, lane+32, ..., with a running maximum per warp;
-// at the end the warps' sums are put together in one order. So what a row
-// becomes depends on its position and not on how rows are divided over calls.
+// A block computes one query: warp w handles the visible keys at positions w, w+8,
+// ..., a lane the columns lane, lane+32, ..., with a running maximum per warp.
+// Finally the warps' sums are combined in a fixed order. So a row's result depends
+// on its position, not on how rows are divided among calls.
 //
-// Known weakness: of a prompt, every query reads the cache by itself.
+// Known weakness: each query of a prompt reads the cache separately.
 #define WIDE ((HEAD + 31) / 32) // columns per lane
 #define WARPS 8
 
-// remember puts the keys and values of the rows into the cache. A thread does
-// one number.
+// remember appends the keys and values of the rows to the cache, one number per
+// thread.
 extern "C" __global__ void remember(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[2].rows, (i64)2 * a.kv * HEAD, 1, r, c)) return;

@@ -2,15 +2,15 @@
 // p = exp(scale*q.k - lse), dp = do.v and delta = sum(do*o): ds =
 // p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q), dv = sum(p*do).
 //
-// Three kernels, one after the other: delta; dq, a block per tile of queries;
-// dk and dv, a block per tile of keys that walks through the query heads of
-// its group. p is worked out twice, seven products instead of five, and for
-// that every sum has one owner: no atomics, the same bits in every run.
+// Three kernels, in sequence: delta; dq, with a block per tile of queries; dk and
+// dv, with a block per tile of keys that visits the query heads of its group. s and
+// dp are computed twice, seven products instead of five; in return every sum has
+// one owner: no atomics, the same bits in every run.
 //
-// Queries are the rows from n[0] on of a sequence, 0 unless it is a slice of
-// one. Sums over queries go over blocks of n[1] of them, the last one first, and
-// over the heads of the group within a block: slices that end at its multiples
-// and run from the last one continue each other.
+// Queries are the rows from n[0] on of a sequence, 0 except for a slice. Sums over
+// queries go over blocks of n[1] queries, last block first, and over the heads of
+// the group within a block. So slices that are cut at multiples of n[1] and
+// computed last first continue each other's sums.
 
 // A warp per row and head.
 extern "C" __global__ void deltas(const __grid_constant__ Args a) {
@@ -23,8 +23,8 @@ extern "C" __global__ void deltas(const __grid_constant__ Args a) {
   if (threadIdx.x % 32 == 0) *at<float>(a.t[2], r, h) = sum;
 }
 
-// weights fills p and ds of the thread's pairs: row t/8 of x with 4 rows of y.
-// Of the pair, i is the query.
+// weights computes p and ds for query i and key j, given s = q.k and dp = do.v; 0
+// if i does not see j.
 static __device__ inline void weights(const Args& a, float s, float dp, i64 mine, int h, int i, int j, float& p, float& ds) {
   p = ds = 0;
   if (!sees(a, mine, i, j)) return;

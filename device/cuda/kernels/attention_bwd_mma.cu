@@ -1,32 +1,28 @@
-// attention_bwd.cu on tensor cores (stage A2): the same sums and owners in two
-// kernels; queries finds delta too. p and ds go into the products as bf16, and never leave registers: a
-// block's own 128 rows are those of the result and of the sums, so what comes out
-// of one product is the left operand of the next.
+// attention_bwd.cu on tensor cores (stage A2): the same sums and owners in two kernels; queries also
+// computes delta. p and ds enter the products as bf16 and never leave registers: a block owns 128 rows
+// of the result, so one product's sums are the left operand of the next.
 //
-// A block's own two operands stay in registers as fragments. Of the others, 64
-// rows at a time come through two stages of shared memory, one filled while the
-// other is worked with; the stages take the place in which the block's own rows
-// arrived. Only tiles on an edge of what is seen are masked, warp by warp, and
-// tiles of which a warp sees nothing are skipped.
+// A block's own two operands stay in registers as fragments. The others are double-buffered in shared
+// memory, 64 rows at a time, in the space through which the block's own rows were loaded. Only tiles at
+// an edge of the visible range are masked, warp by warp, and a warp skips tiles in which it sees
+// nothing.
 //
-// For example, keys 0 to 127 in a sequence of 256 without a window go over
-// queries 192, 128, 64, 0 and on, the last 64 first: those from 128 on unmasked,
-// 64 masked for the last two warps of four, 0 for the first two and skipped by the
-// last two.
+// For example, keys 0 to 127 in a sequence of 256 without a window visit the tiles of queries 192, 128,
+// 64 and 0, in this order: those from 128 on unmasked, 64 masked for the last two warps of four, 0 for
+// the first two and skipped by the last two.
 //
-// Known weakness: seven products where five would do (s and dp are made twice),
-// which is the price of owners: a sum of dq over blocks of keys would need room
-// for it in fp32 and blocks that wait for each other. Above a head size of 64 a
-// warp has 16 rows, since registers are full, and shared memory is then as busy
-// as the tensor cores.
+// Known weakness: seven products where five would suffice (s and dp are computed twice). That is the
+// price of one owner per sum: summing dq over blocks of keys would need memory for it in fp32 and
+// blocks that wait for each other. Above a head size of 64 registers limit a warp to 16 rows, and
+// shared memory is then as busy as the tensor cores.
 #define OTHERS 64
-#define SETS (HEAD <= 64 ? 2 : 1)   // of 16 rows of a warp
+#define SETS (HEAD <= 64 ? 2 : 1)   // sets of 16 rows per warp
 #define THREADS (256 / SETS)        // 128 own rows
-#define CHUNK 16                    // others whose weights are in registers
+#define CHUNK 16                    // others whose weights are in registers at a time
 
 typedef float Weights[SETS][CHUNK / 8][4];    // of a warp's rows with CHUNK others
 
-// products adds to w the products of own rows with CHUNK others at y.
+// products adds to w the dot products of own rows with CHUNK others at y.
 static __device__ inline void products(Weights& w, const Held<SETS>& x, const bf16* y) {
 #pragma unroll
   for (int c = 0; c < HEAD / 16; c++)
@@ -39,8 +35,8 @@ static __device__ inline void products(Weights& w, const Held<SETS>& x, const bf
     }
 }
 
-// hide takes out the pairs that see each other not, by row and column counted
-// from this thread's first ones.
+// hide masks pairs that do not see each other. sees gets the row and column relative to this thread's
+// first ones.
 template <class F> static __device__ inline void hide(Weights& w, F sees, int c) {
 #pragma unroll
   for (int i = 0; i < SETS; i++)
@@ -51,7 +47,7 @@ template <class F> static __device__ inline void hide(Weights& w, F sees, int c)
         if (!sees(16 * i + e / 2 * 8, c + n * 8 + e % 2)) w[i][n][e] = -INFINITY;
 }
 
-// gather adds to own rows CHUNK others at y, weighed.
+// gather adds CHUNK weighted others at y to the sums of own rows.
 static __device__ inline void gather(Sums<SETS>& o, const Weights& w, const bf16* y) {
 #pragma unroll
   for (int c = 0; c < CHUNK / 16; c++) {
@@ -116,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
 }
 
 #ifdef STARTS
-#define STAGE (2 * OTHERS * (PITCH + 3)) // queries, do, and their lse and delta in fp32, starts
+#define STAGE (2 * OTHERS * (PITCH + 3)) // queries, do, their lse and delta in fp32, and starts
 #else
 #define STAGE (2 * OTHERS * (PITCH + 2))
 #endif
@@ -130,14 +126,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   float scale = a.f[0] * 1.4426950408889634f; // log2(e)
   int first = max(k0, a.n[0]), past = min((i64)a.seq, (i64)k0 + 128 + a.window - 1); // queries that see some of the keys
-  int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, h = g * group, at0 = 0; // the step's, and its stage
+  int q0 = first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, h = g * group, at0 = 0; // the current query tile and head, and the offset of their stage
   q0 = lastTile(a, mine, first, q0, OTHERS, k0 + 128);
   auto stage = [&](int q0, int h, int at0) {
     bf16* s = s0 + at0;
     fetch<OTHERS, THREADS>(s, a.t[4], mine + q0, a.seq - q0, h * HEAD);
     fetch<OTHERS, THREADS>(s + OTHERS * PITCH, a.t[3], mine + q0, a.seq - q0, h * HEAD);
     int i = q0 + threadIdx.x % OTHERS;
-    if (threadIdx.x < 2 * OTHERS) // the first threads take lse, the next delta
+    if (threadIdx.x < 2 * OTHERS) // the first threads copy lse, the next delta
       copy<4>((float*)(s + 2 * OTHERS * PITCH) + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
     fetchStarts<OTHERS, THREADS>((int*)(s + 2 * OTHERS * (PITCH + 2)), a, mine, q0);
     commit();

@@ -1,16 +1,17 @@
 // Stage A4 of the backward pass: attention_bwd_mma.cu on Hopper's tensor cores, with the same
-// two kernels, sums and owners. A block has two groups of four warps with 64 own rows each.
+// two kernels, sums and owners. A block has two groups of four warps, which own 64 rows each.
 //
-// Of the others, OTHERS rows at a time come through three places in shared memory: one is
-// worked with, one is filled, and from one the products that were begun last may still read,
-// those that add to the results: they are waited for only when the next tile's scores are
-// there. So while the threads take exponentials the tensor cores have another product to do.
+// The others pass through three buffers in shared memory, OTHERS rows at a time: one is in
+// use, one is being filled, and the latest products, which add to the results, may still read
+// one. These are awaited only after the next tile's scores, so the tensor cores have work
+// while the threads compute exponentials.
 //
-// Queries keep their own two operands in registers, keys, whose results take more of these, in
-// shared memory, which is then nearly as busy as the tensor cores.
+// The queries kernel keeps its own two operands in registers. The keys kernel, whose results
+// need more of these, keeps them in shared memory, which is then nearly as busy as the tensor
+// cores.
 //
 // For example, keys 0 to 127 in a sequence of 256 without a window: queries 192 to 255 come
-// first and 0 to 63 last, of which the second group, keys 64 to 127, sees nothing.
+// first and 0 to 63 last; the latter see none of the second group's keys, 64 to 127.
 //
 // Known weakness: as in attention_wgmma.cu, and seven products as in attention_bwd_mma.cu. Not
 // measured yet.
@@ -20,24 +21,24 @@
 #define PLACES 3
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define TILE (OTHERS * HEAD)
-#define PLACE (2 * TILE) // elements of a place: keys and values, or queries and do
+#define PLACE (2 * TILE) // elements of a buffer: keys and values, or queries and do
 
-typedef float Weights[OTHERS / 8][4]; // of 16 of a warp's rows with all others
+typedef float Weights[OTHERS / 8][4]; // of a warp's 16 rows with all others
 
-// asOperand makes an operand of weights.
+// asOperand converts weights to an operand.
 static __device__ inline void asOperand(unsigned (&p)[OTHERS / 16][4], const Weights& w) {
 #pragma unroll
   for (int c = 0; c < OTHERS / 16; c++) asA(p[c], w[2 * c], w[2 * c + 1]);
 }
 
-// gather begins to add others, weighed, to own rows.
+// gather starts adding weighted others to the sums of own rows.
 static __device__ inline void gather(float (&o)[HEAD / 8][4], const unsigned (&p)[OTHERS / 16][4], Operand tile) {
 #pragma unroll
   for (int c = 0; c < OTHERS; c += 16) multiply<true>(o, p[c / 16], across<PANEL>(tile, c));
   close();
 }
 
-// hide takes out the pairs that see each other not, by row and column counted from this
+// hide masks pairs that do not see each other. sees gets the row and column relative to this
 // thread's first ones.
 template <class F> static __device__ inline void hide(Weights& w, F sees) {
 #pragma unroll
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   bf16* s0 = aligned(shared);
   int* starts = (int*)(s0 + max(PLACES * PLACE, 2 * ROWS * PITCH)); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv);
-  int g0 = q0 + warpOf() / 4 * 64, r0 = warpOf() * 16; // the group's first query, the warp's row of the block
+  int g0 = q0 + warpOf() / 4 * 64, r0 = warpOf() * 16; // the group's first query, the warp's row in the block
   int i0 = r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   int first = firstKey(a, mine, q0) / OTHERS * OTHERS, past = min(q0 + ROWS, a.seq);
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     visible();
     __syncthreads();
     if (k0 + OTHERS < past) stage(k0 + OTHERS, next);
-    if (g0 >= a.seq || noneSees(a, starts + g0 - q0, g0, 64, k0, OTHERS)) continue; // at most one tile after those that it sees, so that no place of theirs is filled again
+    if (g0 >= a.seq || noneSees(a, starts + g0 - q0, g0, 64, k0, OTHERS)) continue; // at most one tile follows the visible ones, so their buffers are not refilled
     Operand k = describe<PANEL, OTHERS>(s0 + place * PLACE), v = describe<PANEL, OTHERS>(s0 + place * PLACE + TILE);
     settle(s), settle(ds);
     begin();
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
 }
 
-// Of the others' statistics a place has lse, delta and, with STARTS, where documents begin.
+// A buffer's statistics of the others: lse, delta and, with STARTS, document starts.
 #ifdef STARTS
 #define STATS (3 * OTHERS)
 #else
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[4], mine + q0, a.seq - q0, h * HEAD);
     fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[3], mine + q0, a.seq - q0, h * HEAD);
     int i = q0 + threadIdx.x % OTHERS;
-    if (threadIdx.x < 2 * OTHERS) // the first threads take lse, the next delta
+    if (threadIdx.x < 2 * OTHERS) // the first threads copy lse, the next delta
       copy<4>(stats + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
     fetchStarts<OTHERS, THREADS>((int*)(stats + 2 * OTHERS), a, mine, q0);
     commit();

@@ -1,26 +1,26 @@
-// Stage A1: attention.cu on tensor cores. A block does 128 queries of a head, a
-// warp 32 of them, so that each fragment of keys and values that is loaded from
-// shared memory, whose bandwidth is the next bound after the products', serves
-// twice. Tiles of 64 keys begin at multiples of 64. Late queries, which see the
-// most keys, go first.
+// Stage A1: attention.cu on tensor cores. A block computes 128 queries of a head, a
+// warp 32 of them, so that each fragment of keys and values loaded from shared
+// memory is used twice: its bandwidth is the next limit after the products. Tiles
+// of 64 keys begin at multiples of 64. Late queries, which see the most keys, run
+// first.
 //
-// The next thing is fetched while one is computed with: a tile's values during
-// its q.k, the next tile's keys during the softmax and the product with values.
-// Only tiles that the diagonal or the window's edge passes through are masked,
-// warp by warp; a warp that sees nothing of a tile skips it, which changes no
-// bits: to a row that sees nothing of it a tile adds 0 and multiplies by 1.
+// Copies overlap with computation: a tile's values are fetched during its q.k, the
+// next tile's keys during the softmax and the product with values. Only tiles
+// crossed by the diagonal or the window's edge are masked, warp by warp. A warp
+// that sees no key of a tile skips it, which changes no bits: such a tile would add
+// 0 to a row and multiply it by 1.
 //
-// For example, queries 128 to 255 without a window go over keys 0, 64, 128 and
-// 192: the first two unmasked, 128 masked for the first two warps, 192 skipped by
-// these and masked for the others.
+// For example, queries 128 to 255 without a window visit the tiles of keys 0, 64,
+// 128 and 192: the first two unmasked, 128 masked for the first two warps, 192
+// skipped by these and masked for the others.
 //
 // Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
-// instructions, for which attention_wgmma.cu is.
+// instructions, which attention_wgmma.cu uses.
 #define KEYS 64
 #define HELD (HEAD <= 64) // queries stay in registers
 
-// hide takes from the tile what rows i, i+8, i+16, i+24 do not see of columns
-// from j on; the start of the first row is at starts.
+// hide masks the scores of a tile for keys, from column j on, that rows i, i+8,
+// i+16, i+24 do not see; the start of the first row is at starts.
 static __device__ inline void hide(const Args& a, const int* starts, float (&s)[2][KEYS / 8][4], int i, int j) {
 #pragma unroll
   for (int t = 0; t < 2; t++)
@@ -31,7 +31,7 @@ static __device__ inline void hide(const Args& a, const int* starts, float (&s)[
         if (!sees(a, starts + 16 * t + e / 2 * 8, i + 16 * t + e / 2 * 8, j + n * 8 + e % 2)) s[t][n][e] = -INFINITY;
 }
 
-// soften turns s into weights and makes room for them in the sums so far: m is a
+// soften converts scores s to weights and rescales the sums o accordingly: m is a
 // row's maximum, l this thread's part of the sum of its weights.
 static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][HEAD / 8][4], float (&m)[4], float (&l)[4], float scale) {
 #pragma unroll
@@ -42,7 +42,7 @@ static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][H
     for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[t][n][e], s[t][n][e + 1]));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    float zero = top == -INFINITY ? 0 : top, shrink = power((m[i] - zero) * scale); // a row that sees nothing yet stays 0
+    float zero = top == -INFINITY ? 0 : top, shrink = power((m[i] - zero) * scale); // a row without a visible key yet stays 0
     m[i] = top, zero *= -scale;
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++) {
@@ -60,10 +60,10 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
   bf16 *q = (bf16*)shared, *k = q + 128 * PITCH, *v = k + KEYS * PITCH;
   int* starts = (int*)(v + KEYS * PITCH); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
-  int r0 = warpOf() * 32, w0 = q0 + r0; // this warp's first query, and its place in the block
+  int r0 = warpOf() * 32, w0 = q0 + r0; // this warp's first row in the block, and its query
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   int first = firstKey(a, mine, q0) / KEYS * KEYS, past = min(q0 + 128, a.seq);
-  float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponents are of 2
+  float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
   fetch<128, 128>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
   fetch<KEYS, 128>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<128, 128>(starts, a, mine, q0);

@@ -1,28 +1,28 @@
-// Stage A4: attention on Hopper's tensor cores. A block does ROWS queries of a head, 64 in
-// each group of four warps, and goes over tiles of KEYS keys that begin at multiples of KEYS.
+// Stage A4: attention on Hopper's tensor cores. A block computes ROWS queries of a head, 64 in
+// each group of four warps, and visits tiles of KEYS keys that begin at multiples of KEYS.
 //
-// While the tensor cores multiply the weights of one tile with its values, the group finds
-// those of the next: q.k of tile j and p.v of tile j-1 are begun together, and the softmax of
-// tile j waits for the first only. So keys are needed a tile before values; each have two
-// places in shared memory, one of which is filled meanwhile. The groups of a block meet once
-// a tile, and one that is at its softmax leaves the tensor cores to the others.
+// While the tensor cores multiply the weights of one tile with its values, the group computes
+// the weights of the next: q.k of tile j and p.v of tile j-1 are started together, and the
+// softmax of tile j waits for the first only. So keys are needed one tile before values; both
+// are double-buffered in shared memory. The groups of a block synchronise once per tile; one
+// that computes its softmax leaves the tensor cores to the others.
 //
-// For example, queries 128 to 255 without a window, heads of 128: the first group sees
-// keys of tiles 0 and 1, and comes to steps 0 (q.k of tile 0), 1 (q.k of tile 1, which is
-// masked, and p.v of tile 0) and 2 (p.v of tile 1). What a group does not see of a tile changes
-// no bits: to a row that sees nothing of it a tile adds 0 and multiplies by 1.
+// For example, queries 128 to 255 without a window, heads of 128: the first group sees keys of
+// tiles 0 and 1, and executes steps 0 (q.k of tile 0), 1 (q.k of tile 1, which is masked, and
+// p.v of tile 0) and 2 (p.v of tile 1). Keys that a group does not see change no bits: a tile
+// without visible keys adds 0 to a row and multiplies it by 1.
 //
-// Known weakness: threads copy and multiply in turns. FlashAttention-3 has warps that do
-// nothing but copy, by bulk (TMA), and has groups take turns at the tensor cores by barriers
-// of their own; here that they do is left to chance. Not measured yet.
+// Known weakness: the same threads copy and multiply. FlashAttention-3 has warps dedicated to
+// bulk copies (TMA), and named barriers that make groups alternate on the tensor cores; here
+// their order is left to chance. Not measured yet.
 #define GROUPS (HEAD <= 64 ? 3 : 2)
 #define ROWS (64 * GROUPS)
 #define THREADS (128 * GROUPS)
 #define KEYS 128
 #define PANEL (HEAD % 64 ? 32 : 64)
 
-// hide takes from the tile what rows i and i+8 do not see of columns from j on; the start of
-// the first row is at starts.
+// hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;
+// the start of the first row is at starts.
 static __device__ inline void hide(const Args& a, const int* starts, float (&s)[KEYS / 8][4], int i, int j) {
 #pragma unroll
   for (int n = 0; n < KEYS / 8; n++)
@@ -31,8 +31,8 @@ static __device__ inline void hide(const Args& a, const int* starts, float (&s)[
       if (!sees(a, starts + e / 2 * 8, i + e / 2 * 8, j + n * 8 + e % 2)) s[n][e] = -INFINITY;
 }
 
-// soften turns s into weights: m is a row's maximum, l this thread's part of the sum of its
-// weights, shrink what sums so far have to be multiplied by.
+// soften converts scores s to weights: m is a row's maximum, l this thread's part of the sum of
+// its weights, shrink the factor for the sums so far.
 static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], float (&l)[2], float (&shrink)[2], float scale) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -41,7 +41,7 @@ static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], flo
     for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    float zero = top == -INFINITY ? 0 : top; // a row that sees nothing yet stays 0
+    float zero = top == -INFINITY ? 0 : top; // a row without a visible key yet stays 0
     shrink[i] = power((m[i] - zero) * scale);
     m[i] = top, zero *= -scale;
 #pragma unroll
@@ -56,15 +56,15 @@ static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], flo
 extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16 *q = (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2;
-  bf16 *k = q + ROWS * PITCH, *v = k + 2 * KEYS * HEAD; // results leave by way of q
+  bf16 *k = q + ROWS * PITCH, *v = k + 2 * KEYS * HEAD; // results are written through q
   int* starts = (int*)(v + 2 * KEYS * HEAD);
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
-  int group = warpOf() / 4, w0 = q0 + group * 64, r0 = warpOf() * 16; // the group's first query, the warp's row of the block
+  int group = warpOf() / 4, w0 = q0 + group * 64, r0 = warpOf() * 16; // the group's first query, the warp's row in the block
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   int first = firstKey(a, mine, q0) / KEYS * KEYS, tiles = (min(q0 + ROWS, a.seq) - first + KEYS - 1) / KEYS;
   int lo = (firstKey(a, mine, w0) - first) / KEYS, hi = (min(w0 + 64, a.seq) - first + KEYS - 1) / KEYS; // tiles that the group sees
   if (w0 >= a.seq) lo = hi = tiles + 1;
-  float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponents are of 2
+  float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
   fetchPanels<ROWS, HEAD, PANEL, THREADS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
   fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);

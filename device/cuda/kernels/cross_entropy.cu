@@ -1,17 +1,17 @@
-// loss logits targets scalars. A block does one row in two passes: the maximum with
-// the sum of the exponentials, and the gradient over the logits if GRAD. What the first pass
-// reads it keeps in shared memory for the second, n[2] packs of it: all SMs' rows together
-// are about as large as the L2 cache, or larger.
+// loss logits targets scalars. A block computes one row in two passes: the maximum together
+// with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits.
+// The first pass keeps up to n[2] packs in shared memory for the second: the rows of all SMs
+// together may not fit the L2 cache.
 //
-// Packs of 16 bytes whatever the row's address, which an odd vocabulary puts
-// anywhere: of 50257 logits in bf16 from 2 bytes past a multiple of 16 on, the first
-// 7 and the last 2 go one by one.
+// Packs have 16 aligned bytes whatever the row's address, which an odd vocabulary makes
+// arbitrary: of 50257 bf16 logits that begin 2 bytes past a multiple of 16, the first 7 and
+// the last 2 are processed singly.
 #define WIDE (16 / (int)sizeof(T1))
 #define AHEAD 4
 typedef Pack<T1, WIDE> Logits;
 
-// sweep has f see all elements of a row, x[K] from column c on, and writes what it makes of
-// them if SECOND. Some packs are on their way before the first of them is looked at.
+// sweep calls f(x, c) for all elements of a row, where x begins at column c, and writes back
+// the changed x if SECOND. It starts loading several packs before it uses the first.
 template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int n, Logits* kept, int room, F f) {
   int head = min(n, (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T1))), packs = (n - head) / WIDE;
   auto single = [&](int c) {
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
       });
     return;
   }
-  float m = -INFINITY, sum = 0, mine = get(row[target]); // sum is of 2^((x-m)*LOG2E), m of what this thread has seen
+  float m = -INFINITY, sum = 0, mine = get(row[target]); // m: this thread's maximum so far; sum: of 2^((x-m)*LOG2E)
   sweep<false>(row, n, kept, a.n[2], [&](auto& x, int) {
     float top = m;
     for (float v : x) top = fmaxf(top, v);

@@ -1,5 +1,5 @@
-// x tokens wte wpe: x[n] = wte[tokens[n]] + wpe[(n+row0) mod seq + offset]; with
-// AT there is an operand pos, and it is wpe[n + pos + offset].
+// x tokens wte wpe: x[n] = wte[tokens[n]] + wpe[(n+row0) mod seq + offset]; with AT
+// there is an operand pos, and the row of wpe is n + pos + offset.
 extern "C" __global__ void embed(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;

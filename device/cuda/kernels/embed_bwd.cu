@@ -1,15 +1,15 @@
 // dwte dx tokens: adds the rows of dx to the rows of dwte that they came from, without
-// atomics: one chain per element, tokens ascending, as on the CPU. For that the tokens
-// are put in order first, by what they are, and those that are the same as they come.
+// atomics: one chain per element, tokens ascending, as on the CPU. To this end the tokens
+// are first sorted by id, stably.
 //
-// n[0]: buckets, a power of two. A bucket has the tokens whose last bits are its number:
-// tokenizers give frequent ones neighbouring numbers, so they are in different buckets.
-// scratch: a Place per token, in order, then a list of tokens by bucket.
-struct alignas(16) Place { int token, id, end; }; // where the next id's begin, or 0 if it is not the first of its id
+// n[0]: number of buckets, a power of two. A bucket has the tokens whose ids have its
+// number as last bits: tokenizers give frequent tokens adjacent ids, so they are in
+// different buckets. scratch: a Place per token, sorted, then a list of tokens by bucket.
+struct alignas(16) Place { int token, id, end; }; // end: where the next id begins, or 0 if this is not the first of its id
 
 static __device__ inline Place* ordered(const Args& a) { return (Place*)a.scratch; }
 
-// grid: buckets. All blocks read all tokens, twice, and write those of their bucket.
+// grid: buckets. Each block reads all tokens twice and writes those of its bucket.
 #define MANY 1024
 extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant__ Args a) {
   __shared__ int counts[MANY / 32], shared[MANY / 32], ids[MANY], tokens[MANY];
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant
   }
   __syncthreads();
 
-  // A thread has one id of the bucket, and sees all that was found.
+  // A thread handles one id of the bucket, and scans all tokens found.
   int id = bucket + threadIdx.x * buckets;
   auto look = [&](auto f) {
     for (int k0 = begin; k0 < begin + all; k0 += MANY) {
@@ -62,13 +62,13 @@ extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant
   });
 }
 
-// grid: tokens/8 x columns/(32 VEC), a warp each: other columns of a frequent token are on
-// other SMs. The bound leaves registers for as many rows on their way as are unrolled.
+// grid: tokens/8 x columns/(32 VEC), a warp each, so the columns of a frequent token are
+// spread over SMs. The launch bound leaves registers for the loads of the unrolled loop.
 extern "C" __global__ void __launch_bounds__(256, 4) embed_bwd(const __grid_constant__ Args a) {
   int k = blockIdx.x * 8 + threadIdx.x / 32, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
   if (k >= a.t[1].rows || c >= a.t[1].cols) return;
   const Place *p = ordered(a) + k, *end = ordered(a) + p->end;
-  if (end <= p) return; // not the first
+  if (end <= p) return; // not the first of its id
   T0* out = at<T0>(a.t[0], p->id, c);
   float sum[VEC], x[VEC];
   load(sum, out);

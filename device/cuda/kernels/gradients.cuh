@@ -1,9 +1,9 @@
-// What the backward kernels of attention on tensor cores have in common, however they
-// multiply: each of a block's warps has SETS times 16 rows of its own.
+// Common parts of attention's backward kernels on tensor cores, for either instruction: each
+// warp of a block owns SETS times 16 rows.
 template <int SETS> using Held = unsigned[SETS][HEAD / 16][4]; // a warp's own rows as fragments
-template <int SETS> using Sums = float[SETS][HEAD / 8][4];     // of its rows
+template <int SETS> using Sums = float[SETS][HEAD / 8][4];     // sums for its rows
 
-// hold takes a warp's rows of what has landed.
+// hold loads a warp's own rows from shared memory into fragments.
 template <int SETS> static __device__ inline void hold(unsigned (&f)[SETS][HEAD / 16][4], const bf16* s) {
   s += warpOf() * (16 * SETS) * PITCH + asRows();
 #pragma unroll
@@ -12,13 +12,13 @@ template <int SETS> static __device__ inline void hold(unsigned (&f)[SETS][HEAD 
     for (int c = 0; c < HEAD / 16; c++) quad(f[i][c], s + i * 16 * PITCH + c * 16);
 }
 
-// dot multiplies two pairs.
+// dot returns the dot product of two pairs of bf16.
 static __device__ inline float dot(unsigned x, unsigned y) {
   return __uint_as_float(x << 16) * __uint_as_float(y << 16) + __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
 }
 
-// own fetches a block's N queries from q0 on, by way of shared memory at s, and their do, whose
-// products with o are delta, which is kept for the keys. lse is that of powers of 2, negative.
+// own loads a block's N queries from q0 on and their do, through shared memory at s. delta, the
+// dot products of do and o, is also stored for the keys kernel. lse is negated and in base 2.
 template <int N, int THREADS, int SETS>
 static __device__ inline void own(const Args& a, int mine, int q0, int h, bf16* s, int* starts, unsigned (&q)[SETS][HEAD / 16][4],
                                   unsigned (&dout)[SETS][HEAD / 16][4], float (&lse)[2 * SETS], float (&delta)[2 * SETS]) {
@@ -52,8 +52,7 @@ static __device__ inline void own(const Args& a, int mine, int q0, int h, bf16* 
   }
 }
 
-// finish writes sums, each times scale, in addition to what is there if asked to, by way of
-// shared memory at s.
+// finish writes sums times scale, plus the previous values if add, through shared memory at s.
 template <int SETS> static __device__ inline void finish(const Mat& t, int row, int end, int col, float (&o)[SETS][HEAD / 8][4], float scale, bool add, bf16* s) {
   int w0 = warpOf() * (16 * SETS), lane = threadIdx.x % 32;
 #pragma unroll

@@ -5,18 +5,19 @@
 static __device__ inline int asRows() { return asRows(PITCH); }
 static __device__ inline int asColumns() { return asColumns(PITCH); }
 
-// fetch begins to copy N rows of a head.
+// fetch starts copying N rows of a head.
 template <int N, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col) { fetch<N, HEAD, THREADS>(s, t, row, end, col); }
 
-// asA makes fragments of 16 columns of sums: what was a result becomes an operand.
+// asA converts 16 columns of sums to fragments of a, so that a result becomes an
+// operand.
 static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
   a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
   a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
 }
 
-// keep writes 16 rows of sums, scaled per half, by way of 16 rows of shared
-// memory that no other warp uses, so that the writes are whole pieces; rows from
-// end on, counted from row, are not there.
+// keep writes 16 rows of sums, scaled per half, through 16 rows of shared memory that
+// no other warp uses, so that it stores whole pieces. Rows from end on, counted from
+// row, are not written.
 static __device__ inline void keep(const Mat& t, int row, int end, int col, const float (&o)[HEAD / 8][4], float low, float high, bf16* s) {
   int lane = threadIdx.x % 32, at0 = lane / 4 * PITCH + lane % 4 * 2;
   __syncwarp();
@@ -33,15 +34,16 @@ static __device__ inline void keep(const Mat& t, int row, int end, int col, cons
   }
 }
 
-// fetchStarts begins to copy where the documents of N queries from i on begin; behind
-// the last query it goes on as there.
+// fetchStarts starts copying the document starts of N queries from i on, repeating
+// the last query's beyond the end.
 template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
 #ifdef STARTS
   for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), 4);
 #endif
 }
 
-// sees: query i, whose start is at s and not behind it (data.Starts), sees key j.
+// sees reports whether query i, whose document start *s is at most i (data.Starts),
+// sees key j.
 static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
 #ifdef STARTS
   if (j < *s) return false;
@@ -49,8 +51,8 @@ static __device__ inline bool sees(const Args& a, const int* s, int i, int j) {
   return j <= i && i < j + a.window;
 }
 
-// Of queries [i, i+m), whose starts are from s on, and keys [j, j+n): do all see all,
-// does none see any?
+// For queries [i, i+m), whose starts begin at s, and keys [j, j+n): do all queries
+// see all keys; does no query see any?
 static __device__ inline bool allSee(const Args& a, const int* s, int i, int m, int j, int n) { return sees(a, s, i, j + n - 1) && sees(a, s + m - 1, i + m - 1, j); }
 static __device__ inline bool noneSees(const Args& a, const int* s, int i, int m, int j, int n) {
 #ifdef STARTS

@@ -1,10 +1,10 @@
-// Package kernels is the CUDA C++ text of the operators, and what turns it
-// into machine code for the card that was found.
+// Package kernels has the CUDA C++ source of the operators, and compiles it to
+// machine code for the card at hand.
 //
-// A Unit is one file specialised by definitions (types of the operands, head
-// size). Its text is complete in itself: NVRTC has no headers. Compiled units
-// are kept on disk under a hash of everything that went into them, so that
-// only the first run on a machine waits for the compiler.
+// A Unit is one file specialised by definitions (types of the operands, head size).
+// Its text is self-contained: NVRTC has no headers. Compiled units are cached on
+// disk under a hash of all their inputs, so that only the first run on a machine
+// waits for the compiler.
 package kernels
 
 import (
@@ -27,7 +27,7 @@ type Unit struct {
 
 func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Defines) }
 
-// parts are texts that come before a file's own, besides the prelude.
+// parts lists the files that precede a unit's own, after the prelude.
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh"}, "swiglu_bwd": {"activation.cuh"},
 	"norm": {"rows.cuh"}, "norm_dx": {"rows.cuh"},
@@ -37,7 +37,7 @@ var parts = map[string][]string{
 	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh"},
 }
 
-// Source is the unit's text.
+// Source returns the unit's source text.
 func (u Unit) Source() (string, error) {
 	var b strings.Builder
 	for _, name := range append(append([]string{"prelude.cuh"}, parts[u.File]...), u.File+".cu") {
@@ -50,7 +50,7 @@ func (u Unit) Source() (string, error) {
 	return b.String(), nil
 }
 
-// Options of the compiler for a Target.
+// Options returns the compiler's options for a Target.
 func (u Unit) Options(arch string) []string {
 	list := []string{"--gpu-architecture=" + arch, "--std=c++17", "--fmad=true", "-default-device"}
 	for _, d := range strings.Fields(u.Defines) {
@@ -59,16 +59,17 @@ func (u Unit) Options(arch string) []string {
 	return list
 }
 
-// Compiler makes machine code from a text.
+// Compiler compiles source text to machine code.
 type Compiler interface {
-	// VersionString tells compilers apart whose code differs.
+	// VersionString differs between compilers that generate different code.
 	VersionString() (string, error)
-	// Target is what to compile for, for a card of a compute capability such as 90.
+	// Target returns the architecture to compile for, given a card's compute
+	// capability such as 90.
 	Target(cc int) string
 	Compile(name, source string, options []string) (code []byte, log string, err error)
 }
 
-// Cache keeps compiled units in a folder; with an empty Dir it keeps none.
+// Cache keeps compiled units in the folder Dir; if Dir is empty it keeps none.
 type Cache struct {
 	Dir      string
 	Compiler Compiler
@@ -102,8 +103,8 @@ func (c *Cache) Load(u Unit, arch string) ([]byte, error) {
 	return code, nil
 }
 
-// readSealed reads a file that ends with the hash of what comes before, so that
-// one which a crash or a full disk cut short is not taken for code.
+// readSealed reads a file that ends with a hash of its content, so that a file
+// truncated by a crash or a full disk is rejected.
 func readSealed(path string) ([]byte, bool) {
 	b, err := os.ReadFile(path)
 	if err != nil || len(b) <= sha256.Size {
@@ -113,8 +114,8 @@ func readSealed(path string) ([]byte, bool) {
 	return code, sha256.Sum256(code) == [sha256.Size]byte(seal)
 }
 
-// writeSealed writes under another name first. A cache that cannot be written is
-// no error: the next run compiles again.
+// writeSealed writes to a temporary name and renames it. A cache that cannot be
+// written is no error: the next run compiles again.
 func writeSealed(path string, code []byte) {
 	if os.MkdirAll(filepath.Dir(path), 0o755) != nil {
 		return

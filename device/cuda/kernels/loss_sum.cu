@@ -1,6 +1,6 @@
-// total loss: sums in float64 of pieces of n[0] tokens, 32 AHEAD at most, a warp each, and of these one
-// after the other, as one thread adds a thousand numbers in the time of a launch, but not
-// all of them. So tokens may be split over calls at multiples of n[0].
+// total loss: each warp sums a piece of n[0] tokens, at most 32 AHEAD, in float64; then one thread adds
+// the pieces in order. A thread can add a thousand numbers in the time of a launch, but not all tokens.
+// So tokens may be split over calls at multiples of n[0].
 #define PIECES 1024
 #define AHEAD 8
 extern "C" __global__ void __launch_bounds__(1024) loss_sum(const __grid_constant__ Args a) {

@@ -1,19 +1,18 @@
-// Tensor cores, and what brings them their operands: bf16 operands, fp32 sums.
-// The instruction is mma.m16n8k16 (sm_80 and later): of a warp's 32 threads,
-// thread 4g+t holds
+// Tensor cores and the loads of their operands: bf16 operands, fp32 sums. The instruction is
+// mma.m16n8k16 (sm_80 and later). Thread 4g+t of a warp holds
 //
 //   c[0..3]  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)     of 16 x 8 sums
 //   a[0..3]  pairs along k: (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8)
 //   b[0..1]  pairs along k: (2t, g), (2t+8, g)
 //
-// ldmatrix fills four such words from four 8 x 8 tiles in shared memory, of
-// which every thread gives the address of one row; its .trans turns the tiles,
-// so an operand that is summed along its rows needs no turned copy.
+// ldmatrix fills four such words from four 8 x 8 tiles in shared memory; every thread passes
+// the address of one row. .trans transposes the tiles, so an operand that is summed over its
+// rows needs no transposed copy.
 //
-// Rows of W elements, a multiple of 16, lie SPREAD(W) apart in shared memory: an odd
-// number of 16 bytes, so the 8 rows of a tile lie in all 32 banks. A swizzle would
-// do it without the room, but with an address per column; here all of a thread's
-// addresses are one register and constants.
+// Rows of W elements, a multiple of 16, have a pitch of SPREAD(W) in shared memory: an odd
+// multiple of 16 bytes, so the 8 rows of a tile cover all 32 banks. A swizzle would save the
+// padding but need an address per column; here all of a thread's addresses are one register
+// plus constants.
 #define SPREAD(W) ((W) + 8)
 
 static __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -26,7 +25,8 @@ static __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigne
 #endif
 }
 
-// quad loads four tiles, quadT four turned ones; p is this thread's row of them.
+// quad loads four tiles, quadT four transposed ones; p is the row whose address this thread
+// passes.
 static __device__ inline void quad(unsigned (&f)[4], const bf16* p) {
 #ifdef SHIM
   shimLdmatrix(f, p, false);
@@ -45,8 +45,8 @@ static __device__ inline void quadT(unsigned (&f)[4], const bf16* p) {
 #endif
 }
 
-// warpOf is the thread's warp, in a form from which the compiler sees that all of
-// a warp's threads have the same.
+// warpOf returns the thread's warp, in a form that tells the compiler that it is uniform
+// within a warp.
 static __device__ inline int warpOf() {
 #ifdef SHIM
   return threadIdx.x / 32;
@@ -55,21 +55,21 @@ static __device__ inline int warpOf() {
 #endif
 }
 
-// A thread's row among 16 x 16 elements. asRows: the tiles are (0,0), (8,0),
-// (0,8), (8,8), which is an a, or turned two b whose columns are neighbours.
-// asColumns: (0,0), (0,8), (8,0), (8,8), two b that are rows in memory, or turned
-// an a whose rows are columns there.
+// The offset of the row that a thread passes to ldmatrix for 16 x 16 elements. asRows: the
+// tiles are (0,0), (8,0), (0,8), (8,8): an a or, transposed, two b with adjacent columns.
+// asColumns: (0,0), (0,8), (8,0), (8,8): two b stored as rows or, transposed, an a whose rows
+// are stored as columns.
 static __device__ inline int asRows(int pitch) { return threadIdx.x % 16 * pitch + threadIdx.x % 32 / 16 * 8; }
 static __device__ inline int asColumns(int pitch) { return (threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8) * pitch + threadIdx.x / 8 % 2 * 8; }
 
-// copy moves the first so many of SIZE bytes to shared memory behind the thread's back,
-// and fills the others with 0, if asked to do anything. commit ends a group of copies, landed
-// waits for all groups but the latest N.
+// copy asynchronously copies the first bytes of SIZE bytes to shared memory and fills the
+// rest with 0; without ask it does nothing. commit closes a group of copies, landed waits for
+// all groups but the latest N.
 template <int SIZE> static __device__ inline void copy(void* to, const void* from, int bytes, bool ask = true) {
 #ifdef SHIM
   if (ask) shimCopy(to, from, SIZE, bytes);
 #else
-  if constexpr (SIZE == 16) // past the first cache, which has no use for it
+  if constexpr (SIZE == 16) // bypasses the L1 cache, which would not reuse it
     asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %3, 0; @%%p cp.async.cg.shared.global [%0], [%1], 16, %2; }"
                  ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"((int)ask) : "memory");
   else
@@ -93,8 +93,9 @@ template <int N = 0> static __device__ inline void landed() {
 #endif
 }
 
-// fetch begins to copy N rows of W columns from (row, col) on; those from end and right
-// on, counted from there, are 0. A thread takes the same piece of every STEP-th row.
+// fetch starts copying N rows of W columns from (row, col) on. Rows from end on and columns
+// from right on, counted from there, become 0. A thread copies the same piece of every
+// STEP-th row.
 template <int N, int W, int THREADS> static __device__ inline void fetch(bf16* s, const Mat& t, int row, int end, int col, int right = W) {
   constexpr int PIECES = W / 8, STEP = THREADS / PIECES; // of 16 bytes in a row
   int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;

@@ -1,5 +1,6 @@
-// LayerNorm and, with RMS, RMSNorm: y stats x g b. The mean comes first,
-// then the deviations from it, as the formula of one pass cancels where the mean is large.
+// LayerNorm and, with RMS, RMSNorm: y stats x g b. The mean is computed first, then the
+// deviations from it, since the one-pass formula suffers cancellation where the mean is
+// large.
 extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) normalize(const __grid_constant__ Args a) {
   i64 r = row();
   if (r >= a.t[2].rows) return;

@@ -1,9 +1,10 @@
-// clip part: the norm from its parts and the factor that clips to d[0].
+// clip part: computes the norm from its parts, and the factor that clips it to
+// d[0].
 extern "C" __global__ void __launch_bounds__(1024) norm_all(const __grid_constant__ Args a) {
   __shared__ double shared[32];
   double sum = 0;
   for (int first = threadIdx.x; first < a.t[1].cols; first += 8 * blockDim.x) {
-    double x[8] = {}; // on their way together
+    double x[8] = {}; // loaded in parallel
 #pragma unroll
     for (int k = 0; k < 8; k++)
       if (int i = first + k * blockDim.x; i < a.t[1].cols) x[k] = at<double>(a.t[1], 0, 0)[i];

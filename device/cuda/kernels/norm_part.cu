@@ -1,7 +1,7 @@
 // part g: block k sums the squares of piece k of the gradient in float64. A
-// gradient without gaps comes as one row, for then no element's place has to be
-// worked out. A matrix of a layer has fewer pieces than a GPU SMs, so blocks are
-// large and have much on its way.
+// gradient without gaps is passed as one row (FLAT), which saves computing each
+// element's row and column. A layer's matrix has fewer pieces than a GPU has SMs,
+// so blocks are large and keep many loads in flight.
 #define AHEAD 8
 extern "C" __global__ void __launch_bounds__(1024, 1) norm_part(const __grid_constant__ Args a) {
   __shared__ double shared[32];

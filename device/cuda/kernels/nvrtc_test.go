@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// variants of every unit that programs ask for: fp32, bf16 with fp32
-// gradients, and the odd widths.
+// variants returns the variants of every unit that programs use: fp32, bf16 with
+// fp32 gradients, and the odd widths.
 func variants() []Unit {
 	var list []Unit
 	for _, t := range []string{"f32", "bf16"} {
@@ -66,7 +66,7 @@ func variants() []Unit {
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})
 }
 
-// compiler is the real one; the test is skipped where there is none.
+// compiler returns NVRTC; it skips the test if there is none.
 func compiler(t *testing.T) *nv.NVRTC {
 	c, err := nv.OpenNVRTC(nv.Local())
 	if err != nil {
@@ -75,20 +75,20 @@ func compiler(t *testing.T) *nv.NVRTC {
 	return c
 }
 
-// mostLocal is what a compiler may keep outside of registers, in bytes per
-// thread: some versions spill a few words to fit one block more. A fragment
-// that is indexed at run time would take far more, and much time with it.
+// mostLocal is the most local memory that a kernel may use, in bytes per thread:
+// some versions of the compiler spill a few words to fit one more block. A fragment
+// indexed at run time would take far more, and much time.
 const (
 	mostLocal     = 32
 	mostRegisters = 248 // of 255: near the limit the next version spills
 )
 
-// full are units whose tiles are made to fill the registers; what they may have
-// outside of them is the same.
+// full has the units whose tiles are sized to fill the registers; mostLocal applies
+// to them too.
 var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true, "attention_bwd_wgmma": true}
 
-// TestCompile: every kernel compiles without a warning for every generation of
-// cards since Ampere, and its fragments are in registers.
+// TestCompile: every kernel compiles without warnings for every generation of cards
+// since Ampere, and its fragments are in registers.
 func TestCompile(t *testing.T) {
 	c := compiler(t)
 	version, err := c.VersionString()
@@ -109,14 +109,14 @@ func TestCompile(t *testing.T) {
 		t.Run(u.String(), func(t *testing.T) {
 			t.Parallel() // as programs compile them
 			for j, arch := range archs {
-				if strings.HasSuffix(u.File, "_wgmma") { // which other cards do not have
+				if strings.HasSuffix(u.File, "_wgmma") { // other cards lack these instructions
 					if arch == "sm_90a" {
 						compile(t, c, u, arch)
 					}
 					continue
 				}
 				if testing.Short() && j != i%len(archs) || j > 3 && j%2 != i%2 && !full[u.File] {
-					continue // each unit for one of them; for one of the latest unless it is delicate
+					continue // short: one architecture per unit; else one of the last two, unless tiles fill the registers
 				}
 				compile(t, c, u, arch)
 			}
@@ -124,7 +124,7 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// compile compiles a unit and looks at what it takes.
+// compile compiles a unit and checks its resource use.
 func compile(t *testing.T, c *nv.NVRTC, u Unit, arch string) {
 	t.Helper()
 	source, err := u.Source()
@@ -135,7 +135,7 @@ func compile(t *testing.T, c *nv.NVRTC, u Unit, arch string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(log, "warning") || strings.Contains(log, "Performance Loss") { // such as products that wait for each other
+	if strings.Contains(log, "warning") || strings.Contains(log, "Performance Loss") { // such as serialised wgmma products
 		t.Errorf("%s: %s", arch, log)
 	}
 	uses, err := fake.Resources(code)

@@ -1,5 +1,5 @@
 // dwpe dx: row p of dwpe (+)= the rows of dx at position p-offset, ascending.
-#define AHEAD 8 // rows on their way together
+#define AHEAD 8 // rows loaded in parallel
 extern "C" __global__ void pos_bwd(const __grid_constant__ Args a) {
   i64 p, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, p, c)) return;

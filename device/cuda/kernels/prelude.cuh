@@ -1,13 +1,13 @@
-// What all kernels share. It needs no header: NVRTC has none. A unit is this
-// file, one kernel's file and a few definitions that specialise it:
+// Definitions that all kernels share. They use no headers: NVRTC has none. A unit is
+// this file, one kernel's file and a few macros that specialise it:
 //
 //   T0 .. T8  storage types of the operands (f32, bf16, i32, f64)
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
 //   STARTS    the operand of attention that says where documents begin, if there is one
 //
-// Arithmetic is in fp32 whatever the storage. On the CPU the same text is
-// compiled behind a shim that gives threadIdx, barriers and shuffles a meaning.
+// Arithmetic is fp32 whatever the storage. On the CPU the same text is compiled after a
+// shim that implements threadIdx, barriers and shuffles.
 
 typedef long long i64;
 typedef int i32;
@@ -15,17 +15,18 @@ typedef float f32;
 typedef double f64;
 struct bf16 { unsigned short bits; };
 
-#ifndef DYNAMIC // shared memory of the size that the launch asks for, as copies of 16 bytes need it
+#ifndef DYNAMIC // dynamic shared memory, sized by the launch and aligned for 16-byte copies
 #define DYNAMIC(name) extern __shared__ __align__(16) float name[]
 #endif
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-// Mat is an operand: rows x cols elements, stride from row to row.
+// Mat is an operand: rows x cols elements, with a stride of elements from row to row.
 struct Mat { void* p; i64 stride; int rows, cols; };
 
-// Args is what every kernel takes; the host fills in what the operator needs.
+// Args is the argument of every kernel; the host sets the fields that the operator
+// needs.
 struct Args {
   Mat t[9];
   int seq, row0, heads, kv, head, window, offset, acc;
@@ -43,7 +44,7 @@ static __device__ inline float get(bf16 x) { return __uint_as_float((unsigned)x.
 static __device__ inline void put(f32* p, float v) { *p = v; }
 static __device__ inline void put(f64* p, float v) { *p = v; }
 static __device__ inline void put(i32* p, float v) { *p = (int)v; }
-// To the nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; NaN stays NaN.
 static __device__ inline void put(bf16* p, float v) {
 #ifdef SHIM
   unsigned u = __float_as_uint(v);
@@ -54,7 +55,7 @@ static __device__ inline void put(bf16* p, float v) {
 #endif
 }
 
-// pack makes a word of two neighbours.
+// pack rounds two numbers to bf16 and packs them into a word, low in the lower half.
 static __device__ inline unsigned pack(float low, float high) {
 #ifdef SHIM
   bf16 l, h;
@@ -67,10 +68,10 @@ static __device__ inline unsigned pack(float low, float high) {
 #endif
 }
 
-// at is the address of element (r, c).
+// at returns the address of element (r, c).
 template <class T> static __device__ inline T* at(const Mat& m, i64 r, i64 c) { return (T*)m.p + r * m.stride + c; }
 
-// Pack is V elements that travel as one.
+// Pack is V elements that are loaded or stored at once.
 template <class T, int V> struct alignas(sizeof(T) * V) Pack { T e[V]; };
 
 template <int V, class T> static __device__ inline void load(float (&x)[V], const T* p) {
@@ -79,9 +80,9 @@ template <int V, class T> static __device__ inline void load(float (&x)[V], cons
   for (int i = 0; i < V; i++) x[i] = get(k.e[i]);
 }
 
-// words writes N neighbouring words, as much as one instruction takes at a time. Left
-// to itself the compiler takes most such writes apart, word by word, and each of these
-// goes its own way through the caches.
+// words writes N adjacent words with the widest stores. By itself the compiler splits
+// most such stores into single words, each of which takes its own path through the
+// caches.
 template <int N> static __device__ inline void words(void* p, const unsigned (&w)[N]) {
 #ifdef SHIM
   memcpy(p, w, sizeof w);
@@ -117,17 +118,17 @@ template <int V> static __device__ inline void store(bf16* p, const float (&x)[V
   }
 }
 
-// place finds the pack of this thread in an element-wise operator on rows x
-// cols elements.
+// place sets (r, c) to this thread's pack of v elements in an elementwise operator on
+// rows x cols elements. It returns false if there is none.
 static __device__ inline bool place(i64 rows, i64 cols, int v, i64& r, i64& c) {
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x, per = cols / v;
   if (i >= rows * per) return false;
-  r = rows == 1 ? 0 : (i | per) >> 32 ? i / per : (unsigned)i / (unsigned)per; // of 64 bits it takes a hundred instructions
+  r = rows == 1 ? 0 : (i | per) >> 32 ? i / per : (unsigned)i / (unsigned)per; // a 64-bit division takes a hundred instructions
   c = (i - r * per) * v;
   return true;
 }
 
-// power is 2^x, as the hardware has it; of denormal results it makes 0.
+// power returns the hardware's approximation of 2^x; denormal results become 0.
 static __device__ inline float power(float x) {
 #ifdef SHIM
   return exp2f(x);
@@ -138,8 +139,8 @@ static __device__ inline float power(float x) {
 #endif
 }
 
-// Reductions over a block, in an order that depends on blockDim only. All
-// threads get the result. Up to 1024 threads, a multiple of 32.
+// Reductions over a block, in an order that depends on blockDim only. All threads get
+// the result. Blocks have at most 1024 threads, a multiple of 32.
 template <class T> static __device__ inline T addAll(T v, T* shared) {
   for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;

@@ -2,10 +2,11 @@
 // y = bias + res + A.B with A[i,k] = a(i,k) or, with n[0], a(k,i), and B[k,j] =
 // b(k,j) or, with n[1], b(j,k); added to y with acc.
 //
-// A block makes 64 x 64 elements of y, a thread 4 x 4 of them. Each element is
-// one chain of fused multiply-adds over k, ascending, that begins at bias+res:
-// the bits of the CPU's kernels, however rows and tokens are cut. The library
-// is several times faster; this is its oracle, and what runs without it.
+// A block computes 64 x 64 elements of y, a thread 4 x 4 of them. Each element is
+// one chain of fused multiply-adds over k, ascending, that begins at bias+res or y:
+// the bits of the CPU's kernels, however rows and tokens are cut. The library is
+// several times faster; this is its reference in tests, and runs where it is
+// missing.
 extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Args a) {
   __shared__ float sa[16][64 + 1], sb[16][64 + 1];
   int m = a.t[0].rows, n = a.t[0].cols, depth = a.n[0] ? a.t[1].rows : a.t[1].cols;
@@ -25,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
     }
   for (i64 k0 = 0; k0 < depth; k0 += 16) {
     for (int e = threadIdx.x; e < 1024; e += 256) {
-      // Neighbouring threads fetch neighbouring elements of whichever order.
+      // Adjacent threads load adjacent elements in either storage order.
       int i = a.n[0] ? e % 64 : e / 16, k = a.n[0] ? e / 64 : e % 16;
       sa[k][i] = i0 + i < m && k0 + k < depth ? get(a.n[0] ? *at<T1>(a.t[1], k0 + k, i0 + i) : *at<T1>(a.t[1], i0 + i, k0 + k)) : 0;
       int j = a.n[1] ? e / 16 : e % 64, l = a.n[1] ? e % 16 : e / 64;

@@ -1,5 +1,5 @@
 // RoPE in place: qkv, table, and with AT the position of the first row. A thread
-// turns VEC neighbouring pairs (i, i+S/2) of one head.
+// rotates VEC adjacent pairs (i, i+S/2) of one head.
 extern "C" __global__ void rope(const __grid_constant__ Args a) {
   int half = a.head / 2;
   i64 r, j;

@@ -1,5 +1,5 @@
-// out s0 .. s6: out (+)= ((s0 + s1) + s2) + ..., n[0] of them, in their own
-// precision: the order of kernels between ranks. Sources may lie on other GPUs.
+// out s0 .. s6: out (+)= ((s0 + s1) + s2) + ..., n[0] sources, in their own
+// precision: the order of the collectives. Sources may be on other GPUs.
 extern "C" __global__ void sum(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(1, a.t[0].cols, VEC, r, c)) return;

@@ -1,13 +1,13 @@
 // Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats)
 // and layernorm_dw (dg db dy x stats).
 //
-// Stage one adds up pieces of SUM_ROWS tokens into scratch [piece, columns],
-// all pieces at once. Stage two continues the result with one piece after the
-// other. So the order depends on the tokens' numbers only, and tokens may be
-// split over calls at multiples of SUM_ROWS without changing a bit.
+// Stage one sums pieces of SUM_ROWS tokens into scratch [piece, 2, columns], all pieces in
+// parallel. Stage two adds the pieces to the result in order. So the order depends on the
+// tokens' numbers only, and tokens may be split over calls at multiples of SUM_ROWS
+// without changing a bit.
 //
-// t[0], t[1] results; t[2] dy, t[3] x, t[4] stats.
-// term adds row r's to the sums of VEC columns from c on.
+// t[0], t[1] results; t[2] dy, t[3] x, t[4] stats. term adds row r's terms to the sums of
+// VEC columns from c on.
 static __device__ inline void term(const Args& a, i64 r, int c, float (&g)[VEC], float (&b)[VEC]) {
   float d[VEC];
   load(d, at<T2>(a.t[2], r, c));
@@ -27,8 +27,8 @@ static __device__ inline void term(const Args& a, i64 r, int c, float (&g)[VEC],
   }
 }
 
-// grid: columns/(64 VEC) x pieces. Each of four groups of threads adds up a quarter of the
-// piece's tokens, so that there are enough threads and yet few pieces for stage two.
+// grid: columns/(64 VEC) x pieces. Each of four groups of threads sums a quarter of the
+// piece's tokens, which gives enough threads with few pieces for stage two.
 #define COLS (64 * VEC)
 extern "C" __global__ void __launch_bounds__(256) pieces(const __grid_constant__ Args a) {
   constexpr int QUARTER = (SUM_ROWS + 3) / 4, RESULTS = STATS == 2 ? 2 : 1;
@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(256) pieces(const __grid_constant__
   }
 }
 
-// grid: columns/32; a block of 8 warps fetches MANY pieces at a time, and one warp
-// for each of the two results adds them up while the next ones are on their way.
+// grid: columns/32; a block of 8 warps loads MANY pieces at a time, and one warp per
+// result adds them while the next ones are being loaded.
 #define MANY 64
 extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {
   constexpr int RESULTS = STATS == 2 ? 2 : 1, ROUNDS = MANY / 8;
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ 
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane, n = a.t[2].cols;
   float* out = warp < RESULTS && c < n ? at<float>(a.t[warp], 0, c) : 0;
   float sum = out && a.acc ? *out : 0, next[RESULTS][ROUNDS];
-  auto fetch = [&](int first) { // this thread's: of every eighth piece its column
+  auto fetch = [&](int first) { // this thread's column of every eighth piece
     const float* in = (const float*)a.scratch + (i64)first * n * 2 + c;
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++)

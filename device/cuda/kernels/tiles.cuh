@@ -1,11 +1,12 @@
-// Tiles of attention without tensor cores: 32 rows of one head in shared
-// memory as fp32, rows HEAD+1 apart so that 32 rows lie in 32 banks. 256
-// threads; thread t belongs to row t/8 and takes columns t%8, t%8+8, ...
+// Tiles of attention without tensor cores: 32 rows of one head in shared memory as
+// fp32, with a pitch of HEAD+1 so that 32 rows are in 32 banks. 256 threads; thread t
+// belongs to row t/8 and handles columns t%8, t%8+8, ...
 #define TILE 32
 #define PITCH (HEAD + 1)
 #define WIDE ((HEAD + 7) / 8) // columns of a head per thread
 
-// fetch copies rows [r0, r0+TILE) of t, columns [c0, c0+HEAD); rows from end on are 0.
+// fetch copies rows [r0, r0+TILE) of t, columns [c0, c0+HEAD), to s; rows from end on
+// become 0.
 template <class T> static __device__ inline void fetch(float* s, const Mat& t, i64 base, int r0, int end, i64 c0) {
   for (int e = threadIdx.x; e < TILE * HEAD; e += 256) {
     int r = e / HEAD, c = e % HEAD;
@@ -13,7 +14,8 @@ template <class T> static __device__ inline void fetch(float* s, const Mat& t, i
   }
 }
 
-// dots gives the thread its 4 products of row t/8 of x with rows of y.
+// dots sets s to the thread's 4 dot products of row t/8 of x with rows t%8, t%8+8, ...
+// of y.
 static __device__ inline void dots(float (&s)[4], const float* x, const float* y) {
   const float* xr = x + threadIdx.x / 8 * PITCH;
   const float* yr = y + threadIdx.x % 8 * PITCH;
@@ -22,7 +24,7 @@ static __device__ inline void dots(float (&s)[4], const float* x, const float* y
     for (int i = 0; i < 4; i++) s[i] += xr[c] * yr[i * 8 * PITCH + c];
 }
 
-// mix adds to the thread's columns of a row the rows of y, each times its weight.
+// mix adds the weighted rows of y to the thread's columns of its row.
 static __device__ inline void mix(float (&o)[WIDE], const float* weights, const float* y) {
   for (int j = 0; j < TILE; j++) {
     float w = weights[j];
@@ -33,7 +35,7 @@ static __device__ inline void mix(float (&o)[WIDE], const float* weights, const 
   }
 }
 
-// keep writes the thread's columns of a row.
+// keep writes the thread's columns of a row, times scale.
 template <class T> static __device__ inline void keep(const Mat& t, i64 r, i64 c0, const float (&o)[WIDE], float scale) {
   for (int i = 0; i < WIDE; i++) {
     int c = threadIdx.x % 8 + 8 * i;
@@ -41,7 +43,7 @@ template <class T> static __device__ inline void keep(const Mat& t, i64 r, i64 c
   }
 }
 
-// resume takes up what keep has written.
+// resume loads what keep wrote.
 template <class T> static __device__ inline void resume(const Mat& t, i64 r, i64 c0, float (&o)[WIDE]) {
   for (int i = 0; i < WIDE; i++) {
     int c = threadIdx.x % 8 + 8 * i;
@@ -49,5 +51,5 @@ template <class T> static __device__ inline void resume(const Mat& t, i64 r, i64
   }
 }
 
-// sees: query i sees key j.
+// sees reports whether query i sees key j.
 static __device__ inline bool sees(const Args& a, i64 mine, int i, int j) { return j <= i && i < a.seq && j >= firstKey(a, mine, i); }

@@ -1,43 +1,41 @@
-// Hopper's tensor cores (sm_90a): four warps multiply together, b comes from shared memory, a
-// from there or from registers, and the threads go on meanwhile.
+// Hopper's tensor cores (sm_90a): a group of four warps multiplies together and asynchronously. b is
+// in shared memory, a there or in registers.
 //
-// A tile in shared memory is cut into panels of PANEL columns, 64 or 32, HIGH rows high, without
-// gaps between rows. So that eight rows of a column lie in all banks, the pieces of 16 bytes of a
-// row trade places: piece c of row r lies where piece c ^ (bits 7 and up of the row's own address)
-// would. For example, in a panel of 64 columns (128 bytes) piece 3 of row 5 is the sixth, since
-// 3 ^ 5 = 6. The instruction undoes that by the address's bits, so panels begin at multiples of
-// 1024 bytes.
+// A tile in shared memory is divided into panels of PANEL columns, 64 or 32, and HIGH rows, without
+// gaps between rows. So that eight rows of a column cover all banks, the 16-byte pieces of a row are
+// swizzled: piece c of row r is stored in place of piece c ^ (bits 7 and up of the row's address).
+// For example, in a panel of 64 columns (128 bytes) piece 3 of row 5 is at place 6, since 3 ^ 5 = 6.
+// The instruction reverses that using the address bits, so panels begin at multiples of 1024 bytes.
 //
-// A product sums 16 terms: y[64 x N] += a.b. As it is stored, a tile is an operand whose rows are
-// those of y (columns, for b) and whose columns are summed over: k-major. Turned, its rows are
-// summed over: mn-major. So one tile of keys serves q.k^T as it is, and ds.k turned.
+// A product sums 16 terms: y[64 x N] += a.b. Normally an operand's rows are rows of y (columns, for
+// b) and its columns are summed over: k-major. Transposed (TURNED), its rows are summed over:
+// mn-major. So one tile of keys serves q.k^T directly and ds.k transposed.
 //
-// Sums are 4 to a thread and 8 columns: thread 4g+t of warp w holds (16w+g, 8j+2t),
-// (16w+g, 8j+2t+1) and the same 8 rows below in y[j], and a in registers is the same
-// fragments, as with mma.sync.
+// A thread holds 4 sums per 8 columns: thread 4g+t of warp w holds (16w+g, 8j+2t), (16w+g, 8j+2t+1)
+// and the same 8 rows below in y[j]. An a in registers has the fragments of mma.sync.
 
 typedef unsigned long long Operand;
 
-// describe says where a tile is: its address, the way to the next panel (which only mn-major
-// operands come to) and to the next 8 rows, all in 16 bytes, and how pieces trade places
-// (1: among 128 bytes, 2: 64).
+// describe returns the matrix descriptor of a tile: its address, the strides to the next panel (used
+// by mn-major operands only) and to the next 8 rows, all in units of 16 bytes, and the swizzle (1:
+// within 128 bytes, 2: 64).
 template <int PANEL, int HIGH> static __device__ inline Operand describe(const bf16* tile) {
   constexpr Operand next = HIGH * PANEL / 8, eight = PANEL, way = PANEL == 64 ? 1 : 2;
   return (unsigned)__cvta_generic_to_shared(tile) % (1u << 18) / 16 | next << 16 | eight << 32 | way << 62;
 }
 
-// along is the operand of 16 columns of a tile from c on, across that of 16 rows from r on.
-// Addresses are the lowest bits, so that they can be added to.
+// along returns the operand of 16 columns of a tile from c on, across that of 16 rows from r on. The
+// address is in the lowest bits, so offsets can be added.
 template <int PANEL, int HIGH> static __device__ inline Operand along(Operand tile, int c) { return tile + (c / PANEL * HIGH * PANEL + c % PANEL) / 8; }
 template <int PANEL> static __device__ inline Operand across(Operand tile, int r) { return tile + r * PANEL / 8; }
 
-// multiply adds 16 terms to y, as soon as the tensor cores come to it; without add y becomes
-// their sum. TURNED are operands of rows that are summed over.
+// multiply starts adding 16 terms to y, asynchronously; without add y becomes their sum. TURNED
+// operands are summed over their rows.
 #ifdef SHIM
 template <bool TURNED_A, bool TURNED_B, int J> static inline void multiply(float (&y)[J][4], Operand a, Operand b, bool add = true) { shimWgmma(y[0], 8 * J, a, TURNED_A, b, TURNED_B, add); }
 template <bool TURNED_B, int J> static inline void multiply(float (&y)[J][4], const unsigned (&a)[4], Operand b, bool add = true) { shimWgmma(y[0], 8 * J, a, b, TURNED_B, add); }
 #else
-// y[i][e] is operand 4i+e; I0 to I6 are the numbers of those that follow.
+// y[i][e] is operand 4i+e; I0 to I6 are the numbers of the operands after y.
 #define WGMMA(N, SUMS, I0, I1, I2, I3, I4, I5, I6, ...)                                                                                             \
   template <bool TURNED_A, bool TURNED_B> static __device__ inline void multiply(float (&y)[N / 8][4], Operand a, Operand b, bool add = true) { \
     asm volatile("{ .reg .pred %%p; setp.ne.b32 %%p, %" #I2 ", 0; "                                                                                  \
@@ -68,10 +66,9 @@ WGMMA(192, SUMS5, 96, 97, 98, 99, 100, 101, 102, IN16(0), IN16(4), IN16(8), IN16
 WGMMA(256, SUMS7, 128, 129, 130, 131, 132, 133, 134, IN16(0), IN16(4), IN16(8), IN16(12), IN16(16), IN16(20), IN16(24), IN16(28))
 #endif
 
-// The tensor cores do not see what threads have written to shared memory, or what came
-// there by copy, before visible, nor registers before begin. close ends a group of
-// products, done waits for all groups but the latest N: until then neither sums nor
-// operands may be touched.
+// Tensor cores see what threads or copies wrote to shared memory only after visible, and register
+// writes only after begin. close ends a group of products, done waits for all groups but the latest
+// N. Until then sums must not be accessed, nor operands overwritten.
 static __device__ inline void visible() {
 #ifndef SHIM
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -96,8 +93,8 @@ template <int N> static __device__ inline void done() {
 #endif
 }
 
-// settle keeps the compiler from moving what is done with sums to the other side of here, which
-// a wait alone, that names no registers, does not.
+// settle keeps the compiler from moving accesses to sums across this point. A wait alone does not,
+// since it names no registers.
 template <int J> static __device__ inline void settle(float (&y)[J][4]) {
 #ifndef SHIM
 #pragma unroll
@@ -105,15 +102,15 @@ template <int J> static __device__ inline void settle(float (&y)[J][4]) {
 #endif
 }
 
-// now has x computed here, and not behind the next wait, to where the compiler would move it: what
-// is before a branch stays there. It is not taken, since numbers that x is made of are not negative,
-// and if it were (a NaN may be) it would do no harm.
+// now forces the computation of x before the next wait; the compiler would otherwise move it after.
+// Computations that a branch depends on stay before it. The branch is not taken, since x is made of
+// nonnegative numbers; if it is (NaN may have a sign), it is harmless.
 static __device__ inline void now(unsigned x) {
   if (__ballot_sync(~0u, x >> 31)) visible();
 }
 
-// nearby is at, of an operand whose rows lie less than 2^30 elements apart: then an address
-// is one instruction.
+// nearby is at for an operand whose stride is less than 2^30 elements: then an address takes one
+// instruction.
 static __device__ inline const bf16* nearby(const Mat& t, int row, int col) {
 #ifdef SHIM
   return at<bf16>(t, row, col);
@@ -124,12 +121,13 @@ static __device__ inline const bf16* nearby(const Mat& t, int row, int col) {
 #endif
 }
 
-// present is how much of a piece of 8 columns from c on is there, in bytes; all of it without right.
+// present returns how many bytes of a piece of 8 columns from c on lie before column right; all if
+// right is negative.
 static __device__ inline int present(int c, int right) { return right < 0 ? 16 : max(0, min(16, 2 * (right - c))); }
 
-// fetchPanels begins to copy HIGH rows of W columns from (row, col) on into panels; those from end
-// and, if it is given, right on, counted from there, are 0. A thread takes the same piece of every
-// STEP-th row of every panel.
+// fetchPanels starts copying HIGH rows of W columns from (row, col) on into panels. Rows from end on
+// and columns from right on (if given), counted from there, become 0. A thread copies the same piece
+// of every STEP-th row of every panel.
 template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = -1) {
   constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
   static_assert(STEP % 8 == 0 && W % PANEL == 0, "rows whose pieces trade places alike");

@@ -1,25 +1,25 @@
-// The gradient of a linear layer's weight on tensor cores: y = a^T.b, in addition to
-// what is there with acc, where the rows of a and b are tokens, in bf16, and y is fp32.
+// The gradient of a linear layer's weight on tensor cores: y = a^T.b, or y += a^T.b with
+// acc. The rows of a and b are tokens, in bf16, and y is fp32.
 //
-// A block makes ROWS x COLS elements of y, in DOWN x ACROSS warps, from all tokens: DEEP
-// at a time come through STAGES places in shared memory, all of which but the one that
-// is multiplied are being filled. Sums stay in registers from the first token to the
-// last; there they begin with what y held. So y is read and written once for all tokens,
-// and since fp32 takes a sum as it is from register to memory and back, tokens that come
-// in two calls give the bits of one, whatever the tile.
+// A block computes ROWS x COLS elements of y in DOWN x ACROSS warps, over all tokens.
+// They pass through STAGES buffers in shared memory, DEEP at a time; all buffers except
+// the one in use are being filled. Sums start from y with acc and stay in registers
+// throughout. So y is read and written once, and since storing an fp32 sum loses nothing,
+// tokens split over two calls give the bits of one call, whatever the tile.
 //
-// But an instruction adds up 16 tokens at once. So they are taken in pieces of n[0], each
-// from its beginning, and the last instruction of a piece is filled with zeros: calls may
-// be cut between pieces. n[1] is how many times DEEP tokens that makes. For example, 96
-// tokens in pieces of 48 are 4 times: 0 to 31, 32 to 47, 48 to 79, 80 to 95.
+// But an instruction adds 16 tokens at once. So tokens are processed in pieces of n[0],
+// each from its beginning, and the last instruction of a piece is padded with zeros:
+// calls may be cut between pieces. n[1] is the resulting number of steps of DEEP tokens.
+// For example, 96 tokens in pieces of 48 take 4 steps: 0 to 31, 32 to 47, 48 to 79, 80 to
+// 95.
 //
-// Known weakness: the tokens are not shared out to several blocks (split-k), since the
-// order of their sums would then depend on their number; a small y leaves SMs idle.
-// mma.sync reaches about 0.6 of the rate of Hopper's own instructions.
+// Known weakness: tokens are not split among blocks (split-k), since the order of the
+// sums would then depend on the number of blocks; a small y leaves SMs idle. mma.sync
+// reaches about 0.6 of the rate of Hopper's own instructions.
 #define DEEP 32
 #define STAGES 3
 #define THREADS (32 * DOWN * ACROSS)
-#define TALL (ROWS / DOWN) // a warp's elements
+#define TALL (ROWS / DOWN) // rows and columns of a warp's elements
 #define WIDE (COLS / ACROSS)
 #define STAGE (DEEP * (SPREAD(ROWS) + SPREAD(COLS)))
 
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   DYNAMIC(shared);
   bf16* s0 = (bf16*)shared;
   int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
-  int next = 0, end = min(a.n[0], tokens), filled = 0; // tokens to be fetched, and the place that takes them
+  int next = 0, end = min(a.n[0], tokens), filled = 0; // the next tokens to fetch, the end of their piece, and the buffer to fill
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   for (int left = a.n[1]; left > 0; left--) {
     landed<STAGES - 2>();
     __syncthreads();
-    stage(); // in the place that was used last
+    stage(); // into the buffer that was used last
     const bf16* pa = s0 + used * STAGE + wi + asColumns(SPREAD(ROWS));
     const bf16* pb = s0 + used * STAGE + DEEP * SPREAD(ROWS) + wj + asRows(SPREAD(COLS));
 #pragma unroll

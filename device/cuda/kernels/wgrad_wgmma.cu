@@ -1,26 +1,26 @@
-// The gradient of a linear layer's weight on Hopper's tensor cores: what
-// wgrad_mma.cu does, with the same rules about pieces and their bits (of this card: other
-// instructions, other bits).
+// The gradient of a linear layer's weight on Hopper's tensor cores: same as wgrad_mma.cu, with
+// the same rules about pieces and their bits (but the bits differ between the two
+// instructions).
 //
-// A block makes ROWS x COLS elements of y in ROWS/64 groups of four warps. DEEP tokens
-// at a time come through STAGES places in shared memory. While the tensor cores work on
-// one, the next is there, the one after it is under way, and the products of the one
-// before may still go on: only when those are done is its place filled again.
+// A block computes ROWS x COLS elements of y in ROWS/64 groups of four warps. Tokens pass
+// through STAGES buffers in shared memory, DEEP at a time. While the tensor cores work on one,
+// the next has arrived, the one after it is being copied, and the products of the previous one
+// may still run: its buffer is refilled only when those are done.
 //
-// Known weakness: threads copy and multiply in turns. The bulk copies of Hopper (TMA), with
-// warps that do nothing else, are said to be a tenth to a fifth faster. As in wgrad_mma.cu the
-// tokens are not shared out to several blocks.
+// Known weakness: the same threads copy and multiply. Hopper's bulk copies (TMA) in dedicated
+// warps are said to be a tenth to a fifth faster. As in wgrad_mma.cu, the tokens are not split
+// among blocks.
 #define DEEP 64
 #define STAGES 4
 #define THREADS (2 * ROWS)
-#define PANEL (COLS % 64 ? 32 : 64) // of b; those of a have 64 columns
+#define PANEL (COLS % 64 ? 32 : 64) // for b; panels of a have 64 columns
 #define STAGE (DEEP * (ROWS + COLS))
 
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2;
   int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
-  int next = 0, end = min(a.n[0], tokens), filled = 0; // tokens to be fetched, and the place that takes them
+  int next = 0, end = min(a.n[0], tokens), filled = 0; // the next tokens to fetch, the end of their piece, and the buffer to fill
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;
@@ -47,12 +47,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
           y[j][2 * i] = p.e[0], y[j][2 * i + 1] = p.e[1];
         }
   }
-  int used = 0, left = a.n[1]; // at least 1: a way around the loop would have the compiler move sums under way, and wait for each
+  int used = 0, left = a.n[1]; // at least 1: if the loop could be skipped, the compiler would move sums in use and wait for each product
   do {
     landed<STAGES - 3>();
     visible();
     __syncthreads();
-    stage(); // in the place of the products that were done last
+    stage(); // into the buffer of the products that finished last
     const bf16* s = s0 + used * STAGE;
     Operand x = describe<64, DEEP>(s + group * DEEP * 64), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
     begin();

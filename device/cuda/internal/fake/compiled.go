@@ -10,10 +10,10 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// Virtual is NVIDIA's compiler, asked for PTX whatever the card.
+// Virtual is NVIDIA's compiler, set to generate PTX for any card.
 type Virtual struct{ *nv.NVRTC }
 
-// Target is the virtual architecture of a card.
+// Target returns the virtual architecture of a card.
 func (Virtual) Target(cc int) string { return "compute_" + nv.Architecture(cc) }
 
 // Interpreter runs kernels that Virtual compiled.
@@ -21,13 +21,14 @@ type Interpreter struct {
 	GPU *GPU
 	// Descending runs blocks and warps from the last to the first.
 	Descending bool
-	// Count, if not nil, is told what each launch cost; by one stream at a time.
+	// Count, if not nil, is called with the costs of each launch, never
+	// concurrently.
 	Count   func(kernel string, c *ptx.Counts)
 	mu      sync.Mutex
 	modules map[string]*ptx.Module
 }
 
-// Load is for GPU.Load.
+// Load implements GPU.Load.
 func (r *Interpreter) Load(image []byte) error {
 	_, err := r.module(image)
 	return err
@@ -51,7 +52,7 @@ func (r *Interpreter) module(image []byte) (*ptx.Module, error) {
 	return m, nil
 }
 
-// Kernel is for GPU.Kernel.
+// Kernel implements GPU.Kernel.
 func (r *Interpreter) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error {
 	m, err := r.module(image)
 	if err != nil {
@@ -66,7 +67,7 @@ func (r *Interpreter) Kernel(image []byte, name string, grid, block [3]uint32, s
 	return err
 }
 
-// spans are all allocations.
+// spans returns all allocations.
 func (g *GPU) spans() []ptx.Span {
 	g.mu.Lock()
 	defer g.mu.Unlock()

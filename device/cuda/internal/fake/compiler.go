@@ -20,18 +20,18 @@ import (
 //go:embed shim.h
 var shim string
 
-// Compiler stands in for NVRTC: its "code" is the text for the CPU.
+// Compiler stands in for NVRTC: its "code" is C++ source for the CPU.
 type Compiler struct{}
 
-// VersionString of the fake.
+// VersionString returns a constant.
 func (Compiler) VersionString() (string, error) { return "fake", nil }
 
 var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(`)
 
-// Target of the fake.
+// Target returns the architecture of a card.
 func (Compiler) Target(cc int) string { return "sm_" + nv.Architecture(cc) }
 
-// Compile puts the shim before a kernel's text and a launcher behind it.
+// Compile returns the shim, the kernel's text and a launcher, concatenated.
 func (Compiler) Compile(name, source string, options []string) ([]byte, string, error) {
 	var b strings.Builder
 	for _, o := range options {
@@ -59,8 +59,8 @@ type Runner struct {
 	libraries  map[[32]byte]nv.Proc
 }
 
-// NewRunner makes a runner that keeps what it compiles in a folder; an error if
-// there is no compiler.
+// NewRunner returns a Runner that keeps compiled code in dir. It fails if there is
+// no compiler.
 func NewRunner(dir string) (*Runner, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("the shim's fibers are for amd64")
@@ -71,7 +71,8 @@ func NewRunner(dir string) (*Runner, error) {
 	return &Runner{dir: dir, libraries: map[[32]byte]nv.Proc{}}, nil
 }
 
-// Load is for GPU.Load: compiling takes longer than anything that runs.
+// Load implements GPU.Load. It compiles in advance, since compiling takes longer
+// than any kernel.
 func (r *Runner) Load(image []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +80,7 @@ func (r *Runner) Load(image []byte) error {
 	return err
 }
 
-// Kernel is for GPU.Kernel.
+// Kernel implements GPU.Kernel.
 func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock() // the shim's state is global
@@ -110,7 +111,8 @@ func (r *Runner) library(image []byte) (nv.Proc, error) {
 		if err := os.WriteFile(base+".cc", image, 0o600); err != nil {
 			return nil, err
 		}
-		// Contraction off: the device contracts as it likes, the oracle is float64.
+		// No contraction: devices may contract differently, and the reference is
+		// float64.
 		c := exec.Command("g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-mfma", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-shared", "-fPIC", "-o", base+".so", base+".cc")
 		if out, err := c.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", base, err, out)

@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// Use is what a kernel takes of a multiprocessor.
+// Use is a kernel's use of a multiprocessor's resources.
 type Use struct {
-	Registers int // of a thread
-	Local     int // bytes of a thread that found no room in them
-	Shared    int // bytes of a block, besides what a launch asks for
+	Registers int // per thread
+	Local     int // bytes of local memory per thread, for what did not fit the registers
+	Shared    int // static bytes per block, in addition to what a launch requests
 }
 
-// Resources reads what each kernel of a cubin uses. The ELF section .nv.info
-// has records per function, {symbol, value}: EIATTR_REGCOUNT (0x2f) and
-// EIATTR_FRAME_SIZE (0x11); .nv.shared.NAME is its shared memory.
+// Resources returns the resource use of each kernel of a cubin, by name. The ELF
+// section .nv.info has records per function, {symbol, value}: EIATTR_REGCOUNT
+// (0x2f) and EIATTR_FRAME_SIZE (0x11); .nv.shared.NAME is its shared memory.
 func Resources(cubin []byte) (map[string]Use, error) {
 	cubin = bytes.Clone(cubin)
 	if len(cubin) < 64 {
 		return nil, errors.New("no cubin")
 	}
-	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 puts a number of its own there
+	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 stores its own number there
 	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(cubin))
 	if err != nil {

@@ -1,10 +1,9 @@
 // Package fake is a GPU for tests: an nv.Driver made of Go functions.
 //
-// Device memory is memory of the process. Streams are goroutines that run at
-// their own pace, so whatever is not ordered by events happens in some order,
-// as on a GPU. Kernels run in one of two ways: a Runner compiles their text for the
-// CPU behind a shim (see shim.h), if a C++ compiler is there; an Interpreter goes
-// through the PTX that NVRTC makes of it, if that is there. With neither they do
-// nothing. The fake is stricter than a driver: a call from a thread without the context, a copy
-// that leaves its allocation, a handle that was destroyed are errors.
+// Device memory is memory of the process. Streams are goroutines that run at their own pace, so
+// work that events do not order runs in any order, as on a GPU. Kernels run in one of two ways:
+// a Runner compiles their text for the CPU after a shim (see shim.h), given a C++ compiler; an
+// Interpreter executes the PTX that NVRTC generates, given NVRTC. With neither they do nothing.
+// The fake is stricter than a driver: calls from a thread without the context, copies beyond an
+// allocation and destroyed handles are errors.
 package fake

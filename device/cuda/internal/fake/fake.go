@@ -28,19 +28,20 @@ const (
 
 // GPU is one fake machine with some cards.
 type GPU struct {
-	// Cards that cuDeviceGetCount tells of.
+	// Cards is the number that cuDeviceGetCount returns.
 	Cards int
-	// Peers says that the cards reach each other's memory.
+	// Peers lets the cards access each other's memory.
 	Peers bool
-	// Major and Minor compute capability.
+	// Major and Minor are the compute capability.
 	Major, Minor int
-	// Fail makes calls of a procedure, by the name of nv.Driver's field, return a code.
+	// Fail has error codes for procedures, by the name of nv.Driver's field: calls
+	// return them.
 	Fail map[string]int32
-	// Workspace that products need, in bytes.
+	// Workspace is what products need, in bytes.
 	Workspace int64
-	// Load, if not nil, makes a module's code ready.
+	// Load, if not nil, prepares a module's code.
 	Load func(image []byte) error
-	// Kernel runs a kernel; nil: nothing runs.
+	// Kernel runs a kernel; if nil, kernels do nothing.
 	Kernel func(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error
 
 	mu      sync.Mutex
@@ -52,11 +53,11 @@ type GPU struct {
 	kernels map[uintptr]kernelOf
 	memory  map[uintptr][]byte  // allocated or registered, by address
 	owners  map[uintptr]uintptr // contexts of allocations
-	threads map[int]uintptr     // the context that each has
-	driver  sync.RWMutex        // the driver's own lock, see push
+	threads map[int]uintptr     // current context by thread
+	driver  sync.RWMutex        // the driver's own lock, see makeRoom
 	full    bool                // a call waits for room in a queue
 	asleep  int                 // calls that wait for an event
-	reaches map[[2]uintptr]bool // contexts with access to another
+	reaches map[[2]uintptr]bool // pairs of contexts: the first may access the second
 	calls   []string
 	broken  int32 // an asynchronous error, which all later calls return
 	failure error
@@ -69,7 +70,8 @@ type stream struct {
 	done    int
 }
 
-// event: times counts records, done those that the stream has come to.
+// event is a CUDA event: recorded counts its records, done those that the stream has
+// reached.
 type event struct {
 	context        uintptr
 	recorded, done int
@@ -79,10 +81,10 @@ type event struct {
 type kernelOf struct {
 	image  []byte
 	name   string
-	shared uint32 // that a launch may ask for
+	shared uint32 // most dynamic shared memory that a launch may request
 }
 
-// mostShared is the shared memory that a block can have.
+// mostShared returns the most shared memory of a block, in bytes.
 func (g *GPU) mostShared() int {
 	if g.Major == 9 {
 		return 227 << 10
@@ -90,12 +92,12 @@ func (g *GPU) mostShared() int {
 	return 100 << 10
 }
 
-// queueDepth is how much of what was sent to a stream may be to do. The driver has
-// room for about so many kernels, and who fills that waits for room with a lock
+// queueDepth is the capacity of a stream's queue. The driver has room for about this
+// many kernels; a call that finds the queue full waits for room while holding a lock
 // that calls of all threads need.
 const queueDepth = 1024
 
-// New makes a GPU. Its goroutines end with its streams.
+// New returns a GPU. Its goroutines end with its streams.
 func New() *GPU {
 	g := &GPU{Cards: 1, Major: 9, Minor: 0, Fail: map[string]int32{}, next: 1000,
 		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, images: map[uintptr][]byte{},
@@ -104,14 +106,14 @@ func New() *GPU {
 	return g
 }
 
-// Calls lists the procedures that were called.
+// Calls returns the names of the procedures called so far.
 func (g *GPU) Calls() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string(nil), g.calls...)
 }
 
-// Leaks says what was made and not given back.
+// Leaks returns an error that lists objects created and not destroyed, or nil.
 func (g *GPU) Leaks() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,7 +126,7 @@ func (g *GPU) Leaks() error {
 	return errors.Join(errs...)
 }
 
-// pointer turns an argument into what it is.
+// pointer converts an argument to a pointer.
 func pointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
 func set[T any](p uintptr, v T) { *(*T)(pointer(p)) = v }
@@ -162,7 +164,7 @@ func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
 	}
 }
 
-// resting wraps a procedure that waits for the context.
+// resting wraps a procedure that waits until the context is idle.
 func (g *GPU) resting(name string, f func(a []uintptr) int32) nv.Proc {
 	return g.proc(name, false, func(a []uintptr) int32 {
 		if code := g.rest(); code != 0 {
@@ -177,7 +179,7 @@ func (g *GPU) handle() uintptr {
 	return g.next
 }
 
-// inside reports whether bytes lie in one allocation.
+// inside reports whether n bytes at p lie in one allocation.
 func (g *GPU) inside(p, n uintptr) bool {
 	for base, b := range g.memory {
 		if p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
@@ -187,11 +189,11 @@ func (g *GPU) inside(p, n uintptr) bool {
 	return false
 }
 
-// current is the context of the calling thread. The GPU is locked.
+// current returns the context of the calling thread. The caller holds g.mu.
 func (g *GPU) current() uintptr { return g.threads[threadID()] }
 
-// rest waits until all streams of the current context are idle, or gives up. What
-// allocates or loads something may have to do so in the driver; here it always does.
+// rest waits until all streams of the current context are idle, or times out. In the
+// driver, procedures that allocate or load may wait like this; here they always do.
 func (g *GPU) rest() int32 {
 	for range 5000 {
 		busy := false
@@ -208,7 +210,7 @@ func (g *GPU) rest() int32 {
 	return launchTimeout
 }
 
-// push adds work to a stream of the current context.
+// push appends work to a stream of the current context.
 func (g *GPU) push(s uintptr, f func()) int32 {
 	g.mu.Lock()
 	st := g.streams[s]
@@ -228,7 +230,7 @@ func (g *GPU) push(s uintptr, f func()) int32 {
 	return 0
 }
 
-// makeRoom waits until there is room in a stream's queue, or gives up.
+// makeRoom waits until there is room in a stream's queue, or times out.
 func (g *GPU) makeRoom(st *stream) bool {
 	g.driver.Lock()
 	defer g.driver.Unlock()
@@ -249,7 +251,7 @@ func (g *GPU) makeRoom(st *stream) bool {
 	return false
 }
 
-// Held waits until a call waits for room in a queue, or so many wait for events.
+// Held waits until a call waits for room in a queue, or n calls wait for events.
 func (g *GPU) Held(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,14 +260,14 @@ func (g *GPU) Held(n int) {
 	}
 }
 
-// Break makes calls of a procedure return a code from now on; 0 ends it.
+// Break makes calls of a procedure return a code from now on; 0 restores it.
 func (g *GPU) Break(proc string, code int32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.Fail[proc] = code
 }
 
-// Failure is what a kernel died of.
+// Failure returns the error that stopped a kernel, or nil.
 func (g *GPU) Failure() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -278,7 +280,7 @@ func (g *GPU) breakDown(code int32, err error) {
 	g.mu.Unlock()
 }
 
-// Driver is the fake's nv.Driver.
+// Driver returns the fake's nv.Driver.
 func (g *GPU) Driver() *nv.Driver {
 	none := func([]uintptr) int32 { return 0 }
 	d := &nv.Driver{
@@ -336,7 +338,7 @@ func (g *GPU) attribute(a []uintptr) int32 {
 	return 0
 }
 
-// streamProcs are streams and events.
+// streamProcs sets the procedures of streams and events.
 func (g *GPU) streamProcs(d *nv.Driver) {
 	d.StreamCreate = g.proc("StreamCreate", false, func(a []uintptr) int32 {
 		st := &stream{queue: make(chan func(), 1<<14)}

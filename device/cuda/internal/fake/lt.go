@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// ltDesc and ltLayout are what the handles stand for.
+// ltDesc and ltLayout are the objects behind handles.
 type ltDesc struct {
 	transA, transB bool
 	bias           uintptr
@@ -21,13 +21,13 @@ type ltLayout struct {
 	rows, cols, lead int
 }
 
-// Lt is a cublasLt that multiplies element by element, column-major, on the
-// GPU's streams.
+// Lt returns a cublasLt that computes products with plain loops, column-major, on
+// the GPU's streams.
 func (g *GPU) Lt() *nv.Lt {
 	descs, layouts := map[uintptr]*ltDesc{}, map[uintptr]ltLayout{}
 	prefs := map[uintptr]bool{}
 	ok := func([]uintptr) int32 { return 0 }
-	var mu sync.Mutex // of the tables: each GPU has a thread
+	var mu sync.Mutex // guards the tables: each GPU has a thread
 	proc := func(name string, free bool, f func([]uintptr) int32) nv.Proc {
 		return g.proc(name, free, func(a []uintptr) int32 {
 			mu.Lock()

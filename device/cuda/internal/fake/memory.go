@@ -13,14 +13,14 @@ import (
 
 func threadID() int { return syscall.Gettid() }
 
-// memoryProcs are allocations and copies.
+// memoryProcs sets the procedures of allocations and copies.
 func (g *GPU) memoryProcs(d *nv.Driver) {
 	d.MemAlloc = g.resting("MemAlloc", func(a []uintptr) int32 {
 		b, err := unix.Mmap(-1, 0, int(a[1]), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			return 2
 		}
-		for i := range min(len(b), 16<<20) { // what was there before: NaN in every type
+		for i := range min(len(b), 16<<20) { // stale contents: NaN in every type
 			b[i] = 0xff
 		}
 		p := uintptr(unsafe.Pointer(&b[0]))
@@ -83,7 +83,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 		return g.push(a[5], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
 	})
 	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, func(a []uintptr) int32 {
-		c := *(*nv.Copy2D)(pointer(a[0])) // the driver keeps no address of it either
+		c := *(*nv.Copy2D)(pointer(a[0])) // like the driver, keep a copy, not the address
 		if !g.insideLocked(uintptr(c.Dst), uintptr((c.Height-1)*c.DstPitch+c.Width)) || !g.insideLocked(uintptr(c.Src), uintptr((c.Height-1)*c.SrcPitch+c.Width)) {
 			return illegalAddress
 		}
@@ -95,7 +95,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 	})
 }
 
-// ownedBy reports whether bytes lie in an allocation of a context.
+// ownedBy reports whether n bytes at p lie in an allocation of the context.
 func (g *GPU) ownedBy(context, p, n uintptr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *GPU) ownedBy(context, p, n uintptr) bool {
 	return false
 }
 
-// codeProcs are modules and launches.
+// codeProcs sets the procedures of modules and launches.
 func (g *GPU) codeProcs(d *nv.Driver) {
 	d.ModuleLoadData = g.resting("ModuleLoadData", func(a []uintptr) int32 {
 		image := stringAt(a[1])

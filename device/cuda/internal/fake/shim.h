@@ -1,12 +1,10 @@
-// A GPU of one core: what makes the text of the kernels run on a CPU.
+// A GPU of one core, which runs the kernels' text on a CPU.
 //
-// A block's threads are fibers that one thread of the host runs in turns. A
-// fiber runs until it comes to a barrier or a shuffle, which is where it waits
-// for the others, and a warp runs to a barrier of the block before the next one
-// does; so every run is deterministic, and two runs with the threads
-// in ascending and in descending order differ if a barrier is missing between
-// what one thread writes and another reads. Threads that wait at different
-// barriers for ever are reported. For x86-64.
+// A block's threads are fibers that one host thread runs in turn. A fiber runs until it waits for
+// others at a barrier or a shuffle, and a warp runs to a barrier of the block before the next warp
+// does. So every run is deterministic, and runs in ascending and in descending order of threads
+// differ if a barrier is missing between one thread's write and another's read. Threads that wait
+// forever at different barriers are reported. For x86-64.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +30,7 @@ static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
-// switchTo saves the registers that a call must keep and the stack, and goes
-// on where the other fiber left.
+// shimSwitch saves the callee-saved registers and the stack pointer, and resumes the other fiber.
 extern "C" void shimSwitch(void** save, void* to);
 asm(".text\n.globl shimSwitch\n.hidden shimSwitch\nshimSwitch:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
@@ -76,8 +73,7 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) {
   return w;
 }
 
-// shimMma is mma.m16n8k16: every thread shows its fragments, then sums up its
-// four elements.
+// shimMma is mma.m16n8k16: every thread publishes its fragments, then computes its four sums.
 static unsigned fragments[THREADS][6];
 static float half2(unsigned w, int high) { return __uint_as_float(high ? w & 0xffff0000u : w << 16); }
 
@@ -96,9 +92,9 @@ static inline void shimMma(float (&c)[4], const unsigned (&a)[4], unsigned b0, u
   yieldAs(WARP);
 }
 
-// shimLdmatrix is ldmatrix.m8n8.x4: thread 8i+r gives the address of row r of
-// tile i, and thread 4g+t gets of every tile elements (g, 2t) and (g, 2t+1), or,
-// turned, (2t, g) and (2t+1, g). Rows that are not on 16 bytes stop the run.
+// shimLdmatrix is ldmatrix.m8n8.x4: thread 8i+r gives the address of row r of tile i, and thread
+// 4g+t gets elements (g, 2t) and (g, 2t+1) of every tile or, transposed, (2t, g) and (2t+1, g).
+// Rows not aligned to 16 bytes stop the run.
 static const unsigned short* tileRows[THREADS];
 
 static inline void shimLdmatrix(unsigned (&f)[4], const void* p, bool turned) {
@@ -113,10 +109,9 @@ static inline void shimLdmatrix(unsigned (&f)[4], const void* p, bool turned) {
   yieldAs(WARP);
 }
 
-// shimCopy is cp.async: bytes arrive, and the rest is filled with 0, only when the
-// thread that asked for them waits for their group. Until then the place holds a
-// pattern that is no number, so a wait or a barrier that is missing shows. A
-// thread that ends before its copies have come makes the kernel fail.
+// shimCopy is cp.async: the bytes arrive, and the rest becomes 0, only when the issuing thread
+// waits for their group. Until then the destination holds NaNs, so that a missing wait or barrier
+// is noticed. A thread that ends before its copies arrive makes the kernel fail.
 struct Pending { char* to; const char* from; int size, bytes, group; };
 enum { PENDING = 512 };
 static Pending pending[THREADS][PENDING];
@@ -145,10 +140,10 @@ static inline void shimWait(int n) {
   numPending[self] = kept;
 }
 
-// shimWgmma is wgmma.m64nNk16: a thread sums up its N/2 elements at once. Where an element of a
-// tile in shared memory lies is what the PTX ISA says: panels of 64 or 32 columns, in which 8 rows
-// of 16 follow each other, and bits 4 and up of an address are those and bits 7 and up. Terms of
-// an operand are along its rows or, if it is turned, across.
+// shimWgmma is wgmma.m64nNk16: a thread computes its N/2 sums at once. Elements of a tile in
+// shared memory are placed as the PTX ISA says: in panels of 64 or 32 columns, with bits 4 and up
+// of the address XORed with bits 7 and up. An operand is summed along its rows or, if transposed,
+// across them.
 typedef unsigned long long Descriptor;
 
 static inline unsigned __cvta_generic_to_shared(const void* p) { return (unsigned)((const char*)p - (const char*)dynamicShared); }
@@ -169,7 +164,7 @@ static inline void shimWgmma(float* y, int n, Descriptor a, bool turnedA, Descri
   }
 }
 
-// The other one has a in registers, as shimMma has.
+// The same with a in registers, in the layout of shimMma.
 static inline void shimWgmma(float* y, int n, const unsigned (&a)[4], Descriptor b, bool turnedB, bool add) {
   memcpy(fragments[self], a, 16);
   yieldAs(WARP);
@@ -204,7 +199,7 @@ static inline int __syncthreads_or(int p) {
 static void start(Fiber& f) {
   if (!f.stack) f.stack = (char*)aligned_alloc(4096, STACK);
   void** sp = (void**)(f.stack + STACK - 64);
-  *--sp = 0; // so that the stack is aligned as after a call
+  *--sp = 0; // align the stack as after a call
   *--sp = (void*)fiberMain;
   for (int i = 0; i < 6; i++) *--sp = 0;
   f.sp = sp;
@@ -212,8 +207,8 @@ static void start(Fiber& f) {
   numPending[&f - fibers] = groups[&f - fibers] = 0;
 }
 
-// runWarp runs threads [w, end) until each is done or waits for the block; false
-// if some wait for the warp for ever.
+// runWarp runs threads [w, end) until each is done or waits for the block. It returns false if
+// some would wait for the warp forever.
 static bool runWarp(int w, int end, int descending) {
   for (;;) {
     for (int i = w; i < end; i++) {
@@ -232,8 +227,8 @@ static bool runWarp(int w, int end, int descending) {
   }
 }
 
-// runBlock returns 0, 1 if threads wait at different barriers, or 4 if one ends
-// that has not waited for its copies.
+// runBlock returns 0, 1 if threads wait at different barriers, or 4 if a thread ends without
+// waiting for its copies.
 static int runBlock(int n, int descending) {
   for (int t = 0; t < n; t++) start(fibers[t]);
   for (;;) {
@@ -253,14 +248,14 @@ static int runBlock(int n, int descending) {
   return 0;
 }
 
-// shimRun runs a kernel. grid and block are three numbers each.
+// shimRun runs a kernel. grid and block have three numbers each.
 static int shimRun(void (*body)(const void*), const unsigned* grid, const unsigned* block, unsigned shared, const void* args, int descending) {
   shimBody = body;
   shimArgs = args;
   blockDim = {block[0], block[1], block[2]};
   gridDim = {grid[0], grid[1], grid[2]};
   if (block[0] > THREADS || block[1] != 1 || block[2] != 1) return 2;
-  // Poisoned, and of exactly the size asked for, so that sanitizers see what goes beyond.
+  // Poisoned, and of exactly the requested size, so that sanitizers detect accesses beyond it.
   dynamicShared = malloc(max(shared, 1u));
   memset(dynamicShared, 0xff, shared);
   int bad = 0;

@@ -5,20 +5,20 @@ import (
 	"math/bits"
 )
 
-// op is what a lane does with up to three operands. A register holds 64 bits, of
-// which those above an operand's type mean nothing.
+// op is a lane's operation on up to three operands. A register holds 64 bits; those above
+// the operand's type are undefined.
 type op struct {
 	operands int
 	of       func(a, b, c uint64) uint64
 }
 
-// integer is the types of whole numbers.
+// integer is the set of integer types.
 type integer interface {
 	int16 | uint16 | int32 | uint32 | int64 | uint64
 }
 
-// scalars are the instructions that each lane executes by itself on registers, by
-// opcode.
+// scalars returns, by opcode, the instructions that each lane executes by itself on
+// registers.
 func scalars() map[string]op {
 	t := map[string]op{}
 	integers[int16](t, "s16")
@@ -62,7 +62,7 @@ func integers[T integer](t map[string]op, name string) {
 	t["shr."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) >> uint32(b)) })
 }
 
-// highs are the upper halves of products.
+// highs adds the upper halves of products.
 func highs(t map[string]op) {
 	t["mul.hi.s16"] = two(func(a, b uint64) uint64 { return uint64(int32(int16(a)) * int32(int16(b)) >> 16) })
 	t["mul.hi.u16"] = two(func(a, b uint64) uint64 { return uint64(uint16(a)) * uint64(uint16(b)) >> 16 })
@@ -75,7 +75,7 @@ func highs(t map[string]op) {
 	})
 }
 
-// fields: so many bits from a place on, with the highest one repeated if they have a sign.
+// fields adds bit-field extraction: n bits from a position on, sign-extended if signed.
 func fields(t map[string]op) {
 	t["bfe.u32"] = op{3, func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) }}
 	t["bfe.s32"] = op{3, func(a, at, n uint64) uint64 {
@@ -93,7 +93,7 @@ func words[T uint16 | uint32 | uint64](t map[string]op, name string) {
 	t["popc."+name] = one(func(a uint64) uint64 { return uint64(bits.OnesCount64(uint64(T(a)))) })
 }
 
-// floats of 32 bits.
+// floats adds the operations on 32-bit floats.
 func floats(t map[string]op) {
 	binary := func(f func(a, b float32) float32) op {
 		return two(func(a, b uint64) uint64 { return bits32(f(f32(a), f32(b))) })
@@ -116,14 +116,14 @@ func floats(t map[string]op) {
 	t["abs.f32"] = one(func(a uint64) uint64 { return a &^ (1 << 31) })
 	t["sqrt.rn.f32"] = unary(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
 	t["rcp.rn.f32"] = unary(func(a float32) float32 { return 1 / a })
-	// Approximations are off by about the most that NVIDIA allows them (the bounds are from
-	// memory), upwards or downwards as the operand's last bit says.
+	// Approximations have about the largest error that NVIDIA documents (bounds recalled,
+	// not checked), with the sign given by the operand's last bit.
 	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
 	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(1/float64(flush(a)), a, 0x1p-23)) })
 	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return off(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
 }
 
-// number32 is what min and max make where one of the operands is none.
+// number32 returns the result of min or max, c, or the other operand if one is NaN.
 func number32(a, b, c float32) float32 {
 	switch {
 	case a != a:
@@ -134,18 +134,18 @@ func number32(a, b, c float32) float32 {
 	return c
 }
 
-// off is a result with an error of a relative size.
+// off returns the exact result with a relative error of the given size.
 func off(exact float64, a float32, size float64) float32 {
 	if math.Float32bits(a)&1 != 0 {
 		size = -size
 	}
-	if x := float32(exact); float64(x) == exact && exact == math.Trunc(exact) { // taken to be exact: e^0, of which sums are made
+	if x := float32(exact); float64(x) == exact && exact == math.Trunc(exact) { // integers are assumed to be exact: sums depend on e^0 = 1
 		return x
 	}
 	return float32(exact * (1 + size))
 }
 
-// flush makes 0 of what is too small to be normal.
+// flush returns x, or a signed 0 if x is denormal.
 func flush(x float32) float32 {
 	if math.Abs(float64(x)) < 0x1p-126 {
 		return float32(math.Copysign(0, float64(x)))
@@ -153,9 +153,9 @@ func flush(x float32) float32 {
 	return x
 }
 
-// wide is a*b+c as a float64 rounded to odd: when it is rounded once more, to
-// float32 in any direction, that is as if it had been exact. (S. Boldo, G. Melquiond,
-// Emulation of FMA and correctly rounded sums, 2008.)
+// wide returns a*b+c as a float64 rounded to odd, so that rounding it to float32, in any
+// direction, gives the correctly rounded result. (S. Boldo, G. Melquiond, Emulation of FMA
+// and correctly rounded sums, 2008.)
 func wide(a, b, c float32) float64 {
 	p, z := float64(a)*float64(b), float64(c) // p is exact
 	s := p + z
@@ -184,7 +184,7 @@ func fmaDown(a, b, c float32) float32 {
 	return r
 }
 
-// towardZero rounds to float32.
+// towardZero rounds w to float32 toward zero.
 func towardZero(w float64) float32 {
 	r := float32(w)
 	if math.Abs(float64(r)) > math.Abs(w) {
@@ -243,7 +243,7 @@ func conversions(t map[string]op) {
 	t["cvt.rn.bf16x2.f32"] = two(func(a, b uint64) uint64 { return bf16(f32(a))<<16 | bf16(f32(b)) })
 }
 
-// saturated turns a float into a whole number of a range; NaN is 0.
+// saturated truncates a float to an integer clamped to [low, high]; NaN becomes 0.
 func saturated(x, low, high float64) uint64 {
 	switch x = math.Trunc(x); {
 	case x != x:
@@ -256,7 +256,7 @@ func saturated(x, low, high float64) uint64 {
 	return uint64(min(x, high))
 }
 
-// bf16 is the nearest one, ties to even; NaN is 0x7fff.
+// bf16 rounds to nearest, ties to even; NaN becomes 0x7fff.
 func bf16(x float32) uint64 {
 	u := math.Float32bits(x)
 	if x != x {
@@ -265,7 +265,7 @@ func bf16(x float32) uint64 {
 	return uint64(u+0x7fff+u>>16&1) >> 16 & 0xffff
 }
 
-// compare is setp's table: by comparison and type.
+// compare returns setp's function for a comparison and type, or nil.
 func compare(name, kind string) func(a, b uint64) bool {
 	switch kind {
 	case "s16":
@@ -296,8 +296,8 @@ func ordered[T integer](name string) func(a, b uint64) bool {
 	}[name]
 }
 
-// floating compares floats; with a u at its end a comparison is true too where
-// one of them is no number.
+// floating returns a comparison of floats; one whose name ends with u is also true if
+// either is NaN.
 func floating[T float32 | float64](name string, of func(uint64) T) func(a, b uint64) bool {
 	f := map[string]func(x, y T) bool{
 		"eq": func(x, y T) bool { return x == y }, "ne": func(x, y T) bool { return x < y || x > y },

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// builders make of an instruction, by the first part of its opcode, what runs it.
+// builders set an instruction's run function, by the first part of its opcode.
 var builders = table()
 
-// arithmetic is scalars.
+// arithmetic holds the result of scalars.
 var arithmetic = scalars()
 
 func table() map[string]func(*builder, *instruction) {
@@ -29,7 +29,7 @@ func buildBranch(b *builder, in *instruction) {
 	in.kind, in.label = branch, b.operand(0)
 }
 
-// buildScalar: d = f(a, b, c), of registers or of flags.
+// buildScalar: d = f(a, b, c), on registers or flags.
 func buildScalar(b *builder, in *instruction) {
 	if b.last() == "pred" {
 		buildFlags(b, in)
@@ -58,7 +58,7 @@ func buildScalar(b *builder, in *instruction) {
 	}
 }
 
-// buildFlags: operators on predicates.
+// buildFlags: operations on predicates.
 func buildFlags(b *builder, in *instruction) {
 	f, ok := map[string]func(x, y uint32) uint32{
 		"and": func(x, y uint32) uint32 { return x & y }, "or": func(x, y uint32) uint32 { return x | y },
@@ -110,7 +110,7 @@ func buildSelp(b *builder, in *instruction) {
 	}
 }
 
-// buildMov: a register, a flag, a pair put together or taken apart.
+// buildMov: moves a register or a flag, or packs or unpacks a pair.
 func buildMov(b *builder, in *instruction) {
 	size := sizeOf(b.last())
 	to, from := b.operand(0), b.operand(1)
@@ -158,7 +158,7 @@ func buildCvta(b *builder, in *instruction) {
 	}
 }
 
-// buildBfi: the low bits of a go into b, so many from a place on.
+// buildBfi: inserts the low n bits of a into b at a position.
 func buildBfi(b *builder, in *instruction) {
 	d, x, y, at, n := b.register(0), b.register(1), b.register(2), b.register(3), b.register(4)
 	in.run = func(w *warp, set uint32) {
@@ -170,11 +170,11 @@ func buildBfi(b *builder, in *instruction) {
 	}
 }
 
-// access is what loads and stores have in common: the space, the size of an
-// element, and whether it has a sign.
+// access returns the space, the size of an element and its signedness, for loads and
+// stores.
 func (b *builder) access() (s space, size int, signed bool) {
 	switch {
-	case b.has("global"), len(b.parts) == 2 || b.parts[1][0] == 'v': // without a space it may be any, but nothing here makes such addresses of shared memory
+	case b.has("global"), len(b.parts) == 2 || b.parts[1][0] == 'v': // generic; nothing here makes generic addresses of shared memory
 		s = global
 	case b.has("shared"):
 		s = shared
@@ -305,7 +305,7 @@ func buildBar(b *builder, in *instruction) {
 	}
 }
 
-// vote gives the threads that wait at a barrier what they voted for.
+// vote gives the threads that wait at a barrier the result of their vote.
 func (b *block) vote(waiting []*warp) {
 	any, voters, threads := false, 0, 0
 	each := func(f func(w *warp, l int, v *vote)) {
@@ -336,7 +336,7 @@ func (b *block) vote(waiting []*warp) {
 	})
 }
 
-// members checks that an instruction of the warp means the lanes that are there.
+// members checks that the member mask in register r matches the lanes in set.
 func (w *warp) members(r int, set uint32) {
 	for l := range lanes(set) {
 		if m := uint32(w.registers[r][l]); m&w.all != set || m&^w.all != 0 && m != 0xffffffff {
@@ -392,7 +392,7 @@ func buildShuffle(b *builder, in *instruction) {
 	}
 }
 
-// pair is the operand d|p; p is -1 if there is none.
+// pair returns the operand d|p; p is -1 if absent.
 func (b *builder) pair(i int) (register, flag int) {
 	s := b.operand(i)
 	for j := range s {
@@ -459,7 +459,7 @@ func buildMma(b *builder, in *instruction) {
 	in.run = func(w *warp, set uint32) {
 		w.complete(set)
 		var x [16][16]float64
-		var y [8][16]float64 // turned
+		var y [8][16]float64 // transposed
 		for l := range 32 {
 			g, t := l/4, l%4
 			for i := range 8 {
@@ -487,7 +487,7 @@ func buildMma(b *builder, in *instruction) {
 	}
 }
 
-// half is the lower or upper bf16 of a word.
+// half returns the lower or upper bf16 of a word.
 func half(word uint64, upper int) float64 {
 	if upper == 1 {
 		return float64(f32(word & 0xffff0000))
@@ -495,7 +495,7 @@ func half(word uint64, upper int) float64 {
 	return float64(f32(word << 16 & 0xffff0000))
 }
 
-// complete: the whole warp takes part.
+// complete fails unless the whole warp takes part.
 func (w *warp) complete(set uint32) {
 	if set != 0xffffffff {
 		w.fail("only %d lanes are there", bits.OnesCount32(set))

@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// Counts is what a launch cost on any card.
+// Counts is the cost of a launch, independent of the card.
 type Counts struct {
 	Blocks  int64
-	Threads int // of a block
-	// Shared and Global are accesses to memory, if they were to be counted.
+	Threads int // per block
+	// Shared and Global are memory accesses, if Launch.Traffic is set.
 	Shared, Global Traffic
 	code           []instruction
 	hits           []int64
 }
 
-// Traffic: Least is the number of units that the bytes would take if they lay in
-// the best way, Units what they take as they lie. A unit of shared memory is a
-// cycle in which each of 32 banks gives a word, one of global memory a sector of
+// Traffic is the cost of accesses: Units as they are, Least with the best layout of the same bytes. A unit
+// of shared memory is a cycle in which each of 32 banks delivers a word, one of global memory a sector of
 // 32 bytes.
 type Traffic struct{ Units, Least int64 }
 
@@ -48,8 +47,8 @@ func (c *Counts) access(w *warp, s space, base *[32]uint64, offset uint64, size 
 	c.Global.Least += int64((n + 31) / 32)
 }
 
-// wavefronts is how many cycles shared memory takes: 8 lanes with 16 bytes each, 16 with 8, 32 with less go
-// together; of these, words in one bank that are not the same word follow each other.
+// wavefronts returns the cycles of an access to shared memory: 8 lanes with 16 bytes each, 16 with 8, or 32
+// with less are served together; among these, different words in one bank are serialised.
 func wavefronts(base *[32]uint64, offset uint64, size int, set uint32) (total int64) {
 	together := min(32, 128/size)
 	for first := 0; first < 32; first += together {
@@ -72,8 +71,7 @@ func wavefronts(base *[32]uint64, offset uint64, size int, set uint32) (total in
 	return total
 }
 
-// Instructions is how many a warp executes of those whose opcode has a prefix; all
-// for "".
+// Instructions returns how often warps executed instructions whose opcode has the prefix; "" counts all.
 func (c *Counts) Instructions(prefix string) (n int64) {
 	for i, in := range c.code {
 		if strings.HasPrefix(in.opcode, prefix) {
@@ -83,7 +81,7 @@ func (c *Counts) Instructions(prefix string) (n int64) {
 	return n
 }
 
-// String lists opcodes by how often they were executed.
+// String lists opcodes by execution count.
 func (c *Counts) String() string {
 	sum := map[string]int64{}
 	for i, in := range c.code {

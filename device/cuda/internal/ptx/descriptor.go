@@ -1,26 +1,25 @@
 package ptx
 
-// Matrices in shared memory, as a product of a warpgroup finds them.
+// Matrices in shared memory, as a warpgroup's product addresses them.
 //
-// A descriptor says where 16-byte pieces of a matrix lie, of 8 bf16 that follow each other along x (rows of a or columns
-// of b: x-major) or along k, of which a product takes 16. The layouts are those of the PTX ISA, "Strides" and
-// "Canonical layouts" of wgmma. Without a swizzle, 8 pieces that lie one behind the other are a tile of 8 x 8, and two
-// strides say where the next tiles are. With one, 8 rows of 2, 4 or 8 pieces each are a pattern, and of a piece's
-// address the bits from the fifth on are changed by those from the eighth on, so that pieces of a
-// column lie in different banks.
+// A descriptor gives the addresses of a matrix's 16-byte pieces: 8 bf16 that are adjacent along x (rows of a or
+// columns of b: x-major) or along k, of which a product takes 16. The layouts are those of the PTX ISA, "Strides" and
+// "Canonical layouts" of wgmma. Without a swizzle, 8 consecutive pieces are a tile of 8 x 8, and two strides lead to
+// the next tiles. With one, 8 rows of 2, 4 or 8 pieces each are a pattern, and address bits from the fifth on are
+// XORed with those from the eighth on, so that pieces of a column are in different banks.
 //
-// For example, x-major in rows of 128 bytes: rows k and k+1 are 128 bytes apart, tiles of 8 k sbo bytes, and
-// after 64 x the next ones are lbo bytes further on.
+// For example, x-major in rows of 128 bytes: rows k and k+1 are 128 bytes apart, tiles of 8 k sbo bytes, and blocks
+// of 64 x lbo bytes.
 //
-// Known weakness: patterns that do not begin at a multiple of their size (the base offset) are refused.
+// Known weakness: patterns that do not begin at a multiple of their size (with a base offset) are rejected.
 
 type descriptor struct {
 	start, lbo, sbo uint64
-	width           uint64 // pieces of a row of the pattern; 1: no swizzle
+	width           uint64 // pieces per row of the pattern; 1: no swizzle
 	alongX          bool
 }
 
-// descriptorOf reads a descriptor for n rows or columns.
+// descriptorOf decodes and checks a descriptor for n rows or columns.
 func (b *block) descriptorOf(v uint64, alongX bool, n int) descriptor {
 	field := func(at int) uint64 { return v >> at & 0x3fff << 4 }
 	d := descriptor{start: field(0), lbo: field(16), sbo: field(32), width: []uint64{1, 8, 4, 2}[v>>62], alongX: alongX}
@@ -34,7 +33,7 @@ func (b *block) descriptorOf(v uint64, alongX bool, n int) descriptor {
 	if v>>49&7 != 0 {
 		b.fail("descriptor %#x has a base offset", v)
 	}
-	row, pattern, tile := 16*d.width, 128*d.width, uint64(32) // tile: bytes of a row that the product takes
+	row, pattern, tile := 16*d.width, 128*d.width, uint64(32) // tile: bytes of a row that the product reads
 	if alongX {
 		tile = min(row, uint64(2*n))
 	}
@@ -47,7 +46,7 @@ func (b *block) descriptorOf(v uint64, alongX bool, n int) descriptor {
 	return d
 }
 
-// piece is the address of the 16 bytes that have an element.
+// piece returns the address of the 16 bytes that hold element (x, k).
 func (d *descriptor) piece(x, k uint64) uint64 {
 	at := d.start
 	switch {
@@ -63,10 +62,10 @@ func (d *descriptor) piece(x, k uint64) uint64 {
 	return at ^ at>>7&(d.width-1)<<4
 }
 
-// spot is an element's place in a matrix.
+// spot is an element's position in a matrix.
 type spot struct{ x, k int }
 
-// pieces goes through those of n rows or columns, each with its first element, and their addresses.
+// pieces iterates over the pieces of n rows or columns: the position of each one's first element, and its address.
 func (d *descriptor) pieces(first, n int) func(func(spot, uint64) bool) {
 	stepX, stepK := 1, 8
 	if d.alongX {
@@ -83,7 +82,7 @@ func (d *descriptor) pieces(first, n int) func(func(spot, uint64) bool) {
 	}
 }
 
-// lines are n rows or columns as numbers.
+// lines returns the values of n rows or columns.
 func (b *block) lines(d *descriptor, first, n int) [][16]float64 {
 	list := make([][16]float64, n)
 	for s, at := range d.pieces(first, n) {

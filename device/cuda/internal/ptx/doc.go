@@ -1,26 +1,20 @@
-// Package ptx executes what NVIDIA's compiler makes of a kernel, on the CPU, for
-// tests where there is no GPU.
+// Package ptx executes kernels compiled by NVIDIA's compiler on the CPU, for tests without a GPU.
 //
-// NVRTC compiles a unit to PTX, the assembly that all cards have in common. Parse
-// reads it, and Run goes through a launch block by block and warp by warp, 32
-// lanes at a time, as NVIDIA's PTX ISA says that instructions work. So what is
-// tested is what the compiler wrote: macros as a card sees them, inline assembly with
-// its operands, addresses in shared memory, the layout of the arguments, code for
-// tensor cores, none of which the kernels' text shows when another compiler
-// translates it for the CPU (package fake).
+// NVRTC compiles a unit to PTX, the assembly common to all cards. Parse reads it, and Run executes a launch block by
+// block and warp by warp, 32 lanes at a time, following NVIDIA's PTX ISA. So tests cover the compiler's output:
+// macros as a card sees them, inline assembly with its operands, addresses in shared memory, the layout of the
+// arguments, code for tensor cores. Compiling the kernels' text for the CPU with another compiler (package fake)
+// covers none of these.
 //
-// It is strict where a card is lenient. Accesses beyond an allocation, of shared
-// memory that nobody wrote, between threads that no barrier separates, of a copy
-// that was not waited for, or of what a warpgroup's product has that was not; warps that come apart where they have to be together:
-// each stops the launch and is told with the instruction, the block and the
-// thread. Where PTX leaves results open it takes bad ones: approximations are off
-// by about as much as NVIDIA says that they may be, and tensor cores round toward zero.
+// It is strict where a card is lenient. These errors stop the launch and are reported with the instruction, the block
+// and the thread: accesses beyond an allocation, to uninitialised shared memory, between threads without a barrier,
+// to a copy or the operands of a warpgroup's product that was not awaited, and warps that diverge where they must
+// not. Where PTX does not define results exactly, it chooses bad ones: approximations have about the largest
+// documented error, and tensor cores round toward zero.
 //
-// And it counts what a launch costs: instructions, requests to shared memory in excess of
-// those without bank conflicts, sectors of global memory. These are
-// facts about the code on any card; times are not.
+// It also counts the costs of a launch: instructions, shared memory cycles with and without bank conflicts, sectors
+// of global memory. These hold on any card; times would not.
 //
-// What it does not show: the second half of the compiler, which turns PTX into a
-// card's instructions, and the order in which a card's memory makes writes of one
-// block known to another, which no kernel here relies upon.
+// Known weakness: it does not cover the second half of the compiler, which translates PTX to a card's instructions,
+// nor the memory order between blocks, on which no kernel here relies.
 package ptx

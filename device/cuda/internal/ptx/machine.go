@@ -1,21 +1,20 @@
 package ptx
 
-// A block's threads in turns.
+// Execution of a block's threads.
 //
-// Each lane has its own place in the code. Of a warp's lanes those at the earliest place go
-// on, all that are there together, until they part or come to where another lane
-// is: so lanes that parted meet again where their ways join, as code is laid out
-// in that order more often than not. It does not have to be: an instruction of
-// the whole warp makes lanes wait until all are there, and a barrier until all
-// threads of the block are. If lanes wait for each other at different places, the
-// launch fails.
+// Each lane has its own program counter. The lanes at a warp's earliest instruction run
+// together until they diverge or reach another lane's instruction. So diverged lanes
+// reconverge where their paths join, since code is mostly laid out in that order.
+// Correctness does not depend on that: a warp-wide instruction makes lanes wait for all
+// lanes of the warp, and a barrier for all threads of the block. If lanes wait for each
+// other at different instructions, the launch fails.
 //
-// For example, of `if (lane < 4) x = a; else x = b; y = shuffle(x)` lanes 0 to 3
-// run their side, then the others theirs, and both meet at the shuffle.
+// For example, in `if (lane < 4) x = a; else x = b; y = shuffle(x)` lanes 0 to 3 run their
+// branch, then the others theirs, and all meet at the shuffle.
 //
-// Known weakness: warps run one after the other from barrier to barrier, so what
-// they do meanwhile is never interleaved. That shared memory does not depend on
-// it is checked by the bookkeeping in memory.go, not by trying.
+// Known weakness: warps run one after the other from barrier to barrier, so they are never
+// interleaved in between. The bookkeeping in memory.go checks that the contents of shared
+// memory do not depend on that.
 
 import (
 	"encoding/binary"
@@ -23,13 +22,13 @@ import (
 	"math/bits"
 )
 
-// Span is memory that a launch may use.
+// Span is a range of memory that a launch may access.
 type Span struct {
 	At, Bytes uintptr
 }
 
-// Launch is what cuLaunchKernel is asked for. Memory are all allocations that
-// the card can reach.
+// Launch has the arguments of cuLaunchKernel. Memory lists all allocations that the card
+// can access.
 type Launch struct {
 	Grid, Block [3]uint32
 	Shared      uint32
@@ -37,48 +36,47 @@ type Launch struct {
 	Memory      []Span
 	// Descending runs blocks, and a block's warps, from the last to the first.
 	Descending bool
-	// Traffic has accesses to memory counted, which takes a third of the time.
+	// Traffic enables counting of memory accesses, which takes a third of the time.
 	Traffic bool
 }
 
-// most is how many instructions of warps a block may take, so that an endless
-// loop ends.
+// most limits the warp instructions of a block, so that infinite loops end.
 const most = 1 << 28
 
-// block is what the warps of a block have in common.
+// block is the state that the warps of a block share.
 type block struct {
 	kernel *kernel
 	launch *Launch
 	counts *Counts
 	index  [3]uint32
 	shared []byte
-	// marks tell of each two bytes of shared memory who used them last.
+	// marks has the last accesses to every two bytes of shared memory.
 	marks  []mark
 	epoch  int32 // barriers so far
 	warps  []*warp
-	copies [][]pending // of each thread, that are under way
-	groups []int       // of copies that each thread has committed
-	// taken tells of each 16 bytes of shared memory, for each warp, its latest product
-	// that read them; nil in a kernel without. joint is what each group of four warps has
-	// executed together.
+	copies [][]pending // of each thread, in flight
+	groups []int       // number of groups of copies that each thread has committed
+	// taken has, for every 16 bytes of shared memory and each warp, the warp's latest
+	// product that read them; nil in a kernel without products. joint has the steps that
+	// each group of four warps executed together.
 	taken []int32
 	joint [][]step
 	at    *instruction
 	left  int
-	span  Span // that was used last
+	span  Span // used last
 }
 
-// warp is 32 lanes. Sets of lanes are bits.
+// warp is 32 lanes. Sets of lanes are bit masks.
 type warp struct {
 	*block
-	first     int // thread
+	first     int // number of its first thread
 	registers [][32]uint64
 	flags     []uint32
 	place     [32]int
-	all       uint32 // lanes that have not ended
-	parked    uint32 // wait for the other lanes
-	resting   uint32 // wait for the other warps
-	epoch     int32  // times at which the warp's lanes waited for each other
+	all       uint32 // lanes that have not exited
+	parked    uint32 // lanes that wait for the other lanes
+	resting   uint32 // lanes that wait for the other warps
+	epoch     int32  // number of times that the warp's lanes synchronised
 	products
 }
 
@@ -87,7 +85,7 @@ type fault struct{ error }
 
 func (b *block) fail(format string, args ...any) { panic(fault{fmt.Errorf(format, args...)}) }
 
-// Run goes through a launch.
+// Run executes a launch and returns its costs.
 func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
 	k := m.kernels[name]
 	threads := int(l.Block[0])
@@ -166,8 +164,8 @@ func (b *block) run(threads int) {
 	b.awaited()
 }
 
-// release lets go on who waits for the block; false if nobody does. An operator on
-// what the threads bring there runs before, once.
+// release resumes the warps that wait for the block and reports whether there were any.
+// Before that it evaluates the barrier's vote, if any, once.
 func (b *block) release() bool {
 	var waiting []*warp
 	for _, w := range b.warps {
@@ -190,7 +188,7 @@ func (b *block) release() bool {
 	return true
 }
 
-// start puts n lanes at the beginning.
+// start sets n lanes to the first instruction.
 func (w *warp) start(n int) {
 	w.all, w.parked, w.resting, w.epoch = uint32(1<<n-1), 0, 0, 1
 	clear(w.place[:])
@@ -221,7 +219,7 @@ func (w *warp) start(n int) {
 	}
 }
 
-// run goes on until every lane has ended or waits for the block.
+// run executes the warp until every lane has exited or waits for the block.
 func (w *warp) run() {
 	for {
 		ready := w.all &^ w.parked &^ w.resting
@@ -236,8 +234,8 @@ func (w *warp) run() {
 	}
 }
 
-// advance runs the lanes at the earliest place until they part, come to where
-// others are, or wait.
+// advance runs the lanes at the earliest instruction until they diverge, reach the
+// instruction of others, or wait.
 func (w *warp) advance(ready uint32) {
 	place, next, group := len(w.kernel.code), len(w.kernel.code), uint32(0)
 	for l := range lanes(ready) {
@@ -277,7 +275,7 @@ func (w *warp) advance(ready uint32) {
 		case branch:
 			if sel == group {
 				place = in.target
-				done = next < len(w.kernel.code) // somebody may be before it
+				done = next < len(w.kernel.code) // another lane may be at an earlier instruction
 				break
 			}
 			if sel != 0 {
@@ -310,7 +308,7 @@ func (w *warp) advance(ready uint32) {
 	w.settle(group, place)
 }
 
-// execute: see touch.
+// execute runs the instruction; see touch for its fragments.
 func (in *instruction) execute(w *warp, set uint32) {
 	if len(in.fragments) > 0 {
 		w.touch(in.fragments)
@@ -318,7 +316,7 @@ func (in *instruction) execute(w *warp, set uint32) {
 	in.run(w, set)
 }
 
-// whole: instructions that threads wait at are not for some of them.
+// whole fails if an instruction at which threads wait is predicated off for some lanes.
 func (w *warp) whole(in *instruction, sel, group uint32) {
 	if sel != group {
 		w.fail("only some of the lanes that are here take part")
@@ -331,7 +329,7 @@ func (w *warp) settle(group uint32, place int) {
 	}
 }
 
-// meet executes what all lanes wait for.
+// meet executes the instruction that all lanes wait at.
 func (w *warp) meet() {
 	place := w.place[bits.TrailingZeros32(w.parked)]
 	in := &w.kernel.code[place]
@@ -349,7 +347,7 @@ func (w *warp) meet() {
 	w.parked = 0
 }
 
-// lanes goes through a set.
+// lanes iterates over a set.
 func lanes(set uint32) func(func(int) bool) {
 	return func(yield func(int) bool) {
 		for ; set != 0; set &= set - 1 {
@@ -360,7 +358,7 @@ func lanes(set uint32) func(func(int) bool) {
 	}
 }
 
-// arguments reads an element of the arguments.
+// arguments returns an element of the kernel's arguments.
 func (b *block) arguments(at uint64, size int) uint64 {
 	if at+uint64(size) > uint64(len(b.launch.Args)) || at%uint64(size) != 0 {
 		b.fail("argument at byte %d", at)

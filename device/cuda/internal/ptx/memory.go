@@ -1,42 +1,42 @@
 package ptx
 
-// Memory and who may use it when.
+// Memory, and the detection of races in it.
 //
-// Of every two bytes of shared memory a mark says which thread wrote them last
-// and who has read them since, and when: how many barriers the block had passed,
-// and how often the warp's lanes had waited for each other. Two accesses of
-// different threads, one of them a write, need a barrier of the block between
-// them, or of the warp if both are in it. A copy (cp.async) is a write that is under
-// way until its thread has waited for it, and is then that thread's.
+// For every two bytes of shared memory, a mark records which thread wrote them last
+// and which have read them since, and when: the number of barriers that the block
+// had passed, and of synchronisations of the warp's lanes. Two accesses by different
+// threads, one of them a write, need a barrier of the block between them, or of the
+// warp if both are in it. A copy (cp.async) is a write in flight until its thread
+// has waited for it, and then counts as that thread's.
 //
 // For example, thread 0 writes a word and thread 40 reads it: an error unless the
-// block came to a barrier in between.
+// block passed a barrier in between.
 //
-// Known weakness: of several readers in one warp only the last moment is kept,
-// which is enough to say that a later write races, not to say with whom.
+// Known weakness: of several readers in one warp only the last time is kept, which
+// suffices to detect that a later write races, but not with which thread.
 
 import "unsafe"
 
-// mark: threads count from 1; 0 is nobody.
+// mark records accesses. Threads count from 1; 0 is none.
 type mark struct {
-	writer, reader         int16 // reader: a thread, or several of one warp, or of several
+	writer, reader         int16 // reader: a thread; see several and readers
 	wrote, wroteWarp       int32 // epochs of block and warp
 	read, readWarp         int32
 	readers                int16 // the warp of all readers, or many
 	underWay, several, any bool
-	fences                 int32 // for tensor cores that the writer had executed
+	fences                 int32 // number of proxy fences that the writer had executed
 }
 
 const many = -1
 
-// pending is a copy that is under way.
+// pending is a copy in flight.
 type pending struct {
 	group       int
 	to, from    uint64
 	size, bytes int
 }
 
-// locate is where an access of a lane goes.
+// locate returns the host address of a lane's access and checks the access.
 func (w *warp) locate(s space, at uint64, size int, lane int, write bool) unsafe.Pointer {
 	if s == shared {
 		at = uint64(uint32(at))
@@ -63,7 +63,7 @@ func (w *warp) locate(s space, at uint64, size int, lane int, write bool) unsafe
 	return w.global(uintptr(at), uintptr(size), lane)
 }
 
-// global is an address in the card's memory, which is the process's.
+// global checks an address in the card's memory, which is memory of this process.
 func (w *warp) global(at, size uintptr, lane int) unsafe.Pointer {
 	if s := w.span; at < s.At || size > s.Bytes || at-s.At > s.Bytes-size {
 		found := false
@@ -80,8 +80,8 @@ func (w *warp) global(at, size uintptr, lane int) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&at))
 }
 
-// apart reports whether an access in the past, of thread u at the given epochs,
-// is separated from one that a lane makes now.
+// apart reports whether an earlier access, by thread u at the given epochs, is
+// ordered before one that a lane makes now.
 func (w *warp) apart(u int, epoch, warpEpoch int32, lane int) bool {
 	return epoch != w.block.epoch || u == w.first+lane || u/32 == w.first/32 && warpEpoch != w.epoch
 }
@@ -99,13 +99,13 @@ func (w *warp) wrote(m *mark, lane int, at uint64) {
 	*m = w.writes(lane)
 }
 
-// writes is the mark that a lane leaves where it writes.
+// writes returns the mark for memory that a lane writes now.
 func (w *warp) writes(lane int) mark {
 	return mark{writer: int16(w.first + lane + 1), wrote: w.block.epoch, wroteWarp: w.epoch, fences: int32(len(w.proxies[lane]))}
 }
 
-// mayFollow: the readers since the last barrier were this thread, or were this warp
-// before its lanes last waited for each other.
+// mayFollow reports whether a lane may write what was read: the readers since the
+// last barrier were this thread, or this warp before its lanes last synchronised.
 func (w *warp) mayFollow(m *mark, lane int) bool {
 	if !m.several {
 		return w.apart(int(m.reader-1), m.read, m.readWarp, lane)
@@ -136,7 +136,8 @@ func (w *warp) reads(m *mark, lane int, at uint64) {
 	m.any, m.read, m.readWarp = true, w.block.epoch, w.epoch
 }
 
-// issue begins a copy to shared memory; bytes of size come, the rest becomes 0.
+// issue starts a copy to shared memory: bytes of size are copied, the rest becomes
+// 0.
 func (w *warp) issue(to, from uint64, size, bytes, lane int) {
 	p := w.locate(shared, to, size, lane, true)
 	for i := range size {
@@ -155,7 +156,7 @@ func (w *warp) issue(to, from uint64, size, bytes, lane int) {
 	w.copies[t] = append(w.copies[t], pending{w.groups[t], to, from, size, bytes})
 }
 
-// land waits until all but the latest n groups of a thread's copies have come.
+// land completes all but the latest n groups of a thread's copies.
 func (w *warp) land(n, lane int) {
 	t := w.first + lane
 	landed := 0
@@ -173,7 +174,7 @@ func (w *warp) land(n, lane int) {
 	w.copies[t] = append(w.copies[t][:0], w.copies[t][landed:]...)
 }
 
-// element loads from memory that was located.
+// element loads the i-th element of size bytes at p.
 func element(p unsafe.Pointer, i, size int) uint64 {
 	p = unsafe.Add(p, i*size)
 	switch size {

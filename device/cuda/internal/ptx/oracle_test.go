@@ -11,10 +11,9 @@ import (
 	"unsafe"
 )
 
-// TestOracle: products as Triton compiles them for Hopper's tensor cores are the products of the
-// matrices. Its code has run on cards for years and was written by others, so where tensor cores find
-// operands, and which thread gets which sum, is not only our reading of NVIDIA's text. The files are what
-// tools/triton_ptx.py writes.
+// TestOracle: matrix products compiled by Triton for Hopper's tensor cores give correct results. Triton
+// is independent and has run on cards for years, so the locations of operands, and of each thread's sums,
+// do not rest on our reading of NVIDIA's documentation alone. tools/triton_ptx.py writes the files.
 func TestOracle(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.ptx")
 	if err != nil || len(names) < 2 {
@@ -33,7 +32,7 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// triton runs a text on random matrices.
+// triton runs a kernel's text on random matrices.
 func triton(t *testing.T, text string, descending bool) {
 	var kernel string
 	var turnedA, turnedB, m, n, k, tileM, tileN, threads, shared, negated int

@@ -9,43 +9,44 @@ import (
 	"strings"
 )
 
-// Module is the kernels of a text.
+// Module is a parsed PTX text: its kernels.
 type Module struct{ kernels map[string]*kernel }
 
-// kernel is one entry, ready to run. Every operand is a register: constants,
-// addresses of variables and what a thread knows about itself have registers too,
-// which are filled before the first instruction.
+// kernel is one entry, ready to run. Every operand is a register: constants, addresses of
+// variables and special registers have registers too, which are set before the first
+// instruction.
 type kernel struct {
 	name      string
-	private   map[string]string // names that a block of inline assembly has for itself, while it is read
+	private   map[string]string // local names of the block of inline assembly being read
 	params    int               // bytes of arguments
-	threads   int               // that a block may have at most; 0: any number
-	static    int               // bytes of shared variables, which lie before what a launch asks for
+	threads   int               // most threads per block; 0: any number
+	static    int               // bytes of shared variables, which precede dynamic shared memory
 	names     map[string]int
 	registers int
-	flags     int // predicates: a bit per lane
+	flags     int // number of predicates: a bit per lane each
 	constants map[int]uint64
 	specials  map[int]string
-	fragments map[int]string // registers that products of warpgroups have, with their names
+	fragments map[int]string // registers of warpgroups' products, with their names
 	arch      string         // what the text is for
-	named     []int          // registers that the instruction names that is being read
+	named     []int          // registers that the current instruction names
 	code      []instruction
 }
 
-// instruction: plain ones have only run, which gets the lanes that execute it.
+// instruction is one PTX instruction. Plain ones only have run, which gets the lanes that
+// execute it.
 type instruction struct {
 	text   string
 	opcode string
 	kind   kind
-	guard  int // a flag, or -1
+	guard  int // a flag, or -1 if unconditional
 	unless bool
 	run    func(w *warp, lanes uint32)
 	label  string
 	target int
-	// vote: each thread brings a flag to a barrier and gets whether any was
-	// set; nil where they only wait.
+	// vote: each thread passes a flag to a barrier and gets whether any was set; nil for a
+	// plain barrier.
 	vote *vote
-	// fragments are the registers of products of warpgroups that another instruction uses.
+	// fragments are the registers of warpgroups' products that this instruction uses.
 	fragments []int
 }
 
@@ -81,8 +82,8 @@ var (
 	ignored  = regexp.MustCompile(`^(\.version |\.address_size |\.pragma |\.minnctapersm |[()]$)`)
 )
 
-// Parse reads a text as NVRTC and LLVM write it: one statement a line. What it does not
-// know is an error that names the line.
+// Parse parses PTX as written by NVRTC and LLVM: one statement per line. Anything unknown
+// is an error that names the line.
 func Parse(text string) (*Module, error) {
 	r := reader{module: &Module{kernels: map[string]*kernel{}}, outside: map[string]bool{}}
 	for n, line := range strings.Split(text, "\n") {
@@ -107,7 +108,7 @@ func Parse(text string) (*Module, error) {
 	return r.module, nil
 }
 
-// statements are those of a line: one, or a block in braces.
+// statements returns the statements of a line: one, or those of a block in braces.
 func statements(line string) []string {
 	inner, block := strings.CutPrefix(line, "{ ")
 	inner, end := strings.CutSuffix(inner, "}")
@@ -123,14 +124,14 @@ func statements(line string) []string {
 	return append(list, "}")
 }
 
-// reader is what is known of a text so far.
+// reader is the state of the parser.
 type reader struct {
 	module  *Module
-	outside map[string]bool // shared memory of the size that the launch asks for
-	kernel  *kernel         // whose text this is
+	outside map[string]bool // names of dynamic shared memory
+	kernel  *kernel         // being read
 	labels  map[string]int  // of the kernel
 	arch    string          // what the text is for
-	depth   int             // of braces that are open
+	depth   int             // number of open braces
 }
 
 func (r *reader) statement(line string, n int) error {
@@ -148,7 +149,7 @@ func (r *reader) statement(line string, n int) error {
 		return k.argument(argument.FindStringSubmatch(line))
 	case threads.MatchString(line):
 		k.threads, _ = strconv.Atoi(threads.FindStringSubmatch(line)[1])
-	case register.MatchString(line): // registers come into being where they are named
+	case register.MatchString(line): // registers are created on first use
 	case own.MatchString(line) && r.depth == 2:
 		name := own.FindStringSubmatch(line)[1]
 		k.private[name] = fmt.Sprintf("%%%s of line %d", strings.TrimPrefix(name, "%"), n)
@@ -159,7 +160,7 @@ func (r *reader) statement(line string, n int) error {
 	case line == "}":
 		return r.close()
 	default:
-		if len(k.code) == 0 { // all of the kernel's own variables are known; others begin behind them
+		if len(k.code) == 0 { // all static variables are known; dynamic ones begin after them
 			for name := range r.outside {
 				k.constant(name, uint64(k.static+15)&^15)
 			}
@@ -171,7 +172,7 @@ func (r *reader) statement(line string, n int) error {
 	return nil
 }
 
-// close ends a block of inline assembly, or the kernel.
+// close handles a closing brace: the end of a block of inline assembly or of the kernel.
 func (r *reader) close() error {
 	k := r.kernel
 	clear(k.private)
@@ -185,7 +186,7 @@ func (r *reader) close() error {
 	return k.link(r.labels)
 }
 
-// link finds where branches go, and which instructions use registers of products.
+// link resolves branch targets, and finds which instructions use registers of products.
 func (k *kernel) link(labels map[string]int) error {
 	for i := range k.code {
 		in := &k.code[i]
@@ -201,7 +202,7 @@ func (k *kernel) link(labels map[string]int) error {
 	return nil
 }
 
-// variable gives a shared variable its place.
+// variable assigns an address to a shared variable.
 func (k *kernel) variable(p []string, outside map[string]bool) error {
 	if p[1] != "" {
 		outside[p[4]] = true
@@ -221,7 +222,7 @@ func (k *kernel) variable(p []string, outside map[string]bool) error {
 	return nil
 }
 
-// argument gives an argument its place.
+// argument assigns an offset to an argument.
 func (k *kernel) argument(p []string) error {
 	size, count := sizeOf(p[2]), 1
 	align := size
@@ -238,7 +239,7 @@ func (k *kernel) argument(p []string) error {
 	return nil
 }
 
-// sizeOf is a type's size in bytes; 0 if it is none.
+// sizeOf returns a type's size in bytes, or 0 if kind is no type.
 func sizeOf(kind string) int {
 	if len(kind) < 2 || !strings.Contains("busf", kind[:1]) {
 		return 0
@@ -250,7 +251,7 @@ func sizeOf(kind string) int {
 	return bits / 8
 }
 
-// constant gives a name a register with a value.
+// constant assigns a register with a constant value to a name.
 func (k *kernel) constant(name string, v uint64) int {
 	r, ok := k.names[name]
 	if !ok {
@@ -262,7 +263,8 @@ func (k *kernel) constant(name string, v uint64) int {
 	return r
 }
 
-// register is the number of an operand: a register, a variable, a constant.
+// register returns the register number of an operand: a register, a variable or a
+// constant.
 func (k *kernel) register(s string) (int, error) {
 	if name, ok := k.private[s]; ok {
 		s = name
@@ -274,7 +276,7 @@ func (k *kernel) register(s string) (int, error) {
 	if strings.HasPrefix(s, "%p") {
 		return 0, fmt.Errorf("%s is a predicate", s)
 	}
-	if strings.HasPrefix(s, "%") || s == "_" { // that is for what nobody wants
+	if strings.HasPrefix(s, "%") || s == "_" { // _ discards a result
 		r := k.registers
 		k.registers++
 		k.names[s] = r
@@ -291,7 +293,7 @@ func (k *kernel) register(s string) (int, error) {
 	return k.constant(s, v), nil
 }
 
-// number reads a constant: an integer, or the bits of a float behind 0f or 0d.
+// number parses a constant: an integer, or the bits of a float after 0f or 0d.
 func number(s string) (uint64, error) {
 	if hex, ok := strings.CutPrefix(s, "0f"); ok {
 		return strconv.ParseUint(hex, 16, 32)
@@ -309,7 +311,7 @@ func number(s string) (uint64, error) {
 	return v, nil
 }
 
-// flag is the number of a predicate.
+// flag returns the number of a predicate.
 func (k *kernel) flag(s string) (int, error) {
 	if name, ok := k.private[s]; ok {
 		s = name
@@ -332,7 +334,7 @@ func (k *kernel) flag(s string) (int, error) {
 	return k.names[s], nil
 }
 
-// address is a register and what is added to it.
+// address is a register plus an offset.
 type address struct {
 	base   int
 	offset uint64
@@ -353,7 +355,7 @@ func (k *kernel) address(s string) (address, error) {
 	return address{base, uint64(v)}, err
 }
 
-// instruction reads one: [@[!]%p] opcode operands;
+// instruction parses one: [@[!]%p] opcode operands;
 func (k *kernel) instruction(line string) (instruction, error) {
 	in := instruction{text: line, guard: -1}
 	body, ok := strings.CutSuffix(line, ";")
@@ -404,12 +406,12 @@ func operands(s string) (list []string) {
 	return list
 }
 
-// builder turns one instruction's operands into numbers of registers; what goes
-// wrong first is kept.
+// builder resolves one instruction's operands to register numbers and keeps the first
+// error.
 type builder struct {
 	k        *kernel
 	opcode   string
-	parts    []string // of the opcode, at its points
+	parts    []string // of the opcode, split at its dots
 	operands []string
 	err      error
 }
@@ -420,7 +422,7 @@ func (b *builder) fail(err error) {
 	}
 }
 
-// operand is the i-th one's text.
+// operand returns the text of the i-th operand.
 func (b *builder) operand(i int) string {
 	if i >= len(b.operands) {
 		b.fail(fmt.Errorf("%s has %d operands", b.opcode, len(b.operands)))
@@ -447,7 +449,7 @@ func (b *builder) address(i int) address {
 	return a
 }
 
-// list is the registers of {a, b, ...}, or of a single one.
+// list returns the registers of operand i: {a, b, ...} or a single one.
 func (b *builder) list(i int) (list []int) {
 	s := b.operand(i)
 	if inner, ok := strings.CutPrefix(s, "{"); ok {
@@ -461,14 +463,14 @@ func (b *builder) list(i int) (list []int) {
 	return []int{b.register(i)}
 }
 
-// literal is an operand that is a constant.
+// literal returns the value of a constant operand.
 func (b *builder) literal(i int) int {
 	n, err := number(b.operand(i))
 	b.fail(err)
 	return int(n)
 }
 
-// has reports whether the opcode has a part.
+// has reports whether the opcode has the given part.
 func (b *builder) has(part string) bool {
 	for _, p := range b.parts {
 		if p == part {
@@ -478,7 +480,7 @@ func (b *builder) has(part string) bool {
 	return false
 }
 
-// last is the opcode's last part: the type.
+// last returns the opcode's last part: the type.
 func (b *builder) last() string { return b.parts[len(b.parts)-1] }
 
 func f32(x uint64) float32    { return math.Float32frombits(uint32(x)) }

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// text is a kernel k(p) around a body; p is the address of its memory, in %rd1, and
-// %r1 is the thread.
+// text returns a kernel k(p) with the given body; p, the address of its memory, is in %rd1, and the
+// thread in %r1.
 func text(body string) string {
 	return `.version 9.0
 .target sm_90a
@@ -32,12 +32,12 @@ func text(body string) string {
 ` + body + "\n}\n"
 }
 
-// run runs a body with so many threads on memory of 1024 words.
+// run runs a body with the given number of threads on a memory of 1024 words.
 func run(body string, threads int) ([]uint32, Counts, error) {
 	return runIn(body, threads, 2048, false)
 }
 
-// runIn is with so many bytes of shared memory, from the first warp to the last or in descending order.
+// runIn is run with the given bytes of shared memory and order of warps.
 func runIn(body string, threads, shared int, descending bool) ([]uint32, Counts, error) {
 	m, err := Parse(text(body))
 	if err != nil {
@@ -57,7 +57,7 @@ const put = `
 	st.global.u32 	[%rd9], %r9;
 	ret;`
 
-// TestFaults: what a card would do something with, or nothing, is told.
+// TestFaults: errors that a card would not report are reported.
 func TestFaults(t *testing.T) {
 	own := "\tshl.b32 \t%r2, %r1, 2;\n" // the thread's word of shared memory
 	for want, body := range map[string]string{
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 		"without a barrier between":  own + "st.shared.u32 [%r2], %r1; xor.b32 %r3, %r2, 4; ld.shared.u32 %r9, [%r3]; ret;",
 		"write byte 0":               "st.shared.u32 [fixed], %r1; ret;",
 		"which others have read":     own + "st.shared.u32 [%r2], %r1; bar.sync 0; xor.b32 %r3, %r2, 256; setp.lt.u32 %p1, %r1, 64; @%p1 ld.shared.u32 %r9, [%r3]; @!%p1 st.shared.u32 [%r2], %r1; ret;",
-		// A barrier of the warp does not order another one.
+		// A barrier of one warp does not order another warp.
 		"reads byte": own + "st.shared.u32 [%r2], %r1; bar.warp.sync -1; xor.b32 %r3, %r2, 256; ld.shared.u32 %r9, [%r3]; ret;",
 		"copy of thread 0 is under way": "setp.ne.s32 %p1, %r1, 0; @%p1 bra $L; cp.async.ca.shared.global [fixed], [%rd1], 4, 4; cp.async.commit_group; " +
 			"ld.shared.u32 %r9, [fixed]; $L: ret;",
@@ -92,13 +92,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestOrder: what is separated as it should be is not told.
+// TestOrder: correctly synchronised accesses are no errors.
 func TestOrder(t *testing.T) {
 	for _, body := range []string{
 		"st.shared.u32 [%r2], %r1; bar.sync 0; xor.b32 %r3, %r2, 256; ld.shared.u32 %r9, [%r3]; bar.sync 0; st.shared.u32 [%r2], %r9;",
 		"st.shared.u32 [%r2], %r1; bar.warp.sync -1; xor.b32 %r3, %r2, 4; ld.shared.u32 %r9, [%r3]; bar.warp.sync -1; st.shared.u32 [%r2], %r9;",
 		"cp.async.ca.shared.global [%r2], [%rd1], 4, 4; cp.async.commit_group; cp.async.wait_group 0; ld.shared.u32 %r9, [%r2]; bar.sync 0; ld.shared.u32 %r8, [fixed];",
-		// A group that is waited for has come, the next one has not.
+		// An awaited group has arrived, the next one has not.
 		"add.s32 %r3, %r2, 512; cp.async.ca.shared.global [%r2], [%rd1], 4, 4; cp.async.commit_group; cp.async.ca.shared.global [%r3], [%rd1], 4, 4; cp.async.commit_group; " +
 			"cp.async.wait_group 1; ld.shared.u32 %r9, [%r2]; cp.async.wait_group 0;",
 	} {
@@ -108,8 +108,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDivergence: lanes that take different ways meet again, whatever the order of
-// the code; a loop runs as often for each as it should.
+// TestDivergence: lanes that diverge reconverge, whatever the order of the code, and a loop runs the
+// right number of times for each.
 func TestDivergence(t *testing.T) {
 	memory, _, err := run(`
 	mov.u32 	%r9, 0;
@@ -141,8 +141,8 @@ $both:
 	}
 }
 
-// TestBlocks: names that a block of inline assembly declares are its own, on a line of
-// its own or on several.
+// TestBlocks: names declared in a block of inline assembly are local to it, whether it has one line or
+// several.
 func TestBlocks(t *testing.T) {
 	memory, _, err := run(`
 	setp.lt.u32 	%p1, %r1, 5;
@@ -171,7 +171,7 @@ func TestBanks(t *testing.T) {
 		access := "st.shared.u32 [%r2], %r1;"
 		if pitch == 0 { // one word for all is one cycle
 			at, access = "", "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra $L;\nst.shared.u32 [fixed], %r1;\n$L:\nbar.sync 0;\nld.shared.u32 %r9, [fixed];"
-			want++ // of the write
+			want++ // the write
 		}
 		_, c, err := run(at+access+"\nret;", 32)
 		if err != nil || c.Shared.Units != want {
@@ -196,7 +196,7 @@ func TestArithmetic(t *testing.T) {
 	}
 	for range 200000 {
 		a, b, c := float(), float(), float()
-		if r.IntN(2) == 0 { // sums near the middle of two floats
+		if r.IntN(2) == 0 { // sums near the midpoint of two floats
 			c = float32(math.Ldexp(float64(a*b), 24-r.IntN(48)))
 		}
 		if c != c || math.IsInf(float64(c), 0) {
@@ -224,7 +224,7 @@ func TestArithmetic(t *testing.T) {
 			t.Fatalf("mul.hi.s64 %d %d = %d, not %d", u, v, got, hi)
 		}
 	}
-	for range 100000 { // a field of bits, each by itself
+	for range 100000 { // bit fields, bit by bit
 		a, at, n := r.Uint32(), r.IntN(40), r.IntN(40)
 		var unsigned, signed uint32
 		for i := range min(n, 32) {
@@ -252,9 +252,8 @@ func TestArithmetic(t *testing.T) {
 	}
 }
 
-// TestProduct: mma on fragments that ldmatrix filled from rows in shared memory is the product of
-// the matrices, as is turned what .trans loads: which elements a lane has is told in
-// two places, and they agree.
+// TestProduct: mma on fragments that ldmatrix loaded from rows in shared memory gives the matrix
+// product, also with .trans. So the two definitions of a lane's elements agree.
 func TestProduct(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var a [16][16]float64
@@ -320,7 +319,7 @@ $there:
 	}
 }
 
-// TestUnknown: what is not understood is an error with its line, not skipped.
+// TestUnknown: unknown text is an error that names the line; it is not skipped.
 func TestUnknown(t *testing.T) {
 	for _, body := range []string{
 		"wgmma.fence;", "wgmma.fence.sync.aligned", "fence.acq_rel.cta;",

@@ -2,24 +2,24 @@ package ptx
 
 // Products of warpgroups.
 //
-// Four warps begin a product together (wgmma.mma_async) and go on while tensor cores read its operands from shared
-// memory and add to registers. Its sums may be used when a wait covers the group that it was committed with.
-// Here it is computed at once, and what it uses is kept from others as long as it could be under way:
+// Four warps start a product together (wgmma.mma_async) and continue while tensor cores read its operands from shared
+// memory and add to registers. Its sums may be used after a wait for the group that it was committed with. Here it is
+// computed at once, and what it uses is protected as long as it could be in flight:
 //
-//   - A register of a product that was not waited for may be used by products of the same shape only. One that
-//     another instruction used needs a wgmma.fence before a product does.
-//   - Of every 16 bytes of shared memory the latest product of each warp that read them is known. They may be written when
-//     that warp has waited for it and come to a barrier since.
-//   - Tensor cores see shared memory through another proxy than threads. Between a write (a copy's wait) and a product that reads
-//     there is a barrier, and fence.proxy.async: before the barrier in the thread that wrote, or behind it in all lanes of the
-//     warp that begins the product. NVIDIA's memory model wants it anywhere on the way from one to the other; compilers
-//     put it at either place.
-//   - Only texts for sm_90a have them.
-//   - The four warps come to the same instructions with the same descriptors. None is made to wait for another, so
-//     each orders its own accesses only.
+//   - A register of a product that was not awaited may be used by products of the same shape only. After another
+//     instruction used a register, a wgmma.fence is needed before a product uses it.
+//   - For every 16 bytes of shared memory, the latest product of each warp that read them is known. They may be
+//     written once that warp has awaited it and passed a barrier since.
+//   - Tensor cores access shared memory through another proxy than threads. Between a write (for a copy, its wait)
+//     and a product that reads it there must be a barrier and a fence.proxy.async: before the barrier in the thread
+//     that wrote, or after it in all lanes of the warp that starts the product. NVIDIA's memory model allows it
+//     anywhere between the two; compilers put it at either place.
+//   - Only texts for sm_90a may have these instructions.
+//   - The four warps must execute the same instructions with the same descriptors. They do not wait for each other,
+//     so each orders its own accesses only.
 //
-// For example, warp 0 waits for its product and overwrites an operand: an error even though its own product has ended,
-// because the other warps' were not seen to have, unless all came to a barrier.
+// For example, warp 0 awaits its product and overwrites an operand: an error unless all warps passed a barrier, since
+// the other warps' products may still run.
 //
 // Known weakness: Traffic does not count what tensor cores read.
 
@@ -30,32 +30,32 @@ import (
 	"strconv"
 )
 
-// products is what a warp has under way.
+// products is the state of a warp's products.
 type products struct {
 	begun   int32
-	ended   int32       // so many have been waited for
-	ends    []int32     // in which epoch of the block each of these was
-	commits []int32     // how many had been begun at each commit
-	fences  int32       // wgmma.fence so far
-	steps   int         // instructions for warpgroups so far
-	holds   []hold      // of each register; none in a kernel without products
-	proxies [32][]int32 // of each lane: the epochs in which it executed fence.proxy.async
+	ended   int32       // number that have been awaited
+	ends    []int32     // the block's epoch at which each of these was awaited
+	commits []int32     // number of products started before each commit
+	fences  int32       // number of wgmma.fence so far
+	steps   int         // number of warpgroup instructions so far
+	holds   []hold      // per register; empty in a kernel without products
+	proxies [32][]int32 // per lane: the epochs in which it executed fence.proxy.async
 }
 
-// hold tells of a register who used it.
+// hold records the use of a register.
 type hold struct {
-	product int32 // the latest one, from 1
-	began   int32 // wgmma.fence before that one
-	touched int32 // and before another instruction used the register
-	role    int   // in the product: the shape's columns and the place among the sums
+	product int32 // the latest product, counted from 1
+	began   int32 // number of wgmma.fence before that product
+	touched int32 // number of wgmma.fence before another instruction last used the register
+	role    int   // in the product: the shape's columns and the index among the sums
 }
 
-// step is an instruction of a warpgroup. The warp that comes there first says what the others find.
+// step is an executed warpgroup instruction. The first warp to reach it sets the values that the others must match.
 type step struct {
 	at      *instruction
 	a, b    uint64
 	add     bool
-	columns [][16]float64 // of b, until all warps have had them
+	columns [][16]float64 // of b, until all warps have used them
 	warps   int
 }
 
@@ -71,11 +71,11 @@ type product struct {
 
 var productShape = regexp.MustCompile(`^wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.bf16\.bf16$`)
 
-// buildProduct: wgmma.mma_async d, a, b, add, signs of a and b, turns of a (if it is no registers) and b; and
-// what orders it.
+// buildProduct: wgmma.mma_async d, a, b, add, signs of a and b, transposition of a (unless in registers) and b; and
+// its fence, commit and wait.
 func buildProduct(b *builder, in *instruction) {
 	in.kind = together
-	if b.k.arch != "sm_90a" { // later cards do not have it either
+	if b.k.arch != "sm_90a" { // later architectures do not have it either
 		b.fail(fmt.Errorf("%s is an instruction of sm_90a, and the text is for %s", b.opcode, b.k.arch))
 	}
 	switch b.opcode {
@@ -92,7 +92,7 @@ func buildProduct(b *builder, in *instruction) {
 	}
 }
 
-// product reads the operands.
+// product parses the operands.
 func (b *builder) product() *product {
 	p := &product{descA: -1}
 	shape := productShape.FindStringSubmatch(b.opcode)
@@ -123,7 +123,7 @@ func (b *builder) product() *product {
 	return p
 }
 
-// bit is an operand that is 0 or 1.
+// bit returns an operand that must be 0 or 1.
 func (b *builder) bit(i int) bool {
 	n := b.literal(i)
 	if n != 0 && n != 1 {
@@ -132,7 +132,7 @@ func (b *builder) bit(i int) bool {
 	return n == 1
 }
 
-// buildFence: fence.proxy.async, after which tensor cores see what the thread has written.
+// buildFence: fence.proxy.async, which makes the thread's writes visible to tensor cores.
 func buildFence(b *builder, in *instruction) {
 	if b.opcode != "fence.proxy.async" && b.opcode != "fence.proxy.async.shared::cta" {
 		b.fail(fmt.Errorf("unknown instruction %s", b.opcode))
@@ -144,7 +144,8 @@ func buildFence(b *builder, in *instruction) {
 	}
 }
 
-// step: the warps of a group do the same.
+// step checks that the warps of a group execute the same instruction with the same values, and returns the shared
+// record.
 func (w *warp) step(set uint32, a, b uint64, add bool) *step {
 	w.complete(set)
 	group := w.first / 128
@@ -163,7 +164,7 @@ func (w *warp) step(set uint32, a, b uint64, add bool) *step {
 	return s
 }
 
-// await: all but the latest n groups have ended.
+// await waits until all but the latest n groups have ended.
 func (w *warp) await(n int) {
 	if i := len(w.commits) - n; i > 0 {
 		for ; w.ended < w.commits[i-1]; w.ended++ {
@@ -172,7 +173,7 @@ func (w *warp) await(n int) {
 	}
 }
 
-// product executes one.
+// product executes a product.
 func (w *warp) product(p *product, set uint32) {
 	var a uint64
 	if p.descA >= 0 {
@@ -206,7 +207,7 @@ func (w *warp) product(p *product, set uint32) {
 	}
 }
 
-// same is the value of a register that all lanes agree upon.
+// same returns the value of a register, which must be the same in all lanes.
 func (w *warp) same(r int) uint64 {
 	v := &w.registers[r]
 	for _, x := range v {
@@ -217,7 +218,7 @@ func (w *warp) same(r int) uint64 {
 	return v[0]
 }
 
-// hold gives a register to the product that begins.
+// hold assigns a register to the product that starts.
 func (w *warp) hold(r, role int) {
 	h := &w.holds[r]
 	used := h.touched
@@ -233,7 +234,7 @@ func (w *warp) hold(r, role int) {
 	h.product, h.began, h.role = w.begun, w.fences, role
 }
 
-// touch: another instruction uses registers that products have.
+// touch records and checks that another instruction uses registers of products.
 func (w *warp) touch(registers []int) {
 	for _, r := range registers {
 		h := &w.holds[r]
@@ -244,8 +245,7 @@ func (w *warp) touch(registers []int) {
 	}
 }
 
-// fragment is 16 rows of a from registers, whose lanes have the elements that they
-// have for mma.m16n8k16.
+// fragment returns 16 rows of a from registers, in the layout of mma.m16n8k16.
 func (w *warp) fragment(a []int) [][16]float64 {
 	rows := make([][16]float64, 16)
 	for i, r := range a {
@@ -259,8 +259,8 @@ func (w *warp) fragment(a []int) [][16]float64 {
 	return rows
 }
 
-// multiply: register i of a lane is row lane/4, or 8 below it where i/2 is odd, and column 8(i/4) + 2(lane%4) + i%2 of the
-// warp's 16 rows of d. Products are exact; their sum with d is rounded toward zero, once.
+// multiply computes d. Register i of a lane is row lane/4, or 8 below it if i/2 is odd, and column 8(i/4) + 2(lane%4)
+// + i%2 of the warp's 16 rows of d. Products are exact; their sum with d is rounded toward zero, once.
 func (w *warp) multiply(p *product, rows, columns [][16]float64, add bool) {
 	for i, r := range p.d {
 		d := &w.registers[r]
@@ -279,7 +279,7 @@ func (w *warp) multiply(p *product, rows, columns [][16]float64, add bool) {
 	}
 }
 
-// take: the product that begins reads a matrix of n rows or columns.
+// take records and checks that the product that starts reads a matrix of n rows or columns.
 func (w *warp) take(d *descriptor, n int) {
 	for _, at := range d.pieces(0, n) {
 		if at+16 > uint64(len(w.shared)) {
@@ -313,7 +313,7 @@ func (w *warp) takes(m *mark, at uint64) {
 	w.fail("a product reads byte %d of shared memory, and after thread %d wrote it neither that one executed fence.proxy.async before the barrier nor warp %d behind it", at, u, w.first/32)
 }
 
-// fencedSince: all lanes have executed fence.proxy.async in a later epoch.
+// fencedSince reports whether all lanes have executed fence.proxy.async in a later epoch.
 func (w *warp) fencedSince(epoch int32) bool {
 	for _, list := range w.proxies {
 		if len(list) == 0 || list[len(list)-1] <= epoch {
@@ -323,7 +323,7 @@ func (w *warp) fencedSince(epoch int32) bool {
 	return true
 }
 
-// untaken: a lane may write bytes that products have read.
+// untaken fails if products may still read the bytes that a lane writes.
 func (w *warp) untaken(at uint64, size, lane int) {
 	for c := at / 16; c <= (at+uint64(size)-1)/16; c++ {
 		for i, product := range w.taken[int(c)*len(w.warps):][:len(w.warps)] {
@@ -338,7 +338,7 @@ func (w *warp) untaken(at uint64, size, lane int) {
 	}
 }
 
-// awaited: when a block ends, so have its products.
+// awaited fails if a block ends before its products.
 func (b *block) awaited() {
 	for _, w := range b.warps {
 		if w.begun > w.ended {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// warpgroup is a kernel of two products of ones, with everything that it takes: 64 x 16 and 16 x 8, in tiles
-// of 8 rows of 16 bytes, down first. Then the operands are overwritten, and each thread puts one of its sums.
+// warpgroup is a complete kernel with two products of ones: 64 x 16 and 16 x 8, in tiles of 8 rows of 16 bytes,
+// downwards first. Then it overwrites the operands, and each thread writes one of its sums.
 const warpgroup = `
 	shl.b32 	%r2, %r1, 4;
 	mov.u32 	%r3, dynamic;
@@ -37,7 +37,7 @@ const warpgroup = `
 	mov.b32 	%r9, %f4;
 ` + put
 
-// first and second product, the wait.
+// The first and second product, the fence, the wait and so on.
 const (
 	begin1 = "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd2, %rd3, %p3, 1, 1, 0, 0; // first\n"
 	begin2 = "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd2, %rd3, %p3, 1, -1, 0, 0; // second\n"
@@ -52,7 +52,7 @@ const (
 	landed = "	cp.async.wait_group 0;\n"
 )
 
-// edited is the kernel with parts exchanged.
+// edited returns the kernel with pairs of texts replaced.
 func edited(t *testing.T, pairs ...string) string {
 	t.Helper()
 	body := warpgroup
@@ -65,8 +65,8 @@ func edited(t *testing.T, pairs ...string) string {
 	return body
 }
 
-// TestWarpgroup: products go on from the sums that are there, in both senses, wherever the fence that lets tensor cores see
-// what was written stands: before the barrier or behind it.
+// TestWarpgroup: products continue from existing sums, with either sign, whether the proxy fence is before or after
+// the barrier.
 func TestWarpgroup(t *testing.T) {
 	for _, c := range []struct {
 		want float32
@@ -78,7 +78,8 @@ func TestWarpgroup(t *testing.T) {
 		{-16, edited(t, begin1, "", "%p3, 1, -1", "%p4, 1, -1")},
 		{17, edited(t, begin2, "", fence, "", bar1, bar1+fence)},
 		{1, edited(t, begin2, "", store, copies+landed)},
-		// 16 products of 1.5 / 2^28: the sum is 1 and three quarters of what follows 1, and is rounded toward zero.
+		// 16 products of 1.5 / 2^28: the sum is 1 and three quarters of a unit in the last place, and is rounded
+		// toward zero.
 		{1, edited(t, begin2, "", "[%r2+2048], {%r4, %r4, %r4, %r4}", "[%r2+2048], {%r5, %r5, %r5, %r5}", "	mov.u32 	%r3, dynamic;\n", "	mov.u32 	%r3, dynamic;\n	mov.u32 	%r5, 834679232;\n")},
 		{33, edited(t, ", 1, -1, 0, 0", ", -1, -1, 0, 0", begin1, begin1+commit, wait, "	wgmma.wait_group.sync.aligned 1;\n"+wait)},
 	} {
@@ -99,16 +100,17 @@ func TestWarpgroup(t *testing.T) {
 	}
 }
 
-// TestWarpgroupFaults: each wait, fence and barrier around products matters, whatever the order of warps, and so does
-// that the four warps do the same.
+// TestWarpgroupFaults: each wait, fence and barrier around products is required, whatever the order of warps, and the
+// four warps must agree.
 func TestWarpgroupFaults(t *testing.T) {
 	touch := "	add.f32 	%f4, %f4, %f4;\n"
 	overwrite := "	st.shared.v4.b32 	[%r2], {%r1, %r1, %r1, %r1};\n"
 	for _, c := range []struct {
-		want string // or, where what is seen first depends on the order, one of two
+		want string // or one of two, if the first error depends on the order
 		body string
 	}{
-		// The proxy: no fence; before the write; of some threads; behind the barrier of some; before the copy has come.
+		// The proxy fence: missing; before the write; in some threads only; after the barrier in some only; before
+		// the copy has arrived.
 		{"executed fence.proxy.async", edited(t, fence, "")},
 		{"executed fence.proxy.async", edited(t, fence, "", store, fence+store)},
 		{"executed fence.proxy.async", edited(t, fence, "	@%p1 fence.proxy.async;\n")},
@@ -116,11 +118,11 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"executed fence.proxy.async", edited(t, fence, "", bar1, bar1+"	@!%p2 fence.proxy.async;\n")},
 		{"executed fence.proxy.async", edited(t, store, copies, fence, fence+landed)},
 		{"executed fence.proxy.async", edited(t, bar1, bar1+"	@%p2 "+store[1:]+"	bar.sync 	0;\n	@%p1 fence.proxy.async;\n")},
-		// Operands: not separated from their writes; not there.
+		// Operands: not separated from their writes; not written.
 		{"wrote without a barrier|nobody has written", edited(t, bar1, "")},
 		{"to which a copy of thread 0 is under way", edited(t, store, copies, wait, wait+landed)},
 		{"nobody has written", edited(t, store, "")},
-		// The end of a product: operands that are overwritten, by who did not wait, by others who did not see it end.
+		// The end of a product: operands overwritten without a wait, or by others without a barrier.
 		{"warp 0 did not wait for", edited(t, begin2, begin2+"	@%p2 st.shared.u32 	[%r2], %r1;\n")},
 		{"did not wait for", edited(t, wait, "")},
 		{"did not wait for", edited(t, commit, "")},
@@ -129,7 +131,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"has read since the last barrier|wrote without a barrier", edited(t, bar2, "")},
 		{"has read since the last barrier|wrote without a barrier", edited(t, bar2, "	setp.ge.u32 	%p5, %r1, 96;\n", overwrite, "	@%p5 "+overwrite[1:])},
 		{"does not wait for its products", edited(t, wait, "", overwrite, "", "	mov.b32 	%r9, %f4;\n", "")},
-		// Registers: used under way; used before, with no fence since; of another shape.
+		// Registers: used in flight; used before, without a fence since; of another shape.
 		{"%f4 belongs to a product that was not waited for", edited(t, wait, touch+wait)},
 		{"%f4 belongs to a product that was not waited for", edited(t, wait, "	setp.gt.f32 	%p5, %f4, %f3;\n"+wait)},
 		{"%f4 belongs to a product that was not waited for", edited(t, wait, "	shfl.sync.idx.b32 	%f4, %r1, 0, 31, -1;\n"+wait)},
@@ -142,7 +144,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"has another place in a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f5, %f6, %f7, %f8}, {%f1, %f2, %f3, %f4}, %rd3, %p3, 1, 1, 0;\n")},
 		{"no wgmma.fence executed since", edited(t, bar2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f1, %f3, %f4}, %rd2, %rd3, %p3, 1, 1, 0, 0;\n")},
 		{"%r8 belongs to a product that was not waited for", edited(t, begin2, "	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, {%r5, %r6, %r7, %r8}, %rd3, %p3, 1, 1, 0;\n	mov.u32 	%r8, 0;\n")},
-		// The four warps: apart; with other operands; not four; not whole; one that ends.
+		// The four warps: diverged; with different operands; not four; incomplete; one that exits.
 		{"is not where the others", edited(t, begin2, "	@%p1 bra 	$over;\n"+begin2+"$over:\n")},
 		{"is not where the others", edited(t, commit, "	@%p1 bra 	$over;\n"+commit+"$over:\n")},
 		{"is not where the others", edited(t, begin2, "	@%p1 mov.u64 	%rd3, %rd2;\n"+begin2)},
@@ -152,7 +154,8 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"lanes differ in whether they add", edited(t, "1000;", "5;")},
 		{"only 31 lanes are there", edited(t, begin1, "	@%p2 ret;\n"+begin1)},
 		{"only some of the lanes", edited(t, begin1, "	@%p2 "+begin1[1:])},
-		// Descriptors: beyond shared memory; bits that are none; a base offset; a pattern that is cut; strides beside the patterns.
+		// Descriptors: beyond shared memory; unused bits; a base offset; a truncated pattern; strides that do not
+		// match the patterns.
 		{"of 8256 of shared memory", edited(t, "34363932676", "34363933188")},
 		{"bits that mean nothing", edited(t, "34363932676", "34363949060")},
 		{"has a base offset", edited(t, "34363932676", "4612812193212137536")},

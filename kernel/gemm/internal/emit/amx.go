@@ -36,9 +36,9 @@ const amxA, amxB = 4, 6
 //	        sums[i][j] += A[i] * B[j]                    one TDPBF16PS of 16 x 16 x 32
 //	    C = sums
 //
-// The configuration says how many rows and columns of a tile exist: no more is read or written. It is loaded and
-// released in every call, since a goroutine may go on on another thread after it, and so that no switch of threads has
-// tiles to save but one during a call.
+// The configuration gives the number of rows and columns of each tile; no others are read or written. Every call
+// loads and releases it: a goroutine may continue on another thread afterwards, and only a context switch during a
+// call has to save tiles.
 func amx(a *asm) {
 	for h := 1; h <= 2; h++ {
 		for w := 1; w <= 2; w++ {
@@ -103,10 +103,10 @@ func amxKernel(a *asm, h, w int) {
 	a.end()
 }
 
-// tileBases are the registers with the addresses of the upper and the lower tiles of a panel.
+// tileBases are the registers that hold the addresses of the upper and lower tiles of a panel.
 var tileBases = []string{"AX", "DX"}
 
-// tilesAt sets them for rows from base on.
+// tilesAt sets tileBases for rows from base on.
 func tilesAt(a *asm, base, stride string, h int) {
 	a.op("MOVQ %s, AX", base)
 	if h > 1 {
@@ -116,8 +116,8 @@ func tilesAt(a *asm, base, stride string, h int) {
 	}
 }
 
-// amxPeak writes the loop that measures the rate: a round is two products, of four independent ones, so that a call is
-// as short as those of the other loops.
+// amxPeak writes the loop that measures the peak rate. It has four independent products; a round counts two of them,
+// so that calls are as short as those of the other loops.
 func amxPeak(a *asm) {
 	a.routine("peakAMX", "peak")
 	a.op("MOVQ (DI), CX")
@@ -167,7 +167,7 @@ func zeroTile(a *asm, t int) {
 	amxOp(a, 0, 0, 0, prefixF2, opConfig, []int{0xc0 | t<<3}, fmt.Sprintf("TILEZERO T%d", t))
 }
 
-// loadTile loads rows that are stride apart.
+// loadTile prints the load of a tile whose rows are stride apart.
 func loadTile(a *asm, base, stride string, displacement, t int) {
 	moveTile(a, "TILELOADD", prefixF2, base, stride, displacement, t)
 }

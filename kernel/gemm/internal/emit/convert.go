@@ -10,7 +10,7 @@ const (
 	convertCols
 )
 
-// converts writes the conversions between bf16 and fp32, for whole vectors; Go code does the rests of rows.
+// converts writes the conversions between bf16 and fp32, for whole vectors; Go code handles the ends of rows.
 func converts(a *asm) {
 	for _, w := range []struct {
 		bits, reg, half string
@@ -27,8 +27,8 @@ func converts(a *asm) {
 	narrow256(a)
 }
 
-// narrow512 rounds to nearest, ties to even, by adding 0x7fff and the lowest kept bit below the cut. What is not a
-// number stays so: its quiet bit is set instead, since the addition could make it infinite.
+// narrow512 rounds to nearest, ties to even, by adding 0x7fff and the lowest kept bit. For a NaN it sets the quiet
+// bit instead, since the addition could make it infinite.
 func narrow512(a *asm) {
 	a.routine("narrow512", "convert")
 	a.op("MOVL $0x7fff, AX")
@@ -50,7 +50,7 @@ func narrow512(a *asm) {
 	})
 }
 
-// narrow256 is narrow512 with blends for masks.
+// narrow256 is narrow512 with blends instead of masks.
 func narrow256(a *asm) {
 	a.routine("narrow256", "convert")
 	for i, constant := range []string{"0x7fff", "1", "0x400000"} {
@@ -74,8 +74,8 @@ func narrow256(a *asm) {
 	})
 }
 
-// convertLoop runs over the rows and vectors of a conversion with SI on the source and DX on the destination. The
-// count of columns is one of vectors here.
+// convertLoop runs over the rows and vectors of a conversion with SI at the source and DX at the destination.
+// Columns are counted in vectors here.
 func convertLoop(a *asm, srcBytes, dstBytes int, body func()) {
 	a.op("MOVQ %d(DI), R8", convertSrc)
 	a.op("MOVQ %d(DI), R9", convertSrcRow)

@@ -1,7 +1,7 @@
 // Package emit writes the assembly of package gemm: the micro-kernels in every height and instruction set, and the
-// vector code that packs and transposes. The .s files are committed; `go generate` in package gemm writes them again
-// and a test compares. Text is all it makes: a routine is a Go function that prints instructions in loops, and the
-// registers are assigned by hand, as a micro-kernel's whole point is that it uses all of them.
+// vector code that packs and transposes. The .s files are committed; `go generate` in package gemm regenerates them
+// and a test compares. A routine is a Go function that prints instructions in loops. Registers are assigned by hand,
+// since a micro-kernel needs all of them.
 package emit
 
 import (
@@ -66,8 +66,8 @@ func (a *asm) routine(name, args string) {
 	a.stubs.add(name, args)
 }
 
-// end closes a function. The upper register halves are cleared: a dirty one makes every scalar float instruction of
-// the Go code that follows several times slower.
+// end closes a function. It clears the upper register halves: dirty ones make every scalar float instruction of the
+// following Go code several times slower.
 func (a *asm) end() {
 	a.op("VZEROUPPER")
 	a.op("RET")
@@ -98,8 +98,8 @@ func (s *stubs) list(variable, args, prefix string, n int, suffix string) {
 	fmt.Fprint(&s.tables, "}\n")
 }
 
-// rows gives addresses to up to 16 equally spaced rows with one pointer for every three of them: pointer j stands on
-// row 3j and reaches rows 3j+1 and 3j+2 by an index of once and twice the stride.
+// rows addresses up to 16 equally spaced rows with one pointer for every three of them: pointer j is at row 3j and
+// reaches rows 3j+1 and 3j+2 with the stride as index, scaled by 1 and 2.
 type rows struct {
 	pointers []string
 	stride   string // register that holds the stride
@@ -137,15 +137,15 @@ func (r rows) advance(a *asm, n int, by string) {
 	}
 }
 
-// sevens gives addresses to up to 14 equally spaced rows with two pointers that move along: each reaches six rows more by
-// indices of multiples of the stride.
+// sevens addresses up to 14 equally spaced rows with two pointers: each reaches six more rows with multiples of the
+// stride as index.
 type sevens struct {
-	low, high   string // the pointers: on rows 0 and 7
+	low, high   string // the pointers, at rows 0 and 7
 	stride      string
-	three, five string // so many strides
+	three, five string // this many strides
 }
 
-// load sets the registers for n rows but for the first pointer and the stride, which are there.
+// load sets the registers for n rows. The first pointer and the stride must already be set.
 func (s sevens) load(a *asm, n int) {
 	a.op("LEAQ (%s)(%s*2), %s", s.stride, s.stride, s.three)
 	a.op("LEAQ (%s)(%s*4), %s", s.stride, s.stride, s.five)

@@ -34,7 +34,8 @@ const (
 	tileMorePanels
 )
 
-// Heights and widths of the micro-kernels: all heights up to these are made, so that no row of an edge is wasted.
+// Greatest heights and widths of the micro-kernels. There is a kernel for each height up to these, so that edges
+// waste no rows.
 //
 // AVX-512 has 32 registers: 14x2 accumulators, 2 for B, 2 for elements of A in turn. AVX2 has 16: 6x2, 2, 2.
 const (
@@ -53,11 +54,11 @@ type fmaKernel struct {
 	multiply  func(a *asm, x, y, sum string)
 	masked    func(a *asm) maskedMoves
 	unroll    int  // steps of k between branches
-	branch    bool // where moves without masks are so much cheaper that a test of whether the panel is whole pays
+	branch    bool // test whether the panel is whole: pays where unmasked moves are much cheaper
 }
 
-// maskedMoves are the moves to and from the two edges of the tile that may be narrower than a panel. They are
-// prepared per panel, while no register is in use.
+// maskedMoves print moves to and from a panel that may be narrower than nr columns. Their masks are set up per panel,
+// while no register is in use.
 type maskedMoves struct {
 	load, store func(vector int, addr, reg string)
 }
@@ -123,7 +124,7 @@ func number(reg string) int {
 
 func fma(a *asm, x, y, sum string) { a.op("VFMADD231PS %s, %s, %s", x, y, sum) }
 
-// masks512 sets K1 and K2 to the lanes of the current panel.
+// masks512 sets K1 and K2 to the existing lanes of the current panel.
 func masks512(a *asm) maskedMoves {
 	full := a.newLabel("full")
 	a.op("MOVQ $-1, AX")
@@ -140,7 +141,8 @@ func masks512(a *asm) maskedMoves {
 	}
 }
 
-// masks256 sets Y14 and Y15, which are free at both ends of a tile, to the lanes of the last panel, whose bits are in AX.
+// masks256 sets Y14 and Y15, which are free at both ends of a tile, to the lanes of the last panel, given by the bits
+// in AX.
 func masks256(a *asm) maskedMoves {
 	maskFromBits(a, 14)
 	return maskedMoves{
@@ -149,8 +151,8 @@ func masks256(a *asm) maskedMoves {
 	}
 }
 
-// maskFromBits makes masks for two AVX2 registers, in Y(first) and the one after it, out of the bits in AX: the bit of
-// each lane is cut out and compared.
+// maskFromBits expands the bits in AX to masks for two AVX2 registers, in Y(first) and the next: it isolates and
+// compares the bit of each lane.
 func maskFromBits(a *asm, first int) {
 	for y := first; y < first+vectors; y++ {
 		a.op("VMOVD AX, X%d", y)
@@ -180,9 +182,9 @@ func laneBits(a *asm) {
 // A is reached by a row and a column stride, B by a row stride, so one routine serves packed and plain operands and
 // both forms of A. Every sum is one chain over k in one register, which is what makes results independent of blocking.
 //
-// B's rows are seldom in the first-level cache yet, which costs a processor that does two multiply-adds of this width at a
-// time 5 % of them. So they are prefetched, some 100 cycles ahead, and so are rows of A that come next, as far as there is room:
-// such a processor does two loads at a time too, a prefetch is one, and low or narrow tiles need all of them.
+// Rows of B are seldom in the L1 cache yet, which costs a processor with two multiply-add units of this width 5 % of
+// its rate. So they are prefetched some 100 cycles ahead, as are the next rows of A, if load slots are free: such a
+// processor has two load units, a prefetch takes a slot, and low or narrow tiles need all of them.
 func (f fmaKernel) emit(a *asm, height, vectors int) {
 	acc := func(i, v int) string { return fmt.Sprintf("%s%d", f.reg, i*vectors+v) }
 	top := 32
@@ -283,7 +285,7 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.end()
 }
 
-// further goes on to the next tile below, if there are more.
+// further continues with the next tile below, if there is one.
 func (f fmaKernel) further(a *asm) {
 	a.op("DECQ %d(DI)", tileMore)
 	a.op("JLT end")
@@ -295,8 +297,9 @@ func (f fmaKernel) further(a *asm) {
 	a.at("end")
 }
 
-// sums moves the sums of a panel from or to the rows at R13, which are R14 apart. AVX2's masked stores take AMD's processors
-// some 12 clocks each (Zen 3, by the time of tiles with and without), all those of a tile as long as 25 of its steps.
+// sums moves the sums of a panel from or to the rows at R13, which are R14 apart. A masked AVX2 store takes some 12
+// cycles on AMD processors (Zen 3, derived from the time of tiles with and without); those of a tile together take as
+// long as 25 steps of k.
 func (f fmaKernel) sums(a *asm, lasting maskedMoves, done string, height, vectors int, move func(m maskedMoves, v int, addr, reg string)) {
 	rows := func(m maskedMoves) {
 		for i := range height {
@@ -327,8 +330,8 @@ func (f fmaKernel) sums(a *asm, lasting maskedMoves, done string, height, vector
 	a.at(done)
 }
 
-// fetchSums has the panel prefetched that comes next, of C and of what its sums begin with: the one to the right, or after
-// the last one the first of the rows below.
+// fetchSums prefetches the next panel of C and of its initial values: the one to the right or, after the last, the
+// first one of the rows below.
 func (f fmaKernel) fetchSums(a *asm, height, vectors int) {
 	fetch := func(matrix, row int) {
 		right := a.newLabel("right")

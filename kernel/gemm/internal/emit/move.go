@@ -66,8 +66,8 @@ func network512(a *asm) {
 	}
 }
 
-// transpose512 writes dst[c][r] = src[r][c] for up to 16 rows and any number of columns, 16 at a time. Rows that are
-// missing count as zeros; the mask says which of the 16 elements of a row of dst are written.
+// transpose512 writes dst[c][r] = src[r][c] for up to 16 rows and any number of columns, 16 at a time. Missing rows
+// count as zeros; the mask selects which of the 16 elements of a row of dst are written.
 func transpose512(a *asm) {
 	ptr := rows{[]string{"SI", "R8", "R9", "R10", "R11", "R12"}, "R15"}
 	a.routine("transpose512", "move")
@@ -130,8 +130,8 @@ func transpose512(a *asm) {
 	a.op("JMP loaded")
 }
 
-// deal512 writes dst[p][r][0..w] = src[r][p][0..w] for panels up to v registers wide: rows are read as they lie and
-// dealt out to the panels.
+// deal512 writes dst[p][r][0..w] = src[r][p][0..w] for panels up to v registers wide: it reads rows sequentially and
+// distributes them to the panels.
 func deal512(a *asm, v int) {
 	a.routine(fmt.Sprintf("deal512x%d", v), "move")
 	dealMasks(a, v)
@@ -184,7 +184,7 @@ func zip512(a *asm, v int) {
 	})
 }
 
-// dealLoop runs over the rows and panels of a move with SI on the source, R14 half a row further, and DX on the
+// dealLoop runs over the rows and panels of a move with SI at the source, R14 half a row further, and DX at the
 // destination.
 func dealLoop(a *asm, body func()) {
 	a.op("MOVQ %d(DI), R8", moveSrc)
@@ -215,8 +215,8 @@ func dealLoop(a *asm, body func()) {
 	a.end()
 }
 
-// moveAVX2 writes transpose256, which knows whole blocks only (Go code does the edges), and three forms of dealing:
-// panels of 16, tiles of the greatest height, and what else there is by masks, which cost more, most on AMD's
+// moveAVX2 writes transpose256, which handles whole blocks only (Go code handles the edges), and three forms of deal:
+// panels of 16, tiles of the greatest height, and a general one with masks, which is slower, most of all on AMD
 // processors.
 func moveAVX2(a *asm) {
 	laneBits(a)
@@ -249,8 +249,8 @@ func moveAVX2(a *asm) {
 	})
 }
 
-// network256 begins to transpose the block of 8x8 in Y0 to Y7, with Y8 to Y11 as scratch: Y(4g+j) then holds in
-// lane L the elements of column 4L+j and rows 4g..4g+3. column256 puts together one of the columns.
+// network256 begins to transpose the block of 8x8 in Y0 to Y7, with Y8 to Y11 as scratch: Y(4g+j) then holds in lane
+// L the elements of column 4L+j and rows 4g..4g+3. column256 assembles one of the columns.
 func network256(a *asm) {
 	for g := range 2 {
 		lanes4(a, regs("Y", 4*g, 4), regs("Y", 8, 4))

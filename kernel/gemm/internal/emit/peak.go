@@ -2,8 +2,8 @@ package emit
 
 import "fmt"
 
-// peaks writes loops of independent multiply-adds and nothing else, the measure of what a core can do: 16 chains of
-// 512 bits, or 12 of 256, so that latency does not show.
+// peaks writes loops of only independent multiply-adds, which measure a core's peak rate: 16 chains of 512 bits, or
+// 12 of 256, enough to hide latency.
 func peaks(a *asm) {
 	for _, p := range []struct {
 		name, reg string

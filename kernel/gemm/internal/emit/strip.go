@@ -19,14 +19,14 @@ const (
 // fewRows is the greatest height of the kernels for few rows of A with AVX-512; with AVX2 it is 1.
 const fewRows = 8
 
-// stripRows are the stored rows of B that make a strip, and blockRows those that AVX2 takes at a time.
+// stripRows is the number of stored rows of B in a strip, and blockRows the number that AVX2 handles at a time.
 const (
 	stripRows = 16
 	blockRows = 8
 )
 
-// walker writes kernels that walk along strips of stored rows of B, some bytes of each row per step, while what lies
-// the distance "ahead" further is prefetched into the second-level cache.
+// walker writes kernels that read strips of stored rows of B, some bytes of each row per step, and prefetch the bytes
+// a distance "ahead" further into the L2 cache.
 type walker struct {
 	rows, bytes int // of a block
 	ptr         rows
@@ -40,8 +40,8 @@ var (
 // at returns the operand for the step's bytes of row i.
 func (w walker) at(i int) string { return w.ptr.addr(i, 0) }
 
-// emit writes a kernel. Begin, step and end find A at R13 and C at DX. A step is to call fetch for each row of B; spread
-// among other instructions it takes less time.
+// emit writes a kernel. In begin, step and end, A is at R13 and C at DX. A step must call fetch for each row of B;
+// prefetches are cheaper when spread among other instructions.
 func (w walker) emit(a *asm, name string, begin func(), step func(fetch func(i int)), end func()) {
 	a.routine(name, "strip")
 	a.at("strip")
@@ -72,8 +72,9 @@ func (w walker) emit(a *asm, name string, begin func(), step func(fetch func(i i
 	a.end()
 }
 
-// columnStrips512 writes the kernel for rows of A, up to fewRows, and a B whose columns are contiguous, a strip being 16 of
-// them: blocks of 16x16 units are transposed in registers, for the chains of the sums to lie side by side.
+// columnStrips512 writes the kernel for height (up to fewRows) rows of A and a B whose columns are contiguous. A
+// strip is 16 columns. Blocks of 16x16 units are transposed in registers, so that the chains of the sums lie side by
+// side.
 func columnStrips512(a *asm, name string, height int, multiply func(a *asm, elem, y, sum string)) {
 	w, sums := walk512, regs("Z", 32-fewRows, height)
 	w.emit(a, name, func() {
@@ -107,8 +108,8 @@ func dotElement(a *asm, elem, y, sum string) {
 	dpbf16(a, "Z23", y, sum)
 }
 
-// rowStrips512 writes the kernel for rows of A, up to fewRows, and a B whose rows are contiguous, a strip being 16 of them:
-// each sum is taken from C and goes on for 16 products.
+// rowStrips512 writes the kernel for height (up to fewRows) rows of A and a B whose rows are contiguous. A strip is
+// 16 rows. Each sum is loaded from C and extended by 16 products.
 func rowStrips512(a *asm, name string, height int) {
 	w, sums := walk512, regs("Z", 32-fewRows, height)
 	w.emit(a, name, func() {
@@ -139,8 +140,9 @@ func rowStrips512(a *asm, name string, height int) {
 	}, func() {})
 }
 
-// rowStripsBF16 is rowStrips512 for pairs of bf16: a strip is 8 rows of pairs, a step 32 columns. Zipping two rows inside 128-bit
-// lanes leaves every second four of the columns in one register and the others in the next, and the sums follow them.
+// rowStripsBF16 is rowStrips512 for pairs of bf16: a strip is 8 rows of pairs, a step 32 columns. Interleaving two
+// rows inside 128-bit lanes leaves every other group of four columns in one register and the rest in the next; the
+// sums are arranged likewise.
 func rowStripsBF16(a *asm, name string, height int) {
 	const even, odd = 0x88, 0xdd // lanes 0 and 2, or 1 and 3, of each source
 	const low, high, spread = 0x44, 0xee, 0xd8

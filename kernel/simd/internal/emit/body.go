@@ -12,21 +12,21 @@ const (
 	opConst  op = iota // the same bits in all lanes
 	opHeld             // a constant in a register of its own
 	opArg              // a scalar parameter or field, in a register of its own
-	opColumn           // of a vector, in a register while the loop goes down the rows
+	opColumn           // an element of a vector, in a register during the loop over rows
 	opLoad
 	opStore // a -> stream
-	opAhead // fetch a stream into the second-level cache
-	opFetch // fetch what follows in a stream into the first-level cache
+	opAhead // prefetch a stream into the L2 cache
+	opFetch // prefetch the continuation of a stream into the L1 cache
 	opAdd
 	opSub
 	opMul
 	opDiv
-	opMin // b where either is a NaN
+	opMin // b if either is NaN
 	opMax // likewise
 	opAnd
 	opOr
 	opXor
-	opShift // a >> bits, of whole numbers as are the next three
+	opShift // a >> bits; integer, like the next three
 	opPlus
 	opTimes // the lower half of the product
 	opIndex // the element's number
@@ -36,8 +36,8 @@ const (
 	opRound // to the nearest integer
 	opPower // a * 2^b, b an integer within float32's exponents and half of those
 	opKeep  // a where b > 0, else 0
-	opBF16  // upper halves, rounded: what store to a []uint16 writes
-	opDraw  // the same of a, rounded up where b is high
+	opBF16  // upper halves, rounded to nearest: what a store to a []uint16 writes
+	opDraw  // upper halves of a, rounded stochastically with random bits b
 	opSum   // accumulator += a
 	opDot   // accumulator += a*b
 	opTop   // accumulator = max(accumulator, a)
@@ -57,9 +57,9 @@ type node struct {
 // body records the operations of one pass of a loop.
 type body struct {
 	nodes []node
-	memo  map[node]val    // equal operations are done once
-	half  map[string]bool // streams of bf16
-	least float64         // of the machine
+	memo  map[node]val    // common subexpressions
+	half  map[string]bool // streams that are bf16
+	least float64         // machine.least
 }
 
 func (b *body) do(n node) val {
@@ -106,7 +106,7 @@ func (b *body) sum(name string, v val)    { b.do(node{op: opSum, a: v, name: nam
 func (b *body) dot(name string, x, y val) { b.do(node{op: opDot, a: x, b: y, name: name}) }
 func (b *body) top(name string, v val)    { b.do(node{op: opTop, a: v, name: name}) }
 
-// store writes to a stream, rounded if that is of bf16.
+// store writes to a stream, rounded if it is bf16.
 func (b *body) store(name string, v val) {
 	if b.half[name] {
 		v = b.do(node{op: opBF16, a: v})
@@ -114,8 +114,8 @@ func (b *body) store(name string, v val) {
 	b.do(node{op: opStore, a: v, name: name})
 }
 
-// draw writes to a stream of bf16 what lies next to a value, above it or below, as
-// the upper halves of random numbers say.
+// draw writes a value to a bf16 stream, rounded stochastically with the upper
+// halves of random numbers.
 func (b *body) draw(name string, v, random val) {
 	b.do(node{op: opStore, a: b.do(node{op: opDraw, a: v, b: random}), name: name})
 }
@@ -151,9 +151,8 @@ func (n node) uses(f func(v val)) {
 	}
 }
 
-// fixed reports for each value whether it is the same in every pass of the
-// loop: scalars, and what is computed from them alone. It then has a register
-// of its own.
+// fixed reports for each value whether it is loop-invariant: scalars, and values
+// computed from them alone. Such a value keeps its register.
 func (b *body) fixed() []bool {
 	fixed := make([]bool, len(b.nodes))
 	for i, n := range b.nodes {

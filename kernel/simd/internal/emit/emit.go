@@ -5,16 +5,15 @@
 //		b.store("y", b.mul(b.mul(b.load("x"), b.arg("rstd")), b.load("g")))
 //	}}
 //
-// The body records a straight line of operations on vectors (body.go). For
-// each instruction set it is then lowered (lower.go) to a loop over whole
-// vectors and a last step under a mask; registers are assigned from last uses.
-// Constants are read from memory, where FMA takes them for free.
+// The body records straight-line code on vectors (body.go). For each instruction set it is then
+// lowered (lower.go) to a loop over whole vectors and a last, masked step; registers are reused
+// after a value's last use. As many constants as possible stay in registers; the rest are memory
+// operands.
 //
-// Sums and maxima have several accumulators, one per copy of the body in the
-// unrolled loop: an addition takes four cycles and two are started in each.
+// Sums and maxima have one accumulator per copy of the body in the unrolled loop, since an addition
+// has a latency of four cycles and a throughput of two per cycle.
 //
-// Known weakness: there is no spilling. A body that needs more registers than
-// there are stops the generator.
+// Known weakness: there is no spilling. A body that needs too many registers stops the generator.
 package emit
 
 import (
@@ -29,19 +28,19 @@ import (
 type function struct {
 	name   string // field of simd.Set
 	params string // Go parameters
-	half   string // parameters for bf16, if there is such a function
+	half   string // parameters of the bf16 function, if there is one
 	body   func(b *body)
 	unroll int  // copies of the body in the main loop; 0 means 1
 	double bool // lanes are float64, loads convert
-	past   bool // there is one whose results go past the caches
+	past   bool // a variant with non-temporal stores exists
 
-	// down: streams that are loaded and stored in the body are matrices whose
-	// rows are as long as the first slice; the loop goes down the rows, for a
-	// strip of columns at a time, and results are vectors that are continued.
+	// down: streams that the body loads and stores are matrices with rows as long as the first
+	// slice. The loop iterates over the rows, for a strip of columns at a time, and results are
+	// vectors of accumulators.
 	down bool
 }
 
-// long reports whether the body is a long chain of steps, as one with an exponential is.
+// long reports whether the body is a long dependency chain, that is, contains an exponential.
 func (f *function) long() bool {
 	b := body{memo: map[node]val{}, half: map[string]bool{}}
 	f.body(&b)
@@ -147,8 +146,8 @@ type writer struct {
 	text, decl, table bytes.Buffer
 }
 
-// set writes the functions of the set that a variable holds: all of them, or
-// those that there are with results past the caches.
+// set writes the functions of the set in the given variable: all of them or, if past, those with
+// non-temporal stores.
 func (w *writer) set(variable string, past bool) {
 	for _, f := range functions {
 		if past && !f.past {
@@ -193,7 +192,7 @@ func (p *pool) at(bits uint32) string {
 	return fmt.Sprintf("%s<>+%d(SB)", p.name, i*p.width)
 }
 
-// data prints the pool, the numbers of elements, and the masks from which AVX2 takes the one for its
+// data prints the pool, the numbers of elements, and the table from which AVX2 loads the mask of its
 // last step: 8 lanes on, 8 lanes off.
 func (p *pool) data() string {
 	var b strings.Builder
@@ -204,7 +203,7 @@ func (p *pool) data() string {
 		}
 	}
 	fmt.Fprintf(&b, "GLOBL %s<>(SB), RODATA|NOPTR, $%d\n", p.name, len(p.bits)*p.width)
-	const lanes = 32 // two copies' of the widest vector
+	const lanes = 32 // enough for two copies of the widest vector
 	name := strings.Replace(p.name, "const", "lanes", 1)
 	for i := range lanes {
 		fmt.Fprintf(&b, "DATA %s<>+%d(SB)/4, $%d\n", name, i*4, i)

@@ -2,8 +2,8 @@ package emit
 
 import "math"
 
-// functions are the vector functions of simd.Set; what each computes is
-// written there. In parameters a semicolon begins the results.
+// functions describes the vector functions of simd.Set, which documents them. In parameters, results follow a
+// semicolon.
 var functions = []function{
 	{name: "Add", params: "y x []float32, ahead int", half: "y []float32, x []uint16, ahead int", unroll: 2, body: func(b *body) {
 		b.store("y", b.add(b.load("y"), b.next("x")))
@@ -173,7 +173,7 @@ var functions = []function{
 	}},
 }
 
-// fields are those of simd.AdamW, in order.
+// fields lists the fields of simd.AdamW, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
 
 func (b *body) adamW() val {
@@ -188,28 +188,27 @@ func (b *body) adamW() val {
 	return p
 }
 
-// hat is (x-mean)*rstd.
+// hat returns (x-mean)*rstd.
 func (b *body) hat() val { return b.mul(b.sub(b.load("x"), b.arg("mean")), b.arg("rstd")) }
 
-// normDX is dy*g - c - cx*xh.
+// normDX returns dy*g - c - cx*xh.
 func (b *body) normDX() val {
 	d := b.fma(b.load("dy"), b.load("g"), b.negated("c"))
 	return b.fnma(b.arg("cx"), b.hat(), d)
 }
 
-// negated is minus an argument.
+// negated returns an argument with its sign changed.
 func (b *body) negated(name string) val { return b.sub(b.held(0), b.arg(name)) }
 
-// scaled is scale*x - shift.
+// scaled returns scale*x - shift.
 func (b *body) scaled() val { return b.fma(b.load("x"), b.arg("scale"), b.negated("shift")) }
 
 func (b *body) onePlus(x val) val { return b.add(x, b.c(1)) }
 
-// sigmoid is 1/(1+e).
+// sigmoid returns 1/(1+e).
 func (b *body) sigmoid(e val) val { return b.div(b.held(1), b.onePlus(e)) }
 
-// sigmoidBwd is s + slope*s*(1-s) for s = 1/(1+e). 1-s is taken as e*s, which
-// keeps its digits where s is near 1.
+// sigmoidBwd returns s + slope*s*(1-s) for s = 1/(1+e). It computes 1-s as e*s, which is accurate where s is near 1.
 func (b *body) sigmoidBwd(e, slope val) val {
 	s := b.sigmoid(e)
 	return b.fma(b.mul(slope, s), b.mul(e, s), s)
@@ -221,19 +220,18 @@ const (
 	geluA = 0.044715
 )
 
-// geluExp is exp(-2u).
+// geluExp returns exp(-2u).
 func (b *body) geluExp(x val) val {
 	x2 := b.mul(x, x)
 	return b.exp2(b.mul(x, b.fma(x2, b.c(-2*geluC*geluA*math.Log2E), b.c(-2*geluC*math.Log2E))))
 }
 
-// expNeg is exp(-x), as near as the rounding of x/ln2 lets it be.
+// expNeg returns exp(-x), as accurately as the rounding of x/ln2 allows.
 func (b *body) expNeg(x val) val { return b.exp2(b.mul(x, b.c(-math.Log2E))) }
 
-// exp2 is 2^x, with fewer steps than exp since x-n is exact. Where x comes from
-// another exponential's argument its rounding costs |x|/2 ulp, which functions
-// of 1+e^x do not feel. It ends at 2^100, so that its product with
-// its inverse is a number.
+// exp2 returns 2^x, in fewer steps than exp since x-n is exact. If x is the scaled argument of another exponential,
+// its rounding costs |x|/2 ulp, which does not affect functions of 1+e^x. It saturates at 2^100, so that its product
+// with its inverse is finite.
 func (b *body) exp2(x val) val {
 	x = b.max(b.held(b.least), x)
 	x = b.min(b.held(100), x)
@@ -247,7 +245,7 @@ func (b *body) exp2(x val) val {
 	return b.power(b.poly(b.sub(x, n), c), n)
 }
 
-// exp is e^x, within 2 ulp, 0 below -104 and +Inf above 89; a NaN stays one.
+// exp returns e^x, within 2 ulp, 0 below -104 and +Inf above 89; NaN stays NaN.
 //
 // x = n*ln2 + r with |r| <= ln2/2; e^r = 1 + r*(1 + r*q(r)) with a polynomial q
 // of degree 4, whose error is below 1e-8. n*ln2 is subtracted in two parts:
@@ -275,7 +273,7 @@ var expTail = fit(func(r float64) float64 {
 	return (math.Expm1(r) - r) / (r * r)
 }, -math.Ln2/2, math.Ln2/2, 5)
 
-// absolute is |x|, or 15 where that is more: all tails end before.
+// absolute returns min(|x|, 15): all tails are negligible beyond 15.
 func (b *body) absolute(x val) val { return b.min(b.held(15), b.and(x, b.bits(0x7fffffff))) }
 
 // tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for 0 <= x <= 15.
@@ -284,16 +282,16 @@ func (b *body) tail(x val) (e, q val) {
 	return e, b.mul(e, b.poly(x, mills))
 }
 
-// mills approximates q/e, which is Mills' ratio but for a factor, so well that the error of q is below 1e-7.
+// mills approximates q/e, Mills' ratio up to a constant factor, so that the error of q is below 1e-7.
 var mills = fit(func(x float64) float64 { return 0.5 * math.Erfc(x/math.Sqrt2) * math.Exp(x*x/2) }, 0, 3.5, 12)
 
-// logTail approximates log2(0.5*erfc(x/sqrt(2))) for x >= 0, so well that x times the error of its exponential is below
-// 4e-8. It takes fewer steps than tail, and no division, where exp(-x^2/2) is not asked for. The points end where nothing
-// depends on the digits any more; beyond them it goes on falling.
+// logTail approximates log2(0.5*erfc(x/sqrt(2))) for x >= 0, so that x times the error of its exponential is below
+// 4e-8. Where exp(-x^2/2) is not needed, it replaces tail with fewer steps and no division. The fit ends where
+// precision no longer matters; beyond it the polynomial keeps falling.
 var logTail = fit(func(x float64) float64 { return math.Log2(0.5 * math.Erfc(x/math.Sqrt2)) }, 0, 3.5, 9)
 
-// fit returns the n coefficients of the polynomial that equals f at the
-// Chebyshev points of [lo, hi]: nearly the best of its degree.
+// fit returns the n coefficients of the polynomial that interpolates f at the Chebyshev points of [lo, hi]: nearly
+// the minimax one of its degree.
 func fit(f func(float64) float64, lo, hi float64, n int) []float64 {
 	// Newton's divided differences, then expansion into powers.
 	x, d := make([]float64, n), make([]float64, n)

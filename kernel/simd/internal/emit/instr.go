@@ -4,10 +4,10 @@ import (
 	"fmt"
 )
 
-// Go's assembler names operands in the reverse of Intel's order: the
-// destination last, and the operand that may be memory first.
+// Go's assembler lists operands in the reverse of Intel's order: the destination last, and
+// the operand that may be memory first.
 
-// address is where a stream's elements lie.
+// address returns the operand of a stream's current elements.
 func (r *routine) address(name string) string {
 	size := 4
 	if r.kind(name) == "[]uint16" {
@@ -36,7 +36,7 @@ func (r *routine) dies(v val, i int) bool {
 	return !r.fixed[v] && !r.isConst(v) && r.body.nodes[v].op != opColumn && r.last[v] <= i
 }
 
-// release gives back the register of a value after its last use.
+// release frees the register of a value after its last use.
 func (r *routine) release(v val, i int) {
 	if r.dies(v, i) && r.reg[v] >= 0 {
 		r.give(r.reg[v])
@@ -44,8 +44,8 @@ func (r *routine) release(v val, i int) {
 	}
 }
 
-// in is the register of a value; a constant is loaded into a free one, which
-// the caller gives back through done.
+// in returns the register of a value. It loads a constant into a free register, which the
+// caller frees with done.
 func (r *routine) in(v val) (reg int, done func()) {
 	if !r.isConst(v) {
 		return r.reg[v], func() {}
@@ -75,7 +75,7 @@ func (r *routine) bits(name string, bits uint32, src, dst int) {
 	r.op("%s %s, %s, %s", name, r.pool.at(bits), r.v(src), r.v(dst))
 }
 
-// bitwise is the name of a bit operation: AVX-512 has those on floats only with an extension.
+// bitwise returns the name of a bit operation: AVX-512F has none on floats.
 func (r *routine) bitwise(name string) string {
 	if r.mask {
 		return "VP" + name + "D"
@@ -85,7 +85,7 @@ func (r *routine) bitwise(name string) string {
 
 var binary = map[op]string{opAdd: "VADD", opSub: "VSUB", opMul: "VMUL", opDiv: "VDIV", opMin: "VMIN", opMax: "VMAX"}
 
-// node prints one operation and gives registers of dead operands back.
+// node prints one operation and frees the registers of dead operands.
 func (r *routine) node(i int, n node) {
 	var dst int
 	switch n.op {
@@ -198,10 +198,10 @@ func (r *routine) fma(i int, n node) int {
 	return dst
 }
 
-// power: AVX-512 has it; AVX2 multiplies by two powers of half the exponent,
-// so that overflow and underflow come out as they should. The first is added to
-// the exponent of a, which is a normal number near 1, or a NaN: then b is one
-// too and nothing is added.
+// power prints a * 2^b. AVX-512 has an instruction for it. AVX2 multiplies by two powers of
+// half the exponent, so that overflow and underflow are correct. The first is added to the
+// exponent of a, which is a normal number near 1 or a NaN; in the latter case b is NaN too,
+// and nothing is added.
 func (r *routine) power(a, b int) int {
 	dst := r.take()
 	if r.mask {
@@ -221,7 +221,7 @@ func (r *routine) power(a, b int) int {
 	return dst
 }
 
-// keep: a where b > 0.
+// keep prints a where b > 0, else 0.
 func (r *routine) keep(a, b int) int {
 	zero := r.take()
 	if r.mask {
@@ -236,8 +236,8 @@ func (r *routine) keep(a, b int) int {
 	return zero
 }
 
-// bf16 adds 0x7fff and the lowest bit that is kept, which rounds to nearest,
-// ties to even; of a NaN it only sets a high bit, so that it remains one.
+// bf16 rounds to nearest, ties to even, by adding 0x7fff and the lowest kept bit. For a NaN
+// it only sets a high bit, so that it remains a NaN.
 func (r *routine) bf16(a int) int {
 	t := r.take()
 	r.op("VPSRLD $16, %s, %s", r.v(a), r.v(t))
@@ -246,19 +246,18 @@ func (r *routine) bf16(a int) int {
 	return r.upper(a, t)
 }
 
-// draw adds a random number below one to what is cut off, in units of the lowest
-// bit that is kept.
+// draw adds a random number in [0, 1), in units of the lowest kept bit, before truncation.
 func (r *routine) draw(a, random int) int {
 	t := r.take()
 	r.op("VPSRLD $16, %s, %s", r.v(random), r.v(t))
 	return r.upper(a, t)
 }
 
-// upper is the upper half of a+t, in t; a NaN remains one.
+// upper computes the upper half of a+t, in t; NaN stays NaN.
 func (r *routine) upper(a, t int) int {
 	r.op("VPADDD %s, %s, %s", r.v(a), r.v(t), r.v(t))
 	if r.mask {
-		// A NaN of either kind becomes itself, quiet; all else stays.
+		// Any NaN in a becomes a quiet NaN; everything else stays.
 		r.op("VFIXUPIMMPS.BCST $0, %s, %s, %s", r.pool.at(0x22), r.v(a), r.v(t))
 	} else {
 		nan, quiet := r.take(), r.take()
@@ -272,7 +271,7 @@ func (r *routine) upper(a, t int) int {
 	return t
 }
 
-// index: AX counts elements.
+// index prints the numbers of the current elements; AX counts them.
 func (r *routine) index() int {
 	dst := r.take()
 	if r.mask {
@@ -285,11 +284,11 @@ func (r *routine) index() int {
 	return dst
 }
 
-// fetchBytes is how far ahead of its use memory is fetched where the caller
-// does not say: some 30 cache lines, which is what a core can have under way.
+// fetchBytes is the default prefetch distance: some 30 cache lines, about as many as a core
+// can have in flight.
 const fetchBytes = 2048
 
-// fetch prints a prefetch of each cache line, once.
+// fetch prints one prefetch for each cache line of a stream.
 func (r *routine) fetch(name string) {
 	size := 4
 	if r.kind(name) == "[]uint16" {
@@ -332,8 +331,8 @@ func (r *routine) load(name string, dst int) {
 	}
 }
 
-// words copies the last elements of a stream of 16-bit elements to the stack
-// or, with save, from there: AVX2 has no part of a vector of those.
+// words copies the last elements of a stream of 16-bit elements to the stack or, with save,
+// from there: AVX2 has no masked moves of 16-bit elements.
 func (r *routine) words(name string, save bool) {
 	from, to := fmt.Sprintf("(%s)(R13*2)", r.ptr[name]), "(SP)(R11*2)"
 	if save {
@@ -387,8 +386,8 @@ func (r *routine) store(name string, src int) {
 	}
 }
 
-// reduce adds to an accumulator. In the masked step the lanes beyond the end
-// hold what the body made of zeros and must not count.
+// reduce updates an accumulator. In the masked step, lanes beyond the end hold what the body
+// computed from zeros and must not count.
 func (r *routine) reduce(n node, acc int) {
 	a, done := r.in(n.a)
 	defer done()

@@ -13,12 +13,12 @@ type machine struct {
 	file         string // letter of the vector registers
 	registers    int
 	bytes        int // of a vector
-	constant     int // of a constant in memory
+	constant     int // bytes of a constant in memory
 	mask         bool
-	together     bool // copies of bodies that are long chains are mixed: see mixed
+	together     bool // copies of long bodies are interleaved: see mixed
 
-	// least is the least exponent of a power of two that is asked for: so far below the smallest number that the product is
-	// 0 at once. Where it is nearly a number, some processors take 200 cycles to make it 0.
+	// least is the smallest exponent requested of a power of two. It is so far below the smallest float32 that the
+	// product is certainly 0: near the denormal range some processors need 200 cycles to flush it.
 	least float64
 }
 
@@ -29,9 +29,8 @@ var (
 
 var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9"}
 
-// routine is a function on its way to text. AX counts elements, BX holds their
-// number, R10 and R13 are scratch; R12 points to a structure. Down the rows,
-// R11 is the offset of the row and R12 that of the end.
+// routine is the state of lowering one function. AX counts elements, BX holds their number, R10 and R13 are scratch;
+// R12 points to a structure. In loops over rows, R11 is the offset of the row and R12 that of the end.
 type routine struct {
 	*machine
 	f      function
@@ -43,27 +42,26 @@ type routine struct {
 	strip  map[string]string // pointers to a matrix's strip of columns
 	fixed  []bool
 	inReg  []bool // constants that are in registers
-	hold   int    // how many may be
-	spare  int    // the least number of free registers so far, below 0 if there were too few
-	mix    int    // copies that are mixed
-	last   []int  // the last use of each value
+	hold   int    // maximum number of constants in registers
+	spare  int    // lowest number of free registers so far, negative if there were too few
+	mix    int    // number of interleaved copies
+	last   []int  // last use of each value
 
 	reg  []int // register of each value, or -1
 	free []int
 	acc  map[string][]int // accumulators of a result
 	col  map[string][]int // registers of a vector's elements, per copy
 	tail bool             // the masked step is being lowered
-	past bool             // stores go past the caches
-	disp int              // elements of the copies before
+	past bool             // use non-temporal stores
+	disp int              // displacement of the current copy, in elements
 	cut  int              // register of AVX2's mask
 
-	ahead bool // the caller says how far ahead to fetch; R14 is AX plus that
+	ahead bool // the caller gives the prefetch distance; R14 is AX plus it
 	label int  // labels used
 }
 
-// lower prints a function for the instruction set; past: whose results go
-// past the caches. As many constants are kept in registers as the body leaves:
-// on some processors an instruction that reads its constant takes twice as long.
+// lower prints a function for the instruction set; past selects non-temporal stores. It keeps as many constants in
+// registers as the body leaves free: on some processors an instruction with a constant in memory takes twice as long.
 func (m *machine) lower(symbol string, f function, past bool, p *pool) []byte {
 	form := m.form(symbol, f, past, p)
 	r := m.routine(form.f, p)
@@ -72,13 +70,13 @@ func (m *machine) lower(symbol string, f function, past bool, p *pool) []byte {
 	return r.text.Bytes()
 }
 
-// form finds out how many copies of the body there are registers for, and how many are left.
+// form determines how many copies of the body fit the registers, and how many registers remain for constants.
 func (m *machine) form(symbol string, f function, past bool, p *pool) *routine {
 	type form struct{ unroll, mix int }
 	forms := []form{{f.unroll, 1}}
 	if m.together && f.long() {
 		forms = []form{{max(f.unroll, 2), 2}, forms[0]}
-		if f.down { // its sums are not those of copies
+		if f.down { // its sums do not depend on the number of copies
 			forms = slices.Insert(forms, 1, form{2, 2})
 		}
 	}
@@ -105,7 +103,7 @@ func (r *routine) print(symbol string, past bool) {
 	var size int
 	r.params, size = layout(f.params)
 	r.body.memo, r.body.half, r.body.least = map[node]val{}, map[string]bool{}, m.least
-	frame := 0 // where AVX2 keeps part of a vector of 16-bit elements
+	frame := 0 // stack space for AVX2's partial vectors of 16-bit elements
 	for _, p := range r.params {
 		if p.kind == "[]uint16" {
 			r.body.half[p.name] = true
@@ -120,8 +118,7 @@ func (r *routine) print(symbol string, past bool) {
 	if f.down {
 		r.matrices()
 	}
-	// Sums have the same order on all machines: AVX2 takes two vectors for one
-	// of AVX-512, with an accumulator each.
+	// Sums have the same order on all machines: AVX2 uses two vectors, each with an accumulator, for one of AVX-512.
 	per := 1
 	if !m.mask && !f.down && r.body.sums() {
 		per = 2
@@ -160,10 +157,10 @@ func (r *routine) print(symbol string, past bool) {
 func (r *routine) raw(format string, args ...any) { fmt.Fprintf(&r.text, format, args...) }
 func (r *routine) op(format string, args ...any)  { r.raw("\t"+format+"\n", args...) }
 
-// v names a vector register.
+// v returns the name of vector register n.
 func (r *routine) v(n int) string { return fmt.Sprintf("%s%d", r.file, n) }
 
-// ps is an instruction's suffix.
+// ps returns the suffix of packed instructions.
 func (r *routine) ps() string {
 	if r.f.double {
 		return "PD"
@@ -171,7 +168,7 @@ func (r *routine) ps() string {
 	return "PS"
 }
 
-// lanes is the number of elements of a pass.
+// lanes returns the number of elements per pass.
 func (r *routine) lanes() int {
 	if r.f.double {
 		return r.bytes / 8
@@ -199,7 +196,7 @@ func (r *routine) give(n int) {
 	slices.Sort(r.free)
 }
 
-// pin takes the highest register for good.
+// pin permanently takes the highest free register.
 func (r *routine) pin() int {
 	if len(r.free) == 0 {
 		r.spare = -1
@@ -210,8 +207,7 @@ func (r *routine) pin() int {
 	return n
 }
 
-// prologue loads pointers, the number of elements and everything that stays in
-// registers.
+// prologue loads pointers, the number of elements and all loop invariants.
 func (r *routine) prologue(copies int) {
 	r.last = make([]int, len(r.body.nodes))
 	r.reg = make([]int, len(r.body.nodes))
@@ -259,7 +255,7 @@ func (r *routine) addresses() {
 	}
 }
 
-// hoist loads what is the same for all elements.
+// hoist computes the loop invariants.
 func (r *routine) hoist() {
 	r.fixed, r.inReg = r.body.fixed(), make([]bool, len(r.body.nodes))
 	for i, n := range r.body.nodes {
@@ -312,8 +308,7 @@ func (r *routine) gather(copies int) {
 	}
 }
 
-// aligned jumps if a result's address isn't a multiple of what is stored at a
-// time.
+// aligned prints a jump to otherwise, taken if a result's address isn't a multiple of the store size.
 func (r *routine) aligned(otherwise string) {
 	for _, n := range r.body.nodes {
 		if n.op != opStore {
@@ -328,7 +323,7 @@ func (r *routine) aligned(otherwise string) {
 	}
 }
 
-// scalar is the address of a scalar parameter or a field of the structure.
+// scalar returns the address of a scalar parameter or a field of the structure.
 func (r *routine) scalar(name string) string {
 	for _, p := range r.params {
 		if p.name == name {
@@ -356,8 +351,7 @@ func (r *routine) loop(label string, copies int) {
 	r.raw("%sEnd:\n", label)
 }
 
-// remainder prints the step over the elements that are less than a vector; it
-// adds to the given accumulator.
+// remainder prints the step over the last elements, fewer than a vector; it adds to the given accumulator.
 func (r *routine) remainder(label string, acc int) {
 	r.op("MOVQ BX, R13")
 	r.op("SUBQ AX, R13")
@@ -383,7 +377,7 @@ func (r *routine) remainder(label string, acc int) {
 	r.tail = false
 }
 
-// copies prints copies of the body, in a loop down the rows if there are rows.
+// copies prints copies of the body, inside a loop over the rows if f.down is set.
 func (r *routine) copies(label string, copies int) {
 	if !r.f.down {
 		r.passes(copies)
@@ -421,8 +415,8 @@ func (r *routine) copies(label string, copies int) {
 	move(true)
 }
 
-// matrices finds out which streams are matrices and leaves the number of bytes
-// of whole rows of the shortest in R12; without any the function returns.
+// matrices determines which streams are matrices. The code leaves the size in bytes of the whole rows of the shortest
+// one in R12, and returns if there are none.
 func (r *routine) matrices() {
 	for _, n := range r.body.nodes {
 		if n.op == opLoad && r.strip[n.name] == "" {
@@ -463,8 +457,8 @@ func (r *routine) passes(copies int) {
 // pass prints copy k of the body with accumulator acc.
 func (r *routine) pass(k, acc int) { r.mixed(k, 1, acc) }
 
-// mixed prints n copies of the body from copy k on, step by step: the steps of one copy mostly wait for each other, and
-// a processor that looks some 60 steps ahead finds few others to do meanwhile if they come behind all of those.
+// mixed prints n copies of the body from copy k on, interleaved step by step. The steps of one copy mostly depend on
+// each other, and a processor that looks some 60 steps ahead would otherwise find little independent work.
 func (r *routine) mixed(k, n, acc int) {
 	regs := make([][]int, n)
 	for c := range regs {
@@ -507,7 +501,7 @@ func (r *routine) results(copies int) {
 				r.op("%s %s, %s, %s", fold, r.v(acc[i+half]), r.v(acc[i]), r.v(acc[i]))
 			}
 		}
-		// The accumulator may be a register that only EVEX reaches; 0 and 1 are free now.
+		// The accumulator may be a register that only EVEX can encode; 0 and 1 are free here.
 		r.op("VMOVAPS %s, %s0", r.v(acc[0]), r.file)
 		if r.mask {
 			r.op("VEXTRACTF64X4 $1, Z0, Y1")

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// transpose writes dst[c*rows+r] = src[r*stride+c] for the whole blocks of
-// 8 x 8, in AVX2, which is as fast as memory allows on any machine.
+// transpose prints dst[c*rows+r] = src[r*stride+c] for whole blocks of 8 x 8, in
+// AVX2, which is limited by memory on any machine.
 //
 // Three rounds of shuffles bring element (i, j) to (j, i): pairs of rows are
 // interleaved, then pairs of pairs, then the halves of the registers.
