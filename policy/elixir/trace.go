@@ -139,7 +139,8 @@ func (t *Trace) elems(step []int) (sum int64) {
 	return sum
 }
 
-// private is the size of the blocks that never give way.
+// private returns the elements of the private parameters, whose blocks are never
+// evicted.
 func (t *Trace) private() (sum int64) {
 	for _, p := range t.Params {
 		if p.Private {
@@ -149,7 +150,8 @@ func (t *Trace) private() (sum int64) {
 	return sum
 }
 
-// public: number, sum and largest of the parameters that share blocks.
+// public returns the number, total and largest size of the parameters that share
+// blocks.
 func (t *Trace) public() (n int, sum, largest int64) {
 	for _, p := range t.Params {
 		if !p.Private {
