@@ -26,10 +26,11 @@ type Request struct {
 	Graph     *graph.Graph
 	Hardware  *hardware.Hardware // of one rank
 	Ranks     int
-	Sequences int // per rank and step, all in one micro-batch
+	Sequences int // per rank and step
+	Tuning
 	// HeadRows is the tokens whose logits exist at once, Activations the peak
-	// bytes of activations and their gradients, with layers checkpointed. Elixir
-	// plans with what they leave. Measure finds both.
+	// bytes of activations and their gradients as tuned. Elixir plans with what
+	// they leave. Measure finds both.
 	HeadRows    int
 	Activations int64
 }
@@ -108,12 +109,13 @@ var offloaded = program.Chunk{Shard: "weights", Weights: device.HostTier, Grads:
 // otherwise (stage3_max_live_parameters).
 const live = 1e9
 
-// base is what all of them share: the whole batch at once, every layer
-// checkpointed, a chunk for each segment, the next one fetched ahead.
+// base is what all of them share: the tuning, a chunk for each segment, the next
+// one fetched ahead.
 func (r *Request) base() *program.Plan {
-	pl := program.Plain(r.Graph, r.Sequences)
-	pl.Ranks, pl.HeadRows = r.Ranks, r.HeadRows
-	for l := range pl.Activations {
+	n := max(r.Accumulation, 1)
+	pl := program.Plain(r.Graph, r.Sequences/n)
+	pl.MicroBatches, pl.Ranks, pl.HeadRows = n, r.Ranks, r.HeadRows
+	for l := range r.checkpointed() {
 		pl.Activations[l] = program.Recomputed("full")
 	}
 	return pl
@@ -163,7 +165,7 @@ func Elixir(r *Request) (*program.Plan, error) {
 // ElixirDecision is what Elixir's search says, in its own terms.
 func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
 	f := elixir.Format{Bytes: r.Graph.DType.Size(), Moments: 2}
-	trace := elixir.Record(r.Graph, true)
+	trace := elixir.Record(r.Graph, r.checkpointed())
 	budget := elixir.Budget{GPU: r.Hardware.Memory.Device + hardware.ContextBytes, Fraction: 1, Activations: r.Activations}
 	capacity, err := budget.Elements(trace, f)
 	if err != nil {

@@ -27,14 +27,18 @@ type Contest struct {
 	Sequence int    `json:"sequence_length"`
 }
 
-// Standing is how a policy did: seconds per step as simulated.
+// Standing is how a policy did: seconds per step as simulated, with the settings of
+// policy.Request.Tunings that are the fastest of those that fit.
 type Standing struct {
-	Policy  string  `json:"policy"`
-	Seconds float64 `json:"step_seconds,omitempty"` // 0: does not fit
-	Ratio   float64 `json:"ratio,omitempty"`        // to the search's plan
-	Device  int64   `json:"device_bytes"`           // needed
-	Host    int64   `json:"host_bytes"`
-	Why     string  `json:"why,omitempty"` // it does not fit
+	Policy    string        `json:"policy"`
+	Seconds   float64       `json:"step_seconds,omitempty"` // 0: does not fit, and what follows is of the last settings
+	Ratio     float64       `json:"ratio,omitempty"`        // to the search's plan
+	Device    int64         `json:"device_bytes"`           // needed
+	Host      int64         `json:"host_bytes"`
+	Tuning    policy.Tuning `json:"tuning"`
+	Published float64       `json:"published_step_seconds,omitempty"` // with the settings that were published; 0: does not fit
+	Untuned   float64       `json:"published_ratio,omitempty"`        // of these to the search's plan
+	Why       string        `json:"why,omitempty"`                    // it does not fit
 }
 
 // Contested is the outcome: the search's plan, and the policies in the order of
@@ -71,34 +75,66 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	r := &policy.Request{Graph: g, Hardware: h, Ranks: c.GPUs, Sequences: c.Batch}
-	if err := r.Measure(ctx, contestOptions); err != nil {
-		return nil, err
-	}
-	req.Rivals = rivals(r, "")
 	out := &Contested{Contest: c}
-	best, err := plan.Search(ctx, req, mach, nil)
+	best, err := plan.Search(ctx, req, mach, nil) // it knows no other's plan
 	switch {
 	case err == nil:
 		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
 	case !errors.Is(err, plan.ErrDoesNotFit):
 		return nil, err
 	}
+	tuned, err := tunings(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range policy.All() {
-		s, err := standing(ctx, p, r, req, mach)
+		s, err := standing(ctx, p, tuned, req, mach)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
-		if s.Seconds > 0 && out.Seconds > 0 {
-			s.Ratio = s.Seconds / out.Seconds
+		if out.Seconds > 0 {
+			s.Ratio, s.Untuned = s.Seconds/out.Seconds, s.Published/out.Seconds
 		}
 		out.Standings = append(out.Standings, *s)
 	}
 	return out, nil
 }
 
-// standing plans by a policy and simulates that.
-func standing(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
-	s := &Standing{Policy: p.Name}
+// tunings is a policy's request with all settings that are tried, measured.
+func tunings(ctx context.Context, r *policy.Request) (list []*policy.Request, err error) {
+	for _, t := range r.Tunings() {
+		tuned := *r
+		tuned.Tuning = t
+		if err := tuned.Measure(ctx, contestOptions); err != nil {
+			return nil, err
+		}
+		list = append(list, &tuned)
+	}
+	return list, nil
+}
+
+// standing is a policy with the best settings.
+func standing(ctx context.Context, p policy.Policy, tuned []*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	best, published := &Standing{}, 0.0
+	for _, r := range tuned {
+		s, err := judge(ctx, p, r, req, m)
+		if err != nil {
+			return nil, err
+		}
+		if r.Published() {
+			published = s.Seconds
+		}
+		if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
+			best = s
+		}
+	}
+	best.Published = published
+	return best, nil
+}
+
+// judge plans by a policy with certain settings and simulates that.
+func judge(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	s := &Standing{Policy: p.Name, Tuning: r.Tuning}
 	pl, err := p.Plan(r)
 	if errors.Is(err, elixir.ErrMemory) {
 		s.Why = err.Error()

@@ -26,20 +26,21 @@ type Trace struct {
 }
 
 // Record lists the steps of a graph, as a tracer of operator calls sees them:
-// forward, then backward in reverse; a checkpointed layer runs forward once more
-// before its backward. GPT-2 with L layers has 6L+4 operators with parameters
+// forward, then backward in reverse; a checkpointed layer, of which there are so
+// many from the first, runs forward once more before its backward. GPT-2 with L
+// layers, all of them checkpointed, has 6L+4 operators with parameters
 // (of the layer: two norms, four products; two embeddings, the last norm and
 // the head), which makes 18L+8 steps.
-func Record(g *graph.Graph, checkpointed bool) *Trace {
+func Record(g *graph.Graph, checkpointed int) *Trace {
 	r := recorder{g: g, index: map[int]int{}}
 	list := make([][][]int, len(g.Segments))
 	for s := range g.Segments {
 		list[s] = r.operators(&g.Segments[s])
 	}
-	layer := func(s int) bool { return s > 0 && s < g.Head() }
+	again := func(s int) bool { return s > 0 && s <= checkpointed }
 	var backward [][]int
 	for s := len(list) - 1; s >= 0; s-- {
-		if checkpointed && layer(s) {
+		if again(s) {
 			backward = append(backward, list[s]...)
 		}
 		for _, step := range slices.Backward(list[s]) {
@@ -48,7 +49,7 @@ func Record(g *graph.Graph, checkpointed bool) *Trace {
 	}
 	t := &r.trace
 	for s := range list {
-		if checkpointed && layer(s) {
+		if again(s) {
 			t.Spans = append(t.Spans, [2]int{len(t.Steps), len(t.Steps) + len(list[s])})
 		}
 		t.Steps = append(t.Steps, list[s]...)
