@@ -83,8 +83,9 @@ func activations(p *program.Program) (most int64) {
 
 // Policy is a way to plan.
 type Policy struct {
-	Name string
-	Plan func(r *Request) (*program.Plan, error)
+	Name    string
+	Plan    func(r *Request) (*program.Plan, error)
+	Partial bool // it can offload less, see Tuning.Resident
 }
 
 // Paper is the name of Elixir's own search.
@@ -93,12 +94,12 @@ const Paper = "elixir-paper"
 // All lists the policies.
 func All() []Policy {
 	return []Policy{
-		{Paper, Elixir},
-		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0)},
-		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
-		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live)},
-		{"zero-3-offload", fixed(offloaded, live)},
-		{"full-offload", fixed(offloaded, 0)},
+		{Paper, Elixir, false},
+		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0), false},
+		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0), false},
+		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live), false},
+		{"zero-3-offload", partly(fixed(offloaded, live)), true},
+		{"full-offload", fixed(offloaded, 0), false},
 	}
 }
 

@@ -100,32 +100,47 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	return out, nil
 }
 
-// tunings is a policy's request with all settings that are tried, measured.
-func tunings(ctx context.Context, r *policy.Request) (list []*policy.Request, err error) {
-	for _, t := range r.Tunings() {
-		tuned := *r
-		tuned.Tuning = t
-		if err := tuned.Measure(ctx, contestOptions); err != nil {
-			return nil, err
+// tunings is a policy's request with all settings that are tried, by accumulation, measured.
+func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, err error) {
+	for _, same := range r.Tunings() {
+		var each []*policy.Request
+		for _, t := range same {
+			tuned := *r
+			tuned.Tuning = t
+			if err := tuned.Measure(ctx, contestOptions); err != nil {
+				return nil, err
+			}
+			each = append(each, &tuned)
 		}
-		list = append(list, &tuned)
+		list = append(list, each)
 	}
 	return list, nil
 }
 
-// standing is a policy with the best settings.
-func standing(ctx context.Context, p policy.Policy, tuned []*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+// standing is a policy with the best settings. Smaller micro-batches are tried for as long
+// as nothing fits or they are faster.
+func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
 	best, published := &Standing{}, 0.0
-	for _, r := range tuned {
-		s, err := judge(ctx, p, r, req, m)
-		if err != nil {
-			return nil, err
+	for _, same := range tuned {
+		before := best
+		for _, r := range same {
+			for _, resident := range p.Residents(r) {
+				one := *r
+				one.Resident = resident
+				s, err := judge(ctx, p, &one, req, m)
+				if err != nil {
+					return nil, err
+				}
+				if one.Published() {
+					published = s.Seconds
+				}
+				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
+					best = s
+				}
+			}
 		}
-		if r.Published() {
-			published = s.Seconds
-		}
-		if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
-			best = s
+		if best == before {
+			break
 		}
 	}
 	best.Published = published
@@ -143,7 +158,9 @@ func judge(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Re
 	if err != nil {
 		return nil, err
 	}
-	c, err := plan.Evaluate(ctx, req, pl, m, p.Name)
+	quick := *req
+	quick.Options.Reject = true
+	c, err := plan.Evaluate(ctx, &quick, pl, m, p.Name)
 	if err != nil {
 		return nil, err
 	}
