@@ -85,6 +85,7 @@ func activations(p *program.Program) (most int64) {
 type Policy struct {
 	Name    string
 	Plan    func(r *Request) (*program.Plan, error)
+	Weighs  bool // parameters get what activations leave, so keeping more of these may cost time
 	Partial bool // it can offload less, see Tuning.Resident
 }
 
@@ -94,12 +95,12 @@ const Paper = "elixir-paper"
 // All lists the policies.
 func All() []Policy {
 	return []Policy{
-		{Paper, Elixir, false},
-		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0), false},
-		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0), false},
-		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live), false},
-		{"zero-3-offload", partly(fixed(offloaded, live)), true},
-		{"full-offload", fixed(offloaded, 0), false},
+		{Name: Paper, Plan: Elixir, Weighs: true},
+		{Name: "zero-2", Plan: fixed(program.Chunk{Shard: "grads"}, 0)},
+		{Name: "zero-2-offload", Plan: fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
+		{Name: "zero-3", Plan: fixed(program.Chunk{Shard: "weights"}, live)},
+		{Name: "zero-3-offload", Plan: partly(fixed(offloaded, live)), Partial: true},
+		{Name: "full-offload", Plan: fixed(offloaded, 0)},
 	}
 }
 

@@ -20,15 +20,12 @@ type Tuning struct {
 	Resident int `json:"resident_chunks"`
 }
 
-// Published reports whether a tuning is what was published.
-func (t Tuning) Published() bool { return t.Accumulation <= 1 && t.Kept == 0 && t.Resident == 0 }
-
 // tuningParts is how finely layers are divided into those that are checkpointed and those
 // that are not, and chunks into those that are offloaded and those that are not.
 const tuningParts = 8
 
 // Tunings lists, for each accumulation that divides the batch, from no layer checkpointed
-// to all.
+// to all: the first of them ends with what was published.
 func (r *Request) Tunings() (list [][]Tuning) {
 	for n := 1; n <= r.Sequences; n++ {
 		cut := n == 1 || r.Graph.CutsAt(r.Sequences/n*r.Graph.Seq) // see program.Plan.Validate
@@ -44,7 +41,7 @@ func (r *Request) Tunings() (list [][]Tuning) {
 	return list
 }
 
-// Residents lists how many chunks may not be offloaded.
+// Residents lists how many chunks may stay on the device, from few to many.
 func (p *Policy) Residents(r *Request) []int {
 	if !p.Partial {
 		return []int{0}

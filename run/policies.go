@@ -27,18 +27,18 @@ type Contest struct {
 	Sequence int    `json:"sequence_length"`
 }
 
-// Standing is how a policy did: seconds per step as simulated, with the settings of
-// policy.Request.Tunings that are the fastest of those that fit.
+// Standing is how a policy did with the settings that are the fastest of those that fit, see
+// policy.Tuning, and with those that were published; seconds per step as simulated.
 type Standing struct {
-	Policy    string        `json:"policy"`
-	Seconds   float64       `json:"step_seconds,omitempty"` // 0: does not fit, and what follows is of the last settings
-	Ratio     float64       `json:"ratio,omitempty"`        // to the search's plan
-	Device    int64         `json:"device_bytes"`           // needed
-	Host      int64         `json:"host_bytes"`
-	Tuning    policy.Tuning `json:"tuning"`
-	Published float64       `json:"published_step_seconds,omitempty"` // with the settings that were published; 0: does not fit
-	Untuned   float64       `json:"published_ratio,omitempty"`        // of these to the search's plan
-	Why       string        `json:"why,omitempty"`                    // it does not fit
+	Policy         string        `json:"policy"`
+	Seconds        float64       `json:"step_seconds,omitempty"` // 0: does not fit
+	Ratio          float64       `json:"ratio,omitempty"`        // to the search's plan
+	Device         int64         `json:"device_bytes"`           // needed; where nothing fits, by the most frugal settings
+	Host           int64         `json:"host_bytes"`
+	Tuning         policy.Tuning `json:"tuning"`
+	Published      float64       `json:"published_step_seconds,omitempty"` // 0: does not fit
+	PublishedRatio float64       `json:"published_ratio,omitempty"`
+	Why            string        `json:"why,omitempty"` // it does not fit
 }
 
 // Contested is the outcome: the search's plan, and the policies in the order of
@@ -93,7 +93,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		if out.Seconds > 0 {
-			s.Ratio, s.Untuned = s.Seconds/out.Seconds, s.Published/out.Seconds
+			s.Ratio, s.PublishedRatio = s.Seconds/out.Seconds, s.Published/out.Seconds
 		}
 		out.Standings = append(out.Standings, *s)
 	}
@@ -117,33 +117,34 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 	return list, nil
 }
 
-// standing is a policy with the best settings. Smaller micro-batches are tried for as long
-// as nothing fits or they are faster.
+// standing is how a policy did, tuned and as published.
 func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
-	best, published := &Standing{}, 0.0
+	best := &Standing{}
 	for _, same := range tuned {
-		before := best
-		for _, r := range same {
-			for _, resident := range p.Residents(r) {
-				one := *r
-				one.Resident = resident
-				s, err := judge(ctx, p, &one, req, m)
+		at := 0 // more chunks that stay leave room for fewer activations
+		for _, resident := range p.Residents(same[0]) {
+			for ; at < len(same); at++ {
+				r := *same[at]
+				r.Resident = resident
+				s, err := judge(ctx, p, &r, req, m)
 				if err != nil {
 					return nil, err
-				}
-				if one.Published() {
-					published = s.Seconds
 				}
 				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
 					best = s
 				}
+				if s.Seconds > 0 && !p.Weighs {
+					break // with more layers checkpointed it only has more to do
+				}
 			}
 		}
-		if best == before {
-			break
-		}
 	}
-	best.Published = published
+	whole := tuned[0]
+	published, err := judge(ctx, p, whole[len(whole)-1], req, m)
+	if err != nil {
+		return nil, err
+	}
+	best.Published = published.Seconds
 	return best, nil
 }
 
@@ -177,40 +178,57 @@ func judge(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Re
 // Ratios sums up how much longer a policy's steps take than the search's, over
 // the contests where both have a plan.
 type Ratios struct {
-	Policy  string  `json:"policy"`
-	Least   float64 `json:"least"`
-	Mean    float64 `json:"mean"` // geometric
-	Most    float64 `json:"most"`
-	Fits    int     `json:"fits"`    // contests where it has a plan
-	Contest Contest `json:"most_in"` // where the ratio is the largest
+	Policy    string  `json:"policy"`
+	Least     float64 `json:"least"`
+	Mean      float64 `json:"mean"` // geometric
+	Most      float64 `json:"most"`
+	Fits      int     `json:"fits"`    // contests where it has a plan
+	Contest   Contest `json:"most_in"` // where the ratio is the largest
+	Faster    int     `json:"faster"`  // contests where it is faster than the search
+	Published float64 `json:"published_mean"`
 }
 
 // Compare sums up contests.
 func Compare(list []Contested) []Ratios {
 	var all []Ratios
 	for k, p := range policy.All() {
-		r := Ratios{Policy: p.Name, Least: math.Inf(1)}
-		var logs float64
+		r := Ratios{Policy: p.Name}
+		var ratios, published []float64
 		for _, c := range list {
-			x := c.Standings[k].Ratio
-			if x == 0 {
+			s := c.Standings[k]
+			if s.PublishedRatio > 0 {
+				published = append(published, s.PublishedRatio)
+			}
+			if s.Ratio == 0 {
 				continue
 			}
-			r.Fits++
-			logs += math.Log(x)
-			r.Least = min(r.Least, x)
-			if x > r.Most {
-				r.Most, r.Contest = x, c.Contest
+			ratios = append(ratios, s.Ratio)
+			if s.Ratio < 1 {
+				r.Faster++
+			}
+			if s.Ratio > r.Most {
+				r.Most, r.Contest = s.Ratio, c.Contest
 			}
 		}
-		if r.Fits > 0 {
-			r.Mean = math.Exp(logs / float64(r.Fits))
-		} else {
-			r.Least = 0
+		if r.Fits = len(ratios); r.Fits > 0 {
+			r.Least = slices.Min(ratios)
 		}
+		r.Mean, r.Published = geometric(ratios), geometric(published)
 		all = append(all, r)
 	}
 	return all
+}
+
+// geometric is the geometric mean; 0 of none.
+func geometric(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	var logs float64
+	for _, x := range list {
+		logs += math.Log(x)
+	}
+	return math.Exp(logs / float64(len(list)))
 }
 
 // Contests are all combinations, models slowest.
