@@ -85,7 +85,6 @@ func activations(p *program.Program) (most int64) {
 type Policy struct {
 	Name    string
 	Plan    func(r *Request) (*program.Plan, error)
-	Weighs  bool // parameters get what activations leave, so keeping more of these may cost time
 	Partial bool // it can offload less, see Tuning.Resident
 }
 
@@ -95,7 +94,7 @@ const Paper = "elixir-paper"
 // All lists the policies.
 func All() []Policy {
 	return []Policy{
-		{Name: Paper, Plan: Elixir, Weighs: true},
+		{Name: Paper, Plan: Elixir},
 		{Name: "zero-2", Plan: fixed(program.Chunk{Shard: "grads"}, 0)},
 		{Name: "zero-2-offload", Plan: fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
 		{Name: "zero-3", Plan: fixed(program.Chunk{Shard: "weights"}, live)},

@@ -117,14 +117,16 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 	return list, nil
 }
 
-// standing is how a policy did, tuned and as published.
+// standing is how a policy did, tuned and as published. All settings are tried: with less
+// to do a step may take longer, where memory has to be waited for.
 func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
 	best := &Standing{}
 	for _, same := range tuned {
-		at := 0 // more chunks that stay leave room for fewer activations
+		rest := same // what may fit; with more on the device no other does
 		for _, resident := range p.Residents(same[0]) {
-			for ; at < len(same); at++ {
-				r := *same[at]
+			fits := false
+			for k, r := range rest {
+				r := *r
 				r.Resident = resident
 				s, err := judge(ctx, p, &r, req, m)
 				if err != nil {
@@ -133,9 +135,12 @@ func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, r
 				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
 					best = s
 				}
-				if s.Seconds > 0 && !p.Weighs {
-					break // with more layers checkpointed it only has more to do
+				if s.Seconds > 0 && !fits {
+					rest, fits = rest[k:], true
 				}
+			}
+			if !fits {
+				break
 			}
 		}
 	}
