@@ -122,30 +122,26 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
 	best := &Standing{}
 	for _, same := range tuned {
-		rest := same // what may fit; with more on the device no other does
+		rest := same // of what does not fit, no more fits with more chunks on the device
 		for _, resident := range p.Residents(same[0]) {
-			fits := false
+			first := len(rest)
 			for k, r := range rest {
-				r := *r
-				r.Resident = resident
-				s, err := judge(ctx, p, &r, req, m)
+				s, err := judge(ctx, p, r, resident, req, m)
 				if err != nil {
 					return nil, err
+				}
+				if s.Seconds > 0 {
+					first = min(first, k)
 				}
 				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
 					best = s
 				}
-				if s.Seconds > 0 && !fits {
-					rest, fits = rest[k:], true
-				}
 			}
-			if !fits {
-				break
-			}
+			rest = rest[first:]
 		}
 	}
 	whole := tuned[0]
-	published, err := judge(ctx, p, whole[len(whole)-1], req, m)
+	published, err := judge(ctx, p, whole[len(whole)-1], 0, req, m)
 	if err != nil {
 		return nil, err
 	}
@@ -154,9 +150,11 @@ func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, r
 }
 
 // judge plans by a policy with certain settings and simulates that.
-func judge(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	r := *as
+	r.Resident = resident
 	s := &Standing{Policy: p.Name, Tuning: r.Tuning}
-	pl, err := p.Plan(r)
+	pl, err := p.Plan(&r)
 	if errors.Is(err, elixir.ErrMemory) {
 		s.Why = err.Error()
 		return s, nil

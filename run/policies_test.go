@@ -58,16 +58,16 @@ func TestTuned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const layers = 12
+	const layers, inputs = 12, 1 << 20 // tokens and targets are on the host, less than so many bytes
 	for _, s := range r.Standings {
 		offloads := s.Policy == "zero-2-offload" || s.Policy == "full-offload"
 		if s.Tuning.Accumulation != 1 || s.Tuning.Kept != layers {
 			t.Errorf("%s is tuned %+v", s.Policy, s.Tuning)
 		}
-		if (s.Host > 0) != offloads || (s.Policy == "zero-3-offload") != (s.Tuning.Resident > layers) {
+		if (s.Host > inputs) != offloads || (s.Policy == "zero-3-offload") != (s.Tuning.Resident > layers) {
 			t.Errorf("%s leaves %d chunks on the device and has %d bytes on the host", s.Policy, s.Tuning.Resident, s.Host)
 		}
-		if offloads != (s.Ratio > 1.05) || s.PublishedRatio < 1.1 {
+		if s.Ratio < 1 || offloads != (s.Ratio > 1.05) || s.PublishedRatio < 1.1 {
 			t.Errorf("%s takes %.3f of the search's time, as published %.3f", s.Policy, s.Ratio, s.PublishedRatio)
 		}
 	}
