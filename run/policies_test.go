@@ -49,10 +49,10 @@ func TestContest(t *testing.T) {
 	}
 }
 
-// TestTuned: where there is memory for everything, nobody has to checkpoint or to offload what
+// TestTunedContest: where there is memory for everything, nobody has to checkpoint or to offload what
 // need not be, and policies that do neither are as fast as the search but for the head, whose
 // logits they make sequence by sequence; as published, a layer's forward pass is done again.
-func TestTuned(t *testing.T) {
+func TestTunedContest(t *testing.T) {
 	c := Contest{"gpt2", "elixir-paper-40", 1, 4, 1024}
 	r, err := c.Hold(t.Context())
 	if err != nil {
@@ -73,8 +73,8 @@ func TestTuned(t *testing.T) {
 	}
 }
 
-// TestCompare: means are geometric, over the contests where a policy has a plan.
-func TestCompare(t *testing.T) {
+// TestCompareContests: means are geometric, over the contests where a policy has a plan.
+func TestCompareContests(t *testing.T) {
 	list := Compare([]Contested{{Standings: standings(2, 1)}, {Standings: standings(8, 0)}, {Standings: standings(0.5, 0)}})
 	for k, want := range []Ratios{
 		{Least: 0.5, Mean: 2, Most: 8, Fits: 3, Faster: 1, Published: 4},
