@@ -178,7 +178,7 @@ func (b *balancing) descend(step int) error {
 		n, m := step, int64(step)
 		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
 		if step == 1 {
-			moves = append([]spend{{}, {head: 1}, {head: -1}}, append(moves, spend{prefetch: 1}, spend{prefetch: -1})...)
+			moves = append([]spend{{}, {head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}, append(moves, spend{prefetch: 1}, spend{prefetch: -1})...)
 		}
 		for _, d := range moves {
 			for {
@@ -233,17 +233,19 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	return true, nil
 }
 
-// resize is the next larger or smaller piece of the batch whose logits are made
-// at once.
+// resize is so many sizes larger or smaller pieces of the batch whose logits are made
+// at once. One size may change nothing but where buffers lie, and so hide that the next
+// one is better.
 func (b *balancing) resize(ch choice, by int) int {
-	rows, seq := ch.st.headRows, b.graph.Seq
-	switch {
-	case by < 0 && rows > 32:
-		return b.req.shrink(rows)
-	case by > 0:
-		for d := 2; rows*d <= ch.b*seq && d <= 64; d++ {
-			if next := rows * d; seq%next == 0 || next%seq == 0 && ch.b*seq%next == 0 {
-				return next
+	rows, seq, all := ch.st.headRows, b.graph.Seq, ch.b*b.graph.Seq
+	for ; by < 0 && rows > 32; by++ {
+		rows = b.req.shrink(rows)
+	}
+	for ; by > 0; by-- {
+		for d := 2; rows*d <= all && d <= 64; d++ {
+			if next := rows * d; seq%next == 0 || next%seq == 0 && all%next == 0 {
+				rows = next
+				break
 			}
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
 )
 
 // TestBalance: the search's plan beside the best of all combinations of
@@ -126,5 +128,26 @@ func TestTiredSearchImproves(t *testing.T) {
 	check(t, s.alike())
 	if enumerated == 0 || s.evaluated == enumerated {
 		t.Errorf("%d plans enumerated, %d in all: nothing was improved", enumerated, s.evaluated)
+	}
+}
+
+// TestHeads: the tokens whose logits are made at once are found where the next size is
+// slower than the first and the one after that faster.
+func TestHeads(t *testing.T) {
+	req, m := small(t), machine(t, 200<<20, 1)
+	req.Pins.MicroBatch = req.GlobalBatch
+	const best = 256 // of 1024 tokens
+	usual := m.Cost
+	m.Cost = sim.CostFunc(func(c *device.Call) float64 {
+		switch {
+		case c.Op != graph.CrossEntropy:
+			return usual.Cost(c)
+		case c.Args[0].Rows == best:
+			return 0.1
+		}
+		return 1
+	})
+	if rows := find(t, req, m).Best.Plan.HeadRows; rows != best {
+		t.Errorf("logits of %d tokens at once, not %d", rows, best)
 	}
 }

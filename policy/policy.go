@@ -27,10 +27,11 @@ type Request struct {
 	Graph     *graph.Graph
 	Hardware  *hardware.Hardware // of one rank
 	Ranks     int
-	Sequences int // per rank and step, all in one micro-batch
+	Sequences int // per rank and step
 	HeadRows  int // tokens whose logits exist at once
-	// Activations is the peak bytes of activations and their gradients, with layers
-	// checkpointed, which Measure finds. Elixir plans with what they leave.
+	Tuning
+	// Activations is the peak bytes of activations and their gradients as tuned, which
+	// Measure finds. Elixir plans with what they leave.
 	Activations int64
 }
 
@@ -64,8 +65,9 @@ func activations(p *program.Program) int64 {
 
 // Policy is a way to plan.
 type Policy struct {
-	Name string
-	Plan func(r *Request) (*program.Plan, error)
+	Name    string
+	Plan    func(r *Request) (*program.Plan, error)
+	Partial bool // it can offload less, see Tuning.Resident
 }
 
 // ElixirPaper is the name of Elixir's own search.
@@ -74,12 +76,12 @@ const ElixirPaper = "elixir-paper"
 // All lists the policies.
 func All() []Policy {
 	return []Policy{
-		{ElixirPaper, Elixir},
-		{"zero-2", fixed(program.Chunk{Shard: "grads"}, 0)},
-		{"zero-2-offload", fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
-		{"zero-3", fixed(program.Chunk{Shard: "weights"}, live)},
-		{"zero-3-offload", fixed(offloaded, live)},
-		{"full-offload", fixed(offloaded, 0)},
+		{Name: ElixirPaper, Plan: Elixir},
+		{Name: "zero-2", Plan: fixed(program.Chunk{Shard: "grads"}, 0)},
+		{Name: "zero-2-offload", Plan: fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
+		{Name: "zero-3", Plan: fixed(program.Chunk{Shard: "weights"}, live)},
+		{Name: "zero-3-offload", Plan: partly(fixed(offloaded, live)), Partial: true},
+		{Name: "full-offload", Plan: fixed(offloaded, 0)},
 	}
 }
 
@@ -90,12 +92,13 @@ var offloaded = program.Chunk{Shard: "weights", Weights: device.HostTier, Grads:
 // otherwise (stage3_max_live_parameters).
 const live = 1e9
 
-// base is what all of them share: the whole batch at once, every layer
-// checkpointed, a chunk for each segment, the next one fetched ahead.
+// base is what all of them share: the tuning, a chunk for each segment, the next
+// one fetched ahead.
 func (r *Request) base() *program.Plan {
-	pl := program.Plain(r.Graph, r.Sequences)
-	pl.Ranks, pl.HeadRows = r.Ranks, r.HeadRows
-	for l := range pl.Activations {
+	n := max(r.Accumulation, 1)
+	pl := program.Plain(r.Graph, r.Sequences/n)
+	pl.MicroBatches, pl.Ranks, pl.HeadRows = n, r.Ranks, r.HeadRows
+	for l := range r.checkpointed() {
 		pl.Activations[l] = program.Recomputed("full")
 	}
 	return pl
@@ -145,7 +148,7 @@ func Elixir(r *Request) (*program.Plan, error) {
 // ElixirDecision is what Elixir's search says, in its own terms.
 func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
 	f := elixir.Format{Bytes: r.Graph.DType.Size(), Moments: 2}
-	trace := elixir.Record(r.Graph, true)
+	trace := elixir.Record(r.Graph, r.checkpointed())
 	budget := elixir.Budget{GPU: r.Hardware.Memory.Device + hardware.ContextBytes, Fraction: 1, Activations: r.Activations}
 	capacity, err := budget.Elements(trace, f)
 	if err != nil {

@@ -50,36 +50,95 @@ func lower(t *testing.T, r *Request, pl *program.Plan, opt program.Options) []*p
 	return list
 }
 
-// TestPolicies: every policy's programs are safe, and on one rank compute what
-// the plain program does.
+// TestPolicies: every policy's programs are safe, however tuned, and on one rank compute
+// what the plain program does.
 func TestPolicies(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		for _, tied := range []bool{false, true} {
 			r := request(t, ranks, 40<<30, tied)
-			for _, p := range All() {
-				pl, err := p.Plan(r)
-				if err != nil {
-					t.Fatal(p.Name, err)
-				}
-				opt := adam
-				opt.RowUnit = r.HeadRows
-				if opt.Cuts, err = pl.Cuts(r.Graph); err != nil {
-					t.Fatal(p.Name, err)
-				}
-				programs := lower(t, r, pl, opt)
-				if err := program.Verify(programs...); err != nil {
-					t.Fatalf("%s on %d ranks: %v", p.Name, ranks, err)
-				}
-				if ranks > 1 {
-					continue
-				}
-				plain := program.Plain(r.Graph, r.Sequences)
-				plain.HeadRows = r.HeadRows
-				if _, err := program.Equivalent(programs, lower(t, r, plain, opt)); err != nil {
-					t.Errorf("%s on %d ranks: %v", p.Name, ranks, err)
+			for _, r.Tuning = range []Tuning{{}, {1, 4, 0}, {2, 1, 3}} {
+				for _, p := range All() {
+					safe(t, r, p)
 				}
 			}
 		}
+	}
+}
+
+func safe(t *testing.T, r *Request, p Policy) {
+	t.Helper()
+	pl, err := p.Plan(r)
+	if err != nil {
+		t.Fatal(p.Name, err)
+	}
+	opt := adam
+	opt.RowUnit = r.HeadRows
+	if opt.Cuts, err = pl.Cuts(r.Graph); err != nil {
+		t.Fatal(p.Name, err)
+	}
+	programs := lower(t, r, pl, opt)
+	if err := program.Verify(programs...); err != nil {
+		t.Fatalf("%s, %+v on %d ranks: %v", p.Name, r.Tuning, r.Ranks, err)
+	}
+	if r.Ranks > 1 {
+		return
+	}
+	plain := program.Plain(r.Graph, r.Sequences)
+	plain.HeadRows = r.HeadRows
+	if _, err := program.Equivalent(programs, lower(t, r, plain, opt)); err != nil {
+		t.Errorf("%s, %+v: %v", p.Name, r.Tuning, err)
+	}
+}
+
+// TestTunings: what is tried, and that plans are as tuned.
+func TestTunings(t *testing.T) {
+	r := request(t, 1, 40<<30, false)
+	r.Sequences = 6
+	want := map[int]bool{1: true, 2: true, 3: true, 6: true}
+	for _, same := range r.Tunings() {
+		if n := same[0].Accumulation; !want[n] || len(same) != 5 || same[0].Kept != 4 || same[4].Kept != 0 {
+			t.Errorf("of 4 layers and 6 sequences: %+v", same)
+		}
+		delete(want, same[0].Accumulation)
+		for _, r.Tuning = range same {
+			if err := r.Measure(t.Context(), adam); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range All() {
+				for _, r.Resident = range p.Residents(r) {
+					tuned(t, r, p)
+				}
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not tried: accumulation %v", want)
+	}
+}
+
+// tuned checks one policy's plan.
+func tuned(t *testing.T, r *Request, p Policy) {
+	t.Helper()
+	pl, err := p.Plan(r)
+	if err != nil {
+		t.Fatal(p.Name, err)
+	}
+	kept, on := 0, 0
+	for _, a := range pl.Activations {
+		if a == program.Recomputed("none") {
+			kept++
+		}
+	}
+	for _, c := range pl.Chunks {
+		if c.State == device.DeviceTier {
+			on++
+		}
+	}
+	if pl.MicroBatches != r.Accumulation || pl.MicroBatch*pl.MicroBatches != r.Sequences || kept != r.Kept || p.Partial && on != r.Resident {
+		t.Errorf("%s tuned %+v: %d x %d sequences, %d layers kept, %d chunks on the device", p.Name, r.Tuning, pl.MicroBatches, pl.MicroBatch, kept, on)
+	}
+	if err := pl.Validate(r.Graph); err != nil {
+		t.Errorf("%s tuned %+v: %v", p.Name, r.Tuning, err)
 	}
 }
 

@@ -27,14 +27,18 @@ type Contest struct {
 	Sequence int    `json:"sequence_length"`
 }
 
-// Standing is how a policy did: seconds per step as simulated.
+// Standing is how a policy did with the settings that are the fastest of those that fit, see
+// policy.Tuning, and with those that were published; seconds per step as simulated.
 type Standing struct {
-	Policy  string  `json:"policy"`
-	Seconds float64 `json:"step_seconds,omitempty"` // 0: does not fit
-	Ratio   float64 `json:"ratio,omitempty"`        // to the search's plan
-	Device  int64   `json:"device_bytes"`           // needed
-	Host    int64   `json:"host_bytes"`
-	Why     string  `json:"why,omitempty"` // it does not fit
+	Policy         string        `json:"policy"`
+	Seconds        float64       `json:"step_seconds,omitempty"` // 0: does not fit
+	Ratio          float64       `json:"ratio,omitempty"`        // to the search's plan
+	Device         int64         `json:"device_bytes"`           // needed; where nothing fits, by the most frugal settings
+	Host           int64         `json:"host_bytes"`
+	Tuning         policy.Tuning `json:"tuning"`
+	Published      float64       `json:"published_step_seconds,omitempty"` // 0: does not fit
+	PublishedRatio float64       `json:"published_ratio,omitempty"`
+	Why            string        `json:"why,omitempty"` // it does not fit
 }
 
 // Contested is the outcome: the search's plan, and the policies in the order of
@@ -71,35 +75,86 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	r := policyRequest(req, h)
-	if err := r.Measure(ctx, contestOptions); err != nil {
-		return nil, err
-	}
-	req.Rivals = rivals(r, "")
 	out := &Contested{Contest: c}
-	best, err := plan.Search(ctx, req, mach, nil)
+	best, err := plan.Search(ctx, req, mach, nil) // it knows no other's plan
 	switch {
 	case err == nil:
 		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
 	case !errors.Is(err, plan.ErrDoesNotFit):
 		return nil, err
 	}
+	tuned, err := tunings(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range policy.All() {
-		s, err := standing(ctx, p, r, req, mach)
+		s, err := standing(ctx, p, tuned, req, mach)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
-		if s.Seconds > 0 && out.Seconds > 0 {
-			s.Ratio = s.Seconds / out.Seconds
+		if out.Seconds > 0 {
+			s.Ratio, s.PublishedRatio = s.Seconds/out.Seconds, s.Published/out.Seconds
 		}
 		out.Standings = append(out.Standings, *s)
 	}
 	return out, nil
 }
 
-// standing plans by a policy and simulates that.
-func standing(ctx context.Context, p policy.Policy, r *policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
-	s := &Standing{Policy: p.Name}
-	pl, err := p.Plan(r)
+// tunings is a policy's request with all settings that are tried, by accumulation, measured.
+func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, err error) {
+	for _, same := range r.Tunings() {
+		var each []*policy.Request
+		for _, t := range same {
+			tuned := *r
+			tuned.Tuning = t
+			if err := tuned.Measure(ctx, contestOptions); err != nil {
+				return nil, err
+			}
+			each = append(each, &tuned)
+		}
+		list = append(list, each)
+	}
+	return list, nil
+}
+
+// standing is how a policy did, tuned and as published. All settings are tried: with less
+// to do a step may take longer, where memory has to be waited for.
+func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	best := &Standing{}
+	for _, same := range tuned {
+		rest := same // of what does not fit, no more fits with more chunks on the device
+		for _, resident := range p.Residents(same[0]) {
+			first := len(rest)
+			for k, r := range rest {
+				s, err := judge(ctx, p, r, resident, req, m)
+				if err != nil {
+					return nil, err
+				}
+				if s.Seconds > 0 {
+					first = min(first, k)
+				}
+				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
+					best = s
+				}
+			}
+			rest = rest[first:]
+		}
+	}
+	whole := tuned[0]
+	published, err := judge(ctx, p, whole[len(whole)-1], 0, req, m)
+	if err != nil {
+		return nil, err
+	}
+	best.Published = published.Seconds
+	return best, nil
+}
+
+// judge plans by a policy with certain settings and simulates that.
+func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *plan.Request, m *plan.Machine) (*Standing, error) {
+	r := *as
+	r.Resident = resident
+	s := &Standing{Policy: p.Name, Tuning: r.Tuning}
+	pl, err := p.Plan(&r)
 	if errors.Is(err, elixir.ErrMemory) {
 		s.Why = err.Error()
 		return s, nil
@@ -107,7 +162,9 @@ func standing(ctx context.Context, p policy.Policy, r *policy.Request, req *plan
 	if err != nil {
 		return nil, err
 	}
-	c, err := plan.Evaluate(ctx, req, pl, m, p.Name)
+	quick := *req
+	quick.Options.Reject = true
+	c, err := plan.Evaluate(ctx, &quick, pl, m, p.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -124,40 +181,57 @@ func standing(ctx context.Context, p policy.Policy, r *policy.Request, req *plan
 // Ratios sums up how much longer a policy's steps take than the search's, over
 // the contests where both have a plan.
 type Ratios struct {
-	Policy  string  `json:"policy"`
-	Least   float64 `json:"least"`
-	Mean    float64 `json:"mean"` // geometric
-	Most    float64 `json:"most"`
-	Fits    int     `json:"fits"`    // contests where it has a plan
-	Contest Contest `json:"most_in"` // where the ratio is the largest
+	Policy    string  `json:"policy"`
+	Least     float64 `json:"least"`
+	Mean      float64 `json:"mean"` // geometric
+	Most      float64 `json:"most"`
+	Fits      int     `json:"fits"`    // contests where it has a plan
+	Contest   Contest `json:"most_in"` // where the ratio is the largest
+	Faster    int     `json:"faster"`  // contests where it is faster than the search
+	Published float64 `json:"published_mean"`
 }
 
 // Compare sums up contests.
 func Compare(list []Contested) []Ratios {
 	var all []Ratios
 	for k, p := range policy.All() {
-		r := Ratios{Policy: p.Name, Least: math.Inf(1)}
-		var logs float64
+		r := Ratios{Policy: p.Name}
+		var ratios, published []float64
 		for _, c := range list {
-			x := c.Standings[k].Ratio
-			if x == 0 {
+			s := c.Standings[k]
+			if s.PublishedRatio > 0 {
+				published = append(published, s.PublishedRatio)
+			}
+			if s.Ratio == 0 {
 				continue
 			}
-			r.Fits++
-			logs += math.Log(x)
-			r.Least = min(r.Least, x)
-			if x > r.Most {
-				r.Most, r.Contest = x, c.Contest
+			ratios = append(ratios, s.Ratio)
+			if s.Ratio < 1 {
+				r.Faster++
+			}
+			if s.Ratio > r.Most {
+				r.Most, r.Contest = s.Ratio, c.Contest
 			}
 		}
-		if r.Fits > 0 {
-			r.Mean = math.Exp(logs / float64(r.Fits))
-		} else {
-			r.Least = 0
+		if r.Fits = len(ratios); r.Fits > 0 {
+			r.Least = slices.Min(ratios)
 		}
+		r.Mean, r.Published = geometric(ratios), geometric(published)
 		all = append(all, r)
 	}
 	return all
+}
+
+// geometric is the geometric mean; 0 of none.
+func geometric(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	var logs float64
+	for _, x := range list {
+		logs += math.Log(x)
+	}
+	return math.Exp(logs / float64(len(list)))
 }
 
 // Contests are all combinations, models slowest.

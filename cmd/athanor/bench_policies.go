@@ -20,6 +20,12 @@ type benchPoliciesCmd struct {
 	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
 }
 
+// contestRules is what the numbers of the table are.
+const contestRules = `simulated: seconds per step of the search's plan, which knows no other's; of the others, how many times as long (-: does not fit)
+- with the fastest settings that fit, of: every number of micro-batches that divides the batch; checkpointing in the first of the
+  layers, in eighths from none to all; of zero-3-offload, chunks that are not offloaded, in eighths (offload_optimizer.ratio)
+- in brackets as published: the batch in one micro-batch, every layer checkpointed, all that a policy offloads offloaded`
+
 // Run compares the search with the policies of others on the simulator.
 func (v *benchPoliciesCmd) Run(c *context) error {
 	if err := v.check(); err != nil {
@@ -27,9 +33,9 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 	}
 	list := []run.Contested{}
 	rows := c.rows()
-	fmt.Fprintf(rows, "seconds per step of the search's plan; of the others, how many times as long (-: does not fit)\n\n%-10s %-18s %4s %5s %9s", "model", "hardware", "GPUs", "batch", "search")
+	fmt.Fprintf(rows, "%s\n\n%-10s %-18s %4s %5s %9s", contestRules, "model", "hardware", "GPUs", "batch", "search")
 	for _, p := range policy.All() {
-		fmt.Fprintf(rows, " %14s", p.Name)
+		fmt.Fprintf(rows, " %17s", p.Name)
 	}
 	fmt.Fprintln(rows, "  plan")
 	for _, contest := range run.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
@@ -44,9 +50,9 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 	if c.json {
 		return c.print(map[string]any{"contests": list, "ratios": ratios})
 	}
-	fmt.Fprintf(c.stdout, "\n%-16s %8s %8s %8s %6s   %s\n", "policy", "least", "mean", "most", "fits", "most in")
+	fmt.Fprintf(c.stdout, "\n%-16s %8s %8s %8s %6s %6s %14s   %s\n", "policy", "least", "mean", "most", "fits", "faster", "(as published)", "most in")
 	for _, r := range ratios {
-		fmt.Fprintf(c.stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list))
+		fmt.Fprintf(c.stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d %6d %14s", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list), r.Faster, fmt.Sprintf("(%.3f)", r.Published))
 		if r.Fits > 0 {
 			fmt.Fprintf(c.stdout, "   %s on %d x %s, batch %d", r.Contest.Model, r.Contest.GPUs, r.Contest.Hardware, r.Contest.Batch)
 		}
@@ -84,14 +90,20 @@ func printContest(w io.Writer, r *run.Contested) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-10s %-18s %4d %5d %9s", r.Model, r.Contest.Hardware, r.GPUs, r.Batch, seconds)
 	for _, s := range r.Standings {
-		cell := "-"
-		switch {
-		case s.Ratio > 0:
-			cell = fmt.Sprintf("%.3f", s.Ratio)
-		case s.Seconds > 0:
-			cell = fmt.Sprintf("%.3f s", s.Seconds)
-		}
-		fmt.Fprintf(&b, " %14s", cell)
+		cell := times(s.Seconds, s.Ratio) + " (" + times(s.Published, s.PublishedRatio) + ")"
+		fmt.Fprintf(&b, " %17s", cell)
 	}
 	fmt.Fprintf(w, "%s  %s\n", b.String(), r.Label)
+}
+
+// times is how many times as long as the search's a step takes; where the search has no plan,
+// its seconds.
+func times(seconds, ratio float64) string {
+	switch {
+	case ratio > 0:
+		return fmt.Sprintf("%.3f", ratio)
+	case seconds > 0:
+		return fmt.Sprintf("%.3f s", seconds)
+	}
+	return "-"
 }

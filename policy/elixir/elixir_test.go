@@ -29,7 +29,7 @@ func gpt2(t *testing.T, layers, width, heads int, tied bool) *Trace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Record(g, true)
+	return Record(g, layers)
 }
 
 // fitted returns the rates that the authors fitted to their host.

@@ -26,20 +26,20 @@ type Trace struct {
 }
 
 // Record returns the trace of a graph, as a tracer of operator calls would see it:
-// forward, then backward in reverse; a checkpointed layer runs forward again before
-// its backward. GPT-2 with L layers has 6L+4 operators with parameters (per layer
-// two norms and four products; two embeddings, the last norm and the head), hence
-// 18L+8 steps.
-func Record(g *graph.Graph, checkpointed bool) *Trace {
+// forward, then backward in reverse; the first so many layers are checkpointed: they run
+// forward again before their backward. GPT-2 with L layers has 6L+4 operators with
+// parameters (per layer two norms and four products; two embeddings, the last norm and
+// the head), hence 18L+8 steps if all are checkpointed.
+func Record(g *graph.Graph, checkpointed int) *Trace {
 	r := recorder{g: g, index: map[int]int{}}
 	list := make([][][]int, len(g.Segments))
 	for s := range g.Segments {
 		list[s] = r.operators(&g.Segments[s])
 	}
-	layer := func(s int) bool { return s > 0 && s < g.Head() }
+	again := func(s int) bool { return s > 0 && s <= checkpointed }
 	var backward [][]int
 	for s := len(list) - 1; s >= 0; s-- {
-		if checkpointed && layer(s) {
+		if again(s) {
 			backward = append(backward, list[s]...)
 		}
 		for _, step := range slices.Backward(list[s]) {
@@ -48,7 +48,7 @@ func Record(g *graph.Graph, checkpointed bool) *Trace {
 	}
 	t := &r.trace
 	for s := range list {
-		if checkpointed && layer(s) {
+		if again(s) {
 			t.Spans = append(t.Spans, [2]int{len(t.Steps), len(t.Steps) + len(list[s])})
 		}
 		t.Steps = append(t.Steps, list[s]...)
