@@ -84,7 +84,7 @@ func (r *Layers) time(c *Candidate) {
 // WriteActivations prints a table of them.
 func WriteActivations(w io.Writer, list []Layers) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "layers\tkept\tswapped\tmade again\tout\tin\tagain\tforward\tbackward\t  activations")
+	fmt.Fprintln(tw, "layers\tkept\tswapped\trecomputed\tout\tin\tagain\tforward\tbackward\t  activations")
 	amount := func(n int64) string {
 		if n == 0 {
 			return "-"

@@ -83,8 +83,8 @@ var passes = []pass{
 var passOrder = []struct{ before, after, why string }{
 	{"order", "compute", "operators are listed per unit of the schedule"},
 	{"compute", "recompute", "what the backward pass reads is known from its operators"},
-	{"recompute", "swap", "what comes back fills the rows that are not made again, before their first use"},
-	{"swap", "activations", "values that come back are buffers of their own, as are those made again"},
+	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
+	{"swap", "activations", "values that come back are buffers of their own, as are recomputed ones"},
 	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
 	{"activations", "list", "instructions need buffers"},
 	{"inputs", "optimizer", "the optimizer reads the step's scalars where the inputs put them"},
@@ -187,7 +187,7 @@ type op struct {
 
 // ref is an operand as a value of the graph: rows [row, row+rows) and columns
 // [lo, hi) of one micro-batch's instance of it. copy numbers the instances of
-// a forward value: 0 made by the forward pass, 1 made again for the backward
+// a forward value: 0 made by the forward pass, 1 recomputed for the backward
 // pass; for chunked values, the row chunk.
 type ref struct {
 	value, micro, copy int

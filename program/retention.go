@@ -60,7 +60,7 @@ func actOfValue(seg *graph.Segment, v int) Act {
 // Fate is what becomes of a class between the forward and the backward pass: a
 // share of each micro-batch's tokens, the first ones, waits in a tier; the rows
 // of the others are made again just before they are read. On the device the
-// share is 1 (kept) or 0 (remade).
+// share is 1 (kept) or 0 (recomputed).
 type Fate struct {
 	Tier  device.Tier
 	Share float64
@@ -80,7 +80,7 @@ func (f Fate) String() string {
 	case f == Kept:
 		return "kept"
 	case f.Share == 0:
-		return "remade"
+		return "recomputed"
 	case f.Share == 1:
 		return f.Tier.String()
 	}
@@ -91,13 +91,13 @@ func parseFate(s string) (Fate, error) {
 	switch s {
 	case "kept":
 		return Kept, nil
-	case "remade":
+	case "recomputed", "remade": // the latter in plans of earlier versions
 		return Remade, nil
 	}
 	name, share, partial := strings.Cut(s, " ")
 	t, err := device.ParseTier(name)
 	if err != nil || t == device.DeviceTier {
-		return Fate{}, fmt.Errorf("%q; hint: kept, remade, host or disk, the last two with a share of the tokens such as `host 0.5`", s)
+		return Fate{}, fmt.Errorf("%q; hint: kept, recomputed, host or disk, the last two with a share of the tokens such as `host 0.5`", s)
 	}
 	f := Fate{t, 1}
 	if partial {
@@ -112,7 +112,7 @@ func parseFate(s string) (Fate, error) {
 // As text it is one of the names of Recomputations, or the classes that are not
 // kept, such as
 //
-//	input host, attention host, linear host 0.4375, light remade
+//	input host, attention host, linear host 0.4375, light recomputed
 //
 // The policy of MEMO (2407.12117, section 4.1) swaps input and attention whole,
 // and one share of the rest.
@@ -190,7 +190,7 @@ func (r *Retention) UnmarshalText(text []byte) error {
 		name, fate, _ := strings.Cut(strings.TrimSpace(part), " ")
 		a := slices.Index(acts[:], name)
 		if a < 0 {
-			return fmt.Errorf("activations %q; hint: one of %v, or classes of %v with what becomes of them, such as `input host, light remade`", text, Recomputations(), acts)
+			return fmt.Errorf("activations %q; hint: one of %v, or classes of %v with what becomes of them, such as `input host, light recomputed`", text, Recomputations(), acts)
 		}
 		f, err := parseFate(strings.TrimSpace(fate))
 		if err != nil {
@@ -214,7 +214,7 @@ func (r Retention) check() error {
 		case Act(a) == InputAct && !whole:
 			return fmt.Errorf("activations: input is %v; hint: it is kept or swapped as a whole, nothing in the layer makes it again", f)
 		case Act(a) == AttentionAct && !whole && f.Share != 0:
-			return fmt.Errorf("activations: attention is %v; hint: as a whole, or remade: attention mixes the rows", f)
+			return fmt.Errorf("activations: attention is %v; hint: as a whole, or recomputed: attention mixes the rows", f)
 		}
 	}
 	return nil

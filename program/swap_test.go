@@ -36,7 +36,7 @@ func TestRetentionText(t *testing.T) {
 			t.Fatalf("%s became %v: %v", text, back, err)
 		}
 	}
-	for _, bad := range []string{"", "some", "input", "input remade", "input host 0.5", "attention disk 0.25", "linear host 2", "linear host -1",
+	for _, bad := range []string{"", "some", "input", "input recomputed", "input remade", "input host 0.5", "attention disk 0.25", "linear host 2", "linear host -1",
 		"linear host NaN", "linear device 0.5", "light moon", "light host 0", "mind host"} {
 		var r Retention
 		if err := r.UnmarshalText([]byte(bad)); err == nil {

@@ -39,7 +39,7 @@ func TestAblation(t *testing.T) {
 		}
 		for i, a := range memo.Arms() {
 			got := &r.Arms[i]
-			t.Logf("%d tokens, %s: MFU %.4f %s, %.3f s made again, %d and %d bytes: %s", tokens, got.Name, got.MFU, got.Misfit, got.Again, got.Device, got.Host, got.Plan)
+			t.Logf("%d tokens, %s: MFU %.4f %s, %.3f s recomputed, %d and %d bytes: %s", tokens, got.Name, got.MFU, got.Misfit, got.Again, got.Device, got.Host, got.Plan)
 			if got.MFU > ours.MFU {
 				t.Errorf("%d tokens: %s has an MFU of %.4f, ours %.4f", tokens, got.Name, got.MFU, ours.MFU)
 			}

@@ -27,7 +27,7 @@ type benchCmd struct {
 	Kernels  benchKernelsCmd  `cmd:"" default:"withargs" help:"Every operator beside what this machine can do at most."`
 	Step     benchStepCmd     `cmd:"" help:"A training step on random text, by operator."`
 	Budgets  benchBudgetsCmd  `cmd:"" help:"Predicted and measured time and memory, from all device memory to the least."`
-	Swap     benchSwapCmd     `cmd:"" help:"Activations kept, swapped and made again, beside other ways to decide, at several lengths and budgets."`
+	Swap     benchSwapCmd     `cmd:"" help:"Activations kept, swapped and recomputed, beside other ways to decide, at several lengths and budgets."`
 	Sweep    benchSweepCmd    `cmd:"" help:"The chosen plan and its rivals, run for several ranks, links and budgets."`
 	Policies benchPoliciesCmd `cmd:"" help:"The search's plans beside those of other systems, simulated."`
 }

@@ -87,7 +87,7 @@ func TestPeople(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"plan " + file + " --explain --out " + dir + "/plan.json --dump " + dir + "/step.txt", []string{"made again", "predicted:", "bytes, exactly", "runners-up:"}},
+		{"plan " + file + " --explain --out " + dir + "/plan.json --dump " + dir + "/step.txt", []string{"recomputed", "predicted:", "bytes, exactly", "runners-up:"}},
 		{"train " + file, []string{"validation loss", "unigram entropy", "predicted", "checkpoint-4", "sample:\nthe old"}},
 		{"simulate " + file + " --trace " + dir + "/trace.json", []string{"compute", "longest chain", "moved:"}},
 		{"draw " + file + " --out " + dir + "/t.svg", []string{"t.svg"}},

@@ -117,19 +117,20 @@ func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
 // peak is the arithmetic limit of all ranks together, in FLOP/s.
 func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) }
 
-// status is a line on a terminal that says what is going on; elsewhere it
-// prints each thing once.
+// status is a line on a terminal that says what is going on. Elsewhere it prints each
+// activity once, the first time with what it works on ("activity: object").
 type status struct {
 	w    io.Writer
 	tty  *os.File // w, if it is a terminal that can take a line back
 	last string
+	said map[string]bool // activities, where w is no terminal
 
 	began, latest time.Time // on the parts of a long work, and when the latest of those that have ended did
 	ended, all    int
 }
 
 func newStatus(w io.Writer) *status {
-	s := &status{w: w}
+	s := &status{w: w, said: map[string]bool{}}
 	if os.Getenv("TERM") != "dumb" {
 		s.tty = asTerminal(w)
 	}
@@ -156,11 +157,13 @@ func (s *status) rewrite(text string) {
 }
 
 func (s *status) say(text string) {
+	activity, _, _ := strings.Cut(text, ": ")
 	switch {
 	case s.tty != nil:
 		s.rewrite(s.part(time.Now()) + text + " ...")
-	case text != s.last && !strings.HasPrefix(text, "micro-batch"):
+	case !s.said[activity] && !strings.HasPrefix(text, "micro-batch"):
 		fmt.Fprintln(s.w, text)
+		s.said[activity] = true
 	}
 	s.last = text
 }
@@ -180,6 +183,7 @@ func (s *status) parts(n int) { s.began, s.ended, s.all = time.Now(), 0, n }
 
 // next ends a part, and clears the line for what it brought.
 func (s *status) next() {
+	clear(s.said)
 	s.ended, s.latest = s.ended+1, time.Now()
 	s.done()
 }

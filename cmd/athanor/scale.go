@@ -15,7 +15,7 @@ import (
 
 // scaleCmd is the analysis of the shortest training time.
 type scaleCmd struct {
-	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws,memo" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours; memo: long sequences on 8 A800, activations kept, swapped or made again."`
+	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws,memo" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours; memo: long sequences on 8 A800, activations kept, swapped or recomputed."`
 
 	X        int     `default:"160" help:"Model X_x: x layers of width x^2 on sequences of 16x tokens."`
 	Model    string  `placeholder:"NAME|DIR" help:"A known model or a Hugging Face folder instead of X_x; memo: also 7B, 13B, 30B, 65B of its paper."`

@@ -80,7 +80,7 @@ func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Compa
 	printMemo(c.stdout, table)
 	arms := table.Rows[0].Arms
 	layers := arms[len(arms)-1].Layers
-	fmt.Fprintf(c.stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "made again")
+	fmt.Fprintf(c.stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "recomputed")
 	for first := 0; first < len(layers); {
 		line := memoLayer(layers[first], costs)
 		end := first + 1
@@ -235,7 +235,7 @@ func printCompiled(w io.Writer, m memo.Machine, rows []*run.Ablation) {
 	}{
 		{"  ours as analysed", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
 		{"ours: step, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
-		{"  made again, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
+		{"  recomputed, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
 		{"  not computing, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
 		{"  device, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
 		{"  host, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
@@ -289,7 +289,7 @@ func printMemo(w io.Writer, t memo.Comparison) {
 		{"ours: slots", ours(func(r memo.Named) string { return fmt.Sprint(r.Slots) })},
 		{"  kept, GiB", ours(func(r memo.Named) string { return tenths(r.Kept) })},
 		{"  swapped, GiB", ours(func(r memo.Named) string { return tenths(r.Host) })},
-		{"  made again, GiB", ours(func(r memo.Named) string { return tenths(r.Redone) })},
+		{"  recomputed, GiB", ours(func(r memo.Named) string { return tenths(r.Redone) })},
 		{"  device, GiB", ours(func(r memo.Named) string { return tenths(r.Device) })},
 		{"  stall, s", ours(func(r memo.Named) string { return fmt.Sprintf("%.2f", r.Stall) })},
 		{"  step, s", ours(func(r memo.Named) string { return fmt.Sprintf("%.2f", r.Time) })},

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestActivities: without a terminal each activity is told once a part, not once for
+// everything that it works on.
+func TestActivities(t *testing.T) {
+	var b strings.Builder
+	s := newStatus(&b)
+	for range 2 {
+		for _, text := range []string{"timing the operators of: a", "timing the operators of: b", "plans of others", "timing the operators of: c"} {
+			s.say(text)
+		}
+		s.next()
+	}
+	part := "timing the operators of: a\nplans of others\n"
+	if b.String() != part+part {
+		t.Errorf("said %q", b.String())
+	}
+}
