@@ -7,8 +7,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// CallError is the error of one call. Sync returns it so that an engine can
-// say which of its instructions failed.
+// CallError is the error of one call. Sync returns it so that an engine can name the
+// failed instruction.
 type CallError struct {
 	Call int // number of the call
 	Op   graph.Op
@@ -19,13 +19,13 @@ func (e *CallError) Error() string { return fmt.Sprintf("call %d (%s): %v", e.Ca
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// Absent reports whether the operand was left out.
+// Absent reports whether the operand is omitted.
 func (o Operand) Absent() bool { return o.Rows == 0 }
 
-// Bytes is the number of bytes of the operand's elements, without gaps.
+// Bytes returns the bytes of the operand's elements, without gaps.
 func (o Operand) Bytes() int64 { return int64(o.Rows) * int64(o.Cols) * o.DType.Size() }
 
-// End is the address behind the operand's last byte.
+// End returns the address after the operand's last byte.
 func (o Operand) End() int64 {
 	if o.Absent() {
 		return 0
@@ -33,10 +33,10 @@ func (o Operand) End() int64 {
 	return o.Addr + (int64(o.Rows-1)*int64(o.Stride)+int64(o.Cols))*o.DType.Size()
 }
 
-// Contiguous reports whether the operand has no gaps between rows.
+// Contiguous reports whether there are no gaps between rows.
 func (o Operand) Contiguous() bool { return o.Rows <= 1 || o.Stride == o.Cols }
 
-// Dim is the operand's extent, as cost formulas take it.
+// Dim returns the operand's type and extents, as cost formulas take them.
 func (o Operand) Dim() graph.Dim {
 	if o.Absent() {
 		return graph.Dim{}
@@ -44,8 +44,8 @@ func (o Operand) Dim() graph.Dim {
 	return graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
 }
 
-// CheckReserve says why a tier cannot have an arena of so many bytes, on a device with
-// these arenas and so many prepared calls.
+// CheckReserve returns an error if a tier cannot have an arena of so many bytes, on a
+// device with these arenas and number of prepared calls.
 func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) error {
 	switch {
 	case tier >= NumTiers:
@@ -60,9 +60,9 @@ func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) err
 	return nil
 }
 
-// Check says what is wrong with a call on arenas of these sizes: unknown
-// operators, missing operands, operands outside of their arena. Every backend
-// checks the calls that it prepares, so that Launch need not.
+// Check validates a call against arenas of these sizes: it rejects unknown operators,
+// missing operands and operands outside their arena. Every backend checks calls in
+// Prepare, so that Launch need not.
 func Check(c *Call, arenas [NumTiers]int64) error {
 	if c.Op == graph.None || c.Op >= graph.NumOps {
 		return fmt.Errorf("%v is no operator", c.Op)
@@ -122,8 +122,8 @@ func (o Operand) check(arenas [NumTiers]int64) error {
 	return nil
 }
 
-// checkCopy: copies move bytes, so the extents must match: row by row, or in
-// total where neither side has gaps.
+// checkCopy: copies move bytes, so extents must match row by row, or in total if
+// neither side has gaps.
 func checkCopy(dst, src Operand) error {
 	rows := dst.Rows == src.Rows && int64(dst.Cols)*dst.DType.Size() == int64(src.Cols)*src.DType.Size()
 	flat := dst.Contiguous() && src.Contiguous() && dst.Bytes() == src.Bytes()

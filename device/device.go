@@ -1,10 +1,10 @@
-// Package device is the border between programs and what runs them.
+// Package device is the interface between programs and the hardware that runs them.
 //
-// A device owns one arena per memory tier, reserved once, and a few in-order
-// streams. It is told, instruction by instruction, what to launch on which
-// stream and which events to wait for. It decides nothing: no allocation, no
-// reordering, no plan. The same calls drive the CPU backend (device/cpu), a
-// virtual clock without arithmetic (device/null) and CUDA (device/cuda):
+// A device owns one arena per memory tier, reserved once, and a few in-order streams.
+// It is told, instruction by instruction, what to launch on which stream and which
+// events to wait for. It makes no decisions: no allocation, no reordering, no planning.
+// The same calls drive the CPU backend (device/cpu), a virtual clock without arithmetic
+// (device/null) and CUDA (device/cuda):
 //
 //	err := dev.Reserve(device.DeviceTier, 64<<20) // arenas, once
 //	first, err := dev.Prepare(calls, spans)       // resolve operands, once
@@ -12,8 +12,8 @@
 //	dev.Launch(first + 7)                         // on the stream that the call names
 //	err = dev.Sync()                              // all streams idle, first error
 //
-// A call's number is its event: Wait(s, n) holds stream s until call n of
-// this round has completed.
+// A call's number is its event: Wait(s, n) blocks stream s until call n of this round
+// has completed.
 package device
 
 import (
@@ -26,7 +26,7 @@ import (
 type Tier uint8
 
 const (
-	DeviceTier Tier = iota // where operators of the compute stream work
+	DeviceTier Tier = iota // what operators of the compute stream access
 	HostTier               // the host's memory, pinned where the device needs it
 	DiskTier               // a file
 	NumTiers
@@ -41,7 +41,7 @@ func (t Tier) String() string {
 	return fmt.Sprintf("tier(%d)", uint8(t))
 }
 
-// ParseTier is the inverse of String.
+// ParseTier is the inverse of Tier.String.
 func ParseTier(s string) (Tier, error) {
 	for i, name := range tiers {
 		if name == s {
@@ -68,9 +68,9 @@ const (
 	NumStreams
 )
 
-// QueueLen is how many commands (calls and waits) every backend's streams hold
-// at least, launched but not done. Beyond that Launch and Wait may hold whoever
-// calls them until some are; Verify proves that ranks get by with so many.
+// QueueLen is the minimum number of commands (calls and waits) that every backend's
+// streams can queue, launched but not complete. Beyond that, Launch and Wait may block
+// their caller. Verify proves that ranks complete with queues of this length.
 const QueueLen = 1024
 
 var streams = [...]string{"compute", "h2d", "d2h", "disk_read", "disk_write", "host", "collective", "send", "recv"}
@@ -82,7 +82,7 @@ func (s Stream) String() string {
 	return fmt.Sprintf("stream(%d)", uint8(s))
 }
 
-// ParseStream is the inverse of String.
+// ParseStream is the inverse of Stream.String.
 func ParseStream(s string) (Stream, error) {
 	for i, name := range streams {
 		if name == s {
@@ -107,19 +107,18 @@ type Call struct {
 	Attr   graph.Attr
 	Args   []Operand
 	Stream Stream
-	// Peers are the ranks that a collective joins, this one among them, or the
-	// other end of a message; Tag tells messages between two ranks apart.
+	// Peers are the ranks of a collective, this one included, or the other end of a
+	// message. Tag distinguishes messages between two ranks.
 	Peers []int
 	Tag   int
 }
 
-// Span is when a call ran, in seconds since the device was opened (or, on the
-// null device, of virtual time since the round began); a call between ranks
-// runs from when all of them are there. Devices that are joined count from one
-// moment.
+// Span is the time in which a call ran, in seconds since the device was opened (on the
+// null device: of virtual time since the start of the round). A call between ranks
+// starts when all its members have arrived. Joined devices share one clock origin.
 type Span struct{ Start, End float64 }
 
-// Stats counts what was really executed since the device was opened.
+// Stats counts what was actually executed since the device was opened.
 type Stats struct {
 	// Peak is the end of the highest byte that any call touched.
 	Peak [NumTiers]int64
@@ -128,11 +127,11 @@ type Stats struct {
 	// Network counts the bytes received from other ranks, by operator; see
 	// Received.
 	Network [graph.NumOps]int64
-	// Issued counts the calls of a driver that steps are made of: launches, copies,
-	// events and waits; 0 without a driver.
+	// Issued counts the driver calls of steps: launches, copies, events and waits; 0
+	// without a driver.
 	Issued int64
-	// Worked is the seconds of calls, by stream, in which they kept a core of this
-	// machine busy: they did not sleep on a slow link, nor wait for a disk or for
+	// Worked is the time in seconds, by stream, in which calls kept a core of this
+	// machine busy. It excludes sleeping on a throttled link and waiting for a disk or
 	// other ranks.
 	Worked [NumStreams]float64
 }
@@ -146,59 +145,59 @@ type Info struct {
 // Device executes calls. Its methods are not safe for concurrent use.
 type Device interface {
 	Info() Info
-	// Reserve makes the arena of a tier; once per tier, before Prepare.
+	// Reserve reserves the arena of a tier; once per tier, before Prepare.
 	Reserve(tier Tier, bytes int64) error
-	// Prepare resolves calls and returns the number of the first; the others
-	// follow. spans (nil, or one per call) receives the time of each call's
-	// latest execution and may be read after Sync.
+	// Prepare resolves calls and returns the number of the first; the others follow.
+	// spans (nil, or one per call) receives the time of each call's latest execution;
+	// it may be read after Sync.
 	Prepare(calls []Call, spans []Span) (first int, err error)
-	// Launch enqueues a prepared call on its stream. It may not allocate.
+	// Launch enqueues a prepared call on its stream. It must not allocate.
 	Launch(call int)
-	// Wait holds stream s until call, launched since the last Sync, is done.
+	// Wait blocks stream s until call, launched since the last Sync, has completed.
 	Wait(s Stream, call int)
 	// Sync waits until all streams are idle, ends the round and returns the
 	// first error of any call since the last Sync. After an error the contents
 	// of the arenas are undefined.
 	Sync() error
-	// Read and Write copy bytes out of and into an arena between rounds.
+	// Read and Write copy bytes out of and into an arena, between rounds.
 	Read(tier Tier, addr int64, p []byte) error
 	Write(tier Tier, addr int64, p []byte) error
 	Close() error
 }
 
-// What a device may offer beside that, and who asks does without where it does not.
+// Optional interfaces of a device. Callers must work without them.
 
-// A Meter counts what was really executed.
+// Meter counts what was actually executed.
 type Meter interface{ Stats() Stats }
 
-// Watched is a device that can be asked, from another goroutine, how far the
-// current round is. What it cannot tell cannot be seen to hang.
+// Watched is a device whose progress in the current round can be queried from another
+// goroutine. Hangs of other devices cannot be detected.
 type Watched interface {
 	Done(call int) bool // has it completed?
-	Progress() uint64   // changes while calls that take long get on
+	Progress() uint64   // changes while long calls progress
 }
 
-// An Aborter can end its round from outside, from another goroutine: its calls fail
-// with the error, and so do those of ranks that it was to meet.
+// Aborter can end a device's round from another goroutine: its calls fail with the
+// error, and so do those of ranks that were to meet them.
 type Aborter interface{ Abort(error) }
 
-// A Refuser runs calls in a slower way where a library does not take them, and says
-// which, and why. Ask between rounds.
+// Refuser runs calls that a library rejects in a slower way. Refused says which, and
+// why; call it between rounds.
 type Refuser interface{ Refused() []string }
 
-// MarshalText makes tiers appear by name in plans.
+// MarshalText encodes tiers by name in plans.
 func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// UnmarshalText is the inverse.
+// UnmarshalText decodes a tier's name.
 func (t *Tier) UnmarshalText(b []byte) (err error) {
 	*t, err = ParseTier(string(b))
 	return err
 }
 
-// MarshalText makes streams appear by name in descriptions of hardware.
+// MarshalText encodes streams by name in hardware descriptions.
 func (s Stream) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText is the inverse.
+// UnmarshalText decodes a stream's name.
 func (s *Stream) UnmarshalText(b []byte) (err error) {
 	*s, err = ParseStream(string(b))
 	return err

@@ -8,20 +8,20 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Calls between ranks: what every backend must refuse, what calls that meet
-// must agree on, and how many bytes they move.
+// Calls between ranks: what every backend must reject, what calls that meet must agree
+// on, and how many bytes they move.
 //
-// A collective meets the collectives of its group (Call.Peers), the k-th of a
-// group on one rank the k-th on all others. A message meets the one call at its
-// other end that has its tag. Nobody begins before all are there, and nobody
-// leaves before all have what they need.
+// A collective meets the collectives of its group (Call.Peers): the k-th of a group on
+// one rank meets the k-th on all others. A message meets the one call at its other end
+// with its tag. No member begins before all have arrived, and none leaves before all
+// have what they need.
 
-// PeerError says that a call could not be finished because another rank was
-// lost. That rank's own error is reported there; here it is only text, so that
-// nobody takes it for an error of this rank.
+// PeerError says that a call could not complete because another rank was lost. That
+// rank reports its own error; here it is only text, so that nobody mistakes it for an
+// error of this rank.
 type PeerError struct {
-	Rank int      // that was lost
-	Call int      // at which it failed, as its device counts; -1: at none
+	Rank int      // the lost rank
+	Call int      // call at which it failed, as its device counts; -1: none
 	Op   graph.Op // of that call
 	Why  string
 }
@@ -33,15 +33,15 @@ func (e *PeerError) Error() string {
 	return fmt.Sprintf("peer lost: rank %d at its call %d (%s): %s", e.Rank, e.Call, e.Op, e.Why)
 }
 
-// streamOf is the stream that a call between ranks belongs on: one per kind,
-// so that the calls of a kind have an order.
+// streamOf is the stream of each operator between ranks: one per kind, so that calls of
+// a kind are ordered.
 var streamOf = map[graph.Op]Stream{
 	graph.AllGather: Collective, graph.ReduceScatter: Collective, graph.AllReduce: Collective,
 	graph.Send: Send, graph.Recv: Recv,
 }
 
-// CheckBetween is the part of Check about calls between ranks, as far as it
-// can be told without knowing the rank.
+// CheckBetween is the part of Check for calls between ranks that does not depend on the
+// rank.
 func CheckBetween(c *Call) error {
 	if want := streamOf[c.Op]; c.Stream != want {
 		return fmt.Errorf("it is on stream %s and belongs on %s", c.Stream, want)
@@ -72,8 +72,8 @@ func CheckBetween(c *Call) error {
 	return nil
 }
 
-// CheckRank says what is wrong with the peers of a call of one of several
-// ranks. The call has passed Check.
+// CheckRank validates the peers of a call of one of several ranks. The call must have
+// passed Check.
 func CheckRank(c *Call, rank, ranks int) error {
 	last := c.Peers[len(c.Peers)-1]
 	switch own := slices.Contains(c.Peers, rank); {
@@ -87,12 +87,12 @@ func CheckRank(c *Call, rank, ranks int) error {
 	return nil
 }
 
-// IsMessage tells messages from collectives.
+// IsMessage reports whether op is a message, not a collective.
 func IsMessage(op graph.Op) bool { return op == graph.Send || op == graph.Recv }
 
-// Agree says why calls that meet do not fit together. Calls of a collective
-// come in the order of its peers; of a message the sender's comes first. All
-// have passed Check.
+// Agree returns an error if calls that meet do not match. Calls of a collective are in
+// the order of its peers; of a message, the sender's comes first. All must have passed
+// Check.
 func Agree(calls []*Call) error {
 	first := calls[0]
 	if first.Op == graph.Send && len(calls) == 2 && calls[1].Op == graph.Recv {
@@ -125,8 +125,8 @@ func Agree(calls []*Call) error {
 	return nil
 }
 
-// whole is the number of elements of a collective's operand that spans the
-// group, part that of the operand that is this rank's.
+// whole returns the element count of a collective's operand that spans the group, part
+// that of the operand with this rank's part.
 func (c *Call) whole() int {
 	if c.Op == graph.ReduceScatter {
 		return c.arg(1).Cols
@@ -141,7 +141,7 @@ func (c *Call) part() int {
 	return c.arg(1).Cols
 }
 
-// arg is an operand, zero if it is absent.
+// arg returns operand i, zero if it is absent.
 func (c *Call) arg(i int) Operand {
 	if i >= len(c.Args) || c.Args[i].Absent() {
 		return Operand{}
@@ -156,8 +156,8 @@ func (c *Call) dtype() graph.DType {
 	return c.Args[0].DType
 }
 
-// inPlace: where the part lies in the whole, it must be its own place, which
-// begins at element at, and must not be added to.
+// inPlace: a part that lies inside the whole must be in its own place, starting at
+// element at, and must not accumulate.
 func (c *Call) inPlace(at int) error {
 	whole, part := c.arg(0), c.arg(1)
 	if c.Op == graph.ReduceScatter {
@@ -173,14 +173,13 @@ func (c *Call) inPlace(at int) error {
 	return nil
 }
 
-// Part is the range of n elements that the i-th of ranks adds up in an
-// all-reduce.
+// Part returns the range of n elements that the i-th of ranks sums in an all-reduce.
 func Part(n, i, ranks int) (lo, hi int) { return n * i / ranks, n * (i + 1) / ranks }
 
-// Received is the number of bytes that a call brings to its rank from others:
-// all_gather the others' sources, reduce_scatter the others' contributions to
-// the own part, all_reduce those and then the others' parts of the sum, recv the
-// message. Over all ranks that is what rings move in total.
+// Received returns the bytes that a call receives from other ranks: for all_gather the
+// others' sources, for reduce_scatter the others' contributions to this rank's part,
+// for all_reduce those and then the others' parts of the sum, for recv the message.
+// Over all ranks this equals the total of ring algorithms.
 func Received(c *Call, rank int) int64 {
 	n := int64(len(c.Peers))
 	switch c.Op {
@@ -197,10 +196,10 @@ func Received(c *Call, rank int) int64 {
 	return 0
 }
 
-// Ring is how long a call keeps a link between neighbours in a ring busy, in
-// bytes per direction, and how many messages one after the other that takes:
-// gathers and scatters pass on (n-1)/n of the whole in n-1 messages, all_reduce
-// is one of each (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69(2), 2009).
+// Ring returns the bytes per direction that a call moves over a link between ring
+// neighbours, and the number of sequential messages. Gathers and scatters move (n-1)/n
+// of the whole in n-1 messages; all_reduce is one of each (Patarasuk, Yuan, J. Parallel
+// Distrib. Comput. 69(2), 2009).
 func Ring(c *Call) (bytes float64, messages int) {
 	if IsMessage(c.Op) {
 		return float64(c.arg(0).Bytes()), 1
@@ -213,7 +212,7 @@ func Ring(c *Call) (bytes float64, messages int) {
 	return bytes, n - 1
 }
 
-// Members are the ranks that a call of a rank brings together, a message's sender
+// Members returns the ranks that meet in a rank's call; for a message, the sender
 // first.
 func Members(c *Call, rank int) []int {
 	switch c.Op {
@@ -225,7 +224,7 @@ func Members(c *Call, rank int) []int {
 	return slices.Clone(c.Peers)
 }
 
-// Lost is what others are told of a rank whose round ended with an error.
+// Lost returns the error for the peers of a rank whose round ended with err.
 func Lost(rank int, err error) *PeerError {
 	lost := &PeerError{Rank: rank, Call: -1, Why: err.Error()}
 	var c *CallError

@@ -13,14 +13,14 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Access to arenas between steps: parameters and optimizer state come in and
-// go out as float32 whatever they are stored as; results are read as float64,
-// which holds every element type exactly. Little-endian, as the machines are.
+// Access to arenas between steps. Parameters and optimizer state are converted to and
+// from float32 whatever their stored type. Results are read as float64, which holds
+// every element type exactly. Byte order is little-endian on all supported machines.
 
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
-// Parts lists the ranges of elements of a parameter whose state of one kind
-// this rank has, none if the program has no such state.
+// Parts lists the element ranges of a parameter whose state of one kind this rank
+// holds; none if the program has no such state.
 func (e *Engine) Parts(param int, kind string) [][2]int {
 	var list [][2]int
 	for i := range e.program.Homes {
@@ -31,8 +31,8 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 	return list
 }
 
-// ReadHome reads what this rank has of a parameter's state ("p", "m", "v", "g")
-// into its places in dst, which is all of the parameter.
+// ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g") into its
+// position in dst, which spans the whole parameter.
 func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
 	for i := range e.program.Homes {
 		h := &e.program.Homes[i]
@@ -50,9 +50,8 @@ func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
 	return nil
 }
 
-// WriteHome writes what this rank has of a parameter's state to where it lives
-// and to all replicas: for "p" also the narrower copies ("p16"). src is all of
-// the parameter.
+// WriteHome writes this rank's part of a parameter's state to its home and to all
+// replicas; for "p" also to the narrower copies ("p16"). src spans the whole parameter.
 func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 	for i := range e.program.Homes {
 		h := &e.program.Homes[i]
@@ -70,7 +69,7 @@ func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 	return nil
 }
 
-// part is the place of a home in all of its parameter.
+// part returns the range of a home within the whole parameter.
 func part(h *program.Home, all []float32) ([]float32, error) {
 	n := h.Region.Rows * h.Region.Cols
 	if h.At < 0 || h.At > len(all)-n {
@@ -79,7 +78,7 @@ func part(h *program.Home, all []float32) ([]float32, error) {
 	return all[h.At : h.At+n], nil
 }
 
-// BufferLen is the number of elements of the named buffer, 0 if there is none.
+// BufferLen returns the number of elements of the named buffer, 0 if it is absent.
 func (e *Engine) BufferLen(name string) int {
 	i, ok := e.buffers[name]
 	if !ok {
@@ -125,7 +124,7 @@ func (e *Engine) WriteInts(name string, src []int32) error {
 	})
 }
 
-// whole is the region of a named buffer of n elements.
+// whole returns the region of a named buffer of n elements.
 func (e *Engine) whole(name string, n int) (program.Region, error) {
 	i, ok := e.buffers[name]
 	if !ok {
@@ -138,8 +137,8 @@ func (e *Engine) whole(name string, n int) (program.Region, error) {
 	return program.Region{Buf: i, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}, nil
 }
 
-// read hands the bytes of a region to use, piece by piece; at is the index of
-// the piece's first element.
+// read passes the bytes of a region to use in pieces; at is the index of a piece's
+// first element.
 func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
 		if err := e.device.Read(tier, addr, b); err != nil {
@@ -150,7 +149,7 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 	})
 }
 
-// write stores what fill puts into the pieces.
+// write stores the pieces that fill produces.
 func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
 		apart(t, at, b, fill)
@@ -158,8 +157,8 @@ func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []by
 	})
 }
 
-// apart converts a piece on several cores if it is large: of a model's billions of
-// numbers one core has for minutes.
+// apart converts a large piece on several cores: for a model's billions of elements,
+// one core would need minutes.
 func apart(t graph.DType, at int, b []byte, convert func(t graph.DType, at int, b []byte)) {
 	const least = 1 << 18 // bytes
 	if len(b) <= least {
@@ -174,7 +173,7 @@ func apart(t graph.DType, at int, b []byte, convert func(t graph.DType, at int, 
 	all.Wait()
 }
 
-// pieces walks over a region, at most scratchLen contiguous bytes at a time.
+// pieces walks a region in pieces of at most scratchLen contiguous bytes.
 func (e *Engine) pieces(r program.Region, visit func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error) error {
 	o := e.program.Operand(r)
 	rows, cols, size := o.Rows, o.Cols, o.DType.Size()
@@ -211,7 +210,7 @@ func toFloat64(t graph.DType, dst []float64, b []byte) {
 	}
 }
 
-// bytesOf is what numbers are in an arena.
+// bytesOf returns the in-memory bytes of x.
 func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }

@@ -1,12 +1,11 @@
 // Package exec executes programs on devices.
 //
-// It decides nothing. For each instruction in program order it tells the
-// device what the instruction's stream has to wait for and launches it; then
-// it waits until all streams are idle. The device calls were resolved when
-// the engine was made, so a step is a loop over two slices of numbers and
-// allocates nothing.
+// It makes no decisions. For each instruction in program order it tells the device what
+// the instruction's stream must wait for and launches it; at the end it waits until all
+// streams are idle. New resolves the device calls, so a step is a loop over two slices
+// of numbers and allocates nothing.
 //
-// A watchdog looks on: if nothing gets on for Engine.Patience, the step fails
+// A watchdog monitors the step: after Engine.Patience without progress, the step fails
 // with a list of what each stream is stuck at.
 package exec
 
@@ -24,20 +23,20 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// Engine executes one program on one device. It is used by one goroutine at a
-// time; several engines may share a device in turns.
+// Engine executes one program on one device. Only one goroutine may use it at a time;
+// several engines may take turns on a device.
 type Engine struct {
-	// Patience is how long a step may go on without any instruction of any
-	// rank completing or getting on, which is the device's to judge: a slow
-	// machine or disk does not hang. Set it before the first Step. Devices that
-	// cannot tell are not watched.
+	// Patience bounds the time in which no instruction of any rank completes or
+	// progresses. The device judges progress, so a slow machine or disk does not count
+	// as hung. Set it before the first Step. Devices that do not implement
+	// device.Watched are not monitored.
 	Patience time.Duration
 
 	program *program.Program
 	device  device.Device
 	first   int // the device's number of instruction 0
 	waits   []wait
-	upTo    []int // end in waits of the waits of an instruction
+	upTo    []int // per instruction: the end of its waits in waits
 	spans   []device.Span
 	buffers map[string]int
 	scratch []byte // of transfers between steps
@@ -45,10 +44,10 @@ type Engine struct {
 	requests chan struct{}
 	replies  chan error
 	timer    *time.Ticker // of the watchdog; runs during steps only
-	broken   error        // why the engine can't be used any more
+	broken   error        // why the engine is unusable
 	closed   bool
-	peers    []*Engine     // of its group, itself among them
-	signs    atomic.Uint64 // of life, for the peers to see
+	peers    []*Engine     // engines of its group, this one included
+	signs    atomic.Uint64 // sum of signs of progress, for the peers to read
 }
 
 type wait struct {
@@ -62,10 +61,10 @@ type Result struct {
 	engine  *Engine
 }
 
-// Timeline of the step. Call it before the next one.
+// Timeline returns the timeline of the step. It is valid until the next step.
 func (r Result) Timeline() (*sim.Timeline, error) { return sim.New(r.engine.program, r.engine.spans) }
 
-// Reserve makes the arenas that the programs need, which share them.
+// Reserve reserves the arenas that the programs need. The programs share them.
 func Reserve(d device.Device, programs ...*program.Program) error {
 	for tier := range device.NumTiers {
 		var bytes int64
@@ -79,8 +78,8 @@ func Reserve(d device.Device, programs ...*program.Program) error {
 	return nil
 }
 
-// New prepares all instructions of p on d, whose arenas are reserved. Close
-// the engine before the device.
+// New prepares all instructions of p on d, whose arenas must be reserved. Close the
+// engine before the device.
 func New(p *program.Program, d device.Device) (*Engine, error) {
 	e := &Engine{
 		Patience: 10 * time.Second, program: p, device: d,
@@ -114,7 +113,7 @@ func New(p *program.Program, d device.Device) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the engine's goroutine.
+// Close stops the engine's goroutine.
 func (e *Engine) Close() {
 	if !e.closed {
 		close(e.requests)
@@ -122,10 +121,9 @@ func (e *Engine) Close() {
 	}
 }
 
-// Step executes the program once. A cancelled context stops it before it
-// begins; a step that has begun is finished, since half a step is no state to
-// save. After an error the contents of the arenas are undefined and the
-// engine refuses to go on.
+// Step executes the program once. A cancelled context prevents the step from starting;
+// a started step runs to its end, since a partial step is no state to save. After an
+// error the contents of the arenas are undefined and the engine refuses further steps.
 func (e *Engine) Step(ctx context.Context) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
@@ -143,8 +141,8 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 	return Result{Seconds: time.Since(start).Seconds(), engine: e}, nil
 }
 
-// run is the engine's goroutine: it launches steps, so that Step can return
-// even if the device hangs.
+// run is the engine's goroutine. It launches steps, so that Step can return even if the
+// device hangs.
 func (e *Engine) run() {
 	for range e.requests {
 		n := 0
@@ -158,17 +156,17 @@ func (e *Engine) run() {
 	}
 }
 
-// watch waits for the step to end or to hang. A step hangs if nothing gets on
-// on any rank; a rank that only waits for peers lets them say so first. Time is
-// counted in looks: a process that was stopped for a while has not hung.
+// watch waits for the step to end or to hang. A step hangs if no rank makes progress; a
+// rank that only waits for peers lets them report first. Time is counted in polls, so
+// that a suspended process does not count as hung.
 func (e *Engine) watch() error {
 	d, ok := e.device.(device.Watched)
 	if !ok {
 		return e.explain(<-e.replies, e.first)
 	}
-	// In vain. The last sign of life came up to one look before the first of them,
-	// one of a peer, which that publishes when it looks itself, up to two: so no
-	// patience is lost while something gets on every six ninths of it.
+	// Polls without progress before giving up. The last progress precedes the first of
+	// them by up to one poll, a peer's, published when the peer polls, by up to two. So
+	// patience never runs out while something progresses every six ninths of it.
 	const looks = 8
 	e.timer.Reset(max(e.Patience/(looks+1), time.Millisecond))
 	defer e.timer.Stop()
@@ -190,7 +188,7 @@ func (e *Engine) watch() error {
 	}
 }
 
-// progress sums up the signs of life of all ranks of the group.
+// progress sums the signs of progress of all ranks of the group.
 func (e *Engine) progress(d device.Watched) uint64 {
 	n := d.Progress()
 	for i := range e.upTo {
@@ -207,7 +205,7 @@ func (e *Engine) progress(d device.Watched) uint64 {
 	return n
 }
 
-// awaitsPeers reports whether all that could run are calls between ranks.
+// awaitsPeers reports whether only calls between ranks remain to run.
 func (e *Engine) awaitsPeers(d device.Watched) bool {
 	var seen [device.NumStreams]bool
 	any := false
@@ -228,9 +226,8 @@ func (e *Engine) awaitsPeers(d device.Watched) bool {
 	return any
 }
 
-// giveUp ends the step, and with it those of the ranks that wait for this one.
-// If it only waited for peers itself, its device comes to rest, and that is
-// waited for.
+// giveUp ends the step, and those of the ranks that wait for this one. If this rank
+// only waited for peers, its device comes to rest, and giveUp waits for that.
 func (e *Engine) giveUp(d device.Watched) error {
 	err := e.stuck(d)
 	awaited := e.awaitsPeers(d)
@@ -243,7 +240,7 @@ func (e *Engine) giveUp(d device.Watched) error {
 	return err
 }
 
-// stuck names the oldest unfinished instruction of each stream.
+// stuck returns the error that names the oldest unfinished instruction of each stream.
 func (e *Engine) stuck(d device.Watched) *StepError {
 	at := -1
 	var seen [device.NumStreams]bool
@@ -278,8 +275,8 @@ func (e *Engine) stuck(d device.Watched) *StepError {
 	return &StepError{Rank: e.program.Rank, Instr: at, Name: e.name(at), Err: err}
 }
 
-// explain names the instruction of a call's error. base is the device's
-// number of instruction 0.
+// explain adds the instruction to a call's error. base is the device's number of
+// instruction 0.
 func (e *Engine) explain(err error, base int) error {
 	if err == nil {
 		return nil
@@ -292,7 +289,7 @@ func (e *Engine) explain(err error, base int) error {
 	return &StepError{Rank: e.program.Rank, Instr: -1, Err: err}
 }
 
-// name is what errors call an instruction.
+// name returns how errors refer to an instruction.
 func (e *Engine) name(i int) string {
 	in := &e.program.Instrs[i]
 	operand := ""

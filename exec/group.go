@@ -10,26 +10,25 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// Group steps the engines of joined ranks together, a goroutine each.
+// Group steps the engines of joined ranks together, one goroutine per rank.
 //
-// When one rank fails, the devices end the others' rounds, and the step's error
-// is that of the rank which failed first. A rank that hangs is found by its own
-// watchdog: an engine whose streams wait for nothing but peers knows that it is
-// not the one, and it does not lose patience while any rank gets on.
-// If all wait for peers, the ranks wait for each other, and that is said after
-// twice the patience.
+// When one rank fails, the devices end the others' rounds, and the step's error is that
+// of the rank that failed first. A hung rank is found by its own watchdog: an engine
+// whose streams wait only for peers does not blame itself, and does not time out while
+// any rank progresses. If all ranks wait for peers, they are deadlocked, which is
+// reported after twice the patience.
 type Group struct {
 	engines []*Engine
 	starts  []chan struct{}
 	done    chan struct{} // once per rank and step
 	results []Result
-	errs    []error // who failed says why, the others with a device.PeerError for whom they waited
+	errs    []error // the failed rank's cause; for the others, a device.PeerError with the rank they waited for
 }
 
-// PeerLostError is the end of a step of several ranks: one of them is lost.
+// PeerLostError ends a step of several ranks of which one failed.
 type PeerLostError struct {
 	Rank  int
-	Instr int // at which it failed, -1 if at none in particular
+	Instr int // failed instruction, -1 if none in particular
 	Err   error
 }
 
@@ -40,7 +39,7 @@ func (e *PeerLostError) Unwrap() error { return e.Err }
 // StepError is the error of one rank's step.
 type StepError struct {
 	Rank  int
-	Instr int    // that failed, -1 if none did in particular
+	Instr int    // failed instruction, -1 if none in particular
 	Name  string // what it is called
 	Err   error
 }
@@ -54,8 +53,8 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// NewGroup joins engines, by rank, whose devices are joined already. It takes
-// them over until Close, which does not close them.
+// NewGroup joins engines, by rank, whose devices are already joined. The group uses
+// them exclusively until Close, which does not close them.
 func NewGroup(engines []*Engine) *Group {
 	g := &Group{
 		engines: engines,
@@ -68,7 +67,7 @@ func NewGroup(engines []*Engine) *Group {
 		g.starts = append(g.starts, start)
 		go func() {
 			for range start {
-				// A rank that has begun must not be left alone by one that has not.
+				// Once one rank has started a step, all must start it.
 				g.results[r], g.errs[r] = e.Step(context.Background())
 				g.done <- struct{}{}
 			}
@@ -77,10 +76,9 @@ func NewGroup(engines []*Engine) *Group {
 	return g
 }
 
-// Step executes all programs once and returns the results by rank, which hold
-// until the next step. A cancelled context stops it before any rank begins. The
-// error is that of the rank that failed first, as a *PeerLostError if there are
-// others.
+// Step executes all programs once and returns the results by rank, valid until the next
+// step. A cancelled context prevents any rank from starting. The error is that of the
+// rank that failed first, as a *PeerLostError if there are several ranks.
 func (g *Group) Step(ctx context.Context) ([]Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -106,8 +104,8 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 	return nil, lost
 }
 
-// culprit is the rank that made the step fail, and the error that tells of it: its
-// own, or if it was lost when its own part was done, that of one that missed it.
+// culprit returns the rank that made the step fail and the error to report: its own or,
+// if it was lost after completing its part, that of a rank that missed it.
 func (g *Group) culprit() (rank int, err error) {
 	own, named, by := -1, -1, -1
 	for r, err := range g.errs {
@@ -135,8 +133,8 @@ func (g *Group) culprit() (rank int, err error) {
 	return -1, nil
 }
 
-// Timelines of the latest step, by rank, on one clock. Call it before the next
-// step.
+// Timelines returns the timelines of the latest step, by rank, on one clock. They are
+// valid until the next step.
 func (g *Group) Timelines() ([]*sim.Timeline, error) {
 	spans := make([][]device.Span, len(g.engines))
 	programs := make([]*program.Program, len(g.engines))
@@ -146,7 +144,7 @@ func (g *Group) Timelines() ([]*sim.Timeline, error) {
 	return sim.NewAll(programs, spans)
 }
 
-// Close ends the group's goroutines. No step may be under way.
+// Close stops the group's goroutines. No step may be in progress.
 func (g *Group) Close() {
 	for _, c := range g.starts {
 		close(c)

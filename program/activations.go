@@ -8,11 +8,11 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// instance names one copy of a per-token value.
+// instance identifies one copy of a per-token value.
 type instance struct{ value, micro, copy, run int }
 
-// instances are the buffers of a value's instances. What is looked for is mostly
-// one of the last.
+// instances holds the buffers of a value's instances. Lookups mostly hit one of the
+// last entries.
 type instances []struct {
 	instance
 	buf int
@@ -27,8 +27,8 @@ func (list instances) find(key instance) (buf int, ok bool) {
 	return 0, false
 }
 
-// activations gives every instance of a forward value and of its gradient a
-// buffer on the device. How long it lives follows from who reads it.
+// activations allocates a device buffer for every instance of a forward value and of
+// its gradient. Their lifetimes follow from the instructions that read them.
 func (lo *lowering) activations() error {
 	made := make([]instances, len(lo.g.Values))
 	for _, kind := range []graph.ValueKind{graph.Forwarded, graph.Gradient} {
@@ -44,13 +44,13 @@ func (lo *lowering) activations() error {
 				rows := lo.rows()
 				if v.Chunked {
 					rows = r.rows
-					made[r.value] = made[r.value][:0] // a chunk is done with when the next begins, and there may be thousands
+					made[r.value] = made[r.value][:0] // a chunk is dead when the next one starts, and there may be thousands
 				}
 				buf = lo.buffer(Buffer{
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
 					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
 				})
-				if r.value == lo.g.Logits { // what is behind the last row's last logit nobody touches
+				if r.value == lo.g.Logits { // nothing touches the bytes after the last row's last logit
 					lo.p.Buffers[buf].Size -= int64(v.Cols-lo.g.Model.Vocab) * v.DType.Size()
 				}
 				made[r.value] = append(made[r.value], struct {
@@ -75,14 +75,14 @@ func instanceName(name string, k instance) string {
 	return name
 }
 
-// sub is the part of a matrix buffer that a ref stands for.
+// sub returns the part of a matrix buffer that r refers to.
 func (p *Program) sub(buf int, r ref) Region {
 	cols := p.Buffers[buf].Cols
 	return Region{Buf: buf, Off: r.row*cols + r.lo, Rows: r.rows, Cols: r.hi - r.lo, Stride: cols}
 }
 
-// inputs brings tokens, targets and scalars to the device where they are
-// used, and makes the buffers that the run writes before each step.
+// inputs copies tokens, targets and scalars to the device where they are used. It
+// declares the buffers that the run fills before each step.
 func (lo *lowering) inputs() error {
 	g, p := lo.g, lo.p
 	host := func(name string, dt graph.DType, rows, cols, unit int) int {
@@ -90,7 +90,7 @@ func (lo *lowering) inputs() error {
 			RowUnit: unit, Persistent: true, Init: []string{name}})
 	}
 	all := lo.rows() * lo.pl.MicroBatches
-	batch := map[int]int{} // of this rank's sequences, as far as its segments read them
+	batch := map[int]int{} // rows of this rank's sequences that its segments read
 	lo.resolve(graph.Input, func(_ *unit, r ref) Region {
 		if _, ok := batch[r.value]; !ok {
 			batch[r.value] = host("batch."+g.Values[r.value].Name, graph.I32, all, 1, p.RowUnit)
@@ -129,8 +129,8 @@ func (lo *lowering) inputs() error {
 	return nil
 }
 
-// kept gives the values of one kind that stay on the device from step to step
-// their buffers, flat whatever their extents.
+// kept allocates flat buffers, whatever the extents, for the values of one kind that
+// stay on the device between steps.
 func (lo *lowering) kept(kind graph.ValueKind, class Class) {
 	made := map[int]int{}
 	lo.resolve(kind, func(_ *unit, r ref) Region {
@@ -145,7 +145,7 @@ func (lo *lowering) kept(kind graph.ValueKind, class Class) {
 	})
 }
 
-// lossTotal is where the loss is summed over all micro-batches.
+// lossTotal allocates the buffer in which the loss is summed over all micro-batches.
 func (lo *lowering) lossTotal() {
 	lo.total = -1
 	if !slices.ContainsFunc(lo.units, func(u unit) bool { return u.forward && u.segment == lo.g.Head() }) || lo.g.Total < 0 {
@@ -166,7 +166,7 @@ func (lo *lowering) lossTotal() {
 
 var noKey = Key{Segment: -1, Micro: -1, Chunk: -1}
 
-// results brings the loss to the host, and the logits where they are asked for.
+// results copies the loss to the host, and the logits if the mode asks for them.
 func (lo *lowering) results() error {
 	p := lo.p
 	if lo.total >= 0 {
@@ -181,7 +181,7 @@ func (lo *lowering) results() error {
 	return nil
 }
 
-// logits copies each piece of the logits to the host when it has been made.
+// logits copies each row chunk of the logits to the host once it is computed.
 func (lo *lowering) logits() {
 	v := &lo.g.Values[lo.g.Logits]
 	out := lo.buffer(Buffer{Name: "logits", Tier: device.HostTier, Class: ClassReductions, DType: v.DType,

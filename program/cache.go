@@ -7,11 +7,11 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// cache is what is on the device while the units are gone through.
+// cache tracks the chunks resident on the device while fetch walks the units.
 type cache struct {
 	room  int64
 	lines []line
-	held  []int64 // bytes held during each unit gone through so far
+	held  []int64 // bytes held during each unit processed so far
 }
 
 type line struct {
@@ -30,7 +30,8 @@ func (k *cache) find(chunk int) *line {
 	return nil
 }
 
-// evict makes room for bytes at unit i, whose own chunks stay.
+// evict frees room for bytes at unit i without evicting unit i's own chunks. It reports
+// whether it succeeded.
 func (k *cache) evict(i int, bytes int64) bool {
 	var sum int64
 	for n := range k.lines {
@@ -49,7 +50,7 @@ func (k *cache) evict(i int, bytes int64) bool {
 		}
 		l := k.lines[at]
 		for u := l.lastUse + 1; u < i; u++ {
-			k.held[u] -= l.bytes // it might as well have gone then
+			k.held[u] -= l.bytes // it could equally have been evicted then
 		}
 		sum -= l.bytes
 		k.lines = slices.Delete(k.lines, at, at+1)
@@ -57,7 +58,7 @@ func (k *cache) evict(i int, bytes int64) bool {
 	return true
 }
 
-// load takes a chunk in and returns the unit before which it is sent off.
+// load admits a chunk and returns the unit before which its transfer is issued.
 func (k *cache) load(i, chunk int, copied store, bytes int64, prefetch int) int {
 	at := i
 	for at > 0 && at > i-prefetch && k.held[at-1]+bytes <= k.room {
@@ -68,7 +69,7 @@ func (k *cache) load(i, chunk int, copied store, bytes int64, prefetch int) int 
 	return at
 }
 
-// uses lists per unit the chunks that it reads through the cache.
+// uses lists for each unit the chunks that it reads through the cache.
 func (lo *lowering) uses() [][]int {
 	uses := make([][]int, len(lo.units))
 	for i := range lo.units {
@@ -83,8 +84,8 @@ func (lo *lowering) uses() [][]int {
 	return uses
 }
 
-// nextUses says for each use of a chunk in uses which unit uses it next; never
-// again counts as the furthest.
+// nextUses gives, for each entry of uses, the next unit that uses the same chunk.
+// "Never" counts as the furthest.
 func nextUses(uses [][]int, chunks int) [][]int {
 	next := make([][]int, len(uses))
 	coming := slices.Repeat([]int{len(uses)}, chunks)
@@ -97,7 +98,7 @@ func nextUses(uses [][]int, chunks int) [][]int {
 	return next
 }
 
-// read points the unit's operands of chunk c to a copy of it.
+// read redirects the unit's operands of chunk c to the given copy.
 func (lo *lowering) read(u *unit, c int, copied store) {
 	for j := range u.work {
 		o := &u.work[j]
@@ -109,10 +110,10 @@ func (lo *lowering) read(u *unit, c int, copied store) {
 	}
 }
 
-// CacheNeeded is the least Cache: the most bytes of chunks on the host, or
-// divided among ranks, that one segment reads.
+// CacheNeeded returns the minimum valid Plan.Cache: the maximum over segments of the
+// bytes of cached chunks (on the host, or sharded over ranks) that a segment reads.
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
-	bytes := make([]int64, len(g.Params)) // of the cached chunk that begins with a parameter
+	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
 		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > 1 {
 			for _, p := range g.Params[c.First:c.Last] {

@@ -2,13 +2,13 @@ package program
 
 import "github.com/athanor-llm/athanor/device"
 
-// Call is instruction i as a device executes it and a cost model prices it.
+// Call returns instruction i in the form that devices execute and cost models price.
 func (p *Program) Call(i int) device.Call {
 	return p.CallIn(make([]device.Operand, 0, len(p.Instrs[i].Args)), i)
 }
 
-// CallIn is Call with the operands appended to args: for those who go through
-// many.
+// CallIn is Call with the operands appended to args, so that loops over many
+// instructions need not allocate.
 func (p *Program) CallIn(args []device.Operand, i int) device.Call {
 	in := &p.Instrs[i]
 	for _, r := range in.Args {

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// compute fills the units with the graph's operators.
+// compute fills the units with the operators of the graph.
 func (lo *lowering) compute() error {
 	lo.p.Name = [...]string{"train", "grads", "eval", "logits", "decode"}[lo.opt.Mode]
 	for i := range lo.units {
@@ -42,15 +42,15 @@ func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir Direction) {
 	}
 }
 
-// halfBackward lists the input gradients of a segment, or the weight gradients
-// that were put off. These read gradients of activations that others have been
-// added to or written over since; where that is so, the input half saves what
-// the weight half will read.
+// halfBackward lists either the input gradients of a segment or its deferred weight
+// gradients. By the time the weight half runs, the activation gradients that it reads
+// may have been accumulated into or overwritten; the input half then saves copies of
+// them.
 func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
-	// Per value: the number of the latest copy. The residual stream's gradient is
-	// one value for many segments, so each counts from a number of its own.
+	// Latest copy number per value. The residual stream's gradient is one value shared
+	// by many segments, so each segment numbers its copies from its own base.
 	versions := map[int]int{}
-	fresh := map[int]bool{} // the latest copy is what the value is now
+	fresh := map[int]bool{} // the latest copy equals the current value
 	for i := range seg.Backward {
 		n := &seg.Backward[i]
 		weights := lo.g.WeightGradient(n)
@@ -78,14 +78,14 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 	}
 }
 
-// overwritten reports whether an operator after number i of the segment, or one
-// of the segments below, changes a gradient.
+// overwritten reports whether a gradient is modified by an operator after number i of
+// the segment, or by a segment below.
 func (lo *lowering) overwritten(seg *graph.Segment, i, v int) bool {
 	return v == seg.DIn && seg.In >= 0 ||
 		slices.ContainsFunc(seg.Backward[i+1:], func(n graph.Node) bool { return writes(&n, v) })
 }
 
-// saveGradient copies what a gradient is now.
+// saveGradient copies the current content of a gradient.
 func (lo *lowering) saveGradient(u *unit, value, version int) op {
 	now := lo.rowsOf(u, value)
 	saved := now
@@ -96,8 +96,9 @@ func (lo *lowering) saveGradient(u *unit, value, version int) op {
 	}
 }
 
-// headChunks lists the loss by chunks of rows: logits, loss and gradient over
-// them in place, and what is derived from that, then the next chunk.
+// headChunks lists the loss by row chunks: each chunk computes logits, loss, the
+// logits' gradient in place and everything derived from it before the next chunk
+// starts.
 func (lo *lowering) headChunks(u *unit, seg *graph.Segment) {
 	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
 		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
@@ -114,7 +115,7 @@ func (lo *lowering) headChunks(u *unit, seg *graph.Segment) {
 	}
 }
 
-// op makes the instruction of a node for rows [row, row+rows) of a micro-batch.
+// op builds the instruction of a node for rows [row, row+rows) of a micro-batch.
 func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk int) op {
 	o := op{
 		in: Instr{
@@ -129,7 +130,7 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		o.in.Attr.Grad = u.backward
 	case graph.RoPE, graph.Embed, graph.PosBwd:
 		o.in.Attr.Row0 = row % lo.g.Seq
-	case graph.AttentionBwd: // slices run from the last, which begins the sums
+	case graph.AttentionBwd: // slices run in descending order; the last one starts the sums
 		o.in.Attr.Acc = row+rows < lo.rows()
 	}
 	for i, use := range n.Args {

@@ -8,29 +8,29 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// gradHome says where the gradient of a chunk is when it is complete: on the tier
-// of Chunk.Grads, or still on the device where that is where it is updated.
+// gradHome says where a chunk's complete gradient lies: on tier Chunk.Grads, or still
+// on the device if the device updates it.
 type gradHome struct {
 	store
 	tier device.Tier
-	unit int // after which it is complete
+	unit int // the gradient is complete after this unit
 }
 
-// gradients gives the parameters' gradients their buffers, and reduces them
-// over the ranks that contribute.
+// gradients allocates the buffers of the parameters' gradients and reduces them over
+// the ranks that contribute.
 //
-// On the device a chunk's gradient is one buffer from its first contribution to
-// the optimizer. Where it is on the host or divided among ranks (ZeRO-2), each
-// visit (a run of units that contribute to the chunk, see below) has a buffer
-// on the device:
+// A chunk whose gradient lives on the device has one buffer from its first contribution
+// to the optimizer. If the gradient lives on the host or is sharded (ZeRO-2), each
+// visit (a run of units that contribute to the chunk, see below) gets its own device
+// buffer:
 //
-//	host     what was summed before comes back, the visit's contributions
-//	         continue the sum, and it goes down again
-//	divided  the visit's sum is reduced over the ranks, and each adds its
-//	         shard of that to what it has
+//	host     the previous sum is copied in, the visit's contributions
+//	         continue it, and it is copied back
+//	sharded  the visit's sum is reduced over the ranks; each rank adds its
+//	         shard of the result to what it has accumulated
 //
-// The first contribution to a parameter in a step (a visit, if divided)
-// overwrites, all others add. What is not divided is reduced once, when it is
+// The first contribution to a parameter in a step (if sharded: in a visit) overwrites;
+// all others accumulate. A gradient that is not sharded is reduced once, when it is
 // complete.
 func (lo *lowering) gradients() error {
 	lo.gradBuf = make([]gradHome, len(lo.pl.Chunks))
@@ -38,7 +38,7 @@ func (lo *lowering) gradients() error {
 		return nil
 	}
 	touched := lo.contributions()
-	started := make([]bool, len(lo.g.Params)) // something was added already
+	started := make([]bool, len(lo.g.Params)) // already has a contribution
 	for c := range lo.pl.Chunks {
 		if !lo.trained(c) {
 			continue
@@ -62,7 +62,7 @@ func (lo *lowering) gradients() error {
 				lo.contribute(&lo.units[i], c, home.store, started)
 			}
 			if !lo.top.ordered[c] {
-				home.unit = len(lo.units) - 1 // all ranks reduce in one order at the end
+				home.unit = len(lo.units) - 1 // at the end, all ranks reduce in the same order
 			}
 			u := &lo.units[home.unit]
 			u.after = append(u.after, lo.reduce(c, home.store, lo.key(u, c))...)
@@ -75,16 +75,16 @@ func (lo *lowering) gradients() error {
 	return nil
 }
 
-// staysUp reports whether the sum of a chunk's gradient that is complete is not
-// sent to the host, because the device is what updates it.
+// staysUp reports whether a chunk's complete gradient stays on the device because the
+// device updates the chunk.
 func (lo *lowering) staysUp(c int) bool {
 	return lo.opt.Mode == Train && lo.updatedOn(c) == device.DeviceTier
 }
 
 func (lo *lowering) key(u *unit, c int) Key { return Key{Segment: u.segment, Micro: u.micro, Chunk: c} }
 
-// reduce lists what sums a complete gradient over the group, in place: all of
-// it, or this rank's shard.
+// reduce lists the instructions that sum a complete gradient over the group in place:
+// the whole gradient, or this rank's shard.
 func (lo *lowering) reduce(c int, s store, key Key) []op {
 	all := lo.whole(c)
 	switch {
@@ -115,7 +115,7 @@ func (lo *lowering) contributions() [][]int {
 	return list
 }
 
-// contribute points the unit's gradient operands of chunk c to a store.
+// contribute redirects the unit's gradient operands of chunk c to a store.
 func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 	for j := range u.work {
 		o := &u.work[j]
@@ -134,10 +134,10 @@ func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 	}
 }
 
-// visit is a run of units that contribute to a chunk, with nothing between them
-// but other backward units of the same stage: a stage's gradients are one buffer
-// of the schedule's, which is reduced when another stage's turn comes, once per
-// step under layered gradient accumulation.
+// visit is a run of units that contribute to a chunk, interrupted only by other
+// backward units of the same stage. So a stage's gradients form one buffer, as the
+// schedule assumes. It is reduced when another stage's turn comes: once per step under
+// layered gradient accumulation.
 type visit struct{ units []int }
 
 func (lo *lowering) visits(units []int) (list []visit) {
@@ -152,7 +152,7 @@ func (lo *lowering) visits(units []int) (list []visit) {
 	return list
 }
 
-// together reports whether units i and j > i belong to one visit.
+// together reports whether units i and j > i belong to the same visit.
 func (lo *lowering) together(i, j int) bool {
 	if lo.top.schedule == nil {
 		return j == i+1
@@ -166,12 +166,12 @@ func (lo *lowering) together(i, j int) bool {
 func (v visit) first() int { return v.units[0] }
 func (v visit) last() int  { return v.units[len(v.units)-1] }
 
-// hostVisits handles a chunk whose gradient waits on the host, and returns
-// where it is when it is complete. Before the last visit the host holds this
-// rank's sum; after it, what is left when that has been reduced.
+// hostVisits lowers a chunk whose gradient accumulates on the host, and returns where
+// the complete gradient lies. Before the last visit the host holds this rank's sum;
+// after it, the result of the reduction.
 func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 	all, list := lo.whole(c), lo.visits(units)
-	rest := all // what is left after the reduction
+	rest := all // size of the result of the reduction
 	if lo.sharded(c, "state") {
 		rest = lo.held(c, "state")
 	}
@@ -208,7 +208,7 @@ func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 	return final
 }
 
-// dividedVisits handles a chunk whose gradient is divided among the ranks.
+// dividedVisits lowers a chunk whose gradient is sharded over the ranks.
 func (lo *lowering) dividedVisits(c int, units []int) store {
 	all, own := lo.whole(c), lo.held(c, "grads")
 	tier, list := lo.pl.Chunks[c].Grads, lo.visits(units)
@@ -248,8 +248,8 @@ func (lo *lowering) dividedVisits(c int, units []int) store {
 	return home
 }
 
-// runs are the ranges of a chunk's elements that hold gradients that were
-// started, neighbours joined.
+// runs returns the maximal ranges of a chunk's elements whose gradients have been
+// started.
 func (lo *lowering) runs(c int, started []bool) []piece {
 	var list []piece
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
@@ -265,7 +265,7 @@ func (lo *lowering) runs(c int, started []bool) []piece {
 	return list
 }
 
-// reduced is what this rank has of a chunk's complete gradient.
+// reduced returns the range of a chunk's complete gradient that this rank holds.
 func (lo *lowering) reduced(c int) piece { return lo.held(c, "state") }
 
 // keepGradient declares the gradient as a result of the program.
@@ -278,7 +278,7 @@ func (lo *lowering) keepGradient(c int, s store) {
 	b.Persistent, b.Init = true, make([]string, len(b.Cuts)+1)
 	starts := append([]int{0}, b.Cuts...)
 	for k, e := range starts {
-		if e -= s.at; e >= own.lo && e < own.hi { // beside it are parts of other ranks' sums
+		if e -= s.at; e >= own.lo && e < own.hi { // the bytes beside it are partial sums of other ranks' shards
 			b.Init[k] = "grad.before:" + lo.elementName(c, e)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Mode is what a program does.
+// Mode is what a program computes.
 type Mode uint8
 
 const (
@@ -17,46 +17,45 @@ const (
 	Grads              // forward and backward; gradients are kept
 	Eval               // forward: the loss
 	Logits             // forward: the loss, and the logits on the host
-	Decode             // of a graph for generation: the logits on the host, the caches extended
+	Decode             // forward of a generation graph: logits on the host, caches extended
 )
 
-// Options are what a program needs to know beside graph and plan.
+// Options are the inputs of Lower beyond graph and plan.
 type Options struct {
 	Mode         Mode
 	Beta1, Beta2 float64
 	Eps          float64
-	Decay        float64 // decoupled weight decay, of matrices only
-	Clip         float64 // global gradient norm; 0: none
-	// Capacity is the bytes of each tier, which the program states and Verify compares
-	// it with: 0 is none, NoLimits where that is of no concern.
+	Decay        float64 // decoupled weight decay, matrices only
+	Clip         float64 // bound on the global gradient norm; 0: no clipping
+	// Capacity is the size of each tier in bytes. The program records it and Verify
+	// enforces it. 0 means that the tier is absent; NoLimits disables the limits.
 	Capacity [device.NumTiers]int64
-	// Unplaced ends with the list of instructions, without addresses and waits: for
-	// those who ask only what is live at a time.
+	// Unplaced stops after listing the instructions, without addresses and waits. It
+	// serves callers that only need the live bytes.
 	Unplaced bool
-	// Reject gives up on a program whose live bytes exceed a capacity: its
-	// Height is then that of the bytes, and it has no addresses and no waits. For
-	// searches, where most candidates do not fit.
+	// Reject abandons a program whose live bytes exceed a capacity: Height then equals
+	// Bound, and the program has no addresses or waits. It is for searches, where most
+	// candidates do not fit.
 	Reject bool
-	// Thorough searches for addresses where heuristics have not met the bound, for a
-	// tenth of a second or so: for a program that will run.
+	// Thorough searches for addresses for about a tenth of a second if the heuristics
+	// have not reached the lower bound. It is for programs that will run.
 	Thorough bool
-	// Base is a program whose persistent buffers this one shares, at the same
-	// addresses: an evaluation between training steps.
+	// Base is a program whose persistent buffers this one shares at the same addresses,
+	// such as the training step that an evaluation runs between.
 	Base *Program
-	// RowUnit overrides the token rows per atom; 0 derives it. Two programs can
-	// be compared by Equivalent if theirs are the same.
+	// RowUnit overrides the token rows per atom; 0 derives it. Equivalent can only
+	// compare programs with the same row unit.
 	RowUnit int
-	// Rank is the one that the program is for.
+	// Rank is the rank to lower for.
 	Rank int
-	// Cuts are elements at which each parameter's buffers are cut beside where
-	// the plan needs it, so that programs of other plans can be compared.
+	// Cuts adds, per parameter, element offsets at which its buffers are cut beyond
+	// those that the plan needs, so that programs of different plans can be compared.
 	Cuts [][]int
 	// Dump is called after every pass.
 	Dump func(pass string, p *Program)
 }
 
-// pass is one step of the lowering. Passes share a lowering and run in the
-// order of the table.
+// pass is one step of the lowering. Passes share a lowering and run in table order.
 type pass struct {
 	name string
 	run  func(*lowering) error
@@ -78,8 +77,8 @@ var passes = []pass{
 	{"waits", (*lowering).waits},
 }
 
-// passOrder says which pass has to come before which, and why. It is checked
-// by a test against the table.
+// passOrder states which pass must precede which, and why. A test checks it against the
+// table.
 var passOrder = []struct{ before, after, why string }{
 	{"order", "compute", "operators are listed per unit of the schedule"},
 	{"compute", "recompute", "what the backward pass reads is known from its operators"},
@@ -96,7 +95,7 @@ var passOrder = []struct{ before, after, why string }{
 	{"place", "waits", "bytes are reused by address: a buffer waits for what was there before"},
 }
 
-// Lower makes the program of one step.
+// Lower builds the program of one step.
 func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program, error) {
 	if err := pl.Validate(g); err != nil {
 		return nil, err
@@ -135,7 +134,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 	return lo.p, nil
 }
 
-// lowering is the state that the passes share.
+// lowering is the state shared by the passes.
 type lowering struct {
 	ctx context.Context
 	g   *graph.Graph
@@ -145,16 +144,16 @@ type lowering struct {
 
 	top   *topology
 	units []unit
-	// A search lowers thousands of programs, so operands come from slabs.
+	// Slabs for operands: a search lowers thousands of programs.
 	regions slab[Region]
 	refs    slab[ref]
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
-	// per segment, once asked for: the classes of what it saves, and what its
-	// backward units make again
+	// per segment, computed on demand: the class of each saved value, and what the
+	// backward units recompute
 	acts      [][]Act
 	remakings []*remaking
-	// per chunk, once asked for: the ends of its shards, and of its atoms
+	// per chunk, computed on demand: the ends of its shards and of its atoms
 	shardsOf, atomsOf [][]int
 
 	rejected bool // see Options.Reject
@@ -166,7 +165,7 @@ type lowering struct {
 	gradBuf   []gradHome           // per chunk
 }
 
-// slab gives out slices of zeros, many to an allocation.
+// slab hands out zeroed slices, many per allocation.
 type slab[T any] struct{ free []T }
 
 func (s *slab[T]) take(n int) []T {
@@ -179,16 +178,16 @@ func (s *slab[T]) take(n int) []T {
 	return list
 }
 
-// op is an instruction whose operands are still values, or already regions.
+// op is an instruction whose operands are graph values or already regions.
 type op struct {
 	in   Instr
-	refs []ref // refs[i].value >= 0: resolved by a later pass into in.Args[i]
+	refs []ref // refs[i].value >= 0: a later pass resolves it into in.Args[i]
 }
 
-// ref is an operand as a value of the graph: rows [row, row+rows) and columns
-// [lo, hi) of one micro-batch's instance of it. copy numbers the instances of
-// a forward value: 0 made by the forward pass, 1 recomputed for the backward
-// pass; for chunked values, the row chunk.
+// ref is an operand as a value of the graph: rows [row, row+rows) and columns [lo, hi)
+// of one micro-batch's instance of it. copy numbers the instances of a forward value: 0
+// from the forward pass, 1 recomputed for the backward pass; for chunked values, the
+// row chunk.
 type ref struct {
 	value, micro, copy int
 	row, rows, lo, hi  int
@@ -211,19 +210,19 @@ func (lo *lowering) buffer(b Buffer) int {
 	return len(lo.p.Buffers) - 1
 }
 
-// whole is the region of all of a buffer.
+// whole returns the region that covers a buffer.
 func (p *Program) whole(buf int) Region {
 	b := &p.Buffers[buf]
 	return Region{Buf: buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}
 }
 
-// copyOp moves a region to another of the same extents.
+// copyOp builds a copy between two regions of equal extents.
 func copyOp(stream device.Stream, key Key, dst, src Region) op {
 	key.Dir = Transfer
 	return op{in: Instr{Op: graph.Copy, Stream: stream, Key: key, Args: []Region{dst, src}}}
 }
 
-// resolve replaces the operands of one kind of value in all units.
+// resolve replaces the operands that are values of one kind, in all units.
 func (lo *lowering) resolve(kind graph.ValueKind, region func(u *unit, r ref) Region) {
 	for i := range lo.units {
 		u := &lo.units[i]

@@ -9,16 +9,16 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// summary is what a step leaves behind, on all ranks together: the content of
-// every part of every parameter's homes, and of the buffers that hold its
-// results (losses, norms, caches). Results with token rows are in parts too, by
-// row of the global batch. A result of one f64 number is a sum, to which each
-// rank that has it contributes; whoever reads it adds them, in the ranks' order.
-// Everything else that several ranks have must be equal on all of them.
+// summary is what a step leaves behind on all ranks together: the content of every part
+// of every parameter's homes and of the result buffers (losses, norms, caches). Results
+// with token rows are split into parts too, by row of the global batch. A result that
+// is a single f64 is a sum to which each rank that holds it contributes; readers add
+// the contributions in rank order. Anything else held by several ranks must be equal on
+// all of them.
 type summary map[string]Value
 
-// meaning executes the programs symbolically. It expects what Verify accepts, but
-// addresses do not enter into it.
+// meaning executes the programs symbolically. It requires programs that Verify accepts;
+// addresses do not matter.
 func (rs *ranks) meaning(unordered bool) (summary, error) {
 	xs := rs.executions(unordered)
 	if err := xs.run(); err != nil {
@@ -27,12 +27,12 @@ func (rs *ranks) meaning(unordered bool) (summary, error) {
 	return xs.summary()
 }
 
-// Equality is how much alike programs are.
+// Equality says how closely programs agree.
 type Equality uint8
 
 const (
 	Different Equality = iota
-	Reordered          // the same terms in every sum, each as often, in some order
+	Reordered          // the same terms in every sum, with multiplicity, in any order
 	Exact              // the same bits
 )
 
@@ -40,13 +40,12 @@ func (e Equality) String() string {
 	return [...]string{"different", "equal up to the order of sums", "exactly equal"}[e]
 }
 
-// Equivalent proves that the programs of some ranks leave the same behind as a
-// reference, for example the plain program of the same graph on one rank: the
-// same bits, or else the same but for the order in which sums are added up
-// (gradients over tokens, micro-batches and ranks; norms; losses). All programs
-// must have the same row unit, and cut parameters at the same places. What the
-// reference results in, the programs must result in, and in nothing else. The error
-// says why they are different.
+// Equivalent proves that the programs of several ranks produce the same results as a
+// reference, for example the plain single-rank program of the same graph. "Same" is
+// bit-equal, or equal up to the order of summation (gradients over tokens,
+// micro-batches and ranks; norms; losses). All programs must have the same row unit and
+// cut parameters at the same places. The programs must produce exactly the reference's
+// results and no others. The error explains the difference.
 func Equivalent(ps, reference []*Program) (Equality, error) {
 	have, err := newRanks(ps)
 	if err != nil {
@@ -74,7 +73,8 @@ func Equivalent(ps, reference []*Program) (Equality, error) {
 	return Different, difference(have, want, h, w)
 }
 
-// firstDifference finds what the reference has otherwise, or the programs alone.
+// firstDifference finds the first key whose value differs from the reference's, or that
+// only the programs have.
 func firstDifference(have, want summary) (key string, differ bool) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if have[key] != want[key] {
@@ -91,9 +91,9 @@ func firstDifference(have, want summary) (key string, differ bool) {
 
 const outputKey = "result %s"
 
-// difference explains the first difference: with the first instruction that
-// makes something which the reference never has. Sums of several ranks are on
-// the way to what they are in the reference, so they are no such thing.
+// difference explains the first difference by the first instruction that writes a value
+// absent from the reference. Partial sums over ranks are exempt: they are intermediate
+// states of reference values.
 func difference(have, want *ranks, h, w summary) error {
 	key, _ := firstDifference(h, w)
 	if _, ok := w[key]; !ok {
@@ -113,7 +113,7 @@ func difference(have, want *ranks, h, w summary) error {
 	in.trace(func(_ place, _ int, v Value) bool { made[v] = true; return true })
 	at, arg := place{rank: -1}, 0
 	have.executions(unordered).trace(func(by place, j int, v Value) bool {
-		if v != (Value{}) && v[1]&1 == 0 && !made[v] { // leftovers are no results
+		if v != (Value{}) && v[1]&1 == 0 && !made[v] { // leftovers are not results
 			at, arg = by, j
 		}
 		return at.rank < 0
@@ -125,8 +125,8 @@ func difference(have, want *ranks, h, w summary) error {
 		"becomes something that the reference never computes, and so %s differs", key))
 }
 
-// trace executes the programs and reports each atom that each instruction
-// writes, until seen returns false.
+// trace executes the programs and reports each atom that each instruction writes, until
+// seen returns false.
 func (xs *executions) trace(seen func(by place, arg int, v Value) bool) {
 	for i := range xs.events {
 		e := &xs.events[i]
@@ -166,11 +166,11 @@ func (x *execution) bufferSpan(b int) box {
 	return box{x.ly.base[b], n, 1, n}
 }
 
-// homeKey is one kind of content of some elements of a parameter.
+// homeKey names one kind of content of a range of a parameter's elements.
 func homeKey(kind, elements string) string { return fmt.Sprintf("home of %s of %s", kind, elements) }
 
-// parts lists the atoms of a home, with the elements of the parameter that each
-// has and the name of its content.
+// parts lists the atoms of a home, each with its range of the parameter's elements and
+// the name of its content.
 func (x *execution) parts(home int, f func(elements string, atom int32, name string)) {
 	h, s := &x.p.Homes[home], x.ly.homes[home]
 	b := &x.p.Buffers[h.Region.Buf]
@@ -181,14 +181,14 @@ func (x *execution) parts(home int, f func(elements string, atom int32, name str
 	}
 }
 
-// collector puts what the ranks have together.
+// collector merges the ranks' contents.
 type collector struct {
 	sum   summary
-	ranks map[string][]int // that have it
-	left  map[string]int   // a rank that has room for it and leaves it as it was
+	ranks map[string][]int // ranks that hold it
+	left  map[string]int   // a rank that has a buffer for it and leaves it unchanged
 }
 
-// same notes what must be the same on all ranks that have it.
+// same records a value that must be equal on all ranks that hold it.
 func (c *collector) same(key string, v Value, rank int) error {
 	have := c.ranks[key]
 	c.ranks[key] = append(have, rank)
@@ -203,7 +203,7 @@ func (c *collector) same(key string, v Value, rank int) error {
 	return nil
 }
 
-// added notes a sum to which each rank contributes.
+// added records a sum to which each rank contributes.
 func (c *collector) added(key string, v Value, rank int, unordered bool) {
 	if n := len(c.ranks[key]); n > 0 {
 		v = addRank(c.sum[key], v, n, unordered)
@@ -239,9 +239,9 @@ func (xs *executions) summary() (summary, error) {
 	return c.sum, err
 }
 
-// written says which atoms some instruction writes. What another program of the
-// same arenas, or another rank's part of them, has left in the others is no
-// result of this one.
+// written marks the atoms that some instruction writes. The other atoms hold what
+// another program of the same arenas, or another rank's part, left there: not a result
+// of this program.
 func (x *execution) written() []bool {
 	list := make([]bool, len(x.atoms))
 	for i := range x.p.Instrs {
@@ -259,8 +259,7 @@ func (x *execution) written() []bool {
 	return list
 }
 
-// result collects a buffer that is one of the step's results, as far as it is
-// written.
+// result collects the written part of a buffer that is one of the step's results.
 func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 	b, s := &x.p.Buffers[buf], x.bufferSpan(buf)
 	key := fmt.Sprintf(outputKey, b.Name)

@@ -7,21 +7,20 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The global norm is a sum over slots: one for every NormPiece elements of
-// every parameter, in the order of the chunks. Each rank fills the slots of the
-// elements that it owns. All are together in the tier final, where chunks are
-// updated in a nearer tier through a buffer of their own there first; with
-// several ranks that is the device, and the others' slots are gathered behind
-// each other.
+// normParts describes the global norm as a sum over slots: one per NormPiece elements
+// of every parameter, in chunk order. Each rank fills the slots of the elements that it
+// owns. All slots are collected in tier final; chunks updated in a nearer tier fill a
+// buffer there first. With several ranks, final is the device, and the slots of all
+// ranks are gathered one after another.
 type normParts struct {
 	final device.Tier
-	buf   [device.NumTiers]int   // of this rank's slots, -1 where there are none
+	buf   [device.NumTiers]int   // buffer of this rank's slots per tier, -1 if none
 	first [device.NumTiers][]int // per chunk its first slot there, and the end
 	all   int                    // buffer of all ranks' slots, in tier final
 }
 
-// owned is what a rank contributes of a chunk to the norm: its shard or, of
-// what all have, everything if it is the first of the group.
+// owned returns what a rank contributes of a chunk to the norm: its shard or, if the
+// chunk is replicated, all of it on the group's first rank and nothing elsewhere.
 func (lo *lowering) owned(rank, c int) piece {
 	switch group := lo.top.groups[c]; {
 	case !slices.Contains(group, rank), lo.frozen(c):
@@ -32,7 +31,7 @@ func (lo *lowering) owned(rank, c int) piece {
 	return piece{}
 }
 
-// slots counts a rank's slots of a chunk.
+// slots returns the number of a rank's slots for a chunk.
 func (lo *lowering) slots(rank, c int) (n int) {
 	for _, q := range lo.parts(c, lo.owned(rank, c)) {
 		n += graph.NormPieces(int64(q.hi - q.lo))
@@ -78,7 +77,7 @@ func (lo *lowering) newNormParts() *normParts {
 	return n
 }
 
-// nextAtom is where the atom of a chunk ends that element e is in, at most end.
+// nextAtom returns the end of the atom of a chunk that contains element e, at most end.
 func (lo *lowering) nextAtom(c, e, end int) int {
 	atoms := lo.atoms(c, lo.whole(c))
 	if k, _ := slices.BinarySearch(atoms, e+1); k < len(atoms) {
@@ -87,7 +86,7 @@ func (lo *lowering) nextAtom(c, e, end int) int {
 	return end
 }
 
-// slotBuffer makes a buffer of slots that end at cuts.
+// slotBuffer allocates a buffer of slots with the given cuts.
 func (lo *lowering) slotBuffer(name string, t device.Tier, cuts []int) int {
 	b := Buffer{Name: name, Tier: t, Class: ClassReductions, DType: graph.F64, Rows: 1, Cols: cuts[len(cuts)-1]}
 	if last := len(cuts) - 1; last > 0 {
@@ -96,7 +95,7 @@ func (lo *lowering) slotBuffer(name string, t device.Tier, cuts []int) int {
 	return lo.buffer(b)
 }
 
-// allSlots are the ends of all atoms' slots, rank by rank.
+// allSlots returns the ends of the slots of all atoms, rank by rank.
 func (lo *lowering) allSlots() (cuts []int) {
 	end := 0
 	for r := range lo.top.ranks {
@@ -114,11 +113,11 @@ func (lo *lowering) allSlots() (cuts []int) {
 	return cuts
 }
 
-// sortSlots brings the slots of several ranks into the order of one, so that
-// the norm has the same bits. Where gradients are sums over ranks they have
-// other bits anyway, and it is left out.
+// sortSlots permutes the slots of several ranks into single-rank order, so that the
+// norm is bit-equal. Where gradients are sums over ranks their bits differ anyway, and
+// it does nothing.
 func (lo *lowering) sortSlots(u *unit, n *normParts) {
-	type run struct{ chunk, from, to int } // slots of a rank's chunk
+	type run struct{ chunk, from, to int } // slots of one rank's chunk
 	var runs []run
 	end := 0
 	for r := range lo.top.ranks {
@@ -163,12 +162,12 @@ func (lo *lowering) sortSlots(u *unit, n *normParts) {
 	}
 }
 
-// at is a range of slots in a tier.
+// at returns a range of slots in a tier.
 func (n *normParts) at(t device.Tier, lo, hi int) Region {
 	return Region{Buf: n.buf[t], Off: lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
 }
 
-// square sums the squares of a chunk's gradient as soon as it is complete.
+// square sums the squares of a chunk's gradient as soon as the gradient is complete.
 func (lo *lowering) square(c int, grad store, n *normParts) {
 	tier := lo.updatedOn(c)
 	u := &lo.units[lo.gradBuf[c].unit]
@@ -189,8 +188,8 @@ func (lo *lowering) square(c int, grad store, n *normParts) {
 		n.at(n.final, n.first[n.final][c], n.first[n.final][c+1]), n.at(tier, n.first[tier][c], n.first[tier][c+1])))
 }
 
-// norm finishes the norm and takes the clip factor to every tier that updates,
-// and to the host for the run to read.
+// norm finishes the norm and copies the clip factor to every tier that updates, and to
+// the host for the run to read.
 func (lo *lowering) norm(u *unit, n *normParts) {
 	p := lo.p
 	if lo.top.ranks > 1 {

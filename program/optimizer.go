@@ -8,25 +8,24 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// optimizer lists what follows the last contribution to each gradient: it goes
-// to where the optimizer's state is, its squares are summed, and when all are
-// there the clip factor is known and every chunk is updated. Chunks whose state
-// is on the device are updated there, the others on the host's cores or, where
-// the plan wants that, on the device too; state that is not where it is updated
-// comes and goes through staging buffers. Updated weights go back to where the
-// forward pass takes them from.
+// optimizer lists what follows the last contribution to each gradient. The gradient is
+// moved to the processor that updates its chunk, and its squares are summed. Once all
+// squares are summed the clip factor is known, and every chunk is updated. Chunks with
+// device state are updated on the device; the others on the host's cores or, if the
+// plan says so, on the device. State that lives elsewhere is streamed through staging
+// buffers. Updated weights return to where the forward pass reads them.
 func (lo *lowering) optimizer() error {
 	if lo.opt.Mode != Train {
 		return nil
 	}
-	grads := make([]store, len(lo.pl.Chunks)) // what the optimizer reads
+	grads := make([]store, len(lo.pl.Chunks)) // inputs of the optimizer
 	parts := lo.newNormParts()
 	for c := range lo.pl.Chunks {
 		if lo.trained(c) && lo.reduced(c).len() > 0 {
 			grads[c] = lo.deliver(c)
 			lo.square(c, grads[c], parts)
 			if lo.clips() && lo.pl.Chunks[c].Grads > lo.updatedOn(c) {
-				grads[c] = lo.toHost(c) // where it waits for the norm
+				grads[c] = lo.toHost(c) // where the gradient waits for the norm
 			}
 		}
 	}
@@ -37,7 +36,7 @@ func (lo *lowering) optimizer() error {
 	return nil
 }
 
-// updatedOn is the tier whose processor updates a chunk.
+// updatedOn returns the tier whose processor updates a chunk.
 func (lo *lowering) updatedOn(c int) device.Tier {
 	if lo.pl.Chunks[c].Update == UpdateOnDevice {
 		return device.DeviceTier
@@ -45,7 +44,7 @@ func (lo *lowering) updatedOn(c int) device.Tier {
 	return min(lo.pl.Chunks[c].State, device.HostTier)
 }
 
-// opt1 makes an instruction of the optimizer on the given tier's processor.
+// opt1 builds an optimizer instruction on the given tier's processor.
 func (lo *lowering) opt1(tier device.Tier, c int, op1 graph.Op, attr graph.Attr, args ...Region) op {
 	stream := device.Compute
 	if tier == device.HostTier {
@@ -56,8 +55,8 @@ func (lo *lowering) opt1(tier device.Tier, c int, op1 graph.Op, attr graph.Attr,
 	return op{in: Instr{Op: op1, Attr: attr, Stream: stream, Key: key, Args: args}}
 }
 
-// deliver brings the finished gradient of a chunk, as far as this rank has it,
-// to the tier that updates it.
+// deliver moves this rank's part of a chunk's complete gradient to the tier that
+// updates the chunk.
 func (lo *lowering) deliver(c int) store {
 	if home := lo.gradBuf[c]; lo.updatedOn(c) == home.tier {
 		return home.store
@@ -65,7 +64,7 @@ func (lo *lowering) deliver(c int) store {
 	return lo.toHost(c)
 }
 
-// toHost sends the finished gradient of a chunk from the device to the host.
+// toHost copies a chunk's complete gradient from the device to the host.
 func (lo *lowering) toHost(c int) store {
 	home, own := lo.gradBuf[c], lo.reduced(c)
 	host := lo.chunkBuffer("grad.host", c, own, device.HostTier, ClassGrads, graph.F32)
@@ -74,10 +73,10 @@ func (lo *lowering) toHost(c int) store {
 	return host
 }
 
-// updates lists the chunks' updates: behind the norm, in order of first use, so
-// that what the next step needs first is ready first; or, where nothing is
-// clipped, each as soon as its gradient is complete, while the backward pass
-// goes on. States that live elsewhere are read ahead.
+// updates lists the chunks' updates. With clipping, they follow the norm, in order of
+// first use, so that what the next step needs first is ready first. Without clipping,
+// each follows its complete gradient, during the backward pass. State that lives
+// elsewhere is prefetched.
 func (lo *lowering) updates(u *unit, grads []store) {
 	unitOf, listOf := func(int) *unit { return u }, func(u *unit) *[]op { return &u.work }
 	var order []int
@@ -110,20 +109,20 @@ func (lo *lowering) updates(u *unit, grads []store) {
 	}
 }
 
-// clips reports whether updates have to wait for the norm of all gradients.
+// clips reports whether updates must wait for the norm of all gradients.
 func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
-// update steps what this rank updates of a chunk.
+// update lists the update of this rank's part of a chunk.
 func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := StateTypes(lo.pl.State)
-	// Where the working copy is written: nowhere (it is the master), in place,
-	// or in a buffer on this side of the link, to be sent.
+	// Where the bf16 working copy is written: nowhere (it is the master), in place, or
+	// to a buffer on this side of the link, to be sent.
 	var work16, send *store
 	switch {
 	case lo.g.DType == master && ch.Weights < tier:
 		send = &home.master
-	case lo.g.DType == master: // operators read what is updated
+	case lo.g.DType == master: // operators read the master itself
 	case ch.Weights == tier:
 		work16 = &home.work
 	default:
@@ -158,8 +157,8 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	}
 }
 
-// spread gathers the updated weights of a chunk where every rank has all of
-// them but updates its own.
+// spread all-gathers the updated weights of a chunk that every rank holds entirely but
+// updates only its own shard of.
 func (lo *lowering) spread(list *[]op, c int) {
 	if !lo.sharded(c, "state") || lo.sharded(c, "weights") {
 		return

@@ -9,11 +9,11 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// unit is a piece of the schedule: one segment, one micro-batch (or a slice of
-// it), one direction. Before and after it stand the transfers that belong to it.
+// unit is an element of the schedule: one segment, one micro-batch (or a slice of one),
+// one direction, with the transfers that belong before and after it.
 type unit struct {
 	segment, micro      int
-	forward, backward   bool          // the head does both at once when training
+	forward, backward   bool          // when training, the head runs both directions at once
 	half                schedule.Pass // of a backward pass: B all, Bx input gradients, W weight gradients
 	row, rows           int           // of the micro-batch
 	run                 int           // see runs
@@ -34,14 +34,14 @@ func (lo *lowering) order() error {
 // trains reports whether there is a backward pass.
 func (lo *lowering) trains() bool { return lo.opt.Mode == Train || lo.opt.Mode == Grads }
 
-// goesBack reports whether segment s has a backward pass: below the lowest
-// parameter that is trained there is none.
+// goesBack reports whether segment s has a backward pass. Segments below the lowest
+// trained parameter have none.
 func (lo *lowering) goesBack(s int) bool { return lo.trains() && len(lo.g.Segments[s].Backward) > 0 }
 
-// grouped lists the units of a rank that has all segments. Groups of
-// micro-batches go layer by layer; the head does its backward pass right away,
-// since the loss is known then. Micro-batches ascend everywhere, so that every
-// sum over tokens has one order whatever the grouping.
+// grouped lists the units of a rank that holds all segments. Each group of
+// micro-batches runs layer by layer. The head runs its backward pass at once, since the
+// loss is known then. Micro-batches always ascend, so that every sum over tokens has
+// the same order whatever the grouping.
 func (lo *lowering) grouped() {
 	head, group := lo.g.Head(), lo.pl.Group
 	var late []unit // see shared
@@ -67,10 +67,10 @@ func (lo *lowering) grouped() {
 	lo.units = append(lo.units, late...)
 }
 
-// shared reports whether segment s holds a parameter that a later segment of
-// this rank uses too (a tied head). Its gradient is first summed over all
-// micro-batches of the later one, so the backward units of s wait until the end:
-// this keeps the order of the sum, and so its bits, independent of the grouping.
+// shared reports whether segment s holds a parameter that a later segment of this rank
+// also uses (a tied head). The later segment's gradient is summed over all
+// micro-batches first, so the backward units of s are deferred to the end. This keeps
+// the order of the sum, and so its bits, independent of the grouping.
 func (lo *lowering) shared(s int) bool {
 	for later := s + 1; later < len(lo.g.Segments); later++ {
 		for _, p := range lo.g.Segments[later].Params {
@@ -82,21 +82,20 @@ func (lo *lowering) shared(s int) bool {
 	return false
 }
 
-// scheduled lists the units of a rank of a pipeline as its schedule has them.
-// A stage's unit is its segments one after the other; the head, whose loss and
-// gradients are made together by blocks of rows, belongs to the backward pass.
+// scheduled lists the units of a pipeline rank in the order of its schedule. A stage's
+// unit is its segments in sequence. The head belongs to the backward pass, since its
+// loss and gradients are computed together by row blocks.
 //
-// A message is sent when it has been made. It is received, by the schedule's own
-// clock, behind the unit that runs at that moment: the buffer for it is free
-// then if everything has ended that ended before that unit began. So whatever a
-// message waits for lies earlier on that clock, and ranks that exchange messages
-// in a ring do not wait for each other in a circle, though a message takes both
-// its ends at once.
+// A message is sent as soon as it is produced. Its receive is placed behind the unit
+// that, by the schedule's own clock, runs at that moment: its buffer is then free if
+// everything has ended that ended before that unit began. So whatever a message waits
+// for lies earlier on that clock. Ranks that exchange messages in a ring therefore
+// cannot deadlock, although a message occupies both its ends at once.
 func (lo *lowering) scheduled() {
 	place := lo.opt.Rank % lo.top.depth
 	clock, order := lo.top.clock, lo.top.schedule.Orders[place]
 	var late []unit
-	var begin []int // per position in the order
+	var begin []int // receives per position in the order
 	var mail []letter
 	for _, w := range order {
 		begin = append(begin, len(lo.units))
@@ -127,13 +126,13 @@ func (lo *lowering) scheduled() {
 	}
 }
 
-// letter is the receipt of a message that is sent at some time of the schedule.
+// letter is the receive of a message that is sent at a given time of the schedule.
 type letter struct {
 	op
 	sent float64
 }
 
-// stageUnits are the units that one unit of the schedule stands for.
+// stageUnits expands one unit of the schedule into units.
 func (lo *lowering) stageUnits(w schedule.Unit) []unit {
 	t := lo.top
 	from, to := t.first[w.Stage], t.first[w.Stage+1]
@@ -153,7 +152,7 @@ func (lo *lowering) stageUnits(w schedule.Unit) []unit {
 		for s := to - 1; s >= from && lo.goesBack(s); s-- {
 			head := s == lo.g.Head()
 			if head && w.Pass == schedule.W {
-				continue // done with the input gradients
+				continue // computed with the input gradients
 			}
 			add(s, head, true)
 		}
@@ -161,14 +160,14 @@ func (lo *lowering) stageUnits(w schedule.Unit) []unit {
 	return list
 }
 
-// micro is the number of a scheduled micro-batch over all directions.
+// micro numbers a scheduled micro-batch across both directions.
 func (lo *lowering) micro(w schedule.Unit) int {
 	return w.Micro*lo.top.schedule.Directions() + w.Dir
 }
 
-// run numbers the runs of consecutive stages on one rank. The gradient of the
-// residual stream is one value throughout; in each run of stages that a rank
-// holds it is a buffer of its own.
+// run numbers the runs of consecutive stages on one rank. The residual stream's
+// gradient is one graph value throughout; each run of stages on a rank has its own
+// buffer for it.
 func (lo *lowering) run(w schedule.Unit) int {
 	home, s := lo.top.schedule.Home[w.Dir], w.Stage
 	for s > 0 && home[s-1] == home[w.Stage] {
@@ -177,13 +176,13 @@ func (lo *lowering) run(w schedule.Unit) int {
 	return s
 }
 
-// messages are what the units of one unit of the schedule receive and send.
+// messages lists what one unit of the schedule receives and sends.
 func (lo *lowering) messages(w schedule.Unit, list []unit) (in []letter, out []op) {
 	home := lo.top.schedule.Home[w.Dir]
 	from, to := lo.top.first[w.Stage], lo.top.first[w.Stage+1]
 	first, last := &list[0], &list[len(list)-1]
 	if w.Stage > 0 && home[w.Stage-1] != home[w.Stage] {
-		if first.forward && first.segment == from { // a head alone goes forward in the backward pass
+		if first.forward && first.segment == from { // a head by itself runs its forward in the backward pass
 			in = append(in, letter{lo.message(graph.Recv, first, from, lo.g.Segments[from].In, home[w.Stage-1], false), lo.top.ends(w, w.Stage-1, false)})
 		}
 		if last.backward && w.Pass != schedule.W && lo.g.Segments[from].DIn >= 0 {
@@ -201,8 +200,8 @@ func (lo *lowering) messages(w schedule.Unit, list []unit) (in []letter, out []o
 	return in, out
 }
 
-// message moves the rows of a value that a unit works on over the boundary
-// before a segment, to or from another place of the pipeline.
+// message sends or receives a unit's rows of a value across the boundary before a
+// segment, to or from another position of the pipeline.
 func (lo *lowering) message(o graph.Op, u *unit, boundary, value, place int, back bool) op {
 	stream := device.Send
 	if o == graph.Recv {
@@ -219,7 +218,7 @@ func (lo *lowering) message(o graph.Op, u *unit, boundary, value, place int, bac
 	}
 }
 
-// rowsOf is a unit's rows of a value.
+// rowsOf refers to a unit's rows of a value.
 func (lo *lowering) rowsOf(u *unit, value int) ref {
 	v := &lo.g.Values[value]
 	r := ref{value: value, micro: u.micro, row: u.row, rows: u.rows, hi: v.Cols}
@@ -229,7 +228,7 @@ func (lo *lowering) rowsOf(u *unit, value int) ref {
 	return r
 }
 
-// slice is the rows of a slice of a micro-batch.
+// slice returns the row range of a slice of a micro-batch.
 func (lo *lowering) slice(q int) (row, rows int) {
 	list := lo.pl.Pipeline.sliceRows(lo.g.Seq)
 	if len(list) == 1 {

@@ -8,13 +8,13 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Chunks, pieces of them and where they are.
+// Ranges of chunks, and where they are stored.
 //
-// The elements of a chunk count from the first of its first parameter. A piece
-// is a range of them: all, or the shard that one rank of the chunk's group has.
-// Shards end at parameters or at multiples of graph.NormPiece inside one, so
-// that the partial sums of the norm are the same however a chunk is divided;
-// they are as even as that allows.
+// The elements of a chunk count from the first of its first parameter. A piece is a
+// range of them: the whole chunk, or the shard of one rank of the chunk's group. Shards
+// end at parameters or at multiples of graph.NormPiece inside one, so that the partial
+// sums of the norm do not depend on the sharding. Within that rule they are as even as
+// possible:
 //
 //	chunk   [ wqkv ......... | bqkv | wo ........ | bo ]
 //	shards  0          ^1          ^2        ^3          of four ranks
@@ -24,20 +24,20 @@ type piece struct{ lo, hi int }
 
 func (p piece) len() int { return p.hi - p.lo }
 
-// part is the range of one parameter in a piece, in elements of the chunk.
+// part is the range of one parameter within a piece, in elements of the chunk.
 type part struct{ param, lo, hi int }
 
-// store is where a piece lies: element e of the chunk at offset at+e of buf.
+// store locates a piece: element e of the chunk is at offset at+e of buf.
 type store struct{ buf, at int }
 
 func (s store) region(lo, hi int) Region {
 	return Region{Buf: s.buf, Off: s.at + lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
 }
 
-// of is the region of a piece.
+// of returns the region of a piece.
 func (s store) of(p piece) Region { return s.region(p.lo, p.hi) }
 
-// index finds each parameter's chunk and offset.
+// index computes each parameter's chunk and offset.
 func (lo *lowering) index() {
 	lo.chunkOf = make([]int, len(lo.g.Params))
 	lo.offsetOf = make([]int, len(lo.g.Params))
@@ -54,25 +54,25 @@ func (lo *lowering) index() {
 // local reports whether this rank computes with a chunk.
 func (lo *lowering) local(c int) bool { return slices.Contains(lo.top.groups[c], lo.opt.Rank) }
 
-// frozen reports whether training leaves a chunk as it is.
+// frozen reports whether training leaves a chunk unchanged.
 func (lo *lowering) frozen(c int) bool { return lo.g.Params[lo.pl.Chunks[c].First].Frozen }
 
-// trained reports whether this rank computes with a chunk that is trained.
+// trained reports whether this rank computes with a chunk that is not frozen.
 func (lo *lowering) trained(c int) bool { return lo.local(c) && !lo.frozen(c) }
 
-// whole is all of a chunk.
+// whole returns the range of an entire chunk.
 func (lo *lowering) whole(c int) piece {
 	last := lo.pl.Chunks[c].Last - 1
 	return piece{0, lo.offsetOf[last] + int(lo.g.Params[last].Elems())}
 }
 
-// sharded reports whether something of a chunk is divided among its group:
-// what is one of Shardings.
+// sharded reports whether part of a chunk's data is sharded over its group; what is one
+// of Shardings.
 func (lo *lowering) sharded(c int, what string) bool {
 	return len(lo.top.groups[c]) > 1 && ShardLevel(lo.pl.Chunks[c].Shard) >= ShardLevel(what)
 }
 
-// held is what this rank holds of a chunk's weights, grads or state.
+// held returns the range of a chunk's weights, grads or state that this rank holds.
 func (lo *lowering) held(c int, what string) piece { return lo.heldBy(lo.opt.Rank, c, what) }
 
 func (lo *lowering) heldBy(rank, c int, what string) piece {
@@ -84,7 +84,7 @@ func (lo *lowering) heldBy(rank, c int, what string) piece {
 	return piece{cuts[k], cuts[k+1]}
 }
 
-// shards are the ends of the shards of a chunk, from 0.
+// shards returns the ends of the shards of a chunk, starting with 0.
 func (lo *lowering) shards(c int) []int {
 	if lo.shardsOf[c] == nil {
 		lo.shardsOf[c] = lo.divide(c)
@@ -104,8 +104,8 @@ func (lo *lowering) divide(c int) []int {
 	return append(cuts, all.hi)
 }
 
-// mark is the element nearest to one of chunk c where a shard may end, of
-// equally near ones the later.
+// mark returns the legal shard boundary of chunk c nearest to element e; ties go to the
+// later one.
 func (lo *lowering) mark(c, e int) int {
 	i := lo.pl.Chunks[c].First
 	for i+1 < lo.pl.Chunks[c].Last && lo.offsetOf[i+1] <= e {
@@ -120,8 +120,8 @@ func (lo *lowering) mark(c, e int) int {
 	return above
 }
 
-// Cuts lists per parameter the elements inside it at which its chunk is
-// divided among ranks, for Options.Cuts.
+// Cuts returns per parameter the element offsets at which sharding cuts it, for
+// Options.Cuts.
 func (pl *Plan) Cuts(g *graph.Graph) ([][]int, error) {
 	top, err := newTopology(g, pl)
 	if err != nil {
@@ -140,8 +140,9 @@ func (pl *Plan) Cuts(g *graph.Graph) ([][]int, error) {
 	return list, nil
 }
 
-// Largest is the rank with most of all chunks, of those that do the same with
-// other sequences: shards are uneven, and it needs most memory.
+// Largest returns the rank whose shards, over all chunks, are largest among the ranks
+// that run the same program on other sequences. Shards are uneven, so it needs the most
+// memory.
 func (pl *Plan) Largest(g *graph.Graph) (int, error) {
 	top, err := newTopology(g, pl)
 	if err != nil {
@@ -166,8 +167,8 @@ func (pl *Plan) Largest(g *graph.Graph) (int, error) {
 	return largest, nil
 }
 
-// atoms lists where the atoms of a piece begin, and its end: at parameters, at
-// shards, and where Options.Cuts wants it.
+// atoms returns where the atoms of a piece begin, and its end. Atoms are cut at
+// parameters, at shards and at Options.Cuts.
 func (lo *lowering) atoms(c int, p piece) []int {
 	if lo.atomsOf[c] == nil {
 		lo.atomsOf[c] = lo.cutChunk(c)
@@ -185,7 +186,7 @@ func (lo *lowering) atoms(c int, p piece) []int {
 	return append(append(list, all[from:end]...), p.hi)
 }
 
-// cutChunk lists the atoms of a whole chunk.
+// cutChunk returns the atoms of a whole chunk.
 func (lo *lowering) cutChunk(c int) []int {
 	list := slices.Clone(lo.shards(c))
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
@@ -200,7 +201,7 @@ func (lo *lowering) cutChunk(c int) []int {
 	return slices.Compact(list)
 }
 
-// parts lists the parameters of a piece.
+// parts splits a piece by parameter.
 func (lo *lowering) parts(c int, p piece) []part {
 	var list []part
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
@@ -212,7 +213,7 @@ func (lo *lowering) parts(c int, p piece) []part {
 	return list
 }
 
-// record is the length of a piece where it is stored, padded on disk.
+// record returns the stored length of a piece in elements, padded on disk.
 func record(p piece, tier device.Tier) int {
 	n := p.len()
 	if tier == device.DiskTier {
@@ -221,9 +222,9 @@ func record(p piece, tier device.Tier) int {
 	return n
 }
 
-// chunkBuffer makes a flat buffer of records of a piece of chunk c, one for each
-// kind of content ("p", "m", ...), with padding behind each on disk. Without
-// kinds the content is not kept from step to step.
+// chunkBuffer allocates a flat buffer with one record of a piece of chunk c per kind of
+// content ("p", "m", ...), each padded on disk. Without kinds the content does not
+// persist between steps.
 func (lo *lowering) chunkBuffer(name string, c int, p piece, tier device.Tier, class Class, dt graph.DType, kinds ...string) store {
 	length, atoms := record(p, tier), lo.atoms(c, p)
 	b := Buffer{Name: fmt.Sprintf("%s.c%d", name, c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
@@ -259,14 +260,14 @@ func (lo *lowering) elementName(c, e int) string {
 	return fmt.Sprintf("%s+%d", lo.g.Params[i].Name, e-lo.offsetOf[i])
 }
 
-// param is a parameter's region in a store of its whole chunk, with the extents
-// of the parameter's value.
+// param returns a parameter's region in a store of its whole chunk, with the extents of
+// the parameter's value.
 func (lo *lowering) param(s store, value int) Region {
 	v := &lo.g.Values[value]
 	return Region{Buf: s.buf, Off: s.at + lo.offsetOf[v.Param], Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
 }
 
-// homes notes where a piece of a chunk lives between steps.
+// homes records where a piece of a chunk lives between steps.
 func (lo *lowering) homes(c int, p piece, kind string, s store, replica bool) {
 	for _, q := range lo.parts(c, p) {
 		lo.p.Homes = append(lo.p.Homes, Home{Param: q.param, Kind: kind, At: q.lo - lo.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
@@ -278,7 +279,7 @@ func moveOp(stream device.Stream, key Key, to, from store, p piece) op {
 	return copyOp(stream, key, to.of(p), from.of(p))
 }
 
-// between makes an instruction of the collective stream over the group of c.
+// between builds a collective over the group of c, on the collective stream.
 func (lo *lowering) between(o graph.Op, key Key, c int, acc bool, args ...Region) op {
 	key.Dir = Transfer
 	for i := range args {

@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// list strings the units together: the program order.
+// list concatenates the units into program order.
 func (lo *lowering) list() error {
 	n := 0
 	for i := range lo.units {
@@ -26,12 +26,12 @@ func (lo *lowering) list() error {
 	return nil
 }
 
-// thoroughNodes is how far addresses are searched for (Options.Thorough).
+// thoroughNodes bounds the address search of Options.Thorough.
 const thoroughNodes = 20_000
 
-// place gives every buffer its address: one static allocation problem per
-// tier, solved now, so that nothing is allocated later. Height is the memory
-// of the run. Buffers of a base program keep the addresses that they have there.
+// place assigns every buffer its address by solving one static allocation problem per
+// tier, so that nothing is allocated at run time. Height is the memory of the run.
+// Buffers shared with a base program keep its addresses.
 func (lo *lowering) place() error {
 	lo.adopt()
 	live := lo.p.Lifetimes()
@@ -57,7 +57,7 @@ func (lo *lowering) place() error {
 	}
 	var thought alloc.Options
 	if lo.opt.Thorough {
-		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Crest | alloc.Tighten | alloc.Eject} // which take seconds
+		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Crest | alloc.Tighten | alloc.Eject} // heuristics that take seconds
 	}
 	for t, prob := range problems {
 		which := buffers[t]
@@ -76,9 +76,9 @@ func (lo *lowering) place() error {
 	return nil
 }
 
-// adopt pins the persistent buffers that the base program has too at its
-// addresses, and takes over those that only it has, so that nothing is put
-// where they are.
+// adopt pins the persistent buffers shared with the base program to its addresses. It
+// also takes over the base's other persistent buffers, so that nothing is placed on top
+// of them.
 func (lo *lowering) adopt() {
 	if lo.opt.Base == nil {
 		return

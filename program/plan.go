@@ -15,59 +15,60 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Plan is everything that is decided about how ranks run a graph. It is a small
-// JSON value that a person can read and edit; Lower turns it into the instructions
-// of a rank without deciding anything more.
+// Plan holds every decision about how ranks run a graph. It is a small JSON value that
+// a person can read and edit. Lower turns it into one rank's instructions without
+// further decisions.
 type Plan struct {
-	// Model and the sizes below are what the plan was made for; a plan for
-	// something else is refused.
+	// Model and the sizes below identify what the plan was made for; Validate rejects
+	// it for anything else.
 	Model          string `json:"model"` // fingerprint, see Fingerprint
 	SequenceLength int    `json:"sequence_length"`
 	Precision      string `json:"precision"` // fp32 or bf16
 
 	MicroBatch   int `json:"micro_batch"`   // sequences per micro-batch
 	MicroBatches int `json:"micro_batches"` // per step
-	// Group micro-batches run layer by layer together: 1 is depth-first
-	// (plain accumulation), MicroBatches is breadth-first (layered gradient
-	// accumulation, 2106.02679): each layer's weights come in once per pass.
+	// Group is the number of micro-batches that run layer by layer together: 1 is
+	// depth-first (plain accumulation), MicroBatches is breadth-first (layered gradient
+	// accumulation, 2106.02679), where each layer's weights are fetched once per pass.
 	Group    int `json:"group"`
-	HeadRows int `json:"head_rows"` // tokens whose logits exist at once
+	HeadRows int `json:"head_rows"` // tokens whose logits exist at the same time
 
 	Chunks []Chunk `json:"chunks"`
-	// Cache bounds the bytes of weights that live on the host and are on the
-	// device at once (Elixir's rCache; one block of a fixed size per chunk is a
-	// special case); Prefetch is how many units ahead of its use a chunk is sent for.
+	// Cache bounds the bytes of non-resident weights that are on the device at once
+	// (Elixir's rCache; fixed-size blocks of one chunk each are a special case).
+	// Prefetch is how many units before its use a chunk's transfer may start.
 	Cache    int64 `json:"cache_bytes"`
 	Prefetch int   `json:"prefetch"`
 
-	// Ranks run the step together. Data-parallel ones do the same with other
-	// sequences; with Pipeline, they hold different segments.
+	// Ranks run the step together. Data-parallel ranks run the same program on
+	// different sequences; pipeline ranks hold different segments.
 	Ranks    int       `json:"ranks"`
 	Pipeline *Pipeline `json:"pipeline,omitempty"`
 
-	// Activations says per layer what of them is kept for the backward pass, what
-	// waits in another tier and what is made again. Slots is how many layers'
-	// activations come or go at once (MEMO's rounding buffers).
+	// Activations is each layer's activation policy: what is kept, swapped or
+	// recomputed. Slots is the number of layers whose activations are in transfer at
+	// once (MEMO's rounding buffers).
 	Activations []Retention `json:"activations"`
 	Slots       int         `json:"slots"`
 
-	// State is how the optimizer's state is stored, see StateNames; empty is fp32.
+	// State is the storage format of the optimizer state, see StateNames; empty is
+	// fp32.
 	State string `json:"optimizer_state,omitempty"`
 }
 
-// How the optimizer's state may be stored. Unlike all else in a plan but the
-// precision, it changes results: what is bf16 is rounded by chance after every step
-// (see graph.Chance), in the mean to what it is in fp32.
+// Storage formats of the optimizer state. Apart from the precision, this is the only
+// part of a plan that changes results: bf16 values are rounded stochastically after
+// every step (see graph.Chance), with the fp32 result as the mean.
 //
-//	fp32          weights and moments in fp32: 12 bytes for an element
+//	fp32          weights and moments in fp32: 12 bytes per element
 //	bf16_moments  weights in fp32, moments in bf16: 8
-//	bf16          everything in bf16: 4, and the weights are those that operators read
+//	bf16          everything in bf16: 4; operators read the same weights
 var states = [...]struct {
 	name            string
 	master, moments graph.DType
 }{{"fp32", graph.F32, graph.F32}, {"bf16_moments", graph.F32, graph.BF16}, {"bf16", graph.BF16, graph.BF16}}
 
-// StateNames are the choices of Plan.State, from most memory to least.
+// StateNames returns the values of Plan.State, from most memory to least.
 func StateNames() (list []string) {
 	for _, s := range states {
 		list = append(list, s.name)
@@ -75,8 +76,8 @@ func StateNames() (list []string) {
 	return list
 }
 
-// StateTypes are the types that a Plan.State stores the weights that are updated in,
-// and their moments.
+// StateTypes returns the element types in which a Plan.State stores the master weights
+// and the moments.
 func StateTypes(state string) (master, moments graph.DType) {
 	for _, s := range states {
 		if s.name == state {
@@ -86,8 +87,8 @@ func StateTypes(state string) (master, moments graph.DType) {
 	return states[0].master, states[0].moments
 }
 
-// StateBytes are those of an element's moments, and of its weight where operators
-// read another of the given type.
+// StateBytes returns the bytes per element of the moments, plus those of the master
+// weight if operators read a copy of the given, different type.
 func StateBytes(state string, weights graph.DType) int64 {
 	master, moments := StateTypes(state)
 	n := 2 * moments.Size()
@@ -97,33 +98,33 @@ func StateBytes(state string, weights graph.DType) int64 {
 	return n
 }
 
-// Chunk is a run of consecutive parameters that move together. A frozen one has
-// neither gradient nor state; what is said of them does not count.
+// Chunk is a run of consecutive parameters that move together. A frozen chunk has
+// neither gradient nor state; the fields about them are ignored.
 type Chunk struct {
 	First int `json:"first"` // parameters First..Last-1 in order of first use
 	Last  int `json:"last"`
-	// Weights is where the copy that operators read lives between uses; Grads
-	// where the gradient waits for the optimizer; State where the optimizer's
-	// moments live. Each is the same or further from the device than the one
-	// before, except that resident weights may have their state anywhere.
+	// Weights is the tier of the copy that operators read, between uses; Grads the tier
+	// where the gradient waits for the optimizer; State the tier of the optimizer's
+	// moments. None is nearer to the device than the one before it, except that
+	// resident weights may have their state anywhere.
 	Weights device.Tier `json:"weights"`
 	Grads   device.Tier `json:"grads"`
 	State   device.Tier `json:"state"`
-	// Update says what updates the chunk: nothing said, the processor of the tier
-	// that its state is on, the host's cores where that is the disk; UpdateOnDevice,
-	// the device, and state that lives elsewhere is streamed through it.
+	// Update selects the processor that updates the chunk. Empty is the processor of
+	// the tier that holds the state (for the disk: the host's cores). UpdateOnDevice is
+	// the device; state that lives elsewhere is streamed through it.
 	Update string `json:"update,omitempty"`
-	// Shard says what of the chunk is divided among the ranks that compute with
-	// it, see Shardings.
+	// Shard says what of the chunk is sharded over the ranks that compute with it, see
+	// Shardings.
 	Shard string `json:"shard,omitempty"`
 }
 
-// UpdateOnDevice is a choice of Chunk.Update.
+// UpdateOnDevice is a value of Chunk.Update.
 const UpdateOnDevice = "device"
 
-// Shardings are the choices of Chunk.Shard, each with what stands before it:
+// Shardings returns the values of Chunk.Shard; each includes those before it:
 //
-//	(empty)  every rank has all of it and updates all of it
+//	(empty)  every rank holds and updates everything
 //	state    optimizer state and update (ZeRO-1): gradients are reduced once
 //	         per step, weights are gathered after the update
 //	grads    gradients too (ZeRO-2): reduced after every visit
@@ -134,45 +135,46 @@ func Shardings() []string { return shardings[:] }
 
 var shardings = [...]string{"", "state", "grads", "weights"}
 
-// ShardLevel is how much a sharding divides: its place in Shardings, or -1.
+// ShardLevel returns the index of a sharding in Shardings, or -1.
 func ShardLevel(shard string) int { return slices.Index(shardings[:], shard) }
 
 // Pipeline divides the segments among ranks.
 type Pipeline struct {
 	// Schedule is the order of work, by the names of package schedule.
 	Schedule string `json:"schedule"`
-	// Ranks of one pipeline. Plan.Ranks is a multiple: the others do the same
-	// with other sequences. Rank r is the (r mod Ranks)-th of its pipeline.
+	// Ranks is the size of one pipeline and divides Plan.Ranks: the other pipelines run
+	// the same program on other sequences. Rank r is the (r mod Ranks)-th of its
+	// pipeline.
 	Ranks int `json:"ranks"`
-	// Stages are the segments that each stage begins with, ascending, the first
-	// 0; the schedule's placement says which rank has which stages.
+	// Stages holds each stage's first segment, ascending from 0. The schedule's
+	// placement says which rank has which stages.
 	Stages []int `json:"stages"`
-	Slices int   `json:"slices"` // of a sequence; 1 for most schedules
-	// SliceRows are the tokens of each slice, multiples of graph.SliceUnit; empty:
-	// as even as that allows.
+	Slices int   `json:"slices"` // slices per sequence; 1 for most schedules
+	// SliceRows holds the tokens of each slice, multiples of graph.SliceUnit. Empty: as
+	// even as possible.
 	SliceRows []int `json:"slice_rows,omitempty"`
-	// Order, if given, is the schedule's orders in its own notation, one line
-	// per rank: those of a search, or of the schedules that depend on times.
+	// Order, if given, replaces the schedule's order, in its own notation, one line per
+	// rank: for orders found by a search, or of schedules that depend on times.
 	Order []string `json:"order,omitempty"`
 }
 
-// PadElems is what the elements of a chunk's records on disk are padded to a
-// multiple of, so that they start and end on disk sectors.
+// PadElems is the multiple to which a chunk's records on disk are padded, in elements,
+// so that they start and end on disk sectors.
 const PadElems = 1024
 
-// Hash identifies the plan: equal for equal plans of equal models, on whatever
-// machine. It is 16 hexadecimal digits of the SHA-256 of its JSON.
+// Hash identifies the plan: equal plans of equal models hash alike on any machine. It
+// is 16 hexadecimal digits of the SHA-256 of the plan's JSON.
 func (pl *Plan) Hash() string {
 	text, err := json.Marshal(pl)
 	if err != nil {
-		panic("program: plan: " + err.Error()) // all fields are numbers and words
+		panic("program: plan: " + err.Error()) // cannot fail: all fields are numbers and strings
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Agree checks that all ranks, in order, have the same hash of what they are
-// about to do, and names one that has not.
+// Agree checks that the hashes of all ranks' plans, in rank order, are equal. The error
+// names a rank that differs.
 func Agree(hashes []string) error {
 	for r, h := range hashes {
 		if h != hashes[0] {
@@ -182,11 +184,10 @@ func Agree(hashes []string) error {
 	return nil
 }
 
-// Layout cuts the parameters into chunks of at most elems elements (a larger
-// parameter is a chunk by itself): runs of consecutive parameters that are
-// used by the same segments, so that a chunk is wanted as a whole, and all
-// trained or all frozen. Parameters whose gradients one operator makes stay
-// together.
+// Layout cuts the parameters into chunks of at most elems elements; a larger parameter
+// is a chunk by itself. A chunk is a run of consecutive parameters that are used by the
+// same segments, so that it is needed as a whole, and that are all trained or all
+// frozen. Parameters whose gradients one operator computes stay together.
 func Layout(g *graph.Graph, elems int64) []Chunk {
 	users, glued := segmentsOf(g), glued(g)
 	var list []Chunk
@@ -206,8 +207,8 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 	return list
 }
 
-// glued says for each parameter whether one operator makes its gradient and that
-// of the parameter before it: gain and bias of a norm.
+// glued reports for each parameter whether one operator computes its gradient and its
+// predecessor's: the gain and bias of a norm.
 func glued(g *graph.Graph) []bool {
 	list := make([]bool, len(g.Params))
 	for s := range g.Segments {
@@ -238,7 +239,7 @@ func segmentsOf(g *graph.Graph) [][]int {
 	return users
 }
 
-// Fingerprint identifies what a graph computes: family, sizes, what is frozen.
+// Fingerprint identifies what a graph computes: family, sizes, frozen parameters.
 func Fingerprint(g *graph.Graph) string {
 	m := *g.Model
 	scaling := ""
@@ -255,10 +256,10 @@ func Fingerprint(g *graph.Graph) string {
 		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
 }
 
-// precisions are the storage types of activations and working weights.
+// precisions maps names to the storage type of activations and working weights.
 var precisions = map[string]graph.DType{"fp32": graph.F32, "bf16": graph.BF16}
 
-// Precision returns the element type that a precision stores activations in.
+// Precision returns the element type in which the named precision stores activations.
 func Precision(name string) (graph.DType, error) {
 	if t, ok := precisions[name]; ok {
 		return t, nil
@@ -266,11 +267,11 @@ func Precision(name string) (graph.DType, error) {
 	return 0, fmt.Errorf("unknown precision %q; hint: fp32 or bf16", name)
 }
 
-// maxInstrs bounds a program: beyond it a plan is a mistake (10^7 instructions
-// are some gigabytes of program).
+// maxInstrs bounds a program: a plan that exceeds it is a mistake (10^7 instructions
+// take gigabytes).
 const maxInstrs = 10_000_000
 
-// Validate checks that the plan is possible for the graph, field by field.
+// Validate checks field by field that the plan is feasible for the graph.
 func (pl *Plan) Validate(g *graph.Graph) error {
 	if fp := Fingerprint(g); pl.Model != fp {
 		return fmt.Errorf("plan: it was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
@@ -309,7 +310,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
 		return fmt.Errorf("plan: head_rows %d; hint: a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
 	}
-	// Sums over tokens keep their bits only if they are cut where the graph says.
+	// Sums over tokens keep their bits only if they are cut where the graph requires.
 	if !g.Takes(rows, rows*pl.MicroBatches) || !g.Takes(pl.HeadRows, rows) {
 		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: sums in bf16 are cut at multiples of %d; hint: another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
 	}
@@ -376,8 +377,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 	return nil
 }
 
-// Plain is the plan of someone who has all the memory: one micro-batch,
-// everything on the device, nothing recomputed.
+// Plain returns the plan for unlimited memory: one micro-batch, everything on the
+// device, nothing recomputed.
 func Plain(g *graph.Graph, sequences int) *Plan {
 	pl := &Plan{
 		Model: Fingerprint(g), SequenceLength: g.Seq, Precision: "fp32",
@@ -409,7 +410,7 @@ func ParsePlan(text []byte) (*Plan, error) {
 	return &pl, nil
 }
 
-// CheckRecompute says what is wrong with a choice of recomputation, or nothing.
+// CheckRecompute returns an error message for an invalid recomputation choice, or "".
 func CheckRecompute(choice string) string {
 	if slices.Contains(Recomputations(), choice) {
 		return ""

@@ -1,20 +1,19 @@
-// Package program turns a graph and a plan into what one rank executes in one
-// step, of training or of what else a Mode is: a fully unrolled list of
-// instructions on streams, with waits, buffers and addresses.
+// Package program lowers a graph and a plan to what one rank executes in one step of
+// training or of another Mode: a fully unrolled list of instructions on streams, with
+// waits, buffers and addresses.
 //
 //	graph + plan --Lower--> program --Verify--> execute | simulate | draw
 //
-// The executor decides nothing; whatever is decided stands in the program, and
-// the simulator reads the very same list. A program prints as text, which leaves
-// nothing out:
+// The executor decides nothing: every decision is in the program, and the simulator
+// reads the same list. A program prints as text without loss:
 //
 //	i12 linear(qkv'2, norm1'2, w2[64x192], b2, -) compute key=2,0,-,fwd wait=i9
 //
-// Instructions are listed in one order that respects all dependencies ("program
-// order", the index in Instrs). Within a stream they run in that order; across
-// streams only waits order them. A buffer is live from its first to its last
-// instruction in program order, and its address is fixed before the start: the
-// height of the packing is the memory of the run, exactly.
+// Instructions are listed in one order that respects all dependencies ("program order",
+// the index in Instrs). Within a stream they run in that order; across streams only
+// waits order them. A buffer is live from its first to its last instruction in program
+// order, and its address is fixed in advance. The height of the packing is exactly the
+// memory of the run.
 package program
 
 import (
@@ -43,13 +42,13 @@ var classes = [...]string{"weights", "frozen weights", "gradients", "optimizer",
 
 func (c Class) String() string { return classes[c] }
 
-// Buffer is a region of one tier's arena. Sizes and addresses are bytes.
+// Buffer is a region of one tier's arena. Size, Align and Addr are in bytes.
 //
-// A buffer is a matrix of Rows x Cols elements without padding between rows.
-// Cuts divide it into the atoms that instructions touch as a whole: for
-// token-indexed buffers (RowUnit > 0) blocks of RowUnit rows times the column
-// bands between consecutive Cuts; for flat ones (RowUnit == 0, one row) the
-// ranges of columns between Cuts. Cuts never include 0 or Cols.
+// A buffer is a matrix of Rows x Cols elements without padding between rows. Cuts
+// divide it into atoms, which instructions access only as a whole. The atoms of a
+// token-indexed buffer (RowUnit > 0) are blocks of RowUnit rows times the column bands
+// between consecutive Cuts. Those of a flat buffer (RowUnit == 0, one row) are the
+// column ranges between Cuts. Cuts never include 0 or Cols.
 type Buffer struct {
 	Name       string
 	Tier       device.Tier
@@ -61,22 +60,21 @@ type Buffer struct {
 	Size       int64 // bytes, at least leastSize
 	Align      int64
 	Addr       int64 // -1 until placed
-	// Persistent buffers keep their content from step to step: they are live
-	// for the whole program.
+	// Persistent buffers keep their content between steps: they are live for the whole
+	// program.
 	Persistent bool
-	// Init names the content of a persistent buffer before the step (for
-	// example "p:transformer.wte.weight"); two buffers or atoms with equal names hold
-	// equal content. Empty: undefined. One name per atom for flat buffers
-	// ("" for padding, which holds anything and may be copied), else one name
-	// for all, which then stands for the atoms' positions too. The run fills what
-	// is in homes, and buffers that are called like their content; "x.before" in
-	// buffer x is what an earlier step left there.
+	// Init names the content of a persistent buffer before the step (for example
+	// "p:transformer.wte.weight"). Two buffers or atoms with equal names hold equal
+	// content. Empty: undefined. Flat buffers have one name per atom ("" for padding,
+	// whose content is arbitrary and may be copied). Others have one name for all
+	// atoms, which then also implies their positions. The run fills homes, and buffers
+	// whose own name is that of their content. "x.before" in buffer x is what an
+	// earlier step left there.
 	Init []string
 }
 
-// Region is an operand: Rows x Cols elements, Stride elements from row to
-// row, starting Off elements into buffer Buf. The zero Rows marks an absent
-// optional operand.
+// Region is an operand: Rows x Cols elements starting at element Off of buffer Buf,
+// with Stride elements from row to row. Rows == 0 marks an absent optional operand.
 type Region struct {
 	Buf        int
 	Off        int
@@ -84,16 +82,16 @@ type Region struct {
 	Stride     int
 }
 
-// Absent reports whether the operand was left out.
+// Absent reports whether the operand is omitted.
 func (r Region) Absent() bool { return r.Rows == 0 }
 
-// Direction of the pass that an instruction belongs to.
+// Direction is the pass that an instruction belongs to.
 type Direction uint8
 
 const (
 	Forward   Direction = iota
 	Backward            // input and weight gradients
-	Recompute           // a forward instruction run again for the backward pass
+	Recompute           // a forward instruction repeated for the backward pass
 	Optimizer
 	Transfer // copies between tiers
 )
@@ -102,7 +100,7 @@ var directions = [...]string{"fwd", "bwd", "rec", "opt", "copy"}
 
 func (d Direction) String() string { return directions[d] }
 
-// Key is the work that an instruction belongs to. -1 means none.
+// Key identifies the work that an instruction belongs to. -1 means none.
 type Key struct {
 	Segment int // of the graph: embedding, layers, head
 	Micro   int // micro-batch
@@ -118,53 +116,54 @@ type Instr struct {
 	Key    Key
 	Args   []Region // by position, as in the operator's row of the table
 	Waits  []int    // earlier instructions on other streams
-	// Peers are the ranks of a collective, ascending, this one among them, or the
-	// other end of a message (send, recv). Instructions share the slice.
+	// Peers are the ranks of a collective, ascending, this one included, or the other
+	// end of a message (send, recv). Instructions may share the slice.
 	Peers []int
-	Tag   int // of a message: equal at both ends, and used once between two ranks
+	Tag   int // of a message: equal at both ends, unique between two ranks
 }
 
-// Home is where a parameter's state lives between steps: in whole atoms of a flat
+// Home is where part of a parameter's state lives between steps: whole atoms of a flat
 // persistent buffer.
 type Home struct {
 	Param  int    // index in graph.Params
 	Kind   string // "p" (fp32 master), "m", "v", "p16" (bf16 copy of p)
-	At     int    // the parameter's element that Region begins with; ranks may have parts
+	At     int    // element of the parameter at which Region begins; ranks may hold parts
 	Region Region
-	// Replica marks a copy that is refreshed by the program from the primary.
+	// Replica marks a copy that the program refreshes from the primary.
 	Replica bool
 }
 
 // Program is one rank's step.
 type Program struct {
-	Name string // what it was made for, for people
+	Name string // free-form description for people
 	Rank int
-	// PlanHash is that of the plan that the program was made from: ranks whose
-	// plans differ must not begin. Empty: of none.
+	// PlanHash identifies the plan that the program was made from; ranks with different
+	// hashes must not start. Empty: no plan.
 	PlanHash string
 	RowUnit  int // token rows per atom, see Buffer
-	// BatchRow is the first token row of the global batch that this rank's
-	// "batch.*" buffers hold: ranks of data parallelism have other sequences.
+	// BatchRow is the first row of the global batch held by this rank's "batch.*"
+	// buffers: data-parallel ranks have different sequences.
 	BatchRow int
 	Buffers  []Buffer
 	Instrs   []Instr
 	Homes    []Home
-	Capacity [device.NumTiers]int64 // bytes; 0: there is no such tier
+	Capacity [device.NumTiers]int64 // bytes; 0: the tier is absent
 	Height   [device.NumTiers]int64 // bytes of arena that the program needs
-	Bound    [device.NumTiers]int64 // lower bound of Height: bytes live at once
+	Bound    [device.NumTiers]int64 // lower bound on Height: peak of live bytes
 }
 
-// Unlimited is the capacity of a tier that holds anything.
+// Unlimited is the capacity of a tier without a limit.
 const Unlimited int64 = math.MaxInt64
 
-// NoLimits are the capacities where memory is of no concern.
+// NoLimits gives every tier unlimited capacity.
 var NoLimits = [device.NumTiers]int64{Unlimited, Unlimited, Unlimited}
 
-// Over reports whether the program needs more of a tier than there is. That is the
-// one rule: searches drop what breaks it, and Verify forbids it to run.
+// Over reports whether the program needs more of a tier than its capacity. It is the
+// only definition of "does not fit": searches drop such programs and Verify rejects
+// them.
 func (p *Program) Over(t device.Tier) bool { return p.Height[t] > p.Capacity[t] }
 
-// Fits reports whether there is enough of all tiers.
+// Fits reports whether no tier is over capacity.
 func (p *Program) Fits() bool {
 	for t := range device.NumTiers {
 		if p.Over(t) {
@@ -174,8 +173,8 @@ func (p *Program) Fits() bool {
 	return true
 }
 
-// Dims are the extents of an instruction's operands, as operators' cost
-// formulas take them.
+// Dims returns the extents of an instruction's operands, as the operators' cost formulas
+// take them. It reuses d.
 func (p *Program) Dims(in *Instr, d []graph.Dim) []graph.Dim {
 	d = d[:0]
 	for _, r := range in.Args {
@@ -199,8 +198,8 @@ func (p *Program) Operand(r Region) device.Operand {
 	}
 }
 
-// Lifetimes returns for each buffer the half-open range of instructions in
-// which it holds something: [0, len(Instrs)) if persistent, empty if unused.
+// Lifetimes returns for each buffer the half-open range of instructions in which it
+// holds data: [0, len(Instrs)) if persistent, empty if unused.
 func (p *Program) Lifetimes() [][2]int {
 	live := make([][2]int, len(p.Buffers))
 	for i := range live {

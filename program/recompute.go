@@ -8,17 +8,17 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// recompute puts before the backward operators of a layer those forward ones
-// that make again what is not there, and nothing else: it walks back from the
-// values that are read to the operators that write them. Operators that treat
-// every row by itself make just the rows that are missing, behind those that
-// come back from another tier, so that the backward pass finds one matrix:
+// recompute inserts before the backward operators of a layer the forward operators that
+// compute the absent activations, and no others. It walks back from the values that are
+// read to the operators that write them. Row-wise operators recompute only the absent
+// rows, behind those swapped in from another tier, so that the backward pass reads one
+// matrix:
 //
 //	up'1  rows 0:448    copied from the host (pass swap)
 //	      rows 448:1024 linear of norm2'1, the same rows
 //
-// Such values are instances of their own (copy 1); those that were kept are read
-// where the forward pass left them.
+// Recomputed values are separate instances (copy 1). Kept values are read where the
+// forward pass left them.
 func (lo *lowering) recompute() error {
 	for i := range lo.units {
 		u := &lo.units[i]
@@ -34,14 +34,14 @@ func (lo *lowering) recompute() error {
 				prefix = append(prefix, lo.op(u, &seg.Forward[n], Recompute, row, end-row, 0))
 			}
 		}
-		if u.half != schedule.W { // which finds them made
+		if u.half != schedule.W { // the backward operators find them computed
 			u.work = append(prefix, u.work...)
 		}
 		for j := range u.work {
 			for k := range u.work[j].refs {
 				r := &u.work[j].refs[k]
 				if r.micro != u.micro {
-					continue // it is received here for a unit to come
+					continue // received here for a later unit
 				}
 				if r.value >= 0 && slices.Contains(made.copies, r.value) {
 					r.copy = 1
@@ -52,14 +52,14 @@ func (lo *lowering) recompute() error {
 	return nil
 }
 
-// hasRetention: it is the backward unit of a layer.
+// hasRetention reports whether u is the backward unit of a layer.
 func (lo *lowering) hasRetention(u *unit) bool {
 	return u.backward && !u.forward && u.segment > 0
 }
 
-// fate is what becomes of a value between the forward and the backward unit of a
-// layer. Values that are not saved have none: they are made again where that is
-// needed to make others.
+// fate returns the activation policy of a layer's value between its forward and
+// backward unit. Values that are not saved have none: they are recomputed only as
+// inputs of others.
 func (lo *lowering) fate(segment, value int) Fate {
 	saved := lo.g.Segments[segment].Saved
 	k := slices.Index(saved, value)
@@ -77,14 +77,13 @@ func (lo *lowering) fate(segment, value int) Fate {
 	return lo.pl.Activations[segment-1][lo.acts[segment][k]]
 }
 
-// remaking says what the backward units of a layer, which are all alike, have to
-// make again.
+// remaking says what the backward units of a layer, which are all alike, recompute.
 type remaking struct {
 	first  []int // by forward operator: the first row; past all rows if none
-	copies []int // values of which there is an instance of its own
+	copies []int // values that have a recomputed instance
 }
 
-// remade is the remaking of a segment.
+// remade returns the remaking of a segment.
 func (lo *lowering) remade(segment int) *remaking {
 	if lo.remakings == nil {
 		lo.remakings = make([]*remaking, len(lo.g.Segments))
@@ -108,9 +107,8 @@ func (lo *lowering) remade(segment int) *remaking {
 	return lo.remakings[segment]
 }
 
-// missing maps the forward values that must be made again to the first row:
-// those that are saved and not there, and whatever they are made from that is
-// not there either.
+// missing maps the forward values to recompute to their first recomputed row: the saved
+// values that are absent and, transitively, their absent inputs.
 func (lo *lowering) missing(segment int) map[int]int {
 	seg := &lo.g.Segments[segment]
 	again := map[int]int{}
@@ -147,8 +145,7 @@ func (lo *lowering) missing(segment int) map[int]int {
 	return again
 }
 
-// firstRow is the first row that a node has to make again; past all rows if
-// there is none.
+// firstRow returns the first row that a node recomputes; past all rows if none.
 func firstRow(n *graph.Node, again map[int]int) int {
 	first := math.MaxInt
 	for v, row := range again {
@@ -159,7 +156,7 @@ func firstRow(n *graph.Node, again map[int]int) int {
 	return first
 }
 
-// writes reports whether a node makes (part of) a value.
+// writes reports whether a node writes (part of) a value.
 func writes(n *graph.Node, v int) bool {
 	for i, spec := range n.Op.Info().Args {
 		if i < len(n.Args) && n.Args[i].Value == v && spec.Access != graph.Read {

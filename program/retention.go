@@ -10,15 +10,15 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Act is a class of the values that a layer saves for its backward pass, by
-// what it costs to make them again.
+// Act is a class of the values that a layer saves for its backward pass, by the cost of
+// recomputing them.
 type Act uint8
 
 const (
-	InputAct     Act = iota // the layer's input: everything else can be made from it
-	AttentionAct            // attention's result and its softmax denominators: most of the arithmetic at long sequences
-	LinearAct               // results of matrix products
-	LightAct                // results of norms and activation functions: bound by memory, not by arithmetic
+	InputAct     Act = iota // the layer's input: everything else can be recomputed from it
+	AttentionAct            // attention's output and softmax denominators: most of the arithmetic at long sequences
+	LinearAct               // outputs of matrix products
+	LightAct                // outputs of norms and activation functions: memory-bound, not compute-bound
 	NumActs
 )
 
@@ -26,7 +26,7 @@ var acts = [...]string{"input", "attention", "linear", "light"}
 
 func (a Act) String() string { return acts[a] }
 
-// actOf is the class of what an operator makes.
+// actOf returns the class of an operator's output.
 func actOf(op graph.Op) Act {
 	switch op {
 	case graph.Attention:
@@ -37,8 +37,8 @@ func actOf(op graph.Op) Act {
 	return LinearAct
 }
 
-// Saved are the bytes that a layer saves for its backward pass, by class, for a
-// number of tokens.
+// Saved returns the bytes that a layer saves for its backward pass, by class, for the
+// given number of tokens.
 func Saved(g *graph.Graph, layer, rows int) (bytes [NumActs]int64) {
 	seg := &g.Segments[1+layer]
 	for _, v := range seg.Saved {
@@ -48,7 +48,7 @@ func Saved(g *graph.Graph, layer, rows int) (bytes [NumActs]int64) {
 	return bytes
 }
 
-// actOfValue is the class of a value that a layer saves.
+// actOfValue returns the class of a value that a layer saves.
 func actOfValue(seg *graph.Segment, v int) Act {
 	if v == seg.In {
 		return InputAct
@@ -57,16 +57,15 @@ func actOfValue(seg *graph.Segment, v int) Act {
 	return actOf(seg.Forward[maker].Op)
 }
 
-// Fate is what becomes of a class between the forward and the backward pass: a
-// share of each micro-batch's tokens, the first ones, waits in a tier; the rows
-// of the others are made again just before they are read. On the device the
-// share is 1 (kept) or 0 (recomputed).
+// Fate is the activation policy of a class between the forward and the backward pass.
+// The first Share of each micro-batch's tokens waits in Tier; the rows of the others
+// are recomputed just before use. On the device, Share is 1 (kept) or 0 (recomputed).
 type Fate struct {
 	Tier  device.Tier
 	Share float64
 }
 
-// Kept and Remade are the two fates that need no link.
+// Kept and Remade are the two policies that need no link.
 var (
 	Kept   = Fate{device.DeviceTier, 1}
 	Remade = Fate{device.DeviceTier, 0}
@@ -108,21 +107,20 @@ func parseFate(s string) (Fate, error) {
 	return f, nil
 }
 
-// Retention says for each class of a layer's activations what becomes of it.
-// As text it is one of the names of Recomputations, or the classes that are not
-// kept, such as
+// Retention is a layer's activation policy by class. As text it is one of the names of
+// Recomputations, or the classes that are not kept, such as
 //
 //	input host, attention host, linear host 0.4375, light recomputed
 //
-// The policy of MEMO (2407.12117, section 4.1) swaps input and attention whole,
-// and one share of the rest.
+// The policy of MEMO (2407.12117, section 4.1) swaps all of input and attention, and
+// one share of the rest.
 type Retention [NumActs]Fate
 
-// retentions are those with a name: nothing leaves the device.
+// retentions lists the named policies, which swap nothing.
 //
 //	none      everything is kept
-//	light     what is cheap is made again
-//	attention all but the input and what attention made, which costs most at
+//	light     cheap values are recomputed
+//	attention all but the input and attention's output, which costs most at
 //	          long sequences
 //	full      all but the input
 var retentions = []struct {
@@ -135,8 +133,8 @@ var retentions = []struct {
 	{"full", Retention{Kept, Remade, Remade, Remade}},
 }
 
-// Recomputations are the names of what is kept and made again on the device,
-// from least work to least memory.
+// Recomputations returns the names of the policies that only keep and recompute, from
+// least work to least memory.
 func Recomputations() []string {
 	var list []string
 	for _, r := range retentions {
@@ -145,14 +143,14 @@ func Recomputations() []string {
 	return list
 }
 
-// Recomputed is the retention of one of those names. It panics on others.
+// Recomputed returns the named policy. It panics on other names.
 func Recomputed(name string) Retention {
 	i := slices.Index(Recomputations(), name)
 	return retentions[i].keep
 }
 
-// SwapOf swaps input, attention's results and a share of the rest to a tier,
-// and makes the other rows again.
+// SwapOf returns the policy that swaps input, attention's output and a share of the
+// rest to a tier, and recomputes the other rows.
 func SwapOf(t device.Tier, share float64) Retention {
 	rest := Fate{t, share}
 	if share == 0 {
@@ -176,10 +174,10 @@ func (r Retention) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// MarshalText makes retentions strings in plans.
+// MarshalText encodes policies as strings in plans.
 func (r Retention) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is the inverse.
+// UnmarshalText decodes the text of MarshalText.
 func (r *Retention) UnmarshalText(text []byte) error {
 	*r = retentions[0].keep
 	if i := slices.Index(Recomputations(), string(text)); i >= 0 {
@@ -201,8 +199,8 @@ func (r *Retention) UnmarshalText(text []byte) error {
 	return r.check()
 }
 
-// check refuses what cannot be: rows of the input come from another layer, and
-// attention mixes the rows.
+// check rejects impossible policies: rows of the input come from another layer, and
+// attention mixes rows.
 func (r Retention) check() error {
 	for a, f := range r {
 		whole := f.Share == 1
@@ -220,12 +218,12 @@ func (r Retention) check() error {
 	return nil
 }
 
-// Swapped reports whether anything of the layer leaves the device.
+// Swapped reports whether any activation of the layer leaves the device.
 func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
 
-// Again lists the forward operators that the backward pass of a layer has to do
-// again, in order: those that make what is saved and not there, and whatever that
-// is made from. Of shares, only those are there that are whole.
+// Again lists, in order, the forward operators that the backward pass of a layer
+// repeats: those that compute saved values that are absent and, transitively, their
+// absent inputs. A class swapped in part counts as absent.
 func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
 	again := map[int]bool{}
 	var need func(v int)
@@ -254,12 +252,12 @@ func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
 	return list
 }
 
-// SwapParts is how finely the tokens of a micro-batch can be divided between
-// what is swapped and what is made again.
+// SwapParts is the granularity of shares: the number of parts into which a
+// micro-batch's tokens can be divided between swapping and recomputation.
 const SwapParts = 64
 
-// rowUnit is the number of token rows per atom: as many as everything that cuts
-// the tokens allows, and a 64th of them where some are swapped.
+// rowUnit returns the token rows per atom: the largest number compatible with
+// everything that cuts the tokens, at most 1/64 of them if some are swapped.
 func (pl *Plan) rowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
 	if pl.Pipeline != nil && pl.Pipeline.Slices > 1 {
@@ -286,12 +284,11 @@ func gcd(a, b int) int {
 	return a
 }
 
-// waiting is the number of rows of a fate that are there without work: whole
-// row units.
+// waiting returns the number of rows that a policy keeps or swaps, in whole row units.
 func (lo *lowering) waiting(f Fate) int {
 	if f.Share == 1 {
 		return lo.rows()
 	}
-	const tiny = 1e-9 // a share that was a quotient is not less than that
+	const tiny = 1e-9 // compensate rounding in a share that was a quotient
 	return int(f.Share*float64(lo.rows())/float64(lo.p.RowUnit)+tiny) * lo.p.RowUnit
 }

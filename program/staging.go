@@ -4,46 +4,46 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// What an update reads and does not live where it happens, comes there through
-// buffers of one update, tier by tier, and goes back the same way:
+// Data that an update reads but that lives in another tier is staged through buffers
+// that last for one update, tier by tier, and is written back the same way:
 //
 //	state on   updated by   way
 //	disk       host         disk > host > disk
 //	host       device       host > device > host
 //	disk       device       disk > host > device > host > disk
 //
-// The same buffers serve one chunk after the other, as far as the packing lets
-// them; and since every stream has its own order, one chunk comes while another is
-// updated and a third goes.
+// Successive chunks reuse the same memory where the packing allows it. Every stream has
+// its own order, so one chunk is fetched while another is updated and a third is
+// written back.
 
-// stagingDepth is how many chunks' states are staged at once, by the tier that
-// updates them. Two keep a disk and the cores busy, since a disk reads or writes;
-// a link does both at once, so on the device one chunk comes, one is updated and
-// one goes.
+// stagingDepth is the number of chunks whose state is staged at once, by the tier that
+// updates them. Two suffice for a disk and the cores, since a disk either reads or
+// writes. A link carries both directions at once, so on the device one chunk arrives,
+// one is updated and one leaves.
 var stagingDepth = [...]int{device.DeviceTier: 3, device.HostTier: 2}
 
-// Streams of copies between a tier and the next nearer to the device.
+// Copy streams between a tier and the next one nearer to the device.
 var (
 	nearer  = [...]device.Stream{device.HostTier: device.HostToDev, device.DiskTier: device.DiskRead}
 	farther = [...]device.Stream{device.HostTier: device.DevToHost, device.DiskTier: device.DiskWrite}
 )
 
-// trip is the way of a buffer to where an update needs it: the buffer itself, then
-// one in each tier nearer to the device. What is only read does not go back.
+// trip is the path of a buffer to its update: the buffer itself, then one in each tier
+// nearer to the device. Read-only data is not written back.
 type trip struct {
 	stops []int
 	back  bool
 }
 
-// staging is what updates read ahead.
+// staging holds what updates prefetch.
 type staging struct {
 	lo     *lowering
 	queues [device.HostTier + 1][]int // chunks whose state is elsewhere, by the tier that updates them
-	trips  [][]trip                   // by chunk, those that have begun
+	trips  [][]trip                   // trips that have started, by chunk
 }
 
-// newStaging queues those of some chunks, in order of their updates, that have to
-// come from elsewhere.
+// newStaging queues the chunks of order, in the order of their updates, that have data
+// in another tier.
 func (lo *lowering) newStaging(order []int, grads []store) *staging {
 	s := &staging{lo: lo, trips: make([][]trip, len(lo.pl.Chunks))}
 	for _, c := range order {
@@ -55,8 +55,8 @@ func (lo *lowering) newStaging(order []int, grads []store) *staging {
 	return s
 }
 
-// distant lists the trips of what the update of a chunk reads from another tier,
-// not begun.
+// distant lists the trips, not yet started, of what a chunk's update reads from other
+// tiers.
 func (lo *lowering) distant(c int, grad store) (list []trip) {
 	h := &lo.weightBuf[c]
 	seen := -1
@@ -68,7 +68,7 @@ func (lo *lowering) distant(c int, grad store) (list []trip) {
 	return list
 }
 
-// next lists what fetches the next chunk that a tier updates.
+// next lists the copies that fetch the next chunk that a tier updates.
 func (s *staging) next(list *[]op, tier device.Tier, grads []store) {
 	if len(s.queues[tier]) == 0 {
 		return
@@ -86,14 +86,14 @@ func (s *staging) next(list *[]op, tier device.Tier, grads []store) {
 	}
 }
 
-// stage makes a buffer in another tier for what is in one.
+// stage allocates a buffer in another tier with the same layout as buf.
 func (lo *lowering) stage(buf int, tier device.Tier) int {
 	b := lo.p.Buffers[buf]
 	b.Name, b.Tier, b.Persistent, b.Init = "stage."+b.Name, tier, false, nil
 	return lo.buffer(b)
 }
 
-// arrived is what a chunk's update works on, where it has come to.
+// arrived returns where a chunk's update finds its data.
 func (s *staging) arrived(c int, grad store) (weightHome, store) {
 	home := s.lo.weightBuf[c]
 	for _, t := range s.trips[c] {
@@ -106,7 +106,7 @@ func (s *staging) arrived(c int, grad store) (weightHome, store) {
 	return home, grad
 }
 
-// back lists what returns an updated chunk.
+// back lists the copies that write back an updated chunk.
 func (s *staging) back(list *[]op, c int) {
 	p := s.lo.p
 	for _, t := range s.trips[c] {
@@ -117,5 +117,5 @@ func (s *staging) back(list *[]op, c int) {
 	}
 }
 
-// updateKey is that of what moves for the update of a chunk.
+// updateKey is the key of copies for a chunk's update.
 func updateKey(c int) Key { return Key{Segment: -1, Micro: -1, Chunk: c} }

@@ -9,33 +9,32 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Activations that wait in another tier (MEMO, 2407.12117, section 4.1): copied
-// out behind the operator that makes them, and back in before the layer's
-// backward unit, into the matrix whose other rows are made again.
+// Swapped activations (MEMO, 2407.12117, section 4.1) are copied out after the operator
+// that computes them, and copied in before the layer's backward unit, into the matrix
+// whose other rows are recomputed.
 //
-// A copy starts as soon as its stream is free and its operands are ready,
-// wherever it stands in the program. Its spot decides how long the device's
-// buffer lives, and so how much time the copy has before its bytes are needed by
-// something else. What a layer made is copied out until the same operator of
-// Slots-1 units later, and comes in when the layer Slots units earlier has read
-// its own for the last time:
+// A copy starts as soon as its stream is free and its operands are ready, wherever it
+// stands in the program. Its position only fixes the lifetime of the device buffer, and
+// so the time that the copy has before its bytes are reused. A layer's activation may
+// be copied out until the same operator Slots-1 units later. It is copied in once the
+// layer Slots units earlier in the backward pass has read its own for the last time:
 //
 //	forward   | layer 0     | layer 1     | layer 2
 //	  compute  norm qkv up   norm qkv up   norm qkv up
-//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its like is made
+//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its like is computed
 //
 //	backward  | layer 5     | layer 4     | layer 3      with 2 slots
 //	  compute  up qkv norm   up qkv norm   up qkv norm
 //	  h2d        up.3 qkv.3 norm.3  up.2 qkv.2 norm.2    each once its like is dead
 //
-// So there are never more than Slots layers' activations that come or go, and
-// MEMO's rounding buffers are what the allocator makes of these lifetimes.
+// So at most Slots layers' activations are in transfer. MEMO's rounding buffers are
+// what the allocator makes of these lifetimes.
 //
-// Known weakness: the copies of one direction run in the order of their spots;
-// weights that are wanted earlier may stand behind activations.
+// Known weakness: copies of one direction run in program order, so weights that are
+// needed earlier may queue behind activations.
 
-// spot is a point of the schedule: behind operator op of a unit, before the
-// first if op is -1.
+// spot is a position in the schedule: after operator op of a unit, or before its first
+// operator if op is -1.
 type spot struct{ unit, op int }
 
 func (p spot) compare(q spot) int {
@@ -50,27 +49,27 @@ func later(p, q spot) spot {
 	return p
 }
 
-// swapping is a value of one micro-batch that leaves the device and comes back.
+// swapping is a value of one micro-batch that leaves the device and returns.
 type swapping struct {
 	instance
 	rows, segment     int
 	tier              device.Tier
-	made, first, last spot // where it is made; where the first unit of the backward pass reads it
+	made, first, last spot // where it is computed; where the first backward unit reads it
 }
 
-// swap adds the copies of activations.
+// swap inserts the copies of swapped activations.
 func (lo *lowering) swap() error {
 	var out, in []insertion
 	for _, s := range lo.swappings() {
 		o, i := lo.swapOne(&s)
 		out, in = append(out, o...), append(in, i...)
 	}
-	lo.insert(append(out, in...)) // a value leaves before it comes back
+	lo.insert(append(out, in...)) // a value is copied out before it is copied in
 	return nil
 }
 
-// swappings lists what leaves the device, in the order in which the backward
-// pass needs it.
+// swappings lists the swapped values in the order in which the backward pass needs
+// them.
 func (lo *lowering) swappings() (list []swapping) {
 	if !slices.ContainsFunc(lo.pl.Activations, Retention.Swapped) {
 		return nil
@@ -92,15 +91,16 @@ func (lo *lowering) swappings() (list []swapping) {
 					continue
 				}
 				if m, ok := made[key]; ok && r.copy == 0 && lo.units[m.unit].work[m.op].in.Op == graph.Recv {
-					// What comes early leaves when it is used: copies of other values would
-					// stand behind it, and wait for the sender.
+					// A value received early leaves when it is first used: otherwise
+					// copies of other values would queue behind it and wait for the
+					// sender.
 					made[key] = here
 				}
 				if r.copy == 0 || !lo.hasRetention(u) {
 					continue
 				}
 				if n, ok := at[key]; ok {
-					if list[n].first.unit == i { // weight gradients that were put off find it there
+					if list[n].first.unit == i { // deferred weight gradients read it there
 						list[n].last = here
 					}
 					continue
@@ -115,7 +115,7 @@ func (lo *lowering) swappings() (list []swapping) {
 	return list
 }
 
-// swapOne makes the copies of one value, out and in.
+// swapOne builds the copies of one value, out and in.
 func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
 	slots := lo.pl.Slots
 	v := &lo.g.Values[s.value]
@@ -147,8 +147,8 @@ func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
 	return out, append(in, insertion{enter, back})
 }
 
-// shift is the same operator some units later, or where it is if that is not
-// before unit end.
+// shift returns the same operator some units later, or p itself if that is not before
+// unit end.
 func (lo *lowering) shift(p spot, units, end int) spot {
 	if p.unit+units >= end {
 		return p
@@ -158,22 +158,21 @@ func (lo *lowering) shift(p spot, units, end int) spot {
 	return p
 }
 
-// like is the same operator some units earlier, counted from the end of the
-// unit, since what is made again stands before the operators that all layers
-// have.
+// like returns the same operator some units earlier. Operators are counted from the end
+// of the unit, since recomputed ones precede those that all layers have.
 func (lo *lowering) like(p spot, units int) spot {
 	fromEnd := len(lo.units[p.unit].work) - p.op
 	q := max(p.unit-units, 0)
 	return spot{q, max(len(lo.units[q].work)-fromEnd, -1)}
 }
 
-// insertion is an operator with its spot.
+// insertion is an op and its position.
 type insertion struct {
 	at spot
 	op op
 }
 
-// insert puts operators into the units; those of one spot keep their order.
+// insert puts ops into the units; those at one spot keep their order.
 func (lo *lowering) insert(list []insertion) {
 	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
 	for len(list) > 0 {

@@ -10,52 +10,50 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// What a program computes, by symbolic execution. Every atom has a value, a
-// 128-bit hash of how it was made: the operator, its constants, the types and
-// extents of its operands and the values that it read, never where anything lay.
-// So a value also tells type and extents of what it is the value of. Two programs that leave equal values
-// in the homes of all parameters compute the same bits, whatever they copied,
-// recomputed or cut on the way.
+// Symbolic execution of what a program computes. Every atom has a value, a 128-bit hash
+// of its derivation: the operator, its constants, the types and extents of its operands
+// and the values read, but no addresses. A value thus also determines type and extents.
+// Two programs that leave equal values in the homes of all parameters compute the same
+// bits, whatever they copied, recomputed or cut on the way.
 //
 //	w    in the arena   H(init, "p:w", f32)
 //	slot after a copy   the same
 //	y    block 3        H(linear, x block 3, w): the same whether the
 //	                    instruction runs over all rows or over those of one
-//	                    micro-batch, since rows do not depend on other rows
+//	                    micro-batch, since rows are independent
 //	dw                  H(.. H(H(0, x block 0, dy block 0), x block 1, ..)):
 //	                    the same however the tokens are cut, as long as they
 //	                    are added in the same order
 //
-// Several ranks' instructions are executed in the order of the dry run, those
-// of one in program order; Verify proves that every order that streams, waits
-// and meetings allow gives the same. What is gathered or received keeps its
-// value; what is reduced is a chain over the ranks' values, in their order.
+// Instructions of several ranks are executed in the order of the dry run, those of one
+// rank in program order. Verify proves that every order that streams, waits and
+// meetings allow gives the same result. Gathered and received data keeps its value;
+// reduced data is a chain over the ranks' values, in rank order.
 //
-// Sums of many ranks are not in the order of those of one rank, so there is a
-// second, coarser kind of values: unordered, all contributions to a sum are
-// added modulo 2^127 instead of chained, each hashed by itself. Then equal
-// values say that the same contributions enter the same sums, each as often:
+// Sums over several ranks are not in single-rank order, so there is a second, coarser
+// kind of values. In unordered values, the contributions to a sum are hashed separately
+// and added modulo 2^127 instead of chained. Equal values then mean that the same
+// contributions, with multiplicity, enter the same sums:
 //
 //	dw on rank 0      h(x block 0, dy block 0) + h(x block 1, dy block 1)
 //	dw on rank 1      h(x block 2, dy block 2)
-//	reduced           the sum of both: what one rank has that does all blocks
+//	reduced           their sum: the value of one rank that computes all blocks
 //
-// Known weakness: equal values prove equal results, but different ones prove
-// nothing: a program may compute the same bits in another way. And a hash may
-// collide, with a chance of 10^-20 for a billion values. Operators are taken to do
-// what their table says; what a device asks for beyond that is not looked at: on
-// CUDA, sums over tokens have the same bits only where the tokens are cut at
-// multiples of what cuda.Options.SumRows says, which micro-batches and the head are
-// (plan.Request.HeadUnit), but not slices.
+// Known weakness: equal values prove equal results, but different values prove nothing:
+// a program may compute the same bits in another way. A hash may collide, with
+// probability 10^-20 for a billion values. Operators are assumed to do what their table
+// says; further requirements of devices are not modelled. On CUDA, sums over tokens are
+// bit-equal only if the tokens are cut at multiples of cuda.Options.SumRows.
+// Micro-batches and the head are cut so (plan.Request.HeadUnit), but slices are not.
 
-// Value identifies the content of atoms. The zero Value is undefined content.
-// The last bit is set in unordered sums, and in no other value.
+// Value identifies the content of atoms. The zero Value is undefined content. The last
+// bit is set in unordered sums and in no other value.
 type Value [2]uint64
 
 // ---- values
 
-// with hashes v and w, in this order. But for the last bit, it is for a given
-// v a bijection of w and the other way round, so little but chains can collide.
+// with hashes v and w, in this order. Apart from the last bit it is, for fixed v, a
+// bijection of w and vice versa, so collisions arise almost only from chains.
 func (v Value) with(w Value) Value {
 	a := (bits.RotateLeft64(v[0], 29) ^ w[0]) * 0x9e3779b97f4a7c15
 	b := (bits.RotateLeft64(v[1], 41) + w[1]) * 0xc2b2ae3d27d4eb4f
@@ -67,7 +65,8 @@ func (v Value) with(w Value) Value {
 	return Value{a ^ a>>30, (b + a) &^ 1}
 }
 
-// asSum is v as an unordered sum: itself, or the sum whose only contribution it is.
+// asSum returns v as an unordered sum: v itself, or the sum whose only contribution is
+// v.
 func (v Value) asSum() Value {
 	if v[1]&1 != 0 {
 		return v
@@ -78,13 +77,13 @@ func (v Value) asSum() Value {
 	return Value{a ^ a>>33, (b ^ b>>32 ^ a>>7) | 1}
 }
 
-// plus adds two unordered sums, or values as sums of one contribution.
+// plus adds two unordered sums; other values count as sums of one contribution.
 func (v Value) plus(w Value) Value {
 	v, w = v.asSum(), w.asSum()
 	return Value{v[0] + w[0], v[1] + w[1] - 1}
 }
 
-// ints stands for a pair of small numbers.
+// ints encodes a pair of small numbers.
 func ints(a, b int) Value {
 	return Value{uint64(a) + 0x51ed270b0a1f39c1, uint64(b) + 0x2545f4914f6cdd1d}
 }
@@ -103,7 +102,7 @@ func (v Value) withString(s string) Value {
 	return v
 }
 
-// The seeds of the kinds of values.
+// Seeds of the kinds of values.
 var (
 	seedInit = Value{1, 1}
 	seedOp   = Value{2, 2}
@@ -111,16 +110,16 @@ var (
 	noTerms  = Value{0, 1} // the same, unordered
 )
 
-// castValue is the value of a copy of v with elements of type t.
+// castValue returns the value of a copy of v with elements of type t.
 func castValue(t graph.DType, v Value) Value {
 	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
 }
 
-// within says which part an atom is of the content that its name stands for: all
-// of it, so many elements, or a band of a block of rows.
+// within says which part of the named content an atom is: all of it, a number of
+// elements, or a band of a block of rows.
 type within struct{ row, col, cols int }
 
-// initValue is the value of an atom of a persistent buffer before the step.
+// initValue returns the value of an atom of a persistent buffer before the step.
 func initValue(name string, t graph.DType, at within) Value {
 	if full, ok := castOf(name); ok && t != graph.F32 {
 		return castValue(t, initValue(full, graph.F32, at))
@@ -128,9 +127,9 @@ func initValue(name string, t graph.DType, at within) Value {
 	return seedInit.withString(name).withInts(int(t), at.cols).withInts(at.row, at.col)
 }
 
-// opValue hashes an operator and its constants, except what does not change
-// results: whether a sum continues (its old value is hashed instead) and, for
-// those that depend on positions, where the operands begin.
+// opValue hashes an operator and its constants, except what does not change results:
+// whether a sum continues (its old value is hashed instead) and, for position-dependent
+// operators, where the operands begin.
 func opValue(in *Instr) Value {
 	v := seedOp.withInts(int(in.Op), 0)
 	if in.Op == graph.Cast {
@@ -173,8 +172,8 @@ type execution struct {
 	ly        *layout
 	unordered bool
 	atoms     []Value
-	// undefined is an operand of the current instruction that was read before
-	// it was written, or -1.
+	// undefined is an operand of the current instruction that was read before it was
+	// written, or -1.
 	undefined int
 	room      []Value // of shares
 }
@@ -189,11 +188,10 @@ func newExecution(p *Program, ly *layout, unordered bool) *execution {
 	return x
 }
 
-// eachInit lists the atoms of a buffer whose content before the step is known.
-// Atoms of flat buffers are known by name and number of elements, those of
-// matrices by name, position and width: of the batch, the position in the batch
-// of all ranks. Names mean the same on all ranks, except that each has results and
-// caches of its own.
+// eachInit lists the atoms of a buffer whose content before the step is known. Atoms of
+// flat buffers are identified by name and number of elements, those of matrices by
+// name, position and width; for the batch, the position in the global batch. Names mean
+// the same on all ranks, except that results and caches are per rank.
 func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)) {
 	b := &x.p.Buffers[buf]
 	if len(b.Init) == 0 {
@@ -223,7 +221,7 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)
 	}
 }
 
-// batchPrefix begins the names of buffers with rows of the global batch.
+// batchPrefix starts the names of buffers with rows of the global batch.
 const batchPrefix = "batch."
 
 func (x *execution) instr(i int) error {
@@ -256,7 +254,7 @@ func (x *execution) instr(i int) error {
 	return nil
 }
 
-// read hashes row blocks [from, to) of operand j onto v.
+// read hashes row blocks [from, to) of operand j into v.
 func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 	for b := from; b < to; b++ {
 		for k := range s.bands {
@@ -270,8 +268,8 @@ func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 	return v
 }
 
-// operand hashes the type and extents of operand j, but not the rows of tokens:
-// however many there are, results depend on their own.
+// operand hashes the type and extents of operand j, except the number of token rows: a
+// row's result does not depend on it.
 func (x *execution) operand(v Value, in *Instr, j int) Value {
 	r := &in.Args[j]
 	rows := r.Rows
@@ -281,15 +279,13 @@ func (x *execution) operand(v Value, in *Instr, j int) Value {
 	return v.withInts(j, int(x.p.Buffers[r.Buf].DType)).withInts(rows, r.Cols)
 }
 
-// band stands for what an instruction makes of band k of operand j: for the columns
-// that it has.
+// band identifies band k of operand j by its columns.
 func (x *execution) band(in *Instr, args []box, j int, k int32) Value {
 	from, cols := x.columns(in.Args[j], args[j], k)
 	return ints(j<<48|from, cols) // fewer than maxCount, see resolve
 }
 
-// columns says with which column of a region its k-th band begins, and how many
-// it has.
+// columns returns the first column and the number of columns of a region's k-th band.
 func (x *execution) columns(r Region, s box, k int32) (from, cols int) {
 	b := &x.p.Buffers[r.Buf]
 	n := int((s.atom-x.ly.base[r.Buf])%s.step + k)
@@ -297,9 +293,8 @@ func (x *execution) columns(r Region, s box, k int32) (from, cols int) {
 	return start - r.Off%b.Cols, b.bandStart(n+1) - start
 }
 
-// constants hashes everything that an instruction's results have in common:
-// operator, attributes, types and extents of its operands and the whole of those
-// that are not indexed by tokens.
+// constants hashes what all of an instruction's results share: operator, attributes,
+// types and extents of its operands, and the content of those not indexed by tokens.
 func (x *execution) constants(in *Instr, args []box) Value {
 	v := opValue(in)
 	for j, s := range args {
@@ -331,8 +326,8 @@ func (x *execution) tokens(v Value, in *Instr, args []box, from, to int32) Value
 	return v
 }
 
-// put writes a result. Where it is added to what is there, that has been hashed
-// into it already, unless sums are unordered.
+// put writes a result. If the result accumulates, the old value is already hashed into
+// v, unless sums are unordered.
 func (x *execution) put(in *Instr, j int, atom int32, v Value) {
 	if a := &x.atoms[atom]; x.unordered && in.Attr.Acc && in.Op.Info().Args[j].Access == graph.Sum {
 		if *a == (Value{}) {
@@ -344,7 +339,7 @@ func (x *execution) put(in *Instr, j int, atom int32, v Value) {
 	}
 }
 
-// position hashes where in its sequence a row block begins.
+// position hashes the offset of a row block within its sequence.
 func (x *execution) position(v Value, in *Instr, block int32) Value {
 	if !verifyRules[in.Op].position {
 		return v
@@ -352,7 +347,7 @@ func (x *execution) position(v Value, in *Instr, block int32) Value {
 	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
 }
 
-// shares hashes for each block of rows what all results of it have in common.
+// shares hashes, for each block of rows, what all of the block's results share.
 func (x *execution) shares(in *Instr, args []box) []Value {
 	same := x.constants(in, args)
 	n := int32(0)
@@ -368,7 +363,7 @@ func (x *execution) shares(in *Instr, args []box) []Value {
 	return x.room
 }
 
-// rowWise: a block of rows depends on the same block of token operands.
+// rowWise: a block of rows depends on the same block of the token operands.
 func (x *execution) rowWise(in *Instr, args []box) {
 	shares := x.shares(in, args)
 	for j, s := range args {
@@ -384,8 +379,8 @@ func (x *execution) rowWise(in *Instr, args []box) {
 	}
 }
 
-// tokenSum: each result is a chain over row blocks, ascending, or the sum of
-// what they contribute.
+// tokenSum: each result is a chain over row blocks, ascending, or the unordered sum of
+// their contributions.
 func (x *execution) tokenSum(in *Instr, args []box) {
 	shares := x.shares(in, args)
 	rest := len(shares) * x.p.RowUnit % x.together(in)
@@ -409,8 +404,9 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 	}
 }
 
-// together is how many tokens an instruction may add up at a time (see package gemm): a
-// call of a number that is no multiple is another sum, if others continue it.
+// together returns how many tokens an instruction may add up at a time (see package
+// gemm). If others continue its sum, a call whose token count is no multiple of this
+// computes a different sum.
 func (x *execution) together(in *Instr) int {
 	half := func(j int) bool { return x.p.Buffers[in.Args[j].Buf].DType == graph.BF16 }
 	if in.Op == graph.LinearDW && half(1) && half(2) {
@@ -419,7 +415,7 @@ func (x *execution) together(in *Instr) int {
 	return 1
 }
 
-// begin makes a sum, operand j, ready for its first contribution.
+// begin initialises a sum, operand j, before its first contribution.
 func (x *execution) begin(in *Instr, j int, sum *Value) {
 	switch {
 	case in.Attr.Acc && *sum == Value{}:
@@ -432,7 +428,7 @@ func (x *execution) begin(in *Instr, j int, sum *Value) {
 	}
 }
 
-// add adds a contribution to a sum: as the next one, or as one of them.
+// add adds a contribution to a sum: chained, or unordered.
 func (x *execution) add(sum *Value, term Value) {
 	if x.unordered {
 		*sum = sum.plus(term)
@@ -441,7 +437,7 @@ func (x *execution) add(sum *Value, term Value) {
 	}
 }
 
-// whole: every result depends on everything. The norm is a sum of its parts.
+// whole: every result depends on every input. The norm is a sum of its parts.
 func (x *execution) whole(in *Instr, args []box) {
 	v := opValue(in)
 	for j, s := range args {
@@ -469,7 +465,7 @@ func (x *execution) whole(in *Instr, args []box) {
 	}
 }
 
-// total is the unordered sum of the atoms of operand j.
+// total returns the unordered sum of the atoms of operand j.
 func (x *execution) total(j int, s box) Value {
 	v := noTerms
 	for b := range s.blocks {
@@ -484,16 +480,16 @@ func (x *execution) total(j int, s box) Value {
 	return v
 }
 
-// copyAtoms moves content. Padding and leftovers may be copied along, but not
-// alone.
+// copyAtoms copies content. Padding and stale content may be copied along with defined
+// atoms, but not alone.
 func (x *execution) copyAtoms(args []box) {
 	if !x.take(args[0], x, args[1]) {
 		x.undefined = 1
 	}
 }
 
-// take copies another rank's content, or one's own, and reports whether any of
-// it was defined.
+// take copies content from a rank (perhaps the same) and reports whether any of it was
+// defined.
 func (x *execution) take(dst box, from *execution, src box) (some bool) {
 	for b := range src.blocks {
 		for k := range src.bands {

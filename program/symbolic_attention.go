@@ -2,23 +2,23 @@ package program
 
 import "github.com/athanor-llm/athanor/graph"
 
-// Attention by symbolic execution. It is causal, so a block of rows has the
-// same value in whatever slice of its sequence it is made:
+// Symbolic execution of attention. It is causal, so a block of rows has the same value
+// in whatever slice of its sequence it is computed:
 //
 //	o, dq of block b  H(q b, kv 0, .., kv b)
 //	dkv of block j    H(q j, kv j, .. H(q b-1, kv j, H(q b, kv j, 0))), a chain
 //	                  over the blocks of queries that see it, the last one
 //	                  first: slices in descending order continue it
 //
-// An fp32 dkv holds the sums as they are, and may be cast to bf16 after the
-// last of them; a bf16 one is rounded by every call, which is another value.
+// An fp32 dkv holds the exact partial sums and may be cast to bf16 after the last one.
+// A bf16 dkv is rounded by every call, which gives another value.
 //
-// Known weakness: windows are not looked at, so a block depends on keys that
-// its queries no longer see.
+// Known weakness: windows are ignored, so a block also depends on keys outside its
+// queries' window.
 
 const sumDKV = 1 // operand dkv of AttentionBwd
 
-// attended are the positions of an instruction's queries, and of its keys and
+// attended returns the operand numbers of an instruction's queries, and of its keys and
 // values.
 func attended(op graph.Op) (q, kv int) {
 	if op == graph.Attention {
@@ -54,8 +54,8 @@ func (x *execution) attention(in *Instr, args []box) {
 	}
 }
 
-// queries hashes for each block of queries the operator, where in its sequence
-// the block is, and all that is read of it.
+// queries hashes, for each block of queries, the operator, the block's position in its
+// sequence and everything read of it.
 func (x *execution) queries(in *Instr, args []box, per int32) []Value {
 	q, kv := attended(in.Op)
 	specs := in.Op.Info().Args
@@ -78,7 +78,7 @@ func (x *execution) queries(in *Instr, args []box, per int32) []Value {
 	return list
 }
 
-// sumKeys adds to dk and dv what blocks of queries contribute.
+// sumKeys adds the contributions of blocks of queries to dk and dv.
 func (x *execution) sumKeys(in *Instr, args []box, queries []Value, per int32) {
 	_, kv := attended(in.Op)
 	dkv := args[sumDKV]

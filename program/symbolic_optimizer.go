@@ -6,12 +6,12 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The optimizer by symbolic execution: atom by atom, since updates and norms are
-// cut in other places on other ranks and tiers.
+// Symbolic execution of the optimizer, atom by atom, since other ranks and tiers cut
+// updates and norms elsewhere.
 
-// adamw works atom by atom; its bf16 output is a cast of the new parameter, if that
-// is not rounded by chance. What is depends on the types of operands, and on which
-// elements they are.
+// adamw works atom by atom. Its bf16 output is a cast of the new parameter unless that
+// is rounded stochastically. Stochastic rounding depends on the operand types and on
+// which elements they hold.
 func (x *execution) adamw(in *Instr, args []box) {
 	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
 	alone, chance := *in, x.p.byChance(in)
@@ -53,13 +53,13 @@ func (x *execution) adamw(in *Instr, args []box) {
 	}
 }
 
-// byChance reports whether an update rounds by chance.
+// byChance reports whether an update rounds stochastically.
 func (p *Program) byChance(in *Instr) bool {
 	return slices.ContainsFunc(in.Args[:3], func(r Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
 }
 
-// normPart: a partial sum depends on its piece of the gradient only, so that
-// gradients may be cut into pieces over several instructions.
+// normPart: a partial sum depends only on its piece of the gradient, so several
+// instructions may share a gradient.
 func (x *execution) normPart(in *Instr, args []box) {
 	part, g := args[0], args[1]
 	pr, gr := in.Args[0], in.Args[1]

@@ -2,7 +2,7 @@ package program
 
 import "github.com/athanor-llm/athanor/graph"
 
-// executions are the symbolic executions of ranks that run together.
+// executions holds the symbolic executions of ranks that run together.
 type executions struct {
 	*ranks
 	on []*execution // by rank
@@ -16,7 +16,7 @@ func (rs *ranks) executions(unordered bool) *executions {
 	return xs
 }
 
-// run executes everything.
+// run executes all instructions.
 func (xs *executions) run() error {
 	for i := range xs.events {
 		if err := xs.event(&xs.events[i]); err != nil {
@@ -42,7 +42,7 @@ func (xs *executions) event(e *event) error {
 	return xs.message(list[0], list[1])
 }
 
-// box is operand j of an instruction, without atoms if it is absent.
+// box returns operand j of an instruction, without atoms if it is absent.
 func (xs *executions) box(at place, j int) box {
 	if args := xs.layouts[at.rank].operands(int(at.instr)); j < len(args) {
 		return args[j]
@@ -50,7 +50,7 @@ func (xs *executions) box(at place, j int) box {
 	return box{}
 }
 
-// unread is the error of reading what was never written.
+// unread returns the error for reading what was never written.
 func (xs *executions) unread(at place, j int) error {
 	p := xs.ps[at.rank]
 	return xs.of(int(at.rank), p.operandFault(int(at.instr), j, "something has to write it first", "is read before it is written"))
@@ -63,8 +63,8 @@ func (xs *executions) message(from, to place) error {
 	return nil
 }
 
-// gather: every member's source goes to its place in every member's
-// destination. A source that lies there already is copied onto itself.
+// gather: every member's source goes to its place in every member's destination. A
+// source that already lies there is copied onto itself.
 func (xs *executions) gather(list []place) error {
 	for _, to := range list {
 		dst := xs.box(to, 0)
@@ -82,10 +82,10 @@ func (xs *executions) gather(list []place) error {
 	return nil
 }
 
-// scatter: every member gets its part of the sum of all sources. A destination
-// may lie in its place in the source, which no other member's part reads.
+// scatter: every member gets its part of the sum of all sources. A destination may lie
+// in its own place in the source, which no other member's part reads.
 func (xs *executions) scatter(list []place) error {
-	var first int32 // of the part, in atoms from the source's begin
+	var first int32 // offset of the part, in atoms from the start of the source
 	for _, to := range list {
 		x, dst := xs.on[to.rank], xs.box(to, 0)
 		for k := range dst.bands {
@@ -123,8 +123,8 @@ func (xs *executions) allReduce(list []place) error {
 	return nil
 }
 
-// sum is the sum of band k of operand j over all members, in their order.
-// Padding, which nobody has written, stays that.
+// sum returns the sum of band k of operand j over all members, in group order. Padding
+// that no member has written stays undefined.
 func (xs *executions) sum(list []place, j int, k int32) (Value, error) {
 	value := func(at place) Value { return xs.on[at.rank].atoms[xs.box(at, j).at(0, k)] }
 	v := value(list[0])
@@ -144,7 +144,7 @@ func (xs *executions) sum(list []place, j int, k int32) (Value, error) {
 	return v, nil
 }
 
-// addRank continues a sum over n ranks with the value of the next.
+// addRank continues a sum over n ranks with the next rank's value.
 func addRank(sum, v Value, n int, unordered bool) Value {
 	switch {
 	case unordered:

@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// A program as text: one line per fact, so that two programs can be diffed
-// and a person can read one.
+// A program as text: one line per fact, so that a person can read it and two programs
+// can be diffed.
 //
 //	athanor-program 1
 //	name "two layers, weights in the host tier"
@@ -32,25 +32,24 @@ import (
 //	i2 send(h1) send key=0,0,-,copy wait=i1 peers=1 tag=7
 //	end
 //
-// An operand is the name of its buffer and, unless it is the whole of it,
-// [rows x cols @ offset / stride]; "-" is an absent one. Bytes that are not
-// letters, digits or one of ._:/+-' are written %XX inside names. A buffer whose
-// name is not unique is referred to by its number, #12. Fields that are zero
-// are left out; floats print with as many digits as it takes to read back the
-// same bits.
+// An operand is the name of its buffer and, unless it is the whole buffer, [rows x cols
+// @ offset / stride]; "-" is an absent operand. In names, bytes other than letters,
+// digits and ._:/+-' are written %XX. A buffer without a unique name is referred to by
+// its number, #12. Zero fields are omitted. Floats print with enough digits to restore
+// the same bits.
 //
-// Weakness: nothing is abbreviated, so a program of 100,000 instructions is a
-// file of some 10 MB.
+// Weakness: nothing is abbreviated, so a program of 100,000 instructions is a file of
+// some 10 MB.
 
 const (
 	textMagic = "athanor-program 1"
 	textEnd   = "end"
-	// maxCount bounds every number that is not a byte count, maxBytes those.
+	// maxCount bounds every number that is not a byte count, maxBytes the byte counts.
 	maxCount = 1 << 40
 	maxBytes = 1 << 50
 )
 
-// attrField gives access to one field of graph.Attr by the name it has in text.
+// attrField accesses one field of graph.Attr by its name in text.
 type attrField struct {
 	name string
 	ptr  func(*graph.Attr) any // *bool, *int, *float64 or *graph.Activation
@@ -145,7 +144,7 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 		line = pr.instr(line, i)
 		emit()
 	}
-	line = append(line, textEnd...) // so that a file cut short is noticed
+	line = append(line, textEnd...) // so that a truncated file is noticed
 	emit()
 	return total, out.Flush()
 }
@@ -161,8 +160,8 @@ func (p *Program) perTier() []tierLine {
 	return []tierLine{{"capacity", &p.Capacity}, {"height", &p.Height}, {"bound", &p.Bound}}
 }
 
-// references returns what operands call each buffer: its name where that is
-// unique, else its number.
+// references returns how operands refer to each buffer: by its name if unique, else by
+// its number.
 func (p *Program) references() []string {
 	count := make(map[string]int, len(p.Buffers))
 	for i := range p.Buffers {
@@ -208,7 +207,7 @@ func listSeparator(i int, first string) string {
 	return ","
 }
 
-// className is Class.String in one word, whatever the value.
+// className returns Class.String as one word, whatever the value.
 func className(c Class) string {
 	if int(c) >= len(classes) {
 		return fmt.Sprintf("class(%d)", uint8(c))
@@ -244,7 +243,7 @@ func (pr printer) region(line []byte, r Region) []byte {
 	return append(line, ']')
 }
 
-// defaultStride is the only stride that a region of b can have: matrices are
+// defaultStride returns the only stride that a region of b can have: matrices are
 // addressed by rows, flat buffers hold packed parameters.
 func defaultStride(b *Buffer, cols int) int {
 	if b.RowUnit > 0 {

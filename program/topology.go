@@ -9,16 +9,16 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// Who computes with what. A step has replicas of one pipeline, which differ
-// only in their sequences, and each pipeline has ranks that hold stages: runs of
-// segments. Without a pipeline every rank is a replica by itself and holds all.
+// Which ranks hold what. A step runs replicas of one pipeline, which differ only in
+// their sequences. The ranks of a pipeline hold stages, which are runs of segments.
+// Without a pipeline every rank is a replica by itself and holds all segments.
 //
 //	rank       0  1  2  3     Ranks 4, pipeline of 2: replicas {0,1} and {2,3}
 //	stages     a  b  a  b     ranks 0 and 2 are the group of a's chunks
 //
-// A chunk's group is all ranks that compute with it: replicas, both directions
-// of a schedule that runs against itself, and both ends of a tied embedding.
-// What the ranks of a group sum up is reduced over it.
+// A chunk's group is all ranks that compute with it: the replicas, both directions of a
+// bidirectional schedule, and both ends of a tied embedding. Gradients are reduced over
+// the group.
 
 type topology struct {
 	ranks, depth int                // of the step, of one pipeline
@@ -26,8 +26,8 @@ type topology struct {
 	clock        *schedule.Timeline // of the schedule, in units of one pass
 	first        []int              // per stage its first segment, and the end
 	groups       [][]int            // per chunk, ascending
-	// ordered groups have the same order of work on all their ranks, so that
-	// they may reduce and gather in mid-step.
+	// ordered groups run their work in the same order on all ranks, so they may reduce
+	// and gather in mid-step.
 	ordered []bool
 }
 
@@ -51,7 +51,7 @@ func newTopology(g *graph.Graph, pl *Plan) (*topology, error) {
 	return t, nil
 }
 
-// generate makes the schedule for so many micro-batches.
+// generate builds the schedule for the given number of micro-batches.
 func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	if p.Ranks < 1 || len(p.Stages)%p.Ranks != 0 {
 		return nil, fmt.Errorf("pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
@@ -66,7 +66,7 @@ func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	return s, err
 }
 
-// apart is a schedule without overlapped pairs: a rank runs them one after the
+// apart splits the overlapped pairs of a schedule: a rank runs the two one after the
 // other.
 func apart(s *schedule.Schedule) *schedule.Schedule {
 	copied := *s
@@ -80,7 +80,8 @@ func apart(s *schedule.Schedule) *schedule.Schedule {
 	return &copied
 }
 
-// ends is when another stage's forward or backward of a unit's micro-batch ends.
+// ends returns when the forward or backward of a unit's micro-batch on another stage
+// ends.
 func (t *topology) ends(w schedule.Unit, stage int, back bool) float64 {
 	place := t.schedule.Home[w.Dir][stage]
 	i := slices.IndexFunc(t.schedule.Orders[place], func(u schedule.Unit) bool {
@@ -90,7 +91,7 @@ func (t *topology) ends(w schedule.Unit, stage int, back bool) float64 {
 	return t.clock.End[place][i]
 }
 
-// group lists the ranks that hold one of the segments.
+// group lists the ranks that hold any of the segments.
 func (t *topology) group(segments []int) (ranks []int, ordered bool) {
 	var places []int // in a pipeline
 	for _, s := range segments {
@@ -109,8 +110,8 @@ func (t *topology) group(segments []int) (ranks []int, ordered bool) {
 	return ranks, len(places) == 1
 }
 
-// places are the positions in a pipeline that hold a segment: one, or one for
-// each direction.
+// places returns the positions in a pipeline that hold a segment: one, or one per
+// direction.
 func (t *topology) places(segment int) []int {
 	if t.schedule == nil {
 		return []int{0}
@@ -122,7 +123,7 @@ func (t *topology) places(segment int) []int {
 	return list
 }
 
-// stage that a segment belongs to.
+// stage returns the stage that a segment belongs to.
 func (t *topology) stage(segment int) int {
 	k, found := slices.BinarySearch(t.first, segment)
 	if !found {
@@ -131,7 +132,7 @@ func (t *topology) stage(segment int) int {
 	return k
 }
 
-// sliceRows are the tokens of each slice of a sequence.
+// sliceRows returns the tokens of each slice of a sequence.
 func (p *Pipeline) sliceRows(seq int) []int {
 	switch {
 	case len(p.SliceRows) > 0:
@@ -180,8 +181,8 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	return nil
 }
 
-// Replicas is the number of pipelines that share the global batch: it is
-// MicroBatch * MicroBatches * Replicas sequences.
+// Replicas returns the number of pipelines that share the global batch of MicroBatch *
+// MicroBatches * Replicas sequences.
 func (pl *Plan) Replicas() int {
 	if pl.Pipeline == nil {
 		return max(pl.Ranks, 1)
@@ -189,9 +190,9 @@ func (pl *Plan) Replicas() int {
 	return max(pl.Ranks/max(pl.Pipeline.Ranks, 1), 1)
 }
 
-// Ordered says for each chunk whether the ranks that share it have one order of
-// work, so that it can be divided as gradients or weights. It is not so where a
-// schedule runs both ways, and for an embedding tied across stages.
+// Ordered reports for each chunk whether its ranks run their work in the same order, so
+// that its gradients or weights can be sharded. They do not under a bidirectional
+// schedule, nor for an embedding tied across stages.
 func (pl *Plan) Ordered(g *graph.Graph) ([]bool, error) {
 	t, err := newTopology(g, pl)
 	if err != nil {
@@ -200,7 +201,7 @@ func (pl *Plan) Ordered(g *graph.Graph) ([]bool, error) {
 	return t.ordered, nil
 }
 
-// validateRanks checks how the work is divided.
+// validateRanks checks how the work is divided over ranks.
 func (pl *Plan) validateRanks(g *graph.Graph) error {
 	const most = 1 << 12
 	if pl.Ranks < 1 || pl.Ranks > most {

@@ -8,34 +8,33 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Verify proves programs before they run: that of one rank, or those of ranks
-// 0, 1, ... that run together. It knows nothing of how programs are made and
-// shares no code with the passes: it takes the lists of instructions as they
-// are, as devices would, and shows that every order of execution that streams,
+// Verify proves programs before they run: one rank's, or those of ranks 0, 1, ... that
+// run together. It shares no code with the lowering passes. It takes the lists of
+// instructions as devices would, and shows that every order of execution that streams,
 // waits and meetings of ranks allow gives the same result, inside the arenas.
 //
-//	structure  operands are there, of the types and extents that the operator
-//	           expects, inside their buffers; buffers are inside the arenas
+//	structure  operands have the types and extents that the operator expects,
+//	           inside their buffers; buffers are inside the arenas
 //	order      any two accesses to the same bytes, one of them a write, are
-//	           ordered by streams and waits; a buffer's bytes are taken over only
+//	           ordered by streams and waits; a buffer takes over its bytes only
 //	           after the last use of what lay there before, and for good
 //	ranks      every send has its receive; members of a group run the same
-//	           collectives in the same order, on operands that fit together; the
-//	           ranks never wait for each other in a circle
-//	content    nothing is read before it is written; what is kept from step to
-//	           step is again what its name says, on all ranks, and what it says
-//	           is what the run puts there before the first step
+//	           collectives in the same order, on operands that agree; the
+//	           ranks cannot deadlock
+//	content    nothing is read before it is written; persistent content
+//	           matches its name again after the step, on all ranks, and before
+//	           the first step the run fills it with what the name says
 //
-// What a program computes is a second question: see Equivalent. Whether it may run
-// between the steps of another is a third: see Beside.
+// What a program computes is a separate question, see Equivalent; so is whether it may
+// run between the steps of another, see Beside.
 //
-// Example: i0 copies a weight to the device on stream h2d, i1 multiplies with
-// it on stream compute. Without i1's wait for i0, Verify reports that i1 reads
-// what i0 may still be writing.
+// Example: i0 copies a weight to the device on stream h2d, i1 multiplies with it on
+// stream compute. Without i1's wait for i0, Verify reports that i1 reads what i0 may
+// still be writing.
 //
-// Known weakness: the unit of the proof is the atom, a block of rows by a band
-// of columns, so two instructions that write different halves of one atom
-// count as a conflict.
+// Known weakness: the unit of the proof is the atom, a block of rows by a band of
+// columns, so two instructions that write different halves of one atom count as a
+// conflict.
 func Verify(ps ...*Program) error {
 	rs, err := newRanks(ps)
 	if err != nil {
@@ -66,13 +65,14 @@ type layout struct {
 
 func (ly *layout) operands(i int) []box { return ly.args[ly.first[i]:ly.first[i+1]] }
 
-// box is a region in atoms: blocks of rows times bands of columns, where atom
-// + b*step + k is the one of block b and band k. Absent operands have no blocks.
+// box is a region in atoms: blocks of rows times bands of columns; block b, band k is
+// atom + b*step + k. Absent operands have no blocks.
 type box struct{ atom, step, blocks, bands int32 }
 
 func (s box) at(block, band int32) int32 { return s.atom + block*s.step + band }
 
-// overlaps compares two boxes in one buffer, counted from its first atom.
+// overlaps reports whether two boxes of one buffer, relative to its first atom,
+// intersect.
 func (s box) overlaps(t box) bool {
 	if s.blocks == 0 || t.blocks == 0 {
 		return false
@@ -81,12 +81,12 @@ func (s box) overlaps(t box) bool {
 	return srow < trow+t.blocks && trow < srow+s.blocks && scol < tcol+t.bands && tcol < scol+s.bands
 }
 
-// holds reports whether all atoms of t, in the same flat buffer, are in s.
+// holds reports whether s contains all atoms of t, in the same flat buffer.
 func (s box) holds(t box) bool {
 	return s.blocks == 1 && t.blocks == 1 && s.atom <= t.atom && t.atom+t.bands <= s.atom+s.bands
 }
 
-// accessOf says whether operand j of an instruction is read and written.
+// accessOf reports whether operand j of an instruction is read and written.
 func accessOf(in *Instr, j int) (reads, writes bool) {
 	switch in.Op.Info().Args[j].Access {
 	case graph.Read:
@@ -96,11 +96,11 @@ func accessOf(in *Instr, j int) (reads, writes bool) {
 	case graph.Sum:
 		return in.Attr.Acc, true
 	}
-	// The loss replaces logits by their gradient only where it is told to.
+	// The loss overwrites logits with their gradient only if told to.
 	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
 }
 
-// arg is operand j, absent if it was left out at the end.
+// arg returns operand j, absent if omitted at the end.
 func (in *Instr) arg(j int) Region {
 	if j < len(in.Args) {
 		return in.Args[j]
@@ -108,13 +108,13 @@ func (in *Instr) arg(j int) Region {
 	return Region{}
 }
 
-// fault describes what is wrong with an instruction.
+// fault returns an error about an instruction.
 func (p *Program) fault(i int, hint, format string, args ...any) error {
 	in := &p.Instrs[i]
 	return fmt.Errorf("instruction i%d (%s on %s): %s; hint: %s", i, in.Op, in.Stream, fmt.Sprintf(format, args...), hint)
 }
 
-// operandFault describes what is wrong with operand j of instruction i.
+// operandFault returns an error about operand j of instruction i.
 func (p *Program) operandFault(i, j int, hint, format string, args ...any) error {
 	in := &p.Instrs[i]
 	name := fmt.Sprintf("operand %d", j)
@@ -127,8 +127,8 @@ func (p *Program) operandFault(i, j int, hint, format string, args ...any) error
 	return p.fault(i, hint, "%s %s", name, fmt.Sprintf(format, args...))
 }
 
-// checkPlaces checks that every buffer lies in its arena, aligned, and that
-// the arenas fit. Whether buffers may share bytes is for checkOrder.
+// checkPlaces checks that every buffer lies aligned in its arena and that the arenas
+// fit. checkOrder decides whether buffers may share bytes.
 func checkPlaces(p *Program) error {
 	var top [device.NumTiers]int64
 	for i := range p.Buffers {
@@ -164,8 +164,8 @@ func checkPlaces(p *Program) error {
 	return nil
 }
 
-// initName is the name of the content that an atom of a persistent buffer
-// starts with; "" if it is undefined.
+// initName returns the name of an atom's initial content in a persistent buffer; "" if
+// undefined.
 func (b *Buffer) initName(band int) string {
 	switch {
 	case len(b.Init) == 0:
@@ -176,8 +176,7 @@ func (b *Buffer) initName(band int) string {
 	return b.Init[band]
 }
 
-// halfName is the prefix of names of content that is a bf16 copy of another:
-// "p16:x" is the cast of "p:x".
+// halfName is the prefix of names of bf16 copies: "p16:x" is the cast of "p:x".
 const halfName, fullName = "p16:", "p:"
 
 // castOf returns the name of the content that name is a bf16 copy of.

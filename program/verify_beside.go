@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Beside proves that a program may run between the steps of another, on the same
-// rank and in the same arenas, such as an evaluation between training steps: what
-// the base keeps lies where the base has it and is named alike, and the program
-// leaves parameters and their state as they are. Verify proves of both that nothing
-// else gets there. What the run writes or reads anew with each step, rows of
-// the batch and results, is no business of the other.
+// Beside proves that a program may run between the steps of another, on the same rank
+// and in the same arenas, such as an evaluation between training steps. The program
+// must declare what the base keeps at the base's addresses and under its names, and
+// must leave parameters and their state unchanged. Verify then proves for both that
+// nothing else is placed there. Data that the run writes or reads anew each step (rows
+// of the batch, results) need not agree.
 //
 //	base  p.c0 device addr=0 persistent   m.c0 device addr=64 persistent
 //	eval  p.c0 device addr=0 persistent   m.c0 device addr=64 persistent   x1 device addr=128
 //
-// If m.c0 were not there, x1 might lie where it is, and Verify could not know.
+// If eval did not declare m.c0, x1 might overlap it, and Verify could not know.
 func Beside(base, p *Program) error {
 	fail := func(b *Buffer, format string, args ...any) error {
 		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower it with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// content is what stands for a name at the end of a step.
+// content is the value of a name at the end of a step.
 type content struct {
 	rank, buf int
 	v         Value
@@ -28,10 +28,10 @@ func (k *keeper) buffer(c content) string {
 	return name
 }
 
-// checkKept checks what the next step takes for granted: persistent buffers are
-// defined, what is neither state nor result is untouched, equal names stand for
-// equal content again, a bf16 copy is the cast of its master, and the run finds all
-// that it fills and reads; all this over all ranks.
+// checkKept checks, over all ranks, what the next step relies on: persistent buffers
+// are defined; what is neither state nor result is unchanged; equal names again hold
+// equal content; a bf16 copy is the cast of its master; and the run finds everything
+// that it fills and reads.
 func (xs *executions) checkKept() error {
 	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {
@@ -60,7 +60,7 @@ func (xs *executions) checkKept() error {
 	return xs.checkHomes()
 }
 
-// check looks at one persistent buffer and notes what it holds.
+// check examines one persistent buffer and records what it holds.
 func (k *keeper) check(rank, buf int) (err error) {
 	x, b := k.on[rank], &k.ps[rank].Buffers[buf]
 	if b.Persistent && len(b.Init) == 0 {
@@ -92,10 +92,9 @@ func (k *keeper) check(rank, buf int) (err error) {
 	return err
 }
 
-// checkHomes checks that homes and names of content are two ways to say the same:
-// the run puts a parameter's state where its homes are, and programs are proven
-// from names on. So homes of the same elements, of all ranks, hold what has one
-// name, and so the same; and a replica has elements that some rank has a home of.
+// checkHomes checks that homes and content names agree: the run places state by homes,
+// while proofs start from names. So homes of the same elements hold content of the same
+// name on all ranks, and a replica's elements have a home on some rank.
 func (xs *executions) checkHomes() error {
 	content, elements := map[string]string{}, map[string]string{} // one by the other
 	primary := map[string]bool{}
@@ -128,8 +127,8 @@ func (xs *executions) checkHomes() error {
 	return nil
 }
 
-// eachPart lists the parts of a rank's homes, until there is an error. A bf16 copy
-// counts as what it is a copy of.
+// eachPart lists the parts of a rank's homes until an error. A bf16 copy counts as its
+// original.
 func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error) (err error) {
 	x := xs.on[rank]
 	for i := range x.p.Homes {
@@ -150,7 +149,7 @@ func (xs *executions) eachPart(rank int, f func(h *Home, key, name string) error
 	return err
 }
 
-// homed says which atoms are in homes.
+// homed marks the atoms that are in homes.
 func (x *execution) homed() []bool {
 	list := make([]bool, len(x.atoms))
 	for _, s := range x.ly.homes {
@@ -161,8 +160,8 @@ func (x *execution) homed() []bool {
 	return list
 }
 
-// checkFilled checks that all content that the program uses is there when it begins:
-// the run fills homes, and buffers that are called like their content.
+// checkFilled checks that all content that the program uses exists when it begins: the
+// run fills homes, and buffers whose name is that of their content.
 func (x *execution) checkFilled(homed []bool) error {
 	for i := range x.p.Instrs {
 		for j, s := range x.ly.operands(i) {
@@ -182,8 +181,7 @@ func (x *execution) checkFilled(homed []bool) error {
 	return nil
 }
 
-// ownName reports whether a buffer is called like its content, or like that after
-// the step.
+// ownName reports whether a buffer is named like its content before or after the step.
 func (b *Buffer) ownName() bool {
 	return len(b.Init) == 1 && strings.TrimSuffix(b.Init[0], ".before") == b.Name
 }
@@ -193,8 +191,8 @@ func (b *Buffer) result() bool {
 	return b.Persistent && (b.Class == ClassReductions || b.Class == ClassActivations || len(b.Init) == 0)
 }
 
-// checkNames checks that what is kept has a name of its own, by which the run, which
-// fills and reads buffers between steps, finds it.
+// checkNames checks that every kept buffer has a unique name: the run fills and reads
+// buffers between steps by name.
 func (p *Program) checkNames() error {
 	kept := map[string]bool{}
 	for i := range p.Buffers {

@@ -8,29 +8,28 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// Happens-before, by vector clocks. Streams run in order and waits join them,
-// so what is certainly done before instruction i starts is, per stream, all
-// instructions up to some latest one: a vector of as many numbers as there are
-// streams. That of i is the maximum of those of its predecessor on the stream
-// and of what it waits for, these instructions included (Mattern 1989).
+// Happens-before by vector clocks (Mattern 1989). Streams run in order and waits join
+// them, so what is certainly complete before instruction i starts is, per stream, a
+// prefix of its instructions: a vector with one number per stream. The vector of i is
+// the maximum of those of its stream predecessor and of the instructions it waits for,
+// these instructions included.
 //
-//	i0 copy   h2d              nothing is done before
-//	i1 linear compute wait=i0  h2d is done up to i0
+//	i0 copy   h2d              nothing is complete before
+//	i1 linear compute wait=i0  h2d is complete up to i0
 //	i2 act    compute          compute up to i1, h2d up to i0 (by i1)
 //
-// Per atom it is enough to remember the last write and, per stream, the last
-// read since then: every write is ordered after all accesses before it, and a
-// stream's earlier reads are ordered before its later ones.
+// Per atom it suffices to remember the last write and, per stream, the last read since:
+// every write is ordered after all earlier accesses, and a stream's earlier reads
+// precede its later ones.
 //
-// Buffers share addresses over time. The first access to a buffer in program
-// order takes its bytes over: every access to any other buffer that held some
-// of them must happen before every access to the new one, and is an error
-// afterwards.
+// Buffers share addresses over time. The first access to a buffer in program order
+// takes over its bytes: every access to any other buffer that held some of them must
+// happen before every access to the new one, and is an error afterwards.
 //
-// Known weakness: a buffer that is used, left alone and used again holds its
-// bytes all the time; what others could do with them in between is not seen.
+// Known weakness: a buffer holds its bytes from its first to its last use; reuse of
+// them in gaps between uses is not recognised.
 
-// vector holds per stream 1 + the latest instruction that has happened; 0: none.
+// vector holds per stream 1 + the latest instruction known complete; 0: none.
 type vector [device.NumStreams]int32
 
 func (c *vector) join(o *vector) {
@@ -49,13 +48,13 @@ func (c *vector) missing(o *vector) int {
 	return -1
 }
 
-// history of an atom: instructions counted from 1.
+// history is the record of an atom's accesses; instructions count from 1.
 type history struct {
 	write int32
 	reads vector // since that write
 }
 
-// tenure is the time in which a buffer holds its bytes.
+// tenure is the period in which a buffer holds its bytes.
 type tenure struct {
 	begun bool
 	ended int32  // 1 + the instruction that took its bytes over
@@ -90,7 +89,7 @@ func checkOrder(p *Program, ly *layout) error {
 		if !p.Buffers[b].Persistent {
 			continue
 		}
-		// Nothing but persistent buffers is there yet.
+		// Initially only persistent buffers hold bytes.
 		if other := c.held[p.Buffers[b].Tier].take(p, b, nil); other >= 0 {
 			return fmt.Errorf("persistent buffers %s and %s overlap; hint: place the program again", p.Buffers[other].Name, p.Buffers[b].Name)
 		}
@@ -142,9 +141,8 @@ func (c *orderCheck) instr(i int) error {
 	return nil
 }
 
-// conflict returns an access that is not ordered before instruction self
-// (counted from 1), which reads or writes the atom; 0 if there is none.
-// Accesses by self are left to checkOperands.
+// conflict returns an access to the atom that is not ordered before instruction self
+// (counted from 1); 0 if there is none. checkOperands handles accesses by self.
 func (c *orderCheck) conflict(h *history, now *vector, self int32, writes bool) int32 {
 	if w := h.write; w != 0 && w != self && now[c.streams[w-1]] < w {
 		return w
@@ -159,7 +157,8 @@ func (c *orderCheck) conflict(h *history, now *vector, self int32, writes bool) 
 	return 0
 }
 
-// race says how instruction i, operand j, conflicts with an earlier one.
+// race returns the error of a conflict of instruction i, operand j, with an earlier
+// instruction.
 func (c *orderCheck) race(i, j, other int) error {
 	_, writes := accessOf(&c.p.Instrs[i], j)
 	does, did := "is read", "written"
@@ -173,8 +172,8 @@ func (c *orderCheck) race(i, j, other int) error {
 	return c.p.operandFault(i, j, fmt.Sprintf("let it wait for i%d", other), "%s while it may still be %s by i%d (%s on %s)", does, did, other, in.Op, in.Stream)
 }
 
-// onlyReads reports whether an instruction only reads the buffer of operand j
-// of instruction i.
+// onlyReads reports whether the instruction other only reads the buffer of operand j of
+// instruction i.
 func (c *orderCheck) onlyReads(i, j, other int) bool {
 	in := &c.p.Instrs[other]
 	for k, r := range in.Args {
@@ -185,8 +184,8 @@ func (c *orderCheck) onlyReads(i, j, other int) bool {
 	return true
 }
 
-// buffer checks and notes that operand j of instruction i uses its buffer: the
-// first use takes its bytes over from whatever buffers hold them.
+// buffer checks and records that operand j of instruction i uses its buffer. The first
+// use takes its bytes over from the buffers that hold them.
 func (c *orderCheck) buffer(i, j int) error {
 	in, now := &c.p.Instrs[i], &c.before[i]
 	buf := in.Args[j].Buf
@@ -219,11 +218,11 @@ func (c *orderCheck) buffer(i, j int) error {
 	return nil
 }
 
-// intervals say which buffer last held which bytes of one tier: segments
-// between addresses at which some buffer begins or ends. A buffer that lost
-// some of its bytes still stands behind the others, since whoever takes those
-// has to wait for it too. Where segments begin is marked by bits over the
-// sorted addresses, so that all operations are scans of a few words.
+// intervals record which buffer last held which bytes of one tier, as segments between
+// addresses at which some buffer begins or ends. A buffer that lost some of its bytes
+// still owns its other segments, since whoever takes those must also wait for it.
+// Segment starts are bits over the sorted addresses, so that all operations scan a few
+// words.
 type intervals struct {
 	edges []int64  // addresses at which buffers begin and end, ascending
 	marks []uint64 // bit k: a segment begins at edges[k]
@@ -244,9 +243,8 @@ func (v *intervals) init(p *Program, tier device.Tier) {
 	v.marks[0], v.owner[0] = 1, -1
 }
 
-// take gives the bytes of buffer buf to it and calls lost for each buffer
-// that held some of them, perhaps several times. It stops at a persistent one
-// and returns it; else -1.
+// take gives buffer buf its bytes and calls lost for each buffer that held some of
+// them, perhaps repeatedly. It stops at a persistent buffer and returns it; else -1.
 func (v *intervals) take(p *Program, buf int, lost func(other int)) int {
 	b := &p.Buffers[buf]
 	from, to := v.split(b.Addr), v.split(b.Addr+b.Size)
@@ -265,7 +263,7 @@ func (v *intervals) take(p *Program, buf int, lost func(other int)) int {
 	return -1
 }
 
-// split lets a segment begin at an address, and returns its number.
+// split starts a segment at an address and returns its number.
 func (v *intervals) split(addr int64) int {
 	k, _ := slices.BinarySearch(v.edges, addr)
 	if v.marks[k/64]>>(k%64)&1 == 0 {
@@ -275,8 +273,8 @@ func (v *intervals) split(addr int64) int {
 	return k
 }
 
-// next is the first mark at or after k, previous the last one before it; -1
-// if there is none.
+// next returns the first mark at or after k, previous the last one before k; -1 if
+// there is none.
 func (v *intervals) next(k int) int {
 	for w := k / 64; w < len(v.marks); w++ {
 		m := v.marks[w]

@@ -12,32 +12,32 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Programs of several ranks, seen together. Instructions between ranks meet:
-// the k-th collective of a group on one rank with the k-th on every other
-// member, a send with the receive of its tag. Which ones meet does not depend on
-// time, so a single dry run shows whether all programs come to their end: an
-// instruction runs when its stream and its waits let it, one that meets others
-// when all of them have come. If nothing can run any more, nothing ever could.
-// Programs are launched in their order, and no further than streams have room.
+// Programs of several ranks, checked together. Instructions between ranks meet: the
+// k-th collective of a group on one rank with the k-th on every other member, a send
+// with the receive of its tag. Which ones meet does not depend on timing, so a single
+// dry run shows whether all programs complete. An instruction runs when its stream and
+// its waits allow it; one that meets others runs when all of them have arrived. If
+// nothing can run any more, it is a deadlock under any timing. Programs are launched in
+// program order, limited by the capacity of the stream queues.
 //
 //	rank 0  i3 send     tag=1 peers=1     i4 recv tag=2 peers=1
 //	rank 1  i3 recv     tag=1 peers=0     i4 send tag=2 peers=0 wait=i3
 //
-// completes; if rank 0's i3 waited for its i4, rank 1's i4 would wait for i3
-// there, that for rank 0's i3, and that for i4: a circle, which is reported.
+// completes. If rank 0's i3 waited for its i4, rank 1's i4 would wait for its i3, that
+// for rank 0's i3, and that for i4: a cycle, which is reported.
 //
-// The order of the dry run is one that execution may take. Since each program
-// is ordered by itself (a meeting counts as an access to its operands on each
-// rank as long as it lasts), every other order has the same results.
+// The dry run finds one valid order. Each program is ordered by itself (a meeting
+// counts as an access to its operands on each rank for its whole duration), so every
+// other order has the same results.
 //
-// Known weakness: the dry run knows streams and waits only. A device that
-// cannot hold a collective and a message at once needs more order than that.
+// Known weakness: the dry run models streams and waits only. A device that cannot run a
+// collective and a message concurrently needs more ordering.
 
 // place is an instruction of one of several programs.
 type place struct{ rank, instr int32 }
 
-// meeting is what runs between ranks: the instructions of a group's members,
-// in the group's order, or a send and its receive.
+// meeting is an operation between ranks: the instructions of a group's members in group
+// order, or a send and its receive.
 type meeting struct{ members []place }
 
 // event is an instruction that runs, or the meeting that it belongs to.
@@ -55,7 +55,7 @@ type ranks struct {
 	events   []event   // all that runs, in an order in which it can
 }
 
-// newRanks checks each program's structure and that they fit together.
+// newRanks checks each program's structure and that the programs agree.
 func newRanks(ps []*Program) (*ranks, error) {
 	rs := &ranks{ps: ps}
 	if len(ps) == 0 {
@@ -90,7 +90,7 @@ func newRanks(ps []*Program) (*ranks, error) {
 	return rs, rs.dryRun()
 }
 
-// of says which rank an error is about, where there are several.
+// of prefixes an error with its rank if there are several.
 func (rs *ranks) of(rank int, err error) error {
 	if err == nil || len(rs.ps) == 1 {
 		return err
@@ -98,20 +98,20 @@ func (rs *ranks) of(rank int, err error) error {
 	return fmt.Errorf("rank %d: %w", rank, err)
 }
 
-// fault describes what is wrong with a member of a meeting.
+// fault returns an error about a member of a meeting.
 func (rs *ranks) fault(at place, hint, format string, args ...any) error {
 	return rs.of(int(at.rank), rs.ps[at.rank].fault(int(at.instr), hint, format, args...))
 }
 
 func (rs *ranks) instr(at place) *Instr { return &rs.ps[at.rank].Instrs[at.instr] }
 
-// name is an instruction as errors call it.
+// name returns how errors refer to an instruction.
 func (rs *ranks) name(at place) string {
 	in := rs.instr(at)
 	return fmt.Sprintf("i%d (%s on %s) of rank %d", at.instr, in.Op, in.Stream, at.rank)
 }
 
-// ---- who meets whom
+// ---- matching
 
 // group is a set of ranks with its collectives on each of them, in order.
 type group struct {
@@ -119,16 +119,16 @@ type group struct {
 	rounds [][]place // by member
 }
 
-// message is known by its ends and its tag.
+// message identifies a message by its ends and its tag.
 type message struct{ from, to, tag int }
 
-// matcher collects what wants to meet.
+// matcher collects the instructions that meet others.
 type matcher struct {
 	*ranks
 	groups       []*group
 	byPeers      map[string]*group
 	sends, recvs map[message]place
-	sent         []message // in order, so that nothing depends on that of maps
+	sent         []message // in order of appearance, independent of map order
 }
 
 // meet finds all meetings.
@@ -158,7 +158,7 @@ func (rs *ranks) meet() error {
 	return nil
 }
 
-// collect notes an instruction with those that it may meet.
+// collect records an instruction among those that it may meet.
 func (ma *matcher) collect(at place) error {
 	in, self := ma.instr(at), ma.ps[at.rank].Rank
 	for _, peer := range in.Peers {
@@ -202,7 +202,7 @@ func (ma *matcher) group(peers []int) *group {
 	return g
 }
 
-// messages lets sends and receives meet.
+// messages pairs sends with receives.
 func (ma *matcher) messages() error {
 	hint := "every message is sent once and received once"
 	for _, m := range ma.sent {
@@ -232,7 +232,7 @@ func (rs *ranks) add(members []place) {
 	rs.meetings = append(rs.meetings, meeting{members})
 }
 
-// addRounds lets the k-th collectives of a group meet.
+// addRounds matches the k-th collectives of a group.
 func (rs *ranks) addRounds(g *group) error {
 	most := 0
 	for k := range g.rounds {
@@ -256,7 +256,7 @@ func (rs *ranks) addRounds(g *group) error {
 	return nil
 }
 
-// ---- what they exchange
+// ---- operands of meetings
 
 func (rs *ranks) checkMeetings() error {
 	for m := range rs.meetings {
@@ -290,9 +290,8 @@ func (rs *ranks) checkMeeting(list []place) error {
 
 func (rs *ranks) region(at place, j int) Region { return rs.instr(at).arg(j) }
 
-// checkParts checks that the operands part of all members, one after the
-// other, are what each member's operand all is; and that a part that lies inside
-// of it lies in its own place.
+// checkParts checks that the operands part of all members, concatenated, match each
+// member's operand all. A part that lies inside its all must lie in its own place.
 func (rs *ranks) checkParts(list []place, all, part int) error {
 	for _, at := range list {
 		r, off := rs.region(at, all), 0
@@ -331,8 +330,8 @@ func (rs *ranks) sum(list []place, j int) (n int) {
 	return n
 }
 
-// checkAlike checks that region r, in operand j of one instruction, has the
-// same type, extents and atoms as region s, in operand k of another.
+// checkAlike checks that region r, in operand j of one instruction, has the same type,
+// extents and atoms as region s, in operand k of another.
 func (rs *ranks) checkAlike(at place, j int, r Region, from place, k int, s Region) error {
 	p, q := rs.ps[at.rank], rs.ps[from.rank]
 	hint, why := "both ends must agree", ""
@@ -356,7 +355,7 @@ func (rs *ranks) checkAlike(at place, j int, r Region, from place, k int, s Regi
 type rehearsal struct {
 	*ranks
 	queue   [][device.NumStreams][]int32 // per rank and stream: what has not run
-	held    [][device.NumStreams]int     // commands that are launched and not done
+	held    [][device.NumStreams]int     // commands launched and not complete
 	next    []int32                      // per rank: what is launched next
 	done    [][]bool
 	arrived []int32 // per meeting: how many members are there
@@ -365,7 +364,7 @@ type rehearsal struct {
 	total   int
 }
 
-// dryRun finds an order in which everything can run.
+// dryRun finds an order in which every instruction can run.
 func (rs *ranks) dryRun() error {
 	n := len(rs.ps)
 	re := &rehearsal{ranks: rs, arrived: make([]int32, len(rs.meetings)), queue: make([][device.NumStreams][]int32, n),
@@ -410,10 +409,10 @@ func (rs *ranks) dryRun() error {
 	return nil
 }
 
-// commands that an instruction takes in its stream's queue.
+// commands returns the entries that an instruction takes in its stream's queue.
 func commands(in *Instr) int { return len(in.Waits) + 1 }
 
-// launch launches what comes next in a program, as long as there is room.
+// launch launches a rank's next instructions while there is room in the queues.
 func (re *rehearsal) launch(r int) {
 	for p := re.ps[r]; int(re.next[r]) < len(p.Instrs); re.next[r]++ {
 		in := &p.Instrs[re.next[r]]
@@ -425,7 +424,7 @@ func (re *rehearsal) launch(r int) {
 	}
 }
 
-// proceed runs what comes next on a stream, if it can.
+// proceed runs the next instruction on a stream, if it can.
 func (re *rehearsal) proceed(r, s int) bool {
 	if len(re.queue[r][s]) == 0 {
 		return false
@@ -461,7 +460,7 @@ func (re *rehearsal) complete(at place) {
 	re.queue[at.rank][s] = re.queue[at.rank][s][1:]
 }
 
-// waiting is an instruction that has to run before, on the same rank, or -1.
+// waiting returns an instruction of the same rank that must run first, or -1.
 func (re *rehearsal) waiting(at place) int {
 	for _, w := range re.instr(at).Waits {
 		if !re.done[at.rank][w] {
@@ -471,8 +470,8 @@ func (re *rehearsal) waiting(at place) int {
 	return -1
 }
 
-// deadlock follows who waits for whom from an instruction that cannot run until
-// it comes to one for the second time.
+// deadlock follows the wait-for chain from an instruction that cannot run until it
+// reaches an instruction twice.
 func (re *rehearsal) deadlock(at place) error {
 	seen := map[place]int{}
 	var lines []string
@@ -492,7 +491,7 @@ func (re *rehearsal) deadlock(at place) error {
 	}
 }
 
-// missing is what an instruction that is next on its stream waits for, and how.
+// missing returns what the next instruction on a stream waits for, and how.
 func (re *rehearsal) missing(at place) (want place, why string) {
 	if next := re.next[at.rank]; at.instr >= next {
 		full := re.ps[at.rank].Instrs[next].Stream

@@ -9,16 +9,16 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// What operators expect of their operands, as a table. A shape is written per
-// operand as "ROWS,COLS/TYPE"; letters are extents that must agree wherever
-// they occur in one instruction:
+// What operators require of their operands, as a table. A shape is written per operand
+// as "ROWS,COLS/TYPE"; letters are extents that must agree wherever they occur in one
+// instruction:
 //
 //	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
 //
-// T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query
-// heads, width of all query heads, of all key and value heads, and of both. 2F is
-// twice F, a bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or
-// f64, h bf16, i i32, d f64, * any.
+// T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query heads,
+// width of all query heads, of all key and value heads, and of both. 2F is twice F; a
+// bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or f64, h bf16, i i32, d
+// f64, * any.
 
 type rule struct {
 	shapes  []shape                                 // by operand
@@ -88,8 +88,9 @@ var verifyRules = [graph.NumOps]rule{
 
 func same(_ *Instr, first, second box) bool { return first == second }
 
-// What a rank gathers may lie in its place already, and what it reduces may go
-// to its own place. That it is the right place is for checkMeetings.
+// A gather's source may already lie in its place in the destination, and a reduction's
+// result may go to its own place in the source. checkMeetings checks that it is the
+// right place.
 func inDst(_ *Instr, dst, src box) bool { return dst.holds(src) }
 
 func inSrc(in *Instr, dst, src box) bool { return !in.Attr.Acc && src.holds(dst) }
@@ -126,8 +127,8 @@ func positions(arg int) func(*Instr) string {
 	}
 }
 
-// positionsAt: a table must have rows for the tokens of one call at least.
-// That the position leaves room for them is for whoever gives it.
+// positionsAt: a table must have rows for at least the tokens of one call. The caller
+// must ensure that the position leaves room for them.
 func positionsAt(arg int) func(*Instr) string {
 	return func(in *Instr) string {
 		r, n := in.arg(arg), in.Args[0].Rows
@@ -155,8 +156,7 @@ func pieces(in *Instr) string {
 	return ""
 }
 
-// streamTiers are the tiers that a stream's operands are in: the one written,
-// and the one read.
+// streamTiers gives the tiers written and read by a stream's operands.
 var streamTiers = [device.NumStreams]struct {
 	write, read device.Tier
 	only        []graph.Op // nil: all that run on one rank
@@ -174,7 +174,7 @@ var streamTiers = [device.NumStreams]struct {
 
 var copies = []graph.Op{graph.Copy}
 
-// updating is what the optimizer is made of, which does the same on the host's
-// cores as on the device, but for the order in which NormPart adds up in fp64.
-// Products have other bits there.
+// updating lists the optimizer's operators, which compute the same on the host's cores
+// as on the device, except for NormPart's order of fp64 summation. Matrix products are
+// excluded: their bits differ there.
 var updating = []graph.Op{graph.NormPart, graph.NormAll, graph.AdamW, graph.Cast, graph.Add, graph.Copy}

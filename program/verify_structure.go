@@ -12,8 +12,8 @@ import (
 // maxAtoms bounds the work of Verify on absurd programs.
 const maxAtoms = 1 << 28
 
-// checkStructure checks everything about a program that can be seen without
-// executing it, addresses aside, and returns its layout in atoms.
+// checkStructure checks everything about a program that needs no execution, addresses
+// aside, and returns its layout in atoms.
 func checkStructure(p *Program) (*layout, error) {
 	if p.Rank < 0 || p.BatchRow < 0 || p.BatchRow > maxCount || p.BatchRow%max(p.RowUnit, 1) != 0 {
 		return nil, fmt.Errorf("program is of rank %d, from row %d of the batch on, with row unit %d; hint: ranks hold whole blocks of rows", p.Rank, p.BatchRow, p.RowUnit)
@@ -60,9 +60,9 @@ func checkStructure(p *Program) (*layout, error) {
 	return ly, nil
 }
 
-// leastSize is how many bytes a buffer must have: of a matrix that is not kept, whose rows
-// may be longer than what is in them, the last row's last band may be left out. See
-// checkOperands for that nobody touches it then.
+// leastSize returns the minimum size of a buffer in bytes. The rows of a matrix that is
+// not kept may be longer than their content; the last row's last band may then lie
+// outside. checkOperands ensures that nothing touches it.
 func (b *Buffer) leastSize() int64 {
 	elems := int64(b.Rows) * int64(b.Cols)
 	if b.RowUnit > 0 && !b.Persistent && len(b.Cuts) > 0 {
@@ -116,7 +116,7 @@ func checkBuffer(p *Program, b *Buffer) (int64, error) {
 	return int64(bands), nil
 }
 
-// resolve turns a region into atoms, or says why it is none.
+// resolve turns a region into atoms, or says why it is invalid.
 func (ly *layout) resolve(p *Program, r Region) (s box, why string) {
 	if r.Absent() {
 		if r != (Region{}) {
@@ -165,7 +165,7 @@ func cutAt(b *Buffer, col int) (int, bool) {
 	return k + 1, ok
 }
 
-// bandStart is the first column of band k.
+// bandStart returns the first column of band k.
 func (b *Buffer) bandStart(k int) int {
 	switch {
 	case k == 0:
@@ -216,8 +216,7 @@ func checkInstr(p *Program, ly *layout, i int) error {
 	return checkShapes(p, i)
 }
 
-// checkPeers says what is wrong with the stream of an instruction, and with
-// whom it names on other ranks.
+// checkPeers says what is wrong with an instruction's stream or its peers.
 func checkPeers(p *Program, in *Instr) (hint, why string) {
 	between, only := in.Op.Info().Between, streamTiers[in.Stream].only
 	message := in.Op == graph.Send || in.Op == graph.Recv
@@ -247,8 +246,8 @@ func checkPeers(p *Program, in *Instr) (hint, why string) {
 	return "", ""
 }
 
-// checkOperands resolves the operands of instruction i and checks where they
-// lie: tiers, whole atoms, and that none overlaps one that is written.
+// checkOperands resolves the operands of instruction i and checks their placement:
+// tiers, whole atoms, and no overlap with a written operand.
 func checkOperands(p *Program, ly *layout, i int) error {
 	in := &p.Instrs[i]
 	tiers := &streamTiers[in.Stream]
@@ -296,7 +295,7 @@ func checkOperands(p *Program, ly *layout, i int) error {
 	return nil
 }
 
-// relative counts a box's atoms from its buffer's first.
+// relative numbers a box's atoms from its buffer's first.
 func (s box) relative(ly *layout, r Region) box {
 	if s.blocks > 0 {
 		s.atom -= ly.base[r.Buf]
@@ -328,7 +327,7 @@ func checkAttr(in *Instr) string {
 	switch {
 	case a.Cut != 0 && in.Op != graph.LinearDW:
 		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
-	case a.Cut%2 != 0: // what adds in pairs would add others together
+	case a.Cut%2 != 0: // an operator that adds in pairs would form other pairs
 		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
 	}
 	if r.seq && a.Seq < 1 {
@@ -391,9 +390,9 @@ func checkShapes(p *Program, i int) error {
 	return nil
 }
 
-// checkSlice: the queries are all rows of whole sequences, or the last rows of
-// those of one sequence that have keys. Backwards, where sums depend on where
-// sequences are cut, they are cut at multiples of graph.SliceUnit.
+// checkSlice: the queries are all rows of whole sequences, or the last rows of one
+// sequence's keys. In the backward pass, where sums depend on the cuts, sequences are
+// cut at multiples of graph.SliceUnit.
 func checkSlice(p *Program, in *Instr) string {
 	q, kv := attended(in.Op)
 	seq, queries, keys := in.Attr.Seq, in.Args[q].Rows, in.Args[kv].Rows
@@ -411,7 +410,7 @@ func checkSlice(p *Program, in *Instr) string {
 	return ""
 }
 
-// bind matches an extent with what it must be, or gives its letter a value.
+// bind matches an extent with its required value, or binds its letter to it.
 func (e length) bind(bound *[128]int, v int) (want int, ok bool) {
 	if e.letter == 0 {
 		return e.times, v == e.times
@@ -423,8 +422,8 @@ func (e length) bind(bound *[128]int, v int) (want int, ok bool) {
 	return *x * e.times, v == *x*e.times
 }
 
-// cutAlike reports whether region r of p and region s of q, of the same
-// extents, have corresponding atoms.
+// cutAlike reports whether region r of p and region s of q, of equal extents, have
+// corresponding atoms.
 func cutAlike(p *Program, r Region, q *Program, s Region) bool {
 	b, c := &p.Buffers[r.Buf], &q.Buffers[s.Buf]
 	if b.RowUnit != c.RowUnit {

@@ -8,17 +8,16 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// waits orders instructions across streams, after addresses are known: an
-// instruction waits for
+// waits orders instructions across streams, after addresses are known. An instruction
+// waits for
 //
 //   - the last writes of what it reads, and the last accesses of what it writes;
-//   - whatever last touched the bytes of a buffer that it is the first to use.
+//   - the last accesses to the bytes of a buffer that it is the first to use.
 //
-// Only waits that do not follow from others are kept. The clock of an
-// instruction says, for each stream, up to which instruction everything is
-// known to be done when it starts: the join of the clock of its predecessor on
-// the stream and those of the instructions that it waits for. A stream runs in
-// order, so one number per stream is enough.
+// Waits implied by others are dropped. The clock of an instruction says, per stream, up
+// to which instruction everything is known to be complete when it starts: the join of
+// the clocks of its stream predecessor and of the instructions that it waits for. A
+// stream runs in order, so one number per stream suffices.
 //
 //	i7  h2d      copy w1 <- host
 //	i8  compute  linear y <- x, w1     wait=i7
@@ -35,8 +34,8 @@ func (lo *lowering) waits() error {
 	return nil
 }
 
-// clock holds per stream one more than the number of the latest instruction
-// that is known to be done.
+// clock holds per stream one more than the number of the latest instruction known to be
+// complete.
 type clock [device.NumStreams]int
 
 func (c *clock) join(d *clock) {
@@ -134,11 +133,11 @@ func (w *waiter) need(i int, c clock) clock {
 	return c
 }
 
-// span is the range of elements from a region's first to its last.
+// span returns the range of elements from a region's first to its last.
 func span(r Region) (lo, hi int) { return r.Off, r.Off + (r.Rows-1)*r.Stride + r.Cols }
 
-// begin lets a buffer take over its bytes: it inherits the last accesses of
-// the buffers that held them.
+// begin lets a buffer take over its bytes: it inherits the last accesses of the buffers
+// that held them.
 func (w *waiter) begin(buf int) {
 	w.begun[buf] = true
 	b := &w.p.Buffers[buf]
@@ -167,9 +166,9 @@ func (w *waiter) begin(buf int) {
 	w.tiers[b.Tier] = slices.Replace(occ, first, end, fresh...)
 }
 
-// record notes an access and forgets earlier ones that it stands for: those of
-// the same stream, kind and range, and (if it writes) all that it covers, since
-// it waited for them.
+// record notes an access and drops the earlier ones that it subsumes: those of the same
+// stream, kind and range, and, for a write, all that it covers, since it waited for
+// them.
 func (w *waiter) record(i int, r Region, write bool) {
 	lo, hi := span(r)
 	stream := w.p.Instrs[i].Stream

@@ -7,21 +7,21 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// weightHome says where a chunk lives between steps. What of it this rank has
-// is a matter of Chunk.Shard.
+// weightHome says where a chunk lives between steps. Chunk.Shard decides how much of it
+// this rank holds.
 //
 //	                    operators read      optimizer's master
 //	weights on device   work (device)       of work's type: work if it is updated there, else master (host)
 //	weights on host     copies of work      of work's type: work itself; else master, beside the state
 type weightHome struct {
-	work   store // what operators read from, or what copies come from
-	master store // what is updated; work itself where that is of the same type
+	work   store // what operators read, or what copies are taken from
+	master store // what is updated; work itself if of the same type
 	// moments m and v; on disk a master of their type may be a third record behind them.
 	m, v store
 }
 
-// weights gives every chunk its homes, and brings those that are not whole on
-// the device to it for the units that read them.
+// weights gives every chunk its homes, and brings chunks that are not whole on the
+// device to it for the units that read them.
 func (lo *lowering) weights() error {
 	lo.weightBuf = make([]weightHome, len(lo.pl.Chunks))
 	for c := range lo.pl.Chunks {
@@ -39,12 +39,12 @@ func (lo *lowering) weights() error {
 	return lo.fetch()
 }
 
-// cached reports whether operators read a chunk from the cache.
+// cached reports whether operators read a chunk through the cache.
 func (lo *lowering) cached(c int) bool {
 	return lo.pl.Chunks[c].Weights == device.HostTier || lo.sharded(c, "weights")
 }
 
-// weightClass is what reports count a chunk's weights as.
+// weightClass returns the class of a chunk's weights in reports.
 func (lo *lowering) weightClass(c int) Class {
 	if lo.frozen(c) {
 		return ClassFrozen
@@ -56,16 +56,16 @@ func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
 	kind := "p"
 	master, moments := StateTypes(lo.pl.State)
-	alike := master == lo.g.DType // operators read what is updated
+	alike := master == lo.g.DType // operators read the master itself
 	if lo.g.DType == graph.BF16 && (lo.frozen(c) || !alike) {
 		kind = "p16"
 	}
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
-	h := weightHome{work: store{-1, 0}} // of a small chunk in a large group there may be nothing here
+	h := weightHome{work: store{-1, 0}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
 		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
 	}
-	if lo.opt.Mode != Train || lo.frozen(c) { // nothing is updated: the working copy is all
+	if lo.opt.Mode != Train || lo.frozen(c) { // nothing is updated: the working copy is the only one
 		lo.homes(c, weights, "p", h.work, false)
 		return h
 	}
@@ -99,15 +99,14 @@ func (lo *lowering) home(c int) weightHome {
 	return h
 }
 
-// fetch brings chunks that live elsewhere into a cache on the device, of
-// pl.Cache bytes at most: from the host by a copy, from other ranks by a gather,
-// or this rank's shard by the one and the others' by the other. Since the whole
-// order of uses is known, what gives way is what is used again last (Belady
-// 1966), and a chunk is sent for up to Prefetch units before its use, as soon
-// as there is room for it.
+// fetch brings chunks that live elsewhere into a device cache of at most pl.Cache
+// bytes: from the host by a copy, from other ranks by a gather, or this rank's shard by
+// a copy and the others' by a gather. The whole order of uses is known, so eviction
+// takes the chunk with the furthest next use (Belady 1966). A chunk's transfer is
+// issued up to Prefetch units before its use, as soon as there is room.
 //
-// Known weakness: with chunks of different sizes, the furthest next use is not
-// always the best to give up.
+// Known weakness: with chunks of different sizes, evicting the furthest next use is not
+// always optimal.
 func (lo *lowering) fetch() error {
 	uses := lo.uses()
 	next := nextUses(uses, len(lo.pl.Chunks))
@@ -138,7 +137,7 @@ func (lo *lowering) fetch() error {
 	return nil
 }
 
-// bring lists what fills a copy of a chunk.
+// bring lists the instructions that fill a copy of a chunk.
 func (lo *lowering) bring(c int, to store, key Key) []op {
 	own, from := lo.held(c, "weights"), lo.weightBuf[c].work
 	var list []op

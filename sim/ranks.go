@@ -8,19 +8,19 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// Who meets whom: the k-th collective of a group on one rank the k-th on the
-// others, a message the one of its tag at its other end.
+// Matching between ranks: the k-th collective of a group on one rank meets the k-th on
+// the others; a message meets the call of its tag at its other end.
 
 // place is an instruction of a rank.
 type place struct{ rank, instr int }
 
-// meeting is one occasion.
+// meeting is one collective, or one message.
 type meeting struct {
-	members []place // by place in the group; a message's sender first
+	members []place // members by position in the group; a message's sender first
 	here    int
 }
 
-// matcher pairs instructions up.
+// matcher pairs the instructions of different ranks.
 type matcher struct {
 	*machine
 	groups map[string]*group
@@ -29,11 +29,11 @@ type matcher struct {
 
 // group counts the collectives of its members.
 type group struct {
-	meetings []int // index in machine.meetings, of the k-th
-	came     []int // how many a member has had
+	meetings []int // index in machine.meetings of the k-th
+	came     []int // collectives matched so far, per member
 }
 
-// match gives each instruction between ranks its meeting.
+// match assigns each instruction between ranks its meeting.
 func (m *machine) match() error {
 	ma := &matcher{machine: m, groups: map[string]*group{}, boxes: map[[3]int]int{}}
 	for at := range m.ranks {
@@ -59,7 +59,7 @@ func (m *machine) match() error {
 	return nil
 }
 
-// nobody holds the place of a member that has not been found.
+// nobody marks the position of a member not yet found.
 var nobody = place{-1, -1}
 
 func (m *machine) newMeeting(n int) int {
@@ -71,7 +71,7 @@ func (m *machine) newMeeting(n int) int {
 	return len(m.meetings) - 1
 }
 
-// find returns a call's meeting and its place there.
+// find returns a call's meeting and its position there.
 func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 	if err := device.CheckBetween(c); err != nil {
 		return 0, 0, err
@@ -113,8 +113,8 @@ func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 	return g.meetings[g.came[member]-1], member, nil
 }
 
-// fits checks that all members are there and agree. Those of a collective that
-// are not simulated are left out.
+// fits checks that all simulated members of a meeting are present and, if no member is
+// left out, that they agree. It drops members that are not simulated.
 func (m *machine) fits(o *meeting) error {
 	calls := make([]*device.Call, len(o.members))
 	at := nobody
@@ -145,7 +145,8 @@ func (m *machine) fits(o *meeting) error {
 	return nil
 }
 
-// arrive brings a member to its meeting; the last one lets it begin.
+// arrive records a member's arrival at its meeting. The last arrival starts the
+// meeting.
 func (m *machine) arrive(o *meeting, now float64) {
 	if o.here++; o.here < len(o.members) {
 		return
@@ -161,7 +162,7 @@ func (m *machine) arrive(o *meeting, now float64) {
 	}
 }
 
-// absent lists the members that have not come to their meeting.
+// absent lists the members that have not arrived at their meeting.
 func (m *machine) absent(o *meeting) (list []string) {
 	for _, p := range o.members {
 		r := &m.ranks[p.rank]

@@ -1,36 +1,36 @@
-// Package sim runs programs on a virtual machine: a discrete-event simulation
-// that tells when each instruction would start and end, what each stream and
-// link has to do, and how many bytes are live at any moment.
+// Package sim runs programs on a virtual machine. It is a discrete-event simulation
+// that predicts when each instruction starts and ends, how busy each stream and link
+// is, and how many bytes are live at any moment.
 //
-// It reads the very program that is executed, so the only thing it has to be
-// told is how long each call takes (a Coster, package hardware). An
-// instruction starts as soon as its stream is free and everything that it
-// waits for has ended:
+// It reads the same program that is executed; its only other input is the duration of
+// each call (a Coster, package hardware). An instruction starts as soon as its stream
+// is free and everything that it waits for has ended:
 //
 //	compute  [ fwd 0 ][ fwd 1 ]-----[ bwd 1 ]
 //	h2d      [ w1 ]\__^  [ w2 ........ ]\__^
 //
-// Run and SpansAlike simulate one rank by itself, where a collective or a message
-// just takes its cost, as if the others were always there: ranks that all do the
-// same are. SpansFirst simulates the programs of several ranks on one clock: a call
-// between ranks starts when its counterparts have come, takes the most that it costs
-// any of them, and ends for all at once.
+// Run and SpansAlike simulate one rank, where a collective or message just takes its
+// cost, as if the peers were always ready. This is exact for ranks that all run alike.
+// SpansFirst simulates the programs of several ranks on one clock: a call between ranks
+// starts when all its members have arrived, takes the maximum of their costs, and ends
+// for all at once.
 //
-// Streams that share cores, a bus or both ways of a link slow each other down:
-// a call has so many seconds of work, and while other streams are busy it goes
-// on at a lower rate (Coster.Slowdown), as in processor sharing:
+// Streams that share cores, a bus or both directions of a link slow each other down: a
+// call has an amount of work in seconds, and while other streams are busy it progresses
+// at a lower rate (Coster.Slowdown), as in processor sharing:
 //
 //	compute  [ 4 s of work at rate 1 |  at rate 1/1.5  ]    ends at 5, not 4
 //	h2d                              [ 3 s             ...
 //
-// The simulation keeps completions in a heap ordered by time; one whose call has
-// changed its rate since is out of date and passed over. Known weakness: only
-// pairs of streams are known to the model, of one rank, whatever they execute;
-// what meets other ranks slows others down but takes its own time regardless.
-// Beyond that all streams of all ranks may share cores (Coster.Crowd).
+// Completions are in a heap ordered by time; an entry whose call has changed its rate
+// since is stale and skipped.
 //
-// Timeline is also what a real run is measured as (package exec), so that the
-// two can be compared and drawn alike.
+// Known weakness: slowdown is modelled per pair of streams of one rank, whatever they
+// execute. A call between ranks slows others down, but its own duration is fixed.
+// Beyond that, all streams of all ranks may share cores (Coster.Crowd).
+//
+// Measured runs (package exec) are Timelines too, so predictions and measurements can
+// be compared and drawn alike.
 package sim
 
 import (
@@ -42,40 +42,40 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Coster tells how long calls take. They are only lent.
+// Coster prices calls. It must not retain them.
 type Coster interface {
-	// Cost is the seconds that a call takes while nothing else runs.
+	// Cost returns the seconds that a call takes while nothing else runs.
 	Cost(c *device.Call) float64
-	// Launch is the seconds between the end of a call and the start of the next on
+	// Launch returns the seconds between the end of a call and the start of the next on
 	// its stream, if that waits for nothing else.
 	Launch(s device.Stream) float64
-	// Slowdown is how much longer work on a stream takes while another stream of
-	// its rank is busy too: 0.5 makes 3 s of 2 s. Those of several streams add up.
+	// Slowdown returns the relative slowdown of a stream's work while another stream of
+	// its rank is busy: 0.5 turns 2 s into 3 s. Slowdowns by several streams add up.
 	Slowdown(of, by device.Stream) float64
-	// Crowd tells how many times as long calls of each stream take while so many
-	// of each, on all ranks together, execute: they share cores. false: none do.
+	// Crowd sets slower to the factors by which calls of each stream take longer while
+	// active calls per stream, over all ranks, share cores. It returns false if streams
+	// share no cores.
 	Crowd(active, slower *[device.NumStreams]float64) bool
 }
 
-// CostFunc makes a Coster of a function, with calls that follow each other at once and
-// streams and ranks that do not feel each other: what tests of several packages price
-// programs with.
+// CostFunc adapts a function to a Coster without launch gaps or interference. Tests of
+// several packages price programs with it.
 type CostFunc func(c *device.Call) float64
 
 // Cost calls f.
 func (f CostFunc) Cost(c *device.Call) float64 { return f(c) }
 
-// Launch is nothing.
+// Launch returns 0.
 func (f CostFunc) Launch(s device.Stream) float64 { return 0 }
 
-// Slowdown is nothing.
+// Slowdown returns 0.
 func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
 
-// Crowd is nobody.
+// Crowd returns false.
 func (f CostFunc) Crowd(active, slower *[device.NumStreams]float64) bool { return false }
 
-// Run simulates one step of one rank, as tests of several packages want it; planners
-// use the two below. It fails on programs that would hang and on costs that are no
+// Run simulates one step of one rank. It is meant for tests; planners use SpansAlike
+// and SpansFirst. It fails on programs that would hang and on costs that are not
 // durations.
 func Run(p *program.Program, cost Coster) (*Timeline, error) {
 	spans, err := SpansAlike(p, 1, cost)
@@ -85,8 +85,8 @@ func Run(p *program.Program, cost Coster) (*Timeline, error) {
 	return New(p, spans)
 }
 
-// SpansAlike is Run of one of several ranks that all do the same at the same time,
-// without what a Timeline derives: when each instruction runs.
+// SpansAlike simulates one of several ranks that all do the same at the same time. It
+// returns only when each instruction runs, without the derived parts of a Timeline.
 func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, error) {
 	m := newMachine(ranks, cost)
 	if err := m.add(p); err != nil {
@@ -98,13 +98,12 @@ func SpansAlike(p *program.Program, ranks int, cost Coster) ([]device.Span, erro
 	return m.ranks[0].spans, nil
 }
 
-// SpansFirst simulates one step of the first of a number of ranks, whose programs
-// come in their order, and tells when each instruction runs, by program; NewAll
-// makes Timelines of that. The other ranks do the same as these with other
-// sequences, as replicas of a pipeline do: in collectives nobody waits for them.
-// Times count from one moment. Beyond Run it fails where an instruction between
-// ranks has no counterpart or does not fit it, and where ranks wait for each
-// other in a circle.
+// SpansFirst simulates one step of the first of a number of ranks, given their programs
+// in rank order. It returns when each instruction runs, by program, on one clock;
+// NewAll derives Timelines. The other ranks do the same on other sequences, as replicas
+// of a pipeline do, so collectives never wait for them. Beyond the errors of Run, it
+// fails if an instruction between ranks has no counterpart or does not agree with it,
+// and if ranks deadlock.
 func SpansFirst(programs []*program.Program, ranks int, cost Coster) ([][]device.Span, error) {
 	m := newMachine(ranks, cost)
 	for i, p := range programs {
@@ -135,14 +134,14 @@ type machine struct {
 	meetings []meeting
 	events   eventHeap
 	number   int                                           // of the latest event
-	changed  []int                                         // ranks whose rates are to be settled
+	changed  []int                                         // ranks whose rates must be recomputed
 	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
 	slows    [device.NumStreams]bool                       // by any
 	launch   [device.NumStreams]float64                    // seconds before each call
 	cost     Coster
 	shared   bool                       // streams share cores
-	active   [device.NumStreams]float64 // streams that run, of all ranks
-	crowd    [device.NumStreams]float64 // how much slower all work of a stream is
+	active   [device.NumStreams]float64 // running streams, over all ranks
+	crowd    [device.NumStreams]float64 // slowdown factor of all work of a stream
 }
 
 func newMachine(ranks int, cost Coster) *machine {
@@ -167,7 +166,7 @@ type rank struct {
 	spans   []device.Span
 	streams [device.NumStreams]stream
 	missing []int   // waits that have not completed
-	waiters [][]int // who waits for an instruction
+	waiters [][]int // instructions that wait for an instruction
 	ended   []bool
 	left    int
 	changed bool    // is in machine.changed
@@ -179,10 +178,10 @@ type stream struct {
 	queue   []int   // instructions that have not completed, in order
 	busy    bool    // the first runs, or waits for its peers
 	running bool    // it runs
-	shared  bool    // and goes slower while others do
-	left    float64 // seconds of work that were left
-	at      float64 // at this time
-	rate    float64 // work per second since
+	shared  bool    // slows down while others run
+	left    float64 // remaining work in seconds,
+	at      float64 // as of this time
+	rate    float64 // work per second since then
 	event   int     // number of the event that ends it
 }
 
@@ -218,7 +217,7 @@ func (m *machine) add(p *program.Program) error {
 	return nil
 }
 
-// run goes from completion to completion until all have come to their end.
+// run advances from completion to completion until all programs have ended.
 func (m *machine) run() error {
 	for at := range m.ranks {
 		for s := range m.ranks[at].streams {
@@ -238,8 +237,8 @@ func (m *machine) run() error {
 	return nil
 }
 
-// start begins the first instruction of a stream if nothing holds it. One that
-// meets others begins with the last of them.
+// start begins the first instruction of a stream if nothing blocks it. A call between
+// ranks begins when its last member arrives.
 func (m *machine) start(at int, id device.Stream, now float64) {
 	r := &m.ranks[at]
 	s := &r.streams[id]
@@ -256,8 +255,8 @@ func (m *machine) start(at int, id device.Stream, now float64) {
 	m.begin(at, id, r.seconds[i], now)
 }
 
-// begin lets the first instruction of a stream run once it is launched; the others
-// feel it.
+// begin runs the first instruction of a stream once it is launched. From then on it
+// slows down others.
 func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
 	r := &m.ranks[at]
 	s := &r.streams[id]
@@ -267,7 +266,7 @@ func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
 	m.change(at)
 }
 
-// change notes that other streams of a rank are busy than before.
+// change notes that the set of busy streams of a rank changed.
 func (m *machine) change(at int) {
 	if r := &m.ranks[at]; !r.changed {
 		r.changed = true
@@ -275,7 +274,7 @@ func (m *machine) change(at int) {
 	}
 }
 
-// settle gives rates to what runs, after all that happened at a moment.
+// settle recomputes the rates of running calls after all events of a moment.
 func (m *machine) settle(now float64) {
 	if m.shared {
 		m.share()
@@ -287,10 +286,10 @@ func (m *machine) settle(now float64) {
 	m.changed = m.changed[:0]
 }
 
-// each is how many ranks one that is simulated stands for.
+// each returns how many ranks each simulated rank represents.
 func (m *machine) each() float64 { return float64(m.total) / float64(len(m.ranks)) }
 
-// share divides the cores anew among what runs.
+// share redistributes the cores among the running streams.
 func (m *machine) share() {
 	before := m.crowd
 	m.cost.Crowd(&m.active, &m.crowd)
@@ -302,8 +301,8 @@ func (m *machine) share() {
 	}
 }
 
-// crowdOf is how many times as long as on cores of its own a call between ranks
-// took when it was timed, with all its members at it.
+// crowdOf returns the slowdown, relative to cores of its own, under which a call
+// between ranks was timed, with all its members running.
 func (m *machine) crowdOf(c *device.Call) float64 {
 	var active, slower [device.NumStreams]float64
 	active[c.Stream] = float64(len(c.Peers))
@@ -311,7 +310,7 @@ func (m *machine) crowdOf(c *device.Call) float64 {
 	return slower[c.Stream]
 }
 
-// rates gives the running instructions of a rank their rates from now on.
+// rates sets the rates of a rank's running instructions from now on.
 func (m *machine) rates(at int, now float64) {
 	r := &m.ranks[at]
 	for id := range r.streams {
@@ -345,7 +344,7 @@ func (m *machine) complete(e event) {
 	id := r.program.Instrs[e.instr].Stream
 	s := &r.streams[id]
 	if s.event != e.number {
-		return // its rate has changed since
+		return // stale: its rate has changed since
 	}
 	r.spans[e.instr].End = e.time
 	s.queue, s.busy, s.running = s.queue[1:], false, false
@@ -361,7 +360,7 @@ func (m *machine) complete(e event) {
 	m.settle(e.time)
 }
 
-// stuck says which instructions cannot start and why.
+// stuck returns the error that lists the instructions that cannot start, and why.
 func (m *machine) stuck() error {
 	var list []string
 	for at := range m.ranks {
@@ -413,7 +412,7 @@ func (e event) before(o event) bool {
 	return e.instr < o.instr
 }
 
-// eventHeap has its earliest event first; the children of i are 2i+1 and 2i+2.
+// eventHeap is a binary min-heap by time; the children of i are 2i+1 and 2i+2.
 type eventHeap []event
 
 func (h *eventHeap) push(e event) {

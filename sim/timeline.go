@@ -11,25 +11,25 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Timeline is one step of a program in time, predicted or measured. Times are
-// seconds since the step began, sizes are bytes. It prints as JSON and parses
-// back to the same value.
+// Timeline is one step of a program in time, predicted or measured. Times are seconds
+// since the start of the step, sizes are bytes. It prints as JSON and parses back to
+// the same value.
 type Timeline struct {
 	Spans    []device.Span // by instruction
 	Makespan float64       // end of the last instruction
-	// Busy is the time in which a stream executes.
+	// Busy is the time during which a stream executes.
 	Busy [device.NumStreams]float64
 	// Moved counts the bytes copied, by tier of source and destination.
 	Moved [device.NumTiers][device.NumTiers]int64
-	// Network is the bytes received from other ranks.
+	// Network is the number of bytes received from other ranks.
 	Network int64
 	// Live is the sum of the sizes of the live buffers over time, per tier.
 	Live [device.NumTiers][]alloc.Level
 	// Peak is the end of the highest buffer that the step uses, per tier.
 	Peak [device.NumTiers]int64
 	// Critical is a chain of this rank's instructions, first to last, that determines
-	// the makespan: each one's predecessor was the last to end of what it needed
-	// here. Peers that it waited for are not told.
+	// the makespan. Each one's predecessor is, among this rank's instructions that it
+	// depended on, the last to end. Waits for peers are not shown.
 	Critical []int
 }
 
@@ -38,8 +38,8 @@ func New(p *program.Program, spans []device.Span) (*Timeline, error) {
 	return since(p, spans, begin(spans))
 }
 
-// NewAll derives the Timelines of programs that ran together, on clocks that
-// agree. Their times count from the first start of any.
+// NewAll derives the Timelines of programs that ran together on synchronised clocks.
+// Times count from the earliest start of any.
 func NewAll(programs []*program.Program, spans [][]device.Span) ([]*Timeline, error) {
 	if len(spans) != len(programs) {
 		return nil, fmt.Errorf("timeline: spans of %d ranks for %d programs", len(spans), len(programs))
@@ -58,7 +58,7 @@ func NewAll(programs []*program.Program, spans [][]device.Span) ([]*Timeline, er
 	return list, nil
 }
 
-// begin is the earliest start of spans.
+// begin returns the earliest start of spans.
 func begin(spans []device.Span) float64 {
 	first := math.Inf(1)
 	for _, s := range spans {
@@ -67,7 +67,7 @@ func begin(spans []device.Span) float64 {
 	return first
 }
 
-// since derives a Timeline that counts from a moment.
+// since derives a Timeline whose times count from first.
 func since(p *program.Program, spans []device.Span, first float64) (*Timeline, error) {
 	if len(spans) != len(p.Instrs) {
 		return nil, fmt.Errorf("timeline: %d spans for %d instructions", len(spans), len(p.Instrs))
@@ -101,8 +101,8 @@ func (t *Timeline) Peaks() (peak [device.NumTiers]int64) {
 	return peak
 }
 
-// levels fills Live and Peak. A buffer is live from the first start to the
-// last end of the instructions that touch it.
+// levels fills Live and Peak. A buffer is live from the first start to the last end of
+// the instructions that access it.
 func (t *Timeline) levels(p *program.Program) {
 	var changes [device.NumTiers][]alloc.Level
 	for b, life := range t.Lives(p) {
@@ -138,8 +138,8 @@ func (t *Timeline) Lives(p *program.Program) []device.Span {
 	return lives
 }
 
-// critical goes back from the last instruction to end, each time to the
-// latest of what it had to wait for.
+// critical walks back from the last instruction to end, each time to the latest of its
+// dependencies.
 func (t *Timeline) critical(p *program.Program) []int {
 	if len(t.Spans) == 0 {
 		return nil

@@ -9,27 +9,27 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Devices that meet on virtual clocks.
+// Joined devices on virtual clocks.
 //
-// Each device is driven by a goroutine of its own, but a stream's clock is
-// moved by whoever lets it go on: a launch only puts a call into its stream's
-// queue, and then everything that can run does. A call that meets others waits
-// in its place until all are there; it starts at the latest of their streams'
-// clocks, takes the most that any of them costs, and ends for all at once.
+// Each device is driven by its own goroutine, but any goroutine may advance any
+// stream's clock: a launch only enqueues a call, and then everything that can run does.
+// A call between ranks waits at the head of its stream until all members have arrived.
+// It starts at the latest of their streams' clocks, takes the maximum of their costs,
+// and ends for all at once.
 //
 //	rank 0   [ 2 s ]      [ all_reduce 3 s ]    starts at 4, ends at 7
 //	rank 1   [ 4 s      ] [ all_reduce 3 s ]
 //
-// A stream's times depend on what is queued, never on when that happened, so
-// the goroutines' interleaving changes nothing (Kahn, IFIP 1974). If all
-// devices are in Sync and nothing can run, nothing ever will: the round fails on
-// each of them, naming the call that waits.
+// A stream's times depend on what is queued, never on when, so they do not depend on
+// how goroutines interleave (Kahn, IFIP 1974). If all devices are in Sync and nothing
+// can run, they are deadlocked: the round fails on each of them, naming the call that
+// waits.
 
-// Fabric joins null devices. Make one, then each rank's device.
+// Fabric joins null devices. Create it first, then each rank's device.
 type Fabric struct {
 	mu      sync.Mutex
 	changed *sync.Cond // something ended, or a rank is lost
-	joined  bool       // false: one device that stands for a rank by itself
+	joined  bool       // false: a single device that stands for one rank
 	devices []*Device
 	groups  map[string]*meeting // by peers
 	boxes   map[[3]int]*meeting // of messages, by sender, receiver and tag
@@ -37,7 +37,7 @@ type Fabric struct {
 	lost    *device.PeerError
 }
 
-// NewFabric makes a fabric of n ranks.
+// NewFabric returns a fabric of n ranks.
 func NewFabric(n int) *Fabric {
 	f := newFabric(n)
 	f.joined = true
@@ -50,7 +50,7 @@ func newFabric(n int) *Fabric {
 	return f
 }
 
-// Device makes the device of a rank.
+// Device returns the device of a rank.
 func (f *Fabric) Device(rank int, cost Cost) (*Device, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,11 +63,11 @@ func (f *Fabric) Device(rank int, cost Cost) (*Device, error) {
 // meeting is where the calls of one group, or the two ends of a message, meet.
 type meeting struct {
 	here    int
-	streams []*stream // of members that have come, by place
+	streams []*stream // members that have arrived, by position
 	calls   []*device.Call
 }
 
-// meet gives a call its meeting and its place there.
+// meet assigns a call its meeting and its position there.
 func (f *Fabric) meet(c *call, rank int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +93,7 @@ func (f *Fabric) meet(c *call, rank int) {
 	}
 }
 
-// keep returns what is in the map under a key, which is value if nothing was.
+// keep returns the map's entry for key, and inserts value if there is none.
 func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	if m, ok := known[key]; ok {
 		return m
@@ -102,7 +102,7 @@ func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	return value
 }
 
-// run lets a stream go on, and all that can go on after it.
+// run advances a stream, and then every stream that this unblocks.
 func (f *Fabric) run(s *stream) {
 	f.ready = append(f.ready, s)
 	for len(f.ready) > 0 {
@@ -116,7 +116,7 @@ func (f *Fabric) run(s *stream) {
 	}
 }
 
-// step does the next command of a stream if it can.
+// step executes the next command of a stream if possible.
 func (f *Fabric) step(s *stream) bool {
 	d, n := s.device, int(s.queue[s.next])
 	if n < 0 {
@@ -139,7 +139,7 @@ func (f *Fabric) step(s *stream) bool {
 	return true
 }
 
-// arrive brings a call to its meeting and holds it there if it is the last.
+// arrive records a call's arrival at its meeting. The last arrival completes it.
 func (f *Fabric) arrive(s *stream, c *call) bool {
 	m := c.meeting
 	s.arrived = true
@@ -171,8 +171,8 @@ func (f *Fabric) arrive(s *stream, c *call) bool {
 	return true
 }
 
-// finish ends the call that is next in a stream. Streams of the same device
-// that wait for it can go on.
+// finish ends the next call of a stream and unblocks the same device's streams that
+// wait for it.
 func (f *Fabric) finish(s *stream, start, end float64) {
 	d := s.device
 	n := s.queue[s.next]
@@ -190,7 +190,7 @@ func (f *Fabric) finish(s *stream, start, end float64) {
 	}
 }
 
-// hangs reports whether all devices wait in Sync for what cannot happen.
+// hangs reports whether all devices are deadlocked in Sync.
 func (f *Fabric) hangs() bool {
 	for _, d := range f.devices {
 		if d == nil || !d.syncing || d.err != nil || d.idle() {
@@ -208,7 +208,7 @@ func (f *Fabric) end() {
 	f.lose(0, f.devices[0].err)
 }
 
-// lose tells everybody that a rank is lost; the first one counts.
+// lose tells all devices that a rank is lost; only the first loss is recorded.
 func (f *Fabric) lose(rank int, err error) {
 	if !f.joined || f.lost != nil {
 		return

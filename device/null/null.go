@@ -1,15 +1,14 @@
-// Package null is a device without memory and without arithmetic. It runs the
-// whole stack on a virtual clock: each stream has a time, a launched call
-// advances its stream's time by what a cost function says, and a wait moves
-// it up to the end of the call waited for. Spans are in seconds of virtual
-// time since the round began.
+// Package null is a device without memory and arithmetic. It runs the whole stack on a
+// virtual clock: each stream has a time, a launched call advances its stream's time by
+// a cost function, and a wait advances it to the end of the call waited for. Spans are
+// in seconds of virtual time since the start of the round.
 //
-// Tests of execution and of probes use it, no verb does. It checks what a real
-// device could only hang or crash on: calls outside of the arenas, launches out
-// of order, waits for calls that were not launched.
+// Tests of execution and of probes use it; no command does. It reports what a real
+// device could only hang or crash on: calls outside the arenas, launches out of order,
+// waits for calls that were not launched.
 //
-// A device by itself takes its cost for a call between ranks. Devices of a
-// Fabric meet, see there.
+// On a device by itself, a call between ranks takes its own cost. For devices of a
+// Fabric, see there.
 package null
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// Cost tells how many seconds a call takes.
+// Cost returns the seconds that a call takes.
 type Cost func(c *device.Call) float64
 
 var _ interface {
@@ -40,16 +39,16 @@ type Device struct {
 	round   int
 	streams [device.NumStreams]stream
 	err     error
-	syncing bool // in Sync, with calls that have not ended
+	syncing bool // in Sync, with unfinished calls
 }
 
 type call struct {
 	device.Call
 	seconds float64
-	meeting *meeting // nil: it meets nobody
+	meeting *meeting // nil: not between ranks
 	member  int
 	end     float64
-	round   int // of the latest launch
+	round   int // round of the latest launch
 	ended   int // round in which it ended
 	span    *device.Span
 }
@@ -59,14 +58,14 @@ type stream struct {
 	device  *Device
 	clock   float64
 	queue   []command // of this round
-	next    int       // the first that is not done
+	next    int       // the first unfinished command
 	arrived bool      // the next one is a call that waits for its peers
 }
 
-// command is a call to run, or (negative) the complement of one to wait for.
+// command is a call to run, or the complement (negative) of a call to wait for.
 type command int
 
-// New makes a device on which calls take the time that cost tells.
+// New returns a device on which calls take the time that cost returns.
 func New(cost Cost) *Device { return newDevice(newFabric(1), 0, cost) }
 
 func newDevice(f *Fabric, rank int, cost Cost) *Device {
@@ -81,7 +80,7 @@ func newDevice(f *Fabric, rank int, cost Cost) *Device {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: "null", Cores: 1} }
 
-// Reserve notes the arena's size.
+// Reserve records the arena's size.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	if err := device.CheckReserve(tier, bytes, d.arenas, len(d.calls)); err != nil {
 		return err
@@ -90,7 +89,7 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	return nil
 }
 
-// Prepare checks the calls and asks for their costs.
+// Prepare checks the calls and computes their costs.
 func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, err error) {
 	if spans != nil && len(spans) != len(calls) {
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
@@ -107,13 +106,13 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		list = append(list, p)
 	}
 	first = len(d.calls)
-	d.fabric.mu.Lock() // others look at calls that meet theirs, between rounds never
+	d.fabric.mu.Lock() // others read calls that meet theirs, but never between rounds
 	d.calls = list
 	d.fabric.mu.Unlock()
 	return first, nil
 }
 
-// check refuses a call, or tells what it costs and whom it meets.
+// check rejects an invalid call, or sets its cost and meeting.
 func (d *Device) check(p *call) error {
 	if err := device.Check(&p.Call, d.arenas); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (d *Device) check(p *call) error {
 	return nil
 }
 
-// Launch lets the clock of the call's stream advance.
+// Launch enqueues the call and advances what can run.
 func (d *Device) Launch(n int) {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
@@ -148,7 +147,7 @@ func (d *Device) Launch(n int) {
 	d.enqueue(c.Stream, command(n))
 }
 
-// Wait moves the clock of stream s up to the end of call n.
+// Wait advances the clock of stream s to the end of call n.
 func (d *Device) Wait(s device.Stream, n int) {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
@@ -167,7 +166,7 @@ func (d *Device) enqueue(id device.Stream, c command) {
 	}
 }
 
-// Sync ends the round and sets all clocks to zero.
+// Sync ends the round and resets all clocks to zero.
 func (d *Device) Sync() error {
 	f := d.fabric
 	f.mu.Lock()
@@ -195,7 +194,7 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// idle reports whether all that was launched has ended.
+// idle reports whether everything launched has ended.
 func (d *Device) idle() bool {
 	for i := range d.streams {
 		if s := &d.streams[i]; s.next < len(s.queue) {
@@ -205,7 +204,7 @@ func (d *Device) idle() bool {
 	return true
 }
 
-// stuck makes err the error of a call that waits for its peers, if there is one.
+// stuck attributes err to a call that waits for its peers, if there is one.
 func (d *Device) stuck(err error) error {
 	for i := range d.streams {
 		if s := &d.streams[i]; s.arrived {
@@ -216,18 +215,18 @@ func (d *Device) stuck(err error) error {
 	return err
 }
 
-// Done reports whether call n has ended in the current round. It may be called
-// from any goroutine.
+// Done reports whether call n has ended in the current round. Any goroutine may call
+// it.
 func (d *Device) Done(n int) bool {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
 	return d.calls[n].ended == d.round
 }
 
-// Progress is nothing: calls take no real time.
+// Progress is constant: calls take no real time.
 func (d *Device) Progress() uint64 { return 0 }
 
-// Abort fails the round, from any goroutine; joined devices lose this one.
+// Abort fails the round; joined devices lose this one. Any goroutine may call it.
 func (d *Device) Abort(err error) {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
@@ -247,7 +246,7 @@ func (d *Device) Read(tier device.Tier, addr int64, p []byte) error {
 	return d.inside(tier, addr, len(p))
 }
 
-// Write forgets p.
+// Write discards p.
 func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
 	return d.inside(tier, addr, len(p))
 }
@@ -259,7 +258,7 @@ func (d *Device) inside(tier device.Tier, addr int64, n int) error {
 	return nil
 }
 
-// Close does nothing, unless others wait for the device: they lose it.
+// Close makes joined devices lose this one. It has nothing to release.
 func (d *Device) Close() error {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
