@@ -302,7 +302,7 @@ func (t *Trainer) due(o Observer) bool {
 	return err == nil
 }
 
-// save writes a checkpoint of the current step.
+// save writes a checkpoint of the current step, unless a whole one with this state exists.
 func (t *Trainer) save(o Observer) error {
 	began := time.Now()
 	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact, t.spread})
