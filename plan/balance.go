@@ -170,8 +170,8 @@ func (b *balancing) finer() error {
 	return nil
 }
 
-// descend moves memory about, by so many chunks or layers of cache and then by
-// fewer, for as long as that helps.
+// descend moves memory between uses, step chunks or layers at a time, then half as
+// many, while that helps.
 func (b *balancing) descend(step int) error {
 	for ; step >= 1; step /= 2 {
 		n, m := step, int64(step)
@@ -194,8 +194,8 @@ func (b *balancing) descend(step int) error {
 	return nil
 }
 
-// move tries a change with the least recomputation that it leaves room for, to
-// within some levels.
+// move tries a change with the least recomputation that then fits, to within some
+// rungs.
 func (b *balancing) move(d spend, within int) (better bool, err error) {
 	if b.tired() {
 		return false, nil
