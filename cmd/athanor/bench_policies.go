@@ -20,7 +20,7 @@ type benchPoliciesCmd struct {
 	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
 }
 
-// Run compares the search with the policies of others on the simulator.
+// Run compares the search with published policies on the simulator.
 func (v *benchPoliciesCmd) Run(c *context) error {
 	if err := v.check(); err != nil {
 		return err
