@@ -13,44 +13,45 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What becomes of activations between the forward and the backward pass.
+// What to keep, swap or recompute of activations between forward and backward pass.
 //
-// Approach. The link carries parameters too, host and disk have limits, and
-// the time that a copy can hide behind depends on everything else, so nothing is
-// computed about a choice that the simulator could say. Starting from the
-// fastest candidates that only recompute:
+// Approach. The link carries parameters too, host and disk have limits, and the
+// time that a copy can hide behind depends on everything else. So the simulator,
+// not a formula, judges every choice. Starting from the fastest candidates that
+// only recompute:
 //
-//	patterns   every layer but the last few alike: what is cheap is made again,
-//	           input, attention and a share of the products wait on the host.
-//	           MEMO's closed form is among them. Of each, as many layers at the
-//	           end as fit keep everything.
-//	moves      one class of a run of layers gets another fate, runs getting
-//	           shorter from all layers to one; what makes the step faster stays,
-//	           and what needs less memory for the same time
+//	patterns   all layers but the last few alike: cheap operators are recomputed;
+//	           input, attention and a share of the products are swapped. MEMO's
+//	           closed form is among them. For each pattern, as many of the last
+//	           layers as fit keep everything.
+//	moves      change the policy of one activation class in a run of layers;
+//	           runs shrink from all layers to one. A move is accepted if the step
+//	           gets faster, or needs less memory in the same time.
 //
-// Example: at long sequences and a fast link, all is swapped but the norms. At
-// half the link's speed every second layer makes its products again.
+// Example: at long sequences and a fast link, everything is swapped but the norms.
+// At half the link's speed, every second layer recomputes its products.
 //
-// Known weakness: moves are tried one by one, up to a number that depends on the
+// Known weakness: moves are tried one at a time, up to a number that depends on the
 // size of the program.
 
-// MemoRule is MEMO's (2407.12117, section 4.1): input and attention wait on the host,
-// and one share of the rest for all layers, such that the copies hide behind a
-// layer's forward pass and the host holds them; the last two layers keep everything.
+// MemoRule is the policy of MEMO (arXiv 2407.12117, section 4.1): input and
+// attention are swapped to the host, and of the rest one share in all layers, such
+// that the copies hide behind a layer's forward pass and fit the host. The last two
+// layers keep everything.
 const MemoRule = memo.Paper
 
-// ActivationRules are the rules that may decide what becomes of activations instead of
-// the search, which decides about all else. Whole policies are in package policy.
+// ActivationRules lists the rules that can decide about activations in place of the
+// search, which then decides everything else. Policies for whole plans are in
+// package policy.
 func ActivationRules() []string { return []string{MemoRule} }
 
-// MemoKept is the number of last layers that keep everything.
+// MemoKept is how many of the last layers keep everything.
 const MemoKept = 2
 
-// retentions lists what may become of activations. The first ladder goes from
-// least work to least memory: one choice after the other, and within a choice
-// layer by layer from the first, since the activations of the first layers wait
-// longest. The others are MEMO's policy, and everything swapped: whatever else is
-// found, the plan is not slower than these.
+// retentions lists activation policies. The first ladder goes from least work to
+// least memory: one choice after the other, and within a choice layer by layer from
+// the first, since its activations wait longest. The others are MEMO's policy and
+// full swapping, included so that the plan is never slower than these.
 func (s *search) retentions(b, group int) [][][]program.Retention {
 	layers := s.graph.Model.Layers
 	var policies [][][]program.Retention
@@ -80,8 +81,8 @@ func (s *search) retentions(b, group int) [][][]program.Retention {
 	return append([][][]program.Retention{list}, policies...)
 }
 
-// swapTiers are those that activations may wait in, the nearer first. The disk
-// is for what the host cannot hold.
+// swapTiers returns the tiers that activations may be swapped to, nearest first.
+// The disk is included only if the host cannot hold everything.
 func (s *search) swapTiers() (list []device.Tier) {
 	if s.m.Capacity[device.HostTier] > 0 {
 		list = append(list, device.HostTier)
@@ -93,7 +94,7 @@ func (s *search) swapTiers() (list []device.Tier) {
 }
 
 // hostHolds reports whether the host has room for all parameters, gradients and
-// state, and for all activations of a step.
+// optimizer state, and for all activations of a step.
 func (s *search) hostHolds() bool {
 	weight, grad, state := s.perElement(residency{})
 	n, frozen := s.elements()
@@ -106,14 +107,15 @@ func (s *search) hostHolds() bool {
 	return need <= float64(s.m.Capacity[device.HostTier])
 }
 
-// lastKept is one retention for all layers but the last kept ones.
+// lastKept returns policy r for all layers but the last kept ones, which keep
+// everything.
 func (s *search) lastKept(r program.Retention, kept int) []program.Retention {
 	layers := s.graph.Model.Layers
 	kept = min(kept, layers)
 	return append(slices.Repeat([]program.Retention{r}, layers-kept), slices.Repeat([]program.Retention{program.Recomputed("none")}, kept)...)
 }
 
-// activations applies what the user has decided.
+// activations overrides policies by the user's decisions.
 func (p *Pins) activations(keep []program.Retention) []program.Retention {
 	if len(p.Activations) == 0 {
 		return keep
@@ -125,18 +127,19 @@ func (p *Pins) activations(keep []program.Retention) []program.Retention {
 	return keep
 }
 
-// memo is what MEMO does with a layer; rows go in parts of a micro-batch's.
+// memo returns MEMO's policy for a layer, its share rounded down to a multiple of
+// 1/program.SwapParts.
 func (s *search) memo(t device.Tier, b, group int) program.Retention {
 	return program.SwapOf(t, math.Floor(s.memoShare(b, group)*program.SwapParts)/program.SwapParts)
 }
 
-// memoShare is MEMO's closed form, section 4.1:
+// memoShare returns MEMO's closed form (section 4.1):
 //
 //	share = (min(B*T, M/(n-2)) - S_in - S_attn) / S_others, within 0 and 1
 //
-// with B the link's bandwidth, T a layer's forward time, M the host's memory, n
-// layers, and S the bytes of a layer's activations (for the host: of the
-// micro-batches that are under way together).
+// where B is the link's bandwidth, T a layer's forward time, n the number of layers,
+// S the bytes of a layer's activations, and M the host's memory, which all
+// micro-batches of a group share.
 func (s *search) memoShare(b, group int) float64 {
 	rows, layers := b*s.graph.Seq, s.graph.Model.Layers
 	var forward float64
@@ -158,8 +161,8 @@ func (s *search) memoShare(b, group int) float64 {
 	return min(max((min(window, host)-float64(whole))/float64(rest), 0), 1)
 }
 
-// refined is how many candidates are refined: more of small programs, where that takes
-// a part of a second.
+// refined returns how many candidates to refine: more for small programs, which
+// take a fraction of a second.
 func (s *search) refined() int {
 	const fewest, small = 2, 1200
 	if len(s.found[0].Program.Instrs) <= small {
@@ -168,8 +171,8 @@ func (s *search) refined() int {
 	return fewest
 }
 
-// improve looks for better fates of the activations of the fastest candidates,
-// one of each kind.
+// improve refines the activation policies of the fastest candidates, one of each
+// kind.
 func (s *search) improve() error {
 	most := s.refined()
 	type kind struct {
@@ -183,7 +186,7 @@ func (s *search) improve() error {
 	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == most || k.b == 0 { // a pipeline, or another's plan
+		if seen[k] || len(seen) == most || k.b == 0 { // k.b is 0 for pipelines and rivals
 			continue
 		}
 		seen[k] = true
@@ -194,20 +197,21 @@ func (s *search) improve() error {
 	return nil
 }
 
-// refinement is the search for better fates from one candidate on.
+// refinement searches for better activation policies, starting from one candidate.
 type refinement struct {
 	*search
 	best  *Candidate
 	left  int     // evaluations
-	floor float64 // seconds: no fate of activations makes the step shorter
+	floor float64 // lower bound in seconds on the step, whatever the activation policy
 }
 
-// steps and instructions bound a refinement, what it may lower; exchanged its last
-// part, which matters where a layer is much of what the device holds.
+// steps bounds the evaluations of a refinement, instructions what it lowers, and
+// exchanged what its last part lowers. That part matters where a layer is a large
+// part of the device.
 const steps, instructions, exchanged = 100, 1_000_000, 50_000
 
-// floor is the longest that a stream is busy with what does not depend on what
-// becomes of activations.
+// floor returns the longest that any stream is busy with work that does not depend
+// on the activation policy, in seconds.
 func floor(c *Candidate) float64 {
 	var busy [device.NumStreams]float64
 	for i := range c.Program.Instrs {
@@ -237,18 +241,19 @@ func (s *search) refine(base *Candidate) error {
 	return s.keep(r.best)
 }
 
-// roomy: all activations stay, and there is nothing else that could use their room.
+// roomy reports whether all activations are kept and nothing else could use their
+// memory.
 func (c *Candidate) roomy() bool {
 	return c.choice.r.state == device.DeviceTier && !slices.ContainsFunc(c.Plan.Activations, func(r program.Retention) bool { return r != program.Recomputed("none") })
 }
 
-// done: there is nothing to be gained, or enough was tried.
+// done reports whether nothing can be gained or the effort is spent.
 func (r *refinement) done() bool {
 	return r.left <= 0 || r.tired() || r.best.Seconds() <= r.floor*(1+2e-3)
 }
 
-// consider evaluates a choice and takes it if it is faster, or as fast with
-// less memory.
+// consider evaluates a choice and takes it if it fits and is faster, or as fast
+// with less memory.
 func (r *refinement) consider(ch choice) (taken bool, err error) {
 	r.left--
 	c, err := r.evaluate(ch)
@@ -271,7 +276,8 @@ func (r *refinement) take(c *Candidate) (bool, error) {
 	return false, nil
 }
 
-// patterns tries all layers alike but the last ones.
+// patterns tries the same policy for all layers but the last ones, which keep
+// everything.
 func (r *refinement) patterns() error {
 	base, layers := r.best.choice, r.graph.Model.Layers
 	for _, t := range r.swapTiers() {
@@ -296,7 +302,7 @@ func (r *refinement) patterns() error {
 	return nil
 }
 
-// patternsOn are the retentions that are tried with a tier.
+// patternsOn returns the policies to try with a swap tier.
 func (r *refinement) patternsOn(t device.Tier) (list []program.Retention) {
 	all := program.Fate{Tier: t, Share: 1}
 	for _, share := range []float64{1, 0.5, 0} {
@@ -312,7 +318,7 @@ func (r *refinement) patternsOn(t device.Tier) (list []program.Retention) {
 	return append(list, program.SwapOf(t, 1), r.memo(t, r.best.choice.b, r.best.choice.group))
 }
 
-// moves gives classes of runs of layers other fates.
+// moves tries other policies for one activation class in a run of layers.
 func (r *refinement) moves() error {
 	layers := r.graph.Model.Layers
 	for size := layers; size >= 1; size /= 2 {
@@ -343,8 +349,8 @@ func (r *refinement) moves() error {
 	return r.exchange()
 }
 
-// exchange lets one chunk more stay, or one less, for what one class of one layer
-// takes less, or may take more: alone, neither fits or helps.
+// exchange trades one resident chunk, more or less, for a change of one activation
+// class in one layer. Alone, neither change fits or helps.
 func (r *refinement) exchange() error {
 	p := &r.req.Pins
 	if p.Weights != nil || p.Grads != nil || p.State != nil || r.best.choice.r.state == device.DeviceTier {
@@ -389,7 +395,8 @@ func (r *refinement) trade(chunks int) (taken bool, err error) {
 	return taken, nil
 }
 
-// slots tries to give copies less memory, or more time.
+// slots tries fewer staging slots, which need less memory, and more, which give
+// copies more time.
 func (r *refinement) slots() error {
 	for _, n := range []int{r.best.Plan.Slots - 1, r.best.Plan.Slots + 1} {
 		ch := r.best.choice
@@ -403,7 +410,8 @@ func (r *refinement) slots() error {
 	return nil
 }
 
-// residents lets chunks take what memory the moves have freed: as many as fit.
+// residents keeps as many more chunks on the device as fit in memory that the moves
+// freed.
 func (r *refinement) residents() error {
 	p, base := &r.req.Pins, r.best.choice
 	if p.Weights != nil || p.Grads != nil || p.State != nil || base.r.state == device.DeviceTier || r.done() {
@@ -423,7 +431,7 @@ func (r *refinement) residents() error {
 	return err
 }
 
-// fates are what may become of a class beside what does.
+// fates returns the alternatives to the present policy of an activation class.
 func (r *refinement) fates(a program.Act, now program.Fate) []program.Fate {
 	set := map[program.Fate]bool{program.Kept: true, program.Remade: a != program.InputAct}
 	for _, t := range r.swapTiers() {

@@ -7,31 +7,29 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What the device's memory is spent on.
+// How to divide the device's memory among its uses.
 //
-// Approach. A candidate of the enumeration has spent it on one thing after the
-// other: on activations that need not be made again, then on chunks that stay.
-// A byte can do more elsewhere: a chunk that stays saves its way up and down and
-// the slower update (Elixir's J), a larger cache one transfer or gather (its I),
-// an activation its arithmetic. Their prices depend on what overlaps with what,
-// so none are computed: memory is moved from one to another, much first, then
-// less, and the simulator says whether that helped. Recomputation takes up what
-// the others leave.
+// Approach. The enumeration filled memory greedily: first activations that need not
+// be recomputed, then chunks that stay. A byte can do more elsewhere: a resident
+// chunk saves its transfers and the slower update (Elixir's J), a larger cache one
+// transfer or gather (its I), an activation its recomputation. Their values depend
+// on what overlaps with what, so none is computed. The search moves memory from one
+// use to another, by large steps first, and the simulator judges each move.
+// Recomputation absorbs what the others leave.
 //
 //	residents  0 ......... chunks      per step: more or fewer of one,
 //	cache      one unit .. all         or one for the other
 //
-// With the smallest steps, how early chunks come and how many logits are made at once
-// change too.
+// With the smallest steps, prefetch distance and head rows vary too.
 //
-// Example: 10 billion parameters on four GPUs of 40 GB. No recomputation leaves
-// room for 30 of 50 chunks; full recomputation for all of them but two, and the
-// step gets shorter by a fifth.
+// Example: 10 billion parameters on four GPUs of 40 GB. Without recomputation 30 of
+// 50 chunks fit; with full recomputation all but two, and the step is a fifth
+// shorter.
 //
 // Known weakness: a pattern search ends in a local optimum.
 
-// How many candidates, of different micro-batches or residencies, are improved:
-// more of small programs.
+// Bounds on the candidates, of different micro-batches or placements, that are
+// improved: more for small programs.
 const (
 	fewestKinds, mostKinds = 3, 8
 	kindInstructions       = 10_000
@@ -66,14 +64,14 @@ func (s *search) balance() error {
 	return nil
 }
 
-// worthwhile is the share of a step that updates on the host must save for chunks
-// to be sent there without need.
+// worthwhile is the share of a step that host updates must save before chunks are
+// moved to the host without need.
 const worthwhile = 5e-3
 
-// released is a candidate whose chunks may leave the device. Where there is room for
-// everything, no other residency was tried; but then it is also one with the optimizer
-// on the host of which all chunks stay, and some of them may be better off there: host
-// cores update them while the device updates the others.
+// released returns a candidate whose chunks may leave the device. If everything
+// fits there, no other placement was tried. The same candidate also has the
+// placement "optimizer on the host" with all chunks resident, and may gain by
+// giving some up: host cores then update those while the device updates the others.
 func (s *search) released(c *Candidate, ladder [][]program.Retention) *Candidate {
 	here, there := c.choice.r, residency{state: device.HostTier, shard: c.choice.r.shard}
 	if here.state != device.DeviceTier || rung(ladder, c.choice.keep) != 0 || s.m.Capacity[device.HostTier] == 0 {
@@ -89,24 +87,24 @@ func (s *search) released(c *Candidate, ladder [][]program.Retention) *Candidate
 			return &free
 		}
 	}
-	return c // undivided, every rank's host would do all of the work
+	return c // unsharded, every rank's host would do all updates
 }
 
-// balancing is the search from one candidate on.
+// balancing is the search that starts from one candidate.
 type balancing struct {
 	*search
 	best   *Candidate
-	levels [][]program.Retention // of activations, from least work to least memory
+	levels [][]program.Retention // activation policies, from least work to least memory
 }
 
-// rung is where activations are on a ladder, or -1.
+// rung returns the index of an activation policy in a ladder, or -1.
 func rung(ladder [][]program.Retention, keep []program.Retention) int {
 	return slices.IndexFunc(ladder, func(l []program.Retention) bool { return slices.Equal(l, keep) })
 }
 
-// spend is a change: chunks that stay, layers of cache, units of prefetching,
-// whether the logits are made in larger (1) or smaller (-1) pieces, and parts of the
-// updates that the device does for the host.
+// spend is a change of choice: resident chunks, layers of cache, units of
+// prefetching, more (1) or fewer (-1) head rows, and parts of the updates that the
+// device takes over.
 type spend struct {
 	residents int
 	spare     int64
@@ -115,14 +113,14 @@ type spend struct {
 	updates   int
 }
 
-// run divides memory in whole layers, then in parts of them where only some
-// chunks stay; and the updates of what does not.
+// run divides memory in whole layers, then, where some but not all chunks stay, in
+// parts of layers. It also divides the updates of the other chunks.
 func (b *balancing) run() error {
 	start := b.best
 	if err := b.divideUpdates(); err != nil {
 		return err
 	}
-	const fewest = 2 // one may be a norm, which is not worth a trip of its own
+	const fewest = 2 // one may be a norm, too small to move by itself
 	if err := b.descend(max(len(start.Plan.Chunks)/4, fewest)); err != nil {
 		return err
 	}
@@ -140,10 +138,11 @@ func (b *balancing) run() error {
 	return b.keep(b.best)
 }
 
-// partsOfLayer is how finely layers are cut.
+// partsOfLayer is into how many chunks finer cuts a layer.
 const partsOfLayer = 4
 
-// finer cuts layers into several chunks and goes on from there.
+// finer cuts layers into several chunks and continues from there. It reverts if
+// that does not help.
 func (b *balancing) finer() error {
 	whole, ch := b.best, b.best.choice
 	ch.st.chunk = b.layerBytes() / b.graph.DType.Size() / partsOfLayer
@@ -171,8 +170,8 @@ func (b *balancing) finer() error {
 	return nil
 }
 
-// descend moves memory about, by so many chunks or layers of cache and then by
-// fewer, for as long as that helps.
+// descend moves memory between uses, step chunks or layers at a time, then half as
+// many, while that helps.
 func (b *balancing) descend(step int) error {
 	for ; step >= 1; step /= 2 {
 		n, m := step, int64(step)
@@ -195,8 +194,8 @@ func (b *balancing) descend(step int) error {
 	return nil
 }
 
-// move tries a change with the least recomputation that it leaves room for, to
-// within some levels.
+// move tries a change with the least recomputation that then fits, to within some
+// rungs.
 func (b *balancing) move(d spend, within int) (better bool, err error) {
 	if b.tired() {
 		return false, nil
@@ -233,9 +232,8 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	return true, nil
 }
 
-// resize is so many sizes larger or smaller pieces of the batch whose logits are made
-// at once. One size may change nothing but where buffers lie, and so hide that the next
-// one is better.
+// resize returns the number of head rows that is |by| sizes larger or smaller. A single size
+// may only move buffers and so hide that the next one is better.
 func (b *balancing) resize(ch choice, by int) int {
 	rows, seq, all := ch.st.headRows, b.graph.Seq, ch.b*b.graph.Seq
 	for ; by < 0 && rows > 32; by++ {
@@ -252,8 +250,8 @@ func (b *balancing) resize(ch choice, by int) int {
 	return rows
 }
 
-// fit finds the least recomputation that fits, to within some levels, from where
-// the choice is, in steps that double and then by bisection; nil if nothing fits.
+// fit finds the least recomputation that fits, to within some rungs, or nil. It
+// starts at the choice's rung and takes doubling steps, then bisects.
 func (b *balancing) fit(ch choice, within int) (*Candidate, error) {
 	levels := b.levels
 	at := max(rung(levels, ch.keep), 0)

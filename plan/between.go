@@ -8,9 +8,10 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Between plans programs of another mode that run between the steps of training's, on
-// the same persistent buffers: as training is planned, or where a device lacks the memory
-// for that, with the smallest micro-batches that sums allow.
+// Between plans programs of another mode, such as evaluation, that run between
+// training steps on the same persistent buffers. It uses the training plan or,
+// where a device lacks memory for that, the smallest micro-batches that the order
+// of sums permits.
 func Between(ctx context.Context, g *graph.Graph, training *program.Plan, base []*program.Program, opt program.Options) (*program.Plan, []*program.Program, error) {
 	pl := *training
 	list, over, err := between(ctx, g, &pl, base, opt)
@@ -28,7 +29,7 @@ func Between(ctx context.Context, g *graph.Graph, training *program.Plan, base [
 	return &pl, list, err
 }
 
-// between lowers the programs, and reports whether a device lacks memory for one.
+// between lowers the programs, and reports whether one exceeds its device.
 func between(ctx context.Context, g *graph.Graph, pl *program.Plan, base []*program.Program, opt program.Options) (list []*program.Program, over bool, err error) {
 	for opt.Rank = range base {
 		if err := ctx.Err(); err != nil {

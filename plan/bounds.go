@@ -6,14 +6,14 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Bounds on what a choice of the outer decisions can reach, whatever the inner
-// ones are. They need no program, and save most of the search.
+// Lower bounds on memory and time of the outer decisions, whatever the inner ones
+// are. They need no program, and save most of the search.
 
-// perElement are the bytes on one rank of an element's weight, gradient and
-// state.
+// perElement returns the bytes per rank of one element's weight, gradient and
+// optimizer state.
 func (s *search) perElement(r residency) (weight, grad, state float64) {
 	level := program.ShardLevel(r.shard)
-	share := func(n float64, what int) float64 { // of something divided from that level on
+	share := func(n float64, what int) float64 { // per rank, of what is sharded from that level on
 		if level >= what {
 			return n / float64(s.ranks)
 		}
@@ -22,7 +22,7 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(program.StateBytes(s.req.State, graph.F32)), 1)
 }
 
-// elements counts those that are trained, and the frozen ones.
+// elements counts the elements of trained and of frozen parameters.
 func (s *search) elements() (trained, frozen float64) {
 	for _, p := range s.graph.Params {
 		if p.Frozen {
@@ -34,8 +34,8 @@ func (s *search) elements() (trained, frozen float64) {
 	return trained, frozen
 }
 
-// hopeless reports that a residency cannot fit whatever else is chosen, or
-// cannot beat what was found: arithmetic and updates alone take longer.
+// hopeless reports whether a placement cannot fit whatever else is chosen, or
+// cannot beat the best so far because arithmetic and updates alone take longer.
 func (s *search) hopeless(b int, r residency) bool {
 	var need [device.NumTiers]float64
 	n, frozen := s.elements()
@@ -53,10 +53,10 @@ func (s *search) hopeless(b int, r residency) bool {
 	return len(s.found) > 0 && s.arithmetic(b)+s.update(r) > s.found[0].Seconds()
 }
 
-// update is the least time from the last gradient to the end of a step: with
-// the norm known, what stays on the device is updated there and the rest on the
-// host or, with its state on the way, on the device too, all at once. No more stays
-// than there is memory for.
+// update returns a lower bound on the time from the last gradient to the end of the
+// step. Once the norm is known, resident chunks are updated on the device and the
+// others on the host or, with their state in transit, on the device too, all in
+// parallel. Device memory limits the resident chunks.
 func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element
@@ -75,18 +75,18 @@ func (s *search) update(r residency) float64 {
 		return n * rate[0]
 	}
 	if s.req.Options.Clip <= 0 {
-		return 0 // updates do not wait for the norm, so they may hide behind the backward pass
+		return 0 // without clipping, updates do not wait for the norm and may overlap the backward pass
 	}
 	weight, grad, state := s.perElement(r)
 	carried := s.copying(device.HostToDev, int64(n*state)) / n
 	rate[1] = 1 / (1/rate[1] + 1/carried)
 	most := float64(s.m.Capacity[device.DeviceTier]) / (weight + grad + state)
-	stay := min(most, n*rate[1]/(rate[0]+rate[1])) // where both take equally long
+	stay := min(most, n*rate[1]/(rate[0]+rate[1])) // both then take equally long
 	return max(stay*rate[0], (n-stay)*rate[1])
 }
 
-// arithmetic is the time of all forward and backward operators of a step, one
-// after the other: the compute stream cannot be faster.
+// arithmetic returns the serial time of all forward and backward operators of a
+// step, a lower bound on the compute stream.
 func (s *search) arithmetic(b int) float64 {
 	rows := b * s.graph.Seq
 	var sum float64
@@ -101,7 +101,7 @@ func (s *search) arithmetic(b int) float64 {
 	return sum * float64(s.batch/b)
 }
 
-// call is a node on operands of the right extents at no address.
+// call returns a node's call on operands of the right extents, without addresses.
 func (s *search) call(n *graph.Node, rows int) *device.Call {
 	c := &device.Call{Op: n.Op, Attr: n.Attr, Stream: device.Compute}
 	for _, d := range s.graph.Dims(n, rows, nil) {

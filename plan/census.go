@@ -6,13 +6,14 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// census counts the elements of parameters of segments, by differences of sums.
+// census counts parameter elements in ranges of segments, by differences of prefix
+// sums.
 type census struct {
-	before [2][]int64 // trained and frozen ones that the segments before each read
+	before [2][]int64 // prefix sums over segments: trained and frozen elements
 	shared []shared
 }
 
-// shared is a parameter that several segments read: that of a tied head.
+// shared is a parameter that several segments read, as of a tied head.
 type shared struct {
 	readers []int // segments
 	kind    int
@@ -47,8 +48,8 @@ func newCensus(g *graph.Graph) *census {
 	return c
 }
 
-// count adds up the parameters of ranges of segments, each once: those that are
-// trained, and the frozen ones.
+// count returns the trained and the frozen elements of ranges of segments, each
+// parameter once.
 func (c *census) count(ranges [][2]int) (trained, frozen int64) {
 	var sums [2]int64
 	ranges = union(ranges)
@@ -71,8 +72,8 @@ func (c *census) count(ranges [][2]int) (trained, frozen int64) {
 	return sums[0], sums[1]
 }
 
-// union makes ranges that may overlap, such as those of both directions on a
-// rank, ascending ones that do not.
+// union sorts ranges and removes overlaps, such as between both directions on a
+// rank.
 func union(ranges [][2]int) [][2]int {
 	if len(ranges) == 1 {
 		return ranges

@@ -9,21 +9,22 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// What parts of a step cost, before anything is lowered: for bounds, and for the
-// order in which pipelines are tried. Verdicts come from programs.
+// Estimated costs of parts of a step, before lowering. They serve bounds and the
+// order in which pipelines are tried; programs give the verdict.
 
-// costs are those of a micro-batch.
+// costs are the estimated costs of one micro-batch.
 type costs struct {
 	segments []schedule.Times
 	message  float64 // seconds to the next stage
-	// By recomputation, from least work to least memory, of one layer: seconds of
-	// the work that is done again, bytes that wait for the backward pass.
+	// For each recomputation, from least work to least memory, of one layer:
+	// seconds of recomputed work, and bytes kept for the backward pass.
 	again []float64
 	kept  []int64
 }
 
-// remakes are what pipelines choose from for a layer's activations, from least
-// work to least memory. Slices read what earlier ones made.
+// remakes returns the recomputation policies that pipelines choose from, from least
+// work to least memory. With slices only those are valid that keep what later
+// slices read.
 func (s *search) remakes(v variant) (list []program.Retention) {
 	for _, name := range program.Recomputations() {
 		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || name == "none" || name == "light") {
@@ -33,8 +34,8 @@ func (s *search) remakes(v variant) (list []program.Retention) {
 	return list
 }
 
-// costs prices micro-batches of b sequences. The head goes forward and back in
-// its backward pass (see program.Lower), nothing of which is put off.
+// costs estimates a micro-batch of b sequences. The head's forward pass runs within
+// its backward pass (see program.Lower), and none of that is deferred.
 func (s *search) costs(b int) *costs {
 	if c := s.priced[b]; c != nil {
 		return c
@@ -81,7 +82,7 @@ func (s *search) costs(b int) *costs {
 	return c
 }
 
-// between is the price of a message or a collective of so many ranks.
+// between returns the seconds of a message or a collective among so many ranks.
 func (s *search) between(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
 	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
 	c := &device.Call{Op: op, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}}
@@ -95,8 +96,8 @@ func (s *search) between(op graph.Op, dt graph.DType, rows, cols, ranks int) flo
 	return s.m.Cost.Cost(c)
 }
 
-// updating is the price of the optimizer for n elements whose state lives in a
-// tier, and of bringing gradients there and weights back.
+// updating returns the seconds to update n elements whose state lives in a tier,
+// including the transfers of gradients and weights.
 func (s *search) updating(n int64, r residency) float64 {
 	if n == 0 {
 		return 0
@@ -120,10 +121,10 @@ func (s *search) updating(n int64, r residency) float64 {
 	return sec * float64(n) / float64(cols)
 }
 
-// states is what n elements of parameters that are trained need in each tier at
-// least, and so many that are frozen, with a group of ranks that share them.
+// states returns a lower bound on the bytes per tier of n trained and some frozen
+// elements that a group of ranks shards.
 func (s *search) states(n, frozen int64, r residency, group int) (need [device.NumTiers]int64) {
-	share := func(bytes int64, from string) int64 { // of what is divided from that sharding on
+	share := func(bytes int64, from string) int64 { // per rank, of what is sharded from that level on
 		if program.ShardLevel(r.shard) >= program.ShardLevel(from) {
 			return bytes / int64(group)
 		}
@@ -137,7 +138,7 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 	return need
 }
 
-// adamw is the update of n elements that are in a tier.
+// adamw returns the call that updates n elements in a tier.
 func (s *search) adamw(stream device.Stream, t device.Tier, n int) *device.Call {
 	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: make([]device.Operand, 7)}
 	master, moments := program.StateTypes(s.req.State)

@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// describePipeline says what the ranks of a pipeline hold, in words and a line
-// for each; nothing for other plans.
+// describePipeline describes what each rank of a pipeline holds, a line each; ""
+// for other plans.
 func describePipeline(c *Candidate) string {
 	p := c.Plan.Pipeline
 	if p == nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// mostDifferences are told; the others follow from them more often than not.
+// mostDifferences bounds the differences reported; the others usually follow from
+// them.
 const mostDifferences = 3
 
-// Difference says in words what a plan does otherwise than another one for the
-// same model and batch, the larger decisions first.
+// Difference describes how plan is differs from plan was, for the same model and
+// batch, larger decisions first.
 func Difference(g *graph.Graph, was, is *program.Plan) string {
 	if was.Hash() == is.Hash() {
 		return "the same plan"
@@ -65,7 +66,7 @@ func moreOrLess(n int64) string {
 	return "more"
 }
 
-// piped names what the ranks do together.
+// piped describes how the ranks work together.
 func piped(pl *program.Plan) string {
 	if pl.Pipeline == nil {
 		return "no pipeline"
@@ -73,7 +74,7 @@ func piped(pl *program.Plan) string {
 	return fmt.Sprintf("%s on %d ranks", pl.Pipeline.Schedule, pl.Pipeline.Ranks)
 }
 
-// divided names what ranks divide of most chunks.
+// divided names what ranks shard of most chunks.
 func divided(pl *program.Plan) string {
 	count := map[string]int{}
 	most := ""
@@ -88,13 +89,12 @@ func divided(pl *program.Plan) string {
 	return most + " divided"
 }
 
-// sameLayout: the plans cut parameters into the same chunks.
+// sameLayout reports whether the plans cut parameters into the same chunks.
 func sameLayout(a, b *program.Plan) bool {
 	return slices.EqualFunc(a.Chunks, b.Chunks, func(x, y program.Chunk) bool { return x.First == y.First && x.Last == y.Last })
 }
 
-// resident counts the chunks that stay on the device with all that belongs to
-// them.
+// resident counts the chunks whose weights, gradients and state stay on the device.
 func resident(pl *program.Plan) (n int) {
 	for _, c := range pl.Chunks {
 		if c.Weights == device.DeviceTier && c.Grads == device.DeviceTier && c.State == device.DeviceTier {
@@ -104,7 +104,7 @@ func resident(pl *program.Plan) (n int) {
 	return n
 }
 
-// streams counts the chunks whose state comes to the device to be updated.
+// streams counts the chunks whose state is streamed to the device for updates.
 func streams(pl *program.Plan) (n int) {
 	for _, c := range pl.Chunks {
 		if c.Update == program.UpdateOnDevice {
@@ -114,11 +114,11 @@ func streams(pl *program.Plan) (n int) {
 	return n
 }
 
-// residing is the bytes of weights, gradients and optimizer state whose home is
-// the device, all ranks' shares of them.
+// residing returns the bytes of weights, gradients and optimizer state placed on
+// the device, over all ranks.
 func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
 	for _, c := range pl.Chunks {
-		each := int64(0) // of an element
+		each := int64(0) // bytes per element
 		for _, part := range []struct {
 			tier device.Tier
 			size int64
@@ -135,8 +135,8 @@ func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
 	return bytes
 }
 
-// treated counts the layers that keep all activations, that make some again, and
-// that swap some.
+// treated counts the layers that keep all activations, recompute some, or swap
+// some.
 func treated(pl *program.Plan) (n [3]int) {
 	for _, r := range pl.Activations {
 		swaps := slices.ContainsFunc(r[:], program.Fate.Swapped)

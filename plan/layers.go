@@ -11,9 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Layers says what becomes of the activations of a run of layers that are
-// treated alike, and what it costs. Bytes are of one layer and micro-batch,
-// seconds of one layer and step.
+// Layers describes the activation policy that a run of layers shares, and its cost.
+// Bytes are per layer and micro-batch, seconds per layer and step.
 type Layers struct {
 	First     int               `json:"first"`
 	Last      int               `json:"last"`
@@ -28,7 +27,8 @@ type Layers struct {
 	Backward  float64           `json:"backward_seconds"`
 }
 
-// Activations describes a candidate that was simulated, layer by layer.
+// Activations describes a simulated candidate's activation policy, by runs of
+// layers.
 func Activations(g *graph.Graph, c *Candidate) []Layers {
 	var list []Layers
 	for l, r := range c.Plan.Activations {
@@ -81,7 +81,7 @@ func (r *Layers) time(c *Candidate) {
 	}
 }
 
-// WriteActivations prints a table of them.
+// WriteActivations prints the runs of layers as a table.
 func WriteActivations(w io.Writer, list []Layers) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "layers\tkept\tswapped\trecomputed\tout\tin\tagain\tforward\tbackward\t  activations")

@@ -13,28 +13,29 @@ import (
 )
 
 // Approach. A pipeline is a depth, a micro-batch, a schedule, a division of the
-// segments over stages and a residency. All are enumerated and estimated: the
-// schedule's own clock with each stage's times (package schedule) gives a bound,
-// and with what has to be made again, updated and reduced an estimate. In the
-// order of the estimates they are lowered, and simulated with all their ranks
-// on one clock, as long as bounds are below the best time found:
+// segments into stages and a placement. All combinations are enumerated and
+// estimated. The schedule's clock with each stage's times (package schedule) gives
+// a lower bound; recomputation, updates and reductions added to it give an
+// estimate. In the order of their estimates, tasks are lowered and simulated with
+// all ranks on one clock, as long as their bounds are below the best time so far:
 //
 //	depth x micro-batch x schedule --Simulate--> bound
-//	      x residency              --Balance---> stages, estimate
+//	      x placement              --Balance---> stages, estimate
 //	best estimates first           --Lower-----> recomputation per rank
 //	                               -SpansFirst-> seconds
 //
-// Memory is a matter of each rank by itself: the least recomputation that fits
-// is found rank by rank, since later stages hold fewer micro-batches.
+// Memory constrains each rank separately: the least recomputation that fits is
+// found per rank, since later stages hold fewer micro-batches.
 //
-// Example: four L4 on PCIe with a model of 1.5e9 parameters: reducing its
-// gradients takes longer than the step, while a pipeline sends 4 MB per
-// micro-batch. On NVLink it is the other way round: no bubble beats a short one.
+// Example: four L4 on PCIe and a model of 1.5e9 parameters. Reducing its gradients
+// takes longer than the step, while a pipeline sends 4 MB per micro-batch. On
+// NVLink it is the reverse: no bubble beats a short one.
 //
-// Known weakness: stages of schedules with several per rank are divided without
-// looking at memory, and only so many instructions are lowered (see effort).
+// Known weakness: for schedules with several stages per rank, stages are divided
+// without regard to memory. The number of instructions lowered is bounded (see
+// effort).
 
-// variant is a schedule that is tried.
+// variant is a schedule to try, with its parameters.
 type variant struct {
 	name           string
 	chunks, slices int
@@ -48,12 +49,12 @@ var variants = []variant{
 	{"chimera", 1, 1, 0}, {"bitpipe", 2, 1, 0}, {"dualpipe", 1, 1, 0}, {"dualpipev", 2, 1, 0}, {"gpipe", 1, 1, 0},
 }
 
-// sliced are those that cut sequences, which go with one sequence per micro-batch, in
-// fp32, with little made again. Their sums over tokens have another order than those
-// of the plain run, so they are tried only where the user asks for them.
+// sliced are the variants that cut sequences. They need one sequence per
+// micro-batch, fp32 and little recomputation. They sum over tokens in another order
+// than the plain run, so they are tried only if the user asks for them.
 var sliced = []variant{{"seq1f1b", 1, 2, 0}, {"seq1f1b", 1, 4, 0}, {"seq1f1b", 1, 8, 0}}
 
-// variants are those to choose from.
+// variants returns the variants that the pins allow.
 func (p *Pins) variants() []variant {
 	switch {
 	case p.Slices > 1:
@@ -65,14 +66,14 @@ func (p *Pins) variants() []variant {
 }
 
 // sliceable reports whether micro-batches of b sequences can be cut as a variant
-// wants, see program.Plan.Validate.
+// requires, see program.Plan.Validate.
 func (s *search) sliceable(b int, v variant) bool {
 	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
 }
 
-// effort is how many instructions are lowered for pipelines, per rank of the
-// machine, mostEffort for all, and slack by how much estimates are taken to be too high at most.
-// What comes to nothing patience times in a row is given up.
+// effort bounds the instructions lowered for pipelines per rank of the machine,
+// mostEffort those in all. slack bounds the factor by which estimates are too high.
+// After patience failures in a row the search stops.
 const (
 	effort     = 100_000
 	mostEffort = 1_000_000
@@ -80,7 +81,7 @@ const (
 	patience   = 10
 )
 
-// shape is a pipeline before it is decided what lives where.
+// shape is a pipeline without a placement.
 type shape struct {
 	variant
 	depth, replicas int
@@ -89,18 +90,18 @@ type shape struct {
 	home            [][]int
 }
 
-// task is a pipeline to be lowered.
+// task is a pipeline to lower, with its placement and stages.
 type task struct {
 	*shape
 	residency
 	first           []int              // per stage its first segment, and the end
-	sequence        *schedule.Schedule // if it depends on times
-	level           []int              // per rank: a guess of what is made again
+	sequence        *schedule.Schedule // set if the order depends on times
+	level           []int              // per rank: guessed recomputation, an index into levels
 	bound, estimate float64
 }
 
-// pipelines tries pipelines of all depths. Estimates of memory are too low at times:
-// where nothing fits of what they leave, what they made needless is tried too.
+// pipelines tries pipelines of all depths. Estimates of memory are sometimes too
+// low: if no task that they leave fits, those that they ruled out are tried too.
 func (s *search) pipelines() error {
 	pins := &s.req.Pins
 	if s.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
@@ -148,10 +149,10 @@ func (s *search) pipelinesOf(every bool) error {
 	return nil
 }
 
-// beaten reports that something faster has been found.
+// beaten reports whether the best time so far is at most bound.
 func (s *search) beaten(bound float64) bool { return len(s.found) > 0 && bound >= s.found[0].Seconds() }
 
-// fastest that has been found, or nil.
+// fastest returns the best candidate so far, or nil.
 func (s *search) fastest() *Candidate {
 	if len(s.found) == 0 {
 		return nil
@@ -174,7 +175,7 @@ func (s *search) shapes(depth int) (list []*shape) {
 		}
 		c := s.costs(b)
 		if math.IsInf(c.message, 0) {
-			return nil // nothing joins the ranks
+			return nil // no link joins the ranks
 		}
 		var work float64
 		for _, t := range c.segments {
@@ -193,7 +194,7 @@ func (s *search) shapes(depth int) (list []*shape) {
 	return list
 }
 
-// variants lists the schedules to try, as pinned.
+// variants lists the schedules to try, within the pins.
 func (s *search) variants(depth int) []variant {
 	pins := &s.req.Pins
 	var list []variant
@@ -209,8 +210,8 @@ func (s *search) variants(depth int) []variant {
 	return list
 }
 
-// PossiblePipeline says why there is no pipeline with these decisions, whatever
-// else is decided.
+// PossiblePipeline returns why no pipeline satisfies the user's decisions, whatever
+// else is chosen; nil if one may.
 func PossiblePipeline(p *Pins, ranks, batch int) error {
 	var first error
 	for depth := 2; depth <= ranks; depth++ {
@@ -247,7 +248,7 @@ func PossiblePipeline(p *Pins, ranks, batch int) error {
 	return first
 }
 
-// label names a task.
+// label describes a task to the user.
 func (t *task) label() string {
 	name := t.name
 	if t.slices > 1 {
@@ -263,7 +264,8 @@ func (t *task) label() string {
 	return fmt.Sprintf("%s, %s, %s, micro-batch %d x %d", ranks, name, t.residency.label, t.b, t.micros)
 }
 
-// pursue lowers a task as roomily as fits; nil if it does not.
+// pursue lowers a task in the style that uses most memory and fits; nil if none
+// does.
 func (s *search) pursue(t *task) (*Candidate, error) {
 	for _, st := range s.styles(t.b, t.residency) {
 		c, err := s.fill(t, st)
@@ -277,8 +279,8 @@ func (s *search) pursue(t *task) (*Candidate, error) {
 	return nil, nil
 }
 
-// fill finds for each rank the least recomputation that fits; nil if there is
-// a rank for which none does.
+// fill finds the least recomputation that fits for each rank; nil if a rank has
+// none.
 func (s *search) fill(t *task, st style) (*Candidate, error) {
 	pl, err := s.piped(t, st)
 	if err != nil {
@@ -298,7 +300,7 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 	if s.m.Shared > 0 && together > s.m.Shared {
 		return nil, nil
 	}
-	hash := pl.Hash() // when a rank was lowered, what the next ones make again was not decided
+	hash := pl.Hash() // each rank was lowered before the later ranks' recomputation was decided
 	for _, p := range c.Programs {
 		p.PlanHash = hash
 	}
@@ -306,7 +308,7 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 	return c, nil
 }
 
-// piped is the plan of a task with nothing made again yet.
+// piped returns the plan of a task without recomputation.
 func (s *search) piped(t *task, st style) (*program.Plan, error) {
 	pl := program.Plain(s.graph, t.b)
 	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
@@ -337,9 +339,8 @@ func (s *search) piped(t *task, st style) (*program.Plan, error) {
 	return pl, nil
 }
 
-// levels lists what becomes of the activations of some layers, from least work
-// to least memory: one choice after the other, and within a choice layer by
-// layer from the first.
+// levels lists activation policies of some layers, from least work to least memory:
+// one choice after the other, and within a choice layer by layer from the first.
 func levels(layers int, choices []program.Retention) [][]program.Retention {
 	list := [][]program.Retention{slices.Repeat(choices[:1], layers)}
 	for _, c := range choices[1:] {
@@ -352,8 +353,8 @@ func levels(layers int, choices []program.Retention) [][]program.Retention {
 	return list
 }
 
-// least looks for the least that a rank's layers must make again, starting at
-// the guess, and leaves it in the plan. Other ranks' layers do not matter to it.
+// least finds the least recomputation with which a rank fits, starting at the
+// guess, and stores it in the plan. Other ranks' layers do not affect it.
 func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Program, err error) {
 	var layers []int
 	for _, r := range t.ranges(rank) {
@@ -362,7 +363,7 @@ func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Progr
 		}
 	}
 	slices.Sort(layers)
-	layers = slices.Compact(layers) // both directions' are kept alike
+	layers = slices.Compact(layers) // both directions have the same policy
 	list := levels(len(layers), s.remakes(t.variant))
 	opt := s.req.Options
 	opt.Capacity, opt.Reject, opt.Rank = s.m.Capacity, true, rank

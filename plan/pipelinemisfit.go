@@ -2,10 +2,10 @@ package plan
 
 import "cmp"
 
-// pipelineMisfit explains why no pipeline as pinned fits: of those that there would
-// be with all the memory one likes, micro-batches as small and activations made
-// again as far as the pins allow, the one that lacks least. It is a *Misfit, or
-// ErrPipeline if there are none.
+// pipelineMisfit explains why no pipeline within the pins fits. It takes those that
+// would exist with unlimited memory, with the smallest micro-batches and most
+// recomputation that the pins allow, and reports the one that lacks least: a
+// *Misfit, or ErrPipeline if there are none.
 func (s *search) pipelineMisfit() error {
 	const plenty = 1 << 50
 	room, req := *s.m, *s.req
@@ -42,8 +42,8 @@ func (s *search) pipelineMisfit() error {
 	return NewMisfit(frugal)
 }
 
-// frugalPipeline is the pipeline of a search with plenty of memory that lacks least
-// of what there is.
+// frugalPipeline returns, of a search with ample memory, the pipeline that exceeds
+// the machine's capacities least.
 func (s *search) frugalPipeline(big *search) (frugal *Candidate, err error) {
 	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
 		if pin := s.req.Pins.Pipeline; s.ranks%depth != 0 || pin != 0 && pin != depth {

@@ -1,21 +1,32 @@
 // Package plan finds the fastest plan that fits.
 //
-// The question is what lives where, what is kept and what is made again, and
-// how the batch is cut. An answer is judged by nothing but the compiler itself:
-// a candidate is lowered to its program, whose packing gives its memory to the
-// byte, and the program is simulated, which gives its time:
+// A plan decides where data lives, which activations are kept, swapped or
+// recomputed, and how the batch is cut. The compiler itself judges a candidate: the
+// candidate is lowered to its program, whose packing gives its memory to the byte,
+// and the program is simulated, which gives its time:
 //
 //	decisions --Lower--> program --place--> bytes per tier
 //	                        |
 //	                        '------sim----> seconds per step
 //
-// So what the search believes is what the run does. Bounds keep it short: the
-// memory that a choice of residency needs whatever else is chosen, and the
-// time that the arithmetic alone takes.
+// So what the search assumes is what the run does. Lower bounds keep it short: the
+// memory that a placement needs whatever else is chosen, and the time that the
+// arithmetic alone takes.
 //
-// With a description of a machine only, Search is a function of its arguments. A
-// Machine may also come with functions that time operators and try finalists on
-// real hardware: then the plan depends on what they measure, and on the moment.
+// Terms used in the code:
+//
+//	residency   placement: the tiers of weights, gradients and optimizer state,
+//	            and how ranks shard them
+//	retention   a layer's activation policy: what is kept, swapped or recomputed
+//	fate        the same for one class of a layer's activations
+//	ladder      activation policies for all layers, sorted from least work to
+//	            least memory; a rung is an index into it
+//	style       chunk size, cache, prefetch and head rows
+//	frugal      needing least memory
+//
+// Given only a machine's description, Search is a function of its arguments. A
+// Machine may also have functions that time operators and try finalists on real
+// hardware. The plan then depends on what they measure, and so on the moment.
 package plan
 
 import (
@@ -33,24 +44,24 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// Machine is what the search knows of the hardware.
+// Machine describes the hardware to the search.
 type Machine struct {
-	// Capacity is the memory of each tier in bytes; 0 means there is none.
-	// Each rank has so much.
+	// Capacity is each rank's memory of each tier in bytes; 0: the tier is absent.
 	Capacity [device.NumTiers]int64
-	// Shared is what device and host tier may use together where they are the
-	// same memory, as on a CPU, all ranks together; 0: they are not.
+	// Shared is the memory that device and host tiers of all ranks draw on
+	// together, in bytes, where they are the same memory, as on a CPU; 0: they are
+	// separate.
 	Shared int64
-	// Cost predicts the time of an operator.
+	// Cost predicts the seconds of an operator.
 	Cost sim.Coster
-	// Measure, if not nil, improves Cost for the operators of a program: by
-	// timing them on the machine.
+	// Measure, if not nil, improves Cost for a candidate's operators by timing them
+	// on the machine.
 	Measure func(*Candidate) error
-	// Trial, if not nil, has the finalists run on the machine.
+	// Trial, if not nil, runs the finalists on the machine.
 	Trial *Trial
 }
 
-// Request is what is to be planned.
+// Request describes what to plan.
 type Request struct {
 	Graph       *graph.Graph
 	GlobalBatch int // sequences per step, of all ranks
@@ -58,13 +69,13 @@ type Request struct {
 	Options     program.Options
 	State       string // how the optimizer's state is stored, see program.Plan
 	Pins        Pins
-	Rivals      []Rival // that the result must not be slower than
-	// HeadUnit is what the tokens that the head takes at a time are multiples of, where the
-	// device's sums may not be cut anywhere; 0: they may.
+	Rivals      []Rival // given plans that the result must not be slower than
+	// HeadUnit divides the number of tokens that the head takes at a time, where
+	// the device's sums can be cut at its multiples only; 0: anywhere.
 	HeadUnit int
 }
 
-// Pins are decisions that the user has taken; zero values are open.
+// Pins are decisions that the user has made; zero values leave them to the search.
 type Pins struct {
 	MicroBatch, Group, HeadRows, Prefetch int
 	Cache                                 int64
@@ -74,8 +85,8 @@ type Pins struct {
 	Activations                           map[int]program.Retention // by layer
 	Weights, Grads, State                 *device.Tier
 	Update                                string // one of Updaters
-	// Of pipelines: the schedule, how many ranks each has (1: none), the segments
-	// that stages begin with, the slices of a sequence.
+	// Of pipelines: the schedule, ranks per pipeline (1: none), the first segment
+	// of each stage, slices per sequence.
 	Schedule         string
 	Pipeline, Slices int
 	Stages           []int
@@ -84,40 +95,40 @@ type Pins struct {
 // Open reports whether the user has decided nothing.
 func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
 
-// Candidate is a plan with what it was found to need.
+// Candidate is a plan with its programs and what is known of its memory and time.
 type Candidate struct {
 	Plan *program.Plan
-	// Programs are those of the ranks of the first pipeline, or that of the rank
-	// with the largest shards; the others do the same with other sequences and
-	// other shards. Program is the first, Timeline its. Ranks, which only the
-	// result of a search has, are all programs.
+	// Programs are those of the ranks of the first pipeline or, without one, of the
+	// rank with the largest shards. Other ranks do the same with other sequences
+	// and shards. Program and Timeline are the first rank's. Ranks holds all
+	// programs; only the result of a search has it.
 	Programs  []*program.Program
 	Ranks     []*program.Program
 	Program   *program.Program
 	Timeline  *sim.Timeline
 	Timelines []*sim.Timeline // of Programs, on one clock
-	Label     string          // in words, for people
-	Kind      string          // what plans that differ in sizes only have in common
+	Label     string          // description for the user
+	Kind      string          // equal for plans that differ in sizes only
 	Fits      bool
-	Tried     float64 // seconds per step, median of trials; 0: there were none
+	Tried     float64 // seconds per step, median of trials; 0: not tried
 	trials    []float64
 	seconds   float64
 	spans     [][]device.Span // of Programs
-	choice    choice          // where a search made it, unless it is a pipeline or a rival
+	choice    choice          // the search's decisions; zero for pipelines and rivals
 }
 
-// Seconds per step, as simulated.
+// Seconds returns the simulated seconds per step.
 func (c *Candidate) Seconds() float64 { return c.seconds }
 
-// Result of a search.
+// Result is the result of a search.
 type Result struct {
 	Best      *Candidate
 	RunnersUp []*Candidate // the best of other kinds, fastest first, as predicted
 	Evaluated int          // candidates lowered
 }
 
-// Fastest is the least time that was predicted, which is that of the best plan
-// unless trials have said otherwise.
+// Fastest returns the least predicted time. It is the best plan's unless trials
+// changed the order.
 func (r *Result) Fastest() float64 {
 	least := r.Best.Seconds()
 	for _, c := range r.RunnersUp {
@@ -126,22 +137,23 @@ func (r *Result) Fastest() float64 {
 	return least
 }
 
-// ErrDoesNotFit: no plan fits. The error is a *Misfit.
+// ErrDoesNotFit reports that no plan fits. The error is a *Misfit.
 var ErrDoesNotFit = errors.New("does not fit")
 
-// ErrBatch: the batch cannot be divided among the ranks.
+// ErrBatch reports that the batch cannot be divided among the ranks.
 var ErrBatch = errors.New("the batch cannot be divided")
 
-// ErrPins: no plan keeps the decisions that the user has taken.
+// ErrPins reports that no plan satisfies the user's decisions.
 var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: each on the same or a farther tier than the one before, in the order weights, grads, state, weights and grads on device or host; or leave `plan` out")
 
-// ErrPipeline: no pipeline as pinned can be made, or fits.
+// ErrPipeline reports that no pipeline with the user's decisions exists or fits.
 var ErrPipeline = errors.New("no pipeline with these decisions fits; hint: more stages or ranks, smaller micro-batches, more memory, or leave some decisions of `plan` out")
 
-// Misfit tells what stands in the way and what would help.
+// Misfit is the error when nothing fits: which tier is short, by how much, and what
+// would help.
 type Misfit struct {
-	Frugal *Candidate // the plan that needs least of the tier that is short
-	Only   bool       // no other plan was looked at
+	Frugal *Candidate // the minimum-memory plan
+	Only   bool       // it is the only plan that was considered
 	Tier   device.Tier
 	Need   int64
 	Have   int64
@@ -157,7 +169,7 @@ func (e *Misfit) Error() string {
 
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }
 
-// Evaluate lowers a plan and checks its memory; the time is left to Time.
+// Evaluate lowers a plan and checks its memory. It does not set the time; see Time.
 func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, label string) (*Candidate, error) {
 	opt := req.Options
 	opt.Capacity = m.Capacity
@@ -187,8 +199,8 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	return c, nil
 }
 
-// Complete lowers the programs of all ranks and reports whether each fits:
-// shards are not all of one size.
+// Complete lowers the programs of all ranks and reports whether each fits: shards
+// differ in size.
 func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 	if c.Ranks != nil {
 		return c.Fits, nil
@@ -210,8 +222,8 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 	return c.Fits, nil
 }
 
-// ranks are all programs, as far as they are known: pipelines are alike but for
-// the sizes of their shards.
+// ranks returns a program for every rank. Unknown ones are taken from the first
+// pipeline: pipelines differ in the sizes of shards only.
 func (c *Candidate) ranks() []*program.Program {
 	list := slices.Clone(c.Ranks)
 	for len(list) < c.Plan.Ranks {
@@ -220,8 +232,8 @@ func (c *Candidate) ranks() []*program.Program {
 	return list
 }
 
-// Time simulates a candidate: the ranks of a pipeline on one clock, one of
-// several that do the same by itself.
+// Time simulates a candidate: the ranks of a pipeline on one clock, else one rank
+// for all.
 func (c *Candidate) Time(m *Machine) error {
 	if err := c.simulate(m); err != nil {
 		return err
@@ -249,7 +261,7 @@ func (c *Candidate) simulate(m *Machine) (err error) {
 	return nil
 }
 
-// draw derives the timelines of what was simulated.
+// draw derives the timelines from the simulation.
 func (c *Candidate) draw() (err error) {
 	if c.Timelines, err = sim.NewAll(c.Programs, c.spans); err == nil {
 		c.Timeline = c.Timelines[0]
@@ -257,16 +269,18 @@ func (c *Candidate) draw() (err error) {
 	return err
 }
 
-// Idle is the share of the step in which ranks do not compute, on average: in a
-// pipeline mostly its bubble.
+// Idle returns the share of the step in which compute streams are idle, averaged
+// over ranks: in a pipeline, mostly its bubble.
 func (c *Candidate) Idle() float64 { return 1 - c.share(func(*program.Instr) bool { return true }) }
 
-// Repeated is the share of the step in which ranks make things again.
+// Repeated returns the share of the step that compute streams spend on
+// recomputation.
 func (c *Candidate) Repeated() float64 {
 	return c.share(func(in *program.Instr) bool { return in.Key.Dir == program.Recompute })
 }
 
-// share of the step that the compute streams spend on instructions of a kind.
+// share returns the share of the step that compute streams spend on the selected
+// instructions.
 func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
 	var sum float64
 	for r, spans := range c.spans {
@@ -279,7 +293,7 @@ func (c *Candidate) share(kind func(*program.Instr) bool) float64 {
 	return sum / float64(len(c.spans)) / c.seconds
 }
 
-// Needs is the memory of each tier that the rank needs which needs most of it.
+// Needs returns, for each tier, the most memory that any rank needs, in bytes.
 func (c *Candidate) Needs() (need [device.NumTiers]int64) {
 	for _, p := range c.ranks() {
 		for t, h := range p.Height {
@@ -289,7 +303,8 @@ func (c *Candidate) Needs() (need [device.NumTiers]int64) {
 	return need
 }
 
-// Limit is the override that gives each of some ranks so much of a tier.
+// Limit returns the configuration override that gives each rank so many bytes of a
+// tier.
 func Limit(t device.Tier, bytes int64, ranks int) string {
 	if t != device.DeviceTier { // that of all ranks together
 		bytes *= int64(ranks)
@@ -297,7 +312,7 @@ func Limit(t device.Tier, bytes int64, ranks int) string {
 	return fmt.Sprintf("limits.%v=%d", t, bytes)
 }
 
-// NewMisfit says what a candidate lacks.
+// NewMisfit describes the tier that a candidate exceeds most.
 func NewMisfit(c *Candidate) *Misfit {
 	e := &Misfit{Frugal: c}
 	var enough []string
@@ -314,9 +329,9 @@ func NewMisfit(c *Candidate) *Misfit {
 	return e
 }
 
-// PlainBytes is the device memory of the plain plan: all parameters, gradients,
-// optimizer state and activations of a rank's part of the batch at once, of a
-// sequence at least.
+// PlainBytes returns the device bytes of the plain plan: a rank's parameters,
+// gradients, optimizer state and activations for its part of the batch, at least
+// one sequence, all at once.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
 	pl := program.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1))
 	pl.State = req.State

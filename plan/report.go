@@ -16,13 +16,13 @@ import (
 
 // Usage is the memory of one tier at the moment when most bytes are live.
 type Usage struct {
-	Height   int64 // of the arena: what the run reaches
-	Bound    int64 // live bytes: no packing is lower
+	Height   int64 // bytes of the arena, which the run reaches exactly
+	Bound    int64 // live bytes, a lower bound on any packing
 	Capacity int64
 	Classes  [program.NumClasses]int64 // live bytes then, by class
 }
 
-// Memory breaks a program's memory down.
+// Memory returns a program's memory by tier and class.
 func Memory(p *program.Program) (usage [device.NumTiers]Usage) {
 	live := p.Lifetimes()
 	for t := range usage {
@@ -51,7 +51,7 @@ func Memory(p *program.Program) (usage [device.NumTiers]Usage) {
 	return usage
 }
 
-// Largest is a class of memory in words, for plans that do not fit.
+// Largest is a class of memory and its bytes, in words, for plans that do not fit.
 type Largest struct {
 	Tier  string `json:"tier"`
 	Class string `json:"class"`
@@ -77,7 +77,7 @@ type PerTier struct {
 	Disk   []int64 `json:"disk"`
 }
 
-// ByTier lists a number per tier for the ranks.
+// ByTier transposes numbers by rank and tier.
 func ByTier(ranks ...[device.NumTiers]int64) (p PerTier) {
 	for _, v := range ranks {
 		p.Device, p.Host, p.Disk = append(p.Device, v[device.DeviceTier]), append(p.Host, v[device.HostTier]), append(p.Disk, v[device.DiskTier])
@@ -94,13 +94,14 @@ type Traffic struct {
 	Network   []int64 `json:"network"`
 }
 
-// Moved is what a rank moved in a step: between its tiers, and from other ranks.
+// Moved is the bytes that a rank moved in a step: between its tiers, and from other
+// ranks.
 type Moved struct {
 	Tiers   [device.NumTiers][device.NumTiers]int64
 	Network int64
 }
 
-// MovedTraffic is the traffic of a step by what the ranks moved.
+// MovedTraffic groups what the ranks moved by link.
 func MovedTraffic(ranks ...Moved) (t Traffic) {
 	for i := range ranks {
 		m := &ranks[i].Tiers
@@ -134,19 +135,19 @@ type Report struct {
 	Hint       string        `json:"hint,omitempty"`
 }
 
-// RunnerUp is a plan that lost.
+// RunnerUp is a plan that was slower than the best.
 type RunnerUp struct {
 	Label   string  `json:"label"`
 	Seconds float64 `json:"step_seconds"`
 	Tried   float64 `json:"tried_seconds,omitempty"`
 	Device  int64   `json:"device_bytes"`
-	// What keeps it: shares of the step in which ranks do not compute, and in which
-	// they make things again, on average.
+	// Why it is slower: the shares of the step in which ranks, on average, are idle
+	// and recompute.
 	Idle     float64 `json:"idle"`
 	Repeated float64 `json:"repeated"`
 }
 
-// WhatIf is what another machine would bring, or another run.
+// WhatIf is the effect of another machine, or of another run.
 type WhatIf struct {
 	Change  string  `json:"change"`                 // in words
 	Set     string  `json:"set,omitempty"`          // overrides that say so, where there are any
@@ -155,7 +156,7 @@ type WhatIf struct {
 	Brings  string  `json:"brings"`                 // what the plan does otherwise, or why there is none
 }
 
-// WriteWhatIfs prints a table of them; fits: a plan fits now.
+// WriteWhatIfs prints what-ifs as a table. fits tells whether a plan fits now.
 func WriteWhatIfs(w io.Writer, list []WhatIf, fits bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, x := range list {
@@ -174,9 +175,8 @@ func WriteWhatIfs(w io.Writer, list []WhatIf, fits bool) error {
 	return tw.Flush()
 }
 
-// NewReport describes the result of a search. tokens are those of a step,
-// flops the model FLOPs of a step, peak the FLOP/s of all
-// ranks together.
+// NewReport reports the result of a search. tokens and flops (of the model) are per
+// step; peak is the FLOP/s of all ranks together.
 func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Report {
 	b := r.Best
 	sec := b.Seconds()
@@ -198,7 +198,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	return rep
 }
 
-// moves counts what a program moves.
+// moves returns the bytes that a program moves.
 func moves(p *program.Program) (m Moved) {
 	for i := range p.Instrs {
 		c := p.Call(i)
@@ -212,7 +212,7 @@ func moves(p *program.Program) (m Moved) {
 	return m
 }
 
-// MisfitReport is the report where nothing fits.
+// MisfitReport returns the report if nothing fits.
 func MisfitReport(e *Misfit) *Report {
 	return &Report{Largest: LargestClasses(e.Frugal.Program, e.Tier), Hint: e.Hint}
 }
@@ -251,7 +251,7 @@ func WriteMemory(w io.Writer, p *program.Program) error {
 	return tw.Flush()
 }
 
-// Describe says a plan's decisions in a few lines.
+// Describe summarises a plan's decisions in a few lines.
 func Describe(c *Candidate) string {
 	pl := c.Plan
 	var b strings.Builder

@@ -12,28 +12,30 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Approach. The decisions are nested by what they cost:
+// Approach. The decisions are nested, the costliest outermost:
 //
-//	micro-batch x grouping x residency   enumerated
+//	micro-batch x grouping x placement   enumerated
 //	  recomputation                      the least that fits, by bisection over
-//	                                     a list from "all kept" to "all made again"
-//	  chunk size, blocks, head rows      a few values, from roomy to frugal
+//	                                     a list from all kept to all recomputed
+//	  chunk size, blocks, head rows      a few values, by decreasing memory
 //	  chunks that may stay on the device as many as fit, by bisection
 //
-// More kept means more memory and less time, so for each choice of the outer
-// decisions the least recomputation that fits is the best one. What could wait on
-// the host instead is decided for the fastest of these, see activations.go.
+// Keeping more takes more memory and less time, so for each choice of the outer
+// decisions the least recomputation that fits is the best. Swapping to the host is
+// then considered for the fastest of these, see activations.go.
 //
-// Example: a model whose states are four times the device. Residency "all on
-// the device" fails its memory bound at once; "states on the host" fits with
-// full recomputation; "weights and gradients too" fits with none. The simulator
-// says which is faster.
+// Example: a model whose states are four times the device. Placement "all on the
+// device" fails its memory bound at once; "states on the host" fits with full
+// recomputation; "weights and gradients too" fits with none. The simulator says
+// which is faster.
 //
-// Known weakness: chunks differ only by being a prefix that stays, and by who updates
-// them; uneven choices that the packing would reward are not seen.
+// Known weakness: only a prefix of the chunks stays on the device. Apart from that
+// and from who updates them, chunks are alike; uneven choices that the packing
+// would reward are not seen.
 
-// Search finds the fastest plan that fits. progress (may be nil) is told what
-// is being tried.
+// Search returns the fastest plan that fits, with runners-up. progress (may be nil)
+// receives messages about what is being tried. The error is a *Misfit if nothing
+// fits; it is ErrBatch, ErrPins or ErrPipeline if the request cannot be met at all.
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
 	s := newSearch(ctx, req, m)
 	s.progress = progress
@@ -66,7 +68,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	}
 	r := &Result{Best: s.found[0], Evaluated: s.evaluated}
 	kinds := map[string]bool{}
-	for _, c := range s.found[1:] { // the next best, and the best of every other kind
+	for _, c := range s.found[1:] { // the runner-up, and the best of every other kind
 		if len(kinds) == 0 || !kinds[c.Kind] && c.Kind != r.Best.Kind {
 			kinds[c.Kind], r.RunnersUp = true, append(r.RunnersUp, c)
 		}
@@ -79,7 +81,8 @@ func newSearch(ctx context.Context, req *Request, m *Machine) *search {
 	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[residency]float64{}, census: newCensus(req.Graph)}
 }
 
-// alike tries plans in which every rank does the same with its part of the batch.
+// alike tries plans in which every rank does the same with its part of the batch,
+// that is, plans without pipelines.
 func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
@@ -95,14 +98,14 @@ func (s *search) alike() error {
 	if len(s.found) == 0 {
 		return nil
 	}
-	s.spent = min(s.spent, enough/3*2) // improving what was found has effort left
+	s.spent = min(s.spent, enough/3*2) // reserve effort for the improvements below
 	if err := s.balance(); err != nil {
 		return err
 	}
 	return s.improve()
 }
 
-// Fits is Search without looking for the fastest plan: nil if there is any.
+// Fits returns nil if any plan fits. It does not look for the fastest.
 func Fits(ctx context.Context, req *Request, m *Machine) error {
 	s := newSearch(ctx, req, m)
 	s.any = true
@@ -112,20 +115,19 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	return s.misfit()
 }
 
-// FitsFrugally reports whether a plan fits whose small decisions are all as frugal as
-// they can be. Seldom another fits if none of these does, and it takes a small part of
-// the time to find out.
+// FitsFrugally reports whether a plan with minimum-memory small decisions fits. If
+// none does, others seldom do, and it takes a small part of the time of Fits.
 func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
 	s := newSearch(ctx, req, m)
 	s.any, s.frugal = true, true
 	return s.exists()
 }
 
-// exists looks for any plan that fits on all ranks.
+// exists reports whether any plan fits on all ranks.
 func (s *search) exists() (bool, error) {
 	if s.batch*s.ranks == s.req.GlobalBatch && !s.req.Pins.pipelined() {
 		sizes := s.microBatches()
-		slices.Reverse(sizes) // small ones need least
+		slices.Reverse(sizes) // small ones need least memory
 		for _, b := range sizes {
 			for _, group := range s.groups(b) {
 				s.ladders = s.retentions(b, group)
@@ -144,8 +146,8 @@ func (s *search) exists() (bool, error) {
 	return s.enoughForAll()
 }
 
-// enoughForAll reports whether what was found fits on all ranks, and forgets it
-// if not.
+// enoughForAll reports whether a plan in s.found fits on all ranks. If none does,
+// it clears s.found.
 func (s *search) enoughForAll() (bool, error) {
 	for _, c := range s.found {
 		if fits, err := c.Complete(s.ctx, s.req); fits || err != nil {
@@ -156,21 +158,21 @@ func (s *search) enoughForAll() (bool, error) {
 	return false, nil
 }
 
-// enough is how many instructions are lowered until the search is content with
-// what it has: about half a minute's work.
+// enough bounds the instructions that are lowered once there is a plan: about half
+// a minute's work.
 const enough = 6_000_000
 
-// tired reports that there is a plan, and that looking on would take long.
+// tired reports whether there is a plan and the effort is spent.
 func (s *search) tired() bool { return len(s.found) > 0 && s.spent > enough }
 
-// hopelessness is by how much a residency may have been behind with larger
-// micro-batches and still be tried with smaller ones. What they can save, work
-// that is made again, is at most a third of a step.
+// hopelessness bounds how far, as a ratio of times, a placement may trail with
+// larger micro-batches and still be tried with smaller ones. These can save
+// recomputation only, at most a third of a step.
 const hopelessness = 1.5
 
-// residencies tries where parameters may live, from near to far. If all fits on
-// the device with nothing made again, sending things away only costs time, but for
-// updates (see released); and the disk is for what the host cannot hold.
+// residencies tries placements, near tiers first. If everything fits on the device
+// without recomputation, farther tiers only cost time, except for updates (see
+// released). The disk is tried only if the host cannot hold everything.
 func (s *search) residencies(b, group int) error {
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(s.ranks) {
@@ -178,7 +180,7 @@ func (s *search) residencies(b, group int) error {
 			break
 		}
 		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
-			continue // gradients are complete after one visit, so they may as well be divided
+			continue // gradients are complete after one visit, so sharding them costs nothing
 		}
 		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
 			continue
@@ -209,19 +211,19 @@ type search struct {
 	m        *Machine
 	graph    *graph.Graph
 	progress func(string)
-	// ladders are what may become of activations per layer, each from least work
-	// to least memory
+	// ladders are activation policies per layer, each list from least work to least
+	// memory
 	ladders   [][][]program.Retention
 	ranks     int
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
 	spent     int                   // instructions lowered
-	reached   map[residency]float64 // the best time of each
+	reached   map[residency]float64 // best time of each placement
 	any       bool                  // the first plan that fits is enough
-	frugal    bool                  // of small decisions only the most frugal
+	frugal    bool                  // only minimum-memory small decisions
 	priced    map[int]*costs        // by sequences of a micro-batch
-	lowered   int                   // instructions of pipelines
+	lowered   int                   // instructions lowered for pipelines
 	census    *census
 }
 
@@ -231,7 +233,7 @@ func (s *search) say(text string) {
 	}
 }
 
-// try looks for the best inner decisions of one choice of the outer ones.
+// try looks for the best inner decisions for given outer ones; nil if none fits.
 func (s *search) try(b, group int, r residency) (*Candidate, error) {
 	s.say(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
 	var best *Candidate
@@ -250,7 +252,8 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 	return best, nil
 }
 
-// climb takes the first of a ladder that fits.
+// climb returns the candidate with the first activation policy of a ladder that
+// fits, in the first style where one does; nil if none fits.
 func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) (*Candidate, error) {
 	for _, st := range s.styles(b, r) {
 		fit, err := s.first(len(ladder), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: ladder[i]} })
@@ -268,17 +271,17 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 				return nil, err
 			}
 		}
-		return fit, nil // more frugal styles are slower
+		return fit, nil // styles that need less memory are slower
 	}
 	return nil, nil
 }
 
-// first finds by bisection the first of n choices, from roomy to frugal, that
-// fits: nil if none does.
+// first finds by bisection the first of n choices that fits; nil if none does.
+// Choices must be sorted by decreasing memory.
 func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	last, err := s.evaluate(at(n - 1))
 	if err != nil || last.Program.Height[device.DeviceTier] > s.m.Capacity[device.DeviceTier] {
-		return nil, err // the most frugal of them; only on other tiers it may need more
+		return nil, err // it needs least device memory, though it may need more of other tiers
 	}
 	if s.any && last.Fits {
 		return last, nil
@@ -299,8 +302,8 @@ func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	return fits[i], failed
 }
 
-// promote keeps as many chunks as fit wholly on the device, from the first:
-// the others follow the residency.
+// promote places as many chunks as fit wholly on the device, starting with the
+// first. The others follow the base's placement.
 func (s *search) promote(base *Candidate) error {
 	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
 		return nil
@@ -317,7 +320,7 @@ func (s *search) promote(base *Candidate) error {
 	return s.keep(fit)
 }
 
-// keep records a candidate that fits, with its time, fastest first.
+// keep simulates a candidate that fits and adds it to s.found.
 func (s *search) keep(c *Candidate) error {
 	if err := c.simulate(s.m); err != nil {
 		return err
@@ -327,7 +330,7 @@ func (s *search) keep(c *Candidate) error {
 	return nil
 }
 
-// simulate finds the times of all candidates anew.
+// simulate simulates all candidates again, with the present costs.
 func (s *search) simulate() error {
 	for _, c := range s.found {
 		if err := c.simulate(s.m); err != nil {
@@ -338,8 +341,8 @@ func (s *search) simulate() error {
 	return nil
 }
 
-// sort puts the fastest first and keeps the best of each kind, and not too many:
-// programs are large.
+// sort sorts by time and drops the slower ones: programs are large, so only a few
+// of each kind and in all are held.
 func (s *search) sort() {
 	const most, ofKind = 24, 4
 	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
@@ -351,15 +354,15 @@ func (s *search) sort() {
 	s.found = s.found[:min(len(s.found), most)]
 }
 
-// choice is all decisions of a candidate.
+// choice holds all decisions of a candidate.
 type choice struct {
 	b, group  int
 	r         residency
 	st        style
 	keep      []program.Retention
-	residents int // chunks that stay on the device, whatever r says
-	streamed  int // parts of the updates of the others that the device does, of updateParts
-	slots     int // 0: as many as usual
+	residents int // chunks that stay on the device, whatever r is
+	streamed  int // share of the other chunks' updates that the device does, in 1/updateParts
+	slots     int // 0: the default
 }
 
 func (s *search) evaluate(ch choice) (*Candidate, error) {
@@ -384,7 +387,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 		c := &pl.Chunks[i]
 		c.Weights, c.Grads, c.State, c.Shard = r.weights, r.grads, r.state, r.shard
 		if i < residents {
-			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // divided as the others
+			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // sharded as the others are
 		}
 	}
 	if residents > 0 && residents < len(pl.Chunks) {
@@ -406,7 +409,8 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	return c, err
 }
 
-// cache sets how weights come in from the host.
+// cache sets the size of the device's weight cache and how early weights are
+// prefetched.
 func (s *search) cache(pl *program.Plan, st style) {
 	pl.Cache, pl.Prefetch = pl.CacheNeeded(s.graph), st.prefetch
 	if pl.Cache > 0 {
@@ -420,9 +424,9 @@ func (s *search) cache(pl *program.Plan, st style) {
 	}
 }
 
-// settle replaces predictions by measurements where they decide: the fastest
-// candidate's operators are timed, all candidates are simulated again, and so
-// on until the fastest is one that was timed.
+// settle replaces predictions by measurements where they decide: it times the
+// fastest candidate's operators and simulates all candidates again, until the
+// fastest is one that was timed.
 func (s *search) settle() error {
 	if s.m.Measure == nil {
 		return nil
@@ -443,7 +447,7 @@ func (s *search) settle() error {
 			return err
 		}
 	}
-	// Prefer what was timed over what only looks faster.
+	// Prefer a timed candidate over one that only looks faster.
 	if i := slices.IndexFunc(s.found, func(c *Candidate) bool { return measured[c] }); i > 0 {
 		c := s.found[i]
 		s.found = slices.Insert(slices.Delete(s.found, i, i+1), 0, c)
@@ -451,8 +455,8 @@ func (s *search) settle() error {
 	return nil
 }
 
-// complete lowers the fastest candidate for all ranks, and takes the next where
-// one of them has a larger shard than there is room for.
+// complete lowers the fastest candidate for all ranks. If a larger shard of one
+// rank does not fit, it drops the candidate and takes the next.
 func (s *search) complete() error {
 	for len(s.found) > 0 {
 		fits, err := s.found[0].Complete(s.ctx, s.req)
@@ -464,13 +468,13 @@ func (s *search) complete() error {
 	return s.misfit()
 }
 
-// pack searches for lower addresses of the plan that will run, where heuristics have
-// not met the bound. Memory that is used again sooner has to be waited for: what
-// costs time is not taken.
+// pack repacks the chosen plan's memory by exact search where heuristics have not
+// met the lower bound. Tighter packings reuse memory sooner, which adds waits; one
+// that makes the step slower is rejected.
 func (s *search) pack() error {
 	const (
-		longer = 1.001 // a step may be
-		most   = 16    // programs are lowered again; searching takes a tenth of a second each
+		longer = 1.001 // bound on the ratio of step times
+		most   = 16    // bound on programs lowered again; each search takes a tenth of a second
 	)
 	best := s.found[0]
 	if len(best.Ranks) > most {
@@ -507,7 +511,7 @@ func (s *search) pack() error {
 	return nil
 }
 
-// misfit explains why nothing fits: the plan that lacks least.
+// misfit explains why nothing fits, by the plan that lacks least.
 func (s *search) misfit() error {
 	switch {
 	case s.req.Pins.pipelined():
@@ -537,7 +541,7 @@ func (s *search) misfit() error {
 	if frugal == nil {
 		return ErrPins
 	}
-	// What it lacks is said to the byte, so it has to be packed.
+	// The misfit is reported to the byte, so the plan must be packed.
 	whole, err := Evaluate(s.ctx, s.req, frugal.Plan, s.m, frugal.Label)
 	if err != nil {
 		return err
@@ -545,8 +549,8 @@ func (s *search) misfit() error {
 	return NewMisfit(whole)
 }
 
-// lack is by how many bytes the rank that needs most misses its capacities, all
-// tiers together.
+// lack returns by how many bytes the worst rank exceeds its capacities, summed over
+// tiers.
 func (s *search) lack(c *Candidate) (most int64) {
 	for _, p := range c.Programs {
 		var sum int64

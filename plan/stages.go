@@ -11,21 +11,22 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// Which segments a pipeline's stages have, and what that takes by estimate.
+// How to divide segments into pipeline stages, and what that costs by estimate.
 //
-// Approach. There are as many divisions as there are pipelines and residencies,
-// thousands for 64 ranks, so nothing is done twice: the order of work is made
-// once for a shape, its clock runs once for the same stages and times, and not at
-// all where the busiest rank alone takes longer than what was found. Parameters
-// are counted by differences of sums.
+// Approach. There is a division for each combination of pipeline and placement,
+// thousands for 64 ranks, so work is shared. The order of work is generated once
+// per shape. Its clock runs once for the same stages and times, and not at all if
+// the busiest rank alone takes longer than the best plan so far. Parameters are
+// counted by differences of prefix sums.
 //
-// Example: where a residency leaves room for all activations of all ranks, its
-// stages are those of any other such residency, and so is its clock.
+// Example: all placements that leave room for all activations of all ranks have the
+// same stages, so they share a clock.
 //
-// Known weakness: of several stages per rank, only single boundaries are moved.
+// Known weakness: with several stages per rank, only single boundaries are moved.
 
-// pacing finds how long a shape's order of work takes. The order, its clock and
-// the most micro-batches that ranks hold are made once, unless they depend on times.
+// pacing finds the duration of a shape's order of work. The order, its clock and
+// the most micro-batches that ranks hold are computed once, unless they depend on
+// times.
 type pacing struct {
 	*shape
 	order *schedule.Schedule
@@ -34,15 +35,15 @@ type pacing struct {
 	known map[string]pace
 }
 
-// pace is how long the order of work takes with stages of some segments; order is
-// nil where there is none.
+// pace is the duration of the order of work for a division into stages. order is
+// nil if none exists.
 type pace struct {
 	order    *schedule.Schedule
 	makespan float64
 	peaks    []float64
 }
 
-// tasks divides a shape's segments for every residency that may fit.
+// tasks divides a shape's segments for every placement that may fit.
 func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	stages := sh.depth * sh.chunks
 	if stages > len(s.graph.Segments) {
@@ -60,7 +61,7 @@ func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	pc := &pacing{shape: sh, known: map[string]pace{}}
 	at := pc.of(first, nil)
 	if at.order == nil || s.beaten(sh.bound(at.makespan)) {
-		return nil // the schedule cannot be made of these numbers
+		return nil // the schedule does not exist for these numbers
 	}
 	if s.req.Pins.Stages == nil && sh.chunks > 1 {
 		first = pc.polish(first, at.makespan)
@@ -84,7 +85,7 @@ func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	return list
 }
 
-// total is the time of each segment for one micro-batch.
+// total returns the time of each segment for one micro-batch.
 func (sh *shape) total() (list []float64) {
 	for _, t := range sh.costs.segments {
 		list = append(list, t.F+t.B+t.W)
@@ -92,9 +93,9 @@ func (sh *shape) total() (list []float64) {
 	return list
 }
 
-// times are those of stages of these segments, for a slice of a micro-batch if there
-// are several: on average, later ones attend to more. again is what each does again
-// in a backward pass.
+// times returns the times of stages that begin with the given segments, for an
+// average slice of a micro-batch: later slices attend to more tokens. again is each
+// stage's recomputation in a backward pass.
 func (sh *shape) times(first []int, again []float64) (list []schedule.Times) {
 	for k := range len(first) - 1 {
 		var sum schedule.Times
@@ -110,19 +111,19 @@ func (sh *shape) times(first []int, again []float64) (list []schedule.Times) {
 	return list
 }
 
-// bound is what a step takes at least by the schedule's clock.
+// bound returns a lower bound on a step from the schedule's makespan.
 func (sh *shape) bound(makespan float64) float64 {
-	if sh.slices > 1 { // these are not all alike
+	if sh.slices > 1 { // slices differ in time
 		return makespan / slack
 	}
 	return makespan
 }
 
-// timed reports that a schedule's order depends on times, so that a plan has to
-// say what it is.
+// timed reports whether the schedule's order depends on times, so that a plan must
+// record it.
 func (v *variant) timed() bool { return v.name == "zb-auto" }
 
-// of is the pace with stages of these segments.
+// of returns the pace of stages that begin with the given segments.
 func (p *pacing) of(first []int, again []float64) pace {
 	if !slices.ContainsFunc(again, func(sec float64) bool { return sec > 0 }) {
 		again = nil
@@ -136,8 +137,8 @@ func (p *pacing) of(first []int, again []float64) pace {
 	return at
 }
 
-// run starts the clock, on an order that is made if there is none: as the lowering
-// will make it, or, if it depends on times, with these.
+// run computes the makespan of an order. Without one, it generates the order as
+// lowering will or, if the order depends on times, with these.
 func (p *pacing) run(stages []schedule.Times) pace {
 	if p.order == nil || p.timed() {
 		c := schedule.Costs{Comm: p.costs.message, WeightMemory: 0.5, Stages: stages}
@@ -161,8 +162,8 @@ func (p *pacing) run(stages []schedule.Times) pace {
 	return pace{p.order, p.clock.Makespan(stages), p.peaks}
 }
 
-// least is a time that no order of work undercuts: that of the rank that computes
-// longest after its first input has come.
+// least returns a lower bound on the makespan of any order: the largest sum, over
+// ranks, of the arrival of the first input and the compute time.
 func (p *pacing) least(stages []schedule.Times) (bound float64) {
 	begin, busy := slices.Repeat([]float64{math.Inf(1)}, p.depth), make([]float64, p.depth)
 	for _, home := range p.home {
@@ -179,8 +180,8 @@ func (p *pacing) least(stages []schedule.Times) (bound float64) {
 	return bound
 }
 
-// polish moves boundaries by one segment as long as the schedule gets shorter:
-// where ranks have several stages, their sums count.
+// polish moves boundaries by one segment while the makespan shrinks. It is for
+// ranks with several stages, whose sums matter.
 func (p *pacing) polish(first []int, makespan float64) []int {
 	const most = 1 << 18 // units that are simulated
 	units := 3 * len(first) * p.micros
@@ -208,10 +209,10 @@ func (p *pacing) polish(first []int, makespan float64) []int {
 	return first
 }
 
-// divide cuts the segments into stages for a residency, as far as estimates go,
-// and guesses what has to be made again. at is the pace of stages without regard
-// to memory. It reports whether the task may fit. Where the task cannot come into
-// question any more, its estimate is a bound.
+// divide cuts the segments into stages for a placement, by estimates, and guesses
+// the recomputation. at is the pace of stages divided without regard to memory.
+// divide reports whether the task may fit. If the task can no longer win, its
+// estimate is only a bound.
 func (s *search) divide(t *task, p *pacing, at pace) bool {
 	stages := t.depth * t.chunks
 	if s.req.Pins.Stages == nil && t.chunks == 1 && len(t.home) == 1 {
@@ -258,14 +259,14 @@ func (s *search) divide(t *task, p *pacing, at pace) bool {
 		sums, update := s.finish(t, rank)
 		joint, updates = max(joint, sums), max(updates, update)
 	}
-	total := func(makespan float64) float64 { return max(makespan, joint) + updates } // sums hide behind other work, more or less
+	total := func(makespan float64) float64 { return max(makespan, joint) + updates } // reductions mostly overlap other work
 	if t.estimate = total(p.least(p.times(t.first, again))); !s.beaten(t.estimate / slack) {
 		t.estimate = total(p.of(t.first, again).makespan)
 	}
 	return true
 }
 
-// ranges are the segments that a rank holds, all directions.
+// ranges returns the segments that a rank holds, in all directions.
 func (t *task) ranges(rank int) (list [][2]int) {
 	for _, home := range t.home {
 		for k, r := range home {
@@ -281,8 +282,8 @@ func (t *task) layersIn(g *graph.Graph, stage int) int {
 	return min(t.first[stage+1], g.Head()) - max(t.first[stage], 1)
 }
 
-// held is the memory of the parameters of ranges of segments, and the number
-// of layers there, those of both directions.
+// held returns the bytes per tier of the parameters in ranges of segments, and the
+// number of layers there, both over all directions.
 func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, layers int) {
 	for _, r := range ranges {
 		layers += min(r[1], s.graph.Head()) - max(r[0], 1)
@@ -291,8 +292,8 @@ func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, la
 	return s.states(trained, frozen, t.residency, t.replicas*len(t.home)), layers
 }
 
-// level is the least that a rank's layers must make again for peak micro-batches
-// to fit beside its parameters, as in levels; -1 if they never do.
+// level returns the least recomputation, as an index into levels, with which peak
+// micro-batches fit beside a rank's parameters; -1 if none does.
 func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak float64) int {
 	for tier, n := range need {
 		if n > s.m.Capacity[tier] {
@@ -314,7 +315,7 @@ func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak fl
 	return -1
 }
 
-// repeat is the time that layers spend on work done again at a level.
+// repeat returns the recomputation time of so many layers at a level.
 func (c *costs) repeat(layers, level int) float64 {
 	if layers == 0 {
 		return 0
@@ -327,8 +328,8 @@ func (c *costs) repeat(layers, level int) float64 {
 	return sec
 }
 
-// finish estimates how long a rank is busy with sums over the ranks that share
-// its parameters, or with fetching them, and with the update.
+// finish estimates a rank's time for reducing or gathering the parameters that it
+// shares with other ranks, and for the update.
 func (s *search) finish(t *task, rank int) (sums, update float64) {
 	n, frozen := s.census.count(t.ranges(rank))
 	group := t.replicas * len(t.home)
@@ -345,7 +346,7 @@ func (s *search) finish(t *task, rank int) (sums, update float64) {
 			sums += scale * visits * s.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
 		}
 	}
-	if t.weights == device.HostTier { // they come in at every visit
+	if t.weights == device.HostTier { // weights are copied in at every visit
 		sums += float64(t.micros) * s.updating(n+frozen, residency{state: device.HostTier}) / 4
 	}
 	return sums, s.updating(own, t.residency)

@@ -16,38 +16,37 @@ import (
 
 // Trials.
 //
-// What the description of a machine leaves out, how one call leaves the caches
-// to the next and who waits for whose core, a step shows. So where the machine is
-// at hand and the run is long enough for it to pay, the finalists run a few steps
-// each, and the fastest is taken: a plan that is fast in the model only is not
-// chosen.
+// A machine's description omits how one call leaves the caches to the next, and who
+// waits for whose core; a real step includes both. If the machine is at hand and
+// the run is long enough to pay for it, the finalists run a few steps each, and the
+// fastest is chosen. So a plan that is fast in the model only is rejected.
 //
 //	predicted    0.120   0.122   0.131   0.170 (no finalist)
 //	1st round    0.131   0.139   0.124
 //	2nd round    0.130     -     0.125         the third is taken
 //
 // Approach: successive halving (Karnin, Koren and Somekh, ICML 2013). Finalists
-// take turns, step by step where memory holds all of them at once, so that what
-// else the machine does meets all; those that are clearly behind are left out of
-// the next round. Rounds are noisy too, so what counts is the geometric mean of what
-// was predicted, as if that were two rounds, and the median of the steps. Known
-// weakness: a plan that the model puts far behind is never tried.
+// alternate, step by step if memory holds all of them, so that other load affects
+// all alike. Those clearly behind are dropped after each round. Rounds are noisy
+// too, so the score is a weighted geometric mean of the prediction, counted as two
+// rounds, and the median of the steps. Known weakness: a plan that the model puts
+// far behind is never tried.
 
-// Trial is a machine at hand.
+// Trial runs candidates on the machine at hand.
 type Trial struct {
-	// Open makes candidates ready to run.
+	// Open prepares candidates to run.
 	Open func(ctx context.Context, list []*Candidate) (Trials, error)
-	// Steps and Time (0: any) bound the run that is planned for.
+	// Steps and Time (0: any) bound the planned run.
 	Steps int
 	Time  time.Duration
 }
 
-// Trials are candidates that are ready to run, by their place in a list.
+// Trials are candidates that are ready to run, by their index in a list.
 type Trials interface {
-	// Together tells whether all are in memory at once; else it takes a while to
-	// go from one to another.
+	// Together reports whether all are in memory at once; otherwise switching takes
+	// time.
 	Together() bool
-	// Step executes a step of one, past its first, and tells the seconds.
+	// Step runs a step of one, after an uncounted first, and returns its seconds.
 	Step(ctx context.Context, i int) (float64, error)
 	Close() error
 }
@@ -65,14 +64,15 @@ const (
 	finalistGap = 1.3 // over the fastest, as predicted
 )
 
-// trialMargins: a finalist whose score is behind by more after a round is left out.
+// trialMargins are the ratios, by round, to the best score above which a finalist
+// is dropped.
 var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
-// prepare makes candidates comparable that trials are to choose from: operators
-// depend on the sequences of a micro-batch, and by now those of the fastest were
-// timed. With the best of the others timed too, the search is made once more: what
-// it has decided by estimates may be otherwise. So may what a policy's formula
-// says, with or without trials.
+// prepare makes candidates comparable before trials. Operator times depend on the
+// sequences of a micro-batch, and so far the fastest candidates' were timed. It
+// times the best of the others, then repeats the search, since decisions based on
+// estimates, and those of policies' formulas, may change. That holds without trials
+// too.
 func (s *search) prepare() error {
 	const near = 1.5 // over the fastest
 	tried := s.m.Trial != nil && s.m.Trial.worth(s.found[0].Seconds()) >= s.found[0].round()*2
@@ -95,8 +95,8 @@ func (s *search) prepare() error {
 	return s.settle()
 }
 
-// again searches as if nothing were found, by prices as they are known now, and
-// adds what was.
+// again repeats the search with the costs known now, and adds the earlier
+// candidates.
 func (s *search) again() error {
 	before := s.found
 	s.found, s.spent, s.reached = nil, 0, map[residency]float64{}
@@ -111,12 +111,12 @@ func (s *search) again() error {
 	return s.simulate()
 }
 
-// round is how long a candidate's first round takes, about.
+// round returns the approximate duration of a candidate's first round.
 func (c *Candidate) round() time.Duration {
 	return time.Duration(trialCost * float64(stepsOf(c.Seconds())) * c.Seconds() * float64(time.Second))
 }
 
-// trial puts the finalist first that is fastest on the machine.
+// trial moves the finalist that is fastest on the machine to the front.
 func (s *search) trial() error {
 	if s.m.Trial == nil {
 		return nil
@@ -139,8 +139,8 @@ func (s *search) trial() error {
 	return nil
 }
 
-// rounds tries candidates until one is left or the time is over, and returns the
-// best of those that have had all rounds.
+// rounds runs rounds until one candidate is left or the time is over, and returns
+// the best of those that completed all rounds.
 func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
 	left := make([]int, len(list))
 	for i := range left {
@@ -165,22 +165,21 @@ func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candi
 	return best, nil
 }
 
-// score is the time of a candidate by its prediction and by trials, which count as so
-// many rounds.
+// score returns a candidate's time from its prediction and its trials, which count
+// as so many rounds.
 func (c *Candidate) score(rounds float64) float64 {
-	if c.Tried == 0 { // there was no time
+	if c.Tried == 0 { // not tried
 		return math.Inf(1)
 	}
 	return math.Exp((trialPrior*math.Log(c.seconds) + rounds*math.Log(c.Tried)) / (trialPrior + rounds))
 }
 
-// stepsOf is how many steps of so many seconds count in a round.
+// stepsOf returns how many steps of so many seconds count in a round.
 func stepsOf(seconds float64) int {
 	return min(max(int(trialRound/seconds), trialLeast), trialMost)
 }
 
-// worth is how long a run with steps of so many seconds may be kept waiting for a
-// better plan.
+// worth returns how long trials may delay a run with steps of so many seconds.
 func (t *Trial) worth(seconds float64) time.Duration {
 	whole := float64(t.Steps) * seconds
 	if t.Time > 0 {
@@ -189,8 +188,8 @@ func (t *Trial) worth(seconds float64) time.Duration {
 	return time.Duration(min(whole/trialShare, trialLongest.Seconds()) * float64(time.Second))
 }
 
-// finalists are the best of each kind, micro-batch and grouping that is not far
-// behind and fits on all ranks, as many as can be tried in time.
+// finalists returns the best candidate of each kind, micro-batch and grouping that
+// is near the fastest and fits on all ranks, as many as time permits.
 func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	type kind struct {
 		name  string
@@ -219,7 +218,8 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	return list, nil
 }
 
-// round runs steps of those that are left, and reports whether the time is over.
+// round runs a round of the remaining finalists, and reports whether the time is
+// over.
 func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
 	turns, inTurn := 1, stepsOf(list[0].Seconds())
 	if t.Together() {
@@ -227,7 +227,7 @@ func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(len(left))))
 	for range turns {
-		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step has to do with the one before it: disk
+		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step affects the next, by the disk
 		for _, i := range left {
 			c := list[i]
 			for range inTurn {

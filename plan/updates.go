@@ -8,31 +8,31 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Who updates what lives on the host or on disk: the host's cores, or the device,
-// to which state comes and from which it goes back (program.Chunk.Update).
+// Who updates chunks whose state lives on host or disk: the host's cores, or the
+// device, through which the state is then streamed (program.Chunk.Update).
 //
-// Approach. Both work at the same time, the cores at the pace of the host's memory
-// and the device at that of its link, so the step is shortest where both end
-// together. Rates say about which part that is, and whether it can be worth
-// anything; the simulator says what it is worth and which part is best, after the
-// device's memory was divided.
+// Approach. Both work in parallel, the cores at the rate of host memory and the
+// device at that of its link, so the step is shortest if both end together. Rates
+// suggest a share and whether it can pay; after the device's memory has been
+// divided, the simulator decides whether it does, and which share is best.
 //
-// Example: 8 billion parameters on a described H200, 24 GB of which are used, state
-// on the host. Updated by cores alone the step takes 3.56 s, all by the device 4.57 s,
-// divided 3.54 s: copies take memory's rate from the cores, so there is little to gain.
+// Example: 8 billion parameters on a described H200, 24 GB of it used, state on the
+// host. Updated by cores alone the step takes 3.56 s, by the device alone 4.57 s,
+// divided 3.54 s: copies take memory bandwidth from the cores, so there is little
+// to gain.
 //
-// Known weakness: pipelines leave all to the cores, unless that is pinned.
+// Known weakness: pipelines leave all updates to the cores, unless pinned.
 
-// updateParts is how finely updates are divided.
+// updateParts is the number of equal parts in which updates are divided.
 const updateParts = 64
 
-// Updaters are the choices of Pins.Update: what updates chunks whose state is not on
-// the device.
+// Updaters returns the values of Pins.Update: what updates chunks whose state is
+// not on the device.
 func Updaters() []string { return []string{device.HostTier.String(), program.UpdateOnDevice} }
 
-// stream has the device update so many parts of what lives elsewhere, of
-// updateParts. Chunks are taken evenly from first to last, so that cores and link
-// have work at all times.
+// stream assigns so many of updateParts of the updates of non-resident chunks to
+// the device, and returns the number of chunks. They are spread evenly from first
+// to last, so that cores and link are always busy.
 func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 	switch s.req.Pins.Update {
 	case Updaters()[0]:
@@ -47,7 +47,7 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 			continue
 		}
 		n := elements(s.graph, *c)
-		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // with it nearer to the share than without
+		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // with this chunk the share is nearer than without
 			c.Update = program.UpdateOnDevice
 			streamed += n
 			chunks++
@@ -56,7 +56,7 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 	return chunks
 }
 
-// elements of a chunk.
+// elements returns the number of elements of a chunk.
 func elements(g *graph.Graph, c program.Chunk) (n int64) {
 	for _, p := range g.Params[c.First:c.Last] {
 		n += p.Elems()
@@ -64,8 +64,9 @@ func elements(g *graph.Graph, c program.Chunk) (n int64) {
 	return n
 }
 
-// carrying is the time in which the state of n elements comes to the device and
-// other elements' goes back, with what else of a residency has to travel for that.
+// carrying returns the seconds to stream the state of n elements to the device
+// while other elements' state returns, with the gradients and weights that must
+// move too under this placement.
 func (s *search) carrying(n int64, r residency) float64 {
 	weight := s.graph.DType.Size()
 	up := program.StateBytes(s.req.State, s.graph.DType)
@@ -84,7 +85,7 @@ func (s *search) carrying(n int64, r residency) float64 {
 		s.copying(device.DevToHost, n*down)*(1+cost.Slowdown(device.DevToHost, device.HostToDev)))
 }
 
-// copying is the time of a copy between device and host.
+// copying returns the seconds of a copy between device and host.
 func (s *search) copying(stream device.Stream, bytes int64) float64 {
 	cols := int(min(bytes, math.MaxInt32))
 	to := device.Operand{Tier: device.DeviceTier, DType: graph.F32, Rows: 1, Cols: cols, Stride: cols}
@@ -97,9 +98,9 @@ func (s *search) copying(stream device.Stream, bytes int64) float64 {
 	return sec * float64(bytes) / float64(4*cols)
 }
 
-// share is how much of what the host's cores update the device might as well, or 0
-// if that cannot be worth it: at best it saves what follows the last gradient but
-// for the disk's part of it, or the cores' part of the work.
+// share returns which part of the host's updates the device should take, or 0 if
+// that cannot pay: it can save at most what follows the last gradient, without the
+// disk's part, or the cores' part of the work.
 func (b *balancing) share() float64 {
 	var last, host float64
 	var elems int64
@@ -137,7 +138,7 @@ func (b *balancing) divideUpdates() error {
 	return err
 }
 
-// tuneUpdates looks for a better share.
+// tuneUpdates improves the share by search.
 func (b *balancing) tuneUpdates() error {
 	if b.best.choice.streamed == 0 && b.share() == 0 {
 		return nil

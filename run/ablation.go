@@ -12,22 +12,22 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Ablation is MEMO's experiment with one sequence length, through the compiler: each
-// way to treat activations is planned for one GPU, lowered, packed and simulated.
+// Ablation repeats MEMO's experiment at one sequence length through the compiler:
+// each activation policy is planned for one GPU, lowered, packed and simulated.
 type Ablation struct {
 	Tokens int           `json:"tokens"` // of the sequence, on all GPUs together
 	Arms   []AblationArm `json:"arms"`
 }
 
-// AblationArm is one way. Bytes and seconds are of one GPU.
+// AblationArm is the result of one policy. Bytes and seconds are of one GPU.
 type AblationArm struct {
 	Name     string        `json:"name"`
-	Misfit   string        `json:"misfit,omitempty"` // the tier that is too small; then there is no plan
+	Misfit   string        `json:"misfit,omitempty"` // the tier that is too small, if nothing fits
 	Lack     *plan.Misfit  `json:"-"`
 	Seconds  float64       `json:"step_seconds,omitempty"`
 	MFU      float64       `json:"mfu,omitempty"`
 	Stall    float64       `json:"stall_seconds"`
-	Again    float64       `json:"again_seconds"` // of work that is done again
+	Again    float64       `json:"again_seconds"` // of recomputation
 	Device   int64         `json:"device_bytes"`  // the height of the packing
 	Host     int64         `json:"host_bytes"`
 	Limits   [2]int64      `json:"limits"` // of device and host
@@ -37,8 +37,8 @@ type AblationArm struct {
 	Analysis float64       `json:"analysis_mfu,omitempty"` // of the same arm in package memo
 }
 
-// ablationArms are those of memo.Arms. Without a plan of the memory, a caching
-// allocator takes more for the same program, so it has to get by with less.
+// ablationArms are the arms of memo.Arms. An arm without memory planning has a
+// lower limit, since a caching allocator takes more memory for the same program.
 var ablationArms = []struct {
 	name      string
 	unplanned bool
@@ -56,16 +56,16 @@ var ablationArms = []struct {
 	{"ours", false, func(*plan.Pins, int) {}},
 }
 
-// ablationPins are what all ways have in common: each GPU has its part of the
-// sequence, so there is no pipeline, which would take the parts in turn; and parameters
-// stay on the GPUs, as in the paper.
+// ablationPins returns what all arms have in common. Each GPU has its shard of the
+// sequence, so there is no pipeline, and parameters stay on the GPUs, as in the
+// paper.
 func ablationPins() plan.Pins {
 	near := device.DeviceTier
 	return plan.Pins{Pipeline: 1, Weights: &near, Grads: &near, State: &near}
 }
 
-// Ablate plans a model's step on one sequence for a machine that shares it, in
-// every way.
+// Ablate plans a model's step on one sequence, sharded over a machine, with every
+// policy.
 func Ablate(ctx context.Context, m memo.Machine, of *model.Model, tokens int, note func(string)) (*Ablation, error) {
 	g, err := m.Share(of, tokens)
 	if err != nil {

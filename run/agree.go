@@ -9,13 +9,12 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Before the first step all ranks must be about to do the same: run the same
-// plan of the same model on the same data from the same seed. Each rank has a
-// hash of that; one that has another is named, and nobody begins. Where all
-// ranks are in one process, as now, this checks the compiler; ranks in processes
-// of their own would tell each other their hashes and check them likewise.
+// Before the first step all ranks must agree: on plan, model, data and seed. Each
+// rank has a hash of these. If one differs, the error names it, and no rank begins.
+// While all ranks are in one process, this checks the compiler; ranks in separate
+// processes would exchange their hashes.
 
-// agree checks that programs by rank are of one plan and one run.
+// agree checks that programs by rank belong to one plan and one run.
 func agree(ps []*program.Program, run string) error {
 	var hashes []string
 	for _, p := range ps {
@@ -24,13 +23,13 @@ func agree(ps []*program.Program, run string) error {
 	return program.Agree(hashes)
 }
 
-// pact is the hash of a plan's hash and of a run's identity.
+// pact hashes a plan's hash and a run's identity.
 func pact(plan, run string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", plan, run))
 	return hex.EncodeToString(sum[:8])
 }
 
-// ready checks that the ranks agree, and keeps what they agreed on.
+// ready checks that the ranks agree, and records the common hash.
 func (t *Trainer) ready() error {
 	id, err := json.Marshal(t.identity())
 	if err != nil {

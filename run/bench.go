@@ -16,31 +16,32 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// Benchmarks of operators, as a run executes them: calls on a CPU device whose
-// arena has huge pages. What a call could take at best follows from what the
-// machine does in the very same moments (cores are shared and clocks vary):
+// Operators are benchmarked as a run executes them: as calls on a CPU device whose
+// arena has huge pages. The best possible time follows from what the machine
+// achieves at the same moment, since cores are shared and clocks vary:
 //
 //	bound = max(FLOPs / multiply-adds in registers, bytes / memory bandwidth)
 //
-// and the fraction is bound / seconds. Example: a product of 1024 x 768 x 768
+// The reported fraction is bound / seconds. Example: a product of 1024 x 768 x 768
 // is 1.2 GFLOP; at 234 GFLOP/s its bound is 5.2 ms, so 5.7 ms are 91 %.
-// Operators that memory bounds go round copies of their operands that together
-// exceed the caches. Known weakness: the bound counts the bytes of a perfect
-// cache, which no large product reaches (but it is bound by arithmetic).
+// Memory-bound operators cycle through copies of their operands that together
+// exceed the caches. Known weakness: the bound counts the bytes of a perfect cache,
+// which no large product reaches (but those are bound by arithmetic).
 
-// Peaks is what a number of cores can do at most.
+// Peaks is the best throughput of a number of cores.
 type Peaks struct {
 	Cores int     `json:"cores"`
 	F32   float64 `json:"f32_flops"`  // fused multiply-adds, FLOP/s
 	BF16  float64 `json:"bf16_flops"` // products of bf16 with fp32 sums, FLOP/s
 	Read  float64 `json:"read_bytes"` // bytes/s, of what only reads or of what adding in place reads
-	// Moved is the best of copying and adding to memory in place, bytes/s read
-	// and written. Copies may be slower: what plain stores write is read first.
+	// Moved is the better of copying and of adding to memory in place, bytes/s read
+	// and written. Copies may be slower: plain stores first read what they
+	// overwrite.
 	Moved float64 `json:"moved_bytes"`
 	Copy  float64 `json:"copy_bytes"`
 }
 
-// Rate is how fast one operator was.
+// Rate is the measured speed of one operator.
 type Rate struct {
 	Op       string  `json:"op"`
 	Shape    string  `json:"shape"`
@@ -71,8 +72,8 @@ const (
 	cacheBytes   = 128 << 20 // per operand of the bandwidth's measurement
 )
 
-// MeasurePeaks measures what a number of cores can do at most. It takes some
-// hundred MiB of memory while it does.
+// MeasurePeaks measures the peaks of a number of cores. Meanwhile it takes some
+// hundred MiB of memory.
 func MeasurePeaks(cores int) (Peaks, error) {
 	b, err := newBench(cores, 2*cacheBytes+cacheBytes/64)
 	if err != nil {
@@ -81,8 +82,8 @@ func MeasurePeaks(cores int) (Peaks, error) {
 	return b.Peaks, b.Close()
 }
 
-// NewBench opens a device with that many cores and measures the peaks. Close
-// it after use.
+// NewBench opens a device with so many cores and measures the peaks. Close it after
+// use.
 func NewBench(cores int) (*Bench, error) { return newBench(cores, benchArena) }
 
 func newBench(cores int, arena int64) (b *Bench, err error) {
@@ -118,11 +119,11 @@ func newBench(cores int, arena int64) (b *Bench, err error) {
 	return b, nil
 }
 
-// Close gives back the device.
+// Close closes the device.
 func (b *Bench) Close() error { return b.device.Close() }
 
-// fill writes small positive numbers into the first bytes of the arena: a
-// pattern of bf16 that read as f32 gives such numbers too.
+// fill writes small positive numbers to the first bytes of the arena: a bf16
+// pattern that gives such numbers if read as f32, too.
 func (b *Bench) fill(bytes int64) error {
 	for at := int64(0); at < bytes; at += int64(len(b.piece)) {
 		if err := b.device.Write(device.DeviceTier, at, b.piece[:min(int64(len(b.piece)), bytes-at)]); err != nil {
@@ -132,7 +133,7 @@ func (b *Bench) fill(bytes int64) error {
 	return nil
 }
 
-// content is such a pattern.
+// content returns such a pattern.
 func content() []byte {
 	piece := make([]byte, 1<<20)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -143,7 +144,7 @@ func content() []byte {
 	return piece
 }
 
-// indices are tokens or targets: numbers below every vocabulary used here.
+// indices returns tokens or targets: numbers below every vocabulary used here.
 func indices() []byte {
 	r := rand.New(rand.NewPCG(2, 2))
 	text := make([]byte, benchIndices)
@@ -153,14 +154,14 @@ func indices() []byte {
 	return text
 }
 
-// Arithmetic measures multiply-adds in registers again, for about the given
-// time per type, and keeps the best.
+// Arithmetic measures multiply-adds in registers again, for about the given time
+// per type, and keeps the best result.
 func (p *Peaks) Arithmetic(total time.Duration) {
 	p.F32 = max(p.F32, gemm.Peak(p.Cores, total))
 	p.BF16 = max(p.BF16, gemm.PeakBF16(p.Cores, total))
 }
 
-// bandwidth measures once how fast memory is read, copied and added to.
+// bandwidth measures how fast memory is read, copied and added to.
 func (b *Bench) bandwidth() error {
 	read, err1 := b.read.run(b.device)
 	copied, err2 := b.copy.run(b.device)
@@ -171,14 +172,14 @@ func (b *Bench) bandwidth() error {
 	return errors.Join(err1, err2, err3)
 }
 
-// calls are copies of one call on operands of their own, run in turn.
+// calls are copies of one call, each with its own operands, run in turn.
 type calls struct {
 	first int
 	spans []device.Span
 	next  int
 }
 
-// run executes one of the calls and returns its seconds.
+// run executes the next of the calls and returns its seconds.
 func (c *calls) run(d device.Device) (float64, error) {
 	d.Launch(c.first + c.next)
 	err := d.Sync()
@@ -187,8 +188,8 @@ func (c *calls) run(d device.Device) (float64, error) {
 	return max(s.End-s.Start, 1e-9), err
 }
 
-// prepare lays out n copies of a call's operands; indices (tokens, targets)
-// are the same for all.
+// prepare lays out n copies of a call's operands. Index operands (tokens, targets)
+// are shared.
 func (b *Bench) prepare(c *BenchCase, n int) (calls, error) {
 	list := make([]device.Call, n)
 	var next int64
@@ -204,7 +205,7 @@ func (b *Bench) prepare(c *BenchCase, n int) (calls, error) {
 			list[i].Args = append(list[i].Args, o)
 		}
 	}
-	// Calls before this one left anything there.
+	// Overwrite what earlier calls left there.
 	if err := b.fill(min(next, b.arena)); err != nil {
 		return calls{}, err
 	}
@@ -213,8 +214,8 @@ func (b *Bench) prepare(c *BenchCase, n int) (calls, error) {
 	return calls{first: first, spans: spans}, err
 }
 
-// Run measures an operator for about the given time, in turn with the peak
-// that bounds it.
+// Run measures an operator for about the given time, alternating with the peak that
+// bounds it.
 func (b *Bench) Run(c *BenchCase, budget time.Duration) (Rate, error) {
 	r := Rate{Op: c.op.String(), Shape: c.shape(), Type: c.storage().String(), Cores: b.Peaks.Cores}
 	flops, bytes := c.op.FLOPs(&c.attr, c.dims), c.op.Bytes(&c.attr, c.dims)
@@ -260,7 +261,8 @@ func (b *Bench) Run(c *BenchCase, budget time.Duration) (Rate, error) {
 	return r, nil
 }
 
-// bound is the least time that a call can take, and whether memory sets it.
+// bound returns the least seconds that a call can take, and whether memory is what
+// bounds it.
 func (p *Peaks) bound(op graph.Op, a *graph.Attr, d []graph.Dim) (seconds float64, memory bool) {
 	peak := p.F32
 	var written, all int64
@@ -297,7 +299,7 @@ func (c *BenchCase) Matches(text string) bool {
 	return strings.Contains(c.op.String()+" "+c.shape()+" "+c.storage().String(), text)
 }
 
-// bytes of the operands.
+// bytes returns the size of the operands.
 func (c *BenchCase) bytes() (sum int64) {
 	for _, d := range c.dims {
 		sum += (d.Bytes() + 4095) &^ 4095
@@ -310,7 +312,7 @@ func (c *BenchCase) Stores(t graph.DType) bool {
 	return slices.ContainsFunc(c.dims, func(d graph.Dim) bool { return d.DType == t && !d.Absent() })
 }
 
-// storage is bf16 if any operand is.
+// storage returns bf16 if any operand is bf16.
 func (c *BenchCase) storage() graph.DType {
 	if c.Stores(graph.BF16) {
 		return graph.BF16
@@ -318,7 +320,7 @@ func (c *BenchCase) storage() graph.DType {
 	return graph.F32
 }
 
-// shape is M,N,K and the form of a product, else the extents of the first
+// shape returns M,N,K and the form of a product, else the extents of the first
 // operand.
 func (c *BenchCase) shape() string {
 	d := c.dims[0]

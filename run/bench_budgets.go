@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// BudgetRun compares what was predicted for one device budget with what
-// happened. Seconds are of a step, bytes per tier.
+// BudgetRun compares prediction and measurement for one device budget. Seconds are
+// per step, bytes per tier.
 type BudgetRun struct {
 	Budget    int64        `json:"budget"`
 	Plan      string       `json:"plan"` // in words
@@ -27,9 +27,9 @@ type BudgetRun struct {
 	Exact     bool         `json:"exact"` // all peaks agree to the byte
 }
 
-// Budgets plans and runs a model under n device budgets, from all that the
-// fastest plan wants down to the smallest for which the planner has a plan, in
-// equal ratios. done is told each result.
+// Budgets plans and runs a model under n device budgets in geometric progression,
+// from what the fastest plan wants to the smallest that the planner can meet. done
+// receives each result.
 func Budgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, n, steps int, note func(string), done func(BudgetRun)) error {
 	return m.eachBudget(ctx, g, c, n, note, func() error {
 		r, err := runBudget(ctx, m, g, c, steps, note)
@@ -40,8 +40,8 @@ func Budgets(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, 
 	})
 }
 
-// eachBudget calls do with the machine's limit of device memory set to each of
-// n budgets.
+// eachBudget calls do with the machine's device capacity set to each of n budgets
+// in turn.
 func (m *Machine) eachBudget(ctx context.Context, g *graph.Graph, c *config.Config, n int, note func(string), do func() error) error {
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
@@ -68,7 +68,8 @@ func (m *Machine) eachBudget(ctx context.Context, g *graph.Graph, c *config.Conf
 	return nil
 }
 
-// between is step i of n from a down to b in equal ratios; the ends are exact.
+// between returns element i of n of the geometric progression from a down to b. The
+// ends are exact.
 func between(a, b int64, i, n int) int64 {
 	switch i {
 	case 0:
@@ -79,8 +80,8 @@ func between(a, b int64, i, n int) int64 {
 	return int64(float64(a) * math.Pow(float64(b)/float64(a), float64(i)/float64(n-1)))
 }
 
-// smallestBudget asks the planner for the impossible: its answer says what is
-// needed at least.
+// smallestBudget returns the least device bytes with which anything fits, taken
+// from the misfit of an impossible request.
 func smallestBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
 	_, err := m.Plan(ctx, g, c, note)
@@ -113,13 +114,13 @@ func runBudget(ctx context.Context, m *Machine, g *graph.Graph, c *config.Config
 	return r, nil
 }
 
-// ran is what a candidate did: the median step, and the peaks of its ranks.
+// ran is a measured candidate: the median step, and the peaks of its ranks.
 type ran struct {
 	seconds          float64
 	planned, reached [][device.NumTiers]int64
 }
 
-// run executes a candidate's steps on random text.
+// run measures a candidate's steps on random text.
 func (m *Machine) run(ctx context.Context, g *graph.Graph, c *config.Config, cand *plan.Candidate, steps int) (r ran, err error) {
 	ps, err := m.Programs(ctx, g, c, cand)
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// StepBench is a training step that is measured: a program, on random text
-// and with initial parameters.
+// StepBench measures the steps of a training program on random text, with initial
+// parameters.
 type StepBench struct {
 	Graph     *graph.Graph
 	Programs  []*program.Program
 	Devices   []device.Device
-	Rank      int // whose timeline is looked at
+	Rank      int // whose timeline is recorded
 	Sequences int // per step
 	Warmup    int // steps before those that count
 	Steps     int
@@ -34,7 +34,7 @@ type StepBench struct {
 	Before func() error
 }
 
-// MeasuredStep is one step of a StepBench. The timeline is its own.
+// MeasuredStep is one step of a StepBench. It owns its timeline.
 type MeasuredStep struct {
 	Seconds  float64
 	Loss     float64
@@ -105,7 +105,7 @@ func (b *StepBench) open() (*benchSession, error) {
 	return &benchSession{s, b.Rank, b.Devices[b.Rank], tokens, targets}, nil
 }
 
-// step executes step n, counted from 1.
+// step runs step n, counted from 1.
 func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err error) {
 	before := s.issued()
 	began := time.Now()
@@ -118,7 +118,7 @@ func (s *benchSession) step(ctx context.Context, n int) (m MeasuredStep, err err
 	return m, err
 }
 
-// issued is how many calls the rank's driver has had in steps.
+// issued returns how many calls the rank's driver has received in steps.
 func (s *benchSession) issued() int64 {
 	if d, ok := s.device.(device.Meter); ok {
 		return d.Stats().Issued
@@ -126,8 +126,8 @@ func (s *benchSession) issued() int64 {
 	return 0
 }
 
-// text is random: tokens and, as targets, the ones that follow. Where it matters,
-// documents have the length that predictions count on, and end nowhere else.
+// text returns random tokens and, as targets, their successors. Documents, if any,
+// have exactly the length that predictions assume.
 func (b *StepBench) text() (tokens, targets []int32) {
 	r := rand.New(rand.NewPCG(3, 3))
 	n := b.Sequences * b.Graph.Seq
@@ -145,13 +145,13 @@ func (b *StepBench) text() (tokens, targets []int32) {
 	return text[:n], text[1:]
 }
 
-// OpTime is what one operator, or one kind of call, took of a step.
+// OpTime is the share of a step of one operator, or one kind of call.
 type OpTime struct {
 	Name    string  `json:"name"`
 	Stream  string  `json:"stream"`
 	Calls   int     `json:"calls"`
 	Seconds float64 `json:"seconds"`
-	// Predicted is what the simulator thought; 0 where it was not asked.
+	// Predicted is the simulated time; 0 without a prediction.
 	Predicted float64 `json:"predicted_seconds,omitempty"`
 	Share     float64 `json:"share"`    // of the step; streams overlap
 	GFLOPS    float64 `json:"gflops"`   // 0: moves memory
@@ -159,9 +159,9 @@ type OpTime struct {
 	Fraction  float64 `json:"fraction"` // of the bound by peaks; above 1: from the cache. 0 for copies
 }
 
-// Breakdown sums a measured timeline by operator or, with byCall, by kind of
-// call; longest first. What is left of the step on the compute stream is its
-// last line, "idle". The prediction may be nil.
+// Breakdown sums a measured timeline by operator or, with byCall, by kind of call,
+// longest first. The compute stream's remaining time is the last line, "idle".
+// predicted may be nil.
 func Breakdown(p *program.Program, m *MeasuredStep, predicted *sim.Timeline, peaks *Peaks, byCall bool) []OpTime {
 	type sum struct {
 		OpTime
@@ -212,8 +212,8 @@ func Breakdown(p *program.Program, m *MeasuredStep, predicted *sim.Timeline, pea
 	return append(list, last)
 }
 
-// PeakRSS is the most memory that this process has had resident, in bytes; 0
-// where the system does not tell.
+// PeakRSS returns the process's peak resident memory in bytes; 0 if the system does
+// not report it.
 func PeakRSS() int64 {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
@@ -229,9 +229,8 @@ func PeakRSS() int64 {
 	return 0
 }
 
-// BenchModel is a known model with other sizes, where they are given, and room
-// for sequences of the given length. The feed-forward grows with the width
-// unless it is given too.
+// BenchModel returns a known model, resized where sizes are given, with at least
+// length positions. The feed-forward size scales with the width unless it is given.
 func BenchModel(name string, sizes config.Model, length int) (*model.Model, error) {
 	m, err := model.Known(name)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// SwapRun compares what is decided about activations, for one sequence length
-// and one device budget.
+// SwapRun compares activation policies at one sequence length and one device
+// budget.
 type SwapRun struct {
 	Length int       `json:"length"`
 	Budget int64     `json:"budget"`
@@ -22,18 +22,17 @@ type SwapRun struct {
 	Alike  bool      `json:"alike"` // all arms have the same losses, bit for bit
 }
 
-// SwapArm is one way to decide. Seconds are of a step; a stall is the time in
-// which the compute stream has nothing to do. Predictions and measurements are
-// medians of as many rounds.
+// SwapArm is one policy. Seconds are per step. A stall is time in which the compute
+// stream is idle. Predictions and measurements are medians over the same rounds.
 type SwapArm struct {
 	Name      string        `json:"name"`
 	Fits      bool          `json:"fits"`
 	Predicted float64       `json:"predicted_seconds,omitempty"`
 	Measured  float64       `json:"measured_seconds,omitempty"` // median
 	Stalls    [2]float64    `json:"stalls_predicted_measured"`
-	Ratio     float64       `json:"ratio,omitempty"` // of this arm's steps and the chosen's beside them, median
+	Ratio     float64       `json:"ratio,omitempty"` // of this arm's step times to the chosen arm's in the same round, median
 	Exact     bool          `json:"exact"`           // all peaks agree to the byte
-	Above     int64         `json:"above_bound"`     // bytes that the peaks are above what is proven to be least, all tiers
+	Above     int64         `json:"above_bound"`     // bytes of the peaks above their proven lower bounds, all tiers
 	Layers    []plan.Layers `json:"layers,omitempty"`
 	losses    []float64
 	steps     []MeasuredStep
@@ -41,7 +40,7 @@ type SwapArm struct {
 	candidate *plan.Candidate
 }
 
-// swapArms are the ways that are compared; the last is the search's own.
+// swapArms are the policies compared; the last is the search's own choice.
 var swapArms = []struct {
 	name string
 	pin  func(*config.Plan)
@@ -52,12 +51,12 @@ var swapArms = []struct {
 	{"chosen", func(*config.Plan) {}},
 }
 
-// Swaps compares the ways for a model at several lengths and n device budgets
-// each, from a little less than the plain run takes down to the least. The arms'
-// steps take turns, so that what else the machine does hits all of them. A
-// machine that is only described is planned for.
+// Swaps compares the policies for a model at several lengths, each with n device
+// budgets from a little less than the plain run takes to the least possible. The
+// arms' steps alternate, so that other load affects all alike. For a described
+// machine it only plans.
 //
-// The machine's own limit of device memory is changed while it runs.
+// It changes the machine's device limit while it runs.
 func Swaps(ctx context.Context, m *Machine, c *config.Config, text *Text, lengths []int, n, steps int, note func(string), done func(SwapRun)) error {
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
@@ -127,12 +126,11 @@ func (m *Machine) swapRun(ctx context.Context, g *graph.Graph, c *config.Config,
 	return r, nil
 }
 
-// swapSteps runs the arms in turns. Before each round their operators are timed
-// again: a stall is the difference of what a link and what the cores need, so where
-// cores are a few percent faster or slower than when they were timed, that says
-// nothing of the model. Steps come in pairs, of which the second counts: in
-// training a step finds its memory as one of its own left it, not as that of other
-// arms did seconds ago.
+// swapSteps runs the arms in turn. Operators are timed again before each round: a
+// stall is the difference between link time and compute time, so a few percent of
+// drift in core speed would hide the model's own error. Steps come in pairs, of
+// which the second counts: in training, a step finds memory as a step of its own
+// plan left it.
 func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, steps int, note func(string)) (err error) {
 	list := make([]*plan.Candidate, len(r.Arms))
 	for i := range r.Arms {
@@ -171,8 +169,8 @@ func (m *Machine) swapSteps(ctx context.Context, r *SwapRun, g *graph.Graph, c *
 	return nil
 }
 
-// timeArms times the operators of each arm anew, in its own memory, and predicts its
-// steps by that: what finds less in the caches takes longer.
+// timeArms times each arm's operators again, in its own memory, and predicts its
+// steps from that: cache hits differ between arms.
 func (m *Machine) timeArms(r *SwapRun) error {
 	for i := range r.Arms {
 		c := r.Arms[i].candidate
@@ -190,7 +188,7 @@ func (m *Machine) timeArms(r *SwapRun) error {
 	return nil
 }
 
-// predict simulates the arm's plan with what is known of the machine now.
+// predict simulates the arm's plan with the present costs.
 func (a *SwapArm) predict(m *Machine) error {
 	if err := a.candidate.Time(m.planner()); err != nil {
 		return err
@@ -201,7 +199,7 @@ func (a *SwapArm) predict(m *Machine) error {
 	return nil
 }
 
-// summary fills in what is reported of an arm.
+// summary fills in the reported numbers of an arm.
 func (a *SwapArm) summary(g *graph.Graph, chosen []MeasuredStep) {
 	a.Predicted, a.Stalls[0] = stat.Median(a.predicted[0]), stat.Median(a.predicted[1])
 	a.Layers = plan.Activations(g, a.candidate)

@@ -15,21 +15,21 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// SweepRun is one configuration of a sweep: the chosen plan beside all others
-// that were tried, each really run. Seconds are of a step.
+// SweepRun is one configuration of a sweep: the chosen plan and its rivals, each
+// measured. Seconds are per step.
 type SweepRun struct {
 	Ranks  int     `json:"ranks"`
-	Link   float64 `json:"link"` // bytes/s between host and device; 0: as fast as it is
+	Link   float64 `json:"link"` // bytes/s between host and device; 0: unthrottled
 	Budget int64   `json:"budget"`
 	Plans  []Swept `json:"plans"`  // the chosen one first
 	Behind float64 `json:"behind"` // measured time of the chosen plan over that of the fastest, less 1
-	// Model is the error of the chosen plan's time as predicted from operators that
-	// were timed at most a few steps before; median.
+	// Model is the median prediction error of the chosen plan, with operators timed
+	// at most a few steps before.
 	Model float64 `json:"model_error"`
-	// Twin is how much longer the chosen plan takes in other memory, as a part of its
-	// time: what this sweep cannot tell apart.
+	// Twin is the relative difference in time between two copies of the chosen plan
+	// in different memory: the noise floor of this sweep.
 	Twin  float64 `json:"twin"`
-	Exact bool    `json:"exact"` // all peaks of all plans agree to the byte
+	Exact bool    `json:"exact"` // the peaks of all plans are as planned, to the byte
 }
 
 // Swept is one plan of a configuration.
@@ -41,9 +41,9 @@ type Swept struct {
 	Error     float64 `json:"error"`                   // predicted over measured, less 1
 }
 
-// Sweep runs a model under every combination of ranks, link rates and n device
-// budgets: the plan that is chosen, and the best plan of each other kind that
-// fits, up to most of them. done is told each result.
+// Sweep measures a model under every combination of ranks, link rates and n device
+// budgets: the chosen plan and the best of other kinds, at most most plans. done
+// receives each result.
 func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, links []float64, n, most, steps int, note func(string), done func(SweepRun)) error {
 	for _, count := range ranks {
 		for _, link := range links {
@@ -69,12 +69,11 @@ func Sweep(ctx context.Context, g *graph.Graph, c *config.Config, ranks []int, l
 	return nil
 }
 
-// sweep plans for the machine's present limits; the chosen plan, its rivals and the
-// chosen one once more run step by step in turn, so that what else the machine does
-// meets all: on a shared one, minutes are slow that are not a plan's fault. The order
-// of turns changes, since what a step leaves to the disk or in the caches the next
-// one meets. Now and then in between the chosen plan's operators are timed anew: the
-// error of what is predicted then is the model's own.
+// sweep plans for the machine's present limits. The chosen plan, its rivals and a
+// second copy of the chosen one run step by step in turn, so that slow minutes of a
+// shared machine affect all. The order is shuffled, since a step affects the next
+// by disk and caches. The chosen plan's operators are timed again every few steps,
+// so that the remaining prediction error is the model's own.
 func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, most, steps int, note func(string)) (r SweepRun, err error) {
 	list, err := m.rivals(ctx, g, c, note)
 	if err != nil {
@@ -121,11 +120,11 @@ func (m *Machine) sweep(ctx context.Context, g *graph.Graph, c *config.Config, m
 	return r, nil
 }
 
-// timedAnew is after how many steps the operators are timed again.
+// timedAnew is the number of steps after which operators are timed again.
 const timedAnew = 5
 
-// judge compares the steps of all plans, which were taken in turn, the last ones the
-// chosen plan's again; model are the errors of its predictions beside each step.
+// judge compares the steps of all plans, the last ones being the second copy of the
+// chosen plan. model holds its prediction errors by step.
 func (r *SweepRun) judge(times [][]float64, model []float64) {
 	r.Model = stat.Median(model)
 	for i := range r.Plans {
@@ -137,8 +136,7 @@ func (r *SweepRun) judge(times [][]float64, model []float64) {
 	r.Twin = stat.Median(times[len(r.Plans)])/r.Plans[0].Measured - 1
 }
 
-// anew predicts a candidate's time again, by its operators as they are at this
-// moment.
+// anew predicts a candidate's time again, from its operators timed now.
 func (m *Machine) anew(c *plan.Candidate) error {
 	m.forget()
 	if err := m.measure(c); err != nil {
@@ -147,9 +145,9 @@ func (m *Machine) anew(c *plan.Candidate) error {
 	return c.Time(m.planner())
 }
 
-// rivals are the chosen plan and, fastest first, the best plan for each place
-// where parameters may live, with everything or nothing made again, and with the
-// smallest micro-batches: what someone might have set by hand.
+// rivals returns the chosen plan followed by plans that a user might set by hand,
+// fastest first: the best for each placement, with all or nothing recomputed, and
+// with the smallest micro-batches.
 func (m *Machine) rivals(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) ([]*plan.Candidate, error) {
 	chosen, err := m.Plan(ctx, g, c, note)
 	if err != nil {
@@ -181,7 +179,7 @@ func (m *Machine) rivals(ctx context.Context, g *graph.Graph, c *config.Config, 
 			list = append(list, res.Best)
 		}
 	}
-	// Measuring one has taught the machine about operators of the others.
+	// Operators timed for one plan may be the others' too: predict all again.
 	for _, cand := range append(list, chosen.Best) {
 		if err := cand.Time(m.planner()); err != nil {
 			return nil, err

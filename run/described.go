@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// DescribeMachine is the machine that a configuration plans for: one that need
-// not be here, as hardware.name says, or this one.
+// DescribeMachine returns the machine that a configuration plans for: the one that
+// hardware.name describes, which may be elsewhere, or this one.
 func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name == "" {
 		return FindMachine(c, note)
@@ -39,12 +39,12 @@ func DescribeMachine(c *config.Config, note func(string)) (*Machine, error) {
 	return m, m.limit(c)
 }
 
-// maxHardware bounds the size of a machine's description, maxModel that of a model's
-// config.json and maxPlan that of a plan.
+// maxHardware bounds the bytes of a machine's description, maxModel those of a
+// model's config.json, and maxPlan those of a plan.
 const maxHardware, maxModel, maxPlan = 64 << 20, 1 << 20, 64 << 20
 
-// Describe looks a machine up: what one of ranks has of it. Names come first,
-// then files.
+// Describe looks up a machine by known name, then by file, and returns the share of
+// one of so many ranks.
 func Describe(name string, ranks int) (*hardware.Hardware, error) {
 	h, unknown := hardware.KnownRank(name, ranks)
 	if unknown == nil {

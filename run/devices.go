@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Open opens the devices that the programs of all ranks will run on.
+// Open opens a device for each rank's program. The caller closes them.
 func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 	for _, p := range ps {
 		if p.Height[device.DiskTier] > 0 {
@@ -27,8 +27,8 @@ func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 	return openRanks(m.options, len(ps)), nil
 }
 
-// openGPUs opens a GPU for each rank, joined if there are several. Their files
-// are disk and the rank.
+// openGPUs opens one GPU per rank, connected if there are several. Rank r's spill
+// file is disk followed by r.
 func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error) {
 	var list []device.Device
 	if n > 1 {
@@ -47,9 +47,9 @@ func openGPUs(options cuda.Options, n int, disk string) ([]device.Device, error)
 	return list, nil
 }
 
-// besideGPU leaves one of a rank's cores, if it has several, to what feeds its GPU and
-// its disk: they wait in calls of the system, and kernels that keep all of Go's
-// processors busy let them have one back only when the scheduler interrupts them,
+// besideGPU reserves one of a rank's cores, if it has several, for the goroutines
+// that feed its GPU and its disk. They block in system calls. Kernels that occupy
+// all of Go's processors would delay their return until the scheduler preempts,
 // after 10 ms, in which the GPU may run out of work.
 func besideGPU(cores int) int {
 	if cores > 2 {
@@ -58,7 +58,7 @@ func besideGPU(cores int) int {
 	return cores
 }
 
-// openAlone opens a device that no configuration describes.
+// openAlone opens a device by name, without a configuration.
 func openAlone(name string) (device.Device, error) {
 	if name != "cuda" {
 		return cpu.New(cpu.Options{}), nil
@@ -70,10 +70,10 @@ func openAlone(name string) (device.Device, error) {
 	return cuda.Open(cuda.Options{CacheDir: kernelsIn(dir)})
 }
 
-// kernelsIn is where compiled kernels are kept.
+// kernelsIn returns the cache folder of compiled kernels.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// openRanks opens CPU devices that reach each other.
+// openRanks opens n connected CPU devices.
 func openRanks(options cpu.Options, n int) []device.Device {
 	if n == 1 {
 		return []device.Device{cpu.New(options)}

@@ -4,7 +4,7 @@ package run
 
 import "path/filepath"
 
-// diskOf names the disk that a path is on.
+// diskOf identifies the disk that holds a path.
 func diskOf(path string) string {
 	abs, err := filepath.Abs(existing(path))
 	if err != nil {

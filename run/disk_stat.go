@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// diskOf names the disk that a path is on.
+// diskOf identifies the disk that holds a path.
 func diskOf(path string) string {
 	st, err := os.Stat(existing(path))
 	if err != nil {

@@ -24,12 +24,12 @@ type Grad struct {
 	Values []float32
 }
 
-// evalRows is the number of sequences that are evaluated at a time where only
-// the loss is wanted.
+// evalRows is how many sequences are evaluated at a time if only the loss is
+// wanted.
 const evalRows = 8
 
-// Evaluate runs a model on sequences of one length: all but the last token are
-// inputs, all but the first targets.
+// Evaluate runs a model on sequences of equal length. All tokens but the last are
+// inputs, all but the first are targets.
 func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
 	e := &Evaluated{Tokens: len(rows) * (len(rows[0]) - 1)}
 	batch := min(len(rows), evalRows)
@@ -99,8 +99,8 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	return nil
 }
 
-// flatten lays rows out as inputs and targets of a batch; rows that are
-// missing have no targets. n counts the targets.
+// flatten lays rows out as inputs and targets of a batch. Missing rows have targets
+// -1, which do not count. n is the number of targets.
 func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 	seq := len(rows[0]) - 1
 	tokens, targets = make([]int32, batch*seq), make([]int32, batch*seq)
@@ -115,11 +115,12 @@ func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 	return tokens, targets, n
 }
 
-// usualSequence is the length of sequences where nothing is said.
+// usualSequence is the default sequence length, in tokens.
 const usualSequence = 256
 
-// HeldOut cuts a corpus into at most limit sequences of seq+1 tokens. If seq is 0 they
-// have usualSequence, or as many as the model has positions.
+// HeldOut returns at most limit sequences of seq+1 tokens from the start of a
+// corpus. If seq is 0, it is usualSequence or the model's number of positions,
+// whichever is less.
 func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
 	tokenizer, err := f.Tokenizer()
 	if err != nil {

@@ -20,20 +20,21 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Folder is a Hugging Face folder opened for inference.
+// Folder is a Hugging Face model folder opened for inference.
 type Folder struct {
 	Path      string
 	Model     *model.Model
 	Weights   *safetensors.Set
-	Documents *graph.Documents // that attention keeps to, if any, where losses are computed
-	tokenizer *bpe.Tokenizer   // once it has been asked for
+	Documents *graph.Documents // confine attention where losses are computed; nil: they do not
+	tokenizer *bpe.Tokenizer   // read on first use
 }
 
-// folderHint is for what is no model folder, or no whole one.
+// folderHint is the hint for a folder that is no model folder, or an incomplete
+// one.
 const folderHint = "give a folder with config.json and model.safetensors, such as a checkpoint"
 
-// ErrMisuse: a folder was asked for what it does not have. What is wrong with the files
-// in it is another error.
+// ErrMisuse reports that a folder lacks what the caller asked for. Defects of its
+// files are other errors.
 var ErrMisuse = errors.New("misuse")
 
 type misuse struct{ error }
@@ -41,7 +42,7 @@ type misuse struct{ error }
 func (misuse) Is(target error) bool { return target == ErrMisuse }
 func (e misuse) Unwrap() error      { return e.error }
 
-// OpenFolder opens a model folder.
+// OpenFolder opens a model folder. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
@@ -65,8 +66,9 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
-// openWeights opens the weights of a model folder. Those of a checkpoint must be what was
-// saved: a damaged copy would give other results and say nothing.
+// openWeights opens the weights of a model folder. It verifies those of a
+// checkpoint against its manifest, since a damaged copy would silently give other
+// results.
 func openWeights(dir string) (*safetensors.Set, error) {
 	if err := checkpoint.CheckWeights(checkpoint.Disk{}, dir); err != nil {
 		return nil, fmt.Errorf("%s: %w; hint: copy the checkpoint again, or remove its manifest.json if it was changed on purpose", dir, err)
@@ -75,8 +77,8 @@ func openWeights(dir string) (*safetensors.Set, error) {
 	return set, suggest.Add(err, folderHint)
 }
 
-// Tokenizer is that of the folder, read when it is first needed: token ids can be
-// evaluated without, also where it is of a kind that is not built.
+// Tokenizer returns the folder's tokenizer, read on first use. Token ids can be
+// evaluated without one, even if its kind is not supported.
 func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
 	path := filepath.Join(f.Path, "tokenizer.json")
 	if f.tokenizer == nil && !exists(path) {
@@ -89,7 +91,7 @@ func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
 	return f.tokenizer, err
 }
 
-// SeparateDocuments keeps attention within documents.
+// SeparateDocuments confines attention to documents.
 func (f *Folder) SeparateDocuments() error {
 	const unknown = "where a document ends is not known"
 	t, err := f.Tokenizer()
@@ -112,8 +114,8 @@ func exists(path string) bool {
 // Close closes the weights.
 func (f *Folder) Close() error { return f.Weights.Close() }
 
-// Session opens the model for batches of sequences of seq tokens, plainly, in
-// the given mode.
+// Session opens the model for batches of sequences of seq tokens, under the plain
+// plan on one CPU device, in the given mode. Close the session, then its devices.
 func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*Session, error) {
 	g, err := graph.BuildDocuments(f.Model, seq, graph.F32, f.Documents)
 	if err != nil {
@@ -149,7 +151,7 @@ func (f *Folder) load(s *Session) error {
 	return inFolder(f.Path, s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) }))
 }
 
-// inFolder says which folder's weights an error is about.
+// inFolder adds to an error which folder's weights it is about.
 func inFolder(dir string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("weights of %s: %w", dir, err)

@@ -10,29 +10,29 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Generator continues one sequence. It is two programs on one set of weights
-// and caches: one takes a token, the other a piece of a prompt at once. Both are
-// lowered, proved and executed like any other program.
+// Generator continues one sequence by autoregressive decoding. Two programs share
+// weights and key-value caches: one takes a token, the other a block of the prompt.
+// Both are lowered, verified and executed like any other program.
 //
-// The last piece of a prompt seldom is a whole one. It then begins earlier, so
-// that it ends with the prompt: what it computes again comes out the same.
+// The last block of a prompt begins early if it would be incomplete, so that it
+// ends with the prompt. Its overlap is recomputed with the same result.
 //
-//	10 tokens in pieces of 4:  0..3  4..7  6..9
+//	10 tokens in blocks of 4:  0..3  4..7  6..9
 //
-// Of a prompt shorter than a piece, the piece's tail lies after the prompt, where
-// nothing is looked at before it has been overwritten.
+// If the prompt is shorter than a block, the block's tail lies after the prompt;
+// those positions are overwritten before anything attends to them.
 //
-// Known weakness: the logits of all rows of a piece are computed, and only those
-// of the last are used.
+// Known weakness: logits of all rows of a block are computed, but only the last
+// row's are used.
 type Generator struct {
 	session *Session
-	rows    int // tokens of a piece
+	rows    int // tokens of a block
 	context int
 	vocab   int
 	ids     []int32 // the sequence so far
 	piece   []int32
 	pos     []int32
-	logits  []float64 // of the latest step, a row per token
+	logits  []float64 // of the latest step, one row per token
 	last    []float64 // of the latest token
 }
 
@@ -43,12 +43,12 @@ const (
 	generatorPrograms
 )
 
-// pieceRows is the number of tokens of a prompt that are read at once: enough
-// that the weights, which are read once per piece, are not what takes the time.
+// pieceRows is the number of prompt tokens per block: enough that reading the
+// weights once per block does not dominate.
 const pieceRows = 64
 
-// Generator opens the model on a device, which it closes, for sequences of up to
-// context tokens.
+// Generator opens the model for decoding up to context tokens. It takes ownership
+// of the device, also on error.
 func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*Generator, error) {
 	g, err := NewGenerator(ctx, f.Model, d, context)
 	if err != nil {
@@ -62,8 +62,9 @@ func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*
 	return g, nil
 }
 
-// NewGenerator prepares a device for sequences of up to context tokens. The
-// weights are to be loaded. The Generator closes the device.
+// NewGenerator prepares a device for sequences of up to context tokens, with
+// weights still to be loaded. Close on the Generator closes the device; on error
+// the caller does.
 func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context int) (*Generator, error) {
 	rows := min(pieceRows, context)
 	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
@@ -87,23 +88,22 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 	return gen, err
 }
 
-// Close gives back the device.
+// Close closes the session and the device.
 func (g *Generator) Close() error {
 	g.session.Close()
 	return g.session.Devices[0].Close()
 }
 
-// Room is how many tokens may still be added.
+// Room returns how many tokens may still be added.
 func (g *Generator) Room() int { return g.context - len(g.ids) }
 
-// Reset begins another sequence; a verb has one, tests have many.
+// Reset begins another sequence.
 func (g *Generator) Reset() { g.ids = g.ids[:0] }
 
-// Logits are those of what may follow the latest token. They are valid until
-// the next Extend.
+// Logits returns the logits of the next token, valid until the next Extend.
 func (g *Generator) Logits() []float64 { return g.last }
 
-// Extend adds tokens to the sequence.
+// Extend appends tokens to the sequence and computes the logits that follow it.
 func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	if len(ids) > g.Room() {
 		return fmt.Errorf("%d tokens after %d do not fit a context of %d; hint: a shorter text", len(ids), len(g.ids), g.context)
@@ -131,8 +131,8 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	return nil
 }
 
-// step runs a program on tokens from position pos on, and takes the logits of
-// one of its rows.
+// step runs a program on tokens from position pos on, and sets g.last to the logits
+// of one row.
 func (g *Generator) step(ctx context.Context, prog, pos int, tokens []int32, row int) error {
 	e := g.session.Engine(prog)
 	g.pos[0] = int32(pos)

@@ -11,25 +11,25 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// identity is what must be the same for a run to be continued. The plan and
-// the memory limits are not in it: they change the speed only.
+// identity is what must be equal for a run to be resumed. Plan and memory limits
+// are not part of it: they affect speed only.
 type identity struct {
 	Model          string  `json:"model"`
 	SequenceLength int     `json:"sequence_length"`
 	GlobalBatch    int     `json:"global_batch"`
 	Precision      string  `json:"precision"`
-	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans: fp32 if left out
-	Documents      string  `json:"documents,omitempty"`       // joined if left out
+	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans; absent: fp32
+	Documents      string  `json:"documents,omitempty"`       // absent: joined
 	Seed           uint64  `json:"seed"`
 	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
-	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if left out, as older runs do
-	Held           string  `json:"validation_fraction,omitempty"` // what is not trained on; not compared if left out
+	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
+	Held           string  `json:"validation_fraction,omitempty"` // fraction held out; not compared if absent
 }
 
-// origin is where a checkpoint came from. What of it is not the identity is for
-// people: a run goes on with another plan.
+// origin is what a checkpoint records of the run that wrote it. Only the identity
+// is checked; the hashes inform people, since a run may resume with another plan.
 type origin struct {
 	identity
 	PlanHash string `json:"plan_hash"`
@@ -37,14 +37,15 @@ type origin struct {
 	spread
 }
 
-// spread is how many steps a timed run's learning rate was spread over, and what time
-// that was for: a run that goes on in the same time keeps them, whatever is predicted by then.
+// spread is the number of steps over which a timed run spreads its learning rate,
+// and the max_time it was derived from. A run resumed with the same max_time keeps
+// it, whatever the prediction is by then.
 type spread struct {
 	Time  config.Duration `json:"spread_time,omitempty"`
 	Steps int             `json:"spread_steps,omitempty"`
 }
 
-// configured fills in what the configuration says.
+// configured fills in what the configuration determines.
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
 	a.Precision, a.Documents = precision(c).String(), c.Documents
@@ -55,7 +56,7 @@ func (a *identity) configured(c *config.Config) {
 	}
 }
 
-// prepared fills in what text and model say, too.
+// prepared also fills in what text and model determine.
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
@@ -105,8 +106,9 @@ func (a identity) difference(b identity) string {
 	return ""
 }
 
-// apart leaves of two texts the words in which they differ, if they have as many words, and before
-// a word the one that names it ("frozen 11/d70c2137").
+// apart reduces two texts of equally many words to the words that differ, each with
+// the word before it that names it ("frozen 11/d70c2137"). Other texts are returned
+// whole.
 func apart(a, b string) (there, here string) {
 	sep := " "
 	if strings.Contains(a, ", ") {
@@ -126,8 +128,8 @@ func apart(a, b string) (there, here string) {
 	return strings.Join(left, sep), strings.Join(right, sep)
 }
 
-// belongs refuses to continue a checkpoint of another run. What know does not fill in is
-// not known yet, and taken to be the same.
+// belongs refuses to resume another run's checkpoint. know fills in what is known
+// of this run so far; the rest is assumed equal.
 func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
 	var there identity
 	if err := json.Unmarshal(ck.Trainer.Plan, &there); err != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder keeps other processes from training in a run's folder until the
-// file is closed, or the process ends in whatever way. The file stays: if it
-// were removed, two processes could hold locks on two files of that name. File
-// systems that have no locks are used without.
+// lockFolder locks a run's folder against training by other processes, until the
+// file is closed or the process ends in any way. The file remains: if it were
+// removed, two processes could lock two files of that name. File systems without
+// locks are used unlocked.
 func lockFolder(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -12,29 +12,29 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Longest is how long sequences can be.
+// Longest is the longest sequence that fits, in tokens.
 type Longest struct {
 	Tokens  int    `json:"tokens"`
-	TooLong int    `json:"too_long"` // the next length that was looked at
+	TooLong int    `json:"too_long"` // the next length that was tried
 	Beyond  string `json:"beyond"`   // why that is too long
 }
 
-// maxSequence is where sequence_length ends, see package config.
+// maxSequence bounds sequence_length, see package config.
 const maxSequence = 1 << 24
 
-// nearEnough is where the search for the longest sequence ends, as a part of its length:
-// nobody needs to know a million tokens to 256, and lengths that are no multiple of a
-// large power of two make long programs, of a minute's work each.
+// nearEnough ends the search when the interval is 1/nearEnough of the length. A
+// million tokens need not be known to 256, and lengths that are no multiple of a
+// large power of two make long programs, which take a minute each.
 const nearEnough = 100
 
-// MaxSequence finds the longest sequence, in multiples of step tokens, that a
-// configuration's model can be trained on: the planner has a plan for it, and
-// none for one step more, or for a hundredth more where that is longer. Of the text, the
-// vocabulary and the documents count.
+// MaxSequence finds the longest sequence, in multiples of step tokens, on which a
+// configuration's model can be trained. The planner has a plan for it, and none for
+// the next length tried, longer by one step or by a hundredth, whichever is more.
+// The text matters by its vocabulary and documents.
 //
-// It doubles the length until nothing frugal fits, then bisects, and looks at all plans
-// for the first length that is too long only. Since lengths with
-// few divisors cannot be cut as finely as others, longer ones that fit may exist.
+// It doubles the length until no minimum-memory plan fits, then bisects; only for
+// the first length that is too long it considers all plans. Lengths with few
+// divisors cannot be cut as finely as others, so longer ones that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
@@ -80,7 +80,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 		why := m.fits(ctx, c, text, hi*step)
 		var bad *config.Error
 		switch {
-		case why == nil: // by a plan that is not the most frugal
+		case why == nil: // by a plan that is not minimum-memory
 			lo, hi = hi, hi+max(1, hi/nearEnough)
 		case lo > 0 && (errors.Is(why, plan.ErrDoesNotFit) || errors.As(why, &bad)):
 			return &Longest{Tokens: lo * step, TooLong: hi * step, Beyond: why.Error()}, nil
@@ -90,8 +90,8 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, text *Text,
 	}
 }
 
-// fits returns what stands in the way of sequences of n tokens: a *plan.Misfit
-// where it is memory.
+// fits returns nil if sequences of n tokens fit. Where memory is short, the error
+// is a *plan.Misfit.
 func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int) error {
 	req, err := m.long(c, text, n)
 	if err != nil {
@@ -105,8 +105,8 @@ func (m *Machine) fits(ctx context.Context, c *config.Config, text *Text, n int)
 	return m.advise(err)
 }
 
-// fitsFrugally is a quick look at the same: at frugal plans, with the optimizer's state
-// in the least bytes that the configuration leaves open.
+// fitsFrugally is a quick form of fits. It considers minimum-memory plans only,
+// with the optimizer's state in the smallest format that the configuration allows.
 func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, text *Text, n int) (bool, error) {
 	req, err := m.long(c, text, n)
 	if err != nil {
@@ -118,7 +118,7 @@ func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, text *Text
 	return plan.FitsFrugally(ctx, req, m.planner())
 }
 
-// long is the request for a plan of sequences of n tokens.
+// long returns the search request for sequences of n tokens.
 func (m *Machine) long(c *config.Config, text *Text, n int) (*plan.Request, error) {
 	if n > maxSequence {
 		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))

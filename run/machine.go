@@ -27,41 +27,43 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// MaxRanks bounds the ranks of one process: each has streams, arenas and a
-// share of the cores, of which few machines have more.
+// MaxRanks bounds the ranks of one process: each has its own streams and arenas,
+// and a share of the cores.
 const MaxRanks = 64
 
-// mostProbed ranks are enough to see what others do to one: each takes some
-// hundred MiB meanwhile.
+// mostProbed bounds the ranks that are probed at the same time. More would not
+// change the contention seen, and each needs some hundred MiB.
 const mostProbed = 8
 
-// profileBudget is how long the operators of a candidate are timed.
+// profileBudget bounds the time spent on timing the operators of a candidate.
 const profileBudget = 3 * time.Second
 
-// workers are the cores that each of some ranks has.
+// workers returns the cores per rank.
 func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
 
-// Machine is the hardware that a run uses, and how to make it run.
+// Machine describes the hardware of a run, with the capacity of each rank, and
+// opens devices on it.
 type Machine struct {
 	Hardware *hardware.Hardware
 	Capacity [device.NumTiers]int64
-	// described machines are planned for, not measured and not run on; supposed ones
-	// are like another machine but for some numbers, see WhatIfs.
+	// A described machine is planned for, but neither measured nor run on. A
+	// supposed machine is another one with some numbers changed, see WhatIfs.
 	described, supposed bool
 	ranks               int
 	backend             string   // cpu or cuda
-	gpus                []string // of each rank, its name
+	gpus                []string // name of each rank's GPU
 	options             cpu.Options
 	cuda                cuda.Options
-	file                string // cache of the description
+	file                string // cache file of the description
 }
 
-// FindMachine describes this machine: from the cache, or by probing it.
+// FindMachine returns this machine's description, from the cache or by probing,
+// with the configuration's limits applied.
 func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name != "" {
 		return nil, c.Fault("hardware.name", "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw")
 	}
-	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // auto too, until the CUDA backend has run on a GPU
+	m := &Machine{backend: "cpu", ranks: max(c.Ranks, 1)} // also for device auto, until the CUDA backend has run on a GPU
 	if c.Device == "cuda" {
 		m.backend = "cuda"
 		names, err := cuda.Names()
@@ -88,8 +90,8 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.cuda = cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength)}
-	// A throttled link and another disk are another machine, and so are other GPUs, more or
-	// fewer cores, and cores that ranks share.
+	// The cache key covers all that changes the measured rates: throttled links,
+	// the disk, the GPUs, the number of cores and the ranks that share them.
 	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %q %v %v %s %d %d", m.backend, m.gpus, c.Hardware, hostID(), diskOf(c.Spill()), m.ranks, runtime.GOMAXPROCS(0)))
 	m.file = filepath.Join(dir, fmt.Sprintf("hardware-%x.json", key[:6]))
 	if text, err := bounded.ReadFile(m.file, maxHardware); err == nil {
@@ -104,7 +106,7 @@ func FindMachine(c *config.Config, note func(string)) (*Machine, error) {
 		}
 		m.save()
 	}
-	// What is free changes from day to day; rates do not.
+	// Rates are cached; free memory is not, since it changes.
 	if m.Hardware.Memory, err = m.memory(existing(c.Spill())); err != nil {
 		return nil, err
 	}
@@ -119,8 +121,9 @@ func (m *Machine) diskMeasured() bool {
 	return m.Hardware.Link(device.DiskTier, device.HostTier) != nil
 }
 
-// withoutFullDisk leaves a disk out that has no room for probes to be made side by side
-// on it: little would go there, and a run that needs none of it should not end for it.
+// withoutFullDisk drops the disk tier if the disk has no room for the given number
+// of simultaneous probes. Little could be spilled there, and a run that does not
+// need it should not fail.
 func withoutFullDisk(m hardware.Memory, probes int) hardware.Memory {
 	if m.Disk < int64(probes)*hardware.ProbeBytes {
 		m.Disk = 0
@@ -128,7 +131,7 @@ func withoutFullDisk(m hardware.Memory, probes int) hardware.Memory {
 	return m
 }
 
-// probe measures the machine with the backend that will run.
+// probe measures the machine with the backend that the run will use.
 func (m *Machine) probe(c *config.Config) (err error) {
 	dir := existing(c.Spill())
 	if m.backend == "cpu" {
@@ -140,7 +143,8 @@ func (m *Machine) probe(c *config.Config) (err error) {
 		return c.Fault("device", err.Error())
 	}
 	memory = withoutFullDisk(memory, m.ranks)
-	// On fresh devices, of all ranks at once: GPUs share links and memory of the host.
+	// Each measurement opens fresh devices of all ranks together: GPUs share links
+	// and host memory.
 	fresh := func(measure func(devices []device.Device) error) error {
 		devices, err := openGPUs(m.cuda, m.ranks, probeFile(dir)+"-")
 		if err != nil {
@@ -168,7 +172,7 @@ func (m *Machine) probe(c *config.Config) (err error) {
 	return fresh(func(devices []device.Device) error { return probePeers(devices, m.Hardware) })
 }
 
-// probePeers adds what joins ranks to a description.
+// probePeers adds the link between ranks to a description.
 func probePeers(devices []device.Device, h *hardware.Hardware) error {
 	link, measured, duties, err := hardware.ProbePeers(devices)
 	if err != nil {
@@ -179,7 +183,8 @@ func probePeers(devices []device.Device, h *hardware.Hardware) error {
 	return nil
 }
 
-// memory is what each tier has now.
+// memory returns the memory of each tier that is available now, in bytes; of the
+// device, the least of any rank's.
 func (m *Machine) memory(dir string) (hardware.Memory, error) {
 	mem, err := hardware.LocalMemory(dir)
 	if err != nil || m.backend == "cpu" {
@@ -197,22 +202,22 @@ func (m *Machine) memory(dir string) (hardware.Memory, error) {
 		if err = errors.Join(err, d.Close()); err != nil {
 			return mem, err
 		}
-		if free = (free - cuda.Overhead) / 100 * 97; r == 0 || free < mem.Device { // some is the driver's, for code and stacks
+		if free = (free - cuda.Overhead) / 100 * 97; r == 0 || free < mem.Device { // the driver needs 3 % for code and stacks
 			mem.Device = free
 		}
 	}
 	return mem, nil
 }
 
-// probeFile is where the disk is measured.
+// probeFile returns the file on which the disk is measured.
 func probeFile(dir string) string {
 	return filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
 }
 
-// Probe measures this machine, its disk in folder dir, and what joins ranks if
-// there are several. options are those of one device; if they leave the cores
-// open, that one has all of them and several ranks share them. Else it is
-// measured what a rank has while the others do the same.
+// Probe measures this machine, its disk in folder dir and, for several ranks, the
+// link between them. options describe one device. If options.Workers is 0, the
+// device is measured alone with all cores. Otherwise it is measured while other
+// ranks do the same, as many as find cores at a time.
 func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, err error) {
 	memory, err := hardware.LocalMemory(dir)
 	if err != nil {
@@ -257,8 +262,8 @@ func Probe(options cpu.Options, dir string, ranks int) (h *hardware.Hardware, er
 	return h, errors.Join(probePeers(devices, h), closeAll(devices))
 }
 
-// hostID tells machines with a shared home apart, and a virtual machine from what it was on
-// another processor, or with tile registers that it has no more.
+// hostID distinguishes machines that share a home folder. It includes the processor
+// and its kernels, since a virtual machine may move to other hardware.
 func hostID() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -267,7 +272,8 @@ func hostID() string {
 	return fmt.Sprintf("%s %s %s", name, hardware.Processor(), gemm.Kernels())
 }
 
-// existing is the nearest folder that exists, where a disk can be measured.
+// existing returns the nearest ancestor folder that exists, where a disk can be
+// measured.
 func existing(path string) string {
 	for path != "" && path != filepath.Dir(path) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
@@ -281,8 +287,8 @@ func existing(path string) string {
 	return path
 }
 
-// save keeps what was measured, if that is all there is: a full disk may have room
-// the next time. A cache that cannot be written is no error.
+// save writes the description to the cache, unless it lacks the disk: a disk that
+// is full now may have room later. An unwritable cache is no error.
 func (m *Machine) save() {
 	if !m.diskMeasured() {
 		return
@@ -314,13 +320,13 @@ func ForgetMachines() error {
 	return err
 }
 
-// limit sets the capacity of each tier for each rank: what the configuration
-// allows, or what the machine has. A limit of the device is that of each rank's;
-// host and disk are one for all ranks, which share them evenly.
+// limit sets each rank's capacity of each tier to the configuration's limit or to
+// what the machine has. The device limit applies to each rank; the limits of host
+// and disk apply to all ranks together, which share them evenly.
 func (m *Machine) limit(c *config.Config) error {
 	n := int64(m.ranks)
 	m.Capacity = m.Hardware.Memory.Tiers()
-	if !m.described { // which is one rank's share already
+	if !m.described { // a description is already one rank's share
 		if m.Hardware.Memory.Shared {
 			m.Capacity[device.DeviceTier] /= n
 		}
@@ -344,20 +350,21 @@ func (m *Machine) limit(c *config.Config) error {
 	return nil
 }
 
-// shared is the memory that the device and host tiers of all ranks have together,
-// 0 if each has its own.
+// shared returns the memory that device and host tiers of all ranks draw on
+// together, in bytes; 0 if each tier has its own.
 func (m *Machine) shared() int64 {
 	switch {
 	case !m.Hardware.Memory.Shared:
 		return 0
-	case m.described: // which is one rank's share
+	case m.described: // memory is one rank's share
 		return m.Hardware.Memory.Host * int64(m.ranks)
 	}
 	return m.Hardware.Memory.Host
 }
 
-// Plan searches for the fastest plan that fits this machine, or takes the one
-// that the configuration names.
+// Plan searches for the fastest plan that fits this machine, or evaluates the
+// plan.json that the configuration names. The error is a *plan.Misfit if nothing
+// fits.
 func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
 	req := m.request(g, c)
 	mach := m.planner()
@@ -372,7 +379,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return nil, err
 	}
 	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
-		// A model that policies cannot be measured for has no rivals.
+		// Without measurements for the policies, the model has no rivals of theirs.
 		if r := m.policies(req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req.State)
 		}
@@ -388,9 +395,9 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	return r, m.advise(err)
 }
 
-// trial lets candidates run here, before a run that is as long as the configuration
-// says: side by side if that takes no more than half of the host's memory and
-// nothing of a device's own.
+// trial lets the finalists run on this machine before the run. They share memory if
+// together they take at most half of the host's memory and the device tier is part
+// of it.
 func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 	return &plan.Trial{
 		Open: func(ctx context.Context, list []*plan.Candidate) (plan.Trials, error) {
@@ -406,7 +413,7 @@ func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 	}
 }
 
-// request is what a configuration asks the search for.
+// request translates a configuration into a search request, without pins.
 func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
 	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: stateOf(c)}
 	if m.backend == "cuda" {
@@ -415,14 +422,15 @@ func (m *Machine) request(g *graph.Graph, c *config.Config) *plan.Request {
 	return req
 }
 
-// Programs lowers a candidate's programs for all ranks.
+// Programs returns a candidate's programs for all ranks, lowering those that are
+// absent.
 func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate) ([]*program.Program, error) {
 	_, err := best.Complete(ctx, m.request(g, c))
 	return best.Ranks, err
 }
 
-// advise corrects the hint of a misfit that no limit can help: the machine
-// itself has too little.
+// advise replaces the hint of a misfit that no limit can cure because the machine
+// itself has too little memory.
 func (m *Machine) advise(err error) error {
 	var e *plan.Misfit
 	if !errors.As(err, &e) {
@@ -444,7 +452,7 @@ func (m *Machine) advise(err error) error {
 	return e
 }
 
-// given uses a plan.json instead of searching.
+// given evaluates a plan.json instead of searching.
 func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machine, c *config.Config) (*plan.Result, error) {
 	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
 	if err != nil {
@@ -479,8 +487,8 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	return m.only(ctx, req, mach, cand)
 }
 
-// only is the result of a search that has one candidate: its operators are timed, as
-// those of the fastest are, so that its time can be compared with other results.
+// only returns a single candidate as the result of a search. Its operators are
+// timed as the fastest candidate's would be, so that its time is comparable.
 func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machine, cand *plan.Candidate) (*plan.Result, error) {
 	if fits, err := cand.Complete(ctx, req); err != nil {
 		return nil, err
@@ -497,8 +505,8 @@ func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machin
 	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
 }
 
-// measure times the operators of a candidate that the description does not
-// have yet, on arenas of its size, and on all ranks at once: they share cores
+// measure times those operators of a candidate that the description lacks, in
+// arenas of the candidate's size and on all ranks at once, since ranks share cores
 // and memory.
 func (m *Machine) measure(c *plan.Candidate) error {
 	known := true
@@ -543,7 +551,7 @@ func (m *Machine) measure(c *plan.Candidate) error {
 	list := slices.Concat(times[:len(c.Programs)]...)
 	if m.Hardware.AtOnce > 0 && m.Hardware.AtOnce < m.ranks {
 		for i := range list {
-			list[i].Gap = 0 // in which a rank waited for its turn
+			list[i].Gap = 0 // it includes waiting for other ranks' turns
 		}
 	}
 	m.Hardware.Add(list)
@@ -551,25 +559,26 @@ func (m *Machine) measure(c *plan.Candidate) error {
 	return nil
 }
 
-// forget has operators timed again: what else uses a shared machine changes from
-// minute to minute.
+// forget drops operator times, so that they are measured again: the load of a
+// shared machine changes within minutes.
 func (m *Machine) forget() {
 	if !m.described {
 		m.Hardware.Times = nil
 	}
 }
 
-// atOnce is how many of some ranks find cores of their own at the same time.
+// atOnce returns how many of the ranks can have cores of their own at the same
+// time.
 func atOnce(ranks, workers int) int {
 	return min(max(ranks, 1), max(1, runtime.GOMAXPROCS(0)/max(workers, 1)))
 }
 
-// Peak is the arithmetic limit of all ranks together for the graph's precision
-// in FLOP/s: what model FLOPs utilisation is measured against.
+// Peak returns the peak FLOP/s of all ranks together in the graph's precision, the
+// denominator of model FLOPs utilisation (MFU).
 func (m *Machine) Peak(g *graph.Graph) float64 {
 	e := m.Hardware.Engine(device.Compute)
 	n := m.ranks
-	if m.Hardware.AtOnce > 0 { // others wait for their cores
+	if m.Hardware.AtOnce > 0 { // the other ranks wait for cores
 		n = min(n, m.Hardware.AtOnce)
 	}
 	if g.DType == graph.BF16 {

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Metrics is a line of metrics.jsonl: one step. The field names are stable.
+// Metrics is one step, a line of metrics.jsonl. The field names are stable.
 type Metrics struct {
 	Step         int     `json:"step"`   // optimizer steps done
 	Tokens       int64   `json:"tokens"` // trained on so far
@@ -22,8 +22,8 @@ type Metrics struct {
 	ValLoss      float64 `json:"val_loss,omitempty"`
 }
 
-// metricsLog appends to metrics.jsonl. A resumed run first drops the lines
-// behind the step that it resumes at, so that the file holds each step once.
+// metricsLog appends to metrics.jsonl. On resumption the lines after the
+// checkpoint's step are dropped, so that the file holds each step once.
 type metricsLog struct{ f *os.File }
 
 func openMetrics(path string, step int) (*metricsLog, error) {
@@ -37,7 +37,7 @@ func openMetrics(path string, step int) (*metricsLog, error) {
 		line, err := r.ReadBytes('\n')
 		var m Metrics
 		if err != nil || json.Unmarshal(line, &m) != nil || m.Step > step {
-			break // the end, a torn line, or what will be done again
+			break // the end, a torn line, or a step that will be repeated
 		}
 		keep += int64(len(line))
 	}

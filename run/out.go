@@ -11,10 +11,10 @@ import (
 	"github.com/athanor-llm/athanor/config"
 )
 
-// CheckOut says before text is read and plans are searched what would keep a run out
-// of its folder: that it cannot be written, that another process trains there, or that
-// what it is to go on from is no checkpoint, or that of another run as far as the
-// configuration tells. It makes no folder.
+// CheckOut finds, before text is read and plans are searched, what would stop a run
+// from using its folder: it is not writable, another process trains there, or what
+// to resume from is no checkpoint or, as far as the configuration tells, that of
+// another run. It creates no folder.
 func CheckOut(c *config.Config) error {
 	if err := checkResume(c); err != nil {
 		return err
@@ -25,8 +25,8 @@ func CheckOut(c *config.Config) error {
 	return checkSame(c, func(here *identity) { here.configured(c) })
 }
 
-// CheckOut says, of what the run is to go on from, what can be told only once text and
-// model have been read.
+// CheckOut checks the checkpoint or model folder to start from, as far as that
+// takes text and model.
 func (s *Setup) CheckOut() error {
 	if err := checkSame(s.Config, func(here *identity) { here.prepared(s) }); err != nil {
 		return err
@@ -34,8 +34,8 @@ func (s *Setup) CheckOut() error {
 	return s.checkWeights()
 }
 
-// checkWeights says of the model folder that a new run starts from whether the weights are
-// there, all of them and of the model's shapes.
+// checkWeights checks that the model folder that a new run starts from has all
+// weights, in the model's shapes.
 func (s *Setup) checkWeights() error {
 	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
 		return nil
@@ -56,8 +56,8 @@ func (s *Setup) checkWeights() error {
 	return inFolder(s.Folder, checkTied(set, s.Model))
 }
 
-// checkSame refuses a checkpoint of another run. One that cannot be opened and was not
-// asked for is left to the resume, which reads all of it and may pass over it.
+// checkSame refuses a checkpoint of another run. It ignores one that cannot be
+// opened and was not named: resuming reads it completely and may skip it.
 func checkSame(c *config.Config, know func(*identity)) error {
 	path, _, err := latest(c, checkpoint.Sizes)
 	if errors.Is(err, checkpoint.ErrNone) {
@@ -77,7 +77,7 @@ func checkSame(c *config.Config, know func(*identity)) error {
 	return belongs(c, ck, path, know)
 }
 
-// checkFolder says whether a run's folder is free, or could be made.
+// checkFolder checks that a run's folder is unlocked, or could be created.
 func checkFolder(dir string) error {
 	_, err := os.Stat(dir)
 	if err == nil {
@@ -97,7 +97,7 @@ func checkFolder(dir string) error {
 	return outError(err)
 }
 
-// checkResume refuses a folder to go on from that has no state of a run.
+// checkResume refuses a folder to resume from that holds no state of a run.
 func checkResume(c *config.Config) error {
 	if c.Resume == "auto" || c.Resume == "never" || exists(filepath.Join(c.Resume, "state")) {
 		return nil
@@ -105,7 +105,7 @@ func checkResume(c *config.Config) error {
 	return c.Fault("resume", c.Resume+" is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model")
 }
 
-// outError is what is wrong with a run's folder, or nil.
+// outError wraps an error of the run's folder; nil stays nil.
 func outError(err error) error {
 	if err == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// pinPipeline takes over what the configuration says of pipelines.
+// pinPipeline validates and adds the configuration's pipeline decisions.
 func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	p.Schedule, p.Pipeline, p.Stages, p.Slices = c.Plan.Schedule, c.Plan.Pipeline, c.Plan.Stages, c.Plan.Slices
 	segments := len(g.Segments)
@@ -50,7 +50,7 @@ func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) er
 	return m.checkPipeline(p, c)
 }
 
-// checkSlices refuses what does not go with slices of sequences.
+// checkSlices refuses decisions that are incompatible with sequence slices.
 func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	key := "plan.slices"
 	if p.Slices == 0 {
@@ -72,8 +72,8 @@ func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	return nil
 }
 
-// checkPipeline refuses pipelines that clash with other decisions, and those for
-// which there is no schedule.
+// checkPipeline refuses pipelines that contradict other decisions, or have no
+// schedule.
 func (m *Machine) checkPipeline(p *plan.Pins, c *config.Config) error {
 	key := ""
 	for _, k := range []string{"stages", "slices", "schedule", "pipeline"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// pins are the decisions that the configuration takes.
+// pins validates and returns the plan decisions that the configuration makes.
 func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
@@ -74,7 +74,7 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	return p, m.pinActivations(&p, g, c)
 }
 
-// pinActivations takes over what the configuration says of activations.
+// pinActivations validates and adds the configuration's activation policies.
 func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	layers := g.Model.Layers
 	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
@@ -99,7 +99,7 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	case swaps && m.Capacity[tier] == 0:
 		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
 	}
-	if len(c.Plan.Swap) > 0 { // else nothing is decided, see plan.Pins.Open
+	if len(c.Plan.Swap) > 0 { // else leave it nil, see plan.Pins.Open
 		p.Activations = map[int]program.Retention{}
 	}
 	for l, share := range c.Plan.Swap {

@@ -17,7 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// PolicyRequest is what a policy plans for on this machine.
+// PolicyRequest returns the measured request that policies plan for on this
+// machine.
 func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
 	if c.GlobalBatch%c.Ranks != 0 {
 		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks))
@@ -26,23 +27,24 @@ func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.C
 	return r, r.Measure(ctx, StepOptions(c))
 }
 
-// policies is what policies have to know.
+// policies describes this machine, within its limits, and a search request to
+// policies.
 func (m *Machine) policies(req *plan.Request) *policy.Request {
 	h := *m.Hardware
 	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
 	return policyRequest(req, &h)
 }
 
-// policyRequest asks policies what the search is asked. Their heads take a sequence at a
-// time at most, or as few as may be taken.
+// policyRequest translates a search request for policies. Their heads take at most
+// one sequence at a time, or the smallest batch that the order of sums permits.
 func policyRequest(req *plan.Request, h *hardware.Hardware) *policy.Request {
 	g, n := req.Graph, req.GlobalBatch/req.Ranks
 	return &policy.Request{Graph: g, Hardware: h, Ranks: req.Ranks, Sequences: n,
 		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
 }
 
-// rivals are the plans of all policies, as far as they have one, for a request
-// that was measured, with the optimizer's state stored as the run's.
+// rivals returns the plans of all policies that have one, with the run's storage
+// format of the optimizer's state. The request must have been measured.
 func rivals(r *policy.Request, state string) (list []plan.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
@@ -53,8 +55,8 @@ func rivals(r *policy.Request, state string) (list []plan.Rival) {
 	return list
 }
 
-// former is the plan that the run's folder was trained by last: with more memory or
-// faster links than then, the run does not get slower.
+// former returns the plan that the run's folder was last trained with. As a rival
+// it ensures that more memory or faster links never slow the run down.
 func former(c *config.Config) []plan.Rival {
 	if c.Out == "" {
 		return nil
@@ -65,12 +67,12 @@ func former(c *config.Config) []plan.Rival {
 	}
 	pl, err := program.ParsePlan(text)
 	if err != nil {
-		return nil // edited, or by another version; it is only a suggestion
+		return nil // edited, or by another version: ignored, as it is optional
 	}
 	return []plan.Rival{{Name: "the run so far", Plan: pl}}
 }
 
-// PlanBy takes the plan of a policy instead of searching.
+// PlanBy evaluates a named policy's plan instead of searching.
 func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*plan.Result, error) {
 	p, err := policy.Find(name)
 	if err != nil {
@@ -96,7 +98,7 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 	return m.only(ctx, req, mach, cand)
 }
 
-// planner is what the search knows of the machine.
+// planner describes this machine to the search.
 func (m *Machine) planner() *plan.Machine {
 	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
 	if !m.described && !m.supposed {

@@ -8,11 +8,11 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Prove checks the programs of a step before they run: that they cannot race,
-// hang or overflow, and that they compute what the plain program of the same
-// graph on one rank computes, the one that keeps everything on the device and
-// cuts nothing: exactly, or, where the plan divides sums among ranks, with the
-// same terms in another order. opt are the options that they were lowered with.
+// Prove checks the programs of a step before they run. They must not race, hang or
+// overflow, and must compute what the plain program computes: the same graph on one
+// rank, everything on the device, no sums divided. Equality must be exact; where
+// the plan divides sums among ranks or slices, the terms must be the same in
+// another order. opt must be the options that the programs were lowered with.
 func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) (program.Equality, error) {
 	if err := program.Verify(ps...); err != nil {
 		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
@@ -29,7 +29,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 		return program.Different, err
 	}
 	eq, err := program.Equivalent(ps, []*program.Program{reference})
-	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // sums over tokens go backwards then, slice by slice
+	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
 	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
 		err = fmt.Errorf("they are only %v", eq)
 	}

@@ -17,19 +17,19 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 )
 
-// Prompt is what text is generated from.
+// Prompt is a prompt and how to continue it.
 type Prompt struct {
 	Text        string
 	Tokens      int     // to add, at most
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
 	Device      string // cpu or cuda
-	// Each is called, if set, with the prompt's text and then with that of each
-	// token as it comes: bytes, of which several tokens may make one character.
+	// Each, if set, is called with the prompt's text, then with each token's as it
+	// comes. These are bytes: a character may take several tokens.
 	Each func(text []byte)
 }
 
-// Sampled is what came of a prompt.
+// Sampled is a prompt's continuation.
 type Sampled struct {
 	Text         string  `json:"text"` // the prompt and its continuation
 	PromptTokens int     `json:"prompt_tokens"`
@@ -37,14 +37,14 @@ type Sampled struct {
 	IDs          []int32 `json:"ids"`    // of what was added
 	PromptTime   float64 `json:"prompt_seconds"`
 	Time         float64 `json:"seconds"` // from the first added token to the last
-	// Full says that it ended because the model takes no longer texts.
+	// Full reports that generation stopped because the context was full.
 	Full bool `json:"context_full"`
-	// Notes are what generation_config.json asks for and is set aside.
+	// Notes list the settings of generation_config.json that are ignored.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Sample continues a prompt with the model in a folder, until the model ends
-// the text, Prompt.Tokens are there or the model's context is full.
+// Sample continues a prompt with the model in a folder, until the model ends the
+// text, Prompt.Tokens have been added, or the context is full.
 func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	f, err := OpenFolder(dir)
 	if err != nil {
@@ -119,8 +119,9 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	}
 }
 
-// promptIDs is what a model reads of a prompt: as in transformers the tokenizer's Start goes
-// before it, unless it is there. An empty prompt begins as a document does.
+// promptIDs returns the tokens of a prompt. As in transformers, the tokenizer's
+// start token is prepended unless present. An empty prompt begins as a document
+// does.
 func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
 	ids, start := t.Encode([]byte(prompt)), t.Start()
 	if n := len(start); len(ids) < n || !slices.Equal(ids[:n], start) {
@@ -136,8 +137,8 @@ func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
 	return []int32{end}, nil
 }
 
-// ends are the tokens that end a text: the tokenizer's end of text, and what
-// generation_config.json names, or config.json where it names none.
+// ends returns the tokens that end a text: the tokenizer's end of text, and those
+// that generation_config.json names or, where it names none, config.json.
 func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
 	var ends []int32
 	if end, ok := t.EndOfText(); ok {
@@ -165,15 +166,16 @@ func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
 	return ends, nil
 }
 
-// generationConfig says how transformers goes on with a text.
+// generationConfig is the file with transformers' generation settings.
 const generationConfig = "generation_config.json"
 
-// shaping are keys of it that change which token is the likeliest, or how it is looked for.
+// shaping lists its keys that affect which token is chosen.
 var shaping = strings.Fields(`repetition_penalty no_repeat_ngram_size bad_words_ids sequence_bias suppress_tokens begin_suppress_tokens
 	forced_bos_token_id forced_eos_token_id min_length min_new_tokens exponential_decay_length_penalty num_beams guidance_scale
 	penalty_alpha`)
 
-// setAside tells what of that would give another text in transformers.
+// setAside returns notes on settings of that file that are ignored and would change
+// the text in transformers.
 func (f *Folder) setAside() (notes []string, err error) {
 	var c map[string]any
 	if err := f.decode(generationConfig, &c); err != nil {
@@ -197,7 +199,7 @@ func (f *Folder) setAside() (notes []string, err error) {
 	return notes, nil
 }
 
-// decode reads a JSON file of the folder; one that is not there has nothing in it.
+// decode reads a JSON file of the folder; an absent file leaves v unchanged.
 func (f *Folder) decode(name string, v any) error {
 	text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -30,8 +30,8 @@ func store(c *config.Config) *checkpoint.Store {
 	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: 5e9}
 }
 
-// latest is the checkpoint that a run goes on from, whole as far as depth looks, and
-// what was passed over to find it. A run that begins has checkpoint.ErrNone.
+// latest returns the checkpoint to resume from, checked to the given depth, and
+// notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
 func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
 	path, skipped, err := store(c).Latest(depth)
 	for _, s := range skipped {
@@ -43,16 +43,16 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 		path, err = beginning(c, path, depth)
 	case err == nil && c.Resume == "never":
 		err = inTheWay(c, path)
-	case none && len(skipped) > 0: // to begin anew would write over what may still be of use
+	case none && len(skipped) > 0: // starting anew would overwrite what may be recoverable
 		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
 	}
 	return path, passed, err
 }
 
-// beginning is latest for a run that begins with a checkpoint that it names. own is the latest
-// in its folder, "" if there is none: a run that was stopped and is started again goes on
-// from that. An own one that this run cannot have written is refused, since checkpoints
-// and metrics of two histories would mix.
+// beginning is latest for a run whose configuration names a checkpoint. own is the
+// latest in the run's folder, or "": a run that was stopped and restarted continues
+// from own. An own checkpoint that this run cannot have written is refused, since
+// checkpoints and metrics of two histories would mix.
 func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, error) {
 	if err := checkResume(c); err != nil {
 		return "", err
@@ -72,7 +72,8 @@ func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, er
 	return own, err
 }
 
-// inTheWay is the error of a checkpoint in the run's folder that the run is not to go on from.
+// inTheWay returns the error for a checkpoint in the run's folder that the run must
+// not resume from.
 func inTheWay(c *config.Config, path string) error {
 	return c.Fault("resume", fmt.Sprintf("%s, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
 }
@@ -83,8 +84,8 @@ func sameFile(a, b string) bool {
 	return err == nil && second == nil && os.SameFile(x, y)
 }
 
-// start fills the parameters: from the latest checkpoint of the run, from the
-// model's folder, or by initialisation.
+// start fills the parameters: from the latest checkpoint, from the model's folder,
+// or by initialisation.
 func (t *Trainer) start() error {
 	c := t.Setup.Config
 	path, passed, err := latest(c, checkpoint.Checksums)
@@ -104,9 +105,10 @@ func (t *Trainer) start() error {
 	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
 }
 
-// weights are parameters that can be read again while a run goes on: checkpoints
-// have frozen ones from where they came, to the bit, though in bf16 the arenas
-// hold them rounded. Files stay open, so it does not matter if they are removed.
+// weights is the source of the initial parameters, which can be read again during
+// the run. Checkpoints copy frozen parameters from it bit for bit, since in bf16
+// the arenas hold them rounded. Its files stay open, so that removing them does no
+// harm.
 type weights struct {
 	read func(p model.Param, dst []float32) error
 	file io.Closer // nil: none
@@ -122,7 +124,7 @@ func (w *weights) close() error {
 }
 
 // rounded reports whether the arenas hold a parameter in fewer bits than
-// checkpoints: nothing that is trained.
+// checkpoints do. That is never so for trained parameters.
 func (t *Trainer) rounded(p model.Param) bool {
 	return p.Frozen && t.Setup.Graph.DType != graph.F32
 }
@@ -132,7 +134,7 @@ func (t *Trainer) param(name string) model.Param {
 	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
 }
 
-// fromFolder loads the weights of a Hugging Face folder: fine-tuning.
+// fromFolder loads the weights of a Hugging Face folder, for fine-tuning.
 func (t *Trainer) fromFolder() error {
 	set, err := safetensors.OpenFolder(t.Setup.Folder)
 	if err != nil {
@@ -143,12 +145,12 @@ func (t *Trainer) fromFolder() error {
 	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }
 
-// readParam reads a parameter whose shape must be the model's.
+// readParam reads a whole parameter. Its stored shape must be the model's.
 func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 	return readPart(set, p, 0, dst)
 }
 
-// readPart is readParam for the elements from number first on.
+// readPart is readParam for the elements from index first on, as many as dst holds.
 func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
 	info, ok := set.Lookup(p.Name)
 	if bare, isBare := p.BareName(); !ok && isBare {
@@ -163,9 +165,9 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 	return set.ReadFloat32(info.Name, first, dst)
 }
 
-// checkTied refuses a folder whose config.json has the head be the embedding and whose
-// weights have another one, which would be left out: programs differ in which of them
-// they believe.
+// checkTied refuses a folder whose config.json ties the head to the embedding, but
+// whose weights have a different head. That head would be ignored, and programs
+// differ in which of the two they trust.
 func checkTied(set *safetensors.Set, m *model.Model) error {
 	embedding := m.Params()[0]
 	head := embedding
@@ -188,7 +190,7 @@ func checkTied(set *safetensors.Set, m *model.Model) error {
 	return nil
 }
 
-// resume continues from a checkpoint exactly: weights, moments, data cursor.
+// resume restores a checkpoint exactly: weights, moments, data cursor and counters.
 func (t *Trainer) resume(path string) error {
 	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
 	if err != nil {
@@ -238,10 +240,11 @@ func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// lossTail is how many losses a checkpoint keeps for people to look at.
+// lossTail is how many of the latest losses a checkpoint records, for people.
 const lossTail = 100
 
-// roomToSave says before a step is done that what comes of it could not be saved.
+// roomToSave fails, before the first step, if the disk has no room for a
+// checkpoint.
 func (t *Trainer) roomToSave() error {
 	if t.Step >= t.Setup.Config.MaxSteps {
 		return nil
@@ -249,18 +252,20 @@ func (t *Trainer) roomToSave() error {
 	return t.room(1)
 }
 
-// room says whether there is room for n checkpoints beside older ones.
+// room returns an error unless the disk has room for n checkpoints beside the
+// existing ones.
 func (t *Trainer) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()}
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
-	if err != nil { // some file systems do not say
+	if err != nil { // some file systems do not report it
 		return nil
 	}
 	return holds(t.Setup.Config.Out, free, n, s.Bytes())
 }
 
-// holds reports whether a folder's disk has room for n checkpoints. One without any free
-// bytes is one that does not count them.
+// holds returns an error unless a disk with so many free bytes has room for n
+// checkpoints. A file system that reports 0 free bytes does not count them, and
+// passes.
 func holds(dir string, free, n, each int64) error {
 	if free == 0 || free >= n*each {
 		return nil
@@ -268,14 +273,16 @@ func holds(dir string, free, n, each int64) error {
 	return fmt.Errorf("%s: a checkpoint takes %s, room for %d is needed beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
 }
 
-// saving is when checkpoints are written that nobody asked for by the step.
+// saving tells when the latest checkpoint was written and how long that took, which
+// paces checkpoints by time.
 type saving struct {
 	latest time.Time
 	took   time.Duration
 }
 
-// due reports whether one is to be written: after some time, 0 for never, but so that writing them
-// takes a fiftieth of the run at most.
+// due reports whether a checkpoint by time is due: once after has passed since the
+// latest, unless writing would take more than a fiftieth of the run. after 0 means
+// never.
 func (s *saving) due(now time.Time, after time.Duration) bool {
 	return after > 0 && now.Sub(s.latest) >= max(after, 50*s.took)
 }
@@ -295,7 +302,7 @@ func (t *Trainer) due(o Observer) bool {
 	return err == nil
 }
 
-// save writes a checkpoint, unless this step's is written already.
+// save writes a checkpoint of the current step, unless a whole one with this state exists.
 func (t *Trainer) save(o Observer) error {
 	began := time.Now()
 	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact, t.spread})
@@ -326,13 +333,13 @@ func (t *Trainer) save(o Observer) error {
 	return nil
 }
 
-// moments are the optimizer's.
+// moments returns the optimizer's first and second moments.
 func (t *Trainer) moments() []checkpoint.Group {
 	return []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}}
 }
 
-// tensors reads one kind of state lazily from where it lives; frozen parameters
-// have weights only.
+// tensors returns one kind of state, read lazily from where it lives. Frozen
+// parameters have weights only.
 func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	for i, p := range t.Setup.Graph.Params {
@@ -357,8 +364,8 @@ func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	return list
 }
 
-// files are what stands beside the weights: copied through from the model's
-// folder, or made.
+// files returns the files beside the weights: those of the model's folder, copied,
+// or generated ones.
 func (t *Trainer) files() (map[string][]byte, error) {
 	files := map[string][]byte{"config.json": t.Setup.Model.Config()}
 	for _, f := range t.Setup.Tokenizer.Files() {

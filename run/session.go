@@ -14,8 +14,9 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// Session is a model on the devices of all ranks: steps that share one set of
-// arenas, the first of which owns the parameters. It is used by one goroutine.
+// Session is a model on the devices of all ranks. Its steps share one set of
+// arenas; the first step owns the parameters. A Session is not safe for concurrent
+// use.
 type Session struct {
 	Graph   *graph.Graph
 	Devices []device.Device // by rank
@@ -24,16 +25,16 @@ type Session struct {
 	starts  []int32       // of the documents in the latest batch
 }
 
-// rank is what a session has of one rank, by step.
+// rank is one rank's part of a session; the slices are indexed by step.
 type rank struct {
 	engines []*exec.Engine
 	progs   []*program.Program
 }
 
-// Open reserves the arenas and prepares the programs: of each step one for each
-// device. All steps but the first must have been lowered with the first as
-// their base. Those that have not, and ranks whose plans differ, are refused. Close
-// the session, then the devices.
+// Open reserves the arenas and prepares the programs: for each step, one per
+// device. All steps but the first must have been lowered with the first as their
+// base. Open refuses those that were not, and ranks whose plans differ. Close the
+// session before the devices.
 func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
 	for _, step := range steps {
 		if err := agree(step, ""); err != nil {
@@ -79,8 +80,8 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 	return s, nil
 }
 
-// begin checks that the ranks have all of the parameters between them, and
-// fills the constants.
+// begin checks that the ranks together hold every parameter completely, and writes
+// the RoPE table.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
 		if n := s.covered(i, "p"); n != s.Graph.Params[i].Elems() {
@@ -103,7 +104,7 @@ func (s *Session) begin() error {
 	return nil
 }
 
-// covered counts the elements of a parameter's state that some rank has.
+// covered counts the distinct elements of a parameter's state that the ranks hold.
 func (s *Session) covered(param int, kind string) (n int64) {
 	seen := map[[2]int]bool{}
 	for r := range s.ranks {
@@ -117,7 +118,7 @@ func (s *Session) covered(param int, kind string) (n int64) {
 	return n
 }
 
-// Close ends the engines. The devices stay open.
+// Close closes the engines. The devices stay open.
 func (s *Session) Close() {
 	for _, g := range s.groups {
 		g.Close()
@@ -129,32 +130,33 @@ func (s *Session) Close() {
 	}
 }
 
-// Engine of step i on the first rank.
+// Engine returns the first rank's engine of step i.
 func (s *Session) Engine(i int) *exec.Engine { return s.ranks[0].engines[i] }
 
-// Program of step i on the first rank.
+// Program returns the first rank's program of step i.
 func (s *Session) Program(i int) *program.Program { return s.ranks[0].progs[i] }
 
-// Scalars are what changes from step to step.
+// Scalars are the inputs of a step that change from step to step.
 type Scalars struct {
 	Rate         float64 // learning rate
-	Step         int     // of the optimizer, from 1: the bias correction
+	Step         int     // optimizer step, from 1, for the bias correction
 	Beta1, Beta2 float64
-	Targets      int // target tokens in the global batch, the loss's denominator
+	Targets      int // target tokens in the global batch: the denominator of the loss
 	Seed         uint64
 }
 
-// Outcome of a step.
+// Outcome is the result of a step.
 type Outcome struct {
 	Loss    float64 // mean over the target tokens
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
 	Seconds float64
-	// Executed has the timeline of this step on each rank, until the next one.
+	// Executed holds each rank's result of this step; it is valid until the next
+	// step.
 	Executed []exec.Result
 }
 
-// Step runs step i on a batch of tokens and targets (one per row and
-// position; a negative target does not count).
+// Step runs step i on a batch of tokens and targets, each of rows x sequence length
+// in row-major order. A negative target does not count.
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
 	var values [graph.NumScalars]float32
 	values[graph.ScalarLR] = float32(sc.Rate)
@@ -197,10 +199,11 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	return out, nil
 }
 
-// Timelines of the latest step i by rank, on one clock, until the next one.
+// Timelines returns the timelines of the latest step i by rank, on one clock. They
+// are valid until the next step.
 func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
 
-// feed writes what a rank's program reads: its rows of the batch.
+// feed writes a rank's inputs: its rows of the batch, and the scalars.
 func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) error {
 	e, first := k.engines[i], k.progs[i].BatchRow
 	for _, in := range []struct {
@@ -221,7 +224,8 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 	return e.WriteFloats("scalars", scalars)
 }
 
-// Read reads a parameter's state of one kind from wherever it is.
+// Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, from
+// whichever ranks and tiers hold it.
 func (s *Session) Read(param int, kind string, dst []float32) error {
 	for r := range s.ranks {
 		if err := s.ranks[r].engines[0].ReadHome(param, kind, dst); err != nil {
@@ -231,7 +235,8 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 	return nil
 }
 
-// Write writes a parameter's state of one kind to all ranks that have some of it.
+// Write copies src to one kind of a parameter's state on every rank that holds part
+// of it.
 func (s *Session) Write(param int, kind string, src []float32) error {
 	for r := range s.ranks {
 		if err := s.ranks[r].engines[0].WriteHome(param, kind, src); err != nil {
@@ -241,8 +246,8 @@ func (s *Session) Write(param int, kind string, src []float32) error {
 	return nil
 }
 
-// lost is the error of one rank between steps: if there are others, it is lost to
-// them.
+// lost wraps an error of one rank between steps: to the other ranks, if any, it is
+// a lost peer.
 func (s *Session) lost(r int, err error) error {
 	if len(s.ranks) == 1 {
 		return err
@@ -250,10 +255,10 @@ func (s *Session) lost(r int, err error) error {
 	return &exec.PeerLostError{Rank: r, Instr: -1, Err: err}
 }
 
-// Load fills every parameter from a function that reads one by its Hugging Face name
-// into dst, all of it, and clears the optimizer's moments.
+// Load fills every parameter and zeroes the optimizer's moments. read must fill all
+// of dst with the parameter of that Hugging Face name.
 func (s *Session) Load(read func(name string, dst []float32) error) error {
-	var room []float32 // of the largest so far: fresh memory takes longer than what is done with it
+	var room []float32 // reused: fresh memory would cost more than the copies
 	for i, p := range s.Graph.Params {
 		room = slices.Grow(room[:0], int(p.Elems()))
 		buf := room[:p.Elems()]

@@ -18,8 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Setup is what a configuration stands for before anything is planned: the
-// text as tokens, the model, its graph.
+// Setup is the result of reading a configuration, before any planning: the text as
+// tokens, the model and its graph.
 type Setup struct {
 	Config    *config.Config
 	Model     *model.Model
@@ -30,13 +30,14 @@ type Setup struct {
 	Held      data.Windows // held out for validation
 	HeldRange data.Range
 	Graph     *graph.Graph
-	Notes     []string // what was set aside or recognised, for people
+	Notes     []string // messages for the user: what was recognised or ignored
 }
 
-// Progress is told how far a long piece of work is; what names it.
+// Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
 
-// Prepare reads corpus, tokenizer and model.
+// Prepare reads the corpus, the tokenizer and the model, and builds the graph.
+// Errors of the configuration are config faults. Close the Setup after use.
 func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
 	s := &Setup{Config: c}
 	if err := s.text(ctx, progress); err != nil {
@@ -55,7 +56,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
-	if c.Sample.Tokens > 0 { // which would be told after the last step
+	if c.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
 		if n := len(ids); err == nil && n > s.Model.MaxPositions {
 			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
@@ -72,7 +73,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	return s, err
 }
 
-// Reading says what text a run reads and how often.
+// Reading describes the text of a run and how often the run reads it.
 func (s *Setup) Reading() string {
 	c := s.Config
 	text := fmt.Sprintf("corpus: %v; %d tokens of %s, %d of them held out", s.Tokens.Stats(), s.Tokens.Len(), c.Tokenizer, s.HeldRange.Len())
@@ -107,7 +108,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // before a plan is made for nothing
+	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
 		return c.Fault("global_batch", err.Error())
 	}
 	return nil
@@ -120,8 +121,8 @@ type Text struct {
 	Tokens    *data.Tokens
 }
 
-// OpenText reads corpus and tokenizer of a configuration; nothing but these
-// and the run's folder (if any) need be set in it.
+// OpenText reads the corpus and the tokenizer of a configuration. It needs no other
+// fields but the run's folder, and that only if there is one.
 func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
 	t := &Text{}
 	var err error
@@ -145,7 +146,8 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	return t, err
 }
 
-// atLength is a configuration with sequences of n tokens, and its graph.
+// atLength returns a copy of the configuration with sequences of n tokens, and its
+// graph.
 func (t *Text) atLength(c *config.Config, n int) (*config.Config, *graph.Graph, error) {
 	long := *c
 	long.SequenceLength = n
@@ -157,9 +159,9 @@ func (t *Text) atLength(c *config.Config, n int) (*config.Config, *graph.Graph, 
 	return &long, g, err
 }
 
-// CacheDir is where what can be made again is kept: the user's cache folder, or one
-// of the user's own in the temporary folder where there is no home, or none that
-// can be written, as in containers.
+// CacheDir returns the folder for data that can be recomputed: the user's cache
+// folder, or a per-user folder in the temporary folder where there is no home or it
+// is not writable, as in containers.
 func CacheDir() (string, error) {
 	home, err := os.UserCacheDir()
 	if err == nil {
@@ -175,7 +177,7 @@ func CacheDir() (string, error) {
 	return dir, nil
 }
 
-// makeWritable makes a folder if there is none, and tries it.
+// makeWritable creates a folder if it is absent, and checks that it is writable.
 func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -183,11 +185,12 @@ func makeWritable(dir string) error {
 	return Writable(dir)
 }
 
-// Writable tries to make a file in a folder: rights alone do not say whether it can be.
+// Writable checks a folder by creating a file in it: permission bits alone do not
+// tell.
 func Writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".athanor-try-*")
 	var e *fs.PathError
-	if errors.As(err, &e) { // the file's name is nobody's business
+	if errors.As(err, &e) { // omit the temporary file's name
 		return fmt.Errorf("%s: %w", dir, e.Err)
 	}
 	if err != nil {
@@ -196,9 +199,9 @@ func Writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// ResolveModel finds the architecture, as findModel does. Rotary positions have no end: a model that
-// is trained on longer sequences than its config.json tells gets that length, so that
-// whatever reads its checkpoints makes use of it.
+// ResolveModel finds the architecture as findModel does. Rotary positions are
+// unbounded: a model that is trained on longer sequences than its config.json
+// states gets that length, so that readers of its checkpoints use it.
 func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	m, folder, notes, err = findModel(c, vocab)
 	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
@@ -208,8 +211,8 @@ func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 	return m, folder, notes, err
 }
 
-// findModel reads sizes inline, knows a name, or reads the config.json of a
-// folder. vocab is the tokenizer's, for sizes inline that do not say.
+// findModel takes inline sizes, a known name, or the config.json of a folder. vocab
+// is the tokenizer's vocabulary size, the default of inline sizes.
 func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
 		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
@@ -246,8 +249,7 @@ func readModel(dir string) ([]byte, error) {
 	return bounded.ReadFile(filepath.Join(dir, "config.json"), maxModel)
 }
 
-// inline makes a model from sizes; what is left out follows from the family's
-// habits.
+// inline makes a model from sizes; omitted ones take the family's defaults.
 func inline(c *config.Config, vocab int) (*model.Model, error) {
 	base := map[string]string{"gpt2": "gpt2", "llama": "llama-2-7b", "mistral": "mistral-7b", "qwen2": "qwen2-0.5b", "opt": "opt-125m"}[c.Model.Type]
 	if base == "" {
@@ -293,8 +295,8 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	return m, m.Validate()
 }
 
-// Documents says where attention ends, if a configuration keeps it within the
-// documents of a text.
+// Documents returns where attention ends if the configuration confines it to
+// documents of the text, else nil.
 func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	if c.Documents != config.Separate {
 		return nil
@@ -302,7 +304,7 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
 }
 
-// precision is what a configuration computes in.
+// precision returns the data type that a configuration computes in.
 func precision(c *config.Config) graph.DType {
 	if c.Precision == "bf16" {
 		return graph.BF16
@@ -310,7 +312,7 @@ func precision(c *config.Config) graph.DType {
 	return graph.F32
 }
 
-// BuildGraph makes the graph that a configuration asks for.
+// BuildGraph builds the graph that a configuration describes.
 func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
 	if len(c.Freeze) > 0 {
 		frozen := *m
@@ -326,7 +328,8 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	return g, nil
 }
 
-// StepOptions are what a training program is lowered with, where no machine limits it.
+// StepOptions returns the options for lowering a training program, without
+// capacities.
 func StepOptions(c *config.Config) program.Options {
 	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
 }

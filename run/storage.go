@@ -11,13 +11,12 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// How the optimizer's state is stored changes results, so a plan that is merely
-// faster never decides it: it is what the configuration says or, where that leaves
-// it open, what the run's folder was trained with, fp32, and where nothing fits at
-// all, moments in bf16.
+// How the optimizer's state is stored changes results, so speed never decides it.
+// The configuration does; where that leaves it open, it is what the run's folder
+// was trained with, else fp32, and bf16 moments only if nothing else fits.
 
-// storages are what a run's optimizer state may be stored as, first choice first;
-// in the words of program.Plan.State.
+// storages lists the formats allowed for the optimizer's state, preferred first, as
+// values of program.Plan.State.
 func storages(c *config.Config) []string {
 	if c.OptimizerState != "auto" {
 		return []string{stateOf(c)}
@@ -33,7 +32,8 @@ func storages(c *config.Config) []string {
 
 const halfMoments = "bf16_moments"
 
-// stateOf is a configuration's choice in the words of a plan, fp32 if it has none.
+// stateOf returns the configured format as a value of program.Plan.State, fp32 if
+// open.
 func stateOf(c *config.Config) string {
 	if slices.Contains(program.StateNames()[1:], c.OptimizerState) {
 		return c.OptimizerState
@@ -41,8 +41,8 @@ func stateOf(c *config.Config) string {
 	return ""
 }
 
-// PlanAny is Plan with the first of what the optimizer's state may be stored as for
-// which anything fits. Where nothing does, the error is that of the first.
+// PlanAny is Plan with the first format of the optimizer's state with which
+// anything fits. If none does, the error is that of the first.
 func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
 	if c.Plan.File != "" { // it says
 		return m.Plan(ctx, g, c, note)

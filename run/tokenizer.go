@@ -14,12 +14,11 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 )
 
-// A tokenizer that is trained on the corpus is kept twice: in the user's cache
-// under what it was made from, where plans and other runs find it, and in the
-// folder of the run that trains with it, which so resumes with the same one
-// whatever becomes of corpus and cache.
+// A tokenizer trained on the corpus is stored twice: in the user's cache, keyed by
+// its inputs, for plans and other runs; and in the run's folder, so that the run
+// resumes with the same tokenizer whatever happens to corpus and cache.
 
-// openTokenizer finds the tokenizer of a configuration, or trains it.
+// openTokenizer opens the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
 	if own := filepath.Join(c.Model.Name, "tokenizer.json"); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || exists(own)) {
 		t, err := bpe.Load(own)
@@ -54,10 +53,10 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
 
-// ownTokenizer is where a run keeps its trained tokenizer.
+// ownTokenizer returns the folder in which a run stores its trained tokenizer.
 func ownTokenizer(c *config.Config) string { return filepath.Join(c.Out, "tokenizer", c.Tokenizer) }
 
-// corpusKey tells corpora apart by the names, sizes and times of their files.
+// corpusKey identifies a corpus by the names, sizes and times of its files.
 func corpusKey(corpus *data.Corpus) string {
 	h := sha256.New()
 	for _, f := range corpus.Files() {
@@ -66,8 +65,8 @@ func corpusKey(corpus *data.Corpus) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// keepTokenizer saves a tokenizer in a folder that appears when it is whole.
-// What is there and can be read stays.
+// keepTokenizer saves a tokenizer to a folder that appears atomically. A readable
+// one already there is left alone.
 func keepTokenizer(t *bpe.Tokenizer, dir string) error {
 	if _, err := bpe.Load(dir); err == nil {
 		return nil

@@ -10,19 +10,19 @@ import (
 	"github.com/athanor-llm/athanor/draw"
 )
 
-// arrowsUpTo is the number of instructions up to which a trace shows waits as
-// arrows; viewers are slow to draw more.
+// arrowsUpTo bounds the instructions of a trace that shows waits as arrows; viewers
+// are slow to draw more.
 const arrowsUpTo = 5000
 
-// traced reports whether the step just done is the one whose timeline is kept:
-// the second of a process, since the first finds cold caches, or the last.
+// traced reports whether to record the step just done: the second of a process,
+// since the first runs with cold caches, or the last.
 func (t *Trainer) traced() bool {
 	n := len(t.Measured)
 	return n == 2 || n == 1 && t.Step == t.Setup.Config.MaxSteps
 }
 
-// trace writes trace.json: the step just done on all ranks, on one clock, and
-// before it what was predicted for the first.
+// trace writes trace.json: the measured step of all ranks on one clock, preceded by
+// the prediction for the first rank.
 func (t *Trainer) trace() error {
 	measured, err := t.Session.Timelines(training)
 	if err != nil {

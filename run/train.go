@@ -22,23 +22,23 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// ErrNumeric: the loss or the gradient is not a number any more.
+// ErrNumeric reports a loss or gradient norm that is NaN or infinite.
 var ErrNumeric = errors.New("the loss is not a number")
 
-// ErrSaved: a signal asked to stop; the state is saved and the same command
-// goes on from there.
+// ErrSaved reports that the run was stopped, by a signal, after saving its state.
+// The same command continues it.
 var ErrSaved = errors.New("stopped by a signal; everything is saved, start me again")
 
-// programs of a session, in this order.
+// Steps of the session, in the order given to Open.
 const (
 	training = iota
 	evaluating
 )
 
-// Observer is told what happens in a run.
+// Observer receives the events of a run.
 type Observer interface {
 	Step(m Metrics)
-	Event(text string) // a validation, a checkpoint
+	Event(text string) // such as a validation or a checkpoint
 }
 
 // Trainer is a training run between two steps.
@@ -51,28 +51,28 @@ type Trainer struct {
 	Tokens   int64   // trained on
 	Losses   []float64
 	sampler  *data.Sampler
-	rows     []int32 // a batch as the sampler gives it
+	rows     []int32 // the sampler's batch: sequence length + 1 tokens per row
 	tokens   []int32
 	targets  []int32
 	log      *metricsLog
 	flops    float64 // per step
 	ValLoss  float64
-	Measured []float64          // seconds of this process's steps
-	Notes    []string           // what was resumed, for people
+	Measured []float64          // seconds of each step of this process
+	Notes    []string           // messages for the user, such as what was resumed
 	programs []*program.Program // of the training step, by rank
 	devices  []device.Device
 	lock     *os.File       // on the run's folder; nil where there are no locks
-	first    []device.Stats // of the first step of this process: all steps are alike
-	pact     string         // what the ranks agreed on: hash of plan, model, data and seed
+	first    []device.Stats // after the first step of this process: all steps are alike
+	pact     string         // hash of plan, model, data and seed that all ranks share
 	saved    string         // latest checkpoint of this run
-	saving   saving         // when it was, and what it took
-	spread   spread         // of a timed run
-	origin   weights        // that this process began with
+	saving   saving         // when it was written, and how long that took
+	spread   spread         // steps of a timed run's schedule
+	origin   weights        // the parameters that this process began with
 }
 
-// NewTrainer opens the run's folder and the session. programs are those of the
-// plan for all ranks. The parameters are those of the initialisation, of the
-// model's folder, or of the latest checkpoint.
+// NewTrainer locks the run's folder and opens the session. programs are those of
+// the plan, by rank. The parameters come from the latest checkpoint, from the
+// model's folder or from initialisation. Close the Trainer after use.
 func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []*program.Program, m *Machine) (*Trainer, error) {
 	c := s.Config
 	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
@@ -95,7 +95,7 @@ func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []
 	return t, nil
 }
 
-// open readies everything that a step needs.
+// open prepares everything that a step needs.
 func (t *Trainer) open(ctx context.Context, m *Machine) error {
 	s, c := t.Setup, t.Setup.Config
 	var err error
@@ -136,7 +136,8 @@ func (t *Trainer) open(ctx context.Context, m *Machine) error {
 	return err
 }
 
-// spreadTime gives a timed run its steps, by the prediction, unless it has them already.
+// spreadTime sets the number of steps over which a timed run spreads its learning
+// rate: the checkpoint's for the same max_time, else by the predicted step time.
 func (t *Trainer) spreadTime() {
 	c := t.Setup.Config
 	if !c.Timed() {
@@ -148,8 +149,8 @@ func (t *Trainer) spreadTime() {
 	c.Spread(t.spread.Steps)
 }
 
-// Evaluation is the forward pass for the held-out text, in the memory that the training
-// programs leave between their steps, and proven.
+// Evaluation returns the proven forward programs for held-out text, by rank. They
+// use the memory that the training programs leave free between steps.
 func Evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	opt := StepOptions(s.Config)
 	opt.Mode, opt.Capacity = program.Eval, capacity
@@ -161,7 +162,7 @@ func Evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*p
 	return list, err
 }
 
-// Close ends session, device and log, and gives the folder free.
+// Close closes log, session and devices, and unlocks the folder.
 func (t *Trainer) Close() error {
 	var errs []error
 	if t.log != nil {
@@ -179,8 +180,7 @@ func (t *Trainer) Close() error {
 	return errors.Join(errs...)
 }
 
-// describe writes what the run is to its folder: the resolved configuration
-// and the plan.
+// describe writes the resolved configuration and the plan to the run's folder.
 func (t *Trainer) describe() error {
 	c := t.Setup.Config
 	text, err := yaml.Marshal(c)
@@ -196,8 +196,8 @@ func (t *Trainer) describe() error {
 	return os.WriteFile(filepath.Join(c.Out, "plan.json"), append(text, '\n'), 0o644)
 }
 
-// Run trains until MaxSteps or MaxTime, or until ctx is done: then it saves
-// and returns ErrSaved.
+// Run trains until MaxSteps or MaxTime, then validates and saves. If ctx is done,
+// it finishes the current step, saves and returns ErrSaved.
 func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	c := t.Setup.Config
 	deadline := time.Time{}
@@ -247,8 +247,8 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	return t.save(o)
 }
 
-// compare tells once, after a few steps, if they do not take what was
-// predicted: the machine is busy, or not the one that was measured.
+// compare reports once, after a few steps, if they do not take the predicted time:
+// the machine is busy, or not the one that was measured.
 func (t *Trainer) compare(o Observer) {
 	const look = 8
 	if len(t.Measured) != look {
@@ -259,7 +259,8 @@ func (t *Trainer) compare(o Observer) {
 	}
 }
 
-// surprise is what to say of steps that do not take the seconds that were predicted.
+// surprise returns the message for a median step time off the prediction by more
+// than a quarter, else "".
 func surprise(measured, predicted float64) string {
 	if r := measured / predicted; r >= 0.8 && r <= 1.25 {
 		return ""
@@ -287,7 +288,8 @@ type Summary struct {
 	Checkpoint      string       `json:"checkpoint"`
 }
 
-// Next does one optimizer step.
+// Next runs one optimizer step. If ctx is done, the data cursor is restored, so
+// that the step can be repeated.
 func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	c := t.Setup.Config
 	before := t.sampler.Cursor()
@@ -330,8 +332,8 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	return m, nil
 }
 
-// split makes inputs and targets of the first rows of t.rows; the others'
-// targets do not count.
+// split derives inputs and targets from t.rows. Targets of rows from number rows on
+// are masked with -1.
 func (t *Trainer) split(rows int) {
 	seq := t.Setup.Config.SequenceLength
 	for r := range t.Setup.Config.GlobalBatch {
@@ -346,9 +348,9 @@ func (t *Trainer) split(rows int) {
 	}
 }
 
-// Validate returns the mean loss over held-out windows: the same ones every
-// time, at most EvalBatches batches, spread evenly over the held-out text, which
-// is long documents one after the other.
+// Validate returns the mean loss in nats per token over held-out windows. They are
+// the same every time: at most EvalBatches batches, spread evenly over the held-out
+// text, since that consists of long documents in sequence.
 func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	c := t.Setup.Config
 	held := t.Setup.Held

@@ -11,13 +11,14 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// turns are candidates that run on random text in turn, so that what else the
-// machine does meets all: all at once in memory, or one at a time.
+// turns runs candidates in turn on random text, so that other load on the machine
+// affects all alike. All are in memory at once, or one at a time. It implements
+// plan.Trials.
 type turns struct {
 	open     func(i int) (turn, error)
 	list     []turn
 	together bool
-	now      int // the last one that ran, where only one is in memory
+	now      int // the candidate in memory, if only one is
 }
 
 // turn is a candidate that is ready to run.
@@ -28,8 +29,9 @@ type turn struct {
 	steps    int
 }
 
-// takeTurns makes candidates ready, of which some may be nil; if not together, each
-// when its turn comes, and the one before it no longer is. Close it.
+// takeTurns prepares candidates to run; nil ones are skipped. With together, all
+// are opened now; else each is opened for its turn, after the one before is closed.
+// Close the result.
 func (m *Machine) takeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*plan.Candidate, together bool) (t *turns, err error) {
 	t = &turns{list: make([]turn, len(list)), together: together}
 	t.open = func(i int) (r turn, err error) {
@@ -54,7 +56,7 @@ func (m *Machine) takeTurns(ctx context.Context, g *graph.Graph, c *config.Confi
 	return t, nil
 }
 
-// step executes the next step of a candidate.
+// step runs the next step of candidate i.
 func (t *turns) step(ctx context.Context, i int) (m MeasuredStep, err error) {
 	if !t.together && t.list[i].session == nil {
 		if err := t.list[t.now].close(); err != nil {
@@ -69,10 +71,11 @@ func (t *turns) step(ctx context.Context, i int) (m MeasuredStep, err error) {
 	return t.list[i].session.step(ctx, t.list[i].steps)
 }
 
-// Together, Step and Close are plan.Trials.
+// Together reports whether all candidates are in memory at once.
 func (t *turns) Together() bool { return t.together }
 
-// Step is step, but a first one that fetches memory comes before and does not count.
+// Step runs a step of candidate i and returns its seconds. A first, uncounted step
+// warms up its memory.
 func (t *turns) Step(ctx context.Context, i int) (float64, error) {
 	if t.list[i].steps == 0 {
 		if _, err := t.step(ctx, i); err != nil {
@@ -83,7 +86,7 @@ func (t *turns) Step(ctx context.Context, i int) (float64, error) {
 	return s.Seconds, err
 }
 
-// Close gives all memory back.
+// Close frees all memory.
 func (t *turns) Close() (err error) {
 	for i := range t.list {
 		err = errors.Join(err, t.list[i].close())
@@ -98,8 +101,8 @@ func (t *turn) close() error {
 	return closeAll(t.devices)
 }
 
-// exact reports whether a candidate's ranks have reached the peaks that were
-// planned, to the byte.
+// exact reports whether the peaks of all ranks of candidate i equal the planned
+// ones, to the byte.
 func (t *turns) exact(i int) bool {
 	for k, d := range t.list[i].devices {
 		if s, ok := d.(device.Meter); !ok || s.Stats().Peak != t.list[i].programs[k].Height {

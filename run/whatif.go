@@ -14,18 +14,18 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// What-ifs. A machine with more of something is this machine's description with
-// other numbers, planned for like any that is not here: the same search, the
-// rates of operators that were measured, nothing timed anew. The present plan is
-// tried there too, so more is never said to be slower.
+// What-ifs. A machine with more memory or faster links is this machine's
+// description with other numbers, and is planned for like any described machine:
+// the same search with the operator rates measured here. The present plan is a
+// candidate too, so more is never predicted to be slower.
 
-// Planner plans a run of a graph on a machine.
+// Planner finds the plan for a graph and a configuration on a machine.
 type Planner func(context.Context, *Machine, *graph.Graph, *config.Config) (*plan.Result, error)
 
-// whatIfTime is how long all what-ifs may take together.
+// whatIfTime bounds the time of all what-ifs together.
 const whatIfTime = time.Minute
 
-// supposition is a run on a machine with more of something.
+// supposition is a run on a changed machine, or a changed run.
 type supposition struct {
 	plan.WhatIf
 	machine *Machine
@@ -33,19 +33,19 @@ type supposition struct {
 	config  *config.Config
 }
 
-// WhatIfs plans for machines with more memory or faster links than this one. now
-// is what was found for this one.
+// WhatIfs plans for machines with more memory or faster links than this one. now is
+// the result for this machine.
 func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, now *plan.Result, find Planner, note func(string)) ([]plan.WhatIf, error) {
 	return try(ctx, m.changes(g, c, now.Best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, now, find) })
 }
 
-// Remedies plans for machines and runs that are not as short of memory as this
-// one, on which nothing fits, as why says.
+// Remedies plans for machines with more memory and runs that need less, when
+// nothing fits this machine. why is the misfit.
 func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config, why *plan.Misfit, find Planner, note func(string)) ([]plan.WhatIf, error) {
 	return try(ctx, m.remedies(g, c, why), note, func(ctx context.Context, w *supposition) error { return w.remedy(ctx, find) })
 }
 
-// try plans for one after the other, as long as there is time.
+// try solves suppositions in sequence until whatIfTime is over.
 func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []plan.WhatIf, err error) {
 	within, cancel := context.WithTimeout(ctx, whatIfTime)
 	defer cancel()
@@ -69,9 +69,9 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 	return out, nil
 }
 
-// compare finds a plan and says what it does otherwise than the best one now,
-// whose programs run there as they are. Predictions are compared with predictions:
-// where trials have decided, a new plan with the one that they passed over.
+// compare finds a plan and describes how it differs from the present best one,
+// whose programs run there unchanged. It compares predictions with predictions:
+// where trials decided now, a new plan is compared with the fastest predicted one.
 func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planner) error {
 	best := now.Best
 	same := *best
@@ -89,7 +89,7 @@ func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planne
 	return nil
 }
 
-// remedy finds whether there is a plan now.
+// remedy reports whether a plan fits.
 func (w *supposition) remedy(ctx context.Context, find Planner) error {
 	r, err := find(ctx, w.machine, w.graph, w.config)
 	var short *plan.Misfit
@@ -104,8 +104,8 @@ func (w *supposition) remedy(ctx context.Context, find Planner) error {
 	return nil
 }
 
-// amount is how much more of a tier what-ifs are about: a gibibyte, or a quarter
-// where there is less than four.
+// amount returns how many more bytes of a tier what-ifs add: 1 GiB, or a quarter of
+// less than 4 GiB.
 func amount(have int64) int64 {
 	if have < 4<<30 {
 		return max(have/4, 1)
@@ -113,7 +113,7 @@ func amount(have int64) int64 {
 	return 1 << 30
 }
 
-// changes are the machines that may do better than this one.
+// changes returns the machines that may do better than this one.
 func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate) (list []*supposition) {
 	add := func(change, set string, on *Machine) {
 		list = append(list, &supposition{plan.WhatIf{Change: change, Set: set}, on, g, c})
@@ -140,8 +140,8 @@ func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate
 	return list
 }
 
-// remedies are machines with just enough of what the most frugal plan lacks and
-// with twice as much, and runs that need less.
+// remedies returns machines with just enough and with twice as much of what the
+// minimum-memory plan lacks, and runs that need less.
 func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (list []*supposition) {
 	need := why.Frugal.Needs()
 	for i, name := range []string{"just enough memory", "twice that"} {
@@ -179,21 +179,22 @@ func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (
 	return list
 }
 
-// like is a machine like this one that is only planned for.
+// like returns a copy of this machine that is only planned for.
 func (m *Machine) like() *Machine {
 	s, h := *m, *m.Hardware
 	s.supposed, s.Hardware = true, &h
 	return &s
 }
 
-// with is this machine with so much of a tier for each rank, if it has less, and the
-// limit that says so. Where that is more than there is, there is more of it.
+// with returns a copy of this machine with at least so many bytes of a tier per
+// rank, and the configuration's limit for that. The described memory grows if
+// needed.
 func (m *Machine) with(t device.Tier, bytes int64) (*Machine, string) {
 	s := m.like()
 	s.Capacity[t] = max(s.Capacity[t], bytes)
 	all, mem := s.Capacity[t], &s.Hardware.Memory
 	if !m.described && (t != device.DeviceTier || mem.Shared) {
-		all *= int64(m.ranks) // descriptions are of one rank's share
+		all *= int64(m.ranks) // a description is one rank's share already
 	}
 	have := [device.NumTiers]*int64{&mem.Device, &mem.Host, &mem.Disk}
 	if beyond := all - *have[t]; beyond > 0 {
@@ -205,7 +206,7 @@ func (m *Machine) with(t device.Tier, bytes int64) (*Machine, string) {
 	return s, plan.Limit(t, s.Capacity[t], m.ranks)
 }
 
-// quicker is this machine with twice the rate on some streams.
+// quicker returns a copy of this machine with twice the rate on the given streams.
 func (m *Machine) quicker(streams ...device.Stream) *Machine {
 	s := m.like()
 	s.Hardware = m.Hardware.Quicker(2, streams...)

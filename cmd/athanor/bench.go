@@ -70,7 +70,8 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	return nil
 }
 
-// measure runs all operators on a number of cores; people see each at once.
+// measure benchmarks all operators on a number of cores, printing each as it is
+// measured.
 func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err error) {
 	b, err := run.NewBench(cores)
 	if err != nil {
@@ -109,7 +110,7 @@ func printPeaks(c *context, p *run.Peaks) {
 		p.Cores, p.F32/1e9, p.BF16/1e9, p.Read/1e9, p.Copy/1e9, p.Moved/1e9)
 }
 
-// number is a dash for 0.
+// number formats a number; 0 is a dash.
 func number(x float64) string {
 	if x == 0 {
 		return "-"
@@ -172,7 +173,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	ctx := stdctx.Background()
 	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
 	var predicted *sim.Timeline
-	var limit float64 // of the device's arithmetic; 0: the cores'
+	var limit float64 // peak of the device in FLOP/s; 0: use the cores' measured peak
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
 		p, err := t.makePlan(ctx, c, run.FindMachine)
@@ -211,7 +212,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	return nil
 }
 
-// plain lowers the known model with everything on the device.
+// plain lowers the plain plan of the known model: everything on the device.
 func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 	m, err := run.BenchModel(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
 		FeedForward: v.FeedForward, Vocab: v.Vocabulary}, v.Sequence)
@@ -234,14 +235,14 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
 
 func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline, limit float64) (*stepReport, error) {
 	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)}
-	if limit == 0 { // in turn with the steps; a GPU would rest meanwhile and be faster after it
+	if limit == 0 { // alternate with the steps; not on a GPU, which would idle meanwhile and run faster afterwards
 		b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	}
 	steps, err := b.Run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	resident := run.PeakRSS() // before more memory is taken to measure bandwidth
+	resident := run.PeakRSS() // read now: measuring bandwidth takes more memory
 	peaks, err := run.MeasurePeaks(own.Cores)
 	if err != nil {
 		return nil, err
@@ -367,7 +368,7 @@ func printSweep(w io.Writer, r *run.SweepRun) {
 	}
 }
 
-// inTrial is a cell for what a plan took when it was tried.
+// inTrial formats a plan's time in trials as a table cell.
 func inTrial(seconds float64) string {
 	if seconds == 0 {
 		return fmt.Sprintf("%10s", "-")

@@ -20,13 +20,13 @@ type benchPoliciesCmd struct {
 	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
 }
 
-// contestRules is what the numbers of the table are.
+// contestRules explains the numbers of the table.
 const contestRules = `simulated: seconds per step of the search's plan, which knows no other's; of the others, how many times as long (-: does not fit)
 - with the fastest settings that fit, of: every number of micro-batches that divides the batch; checkpointing in the first of the
   layers, in eighths from none to all; of zero-3-offload, chunks that are not offloaded, in eighths (offload_optimizer.ratio)
 - in brackets as published: the batch in one micro-batch, every layer checkpointed, all that a policy offloads offloaded`
 
-// Run compares the search with the policies of others on the simulator.
+// Run compares the search with published policies on the simulator.
 func (v *benchPoliciesCmd) Run(c *context) error {
 	if err := v.check(); err != nil {
 		return err

@@ -31,7 +31,7 @@ type dataReport struct {
 	Sample     []piece    `json:"sample"`
 }
 
-// piece is a token and what it stands for.
+// piece is a token and its text.
 type piece struct {
 	ID   int32  `json:"id"`
 	Text string `json:"text"`
@@ -73,7 +73,7 @@ func (v *dataCmd) Run(c *context) error {
 	return nil
 }
 
-// config is that of a run, or one that names the globs and nothing else.
+// config returns the configuration of a run, or one with the globs only.
 func (v *dataCmd) config() (*config.Config, error) {
 	switch strings.ToLower(filepath.Ext(v.What[0])) {
 	case ".yaml", ".yml":
@@ -100,8 +100,8 @@ func (r *dataReport) print(c *context) {
 	fmt.Fprintln(c.stdout)
 }
 
-// visible writes a token's bytes so that spaces at the ends, line breaks and
-// bytes that are not UTF-8 can be seen.
+// visible formats a token's bytes so that outer spaces, line breaks and invalid
+// UTF-8 show.
 func visible(b []byte) string {
 	quoted := fmt.Sprintf("%q", b)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

@@ -26,8 +26,7 @@ type doctorCmd struct {
 	Path string `help:"Folder where runs will be written." default:"." placeholder:"FOLDER"`
 }
 
-// finding is one thing looked at. Advice says what to do where it isn't as it
-// should be.
+// finding is the result of one examination. Advice says what to do about a fault.
 type finding struct {
 	Name   string `json:"name"`
 	State  state  `json:"state"`
@@ -43,7 +42,7 @@ const (
 	broken state = "broken" // training will not work
 )
 
-// examinations are what doctor looks at, in the order it tells them.
+// examinations are doctor's checks, in the order of the report.
 var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findCorpus}
 
 func (v *doctorCmd) Run(c *context) error {
@@ -78,8 +77,9 @@ func findProgram(*doctorCmd) finding {
 	return finding{"program", good, fmt.Sprintf("built with %s for %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH), ""}
 }
 
-// findProcessor names the vector instructions found and the kernels they choose: those of products too, since the
-// system may forbid tile registers that are there.
+// findProcessor reports the vector instructions and the kernels chosen for them,
+// including those of matrix products: the system may forbid tile registers that the
+// processor has.
 func findProcessor(*doctorCmd) finding {
 	var have []string
 	for _, f := range []struct {
@@ -161,11 +161,11 @@ func findCache(*doctorCmd) finding {
 	return finding{"cache", good, dir, ""}
 }
 
-// driverPatience is how long the GPU's driver may take to answer.
+// driverPatience bounds the wait for the GPU driver's answer.
 const driverPatience = 20 * time.Second
 
-// findGPU looks for GPUs in a child process, since broken drivers crash.
-// Having none is no fault: the CPU does it too.
+// findGPU looks for GPUs in a child process, since broken drivers crash. Having
+// none is no fault: the CPU backend suffices.
 func findGPU(*doctorCmd) finding {
 	found := cuda.Probe(stdctx.Background(), driverPatience)
 	var cards []string

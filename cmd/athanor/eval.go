@@ -97,15 +97,16 @@ func (v *evalCmd) Run(c *context) error {
 	return nil
 }
 
-// writeTensors makes a file of tensors; on an error there is none.
+// writeTensors writes a safetensors file. On an error it leaves none.
 func writeTensors(path string, list []safetensors.Tensor) error {
 	return writeTo(path, func(w io.Writer) error { return safetensors.Write(w, nil, list) })
 }
 
-// tokensHint says what --tokens takes.
+// tokensHint describes the content of the --tokens file.
 const tokensHint = "a JSON list of lists of token ids, such as [[1,2,3],[4,5,6]]"
 
-// readTokens reads a list of lists of token ids, all of one length, that a model takes.
+// readTokens reads a list of lists of token ids, and checks that they have one
+// length and suit the model.
 func readTokens(path string, m *model.Model) ([][]int32, error) {
 	f, err := os.Open(path)
 	if err != nil {

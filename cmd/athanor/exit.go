@@ -13,17 +13,17 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// Exit codes, which scripts see. 0 is done.
+// Exit codes, a stable interface for scripts. 0 is success.
 const (
 	exitError   = 1
-	exitUsage   = 2  // or configuration
+	exitUsage   = 2  // wrong usage or configuration
 	exitMisfit  = 3  // does not fit
 	exitLost    = 4  // a peer is lost
-	exitNumeric = 5  // the loss is not a number any more
-	exitSaved   = 75 // on a signal: start me again
+	exitNumeric = 5  // the loss or the gradient norm is not finite
+	exitSaved   = 75 // stopped by a signal, state saved: start again to continue
 )
 
-// exitCodes are the codes of errors, by the first row that an error is one of.
+// exitCodes maps errors to exit codes; the first row that matches counts.
 var exitCodes = []struct {
 	is   func(error) bool
 	code int
@@ -60,13 +60,14 @@ func is(target error) func(error) bool {
 
 func as[E error](err error) bool { return errors.As(err, new(E)) }
 
-// tooLarge: an order of units that is sound, but needs more memory than allowed.
+// tooLarge reports whether the error is a valid order of units that exceeds the
+// memory cap.
 func tooLarge(err error) bool {
 	var e *schedule.OrderError
 	return errors.As(err, &e) && e.TooLarge
 }
 
-// usageError is bad use of a verb.
+// usageError reports wrong use of a verb.
 type usageError struct{ msg string }
 
 func (e usageError) Error() string { return e.msg }

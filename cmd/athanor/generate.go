@@ -25,7 +25,7 @@ func (v *generateCmd) Run(c *context) error {
 	}
 	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device}
 	streams := c.terminal && !c.json
-	if streams { // a reader sees the text grow; what reads a pipe gets it whole or not at all
+	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.stdout.Write(text) }
 	}
 	s, err := run.Sample(stdctx.Background(), v.Model, p)
@@ -51,7 +51,7 @@ func (v *generateCmd) Run(c *context) error {
 	return nil
 }
 
-// describe says how fast a text was made, and why it is shorter than wished.
+// describe reports the speed of generation, and why it ended early.
 func describe(s *run.Sampled) string {
 	line := fmt.Sprintf("prompt of %d tokens in %.2f s", s.PromptTokens, s.PromptTime)
 	if s.Tokens > 1 { // the first follows from the prompt

@@ -1,9 +1,9 @@
-// Command athanor trains large language models on the GPUs or the CPU that you
-// have. Each verb is a file of this package: its flags and what it prints;
-// what it does is in the packages below.
+// Command athanor trains large language models on the local GPUs or CPU. Each verb
+// is a file of this package that holds its flags and printing; the work is done in
+// the packages below.
 //
-// Results go to standard output, progress and logs to standard error. With
-// --json standard output is one JSON object. Exit codes are in exit.go.
+// Results go to standard output, progress and logs to standard error. With --json,
+// standard output is one JSON object. Exit codes are in exit.go.
 package main
 
 import (
@@ -23,15 +23,16 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// context is what every verb gets.
+// context is passed to every verb.
 type context struct {
 	stdout, stderr io.Writer
-	terminal       bool // somebody looks at stdout
+	terminal       bool // stdout is a terminal
 	json           bool
 }
 
-// rows is where a table goes that grows line by line as things are measured: beside
-// JSON, which is one object at the end, to standard error.
+// rows returns the writer for tables that grow as things are measured: standard
+// output, or standard error with --json, whose only output is one object at the
+// end.
 func (c *context) rows() io.Writer {
 	if c.json {
 		return c.stderr
@@ -39,7 +40,7 @@ func (c *context) rows() io.Writer {
 	return c.stdout
 }
 
-// cli lists the verbs.
+// cli declares the verbs.
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
 
@@ -65,10 +66,11 @@ func main() {
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute is main without the process: arguments in, exit code out.
+// execute runs a command line and returns the exit code. It is main without the
+// process.
 func execute(args []string, stdout, stderr io.Writer) int {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // the heap is small, arenas are not in it, and a search makes and drops many programs
+		debug.SetGCPercent(400) // the heap is small, since arenas are outside it, and a search allocates and drops many programs
 	}
 	var c cli
 	exited, code := false, 0
@@ -81,7 +83,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		policyNames,
 	)
 	if err != nil {
-		panic(err) // the cli struct is wrong: a test runs this
+		panic(err) // the cli struct is invalid, which a test would show
 	}
 	switch {
 	case len(args) == 0:
@@ -109,8 +111,8 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// together puts a verb's flags before its arguments, so that overrides may stand
-// anywhere: the parser takes a list of arguments in one piece only.
+// together moves a verb's flags before its arguments, so that overrides may stand
+// anywhere: the parser requires a list of arguments to be contiguous.
 func together(k *kong.Kong, args []string) []string {
 	var verbs, flags, rest []string
 	node := k.Model.Node
@@ -135,8 +137,8 @@ func together(k *kong.Kong, args []string) []string {
 	return slices.Concat(verbs, flags, rest)
 }
 
-// takesValue reports whether the next argument is the value of a flag of a verb, or of
-// the one below it that is meant where none is named.
+// takesValue reports whether arg is a flag whose value is the next argument, of a
+// verb or of its default subcommand.
 func takesValue(verb *kong.Node, arg string) bool {
 	for ; verb != nil; verb = verb.DefaultCmd {
 		for _, f := range slices.Concat(verb.AllFlags(false)...) {
@@ -148,8 +150,8 @@ func takesValue(verb *kong.Node, arg string) bool {
 	return false
 }
 
-// results is standard output. It remembers that it could not be written, which
-// would go unnoticed on a full disk.
+// results wraps standard output and remembers a write error, which would otherwise
+// be missed on a full disk.
 type results struct {
 	w   io.Writer
 	err error
@@ -161,8 +163,8 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// verbOf is the verb that an error of the command line is about, with a space before
-// it, or nothing.
+// verbOf returns the verb that a command-line error is about, with a space before
+// it, or "".
 func verbOf(err error) string {
 	var e *kong.ParseError
 	if errors.As(err, &e) && e.Context.Selected() != nil {
@@ -171,7 +173,7 @@ func verbOf(err error) string {
 	return ""
 }
 
-// print writes v as the JSON object of a verb.
+// print writes v as the verb's JSON object.
 func (c *context) print(v any) error {
 	e := json.NewEncoder(c.stdout)
 	e.SetIndent("", "  ")

@@ -17,8 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// plannedOrExplained plans; where nothing fits it prints what JSON promises
-// for that.
+// plannedOrExplained plans. If nothing fits, it prints the JSON object for a
+// misfit.
 func (t *target) plannedOrExplained(c *context) (*planned, error) {
 	p, err := t.makePlan(stdctx.Background(), c, run.DescribeMachine)
 	var misfit *plan.Misfit
@@ -28,16 +28,16 @@ func (t *target) plannedOrExplained(c *context) (*planned, error) {
 	return p, err
 }
 
-// wrote is the error of a write.
+// wrote returns the error of a write.
 func wrote(_ int, err error) error { return err }
 
-// fileHint is for a result that cannot be written.
+// fileHint is the hint for a result that cannot be written.
 const fileHint = "name a file in a folder that can be written"
 
-// canWrite says of files that will be written, "" for none, whether they could be, before
-// long work is done for them, and that they would not replace each other or what is read.
-// It changes none; what is no plain file, such as a pipe, is left alone, since its other
-// end would notice.
+// canWrite checks, before long work, that the result files can be written and would
+// not replace each other or an input. An empty path means none. It changes no file.
+// It does not open what is no regular file, such as a pipe, since the other end
+// would notice.
 func canWrite(read []string, paths ...string) error {
 	for i, path := range paths {
 		if path == "" {
@@ -51,7 +51,7 @@ func canWrite(read []string, paths ...string) error {
 		case errors.Is(err, fs.ErrNotExist):
 			err = run.Writable(filepath.Dir(path))
 		case err != nil:
-			err = errors.Unwrap(err) // the path is told already
+			err = errors.Unwrap(err) // the message has the path already
 		case st.IsDir():
 			err = errors.New("it is a folder")
 		case st.Mode().IsRegular():
@@ -67,7 +67,8 @@ func canWrite(read []string, paths ...string) error {
 	return nil
 }
 
-// samePlace reports whether two paths lead to one plain file, or would.
+// samePlace reports whether two paths lead, or would lead, to the same regular
+// file.
 func samePlace(a, b string) bool {
 	x, err := os.Stat(a)
 	y, second := os.Stat(b)
@@ -77,8 +78,8 @@ func samePlace(a, b string) bool {
 	return err != nil && filepath.Clean(a) == filepath.Clean(b)
 }
 
-// writeTo makes a file of what a function writes. On an error there is none; what
-// was there before and is no plain file, such as a device, stays.
+// writeTo writes a file by a function. On an error it leaves no regular file;
+// anything else that was there, such as a device, stays.
 func writeTo(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// packCmd is the allocator on its own.
+// packCmd runs the allocator by itself.
 type packCmd struct {
 	File     string        `arg:"" help:"Buffers, one a line: id,lower,upper,size[,alignment][,offset]; - is standard input."`
 	Capacity int64         `help:"Bytes to fit into; 0: find the least height."`
@@ -79,7 +79,7 @@ func (v *packCmd) Run(c *context) error {
 
 func badInput(err error) error { return usageError{err.Error()} }
 
-// csvHint is for what cannot be read at all.
+// csvHint is the hint for an unreadable input.
 const csvHint = "name a CSV file, or - for standard input"
 
 func (v *packCmd) read() (alloc.Problem, error) {
@@ -106,8 +106,8 @@ func (v *packCmd) read() (alloc.Problem, error) {
 	return p, nil
 }
 
-// write leaves the files that were asked for. A packing that exceeds the
-// capacity is drawn but not written.
+// write writes the requested files. A packing that exceeds the capacity is drawn,
+// but not written.
 func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, conflict *alloc.InfeasibleError) error {
 	if v.Out != "" && packErr == nil {
 		if err := writeTo(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {

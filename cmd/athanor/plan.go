@@ -30,13 +30,13 @@ type planCmd struct {
 	Step        int  `help:"In multiples of this many tokens; of a long one, to a hundredth." default:"256"`
 }
 
-// policyNames are for the help of --policy.
+// policyNames is substituted into the help of --policy.
 var policyNames = kong.Vars{
 	"policies": strings.Join(policy.Names(), ", "),
 	"rules":    strings.Join(plan.ActivationRules(), ", "),
 }
 
-// planner searches, or asks a policy.
+// planner returns a planner that searches or, with --policy, asks a policy.
 func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 	if v.searches() {
 		return searching(note), nil
@@ -49,8 +49,8 @@ func (v *planCmd) planner(note func(string)) (run.Planner, error) {
 	}, nil
 }
 
-// searches reports whether the plan is searched for. A rule about activations leaves the
-// rest to the search, and is told to it as the configuration would.
+// searches reports whether the plan is searched for. An activation rule leaves the
+// rest to the search, which receives it as if configured.
 func (v *planCmd) searches() bool {
 	rule := slices.Contains(plan.ActivationRules(), v.Policy)
 	if rule {
@@ -84,7 +84,7 @@ func (v *planCmd) Run(c *context) error {
 	}
 	err = p.with(ctx, find)
 	show.done()
-	say = func(string) {} // what follows has lines of its own
+	say = func(string) {} // what follows prints its own lines
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) {
 		return errors.Join(v.misfit(ctx, c, p, misfit, find), err)
@@ -130,7 +130,7 @@ func (v *planCmd) Run(c *context) error {
 	return nil
 }
 
-// misfit explains that nothing fits, and what would help.
+// misfit prints why nothing fits, and what would help.
 func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.Misfit, find run.Planner) (err error) {
 	report := plan.MisfitReport(why)
 	if v.Explain {
@@ -147,7 +147,7 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 	return errors.Join(err, plan.WriteWhatIfs(c.stdout, report.WhatIfs, false))
 }
 
-// maxSequence prints the longest sequence that can be trained on.
+// maxSequence prints the longest sequence that fits.
 func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if !v.searches() {
 		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: %s, or leave it out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
@@ -183,7 +183,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	return nil
 }
 
-// print writes the plan for people.
+// print writes the plan as text.
 func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
@@ -200,7 +200,7 @@ func (p *planned) print(c *context) {
 	fmt.Fprintln(c.stdout)
 }
 
-// explain writes what lost, and what other machines would bring.
+// explain prints the runners-up and the what-ifs.
 func (p *planned) explain(c *context) {
 	if len(p.report.RunnersUp) > 0 {
 		fmt.Fprintln(c.stdout, "runners-up:")
@@ -213,7 +213,7 @@ func (p *planned) explain(c *context) {
 	plan.WriteWhatIfs(c.stdout, p.report.WhatIfs, true)
 }
 
-// tried tells what a plan took in trials, if there were any.
+// tried formats a plan's time in trials, if any.
 func tried(seconds float64) string {
 	if seconds == 0 {
 		return ""
@@ -221,7 +221,7 @@ func tried(seconds float64) string {
 	return fmt.Sprintf("; %.4g s when tried", seconds)
 }
 
-// printElixir tells what Elixir's search decided, in its own terms.
+// printElixir prints the decisions of Elixir's search in its own terms.
 func (p *planned) printElixir(ctx stdctx.Context, c *context) error {
 	r, err := p.machine.PolicyRequest(ctx, p.setup.Graph, p.config)
 	if err != nil {

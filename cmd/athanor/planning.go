@@ -16,7 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// target is what most verbs take: a configuration and overrides.
+// target is the arguments of most verbs: a configuration and overrides.
 type target struct {
 	Config    string   `arg:"" help:"YAML file that describes the run." placeholder:"CONFIG"`
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys." placeholder:"KEY=VALUE"`
@@ -24,7 +24,7 @@ type target struct {
 
 func (t *target) load() (*config.Config, error) { return config.Load(t.Config, t.Overrides) }
 
-// planned is everything up to the plan.
+// planned holds everything up to the plan.
 type planned struct {
 	config  *config.Config
 	setup   *run.Setup
@@ -39,11 +39,11 @@ func (p *planned) close() {
 	}
 }
 
-// finder describes the machine that is planned for: run.FindMachine where the
-// plan will run, run.DescribeMachine where it is only looked at.
+// finder returns the machine to plan for: run.FindMachine if the plan will run, and
+// run.DescribeMachine if it will only be shown.
 type finder func(*config.Config, func(string)) (*run.Machine, error)
 
-// read reads configuration, text and model.
+// read reads the configuration, the text and the model.
 func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 	cfg, err := t.load()
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 	return p, nil
 }
 
-// on describes the machine.
+// on finds the machine.
 func (p *planned) on(c *context, find finder) (err error) {
 	show := newStatus(c.stderr)
 	defer show.done()
@@ -81,7 +81,7 @@ func (p *planned) search(ctx stdctx.Context, c *context, find finder) error {
 	return p.with(ctx, searching(show.say))
 }
 
-// makePlan reads and searches.
+// makePlan reads the configuration and searches.
 func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned, error) {
 	p, err := t.read(ctx, c)
 	if err != nil {
@@ -94,14 +94,14 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 	return p, nil
 }
 
-// searching plans by a search.
+// searching returns a planner that searches.
 func searching(note func(string)) run.Planner {
 	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanAny(ctx, g, cfg, note)
 	}
 }
 
-// with completes what was prepared by a plan, and reports on it.
+// with plans what was prepared, by the given planner, and builds the report.
 func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
 	if p.result, err = find(ctx, p.machine, p.setup.Graph, p.config); err != nil {
 		return err
@@ -114,18 +114,18 @@ func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
 	return err
 }
 
-// peak is the arithmetic limit of all ranks together, in FLOP/s.
+// peak returns the peak FLOP/s of all ranks together.
 func (p *planned) peak() float64 { return p.machine.Peak(p.setup.Graph) }
 
-// status is a line on a terminal that says what is going on. Elsewhere it prints each
-// activity once, the first time with what it works on ("activity: object").
+// status is a progress line, rewritten in place on a terminal. Elsewhere it prints each
+// activity once, the first time with its object ("activity: object").
 type status struct {
 	w    io.Writer
-	tty  *os.File // w, if it is a terminal that can take a line back
+	tty  *os.File // w, if it is a terminal that can rewrite a line
 	last string
 	said map[string]bool // activities, where w is no terminal
 
-	began, latest time.Time // on the parts of a long work, and when the latest of those that have ended did
+	began, latest time.Time // start of a long work, and end of its latest finished part
 	ended, all    int
 }
 
@@ -137,7 +137,7 @@ func newStatus(w io.Writer) *status {
 	return s
 }
 
-// asTerminal is the terminal that a writer writes to, or nil.
+// asTerminal returns the terminal that a writer writes to, or nil.
 func asTerminal(w io.Writer) *os.File {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f
@@ -145,8 +145,8 @@ func asTerminal(w io.Writer) *os.File {
 	return nil
 }
 
-// rewrite puts a text in the place of the line. What is wider than the terminal is cut
-// off: of a line that wraps only the last row could be taken back.
+// rewrite replaces the line. It truncates the text to the terminal's width: of a
+// wrapped line, only the last row could be rewritten.
 func (s *status) rewrite(text string) {
 	s.last = text
 	shown := []rune(text)
@@ -178,18 +178,18 @@ func (s *status) progress(what string, done, total int64) {
 	}
 }
 
-// parts begins work of so many parts, which take about equally long.
+// parts begins work of n parts of about equal duration.
 func (s *status) parts(n int) { s.began, s.ended, s.all = time.Now(), 0, n }
 
-// next ends a part, and clears the line for what it brought.
+// next ends a part and clears the line for its result.
 func (s *status) next() {
 	clear(s.said)
 	s.ended, s.latest = s.ended+1, time.Now()
 	s.done()
 }
 
-// part is which part there is work on, and when all will have ended: after the others, if
-// this one is overdue.
+// part describes the current part and the remaining time by the mean of finished
+// parts. An overdue part counts as about to end.
 func (s *status) part(now time.Time) string {
 	switch {
 	case s.ended >= s.all:

@@ -33,7 +33,7 @@ func (v *probeCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	// Whoever probes doubts what is remembered: the next run measures again.
+	// Drop all cached descriptions: probing means that they are in doubt.
 	if err := run.ForgetMachines(); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/scale"
 )
 
-// scaleCmd is the analysis of the shortest training time.
+// scaleCmd analyses the shortest training time.
 type scaleCmd struct {
 	What string `arg:"" default:"table" enum:"table,curve,cluster,traffic,laws,memo" help:"table: ways to divide the batch; curve: the family from 0.4B to 422T parameters; cluster: the fastest way on --gpus GPUs; traffic: data-parallel volumes; laws: the best model for --flops or --hours; memo: long sequences on 8 A800, activations kept, swapped or recomputed."`
 
@@ -97,7 +97,7 @@ func (v *scaleCmd) cluster() (scale.Cluster, error) {
 		FLOPS: v.Tflops * 1e12, Memory: float64(bytes), Node: v.Node, Link: v.Link * 1e9, Network: v.Network * 1e9}}, nil
 }
 
-// model is X_x, or what is in a folder or known by name.
+// model returns the model X_x, or one known by name or read from a folder.
 func (v *scaleCmd) model() (scale.Model, error) {
 	if v.Model == "" {
 		if v.X < 1 || v.X > 10000 {
@@ -116,7 +116,7 @@ func (v *scaleCmd) model() (scale.Model, error) {
 	return s, nil
 }
 
-// findModel reads the config.json of a folder, or knows the model by name.
+// findModel reads the config.json of a folder, or looks up a known name.
 func findModel(name string) (*model.Model, error) {
 	data, err := bounded.ReadFile(filepath.Join(name, "config.json"), 1<<20)
 	var m *model.Model
@@ -132,7 +132,7 @@ func findModel(name string) (*model.Model, error) {
 	return m, nil
 }
 
-// table compares the ways to divide the batch.
+// table prints a comparison of the ways to parallelise.
 func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale.Work) error {
 	rows := scale.Table(m, h, work)
 	if v.Format == "json" {
@@ -165,7 +165,8 @@ func printWork(w io.Writer, m scale.Model, h scale.Hardware, work scale.Work) {
 	fmt.Fprintf(w, "GPUs: %s\n", h.Name)
 }
 
-// digits writes three digits, without an exponent for what people write out.
+// digits formats three significant digits, without an exponent for common
+// magnitudes.
 func digits(d float64) string {
 	if d >= 100 && d < 1e7 {
 		return fmt.Sprintf("%.0f", d)
@@ -177,7 +178,7 @@ func gibibytes(bytes float64) string {
 	return digits(bytes / (1 << 30))
 }
 
-// curve shows how time and memory grow with the family.
+// curve prints how time and memory grow with the model family.
 func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
 	points := scale.Curve(h)
 	switch v.Format {
@@ -197,7 +198,7 @@ func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
 	return nil
 }
 
-// traffic compares the data-parallel volumes at the micro-batches of the improved method.
+// traffic compares data-parallel volumes at the improved method's micro-batches.
 func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 	rows := scale.Table(m, h, scale.DefaultWork(m))
 	micros := rows[len(rows)-1].Micros
@@ -218,7 +219,7 @@ func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 	return nil
 }
 
-// fit finds the fastest way on the GPUs that there are.
+// fit finds the fastest configuration on the given GPUs.
 func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
 	plan, err := scale.Fit(m, cluster, work)
 	if v.Format == "json" {
@@ -261,7 +262,7 @@ func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work sc
 	return nil
 }
 
-// laws finds the model that a budget trains best.
+// laws finds the compute-optimal model for a budget.
 func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
 	flops := v.Flops
 	if v.Flops != 0 && v.Hours != 0 {

@@ -13,10 +13,10 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// published is the MFU of MEMO's paper for 7B at 1024K tokens.
+// published is the MFU in MEMO's paper for 7B at 1024K tokens.
 const published = 0.5230
 
-// memo prints what can be done with the activations of long sequences.
+// memo compares activation policies for long sequences.
 func (v *scaleCmd) memo(c *context) error {
 	machine, err := v.memoMachine()
 	if err != nil {
@@ -67,7 +67,7 @@ func (v *scaleCmd) memo(c *context) error {
 	return nil
 }
 
-// memoLayers shows one length, and what the optimum does with each layer.
+// memoLayers prints one length, with the optimum's policy for each layer.
 func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Comparison) error {
 	w, err := v.memoWork(v.Sequence)
 	if err != nil {
@@ -93,7 +93,7 @@ func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Compa
 	return nil
 }
 
-// memoLayer is what happens to a layer's activations.
+// memoLayer formats a layer's activation policy.
 func memoLayer(s memo.Split, costs memo.Costs) string {
 	var kept, swapped, again float64
 	for class, bytes := range costs.Bytes {
@@ -107,7 +107,7 @@ func memoLayer(s memo.Split, costs memo.Costs) string {
 	return fmt.Sprintf("%10.3f %12.3f %16.3f", kept, swapped, again)
 }
 
-// memoMachine is the paper's node with what the flags say.
+// memoMachine returns the paper's node, changed by the flags.
 func (v *scaleCmd) memoMachine() (memo.Machine, error) {
 	for _, n := range []struct {
 		name             string
@@ -129,7 +129,7 @@ func (v *scaleCmd) memoMachine() (memo.Machine, error) {
 	return m, nil
 }
 
-// memoWork is a step on one sequence of the model.
+// memoWork returns a step of the model on one sequence.
 func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
 	m, err := v.memoModel(tokens)
 	if err != nil {
@@ -138,8 +138,8 @@ func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
 	return memoGraph(m, tokens)
 }
 
-// memoModel is a model of the paper, or one that is known or in a folder, for so
-// many tokens.
+// memoModel returns a model of the paper, or one known by name or read from a
+// folder, for sequences of so many tokens.
 func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 	name := v.Model
 	if name == "" {
@@ -206,7 +206,7 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 	return nil
 }
 
-// printCompiled prints arms by lengths.
+// printCompiled prints a table of arms by sequence length.
 func printCompiled(w io.Writer, m memo.Machine, rows []*run.Ablation) {
 	fmt.Fprintf(w, "%s, one sequence per step in %d parts, as programs: planned, packed, simulated\n", m.Name, m.GPUs)
 	fmt.Fprintf(w, "per GPU: %.4g of %.4g TFLOP/s, %d bytes, host %d bytes at %.4g GB/s each way\n\n", m.Efficiency*m.Peak/1e12, m.Peak/1e12, int64(m.Memory), int64(m.Host), m.Link/1e9)
@@ -301,7 +301,7 @@ func printMemo(w io.Writer, t memo.Comparison) {
 	fmt.Fprintln(w, "\nhost, device: what is too small. Assumptions are in the essay of package policy/memo.")
 }
 
-// share is an arm's MFU, or what is too small.
+// share formats an arm's MFU, or the tier that is too small.
 func share(r memo.Named) string {
 	if r.Misfit != "" {
 		return r.Misfit
@@ -309,7 +309,7 @@ func share(r memo.Named) string {
 	return fmt.Sprintf("%.2f", 100*r.MFU)
 }
 
-// kilo writes tokens as people say them.
+// kilo formats multiples of 1024 tokens with a K, others in full.
 func kilo(tokens int) string {
 	if tokens%1024 == 0 {
 		return fmt.Sprintf("%dK", tokens/1024)

@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// scheduleCmd shows a pipeline schedule on its own.
+// scheduleCmd shows a pipeline schedule by itself.
 type scheduleCmd struct {
 	Name string `arg:"" help:"gpipe, 1f1b, interleaved, breadth-first, seq1f1b, chimera, bitpipe, zb-h1, zb-h2, zb-auto, zb-v, dualpipe, dualpipev; search (the best order for these numbers) or all (compare)."`
 
@@ -93,7 +93,8 @@ func (v *scheduleCmd) Run(c *context) error {
 	return nil
 }
 
-// costs are the times of a common unit, the means of lists, and the times of each stage if a list was given.
+// costs returns the times of a unit, or the means of lists, in which case it has
+// each stage's times.
 func (v *scheduleCmd) costs() schedule.Costs {
 	c := schedule.Costs{Times: schedule.Times{F: mean(v.Tf), B: mean(v.Tb), W: mean(v.Tw)}, Comm: v.Tc, Pair: v.Tpair,
 		Gather: v.Tg, Buffers: v.Buffers, WeightMemory: v.WeightMemory}
@@ -129,8 +130,8 @@ func (v *scheduleCmd) request() schedule.Request {
 		DepthFirst: v.DepthFirst, Costs: v.costs(), Cap: v.Cap}
 }
 
-// make generates or searches the schedule, and replaces its orders by those of a file if there is one. Of the report only
-// what a search proves is filled in.
+// make generates or searches a schedule, then replaces its orders by those of a
+// file, if given. It fills in only those fields of the report that a search proves.
 func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
 	var proved schedule.Report
 	if v.Name == "search" {
@@ -158,7 +159,8 @@ func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
 	return s, proved, err
 }
 
-// cut divides the tokens of a sequence into the schedule's splits and sets what each costs.
+// cut divides a sequence's tokens into the schedule's slices and sets their
+// relative costs.
 func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, error) {
 	if v.Tokens == 0 && v.Model == "" {
 		return nil, nil
@@ -183,7 +185,8 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 	return cuts, nil
 }
 
-// readOrders reads orders as this verb prints them: text with or without "r0:", or its JSON object.
+// readOrders reads orders as printed by this verb: text, with or without "r0:", or
+// its JSON object.
 func readOrders(path string) ([]string, error) {
 	data, err := bounded.ReadFile(path, 1<<30)
 	if err != nil {
@@ -212,7 +215,7 @@ func printRanks(w io.Writer, lines []string) {
 	}
 }
 
-// printSchedule writes the numbers below the orders.
+// printSchedule prints the numbers below the orders.
 func printSchedule(w io.Writer, r schedule.Report) {
 	fmt.Fprintf(w, "\n%s: makespan %.6g, ideal %.6g, bubble %.1f %% of it (%.6g)\n", r.Name, r.Makespan, r.Ideal, 100*r.Bubble, r.BubbleTime)
 	unit := "micro-batches"
@@ -234,7 +237,7 @@ func printSchedule(w io.Writer, r schedule.Report) {
 	}
 }
 
-// numbers writes a list, or its range if it is long.
+// numbers formats a list, or its range if it is long.
 func numbers[T int | float64](list []T) string {
 	if len(list) > 16 {
 		return fmt.Sprintf("%.5g to %.5g", float64(slices.Min(list)), float64(slices.Max(list)))
@@ -246,7 +249,7 @@ func numbers[T int | float64](list []T) string {
 	return strings.Join(words, " ")
 }
 
-// all compares the schedules at equal work.
+// all compares all schedules at equal work.
 func (v *scheduleCmd) all(c *context) error {
 	if v.costs().Stages != nil {
 		return usageError{"schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages"}

@@ -22,7 +22,7 @@ type trainCmd struct {
 func (v *trainCmd) Run(c *context) error {
 	ctx, stop := signal.NotifyContext(stdctx.Background(), stopping()...)
 	defer stop()
-	signal.Ignore(syscall.SIGPIPE) // who reads along may go: what was trained must still be saved
+	signal.Ignore(syscall.SIGPIPE) // a reader of the output may exit; the run must still be saved
 	defer signal.Reset(syscall.SIGPIPE)
 	go func() { // a second signal kills: stop restores the default
 		<-ctx.Done()
@@ -35,8 +35,8 @@ func (v *trainCmd) Run(c *context) error {
 	return err
 }
 
-// stopping are the signals that end a run with its state saved: also the loss of the
-// terminal, unless nohup has seen to that.
+// stopping returns the signals that end a run after saving its state. They include
+// the loss of the terminal, unless nohup ignores it.
 func stopping() []os.Signal {
 	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -45,7 +45,7 @@ func stopping() []os.Signal {
 	return list
 }
 
-// errStopped: a signal asked to stop before anything was trained.
+// errStopped reports a signal before anything was trained.
 var errStopped = errors.New("stopped by a signal before the first step; start me again")
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
@@ -108,7 +108,7 @@ type trainReport struct {
 	run.Summary
 }
 
-// open proves the plan and opens the run.
+// open verifies the plan's programs and opens the run.
 func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 	opt := run.StepOptions(p.config)
 	opt.Capacity = p.machine.Capacity
@@ -130,7 +130,7 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 	return t, nil
 }
 
-// conclude prints what came of it.
+// conclude prints the results of the run.
 func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
 	s := t.Summary()
 	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
@@ -151,7 +151,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	return nil
 }
 
-// compare puts what was measured beside what was predicted.
+// compare prints measurements beside predictions.
 func (p *planned) compare(c *context, s *run.Summary) {
 	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
 	for r, planned := range p.report.Peaks.Device {
@@ -163,8 +163,8 @@ func (p *planned) compare(c *context, s *run.Summary) {
 	}
 }
 
-// training shows a run while it goes on: a line per step on a terminal,
-// rewritten; elsewhere a line now and then.
+// training displays a run: a rewritten line per step on a terminal, elsewhere a
+// line every ten seconds.
 type training struct {
 	c     *context
 	t     *run.Trainer
@@ -199,8 +199,9 @@ func (u *training) Step(m run.Metrics) {
 	fmt.Fprintln(u.c.stderr, text)
 }
 
-// eta is how long the run goes on at the pace so far, or until its time is over. It
-// stands early in the line, which narrow terminals cut off.
+// eta returns the remaining duration at the mean pace so far, at most until
+// max_time is over. It stands early in the line, since narrow terminals cut the end
+// off.
 func (u *training) eta(step int, now time.Time) time.Duration {
 	c := u.t.Setup.Config
 	ran := now.Sub(u.began)
