@@ -6,20 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adviseHuge asks for pages of 2 MiB. They are worth 20 to 70 % of one core's
-// memory bandwidth; where the kernel has none to give, small ones will do.
+// adviseHuge requests 2 MiB pages, which gain 20 to 70 % of one core's memory
+// bandwidth. If the kernel has none, small pages are used.
 func adviseHuge(arena []byte) { _ = unix.Madvise(arena, unix.MADV_HUGEPAGE) }
 
-// populateWrite lets the kernel (5.14 and later) provide the pages of part.
+// populateWrite makes the kernel (5.14 and later) provide the pages of part.
 func populateWrite(part []byte) bool { return unix.Madvise(part, unix.MADV_POPULATE_WRITE) == nil }
 
-// openDirect opens the file past the page cache, if the file system can.
+// openDirect opens the file for direct I/O, if the file system supports it.
 func openDirect(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_DIRECT, 0o600)
 }
 
-// allocate gives the file its blocks, so that a full disk shows now and not
-// in the middle of a run.
+// allocate reserves the file's blocks, so that a full disk shows now and not in the
+// middle of a run.
 func allocate(f *os.File, size int64) error {
 	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
 	if err == unix.EOPNOTSUPP || err == unix.ENOSYS {

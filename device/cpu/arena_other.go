@@ -4,8 +4,8 @@ package cpu
 
 import "unsafe"
 
-// mapArena makes the arena on Go's heap, where there is no mmap. Go does not
-// move heap objects, so the alignment lasts.
+// mapArena allocates the arena on Go's heap on systems without mmap. Go does not move
+// heap objects, so the alignment holds.
 func mapArena(n int64) (arena, mapping []byte, err error) {
 	mapping = make([]byte, n+hugePage)
 	skip := -uintptr(unsafe.Pointer(&mapping[0])) % hugePage

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapArena reserves n bytes outside of Go's heap, aligned to hugePage. The
-// pages are there when it returns: what the process has it keeps, and the
-// first step is as fast as the others. It returns the arena and the mapping
-// to give back to unmapArena.
+// mapArena reserves n bytes outside Go's heap, aligned to hugePage. All pages are
+// resident when it returns, so memory cannot run out later and the first step is as
+// fast as the others. It returns the arena, and the mapping to pass to unmapArena.
 func mapArena(n int64) (arena, mapping []byte, err error) {
 	mapping, err = unix.Mmap(-1, 0, int(n)+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -27,8 +26,8 @@ func mapArena(n int64) (arena, mapping []byte, err error) {
 	return arena, mapping, nil
 }
 
-// populate touches all pages, each core its share: clearing memory is what
-// takes the time, and one core does not reach the machine's bandwidth.
+// populate touches all pages, each core a share: clearing memory dominates, and one
+// core does not reach the machine's bandwidth.
 func populate(arena []byte) {
 	share := (len(arena)/runtime.GOMAXPROCS(0) + hugePage) &^ (hugePage - 1)
 	var all sync.WaitGroup

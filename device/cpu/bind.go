@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// bind makes the function that a launch of c runs: the operator's fast kernel
-// on tensors that lie in the arenas. Each stream has its own kernel.Env, since
-// an Env serves one call at a time; all share the workers.
+// bind returns the function that a launch of c runs: the operator's fast kernel on
+// tensors in the arenas. Each stream has its own kernel.Env, since an Env serves one
+// call at a time; all share the workers.
 func (d *Device) bind(c *device.Call) (func(), error) {
 	fast := kernel.Lookup(c.Op).Fast
 	if fast == nil {
@@ -27,8 +27,8 @@ func (d *Device) bind(c *device.Call) (func(), error) {
 	return func() { fast(env, &attr, tensors) }, nil
 }
 
-// tensor is the operand's memory as the kernels see it. The operand has been
-// checked: it lies inside the arena and is aligned to its elements.
+// tensor returns the operand's memory as kernels take it. The operand must be checked:
+// inside the arena and aligned to its elements.
 func (d *Device) tensor(o device.Operand) kernel.Tensor {
 	return tensorOf(d.arenas[o.Tier].bytes, o)
 }

@@ -12,25 +12,25 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// The operators between ranks, as one rank does its share of them. Everybody
-// writes to the own arena only and reads from the others'.
+// One rank's share of the operators between ranks. Each rank writes only to its own
+// arena and reads from the others'.
 //
 //	all_gather      dst = s0 | s1 | s2
 //	reduce_scatter  rank 1: dst = (s0 + s1) + s2, elements of its part
-//	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, and
-//	                each takes the others' parts: everybody has the same bits
+//	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, then
+//	                each copies the others' parts: all ranks have the same bits
 //	recv            dst = the sender's matrix
 //
-// A sum is made block by block in memory that stays in the first-level cache and
-// then written, so that a part may lie where one of the summands is. Known
-// weakness: all read each element once, where a tree would share partial sums
-// (and add in another order).
+// A sum is computed block by block in memory that stays in the first-level cache and
+// then written, so that a part may overlap a summand. Known weakness: every rank reads
+// each element of all sources, where a tree would share partial sums (and add in
+// another order).
 
 // exchange is a prepared call between ranks.
 type exchange struct {
 	call     device.Call
 	meeting  *meeting
-	member   int    // its place in the meeting
+	member   int    // its position in the meeting
 	dst, src []byte // nil: absent
 	received int64
 	ring     int64 // bytes, see device.Ring
@@ -63,8 +63,8 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	return e, nil
 }
 
-// exchange runs a call between ranks and returns when it began: when all were
-// there.
+// exchange runs a call between ranks and returns when it began, which is when all
+// members had arrived.
 func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	if err := e.meeting.meet(s, e); err != nil {
 		return time.Now(), err
@@ -149,11 +149,11 @@ func (s *stream) receive(e *exchange) {
 // ---- sums
 
 const (
-	sumTask  = 1 << 18 // bytes of the result that a worker takes at a time
+	sumTask  = 1 << 18 // bytes of the result per task of a worker
 	sumBlock = 1 << 14 // bytes of the result that are summed at a time
 )
 
-// adder sums up over the workers of the pool. A stream has one.
+// adder computes sums on the workers of the pool. Each stream has one.
 type adder struct {
 	simd    *simd.Set
 	blocks  pool.Local[[sumBlock / 8]float64] // a block per worker, in f64 for its alignment
@@ -163,7 +163,7 @@ type adder struct {
 	wide    bool // f64
 }
 
-// sum makes dst the sum of all peers' sources from byte at on.
+// sum sets dst to the sum of all peers' sources, starting at byte at.
 func (s *stream) sum(e *exchange, dst []byte, at int) {
 	a := &s.adder
 	a.dst, a.sources = dst, a.sources[:0]
@@ -175,7 +175,7 @@ func (s *stream) sum(e *exchange, dst []byte, at int) {
 	s.device.pool.Run((len(dst)+sumTask-1)/sumTask, a)
 }
 
-// Task sums one piece up.
+// Task sums one piece.
 func (a *adder) Task(i, worker int) {
 	block := a.blocks.Get(worker)
 	lo, hi := i*sumTask, min((i+1)*sumTask, len(a.dst))
@@ -217,7 +217,7 @@ func (a *adder) sum64(sum []float64, lo, hi int) {
 	}
 }
 
-// view is memory of an arena, which is aligned, as numbers.
+// view reinterprets aligned arena memory as numbers.
 func view[T float32 | float64](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(*new(T))))
 }

@@ -1,28 +1,26 @@
-// Package cpu is the backend that every machine has, and the oracle of the
-// others: kernels from package kernel, memory tiers that are regions of RAM
-// and a file, streams that are goroutines.
+// Package cpu is the backend that every machine has, and the oracle for the others. It
+// runs the kernels of package kernel; memory tiers are regions of RAM and a file,
+// streams are goroutines.
 //
-// The device tier is an arena of its own although it is the same kind of RAM
-// as the host tier. So a laptop behaves as a small GPU, for real: what does
-// not fit into the arena has to be moved, by copies that take time, on streams
-// that race with the compute stream unless the program orders them. With
-// Options.Rate the copies take as long as those of a slower link.
+// The device tier is a separate arena although it is the same kind of RAM as the host
+// tier. So a laptop behaves as a small GPU: what does not fit into the arena must be
+// moved, by copies that take time, on streams that race with the compute stream unless
+// the program orders them. Options.Rate throttles the copies to the speed of a slower
+// link.
 //
-//	arenas   mmap outside of Go's heap, huge pages, touched once at the start
+//	arenas   mmap outside Go's heap, huge pages, touched once at the start
 //	disk     one file, direct I/O where the file system has it, blocks
 //	         allocated at the start, name removed at once
 //	streams  one goroutine each, a bounded queue, in order
 //	events   one word per call: the number of the round that it completed in
 //
-// After Prepare nothing is allocated and nothing is looked up: a launch is a
-// number in a channel, and behind the number stands a function that is bound
-// to its operands.
+// After Prepare nothing is allocated or looked up: a launch sends a call number over a
+// channel; the number indexes a function bound to its operands.
 //
-// Kernels of the compute stream spread over the cores with kernel/pool, while
-// the other streams have a goroutine each, for which kernels make room (turns.go).
-// Raising GOMAXPROCS above the number of cores, so that the operating system
-// shares them out, was measured: it takes a third of the speed, since workers
-// are interrupted in the middle of what others wait for.
+// Kernels of the compute stream use all cores through kernel/pool. The other streams
+// have a goroutine each, to which kernels yield (turns.go). Raising GOMAXPROCS above
+// the number of cores, so that the operating system schedules them, costs a third of
+// the speed (measured): workers are interrupted while others wait for them.
 package cpu
 
 import (
@@ -38,25 +36,25 @@ import (
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
-// Options of a device. The zero value is useful where there is no disk tier.
+// Options configure a device. The zero value suffices without a disk tier.
 type Options struct {
 	// Workers is the number of cores for kernels; 0 means GOMAXPROCS.
 	Workers int
-	// DiskPath is the file of the disk tier, made by Reserve.
+	// DiskPath is the file of the disk tier, created by Reserve.
 	DiskPath string
-	// Rate limits the copies of a stream to this many bytes per second, so
-	// that this machine behaves as one with a slower link. 0: no limit.
+	// Rate limits the copies of a stream to this many bytes per second, to emulate a
+	// slower link. 0: no limit.
 	//
-	// A collective takes as long as in a ring whose links pass this many bytes
-	// per second each way (device.Ring); what the sender and the receiver of a
-	// message allow are two rates, and the lower one holds.
+	// A collective takes as long as on a ring whose links carry this many bytes per
+	// second in each direction (device.Ring). A message is limited by the lower of the
+	// sender's and the receiver's rate.
 	Rate [device.NumStreams]float64
 	// Fabric joins the device to others as Rank.
 	Fabric *Fabric
 	Rank   int
-	// Apart: of ranks that share cores only as many compute at a time as there are
-	// cores for, whole calls, so that the span of each is its own. It is for timing
-	// operators; steps go faster without (3 % of four ranks on two cores).
+	// Apart limits the ranks that compute at a time to those that the cores suffice
+	// for, by whole calls, so that each span measures one call alone. It is for timing
+	// operators; steps are faster without (by 3 % for four ranks on two cores).
 	Apart bool
 }
 
@@ -84,23 +82,23 @@ type Device struct {
 
 	turns   turns         // streams that want a core
 	working *atomic.Int32 // streams that have one
-	cores   chan struct{} // full while as many ranks compute as there are cores for; nil: unless Apart
+	cores   chan struct{} // semaphore: full while as many ranks compute as the cores suffice for; nil: unless Apart
 	meter   Meter         // of all streams
 	under   atomic.Bool   // a round is under way
-	failed  atomic.Bool   // skip what remains of the round
+	failed  atomic.Bool   // skip the rest of the round
 	mu      sync.Mutex
 	err     error // first error of the round
-	refused error // why the fabric does not take the device
+	refused error // why the fabric rejects the device
 }
 
-// arena is the memory of one tier; the disk tier has a size only.
+// arena is the memory of one tier; the disk tier has only a size.
 type arena struct {
 	size    int64
 	bytes   []byte
 	mapping []byte
 }
 
-// New opens the device. Close it to give back memory, goroutines and file.
+// New opens the device. Close releases its memory, goroutines and file.
 func New(o Options) *Device {
 	if o.Workers < 1 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -129,7 +127,7 @@ func New(o Options) *Device {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: "cpu", Cores: d.options.Workers} }
 
-// Reserve makes the arena of a tier and provides all of its memory or blocks.
+// Reserve reserves the arena of a tier with all of its memory or blocks.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	if d.refused != nil {
 		return fmt.Errorf("reserve: %w", d.refused)
@@ -151,7 +149,7 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	return nil
 }
 
-// sizes are those of the arenas.
+// sizes returns the sizes of the arenas.
 func (d *Device) sizes() (bytes [device.NumTiers]int64) {
 	for t := range bytes {
 		bytes[t] = d.arenas[t].size
@@ -159,8 +157,8 @@ func (d *Device) sizes() (bytes [device.NumTiers]int64) {
 	return bytes
 }
 
-// enoughMemory refuses arenas for which the kernel would end the process.
-// Where the system does not tell, the arena is tried.
+// enoughMemory rejects arenas for which the kernel would kill the process. If the
+// system does not report its memory, it accepts them.
 func enoughMemory(bytes int64) error {
 	mem, err := sysmem.Read()
 	if err != nil {
@@ -203,7 +201,7 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 	return nil
 }
 
-// Stats may be read between rounds.
+// Stats may be called between rounds.
 func (d *Device) Stats() device.Stats {
 	var sum device.Stats
 	for _, s := range d.streams {
@@ -221,8 +219,8 @@ func (d *Device) Stats() device.Stats {
 	return sum
 }
 
-// Paint fills an arena with one value. Together with Highest it shows what a
-// run touched without asking the run: tests paint, run and look.
+// Paint fills an arena with one value. With Highest it shows what a run touched
+// independently of the run's own counters: tests paint, run and look.
 func (d *Device) Paint(tier device.Tier, value byte) error {
 	piece := alignedBytes(bounceLen)
 	for i := range piece {
@@ -256,10 +254,9 @@ func (d *Device) Highest(tier device.Tier, value byte) (int64, error) {
 	return 0, nil
 }
 
-// Close ends the streams and gives back all memory. The arenas' bytes must
-// not be used afterwards. Devices that are joined to this one lose it. While a
-// call hangs nothing can be taken from under it: what the device has then goes
-// with the process.
+// Close ends the streams and releases all memory. The arenas' bytes must not be used
+// afterwards. Joined devices lose this one. While a call hangs, its memory cannot be
+// released and remains until the process exits.
 func (d *Device) Close() error {
 	if d.options.Fabric != nil && d.refused == nil {
 		d.options.Fabric.lose(d, errors.New("the device is closed"))

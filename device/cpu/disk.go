@@ -12,26 +12,26 @@ const (
 	pageSize  = 4096    // unit of direct I/O: addresses, offsets and sizes
 	hugePage  = 2 << 20 // alignment of arenas
 	diskPiece = 8 << 20 // bytes of one read or write; larger ones are no faster
-	bounceLen = 1 << 20 // bytes that go through a stream's own buffer at a time
+	bounceLen = 1 << 20 // bytes per transfer through a stream's bounce buffer
 )
 
 // disk is the file behind the disk tier.
 type disk struct {
 	file   blocks
 	size   int64
-	direct bool   // past the page cache
+	direct bool   // opened for direct I/O
 	remove string // path to remove on close, if that was not possible earlier
 }
 
-// blocks is the file as streams use it.
+// blocks is the file as streams access it.
 type blocks interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
 }
 
-// openDisk makes the file with all of its blocks. Its name is removed at once
-// where the system allows it, so that it cannot outlive the process.
+// openDisk creates the file with all of its blocks. Where the system allows it, the
+// name is removed at once, so that the file cannot outlive the process.
 func openDisk(path string, size int64) (*disk, error) {
 	if path == "" {
 		return nil, fmt.Errorf("no path for the disk tier; hint: set limits.disk_path")
@@ -57,8 +57,8 @@ func openDisk(path string, size int64) (*disk, error) {
 	return d, nil
 }
 
-// tryDirect opens the file past the page cache and writes a page, since some
-// file systems only refuse then.
+// tryDirect opens the file for direct I/O and writes a page, since some file systems
+// only fail then.
 func tryDirect(path string) (*os.File, error) {
 	f, err := openDirect(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func tryDirect(path string) (*os.File, error) {
 	return f, nil
 }
 
-// allocateByWriting is the slow way to give a file its blocks.
+// allocateByWriting allocates a file's blocks by writing them, which is slow.
 func allocateByWriting(f *os.File, size int64) error {
 	zeros := alignedBytes(bounceLen)
 	for at := int64(0); at < size; at += bounceLen {
@@ -92,7 +92,7 @@ func (d *disk) close() error {
 	return err
 }
 
-// DiskAccess is what one stream reads and writes the disk tier with.
+// DiskAccess is one stream's access to the disk tier.
 type DiskAccess struct {
 	disk   *disk
 	bounce []byte // aligned
@@ -101,8 +101,8 @@ type DiskAccess struct {
 
 func (d *disk) access(m *Meter) *DiskAccess { return &DiskAccess{d, alignedBytes(bounceLen), m} }
 
-// Read fills p from the file. Aligned reads go straight into p; of others the
-// ragged pages go through the bounce buffer.
+// Read fills p from the file. Aligned reads go straight into p; partial pages go
+// through the bounce buffer.
 func (a *DiskAccess) Read(p []byte, at int64) error {
 	d := a.disk
 	for ; len(p) > 0; a.meter.piece() {
@@ -124,9 +124,9 @@ func (a *DiskAccess) Read(p []byte, at int64) error {
 	return nil
 }
 
-// Write is the converse of Read. Pages that are written in part are read
-// first; two streams must not write to one page at a time, which the disk
-// tier's alignment of buffers rules out.
+// Write is the converse of Read. Partially written pages are read first. Two streams
+// must not write to one page at the same time, which the disk tier's buffer alignment
+// rules out.
 func (a *DiskAccess) Write(p []byte, at int64) error {
 	d := a.disk
 	for ; len(p) > 0; a.meter.piece() {
@@ -155,8 +155,8 @@ func (a *DiskAccess) Write(p []byte, at int64) error {
 	return nil
 }
 
-// straight returns how many bytes can go without a bounce: 0 if the start is
-// ragged.
+// straight returns how many bytes can bypass the bounce buffer: 0 if the start is
+// unaligned.
 func (d *disk) straight(p []byte, at int64) int {
 	n := min(len(p), diskPiece)
 	if !d.direct {
@@ -168,8 +168,8 @@ func (d *disk) straight(p []byte, at int64) int {
 	return n &^ (pageSize - 1)
 }
 
-// wholePages is the length of the pages that cover n bytes after skip, or
-// limit if that is less.
+// wholePages returns the length of the pages that cover n bytes after skip, at most
+// limit.
 func wholePages(skip int64, n, limit int) int {
 	return min(int(skip)+n+pageSize-1, limit) &^ (pageSize - 1)
 }
@@ -182,7 +182,7 @@ func full(n int, err error) error {
 	return err
 }
 
-// alignedBytes returns n bytes that start at a page.
+// alignedBytes returns n page-aligned bytes.
 func alignedBytes(n int) []byte {
 	b := make([]byte, n+pageSize)
 	skip := -uintptr(unsafe.Pointer(&b[0])) % pageSize

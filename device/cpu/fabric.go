@@ -11,32 +11,31 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// A fabric joins devices of one process that are the ranks of one run. What
-// passes between them is read straight out of the other's arena.
+// A fabric joins devices of one process that are the ranks of one run. A rank reads
+// what it receives directly from the other rank's arena.
 //
-// Calls between ranks meet: each rank's stream leaves its call in its place,
-// the last to come opens the meeting, all work, and when all are done they
-// leave. A meeting is two such rendezvous (all_reduce needs a third between its
-// halves). Since the calls of a group come in the same order on all ranks, the
-// k-th meets the k-th without anybody counting; what meeting a call belongs to
-// is found when it is prepared.
+// Calls between ranks meet: each rank's stream puts its call in its position, the last
+// arrival opens the meeting, all work, and when all are done they leave. A meeting is
+// two such rendezvous (all_reduce needs a third between its halves). The calls of a
+// group come in the same order on all ranks, so the k-th meets the k-th without
+// counting. Prepare determines a call's meeting.
 //
 //	rank 0   ---[ ]........[ read others ]..[ ]---
 //	rank 1   ------------[ ][ read others ]-[ ]---
 //	             arrive   ^ all there       ^ all done
 //
-// Who waits looks a few times and then parks: there may be more ranks than
-// cores. Ranks that differ in the order of their calls wait for ever; package
-// program proves that they do not, and an engine's watchdog ends it if they do.
+// A waiting stream polls a few times and then parks, since there may be more ranks than
+// cores. Ranks whose calls differ in order wait for ever; package program proves that
+// they do not, and an engine's watchdog ends the step if they do.
 //
-// When the round of one device fails, it is lost to the others: their rounds end
-// with a device.PeerError, whatever they do, and so do all later ones in which
-// ranks meet. A fabric that has lost a rank stays that way.
+// When one device's round fails, the device is lost to the others: their rounds end
+// with a device.PeerError, whatever they do, and so do all later rounds in which ranks
+// meet. The loss is permanent for the fabric.
 
-// Fabric is a set of joined devices. Make one, then each device with
+// Fabric is a set of joined devices. Create it first, then each device with
 // Options.Fabric and its rank.
 type Fabric struct {
-	opened  time.Time // the joint zero of spans
+	opened  time.Time // the shared clock origin of spans
 	turns   turns
 	working atomic.Int32  // streams that have a core
 	cores   chan struct{} // see Device
@@ -49,7 +48,7 @@ type Fabric struct {
 	lost    *device.PeerError
 }
 
-// NewFabric makes a fabric for n ranks.
+// NewFabric returns a fabric for n ranks.
 func NewFabric(n int) *Fabric {
 	return &Fabric{
 		opened: time.Now(), turns: newTurns(max(n, 0)), devices: make([]*Device, max(n, 0)),
@@ -57,7 +56,7 @@ func NewFabric(n int) *Fabric {
 	}
 }
 
-// Ranks is the number of ranks.
+// Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
 
 func (f *Fabric) join(d *Device, rank int) error {
@@ -80,23 +79,23 @@ func (f *Fabric) join(d *Device, rank int) error {
 }
 
 // meeting is where the calls of one group, or the two ends of a message, meet
-// time after time.
+// repeatedly.
 type meeting struct {
 	fabric *Fabric
 	ranks  []int
 	opened atomic.Uint32 // rendezvous so far
 
-	// Guarded by the fabric's lock until the meeting opens, then fixed until all
-	// have left.
+	// Guarded by the fabric's lock until the meeting opens, then fixed until all have
+	// left.
 	here    int
 	calls   []*device.Call
 	streams []*stream
 	parts   []*exchange
-	err     error     // why the calls do not fit together
+	err     error     // why the calls do not match
 	at      time.Time // of the latest rendezvous
 }
 
-// meetingOf finds or makes the meeting of a call.
+// meetingOf returns the meeting of a call, creating it if needed.
 func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +108,7 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
 	return keep(f.groups, fmt.Sprint(m.ranks), m)
 }
 
-// keep returns what is in the map under a key, which is value if nothing was.
+// keep returns the map's entry for key, and inserts value if there is none.
 func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	if m, ok := known[key]; ok {
 		return m
@@ -118,8 +117,8 @@ func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	return value
 }
 
-// meet returns when all members are there. The last one sees whether their
-// calls fit together.
+// meet returns when all members have arrived. The last one checks that their calls
+// match.
 func (m *meeting) meet(s *stream, e *exchange) error {
 	f := m.fabric
 	f.mu.Lock()
@@ -185,7 +184,7 @@ func (s *stream) unpark() {
 	}
 }
 
-// lose tells everybody that a rank is lost; the first one counts.
+// lose tells all devices that a rank is lost; only the first loss is recorded.
 func (f *Fabric) lose(d *Device, err error) {
 	f.mu.Lock()
 	if f.lost != nil {
@@ -221,7 +220,6 @@ func (d *Device) interrupt(lost *device.PeerError) {
 	d.failed.Store(true)
 }
 
-// Abort fails the round, from any goroutine: calls that have not begun are left
-// out and Sync returns err, the devices that are joined to this one lose it.
-// Between rounds it fails the next.
+// Abort fails the round: calls not yet begun are skipped, Sync returns err, and joined
+// devices lose this one. Between rounds it fails the next. Any goroutine may call it.
 func (d *Device) Abort(err error) { d.fail(err) }

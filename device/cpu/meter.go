@@ -5,29 +5,28 @@ import (
 	"time"
 )
 
-// A Meter shows a watchdog that calls which take long get on: on a slow machine,
-// or on one that has other things to do, a single product or the read of a
-// chunk can take longer than anyone should wait for a disk that hangs.
+// Meter shows a watchdog that long calls progress. On a slow or busy machine, a single
+// matrix product or the read of a chunk can take longer than a reasonable timeout for a
+// hung disk.
 //
 //	reads, writes      each piece of a few MiB counts
 //	throttled copies   each second of the link's time counts
-//	all else           computes: what counts is processor time of the process
+//	all else           computes: the process's processor time counts
 //
-// So a kernel may take as long as it likes while it gets a fortieth of a core,
-// and what waits for something that never comes uses none. Known weakness: what
-// computes for ever is never found. Kernels are loops over operands, whose ends
-// are known.
+// So a kernel may run indefinitely while it gets a fortieth of a core, and a call that
+// waits for something that never comes uses none. Known weakness: an endless
+// computation is never detected. Kernels are loops over operands with known bounds.
 type Meter struct {
 	pieces  atomic.Uint64
-	kernels atomic.Int32         // under way
+	kernels atomic.Int32         // calls in progress
 	clock   func() time.Duration // nil: processorTime
 }
 
-// meterUnit is the processor time that counts: more in ten seconds than an idle
-// process takes, little for one that computes.
+// meterUnit is the processor time that counts as progress: more in ten seconds than an
+// idle process uses, little for one that computes.
 const meterUnit = 250 * time.Millisecond
 
-// Progress is a number that changes while calls get on.
+// Progress returns a number that changes while calls progress.
 func (m *Meter) Progress() uint64 {
 	n := m.pieces.Load()
 	if m.kernels.Load() > 0 {
@@ -40,7 +39,7 @@ func (m *Meter) Progress() uint64 {
 	return n
 }
 
-// Begin notes that a call begins to compute, End that it is done.
+// Begin records the start of a computing call, End its end.
 func (m *Meter) Begin() { m.kernels.Add(1) }
 
 // End is the converse of Begin.

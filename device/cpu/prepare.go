@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// call is a prepared call: a copy, a kernel bound to its operands, or what
-// ranks do together.
+// call is a prepared call: a copy, a kernel bound to its operands, or a call between
+// ranks.
 type call struct {
 	op     graph.Op
 	stream device.Stream
@@ -64,12 +64,12 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	return first, nil
 }
 
-// memory returns n bytes of a tier in RAM.
+// memory returns n bytes of a RAM tier.
 func (d *Device) memory(t device.Tier, addr, n int64) []byte {
 	return d.arenas[t].bytes[addr : addr+n : addr+n]
 }
 
-// copy moves the bytes of one transfer.
+// copy executes one transfer.
 func (s *stream) copy(t *Transfer) error {
 	d := s.device
 	if d.disk != nil && s.access == nil {
@@ -82,9 +82,9 @@ func (s *stream) copy(t *Transfer) error {
 	return nil
 }
 
-// copyPiece is what one call of copy moves at most: it cannot be preempted,
-// and the garbage collector waits for it. From this size on Go's memmove also
-// writes past the caches.
+// copyPiece is the most that one call of copy moves: it cannot be preempted, and the
+// garbage collector waits for it. From this size on, Go's memmove also bypasses the
+// caches.
 const copyPiece = 1 << 20
 
 // copyBytes copies len(dst) bytes.

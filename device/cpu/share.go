@@ -7,13 +7,13 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// What a backend with other device memory has in common with this one: arenas
-// in the host's memory, the disk tier, kernels on the host's cores.
+// Shared with backends that have other device memory: arenas in host memory, the disk
+// tier, kernels on the host's cores.
 
-// Arena is page-aligned memory outside of Go's heap, all of it provided.
+// Arena is page-aligned, fully resident memory outside Go's heap.
 type Arena struct{ arena }
 
-// NewArena makes an arena of n bytes, if the machine has them to spare.
+// NewArena returns an arena of n bytes, or an error if the machine lacks the memory.
 func NewArena(n int64) (*Arena, error) {
 	if err := enoughMemory(n); err != nil {
 		return nil, err
@@ -25,20 +25,20 @@ func NewArena(n int64) (*Arena, error) {
 	return &Arena{arena{size: n, bytes: bytes, mapping: mapping}}, nil
 }
 
-// Bytes is the memory. It must not be used after Close.
+// Bytes returns the memory. It must not be used after Close.
 func (a *Arena) Bytes() []byte { return a.bytes }
 
-// Close gives it back.
+// Close releases the memory.
 func (a *Arena) Close() error { return unmapArena(a.mapping) }
 
-// Tensor is an operand in the arena, which has been checked, as kernels take it.
+// Tensor returns a checked operand in the arena as kernels take it.
 func (a *Arena) Tensor(o device.Operand) kernel.Tensor { return tensorOf(a.bytes, o) }
 
-// Disk is the file of a disk tier. Streams that use it at once have an
-// access each.
+// Disk is the file of a disk tier. Streams that use it concurrently need an Access
+// each.
 type Disk struct{ disk *disk }
 
-// OpenDisk makes the file with all of its blocks.
+// OpenDisk creates the file with all of its blocks.
 func OpenDisk(path string, size int64) (*Disk, error) {
 	d, err := openDisk(path, size)
 	if err != nil {
@@ -47,13 +47,13 @@ func OpenDisk(path string, size int64) (*Disk, error) {
 	return &Disk{d}, nil
 }
 
-// Access makes an access; m sees how it gets on.
+// Access returns a new access that reports its progress to m.
 func (d *Disk) Access(m *Meter) *DiskAccess { return d.disk.access(m) }
 
-// Close ends the file's existence.
+// Close closes and removes the file.
 func (d *Disk) Close() error { return d.disk.close() }
 
-// CopyBytes copies in pieces that the garbage collector can come between.
+// CopyBytes copies in pieces, so that the garbage collector can intervene.
 func CopyBytes(dst, src []byte) {
 	if len(dst) != len(src) {
 		panic(fmt.Sprintf("cpu: copy of %d bytes to %d", len(src), len(dst)))
@@ -61,7 +61,7 @@ func CopyBytes(dst, src []byte) {
 	copyBytes(dst, src)
 }
 
-// Transfer is a copy of rows of Width bytes, each a step of bytes after the last.
+// Transfer is a copy of Rows rows of Width bytes, with a step between rows at each end.
 type Transfer struct {
 	From, To         device.Tier
 	Rows             int
@@ -70,7 +70,7 @@ type Transfer struct {
 	SrcStep, DstStep int64
 }
 
-// NewTransfer is a copy between operands, in as few rows as there can be.
+// NewTransfer returns a copy between operands, in as few rows as possible.
 func NewTransfer(dst, src device.Operand) *Transfer {
 	t := &Transfer{From: src.Tier, To: dst.Tier, Src: src.Addr, Dst: dst.Addr, Rows: 1, Width: src.Bytes()}
 	if !dst.Contiguous() || !src.Contiguous() {
@@ -81,10 +81,10 @@ func NewTransfer(dst, src device.Operand) *Transfer {
 	return t
 }
 
-// Bytes are those that it moves.
+// Bytes returns the number of bytes moved.
 func (t *Transfer) Bytes() int64 { return t.Width * int64(t.Rows) }
 
-// Move copies between the arenas of the two tiers; the disk has none, but an access.
+// Move copies between the arenas of two tiers. The disk has no arena, but an access.
 func (t *Transfer) Move(to, from []byte, disk *DiskAccess) error {
 	src, dst := t.Src, t.Dst
 	for range t.Rows {

@@ -14,25 +14,25 @@ import (
 
 // Streams and events.
 //
-// A stream's goroutine takes commands from a bounded channel: run a call, wait
-// for a call of another stream, tell that the round ends. A full queue holds
-// the launching goroutine. On one rank that cannot deadlock: what is queued
-// depends only on what was launched before it. Of several ranks, Verify knows.
+// A stream's goroutine takes commands from a bounded channel: run a call, wait for
+// another stream's call, end the round. A full queue blocks the launching goroutine. On
+// one rank that cannot deadlock, since queued commands depend only on earlier launches.
+// For several ranks, Verify rules it out.
 //
-// An event is a word that holds the round in which its call completed. Who
-// waits looks at it for a few microseconds, since many waits are for work that
-// is just ending, and then registers its wish and parks. Who completes a call
-// looks at the few wishes of the other streams. The second look of the waiter,
-// after it registered, closes the gap between the two:
+// An event is a word that holds the round in which its call completed. A waiter polls
+// it for a few microseconds, since many waits are for work that is about to end, then
+// registers its wish and parks. After completing a call, a stream checks the few wishes
+// of the other streams. The waiter's second check, after it registered, closes the race
+// between the two:
 //
 //	waiter:    wish = n;   done[n] == round ? cancel : park
 //	completer: done[n] = round;   wish == n ? take it and send a token
 //
-// A throttled copy sleeps with the precision of the kernels' tasks, or, where
-// nobody works, looks at the clock at the end: Go rounds the sleep of an idle
-// process up to the next millisecond, which is as long as many a copy. A link
-// would not care: what follows without having waited for anything counts from when
-// the copy before should have ended.
+// A throttled copy sleeps with the precision of the kernels' tasks. Where no kernel
+// runs it polls the clock at the end, because Go rounds the sleep of an idle process up
+// to the next millisecond, which is as long as many a copy. A real link has no such
+// delay, so a copy that follows another without a wait counts from when the previous
+// one should have ended.
 
 const (
 	queueLen  = device.QueueLen
@@ -59,10 +59,10 @@ type stream struct {
 	id     device.Stream
 	queue  chan command
 	ended  chan struct{}
-	used   bool // in this round; the launching side's
+	used   bool // used in this round; owned by the launching side
 
 	turn   *atomic.Int64 // see turns
-	asleep atomic.Bool   // has nothing to do
+	asleep atomic.Bool   // idle
 	wish   atomic.Int64  // call waited for, plus 1; 0: none
 	wake   chan struct{}
 
@@ -74,9 +74,9 @@ type stream struct {
 	stats   device.Stats
 	access  *DiskAccess
 	free    time.Time // when the throttled link is free again
-	follows bool      // nothing was waited for since then
+	follows bool      // no wait since then
 	looked  int64     // time of the last look at turns
-	aside   time.Time // of the last step aside for threads
+	aside   time.Time // of the last yield to other threads
 }
 
 func (d *Device) newStream(id device.Stream) *stream {
@@ -107,8 +107,8 @@ func (d *Device) Launch(n int) {
 	s.push(command{runCall, int32(n)})
 }
 
-// Wait holds stream id until call n is done. A wait for a call that was not
-// launched in this round would never end and is an error of the round.
+// Wait blocks stream id until call n has completed. A wait for a call not launched in
+// this round would never end and is an error of the round.
 func (d *Device) Wait(id device.Stream, n int) {
 	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.issued[n] != d.round.Load() {
 		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
@@ -130,7 +130,7 @@ func (d *Device) Sync() error {
 		s.used = false
 	}
 	d.idle.Wait()
-	d.mu.Lock() // a peer that fails interrupts at any time
+	d.mu.Lock() // a peer's failure may interrupt at any time
 	err := d.err
 	d.err = nil
 	d.failed.Store(false)
@@ -140,16 +140,15 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// Done reports whether call n has completed in the current round. It may be
-// called from any goroutine while a round runs.
+// Done reports whether call n has completed in the current round. Any goroutine may
+// call it while a round runs.
 func (d *Device) Done(n int) bool { return d.done[n].Load() == d.round.Load() }
 
-// Progress changes while calls that have begun get on. It may be called from any
-// goroutine.
+// Progress changes while started calls progress. Any goroutine may call it.
 func (d *Device) Progress() uint64 { return d.meter.Progress() }
 
-// fail keeps the first error of the round, of which others hear. That a peer
-// is lost is said again by the call that waits for it, which tells more.
+// fail records the round's first error and reports it to joined devices. A later error
+// replaces a PeerError, since the call that waits for the peer gives more detail.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if _, peer := d.err.(*device.PeerError); d.err == nil || peer {
@@ -162,7 +161,7 @@ func (d *Device) fail(err error) {
 	}
 }
 
-// push queues a command, the launching side's.
+// push enqueues a command, on the launching side.
 func (s *stream) push(c command) {
 	if !s.used {
 		s.used = true
@@ -174,7 +173,7 @@ func (s *stream) push(c command) {
 	s.queue <- c
 }
 
-// next takes a command; none comes after the device is closed.
+// next returns the next command; ok is false once the device is closed.
 func (s *stream) next() (c command, ok bool) {
 	select {
 	case c, ok = <-s.queue:
@@ -207,7 +206,7 @@ func (s *stream) run() {
 				}
 			}
 			s.complete(c.call)
-			if s.id != device.Compute { // whose kernels step back themselves: see turns
+			if s.id != device.Compute { // its kernels yield by themselves, see turns
 				d.yield()
 			}
 		case waitCall:
@@ -219,7 +218,7 @@ func (s *stream) run() {
 	}
 }
 
-// complete marks a call as done and wakes the streams that wait for it.
+// complete marks a call as completed and wakes the streams that wait for it.
 func (s *stream) complete(n int32) {
 	d := s.device
 	d.done[n].Store(d.round.Load())
@@ -231,7 +230,7 @@ func (s *stream) complete(n int32) {
 	}
 }
 
-// await returns when call n is done.
+// await returns when call n has completed.
 func (s *stream) await(n int32) {
 	d := s.device
 	for looks := 0; looks < waitLooks || s.soon(); looks++ {
@@ -292,8 +291,8 @@ func (s *stream) execute(c *call) (err error) {
 	return err
 }
 
-// kernel runs an operator and returns when it began: when it was this rank's turn
-// to compute, if that is apart from others.
+// kernel runs an operator and returns when it began; with Options.Apart, that is when
+// this rank was admitted to compute.
 func (s *stream) kernel(c *call) (start time.Time) {
 	if cores := s.device.cores; cores != nil && s.id == device.Compute {
 		cores <- struct{}{}
@@ -306,7 +305,7 @@ func (s *stream) kernel(c *call) (start time.Time) {
 	return start
 }
 
-// work notes that a call keeps a core busy, rest that it no longer does.
+// work records that a call starts to keep a core busy, rest that it stops.
 func (s *stream) work() { s.device.working.Add(1) }
 
 func (s *stream) rest(since time.Time) {
@@ -314,9 +313,9 @@ func (s *stream) rest(since time.Time) {
 	s.stats.Worked[s.id] += time.Since(since).Seconds()
 }
 
-// stepAside lets goroutines run while a stream looks for something, and now and then
-// threads: two of Go's may be on one core, and what is looked for waits for the
-// other's time slice to end. More often would be a present to other processes.
+// stepAside yields to goroutines while a stream polls, and every asideUnit to threads:
+// two of Go's may be on one core, and the awaited work then waits for the other's time
+// slice to end. Yielding more often would give time away to other processes.
 func (s *stream) stepAside() {
 	if now := time.Now(); now.Sub(s.aside) >= asideUnit {
 		s.aside = now
@@ -326,7 +325,7 @@ func (s *stream) stepAside() {
 	}
 }
 
-// throttle sleeps out the time that a copy of n bytes would take on the link.
+// throttle sleeps for the rest of the time that a copy of n bytes takes on the link.
 func (s *stream) throttle(start time.Time, n int64) {
 	rate := s.device.options.Rate[s.id]
 	if rate <= 0 {

@@ -4,5 +4,5 @@ package cpu
 
 import "time"
 
-// processorTime of this system is not known; what computes is taken to get on.
+// processorTime is unknown on this system: computing calls are assumed to progress.
 func processorTime() time.Duration { return time.Duration(time.Now().UnixNano()) }

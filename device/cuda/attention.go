@@ -8,29 +8,29 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Attention comes in three kinds with the same kernels and operands: plain, for
-// everything; with tensor cores, for bf16 and head sizes of 16 to 128 in steps of
-// 16; and with Hopper's, in steps of 32. What they need differs in geometry and
-// shared memory.
+// Attention has three variants with the same kernels and operands: plain, for
+// everything; tensor cores, for bf16 and head sizes of 16 to 128 in steps of 16; and
+// Hopper's (wgmma), in steps of 32. They differ in geometry and shared memory.
 
 type attentionKind struct {
 	suffix                 string // of the files
 	forward, queries, keys func(head int) attentionBlock
 }
 
-// attentionBlock is a block of a kernel: its own rows, threads and bytes of shared
-// memory, of which starts are there only where documents are.
+// attentionBlock is the geometry of a kernel's block: rows, threads and bytes of shared
+// memory. starts is the extra shared memory with document boundaries.
 type attentionBlock struct{ rows, threads, shared, starts int }
 
-// plainTiles is n tiles of 32 rows of fp32 and m tiles of weights: TILE and
-// PITCH in kernels/tiles.cuh.
+// plainTiles returns the geometry with n tiles of 32 rows of fp32 and m tiles of
+// weights: TILE and PITCH in kernels/tiles.cuh.
 func plainTiles(n, m int) func(int) attentionBlock {
 	return func(head int) attentionBlock { return attentionBlock{32, 256, 4 * (n*32*(head+1) + m*32*32), 0} }
 }
 
 var plainAttention = attentionKind{forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2)}
 
-// spread is n rows of head+8 numbers of bf16, PITCH in kernels/mma.cuh, and packed is n without gaps.
+// spread returns the bytes of n rows of head+8 bf16 numbers (PITCH in kernels/mma.cuh);
+// packed, of n rows without gaps.
 func spread(head, n int) int { return 2 * n * (head + 8) }
 func packed(head, n int) int { return 2 * n * head }
 
@@ -72,7 +72,7 @@ var hopperAttention = attentionKind{
 	},
 }
 
-// attentionKindOf chooses by what the operands allow.
+// attentionKindOf returns the fastest variant that supports the operands.
 func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	head := b.call.Attr.HeadDim
 	if head%16 != 0 || head > 128 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
@@ -93,7 +93,8 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	return &tensorAttention
 }
 
-// present are the operands up to the last one that is there, of which n must be.
+// present returns the operands up to the last one that is not absent; at least the
+// first n must be present.
 func (b *builder) present(n int) []device.Operand {
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
@@ -122,7 +123,7 @@ func attentionBwd(b *builder) error {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
-	if k == &plainAttention { // tensor cores' queries find delta themselves
+	if k == &plainAttention { // the tensor-core query kernels compute delta themselves
 		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
 		if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
@@ -134,8 +135,8 @@ func attentionBwd(b *builder) error {
 	return b.heads(k, "attention_bwd", "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }
 
-// queries says which rows of a sequence are queries, [from, end), and how many
-// sequences there are: all rows of whole sequences, or a slice of one.
+// queries says which rows of a sequence are queries, [from, end), and the number of
+// sequences: all rows of whole sequences, or a slice of one.
 type queries struct{ from, end, sequences int }
 
 func (q queries) rows() int { return q.end - q.from }
@@ -162,7 +163,7 @@ func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernel
 	return u
 }
 
-// startsOf is the number of the operand that says where documents begin; 0: none.
+// startsOf returns the number of the operand with the document starts; 0: none.
 func startsOf(ops []device.Operand) int {
 	if last := len(ops) - 1; ops[last].DType == graph.I32 {
 		return last
@@ -170,7 +171,7 @@ func startsOf(ops []device.Operand) int {
 	return 0
 }
 
-// heads starts a block per tile of rows, head and sequence.
+// heads launches a block per tile of rows, head and sequence.
 func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
@@ -185,8 +186,8 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, block.threads, block.shared, a)
 }
 
-// attentionAt puts the rows' keys and values into the cache, then has a block
-// per row and head.
+// attentionAt writes the rows' keys and values to the cache, then launches a block per
+// row and head.
 func attentionAt(b *builder) error {
 	at := &b.call.Attr
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}

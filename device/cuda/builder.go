@@ -9,10 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// From a call to launches. A builder collects what the calls of one Prepare
-// need: kernels with geometry and arguments, and products for the library.
-// Nothing of it touches the GPU yet, so that all units can be compiled at
-// once, in parallel, before the first is loaded.
+// From calls to launches. A builder collects what the calls of one Prepare need:
+// kernels with geometry and arguments, and products for the library. It does not touch
+// the GPU, so that all units can be compiled in parallel before the first is loaded.
 
 // mat and args are struct Mat and struct Args of kernels/prelude.cuh.
 type mat struct {
@@ -32,7 +31,7 @@ type args struct {
 
 const argsBytes = int(unsafe.Sizeof(args{}))
 
-// launch is a kernel of a unit with all that its start needs.
+// launch is a kernel of a unit with everything needed to start it.
 type launch struct {
 	unit   kernels.Unit
 	kernel string
@@ -48,15 +47,15 @@ type work struct {
 	product *product
 }
 
-// target is where calls are built for.
+// target describes the device that calls are built for.
 type target struct {
 	base    [device.NumTiers]uintptr // addresses of the arenas
-	scratch uintptr                  // for partial sums
+	scratch uintptr                  // scratch memory for partial sums
 	room    int64                    // bytes of it
-	library bool                     // products go to cublasLt
-	sumRows int                      // LinearDW may be cut at multiples of so many tokens; 0: it is not cut
+	library bool                     // products use cublasLt
+	sumRows int                      // LinearDW may be cut at multiples of this many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
-	shared  int                      // bytes of shared memory that a block may have
+	shared  int                      // shared memory limit of a block, bytes
 	major   int                      // its compute capability
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
@@ -68,7 +67,7 @@ type builder struct {
 	work []work
 }
 
-// build makes the work of a call that device.Check has passed.
+// build returns the work of a call that has passed device.Check.
 func (t target) build(c *device.Call) ([]work, error) {
 	f := operators[c.Op]
 	if f == nil {
@@ -79,10 +78,10 @@ func (t target) build(c *device.Call) ([]work, error) {
 	return b.work, err
 }
 
-// operator makes the work of one operator.
+// operator builds the work of one operator.
 type operator func(b *builder) error
 
-// op is operand i, absent where the call is too short for it.
+// op returns operand i, absent if the call has fewer.
 func (b *builder) op(i int) device.Operand {
 	if i < len(b.call.Args) {
 		return b.call.Args[i]
@@ -98,7 +97,8 @@ func (b *builder) mat(o device.Operand) mat {
 	return mat{uint64(b.base[o.Tier]) + uint64(o.Addr), int64(o.Stride), int32(o.Rows), int32(o.Cols)}
 }
 
-// newArgs has the given operands and the attributes that many kernels read.
+// newArgs returns arguments with the given operands and the attributes that many
+// kernels read.
 func (b *builder) newArgs(ops ...device.Operand) args {
 	a := &b.call.Attr
 	x := args{
@@ -117,7 +117,8 @@ func (b *builder) newArgs(ops ...device.Operand) args {
 	return x
 }
 
-// types are the definitions of the operands' storage types; f32 for absent ones.
+// types returns the macro definitions of the operands' storage types; f32 for absent
+// ones.
 func types(ops ...device.Operand) string {
 	s := ""
 	for i, o := range ops {
@@ -126,7 +127,7 @@ func types(ops ...device.Operand) string {
 	return s
 }
 
-// start adds a launch; nothing where the grid is empty.
+// start adds a launch unless the grid is empty.
 func (b *builder) start(unit kernels.Unit, kernel string, grid [3]int64, block, shared int, a args) error {
 	for i, g := range grid {
 		if limit := []int64{1<<31 - 1, 65535, 65535}[i]; g > limit {
@@ -139,10 +140,10 @@ func (b *builder) start(unit kernels.Unit, kernel string, grid [3]int64, block, 
 	return nil
 }
 
-// vector is the number of neighbouring elements that all operands allow to be
-// taken at once, in 16 bytes at most, and whether they have no gaps, so that they are
-// one row. More would take two instructions, each of which would move half of every
-// sector of 32 bytes.
+// vector returns the number of adjacent elements that all operands allow to be accessed
+// at once, 16 bytes at most, and whether they have no gaps, so that they form one row.
+// Wider accesses would take two instructions, each of which would move half of every
+// 32-byte sector.
 func (b *builder) vector(cols int, ops ...device.Operand) (v int, flat bool) {
 	flat = true
 	v = 8
@@ -163,8 +164,8 @@ const threads = 256
 
 func blocks(n, per int64) int64 { return (n + per - 1) / per }
 
-// elements starts a kernel that works element by element on operands of one
-// extent. Without gaps they are one long row, which saves a division.
+// elements launches an element-wise kernel on operands of equal extents. Operands
+// without gaps are treated as one long row, which saves a division.
 func (b *builder) elements(file string, set func(*args), ops ...device.Operand) error {
 	o := ops[0]
 	v, flat := b.vector(o.Cols, ops...)

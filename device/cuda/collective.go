@@ -13,30 +13,29 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The operators between ranks, as one GPU does its share of them. Everybody
-// writes to the own memory only and fetches from the others'. Sums are added
-// in the group's order, as on the CPU and to the same bits.
+// One GPU's share of the operators between ranks. Each GPU writes only to its own
+// memory and fetches from the others'. Sums are added in group order, so they are
+// bit-equal to the CPU's.
 //
 //	all_gather      fetch the others' parts
-//	reduce_scatter  add up the own part of everybody's source
+//	reduce_scatter  sum this rank's part of all sources
 //	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, and
 //	                fetch the others' parts
 //	recv            fetch the sender's matrix
 //
-// With peer access kernels add up what lies on other GPUs as if it were here.
-// Without, pieces are brought into staging memory first; the driver does that
-// through the host.
+// With peer access, kernels read other GPUs' memory directly. Without it, pieces are
+// first copied into staging memory, which the driver does through the host.
 
 // exchange is a prepared call between ranks.
 type exchange struct {
 	call     device.Call
 	device   *Device
 	meeting  *meeting
-	member   int     // its place in the meeting
+	member   int     // its position in the meeting
 	index    int     // among the member's calls of this meeting
 	dst, src uintptr // addresses of the operands; 0: absent
 	received int64
-	phases   [][]step // between one rendezvous and the next; made when first run
+	phases   [][]step // steps between rendezvous; built on the first run
 }
 
 // join prepares a call between ranks.
@@ -72,7 +71,7 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	return e, nil
 }
 
-// exchange runs a call between ranks, which begins when all are there.
+// exchange runs a call between ranks, which begins when all members have arrived.
 func (w *worker) exchange(c *call) error {
 	e := c.exchange
 	if e.phases == nil {
@@ -96,7 +95,7 @@ func (w *worker) exchange(c *call) error {
 	return w.meet(c)
 }
 
-// meet has the call's stream wait until those of all members are there.
+// meet makes the call's stream wait until the streams of all members have arrived.
 func (w *worker) meet(c *call) error {
 	d, m, s := w.d, c.exchange.meeting, w.streams[c.stream]
 	if f := d.options.Fabric; f.down.Load() {
@@ -118,7 +117,7 @@ func (w *worker) meet(c *call) error {
 	return nil
 }
 
-// resolve finds the partners' operands and makes the steps, on the worker.
+// resolve finds the partners' operands and builds the steps, on the worker.
 func (e *exchange) resolve() error {
 	parts, err := e.device.options.Fabric.partners(e)
 	if err != nil {
@@ -159,14 +158,15 @@ func (e *exchange) resolve() error {
 	return nil
 }
 
-// partOf is member i's part of an all-reduce: its first byte and their number.
+// partOf returns member i's part of an all-reduce: its first byte and its length in
+// bytes.
 func (e *exchange) partOf(i, members int) (at, bytes int64) {
 	x := e.call.Args[0]
 	lo, hi := device.Part(x.Cols, i, members)
 	return int64(lo) * x.DType.Size(), int64(hi-lo) * x.DType.Size()
 }
 
-// fetch copies bytes from a member's memory into the own.
+// fetch copies bytes from a member's memory to this rank's.
 func (e *exchange) fetch(dst uintptr, from *exchange, src uintptr, bytes int64) []step {
 	if bytes == 0 || dst == src {
 		return nil
@@ -178,7 +178,8 @@ func (e *exchange) fetch(dst uintptr, from *exchange, src uintptr, bytes int64) 
 	}}
 }
 
-// gather begins with the next member, so that not all fetch from one.
+// gather starts with the next member, so that the members do not all fetch from the
+// same one.
 func (e *exchange) gather(parts []*exchange) (list []step) {
 	at := make([]int64, len(parts)+1)
 	for i, p := range parts {
@@ -191,7 +192,7 @@ func (e *exchange) gather(parts []*exchange) (list []step) {
 	return list
 }
 
-// sourceBytes is the size of what a member adds to a gather.
+// sourceBytes returns the size of a member's contribution to a gather.
 func (e *exchange) sourceBytes() int64 {
 	if len(e.call.Args) < 2 || e.call.Args[1].Absent() {
 		return 0
@@ -212,12 +213,12 @@ func (e *exchange) receive(from *exchange) (list []step) {
 	return list
 }
 
-// mostSources is how many operands one sum has: those of kernels/sum.cu.
+// mostSources is the number of operands of one sum in kernels/sum.cu.
 const mostSources = 7
 
-// sum adds up n bytes from byte at of all members' sources. Where there are more
-// than one kernel takes, or where they have to be brought here, it goes piece by
-// piece through staging memory.
+// sum adds n bytes from byte at of all members' sources. If there are more sources than
+// one kernel takes, or if they must be staged, it works piece by piece through staging
+// memory.
 func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([]step, error) {
 	d := e.device
 	direct := true
@@ -228,7 +229,7 @@ func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([
 		}
 		direct = direct && ok
 	}
-	slots, piece := int64(1), n // the sum so far, then sources
+	slots, piece := int64(1), n // the partial sum, then sources
 	if !direct {
 		slots += mostSources
 	}
@@ -270,7 +271,7 @@ func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([
 	return list, nil
 }
 
-// add is one launch: out (+)= the sum of sources.
+// add builds one launch: out (+)= the sum of sources.
 func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (step, error) {
 	d, dt := e.device, e.call.Args[len(e.call.Args)-1].DType
 	n, v, units := bytes/dt.Size(), 16/dt.Size(), sumUnits(dt)
@@ -289,8 +290,8 @@ func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (s
 	return d.kernelStep(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.call.Stream)
 }
 
-// sumUnits are the kernels of sums, in packs and not: which one serves depends
-// on where the others' operands are.
+// sumUnits returns the sum kernels, vectorised and not. Which one applies depends on
+// the addresses of the others' operands.
 func sumUnits(dt graph.DType) map[bool]kernels.Unit {
 	return map[bool]kernels.Unit{
 		false: {File: "sum", Defines: fmt.Sprintf("T0=%s VEC=1", dt)},
@@ -310,8 +311,8 @@ func (d *Device) stage() (err error) {
 	return err
 }
 
-// reaches reports whether kernels here may read another GPU's memory, and sees
-// to it, on the worker.
+// reaches reports whether kernels here may read another GPU's memory, and enables the
+// access, on the worker.
 func (d *Device) reaches(o *Device) (bool, error) {
 	if o.work.context == d.work.context {
 		return true, nil

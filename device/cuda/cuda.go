@@ -1,10 +1,9 @@
-// Package cuda runs programs on an NVIDIA GPU, without cgo: libcuda, NVRTC and
-// cublasLt are opened when a device is, and a machine without them loses
-// nothing but this backend.
+// Package cuda runs programs on an NVIDIA GPU, without cgo. It opens libcuda, NVRTC and
+// cublasLt when a device is opened; a machine without them only lacks this backend.
 //
 //	arenas    device: one cuMemAlloc. Host: mapped, touched and registered in
 //	          slices, so that the GPU's copy engines reach it. Disk: a file, as
-//	          on the CPU backend
+//	          in the CPU backend
 //	worker    one goroutine, locked to a thread that owns the context; it alone
 //	          calls the driver, in program order
 //	streams   compute and copies are the driver's; host compute and disk are
@@ -14,9 +13,9 @@
 //	          the GPU's front end waits for (cuStreamWaitValue32), so that the
 //	          worker does not have to
 //
-// Prepare compiles kernels, loads them, makes descriptors, chooses algorithms
-// and works out all arguments. After it a call is a list of driver calls with
-// their arguments in place, and a step allocates nothing.
+// Prepare compiles and loads kernels, creates descriptors, chooses algorithms and
+// computes all arguments. After it, a call is a list of driver calls with their
+// arguments in place, and a step allocates nothing.
 package cuda
 
 import (
@@ -36,39 +35,39 @@ import (
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
-// Options of a device.
+// Options configure a device.
 type Options struct {
-	// Index of the GPU, as CUDA_VISIBLE_DEVICES leaves them.
+	// Index of the GPU among those that CUDA_VISIBLE_DEVICES exposes.
 	Index int
-	// Workers is the number of cores for kernels of the host; 0: GOMAXPROCS.
+	// Workers is the number of cores for host kernels; 0: GOMAXPROCS.
 	Workers int
-	// DiskPath is the file of the disk tier, made by Reserve.
+	// DiskPath is the file of the disk tier, created by Reserve.
 	DiskPath string
-	// CacheDir is where compiled kernels are kept; "": nowhere.
+	// CacheDir is where compiled kernels are cached; "": no cache.
 	CacheDir string
-	// Untimed leaves out the GPU's time stamps: spans of its calls stay zero.
+	// Untimed disables the GPU's time stamps: spans of its calls stay zero.
 	Untimed bool
-	// Serial waits for the GPU after every call, so that an error of the GPU
-	// names its call. For finding faults.
+	// Serial waits for the GPU after every call, so that a GPU error names its call. It
+	// is for debugging.
 	Serial bool
-	// SumRows cuts products that sum over tokens into pieces of so many rows,
-	// so that splitting the tokens at multiples of it changes no bit; 0: one
-	// piece, which is faster.
+	// SumRows cuts products that sum over tokens into pieces of this many rows, so that
+	// splitting the tokens at multiples of it changes no bit; 0: one piece, which is
+	// faster.
 	SumRows int
 	// Fabric joins this GPU to others as rank Rank of it.
 	Fabric *Fabric
 	Rank   int
 }
 
-// Libraries are what a device is made of. Lt may be nil: then products run on
-// the plain kernel.
+// Libraries are the libraries of a device. Lt may be nil: then products run on the
+// plain kernel.
 type Libraries struct {
 	Driver   *nv.Driver
 	Compiler kernels.Compiler
 	Lt       *nv.Lt
 }
 
-// Load opens the libraries that this machine has.
+// Load opens the libraries present on this machine.
 func Load() (*Libraries, error) {
 	p := nv.Local()
 	d, err := nv.OpenDriver(p)
@@ -89,8 +88,8 @@ func Load() (*Libraries, error) {
 const (
 	workspaceBytes = 32 << 20 // of cublasLt, what it asks for on Hopper
 	scratchBytes   = 32 << 20 // partial sums
-	// Overhead is the device memory that a device takes besides its arena and
-	// the driver's own.
+	// Overhead is the device memory that a device takes besides its arena and the
+	// driver's own.
 	Overhead   = workspaceBytes + scratchBytes
 	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
@@ -128,7 +127,7 @@ type Device struct {
 	functions map[functionKey]uintptr
 	algos     map[algoKey][nv.AlgoBytes]byte
 	plans     []*nv.Plan
-	refused   map[string]bool // products that the library did not take, and why
+	refused   map[string]bool // products that the library rejected, and why
 	flags     []*cpu.Arena    // of host calls, a piece per Prepare
 	blocks    [][]byte        // registered memory
 
@@ -140,7 +139,7 @@ type Device struct {
 	work     worker
 	idle     sync.WaitGroup
 
-	// Who waits for the worker to issue a call, or for a host call.
+	// For goroutines that wait for the worker to issue a call, or for a host call.
 	mu      sync.Mutex
 	changed *sync.Cond
 	waiting atomic.Int32
@@ -150,12 +149,12 @@ type Device struct {
 	closed bool
 }
 
-// isHost tells the streams that goroutines run.
+// isHost reports whether goroutines run the stream.
 func isHost(s device.Stream) bool {
 	return s == device.HostCompute || s == device.DiskRead || s == device.DiskWrite
 }
 
-// Names are the names of the GPUs that this process sees, in CUDA's order.
+// Names returns the names of the GPUs visible to this process, in CUDA's order.
 func Names() ([]string, error) {
 	d, err := nv.OpenDriver(nv.Local())
 	if err != nil {
@@ -179,7 +178,7 @@ func names(d *nv.Driver) ([]string, error) {
 	return list, nil
 }
 
-// Open opens a GPU with the libraries that this machine has.
+// Open opens a GPU with the libraries present on this machine.
 func Open(o Options) (*Device, error) {
 	lib, err := Load()
 	if err != nil {
@@ -188,7 +187,7 @@ func Open(o Options) (*Device, error) {
 	return New(lib, o)
 }
 
-// New opens a GPU. Close it to give back memory and goroutines.
+// New opens a GPU. Close releases its memory and goroutines.
 func New(lib *Libraries, o Options) (*Device, error) {
 	if o.Workers < 1 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -207,7 +206,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 	d.round.Store(1)
 	d.work.start(d)
 	if err := d.work.do(d.open); err != nil {
-		_ = d.work.do(d.release) // what there is
+		_ = d.work.do(d.release) // releases what was acquired so far
 		d.work.stop()
 		d.pool.Close()
 		return nil, fmt.Errorf("GPU %d: %w", o.Index, err)
@@ -221,7 +220,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 	return d, nil
 }
 
-// open finds the GPU and makes context and streams, on the worker.
+// open finds the GPU and creates context and streams, on the worker.
 func (d *Device) open() error {
 	v, w := d.driver, &d.work
 	if err := v.Check("cuInit", v.Init(0)); err != nil {
@@ -282,7 +281,7 @@ func (d *Device) open() error {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
 
-// Memory is what the GPU has, and of that what is free, in bytes.
+// Memory returns the GPU's free and total memory in bytes.
 func (d *Device) Memory() (free, total int64, err error) {
 	err = d.work.do(func() error {
 		return d.driver.Check("cuMemGetInfo", d.driver.MemGetInfo(nv.Addr(&free), nv.Addr(&total)))
@@ -290,7 +289,7 @@ func (d *Device) Memory() (free, total int64, err error) {
 	return free, total, err
 }
 
-// Reserve makes the arena of a tier.
+// Reserve reserves the arena of a tier.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	err := device.CheckReserve(tier, bytes, d.sizes, len(d.calls))
 	if err != nil || bytes == 0 {
@@ -322,7 +321,7 @@ func (d *Device) allocate(bytes int64) (err error) {
 	return err
 }
 
-// register pins memory, slice by slice: what fails says how far it came.
+// register pins memory slice by slice; an error says how far it got.
 func (d *Device) register(b []byte) error {
 	for at := 0; at < len(b); at += int(d.slice) {
 		part := b[at:min(at+int(d.slice), len(b))]
@@ -335,10 +334,10 @@ func (d *Device) register(b []byte) error {
 	return nil
 }
 
-// address of memory outside of Go's heap.
+// address returns the address of memory outside Go's heap.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// base is the address of an arena.
+// base returns the address of an arena.
 func (d *Device) base(t device.Tier) uintptr {
 	switch {
 	case t == device.DeviceTier:
@@ -385,15 +384,15 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 		if err := d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))); err != nil || !write {
 			return err
 		}
-		// From pageable memory it returns when the bytes are staged; our streams
-		// do not wait for the default one, which brings them to the GPU.
+		// A copy from pageable memory returns when the bytes are staged. The default
+		// stream then brings them to the GPU, and our streams do not wait for it.
 		return d.driver.Check("cuCtxSynchronize", d.driver.CtxSynchronize())
 	})
 	runtime.KeepAlive(p)
 	return err
 }
 
-// Stats may be read between rounds.
+// Stats may be called between rounds.
 func (d *Device) Stats() device.Stats {
 	sum := d.work.stats
 	for _, s := range d.hosts {
@@ -410,7 +409,7 @@ func (d *Device) Stats() device.Stats {
 	return sum
 }
 
-// Close ends goroutines and gives back all memory.
+// Close stops the goroutines and releases all memory.
 func (d *Device) Close() error {
 	if d.closed {
 		return nil
@@ -437,7 +436,7 @@ func (d *Device) Close() error {
 	return errors.Join(errs...)
 }
 
-// release gives back what the driver holds, in the reverse order.
+// release releases the driver's objects in reverse order of creation.
 func (d *Device) release() error {
 	v, w := d.driver, &d.work
 	if w.context == 0 {
@@ -483,7 +482,7 @@ func (d *Device) release() error {
 	return first
 }
 
-// fail keeps the first error of the round.
+// fail records the first error of the round.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {

@@ -13,41 +13,41 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// A fabric joins GPUs of one process that are the ranks of one run. Memory of
-// all of them has one address space, so each rank fetches what it needs from
-// the others with its copy engines, or its kernels where it has peer access.
+// A fabric joins GPUs of one process that are the ranks of one run. All their memory
+// shares one address space, so each rank fetches what it needs from the others with its
+// copy engines, or with its kernels if it has peer access.
 //
-// Calls between ranks meet on the GPUs: each member has a flag in pinned
-// memory, which counts its rendezvous. A stream that comes to one writes the
-// next number to its own flag and waits until the others' are as high. So no
-// worker ever waits for another, and the k-th call of a group meets the k-th
-// on every other rank without anybody knowing k of them.
+// Calls between ranks meet on the GPUs: each member has a flag in pinned memory that
+// counts its rendezvous. A stream that arrives at one writes the next number to its own
+// flag and waits until the others' are as high. So workers never wait for each other,
+// and the k-th call of a group meets the k-th on every other rank although no rank
+// knows k of the others.
 //
 //	rank 0   [flag 0 = 7][wait: flag 1 >= 7] fetch [flag 0 = 8][wait: flag 1 >= 8]
 //	rank 1            [flag 1 = 7][wait: flag 0 >= 7] fetch [flag 1 = 8]...
 //
-// Where the others' operands are is found by the order in which calls of a
-// group were prepared, which must be that in which they are launched.
+// The others' operands are found by the order in which a group's calls were prepared,
+// which must be their launch order.
 //
-// When the round of one device fails, the fabric is lost: all flags are raised
-// above whatever is waited for, again and again until the devices are closed,
-// since a stream may still write an old number. The others' rounds end with a
-// device.PeerError.
+// When one device's round fails, the fabric is lost: all flags are raised above every
+// awaited number, repeatedly until the devices are closed, since a stream may still
+// write an old number. The others' rounds end with a device.PeerError.
 //
-// Known weakness: no more streams may be used by all ranks of one GPU than the
-// driver has queues for (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses
-// six. And the driver may load the library's kernels only when they are first used and
-// wait for the whole context then: with ranks on one GPU, or if a first step hangs,
-// CUDA_MODULE_LOADING=EAGER loads all of them at the start. Everybody fetches from everybody, which moves the bytes that a ring moves,
-// but suits switches better than GPUs joined to two neighbours each. And a rank has one worker for all its streams, which
-// waits where one of them has hundreds of calls to do (worker.go): ranks that need more launched at a time, which Verify
-// allows up to device.QueueLen on each stream, could wait for each other. No schedule and no division of the state that is
-// known here does (TestRanksAhead).
+// Known weakness: all ranks of one GPU together must not use more streams than the
+// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six. The
+// driver may load the library's kernels on first use and then wait for the whole
+// context: with several ranks on one GPU, or if a first step hangs,
+// CUDA_MODULE_LOADING=EAGER loads all of them at the start. All ranks fetch from all
+// others. This moves as many bytes as a ring, but suits switches better than GPUs that
+// are only linked to two neighbours. A rank has one worker for all its streams, which
+// blocks when one of them has hundreds of calls queued (worker.go). Verify allows up to
+// device.QueueLen launched calls on each stream, so ranks that need more than the
+// worker allows could deadlock. No known schedule or sharding does (TestRanksAhead).
 
-// Fabric is a set of joined devices. Make one, then each device with
+// Fabric is a set of joined devices. Create it first, then each device with
 // Options.Fabric and its rank.
 type Fabric struct {
-	opened time.Time // the joint zero of spans
+	opened time.Time // the shared clock origin of spans
 
 	mu      sync.Mutex
 	changed *sync.Cond // a call was prepared, or a rank is lost
@@ -64,21 +64,21 @@ type Fabric struct {
 	rest    sync.WaitGroup
 }
 
-// maxFlags is how many members all meetings may have together: one for each
-// message of a step and end.
+// maxFlags bounds the members of all meetings together: one for each end of each
+// message of a step.
 const maxFlags = 1 << 18
 
-// NewFabric makes a fabric for n ranks.
+// NewFabric returns a fabric for n ranks.
 func NewFabric(n int) *Fabric {
 	f := &Fabric{opened: time.Now(), devices: make([]*Device, max(n, 0)), groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{}, closed: make(chan struct{})}
 	f.changed = sync.NewCond(&f.mu)
 	return f
 }
 
-// Ranks is the number of ranks.
+// Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
 
-// join adds an opened device, on its worker. The first one pins the flags for all.
+// join adds an opened device, on its worker. The first device pins the flags for all.
 func (f *Fabric) join(d *Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,8 +106,8 @@ func (f *Fabric) join(d *Device) error {
 	return nil
 }
 
-// leave takes a device out, on its worker, when its streams are at rest. The last
-// one gives back the flags.
+// leave removes a device, on its worker, once its streams are idle. The last device
+// releases the flags.
 func (f *Fabric) leave(d *Device) error {
 	f.mu.Lock()
 	joined := slices.Contains(f.devices, d)
@@ -126,7 +126,7 @@ func (f *Fabric) leave(d *Device) error {
 }
 
 // meeting is where the calls of one group, or the two ends of a message, meet
-// time after time.
+// repeatedly.
 type meeting struct {
 	ranks []int
 	flags []*atomic.Uint32
@@ -134,7 +134,8 @@ type meeting struct {
 	calls [][]*exchange // of each member, as they were prepared
 }
 
-// meetingOf finds or makes the meeting of a call. The fabric is locked.
+// meetingOf returns the meeting of a call, creating it if needed. The fabric must be
+// locked.
 func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 	ranks := device.Members(c, rank)
 	group, box := fmt.Sprint(ranks), [3]int{ranks[0], ranks[len(ranks)-1], c.Tag}
@@ -163,7 +164,7 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 	return m, nil
 }
 
-// partners are the calls that meet, one of each member. It waits until all are
+// partners returns the calls that meet, one per member. It waits until all are
 // prepared.
 func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
 	f.mu.Lock()
@@ -188,7 +189,7 @@ func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
 	return list, device.Agree(calls)
 }
 
-// lose tells everybody that a rank is lost; the first one counts.
+// lose tells all devices that a rank is lost; only the first loss is recorded.
 func (f *Fabric) lose(d *Device, err error) {
 	f.mu.Lock()
 	if f.lost != nil {
@@ -245,6 +246,6 @@ func (d *Device) interrupt(lost *device.PeerError) {
 	d.failed.Store(true)
 }
 
-// Abort fails the round, from any goroutine: calls that the driver does not have
-// yet are left out and Sync returns err; joined devices lose this one.
+// Abort fails the round: calls not yet passed to the driver are skipped, Sync returns
+// err, and joined devices lose this one. Any goroutine may call it.
 func (d *Device) Abort(err error) { d.fail(err) }

@@ -22,11 +22,11 @@ type Card struct {
 	BusID     string `json:"bus_id"`
 	LinkGen   int    `json:"link_gen,omitempty"`
 	LinkWidth int    `json:"link_width,omitempty"`
-	Peers     []int  `json:"peers,omitempty"`   // other GPUs whose memory it reaches by itself
+	Peers     []int  `json:"peers,omitempty"`   // other GPUs whose memory it can access directly
 	Problem   string `json:"problem,omitempty"` // why it cannot be used; empty if it can
 }
 
-// Found is what this machine has of what the backend needs.
+// Found is what this machine has of the backend's requirements.
 type Found struct {
 	OK       bool     `json:"ok"` // a GPU can be used
 	Driver   string   `json:"driver,omitempty"`
@@ -37,8 +37,8 @@ type Found struct {
 	Missing  []string `json:"missing,omitempty"` // one line each: what, why, hint
 }
 
-// Find looks for libraries and GPUs in this process. A driver that is broken can
-// take the process with it: Probe does the same in a child.
+// Find looks for libraries and GPUs in this process. A broken driver can crash the
+// process; Probe does the same in a child.
 func Find() *Found { return find(nv.Local()) }
 
 func find(p nv.Places) *Found {
@@ -67,7 +67,7 @@ func find(p nv.Places) *Found {
 
 func (f *Found) miss(err error) { f.Missing = append(f.Missing, err.Error()) }
 
-// cards asks the driver.
+// cards queries the driver for GPUs.
 func (f *Found) cards(d *nv.Driver, p nv.Places) {
 	var version, count int32
 	if d.DriverGetVersion(nv.Addr(&version)) == nv.Success {
@@ -127,11 +127,12 @@ func card(d *nv.Driver, i int) Card {
 	return c
 }
 
-// probeVar makes a process that ServeProbe is called in the child of a Probe.
+// probeVar is the environment variable that makes a process the child of a Probe, see
+// ServeProbe.
 const probeVar = "ATHANOR_PROBE_CUDA"
 
-// ServeProbe is called first thing in main. In a child of Probe it prints what
-// Find finds and reports true: then main ends.
+// ServeProbe must be called first in main. In a child of Probe it prints the result of
+// Find and returns true: main must then return.
 func ServeProbe() bool {
 	if os.Getenv(probeVar) == "" {
 		return false
@@ -143,9 +144,9 @@ func ServeProbe() bool {
 	return true
 }
 
-// Probe finds libraries and GPUs in a child process, which runs this program
-// with an environment variable that ServeProbe knows. A driver that crashes or
-// hangs costs no more than the time limit.
+// Probe finds libraries and GPUs in a child process, which runs this executable with an
+// environment variable that ServeProbe recognises. A driver that crashes or hangs costs
+// at most the time limit.
 func Probe(ctx context.Context, limit time.Duration) *Found {
 	self, err := os.Executable()
 	if err != nil {

@@ -12,16 +12,15 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Streams of the host: kernels on its cores, reads and writes of the disk.
-// Their goroutines are locked to threads, since waiting for an event of the
-// GPU needs the context.
+// Host streams: kernels on the host's cores, reads and writes of the disk. Their
+// goroutines are locked to threads, since waiting for a GPU event needs the context.
 
 type hostStream struct {
 	d     *Device
 	id    device.Stream
 	queue chan command
 	ended chan struct{}
-	used  bool // in this round; the launching side's
+	used  bool // used in this round; owned by the launching side
 
 	env    *kernel.Env
 	access *cpu.DiskAccess
@@ -56,8 +55,7 @@ func (s *hostStream) run() {
 	}
 }
 
-// complete sets the call's flag, which the GPU may be waiting for, also after
-// an error.
+// complete sets the call's flag, which the GPU may be waiting for, even after an error.
 func (s *hostStream) complete(n int32) {
 	d := s.d
 	d.calls[n].flag.Store(d.round.Load())
@@ -68,8 +66,8 @@ func (s *hostStream) complete(n int32) {
 	}
 }
 
-// await returns when a call is done. One of the GPU's must have been issued
-// before its event means anything in this round.
+// await returns when a call has completed. A GPU call's event is only valid in this
+// round once the call is issued.
 func (s *hostStream) await(n int32) error {
 	d := s.d
 	c := &d.calls[n]
@@ -118,7 +116,7 @@ func (s *hostStream) execute(c *call) (err error) {
 	return err
 }
 
-// move copies rows within the host's memory, or from and to the disk.
+// move copies rows within host memory, or to or from the disk.
 func (s *hostStream) move(m *cpu.Transfer) error {
 	d := s.d
 	if d.disk != nil && s.access == nil {
@@ -143,7 +141,7 @@ func (d *Device) Launch(n int) {
 	d.send(c.stream, command{runCall, c.stream, int32(n)})
 }
 
-// Wait holds stream id until call n is done.
+// Wait blocks stream id until call n has completed.
 func (d *Device) Wait(id device.Stream, n int) {
 	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.launched[n] != d.round.Load() {
 		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
@@ -163,8 +161,8 @@ func (d *Device) send(id device.Stream, c command) {
 	d.work.queue <- c
 }
 
-// Sync ends the round: first the host's streams, which need the GPU's events,
-// then the GPU's, which by then have all flags that they wait for.
+// Sync ends the round: first the host's streams, which need the GPU's events, then the
+// GPU's, for which by then all awaited flags are set.
 func (d *Device) Sync() error {
 	for _, s := range d.hosts {
 		if s != nil && s.used {
@@ -177,7 +175,7 @@ func (d *Device) Sync() error {
 	if err := d.work.do(d.work.finish); err != nil {
 		d.fail(err)
 	}
-	d.mu.Lock() // another rank may be lost right now
+	d.mu.Lock() // another rank may be lost at this moment
 	defer d.mu.Unlock()
 	err := d.err
 	d.err = nil
@@ -186,12 +184,12 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// Progress changes while the host's calls get on; of the GPU's it knows only that
-// they are done, which takes far less time than a watchdog's patience.
+// Progress changes while the host's calls progress. GPU calls count only when they
+// complete, which takes far less than a watchdog's patience.
 func (d *Device) Progress() uint64 { return d.meter.Progress() }
 
-// Done reports whether call n has completed in the current round. It may be
-// called from any goroutine while a round runs.
+// Done reports whether call n has completed in the current round. Any goroutine may
+// call it while a round runs.
 func (d *Device) Done(n int) bool {
 	c := &d.calls[n]
 	if c.flag != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// operators is the table of kernels: for each operator the files, the geometry
-// and the constants. The operands are those of its row in graph's table.
+// operators is the table of kernels: files, geometry and constants per operator. The
+// operands are those of the operator's row in graph's table.
 var operators = [graph.NumOps]operator{
 	graph.Linear:   linear,
 	graph.LinearDX: linearDX,
@@ -53,9 +53,9 @@ var operators = [graph.NumOps]operator{
 	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
 }
 
-// norm starts a block for one row of the operator's operands, in the table's order, or for
-// some that are narrow; stats are those with one or two columns. A thread has up to four
-// packs of a row.
+// norm launches a block per row of the operator's operands, in table order, or per
+// several rows if they are narrow. stats is the number of operands with one or two
+// columns. A thread holds up to four packs of a row.
 func (b *builder) norm(file, kernel, defines string, stats int) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
 	var wide []device.Operand
@@ -77,7 +77,7 @@ func (b *builder) norm(file, kernel, defines string, stats int) error {
 	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows), int64(rows)), 1, 1}, rows*n, 0, a)
 }
 
-// normPart has a block per piece of the gradient.
+// normPart launches a block per piece of the gradient.
 func normPart(b *builder) error {
 	part, g := b.op(0), b.op(1)
 	v, flat := b.vector(g.Cols, g)
@@ -91,19 +91,19 @@ func normPart(b *builder) error {
 	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
 }
 
-// crossEntropy has a block per row of logits, and of a gradient's rows in shared memory as much
-// as a block may have.
+// crossEntropy launches a block per row of logits. It keeps as much of a gradient's row
+// in shared memory as a block may have.
 func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
 	a := b.newArgs(ops...)
 	a.n[1] = graph.ScalarLossScale
-	logits, room := ops[1], max(b.shared-1<<10, 0) // what the kernel has besides is less than the difference
+	logits, room := ops[1], max(b.shared-1<<10, 0) // the kernel's other shared memory is less than the difference
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
 	if logits.Cols > 8192 {
 		n = 2 * threads
 	}
-	if row > room/2 { // one block is all that an SM has
+	if row > room/2 { // only one block fits an SM
 		n = 4 * threads
 	}
 	shared := 0
@@ -117,8 +117,8 @@ func crossEntropy(b *builder) error {
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
 
-// halves starts an element-wise kernel whose operands are one or two times as
-// wide as y, gate beside up: never one long row.
+// halves launches an element-wise kernel whose operands are one or two times as wide as
+// y, gate beside up: they never form one long row.
 func (b *builder) halves(file string, y device.Operand) error {
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
@@ -129,7 +129,7 @@ func (b *builder) halves(file string, y device.Operand) error {
 	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
 }
 
-// rope has a thread per pack of pairs; with at the position is an operand.
+// rope launches a thread per pack of pairs; if at is set, the position is an operand.
 func (b *builder) rope(at bool) error {
 	a := &b.call.Attr
 	x := b.newArgs(b.op(0), b.op(1), b.op(2))
@@ -142,7 +142,7 @@ func (b *builder) rope(at bool) error {
 	return b.start(unit, "rope", [3]int64{blocks(n, threads), 1, 1}, threads, 0, x)
 }
 
-// Embed's operands differ in rows but not in columns, so it is never one long row.
+// Embed's operands differ in rows but not in columns, so they never form one long row.
 func (b *builder) embed(at bool) error {
 	x := b.op(0)
 	v, _ := b.vector(x.Cols, x, b.op(2), b.op(3))
@@ -168,8 +168,8 @@ func posBwd(b *builder) error {
 	return b.start(unit, "pos_bwd", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(dwpe, dx))
 }
 
-// embedBwd puts the tokens in order and then adds up the rows of each. Where scratch is too
-// small for all of them they are cut: later parts continue the sums.
+// embedBwd sorts the tokens and then sums the rows of each. If scratch is too small for
+// all tokens they are cut, and later parts continue the sums.
 func embedBwd(b *builder) error {
 	dwte, dx, tokens := b.op(0), b.op(1), b.op(2)
 	if !b.call.Attr.Acc {
@@ -178,7 +178,7 @@ func embedBwd(b *builder) error {
 		}
 	}
 	v, _ := b.vector(dx.Cols, dwte, dx)
-	v = min(v, 4) // columns of a thread: with more of them, those of a frequent token are too few threads
+	v = min(v, 4) // columns per thread: with more, a frequent token would have too few threads
 	unit := kernels.Unit{File: "embed_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwte, dx, tokens), v)}
 	buckets := 1
 	for buckets*idsPerBucket < dwte.Rows {
@@ -201,7 +201,8 @@ func embedBwd(b *builder) error {
 	return nil
 }
 
-// idsPerBucket makes as many blocks as an SM or two of a large GPU have room for: each reads all tokens.
+// idsPerBucket makes as many blocks as fit an SM or two of a large GPU: each block
+// reads all tokens.
 const idsPerBucket = 256
 
 func adamw(b *builder) error {
@@ -214,8 +215,8 @@ func adamw(b *builder) error {
 	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
 }
 
-// sumPiece is the number of tokens that one partial sum covers, so many at most. Tokens split
-// over calls at multiples of it give the same bits as one call, so it divides sumRows.
+// sumPiece returns the number of tokens per partial sum, at most most. Calls that split
+// the tokens at multiples of it give the same bits as one call, so it divides sumRows.
 func (t target) sumPiece(most int) int {
 	n := most
 	for t.sumRows > 0 && t.sumRows%n != 0 {
@@ -224,12 +225,12 @@ func (t target) sumPiece(most int) int {
 	return n
 }
 
-// sums starts the two stages of a sum over tokens. Where scratch is too small
-// for all pieces the tokens are cut: later parts continue the sums.
+// sums launches the two stages of a sum over tokens. If scratch is too small for all
+// partial sums the tokens are cut, and later parts continue the sums.
 func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	v, _ := b.vector(dy.Cols, dy, x)
-	v = min(v, 4) // columns of a thread: enough that its loads are wide, and few enough that there are many threads
+	v = min(v, 4) // columns per thread: enough for wide loads, few enough for many threads
 	piece := b.sumPiece(128)
 	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), piece, stats, v)}
 	perPiece := int64(dy.Cols) * 2 * 4
@@ -247,7 +248,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			part[i] = rowsOf(part[i], r0, n)
 		}
 		a := b.newArgs(part...)
-		a.t[2].cols = int32(dy.Cols) // also without rows
+		a.t[2].cols = int32(dy.Cols) // even without rows
 		a.accum = 0
 		if acc || r0 > 0 {
 			a.accum = 1
@@ -263,7 +264,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	return nil
 }
 
-// rowsOf is rows [r0, r0+n) of an operand.
+// rowsOf returns rows [r0, r0+n) of an operand.
 func rowsOf(o device.Operand, r0, n int) device.Operand {
 	if !o.Absent() {
 		o.Addr += int64(r0) * int64(o.Stride) * o.DType.Size()

@@ -19,8 +19,8 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// call is a prepared call: steps on one of the driver's streams, or a kernel
-// or a movement on one of the host's.
+// call is a prepared call: steps on one of the driver's streams, or a kernel or
+// transfer on one of the host's.
 type call struct {
 	op     graph.Op
 	stream device.Stream
@@ -28,11 +28,11 @@ type call struct {
 	high   [device.NumTiers]int64 // end of the highest byte touched, per tier
 	from   device.Tier
 	to     device.Tier
-	bytes  int64 // moved, of a copy
+	bytes  int64 // bytes moved by a copy
 
 	steps      []step
 	start, end uintptr // events
-	after      int32   // call whose end is this one's start, or -1
+	after      int32   // call whose end event is this one's start, or -1
 	until      float64 // end of its latest execution
 
 	exchange *exchange // of a call between ranks
@@ -42,8 +42,8 @@ type call struct {
 	flagAddr uintptr
 }
 
-// step is a call of a library with its arguments in place. What the arguments
-// point to is in keep.
+// step is a library call with its arguments in place. keep holds what the arguments
+// point to.
 type step struct {
 	proc    nv.Proc
 	args    []uintptr
@@ -118,17 +118,17 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	return first, nil
 }
 
-// hopper reports whether kernels may use what only compute capability 9.0 has: a compiler before
-// CUDA 12 does not know it.
+// hopper reports whether kernels may use instructions exclusive to compute capability
+// 9.0: compilers before CUDA 12 do not support them.
 func (d *Device) hopper() bool { return d.limits.major == 9 && strings.HasSuffix(d.arch, "90a") }
 
-// plan checks a call and works out its launches.
+// plan checks a call and builds its launches.
 func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	if err := device.Check(c, d.sizes); err != nil {
 		return nil, err
 	}
 	if c.Op == graph.ReduceScatter || c.Op == graph.AllReduce {
-		var list []work // to be made ready; the launches depend on the others
+		var list []work // to be compiled; the launches depend on the other ranks
 		for _, u := range sumUnits(c.Args[len(c.Args)-1].DType) {
 			list = append(list, work{launch: &launch{unit: u, kernel: "sum"}})
 		}
@@ -163,10 +163,10 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	return list, nil
 }
 
-// scratching are the kernels that keep something in the compute stream's scratch memory.
+// scratching lists the kernels that use the compute stream's scratch memory.
 var scratching = map[string]bool{"sums": true, "embed_bwd": true}
 
-// compile makes the code of all units that are not loaded, all cores at once.
+// compile compiles all units that are not loaded, on all cores.
 func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {
 	codes := map[kernels.Unit][]byte{}
 	var units []kernels.Unit
@@ -200,7 +200,7 @@ func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {
 	return codes, first
 }
 
-// spare is the plain kernel of a product that the library may refuse.
+// spare returns the plain kernel of a product that the library may reject.
 func (w *work) spare() *launch {
 	if w.product == nil {
 		return nil
@@ -208,7 +208,7 @@ func (w *work) spare() *launch {
 	return w.product.plain
 }
 
-// load hands the code to the driver, on the worker.
+// load passes the code to the driver, on the worker.
 func (d *Device) load(codes map[kernels.Unit][]byte) error {
 	for u, code := range codes {
 		m, err := d.driver.Word("cuModuleLoadData", d.driver.ModuleLoadData, nv.Addr(&code[0]))
@@ -221,7 +221,7 @@ func (d *Device) load(codes map[kernels.Unit][]byte) error {
 	return nil
 }
 
-// newFlags makes the flags of the host's calls in pinned memory.
+// newFlags allocates the flags of the host's calls in pinned memory.
 func (d *Device) newFlags(calls []device.Call) ([]atomic.Uint32, error) {
 	n := 0
 	for i := range calls {
@@ -315,9 +315,9 @@ func (d *Device) bindHost(p *call, c *device.Call) error {
 	return nil
 }
 
-// copySteps is a copy between any two places that have addresses. The driver
-// refuses ranges that span two registrations, so a copy that meets the border
-// of two slices of the host arena is cut there, row by row if it has rows.
+// copySteps builds a copy between any two addressable places. The driver rejects ranges
+// that span two registrations, so a copy across the border of two slices of the host
+// arena is split there, row by row if it has several rows.
 func (d *Device) copySteps(c *device.Call) (list []step) {
 	v, stream := d.driver, d.work.streams[c.Stream]
 	m := cpu.NewTransfer(c.Args[0], c.Args[1])
@@ -339,7 +339,7 @@ func (d *Device) copySteps(c *device.Call) (list []step) {
 	return list
 }
 
-// within is the number of bytes from a place to the end of its registration.
+// within returns the bytes from an address to the end of its registration.
 func (d *Device) within(t device.Tier, addr int64) int64 {
 	if t != device.HostTier {
 		return math.MaxInt64
@@ -347,13 +347,13 @@ func (d *Device) within(t device.Tier, addr int64) int64 {
 	return d.slice - addr%d.slice
 }
 
-// borders reports whether an operand lies in more than one registration.
+// borders reports whether an operand spans more than one registration.
 func (d *Device) borders(t device.Tier, o device.Operand) bool {
 	return o.End()-o.Addr > d.within(t, o.Addr)
 }
 
-// Refused are the prepared products that the library did not take, and why: they
-// run on the plain kernel, which is many times slower. Call it between rounds.
+// Refused returns the prepared products that the library rejected, and why. They run on
+// the plain kernel, which is many times slower. Call it between rounds.
 func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
 
 // step binds a launch or a product.
@@ -369,15 +369,15 @@ func (d *Device) step(w *work, s device.Stream) (step, error) {
 	return d.kernelStep(w.launch, s)
 }
 
-// parameters are what a launch points to: the arguments and how the driver is
-// told of them.
+// parameters is what a launch points to: the arguments and their description for the
+// driver.
 type parameters struct {
 	args  args
 	size  uint64
 	extra [5]uintptr
 }
 
-// function is a launch's kernel in its module.
+// function returns a launch's kernel from its module.
 func (d *Device) function(l *launch) (fn uintptr, err error) {
 	key := functionKey{l.unit, l.kernel}
 	if fn, ok := d.functions[key]; ok {
@@ -395,7 +395,7 @@ func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	if l.shared > 48<<10 { // more than every launch may have
+	if l.shared > 48<<10 { // above the default limit
 		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(fn, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {
 			return step{}, fmt.Errorf("kernel %s: %w", l.kernel, err)
 		}
@@ -412,7 +412,7 @@ func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
 	}, nil
 }
 
-// algoKey is all that an algorithm may depend on.
+// algoKey is everything that the choice of an algorithm may depend on.
 type algoKey struct{ canonical nv.Product }
 
 // scalars are the factors of a product.
@@ -453,7 +453,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}, nil
 }
 
-// algorithm is the library's choice for a product, made once.
+// algorithm returns the library's choice for a product; each is chosen once.
 func (d *Device) algorithm(p nv.Product, bias uintptr) ([nv.AlgoBytes]byte, error) {
 	if a, ok := d.algos[algoKey{p}]; ok {
 		return a, nil

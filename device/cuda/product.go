@@ -9,22 +9,22 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The three products of a linear layer are one: y = bias + res + op(a).op(b),
-// row-major, where acc stands for res = y. cublasLt is told the transposed
-// equation, since it counts columns first: y^T = op(b)^T . op(a)^T.
+// The three products of a linear layer share one form: y = bias + res + op(a).op(b),
+// row-major, where acc stands for res = y. cublasLt is column-major, so it gets the
+// transposed equation, y^T = op(b)^T . op(a)^T.
 //
-// L1 wants the bits of a row to be those that it has in any range of rows. So
-// the algorithm is chosen for canonRows rows, without split-k, and then used
-// for any number of them; the same tiles, the same chain per element. LinearDW sums
-// over the rows: where target.sumRows is set, programs may split the tokens at multiples
-// of it (see SumRows). Our own kernel knows of that (wgrad.go); for the library it is cut into
-// products of so many rows that continue each other.
+// Law L1 requires the bits of a row to be the same in any range of rows. So the
+// algorithm is chosen for canonRows rows, without split-k, and then used for any number
+// of rows: the same tiles, the same chain per element. LinearDW sums over the rows. If
+// target.sumRows is set, programs may split the tokens at multiples of it (see
+// SumRows). Our own kernel respects these cuts (wgrad.go); for the library the product
+// is split into products of that many rows that continue each other.
 
 const canonRows = 4096
 
-// SumRows is at multiples of how many tokens programs may cut sums, for Options: at
-// sequences, and in long ones, whose logits would need too much memory otherwise, at the
-// least part that is no shorter than 4096 tokens.
+// SumRows returns the number of tokens at whose multiples programs may cut sums, for
+// Options.SumRows: a sequence, or for long sequences, whose logits would otherwise need
+// too much memory, its smallest part of at least 4096 tokens.
 func SumRows(seq int) int {
 	const long = 4096
 	for n := seq / long; n > 1; n-- {
@@ -40,7 +40,7 @@ type product struct {
 	y, a, b, bias, res device.Operand
 	ta, tb             bool
 	acc                bool
-	rowWise            bool // rows of a are tokens, so nothing may depend on their number
+	rowWise            bool // rows of a are tokens, so the result must not depend on their number
 	plain              *launch
 }
 
@@ -74,7 +74,7 @@ func linearDW(b *builder) error {
 	return nil
 }
 
-// product adds a product, with the plain kernel at hand for what the library
+// product adds a product, with the plain kernel as a fallback for what the library
 // cannot do.
 func (b *builder) product(p product) error {
 	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
@@ -117,7 +117,7 @@ func (p *product) String() string {
 	return s
 }
 
-// suits reports whether the library has the combination of types.
+// suits reports whether the library supports the combination of types.
 func (p *product) suits() bool {
 	for _, o := range []device.Operand{p.y, p.a, p.b} {
 		if !isFloat(o) {
@@ -130,13 +130,13 @@ func (p *product) suits() bool {
 
 var ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
 
-// mostAligned is the alignment that programs give every buffer. Where one lies by
-// chance at a rounder address, the library must not find another algorithm for it:
-// that would be other bits, from another plan.
+// mostAligned is the alignment that programs give every buffer. If a buffer happens to
+// be aligned better, the library must not choose another algorithm: the bits would then
+// depend on the plan.
 const mostAligned = 64
 
-// describe is the product as the library sees it: B's columns and those of C
-// and D are the rows of a and y.
+// describe returns the product as the library sees it: columns of B, C and D are rows
+// of a and y.
 func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
 	matrix := func(o device.Operand) nv.LtMatrix {
 		m := nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: max(o.Stride, o.Cols), Align: mostAligned}
@@ -154,7 +154,7 @@ func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
 	return d
 }
 
-// canonical is the product that the algorithm is chosen for.
+// canonical returns the product for which the algorithm is chosen.
 func canonical(d nv.Product) nv.Product {
 	if d.Whole {
 		d.B.Cols, d.C.Cols, d.D.Cols = canonRows, canonRows, canonRows

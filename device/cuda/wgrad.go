@@ -8,25 +8,28 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Gradients of weights are sums over tokens, and L1 wants their bits to be the same
-// however tokens are cut into micro-batches. The library keeps its order of sums to
-// itself, so to it they go sequence by sequence, and each product takes up and puts down
-// the whole gradient in fp32: 8 bytes of memory per element and sequence. At 1024 tokens
-// that is more than half as long as multiplying, on most cards. kernels/wgrad_mma.cu, and on
-// Hopper wgrad_wgmma.cu, take all tokens at once, since they know where sums may be cut. But on
-// Blackwell's large cards the library has faster instructions, and on Hopper copies that cost less.
+// Weight gradients are sums over tokens, and law L1 requires the same bits however
+// tokens are cut into micro-batches. The library does not document its order of
+// summation, so it gets them sequence by sequence, and each product reads and writes
+// the whole fp32 gradient: 8 bytes of traffic per element and sequence. At 1024 tokens
+// that costs more than half as long as the multiplication, on most cards.
+// kernels/wgrad_mma.cu, and on Hopper wgrad_wgmma.cu, process all tokens at once, since
+// they respect the cuts. But the library has faster instructions on Blackwell's large
+// cards, and cheaper copies on Hopper.
 //
-// Who is chosen decides about bits, so it depends on nothing but the card (and whether the compiler
-// knows all its instructions), the matrix and the length of a sequence. The tile does not, and is chosen for speed alone. For example,
-// a gradient of 768 x 3072 on the 108 SMs of an A100 is 72 tiles of 128 x 256: one wave of
-// them costs less than two of the 144 of 128 x 128. With sequences of 1024 the library
-// would take 1.3 times as long.
+// The choice determines bits, so it depends only on the card (and whether the compiler
+// supports all its instructions), the matrix and the sequence length. The tile does not
+// affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on
+// the 108 SMs of an A100 is 72 tiles of 128 x 256: one wave of them costs less than two
+// of the 144 of 128 x 128. With sequences of 1024 the library would take 1.3 times as
+// long.
 //
 // Known weakness: the rates below are counted or published, not measured. TestRateSums,
-// which tools/gpu-check.sh runs, puts both ways side by side.
+// which tools/gpu-check.sh runs, compares both ways.
 
-// sumTile is a block of kernels/wgrad_mma.cu in so many warps, or of wgrad_wgmma.cu, and the
-// part of its instructions' rate that it can reach while an SM has one of it.
+// sumTile is a block of kernels/wgrad_mma.cu with its number of warps, or of
+// wgrad_wgmma.cu, and the fraction of its instructions' peak rate that it can reach
+// with one block per SM.
 type sumTile struct {
 	rows, cols   int
 	down, across int // warps; 0: groups of four on Hopper
@@ -53,9 +56,10 @@ func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
 	return kernels.Unit{File: "wgrad_mma", Defines: defines}, 32, 32 * s.down * s.across, 2 * 3 * 32 * (s.rows + 8 + s.cols + 8)
 }
 
-// time is how long a token takes the SMs, in what one SM multiplies at the full rate. On Hopper that is so
-// much that the second-level cache is a bound too: it gives all SMs together some 32 bytes a clock
-// each, an element of an operand in the time of 128 multiply-adds.
+// time returns the time per token in units of one SM's multiply-adds at full rate. On
+// Hopper that rate is so high that the second-level cache is a bound too: it delivers
+// some 32 bytes a clock to all SMs together, one element of an operand in the time of
+// 128 multiply-adds.
 func (s sumTile) time(m, n, sms int) float64 {
 	const fetching = 128
 	tiles := blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
@@ -66,18 +70,19 @@ func (s sumTile) time(m, n, sms int) float64 {
 	return t
 }
 
-// What a product of the library costs besides multiplying, which it is taken to do in the
-// same tiles at the full rate, and as fast as the caches let ours.
+// Costs of a library product besides multiplying. The multiplication is assumed to use
+// the same tiles at the full rate, with the same cache bound as ours.
 const (
-	// rewriting is in how many tokens it multiplies for as long as it takes to read and
-	// write the fp32 result: a multiply-add an element and token, over 8 bytes an element.
+	// rewriting is the time to read and write the fp32 result, in tokens multiplied
+	// meanwhile: one multiply-add per element and token, over 8 bytes per element.
 	// A100, H200, 4090: 530 to 700.
 	rewriting = 600
-	beginning = 4e6 // multiply-adds of one SM while it starts and ends: some 2 us
+	beginning = 4e6 // start and end, in multiply-adds of one SM: some 2 us
 )
 
-// ownRate is the rate of our kernel's instructions, of that of the library's: they are the
-// same, are fed by threads instead of by bulk copies, are older, or much older.
+// ownRate returns our kernel's instruction rate relative to the library's. The
+// instructions are the same, fed by threads instead of bulk copies, older, or much
+// older.
 func (t target) ownRate() float64 {
 	switch {
 	case t.hopper:
@@ -90,8 +95,8 @@ func (t target) ownRate() float64 {
 	return 0.9
 }
 
-// ownSums reports whether the gradient of a weight of m x n is summed by our kernel, and
-// in which tiles. Of an unknown card it is the library's, if there is one.
+// ownSums reports whether our kernel sums the gradient of an m x n weight, and in which
+// tiles. On an unknown card the library does, if present.
 func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	sms, tiles := max(t.sms, 1), sumTiles
 	if t.hopper {
@@ -109,8 +114,8 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	return tile, multiply/t.ownRate() < multiply+besides
 }
 
-// sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are tokens, rows begin
-// at whole pieces, and y's elements come in pairs.
+// sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
+// tokens, rows start at whole pieces, and y's elements come in pairs.
 func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
 	begin := func(o device.Operand, d graph.DType, bytes uint64) bool {
 		return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
@@ -118,7 +123,7 @@ func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
 	return x.Rows > 0 && begin(y, graph.F32, 8) && y.Cols%2 == 0 && begin(x, graph.BF16, 16) && begin(dy, graph.BF16, 16)
 }
 
-// wgrad starts the kernel.
+// wgrad launches the kernel.
 func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 	a := b.newArgs(y, x, dy)
 	piece := x.Rows

@@ -10,22 +10,22 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// The worker. A context belongs to a thread, so one goroutine that is locked
-// to its thread makes all calls; the others send it commands through a
-// bounded queue. It stays ahead of the GPU, but not too far: the driver has room
-// for a thousand launches or so, and who fills that waits for room inside of the
-// driver, which keeps other threads out meanwhile. The host's streams could not
-// ask for what they wait for then, nor could other ranks launch what this GPU
-// waits for. So the worker waits before that, for an event, which hinders nobody.
+// The worker. A context belongs to a thread, so one goroutine locked to its thread
+// makes all driver calls; the others send it commands through a bounded queue. The
+// worker runs ahead of the GPU, but not too far. The driver has room for about a
+// thousand launches; a caller that exceeds it blocks inside the driver, which locks out
+// other threads meanwhile. The host's streams could then not query what they wait for,
+// nor could other ranks launch what this GPU waits for. So the worker waits earlier,
+// for an event, which blocks no other thread.
 
 const queueLen = 4096
 
-// A stream has at most three stretches of so many calls of the driver to do, and
-// those of one call.
+// A stream has at most three stretches of this many driver calls pending, plus those of
+// one call.
 const stretch = 256
 
-// line is how far the worker is ahead of a stream: the calls that ended the last
-// two stretches, or -1, and what the driver was asked since.
+// line records how far the worker is ahead of a stream: the calls that ended the last
+// two stretches, or -1, and the driver calls since.
 type line struct {
 	ends  [2]int32
 	since int64
@@ -66,7 +66,7 @@ type worker struct {
 	base   uintptr       // event at the round's begin
 	begun  time.Duration // since the device was opened
 	ms     *milliseconds
-	words  [4]uintptr // arguments of the call under way: a list of them would be allocated
+	words  [4]uintptr // arguments of the current call: a new list would be allocated
 }
 
 // ask calls a procedure with up to four words.
@@ -126,16 +126,16 @@ func (w *worker) reset() {
 	w.order = w.order[:0]
 }
 
-// begin marks the round's begin, from which the GPU's times are counted. Finish waits
-// for the mark as well.
+// begin records the event at the start of the round, the origin of the GPU's times.
+// finish waits for that event as well.
 func (w *worker) begin() error {
 	d := w.d
 	w.begun, w.used[device.Compute] = time.Since(d.opened), true
 	return w.ask("cuEventRecord", d.driver.EventRecord, w.base, w.streams[device.Compute])
 }
 
-// issue passes a call to the driver. After an error the rest of the round is
-// passed over, but marked as issued, since others wait for that.
+// issue passes a call to the driver. After an error the rest of the round is skipped
+// but marked as issued, since others wait for that.
 func (w *worker) issue(n int32) {
 	d := w.d
 	c := &d.calls[n]
@@ -166,7 +166,7 @@ func (w *worker) enqueue(n int32, c *call) error {
 		if w.waited[c.stream] || c.after < 0 || c.exchange != nil {
 			c.after = -1
 		}
-		if c.after < 0 && c.exchange == nil { // which begins when all are there
+		if c.after < 0 && c.exchange == nil { // it begins when all members have arrived
 			if err := w.ask("cuEventRecord", v.EventRecord, c.start, s); err != nil {
 				return err
 			}
@@ -192,8 +192,8 @@ func (w *worker) enqueue(n int32, c *call) error {
 	return w.pace(c.stream, n, w.stats.Issued-before)
 }
 
-// pace keeps the worker from getting too far ahead of a stream that has just been
-// given a call.
+// pace keeps the worker from getting too far ahead of a stream that was just given a
+// call.
 func (w *worker) pace(s device.Stream, n int32, asked int64) error {
 	l := &w.lines[s]
 	if l.since += asked; l.since < stretch {
@@ -227,8 +227,8 @@ func (w *worker) await(s device.Stream, n int32) {
 	}
 }
 
-// blame names the call of an error, unless it may be an earlier one's: only
-// where calls run one by one is a fault that of the call which tells it.
+// blame attributes an error to a call, unless an earlier call may have caused it: the
+// call that reports a fault is certain to have caused it only if calls run one by one.
 func (w *worker) blame(n int32, c *call, err error) error {
 	var fault *nv.Error
 	if errors.As(err, &fault) && fault.Late() && !w.d.options.Serial {
@@ -237,7 +237,7 @@ func (w *worker) blame(n int32, c *call, err error) error {
 	return &device.CallError{Call: int(n), Op: c.op, Err: err}
 }
 
-// finish waits for the GPU and works out the times, as a task.
+// finish waits for the GPU and computes the times, as a task.
 func (w *worker) finish() error {
 	d, v := w.d, w.d.driver
 	for s, used := range w.used {
@@ -265,11 +265,11 @@ func (w *worker) finish() error {
 	return nil
 }
 
-// at is the time of an event, in seconds since the device was opened.
+// at returns the time of an event, in seconds since the device was opened.
 func (w *worker) at(event uintptr) float64 {
 	words := append(w.words[:0], nv.Addr(w.ms), w.base, event) // no part of the step: it is over
 	if w.d.driver.EventElapsedTime(words...) != nv.Success {
-		return 0 // of a call that was passed over
+		return 0 // of a skipped call
 	}
 	return w.begun.Seconds() + w.ms.seconds()
 }

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Driver is libcuda. Handles are words, device addresses too. The context is
-// the calling thread's: lock the goroutine, set it, stay.
+// Driver is libcuda. Handles and device addresses are words. The context belongs to the
+// calling thread: lock the goroutine to its thread, then set the context.
 type Driver struct {
 	Lib Library // nil for a fake
 
@@ -65,12 +65,12 @@ func OpenDriver(p Places) (*Driver, error) {
 	return d, nil
 }
 
-// Device attributes, flags and limits by the numbers of cuda.h.
+// Device attributes, flags and limits, with their numbers in cuda.h.
 const (
 	AttrSMs            = 16
 	AttrMajor          = 75
 	AttrMinor          = 76
-	AttrHostPointer    = 91 // registered host memory has one address for both
+	AttrHostPointer    = 91 // registered host memory has the same address on host and device
 	AttrSharedPerBlock = 97
 
 	FuncSharedMemory = 8 // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -89,7 +89,7 @@ const (
 	ParamSize   = 2
 )
 
-// Codes of the driver that have a meaning to us.
+// Driver status codes that are handled specially.
 const (
 	Success       = 0
 	NotReady      = 600
@@ -121,7 +121,7 @@ var hints = map[int32]string{
 	alreadyMapped: "this memory is registered already",
 }
 
-// Error is a failed call of a library.
+// Error is a failed library call.
 type Error struct {
 	Call string
 	Code int32
@@ -139,13 +139,13 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Late reports whether the fault is of work that was begun before: the GPU's
-// faults are told by whichever call of the driver comes next.
+// Late reports whether the fault may stem from earlier asynchronous work: the next
+// driver call reports the GPU's faults.
 func (e *Error) Late() bool {
 	return e.Code == illegal || e.Code == timeout || e.Code >= illegalStack && e.Code <= launchFailed
 }
 
-// Check turns a status of the driver into an error.
+// Check turns a driver status into an error.
 func (d *Driver) Check(call string, code int32) error {
 	if code == Success {
 		return nil
@@ -161,7 +161,7 @@ func (d *Driver) explain(code int32) string {
 	return goString(p)
 }
 
-// Attribute of a device; 0 if the driver does not know it.
+// Attribute returns an attribute of a device; 0 if the driver does not know it.
 func (d *Driver) Attribute(dev, attr int) int {
 	var v int32
 	if d.DeviceGetAttribute(Addr(&v), uintptr(attr), uintptr(dev)) != Success {
@@ -170,7 +170,7 @@ func (d *Driver) Attribute(dev, attr int) int {
 	return int(v)
 }
 
-// Name of a device.
+// Name returns the name of a device.
 func (d *Driver) Name(dev int) string {
 	b := make([]byte, 128)
 	if d.DeviceGetName(Addr(&b[0]), uintptr(len(b)-1), uintptr(dev)) != Success {
@@ -179,14 +179,15 @@ func (d *Driver) Name(dev int) string {
 	return cString(b)
 }
 
-// Word calls a procedure whose first argument is the address of a result.
+// Word calls a procedure that writes one word to the address in its first argument, and
+// returns that word.
 func (d *Driver) Word(call string, f Proc, args ...uintptr) (uintptr, error) {
 	var out uintptr
 	err := d.Check(call, f(append([]uintptr{Addr(&out)}, args...)...))
 	return out, err
 }
 
-// Function finds a kernel in a module.
+// Function returns a kernel of a module.
 func (d *Driver) Function(module uintptr, name string) (fn uintptr, err error) {
 	text(name, func(s uintptr) { fn, err = d.Word("cuModuleGetFunction", d.ModuleGetFunction, module, s) })
 	if err != nil {
@@ -195,8 +196,8 @@ func (d *Driver) Function(module uintptr, name string) (fn uintptr, err error) {
 	return fn, nil
 }
 
-// Copy2D is CUDA_MEMCPY2D for addresses of one address space: rows of Width
-// bytes, Pitch bytes from row to row.
+// Copy2D is CUDA_MEMCPY2D for unified addresses: rows of Width bytes, Pitch bytes from
+// row to row.
 type Copy2D struct {
 	srcX, srcY      uint64
 	srcType, _      uint32
@@ -213,7 +214,7 @@ type Copy2D struct {
 	Height          uint64
 }
 
-// NewCopy2D fills in what does not change.
+// NewCopy2D fills in the constant fields.
 func NewCopy2D(dst, src uintptr, dstPitch, srcPitch, width, height int64) *Copy2D {
 	return &Copy2D{srcType: MemoryUnified, dstType: MemoryUnified, Src: uint64(src), Dst: uint64(dst),
 		SrcPitch: uint64(srcPitch), DstPitch: uint64(dstPitch), Width: uint64(width), Height: uint64(height)}

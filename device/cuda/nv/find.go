@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// Places are the paths at which each library is tried, in order.
+// Places holds the paths at which each library is tried, in order.
 type Places struct {
 	Driver, NVRTC, CublasLt, NVML []string
-	// Empty are the folders in ATHANOR_CUDA_LIBS that have none of the libraries.
+	// Empty lists the folders in ATHANOR_CUDA_LIBS that contain none of the libraries.
 	Empty []string
 }
 
-// Local lists where users have the libraries: the folders in
-// ATHANOR_CUDA_LIBS, what the loader finds, the CUDA toolkit, and the wheels
-// that pip puts beside PyTorch, in active environments, those on PATH and where
-// systems have them.
+// Local lists where the libraries are usually installed: the folders in
+// ATHANOR_CUDA_LIBS, the loader's search path, the CUDA toolkit, and the wheels that
+// pip installs beside PyTorch, in active environments, in those on PATH and in the
+// system's usual places.
 func Local() Places {
 	return places(os.Getenv, func(pattern string) []string {
 		list, _ := filepath.Glob(pattern) // a bad pattern matches nothing
@@ -37,7 +37,7 @@ func places(env func(string) string, glob func(string) []string) Places {
 	toolkit = append(toolkit, glob("/usr/local/cuda*/lib64")...)
 	toolkit = append(toolkit, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
 	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
-	for _, bin := range filepath.SplitList(env("PATH")) { // that of a Python which nobody activated is often there
+	for _, bin := range filepath.SplitList(env("PATH")) { // the folder of a Python that was not activated is often on it
 		roots = append(roots, filepath.Dir(bin))
 	}
 	for _, root := range append(roots, filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")) {
@@ -81,7 +81,7 @@ func places(env func(string) string, glob func(string) []string) Places {
 	return p
 }
 
-// unique drops repetitions, as of folders that several patterns match.
+// unique drops duplicates, which arise when several patterns match a folder.
 func unique(list []string) []string {
 	var out []string
 	for _, s := range list {

@@ -6,7 +6,7 @@ import (
 	"runtime"
 )
 
-// Lt is cublasLt, matrix products for column-major matrices.
+// Lt is cublasLt: products of column-major matrices.
 type Lt struct {
 	Lib Library
 
@@ -37,7 +37,7 @@ func OpenLt(p Places) (*Lt, error) {
 	return l, nil
 }
 
-// Element types, arithmetic, and attributes by the numbers of cublasLt.h.
+// Element types, compute types and attributes, with their numbers in cublasLt.h.
 const (
 	LtF32       = 0
 	LtBF16      = 14
@@ -51,7 +51,7 @@ const (
 	epilogueBias    = 4
 
 	prefWorkspace = 1
-	prefReduction = 3 // allowed schemes of split-k sums; 0: none
+	prefReduction = 3 // allowed split-k reduction schemes; 0: none
 	prefAlignment = 5 // of A, then B, C, D
 
 	AlgoBytes       = 64
@@ -70,8 +70,8 @@ func (l *Lt) Check(call string, code int32) error {
 	return &Error{"cublasLt" + call, code, ltErrors[code]}
 }
 
-// LtMatrix is a column-major matrix: Rows x Cols of a type, Lead elements from
-// column to column, aligned to Align bytes.
+// LtMatrix is a column-major matrix: Rows x Cols elements, Lead elements from column to
+// column, aligned to Align bytes.
 type LtMatrix struct {
 	Type       int
 	Rows, Cols int
@@ -88,7 +88,7 @@ type Product struct {
 	A, B, C, D     LtMatrix
 }
 
-// Plan is a prepared product: handles that live until Close.
+// Plan is a prepared product. Its handles live until Close.
 type Plan struct {
 	lt      *Lt
 	desc    uintptr
@@ -96,7 +96,7 @@ type Plan struct {
 	Algo    [AlgoBytes]byte
 }
 
-// Plan makes the handles of a product. bias is the address of the bias vector.
+// Plan creates the handles of a product. bias is the address of the bias vector.
 func (l *Lt) Plan(p Product, bias uintptr) (*Plan, error) {
 	pl := &Plan{lt: l}
 	if err := l.Check("MatmulDescCreate", l.DescCreate(Addr(&pl.desc), ltCompute32, LtF32)); err != nil {
@@ -140,7 +140,7 @@ func bit(b bool) uint64 {
 	return 0
 }
 
-// Choose asks for the algorithm that the library thinks fastest.
+// Choose selects the algorithm that the library expects to be fastest.
 func (pl *Plan) Choose(handle uintptr, p Product, workspace int64) error {
 	l := pl.lt
 	var pref uintptr
@@ -179,8 +179,8 @@ func (pl *Plan) Choose(handle uintptr, p Product, workspace int64) error {
 	return err
 }
 
-// Adopt takes over an algorithm that was chosen for another extent, if it serves
-// and finds room in the workspace.
+// Adopt uses an algorithm chosen for another extent, if it supports this one and the
+// workspace suffices.
 func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte, workspace int64) error {
 	result := make([]byte, resultBytes)
 	pl.Algo = algo
@@ -191,14 +191,13 @@ func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte, workspace int64) err
 	return err
 }
 
-// Args are the arguments of Matmul. alpha and beta are addresses of floats that
-// live as long as the plan.
+// Args returns the arguments of Matmul. alpha and beta must live as long as the plan.
 func (pl *Plan) Args(handle uintptr, alpha, beta *float32, a, b, c, d, workspace uintptr, bytes int64, stream uintptr) []uintptr {
 	l := pl.layouts
 	return []uintptr{handle, pl.desc, Addr(alpha), a, l[0], b, l[1], Addr(beta), c, l[2], d, l[3], Addr(&pl.Algo), workspace, uintptr(bytes), stream}
 }
 
-// Close gives back the handles.
+// Close destroys the handles.
 func (pl *Plan) Close() {
 	for _, h := range pl.layouts {
 		if h != 0 {

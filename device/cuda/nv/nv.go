@@ -1,16 +1,16 @@
-// Package nv binds NVIDIA's libraries without cgo: the driver (libcuda), the
-// compiler NVRTC, cublasLt and NVML.
+// Package nv binds NVIDIA's libraries without cgo: the driver (libcuda), the compiler
+// NVRTC, cublasLt and NVML.
 //
-// Each library is a struct of procedures, filled from the library's symbols by
-// the tags of its fields. Nothing else in the program calls into a library, so
-// a fake that fills the struct with Go functions stands in for the whole of it.
+// Each library is a struct of procedures, filled from the library's symbols by the tags
+// of its fields. All library calls go through these structs, so a fake that fills one
+// with Go functions replaces the whole library.
 //
 //	driver, err := nv.OpenDriver(nv.Local())
 //	err = driver.Check("cuInit", driver.Init(0))
 //
-// Arguments are machine words: integers, handles, and addresses of C's or of
-// pinned Go memory (Addr). A procedure must not be given an address that the
-// library keeps beyond the call, unless its owner lives as long.
+// Arguments are machine words: integers, handles, and addresses of C memory or of
+// pinned Go memory (Addr). If a library retains an address beyond the call, the
+// memory's owner must live as long.
 package nv
 
 import (
@@ -25,11 +25,11 @@ import (
 // Proc is a procedure of a library. The result is its status, 0 for success.
 type Proc func(args ...uintptr) int32
 
-// Library is an opened shared library.
+// Library is an open shared library.
 type Library interface {
-	// Path that it was opened by.
+	// Path returns the path that it was opened by.
 	Path() string
-	// Symbol returns a procedure, nil if the library does not have it.
+	// Symbol returns a procedure, or nil if the library lacks it.
 	Symbol(name string) Proc
 }
 
@@ -62,7 +62,7 @@ func Fill(procs any, lib Library) error {
 	return nil
 }
 
-// escape makes what p points to live on the heap, where it has one address.
+// escape forces what p points to onto the heap, where its address is fixed.
 var escape struct {
 	never bool
 	p     unsafe.Pointer
@@ -75,7 +75,7 @@ func pin(p unsafe.Pointer) {
 	}
 }
 
-// Addr is the address of *p as an argument. The caller keeps p alive until the
+// Addr returns the address of *p as an argument. The caller must keep p alive until the
 // call has returned, by using it or with runtime.KeepAlive.
 func Addr[T any](p *T) uintptr {
 	pin(unsafe.Pointer(p))
@@ -89,7 +89,7 @@ func text(s string, f func(uintptr)) {
 	runtime.KeepAlive(b)
 }
 
-// goString reads a C string in memory that is not Go's.
+// goString copies a C string from memory outside Go's heap.
 func goString(p uintptr) string {
 	if p == 0 {
 		return ""
@@ -102,14 +102,13 @@ func goString(p uintptr) string {
 	return string(unsafe.Slice((*byte)(start), n))
 }
 
-// cString reads a C string in a buffer.
+// cString copies a C string from a buffer.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
 }
 
-// openFirst opens the first of several libraries that can be opened and has
-// all symbols of procs.
+// openFirst opens the first library that can be opened and has all symbols of procs.
 func (p Places) openFirst(procs any, what, hint string, paths []string) (Library, error) {
 	var errs []error
 	for _, path := range paths {
@@ -127,7 +126,7 @@ func (p Places) openFirst(procs any, what, hint string, paths []string) (Library
 	return nil, &MissingError{Library: what, Hint: hint, Err: errors.Join(errs...)}
 }
 
-// MissingError is a library that could not be opened.
+// MissingError says that a library could not be opened.
 type MissingError struct {
 	Library string
 	Hint    string

@@ -2,8 +2,8 @@ package nv
 
 import "runtime"
 
-// NVML tells what the driver does not: the driver's own version and the link
-// to the host. Nothing needs it.
+// NVML reports what the driver API does not: the driver's own version and the PCIe link
+// to the host. It is optional.
 type NVML struct {
 	Lib Library
 
@@ -15,7 +15,7 @@ type NVML struct {
 	LinkMaxWidth  Proc `sym:"nvmlDeviceGetMaxPcieLinkWidth"`
 }
 
-// OpenNVML opens NVML and initialises it. Close it.
+// OpenNVML opens and initialises NVML. The caller must Close it.
 func OpenNVML(p Places) (*NVML, error) {
 	n := &NVML{}
 	lib, err := p.openFirst(n, "NVML (libnvidia-ml.so.1)", "install the NVIDIA driver", p.NVML)
@@ -29,10 +29,10 @@ func OpenNVML(p Places) (*NVML, error) {
 	return n, nil
 }
 
-// Close gives the library back.
+// Close shuts NVML down.
 func (n *NVML) Close() { n.Shutdown() }
 
-// Driver is the version of the driver, such as "580.159.03".
+// Driver returns the version of the driver, such as "580.159.03".
 func (n *NVML) Driver() string {
 	b := make([]byte, 96)
 	if n.DriverVersion(Addr(&b[0]), uintptr(len(b))) != Success {
@@ -41,8 +41,8 @@ func (n *NVML) Driver() string {
 	return cString(b)
 }
 
-// Link is generation and width of the best PCIe link that card and slot could
-// have; zeros if it has none. What it has now may be less when idle.
+// Link returns generation and width of the best PCIe link that card and slot support;
+// zeros if unknown. An idle link may currently run slower.
 func (n *NVML) Link(busID string) (gen, width int) {
 	var h uintptr
 	var g, w int32

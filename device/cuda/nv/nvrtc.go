@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// NVRTC is NVIDIA's run-time compiler. Distinct programs may be compiled at
-// once.
+// NVRTC is NVIDIA's run-time compiler. Distinct programs may be compiled concurrently.
 type NVRTC struct {
 	Lib Library
 
@@ -27,8 +26,8 @@ type NVRTC struct {
 	DestroyProgram    Proc `sym:"nvrtcDestroyProgram"`
 }
 
-// OpenNVRTC opens the compiler. Its second half, the built-ins, is looked for
-// by the loader, who does not know the folder: opened before, it is found.
+// OpenNVRTC opens the compiler. The loader looks for the compiler's second library, the
+// built-ins, by name and may not know its folder; opening it first makes it found.
 func OpenNVRTC(p Places) (*NVRTC, error) {
 	n := &NVRTC{}
 	for _, path := range p.NVRTC {
@@ -55,7 +54,7 @@ func (n *NVRTC) check(call string, code int32) error {
 	return &Error{Call: call, Code: code}
 }
 
-// VersionString is major.minor.
+// VersionString returns major.minor.
 func (n *NVRTC) VersionString() (string, error) {
 	var major, minor int32
 	if err := n.check("nvrtcVersion", n.Version(Addr(&major), Addr(&minor))); err != nil {
@@ -64,8 +63,8 @@ func (n *NVRTC) VersionString() (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), nil
 }
 
-// Architecture is a card's by its compute capability (90 is 9.0): of Hopper the one with
-// instructions that no other card has (wgmma).
+// Architecture returns the architecture name for a compute capability (90 is 9.0). For
+// Hopper it is the one with architecture-specific instructions (wgmma).
 func Architecture(cc int) string {
 	if cc == 90 {
 		return "90a"
@@ -73,9 +72,9 @@ func Architecture(cc int) string {
 	return strconv.Itoa(cc)
 }
 
-// Target is the architecture to compile for, for a card of compute capability
-// cc: the card's own, or for a card that is newer than the compiler
-// the newest virtual one, whose PTX the driver translates.
+// Target returns the architecture to compile for on a card of compute capability cc:
+// the card's own or, if the card is newer than the compiler, the newest virtual one,
+// whose PTX the driver translates.
 func (n *NVRTC) Target(cc int) string {
 	var count int32
 	newest := 0
@@ -94,13 +93,13 @@ func (n *NVRTC) Target(cc int) string {
 	}
 	var major, minor int32
 	if n.Version(Addr(&major), Addr(&minor)) == Success && major < 12 {
-		return fmt.Sprintf("sm_%d", cc) // it has not heard of 90a
+		return fmt.Sprintf("sm_%d", cc) // it does not know 90a
 	}
 	return "sm_" + Architecture(cc)
 }
 
-// Compile translates a source to a cubin, or PTX for a virtual architecture, and
-// returns the compiler's log with it.
+// Compile translates a source to a cubin, or to PTX for a virtual architecture. It also
+// returns the compiler's log.
 func (n *NVRTC) Compile(name, source string, options []string) (cubin []byte, log string, err error) {
 	var prog uintptr
 	text(source, func(src uintptr) {
@@ -136,7 +135,7 @@ func (n *NVRTC) Compile(name, source string, options []string) (cubin []byte, lo
 	return cubin, log, nil
 }
 
-// fetch gets bytes whose number is asked for first; none on an error.
+// fetch reads bytes after asking for their number; nil on an error.
 func (n *NVRTC) fetch(prog uintptr, size, get Proc) []byte {
 	var bytes uint64
 	if size(prog, Addr(&bytes)) != Success || bytes == 0 {

@@ -9,16 +9,16 @@ type shared struct {
 	handle uintptr
 }
 
-// Open opens a shared library by path, or by name as the loader finds it.
+// Open opens a shared library by path, or by name through the loader.
 func Open(path string) (Library, error) {
 	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
-		return nil, err // names the path
+		return nil, err // the message includes the path
 	}
 	return &shared{path, h}, nil
 }
 
-// openGlobal opens a library whose symbols others look for by name.
+// openGlobal opens a library whose symbols others resolve by name.
 func openGlobal(path string) error {
 	_, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	return err

@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// Open says that there is nothing to open: CUDA is for Linux here.
+// Open always fails: this package supports CUDA on Linux only.
 func Open(path string) (Library, error) {
 	return nil, fmt.Errorf("%s: CUDA is used on linux/amd64 and linux/arm64, this is %s/%s", path, runtime.GOOS, runtime.GOARCH)
 }
