@@ -83,9 +83,12 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 			return nil, err
 		}
 	}
-	var err error
-	gen.session, err = Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
-	return gen, err
+	s, err := Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
+	if err != nil {
+		return nil, err
+	}
+	gen.session = s
+	return gen, nil
 }
 
 // Close closes the session and the device.
