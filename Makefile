@@ -3,7 +3,7 @@ export CGO_ENABLED = 0
 
 build:            ## the binary
 	go build -o athanor ./cmd/athanor
-test:             ## everything that CI runs
+test:             ## the tests; CI also builds, vets and fetches NVRTC
 	go test -timeout 25m ./...
 quickstart:       ## train a small model on Go's own source
 	go run ./cmd/athanor train examples/quickstart.yaml

@@ -48,8 +48,6 @@ template <class F> static __device__ inline void hide(Weights& w, F sees) {
       if (!sees(e / 2 * 8, n * 8 + e % 2)) w[n][e] = -INFINITY;
 }
 
-static __device__ inline bf16* aligned(float* shared) { return (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2; }
-
 // grid: tiles of 128 queries x heads x sequences
 extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);

@@ -55,7 +55,7 @@ static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], flo
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
-  bf16 *q = (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2;
+  bf16 *q = aligned(shared);
   bf16 *k = q + ROWS * PITCH, *v = k + 2 * KEYS * HEAD; // results are written through q
   int* starts = (int*)(v + 2 * KEYS * HEAD);
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;

@@ -14,6 +14,9 @@
 // A thread holds 4 sums per 8 columns: thread 4g+t of warp w holds (16w+g, 8j+2t), (16w+g, 8j+2t+1)
 // and the same 8 rows below in y[j]. An a in registers has the fragments of mma.sync.
 
+// aligned returns where panels may begin in shared memory: at the next multiple of 1024 bytes.
+static __device__ inline bf16* aligned(float* shared) { return (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2; }
+
 typedef unsigned long long Operand;
 
 // describe returns the matrix descriptor of a tile: its address, the strides to the next panel (used

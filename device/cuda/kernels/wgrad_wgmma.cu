@@ -18,7 +18,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
-  bf16* s0 = (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2;
+  bf16* s0 = aligned(shared);
   int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
   int next = 0, end = min(a.n[0], tokens), filled = 0; // the next tokens to fetch, the end of their piece, and the buffer to fill
   auto stage = [&]() {
