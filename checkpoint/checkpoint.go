@@ -49,6 +49,7 @@ var (
 
 const (
 	weightsBase  = "model"
+	adapterBase  = "adapter_model" // as PEFT calls it
 	stateDir     = "state"
 	trainerFile  = "trainer_state.json"
 	manifestFile = "manifest.json"
@@ -67,6 +68,13 @@ type Trainer struct {
 	Cursor json.RawMessage `json:"data_cursor,omitempty"`
 	Losses []float64       `json:"losses,omitempty"` // of the last steps, the newest last
 	Plan   json.RawMessage `json:"plan,omitempty"`   // the inputs of the plan; resuming under another plan is not an error
+	Best   *Best           `json:"best,omitempty"`   // nil: none is kept
+}
+
+// Best is the step with the least validation loss so far, whose checkpoint is not removed.
+type Best struct {
+	Step int64   `json:"step"`
+	Loss float64 `json:"validation_loss"` // nats per token
 }
 
 // Group is a set of tensors of one kind, saved as state/Name.safetensors. Each has the name of the weight it belongs to.
@@ -79,6 +87,7 @@ type Group struct {
 type Snapshot struct {
 	Trainer Trainer
 	Weights []safetensors.Tensor
+	Adapter bool // the weights are those of an adapter: they are in adapter_model.safetensors
 	State   []Group
 	// Files are written unchanged at the top: config.json, tokenizer.json, ... (see ModelFiles).
 	Files map[string][]byte
@@ -131,11 +140,12 @@ func plainName(name string) bool {
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == '\\' || r == ':' || r < ' ' || r == 0xfffd })
 }
 
-func folderName(step int64) string { return namePrefix + strconv.FormatInt(step, 10) }
+// Folder returns the name of the folder of a step's checkpoint.
+func Folder(step int64) string { return namePrefix + strconv.FormatInt(step, 10) }
 
-// stepOf is the inverse of folderName; it accepts only the exact names that folderName returns.
+// stepOf is the inverse of Folder; it accepts only the exact names that Folder returns.
 func stepOf(name string) (int64, bool) {
 	digits, ok := strings.CutPrefix(name, namePrefix)
 	step, err := strconv.ParseInt(digits, 10, 64)
-	return step, ok && err == nil && step >= 0 && folderName(step) == name
+	return step, ok && err == nil && step >= 0 && Folder(step) == name
 }

@@ -142,7 +142,7 @@ func wantLatest(t *testing.T, s *Store, step int64, skipped int) {
 		}
 		return
 	}
-	if err != nil || path != filepath.Join(s.Dir, folderName(step)) || len(notes) != skipped {
+	if err != nil || path != filepath.Join(s.Dir, Folder(step)) || len(notes) != skipped {
 		t.Errorf("latest %q, skipped %v, %v, want step %d after %d", path, notes, err, step, skipped)
 	}
 }
@@ -218,7 +218,7 @@ func TestCrashAnywhere(t *testing.T) {
 				case path != "":
 					t.Fatalf("%s, operation %d: saved, but %q is found (%v)", c.name, operation, found, latestErr)
 				case c.old < 0 && errors.Is(latestErr, ErrNone):
-				case latestErr == nil && found == filepath.Join(runDir, folderName(c.old)):
+				case latestErr == nil && found == filepath.Join(runDir, Folder(c.old)):
 					sameAs(t, after.FS, found, snapshotOf(c.old))
 				default:
 					t.Fatalf("%s, operation %d: %q is found, %v", c.name, operation, found, latestErr)

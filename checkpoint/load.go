@@ -20,7 +20,7 @@ func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 		return "", nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	for _, step := range steps {
-		path := filepath.Join(s.Dir, folderName(step))
+		path := filepath.Join(s.Dir, Folder(step))
 		m, err := check(s.fsys(), path, depth)
 		if err == nil && m.Step != step {
 			err = fmt.Errorf("%s: %w: it is of step %d, the folder was renamed", path, ErrCorrupt, m.Step)
@@ -115,7 +115,11 @@ func (c *Checkpoint) open(fsys FS, path string, m *manifest) error {
 		return err
 	}
 	c.Trainer = *t
-	if c.Weights, err = openSet(fsys, path, weightsBase); err != nil {
+	base := weightsBase
+	if slices.ContainsFunc(m.Files, func(e fileEntry) bool { return e.Path == adapterBase+".safetensors" }) {
+		base = adapterBase
+	}
+	if c.Weights, err = openSet(fsys, path, base); err != nil {
 		return err
 	}
 	for _, entry := range m.Files {

@@ -24,7 +24,7 @@ import (
 // Store holds the checkpoints of one run.
 type Store struct {
 	Dir        string // the run folder; Save makes it
-	Keep       int    // number of checkpoints to keep, the newest; 0 keeps all
+	Keep       int    // number of checkpoints to keep, the newest, beside the best; 0 keeps all
 	ShardBytes int64  // size limit of one weights file; 0 never splits
 	FS         FS     // nil: Disk
 }
@@ -40,12 +40,12 @@ func (s *Store) fsys() FS {
 // checkpoints unchanged. An error with a path means that the checkpoint is safe, but an older one could not be removed.
 // If a whole checkpoint of the step exists, Save leaves it alone if its state is the same, and returns ErrExists if not.
 func (s *Store) Save(snapshot *Snapshot) (string, error) {
-	name := folderName(snapshot.Trainer.Step)
+	name := Folder(snapshot.Trainer.Step)
 	final := filepath.Join(s.Dir, name)
 	if err := s.save(snapshot, name); err != nil {
 		return "", fmt.Errorf("checkpoint: saving %s: %w%s", final, err, saveHint(err, snapshot.Bytes()))
 	}
-	if err := s.prune(name); err != nil {
+	if err := s.prune(name, snapshot.Trainer.Best); err != nil {
 		return final, fmt.Errorf("checkpoint: %s is saved, removing older ones: %w", final, err)
 	}
 	return final, nil
@@ -139,7 +139,11 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 		}
 	}
 	metadata := map[string]string{"format": "pt"}
-	if err := safetensors.WriteSet(w.create, weightsBase, s.ShardBytes, metadata, snapshot.Weights); err != nil {
+	base, limit := weightsBase, s.ShardBytes
+	if snapshot.Adapter {
+		base, limit = adapterBase, 0 // PEFT reads one file
+	}
+	if err := safetensors.WriteSet(w.create, base, limit, metadata, snapshot.Weights); err != nil {
 		return err
 	}
 	if err := s.fsys().Mkdir(filepath.Join(root, stateDir)); err != nil {
@@ -185,17 +189,17 @@ func (s *Store) removeLeftovers() error {
 	return nil
 }
 
-// prune removes whole checkpoints until Keep are left: the one just saved and the newest others. Broken ones stay for
-// the user to inspect.
-func (s *Store) prune(saved string) error {
+// prune removes whole checkpoints until Keep are left, the one just saved and the newest others, and the best one. Broken
+// ones stay for the user to inspect.
+func (s *Store) prune(saved string, best *Best) error {
 	steps, err := s.steps()
 	if err != nil {
 		return err
 	}
 	kept := 1
 	for _, step := range steps {
-		name := folderName(step)
-		if name == saved || s.Keep <= 0 {
+		name := Folder(step)
+		if name == saved || s.Keep <= 0 || best != nil && step == best.Step {
 			continue
 		}
 		if _, err := check(s.fsys(), filepath.Join(s.Dir, name), Sizes); err != nil {

@@ -72,13 +72,15 @@ type Config struct {
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
 	Freeze          Strings `yaml:"freeze"`            // name patterns of parameters that are not trained
+	LoRA            LoRA    `yaml:"lora"`              // adapters, which are then all that is trained
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
 	SaveAfter       Duration `yaml:"save_after"`          // time since the last checkpoint, longer where saving takes long
-	KeepCheckpoints int      `yaml:"keep_checkpoints"`
+	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // the latest
+	KeepBest        bool     `yaml:"keep_best"`           // also the one with the least validation loss, saved when eval_every finds it
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
 
@@ -173,6 +175,12 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	}
 	*s = list
 	return nil
+}
+
+// LoRA are low-rank adapters, see model.LoRA.
+type LoRA struct {
+	Rank    int     `yaml:"rank"`    // 0: none
+	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers
 }
 
 // Sample is the text generated at the end of a run.
@@ -397,6 +405,16 @@ func (c *Config) validate(d *decoder) {
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
+	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
+	if len(c.LoRA.Targets) > 0 && c.LoRA.Rank == 0 {
+		d.fail("lora.rank", "missing; hint: usually 8 to 64")
+	}
+	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
+		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
+	}
+	if c.KeepBest && c.EvalEvery == 0 {
+		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
+	}
 	if given("sample.prompt") && !given("sample.tokens") {
 		d.fail("sample.tokens", "missing; hint: how many tokens to write, such as 100")
 	}

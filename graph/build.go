@@ -277,10 +277,16 @@ func (b *builder) attention(name string, qkv int) int {
 	return o
 }
 
-// linear appends y = x.w + bias + res, where weight and bias are the next parameters.
+// linear appends y = x.w + bias + res, where weight and bias are the next parameters,
+// and what an adapter adds to it.
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	b.node(Linear, Attr{WT: b.m.Family != model.GPT2}, y, x, w, p.bias(bias), res)
+	if down, up, ok := b.m.Factors(b.g.Values[w.Value].Name); ok {
+		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
+		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
+		b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)
+	}
 }
 
 func (b *builder) norm(name string, x int, p *next) int {

@@ -114,9 +114,10 @@ type Info struct {
 //	stats are [N, 2] (mean, 1/deviation) or [N, 1] (1/root mean square)
 var table = [NumOps]Info{
 	None: {Name: "none"},
-	// y = x.w + bias + res. Each element is one chain of fused multiply-adds
-	// over the input index, ascending, that starts from bias+res.
-	Linear: {Name: "linear", Args: args("y:wt x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1)},
+	// y = x.w + bias + res, or y += x.w with Acc, without bias and res. Each element
+	// is one chain of fused multiply-adds over the input index, ascending, that starts
+	// from bias+res or y.
+	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dx (+)= dy.w^T
 	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in

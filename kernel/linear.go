@@ -18,8 +18,11 @@ func linear(e *Env, a *graph.Attr, t []Tensor) {
 		form = gemm.NT
 	}
 	y, x, w, bias, res := &t[0], &t[1], &t[2], &t[3], &t[4]
-	e.Gemm.Gemm(form, y.Rows, y.Cols, x.Cols, x.matrix(), w.matrix(), y.matrix(),
-		gemm.Init{Bias: e.biasRow(bias), Residual: res.matrix()})
+	init := gemm.Init{Bias: e.biasRow(bias), Residual: res.matrix()}
+	if a.Acc {
+		init = y.sum(true)
+	}
+	e.Gemm.Gemm(form, y.Rows, y.Cols, x.Cols, x.matrix(), w.matrix(), y.matrix(), init)
 }
 
 // biasRow returns a bias as float32, or nil if it is absent.

@@ -24,7 +24,7 @@ func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 			for i := range x.Cols {
 				s += x.At(r, i) * weight(w, a.WT, i, o)
 			}
-			y.Set(r, o, s)
+			y.put(a.Acc, r, o, s)
 		}
 	}
 }

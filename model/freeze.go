@@ -18,19 +18,9 @@ import (
 func (m *Model) Freeze(patterns ...string) error {
 	m.Frozen = nil
 	params := m.Params()
-	frozen := make([]bool, len(params))
-	for _, pattern := range patterns {
-		matched := false
-		for i, p := range params {
-			ok, err := path.Match(pattern, p.Name)
-			if err != nil {
-				return fmt.Errorf("%q: %w; hint: * stands for anything, ? for one character, [0-5] for a range", pattern, err)
-			}
-			frozen[i], matched = frozen[i] || ok, matched || ok
-		}
-		if !matched {
-			return fmt.Errorf("%q matches no parameter; hint: %s", pattern, m.meant(pattern, params))
-		}
+	frozen, err := m.match(params, patterns)
+	if err != nil {
+		return err
 	}
 	for i, p := range params {
 		if frozen[i] {
@@ -44,6 +34,25 @@ func (m *Model) Freeze(patterns ...string) error {
 		return fmt.Errorf("all %d parameters are frozen; hint: leave some to train", len(params))
 	}
 	return nil
+}
+
+// match reports which parameters match one of the patterns. Each pattern must match one.
+func (m *Model) match(params []Param, patterns []string) ([]bool, error) {
+	list := make([]bool, len(params))
+	for _, pattern := range patterns {
+		matched := false
+		for i, p := range params {
+			ok, err := path.Match(pattern, p.Name)
+			if err != nil {
+				return nil, fmt.Errorf("%q: %w; hint: * stands for anything, ? for one character, [0-5] for a range", pattern, err)
+			}
+			list[i], matched = list[i] || ok, matched || ok
+		}
+		if !matched {
+			return nil, fmt.Errorf("%q matches no parameter; hint: %s", pattern, m.meant(pattern, params))
+		}
+	}
+	return list, nil
 }
 
 // meant returns a hint on what a pattern without a match may have meant.

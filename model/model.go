@@ -63,6 +63,7 @@ type Model struct {
 	MLPBias      bool
 	InitStd      float64
 	Frozen       []string // names of parameters that are not trained, see Freeze
+	LoRA         *LoRA    // adapters, which are then all that is trained; nil: none
 }
 
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
@@ -98,6 +99,7 @@ type Param struct {
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
+	Adapter    bool    // is a factor of an adapter, see LoRA
 }
 
 // BareName returns the name in folders of the model without its head, such as those of

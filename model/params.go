@@ -31,6 +31,11 @@ func (m *Model) Params() []Param {
 			n++
 		}
 	}
+	if m.LoRA != nil {
+		for i := range b.list {
+			b.list[i].Frozen = !b.list[i].Adapter
+		}
+	}
 	return b.list
 }
 
@@ -59,6 +64,8 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
 	b.prefix = ""
+	b.list = append(b.list, b.adapters...)
+	b.adapters = b.adapters[:0]
 }
 
 // familyNames holds the tensor names of a family; layer is formatted with the layer
@@ -92,10 +99,11 @@ var names = map[Family]familyNames{
 }
 
 type paramList struct {
-	m      *Model
-	layer  int
-	prefix string
-	list   []Param
+	m        *Model
+	layer    int
+	prefix   string
+	list     []Param
+	adapters []Param // of the layer's weights so far
 }
 
 func (b *paramList) matrix(name string, rows, cols int, std float64) {
@@ -113,7 +121,8 @@ func (b *paramList) norm(name string) {
 	}
 }
 
-// linear adds a weight, stored [in, out] by GPT-2 and [out, in] by the others.
+// linear adds a weight, stored [in, out] by GPT-2 and [out, in] by the others, and its bias.
+// Adapters come after all else of a layer, so that what is trained lies together.
 func (b *paramList) linear(name string, in, out int, bias bool, std float64) {
 	if b.m.Family == GPT2 {
 		b.matrix(name+".weight", in, out, std)
@@ -122,5 +131,8 @@ func (b *paramList) linear(name string, in, out int, bias bool, std float64) {
 	}
 	if bias {
 		b.vector(name+".bias", out, Zeros)
+	}
+	if l := b.m.LoRA; l != nil && l.adapts(b.prefix+name+".weight") {
+		b.adapters = append(b.adapters, l.factors(b.prefix+name, in, out, b.layer)...)
 	}
 }

@@ -239,7 +239,7 @@ func segmentsOf(g *graph.Graph) [][]int {
 	return users
 }
 
-// Fingerprint identifies what a graph computes: family, sizes, frozen parameters.
+// Fingerprint identifies what a graph computes: family, sizes, frozen parameters, adapters.
 func Fingerprint(g *graph.Graph) string {
 	m := *g.Model
 	scaling := ""
@@ -250,6 +250,10 @@ func Fingerprint(g *graph.Graph) string {
 	if len(m.Frozen) > 0 {
 		names := sha256.Sum256([]byte(strings.Join(m.Frozen, "\n")))
 		frozen = fmt.Sprintf(" frozen %d/%x", len(m.Frozen), names[:4])
+	}
+	if l := m.LoRA; l != nil {
+		names := sha256.Sum256([]byte(strings.Join(l.Weights, "\n")))
+		frozen += fmt.Sprintf(" lora %d of %d/%x", l.Rank, len(l.Weights), names[:4])
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,

@@ -48,7 +48,7 @@ var dtypeSets = map[string][]graph.DType{
 }
 
 var verifyRules = [graph.NumOps]rule{
-	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f")},
+	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f"), extra: oneStart},
 	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
 	graph.LinearDW:      {shapes: shapes("I,O/s N,I/f N,O/f"), swapped: shapes("O,I/s N,I/f N,O/f")},
 	graph.BiasGrad:      {shapes: shapes("1,O/s N,O/f")},
@@ -144,6 +144,14 @@ func cached(in *Instr) string {
 	kv, heads, n := in.Args[1], 2*in.Attr.KVHeads, in.Args[0].Rows
 	if kv.Rows%heads != 0 || kv.Rows/heads < n {
 		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)
+	}
+	return ""
+}
+
+// oneStart: what accumulates begins at its old value, not at a bias or residual.
+func oneStart(in *Instr) string {
+	if in.Attr.Acc && !(in.Args[3].Absent() && in.Args[4].Absent()) {
+		return "acc is set, and there is a bias or a residual"
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ type Evaluated struct {
 	Loss   float64   // mean over all targets, nats
 	Tokens int       // targets
 	Logits []float32 // [sequences, length-1, vocabulary], if asked for
-	Grads  []Grad    // of Loss, if asked for
+	Grads  []Grad    // of Loss with respect to what is trained, if asked for
 }
 
 // Grad is the gradient of a parameter.
@@ -90,6 +90,9 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 		return err
 	}
 	for i, p := range s.Graph.Params {
+		if p.Frozen {
+			continue
+		}
 		g := Grad{Name: p.Name, Shape: p.Shape(), Values: make([]float32, p.Elems())}
 		if err := s.Read(i, "g", g.Values); err != nil {
 			return err

@@ -20,13 +20,15 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Folder is a Hugging Face model folder opened for inference.
+// Folder is a Hugging Face model folder, or the folder of an adapter, opened for
+// inference.
 type Folder struct {
 	Path      string
 	Model     *model.Model
-	Weights   *safetensors.Set
 	Documents *graph.Documents // confine attention where losses are computed; nil: they do not
-	tokenizer *bpe.Tokenizer   // read on first use
+	base      string           // the model's folder: Path, unless that is an adapter's
+	weights   source
+	tokenizer *bpe.Tokenizer // read on first use
 }
 
 // folderHint is the hint for a folder that is no model folder, or an incomplete
@@ -42,8 +44,38 @@ type misuse struct{ error }
 func (misuse) Is(target error) bool { return target == ErrMisuse }
 func (e misuse) Unwrap() error      { return e.error }
 
-// OpenFolder opens a model folder. Close it after use.
+// OpenFolder opens a model folder, or an adapter's. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
+	c, err := readAdapter(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return openModel(dir)
+	case err != nil:
+		return nil, err
+	}
+	f, err := openModel(c.Base)
+	if err != nil {
+		return nil, fmt.Errorf("the model that the adapter %s was trained on: %w; hint: put its path into base_model_name_or_path of %s", dir, err, adapterFile)
+	}
+	if err := f.adapt(dir, c); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// adapt adds the adapter in a folder.
+func (f *Folder) adapt(dir string, c *adapterConfig) (err error) {
+	if f.weights.adapter, err = openAdapter(dir); err != nil {
+		return err
+	}
+	f.Path, f.weights.scale = dir, float32(c.Alpha/float64(c.Rank))
+	if f.Model, err = adapted(f.Model, f.weights.adapter, c.Rank); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
+}
+
+func openModel(dir string) (*Folder, error) {
 	text, err := readModel(dir)
 	if err != nil {
 		hint := folderHint
@@ -52,11 +84,11 @@ func OpenFolder(dir string) (*Folder, error) {
 		}
 		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), hint)}
 	}
-	f := &Folder{Path: dir}
+	f := &Folder{Path: dir, base: dir}
 	if f.Model, _, err = model.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
 	}
-	f.Weights, err = openWeights(dir)
+	f.weights.base, err = openWeights(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, misuse{err}
@@ -81,6 +113,9 @@ func openWeights(dir string) (*safetensors.Set, error) {
 // evaluated without one, even if its kind is not supported.
 func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
 	path := filepath.Join(f.Path, "tokenizer.json")
+	if !exists(path) { // adapters may leave it to the model
+		path = filepath.Join(f.base, "tokenizer.json")
+	}
 	if f.tokenizer == nil && !exists(path) {
 		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there", f.Path)
 	}
@@ -112,7 +147,7 @@ func exists(path string) bool {
 }
 
 // Close closes the weights.
-func (f *Folder) Close() error { return f.Weights.Close() }
+func (f *Folder) Close() error { return f.weights.Close() }
 
 // Session opens the model for batches of sequences of seq tokens, under the plain
 // plan on one CPU device, in the given mode. Close the session, then its devices.
@@ -145,10 +180,10 @@ func (f *Folder) load(s *Session) error {
 	for _, q := range s.Graph.Params {
 		byName[q.Name] = q
 	}
-	if err := checkTied(f.Weights, f.Model); err != nil {
-		return inFolder(f.Path, err)
+	if err := checkTied(f.weights.base, f.Model); err != nil {
+		return inFolder(f.base, err)
 	}
-	return inFolder(f.Path, s.Load(func(name string, dst []float32) error { return readParam(f.Weights, byName[name], dst) }))
+	return inFolder(f.Path, s.Load(func(name string, dst []float32) error { return f.weights.read(byName[name], dst) }))
 }
 
 // inFolder adds to an error which folder's weights it is about.

@@ -141,21 +141,27 @@ func widened(x []float32) []float64 {
 	return list
 }
 
-// TestFrozenPlans is law L1 with frozen parameters: under random plans, on one
-// rank and on several, losses, norms, weights and moments are those of the plain
-// run, and what is frozen stays as it was loaded.
+// TestFrozenPlans is law L1 with frozen parameters, and with adapters: under random
+// plans, on one rank and on several, losses, norms, weights and moments are those of the
+// plain run, and what is frozen stays as it was loaded.
 func TestFrozenPlans(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 22))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny",
+		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16"} {
 		folder, bf16 := strings.CutSuffix(name, " bf16")
+		folder, lora := strings.CutSuffix(folder, " lora")
 		for k := range 3 {
 			f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 			if bf16 {
 				f.store(t, graph.BF16)
 			}
-			f.freezeSome(t, r)
+			if lora {
+				f.adaptSome(t, r)
+			} else {
+				f.freezeSome(t, r)
+			}
 			t.Run(fmt.Sprint(name, "/", k), func(t *testing.T) {
 				_, plain := f.train(t, program.Plain(f.graph, 4), 3)
 				pl := randomPlan(r, f)

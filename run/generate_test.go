@@ -31,9 +31,11 @@ func again(t *testing.T, s *Session, ids []int32) []float64 {
 // end of the context and beyond windows.
 func TestGenerator(t *testing.T) {
 	ctx := context.Background()
-	for _, config := range fixtures(t) {
+	adapters, err := filepath.Glob("../testdata/torch/*/lora/adapter_config.json")
+	check(t, err)
+	for _, config := range append(fixtures(t), adapters...) {
 		dir := filepath.Dir(config)
-		t.Run(filepath.Base(dir), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(dir, "../testdata/torch/"), func(t *testing.T) {
 			f, err := OpenFolder(dir)
 			check(t, err)
 			defer f.Close()

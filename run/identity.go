@@ -15,6 +15,7 @@ import (
 // are not part of it: they affect speed only.
 type identity struct {
 	Model          string  `json:"model"`
+	Base           string  `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
 	SequenceLength int     `json:"sequence_length"`
 	GlobalBatch    int     `json:"global_batch"`
 	Precision      string  `json:"precision"`
@@ -60,7 +61,7 @@ func (a *identity) configured(c *config.Config) {
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
-	a.Model, a.Tokens = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8])
+	a.Model, a.Tokens, a.Base = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]), s.base
 }
 
 func (t *Trainer) identity() (id identity) {
@@ -97,7 +98,7 @@ func (a identity) difference(b identity) string {
 		b.Held = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
 		if x[k] != y[k] {
 			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)

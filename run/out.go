@@ -49,6 +49,9 @@ func (s *Setup) checkWeights() error {
 	}
 	defer set.Close()
 	for _, p := range s.Graph.Params {
+		if p.Adapter {
+			continue
+		}
 		if err := readPart(set, p, 0, nil); err != nil {
 			return inFolder(s.Folder, fmt.Errorf("parameter %s: %w", p.Name, err))
 		}

@@ -199,9 +199,13 @@ func (f *Folder) setAside() (notes []string, err error) {
 	return notes, nil
 }
 
-// decode reads a JSON file of the folder; an absent file leaves v unchanged.
+// decode reads a JSON file of the folder or, for what an adapter's lacks, of the model's;
+// an absent file leaves v unchanged.
 func (f *Folder) decode(name string, v any) error {
 	text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)
+	if errors.Is(err, fs.ErrNotExist) && f.base != f.Path {
+		text, err = bounded.ReadFile(filepath.Join(f.base, name), maxModel)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -27,8 +27,11 @@ import (
 )
 
 func store(c *config.Config) *checkpoint.Store {
-	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: 5e9}
+	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: shardBytes}
 }
+
+// shardBytes bounds one file of weights, as Hugging Face does.
+const shardBytes = 5e9
 
 // latest returns the checkpoint to resume from, checked to the given depth, and
 // notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
@@ -97,6 +100,8 @@ func (t *Trainer) start() error {
 		return err
 	case t.Setup.Folder != "":
 		return t.fromFolder()
+	case c.LoRA.Rank > 0:
+		return c.Fault("lora", "there are no trained weights to adapt; hint: model: a Hugging Face folder")
 	}
 	t.origin.read = func(p model.Param, dst []float32) error {
 		Initial(p, c.Seed, dst)
@@ -126,8 +131,13 @@ func (w *weights) close() error {
 // rounded reports whether the arenas hold a parameter in fewer bits than
 // checkpoints do. That is never so for trained parameters.
 func (t *Trainer) rounded(p model.Param) bool {
-	return p.Frozen && t.Setup.Graph.DType != graph.F32
+	return p.Frozen && t.Setup.Graph.DType != graph.F32 && t.saves(p)
 }
+
+// saves reports whether checkpoints contain a parameter: of adapters, only their own.
+func (t *Trainer) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
+
+func (t *Trainer) lora() *model.LoRA { return t.Setup.Graph.Model.LoRA }
 
 func (t *Trainer) param(name string) model.Param {
 	params := t.Setup.Graph.Params
@@ -141,7 +151,13 @@ func (t *Trainer) fromFolder() error {
 		return inFolder(t.Setup.Folder, err)
 	}
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
-	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(set, p, dst) }, set}
+	t.origin = weights{func(p model.Param, dst []float32) error {
+		if p.Adapter {
+			Initial(p, t.Setup.Config.Seed, dst)
+			return nil
+		}
+		return readParam(set, p, dst)
+	}, set}
 	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }
 
@@ -152,10 +168,7 @@ func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 
 // readPart is readParam for the elements from index first on, as many as dst holds.
 func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
-	info, ok := set.Lookup(p.Name)
-	if bare, isBare := p.BareName(); !ok && isBare {
-		info, ok = set.Lookup(bare)
-	}
+	info, ok := lookup(set, p)
 	if !ok {
 		return fmt.Errorf("there is no tensor of that name, of %d in all; hint: is the folder whole, and of the same model family?", len(set.Tensors()))
 	}
@@ -163,6 +176,15 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())
 	}
 	return set.ReadFloat32(info.Name, first, dst)
+}
+
+// lookup finds a parameter in files, also in those of a model without its head.
+func lookup(set *safetensors.Set, p model.Param) (safetensors.Info, bool) {
+	info, ok := set.Lookup(p.FileName())
+	if bare, isBare := p.BareName(); !ok && isBare {
+		info, ok = set.Lookup(bare)
+	}
+	return info, ok
 }
 
 // checkTied refuses a folder whose config.json ties the head to the embedding, but
@@ -200,6 +222,15 @@ func (t *Trainer) resume(path string) error {
 	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err
 	}
+	if t.lora() != nil {
+		base, err := safetensors.OpenFolder(t.Setup.Folder)
+		if err != nil {
+			return inFolder(t.Setup.Folder, err)
+		}
+		defer base.Close()
+		stored := &source{base: base, adapter: ck.Weights, scale: 1}
+		t.origin.read = stored.read
+	}
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -213,7 +244,10 @@ func (t *Trainer) resume(path string) error {
 	if err := t.sampler.Seek(cursor); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	t.Step, t.Tokens, t.Losses = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses
+	t.Step, t.Tokens, t.Losses, t.Best = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses, ck.Trainer.Best
+	if !t.Setup.Config.KeepBest {
+		t.Best = nil
+	}
 	t.saved = path
 	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
 	return nil
@@ -222,14 +256,19 @@ func (t *Trainer) resume(path string) error {
 func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 	for i, p := range t.Setup.Graph.Params {
 		buf := make([]float32, p.Elems())
-		for kind, set := range map[string]*safetensors.Set{"p": ck.Weights, "m": ck.State("m"), "v": ck.State("v")} {
+		for _, kind := range []string{"p", "m", "v"} {
 			if p.Frozen && kind != "p" {
 				continue
 			}
-			if set == nil {
-				return fmt.Errorf("the optimizer's state %q is missing; hint: this is a model folder, not a training checkpoint", kind)
+			read := func() error { return t.origin.read(p, buf) }
+			if kind != "p" {
+				set := ck.State(kind)
+				if set == nil {
+					return fmt.Errorf("the optimizer's state %q is missing; hint: this is a model folder, not a training checkpoint", kind)
+				}
+				read = func() error { return readParam(set, p, buf) }
 			}
-			if err := readParam(set, p, buf); err != nil {
+			if err := read(); err != nil {
 				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
 			}
 			if err := t.Session.Write(i, kind, buf); err != nil {
@@ -255,7 +294,7 @@ func (t *Trainer) roomToSave() error {
 // room returns an error unless the disk has room for n checkpoints beside the
 // existing ones.
 func (t *Trainer) room(n int64) error {
-	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()}
+	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()} // its size only
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
 	if err != nil { // some file systems do not report it
 		return nil
@@ -319,8 +358,9 @@ func (t *Trainer) save(o Observer) error {
 	}
 	snap := &checkpoint.Snapshot{
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
-			Losses: t.Losses[max(0, len(t.Losses)-lossTail):]},
+			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
 		Weights: t.tensors("p"),
+		Adapter: t.lora() != nil,
 		State:   t.moments(),
 		Files:   files,
 	}
@@ -343,11 +383,11 @@ func (t *Trainer) moments() []checkpoint.Group {
 func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	for i, p := range t.Setup.Graph.Params {
-		if p.Frozen && kind != "p" {
+		if p.Frozen && kind != "p" || !t.saves(p) {
 			continue
 		}
 		list = append(list, safetensors.Tensor{
-			Info: safetensors.Info{Name: p.Name, DType: safetensors.F32, Shape: p.Shape()},
+			Info: safetensors.Info{Name: p.FileName(), DType: safetensors.F32, Shape: p.Shape()},
 			Data: func(w io.Writer) error {
 				buf := make([]float32, p.Elems())
 				read := func() error { return t.Session.Read(i, kind, buf) }
@@ -386,6 +426,13 @@ func (t *Trainer) files() (map[string][]byte, error) {
 			}
 		}
 	}
+	if t.lora() != nil {
+		var err error
+		if files[adapterFile], err = describeAdapter(t.Setup.Graph.Model, t.Setup.Folder); err != nil {
+			return nil, err
+		}
+		delete(files, "config.json") // the folder is not a model's
+	}
 	if _, ok := files["generation_config.json"]; !ok {
 		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
 			files["generation_config.json"] = fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", id)
@@ -399,6 +446,9 @@ func (t *Trainer) Summary() Summary {
 	s := Summary{Steps: t.Step, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
 		s.ValLoss = t.ValLoss
+	}
+	if t.Best != nil {
+		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Config.Out, checkpoint.Folder(t.Best.Step))}
 	}
 	if n := len(t.Losses); n > 0 {
 		s.TrainLoss = t.Losses[n-1]

@@ -31,6 +31,7 @@ type Setup struct {
 	HeldRange data.Range
 	Graph     *graph.Graph
 	Notes     []string // messages for the user: what was recognised or ignored
+	base      string   // fingerprint of the weights that adapters are trained on, else ""
 }
 
 // Progress receives the progress of a long operation, which what names.
@@ -67,6 +68,9 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		}
 	}
 	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
+	if err == nil && c.LoRA.Rank > 0 && s.Folder != "" {
+		s.base, err = fingerprintOf(s.Folder)
+	}
 	if err != nil {
 		s.Close()
 	}
@@ -235,6 +239,9 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, "", nil, fail(err)
 	}
+	if exists(filepath.Join(c.Model.Name, adapterFile)) {
+		return nil, "", nil, fail(fmt.Errorf("the folder %q has an adapter, not a model; hint: `athanor merge %s FOLDER` makes a model of it", c.Model.Name, c.Model.Name))
+	}
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
@@ -314,13 +321,18 @@ func precision(c *config.Config) graph.DType {
 
 // BuildGraph builds the graph that a configuration describes.
 func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
+	part := *m
 	if len(c.Freeze) > 0 {
-		frozen := *m
-		if err := frozen.Freeze(c.Freeze...); err != nil {
+		if err := part.Freeze(c.Freeze...); err != nil {
 			return nil, c.Fault("freeze", err.Error())
 		}
-		m = &frozen
 	}
+	if c.LoRA.Rank > 0 {
+		if err := part.Adapt(c.LoRA.Rank, c.LoRA.Targets...); err != nil {
+			return nil, c.Fault("lora", err.Error())
+		}
+	}
+	m = &part
 	g, err := graph.BuildDocuments(m, c.SequenceLength, precision(c), docs)
 	if err != nil {
 		return nil, c.Fault("sequence_length", err.Error())

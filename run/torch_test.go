@@ -22,6 +22,7 @@ type fixture struct {
 	dir     string
 	graph   *graph.Graph
 	weights *safetensors.Set
+	source  *source // of a model with an adapter
 	free    bool    // gradients are not clipped
 	state   string  // how the optimizer's is stored
 	tokens  []int32 // inputs [4*32]
@@ -101,11 +102,16 @@ func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Sessi
 }
 
 func (f *fixture) read(name string, dst []float32) error {
-	if f.weights != nil {
+	p := f.graph.Params[slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })]
+	switch {
+	case f.source != nil:
+		return f.source.read(p, dst)
+	case f.weights != nil && !p.Adapter:
 		return f.weights.ReadFloat32(name, 0, dst)
+	case p.Adapter && p.Init == model.Zeros: // with zeros the other factor has no gradient
+		p.Init, p.Std = model.Normal, 0.1
 	}
-	i := slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })
-	Initial(f.graph.Params[i], 1, dst)
+	Initial(p, 1, dst)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -57,6 +58,7 @@ type Trainer struct {
 	log      *metricsLog
 	flops    float64 // per step
 	ValLoss  float64
+	Best     *checkpoint.Best   // nil: none is kept, or none known yet
 	Measured []float64          // seconds of each step of this process
 	Notes    []string           // messages for the user, such as what was resumed
 	programs []*program.Program // of the training step, by rank
@@ -216,8 +218,9 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 		if err != nil {
 			return err
 		}
+		better := false
 		if c.EvalEvery > 0 && t.Step%c.EvalEvery == 0 && t.Step < c.MaxSteps {
-			if err := t.report(ctx, o); err != nil {
+			if better, err = t.report(ctx, o); err != nil {
 				return err
 			}
 			m.ValLoss = t.ValLoss
@@ -232,7 +235,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 				return err
 			}
 		}
-		if t.Step < c.MaxSteps && (c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
+		if t.Step < c.MaxSteps && (better || c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
 			if err := t.save(o); err != nil {
 				return err
 			}
@@ -241,7 +244,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	if t.Step < c.MaxSteps {
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(c.MaxTime), t.Step, c.MaxSteps))
 	}
-	if err := t.report(ctx, o); err != nil {
+	if _, err := t.report(ctx, o); err != nil {
 		return err
 	}
 	return t.save(o)
@@ -268,13 +271,19 @@ func surprise(measured, predicted float64) string {
 	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
 }
 
-func (t *Trainer) report(ctx context.Context, o Observer) error {
+// report validates, and reports whether this step's checkpoint is to be kept as the best.
+func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err error) {
 	loss, err := t.Validate(context.WithoutCancel(ctx))
 	if err != nil {
-		return err
+		return false, err
 	}
-	o.Event(fmt.Sprintf("step %d: validation loss %.4f, perplexity %.1f", t.Step, loss, math.Exp(loss)))
-	return nil
+	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %.1f", t.Step, loss, math.Exp(loss))
+	if better = t.Setup.Config.KeepBest && (t.Best == nil && !math.IsNaN(loss) || t.Best != nil && loss < t.Best.Loss); better {
+		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
+		text += ", the best so far"
+	}
+	o.Event(text)
+	return better, nil
 }
 
 // Summary is what a run adds to the plan's report.
@@ -286,6 +295,13 @@ type Summary struct {
 	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
 	MeasuredBytes   plan.Traffic `json:"measured_bytes"` // per step
 	Checkpoint      string       `json:"checkpoint"`
+	Best            *Best        `json:"best,omitempty"` // with keep_best
+}
+
+// Best is the checkpoint with the least validation loss.
+type Best struct {
+	checkpoint.Best
+	Checkpoint string `json:"checkpoint"`
 }
 
 // Next runs one optimizer step. If ctx is done, the data cursor is restored, so

@@ -9,6 +9,8 @@ the logits, the mean next-token cross entropy, all its gradients, and ten AdamW 
 float64, which shows how much of a difference is rounding (`losses64`; a few places inside transformers, such as RMS norm
 and the rotary tables, stay fp32 there). Everything is seeded: a second run writes the same bytes.
 
+Needs torch, transformers and peft.
+
 Known weakness: the numbers depend on the versions of torch and transformers (written to README.md) in the last digits.
 """
 import copy
@@ -18,6 +20,7 @@ import math
 import pathlib
 import sys
 
+import peft
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -56,6 +59,13 @@ FROZEN = {
     "gpt2-tiny": [["transformer.wte.weight"], ["transformer.w?e.weight", "transformer.h.0.*"], ["*.weight"]],
     "llama-tiny": [["*.mlp.*"], ["model.*"], ["model.embed_tokens.weight", "model.layers.0.*"]],
     "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
+}
+
+# Adapters of Hugging Face's peft, for a few models. Where alpha is not the rank, only evaluation can be compared.
+LORA = {
+    "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
+    "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
+    "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
@@ -124,6 +134,30 @@ def train_both(folder, model, tokens, freeze=()):
     return results
 
 
+def adapt(folder, tokens, settings, generator):
+    """An adapter with random factors in folder/lora, and its training."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_" in name:
+                p.copy_(torch.randn(p.shape, generator=generator) * (0.3 if "lora_B" in name else p.shape[1] ** -0.5))
+    path = folder / "lora"
+    model.save_pretrained(path)
+    (path / "README.md").unlink()
+    config = json.loads((path / "adapter_config.json").read_text()) | dict(base_model_name_or_path="..")
+    config["target_modules"].sort()
+    (path / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    results = {}
+    for suffix, dtype in ("", torch.float32), ("64", torch.float64):
+        base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
+        again = peft.PeftModel.from_pretrained(base, path, autocast_adapter_dtype=False).to(dtype).eval()
+        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, [n for n, _ in again.named_parameters() if "lora_" not in n])
+    (path / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
+    for file in path.iterdir():
+        file.chmod(0o644)
+
+
 def make_old(path, settings):
     config = json.loads(path.read_text())
     del config["rope_parameters"]
@@ -155,7 +189,9 @@ def write_case(folder, family, settings, seed):
     if folder.name in FROZEN:
         cases = [dict(freeze=freeze, **train_both(folder, model, tokens, freeze)) for freeze in FROZEN[folder.name]]
         (folder / "frozen.json").write_text(json.dumps(cases, indent=1) + "\n")
-    for file in folder.iterdir():
+    if folder.name in LORA:
+        adapt(folder, tokens, LORA[folder.name], generator)
+    for file in folder.glob("*.*"):
         file.chmod(0o644)
     (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
     print(f"{folder.name:14} loss {results['losses'][0]:.6f} -> {results['losses'][-1]:.6f}, "
@@ -175,6 +211,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `losses.json`: `losses[i]` and `grad_norms[i]` (before clipping) at the weights before step i+1 of {steps} AdamW steps on
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
+- `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model
 
 All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
 it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.
@@ -195,7 +232,7 @@ def main():
         if not sys.argv[2:] or name in sys.argv[2:]:
             write_case(out / name, family, settings, seed)
     (out / "README.md").write_text(README.format(
-        torch=torch.__version__.split("+")[0], transformers=transformers.__version__, batch=BATCH, length=LENGTH,
+        torch=torch.__version__.split("+")[0], transformers=transformers.__version__, peft=peft.__version__, batch=BATCH, length=LENGTH,
         inputs=LENGTH - 1, steps=STEPS))
 
 

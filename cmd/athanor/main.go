@@ -53,6 +53,7 @@ type cli struct {
 	Doctor   doctorCmd   `cmd:"" help:"What is found on this machine, what is missing, what to do."`
 	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
+	Merge    mergeCmd    `cmd:"" help:"Make a model folder of an adapter and its model."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
 	Pack     packCmd     `cmd:"" help:"The allocator on its own: static addresses for buffers with known lifetimes."`
 	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`

@@ -228,7 +228,11 @@ func sameRun(t *testing.T, got, want string, step int) {
 	if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != step {
 		t.Fatalf("losses of %d steps differ\n got %v\nwant %v", step, a, b)
 	}
-	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
+	weights := "model.safetensors"
+	if _, err := os.Stat(fmt.Sprintf("%s/checkpoint-%d/%s", want, step, weights)); err != nil {
+		weights = "adapter_model.safetensors"
+	}
+	for _, name := range []string{weights, "state/m.safetensors", "state/v.safetensors"} {
 		name = fmt.Sprintf("checkpoint-%d/%s", step, name)
 		x, err := os.ReadFile(filepath.Join(got, name))
 		check(t, err)
@@ -528,16 +532,36 @@ func TestNoHome(t *testing.T) {
 	}
 }
 
-// TestFullFiles: a result that does not fit on the disk is an error and leaves no half
-// of a file; what is no plain file is not removed.
+// TestFullFiles: a result that does not fit on the disk is an error, leaves no half of a
+// file, and an older one as it was; what is no plain file is not removed.
 func TestFullFiles(t *testing.T) {
 	dir, file := tiny(t)
-	err := writeTo(dir+"/result", func(w io.Writer) error {
+	before, err := os.ReadDir(dir)
+	check(t, err)
+	half := func(w io.Writer) error {
 		_, err := w.Write(make([]byte, 1<<20))
 		return errOr(err, errors.New("no space left"))
-	})
-	if _, gone := os.Stat(dir + "/result"); err == nil || gone == nil {
-		t.Errorf("error %v, the half of a file: %v", err, gone)
+	}
+	if err := writeTo(dir+"/result", half); err == nil {
+		t.Error("no error")
+	}
+	if after, err := os.ReadDir(dir); err != nil || len(after) != len(before) {
+		t.Errorf("%v, left behind: %v", err, after)
+	}
+	whole := func(w io.Writer) error { return wrote(io.WriteString(w, "whole")) }
+	check(t, writeTo(dir+"/result", whole))
+	check(t, os.Symlink("result", dir+"/link"))
+	for _, path := range []string{dir + "/result", dir + "/link"} {
+		if err := writeTo(path, half); err == nil {
+			t.Error("no error")
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "whole" {
+			t.Errorf("%s: %v, of the older file is left %d bytes", path, err, len(text))
+		}
+	}
+	check(t, writeTo(dir+"/link", func(w io.Writer) error { return wrote(io.WriteString(w, "other")) }))
+	if text, err := os.ReadFile(dir + "/result"); err != nil || string(text) != "other" {
+		t.Errorf("through a link: %q, %v", text, err)
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip(err)

@@ -78,17 +78,35 @@ func samePlace(a, b string) bool {
 	return err != nil && filepath.Clean(a) == filepath.Clean(b)
 }
 
-// writeTo writes a file by a function. On an error it leaves no regular file;
-// anything else that was there, such as a device, stays.
+// writeTo writes a file by a function. A regular file appears, or replaces an older one,
+// when it is complete; on an error what was there stays. Anything else, such as a pipe,
+// gets what comes.
 func writeTo(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
+	to := path
+	if st, err := os.Stat(path); err != nil || st.Mode().IsRegular() {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real // a link to a file stays a link
+		}
+		to = filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	if err != nil && to != path { // the file can be written, its folder cannot
+		to = path
+		f, err = os.OpenFile(to, os.O_WRONLY|os.O_TRUNC, 0o666)
+	}
 	if err != nil {
 		return suggest.Add(err, fileHint)
 	}
 	w := bufio.NewWriter(f)
-	st, err := f.Stat()
-	if err = cmp.Or(err, write(w), w.Flush(), f.Close()); err != nil && st != nil && st.Mode().IsRegular() {
-		os.Remove(path)
+	err = cmp.Or(write(w), w.Flush(), f.Close())
+	if to == path {
+		return err
+	}
+	if err == nil {
+		err = os.Rename(to, path)
+	}
+	if err != nil {
+		os.Remove(to)
 	}
 	return err
 }

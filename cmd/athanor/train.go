@@ -141,6 +141,9 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		p.compare(c, &s)
 	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
+	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
+		fmt.Fprintf(c.stdout, "least validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
+	}
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
 		if err != nil {

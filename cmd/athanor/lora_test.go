@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLoRA: adapters of a folder's model are trained, also with weights that are not on
+// the device and in bf16, go on exactly, and come out as a folder of PEFT's that eval,
+// generate and merge read and whose logits are those of the training process.
+func TestLoRA(t *testing.T) {
+	for _, c := range []struct{ family, targets, precision string }{
+		{"gpt2", "[]", "fp32"}, {"llama", `["*.[qv]_proj.weight", "*down_proj*"]`, "fp32"}, {"qwen2", "[]", "bf16"},
+	} {
+		t.Run(c.family, func(t *testing.T) {
+			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
+			dir := t.TempDir()
+			lora := func(out string, more ...string) []string {
+				return append([]string{"train", file, "--json", "model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/" + out, "eval_batches=1000",
+					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4, targets: " + c.targets + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision}, more...)
+			}
+			var got, swapped trained
+			call(lora("a")...).must(t, 0, "starting from the weights in "+base).into(t, &got)
+			call(lora("b", "limits.device=400KiB", "plan.weights=host", "save_every=2")...).must(t, 0).into(t, &swapped)
+			sameRun(t, dir+"/b", dir+"/a", 4)
+			check(t, os.RemoveAll(swapped.Checkpoint)) // as if it had been stopped
+			call(lora("b")...).must(t, 0, "resuming "+dir+"/b/checkpoint-2")
+			sameRun(t, dir+"/b", dir+"/a", 4)
+
+			for _, name := range []string{"config.json", "model.safetensors"} {
+				if _, err := os.Stat(filepath.Join(got.Checkpoint, name)); err == nil {
+					t.Errorf("the adapter's folder has a %s", name)
+				}
+			}
+			tokens, logits := dir+"/tokens.json", dir+"/logits.safetensors"
+			rows := heldOut(t, file, tokens, lora("a")[3:]...)
+			var adapted, merged, before evalReport
+			call("eval", got.Checkpoint, "--tokens", tokens, "--logits", logits, "--json").must(t, 0).into(t, &adapted)
+			near := 2e-6
+			if c.precision == "bf16" {
+				near = 1e-3
+			}
+			if math.Abs(adapted.Loss/got.ValLoss-1) > near || math.Abs(crossEntropy(t, logits, rows)/adapted.Loss-1) > 2e-6 {
+				t.Errorf("loss of the training process %v, of eval %v", got.ValLoss, adapted.Loss)
+			}
+			if r := call("merge", got.Checkpoint, dir+"/merged").must(t, 0); r.stdout != "merged into "+dir+"/merged\n" {
+				t.Errorf("merge prints %q", r.stdout)
+			}
+			call("eval", dir+"/merged", "--tokens", tokens, "--json").must(t, 0).into(t, &merged)
+			call("eval", base, "--tokens", tokens, "--json").must(t, 0).into(t, &before)
+			if math.Abs(merged.Loss/adapted.Loss-1) > 2e-6 || before.Loss <= adapted.Loss {
+				t.Errorf("loss %v, with the adapter %v, merged %v", before.Loss, adapted.Loss, merged.Loss)
+			}
+			greedy := func(folder string) string {
+				return string(call("generate", folder, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0").must(t, 0).stdout)
+			}
+			if a, b := greedy(got.Checkpoint), greedy(dir+"/merged"); a != b {
+				t.Errorf("the adapter writes %q, merged %q", a, b)
+			}
+			if out := transformers(t, got.Checkpoint, tokens, logits); out != "" {
+				t.Log(out)
+			}
+			kept, err := os.ReadFile(base + "/model.safetensors")
+			check(t, err)
+			if now, err := os.ReadFile(dir + "/merged/model.safetensors"); err != nil || bytes.Equal(now, kept) || len(now) != len(kept) {
+				t.Errorf("merged weights of %d bytes, the model's have %d; %v", len(now), len(kept), err)
+			}
+		})
+	}
+}
+
+// TestLoRAErrors: what cannot be is named, with its key and a hint, and costs nothing.
+func TestLoRAErrors(t *testing.T) {
+	base, file := modelFolder(t)
+	dir := t.TempDir()
+	on := []string{"model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/a", "max_steps=1"}
+	call(append([]string{"train", file, "lora.rank=2"}, on...)...).must(t, 0)
+	adapter := dir + "/a/checkpoint-1"
+	with := func(more ...string) []string {
+		return append(append([]string{"train", file}, on...), append(more, "out="+dir+"/b")...)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{with("lora.rank=-1"), 2, "lora.rank"},
+		{with("lora.rank=1.5"), 2, "lora.rank"},
+		{with("lora.rank=1000"), 2, "rank 1000 for"},
+		{with("lora={targets: [x]}"), 2, "lora.rank"},
+		{with("lora={rank: 2, targets: ['*wte*']}"), 2, "matches no parameter"},
+		{with("lora={rank: 2, targets: ['[']}"), 2, "hint"},
+		{with("lora={rank: 2, alpha: 3}"), 2, "lora.alpha"},
+		{with("lora.rank=2", "freeze=[transformer.wte.weight]"), 2, "freeze"},
+		{[]string{"train", file, "lora.rank=2", "out=" + dir + "/c"}, 2, "no trained weights"},
+		{with("model=" + adapter), 2, "athanor merge"},
+		{append([]string{"train", file, "lora.rank=3"}, on...), 2, "belongs to another run"},
+		{[]string{"merge", base, dir + "/d"}, 2, "has no adapter_config.json"},
+		{[]string{"merge", adapter, base}, 2, "exists"},
+		{[]string{"merge", adapter, dir + "/none/d"}, 1, "none"},
+		{[]string{"merge", dir + "/none", dir + "/d"}, 2, "not a model folder"},
+	} {
+		r := call(c.args...)
+		if r.code != c.code || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.stderr)
+		}
+	}
+	// Other weights of the same shapes are another run.
+	text, err := os.ReadFile(base + "/model.safetensors")
+	check(t, err)
+	for i := len(text) / 2; i < len(text); i++ {
+		text[i] = 0
+	}
+	check(t, os.WriteFile(base+"/model.safetensors", text, 0o644))
+	check(t, os.RemoveAll(base+"/manifest.json")) // which would tell that they are damaged
+	call(append([]string{"train", file, "lora.rank=2"}, on...)...).must(t, 2, "base_weights")
+}

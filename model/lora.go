@@ -1,0 +1,132 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// LoRA are the low-rank adapters of a model (Hu et al., 2106.09685). Each adapted weight
+// W of a layer stays as it is, and the product of two narrow matrices, which are all that
+// is trained, is added to what it does:
+//
+//	y = x.W + bias + (x.A^T).B^T    A [Rank, in], B [out, Rank]
+//
+// B begins with zeros, so training begins with the model as it was. The published method
+// multiplies the product by alpha/rank, which rescales the learning rate of B; here alpha
+// is always the rank, and learning_rate is what there is to tune.
+//
+// Their names are those of Hugging Face's PEFT:
+//
+//	model.layers.0.self_attn.q_proj.weight          [out, in], frozen
+//	model.layers.0.self_attn.q_proj.lora_A.weight   [rank, in]
+//	model.layers.0.self_attn.q_proj.lora_B.weight   [out, rank]
+//
+// In the list of parameters those of a layer follow all else of it.
+type LoRA struct {
+	Rank    int
+	Weights []string // names of the adapted weights, in the order of Params
+	sorted  []string
+}
+
+// Adapt gives adapters of a rank to the weights of linear layers whose names match one of
+// the patterns (see Freeze), to all of them if there is none, and excludes everything else
+// from training. The embedding and the head get none.
+func (m *Model) Adapt(rank int, patterns ...string) error {
+	m.Frozen, m.LoRA = nil, nil
+	var linear []Param
+	for _, p := range m.Params() {
+		if !p.Vector && p.Layer >= 0 && p.Layer < m.Layers {
+			linear = append(linear, p)
+		}
+	}
+	if len(patterns) == 0 {
+		patterns = []string{"*"}
+	}
+	matched, err := m.match(linear, patterns)
+	if err != nil {
+		return err
+	}
+	l := &LoRA{Rank: rank}
+	for i, p := range linear {
+		if !matched[i] {
+			continue
+		}
+		if least := min(p.Rows, p.Cols); rank < 1 || rank > least {
+			return fmt.Errorf("rank %d for %s of %d x %d; hint: from 1 to %d, usually 8 to 64", rank, p.Name, p.Rows, p.Cols, least)
+		}
+		l.Weights = append(l.Weights, p.Name)
+	}
+	l.sorted = slices.Sorted(slices.Values(l.Weights))
+	m.LoRA = l
+	return nil
+}
+
+// adapts reports whether a weight has an adapter.
+func (l *LoRA) adapts(weight string) bool {
+	_, ok := slices.BinarySearch(l.sorted, weight)
+	return ok
+}
+
+// Factors returns the names of the two factors of a weight's adapter. ok is false if it
+// has none.
+func (m *Model) Factors(weight string) (a, b string, ok bool) {
+	name := strings.TrimSuffix(weight, ".weight")
+	return name + loraA, name + loraB, m.LoRA != nil && m.LoRA.adapts(weight)
+}
+
+const loraA, loraB = ".lora_A.weight", ".lora_B.weight"
+
+// factors returns the parameters of an adapter. A has the variance of the uniform
+// distribution with which PEFT begins.
+func (l *LoRA) factors(name string, in, out, layer int) []Param {
+	return []Param{
+		{Name: name + loraA, Rows: l.Rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
+		{Name: name + loraB, Rows: out, Cols: l.Rank, Layer: layer, Init: Zeros, Adapter: true},
+	}
+}
+
+// FileName returns the name in files: that of the weight or, for a factor of an adapter,
+// PEFT's.
+func (p Param) FileName() string {
+	if p.Adapter {
+		return peftPrefix + p.Name
+	}
+	return p.Name
+}
+
+const peftPrefix = "base_model.model."
+
+// AdaptedIn returns the weight whose adapter has a factor of that name in a file of
+// PEFT's; ok is false for other names, and for the second factor of each weight.
+func AdaptedIn(fileName string) (weight string, ok bool) {
+	name, ours := strings.CutPrefix(fileName, peftPrefix)
+	name, first := strings.CutSuffix(name, loraA)
+	return name + ".weight", ours && first
+}
+
+// Modules returns the names by which PEFT finds the adapted weights, as few as do: the
+// last part of a name stands for all weights of that name, such as q_proj.
+func (m *Model) Modules() []string {
+	count := map[string]int{} // weights that are not adapted, by the last part
+	for _, p := range m.Params() {
+		if name, ok := strings.CutSuffix(p.Name, ".weight"); ok && !p.Adapter && !m.LoRA.adapts(p.Name) {
+			count[last(name)]++
+		}
+	}
+	var list []string
+	for _, w := range m.LoRA.Weights {
+		name := strings.TrimSuffix(w, ".weight")
+		if short := last(name); count[short] == 0 {
+			name = short
+		}
+		if !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// last returns what follows the last dot of a name.
+func last(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }

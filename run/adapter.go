@@ -1,0 +1,222 @@
+package run
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Adapters (model.LoRA) are written and read as folders of Hugging Face's PEFT:
+//
+//	adapter_config.json          rank, adapted modules, the folder of the model
+//	adapter_model.safetensors    the factors
+//
+// Such a folder can be used wherever a model's can: the weights that are not in it come
+// from the folder that it names. What adapter_config.json says beyond the rank and
+// alpha, and would change results, is refused.
+
+const adapterFile = "adapter_config.json"
+
+// adapterConfig is the content of adapter_config.json.
+type adapterConfig struct {
+	Type    string  `json:"peft_type"`
+	Task    string  `json:"task_type"`
+	Base    string  `json:"base_model_name_or_path"`
+	Rank    int     `json:"r"`
+	Alpha   float64 `json:"lora_alpha"`
+	Dropout float64 `json:"lora_dropout"`
+	Bias    string  `json:"bias"`
+	Modules any     `json:"target_modules"` // names or a pattern; where adapters are read, the factors' names say it
+	// Transposed tells PEFT that weights are stored [in, out].
+	Transposed bool `json:"fan_in_fan_out"`
+	Inference  bool `json:"inference_mode"`
+}
+
+// describeAdapter returns the adapter_config.json of a model whose weights are in a
+// folder.
+func describeAdapter(m *model.Model, folder string) ([]byte, error) {
+	base, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(adapterConfig{
+		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: float64(m.LoRA.Rank), Bias: "none",
+		Modules: m.Modules(), Transposed: m.Family == model.GPT2, Inference: true,
+	}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// readAdapter reads the adapter_config.json of a folder. The error wraps fs.ErrNotExist
+// if there is none. The base is a path that can be opened from here.
+func readAdapter(dir string) (*adapterConfig, error) {
+	text, err := bounded.ReadFile(filepath.Join(dir, adapterFile), maxModel)
+	if err != nil {
+		return nil, err
+	}
+	c, all := &adapterConfig{}, map[string]any{}
+	if err = cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all)); err == nil {
+		err = c.check(all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", dir, adapterFile, err)
+	}
+	if beside := filepath.Join(dir, c.Base); !isModel(c.Base) && isModel(beside) {
+		c.Base = beside
+	}
+	return c, nil
+}
+
+// adapterKeys are the settings that are implemented, or do not change what a trained
+// adapter computes. Others must be null, false or empty.
+var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
+	r lora_alpha bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	target_modules exclude_modules layers_to_transform layers_pattern megatron_core`)
+
+// trivial reports whether a setting is off.
+func trivial(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
+}
+
+func isModel(dir string) bool { return exists(filepath.Join(dir, "config.json")) }
+
+// check refuses what is not implemented.
+func (c *adapterConfig) check(all map[string]any) error {
+	if c.Type != "LORA" {
+		return fmt.Errorf("peft_type %q; hint: only LORA is known", c.Type)
+	}
+	if !(c.Alpha > 0) || math.IsInf(c.Alpha, 0) || c.Rank < 1 {
+		return fmt.Errorf("lora_alpha %v with r %d; hint: both are positive", c.Alpha, c.Rank)
+	}
+	if c.Base == "" {
+		return errors.New("base_model_name_or_path is missing; hint: the folder of the model that the adapter was trained on")
+	}
+	if c.Bias != "" && c.Bias != "none" {
+		return fmt.Errorf("bias %q; hint: adapters with biases are not known", c.Bias)
+	}
+	for key, v := range all {
+		if !trivial(v) && !slices.Contains(adapterKeys, key) {
+			return fmt.Errorf("%s is %v; hint: only plain adapters are known", key, v)
+		}
+	}
+	return nil
+}
+
+// adapted returns a model with the adapters whose factors are in a set, all of one rank.
+func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, error) {
+	var weights []string
+	for _, t := range set.Tensors() {
+		if w, ok := model.AdaptedIn(t.Name); ok {
+			weights = append(weights, w)
+		}
+	}
+	if len(weights) == 0 {
+		return nil, errors.New("it has no tensor that ends in lora_A.weight; hint: is it an adapter of PEFT?")
+	}
+	part := *m
+	if err := part.Adapt(rank, weights...); err != nil {
+		return nil, err
+	}
+	if n := len(set.Tensors()); n != 2*len(part.LoRA.Weights) {
+		return nil, fmt.Errorf("%d tensors for %d adapted weights, two for each are expected; hint: only adapters of the layers' linear weights are known", n, len(part.LoRA.Weights))
+	}
+	return &part, nil
+}
+
+// source is where a model's parameters are read from: the weights of a folder and, if
+// adapter is not nil, the factors of its adapter.
+type source struct {
+	base, adapter *safetensors.Set
+	scale         float32 // alpha / rank, by which the second factor is multiplied
+}
+
+// read reads a whole parameter.
+func (s *source) read(p model.Param, dst []float32) error {
+	if !p.Adapter {
+		return readParam(s.base, p, dst)
+	}
+	if err := readParam(s.adapter, p, dst); err != nil {
+		return err
+	}
+	if s.scale != 1 && p.Init == model.Zeros {
+		for i := range dst {
+			dst[i] *= s.scale
+		}
+	}
+	return nil
+}
+
+// Close closes the files.
+func (s *source) Close() error {
+	err := s.base.Close()
+	if s.adapter != nil {
+		err = errors.Join(err, s.adapter.Close())
+	}
+	return err
+}
+
+// openAdapter opens the factors in a folder of PEFT's.
+func openAdapter(dir string) (*safetensors.Set, error) {
+	set, err := safetensors.OpenSet(func(name string) (safetensors.Source, error) { return safetensors.OpenSource(filepath.Join(dir, name)) }, "adapter_model")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: is the folder whole?", dir)
+	}
+	return set, suggest.Add(err, "copy the adapter again")
+}
+
+// fingerprintOf is fingerprint for the weights of a model folder.
+func fingerprintOf(dir string) (string, error) {
+	set, err := safetensors.OpenFolder(dir)
+	if err != nil {
+		return "", inFolder(dir, err)
+	}
+	text, err := fingerprint(set)
+	return text, inFolder(dir, errors.Join(err, set.Close()))
+}
+
+// fingerprint identifies weights: a hash of all names and shapes and of some numbers of
+// each tensor. It tells one model from another, at no cost; it does not prove that
+// nothing was damaged.
+func fingerprint(set *safetensors.Set) (string, error) {
+	const numbers = 16
+	h := sha256.New()
+	list := slices.Clone(set.Tensors())
+	slices.SortFunc(list, func(a, b safetensors.Info) int { return strings.Compare(a.Name, b.Name) })
+	var some [numbers]float32
+	for _, t := range list {
+		fmt.Fprintln(h, t.Name, t.Shape)
+		elems := 1
+		for _, n := range t.Shape {
+			elems *= n
+		}
+		n := min(numbers, elems)
+		for _, first := range []int{0, (elems - n) / 2} {
+			if err := set.ReadFloat32(t.Name, first, some[:n]); err != nil {
+				return "", err
+			}
+			fmt.Fprintln(h, some[:n])
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8]), nil
+}

@@ -1,0 +1,212 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// adapt rebuilds the fixture's graph with the adapters of PEFT's in its folder, and
+// reads their factors.
+func (f *fixture) adapt(t *testing.T) *Folder {
+	t.Helper()
+	folder, err := OpenFolder(filepath.Join(f.dir, "lora"))
+	check(t, err)
+	t.Cleanup(func() { check(t, folder.Close()) })
+	f.graph, err = graph.Build(folder.Model, f.graph.Seq, f.graph.DType)
+	check(t, err)
+	f.source = &folder.weights
+	return folder
+}
+
+// adaptSome gives adapters of some rank to some of the weights.
+func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	m := *f.graph.Model
+	var some []string
+	for _, p := range f.graph.Params {
+		if !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && r.IntN(2) == 0 {
+			some = append(some, p.Name)
+		}
+	}
+	check(t, m.Adapt(1+r.IntN(9), some...))
+	var err error
+	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
+	check(t, err)
+}
+
+// TestAdapterTraining: adapters as PEFT writes them compute what PyTorch computes with
+// them and, where their scale is 1, are trained as PyTorch trains them; all else keeps
+// its bits.
+func TestAdapterTraining(t *testing.T) {
+	dirs, err := filepath.Glob("../testdata/torch/*/lora")
+	if err != nil || len(dirs) < 3 {
+		t.Fatalf("fixtures: %v %v", dirs, err)
+	}
+	for _, dir := range dirs {
+		f := load(t, filepath.Join(filepath.Dir(dir), "config.json"))
+		t.Run(filepath.Base(f.dir), func(t *testing.T) {
+			var want struct {
+				Losses []float64 `json:"losses64"`
+				Norms  []float64 `json:"grad_norms64"`
+			}
+			readJSON(t, filepath.Join(dir, "losses.json"), &want)
+			folder := f.adapt(t)
+			steps := 10
+			if folder.weights.scale != 1 {
+				steps = 1
+			}
+			s := f.open(t, program.Plain(f.graph, 4), program.Train)
+			for n := 1; n <= steps; n++ {
+				out := f.step(t, s, n)
+				if e := math.Abs(out.Loss/want.Losses[n-1] - 1); e > 1e-5 {
+					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, want.Losses[n-1])
+				}
+				if e := math.Abs(out.Norm/want.Norms[n-1] - 1); folder.weights.scale == 1 && e > 1e-5 {
+					t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, want.Norms[n-1])
+				}
+			}
+			f.unmoved(t, s)
+		})
+	}
+}
+
+// TestMerge: a merged folder computes what the model computes with its adapter, and has
+// the files and types of the model's.
+func TestMerge(t *testing.T) {
+	ctx := context.Background()
+	dirs, err := filepath.Glob("../testdata/torch/*/lora")
+	check(t, err)
+	for _, dir := range dirs {
+		to := filepath.Join(t.TempDir(), "merged")
+		check(t, Merge(ctx, dir, to, func(string, int64, int64) {}))
+		var rows [][]int32
+		readJSON(t, filepath.Join(dir, "../tokens.json"), &rows)
+		losses := map[string]float64{}
+		for _, from := range []string{dir, to, filepath.Dir(dir)} {
+			f, err := OpenFolder(from)
+			check(t, err)
+			e, err := Evaluate(ctx, f, rows, false, false)
+			check(t, errors.Join(err, f.Close()))
+			losses[from] = e.Loss
+		}
+		if e := math.Abs(losses[to]/losses[dir] - 1); e > 1e-6 {
+			t.Errorf("%s: loss %v, merged %v", dir, losses[dir], losses[to])
+		}
+		if math.Abs(losses[filepath.Dir(dir)]/losses[dir]-1) < 1e-3 {
+			t.Errorf("%s: the adapter changes nothing, so this proves nothing", dir)
+		}
+		if err := Merge(ctx, dir, to, func(string, int64, int64) {}); err == nil || !strings.Contains(err.Error(), "exists; hint: ") {
+			t.Errorf("into a folder that exists: %v", err)
+		}
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(to), ".*"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	}
+}
+
+// TestAdapterErrors: what an adapter's folder may lack, and settings that would change
+// results, are named, with a hint.
+func TestAdapterErrors(t *testing.T) {
+	const from = "../testdata/torch/llama-tiny/lora"
+	config, err := os.ReadFile(filepath.Join(from, adapterFile))
+	check(t, err)
+	factors, err := os.ReadFile(filepath.Join(from, "adapter_model.safetensors"))
+	check(t, err)
+	base, err := filepath.Abs("../testdata/torch/llama-tiny")
+	check(t, err)
+	good := strings.Replace(string(config), `"base_model_name_or_path": ".."`, `"base_model_name_or_path": "`+base+`"`, 1)
+	for _, c := range []struct {
+		old, new, want string
+	}{
+		{"", "", ""},
+		{`"peft_type": "LORA"`, `"peft_type": "IA3"`, "only LORA"},
+		{`"use_dora": false`, `"use_dora": true`, "use_dora"},
+		{`"use_rslora": false`, `"use_rslora": true`, "use_rslora"},
+		{`"bias": "none"`, `"bias": "all"`, "bias"},
+		{`"modules_to_save": null`, `"modules_to_save": ["lm_head"]`, "modules_to_save"},
+		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj": 1}`, "rank_pattern"},
+		{`"r": 3`, `"r": 2`, "shape"},
+		{`"r": 3`, `"r": 1000`, "rank 1000"},
+		{`"r": 3`, `"r": -3`, "r -3"},
+		{`"lora_alpha": 3`, `"lora_alpha": "many"`, adapterFile},
+		{base, base + "-gone", "base_model_name_or_path"},
+		{good, "{", adapterFile},
+		{good, "", adapterFile},
+	} {
+		dir := t.TempDir()
+		text := strings.Replace(good, c.old, c.new, 1)
+		if text == good && c.old != c.new {
+			t.Fatalf("%s is not in it", c.old)
+		}
+		check(t, os.WriteFile(filepath.Join(dir, adapterFile), []byte(text), 0o644))
+		check(t, os.WriteFile(filepath.Join(dir, "adapter_model.safetensors"), factors, 0o644))
+		err := evaluates(dir)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.new, err)
+		}
+		if c.want == "" {
+			check(t, os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), int64(len(factors)/2)))
+			if err := evaluates(dir); err == nil || !strings.Contains(err.Error(), "hint: ") {
+				t.Errorf("truncated: %v", err)
+			}
+			check(t, os.Remove(filepath.Join(dir, "adapter_model.safetensors")))
+			if err := evaluates(dir); err == nil || !strings.Contains(err.Error(), "hint: ") {
+				t.Errorf("without factors: %v", err)
+			}
+		}
+	}
+}
+
+// evaluates opens a folder and computes a loss with it.
+func evaluates(dir string) error {
+	f, err := OpenFolder(dir)
+	if err != nil {
+		return err
+	}
+	_, err = Evaluate(context.Background(), f, [][]int32{{1, 2, 3, 4}}, false, false)
+	return errors.Join(err, f.Close())
+}
+
+// TestAdapterModules: PEFT finds by the names of Modules what is adapted, and nothing else.
+func TestAdapterModules(t *testing.T) {
+	for _, c := range []struct {
+		model    string
+		patterns []string
+		want     []string
+	}{
+		{"gpt2", nil, []string{"c_attn", "c_proj", "c_fc"}},
+		{"gpt2", []string{"*.attn.c_proj.weight", "*.c_fc.weight"}, nil},
+		{"llama-2-7b", []string{"*.[qv]_proj.weight"}, []string{"q_proj", "v_proj"}},
+		{"llama-2-7b", []string{"model.layers.1?.mlp.up_proj.weight"}, nil},
+	} {
+		m, err := model.Known(c.model)
+		check(t, err)
+		check(t, m.Adapt(8, c.patterns...))
+		got := m.Modules()
+		if c.want != nil && !slices.Equal(got, c.want) {
+			t.Errorf("%s %v: %v, want %v", c.model, c.patterns, got, c.want)
+		}
+		for _, p := range m.Params() {
+			name, weight := strings.CutSuffix(p.Name, ".weight")
+			if !weight || p.Adapter {
+				continue
+			}
+			found := slices.ContainsFunc(got, func(module string) bool { return name == module || strings.HasSuffix(name, "."+module) }) // as peft does
+			if adapted := slices.Contains(m.LoRA.Weights, p.Name); found != adapted {
+				t.Errorf("%s %v: %s is found %v, adapted %v", c.model, c.patterns, p.Name, found, adapted)
+			}
+		}
+	}
+}
