@@ -130,6 +130,10 @@ var cases = map[graph.Op]func(m *maker) sample{
 		d := m.float()
 		s := sample{attr: graph.Attr{WT: wt}, t: []Tensor{m.mat(m.float(), n, out, 1), m.mat(d, n, in, 1), m.weight(d, in, out, wt), {}, {}},
 			token: []bool{true, true, false, false, true}}
+		if m.acc && m.IntN(2) == 0 {
+			s.attr.Acc = true
+			return s
+		}
 		if m.IntN(2) == 0 {
 			s.t[3] = m.any(1, out)
 		}

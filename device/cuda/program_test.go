@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -28,6 +29,7 @@ type fixture struct {
 	dir             string
 	model           *model.Model
 	weights         *safetensors.Set
+	adapter         *safetensors.Set // nil: none
 	seq             int
 	tokens, targets []int32
 	losses          []float64 // in fp64
@@ -60,12 +62,49 @@ func load(t *testing.T, name string) *fixture {
 		f.targets = append(f.targets, r[1:]...)
 	}
 	f.seq = len(rows[0]) - 1
+	f.readLosses(t, filepath.Join(f.dir, "losses.json"))
+	return f
+}
+
+// adapt makes the fixture one of the adapter in its folder, see lora there.
+func (f *fixture) adapt(t *testing.T) *fixture {
+	t.Helper()
+	var err error
+	f.adapter, err = safetensors.OpenSet(func(name string) (safetensors.Source, error) {
+		return safetensors.OpenSource(filepath.Join(f.dir, "lora", name))
+	}, "adapter_model")
+	check(t, err)
+	t.Cleanup(func() { f.adapter.Close() })
+	rank := 0
+	var weights []string
+	for _, info := range f.adapter.Tensors() {
+		if w, first := model.AdaptedIn(info.Name); first {
+			rank, weights = info.Shape[0], append(weights, w)
+		}
+	}
+	check(t, f.model.Adapt(rank, weights...))
+	f.readLosses(t, filepath.Join(f.dir, "lora", "losses.json"))
+	return f
+}
+
+func (f *fixture) readLosses(t *testing.T, path string) {
+	t.Helper()
 	var l struct{ Losses64 []float64 }
-	text, err = os.ReadFile(filepath.Join(f.dir, "losses.json"))
+	text, err := os.ReadFile(path)
 	check(t, err)
 	check(t, json.Unmarshal(text, &l))
 	f.losses = l.Losses64
-	return f
+}
+
+// read reads a parameter.
+func (f *fixture) read(name string, dst []float32) error {
+	if f.adapter != nil {
+		factor := model.Param{Name: name, Adapter: true}.FileName()
+		if _, ok := f.adapter.Lookup(factor); ok {
+			return f.adapter.ReadFloat32(factor, 0, dst)
+		}
+	}
+	return f.weights.ReadFloat32(name, 0, dst)
 }
 
 func (f *fixture) graph(t *testing.T, d graph.DType) *graph.Graph {
@@ -89,7 +128,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
-	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))
+	check(t, s.Load(f.read))
 	var tr trace
 	for n := 1; n <= steps; n++ {
 		out, err := s.Step(context.Background(), 0, f.tokens, f.targets, run.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
@@ -99,6 +138,10 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 	for i, q := range g.Params {
 		for _, kind := range []string{"p", "m", "v"} {
 			buf := make([]float32, q.Elems())
+			if q.Frozen && kind != "p" {
+				tr.state = append(tr.state, buf)
+				continue
+			}
 			check(t, s.Engine(0).ReadHome(i, kind, buf))
 			tr.state = append(tr.state, buf)
 		}
@@ -135,8 +178,12 @@ func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	t.Helper()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {
-		f := load(t, name)
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gpt2-tiny lora", "llama-tiny lora"} {
+		folder, lora := strings.CutSuffix(name, " lora")
+		f := load(t, folder)
+		if lora {
+			f.adapt(t)
+		}
 		for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
 			t.Run(name+" "+d.String(), func(t *testing.T) {
 				g := f.graph(t, d)
@@ -194,12 +241,16 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // those of the packing, the bytes those of the CPU backend. One of the models has
 // attention within documents.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 	}
 	for name, d := range cases {
-		f := load(t, name)
+		folder, lora := strings.CutSuffix(name, " lora")
+		f := load(t, folder)
+		if lora {
+			f.adapt(t)
+		}
 		if name == "llama-tiny" {
 			f.documents = &graph.Documents{End: f.tokens[9], Length: 8}
 		}

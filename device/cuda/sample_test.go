@@ -227,6 +227,10 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, out)
 		s.mat(n, in)
 		s.weight(s.float, in, out)
+		if s.acc && s.IntN(2) == 0 {
+			s.call.Attr.Acc = true
+			return
+		}
 		if s.IntN(2) == 0 {
 			s.mat(1, out)
 		} else {

@@ -15,10 +15,10 @@ import (
 )
 
 // modelShapes are tokens, inputs and outputs of a linear layer: some of GPT-2's and
-// Llama's, a vocabulary that is odd among them, or toys for the fake.
+// Llama's, a vocabulary that is odd and an adapter among them, or toys for the fake.
 func modelShapes() [][3]int {
 	if onGPU() {
-		return [][3]int{{2048, 768, 2304}, {2048, 768, 50257}, {3000, 1600, 6400}, {2048, 8192, 2048}, {1024, 4096, 28672}}
+		return [][3]int{{2048, 768, 2304}, {2048, 768, 50257}, {3000, 1600, 6400}, {2048, 8192, 2048}, {1024, 4096, 28672}, {2048, 4096, 16}, {2048, 16, 4096}}
 	}
 	return [][3]int{{40, 24, 56}, {33, 17, 35}}
 }
