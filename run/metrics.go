@@ -3,9 +3,11 @@ package run
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 )
 
 // Metrics is one step, a line of metrics.jsonl. The field names are stable.
@@ -22,12 +24,17 @@ type Metrics struct {
 	ValLoss      float64 `json:"val_loss,omitempty"`
 }
 
-// metricsLog appends to metrics.jsonl. On resumption the lines after the
-// checkpoint's step are dropped, so that the file holds each step once.
-type metricsLog struct{ f *os.File }
+// metricsLog appends to metrics.jsonl, and writes the same for TensorBoard. On
+// resumption the lines after the checkpoint's step are dropped, so that the file holds
+// each step once.
+type metricsLog struct {
+	f      *os.File
+	events *eventFile
+}
 
-func openMetrics(path string, step int) (*metricsLog, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+// openMetrics opens the log of a run's folder for the steps after one.
+func openMetrics(dir string, step int) (*metricsLog, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "metrics.jsonl"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +56,12 @@ func openMetrics(path string, step int) (*metricsLog, error) {
 		f.Close()
 		return nil, err
 	}
-	return &metricsLog{f}, nil
+	events, err := newEvents(dir, step)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &metricsLog{f, events}, nil
 }
 
 func (l *metricsLog) add(m Metrics) error {
@@ -57,10 +69,19 @@ func (l *metricsLog) add(m Metrics) error {
 	if err != nil {
 		return fmt.Errorf("metrics of step %d: %w", m.Step, err)
 	}
-	if _, err = l.f.Write(append(line, '\n')); err != nil {
+	if _, err = l.f.Write(append(line, '\n')); err == nil {
+		err = l.events.add(m.Step, scalar{"train/loss", m.Loss}, scalar{"train/learning_rate", m.LearningRate}, scalar{"train/grad_norm", m.GradNorm},
+			scalar{"perf/tokens_per_second", m.Rate}, scalar{"perf/mfu", m.MFU}, scalar{"perf/step_seconds", m.StepSeconds})
+	}
+	if err != nil {
 		return fmt.Errorf("%w; hint: the latest checkpoint is whole: free some space and start the same command again", err)
 	}
 	return nil
 }
 
-func (l *metricsLog) close() error { return l.f.Close() }
+// validated records a validation loss.
+func (l *metricsLog) validated(step int, loss float64) error {
+	return l.events.add(step, scalar{"val/loss", loss})
+}
+
+func (l *metricsLog) close() error { return errors.Join(l.f.Close(), l.events.close()) }

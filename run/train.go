@@ -132,7 +132,7 @@ func (t *Trainer) open(ctx context.Context, m *Machine) error {
 	t.tokens, t.targets = make([]int32, n), make([]int32, n)
 	f, b := s.Graph.FLOPs()
 	t.flops = float64(f+b) * float64(c.GlobalBatch)
-	if t.log, err = openMetrics(filepath.Join(c.Out, "metrics.jsonl"), t.Step); err == nil {
+	if t.log, err = openMetrics(c.Out, t.Step); err == nil {
 		err = t.describe()
 	}
 	return err
@@ -283,7 +283,7 @@ func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err erro
 		text += ", the best so far"
 	}
 	o.Event(text)
-	return better, nil
+	return better, t.log.validated(t.Step, loss)
 }
 
 // Summary is what a run adds to the plan's report.
