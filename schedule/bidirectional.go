@@ -244,71 +244,86 @@ func dualpipeV(q Request) (*Schedule, error) {
 // direction that enters at the nearer end, phase 1 of the other. The eight loops are the
 // eight steps of DeepSeek's DualPipe code.
 func dualpipeOrder(p, half, q int, phases [2]Unit) []Unit {
-	var order, pending []Unit // pending: deferred weight gradients
-	var forwards, backwards [2]int
-	forward := func(phase int) {
-		u := phases[phase]
-		u.Pass, u.Micro = F, forwards[phase]
-		forwards[phase]++
-		order = append(order, u)
-	}
-	backward := func(phase int, pass Pass) {
-		u := phases[phase]
-		u.Pass, u.Micro = pass, backwards[phase]
-		backwards[phase]++
-		order = append(order, u)
-		if pass == Bx {
-			u.Pass = W
-			pending = append(pending, u)
-		}
-	}
-	weight := func() { order, pending = append(order, pending[0]), pending[1:] }
-	joined := func(f, b int) {
-		forward(f)
-		backward(b, B)
-		order[len(order)-1].Joined = true
-	}
+	d := &dualpipeRank{phases: phases}
 	far := p/2 - 1 - q // ranks between this one and the middle
 	for range 2 * far {
-		forward(0)
+		d.forward(0)
 	}
 	for range q + 1 {
-		forward(0)
-		forward(1)
+		d.forward(0)
+		d.forward(1)
 	}
 	for range far {
-		backward(1, Bx)
-		weight()
-		forward(1)
+		d.backward(1, Bx)
+		d.weight()
+		d.forward(1)
 	}
 	for i := range half - p + q + 1 {
 		if i == 0 && far == 0 { // as in the source: apart, the forward need not wait for the backward's input
-			forward(0)
-			backward(1, B)
+			d.forward(0)
+			d.backward(1, B)
 		} else {
-			joined(0, 1)
+			d.joined(0, 1)
 		}
-		joined(1, 0)
+		d.joined(1, 0)
 	}
 	for range far {
-		backward(1, B)
-		joined(1, 0)
+		d.backward(1, B)
+		d.joined(1, 0)
 	}
 	for i := range 2 * (q + 1) { // the second half only input gradients: others wait for those
 		pass := B
 		if i >= q+1 {
 			pass = Bx
 		}
-		backward(1-i%2, pass)
+		d.backward(1-i%2, pass)
 	}
 	for range far {
-		weight()
-		backward(0, Bx)
+		d.weight()
+		d.backward(0, Bx)
 	}
 	for range q + 1 {
-		weight()
+		d.weight()
 	}
-	return order
+	return d.order
+}
+
+// dualpipeRank is the order of a rank under construction.
+type dualpipeRank struct {
+	phases              [2]Unit
+	forwards, backwards [2]int // run, by phase
+	order               []Unit
+	pending             []Unit // deferred weight gradients
+}
+
+func (d *dualpipeRank) forward(phase int) {
+	u := d.phases[phase]
+	u.Pass, u.Micro = F, d.forwards[phase]
+	d.forwards[phase]++
+	d.order = append(d.order, u)
+}
+
+func (d *dualpipeRank) backward(phase int, pass Pass) {
+	u := d.phases[phase]
+	u.Pass, u.Micro = pass, d.backwards[phase]
+	d.backwards[phase]++
+	d.order = append(d.order, u)
+	if pass == Bx {
+		u.Pass = W
+		d.pending = append(d.pending, u)
+	}
+}
+
+// weight runs the oldest deferred weight gradient.
+func (d *dualpipeRank) weight() {
+	d.order, d.pending = append(d.order, d.pending[0]), d.pending[1:]
+}
+
+// joined overlaps a forward of phase f with a full backward of phase b.
+func (d *dualpipeRank) joined(f, b int) {
+	d.forward(f)
+	d.backward(b, B)
+	d.order[len(d.order)-1].Joined = true
 }
 
 // twoPerRank refuses fewer micro-batches than dualpipeOrder's warm-up takes.

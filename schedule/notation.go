@@ -160,18 +160,9 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	if token == "" {
 		return u, fmt.Errorf("a unit is missing")
 	}
-	cases := s.Notation == Cases
-	switch c := token[0]; {
-	case c == 'F', c == 'f' && cases:
-		u.Pass = F
-	case c == 'B', c == 'b' && cases:
-		u.Pass = B
-	case c == 'W', c == 'w' && cases:
-		u.Pass = W
-	case c == 'b':
-		u.Pass = Bx
-	default:
-		return u, fmt.Errorf("unknown pass %q", c)
+	var err error
+	if u.Pass, err = s.parsePass(token[0]); err != nil {
+		return u, err
 	}
 	rest := token[1:]
 	upper := false
@@ -203,16 +194,37 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	if u.Dir >= s.Directions() {
 		return u, fmt.Errorf("the schedule has one direction")
 	}
-	for stage, home := range s.Home[u.Dir] { // find the rank's chunk-th stage in this direction
+	u.Stage, err = s.stageOf(u.Dir, r, chunk)
+	return u, err
+}
+
+// parsePass reads the letter of a pass.
+func (s *Schedule) parsePass(c byte) (Pass, error) {
+	cases := s.Notation == Cases
+	switch {
+	case c == 'F', c == 'f' && cases:
+		return F, nil
+	case c == 'B', c == 'b' && cases:
+		return B, nil
+	case c == 'W', c == 'w' && cases:
+		return W, nil
+	case c == 'b':
+		return Bx, nil
+	}
+	return F, fmt.Errorf("unknown pass %q", c)
+}
+
+// stageOf returns the stage that is the n-th chunk of rank r in a direction.
+func (s *Schedule) stageOf(dir, r, n int) (int, error) {
+	for stage, home := range s.Home[dir] {
 		if home == r {
-			if chunk == 0 {
-				u.Stage = stage
-				return u, nil
+			if n == 0 {
+				return stage, nil
 			}
-			chunk--
+			n--
 		}
 	}
-	return u, fmt.Errorf("the rank has no such chunk")
+	return 0, fmt.Errorf("the rank has no such chunk")
 }
 
 // parseNumbers reads micro-batch, slice and ".chunk" into u.
