@@ -392,7 +392,8 @@ func (c *Config) checkRequired(d *decoder) (missing []string) {
 	return missing
 }
 
-// checkRanges checks the numbers that have defaults, and the learning rate.
+// checkRanges checks the learning rate, the numbers that have defaults, and keys that need
+// or exclude each other.
 func (c *Config) checkRanges(d *decoder) {
 	in := func(key string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
