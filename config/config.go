@@ -352,7 +352,18 @@ func document(file string, text []byte) (*yaml.Node, error) {
 
 // validate checks values against each other and fills in derived ones.
 func (c *Config) validate(d *decoder) {
-	var missing []string // reported together, with one hint
+	missing := c.checkRequired(d)
+	c.checkRanges(d)
+	c.checkChoices(d)
+	if len(missing) > 0 {
+		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+	}
+	c.derive()
+}
+
+// checkRequired checks the keys without a default, and fills in the tokenizer of a model's
+// folder. It returns the keys that are missing, to be reported together.
+func (c *Config) checkRequired(d *decoder) (missing []string) {
 	need := func(key string, ok bool) {
 		if !ok {
 			missing = append(missing, key)
@@ -364,9 +375,8 @@ func (c *Config) validate(d *decoder) {
 		c.Tokenizer = c.Model.Name // a folder brings its own
 		need("tokenizer", c.Tokenizer != "")
 	}
-	given := func(key string) bool { _, ok := d.lines[key]; return ok }
 	count := func(key string, n, most int) {
-		if n == 0 && !given(key) {
+		if n == 0 && !d.given(key) {
 			need(key, false)
 		} else if n < 1 || n > most {
 			d.fail(key, fmt.Sprintf("%d is out of range; hint: at least 1, at most %d", n, most))
@@ -378,13 +388,19 @@ func (c *Config) validate(d *decoder) {
 		count("max_steps", c.MaxSteps, maxSteps)
 	}
 	need("out", c.Out != "")
+	need("learning_rate", d.given("learning_rate"))
+	return missing
+}
+
+// checkRanges checks the learning rate, the numbers that have defaults, and keys that need
+// or exclude each other.
+func (c *Config) checkRanges(d *decoder) {
 	in := func(key string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
 			d.fail(key, fmt.Sprintf("%v is out of range; hint: from %v to %v", v, lo, hi))
 		}
 	}
-	need("learning_rate", given("learning_rate"))
-	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && given("learning_rate") {
+	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && d.given("learning_rate") {
 		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
 	}
 	in("ranks", float64(c.Ranks), 1, 1024)
@@ -415,9 +431,13 @@ func (c *Config) validate(d *decoder) {
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
 	}
-	if given("sample.prompt") && !given("sample.tokens") {
+	if d.given("sample.prompt") && !d.given("sample.tokens") {
 		d.fail("sample.tokens", "missing; hint: how many tokens to write, such as 100")
 	}
+}
+
+// checkChoices checks the keys whose value is one of a few words.
+func (c *Config) checkChoices(d *decoder) {
 	one := func(key, v string, of ...string) {
 		if !slices.Contains(of, v) {
 			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
@@ -431,10 +451,6 @@ func (c *Config) validate(d *decoder) {
 		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")
 	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
-	if len(missing) > 0 {
-		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
-	}
-	c.derive()
 }
 
 // derive fills in defaults that depend on other keys.

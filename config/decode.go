@@ -23,6 +23,12 @@ func (d *decoder) fail(key, msg string) {
 	d.errs = append(d.errs, &Error{File: d.file, Line: d.lines[key], Key: key, Msg: msg})
 }
 
+// given reports whether the document has a key.
+func (d *decoder) given(key string) bool {
+	_, ok := d.lines[key]
+	return ok
+}
+
 // override replaces or adds keys of the document.
 func (d *decoder) override(root *yaml.Node, overrides []string) {
 	for _, o := range overrides {

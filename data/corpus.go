@@ -179,60 +179,73 @@ func glob(pattern string) ([]File, error) {
 	if root == "" && fixed > 0 {
 		root = "/"
 	}
-	root = filepath.FromSlash(root)
-	segments = segments[fixed:]
-	deep := slices.Contains(segments, "**")
-	start := root + string(filepath.Separator) // the separator follows a link
+	w := &walk{segments: segments[fixed:], start: filepath.FromSlash(root) + string(filepath.Separator)} // the separator follows a link
 	if root == "" {
-		start = "."
+		w.start = "."
 	}
-	var files []File
-	var read []string // roots of the folders read, with links resolved
-	todo := []string{start}
-	visit := func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			if path == start && errors.Is(err, fs.ErrNotExist) {
-				return nil // no match
-			}
-			return err
+	w.todo = []string{w.start}
+	for len(w.todo) > 0 { // linked folders come last
+		if err := filepath.WalkDir(w.todo[0], w.visit); err != nil {
+			return nil, err
 		}
-		relative, err := filepath.Rel(start, path)
-		if err != nil {
-			return err
+		w.todo = w.todo[1:]
+	}
+	return w.files, nil
+}
+
+// walk is the search for the files of a pattern.
+type walk struct {
+	segments []string // of the pattern, from the first with a wildcard on
+	start    string   // the folder that they begin in
+	todo     []string // folders to read
+	read     []string // roots of the folders read, with links resolved; from the first link on
+	files    []File
+}
+
+// visit is called for each entry below a folder of todo.
+func (w *walk) visit(path string, entry fs.DirEntry, err error) error {
+	if err != nil {
+		if path == w.start && errors.Is(err, fs.ErrNotExist) {
+			return nil // no match
 		}
-		parts := strings.Split(filepath.ToSlash(relative), "/")
-		below := deep || relative == "." || len(parts) < len(segments)
-		if entry.IsDir() {
-			if !below {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if entry.Type()&fs.ModeSymlink == 0 && !matches(segments, parts) {
-			return nil
-		}
-		info, err := os.Stat(path) // follows links
-		switch {
-		case err != nil: // a dangling link: nothing to read
-		case info.IsDir() && below:
-			if len(read) == 0 {
-				read = append(read, unlinked(start))
-			}
-			if target := unlinked(path); !slices.ContainsFunc(read, func(r string) bool { return within(r, target) || within(target, r) }) {
-				read, todo = append(read, target), append(todo, path+string(filepath.Separator))
-			}
-		case info.Mode().IsRegular() && matches(segments, parts):
-			files = append(files, describe(filepath.Clean(path), info))
+		return err
+	}
+	relative, err := filepath.Rel(w.start, path)
+	if err != nil {
+		return err
+	}
+	parts := strings.Split(filepath.ToSlash(relative), "/")
+	below := slices.Contains(w.segments, "**") || relative == "." || len(parts) < len(w.segments)
+	if entry.IsDir() {
+		if !below {
+			return fs.SkipDir
 		}
 		return nil
 	}
-	for len(todo) > 0 { // linked folders come last
-		if err := filepath.WalkDir(todo[0], visit); err != nil {
-			return nil, err
-		}
-		todo = todo[1:]
+	if entry.Type()&fs.ModeSymlink == 0 && !matches(w.segments, parts) {
+		return nil
 	}
-	return files, nil
+	info, err := os.Stat(path) // follows links
+	switch {
+	case err != nil: // a dangling link: nothing to read
+	case info.IsDir() && below:
+		w.follow(path)
+	case info.Mode().IsRegular() && matches(w.segments, parts):
+		w.files = append(w.files, describe(filepath.Clean(path), info))
+	}
+	return nil
+}
+
+// follow adds a linked folder to todo, unless it lies inside, or contains, one that is read
+// already.
+func (w *walk) follow(path string) {
+	if len(w.read) == 0 {
+		w.read = append(w.read, unlinked(w.start))
+	}
+	target := unlinked(path)
+	if !slices.ContainsFunc(w.read, func(r string) bool { return within(r, target) || within(target, r) }) {
+		w.read, w.todo = append(w.read, target), append(w.todo, path+string(filepath.Separator))
+	}
 }
 
 // unlinked returns a folder's absolute path with links resolved, as far as possible.

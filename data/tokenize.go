@@ -108,6 +108,23 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 			os.Remove(out.Name())
 		}
 	}()
+	if err := writeTokens(ctx, c, t, out, key, o); err != nil {
+		return err
+	}
+	if err := out.Chmod(0o644); err != nil { // CreateTemp makes it private
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), path)
+}
+
+// writeTokens writes the tokens, then the header, which has their checksum.
+func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) (err error) {
 	end, _ := t.EndOfText()
 	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
 	if h.vocabulary <= 1<<16 {
@@ -127,22 +144,8 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if err != nil {
 		return err
 	}
-	if _, err := out.WriteAt(page, 0); err != nil {
-		return err
-	}
-	if err := out.Chmod(0o644); err != nil { // CreateTemp makes it private
-		return err
-	}
-	if err := out.Sync(); err != nil {
-		return err
-	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(out.Name(), path); err != nil {
-		return err
-	}
-	return nil
+	_, err = out.WriteAt(page, 0)
+	return err
 }
 
 // removeLeftovers deletes temporary files left by killed runs: those not modified for
@@ -184,11 +187,6 @@ func (w *tokenWriter) write(ids []int32) error {
 // reads, workers encode, and the caller's goroutine collects the pieces in the
 // order in which they were read.
 func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, write func([]int32) error) (Stats, error) {
-	type job struct {
-		piece
-		ids  []int32
-		done chan struct{}
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	workers := o.workers()
 	todo := make(chan *job, workers)
@@ -205,29 +203,15 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 		defer close(todo)
 		stats, readError = c.read(ctx, t.Boundary, func(p piece) error {
 			j := &job{piece: p, done: make(chan struct{})}
-			for _, to := range []chan *job{inOrder, todo} {
-				select {
-				case to <- j:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
+			if err := send(ctx, inOrder, j); err != nil {
+				return err
 			}
-			return nil
+			return send(ctx, todo, j)
 		})
 	})
 	end, _ := t.EndOfText()
 	for range workers {
-		group.Go(func() {
-			e := t.NewEncoder()
-			for j := range todo {
-				select {
-				case j.ids = <-free:
-				default:
-				}
-				j.ids = encodePiece(e, j.ids[:0], j.piece, end)
-				close(j.done)
-			}
-		})
+		group.Go(func() { encodeJobs(t.NewEncoder(), todo, free, end) })
 	}
 	for j := range inOrder {
 		select {
@@ -245,6 +229,35 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 		}
 	}
 	return stats, readError
+}
+
+// job is a piece of the corpus to encode; ids has its tokens when done is closed.
+type job struct {
+	piece
+	ids  []int32
+	done chan struct{}
+}
+
+func send(ctx context.Context, to chan<- *job, j *job) error {
+	select {
+	case to <- j:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// encodeJobs encodes jobs until todo is closed. It takes buffers from free as far as
+// there are any.
+func encodeJobs(e *bpe.Encoder, todo <-chan *job, free <-chan []int32, endOfText int32) {
+	for j := range todo {
+		select {
+		case j.ids = <-free:
+		default:
+		}
+		j.ids = encodePiece(e, j.ids[:0], j.piece, endOfText)
+		close(j.done)
+	}
 }
 
 // encodePiece appends the tokens of a piece, the end of text after every

@@ -396,6 +396,22 @@ func (h *Hardware) Validate() error {
 	for t, n := range h.Memory.Tiers() {
 		v.between("memory."+device.Tier(t).String(), float64(n), 0, 1<<60)
 	}
+	v.engines(h)
+	v.links(h)
+	v.sharing(h)
+	for _, key := range slices.Sorted(maps.Keys(h.Times)) {
+		v.between(fmt.Sprintf("times[%q]", key), h.Times[key], 1e-12, 1e6)
+	}
+	for _, key := range slices.Sorted(maps.Keys(h.Factors)) {
+		v.between(fmt.Sprintf("factors[%q]", key), h.Factors[key], 1e-6, 1e6)
+	}
+	return v.err
+}
+
+// validator keeps the first error.
+type validator struct{ err error }
+
+func (v *validator) engines(h *Hardware) {
 	if len(h.Engines) == 0 || h.Engine(device.Compute) == nil {
 		v.fail("engines", float64(len(h.Engines)), "one for the compute stream")
 	}
@@ -412,6 +428,9 @@ func (h *Hardware) Validate() error {
 			v.fail(at+"stream", float64(e.Stream), "each stream once")
 		}
 	}
+}
+
+func (v *validator) links(h *Hardware) {
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d].", i)
 		v.between(at+"latency", l.Latency, 0, 10)
@@ -427,6 +446,10 @@ func (h *Hardware) Validate() error {
 			last = p
 		}
 	}
+}
+
+// sharing checks how streams slow each other down.
+func (v *validator) sharing(h *Hardware) {
 	for i, d := range h.Duties {
 		at := fmt.Sprintf("duties[%d].", i)
 		v.between(at+"part", d.Part, 0, 1)
@@ -442,17 +465,7 @@ func (h *Hardware) Validate() error {
 			v.fail(at+"by", float64(c.By), "each pair of different streams once")
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(h.Times)) {
-		v.between(fmt.Sprintf("times[%q]", key), h.Times[key], 1e-12, 1e6)
-	}
-	for _, key := range slices.Sorted(maps.Keys(h.Factors)) {
-		v.between(fmt.Sprintf("factors[%q]", key), h.Factors[key], 1e-6, 1e6)
-	}
-	return v.err
 }
-
-// validator keeps the first error.
-type validator struct{ err error }
 
 func (v *validator) between(field string, x, low, high float64) {
 	if !(x >= low && x <= high) { // NaN is neither

@@ -346,22 +346,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		if i > 0 && glued[c.First] && pl.Ranks > 1 {
 			return fmt.Errorf("plan: chunk %d begins with %s, whose gradient is made together with that of %s; hint: one chunk for both", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
 		}
-		switch {
-		case c.Weights > device.HostTier:
-			return fmt.Errorf("plan: chunk %d: weights on %v; hint: device or host", i, c.Weights)
-		case c.Grads > device.HostTier:
-			return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
-		case c.State > device.DiskTier:
-			return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
-		case g.Params[c.First].Frozen:
-		case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
-			return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
-		case c.Update != "" && c.Update != UpdateOnDevice:
-			return fmt.Errorf("plan: chunk %d: update %q; hint: %q, or leave it out for where the state is, the host's cores if that is on disk", i, c.Update, UpdateOnDevice)
-		case c.Update != "" && c.State == device.DeviceTier:
-			return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave update out", i, c.Update)
-		case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
-			return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: all three on the device, or the state on the host", i)
+		if err := pl.validateTiers(g, i); err != nil {
+			return err
 		}
 	}
 	if at != len(g.Params) {
@@ -377,6 +363,29 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		if err := r.check(); err != nil {
 			return fmt.Errorf("plan: layer %d: %w", l, err)
 		}
+	}
+	return nil
+}
+
+// validateTiers checks where chunk i is and who updates it.
+func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
+	c := &pl.Chunks[i]
+	switch {
+	case c.Weights > device.HostTier:
+		return fmt.Errorf("plan: chunk %d: weights on %v; hint: device or host", i, c.Weights)
+	case c.Grads > device.HostTier:
+		return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
+	case c.State > device.DiskTier:
+		return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
+	case g.Params[c.First].Frozen:
+	case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
+		return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
+	case c.Update != "" && c.Update != UpdateOnDevice:
+		return fmt.Errorf("plan: chunk %d: update %q; hint: %q, or leave it out for where the state is, the host's cores if that is on disk", i, c.Update, UpdateOnDevice)
+	case c.Update != "" && c.State == device.DeviceTier:
+		return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave update out", i, c.Update)
+	case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
+		return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: all three on the device, or the state on the host", i)
 	}
 	return nil
 }

@@ -95,58 +95,44 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	pr := printer{p: p, refs: p.references()}
 	out := bufio.NewWriterSize(w, 1<<16)
 	var total int64
-	var line []byte
-	emit := func() {
-		n, _ := out.Write(append(line, '\n')) // errors are sticky; Flush reports them
+	var line []byte // its memory is used again
+	emit := func(full []byte) {
+		n, _ := out.Write(append(full, '\n')) // errors are sticky; Flush reports them
 		total += int64(n)
-		line = line[:0]
+		line = full[:0]
 	}
-	line = append(line, textMagic...)
-	emit()
-	line = strconv.AppendQuoteToASCII(append(line, "name "...), p.Name)
-	emit()
-	line = fmt.Appendf(line, "rank %d", p.Rank)
-	emit()
-	line = strconv.AppendQuoteToASCII(append(line, "plan_hash "...), p.PlanHash)
-	emit()
-	line = fmt.Appendf(line, "row_unit %d", p.RowUnit)
-	emit()
-	line = fmt.Appendf(line, "batch_row %d", p.BatchRow)
-	emit()
-	for _, h := range p.perTier() {
-		line = append(line, h.name...)
-		for _, v := range h.bytes {
-			if line = append(line, ' '); v == Unlimited {
-				line = append(line, unlimited...)
-			} else {
-				line = strconv.AppendInt(line, v, 10)
-			}
-		}
-		emit()
-	}
+	emit(p.appendHeader(line))
 	for i := range p.Buffers {
-		line = appendBuffer(line, &p.Buffers[i])
-		emit()
+		emit(appendBuffer(line, &p.Buffers[i]))
 	}
 	for i := range p.Homes {
-		h := &p.Homes[i]
-		line = fmt.Appendf(line, "home %d %s ", h.Param, escape(h.Kind))
-		line = pr.region(line, h.Region)
-		if h.At != 0 {
-			line = fmt.Appendf(line, " at=%d", h.At)
-		}
-		if h.Replica {
-			line = append(line, " replica"...)
-		}
-		emit()
+		emit(pr.home(line, &p.Homes[i]))
 	}
 	for i := range p.Instrs {
-		line = pr.instr(line, i)
-		emit()
+		emit(pr.instr(line, i))
 	}
-	line = append(line, textEnd...) // so that a truncated file is noticed
-	emit()
+	emit(append(line, textEnd...)) // so that a truncated file is noticed
 	return total, out.Flush()
+}
+
+// appendHeader appends the lines before the buffers, the last one without its line end.
+func (p *Program) appendHeader(b []byte) []byte {
+	b = append(b, textMagic...)
+	b = strconv.AppendQuoteToASCII(append(b, "\nname "...), p.Name)
+	b = fmt.Appendf(b, "\nrank %d", p.Rank)
+	b = strconv.AppendQuoteToASCII(append(b, "\nplan_hash "...), p.PlanHash)
+	b = fmt.Appendf(b, "\nrow_unit %d\nbatch_row %d", p.RowUnit, p.BatchRow)
+	for _, h := range p.perTier() {
+		b = append(append(b, '\n'), h.name...)
+		for _, v := range h.bytes {
+			if b = append(b, ' '); v == Unlimited {
+				b = append(b, unlimited...)
+			} else {
+				b = strconv.AppendInt(b, v, 10)
+			}
+		}
+	}
+	return b
 }
 
 const unlimited = "unlimited" // a capacity that is Unlimited
@@ -250,6 +236,18 @@ func defaultStride(b *Buffer, cols int) int {
 		return b.Cols
 	}
 	return cols
+}
+
+func (pr printer) home(line []byte, h *Home) []byte {
+	line = fmt.Appendf(line, "home %d %s ", h.Param, escape(h.Kind))
+	line = pr.region(line, h.Region)
+	if h.At != 0 {
+		line = fmt.Appendf(line, " at=%d", h.At)
+	}
+	if h.Replica {
+		line = append(line, " replica"...)
+	}
+	return line
 }
 
 func (pr printer) instr(line []byte, i int) []byte {

@@ -7,39 +7,44 @@ import (
 	"slices"
 )
 
-// Which layers belong to which stage of a 1F1B pipeline, and how each stage is run: the inter-stage problem of Mist
-// (EuroSys 2025, 2503.19050, 3.3), solved exactly without its integer program.
+// Balance and BalanceOptions choose which layers each stage of a 1F1B pipeline gets and
+// how it runs them. This is the inter-stage problem of Mist (EuroSys 2025, arXiv
+// 2503.19050, 3.3), solved exactly but without its integer program:
 //
 //	min (G-1)*M + sum T_i + X    M >= T_i,  X >= D_i - (T_0 + ... + T_(i-1)),  X >= 0
 //
-// G micro-batches; T_i what stage i needs for one, forward and backward; D_i what its first and last ones need in
-// addition (optimizer, reduction, fetching), of which what the fill of the pipeline hides costs nothing.
+// G is the number of micro-batches and T_i the time of stage i for one of them, forward
+// and backward. D_i is the additional time of its first and last micro-batch (optimizer,
+// reduction, fetching weights); what the pipeline's warm-up hides of it is free.
 //
-// Approach: let Q_i = T_0 + ... + T_i + X so far. Then Q_i = T_i + max(Q_(i-1), D_i): one number, and less is never worse.
-// So the front of (M, Q) over all ways to give the first layers to the first stages is all that the next stage needs to
-// know, and the best of the last front is the optimum.
+// Approach: let Q_i be T_0 + ... + T_i plus the least X that stages 0 to i permit. Then
+// Q_i = T_i + max(Q_(i-1), D_i), and a smaller Q is never worse. So of all ways to assign
+// the first layers to the first stages, the next stage needs only the Pareto front of
+// (M, Q), and the best point of the last front is the optimum.
 //
-// Example: layers of 1, 1, 1, 3 on two stages: 3 + 3. With 8 micro-batches (8-1)*3 + 6 = 27; two layers each cost
-// (8-1)*4 + 6 = 34.
+// Example: layers of 1, 1, 1, 3 on two stages, 8 micro-batches. Cut 3 + 1 (times 3, 3)
+// the step takes (8-1)*3 + 6 = 27; cut 2 + 2 (times 2, 4) it takes (8-1)*4 + 6 = 34.
 //
-// Weakness: the formula. 1F1B takes just that with equal stages, and no more than that if backwards are longer than
-// forwards by the same factor everywhere; otherwise it can take a little more.
+// Weakness: the formula is a model. 1F1B takes exactly that long with equal stages, and
+// at most that long if on all stages the backward is longer than the forward by the same
+// factor; otherwise it can take a little longer.
 
 // Option is a way to run a stage. Times are in any one unit.
 type Option struct {
 	Time  float64 // of one micro-batch, forward and backward
-	Extra float64 // of the first and the last micro-batch together, beyond that
+	Extra float64 // additional time of the first and the last micro-batch together
 }
 
 // Split is a division of layers over stages.
 type Split struct {
-	Ends    []int   // the first layer after each stage
-	Options []int   // which option of each stage
-	Slowest float64 // M
-	Time    float64 // the objective: seconds of a step, if the options are in seconds
+	Ends    []int   // by stage: the first layer after it
+	Options []int   // by stage: the index of the option taken
+	Slowest float64 // M: the largest Time of a stage
+	Time    float64 // the objective: time of a step, in the unit of the options
 }
 
-// Balance cuts layers of these times into stages, contiguous and none empty.
+// Balance divides layers with these times (forward and backward of one micro-batch) into
+// contiguous stages, none of them empty. It returns a *UsageError for impossible numbers.
 func Balance(times []float64, stages, micros int) (Split, error) {
 	sums := make([]float64, len(times)+1)
 	for i, t := range times {
@@ -53,16 +58,18 @@ func Balance(times []float64, stages, micros int) (Split, error) {
 	})
 }
 
-// part is one way to give the first layers to the first stages, a point of the front.
+// part is one way to assign the first layers to the first stages, a point of a front.
 type part struct {
 	slowest, done float64 // M and Q
-	end, option   int     // of the last stage
-	before        *part
+	end, option   int     // of its last stage
+	before        *part   // the stages before that
 }
 
-// BalanceOptions is Balance where a stage may be run in several ways, or in none if it does not fit: options lists them for
-// layers [first, end) on a stage. Different stages may have different ones: they hold different numbers of micro-batches.
-// The error is a *SplitError if no split has an option for every stage.
+// BalanceOptions is Balance with several ways to run a stage. options lists them for
+// layers [first, end) on a stage; none means that they do not fit there. They may depend
+// on the stage, since stages hold different numbers of micro-batches. BalanceOptions
+// returns a *SplitError if no division has an option for every stage, and a *UsageError
+// for impossible numbers.
 func BalanceOptions(layers, stages, micros int, options func(stage, first, end int) []Option) (Split, error) {
 	if stages < 1 || micros < 1 || layers < stages {
 		return Split{}, &UsageError{fmt.Sprintf("%s on %s with %s", plural(layers, "layer"), plural(stages, "stage"), plural(micros, "micro-batch")),
@@ -105,7 +112,7 @@ func BalanceOptions(layers, stages, micros int, options func(stage, first, end i
 	return s, nil
 }
 
-// front keeps what is not worse than another one in both ways.
+// front returns the Pareto front of all, by ascending slowest. It reuses all's memory.
 func front(all []*part) []*part {
 	slices.SortStableFunc(all, func(a, b *part) int {
 		return cmp.Or(cmp.Compare(a.slowest, b.slowest), cmp.Compare(a.done, b.done))

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// objective is Mist's, as its integer program states it.
+// objective evaluates Mist's objective as its integer program states it.
 func objective(micros int, chosen []Option) float64 {
 	slowest, sum, x := 0.0, 0.0, 0.0
 	for _, o := range chosen {
@@ -43,7 +43,8 @@ func splits(layers, stages int, options func(stage, first, end int) []Option, vi
 	next(nil, nil)
 }
 
-// TestBalance: against all divisions and options, with options that depend on everything and are sometimes none.
+// TestBalance compares with all divisions and options. Options are drawn per stage and
+// range of layers, sometimes none.
 func TestBalance(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		layers := rapid.IntRange(1, 6).Draw(r, "layers")
@@ -81,7 +82,7 @@ func TestBalance(t *testing.T) {
 	})
 }
 
-// TestBalanceTimes: without options, only the slowest stage matters.
+// TestBalanceTimes: with one option per stage, the slowest stage decides.
 func TestBalanceTimes(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		times := rapid.SliceOfN(rapid.Float64Range(0, 10), 1, 9).Draw(r, "times")
@@ -116,7 +117,7 @@ func TestBalanceTimes(t *testing.T) {
 	if err != nil || !slices.Equal(got.Ends, []int{3, 4}) || got.Time != 27 {
 		t.Errorf("%+v %v", got, err)
 	}
-	// A stage with the embedding and one with the head and loss hold fewer layers: 1, then twelve of 2, then 5.
+	// An embedding (1), twelve layers (2 each), head and loss (5): the last stage has fewer layers.
 	long := append(append([]float64{1}, slices.Repeat([]float64{2}, 12)...), 5)
 	if got, err = Balance(long, 4, 16); err != nil || got.Slowest != 8 || got.Ends[3]-got.Ends[2] >= got.Ends[1]-got.Ends[0] {
 		t.Errorf("%+v %v", got, err)
@@ -131,8 +132,9 @@ func TestBalanceTimes(t *testing.T) {
 	}
 }
 
-// TestBalanceSimulated: the objective against 1F1B as it runs, where backwards are longer than forwards by the same factor
-// on all stages: equal for equal stages, else never less.
+// TestBalanceSimulated compares the objective with simulated 1F1B if on all stages the
+// backward is longer than the forward by the same factor: it is equal for equal stages,
+// else never less.
 func TestBalanceSimulated(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p, m := rapid.IntRange(1, 5).Draw(r, "stages"), rapid.IntRange(1, 9).Draw(r, "micro-batches")

@@ -1,13 +1,15 @@
 package schedule
 
-// The schedules whose order follows from counting alone: each rank alternates between a queue of forwards and a queue of
-// backwards after some warm-up forwards. They differ in the queues and in the warm-up.
+// Schedules whose order does not depend on times. Except in breadth-first, a rank runs
+// some warm-up forwards, then alternates between a queue of forwards and a queue of
+// backwards. The schedules differ in the queues and in the length of the warm-up.
 //
-// Example (p=2, m=3, rank 0): 1F1B has one warm-up forward: F0 | F1 B0 F2 B1 | B2.
-// Weakness: the times play no role; with uneven stages Search does better.
+// Example (1F1B, p=2, m=3): rank 0 has one warm-up forward: F0 | F1 B0 F2 B1 | B2.
+// Weakness: with uneven stages Search does better, since it knows the times.
 
-// alternate is the common form: warm forwards, then pairs, then the remaining backwards. forward and backward give the
-// i-th unit of each queue of n units.
+// alternate returns the order of a rank: warm forwards, then pairs of a forward and a
+// backward, then the remaining backwards. forward and backward return the i-th of the n
+// units of each queue.
 func alternate(n, warm int, forward, backward func(i int) Unit) []Unit {
 	warm = min(warm, n)
 	order := make([]Unit, 0, 2*n)
@@ -22,7 +24,8 @@ func alternate(n, warm int, forward, backward func(i int) Unit) []Unit {
 	return order
 }
 
-// gpipe runs all forwards, then all backwards (Huang et al. 2019, GPipe); the backwards first in, first out.
+// gpipe runs all forwards, then all backwards, both in order of micro-batches (Huang et
+// al. 2019, GPipe).
 func gpipe(q Request) (*Schedule, error) {
 	s := empty(q, Plain, loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {
@@ -32,8 +35,9 @@ func gpipe(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// oneForwardOneBackward runs p-1-r warm-up forwards on rank r (Fan et al. 2021, DAPPLE; Narayanan et al. 2021,
-// PipeDream-Flush), so that at most p-r micro-batches are in flight.
+// oneForwardOneBackward is 1F1B (Fan et al. 2021, DAPPLE; Narayanan et al. 2021,
+// PipeDream-Flush): p-1-r warm-up forwards on rank r, which therefore holds the
+// activations of at most p-r micro-batches.
 func oneForwardOneBackward(q Request) (*Schedule, error) {
 	s := empty(q, Plain, loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {
@@ -43,17 +47,19 @@ func oneForwardOneBackward(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// interleaved is 1F1B with v chunks per rank (Narayanan et al. 2021, Megatron-LM 2.2): p micro-batches go through the
-// first chunk, then the same p through the second, and so on; the bubble shrinks by v, the messages grow by v.
+// interleaved is 1F1B with v chunks per rank (Narayanan et al. 2021, Megatron-LM, 2.2): p
+// micro-batches go through the first chunk, then the same p through the second, and so
+// on. That divides the bubble by v and multiplies the messages by about v.
 func interleaved(q Request) (*Schedule, error) { return seqOneForwardOneBackward(q) }
 
-// seqOneForwardOneBackward makes slices of the sequence the units of 1F1B (Sun et al. 2024, Seq1F1B): forwards in order,
-// and within a micro-batch backwards from the last slice to the first, because the key and value gradients of a slice
-// are complete only after all later slices. With one slice it is interleaved 1F1B; with one chunk also, plain 1F1B.
+// seqOneForwardOneBackward is 1F1B over slices of sequences (Sun et al. 2024, Seq1F1B).
+// Within a micro-batch, backwards run from the last slice to the first, because the
+// gradients of a slice's keys and values are complete only after all later slices. With
+// one slice it is interleaved 1F1B, with one slice and one chunk plain 1F1B.
 func seqOneForwardOneBackward(q Request) (*Schedule, error) {
 	p, v, k := q.Ranks, q.Chunks, q.Slices
 	s := empty(q, Plain, loop(p, v))
-	slot := func(i int) (chunk, unit int) { // i-th slot of a queue: rounds of p units through v chunks
+	slot := func(i int) (chunk, unit int) { // of the i-th unit of a queue: in each round, p slices through v chunks
 		if v == 1 {
 			return 0, i
 		}
@@ -77,7 +83,8 @@ func seqOneForwardOneBackward(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// wholeRounds: the rounds of p units of an interleaved schedule must be full, and must not cut a micro-batch in two.
+// wholeRounds refuses interleaved schedules with a round of fewer than p slices, or with
+// a micro-batch whose slices are in two rounds.
 func wholeRounds(q Request) *UsageError {
 	if q.Chunks == 1 {
 		return nil
@@ -97,11 +104,14 @@ func wholeRounds(q Request) *UsageError {
 	return nil
 }
 
-// breadthFirst runs each layer (stage) for all micro-batches before the next one: layered gradient accumulation on the
-// modular placement of Lamy-Poirier 2021 (2106.02679), called breadth-first in 2211.05953. Each stage's parameters are
-// gathered once per pass and its gradients reduced once per step, whatever the number of micro-batches. A depth-first
-// factor d cuts the micro-batches into d groups that run one after the other (micro-batch b*d + g belongs to group g):
-// fewer activations, more gathers; d = m is plain accumulation.
+// breadthFirst runs each stage for all micro-batches before the next stage: layered
+// gradient accumulation on a modular placement (Lamy-Poirier 2021, arXiv 2106.02679),
+// called breadth-first in arXiv 2211.05953. Whatever the number of micro-batches, a
+// stage's parameters are gathered once per pass and its gradients reduced once per step.
+//
+// A depth-first factor d divides the micro-batches into d groups that run one after the
+// other (micro-batch b*d + g is in group g), for fewer activations and more gathers.
+// d = m is plain gradient accumulation.
 func breadthFirst(q Request) (*Schedule, error) {
 	p, v, k, groups := q.Ranks, q.Chunks, q.Slices, q.DepthFirst
 	wide := q.Micros / groups
@@ -124,7 +134,7 @@ func breadthFirst(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// wholeGroups: the depth-first groups are equal.
+// wholeGroups refuses depth-first groups of unequal size.
 func wholeGroups(q Request) *UsageError {
 	if q.Micros%q.DepthFirst != 0 {
 		return &UsageError{Why: "the depth-first factor must divide the micro-batches", Hint: "take a divisor of the number of micro-batches"}

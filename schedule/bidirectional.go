@@ -5,23 +5,31 @@ import (
 	"sort"
 )
 
-// Schedules that fill the bubbles of one direction with the other: half of the micro-batches enter at the first rank, the
-// other half at the last, so every rank holds two parts of the model and the weights exist twice (except for dualpipev,
-// where the same ranks are folded to a V).
+// Bidirectional schedules fill the bubbles of one direction with work of the other: half
+// of the micro-batches enter at the first rank, the other half at the last. So every
+// rank holds two parts of the model, and there are two copies of the weights. (dualpipev
+// folds dualpipe to a V with one copy.)
 //
-// Example (p=2, m=2): while rank 0 waits for the backward of d0 from rank 1, it runs forward and backward of u0.
-// Weakness: mirror ranks must add up their gradients, and twice the weights leave less memory for anything else.
+// Example (Chimera, p=2, m=2): while rank 0 waits for rank 1 to return the backward of
+// d0, it runs the forward and backward of u0.
+// Weakness: the ranks that hold the same stage must add up their gradients, and the
+// second copy of the weights takes memory.
 
-// opposite are the placements of two straight pipelines in opposite directions.
+// opposite returns the placements of two pipelines with one chunk per rank, in opposite
+// directions.
 func opposite(ranks int) (down, up []int) {
 	down = loop(ranks, 1)
 	return down, reversed(down)
 }
 
-// chimera merges two 1F1B pipelines (Li and Hoefler 2021, Chimera). Groups of p micro-batches that follow each other leave
-// gaps where backwards take longer than forwards; so for more than one group the orders of a list scheduler compete, with
-// up to p or p+2 activations per rank, and the fastest for the given times wins (twice the forward, if none are given).
-// Times 1 and 2 give 3m + 2(p-2), the closed form of the paper.
+// chimera merges two 1F1B pipelines (Li and Hoefler 2021, Chimera). Concatenated groups of
+// p micro-batches leave bubbles if backwards are longer than forwards. So for more than
+// one group, chimera also tries orders of the list scheduler, with at most p or p+2
+// activations per rank, and returns the fastest one under q's times (by default a
+// backward of twice the forward).
+//
+// With forwards of 1 and backwards of 2, the makespan is the paper's 3m + 2(p-2) for
+// m = p, and for up to 3p micro-batches on at most 8 ranks.
 func chimera(q Request) (*Schedule, error) {
 	best := chimeraGroups(q)
 	if q.Micros <= q.Ranks {
@@ -46,7 +54,7 @@ func chimera(q Request) (*Schedule, error) {
 	return best, nil
 }
 
-// runtime is the makespan of an order that is known to run.
+// runtime returns the makespan, or +Inf if the ranks deadlock.
 func runtime(s *Schedule, c Costs) float64 {
 	m := newMachine(s, c)
 	if !m.run() {
@@ -55,7 +63,8 @@ func runtime(s *Schedule, c Costs) float64 {
 	return m.score(false).first
 }
 
-// joinBackwards makes every input gradient a full backward and drops the weight gradients.
+// joinBackwards turns every input gradient into a full backward and removes the weight
+// gradients.
 func (s *Schedule) joinBackwards() {
 	for r, order := range s.Orders {
 		kept := order[:0]
@@ -71,9 +80,10 @@ func (s *Schedule) joinBackwards() {
 	}
 }
 
-// chimeraGroups is the order for passes of one slot each: forward i of position s in slot s+2i and backward i in slot
-// 2p-1-s+2i never collide with the other direction's for even p, and groups of p micro-batches follow each other 2p slots
-// later, without a gap.
+// chimeraGroups returns the order for passes that all take one time slot. In each
+// direction, stage s runs forward i in slot s+2i and backward i in slot 2p-1-s+2i. For
+// even p no two passes of a rank share a slot. Groups of p micro-batches, half in each
+// direction, start 2p slots apart, which leaves no slot empty between them.
 func chimeraGroups(q Request) *Schedule {
 	p, half := q.Ranks, q.Micros/2
 	down, up := opposite(p)
@@ -101,7 +111,7 @@ func chimeraGroups(q Request) *Schedule {
 	})
 }
 
-// queue hands out the units of one pass of one stage in micro-batch order.
+// queue yields the units of one pass of one stage in order of micro-batches.
 type queue struct {
 	unit Unit
 	next int
@@ -114,9 +124,10 @@ func (b *queue) take() Unit {
 	return u
 }
 
-// bitpipe runs two V-shaped pipelines in opposite directions (Wu et al. 2024, BitPipe, 2410.19367): rank r holds two
-// stages of each. Groups of p micro-batches (half each way) are made by merging a list of forwards with a list of
-// backwards, and follow each other in one-forward-one-backward order.
+// bitpipe runs two V-shaped pipelines in opposite directions (Wu et al. 2024, BitPipe,
+// arXiv 2410.19367); each rank holds two stages of each. A rank's order merges its list
+// of forwards with its list of backwards. Both consist of groups of p micro-batches, half
+// in each direction.
 func bitpipe(q Request) (*Schedule, error) {
 	down := vee(q.Ranks)
 	s := empty(q, Arrows, down, reversed(down))
@@ -126,9 +137,10 @@ func bitpipe(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// bitpipeLists are all forwards and all backwards of rank r in the order of their own pass.
+// bitpipeLists returns all forwards and all backwards of rank r, each in order of
+// execution.
 func bitpipeLists(p, m, r int) (forwards, backwards []Unit) {
-	u, own, q := p/2, 0, p/2-r
+	u, own, q := p/2, 0, p/2-r // own: the direction whose first stage is the nearer one; q: ranks to the middle
 	if r >= u {
 		own, q = 1, r-u+1
 	}
@@ -164,8 +176,9 @@ func bitpipeLists(p, m, r int) (forwards, backwards []Unit) {
 	return forwards, backwards
 }
 
-// bitpipeMerge interleaves the two lists: per group of 2p forwards, w warm-up forwards, then rem pairs; between groups
-// some backwards, pairs of the next group's forwards with this group's backwards, and forwards.
+// bitpipeMerge interleaves the two lists. A group has 2p forwards on a rank: w in the
+// warm-up, then rem paired with backwards. Between two groups, the backwards that remain
+// of the first alternate with the forwards of the second, in blocks and in pairs.
 func bitpipeMerge(p, r int, forwards, backwards []Unit) []Unit {
 	var order []Unit
 	f := func(n int) { order, forwards = append(order, forwards[:n]...), forwards[n:] }
@@ -190,7 +203,7 @@ func bitpipeMerge(p, r int, forwards, backwards []Unit) []Unit {
 	return order
 }
 
-// bitpipeRounds: whole groups only.
+// bitpipeRounds refuses an incomplete group of p micro-batches.
 func bitpipeRounds(q Request) *UsageError {
 	if q.Micros%q.Ranks != 0 {
 		return &UsageError{Why: "bitpipe repeats a unit of as many micro-batches as ranks",
@@ -199,13 +212,14 @@ func bitpipeRounds(q Request) *UsageError {
 	return nil
 }
 
-// dualpipe overlaps a forward of one direction with a full backward of the other (DeepSeek-AI 2024, DeepSeek-V3 3.2.1).
+// dualpipe overlaps a forward of one direction with a full backward of the other
+// (DeepSeek-AI 2024, DeepSeek-V3, 3.2.1).
 func dualpipe(q Request) (*Schedule, error) {
 	p := q.Ranks
 	down, up := opposite(p)
 	s := empty(q, Primes, down, up)
 	return s.fill(func(r int) []Unit {
-		near := 0 // the direction that enters at this half of the ranks
+		near := 0 // the direction that enters at the end nearer to rank r
 		if r >= p/2 {
 			near = 1
 		}
@@ -214,8 +228,9 @@ func dualpipe(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// dualpipeV is dualpipe cut in half: p ranks run the program of the first p of 2p ranks, with two chunks of one V instead
-// of two directions, so the weights exist once (Qi et al. 2024, "cut-in-half").
+// dualpipeV is dualpipe cut in half (Sea AI Lab 2025, "DualPipe could be better without
+// the Dual"): p ranks run what the first p of 2p ranks would, with the two chunks of a V
+// instead of two directions, so that one copy of the weights suffices.
 func dualpipeV(q Request) (*Schedule, error) {
 	p := q.Ranks
 	s := empty(q, Primes, vee(p))
@@ -224,77 +239,94 @@ func dualpipeV(q Request) (*Schedule, error) {
 	}), nil
 }
 
-// dualpipeOrder is the program of the rank that is q away from its end of p ranks, with half micro-batches per phase;
-// phase 0 enters at the near end. The eight steps are those of the source.
+// dualpipeOrder returns the order of the rank at distance q from the nearer end of p
+// ranks, for half micro-batches per phase. phases are the rank's stages: phase 0 of the
+// direction that enters at the nearer end, phase 1 of the other. The eight loops are the
+// eight steps of DeepSeek's DualPipe code.
 func dualpipeOrder(p, half, q int, phases [2]Unit) []Unit {
-	var order, pending []Unit // pending: weight gradients put off
-	var forwards, backwards [2]int
-	forward := func(phase int) {
-		u := phases[phase]
-		u.Pass, u.Micro = F, forwards[phase]
-		forwards[phase]++
-		order = append(order, u)
-	}
-	backward := func(phase int, pass Pass) {
-		u := phases[phase]
-		u.Pass, u.Micro = pass, backwards[phase]
-		backwards[phase]++
-		order = append(order, u)
-		if pass == Bx {
-			u.Pass = W
-			pending = append(pending, u)
-		}
-	}
-	weight := func() { order, pending = append(order, pending[0]), pending[1:] }
-	joined := func(f, b int) {
-		forward(f)
-		backward(b, B)
-		order[len(order)-1].Joined = true
-	}
-	far := p/2 - 1 - q // distance from the middle
+	d := &dualpipeRank{phases: phases}
+	far := p/2 - 1 - q // ranks between this one and the middle
 	for range 2 * far {
-		forward(0)
+		d.forward(0)
 	}
 	for range q + 1 {
-		forward(0)
-		forward(1)
+		d.forward(0)
+		d.forward(1)
 	}
 	for range far {
-		backward(1, Bx)
-		weight()
-		forward(1)
+		d.backward(1, Bx)
+		d.weight()
+		d.forward(1)
 	}
 	for i := range half - p + q + 1 {
-		if i == 0 && far == 0 { // nothing has come back yet that could overlap with the first forward
-			forward(0)
-			backward(1, B)
+		if i == 0 && far == 0 { // as in the source: apart, the forward need not wait for the backward's input
+			d.forward(0)
+			d.backward(1, B)
 		} else {
-			joined(0, 1)
+			d.joined(0, 1)
 		}
-		joined(1, 0)
+		d.joined(1, 0)
 	}
 	for range far {
-		backward(1, B)
-		joined(1, 0)
+		d.backward(1, B)
+		d.joined(1, 0)
 	}
-	for i := range 2 * (q + 1) { // the second half computes input gradients only
+	for i := range 2 * (q + 1) { // the second half only input gradients: others wait for those
 		pass := B
 		if i >= q+1 {
 			pass = Bx
 		}
-		backward(1-i%2, pass)
+		d.backward(1-i%2, pass)
 	}
 	for range far {
-		weight()
-		backward(0, Bx)
+		d.weight()
+		d.backward(0, Bx)
 	}
 	for range q + 1 {
-		weight()
+		d.weight()
 	}
-	return order
+	return d.order
 }
 
-// twoPerRank: the program of dualpipe fills the whole pipe before its steady part.
+// dualpipeRank is the order of a rank under construction.
+type dualpipeRank struct {
+	phases              [2]Unit
+	forwards, backwards [2]int // run, by phase
+	order               []Unit
+	pending             []Unit // deferred weight gradients
+}
+
+func (d *dualpipeRank) forward(phase int) {
+	u := d.phases[phase]
+	u.Pass, u.Micro = F, d.forwards[phase]
+	d.forwards[phase]++
+	d.order = append(d.order, u)
+}
+
+func (d *dualpipeRank) backward(phase int, pass Pass) {
+	u := d.phases[phase]
+	u.Pass, u.Micro = pass, d.backwards[phase]
+	d.backwards[phase]++
+	d.order = append(d.order, u)
+	if pass == Bx {
+		u.Pass = W
+		d.pending = append(d.pending, u)
+	}
+}
+
+// weight runs the oldest deferred weight gradient.
+func (d *dualpipeRank) weight() {
+	d.order, d.pending = append(d.order, d.pending[0]), d.pending[1:]
+}
+
+// joined overlaps a forward of phase f with a full backward of phase b.
+func (d *dualpipeRank) joined(f, b int) {
+	d.forward(f)
+	d.backward(b, B)
+	d.order[len(d.order)-1].Joined = true
+}
+
+// twoPerRank refuses fewer micro-batches than dualpipeOrder's warm-up takes.
 func twoPerRank(q Request) *UsageError {
 	if q.Micros < 2*q.Ranks {
 		return &UsageError{Why: "this schedule needs at least two micro-batches per rank",

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Check proves that the schedule can run: every stage, micro-batch and slice has exactly one forward and its backward, on
-// the rank that holds the stage, and no rank waits for itself through others. The error is an *OrderError.
+// Check verifies that the schedule can run: every stage, micro-batch and slice has
+// exactly one forward and one backward, full or split, on the rank that holds the stage,
+// and the ranks do not deadlock. It returns an *OrderError if not.
 func (s *Schedule) Check() error {
 	if err := s.complete(); err != nil {
 		return err
@@ -18,7 +19,8 @@ func (s *Schedule) Check() error {
 	return nil
 }
 
-// CheckCap proves that no rank holds more activations than cap, in chunks of one micro-batch.
+// CheckCap verifies that no rank ever holds more than cap activations, in chunks of one
+// micro-batch. It returns an *OrderError with TooLarge set if one does.
 func (s *Schedule) CheckCap(c Costs, cap float64) error {
 	name := s.namer()
 	for r, order := range s.Orders {
@@ -34,7 +36,8 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 	return nil
 }
 
-// complete checks everything but the order: each unit valid, in its place, once, and none missing.
+// complete verifies everything but the order: each unit is valid, on its stage's rank,
+// and there once; none is missing.
 func (s *Schedule) complete() error {
 	name := s.namer()
 	var seen [4][]bool
@@ -64,7 +67,8 @@ func (s *Schedule) complete() error {
 	return s.missing(seen, name)
 }
 
-// missing reports the first unit that no rank executes, or a backward that is both full and split.
+// missing returns an *OrderError for the first unit that is in no order, or for a backward
+// that is both full and split. seen is by pass and index.
 func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
 	for dir, home := range s.Home {
 		for stage, r := range home {
@@ -92,7 +96,8 @@ func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
 	return nil
 }
 
-// deadlock explains why a run got stuck: it follows from rank to rank what each waits for until a rank comes up again.
+// deadlock explains why the last run got stuck. It follows from rank to rank what each
+// waits for, until a rank appears twice: the ranks from there on are the cycle.
 func (m *machine) deadlock() error {
 	s, name := m.s, m.s.namer()
 	where := m.positions()
@@ -131,7 +136,8 @@ func (m *machine) deadlock() error {
 		Hint: "move a unit of this circle in front of what it blocks"}
 }
 
-// blocker is the first missing input of the unit (or pair) at which rank r is stuck, as it stands in the orders.
+// blocker returns the unit at which rank r is stuck and its first missing input. Of an
+// overlapped pair, that is the unit whose input is missing.
 func (m *machine) blocker(r int) (u, need Unit) {
 	order, j := m.s.Orders[r], m.next[r]
 	for i := j; i < min(j+2, len(order)) && (i == j || order[i].Joined); i++ {
@@ -148,7 +154,8 @@ func (m *machine) blocker(r int) (u, need Unit) {
 	panic("schedule: a rank is stuck although all its inputs are there")
 }
 
-// positions finds where a unit stands in the order of its rank; a full backward also stands for its input gradient.
+// positions returns a function that finds a forward or input gradient in the order of its
+// rank. The position of an input gradient may be that of a full backward.
 func (m *machine) positions() func(Unit) int {
 	at := [2][]int{make([]int, m.s.slots()), make([]int, m.s.slots())}
 	for _, order := range m.s.Orders {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// form is what the papers say about a schedule, as functions of the request; nil means not stated.
+// form has the papers' closed forms for a schedule; nil: not stated.
 type form struct {
 	name     string
 	v, k     int
@@ -20,7 +20,7 @@ type form struct {
 	enough   func(p, m int) bool
 }
 
-// forms uses F=1, B=W=1 (full backward 2), W keeping half of the memory.
+// forms is for DefaultCosts: F=B=W=1, half of the activations held until W.
 func forms() []form {
 	flow := func(p, m int) float64 { return float64(3 * (m + p - 1)) }
 	straight := func(p, m int) int { return 2 * m * (p - 1) }
@@ -98,8 +98,8 @@ func checkForm(t *testing.T, f form, p, m int) {
 	}
 }
 
-// TestTightMemory: V schedules below the memory of 1F1B. A similar search over V-Half and V-Min patterns is known to reach
-// these idle times (p=4, m=8: 5 and 11 of 48; p=8, m=16: 17 and 27 of 96).
+// TestTightMemory: V schedules that hold less than 1F1B. A similar search over V-Half and
+// V-Min patterns is known to idle 5 and 11 of 48 (p=4, m=8), 17 and 27 of 96 (p=8, m=16).
 func TestTightMemory(t *testing.T) {
 	for _, x := range []struct {
 		p, m int
@@ -114,7 +114,7 @@ func TestTightMemory(t *testing.T) {
 	}
 }
 
-// TestWorkedTimes: single times of the worked examples, p=4: when each rank starts its first backward, and when it ends.
+// TestWorkedTimes: times of worked examples: makespan, first backward and end of ranks.
 func TestWorkedTimes(t *testing.T) {
 	half := Costs{Times: Times{.5, .5, .5}}
 	for _, x := range []struct {
@@ -152,8 +152,8 @@ func TestWorkedTimes(t *testing.T) {
 	}
 }
 
-// TestFewMicros: with m <= p, 1F1B takes (m+p-1)(tF+tB+tW) and zero bubble saves all weight gradients but one, if they are
-// no longer than the forwards whose gaps they fill.
+// TestFewMicros: for m <= p, 1F1B takes (m+p-1)(F+B+W), and zb-auto saves the time of all
+// weight gradients but one if they are no longer than forwards.
 func TestFewMicros(t *testing.T) {
 	for _, c := range []Times{{1, 1, 1}, {2, 3, 1}, {2, 2, 1.5}} {
 		for _, p := range []int{2, 3, 4, 8} {
@@ -173,8 +173,9 @@ func TestFewMicros(t *testing.T) {
 	}
 }
 
-// TestDualPipeOverlap: the published idle time, (p/2-1)(F&B + B - 3W) for W = F, holds exactly for B = 2W and pairs that
-// gain nothing; otherwise it is an upper bound, because the first pair of the middle ranks is not overlapped.
+// TestDualPipeOverlap: the published idle time, (p/2-1)(F&B + B - 3W) for W = F, with B the
+// full backward, is exact for B = 2W and pairs that gain nothing. Otherwise it is an upper
+// bound, because the first pair of the middle ranks is not overlapped.
 func TestDualPipeOverlap(t *testing.T) {
 	for _, p := range []int{4, 8, 16} {
 		for _, c := range []struct{ b, pair float64 }{{1, 3}, {1, 2.5}, {2, 4}, {1.5, 3.25}} {
@@ -188,8 +189,8 @@ func TestDualPipeOverlap(t *testing.T) {
 	}
 }
 
-// TestManyRanks: with ten times the ranks a schedule of so many micro-batches is ten times the work, measured
-// in bytes that are allocated, so that a hundred thousand ranks take a second.
+// TestManyRanks: generating and simulating ten times the ranks allocates about ten times
+// the bytes, so that a hundred thousand ranks take a second.
 func TestManyRanks(t *testing.T) {
 	allocated := func(p int) float64 {
 		var before, after goruntime.MemStats

@@ -6,16 +6,20 @@ import (
 	"fmt"
 )
 
-// Compared is one line of a comparison: a schedule, or the reason why it cannot be.
+// Compared is one line of a comparison: a schedule's report, or the reason why there is
+// none.
 type Compared struct {
 	Report
 	Summary string `json:"summary"`       // the schedule in a few words
-	Why     string `json:"why,omitempty"` // why this schedule cannot be had with these numbers
+	Why     string `json:"why,omitempty"` // why the schedule does not exist for these numbers
 }
 
-// Compare runs all named schedules, and a searched one, on the same work: the times in q are those of one stage of 1/ranks
-// of the model for one whole micro-batch, and a schedule with v chunks and k slices runs units that take 1/(vk) of them.
-// Chunks and slices of q hold for the schedules that can choose; the cap is in stages.
+// Compare simulates all named schedules and a searched one on the same work.
+//
+// q's times are those of 1/ranks of the model for one whole micro-batch; the units of a
+// schedule with v chunks and k slices take 1/(vk) of them. q's cap is in the same parts
+// of the model. q's chunks and slices apply to schedules that have a choice. effort is
+// Goal.Effort of each of the two searches. The error is a *UsageError.
 func Compare(q Request, effort int) ([]Compared, error) {
 	shape := q
 	shape.Chunks, shape.Slices, shape.DepthFirst = cmp.Or(q.Chunks, 1), cmp.Or(q.Slices, 1), cmp.Or(q.DepthFirst, 1)
@@ -36,7 +40,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 		list = append(list, line)
 	}
 	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order that is found for these numbers"}
-	for _, chunks := range []int{1, 2} { // both grains; the faster wins
+	for _, chunks := range []int{1, 2} { // the faster of both is shown
 		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)
 		if err != nil {
@@ -50,7 +54,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 	return append(list, line), nil
 }
 
-// reason is why a schedule cannot be had, without the hint.
+// reason returns an error's text without the hint.
 func reason(err error) string {
 	var usage *UsageError
 	var order *OrderError
@@ -63,9 +67,9 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// compared makes and runs the schedule with unit times of its own grain.
+// compared generates and simulates the schedule with the costs of its own, smaller units.
 func (g *generator) compared(q Request) (Report, error) {
-	if g.chunks[1] < many { // it has no choice
+	if g.chunks[1] < many { // the schedule has no choice
 		q.Chunks = 0
 	}
 	if g.slices[1] < many {
@@ -96,8 +100,8 @@ func (g *generator) compared(q Request) (Report, error) {
 	return NewReport(s, t, full.Costs, false), nil
 }
 
-// scaled are the costs of units that are 1/grain of a stage and micro-batch. A message is as long for a slice: what it
-// saves in bytes is left out.
+// scaled returns the costs of units of 1/grain of the work. The time of a message stays:
+// chunks send as many bytes, and that slices send fewer is neglected.
 func (c Costs) scaled(grain int) Costs {
 	g := 1 / float64(grain)
 	c.Times = Times{c.F * g, c.B * g, c.W * g}

@@ -5,32 +5,34 @@ import (
 	"math"
 )
 
-// Times are the durations of the passes of one unit, in any one unit of time (the command line uses seconds).
-// A full backward takes B + W.
+// Times are the durations of the passes of one stage for one slice of a micro-batch, in
+// any one unit of time (the command line uses seconds). A full backward takes B + W.
 type Times struct {
 	F float64 // forward
 	B float64 // input gradient
 	W float64 // weight gradient
 }
 
-// Costs is what Simulate charges. The zero value of every optional field means "not modelled".
+// Costs are the times and memory that Simulate charges. The zero value of every field but
+// Times means "not modelled".
 type Costs struct {
 	Times
-	Comm         float64   // one message between two ranks; overlaps with computing
-	Pair         float64   // an overlapped forward and full backward; 0 means F + B + W
-	WeightMemory float64   // share of a unit's activations still held between Bx and W (M_W/M_B)
-	Stages       []Times   // optional: Times of each stage instead of the common ones
-	Slices       []float64 // optional: factor on Times for each slice, mean 1
-	Gather       float64   // time to gather the parameters of one stage; needs Buffers
-	Buffers      int       // gathered-parameter buffers per rank; 0: parameters stay resident
+	Comm         float64   // time of a message between two ranks; overlaps with computation
+	Pair         float64   // time of an overlapped forward and full backward; 0 means F + B + W
+	WeightMemory float64   // share of a unit's activations that is held until W (M_W/M_B)
+	Stages       []Times   // by stage, in place of Times
+	Slices       []float64 // by slice: factor on the times, 1 on average
+	Gather       float64   // time to gather the parameters of a stage; has no effect without Buffers
+	Buffers      int       // per rank, of gathered parameters of a stage; 0: parameters stay resident
 }
 
-// DefaultCosts are the unit times of the literature's figures: 1, 1, 1, messages free, W keeping half of the memory.
+// DefaultCosts returns the costs of the figures in the literature: all times 1, messages
+// free, half of the activations held until W.
 func DefaultCosts() Costs {
 	return Costs{Times: Times{F: 1, B: 1, W: 1}, WeightMemory: 0.5}
 }
 
-// of is how long a unit takes when it runs alone.
+// of returns the time of a unit that overlaps with no other.
 func (c *Costs) of(u Unit) float64 {
 	t := c.Times
 	if c.Stages != nil {
@@ -51,7 +53,7 @@ func (c *Costs) of(u Unit) float64 {
 	return d
 }
 
-// ofPair is how long an overlapped pair takes.
+// ofPair returns the time of an overlapped pair.
 func (c *Costs) ofPair(a, b Unit) float64 {
 	if c.Pair > 0 {
 		return c.Pair
@@ -59,7 +61,8 @@ func (c *Costs) ofPair(a, b Unit) float64 {
 	return c.of(a) + c.of(b)
 }
 
-// memory is what executing a unit adds to its rank's activations, in chunks of one slice of a micro-batch.
+// memory returns what a unit adds to the activations of its rank, in chunks of one slice
+// of a micro-batch.
 func (c *Costs) memory(u Unit) float64 {
 	switch u.Pass {
 	case F:
@@ -73,7 +76,8 @@ func (c *Costs) memory(u Unit) float64 {
 	}
 }
 
-// check refuses impossible times and tables that do not fit the schedule.
+// check refuses impossible costs and tables whose length is not the schedule's, with a
+// *UsageError.
 func (c *Costs) check(stages, slices int) error {
 	if err := c.checkTimes(); err != nil {
 		return err
@@ -89,7 +93,8 @@ func (c *Costs) check(stages, slices int) error {
 	return nil
 }
 
-// checkTimes refuses times that are negative, not finite or all zero.
+// checkTimes refuses costs that are negative or not finite, and times that are all zero,
+// with a *UsageError.
 func (c *Costs) checkTimes() error {
 	type named struct {
 		name  string

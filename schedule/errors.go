@@ -2,25 +2,25 @@ package schedule
 
 import "fmt"
 
-// UsageError says that a schedule was asked for that cannot exist. It is the user's to correct.
+// UsageError reports a request for a schedule that cannot exist.
 type UsageError struct {
-	What string // what was asked
-	Why  string // why it cannot be
-	Hint string // what to ask instead
+	What string // the part of the request that is wrong
+	Why  string // why it is impossible
+	Hint string // what to request instead
 }
 
 func (e *UsageError) Error() string {
 	return fmt.Sprintf("%s: %s\nhint: %s", e.What, e.Why, e.Hint)
 }
 
-// OrderError says what is wrong with a given order: which rank, which unit there, and why it cannot run.
+// OrderError reports why an order cannot run, and the first rank and unit concerned.
 type OrderError struct {
 	Rank     int
 	Position int    // index into Orders[Rank], or -1 if something is missing
 	Unit     string // in the schedule's notation
 	Reason   string
 	Hint     string
-	TooLarge bool // the order is sound, but needs more memory than allowed
+	TooLarge bool // the order can run, but needs more memory than allowed
 }
 
 func (e *OrderError) Error() string {
@@ -31,7 +31,7 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("%s: %s: %s\nhint: %s", where, e.Unit, e.Reason, e.Hint)
 }
 
-// SplitError says that no division of layers over stages fits.
+// SplitError reports that in every division of layers over stages, a stage does not fit.
 type SplitError struct{ Layers, Stages int }
 
 func (e *SplitError) Error() string {

@@ -2,51 +2,62 @@ package schedule
 
 import "math"
 
-// Exact search: branch and bound over all orders of one placement, for schedules of a few dozen units.
+// Exact search: branch and bound over all orders on one placement, for schedules of a few
+// dozen units.
 //
-// Approach. All micro-batches of a direction are equal, so without loss each stage runs them in order, pass by pass, and a
-// partial schedule is described by counts: how many forwards, input gradients and weight gradients each stage has done.
-// Branching follows Giffler and Thompson (1960): of all units that could run next, take the one that would end first, say at
-// time t on rank r; whatever r really runs next starts before t, so one branch for each such unit is complete. With a memory
-// cap that argument fails for forwards (running one earlier may leave no room for others), so then there is one more branch
-// in which r does not run that forward next. Branches are cut by a lower bound and by dominance: of two partial schedules
-// with equal counts, one whose ranks are free later and whose results arrive later cannot win.
+// Approach. All micro-batches of a direction are alike, so without loss of generality a
+// stage runs each of its passes in order of micro-batches. A partial schedule is then
+// given by how many units of each pass each stage has completed, and when.
 //
-// Example: p=2, m=4, all times 1, one direction: 13 is optimal (the last rank starts at 1 and has 12 units of work).
-// Weakness: exponential. One slice, no parameter gathers, objective makespan only.
+// Branching follows Giffler and Thompson (1960). Of all units that could run next, take
+// the one that would end first, at time t on rank r. The unit that r runs next in an
+// optimal schedule starts before t, so one branch for each such unit suffices. Under a
+// memory cap this is wrong for forwards, since running one earlier may leave no room for
+// others; then another branch forbids r to run that forward next.
+//
+// Branches are pruned by a lower bound and by dominance: of two partial schedules with
+// equal counts, one whose ranks are free no earlier and whose results arrive no earlier
+// cannot win.
+//
+// Example: for p=2, m=4, one direction and all times 1, 13 is optimal: the last rank
+// starts at 1 and has 12 units of work.
+// Weakness: exponential time. It minimises the makespan only, for one slice, without
+// parameter gathers or overlapped pairs.
 
-// exact is one branch and bound.
+// exact is the state of one branch and bound.
 type exact struct {
 	s       *Schedule
 	c       Costs
-	cap     float64
-	nodes   int // left to explore
-	best    float64
-	orders  [][]Unit // of the best
+	cap     float64  // chunk activations
+	nodes   int      // that may still be explored
+	best    float64  // least makespan so far
+	orders  [][]Unit // with that makespan
 	kinds   []kind
-	byRank  [][]int // kinds of each rank
-	seen    map[string][][]float64
-	current [][]Unit
-	m       int // micro-batches per direction
+	byRank  [][]int                // indices of kinds
+	seen    map[string][][]float64 // partial schedules by counts, see dominated
+	current [][]Unit               // orders of the current partial schedule
+	m       int                    // micro-batches per direction
 }
 
-// kind is a pass of a stage: a queue of m equal units.
+// kind is one pass of one stage: a queue of m units that differ in the micro-batch only.
 type kind struct {
 	unit   Unit
 	rank   int
 	time   float64
-	memory float64
-	inputs []int     // kinds whose i-th unit comes before the i-th of this one
+	memory float64   // that a unit adds
+	inputs []int     // kinds whose i-th unit precedes the i-th of this one
 	delays []float64 // message time of each input
 	output []int     // the inverse of inputs
-	tail   float64   // least time from the end of a unit to the end of the step
-	done   int
-	ends   []float64
-	banned bool // not next on its rank
+	tail   float64   // lower bound of the time from the end of a unit to the end of the step
+	done   int       // units
+	ends   []float64 // of the units done
+	banned bool      // its rank must run something else first
 }
 
-// exactSolve looks for an order on s's placement with a makespan below upper. It returns the least makespan that it can
-// guarantee as a bound: if nothing better than upper was found and all was explored, that is upper.
+// exactSolve searches for orders on s's placement with a makespan below upper, under a cap
+// of limit chunk activations. orders is nil if it finds none. complete reports that all
+// was explored within so many nodes; then no order has a makespan below the returned one,
+// which is upper if there are no orders.
 func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [][]Unit, makespan float64, complete bool) {
 	e := &exact{s: s, c: c, cap: limit, nodes: nodes, best: upper, m: s.MicrosPerDirection(), seen: map[string][][]float64{}}
 	e.setup()
@@ -55,7 +66,7 @@ func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [
 	return e.orders, e.best, e.nodes > 0
 }
 
-// setup makes the kinds and their precedences.
+// setup creates the kinds and their dependencies.
 func (e *exact) setup() {
 	s := e.s
 	e.byRank = make([][]int, s.Ranks)
@@ -82,7 +93,7 @@ func (e *exact) setup() {
 			e.kinds[from].output = append(e.kinds[from].output, i)
 		}
 	}
-	for _, pass := range []Pass{W, Bx, F} { // tails: weight gradients have none, backwards go up, forwards down
+	for _, pass := range []Pass{W, Bx, F} { // in this order outputs have their tails first
 		for n := range s.Stages() {
 			for dir := range s.Home {
 				stage := n
@@ -103,8 +114,9 @@ func (e *exact) setup() {
 	}
 }
 
-// ready is when the next unit of a kind could start on a rank that is free at the given time; false if it must wait for a
-// unit that is not scheduled, or for memory.
+// ready returns when the next unit of a kind could start on its rank, which is free at
+// the given time and holds so much. It returns false if there is no such unit, an input
+// is not scheduled, or memory lacks.
 func (e *exact) ready(k *kind, free, held float64) (float64, bool) {
 	if k.done == e.m || held+k.memory > e.cap+1e-9 {
 		return 0, false
@@ -119,7 +131,8 @@ func (e *exact) ready(k *kind, free, held float64) (float64, bool) {
 	return free, true
 }
 
-// branch explores all completions of the current partial schedule.
+// branch explores all completions of the current partial schedule, which has that many
+// units. free and held are by rank.
 func (e *exact) branch(free, held []float64, units int) {
 	if e.nodes--; e.nodes <= 0 {
 		return
@@ -162,7 +175,8 @@ func (e *exact) branch(free, held []float64, units int) {
 	}
 }
 
-// order lists the kinds of a rank in the order in which they are tried: backwards, forwards, weight gradients.
+// order returns the kinds of rank r in the order in which they are tried: input
+// gradients, forwards, weight gradients.
 func (e *exact) order(r int) []int {
 	var list []int
 	for _, pass := range []Pass{Bx, F, W} {
@@ -175,11 +189,11 @@ func (e *exact) order(r int) []int {
 	return list
 }
 
-// extend runs the next unit of kind i and branches.
+// extend schedules the next unit of kind i at time at, branches, and takes it back.
 func (e *exact) extend(i int, at float64, free, held []float64, units int) {
 	k := &e.kinds[i]
 	r := k.rank
-	var lifted []int // a ban ends when its rank runs something else
+	var lifted []int // bans end when the rank runs something else
 	for _, j := range e.byRank[r] {
 		if e.kinds[j].banned {
 			e.kinds[j].banned = false
@@ -202,8 +216,9 @@ func (e *exact) extend(i int, at float64, free, held []float64, units int) {
 	}
 }
 
-// bound is a time before which no completion ends: each rank has its work left to do, after its earliest possible start
-// and before the least tail.
+// bound returns a lower bound on the makespan of all completions: each rank has the rest
+// of its work to do, from its earliest possible start on, and then at least the shortest
+// tail follows.
 func (e *exact) bound(free []float64) float64 {
 	bound := 0.0
 	heads := e.heads(free)
@@ -236,7 +251,8 @@ func (e *exact) bound(free []float64) float64 {
 	return bound
 }
 
-// heads are the earliest starts of the next unit of each kind, if every rank could run all its kinds at once.
+// heads returns a lower bound on the start of the next unit of each kind: the start if
+// every rank could run all of its kinds at once.
 func (e *exact) heads(free []float64) []float64 {
 	heads := make([]float64, len(e.kinds))
 	visit := func(i int) {
@@ -246,7 +262,7 @@ func (e *exact) heads(free []float64) []float64 {
 			in := &e.kinds[j]
 			if in.done > k.done {
 				at = max(at, in.ends[k.done]+k.delays[n])
-			} else { // the input's queue must first get that far
+			} else { // the input's queue has several units to run before
 				at = max(at, heads[j]+float64(k.done-in.done+1)*in.time+k.delays[n])
 			}
 		}
@@ -266,7 +282,8 @@ func (e *exact) heads(free []float64) []float64 {
 	return heads
 }
 
-// dominated says whether a partial schedule with the same counts was at least as early everywhere; if not it is kept.
+// dominated reports whether an earlier partial schedule with the same counts and bans was
+// nowhere later. If not, it records the current one.
 func (e *exact) dominated(free []float64) bool {
 	key := make([]byte, 0, 2*len(e.kinds))
 	times := append([]float64(nil), free...)
@@ -276,7 +293,7 @@ func (e *exact) dominated(free []float64) bool {
 		if k.banned {
 			key[len(key)-1] |= 0x80
 		}
-		for n := k.done - 1; n >= 0; n-- { // results that somebody still needs
+		for n := k.done - 1; n >= 0; n-- { // only results that are still needed
 			needed := false
 			for _, o := range k.output {
 				needed = needed || e.kinds[o].done <= n
@@ -312,10 +329,10 @@ func noLater(a, b []float64) bool {
 	return true
 }
 
-// smallest is the number of units up to which Search tries to prove its result by itself.
+// smallest is the size, in units, up to which Search runs the exact search unasked.
 const smallest = 48
 
-// bound is a time that no order on any allowed placement can beat.
+// bound returns a lower bound on the objective over all allowed placements.
 func (g Goal) bound() float64 {
 	least := math.Inf(1)
 	for _, place := range g.placements() {
@@ -324,8 +341,8 @@ func (g Goal) bound() float64 {
 	return least
 }
 
-// placementBound is the largest, over ranks, of the work of a rank plus (for the makespan) the earliest arrival of its
-// first input.
+// placementBound returns a lower bound for s's placement: the largest work of a rank,
+// for the makespan plus the earliest arrival of its first input.
 func placementBound(s *Schedule, c Costs, span bool) float64 {
 	work := make([]float64, s.Ranks)
 	head := make([]float64, s.Ranks)
@@ -366,8 +383,9 @@ func sliceTime(c Costs, u Unit, slice int) float64 {
 	return c.of(u)
 }
 
-// prove runs the exact search on all placements. It returns the best candidate and a lower bound on the objective over
-// all placements, or 0 if it did not apply.
+// prove runs the exact search on all placements. It returns the better of best and what
+// it finds, and a lower bound on the objective over all placements, which is 0 if the
+// search does not apply.
 func (g Goal) prove(best candidate) (candidate, float64) {
 	nodes := g.Nodes
 	if nodes == 0 && g.size() <= smallest {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestGathers: what layered gradient accumulation is for. One buffer, p=4, v=2.
+// TestGathers: gathers of 1F1B and breadth-first with one buffer.
 func TestGathers(t *testing.T) {
 	for _, x := range []struct {
 		name    string
@@ -38,8 +38,8 @@ func TestGathers(t *testing.T) {
 	}
 }
 
-// TestGatherTime: one rank, two chunks, two micro-batches, breadth-first: 3 gathers. With one buffer each one stops the
-// rank; with two, all but the first hide.
+// TestGatherTime: breadth-first with one rank, two chunks and two micro-batches has 3
+// gathers. With one buffer each delays the rank, with two only the first does.
 func TestGatherTime(t *testing.T) {
 	for _, x := range []struct {
 		buffers int

@@ -7,35 +7,36 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// Request is what a named schedule is asked for.
+// Request describes the schedule wanted.
 type Request struct {
 	Ranks      int
 	Micros     int     // micro-batches of the step, over all directions
 	Chunks     int     // stages per rank and direction; 0: the schedule's own number
 	Slices     int     // slices per sequence; 0: the schedule's own number
-	DepthFirst int     // breadth-first only: groups of micro-batches that run after each other; 0: 1
-	Costs      Costs   // for the schedules that look at times (zb-auto, zb-v, search)
-	Cap        float64 // activations allowed per rank, in chunks of one micro-batch; 0: the schedule's own limit
+	DepthFirst int     // breadth-first only: groups of micro-batches that run one after the other; 0: 1
+	Costs      Costs   // for schedules that depend on times (chimera, zb-auto, zb-v, Search)
+	Cap        float64 // activations allowed per rank, in chunks of one micro-batch, for zb-auto, zb-v and Search; 0: the schedule's own limit
 }
 
-// maxSlots bounds directions x stages x micro-batches x slices, so that an absurd request is refused, not attempted.
+// maxSlots bounds stages x micro-batches x slices, so that absurd requests are refused at
+// once.
 const maxSlots = 1 << 21
 
-// generator is one named schedule: what it needs and how it is made.
+// generator is a named schedule: its requirements and the function that generates it.
 type generator struct {
 	name     string
-	chunks   [2]int // least and most chunks per rank
-	usual    int    // chunks when none are asked for, if not the least
-	slices   [2]int // least and most slices
-	mirror   bool   // two directions: even numbers of ranks and micro-batches
-	needs    func(q Request) *UsageError
+	chunks   [2]int                      // least and most chunks per rank
+	usual    int                         // default number of chunks, if not the least
+	slices   [2]int                      // least and most slices
+	mirror   bool                        // two directions, so the ranks and micro-batches must be even in number
+	needs    func(q Request) *UsageError // further requirements; nil: none
 	generate func(q Request) (*Schedule, error)
 	summary  string
 }
 
 const many = 1 << 20
 
-// catalogue lists all named schedules in the order in which they are shown.
+// catalogue returns all named schedules in the order in which they are shown.
 func catalogue() []generator {
 	one := [2]int{1, 1}
 	return []generator{
@@ -61,7 +62,7 @@ func catalogue() []generator {
 	}
 }
 
-// Names lists the named schedules that Generate knows.
+// Names returns the names that Generate accepts.
 func Names() []string {
 	var names []string
 	for _, g := range catalogue() {
@@ -70,7 +71,8 @@ func Names() []string {
 	return names
 }
 
-// Generate makes a named schedule. It returns a *UsageError for a request that the schedule cannot meet.
+// Generate returns the named schedule for q. It returns a *UsageError if there is no such
+// name, or if the schedule cannot meet the request.
 func Generate(name string, q Request) (*Schedule, error) {
 	for _, g := range catalogue() {
 		if g.name == name {
@@ -80,7 +82,7 @@ func Generate(name string, q Request) (*Schedule, error) {
 	return nil, &UsageError{fmt.Sprintf("schedule %q", name), "no such schedule", hint(name, Names())}
 }
 
-// make fills in the defaults, checks the request and generates.
+// make completes and checks the request and generates the schedule.
 func (g *generator) make(q Request) (*Schedule, error) {
 	q, err := g.complete(q)
 	if err != nil {
@@ -94,7 +96,8 @@ func (g *generator) make(q Request) (*Schedule, error) {
 	return s, nil
 }
 
-// complete replaces zeros by the schedule's own numbers and refuses what the schedule cannot do.
+// complete replaces zeros by the schedule's defaults and refuses requests that the
+// schedule cannot meet.
 func (g *generator) complete(q Request) (Request, error) {
 	if q.Chunks == 0 {
 		q.Chunks = max(g.chunks[0], g.usual)
@@ -135,7 +138,7 @@ func (g *generator) complete(q Request) (Request, error) {
 	return q, nil
 }
 
-// checkShape refuses numbers that no schedule can have.
+// checkShape refuses numbers that no schedule can have. Defaults must be filled in.
 func checkShape(q Request) error {
 	for _, n := range []struct {
 		name  string
@@ -185,7 +188,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// hint names the entry of names that a misspelt one is closest to.
+// hint suggests the entry of names closest to a misspelt name, or all of them.
 func hint(name string, names []string) string {
 	if near := suggest.Nearest(name, names); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// golden reads blocks of "# name ranks microbatches [slices=k]" and one line per rank.
+// golden reads blocks of a header "# name ranks microbatches [slices=k]" and one line per
+// rank, by header.
 func golden(t *testing.T, file string) map[string][]string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + file)
@@ -22,7 +23,7 @@ func golden(t *testing.T, file string) map[string][]string {
 	return blocks
 }
 
-// asked turns a header of golden into a request.
+// asked parses a header of golden.
 func asked(t *testing.T, header string) (string, Request) {
 	t.Helper()
 	fields := strings.Fields(header)
@@ -39,7 +40,7 @@ func asked(t *testing.T, header string) (string, Request) {
 	return fields[0], q
 }
 
-// TestOrders compares with the worked orders of the papers (and of their code, where that is the reference).
+// TestOrders compares with worked orders of the papers or of their code.
 func TestOrders(t *testing.T) {
 	for header, want := range golden(t, "orders.txt") {
 		name, q := asked(t, header)
@@ -73,7 +74,7 @@ func compareLines(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// simulate generates and runs, or fails the test.
+// simulate generates and simulates a schedule.
 func simulate(t *testing.T, name string, q Request) (*Schedule, *Timeline) {
 	t.Helper()
 	s, err := Generate(name, q)

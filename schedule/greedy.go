@@ -5,25 +5,28 @@ import (
 	"math/rand/v2"
 )
 
-// Greedy list scheduling on any placement: whenever a rank can start something, a policy picks what. This is how Search
-// gets starting points for times and placements that no named schedule was made for.
+// Greedy list scheduling on any placement: whenever a rank can start a unit, a policy
+// picks which. Search starts from such orders, for times and placements that no named
+// schedule was made for.
 //
-// Approach: repeatedly take the rank that can start earliest; among its next forward and backward of each stage and its
-// oldest weight gradient, those that can start within the policy's patience compete by priority. Memory: a forward must
-// leave room for one unit of every later stage of the same rank, so that what is in flight can always come back.
+// Approach: each rank chooses between the next forward and backward of each of its stages
+// and its oldest weight gradient: the one of highest priority among those that can start
+// within the policy's patience. Of these choices the earliest runs, and so on. A forward
+// must leave room for one unit of every later stage of its rank, so that the
+// micro-batches in flight can always return.
 //
-// Weakness: a bad choice is never taken back; improve does that.
+// Weakness: choices are final. Local search (improve.go) revises them.
 
 // policy decides between units that could run.
 type policy struct {
-	warm     float64 // in-flight forwards allowed on a rank, per rank that is still below it in the pipe
+	warm     float64 // in-flight forwards allowed on a rank, per stage from the rank's first one to the last of the model
 	forward  bool    // prefer forwards to backwards below that limit
 	deep     bool    // prefer forwards of later stages
-	patience float64 // wait up to this share of a weight gradient's time for something better than it
-	noise    float64 // random part of the priorities
+	patience float64 // share of a weight gradient's time for which a rank idles to run something better
+	noise    float64 // largest random part of the priorities
 }
 
-// policies are the settings that Search tries; random ones follow.
+// policies returns those that Search tries first.
 func policies() []policy {
 	var list []policy
 	for _, warm := range []float64{1, 1.5, 2, 3, math.Inf(1)} {
@@ -37,7 +40,7 @@ func policies() []policy {
 	return list
 }
 
-// random is a policy near the given one.
+// random returns y with a warm-up near y's, random patience and some noise.
 func (y policy) random(rng *rand.Rand) policy {
 	y.warm *= .7 + .6*rng.Float64()
 	y.patience = rng.Float64()
@@ -45,30 +48,30 @@ func (y policy) random(rng *rand.Rand) policy {
 	return y
 }
 
-// greedyStage is a stage of one direction: how far its passes are.
+// greedyStage is the progress of a stage of one direction.
 type greedyStage struct {
 	dir, stage int
-	forwards   []float64 // ends, in the order of the queue
-	backwards  []float64
+	forwards   []float64 // end times, in the order of unit
+	backwards  []float64 // of input gradients
 }
 
-// greedyRank is what is known of one rank.
+// greedyRank is the state of a rank.
 type greedyRank struct {
 	stages  []*greedyStage
 	limit   float64 // in-flight units allowed
 	clock   float64
-	held    float64
-	pending []Unit
+	held    float64 // activations, in chunks of one slice
+	pending []Unit  // weight gradients that may run
 	order   []Unit
 	next    option
 
-	sequence []Unit // if set, forwards and input gradients run in this order (see pattern)
+	sequence []Unit // if set, the forwards and input gradients to run, in this order (see pattern)
 }
 
-// option is something that a rank could run next.
+// option is a unit that a rank could run next.
 type option struct {
 	unit  Unit
-	owner *greedyStage
+	owner *greedyStage // nil for weight gradients
 	start float64
 	score float64
 	ok    bool
@@ -86,7 +89,7 @@ type greedy struct {
 	options []option        // scratch of choose
 }
 
-// newGreedy prepares an empty construction.
+// newGreedy returns an empty construction. limit is the cap in chunks of one micro-batch.
 func newGreedy(s *Schedule, c Costs, limit float64) *greedy {
 	g := &greedy{s: s, c: c, cap: limit, ranks: make([]greedyRank, s.Ranks), stages: make([][]greedyStage, s.Directions()),
 		units: s.MicrosPerDirection() * s.Slices}
@@ -101,7 +104,8 @@ func newGreedy(s *Schedule, c Costs, limit float64) *greedy {
 	return g
 }
 
-// greedyOrder fills s.Orders by the policy, backwards split; false if it ran into the memory limit.
+// greedyOrder fills s.Orders by the policy, with all backwards split. It returns false if
+// it got stuck at the memory limit. rng may be nil if the policy has no noise.
 func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) bool {
 	g := newGreedy(s, c, limit)
 	g.y, g.rng = y, rng
@@ -111,7 +115,7 @@ func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) 
 	return g.complete()
 }
 
-// complete runs units until all are done; false if none can run.
+// complete runs units until all are done. It returns false if it gets stuck.
 func (g *greedy) complete() bool {
 	for r := range g.ranks {
 		g.choose(r)
@@ -134,7 +138,8 @@ func (g *greedy) complete() bool {
 	return true
 }
 
-// warmLimit is how much rank r may hold: by the policy a multiple of the stages from its first one to the last, by the cap.
+// warmLimit returns how much rank r may hold, in chunks of one slice: what the policy
+// allows, but at least one micro-batch per stage and at most the cap.
 func (g *greedy) warmLimit(r int) float64 {
 	below := 0
 	for _, k := range g.ranks[r].stages {
@@ -144,7 +149,8 @@ func (g *greedy) warmLimit(r int) float64 {
 	return math.Min(g.cap, math.Max(warm, float64(len(g.ranks[r].stages)))) * float64(g.s.Slices)
 }
 
-// unit is the i-th unit of a stage's queue: backwards take the slices of a micro-batch from the last to the first.
+// unit returns the i-th unit of a pass of a stage. Backwards take the slices of a
+// micro-batch from the last to the first.
 func (g *greedy) unit(k *greedyStage, pass Pass, i int) Unit {
 	n := g.s.Slices
 	u := Unit{Pass: pass, Dir: k.dir, Stage: k.stage, Micro: i / n, Slice: i % n}
@@ -154,7 +160,8 @@ func (g *greedy) unit(k *greedyStage, pass Pass, i int) Unit {
 	return u
 }
 
-// arrival is when the input of the next forward or backward of a stage is there; false if nobody has computed it.
+// arrival returns when the inputs of the next forward or input gradient of a stage are
+// there. It returns false if there is no such unit or an input is not computed.
 func (g *greedy) arrival(k *greedyStage, pass Pass) (float64, bool) {
 	at := 0.0
 	need := func(from *greedyStage, list []float64, i int) bool {
@@ -175,7 +182,7 @@ func (g *greedy) arrival(k *greedyStage, pass Pass) (float64, bool) {
 		return at, ok
 	}
 	i, n := len(k.backwards), g.s.Slices
-	forward := i/n*n + n - 1 - i%n // the same unit in the forward queue
+	forward := i/n*n + n - 1 - i%n // position of the same micro-batch and slice among the forwards
 	ok := i < g.units && need(k, k.forwards, forward)
 	if k.stage+1 < len(all) {
 		ok = ok && need(&all[k.stage+1], all[k.stage+1].backwards, i)
@@ -186,7 +193,7 @@ func (g *greedy) arrival(k *greedyStage, pass Pass) (float64, bool) {
 	return at, true
 }
 
-// choose finds what rank r would run next.
+// choose sets what rank r would run next.
 func (g *greedy) choose(r int) {
 	k := &g.ranks[r]
 	if k.sequence != nil {
@@ -239,7 +246,7 @@ func (g *greedy) random() float64 {
 	return g.rng.Float64()
 }
 
-// fits says whether a forward leaves room for the later stages of the rank.
+// fits reports whether a forward leaves room for the later stages of its rank.
 func (g *greedy) fits(k *greedyRank, stage *greedyStage) bool {
 	later := 0
 	for _, other := range k.stages {
@@ -250,7 +257,8 @@ func (g *greedy) fits(k *greedyRank, stage *greedyStage) bool {
 	return k.held+1+float64(later) <= k.limit+1e-9
 }
 
-// run executes the chosen unit of rank r and lets the ranks that it concerns choose again.
+// run executes what rank r has chosen. Then r and the rank that waits for the result
+// choose again.
 func (g *greedy) run(r int) {
 	k := &g.ranks[r]
 	o := k.next

@@ -5,13 +5,16 @@ import (
 	"strings"
 )
 
-// Grid draws the timeline in characters, one line per rank: the digit of a micro-batch for its forward, its letter for a
-// backward, w for a weight gradient, '.' while the rank waits. A column is the longest time that divides all starts and
-// durations; where none does (or where the lines would get too long) times are rounded to columns.
+// Grid draws the timeline in characters, one line per rank: a digit (the micro-batch) for
+// a forward, a letter for a backward or input gradient, w for a weight gradient, '.' while
+// the rank waits. A column is the longest fraction 1/n of the shortest unit, n <= 12, that
+// divides all starts and ends. If none does, or lines would get too long, times are
+// rounded to columns.
 //
 //	r0: 0123......aa4bb5cc6dd7ee.ff.gg.hh        (1F1B, p=4, m=8, backward twice as long as forward)
 //
-// Weakness: micro-batches are shown modulo 10 (forward) and 26 (backward); the chunk is not shown, SVG does.
+// Weakness: micro-batches are shown modulo 10 (forward) and 26 (backward), and chunks not
+// at all. SVG shows both.
 func (s *Schedule) Grid(t *Timeline) []string {
 	column := t.column()
 	at := func(time float64) int { return int(math.Round(time / column)) }
@@ -20,7 +23,7 @@ func (s *Schedule) Grid(t *Timeline) []string {
 		line := []byte(strings.Repeat(".", at(t.Makespan)))
 		for j, u := range order {
 			from, to := at(t.Start[r][j]), at(t.End[r][j])
-			switch { // of an overlapped pair, the forward takes the first third
+			switch { // of an overlapped pair, the forward gets the first third
 			case u.Joined:
 				from += (to - from + 2) / 3
 			case j+1 < len(order) && order[j+1].Joined:
@@ -45,7 +48,7 @@ func symbol(u Unit) byte {
 	return byte('a' + u.Micro%26)
 }
 
-// column is how much time a character stands for.
+// column returns the time that a character stands for.
 func (t *Timeline) column() float64 {
 	const widest = 4000
 	shortest := math.Inf(1)
@@ -64,7 +67,7 @@ func (t *Timeline) column() float64 {
 	return max(shortest/2, t.Makespan/widest)
 }
 
-// divides says whether all starts and ends are whole numbers of columns.
+// divides reports whether all starts and ends are multiples of a column.
 func (t *Timeline) divides(column float64) bool {
 	whole := func(x float64) bool {
 		n := x / column

@@ -2,31 +2,36 @@ package schedule
 
 import "math/rand/v2"
 
-// Local search on orders. The makespan is the length of a path through units that wait for each other; on that path, units
-// of one rank that follow each other without a gap form a block. Only changing a block can shorten the path (as in job-shop
-// scheduling: Grabowski et al. 1986, Nowicki and Smutnicki 1996), so a move takes a unit of a block to another place of the
-// same block, or now and then any unit to a place nearby.
+// Local search on orders. The makespan is the length of a critical path of units, each of
+// which starts when the one before it on the path has ended (and its message arrived).
+// Units that follow each other on the path and on one rank form a block. As in job-shop
+// scheduling, only changes of blocks can shorten the path (Grabowski et al. 1986, Nowicki
+// and Smutnicki 1996). So three moves of four shift a unit within its block, the others
+// shift any unit by a few positions.
 //
-// Moves are accepted by late-acceptance hill climbing (Burke and Bykov 2017): a new order may not be worse than the one
-// some hundred moves ago. That needs no temperature and leaves plateaus easily.
+// Moves are accepted by late-acceptance hill climbing (Burke and Bykov 2017): a new order
+// must not be worse than both the current one and the one 150 moves ago. That needs no
+// temperature and leaves plateaus easily.
 //
-// Weakness: every move is evaluated by running the whole order, so large schedules get few moves.
+// Weakness: every move is evaluated by running the whole order, so large schedules get
+// few moves.
 
-const lateness = 150 // length of the acceptance history
+const lateness = 150 // length of the acceptance history, in moves
 
-// improver searches around one schedule, in place.
+// improver searches from one schedule, which it changes in place.
 type improver struct {
 	m     *machine
-	cap   float64
-	span  bool // minimise the longest span instead of the makespan
+	cap   float64 // in chunks of one micro-batch; 0: none
+	span  bool    // minimise the longest span instead of the makespan
 	rng   *rand.Rand
-	block []place // positions on a critical path whose unit before on the rank is critical too
+	block []place // positions on a critical path, latest first, whose predecessor on the rank is on it too
 }
 
 // place is a position in the order of a rank.
 type place struct{ rank, position int }
 
-// score is what is minimised: the objective first, then how early the ranks end.
+// score is what is minimised: first the objective, then the sum of the other objective
+// (of makespan and longest span) and the mean end of the ranks.
 type score struct{ first, second float64 }
 
 func (a score) less(b score) bool {
@@ -37,7 +42,7 @@ func (a score) less(b score) bool {
 	return a.second < b.second-eps*(1+b.second)
 }
 
-// evaluate runs the order; false if the ranks wait for each other.
+// evaluate runs the orders. It returns false if the ranks deadlock.
 func (v *improver) evaluate() (score, bool) {
 	if !v.m.run() {
 		return score{}, false
@@ -45,7 +50,7 @@ func (v *improver) evaluate() (score, bool) {
 	return v.m.score(v.span), true
 }
 
-// score is the result of the last run.
+// score returns the score of the last run.
 func (m *machine) score(span bool) score {
 	makespan, longest, ends := 0.0, 0.0, 0.0
 	for r, order := range m.s.Orders {
@@ -61,8 +66,8 @@ func (m *machine) score(span bool) score {
 	return score{makespan, longest + ends/float64(m.s.Ranks)}
 }
 
-// improve tries moves until the budget of unit executions is used up or target is reached; the schedule ends as the best
-// order found.
+// improve tries moves until it has executed budget units or the objective reaches target.
+// It leaves the best orders found in the schedule and returns their score.
 func (v *improver) improve(budget int, target float64) score {
 	s := v.m.s
 	current, ok := v.evaluate()
@@ -71,7 +76,7 @@ func (v *improver) improve(budget int, target float64) score {
 		units += len(order)
 	}
 	best := current
-	if !ok || s.overlaps() { // pairs stay together: such an order is left as it is
+	if !ok || s.overlaps() { // moves would separate overlapped pairs
 		return best
 	}
 	kept := copyOrders(s.Orders)
@@ -83,7 +88,7 @@ func (v *improver) improve(budget int, target float64) score {
 	for i := 0; budget > 0 && target*(1+1e-9) < best.first; i++ {
 		undo := v.move()
 		if undo == nil {
-			budget-- // nothing was run
+			budget-- // although nothing was run, so that the loop ends
 			continue
 		}
 		budget -= units
@@ -116,7 +121,7 @@ func copyOrders(orders [][]Unit) [][]Unit {
 	return kept
 }
 
-// trace walks one critical path of the last run backwards and collects its blocks.
+// trace collects the blocks of one critical path of the last run, from its end.
 func (v *improver) trace() {
 	m, s := v.m, v.m.s
 	v.block = v.block[:0]
@@ -156,14 +161,15 @@ func (v *improver) trace() {
 	}
 }
 
-// move changes one order and returns how to undo it, or nil if the move would change nothing or break the cap.
+// move makes a random move and returns a function that undoes it, or nil if the move would
+// change nothing, be illegal or exceed the cap.
 func (v *improver) move() (undo func()) {
 	s := v.m.s
 	var r, from, to int
 	if len(v.block) > 0 && v.rng.IntN(4) > 0 {
 		at := v.rng.IntN(len(v.block))
 		r, from = v.block[at].rank, v.block[at].position
-		// the block ends where the next critical place is not the one before
+		// the block ends where the next place is not the position before
 		length := 1
 		for at+length < len(v.block) && v.block[at+length] == (place{r, from - length}) {
 			length++
@@ -192,8 +198,9 @@ func (v *improver) move() (undo func()) {
 	return func() { shift(order, to, from) }
 }
 
-// legal says whether the unit at from can be taken to position to without passing a unit of the same stage and
-// micro-batch, or of the same queue, which would be a detour or no change.
+// legal reports whether the unit at position from passes no unit of the same pass and
+// stage, or of the same stage, micro-batch and slice, on its way to position to. The
+// latter depend on each other; passing the former only exchanges micro-batches.
 func legal(order []Unit, from, to int) bool {
 	u := order[from]
 	step := 1
@@ -209,7 +216,7 @@ func legal(order []Unit, from, to int) bool {
 	return true
 }
 
-// shift moves one unit and lets the ones between close up.
+// shift moves the unit at position from to position to.
 func shift(order []Unit, from, to int) {
 	u := order[from]
 	if from < to {
@@ -220,7 +227,7 @@ func shift(order []Unit, from, to int) {
 	order[to] = u
 }
 
-// fits says whether an order keeps the cap.
+// fits reports whether an order keeps the cap.
 func (v *improver) fits(order []Unit) bool {
 	if v.cap == 0 {
 		return true

@@ -6,23 +6,28 @@ import (
 	"strings"
 )
 
-// Notation is how units are written. All share F, B, W for forward, backward, weight gradient and the micro-batch's
-// number; slices are letters. B is the input gradient where every backward is split, else the full one, and then b is
-// the input gradient.
+// Notation is a way to write units. A unit is F, B or W (forward, backward, weight
+// gradient), then the number of the micro-batch, then a letter for the slice if there are
+// several. If all backwards are split, B is the input gradient; else B is the full
+// backward and b the input gradient.
 type Notation uint8
 
 const (
 	// Plain: F0, F0a (slice a), F0.1 (chunk 1), F0a.1.
 	Plain Notation = iota
-	// Cases: F and f are forward of the lower and upper chunk of a V; B and b (W and w) backward of the upper and lower.
+	// Cases: F and f are the forwards of the first and second chunk of a V, B and b (W
+	// and w) the backwards of the second and first, as a micro-batch passes them. All
+	// backwards are split.
 	Cases
-	// Arrows: Fd0 and Fu0 run down and up the ranks; FD0 and FU0 are the upper chunks of a V.
+	// Arrows: Fd0 and Fu0 go down and up the ranks; FD0 and FU0 are the second chunks of
+	// a V.
 	Arrows
-	// Primes: F0, and F'0 for the other direction (or the upper chunk of a V); F3+B'1 run overlapped.
+	// Primes: F0, and F'0 for the other direction or the second chunk of a V; F3+B'1
+	// overlap.
 	Primes
 )
 
-// Text writes the orders, one line per rank.
+// Text returns the orders, one line per rank.
 func (s *Schedule) Text() []string {
 	lines := make([]string, len(s.Orders))
 	name := s.namer()
@@ -42,7 +47,8 @@ func (s *Schedule) Text() []string {
 	return lines
 }
 
-// splits says whether the orders hold input gradients, and whether they hold full backwards beside them.
+// splits reports whether the orders have input gradients, and whether they also have full
+// backwards.
 func (s *Schedule) splits() (split, mixed bool) {
 	full := false
 	for _, order := range s.Orders {
@@ -54,7 +60,7 @@ func (s *Schedule) splits() (split, mixed bool) {
 	return split, split && full
 }
 
-// namer returns how one unit is written in this schedule.
+// namer returns a function that writes one unit in the schedule's notation.
 func (s *Schedule) namer() func(Unit) string {
 	_, mixed := s.splits()
 	return func(u Unit) string {
@@ -92,7 +98,7 @@ func (s *Schedule) namer() func(Unit) string {
 	}
 }
 
-// letters writes a slice: a to z, then aa, ab, ...
+// letters returns the n-th of a to z, aa, ab and so on, from 0.
 func letters(n int) string {
 	text := ""
 	for n++; n > 0; n = (n - 1) / 26 {
@@ -101,8 +107,10 @@ func letters(n int) string {
 	return text
 }
 
-// Parse replaces the orders by those written in lines, one per rank, in this schedule's shape, placement and notation: it
-// reads what Text writes, so that an order can be edited by hand. Check says whether the result can run.
+// Parse returns the schedule with the orders written in lines, one per rank, in its own
+// shape, placement and notation. It reads what Text writes, so that orders can be edited
+// by hand. It returns a *UsageError for a wrong number of lines and an *OrderError for a
+// unit that it cannot read; it does not check the orders, see Check.
 func (s *Schedule) Parse(lines []string) (*Schedule, error) {
 	if len(lines) != s.Ranks {
 		return nil, &UsageError{plural(len(lines), "line") + " of orders", fmt.Sprintf("the schedule has %s", plural(s.Ranks, "rank")),
@@ -126,7 +134,7 @@ func (s *Schedule) Parse(lines []string) (*Schedule, error) {
 			}
 		}
 	}
-	if weights && !lower { // every backward is split, so B means the input gradient
+	if weights && !lower { // all backwards are split, so B is the input gradient
 		for _, order := range parsed.Orders {
 			for i := range order {
 				if order[i].Pass == B {
@@ -145,24 +153,16 @@ func clip(text string) string {
 	return text
 }
 
-// parseUnit reads one unit on rank r; a B may turn out to be a Bx.
+// parseUnit reads one unit on rank r. It returns B for an input gradient written as B:
+// only all units together tell which it is.
 func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	var u Unit
 	if token == "" {
 		return u, fmt.Errorf("a unit is missing")
 	}
-	cases := s.Notation == Cases
-	switch c := token[0]; {
-	case c == 'F', c == 'f' && cases:
-		u.Pass = F
-	case c == 'B', c == 'b' && cases:
-		u.Pass = B
-	case c == 'W', c == 'w' && cases:
-		u.Pass = W
-	case c == 'b':
-		u.Pass = Bx
-	default:
-		return u, fmt.Errorf("unknown pass %q", c)
+	var err error
+	if u.Pass, err = s.parsePass(token[0]); err != nil {
+		return u, err
 	}
 	rest := token[1:]
 	upper := false
@@ -194,19 +194,40 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	if u.Dir >= s.Directions() {
 		return u, fmt.Errorf("the schedule has one direction")
 	}
-	for stage, home := range s.Home[u.Dir] { // the chunk-th stage of this direction on this rank
-		if home == r {
-			if chunk == 0 {
-				u.Stage = stage
-				return u, nil
-			}
-			chunk--
-		}
-	}
-	return u, fmt.Errorf("the rank has no such chunk")
+	u.Stage, err = s.stageOf(u.Dir, r, chunk)
+	return u, err
 }
 
-// parseNumbers reads micro-batch, slice letters and ".chunk".
+// parsePass reads the letter of a pass.
+func (s *Schedule) parsePass(c byte) (Pass, error) {
+	cases := s.Notation == Cases
+	switch {
+	case c == 'F', c == 'f' && cases:
+		return F, nil
+	case c == 'B', c == 'b' && cases:
+		return B, nil
+	case c == 'W', c == 'w' && cases:
+		return W, nil
+	case c == 'b':
+		return Bx, nil
+	}
+	return F, fmt.Errorf("unknown pass %q", c)
+}
+
+// stageOf returns the stage that is the n-th chunk of rank r in a direction.
+func (s *Schedule) stageOf(dir, r, n int) (int, error) {
+	for stage, home := range s.Home[dir] {
+		if home == r {
+			if n == 0 {
+				return stage, nil
+			}
+			n--
+		}
+	}
+	return 0, fmt.Errorf("the rank has no such chunk")
+}
+
+// parseNumbers reads micro-batch, slice and ".chunk" into u.
 func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
 	text, dotted, found := strings.Cut(text, ".")
 	if found != (s.Notation == Plain && s.Chunks > 1) {
@@ -237,7 +258,7 @@ func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
 	return chunk, nil
 }
 
-// number reads an integer of [0, limit).
+// number reads an integer in [0, limit).
 func number(text string, limit int) (int, error) {
 	n, err := strconv.Atoi(text)
 	switch {

@@ -5,14 +5,15 @@ import (
 	"math"
 )
 
-// Cost is what tokens cost in a causal transformer, in FLOPs of a forward: a slice of n tokens that ends at prefix length
-// L (inclusive) costs Linear*n + Quadratic*(n*L - n*n/2), because each token attends to all tokens before it.
+// Cost models the FLOPs of the forward of a causal transformer. A slice of n tokens that
+// ends at position L of its sequence takes Linear*n + Quadratic*(n*L - n*n/2), because
+// each token attends to all tokens before it.
 type Cost struct {
-	Linear    float64 // per token: projections, feed-forward, head
-	Quadratic float64 // per token and token before it: attention
+	Linear    float64 // FLOPs per token: projections, feed-forward, head
+	Quadratic float64 // FLOPs per pair of a token and one before it: attention
 }
 
-// TransformerCost is the cost of a GPT of this shape (Sun et al. 2024, Seq1F1B, 3.3).
+// TransformerCost returns the cost of a GPT of this shape (Sun et al. 2024, Seq1F1B, 3.3).
 func TransformerCost(layers, hidden, feedForward, heads, vocabulary int) Cost {
 	l, h, f, a := float64(layers), float64(hidden), float64(feedForward), float64(heads)
 	return Cost{
@@ -21,16 +22,18 @@ func TransformerCost(layers, hidden, feedForward, heads, vocabulary int) Cost {
 	}
 }
 
-// Of is the cost of the n tokens that end at prefix length end.
+// Of returns the FLOPs of the n tokens that end at position end.
 func (c Cost) Of(n, end int) float64 {
 	return c.Linear*float64(n) + c.Quadratic*(float64(n)*float64(end)-float64(n)*float64(n)/2)
 }
 
-// Partition cuts a sequence of tokens into slices of equal cost (Sun et al. 2024): later slices attend to more tokens, so
-// they are shorter. Slices are multiples of a number of tokens (the tensor-parallel degree), except that the first takes
-// what is left over.
+// Partition divides a sequence of so many tokens into slices of equal cost and returns
+// their lengths (Sun et al. 2024, Seq1F1B). Later slices attend to more tokens, so they
+// are shorter. Lengths are multiples of multiple (the tensor-parallel degree), except
+// that the first slice gets the remainder. The error is a *UsageError.
 //
-// The slices are found from the end, where n tokens cost T/k if C/2 n^2 - (A+CL) n + T/k = 0.
+// It proceeds from the last slice: n tokens that end at L cost the share T/k of the total
+// T if Q/2 n^2 - (A+QL) n + T/k = 0, with A = Linear and Q = Quadratic.
 func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 	if tokens < 1 || slices < 1 || multiple < 1 || tokens > 1<<40 {
 		return nil, &UsageError{fmt.Sprintf("%d tokens in %d splits of multiples of %d", tokens, slices, multiple),
@@ -48,7 +51,7 @@ func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 	end := tokens
 	for i := slices - 1; i > 0; i-- {
 		b := c.Linear + c.Quadratic*float64(end)
-		// the smaller root in the form that also holds for Quadratic = 0
+		// the smaller root, in the form that also works for Quadratic = 0
 		n := 2 * share / (b + math.Sqrt(math.Max(0, b*b-2*c.Quadratic*share)))
 		most := (end - i*multiple) / multiple * multiple // leave something for the slices before
 		cut[i] = min(max(int(n)/multiple*multiple, multiple), most)
@@ -58,7 +61,8 @@ func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 	return cut, nil
 }
 
-// Factors are the costs of the slices relative to their mean, for Costs.Slices.
+// Factors returns the costs of slices of these lengths relative to their mean, for
+// Costs.Slices.
 func (c Cost) Factors(cut []int) []float64 {
 	factors := make([]float64, len(cut))
 	end, total := 0, 0.0

@@ -38,7 +38,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// TestPartitionPays: p=4, m=8, k=4: equal lengths lose what equal costs win (26.25).
+// TestPartitionPays: for p=4, m=8, k=4, slices of equal cost reach the ideal 26.25, slices
+// of equal length do not.
 func TestPartitionPays(t *testing.T) {
 	c := Cost{Linear: 8*4096*4096 + 4*4096*16384, Quadratic: 4 * 4096}
 	q := Request{Ranks: 4, Micros: 8, Slices: 4, Costs: Costs{Times: Times{.25, .25, .25}}}

@@ -2,28 +2,33 @@ package schedule
 
 import "sort"
 
-// Repeating patterns: all micro-batches do the same, a fixed interval apart. How long a micro-batch takes through the
-// pipe, measured in intervals, is how many of them a rank holds, so a pattern that is steep in the right places keeps a
-// memory cap that greedy construction fails at (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory",
-// 2405.15362: V-Half and V-Min are such patterns).
+// Repeating patterns: all micro-batches follow the same time plan, a fixed interval apart.
+// A rank holds a micro-batch from the forward to the backward of its stage; that time
+// divided by the interval is the number of micro-batches that it holds. So a pattern with
+// the right steps keeps memory caps at which greedy construction gets stuck. V-Half and
+// V-Min are such patterns (Qi et al. 2024, "Pipeline Parallelism with Controllable
+// Memory", arXiv 2405.15362).
 //
-// Approach: a pattern plans a time for every forward and input gradient: it moves on by a step per stage, with one step
-// each for the way down, the way up, and the two ways back. Each rank's order is that of the planned times; the real times
-// follow from running it, with weight gradients put into gaps that they fit, or where the cap demands them. Few patterns
-// are needed, so all are tried.
+// Approach: the plan of a micro-batch advances by a constant step from stage to stage,
+// with four steps: for the forwards and for the backwards, each in the first and in the
+// second half of the stages. A rank runs its forwards and input gradients in the order of
+// their planned times. Weight gradients run in gaps that are long enough, or when the cap
+// requires it; this and the actual times come from executing the order (see follow).
+// There are few patterns, so all are tried.
 //
-// Example (p=4, m=8, unit times, V): half of the memory of 1F1B costs a tenth of the time.
-// Weakness: uniform steps; collisions of planned times are resolved by waiting.
+// Example (V, p=4, m=8, all times 1): 1F1B holds 8 chunk activations and idles 18 of 48
+// time units. Patterns idle at most 5 with 6 chunk activations, and 11 with 4.
+// Weakness: steps are constant; where planned times collide, units wait.
 
-// pattern are the steps per stage, in thirds of a unit's whole work, and the interval in units of a rank's work per
-// micro-batch.
+// pattern is the time plan of a micro-batch.
 type pattern struct {
-	steps    [4]float64 // forward in the first and second half of the stages, backward in the second and first half
-	turn     float64    // between the last forward and the first backward
-	interval float64
+	steps    [4]float64 // from stage to stage: forwards in the first and second half, backwards in the second and first half; see plan
+	turn     float64    // step from the last forward to the first backward
+	interval float64    // between micro-batches, in times of a rank's work for one
 }
 
-// patterns lists what is tried, straight pipelines with equal halves.
+// patterns returns the patterns to try. On a placement that is not folded to a V, both
+// halves have the same steps.
 func patterns(folded bool) []pattern {
 	var list []pattern
 	steps := []float64{1, 2, 3}
@@ -47,7 +52,8 @@ func patterns(folded bool) []pattern {
 	return list
 }
 
-// plan gives the planned start of every forward and input gradient of one micro-batch, by stage.
+// plan returns the planned starts of the forward and input gradient of micro-batch 0, by
+// stage. A step of 1 is a third of the work of a stage plus a message.
 func (y pattern) plan(stages int, c Costs) (forward, backward []float64) {
 	step := (c.F+c.B+c.W)/3 + c.Comm
 	forward, backward = make([]float64, stages), make([]float64, stages)
@@ -62,10 +68,11 @@ func (y pattern) plan(stages int, c Costs) (forward, backward []float64) {
 	return forward, backward
 }
 
-// order fills s.Orders by the pattern; false if the cap cannot be kept.
+// order fills s.Orders by the pattern. It returns false if the cap, in chunks of one
+// micro-batch, cannot be kept.
 func (y pattern) order(s *Schedule, c Costs, limit float64) bool {
 	forward, backward := y.plan(s.Stages(), c)
-	work := (c.F + c.B + c.W) * float64(s.Chunks*s.Slices) * y.interval // of one rank for one micro-batch
+	work := (c.F + c.B + c.W) * float64(s.Chunks*s.Slices) * y.interval // time between micro-batches
 	type planned struct {
 		at   float64
 		unit Unit
@@ -96,8 +103,8 @@ func (y pattern) order(s *Schedule, c Costs, limit float64) bool {
 	return g.complete()
 }
 
-// follow is what a rank runs next if its sequence is given: the head of the sequence, unless a weight gradient fits before
-// it or must make room for it.
+// follow returns what a rank with a given sequence runs next: the head of the sequence,
+// unless a weight gradient fits before it or must free memory for it.
 func (g *greedy) follow(k *greedyRank) option {
 	var head option
 	if len(k.sequence) > 0 {

@@ -1,7 +1,7 @@
 package schedule
 
-// Report is the answer of the command line as one JSON object. Times have the unit of the given times; lists have one
-// entry per rank.
+// Report is the JSON output of the command line about one schedule. Times have the unit of
+// the costs; lists have one entry per rank, except Cuts.
 type Report struct {
 	Name         string    `json:"name"`
 	Ranks        int       `json:"ranks"`
@@ -20,13 +20,14 @@ type Report struct {
 	Messages     int       `json:"messages"`
 	Gathers      []int     `json:"gathers,omitempty"`
 	Reduces      []int     `json:"reduces,omitempty"`
-	LowerBound   float64   `json:"lower_bound,omitempty"` // searched orders: no order can be faster
-	Optimal      *bool     `json:"optimal,omitempty"`     // searched orders: proved
-	Cuts         []int     `json:"cuts,omitempty"`        // tokens of each split, if the model is known
-	Orders       []string  `json:"orders,omitempty"`
+	LowerBound   float64   `json:"lower_bound,omitempty"` // of searched schedules: Found.LowerBound
+	Optimal      *bool     `json:"optimal,omitempty"`     // of searched schedules: Found.Optimal
+	Cuts         []int     `json:"cuts,omitempty"`        // tokens of each slice, if the model is known
+	Orders       []string  `json:"orders,omitempty"`      // in the schedule's notation
 }
 
-// NewReport describes a schedule and its timeline under the costs that made it. Orders are left out if not wanted.
+// NewReport reports on a schedule and its timeline under costs c. orders says whether to
+// include the orders.
 func NewReport(s *Schedule, t *Timeline, c Costs, orders bool) Report {
 	r := Report{
 		Name: s.Name, Ranks: s.Ranks, Microbatches: s.Micros, Chunks: s.Chunks, Splits: s.Slices,

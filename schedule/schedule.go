@@ -1,28 +1,34 @@
-// Package schedule holds pipeline schedules as data.
+// Package schedule represents pipeline schedules as data.
 //
-// A model of S stages runs on p ranks; a training step pushes m micro-batches through it, forward and backward. A
-// schedule says in which order each rank does its share, and nothing else: no times, no buffers, no transport. That
-// little is enough to compute everything that one wants to know beforehand (Simulate: times, bubble, activation peaks,
-// messages, parameter gathers), to prove that the ranks cannot wait for each other in a circle (Check), to draw it (Grid,
-// SVG), and to lower it to programs.
+// A model of S stages runs on p ranks; a training step passes m micro-batches through
+// it, forward and backward. A schedule is the order in which each rank executes its
+// units, and nothing else: no times, no buffers, no communication. That suffices to
+// compute times, bubble, activation peaks, messages and parameter gathers (Simulate), to
+// prove that the ranks cannot deadlock (Check), to draw it (Grid, SVG), and to lower it
+// to programs.
 //
-// The smallest thing that is ordered is a Unit: one pass of one stage over one slice of one micro-batch. The pass is
-// forward, full backward, or one half of a backward that was split into input gradients (which the stage before waits
-// for) and weight gradients (which nobody waits for, so they fill gaps). All named schedules are small functions from
-// four integers to lists of units; what they have in common is only the rule of dependencies:
+// A Unit is one pass of one stage over one slice of one micro-batch. The pass is a
+// forward, a full backward, or one half of a split backward: the input gradient, for
+// which the preceding stage waits, or the weight gradient, for which no stage waits, so
+// that it can fill bubbles. Named schedules are small functions from a Request to one
+// list of units per rank. They share only the dependencies of units (stage s,
+// micro-batch i, slice q):
 //
-//	F(s,i)  after F(s-1,i)                    and, with slices, after F(s,i,q-1), whose keys and values it reads
-//	B(s,i)  after B(s+1,i) and F(s,i)         and, with slices, after B(s,i,q+1), which adds to its key gradients
+//	F(s,i)  after F(s-1,i);             with slices also after F(s,i,q-1), whose keys and values it reads
+//	B(s,i)  after B(s+1,i) and F(s,i);  with slices also after B(s,i,q+1), which adds to the gradients of its keys and values
 //	W(s,i)  after the input gradient B(s,i)
 //
-// Where a rank holds several stages (chunks), a Placement table says which; a schedule that runs micro-batches in both
-// directions has one table per direction and two copies of the weights.
+// Schedule.Home says which rank holds which stage. A schedule that runs micro-batches in
+// both directions has one such table per direction, and two copies of the weights.
+//
+// Letters in formulas: p ranks, m micro-batches, v chunks (stages per rank), k slices,
+// r the rank.
 package schedule
 
-// Pass is what a unit does with its stage.
+// Pass is the kind of work of a unit.
 type Pass uint8
 
-// The four passes. A micro-batch's backward on a stage is either one B, or one Bx and later one W.
+// The backward of a micro-batch on a stage is either one B, or one Bx and later one W.
 const (
 	F  Pass = iota // forward
 	B              // full backward: input and weight gradients
@@ -30,51 +36,52 @@ const (
 	W              // weight gradients only
 )
 
-// Unit is one pass of one stage over one slice of one micro-batch: the smallest thing that is scheduled.
+// Unit is one pass of one stage over one slice of one micro-batch, the smallest thing
+// that is scheduled.
 type Unit struct {
 	Pass   Pass
-	Dir    int  // replica: 0, or 1 for the one that runs against the ranks
-	Stage  int  // position in the model, 0 first, whichever rank holds it
+	Dir    int  // direction, and thereby copy of the weights: 0, or 1 if it enters at the last rank
+	Stage  int  // position in the model, from 0, whichever rank holds it
 	Micro  int  // micro-batch, counted within its direction
-	Slice  int  // slice of the sequence, 0 first
-	Joined bool // runs overlapped with the unit before it in the order (one F and one B; DualPipe)
+	Slice  int  // slice of the sequence, from 0
+	Joined bool // a B that overlaps with the F before it in the order (DualPipe)
 }
 
-// Schedule is a placement and one ordered list of units per rank.
+// Schedule is a placement of stages on ranks and one ordered list of units per rank.
 type Schedule struct {
 	Name     string
 	Ranks    int
 	Micros   int      // micro-batches of the step, over all directions
 	Chunks   int      // stages per rank and direction
 	Slices   int      // slices per sequence
-	Home     [][]int  // Home[direction][stage] is the rank that holds it
-	Orders   [][]Unit // Orders[rank], executed front to back
-	Notation Notation // how Orders are written
+	Home     [][]int  // Home[direction][stage] is the rank that holds the stage
+	Orders   [][]Unit // by rank, in order of execution
+	Notation Notation // in which Text writes Orders
 }
 
-// Stages is the number of stages that a micro-batch passes.
+// Stages returns the number of stages of the model.
 func (s *Schedule) Stages() int { return len(s.Home[0]) }
 
-// Directions is 1, or 2 when a replica runs against the ranks.
+// Directions returns 2 if micro-batches enter at both ends of the ranks, else 1.
 func (s *Schedule) Directions() int { return len(s.Home) }
 
-// MicrosPerDirection is how many micro-batches each direction runs.
+// MicrosPerDirection returns the number of micro-batches of each direction.
 func (s *Schedule) MicrosPerDirection() int { return s.Micros / len(s.Home) }
 
-// WeightCopies is how many times the model's weights exist in the pipeline.
+// WeightCopies returns how many copies of the model's weights all ranks together hold.
 func (s *Schedule) WeightCopies() int { return len(s.Home) }
 
-// index numbers the (direction, stage, micro-batch, slice) of a unit densely.
+// index numbers the (direction, stage, micro-batch, slice) of units from 0 to slots()-1.
 func (s *Schedule) index(u Unit) int {
 	return ((u.Dir*s.Stages()+u.Stage)*s.MicrosPerDirection()+u.Micro)*s.Slices + u.Slice
 }
 
-// slots is the number of values of index.
 func (s *Schedule) slots() int {
 	return s.Directions() * s.Stages() * s.MicrosPerDirection() * s.Slices
 }
 
-// loop places stage s on rank s mod p: contiguous for one chunk, modular (interleaved, Lamy-Poirier 2021) for more.
+// loop places stage s on rank s mod p: the usual placement for one chunk, the modular or
+// interleaved one for several (Lamy-Poirier 2021, arXiv 2106.02679).
 func loop(ranks, chunks int) []int {
 	home := make([]int, ranks*chunks)
 	for s := range home {
@@ -83,7 +90,8 @@ func loop(ranks, chunks int) []int {
 	return home
 }
 
-// vee places 2p stages down the ranks and up again, so that rank 0 holds the first stage and the last.
+// vee places 2p stages on ranks 0 to p-1 and back, so that rank 0 holds the first stage
+// and the last.
 func vee(ranks int) []int {
 	home := make([]int, 2*ranks)
 	for s := range home {
@@ -92,7 +100,7 @@ func vee(ranks int) []int {
 	return home
 }
 
-// reversed is a placement with the ranks in opposite order.
+// reversed returns the placement with the ranks in opposite order.
 func reversed(home []int) []int {
 	ranks := 0
 	for _, r := range home {
@@ -105,7 +113,8 @@ func reversed(home []int) []int {
 	return back
 }
 
-// empty is a schedule of the asked shape without any units yet.
+// empty returns a schedule of q's shape without units. home has one placement per
+// direction.
 func empty(q Request, notation Notation, home ...[]int) *Schedule {
 	return &Schedule{
 		Ranks: q.Ranks, Micros: q.Micros, Chunks: q.Chunks, Slices: q.Slices,
@@ -113,7 +122,7 @@ func empty(q Request, notation Notation, home ...[]int) *Schedule {
 	}
 }
 
-// fill sets Orders by calling order for each rank.
+// fill sets the order of every rank to what order returns for it.
 func (s *Schedule) fill(order func(rank int) []Unit) *Schedule {
 	for r := range s.Orders {
 		s.Orders[r] = order(r)

@@ -8,23 +8,26 @@ import (
 	"sort"
 )
 
-// Search finds an order for given times, communication, memory and parameter buffers.
+// Search finds an order for given times, messages, memory and parameter buffers.
 //
-// Approach: start from all named schedules of the same grain (chunks and slices) and from greedy list schedules on all
-// placements of that grain, drop what breaks the memory cap, improve the best few by local search, and for small
-// schedules close the case by exact search; then look for an order as fast that holds less. The result is never worse than the best named schedule, because that is one
-// of the starting points; it is optimal where the lower bound says so.
+// Approach: start from all named schedules with the same numbers of chunks and slices,
+// and from greedy orders and repeating patterns on all placements with these numbers.
+// Drop those that exceed the memory cap, improve the best few by local search, and if the
+// schedule is small, run an exact search. Last, search for orders that are as fast but
+// hold less. The result is never worse than the best named schedule, since that is one of
+// the starting points, and optimal if it equals the lower bound.
 //
-// Example: p=4, m=8, all times 1: 1F1B takes 33, ZB-H2 27, the order found here 26 with two copies of the weights.
-// Weakness: large schedules get few moves, so there it is often the best named one.
+// Example (p=4, m=8, all times 1): 1F1B takes 33, ZB-H2 27, Search 26 with two copies of
+// the weights.
+// Weakness: large schedules get few moves, so the result is often the best named one.
 
-// Goal is what is searched and how hard.
+// Goal says what to search for and with how much effort.
 type Goal struct {
 	Request        // Chunks and Slices default to 1; Cap 0 means no limit
-	Span    bool   // minimise the longest span (steps that follow each other rank by rank) instead of the makespan
-	Copies  int    // weight copies allowed: 1, or 2 (default) which allows both directions
-	Effort  int    // units to execute in local search; 0: 4 million
-	Nodes   int    // nodes of the exact search, per placement; 0: none, unless the schedule is small
+	Span    bool   // minimise the longest span, for steps that follow each other rank by rank, instead of the makespan
+	Copies  int    // copies of the weights allowed: 1, or 2 (the default), which permits both directions
+	Effort  int    // units to execute, for local search and about as many for starting points; 0: 4 million
+	Nodes   int    // nodes of the exact search per placement; 0: none, or 200,000 if the schedule is small
 	Seed    uint64 // of the random choices; equal seeds give equal results
 }
 
@@ -32,19 +35,20 @@ type Goal struct {
 type Found struct {
 	*Schedule
 	Timeline   *Timeline
-	LowerBound float64 // no order on any placement allowed is faster than this
-	Optimal    bool    // proved: the objective equals LowerBound
+	LowerBound float64 // of the objective, over all orders on all allowed placements
+	Optimal    bool    // the objective equals LowerBound, so it is proven minimal
 }
 
-// candidate is an order with its score.
+// candidate is a schedule with its score.
 type candidate struct {
 	s     *Schedule
 	score score
 }
 
-const starts = 6 // orders that local search improves
+const starts = 6 // candidates that local search improves
 
-// Search returns the best order found, or a *UsageError if nothing keeps the cap.
+// Search returns the best order found. It returns a *UsageError for an impossible request,
+// or if no order was found that keeps the cap.
 func Search(g Goal) (*Found, error) {
 	g, err := g.complete()
 	if err != nil {
@@ -73,10 +77,11 @@ func Search(g Goal) (*Found, error) {
 	return found, err
 }
 
-// maxSearched bounds the units of an order that is searched for: a minute's work.
+// maxSearched bounds the units of orders that are searched for. At this size a search
+// takes a minute.
 const maxSearched = 1 << 18
 
-// complete fills in defaults and checks.
+// complete fills in the defaults and checks the goal.
 func (g Goal) complete() (Goal, error) {
 	g.Chunks, g.Slices, g.DepthFirst = cmp.Or(g.Chunks, 1), cmp.Or(g.Slices, 1), cmp.Or(g.DepthFirst, 1)
 	if g.Copies == 0 {
@@ -100,10 +105,11 @@ func (g Goal) complete() (Goal, error) {
 	return g, g.Costs.checkTimes()
 }
 
-// size is the number of units of one order over all ranks, backwards split.
+// size returns the number of units on all ranks if all backwards are split.
 func (g Goal) size() int { return 3 * g.Ranks * g.Chunks * g.Micros * g.Slices }
 
-// named makes all named schedules of the same grain that keep the cap. The zero-bubble ones take what the cap leaves.
+// named returns all named schedules with the goal's numbers of chunks and slices that keep
+// the cap. Those that depend on a cap are also tried with smaller ones.
 func (g Goal) named() []candidate {
 	var all []candidate
 	try := func(gen generator, q Request) {
@@ -134,7 +140,7 @@ func (g Goal) named() []candidate {
 	return all
 }
 
-// rate runs a schedule; false if it cannot run or breaks the cap.
+// rate returns the score of a schedule, or false if it cannot run or exceeds the cap.
 func (g Goal) rate(s *Schedule) (score, bool) {
 	if g.Costs.Buffers == 1 && s.overlaps() || s.CheckCap(g.Costs, g.Cap) != nil {
 		return score{}, false
@@ -146,7 +152,7 @@ func (g Goal) rate(s *Schedule) (score, bool) {
 	return m.score(g.Span), true
 }
 
-// placements are the ways to put the stages on the ranks that the goal allows, as empty schedules.
+// placements returns the placements that the goal allows, as schedules without units.
 func (g Goal) placements() []*Schedule {
 	list := []*Schedule{empty(g.Request, Plain, loop(g.Ranks, g.Chunks))}
 	both := g.Copies > 1 && g.Ranks%2 == 0 && g.Micros%2 == 0
@@ -163,7 +169,8 @@ func (g Goal) placements() []*Schedule {
 	return list
 }
 
-// greedy makes list schedules on all placements; fewer for large schedules.
+// greedy returns list schedules on all placements that keep the cap: for all policies,
+// then random ones, as far as the effort goes.
 func (g Goal) greedy(rng *rand.Rand) []candidate {
 	var all []candidate
 	budget := g.Effort
@@ -196,7 +203,8 @@ func (g Goal) greedy(rng *rand.Rand) []candidate {
 	return all
 }
 
-// patterned makes repeating patterns on all placements, in random order as far as a share of the effort goes.
+// patterned returns repeating patterns on all placements that keep the cap, in random
+// order, as far as half of the effort goes for each placement.
 func (g Goal) patterned(rng *rand.Rand) []candidate {
 	var all []candidate
 	budget := g.Effort
@@ -220,7 +228,8 @@ func (g Goal) patterned(rng *rand.Rand) []candidate {
 	return all
 }
 
-// improved runs local search from the best few candidates and returns the best of all.
+// improved runs local search from the best few candidates and returns the best of all. It
+// stops when the objective reaches target.
 func (g Goal) improved(all []candidate, target float64, rng *rand.Rand) candidate {
 	sortCandidates(all)
 	all = distinct(all)
@@ -245,8 +254,9 @@ func (g Goal) improved(all []candidate, target float64, rng *rand.Rand) candidat
 	return best
 }
 
-// lean looks for an order that is as fast as the best one but holds less, by halving the cap between what the best one
-// holds and the least possible. Large schedules are left as they are.
+// lean searches for an order that is as fast as best but holds less, by bisection of the
+// cap between best's peak and the least possible. Large schedules are returned as they
+// are.
 func (g Goal) lean(best candidate, rng *rand.Rand) candidate {
 	if g.size() > g.Effort/32 {
 		return best
@@ -274,8 +284,8 @@ func (g Goal) lean(best candidate, rng *rand.Rand) candidate {
 	return best
 }
 
-// split is a copy in which every backward that is not part of an overlapped pair is split into its halves, which is what
-// local search needs to move them apart. It runs in the same time or less.
+// split returns a copy in which all backwards outside of overlapped pairs are split, so
+// that local search can move the halves apart. The copy takes no longer.
 func (s *Schedule) split() *Schedule {
 	c := *s
 	c.Orders = make([][]Unit, len(s.Orders))
@@ -297,12 +307,12 @@ func (s *Schedule) split() *Schedule {
 	return &c
 }
 
-// sortCandidates puts the best first; ties stay in the order in which they were tried.
+// sortCandidates sorts by score, the best first, and is stable.
 func sortCandidates(all []candidate) {
 	sort.SliceStable(all, func(i, j int) bool { return all[i].score.less(all[j].score) })
 }
 
-// distinct drops candidates of equal score, which are mostly the same order found twice.
+// distinct drops candidates of equal score: mostly they are the same order, found twice.
 func distinct(sorted []candidate) []candidate {
 	var kept []candidate
 	for _, c := range sorted {

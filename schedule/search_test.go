@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestSearchNeverWorse runs the search over a grid of ranks, micro-batches, times, messages and memory, and compares it
-// with every named schedule of the same grain, generated and run on its own.
+// TestSearchNeverWorse compares Search with all named schedules, over a grid of ranks,
+// micro-batches, times, messages and memory.
 func TestSearchNeverWorse(t *testing.T) {
 	points, better, optimal := 0, 0, 0
 	for _, pm := range [][2]int{{2, 3}, {2, 8}, {3, 5}, {4, 4}, {4, 8}, {4, 13}, {6, 12}, {8, 16}} {
@@ -44,7 +44,7 @@ func TestSearchNeverWorse(t *testing.T) {
 	}
 }
 
-// bestNamed is the least makespan of all named schedules that keep the cap.
+// bestNamed returns the least makespan of all named schedules that keep the cap.
 func bestNamed(t *testing.T, q Request) float64 {
 	t.Helper()
 	best := math.Inf(1)
@@ -108,7 +108,7 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// exhaustive is the least makespan over all orders.
+// exhaustive returns the least makespan over all orders.
 func exhaustive(s *Schedule, c Costs, limit float64, sorted bool) float64 {
 	best := math.Inf(1)
 	var all func(r int)
@@ -128,7 +128,8 @@ func exhaustive(s *Schedule, c Costs, limit float64, sorted bool) float64 {
 	return best
 }
 
-// extensions lists the orders of one rank in which each micro-batch has F before Bx before W, under the cap.
+// extensions returns the orders of one rank in which each micro-batch has F before Bx
+// before W, under the cap. sorted: each pass in order of micro-batches.
 func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
 	var list [][]Unit
 	done := make([]int, m)
@@ -158,7 +159,7 @@ func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
 	return list
 }
 
-// TestSearchBuffers: with sharded parameters and one buffer, the search knows that changing the chunk costs a gather.
+// TestSearchBuffers: Search accounts for gathers of sharded parameters.
 func TestSearchBuffers(t *testing.T) {
 	for _, gather := range []float64{0, .5, 3} {
 		for _, buffers := range []int{1, 2} {
@@ -178,7 +179,7 @@ func TestSearchBuffers(t *testing.T) {
 	}
 }
 
-// TestCompare: all schedules on the same work; nothing beats the searched one.
+// TestCompare: all schedules have the same work, and known makespans.
 func TestCompare(t *testing.T) {
 	list, err := Compare(Request{Ranks: 4, Micros: 8, Costs: DefaultCosts()}, 100000)
 	if err != nil {
@@ -206,7 +207,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestSearchSpan: the same promise for the other objective, the longest span.
+// TestSearchSpan: Search is never worse than named schedules for the longest span either.
 func TestSearchSpan(t *testing.T) {
 	for i, times := range []Times{{1, 1, 1}, {1, 1.2, .8}, {3, 2, 2}} {
 		for _, cap := range []float64{4, 8} {

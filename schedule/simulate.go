@@ -5,21 +5,23 @@ import (
 	"slices"
 )
 
-// Timeline is what happens when every rank executes its order front to back, each unit as soon as the rank is free and
-// its inputs have arrived (in-order list scheduling). Lists have one entry per rank.
+// Timeline is the result of executing a schedule: every rank runs its order front to
+// back, each unit as soon as the rank is free and the unit's inputs have arrived (in-order
+// list scheduling). Times are in the unit of the costs; lists have one entry per rank.
 type Timeline struct {
 	Start, End [][]float64 // of each unit, parallel to Orders
-	Makespan   float64     // time 0 to the last end
+	Makespan   float64     // from time 0 to the last end
 	Ideal      float64     // busy time of the busiest rank
-	Busy       []float64   // time that each rank computes
-	Spans      []float64   // first start to last end of each rank
-	Peaks      []float64   // most activations at once, in chunks of one whole micro-batch
+	Busy       []float64   // time spent computing
+	Spans      []float64   // from first start to last end
+	Peaks      []float64   // most activations held at once, in chunks of one whole micro-batch
 	Gathers    []int       // gathers of a stage's parameters with Costs.Buffers buffers
 	Reduces    []int       // reductions of a stage's gradients with as many gradient buffers
 	Messages   int         // activations and gradients sent between different ranks
 }
 
-// Span is the longest of Spans: the time of a step in a long run whose steps follow each other rank by rank.
+// Span returns the longest of Spans. That is the time per step in a long run in which each
+// rank starts its next step without waiting for the others.
 func (t *Timeline) Span() float64 {
 	longest := 0.0
 	for _, s := range t.Spans {
@@ -28,7 +30,7 @@ func (t *Timeline) Span() float64 {
 	return longest
 }
 
-// Idle is the time that the worst rank waits between its first and last unit.
+// Idle returns the longest time that a rank waits between its first and last unit.
 func (t *Timeline) Idle() float64 {
 	idle := 0.0
 	for r, span := range t.Spans {
@@ -40,13 +42,14 @@ func (t *Timeline) Idle() float64 {
 	return idle
 }
 
-// Bubble is Idle over Ideal, the bubble of the literature: (p-1)/m for 1F1B.
+// Bubble returns Idle/Ideal, the bubble of the literature: (p-1)/m for 1F1B.
 func (t *Timeline) Bubble() float64 { return t.Idle() / t.Ideal }
 
-// Rate is the share of the span that is lost, 1 - Ideal/Span: the "bubble rate" of the zero-bubble paper.
+// Rate returns 1 - Ideal/Span, the share of the span that is lost: the "bubble rate" of
+// the zero-bubble paper (arXiv 2401.10241).
 func (t *Timeline) Rate() float64 { return math.Max(0, 1-t.Ideal/t.Span()) }
 
-// Peak is the largest of Peaks.
+// Peak returns the largest of Peaks.
 func (t *Timeline) Peak() float64 {
 	peak := 0.0
 	for _, p := range t.Peaks {
@@ -55,8 +58,8 @@ func (t *Timeline) Peak() float64 {
 	return peak
 }
 
-// Simulate checks the schedule and computes its timeline. The error is an *OrderError (see Check) or a *UsageError for
-// impossible costs.
+// Simulate checks the schedule and computes its timeline. It returns an *OrderError if the
+// schedule cannot run (see Check), and a *UsageError for impossible costs.
 func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
 	if err := c.check(s.Stages(), s.Slices); err != nil {
 		return nil, err
@@ -74,13 +77,15 @@ func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
 	return m.timeline(), nil
 }
 
-// A Clock asks one schedule again and again how long it takes, each time with other stages' times.
+// Clock computes the makespan of one schedule repeatedly, for different times of the
+// stages. Only one goroutine may use it at a time.
 type Clock struct{ m *machine }
 
-// Clock of a schedule with the costs that stay the same. The schedule must be one that Simulate accepts, with stages' times.
+// Clock returns a clock with costs c, except for Stages. Simulate must accept the schedule
+// with these costs.
 func (s *Schedule) Clock(c Costs) *Clock { return &Clock{newMachine(s, c)} }
 
-// Makespan is that of Simulate with these times of the stages.
+// Makespan returns the makespan for these times, one per stage.
 func (k *Clock) Makespan(stages []Times) float64 {
 	k.m.c.Stages = stages
 	k.m.price()
@@ -88,20 +93,21 @@ func (k *Clock) Makespan(stages []Times) float64 {
 	return slices.Max(k.m.free)
 }
 
-// machine executes orders on a virtual clock. It can be run again after the orders were permuted.
+// machine executes orders on a virtual clock. It can run again after units of an order
+// changed places.
 type machine struct {
 	s       *Schedule
 	c       Costs
-	unit    [4][]float64 // Times by pass and stage*slices+slice
-	done    [3][]float64 // when forward, input gradient, weight gradient of index(u) ended; -1: not yet
-	next    []int        // position of each rank in its order
-	free    []float64    // when each rank has ended the unit before
-	link    []float64    // when each rank's last gather has ended
-	start   [][]float64
+	unit    [4][]float64 // time of a unit, by pass and stage*slices+slice
+	done    [3][]float64 // end of forward, input gradient, weight gradient, by index; -1: not run yet
+	next    []int        // by rank: position in its order
+	free    []float64    // by rank: end of its last unit
+	link    []float64    // by rank: end of its last gather
+	start   [][]float64  // by rank and position
 	end     [][]float64
-	fetches [][]fetch // by rank and position, nil without buffers
-	work    []int     // ranks that may be able to go on
-	queued  []bool
+	fetches [][]fetch // by rank and position; nil without buffers
+	work    []int     // ranks that may be able to continue
+	queued  []bool    // by rank: whether it is in work
 }
 
 func newMachine(s *Schedule, c Costs) *machine {
@@ -121,7 +127,7 @@ func newMachine(s *Schedule, c Costs) *machine {
 	return m
 }
 
-// price fills in how long units take.
+// price sets the times of units from the costs.
 func (m *machine) price() {
 	for pass, list := range m.unit {
 		for i := range list {
@@ -130,7 +136,7 @@ func (m *machine) price() {
 	}
 }
 
-// run executes everything; false means that the ranks wait for each other.
+// run executes all orders. It returns false if the ranks deadlock.
 func (m *machine) run() bool {
 	for kind := range m.done {
 		for i := range m.done[kind] {
@@ -157,7 +163,7 @@ func (m *machine) run() bool {
 	return true
 }
 
-// step executes the next unit (or pair) of rank r if its inputs are there.
+// step executes the next unit or overlapped pair of rank r, if its inputs are computed.
 func (m *machine) step(r int) bool {
 	order, j := m.s.Orders[r], m.next[r]
 	if j == len(order) {
@@ -194,7 +200,7 @@ func (m *machine) step(r int) bool {
 
 func (m *machine) duration(u Unit) float64 { return m.unit[u.Pass][u.Stage*m.s.Slices+u.Slice] }
 
-// finish records the end of a unit and wakes the rank that waits for it.
+// finish records the end of a unit and queues the rank that may wait for it.
 func (m *machine) finish(u Unit, at float64) {
 	i := m.s.index(u)
 	home := m.s.Home[u.Dir]
@@ -219,7 +225,7 @@ func (m *machine) finish(u Unit, at float64) {
 	}
 }
 
-// ready is when the inputs of a unit are on rank r; false if one is not computed yet.
+// ready returns when the inputs of a unit are on rank r, or false if one is not computed.
 func (m *machine) ready(r int, u Unit) (float64, bool) {
 	at := 0.0
 	var list [3]Unit
@@ -240,8 +246,9 @@ func (m *machine) ready(r int, u Unit) (float64, bool) {
 	return at, true
 }
 
-// Inputs appends to list the units whose results u needs: the rule of dependencies of the package comment. An input
-// gradient is named by Pass Bx, whether a Bx or a full B computes it.
+// Inputs appends to list the units whose results u needs, by the dependencies of the
+// package comment, and returns it. An input gradient has pass Bx, whether a Bx or a full B
+// computes it.
 func (s *Schedule) Inputs(u Unit, list []Unit) []Unit {
 	u.Joined = false
 	switch u.Pass {
@@ -277,7 +284,7 @@ func (s *Schedule) Inputs(u Unit, list []Unit) []Unit {
 	return list
 }
 
-// timeline collects the results of a successful run.
+// timeline returns the results of a successful run. It shares the machine's memory.
 func (m *machine) timeline() *Timeline {
 	s := m.s
 	t := &Timeline{Start: m.start, End: m.end, Messages: s.messages(),
@@ -298,7 +305,7 @@ func (m *machine) timeline() *Timeline {
 	return t
 }
 
-// busy is how long rank r computes.
+// busy returns the time for which rank r computes.
 func (m *machine) busy(r int) float64 {
 	total := 0.0
 	order := m.s.Orders[r]
@@ -313,7 +320,8 @@ func (m *machine) busy(r int) float64 {
 	return total
 }
 
-// peak is the most that rank r holds; a forward is charged when it starts, a backward released when it ends.
+// peak returns the most that rank r holds, in chunks of one micro-batch. A forward's
+// activations exist from its start, and until the end of its backward.
 func (m *machine) peak(r int) float64 {
 	held, peak := 0.0, 0.0
 	for _, u := range m.s.Orders[r] {
@@ -323,7 +331,7 @@ func (m *machine) peak(r int) float64 {
 	return math.Round(peak*1e9) / 1e9 / float64(m.s.Slices)
 }
 
-// overlaps says whether any two units run overlapped.
+// overlaps reports whether there are overlapped pairs.
 func (s *Schedule) overlaps() bool {
 	for _, order := range s.Orders {
 		for _, u := range order {
@@ -335,7 +343,7 @@ func (s *Schedule) overlaps() bool {
 	return false
 }
 
-// messages counts the activations and gradients that go from one rank to another.
+// messages returns the number of activations and gradients sent between different ranks.
 func (s *Schedule) messages() int {
 	n := 0
 	for _, home := range s.Home {

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// How a drawing is laid out, in pixels.
+// Layout of a drawing, in pixels.
 const (
 	svgWidth  = 1200.0 // of the time axis
 	svgLeft   = 54.0
@@ -17,8 +17,9 @@ const (
 	rowGap    = 7.0
 )
 
-// palette has a fill per pass and chunk: forwards blue, backwards green, weight gradients amber; later chunks are
-// lighter, the opposite direction is violet and rose.
+// palette returns the colours of a unit and its label: forwards blue, backwards green,
+// weight gradients amber; in the other direction violet, rose and ochre. Later chunks are
+// lighter.
 func palette(pass Pass, dir, chunk int) (fill, ink string) {
 	families := [2][3][4]string{
 		{{"#1d4f91", "#5b8dcb", "#9dbde4", "#cfdff2"}, {"#1f7a5a", "#5aa98a", "#9fd0bb", "#cfe8dd"}, {"#c8871b", "#dfae5c", "#edcf9c", "#f6e6cb"}},
@@ -38,8 +39,9 @@ func palette(pass Pass, dir, chunk int) (fill, ink string) {
 	return families[dir][kind][min(chunk, 3)], ink
 }
 
-// SVG draws the timeline: a row of passes per rank, and below it how many activations the rank holds. Passes too small to
-// be told apart are drawn as one block, so that the file stays small for any number of micro-batches.
+// SVG writes a drawing of the timeline: for each rank a row of units, and below it a curve
+// of the activations that the rank holds. Units too narrow to be told apart are merged, so
+// that the file stays small for any number of micro-batches. The error is w's.
 func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	out := bufio.NewWriter(w)
 	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan, peak: t.Peak()}
@@ -84,14 +86,16 @@ func (d *drawing) x(time float64) float64 { return svgLeft + time*d.scale }
 
 func (d *drawing) top(r int) float64 { return svgTop + float64(r)*(rowHeight+memHeight+rowGap) }
 
-// background draws the name of a rank and the colour of waiting.
+// background draws a rank's name and the empty row, whose colour remains where the rank
+// waits.
 func (d *drawing) background(r int) {
 	y := d.top(r)
 	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="12" text-anchor="end" fill="#5c6b7a">r%d</text>`+"\n", svgLeft-8, y+rowHeight*.68, r)
 	fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="#eceae4"/>`+"\n", svgLeft, y, svgWidth, rowHeight)
 }
 
-// row draws the passes of one rank.
+// row draws the units and the curve of a rank. The two units of an overlapped pair are
+// drawn above each other.
 func (d *drawing) row(r int) {
 	y := d.top(r)
 	order, begin, end := d.s.Orders[r], d.t.Start[r], d.t.End[r]
@@ -132,7 +136,8 @@ func (d *drawing) block(u Unit, x, y, width, height float64) {
 	fmt.Fprintln(d.out)
 }
 
-// curve draws the activations that rank r holds, as a share of the largest peak of all ranks.
+// curve draws the activations that rank r holds; its full height is the largest peak of
+// all ranks.
 func (d *drawing) curve(r int, y float64) {
 	if d.peak == 0 {
 		return
@@ -155,7 +160,7 @@ func (d *drawing) curve(r int, y float64) {
 	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="10" fill="#5c6b7a">peak %.4g</text>`+"\n", svgLeft+svgWidth+8, base, d.t.Peaks[r])
 }
 
-// axis draws about ten ticks at round times.
+// axis draws about ten ticks, at round times.
 func (d *drawing) axis(y float64) {
 	step := math.Pow(10, math.Floor(math.Log10(d.t.Makespan/10)))
 	for _, f := range []float64{2, 2.5, 2} {
@@ -202,7 +207,7 @@ func (d *drawing) legend(y float64) {
 				if dir == 1 {
 					text += " (up)"
 				}
-				if x+26+6.2*float64(len(text)) > svgLeft+svgWidth { // next line
+				if x+26+6.2*float64(len(text)) > svgLeft+svgWidth { // the line is full
 					x, y = svgLeft, y+18
 				}
 				fill, _ := palette(pass, dir, chunk)

@@ -2,22 +2,25 @@ package schedule
 
 import "math"
 
-// The automatic zero-bubble schedule: a greedy list scheduler that knows the times and a cap on activations (Qi et al.
-// 2024, 2401.10241, 3.1), run with all settings of three flags, of which the best wins.
+// The automatic zero-bubble schedule: a greedy list scheduler for given times and a cap on
+// activations (Qi et al. 2024, Zero Bubble Pipeline Parallelism, arXiv 2401.10241, 3.1).
+// It runs with all settings of three flags, and the best result is taken.
 //
-// Approach: in round i every stage gets at most one forward and exactly the i-th backward; forwards are placed from the
-// first stage to the last, backwards from the last to the first, and weight gradients go into gaps that they fit, or into
-// gaps that are free because another stage has already lost more. Before round 1 each stage takes as many extra forwards as
-// fit before its first backward can arrive.
+// Approach: in the warm-up, each stage runs as many forwards as fit before its first
+// backward can arrive. Then in round i every stage runs at most one forward, from the
+// first stage to the last, and the i-th input gradient, from the last stage to the first.
+// Weight gradients run in gaps that are long enough. In a shorter gap the stage runs one
+// only if waiting would make it the stage with the largest bubble.
 //
-// Example (p=4, m=8, all times 1): with cap 4 it equals ZB-H1 (span 27), with cap 8 it has no bubble.
-// Weakness: one chunk per rank; it is greedy. Search starts from it.
+// Example (p=4, m=8, all times 1): with cap 4 it is as fast as ZB-H1 (span 27), with cap 8
+// it has no bubble.
+// Weakness: one chunk per rank, and choices are final. Search improves the result.
 
-// zbState is what is known of one stage (= rank).
+// zbState is the state of a stage, which is a rank.
 type zbState struct {
-	forwards, backwards, weights int // units done
+	forwards, backwards, weights int // units run
 	clock                        float64
-	memory                       float64
+	memory                       float64 // activations held, in micro-batches
 	bubble                       float64 // time waited since the first forward
 	endF, endB                   []float64
 	order                        []Unit
@@ -25,15 +28,19 @@ type zbState struct {
 
 // zbPlan is one greedy construction.
 type zbPlan struct {
-	stages             []zbState
-	m                  int
-	c                  Costs
-	cap                float64
+	stages []zbState
+	m      int
+	c      Costs
+	cap    float64
+	// early: the last forward of the warm-up must end, not only start, before the first
+	// backward arrives. prio: a stage that is ahead may leave out a forward, see wanted.
+	// greed: run a weight gradient in every gap, even a short one.
 	early, prio, greed bool
 	failed             bool // the cap cannot be kept
 }
 
-// zeroBubbleAuto returns the best construction under the cap (default 2p, the memory of ZB-H2).
+// zeroBubbleAuto returns the construction with the shortest span under the cap, which is
+// 2p by default, the memory of ZB-H2.
 func zeroBubbleAuto(q Request) (*Schedule, error) {
 	limit := q.Cap
 	if limit == 0 {
@@ -60,7 +67,7 @@ func zeroBubbleAuto(q Request) (*Schedule, error) {
 	return s.fill(func(r int) []Unit { return best.stages[r].order }), nil
 }
 
-// build runs all rounds.
+// build runs the warm-up and all rounds.
 func (z *zbPlan) build() {
 	last := len(z.stages) - 1
 	for j := range z.stages {
@@ -96,7 +103,8 @@ func (z *zbPlan) build() {
 	}
 }
 
-// span is the objective: the longest time from a stage's first forward to its last weight gradient.
+// span returns the objective: the longest time from the start of a stage's first forward
+// to the end of its last weight gradient.
 func (z *zbPlan) span() float64 {
 	longest := 0.0
 	for j := range z.stages {
@@ -106,11 +114,12 @@ func (z *zbPlan) span() float64 {
 	return longest
 }
 
-// extras is how many forwards each stage can take between its first forward and the arrival of its first backward.
+// extras returns how many forwards each stage can run between its first forward and the
+// arrival of its first backward.
 func (z *zbPlan) extras() []int {
 	last := len(z.stages) - 1
 	extra := make([]int, last+1)
-	back := z.stages[last].endF[0] + z.time(Bx, last) // when the stage behind ends its first backward
+	back := z.stages[last].endF[0] + z.time(Bx, last) // when the next stage ends its first backward
 	for j := last - 1; j >= 0; j-- {
 		cost := z.stages[j].endF[0]
 		for 1+extra[j] < z.m && z.stages[j].memory+float64(extra[j]+1) <= z.cap+1e-9 {
@@ -124,15 +133,17 @@ func (z *zbPlan) extras() []int {
 		back = math.Max(cost, back+z.c.Comm) + z.time(Bx, j)
 	}
 	for j := 1; j <= last; j++ {
-		for extra[j] > 0 && extra[j] >= extra[j-1] && 1+extra[j-1] < z.m { // it can only take what the one before has made
+		for extra[j] > 0 && extra[j] >= extra[j-1] && 1+extra[j-1] < z.m { // fewer than the stage before, unless that runs all
 			extra[j]--
 		}
 	}
 	return extra
 }
 
-// wanted says which stages take a forward in this round. With prio, a stage that is well ahead of the next one leaves it
-// out if that would delay its backward and it can afford the gap.
+// wanted returns which stages run a forward in this round: those that have one left and
+// whose next stage runs one too. With prio, a stage that is at least two forwards ahead of
+// the next one leaves it out if it would delay the backward, unless waiting would make it
+// the stage with the largest bubble.
 func (z *zbPlan) wanted() []bool {
 	want := make([]bool, len(z.stages))
 	next := true
@@ -154,7 +165,8 @@ func (z *zbPlan) wanted() []bool {
 	return want
 }
 
-// clearing is the time of the weight gradients that must run before stage j has room for a forward.
+// clearing returns the time of the weight gradients that must run before stage j has room
+// for a forward.
 func (z *zbPlan) clearing(j int) float64 {
 	s := &z.stages[j]
 	time, memory := 0.0, s.memory
@@ -165,7 +177,7 @@ func (z *zbPlan) clearing(j int) float64 {
 	return time
 }
 
-// time of a pass of stage j.
+// time returns the time of a pass of stage j.
 func (z *zbPlan) time(pass Pass, j int) float64 { return z.c.of(Unit{Pass: pass, Stage: j}) }
 
 func (z *zbPlan) worstBubble() float64 {
@@ -190,7 +202,8 @@ func (z *zbPlan) backwardReady(j int) float64 {
 	return z.stages[j+1].endB[z.stages[j].backwards] + z.c.Comm
 }
 
-// fill runs weight gradients that end before ready, and one more that does not if the gap is affordable.
+// fill runs the weight gradients of stage j that end before ready. If a gap remains, it
+// runs one more with greed, or if waiting would make j the stage with the largest bubble.
 func (z *zbPlan) fill(j int, ready float64) {
 	s := &z.stages[j]
 	for s.backwards > s.weights && s.clock+z.time(W, j) <= ready {
@@ -201,7 +214,8 @@ func (z *zbPlan) fill(j int, ready float64) {
 	}
 }
 
-// room runs weight gradients until need more activations fit.
+// room runs weight gradients until need more activations fit. It sets failed if they never
+// do.
 func (z *zbPlan) room(j int, need float64) {
 	s := &z.stages[j]
 	for s.memory+need > z.cap+1e-9 {

@@ -2,31 +2,35 @@ package schedule
 
 import "math"
 
-// ZB-V (Qi et al. 2024, 2401.10241, 6; "controllable memory", 2405.15362): two chunks per rank in a V, so that rank 0 holds
-// the first stage and the last, the first backward comes back early, and all ranks hold the same number of activations.
+// ZB-V (Qi et al. 2024, arXiv 2401.10241, 6, and 2405.15362): two chunks per rank, placed
+// in a V. Rank 0 holds the first stage and the last, so the first backward starts early
+// there, and all ranks hold the same number of activations.
 //
-// Approach: a greedy list scheduler in rounds, like zb-auto. Warm-up: while the first micro-batch goes down the V and up
-// again, the ranks that it has left take more lower forwards, as far as memory allows without starving the ranks below.
-// Then in each of 2m rounds every rank runs one backward (the lower chunk's if its input is there) and one forward (the
-// upper chunk's if its input is there), with weight gradients in the gaps.
+// Approach: a greedy list scheduler in rounds, like zb-auto. Stages 0 to p-1 are called
+// lower, the others upper. In the warm-up the first micro-batch passes all stages; where
+// a rank waits for it to return, it and the ranks before it run further lower forwards, as
+// far as memory allows. Then in each of 2m rounds every rank runs one backward (of its
+// lower stage if the input is there, else of the upper one) and one forward (of its upper
+// stage if the input is there, else of the lower one), and weight gradients in gaps.
 //
-// Example (p=4, m=8, all times 1): no bubble with 8 chunk activations, which is what 1F1B holds on its first rank.
-// Below that cap the rounds get stuck, and the fastest repeating pattern is taken instead.
+// Example (p=4, m=8, all times 1): no bubble with 8 chunk activations, as many as 1F1B
+// holds on rank 0. With a lower cap the rounds get stuck; then the fastest repeating
+// pattern is taken (pattern.go).
 //
-// Weakness: greedy; for m < 2p or uneven times a small bubble remains.
+// Weakness: choices are final. For m < 2p or uneven times a small bubble remains.
 
-// vStage is what is known of one stage; stage r and stage 2p-1-r are on rank r.
+// vStage is the progress of a stage. Stages r and 2p-1-r are on rank r.
 type vStage struct {
 	endF, endB []float64
-	weights    int
+	weights    int // weight gradients run
 }
 
-// vRank is what is known of one rank.
+// vRank is the state of a rank.
 type vRank struct {
 	clock   float64
-	memory  float64
+	memory  float64 // chunk activations
 	bubble  float64 // time waited since the first forward
-	pending []Unit  // weight gradients, in the order of their backwards
+	pending []Unit  // weight gradients that may run, in the order of their input gradients
 	order   []Unit
 }
 
@@ -37,12 +41,13 @@ type vPlan struct {
 	p, m         int
 	c            Costs
 	cap          float64
-	fillF, fillB bool      // spend an affordable gap before a forward / an upper backward on a weight gradient
-	known        []float64 // bubbles of an earlier construction, so that affordable gaps are known from the start
-	failed       bool
+	fillF, fillB bool      // before a forward, or an upper backward: run a weight gradient also in a short gap, see gap
+	known        []float64 // by rank: bubble of an earlier construction, so that the worst rank is known from the start
+	failed       bool      // the construction got stuck
 }
 
-// zeroBubbleV returns the best of a few constructions under the cap (default 2p chunks, the memory of 1F1B).
+// zeroBubbleV returns the construction with the smallest bubble under the cap, which is 2p
+// chunks by default, the memory of 1F1B.
 func zeroBubbleV(q Request) (*Schedule, error) {
 	limit := q.Cap
 	if limit == 0 {
@@ -80,9 +85,11 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 	return s, nil
 }
 
-// fastestPattern fills s with the repeating pattern of the shortest span under a tight cap (V-Half, V-Min and between).
+// fastestPattern fills s with the repeating pattern of the shortest span under the cap, of
+// those that the effort allows to try (V-Half, V-Min and others). It returns false if none
+// keeps the cap.
 func fastestPattern(s *Schedule, c Costs, limit float64) bool {
-	const effort = 1 << 20 // units to plan
+	const effort = 1 << 20 // units planned for all patterns together
 	var best [][]Unit
 	var least score
 	list := patterns(true)
@@ -101,7 +108,7 @@ func fastestPattern(s *Schedule, c Costs, limit float64) bool {
 	return best != nil
 }
 
-// build runs the warm-up and all rounds. Every put either succeeds or marks the plan as failed.
+// build runs the warm-up and all rounds. It sets failed if the construction gets stuck.
 func (v *vPlan) build() {
 	v.descend()
 	v.level()
@@ -119,7 +126,9 @@ func (v *vPlan) build() {
 	}
 }
 
-// descend sends the first micro-batch through the V and lets the ranks above it take more forwards meanwhile.
+// descend passes the first micro-batch through all stages. While rank r waits for it to
+// return, ranks 0 to r each run another lower forward, as often as there is time and rank
+// r has 2+2r chunks of memory left.
 func (v *vPlan) descend() {
 	for r := range v.p {
 		v.put(F, r)
@@ -137,7 +146,8 @@ func (v *vPlan) descend() {
 	}
 }
 
-// level gives each rank as many forwards as the one above it, alternating between lower and upper chunks.
+// level gives each rank as many forwards as the one before it, alternating between lower
+// and upper stages.
 func (v *vPlan) level() {
 	takeUpper := false
 	for r := 1; r < v.p; r++ {
@@ -150,7 +160,7 @@ func (v *vPlan) level() {
 			for j := r; j < v.p; j++ {
 				stage := j
 				if takeUpper {
-					stage = v.p + j - r // from the last rank up to this one
+					stage = v.p + j - r // from the last rank back to r
 				}
 				if _, ok := v.input(F, stage); ok && len(v.stages[stage].endF) < v.m {
 					v.put(F, stage)
@@ -162,12 +172,13 @@ func (v *vPlan) level() {
 	}
 }
 
-// count is how many lower and upper forwards rank r has done.
+// count returns how many lower and upper forwards rank r has run.
 func (v *vPlan) count(r int) [2]int {
 	return [2]int{len(v.stages[r].endF), len(v.stages[2*v.p-1-r].endF)}
 }
 
-// backwards runs one backward per rank: lower chunks from the last rank up, then upper chunks from the first rank down.
+// backwards runs one input gradient per rank: those of lower stages from the last rank to
+// the first, then those of upper stages from the first rank to the last.
 func (v *vPlan) backwards() {
 	isLower := make([]bool, v.p)
 	for r := range v.p {
@@ -189,7 +200,7 @@ func (v *vPlan) backwards() {
 	}
 }
 
-// forwards runs one forward per rank, the upper chunk's where its input is there.
+// forwards runs one forward per rank, of the upper stage if its input is there.
 func (v *vPlan) forwards() {
 	for r := range v.p {
 		n := v.count(r)
@@ -208,7 +219,8 @@ func (v *vPlan) forwards() {
 	}
 }
 
-// input is when the input of the next forward or backward of a stage arrives; false if it is not computed yet.
+// input returns when the input of the next forward or input gradient of a stage arrives,
+// or false if it is not computed.
 func (v *vPlan) input(pass Pass, stage int) (float64, bool) {
 	last := 2*v.p - 1
 	var list []float64
@@ -234,8 +246,8 @@ func (v *vPlan) input(pass Pass, stage int) (float64, bool) {
 
 func (v *vPlan) home(stage int) int { return min(stage, 2*v.p-1-stage) }
 
-// gap runs weight gradients that end before the stage's input arrives, and one more if that is wanted and the wait would
-// make this rank the worst.
+// gap runs weight gradients that end before the stage's input arrives. If more, it runs
+// another one if waiting would make r the rank with the largest bubble.
 func (v *vPlan) gap(r int, pass Pass, stage int, more bool) {
 	ready, ok := v.input(pass, stage)
 	k := &v.ranks[r]
@@ -250,7 +262,7 @@ func (v *vPlan) gap(r int, pass Pass, stage int, more bool) {
 	}
 }
 
-// worst is the largest bubble of a rank.
+// worst returns the largest bubble of a rank.
 func (v *vPlan) worst() float64 {
 	worst := 0.0
 	for r := range v.ranks {
@@ -259,7 +271,8 @@ func (v *vPlan) worst() float64 {
 	return worst
 }
 
-// slack is how much longer rank r may wait without becoming the worst rank.
+// slack returns how much longer rank r may wait without becoming the rank with the largest
+// bubble.
 func (v *vPlan) slack(r int) float64 {
 	worst := v.worst()
 	for _, b := range v.known {
@@ -268,7 +281,8 @@ func (v *vPlan) slack(r int) float64 {
 	return worst - v.ranks[r].bubble
 }
 
-// put runs the next forward or input gradient of a stage.
+// put runs the next forward or input gradient of a stage, or sets failed if that is
+// impossible.
 func (v *vPlan) put(pass Pass, stage int) {
 	s, k := &v.stages[stage], &v.ranks[v.home(stage)]
 	ready, ok := v.input(pass, stage)
@@ -295,7 +309,8 @@ func (v *vPlan) put(pass Pass, stage int) {
 	}
 }
 
-// weight runs the oldest pending weight gradient of rank r.
+// weight runs the oldest pending weight gradient of rank r, or sets failed if there is
+// none.
 func (v *vPlan) weight(r int) {
 	k := &v.ranks[r]
 	if len(k.pending) == 0 {

@@ -1,22 +1,30 @@
 package schedule
 
-// The two hand-made zero-bubble schedules (Qi et al. 2024, Zero Bubble Pipeline Parallelism, 2401.10241, 2.2 and 2.3).
+// The two handcrafted zero-bubble schedules (Qi et al. 2024, Zero Bubble Pipeline
+// Parallelism, arXiv 2401.10241, 2.2 and 2.3).
 //
-// The backward is split; the stage before waits only for the input gradient B, and weight gradients W are put off until
-// there is a gap. Example (p=2, m=3): H1 has rank 0 run F0 F1 B0 W0 F2 B1 W1 B2 W2 and rank 1 F0 B0 F1 B1 W0 F2 B2 W1 W2.
-// Weakness: made for F = B = W; for other times zb-auto or Search.
+// Backwards are split. The preceding stage waits only for the input gradient B; weight
+// gradients W are deferred to fill gaps.
+//
+// Example (H1, p=2, m=3): rank 0 runs F0 F1 B0 W0 F2 B1 W1 B2 W2, rank 1 runs
+// F0 B0 F1 B1 W0 F2 B2 W1 W2.
+// Weakness: the schedules are made for F = B = W. For other times zb-auto and Search do
+// better.
 
-// zeroBubbleH1 keeps the memory of 1F1B: p-r warm-up forwards, and W delayed by r.
+// zeroBubbleH1 has p-r warm-up forwards on rank r, and W lags B by r micro-batches. No rank
+// holds more activations than rank 0 of 1F1B, p micro-batches.
 func zeroBubbleH1(q Request) (*Schedule, error) {
 	return handmade(q, func(r int) (warm, delay int) { return q.Ranks - r, r }), nil
 }
 
-// zeroBubbleH2 has no bubble for F = B = W, for twice the memory: 2(p-r)-1 warm-up forwards, and W delayed by 2r.
+// zeroBubbleH2 has 2(p-r)-1 warm-up forwards on rank r, and W lags B by 2r micro-batches.
+// It has no bubble for F = B = W and m >= 2p-1, but holds up to 2p-1 micro-batches.
 func zeroBubbleH2(q Request) (*Schedule, error) {
 	return handmade(q, func(r int) (warm, delay int) { return 2*(q.Ranks-r) - 1, 2 * r }), nil
 }
 
-// handmade runs warm forwards, then B, a W (once delay others have been skipped) and an F in turn, then the other W.
+// handmade returns the schedule in which a rank runs warm forwards, then in turn a B, a W
+// (from the delay-th turn on) and an F, then the remaining W.
 func handmade(q Request, shape func(r int) (warm, delay int)) *Schedule {
 	s := empty(q, Plain, loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {

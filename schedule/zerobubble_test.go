@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// zbRow is one line of Tables 5 and 6 of Qi et al. 2024: measured times (ms) and the bubble rates computed from them.
-// hidden and heads give the activation memory of B and W: 34h+5as and 32h bytes per token, s = 1024.
+// zbRow is one line of Tables 5 and 6 of Qi et al. 2024 (arXiv 2401.10241): measured times
+// in ms and the bubble rates computed from them. The activations of a layer are 34h+5as
+// bytes per token before B and 32h until W (h hidden, a heads, s = 1024).
 type zbRow struct {
 	p, m                        int
 	tf, tb, tw, tc              float64
@@ -53,8 +54,8 @@ func TestZeroBubbleTable(t *testing.T) {
 	}
 }
 
-// TestInterleavedTable: the published rates count 2vp-2-p message times in the bubble; running the order exposes up to
-// 2vp-2 of them, so it lies between the published rate and one that is 5 % higher.
+// TestInterleavedTable: the published rates count 2vp-2-p message times in the bubble;
+// simulation exposes up to 2vp-2 of them, so its rate is up to 5 % higher.
 func TestInterleavedTable(t *testing.T) {
 	chunks := []int{3, 3, 4, 4, 3, 3, 2, 2}
 	for i, row := range zbTable() {
@@ -72,8 +73,8 @@ func TestInterleavedTable(t *testing.T) {
 	}
 }
 
-// TestMeasuredThroughput: the simulated rates explain the throughput that was measured (samples per GPU and second, the
-// first row of each model) within 10 %, relative to 1F1B.
+// TestMeasuredThroughput: simulated speedups over 1F1B are within 10 % of measured ones
+// (samples per GPU and second, the first row of each model).
 func TestMeasuredThroughput(t *testing.T) {
 	measured := map[string][]float64{"zb2": {14.5, 4.32, 1.81, .99}, "zb1": {12.9, 3.88, 1.61, .87}, "plain": {11.8, 3.50, 1.40, .76}}
 	for i := range 4 {

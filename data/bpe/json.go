@@ -410,56 +410,11 @@ func split(raw json.RawMessage) (Pattern, error) {
 
 // read turns the vocabulary's strings into bytes and ids.
 func (v *vocabulary) read(m model, added []addedToken) error {
-	content := make(map[int32]string, len(added))
-	size := int32(0)
-	for _, a := range added {
-		if a.SingleWord || a.LStrip || a.RStrip {
-			return unsupported(fmt.Sprintf("the added token %q with single_word, lstrip or rstrip", a.Content))
-		}
-		if _, twice := content[a.ID]; twice {
-			return fmt.Errorf("two added tokens have the id %d", a.ID)
-		}
-		if err := checkID(a.Content, a.ID); err != nil {
-			return err
-		}
-		content[a.ID] = a.Content
-		size = max(size, a.ID+1)
-		v.added = append(v.added, Added{ID: a.ID, Text: a.Content, Special: a.Special})
+	if err := v.readAdded(added); err != nil {
+		return err
 	}
-	for text, id := range m.Vocab {
-		if err := checkID(text, id); err != nil {
-			return err
-		}
-		size = max(size, id+1)
-	}
-	v.tokens = make([][]byte, size)
-	for _, a := range v.added {
-		v.tokens[a.ID] = []byte(a.Text)
-	}
-	for text, id := range m.Vocab {
-		if got, isAdded := content[id]; isAdded {
-			if got != text {
-				return fmt.Errorf("id %d is %q in the vocabulary and %q in added_tokens", id, text, got)
-			}
-			continue
-		}
-		if v.tokens[id] != nil {
-			return fmt.Errorf("two tokens of the vocabulary have the id %d", id)
-		}
-		if v.chars != nil {
-			token, isByte, err := spacedToken(text)
-			if err != nil {
-				return err
-			}
-			v.tokens[id] = token
-			v.addSpaced(token, isByte, id)
-			continue
-		}
-		token, ok := appendBytes(nil, text)
-		if !ok || len(token) == 0 {
-			return unsupported(fmt.Sprintf("the vocabulary's token %q, which is not in the byte-level alphabet,", text))
-		}
-		v.tokens[id] = token
+	if err := v.readTokens(m.Vocab); err != nil {
+		return err
 	}
 	v.merges = make([]Merge, len(m.Merges))
 	for rank, pair := range m.Merges {
@@ -471,6 +426,80 @@ func (v *vocabulary) read(m model, added []addedToken) error {
 		}
 		v.merges[rank] = Merge{left, right, id}
 	}
+	return nil
+}
+
+// readAdded reads added_tokens. Their ids may be new or those of the same tokens in the
+// vocabulary.
+func (v *vocabulary) readAdded(added []addedToken) error {
+	seen := make(map[int32]bool, len(added))
+	for _, a := range added {
+		if a.SingleWord || a.LStrip || a.RStrip {
+			return unsupported(fmt.Sprintf("the added token %q with single_word, lstrip or rstrip", a.Content))
+		}
+		if seen[a.ID] {
+			return fmt.Errorf("two added tokens have the id %d", a.ID)
+		}
+		if err := checkID(a.Content, a.ID); err != nil {
+			return err
+		}
+		seen[a.ID] = true
+		v.added = append(v.added, Added{ID: a.ID, Text: a.Content, Special: a.Special})
+	}
+	return nil
+}
+
+// readTokens reads the bytes of all tokens. The added ones are read already.
+func (v *vocabulary) readTokens(vocab map[string]int32) error {
+	content := make(map[int32]string, len(v.added))
+	size := int32(0)
+	for _, a := range v.added {
+		content[a.ID] = a.Text
+		size = max(size, a.ID+1)
+	}
+	for text, id := range vocab {
+		if err := checkID(text, id); err != nil {
+			return err
+		}
+		size = max(size, id+1)
+	}
+	v.tokens = make([][]byte, size)
+	for _, a := range v.added {
+		v.tokens[a.ID] = []byte(a.Text)
+	}
+	for text, id := range vocab {
+		if got, isAdded := content[id]; isAdded {
+			if got != text {
+				return fmt.Errorf("id %d is %q in the vocabulary and %q in added_tokens", id, text, got)
+			}
+			continue
+		}
+		if v.tokens[id] != nil {
+			return fmt.Errorf("two tokens of the vocabulary have the id %d", id)
+		}
+		if err := v.readToken(text, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readToken reads the bytes of one token of the vocabulary.
+func (v *vocabulary) readToken(text string, id int32) error {
+	if v.chars != nil {
+		token, isByte, err := spacedToken(text)
+		if err != nil {
+			return err
+		}
+		v.tokens[id] = token
+		v.addSpaced(token, isByte, id)
+		return nil
+	}
+	token, ok := appendBytes(nil, text)
+	if !ok || len(token) == 0 {
+		return unsupported(fmt.Sprintf("the vocabulary's token %q, which is not in the byte-level alphabet,", text))
+	}
+	v.tokens[id] = token
 	return nil
 }
 

@@ -222,19 +222,40 @@ func New(lib *Libraries, o Options) (*Device, error) {
 
 // open finds the GPU and creates context and streams, on the worker.
 func (d *Device) open() error {
-	v, w := d.driver, &d.work
-	if err := v.Check("cuInit", v.Init(0)); err != nil {
+	n, err := d.find()
+	if err != nil {
 		return err
+	}
+	if err := d.createContext(n); err != nil {
+		return err
+	}
+	if d.lib.Lt != nil {
+		if err := d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&d.work.lt))); err != nil {
+			return err
+		}
+	}
+	if d.options.Fabric != nil {
+		return d.options.Fabric.join(d)
+	}
+	return nil
+}
+
+// find initializes the driver and returns the GPU's number. It sets what the compiler and
+// kernels need to know of the GPU, and returns an error if kernels cannot run there.
+func (d *Device) find() (int, error) {
+	v := d.driver
+	if err := v.Check("cuInit", v.Init(0)); err != nil {
+		return 0, err
 	}
 	var count, dev int32
 	if err := v.Check("cuDeviceGetCount", v.DeviceGetCount(nv.Addr(&count))); err != nil {
-		return err
+		return 0, err
 	}
 	if d.options.Index < 0 || d.options.Index >= int(count) {
-		return fmt.Errorf("this machine has %d; hint: look at CUDA_VISIBLE_DEVICES and nvidia-smi", count)
+		return 0, fmt.Errorf("this machine has %d; hint: look at CUDA_VISIBLE_DEVICES and nvidia-smi", count)
 	}
 	if err := v.Check("cuDeviceGet", v.DeviceGet(nv.Addr(&dev), uintptr(d.options.Index))); err != nil {
-		return err
+		return 0, err
 	}
 	n := int(dev)
 	d.name = v.Name(n)
@@ -242,13 +263,18 @@ func (d *Device) open() error {
 	d.arch = d.lib.Compiler.Target(10*major + minor)
 	d.limits.shared, d.limits.sms, d.limits.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
 	if major < 8 {
-		return fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)
+		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)
 	}
 	if v.Attribute(n, nv.AttrHostPointer) == 0 {
-		return fmt.Errorf("%s cannot use the host's addresses; hint: it is not supported", d.name)
+		return 0, fmt.Errorf("%s cannot use the host's addresses; hint: it is not supported", d.name)
 	}
+	return n, nil
+}
+
+// createContext creates GPU n's context, its streams and the event that times count from.
+func (d *Device) createContext(n int) (err error) {
+	v, w := d.driver, &d.work
 	v.DevicePrimaryCtxSetFlags(uintptr(n), nv.CtxBlockingSync) // a wish: cores are for the optimizer
-	var err error
 	if w.context, err = v.Word("cuDevicePrimaryCtxRetain", v.DevicePrimaryCtxRetain, uintptr(n)); err != nil {
 		return err
 	}
@@ -264,18 +290,8 @@ func (d *Device) open() error {
 			return err
 		}
 	}
-	if w.base, err = v.Word("cuEventCreate", v.EventCreate, 0); err != nil {
-		return err
-	}
-	if d.lib.Lt != nil {
-		if err := d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&w.lt))); err != nil {
-			return err
-		}
-	}
-	if d.options.Fabric != nil {
-		return d.options.Fabric.join(d)
-	}
-	return nil
+	w.base, err = v.Word("cuEventCreate", v.EventCreate, 0)
+	return err
 }
 
 // Info describes the device.

@@ -257,8 +257,8 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		*flags = (*flags)[1:]
 		return p, d.bindHost(&p, c)
 	}
-	var err error
 	if c.Op.Info().Between {
+		var err error
 		if p.exchange, err = d.join(c); err != nil {
 			return p, err
 		}
@@ -268,14 +268,7 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 			}
 		}
 	}
-	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
-	if span != nil && !d.options.Untimed {
-		kind = nv.EventBlocking
-		if p.start, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
-			return p, err
-		}
-	}
-	if p.end, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
+	if err := d.createEvents(&p); err != nil {
 		return p, err
 	}
 	if c.Op == graph.Copy {
@@ -293,6 +286,19 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		p.steps = append(p.steps, s)
 	}
 	return p, nil
+}
+
+// createEvents creates the events at the end of a call and, if it is timed, at its start.
+func (d *Device) createEvents(p *call) (err error) {
+	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
+	if p.span != nil && !d.options.Untimed {
+		kind = nv.EventBlocking
+		if p.start, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
+			return err
+		}
+	}
+	p.end, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind)
+	return err
 }
 
 func (d *Device) bindHost(p *call, c *device.Call) error {

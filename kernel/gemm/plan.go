@@ -204,16 +204,7 @@ func (j *job) add(s *Serial, blk block, p part) {
 	most := j.tilesPerCall(blk.cols, p.kc)
 	group := min(max(groupTiles, most)*h, blk.rows)
 	for g := 0; g < blk.rows; g += group {
-		sub := block{blk.m0 + g, blk.n0, min(group, blk.rows-g), blk.cols}
-		row, kept := g, blk.rows
-		if p.first && p.last {
-			row, kept = 0, group // no sums are kept between groups
-		}
-		c := j.target(s, sub, row, kept)
-		init := c
-		if p.first {
-			init = j.begin(s, c, sub)
-		}
+		sub, c, init := j.group(s, blk, p, g, group)
 		a := s.packA(j, j.a.from(sub.m0, p.k0), sub.rows, h, p)
 		if most > 1 {
 			j.several(s, sub, p.kc, h, a, b, c, init)
@@ -237,6 +228,21 @@ func (j *job) add(s *Serial, blk block, p part) {
 		}
 		j.stepBack()
 	}
+}
+
+// group returns the rows [g, g+rows) of a rectangle of C, where their sums are while a part of k is added, and where the
+// initial values of the sums are.
+func (j *job) group(s *Serial, blk block, p part, g, rows int) (sub block, c, init operand) {
+	sub = block{blk.m0 + g, blk.n0, min(rows, blk.rows-g), blk.cols}
+	row, kept := g, blk.rows
+	if p.first && p.last {
+		row, kept = 0, rows // no sums are kept between groups
+	}
+	c = j.target(s, sub, row, kept)
+	if p.first {
+		return sub, c, j.begin(s, c, sub)
+	}
+	return sub, c, c
 }
 
 // tilesPerCall returns how many tiles a micro-kernel may compute per call: several only if B is so small that

@@ -105,16 +105,7 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 	b, bPanel := s.packPairs(&s.b, j, j.b.from(p.k0, blk.n0), blk.cols, p)
 	var turned, turnedPanel address
 	for g := 0; g < blk.rows; g += gridRows {
-		sub := block{blk.m0 + g, blk.n0, min(gridRows, blk.rows-g), blk.cols}
-		row, kept := g, blk.rows
-		if p.first && p.last {
-			row, kept = 0, gridRows // no sums are kept between groups
-		}
-		c := j.target(s, sub, row, kept)
-		init := c
-		if p.first {
-			init = j.begin(s, c, sub)
-		}
+		sub, c, init := j.group(s, blk, p, g, gridRows)
 		step := even(p.kc, tileStep, blockPairs)
 		for k := 0; k < p.kc; k += step {
 			n := min(step, p.kc-k)

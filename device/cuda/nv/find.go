@@ -27,29 +27,8 @@ func Local() Places {
 }
 
 func places(env func(string) string, glob func(string) []string) Places {
-	own := env("ATHANOR_CUDA_LIBS")
-	var toolkit, site []string
-	for _, home := range []string{env("CUDA_HOME"), env("CUDA_PATH")} {
-		if home != "" {
-			toolkit = append(toolkit, filepath.Join(home, "lib64"))
-		}
-	}
-	toolkit = append(toolkit, glob("/usr/local/cuda*/lib64")...)
-	toolkit = append(toolkit, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
-	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
-	for _, bin := range filepath.SplitList(env("PATH")) { // the folder of a Python that was not activated is often on it
-		roots = append(roots, filepath.Dir(bin))
-	}
-	for _, root := range append(roots, filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")) {
-		if root == "" || root == "." || root == ".local" {
-			continue
-		}
-		for _, lib := range []string{"lib", "lib64"} {
-			for _, dist := range []string{"site-packages", "dist-packages"} {
-				site = append(site, glob(filepath.Join(root, lib, "python3*", dist, "nvidia"))...)
-			}
-		}
-	}
+	own := filepath.SplitList(env("ATHANOR_CUDA_LIBS"))
+	toolkit, site := toolkits(env, glob), wheels(env, glob)
 	search := func(wheel string, names ...string) []string {
 		var list []string
 		add := func(dirs ...string) {
@@ -59,7 +38,7 @@ func places(env func(string) string, glob func(string) []string) Places {
 				}
 			}
 		}
-		add(filepath.SplitList(own)...)
+		add(own...)
 		list = append(list, names...) // as the loader finds them
 		add(toolkit...)
 		for _, s := range site {
@@ -73,12 +52,43 @@ func places(env func(string) string, glob func(string) []string) Places {
 		CublasLt: search("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
 		NVML:     search("", "libnvidia-ml.so.1"),
 	}
-	for _, dir := range filepath.SplitList(own) {
+	for _, dir := range own {
 		if !slices.ContainsFunc(slices.Concat(p.Driver, p.NVRTC, p.CublasLt, p.NVML), func(path string) bool { return filepath.Dir(path) == filepath.Clean(dir) }) {
 			p.Empty = append(p.Empty, dir)
 		}
 	}
 	return p
+}
+
+// toolkits returns the library folders of installed CUDA toolkits.
+func toolkits(env func(string) string, glob func(string) []string) (list []string) {
+	for _, home := range []string{env("CUDA_HOME"), env("CUDA_PATH")} {
+		if home != "" {
+			list = append(list, filepath.Join(home, "lib64"))
+		}
+	}
+	list = append(list, glob("/usr/local/cuda*/lib64")...)
+	return append(list, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
+}
+
+// wheels returns the folders nvidia of Python environments, in which pip installs the
+// libraries.
+func wheels(env func(string) string, glob func(string) []string) (list []string) {
+	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
+	for _, bin := range filepath.SplitList(env("PATH")) { // the folder of a Python that was not activated is often on it
+		roots = append(roots, filepath.Dir(bin))
+	}
+	for _, root := range append(roots, filepath.Join(env("HOME"), ".local"), "/usr/local", "/usr", "/opt/*", "/root/.pyenv/versions/*", filepath.Join(env("HOME"), ".pyenv/versions/*")) {
+		if root == "" || root == "." || root == ".local" {
+			continue
+		}
+		for _, lib := range []string{"lib", "lib64"} {
+			for _, dist := range []string{"site-packages", "dist-packages"} {
+				list = append(list, glob(filepath.Join(root, lib, "python3*", dist, "nvidia"))...)
+			}
+		}
+	}
+	return list
 }
 
 // unique drops duplicates, which arise when several patterns match a folder.

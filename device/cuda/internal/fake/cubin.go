@@ -21,13 +21,7 @@ type Use struct {
 // section .nv.info has records per function, {symbol, value}: EIATTR_REGCOUNT
 // (0x2f) and EIATTR_FRAME_SIZE (0x11); .nv.shared.NAME is its shared memory.
 func Resources(cubin []byte) (map[string]Use, error) {
-	cubin = bytes.Clone(cubin)
-	if len(cubin) < 64 {
-		return nil, errors.New("no cubin")
-	}
-	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 stores its own number there
-	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
-	f, err := elf.NewFile(bytes.NewReader(cubin))
+	f, err := openCubin(cubin)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +37,34 @@ func Resources(cubin []byte) (map[string]Use, error) {
 	if err != nil {
 		return nil, err
 	}
+	out := usesOf(b, symbols)
+	for _, s := range f.Sections {
+		if name, ok := strings.CutPrefix(s.Name, ".nv.shared."); ok {
+			if u, ok := out[name]; ok {
+				u.Shared = int(s.Size)
+				out[name] = u
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("a cubin without kernels")
+	}
+	return out, nil
+}
+
+// openCubin reads a cubin as ELF.
+func openCubin(cubin []byte) (*elf.File, error) {
+	cubin = bytes.Clone(cubin)
+	if len(cubin) < 64 {
+		return nil, errors.New("no cubin")
+	}
+	cubin[elf.EI_VERSION] = byte(elf.EV_CURRENT) // CUDA 12 stores its own number there
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
+	return elf.NewFile(bytes.NewReader(cubin))
+}
+
+// usesOf returns the registers and local memory in the records b of .nv.info.
+func usesOf(b []byte, symbols []elf.Symbol) map[string]Use {
 	out := map[string]Use{}
 	for len(b) >= 4 {
 		size := 0
@@ -62,16 +84,5 @@ func Resources(cubin []byte) (map[string]Use, error) {
 		}
 		b = b[4+size:]
 	}
-	for _, s := range f.Sections {
-		if name, ok := strings.CutPrefix(s.Name, ".nv.shared."); ok {
-			if u, ok := out[name]; ok {
-				u.Shared = int(s.Size)
-				out[name] = u
-			}
-		}
-	}
-	if len(out) == 0 {
-		return nil, errors.New("a cubin without kernels")
-	}
-	return out, nil
+	return out
 }

@@ -21,90 +21,103 @@ type ltLayout struct {
 	rows, cols, lead int
 }
 
+// wrongArgument is cublasLt's CUBLAS_STATUS_INVALID_VALUE.
+const wrongArgument = 7
+
+// lt is a cublasLt on the GPU's streams.
+type lt struct {
+	gpu     *GPU
+	mu      sync.Mutex // guards the tables: each GPU has a thread
+	descs   map[uintptr]*ltDesc
+	layouts map[uintptr]ltLayout
+	prefs   map[uintptr]bool
+}
+
 // Lt returns a cublasLt that computes products with plain loops, column-major, on
 // the GPU's streams.
 func (g *GPU) Lt() *nv.Lt {
-	descs, layouts := map[uintptr]*ltDesc{}, map[uintptr]ltLayout{}
-	prefs := map[uintptr]bool{}
-	ok := func([]uintptr) int32 { return 0 }
-	var mu sync.Mutex // guards the tables: each GPU has a thread
-	proc := func(name string, free bool, f func([]uintptr) int32) nv.Proc {
-		return g.proc(name, free, func(a []uintptr) int32 {
-			mu.Lock()
-			defer mu.Unlock()
-			return f(a)
-		})
+	t := &lt{gpu: g, descs: map[uintptr]*ltDesc{}, layouts: map[uintptr]ltLayout{}, prefs: map[uintptr]bool{}}
+	none := func([]uintptr) int32 { return 0 }
+	return &nv.Lt{
+		GetVersion:          t.proc("LtGetVersion", true, none),
+		Create:              t.proc("LtCreate", false, func(a []uintptr) int32 { t.handle(a); return 0 }),
+		Destroy:             t.proc("LtDestroy", false, none),
+		PreferenceCreate:    t.proc("LtPreferenceCreate", false, func(a []uintptr) int32 { t.prefs[t.handle(a)] = true; return 0 }),
+		PreferenceAttribute: t.proc("LtPreferenceAttribute", false, none),
+		PreferenceDestroy:   t.proc("LtPreferenceDestroy", false, func(a []uintptr) int32 { delete(t.prefs, a[0]); return 0 }),
+		DescCreate:          t.proc("LtDescCreate", false, func(a []uintptr) int32 { t.descs[t.handle(a)] = &ltDesc{}; return 0 }),
+		DescSetAttribute:    t.proc("LtDescSetAttribute", false, t.describe),
+		DescDestroy:         t.proc("LtDescDestroy", false, func(a []uintptr) int32 { delete(t.descs, a[0]); return 0 }),
+		LayoutCreate:        t.proc("LtLayoutCreate", false, t.layout),
+		LayoutDestroy:       t.proc("LtLayoutDestroy", false, func(a []uintptr) int32 { delete(t.layouts, a[0]); return 0 }),
+		AlgoGetHeuristic:    t.proc("LtAlgoGetHeuristic", false, t.heuristic),
+		AlgoCheck:           t.proc("LtAlgoCheck", false, func(a []uintptr) int32 { set(a[7]+64, uint64(g.Workspace)); return 0 }),
+		Matmul:              t.proc("LtMatmul", false, t.matmul),
 	}
-	handle := func(a []uintptr) int32 {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		set(a[0], g.handle())
-		return 0
+}
+
+// proc is GPU.proc with the tables locked.
+func (t *lt) proc(name string, free bool, f func([]uintptr) int32) nv.Proc {
+	return t.gpu.proc(name, free, func(a []uintptr) int32 {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return f(a)
+	})
+}
+
+// handle returns a new handle and stores it where the first argument points.
+func (t *lt) handle(a []uintptr) uintptr {
+	t.gpu.mu.Lock()
+	defer t.gpu.mu.Unlock()
+	h := t.gpu.handle()
+	set(a[0], h)
+	return h
+}
+
+// describe sets an attribute of a product's description.
+func (t *lt) describe(a []uintptr) int32 {
+	d, sizes := t.descs[a[0]], map[uintptr]uintptr{3: 4, 4: 4, 7: 4, 8: 8, 26: 4}
+	if d == nil || sizes[a[1]] != a[3] {
+		return wrongArgument
 	}
-	l := &nv.Lt{
-		GetVersion: proc("LtGetVersion", true, ok), Create: proc("LtCreate", false, handle), Destroy: proc("LtDestroy", false, ok),
-		PreferenceAttribute: proc("LtPreferenceAttribute", false, ok),
+	switch v := *(*uint32)(pointer(a[2])); a[1] {
+	case 3:
+		d.transA = v == 1
+	case 4:
+		d.transB = v == 1
+	case 8:
+		d.bias = *(*uintptr)(pointer(a[2]))
 	}
-	l.AlgoCheck = proc("LtAlgoCheck", false, func(a []uintptr) int32 {
-		set(a[7]+64, uint64(g.Workspace))
-		return 0
-	})
-	l.PreferenceCreate = proc("LtPreferenceCreate", false, func(a []uintptr) int32 {
-		handle(a)
-		prefs[*(*uintptr)(pointer(a[0]))] = true
-		return 0
-	})
-	l.PreferenceDestroy = proc("LtPreferenceDestroy", false, func(a []uintptr) int32 { delete(prefs, a[0]); return 0 })
-	l.DescCreate = proc("LtDescCreate", false, func(a []uintptr) int32 {
-		handle(a)
-		descs[*(*uintptr)(pointer(a[0]))] = &ltDesc{}
-		return 0
-	})
-	l.DescDestroy = proc("LtDescDestroy", false, func(a []uintptr) int32 { delete(descs, a[0]); return 0 })
-	l.DescSetAttribute = proc("LtDescSetAttribute", false, func(a []uintptr) int32 {
-		d, sizes := descs[a[0]], map[uintptr]uintptr{3: 4, 4: 4, 7: 4, 8: 8, 26: 4}
-		if d == nil || sizes[a[1]] != a[3] {
-			return 7
-		}
-		switch v := *(*uint32)(pointer(a[2])); a[1] {
-		case 3:
-			d.transA = v == 1
-		case 4:
-			d.transB = v == 1
-		case 8:
-			d.bias = *(*uintptr)(pointer(a[2]))
-		}
-		return 0
-	})
-	l.LayoutCreate = proc("LtLayoutCreate", false, func(a []uintptr) int32 {
-		m := ltLayout{int(a[1]), int(a[2]), int(a[3]), int(a[4])}
-		if m.lead < m.rows {
-			return 7
-		}
-		handle(a)
-		layouts[*(*uintptr)(pointer(a[0]))] = m
-		return 0
-	})
-	l.LayoutDestroy = proc("LtLayoutDestroy", false, func(a []uintptr) int32 { delete(layouts, a[0]); return 0 })
-	l.AlgoGetHeuristic = proc("LtAlgoGetHeuristic", false, func(a []uintptr) int32 {
-		if !prefs[a[6]] {
-			return 7
-		}
-		clear(bytesAt(a[8], 96))
-		set(a[9], int32(1))
-		return 0
-	})
-	l.Matmul = proc("LtMatmul", false, func(a []uintptr) int32 {
-		d := descs[a[1]]
-		la, lb, lc, ld := layouts[a[4]], layouts[a[6]], layouts[a[9]], layouts[a[11]]
-		p := matmul{desc: *d, la: la, lb: lb, lc: lc, ld: ld, a: a[3], b: a[5], c: a[8], d: a[10],
-			alpha: *(*float32)(pointer(a[2])), beta: *(*float32)(pointer(a[7]))}
-		if !p.fits() || lc.kind != ld.kind || la.kind != lb.kind {
-			return 7
-		}
-		return g.push(a[15], p.run)
-	})
-	return l
+	return 0
+}
+
+func (t *lt) layout(a []uintptr) int32 {
+	m := ltLayout{int(a[1]), int(a[2]), int(a[3]), int(a[4])}
+	if m.lead < m.rows {
+		return wrongArgument
+	}
+	t.layouts[t.handle(a)] = m
+	return 0
+}
+
+// heuristic returns one algorithm, which is all zeros.
+func (t *lt) heuristic(a []uintptr) int32 {
+	if !t.prefs[a[6]] {
+		return wrongArgument
+	}
+	clear(bytesAt(a[8], 96))
+	set(a[9], int32(1))
+	return 0
+}
+
+func (t *lt) matmul(a []uintptr) int32 {
+	p := matmul{desc: *t.descs[a[1]], la: t.layouts[a[4]], lb: t.layouts[a[6]], lc: t.layouts[a[9]], ld: t.layouts[a[11]],
+		a: a[3], b: a[5], c: a[8], d: a[10],
+		alpha: *(*float32)(pointer(a[2])), beta: *(*float32)(pointer(a[7]))}
+	if !p.fits() || p.lc.kind != p.ld.kind || p.la.kind != p.lb.kind {
+		return wrongArgument
+	}
+	return t.gpu.push(a[15], p.run)
 }
 
 type matmul struct {

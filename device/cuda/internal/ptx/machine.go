@@ -234,10 +234,10 @@ func (w *warp) run() {
 	}
 }
 
-// advance runs the lanes at the earliest instruction until they diverge, reach the
-// instruction of others, or wait.
-func (w *warp) advance(ready uint32) {
-	place, next, group := len(w.kernel.code), len(w.kernel.code), uint32(0)
+// earliest returns the earliest place of the ready lanes, the lanes there, and the next
+// place of the others (the end of the code if there are none).
+func (w *warp) earliest(ready uint32) (place int, group uint32, next int) {
+	place, next = len(w.kernel.code), len(w.kernel.code)
 	for l := range lanes(ready) {
 		switch p := w.place[l]; {
 		case p < place:
@@ -248,24 +248,40 @@ func (w *warp) advance(ready uint32) {
 			next = min(next, p)
 		}
 	}
+	return place, group, next
+}
+
+// fetch returns the instruction at place, and counts it.
+func (w *warp) fetch(place int) *instruction {
+	if place >= len(w.kernel.code) {
+		w.fail("the code ends without a return")
+	}
+	w.at = &w.kernel.code[place]
+	if w.left--; w.left < 0 {
+		w.fail("more than %d instructions", most)
+	}
+	w.counts.hits[place]++
+	return w.at
+}
+
+// selected returns the lanes of group that an instruction's guard selects.
+func (w *warp) selected(in *instruction, group uint32) uint32 {
+	switch {
+	case in.guard < 0:
+		return group
+	case in.unless:
+		return group &^ w.flags[in.guard]
+	}
+	return group & w.flags[in.guard]
+}
+
+// advance runs the lanes at the earliest instruction until they diverge, reach the
+// instruction of others, or wait.
+func (w *warp) advance(ready uint32) {
+	place, group, next := w.earliest(ready)
 	for done := false; !done; done = done || place >= next {
-		if place >= len(w.kernel.code) {
-			w.fail("the code ends without a return")
-		}
-		in := &w.kernel.code[place]
-		w.at = in
-		if w.left--; w.left < 0 {
-			w.fail("more than %d instructions", most)
-		}
-		w.counts.hits[place]++
-		sel := group
-		if in.guard >= 0 {
-			if in.unless {
-				sel &^= w.flags[in.guard]
-			} else {
-				sel &= w.flags[in.guard]
-			}
-		}
+		in := w.fetch(place)
+		sel := w.selected(in, group)
 		switch in.kind {
 		case plain:
 			if sel != 0 {

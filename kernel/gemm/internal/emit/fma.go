@@ -186,16 +186,8 @@ func laneBits(a *asm) {
 // its rate. So they are prefetched some 100 cycles ahead, as are the next rows of A, if load slots are free: such a
 // processor has two load units, a prefetch takes a slot, and low or narrow tiles need all of them.
 func (f fmaKernel) emit(a *asm, height, vectors int) {
-	acc := func(i, v int) string { return fmt.Sprintf("%s%d", f.reg, i*vectors+v) }
-	top := 32
-	if f.reg == "Y" {
-		top = 16
-	}
-	bvec := func(v int) string { return fmt.Sprintf("%s%d", f.reg, top-1-v) }
-	elem := func(i int) string { return fmt.Sprintf("%s%d", f.reg, top-3-i%2) }
-	room := height*vectors - (height + vectors + 2) // loads that fit beside the multiply-adds
-	ptr := sevens{low: "SI", high: "R8", stride: "R15", three: "R9", five: "R10"}
-
+	t := fmaTile{fmaKernel: f, height: height, vectors: vectors, room: height*vectors - (height + vectors + 2),
+		ptr: sevens{low: "SI", high: "R8", stride: "R15", three: "R9", five: "R10"}}
 	a.routine(fmt.Sprintf("%s%dx%d", f.prefix, height, vectors), "tile")
 	a.at("panel")
 	var lasting maskedMoves // for both ends of a panel
@@ -205,72 +197,107 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("MOVQ %d(DI), R13", tileInit)
 	a.op("MOVQ %d(DI), R14", tileInitRow)
 	f.sums(a, lasting, "begun", height, vectors, func(m maskedMoves, v int, addr, reg string) { m.load(v, addr, reg) })
+	t.operands(a)
+	t.steps(a)
+	a.at("store")
+	a.op("MOVQ %d(DI), R13", tileC)
+	a.op("MOVQ %d(DI), R14", tileCRow)
+	f.sums(a, lasting, "stored", height, vectors, func(m maskedMoves, v int, addr, reg string) { m.store(v, addr, reg) })
+	t.next(a)
+	if f.branch {
+		f.further(a)
+	}
+	a.end()
+}
+
+// fmaTile is the micro-kernel of one height and width.
+type fmaTile struct {
+	fmaKernel
+	height, vectors int
+	room            int    // loads that fit beside the multiply-adds of a step
+	ptr             sevens // rows of A
+}
+
+// operands loads the pointers and strides of A and B, and those of what is prefetched.
+func (t *fmaTile) operands(a *asm) {
 	a.op("MOVQ %d(DI), CX", tileK)
 	a.op("MOVQ %d(DI), SI", tileA)
 	a.op("MOVQ %d(DI), R15", tileARow)
 	a.op("MOVQ %d(DI), BX", tileACol)
 	a.op("MOVQ %d(DI), DX", tileB)
 	a.op("MOVQ %d(DI), R12", tileBRow)
-	ptr.load(a, height)
-	if room >= 4 {
+	t.ptr.load(a, t.height)
+	if t.room >= 4 {
 		a.op("MOVQ %d(DI), R11", tileNext)
 		a.op("ADDQ R15, %d(DI)", tileNext)
 	}
-	f.fetchSums(a, height, vectors)
+	t.fetchSums(a, t.height, t.vectors)
 	a.op("MOVQ %d(DI), R13", tileAhead)
 	a.op("MOVQ %d(DI), R14", tileAheadStep)
-	step := func() {
-		for v := range vectors {
-			a.op("VMOVUPS %d(DX), %s", v*f.bytes, bvec(v))
-		}
-		if room >= 4 {
-			for offset := 0; offset < vectors*f.bytes; offset += 64 {
-				a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
-			}
-			a.op("PREFETCHT1 (SI)(R11*1)")
-		}
-		if room >= 9 {
-			a.op("PREFETCHT1 (R8)(R11*1)")
-		}
-		a.op("ADDQ R12, DX")
-		a.op("PREFETCHT1 (R13)")
-		a.op("PREFETCHT1 64(R13)")
-		a.op("ADDQ R14, R13")
-		for i := range height {
-			a.op("%s %s, %s", f.broadcast, ptr.addr(i), elem(i))
-			for v := range vectors {
-				f.multiply(a, elem(i), bvec(v), acc(i, v))
-			}
-		}
-		ptr.advance(a, height, "BX")
-	}
-	if f.unroll > 1 {
-		a.op("SUBQ $%d, CX", f.unroll)
+}
+
+// steps prints the loop over k.
+func (t *fmaTile) steps(a *asm) {
+	if t.unroll > 1 {
+		a.op("SUBQ $%d, CX", t.unroll)
 		a.op("JLT few")
 		a.op("PCALIGN $32")
 		a.at("steps")
-		for range f.unroll {
-			step()
+		for range t.unroll {
+			t.step(a)
 		}
-		a.op("SUBQ $%d, CX", f.unroll)
+		a.op("SUBQ $%d, CX", t.unroll)
 		a.op("JGE steps")
 		a.at("few")
-		a.op("ADDQ $%d, CX", f.unroll)
+		a.op("ADDQ $%d, CX", t.unroll)
 	} else {
 		a.op("TESTQ CX, CX")
 	}
 	a.op("JZ store")
 	a.op("PCALIGN $32")
 	a.at("loop")
-	step()
+	t.step(a)
 	a.op("DECQ CX")
 	a.op("JNZ loop")
+}
 
-	a.at("store")
-	a.op("MOVQ %d(DI), R13", tileC)
-	a.op("MOVQ %d(DI), R14", tileCRow)
-	f.sums(a, lasting, "stored", height, vectors, func(m maskedMoves, v int, addr, reg string) { m.store(v, addr, reg) })
-	a.op("ADDQ $%d, %d(DI)", vectors*f.bytes, tileC)
+// step prints one step of k.
+func (t *fmaTile) step(a *asm) {
+	top := 32
+	if t.reg == "Y" {
+		top = 16
+	}
+	acc := func(i, v int) string { return fmt.Sprintf("%s%d", t.reg, i*t.vectors+v) }
+	bvec := func(v int) string { return fmt.Sprintf("%s%d", t.reg, top-1-v) }
+	elem := func(i int) string { return fmt.Sprintf("%s%d", t.reg, top-3-i%2) }
+	for v := range t.vectors {
+		a.op("VMOVUPS %d(DX), %s", v*t.bytes, bvec(v))
+	}
+	if t.room >= 4 {
+		for offset := 0; offset < t.vectors*t.bytes; offset += 64 {
+			a.op("PREFETCHT0 %d(DX)(R12*8)", offset)
+		}
+		a.op("PREFETCHT1 (SI)(R11*1)")
+	}
+	if t.room >= 9 {
+		a.op("PREFETCHT1 (R8)(R11*1)")
+	}
+	a.op("ADDQ R12, DX")
+	a.op("PREFETCHT1 (R13)")
+	a.op("PREFETCHT1 64(R13)")
+	a.op("ADDQ R14, R13")
+	for i := range t.height {
+		a.op("%s %s, %s", t.broadcast, t.ptr.addr(i), elem(i))
+		for v := range t.vectors {
+			t.multiply(a, elem(i), bvec(v), acc(i, v))
+		}
+	}
+	t.ptr.advance(a, t.height, "BX")
+}
+
+// next moves on to the panel to the right.
+func (t *fmaTile) next(a *asm) {
+	a.op("ADDQ $%d, %d(DI)", t.vectors*t.bytes, tileC)
 	a.op("MOVQ %d(DI), AX", tileBPanel)
 	a.op("ADDQ AX, %d(DI)", tileB)
 	a.op("MOVQ %d(DI), AX", tileInitPanel)
@@ -279,10 +306,6 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 	a.op("ADDQ AX, %d(DI)", tileAhead)
 	a.op("DECQ %d(DI)", tilePanels)
 	a.op("JNZ panel")
-	if f.branch {
-		f.further(a)
-	}
-	a.end()
 }
 
 // further continues with the next tile below, if there is one.

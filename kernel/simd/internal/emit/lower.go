@@ -98,29 +98,17 @@ func (m *machine) routine(f function, p *pool) *routine {
 		acc: map[string][]int{}, col: map[string][]int{}, spare: m.registers}
 }
 
+// print prints the function: loops over whole vectors, the step over the rest, and what
+// becomes of sums.
 func (r *routine) print(symbol string, past bool) {
-	m, f := r.machine, &r.f
-	var size int
-	r.params, size = layout(f.params)
-	r.body.memo, r.body.half, r.body.least = map[node]val{}, map[string]bool{}, m.least
-	frame := 0 // stack space for AVX2's partial vectors of 16-bit elements
-	for _, p := range r.params {
-		if p.kind == "[]uint16" {
-			r.body.half[p.name] = true
-			if !m.mask {
-				frame = 16
-			}
-		}
-	}
-	f.body(&r.body)
-	f.unroll = max(f.unroll, 1)
-	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", symbol, signature(f.params), symbol, frame, size)
+	f := &r.f
+	r.begin(symbol)
 	if f.down {
 		r.matrices()
 	}
 	// Sums have the same order on all machines: AVX2 uses two vectors, each with an accumulator, for one of AVX-512.
 	per := 1
-	if !m.mask && !f.down && r.body.sums() {
+	if !r.mask && !f.down && r.body.sums() {
 		per = 2
 	}
 	r.prologue(f.unroll * per)
@@ -136,14 +124,7 @@ func (r *routine) print(symbol string, past bool) {
 	}
 	r.loop("single", per)
 	if per == 2 {
-		r.op("LEAQ -%d(BX), R13", r.lanes())
-		r.op("CMPQ AX, R13")
-		r.op("JGT lower")
-		r.pass(0, 0)
-		r.op("ADDQ $%d, AX", r.lanes())
-		r.remainder("upper", 1)
-		r.op("JMP done")
-		r.raw("lower:\n")
+		r.halves()
 	}
 	r.remainder("masked", 0)
 	r.raw("done:\n")
@@ -152,6 +133,38 @@ func (r *routine) print(symbol string, past bool) {
 	}
 	r.op("VZEROUPPER")
 	r.op("RET")
+}
+
+// begin lays out the parameters, records the body, and prints the routine's head.
+func (r *routine) begin(symbol string) {
+	var size int
+	r.params, size = layout(r.f.params)
+	r.body.memo, r.body.half, r.body.least = map[node]val{}, map[string]bool{}, r.least
+	frame := 0 // stack space for AVX2's partial vectors of 16-bit elements
+	for _, p := range r.params {
+		if p.kind == "[]uint16" {
+			r.body.half[p.name] = true
+			if !r.mask {
+				frame = 16
+			}
+		}
+	}
+	r.f.body(&r.body)
+	r.f.unroll = max(r.f.unroll, 1)
+	r.raw("\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", symbol, signature(r.f.params), symbol, frame, size)
+}
+
+// halves prints the rest of sums that take two vectors per pass, if it is more than one
+// vector: that vector, and what remains for the second accumulator. Less goes on at lower.
+func (r *routine) halves() {
+	r.op("LEAQ -%d(BX), R13", r.lanes())
+	r.op("CMPQ AX, R13")
+	r.op("JGT lower")
+	r.pass(0, 0)
+	r.op("ADDQ $%d, AX", r.lanes())
+	r.remainder("upper", 1)
+	r.op("JMP done")
+	r.raw("lower:\n")
 }
 
 func (r *routine) raw(format string, args ...any) { fmt.Fprintf(&r.text, format, args...) }

@@ -1,0 +1,177 @@
+package bpe
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A vocabulary that is written reads back as the same tokenizer.
+func TestSaveAndLoad(t *testing.T) {
+	for name, tokenizer := range fixtureTokenizers(t) {
+		again := *tokenizer
+		again.source, again.sourceConfig = nil, nil
+		dir := t.TempDir()
+		if err := again.Save(dir); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(dir)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got.Hash() != tokenizer.Hash() {
+			t.Errorf("%s: the tokenizer that was read is not the one that was written", name)
+		}
+		if !bytes.Equal(got.JSON(), again.JSON()) {
+			t.Errorf("%s: a tokenizer that was read is written differently", name)
+		}
+	}
+}
+
+// Settings that would change the ids are errors that name them.
+func TestUnsupported(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, path, value, want string }{
+		{"unigram", "model.type", `"Unigram"`, "model Unigram"},
+		{"wordpiece", "model.type", `"WordPiece"`, "model WordPiece"},
+		{"lowercase", "normalizer", `{"type":"Lowercase"}`, "normalizer Lowercase"},
+		{"sequence", "normalizer", `{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Strip"}]}`, "sequence of normalizers"},
+		{"truncation", "truncation", `{"max_length":5}`, "truncation"},
+		{"padding", "padding", `{"strategy":"BatchLongest"}`, "padding"},
+		{"metaspace", "pre_tokenizer", `{"type":"Metaspace"}`, "pre_tokenizer Metaspace"},
+		{"no pre_tokenizer", "pre_tokenizer", `null`, "missing pre_tokenizer"},
+		{"prefix space", "pre_tokenizer", `{"type":"ByteLevel","add_prefix_space":true}`, "add_prefix_space"},
+		{"regex", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x+"},` +
+			`"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, `Split by "x+"`},
+		{"behavior", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x+"},` +
+			`"behavior":"Removed","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`, "Removed"},
+		{"digits", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":false},` +
+			`{"type":"ByteLevel","add_prefix_space":false}]}`, "Digits without individual_digits"},
+		{"start", "post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],` +
+			`"special_tokens":{"<s>":{"ids":[100000]}}}`, "100000"},
+		{"decoder", "decoder", `{"type":"Metaspace"}`, "decoder Metaspace"},
+		{"post processor", "post_processor", `{"type":"Custom"}`, "post_processor Custom"},
+		{"byte fallback", "model.byte_fallback", `true`, "with byte_fallback, the decoder"},
+		{"dropout", "model.dropout", `0.1`, "dropout"},
+		{"prefix", "model.continuing_subword_prefix", `"##"`, "continuing_subword_prefix"},
+		{"suffix", "model.end_of_word_suffix", `"</w>"`, "end_of_word_suffix"},
+		{"new field", "model.surprise", `1`, "surprise"},
+		{"new part", "surprise", `1`, "surprise"},
+		{"lstrip", "added_tokens", `[{"id":0,"content":"<|endoftext|>","lstrip":true}]`, "lstrip"},
+		{"huge id", "added_tokens", `[{"id":2000000000,"content":"x"}]`, "2000000000"},
+		{"negative id", "added_tokens", `[{"id":-1,"content":"x"}]`, "-1"},
+		{"empty vocabulary", "model.vocab", `{}`, "not in the vocabulary"},
+		{"bad merge", "model.merges", `["a b c"]`, "a b c"},
+		{"bad merge array", "model.merges", `[["a"]]`, "merge of 1 parts"},
+		{"unknown merge", "model.merges", `["a \u2713"]`, "merge 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var object map[string]json.RawMessage
+			must(t, json.Unmarshal(raw, &object))
+			outer, inner, nested := strings.Cut(test.path, ".")
+			if nested {
+				var part map[string]json.RawMessage
+				must(t, json.Unmarshal(object[outer], &part))
+				part[inner] = json.RawMessage(test.value)
+				object[outer], _ = json.Marshal(part)
+			} else {
+				object[outer] = json.RawMessage(test.value)
+			}
+			changed, err := json.Marshal(object)
+			must(t, err)
+			if _, err = Parse(changed, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v does not name %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestEndOfText(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	must(t, err)
+	for config, want := range map[string]string{
+		`{"eos_token":"<|endoftext|>"}`:             "",
+		`{"eos_token":{"content":"<|endoftext|>"}}`: "",
+		`{"eos_token":null}`:                        "",
+		`{}`:                                        "",
+		`{"eos_token":"</s>"}`:                      "</s>",
+		`{"eos_token":7}`:                           "eos_token",
+		`[`:                                         "tokenizer_config.json",
+	} {
+		tokenizer, err := Parse(raw, []byte(config))
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v does not name %q", config, err, want)
+			}
+			continue
+		}
+		must(t, err)
+		if id, ok := tokenizer.EndOfText(); !ok || id != 0 {
+			t.Errorf("%s: end of text %d, %v", config, id, ok)
+		}
+	}
+}
+
+// The tokens before a text are the template's, unless tokenizer_config.json sets them.
+func TestStart(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	must(t, err)
+	const template = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},` +
+		`{"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<s>":{"id":"<s>","ids":[7,8]},"<e>":{"id":"<e>","ids":[9]}}}`
+	const sequence = `{"type":"Sequence","processors":[{"type":"ByteLevel"},` + template + `]}`
+	const bos = `{"bos_token":"<|endoftext|>","add_bos_token":`
+	for _, c := range []struct {
+		processor, config string
+		want              []int32
+	}{
+		{`null`, `{}`, nil},
+		{`{"type":"ByteLevel"}`, `{}`, nil},
+		{template, `{}`, []int32{7, 8}},
+		{sequence, `{}`, []int32{7, 8}},
+		{sequence, bos + `null}`, []int32{7, 8}},
+		{sequence, bos + `false}`, nil},
+		{sequence, bos + `true}`, []int32{0}},
+		{`null`, bos + `true}`, []int32{0}},
+		{`null`, `{"bos_token":{"content":"<|endoftext|>"},"add_bos_token":true}`, []int32{0}},
+		{`null`, `{"add_bos_token":true}`, nil},
+	} {
+		var object map[string]json.RawMessage
+		must(t, json.Unmarshal(raw, &object))
+		object["post_processor"] = json.RawMessage(c.processor)
+		changed, err := json.Marshal(object)
+		must(t, err)
+		tokenizer, err := Parse(changed, []byte(c.config))
+		must(t, err)
+		if !slices.Equal(tokenizer.Start(), c.want) {
+			t.Errorf("%s, %s: %v, want %v", c.processor, c.config, tokenizer.Start(), c.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"gpt2", "llama3", "qwen2"} {
+		raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+		must(f, err)
+		f.Add(raw, []byte(`{"eos_token":"<|endoftext|>"}`))
+	}
+	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]},"decoder":{"type":"ByteLevel"}}`), []byte(nil))
+	f.Fuzz(func(t *testing.T, raw, config []byte) {
+		tokenizer, err := Parse(raw, config)
+		if err != nil {
+			return
+		}
+		text := []byte("Any text, \xff \n\n 123 <|endoftext|>")
+		got, err := tokenizer.Decode(tokenizer.Encode(text))
+		if err != nil || !tokenizer.composed && !bytes.Equal(got, text) {
+			t.Fatalf("%q came back as %q: %v", text, got, err)
+		}
+	})
+}
