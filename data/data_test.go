@@ -184,7 +184,7 @@ func TestFormats(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("documents %q, want %q", got, want)
 	}
-	wantStats := Stats{Text: FormatStats{3, 2, 13}, JSONL: FormatStats{2, 4, 17}, Empty: 3,
+	wantStats := Stats{Text: FormatStats{Files: 3, Documents: 2, Bytes: 13}, JSONL: FormatStats{Files: 2, Documents: 4, Bytes: 17}, Empty: 3,
 		InvalidBytes: 2, InvalidFiles: 1, FirstInvalid: filepath.Join(dir, "3.txt")}
 	if stats != wantStats {
 		t.Errorf("stats %+v, want %+v", stats, wantStats)

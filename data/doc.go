@@ -10,7 +10,9 @@
 // variable is not set. Links to folders are followed, each folder once. The
 // extension tells the format:
 //
-//   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each.
+//   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
+//     or {"prompt": ..., "completion": ...}, a document of both of which the completion
+//     is learnt.
 //   - everything else: plain text, a file is a document.
 //
 // Either may be compressed by gzip, with .gz after the extension.
@@ -26,7 +28,8 @@
 //
 // Tokenize encodes the corpus once, on all cores, into one flat file that later
 // runs map into memory (format: tokens.go). Every document is followed by the
-// tokenizer's end-of-text token. The file's name is a hash of its inputs, so another
+// tokenizer's end-of-text token. Tokens of prompts are marked: they are read, but not
+// predicted (Mark, Pairs). The file's name is a hash of its inputs, so another
 // corpus or tokenizer makes another file. Opening verifies a checksum over every
 // byte: CRC-32C runs at memory speed, so the check costs about as much as reading
 // the file once. A file that fails is rebuilt.

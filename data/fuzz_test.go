@@ -23,11 +23,13 @@ func FuzzLine(f *testing.F) {
 		`{"text":"x"}`, `{"a":[{"b":"}"}],"text":"\u00e9\ud83d\ude00\ud800\n"}`, `{"text":"a","text":"b"}`, `{}`,
 		`{"text":1}`, " {\t\"text\" : \"x\" }\r", `{"text":"\\"}`, `{"te\u0078t":"y"}`, `{"a":"\"","text":""}`, `{"a":1 ,"text":"z"}`,
 		"{\"text\":\"\xff\"}", `{"a":{"text":"inner"},"b":-1.5e3,"c":null,"d":true}`, `{"a":"\q","text":"x"}`, `{"a":[[[[`,
+		`{"prompt":"a","completion":"b"}`, `{"completion":"b","prompt":"a","text":"c"}`, `{"prompt":["a"],"completion":"b"}`, `{"prompt":1,"text":""}`,
 	} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		got, err := appendText([]byte("before"), line)
+		doc, err := appendText([]byte("before"), line)
+		got := doc.dst
 		if !bytes.HasPrefix(got, []byte("before")) {
 			t.Fatalf("what was there before is %q", got)
 		}
@@ -35,12 +37,19 @@ func FuzzLine(f *testing.F) {
 		var object map[string]any
 		wantErr := json.Unmarshal(line, &object)
 		text, isString := object["text"].(string)
+		prompt, hasPrompt := object["prompt"].(string)
+		completion, hasCompletion := object["completion"].(string)
+		if _, is := object["text"]; is {
+			prompt = ""
+		} else if isString = hasPrompt && hasCompletion; isString {
+			text = prompt + completion
+		}
 		want := wantErr == nil && isString
 		if want != (err == nil) {
 			t.Fatalf("%q: error %v, encoding/json says %v, %v", line, err, wantErr, object)
 		}
-		if err == nil && string(replaceInvalid(got)) != text {
-			t.Fatalf("%q: text %q, want %q", line, got, text)
+		if err == nil && (string(replaceInvalid(got)) != text || string(replaceInvalid(got[:doc.given])) != prompt) {
+			t.Fatalf("%q: text %q with a prompt of %d bytes, want %q with %q", line, got, doc.given, text, prompt)
 		}
 	})
 }

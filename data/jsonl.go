@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -14,9 +15,10 @@ import (
 // A JSONL scanner.
 //
 // Approach: a line is one object, of which only the string under "text" is
-// wanted. The scanner walks over the object's keys, decodes that one string
-// directly into the tokenizer's input, and has encoding/json validate every other
-// value. One pass, no intermediate values.
+// wanted or, if there is none, those under "prompt" and "completion". The scanner
+// walks over the object's keys, decodes the text directly into the tokenizer's
+// input, and has encoding/json validate every other value. One pass, no
+// intermediate values but the two strings.
 //
 // Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
 // regardless of case, and copies every text twice.
@@ -31,61 +33,95 @@ var shapes = []struct{ key, what string }{
 	{"chosen", `preference data ("chosen")`},
 }
 
-// appendText appends the "text" of the JSON object in line to dst.
-func appendText(dst, line []byte) ([]byte, error) {
+// record is the document in a line: the text in dst from the old length on, of which
+// the first given bytes are a prompt.
+type record struct {
+	dst   []byte
+	given int
+}
+
+// appendText appends the document of the JSON object in line to dst: its "text", or its
+// "prompt" and its "completion".
+func appendText(dst, line []byte) (record, error) {
 	base := len(dst)
-	found := false
+	var pair [2]struct {
+		text  []byte
+		found bool
+	}
 	var keys []string
+	found := false
 	s := lineScanner{line: line}
 	if !s.take('{') {
 		if s.take('[') {
-			return dst, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
+			return record{dst, 0}, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
 		}
-		return dst, s.fault("a JSON object is expected")
+		return record{dst, 0}, s.fault("a JSON object is expected")
 	}
 	for first := true; !s.take('}'); first = false {
-		if !first && !s.take(',') {
-			return dst, s.fault("a comma or } is expected")
-		}
-		s.skipSpace()
-		key, err := s.appendString(nil)
+		key, err := s.key(first)
 		if err != nil {
-			return dst, err
+			return record{dst[:base], 0}, err
 		}
-		if !s.take(':') {
-			return dst, s.fault("a colon is expected")
+		part := slices.Index(pairKeys, key)
+		switch {
+		case key == "text" && !s.atString():
+			err = errors.New(`"text" is not a string; hint: leave out documents without text`)
+		case key == "text":
+			found = true
+			dst, err = s.appendString(dst[:base])
+		case part >= 0 && s.atString():
+			pair[part].found = true
+			pair[part].text, err = s.appendString(nil)
+		default:
+			keys = append(keys, key)
+			err = s.skipValue()
 		}
-		s.skipSpace()
-		if string(key) != "text" {
-			keys = append(keys, string(key))
-			if err := s.skipValue(); err != nil {
-				return dst, err
-			}
-			continue
+		if err != nil {
+			return record{dst[:base], 0}, err
 		}
-		if s.at >= len(line) || line[s.at] != '"' {
-			return dst, errors.New(`"text" is not a string; hint: leave out documents without text`)
-		}
-		if dst, err = s.appendString(dst[:base]); err != nil {
-			return dst[:base], err
-		}
-		found = true
 	}
 	s.skipSpace()
-	if s.at != len(line) {
-		return dst[:base], s.fault("something follows the object")
+	switch prompt, completion := &pair[0], &pair[1]; {
+	case s.at != len(line):
+		return record{dst[:base], 0}, s.fault("something follows the object")
+	case found:
+		return record{dst, 0}, nil
+	case prompt.found && completion.found:
+		return record{append(append(dst, prompt.text...), completion.text...), len(prompt.text)}, nil
+	case prompt.found || completion.found || slices.Contains(keys, pairKeys[0]):
+		return record{dst, 0}, errors.New(`"prompt" and "completion" are not both there as strings; hint: both, or the whole document as {"text": ...}`)
 	}
-	if !found {
-		return dst, noText(keys)
-	}
-	return dst, nil
+	return record{dst, 0}, noText(keys)
 }
+
+// pairKeys are the keys of a document whose second part alone is learnt.
+var pairKeys = []string{"prompt", "completion"}
+
+// key reads what comes before a value, and moves to it.
+func (s *lineScanner) key(first bool) (string, error) {
+	if !first && !s.take(',') {
+		return "", s.fault("a comma or } is expected")
+	}
+	s.skipSpace()
+	key, err := s.appendString(nil)
+	if err != nil {
+		return "", err
+	}
+	if !s.take(':') {
+		return "", s.fault("a colon is expected")
+	}
+	s.skipSpace()
+	return string(key), nil
+}
+
+// atString reports whether the next value is a string.
+func (s *lineScanner) atString() bool { return s.at < len(s.line) && s.line[s.at] == '"' }
 
 func noText(keys []string) error {
 	for _, shape := range shapes {
 		for _, key := range keys {
 			if key == shape.key {
-				return fmt.Errorf(`%s is %w; hint: write each document as {"text": ...}`, shape.what, ErrNotSupported)
+				return fmt.Errorf(`%s is %w; hint: write each document as {"text": ...}, or {"prompt": ..., "completion": ...} of which the completion is learnt`, shape.what, ErrNotSupported)
 			}
 		}
 	}

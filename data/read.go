@@ -39,9 +39,18 @@ func tooLong(most int64) error {
 // piece is consecutive text of the corpus. Documents end at text[:ends[i]];
 // the last one may continue in the next piece.
 type piece struct {
-	text []byte
-	ends []int
-	read int64 // bytes of files read so far
+	text  []byte
+	ends  []int
+	given []span // prompts, in order, or the parts of them that are in this piece
+	read  int64  // bytes of files read so far
+}
+
+// span is the bytes first <= i < end of a text.
+type span struct{ first, end int }
+
+// within returns the part of a span in text[first:end], counted from first.
+func (s span) within(first, end int) span {
+	return span{max(s.first, first) - first, min(s.end, end) - first}
 }
 
 // Stats counts what reading a corpus found.
@@ -62,6 +71,7 @@ type FormatStats struct {
 	Files     int64 `json:"files"`
 	Documents int64 `json:"documents"`
 	Bytes     int64 `json:"bytes"`
+	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
 }
 
 // Documents returns the number of non-empty documents.
@@ -86,6 +96,9 @@ func (s Stats) String() string {
 		if f.Files > 0 {
 			add("%v: %d files, %d documents, %d bytes", f.format, f.Files, f.Documents, f.Bytes)
 		}
+		if f.Prompts > 0 {
+			add("of %d documents with a prompt the completion is learnt", f.Prompts)
+		}
 	}
 	if s.Empty > 0 {
 		add("%d empty, skipped", s.Empty)
@@ -106,6 +119,7 @@ type reader struct {
 	read     int64  // bytes read from files
 	text     []byte // not emitted yet; pieces take over the memory
 	ends     []int  // ends of documents in text
+	given    []span // prompts in text
 	searched int    // there is no place to cut before this offset
 }
 
@@ -260,8 +274,13 @@ func (r *reader) lines(in io.Reader) error {
 			continue
 		}
 		start := len(r.text)
-		if r.text, err = appendText(r.text, line); err != nil {
+		doc, err := appendText(r.text, line)
+		if err != nil {
 			return fmt.Errorf("line %d: %w", lines.lineNumber, err)
+		}
+		if r.text = doc.dst; doc.given > 0 {
+			r.given = append(r.given, span{start, start + doc.given})
+			r.stats.JSONL.Prompts++
 		}
 		r.stats.InvalidBytes += invalidBytes(r.text[start:])
 		r.endDocument(&r.stats.JSONL, int64(len(r.text)-start))
@@ -309,7 +328,13 @@ func (r *reader) drain(place *int) error {
 	for _, end := range r.ends[nextEnd:] {
 		ends = append(ends, end-start)
 	}
-	r.text, r.ends = rest, ends
+	var given []span
+	for _, s := range r.given {
+		if s.end > start {
+			given = append(given, s.within(start, len(r.text)))
+		}
+	}
+	r.text, r.ends, r.given = rest, ends, given
 	r.searched = max(0, r.searched-start)
 	if place != nil {
 		*place -= start
@@ -352,6 +377,11 @@ func (r *reader) hand(at, start int) error {
 	for _, end := range r.ends {
 		if end > start && end <= at {
 			p.ends = append(p.ends, end-start)
+		}
+	}
+	for _, s := range r.given {
+		if s.first < at && s.end > start {
+			p.given = append(p.given, s.within(start, at))
 		}
 	}
 	if err := r.ctx.Err(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -123,17 +124,33 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	return os.Rename(out.Name(), path)
 }
 
-// writeTokens writes the tokens, then the header, which has their checksum.
-func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) (err error) {
+// writeTokens writes the tokens in as few bytes as their ids, and marks if there are any,
+// need: a corpus whose ids need two is begun anew where its first prompt is found.
+func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) error {
 	end, _ := t.EndOfText()
 	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
 	if h.vocabulary <= 1<<16 {
 		h.width = 2
 	}
-	if _, err := out.Write(make([]byte, headerSize)); err != nil {
+	err := h.fill(ctx, c, t, out, o)
+	if errors.Is(err, errMarked) {
+		h.width = 4
+		err = h.fill(ctx, c, t, out, o)
+	}
+	return err
+}
+
+// fill writes the whole file: the tokens, then the header, which has their checksum.
+func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, o Options) error {
+	h.count, h.checksum = 0, 0
+	if err := out.Truncate(headerSize); err != nil {
 		return err
 	}
-	w := &tokenWriter{header: &h, out: bufio.NewWriterSize(out, 1<<20)}
+	if _, err := out.Seek(headerSize, io.SeekStart); err != nil {
+		return err
+	}
+	w := &tokenWriter{header: h, out: bufio.NewWriterSize(out, 1<<20)}
+	var err error
 	if h.stats, err = encodeAll(ctx, c, t, o, w.write); err != nil {
 		return err
 	}
@@ -166,10 +183,16 @@ type tokenWriter struct {
 	buffer []byte
 }
 
+// errMarked reports a marked token in a file of two bytes per token.
+var errMarked = errors.New("a marked token takes four bytes")
+
 func (w *tokenWriter) write(ids []int32) error {
 	w.buffer = w.buffer[:0]
 	if w.header.width == 2 {
 		for _, id := range ids {
+			if id < 0 {
+				return errMarked
+			}
 			w.buffer = binary.LittleEndian.AppendUint16(w.buffer, uint16(id))
 		}
 	} else {
@@ -260,15 +283,31 @@ func encodeJobs(e *bpe.Encoder, todo <-chan *job, free <-chan []int32, endOfText
 	}
 }
 
-// encodePiece appends the tokens of a piece, the end of text after every
-// document that ends in it.
+// encodePiece appends the tokens of a piece, those of prompts marked, and the end of text
+// after every document that ends in it.
 func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 {
 	start := 0
 	for _, end := range p.ends {
-		ids = append(e.Encode(ids, p.text[start:end]), endOfText)
+		ids = append(encodeDocument(e, ids, &p, start, end), endOfText)
 		start = end
 	}
-	return e.Encode(ids, p.text[start:])
+	return encodeDocument(e, ids, &p, start, len(p.text))
+}
+
+// encodeDocument appends the tokens of text[start:end], one document or a part of one. It
+// takes the prompt with which that begins, if any, from p.given.
+func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int32 {
+	if len(p.given) == 0 || p.given[0].first >= end {
+		return e.Encode(ids, p.text[start:end])
+	}
+	prompt := p.given[0]
+	p.given = p.given[1:]
+	first := len(ids)
+	ids = e.Encode(ids, p.text[prompt.first:prompt.end])
+	for i := first; i < len(ids); i++ {
+		ids[i] = Mark(ids[i])
+	}
+	return e.Continue(ids, p.text[prompt.end:end])
 }
 
 // TrainTokenizer trains a byte-level BPE tokenizer of size tokens on the corpus.

@@ -28,7 +28,7 @@ import (
 //	    68     4  id of the end-of-text token
 //	    72     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
-//	  4096        tokens
+//	  4096        tokens, marked ones (see Mark) of 4 bytes as negative numbers
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It does
@@ -121,6 +121,29 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 	return h, nil
 }
 
+// Mark marks a token as given: one that is read, as a part of a prompt, but not
+// predicted. Windows and batches have marked tokens as they are in the file.
+func Mark(id int32) int32 { return ^id }
+
+// ID returns the id of a token, which may be marked.
+func ID(token int32) int32 {
+	if token < 0 {
+		return ^token
+	}
+	return token
+}
+
+// Given reports whether a token is marked.
+func Given(token int32) bool { return token < 0 }
+
+// Pairs writes the inputs of a window to tokens and what follows each to targets: -1
+// where that is given. window has one token more than they.
+func Pairs(tokens, targets, window []int32) {
+	for i := range tokens {
+		tokens[i], targets[i] = ID(window[i]), max(window[i+1], -1)
+	}
+}
+
 // Tokens is a token file, mapped into memory and verified. It is immutable and
 // safe for concurrent use until Close. Meanwhile the file may be deleted or replaced
 // by rename, but must not be written to or truncated: reading a mapped page that the
@@ -190,7 +213,7 @@ func (t *Tokens) Stats() Stats { return t.stats }
 // Path returns the path of the token file.
 func (t *Tokens) Path() string { return t.path }
 
-// At returns token i, 0 <= i < Len.
+// At returns token i, 0 <= i < Len, which may be marked.
 func (t *Tokens) At(i int64) int32 {
 	if t.width == 2 {
 		return int32(binary.LittleEndian.Uint16(t.body[2*i:]))
@@ -226,14 +249,18 @@ func (r Range) Len() int64 { return r.End - r.First }
 func (t *Tokens) All() Range { return Range{0, t.count} }
 
 // Entropy returns the unigram entropy of a range in nats per token, -sum p ln p over
-// the token frequencies: the loss of the best model that ignores context. It is 0
-// for an empty range.
+// the frequencies of tokens that are not given: the loss of the best model that ignores
+// context. It is 0 for an empty range.
 func (t *Tokens) Entropy(r Range) float64 {
 	counts := make([]int64, t.vocabulary)
+	n := 0.0
 	for i := r.First; i < r.End; i++ {
-		counts[t.At(i)]++
+		if token := t.At(i); !Given(token) {
+			counts[token]++
+			n++
+		}
 	}
-	sum, n := 0.0, float64(r.Len())
+	sum := 0.0
 	for _, c := range counts {
 		if c > 0 {
 			sum -= float64(c) / n * math.Log(float64(c)/n)

@@ -31,7 +31,7 @@ const evalRows = 8
 // Evaluate runs a model on sequences of equal length. All tokens but the last are
 // inputs, all but the first are targets.
 func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
-	e := &Evaluated{Tokens: len(rows) * (len(rows[0]) - 1)}
+	e := &Evaluated{}
 	batch := min(len(rows), evalRows)
 	if logits || grads {
 		batch = len(rows)
@@ -62,8 +62,9 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 			return err
 		}
 		sum += out.Loss * float64(n)
+		e.Tokens += n
 	}
-	e.Loss = sum / float64(e.Tokens)
+	e.Loss = sum / float64(max(e.Tokens, 1))
 	if mode != program.Logits {
 		return nil
 	}
@@ -102,8 +103,8 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	return nil
 }
 
-// flatten lays rows out as inputs and targets of a batch. Missing rows have targets
-// -1, which do not count. n is the number of targets.
+// flatten lays rows out as inputs and targets of a batch. Missing rows and tokens that
+// are given have targets -1, which do not count. n is the number of targets.
 func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 	seq := len(rows[0]) - 1
 	tokens, targets = make([]int32, batch*seq), make([]int32, batch*seq)
@@ -111,9 +112,12 @@ func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 		targets[i] = -1
 	}
 	for r, row := range rows {
-		copy(tokens[r*seq:], row[:seq])
-		copy(targets[r*seq:], row[1:])
-		n += seq
+		data.Pairs(tokens[r*seq:(r+1)*seq], targets[r*seq:(r+1)*seq], row)
+	}
+	for _, id := range targets {
+		if id >= 0 {
+			n++
+		}
 	}
 	return tokens, targets, n
 }

@@ -310,11 +310,11 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	c := t.Setup.Config
 	before := t.sampler.Cursor()
 	t.sampler.Fill(t.rows, c.GlobalBatch)
-	t.split(c.GlobalBatch)
+	targets := t.split(c.GlobalBatch)
 	rate := c.Rate(t.Step)
 	began := time.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets,
-		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: len(t.targets), Seed: c.Seed})
+		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed})
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
@@ -348,20 +348,25 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	return m, nil
 }
 
-// split derives inputs and targets from t.rows. Targets of rows from number rows on
-// are masked with -1.
-func (t *Trainer) split(rows int) {
+// split derives inputs and targets from t.rows, and returns the number of targets. Rows
+// from number rows on have none, and neither have tokens that are given.
+func (t *Trainer) split(rows int) (count int) {
 	seq := t.Setup.Config.SequenceLength
 	for r := range t.Setup.Config.GlobalBatch {
-		row := t.rows[r*(seq+1) : (r+1)*(seq+1)]
-		copy(t.tokens[r*seq:(r+1)*seq], row[:seq])
-		copy(t.targets[r*seq:(r+1)*seq], row[1:])
+		tokens, targets := t.tokens[r*seq:(r+1)*seq], t.targets[r*seq:(r+1)*seq]
+		data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
 		if r >= rows {
-			for k := range seq {
-				t.targets[r*seq+k] = -1
+			for i := range targets {
+				targets[i] = -1
+			}
+		}
+		for _, id := range targets {
+			if id >= 0 {
+				count++
 			}
 		}
 	}
+	return count
 }
 
 // Validate returns the mean loss in nats per token over held-out windows. They are
@@ -372,18 +377,20 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	held := t.Setup.Held
 	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
 	var sum float64
+	all := 0
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
 		for r := range rows {
 			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], (first+int64(r))*held.Count()/windows)
 		}
-		t.split(rows)
-		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, Scalars{Targets: rows * c.SequenceLength, Beta1: c.Beta1, Beta2: c.Beta2})
+		targets := t.split(rows)
+		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, Scalars{Targets: targets, Beta1: c.Beta1, Beta2: c.Beta2})
 		if err != nil {
 			return 0, err
 		}
-		sum += out.Loss * float64(rows)
+		sum += out.Loss * float64(targets)
+		all += targets
 	}
-	t.ValLoss = sum / float64(windows)
+	t.ValLoss = sum / float64(max(all, 1))
 	return t.ValLoss, nil
 }

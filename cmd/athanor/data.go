@@ -33,8 +33,9 @@ type dataReport struct {
 
 // piece is a token and its text.
 type piece struct {
-	ID   int32  `json:"id"`
-	Text string `json:"text"`
+	ID    int32  `json:"id"`
+	Text  string `json:"text"`
+	Given bool   `json:"given,omitempty"` // not learnt
 }
 
 func (v *dataCmd) Run(c *context) error {
@@ -59,12 +60,12 @@ func (v *dataCmd) Run(c *context) error {
 	}
 	r.Documents, r.Bytes = r.Formats.Documents(), r.Formats.Bytes()
 	for i := range min(int64(v.Sample), r.Tokens) {
-		id := text.Tokens.At(i)
-		b, err := text.Tokenizer.Decode([]int32{id})
+		token := text.Tokens.At(i)
+		b, err := text.Tokenizer.Decode([]int32{data.ID(token)})
 		if err != nil {
 			return err
 		}
-		r.Sample = append(r.Sample, piece{id, visible(b)})
+		r.Sample = append(r.Sample, piece{data.ID(token), visible(b), data.Given(token)})
 	}
 	if c.json {
 		return c.print(r)
@@ -90,9 +91,17 @@ func (r *dataReport) print(c *context) {
 	if len(r.Sample) == 0 {
 		return
 	}
-	fmt.Fprintf(c.stdout, "\nthe first %d tokens:\n", len(r.Sample))
+	fmt.Fprintf(c.stdout, "\nthe first %d tokens", len(r.Sample))
+	if r.Formats.JSONL.Prompts > 0 {
+		fmt.Fprint(c.stdout, ", (given) or [learnt]")
+	}
+	fmt.Fprintln(c.stdout, ":")
 	for _, p := range r.Sample {
-		fmt.Fprintf(c.stdout, "[%s]", p.Text)
+		form := "[%s]"
+		if p.Given {
+			form = "(%s)"
+		}
+		fmt.Fprintf(c.stdout, form, p.Text)
 		if strings.HasSuffix(p.Text, `\n`) {
 			fmt.Fprintln(c.stdout)
 		}

@@ -55,20 +55,35 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 // Encode appends the ids of text to dst and returns it. Added tokens such as
 // "<|endoftext|>" in the text become that one token. The ids are those that
 // Hugging Face's encode gives with add_special_tokens=False.
-func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
-	for first := true; len(text) > 0; first = false {
-		at, index := e.t.findAdded(text, 0)
+func (e *Encoder) Encode(dst []int32, text []byte) []int32 { return e.encode(dst, text, atStart) }
+
+// Continue is Encode for text that continues another: vocabularies that put a space before
+// a text put none before this one.
+func (e *Encoder) Continue(dst []int32, text []byte) []int32 { return e.encode(dst, text, inside) }
+
+// place is where a stretch of text between added tokens stands.
+type place uint8
+
+const (
+	atStart place = iota // of the text
+	behind               // an added token
+	inside               // a text
+)
+
+func (e *Encoder) encode(dst []int32, text []byte, at place) []int32 {
+	for ; len(text) > 0; at = behind {
+		next, index := e.t.findAdded(text, 0)
 		if e.t.chars != nil {
-			dst = e.spaced(dst, text[:at], first)
+			dst = e.spaced(dst, text[:next], at)
 		} else {
-			dst = e.EncodeOrdinary(dst, text[:at])
+			dst = e.EncodeOrdinary(dst, text[:next])
 		}
 		if index < 0 {
 			break
 		}
 		added := &e.t.added[index]
 		dst = append(dst, added.ID)
-		text = text[at+len(added.Text):]
+		text = text[next+len(added.Text):]
 	}
 	return dst
 }
@@ -77,7 +92,7 @@ func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
 // they are encoded as the characters they are written with.
 func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
 	if e.t.chars != nil {
-		return e.spaced(dst, text, true)
+		return e.spaced(dst, text, atStart)
 	}
 	if e.t.composed && !norm.NFC.IsNormal(text) {
 		e.composed = norm.NFC.Append(e.composed[:0], text...)

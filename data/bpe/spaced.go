@@ -49,13 +49,13 @@ func (l leading) before(text []byte, first bool) bool {
 }
 
 // spaced appends the ids of a stretch of text between added tokens.
-func (e *Encoder) spaced(dst []int32, text []byte, first bool) []int32 {
+func (e *Encoder) spaced(dst []int32, text []byte, at place) []int32 {
 	if len(text) == 0 {
 		return dst
 	}
 	text = bytes.ReplaceAll(text, []byte(underline), []byte{' '})
 	e.composed = e.composed[:0]
-	if e.t.leading.before(text, first) {
+	if at != inside && e.t.leading.before(text, at == atStart) {
 		e.composed = append(e.composed, ' ')
 	}
 	e.composed = append(e.composed, text...)

@@ -31,6 +31,22 @@ func sentencePieces(t testing.TB) map[string]*Tokenizer {
 	return all
 }
 
+// A text in two parts, the second of which begins a word, has the ids of the whole.
+func TestContinue(t *testing.T) {
+	all := sentencePieces(t)
+	all["gpt2"] = GPT2()
+	for name, tokenizer := range all {
+		e := tokenizer.NewEncoder()
+		for _, text := range []string{"Question: what is lead?| Answer: not gold.", "a| b", "one\n| two", " x|  y", "all of it|"} {
+			first, second, _ := strings.Cut(text, "|")
+			got := e.Continue(e.Encode(nil, []byte(first)), []byte(second))
+			if want := e.Encode(nil, []byte(first+second)); !slices.Equal(got, want) {
+				t.Errorf("%s: %q and %q: %v, whole %v", name, first, second, got, want)
+			}
+		}
+	}
+}
+
 // SentencePiece vocabularies give the ids of Hugging Face, and decode to the text except for
 // the space before it. Tokenizers that differ only in where they put it have different hashes.
 func TestSentencePiece(t *testing.T) {
