@@ -29,7 +29,7 @@ func opposite(ranks int) (down, up []int) {
 // backward of twice the forward).
 //
 // With forwards of 1 and backwards of 2, the makespan is the paper's 3m + 2(p-2) for
-// m = p, and for up to 3p micro-batches on at most 8 ranks.
+// m = p, and on up to 8 ranks also for m = 2p and 3p.
 func chimera(q Request) (*Schedule, error) {
 	best := chimeraGroups(q)
 	if q.Micros <= q.Ranks {

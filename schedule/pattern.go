@@ -17,7 +17,7 @@ import "sort"
 // There are few patterns, so all are tried.
 //
 // Example (V, p=4, m=8, all times 1): 1F1B holds 8 chunk activations and idles 18 of 48
-// time units. Patterns idle at most 5 with 6 chunk activations, and 11 with 4.
+// time units. Patterns idle 5 with 6 chunk activations, and 11 with 4.
 // Weakness: steps are constant; where planned times collide, units wait.
 
 // pattern is the time plan of a micro-batch.

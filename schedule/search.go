@@ -17,8 +17,8 @@ import (
 // hold less. The result is never worse than the best named schedule, since that is one of
 // the starting points, and optimal if it equals the lower bound.
 //
-// Example (p=4, m=8, all times 1): 1F1B takes 33, ZB-H2 27, Search 26 with two copies of
-// the weights.
+// Example (p=4, m=8, all times 1): 1F1B takes 33, ZB-H2 27, Search 25 with two copies of
+// the weights, 27 with one.
 // Weakness: large schedules get few moves, so the result is often the best named one.
 
 // Goal says what to search for and with how much effort.
