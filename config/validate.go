@@ -1,0 +1,126 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// validate checks values against each other and fills in derived ones.
+func (c *Config) validate(d *decoder) {
+	missing := c.checkRequired(d)
+	c.checkRanges(d)
+	c.checkChoices(d)
+	if len(missing) > 0 {
+		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+	}
+	c.derive()
+}
+
+// checkRequired checks the keys without a default, and fills in the tokenizer of a model's
+// folder. It returns the keys that are missing, to be reported together.
+func (c *Config) checkRequired(d *decoder) (missing []string) {
+	need := func(key string, ok bool) {
+		if !ok {
+			missing = append(missing, key)
+		}
+	}
+	need("model", c.Model.Name != "" || c.Model.Type != "")
+	need("data", len(c.Data) > 0)
+	if c.Tokenizer == "" {
+		c.Tokenizer = c.Model.Name // a folder brings its own
+		need("tokenizer", c.Tokenizer != "")
+	}
+	count := func(key string, n, most int) {
+		if n == 0 && !d.given(key) {
+			need(key, false)
+		} else if n < 1 || n > most {
+			d.fail(key, fmt.Sprintf("%d is out of range; hint: at least 1, at most %d", n, most))
+		}
+	}
+	count("sequence_length", c.SequenceLength, 1<<24)
+	count("global_batch", c.GlobalBatch, 1<<20)
+	if c.MaxSteps != 0 || c.MaxTokens == 0 && c.MaxTime == 0 {
+		count("max_steps", c.MaxSteps, maxSteps)
+	}
+	need("out", c.Out != "")
+	need("learning_rate", d.given("learning_rate"))
+	return missing
+}
+
+// checkRanges checks the learning rate, the numbers that have defaults, and keys that need
+// or exclude each other.
+func (c *Config) checkRanges(d *decoder) {
+	in := func(key string, v, lo, hi float64) {
+		if !(v >= lo && v <= hi) {
+			d.fail(key, fmt.Sprintf("%v is out of range; hint: from %v to %v", v, lo, hi))
+		}
+	}
+	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && d.given("learning_rate") {
+		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
+	}
+	in("ranks", float64(c.Ranks), 1, 1024)
+	if c.MinLearningRate != derived {
+		in("min_learning_rate", c.MinLearningRate, 0, 1e3)
+	}
+	if c.WarmupSteps != derived {
+		in("warmup_steps", float64(c.WarmupSteps), 0, 1e9)
+	}
+	in("weight_decay", c.WeightDecay, 0, 1e3)
+	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
+	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
+	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
+	in("gradient_clipping", c.Clip, 0, 1e9)
+	in("validation_fraction", c.Validation, 0, 0.5)
+	in("eval_every", float64(c.EvalEvery), 0, 1e9)
+	in("eval_batches", float64(c.EvalBatches), 1, 1e6)
+	in("save_every", float64(c.SaveEvery), 0, 1e9)
+	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
+	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
+	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
+	if len(c.LoRA.Targets) > 0 && c.LoRA.Rank == 0 {
+		d.fail("lora.rank", "missing; hint: usually 8 to 64")
+	}
+	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
+		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
+	}
+	if c.KeepBest && c.EvalEvery == 0 {
+		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
+	}
+	if d.given("sample.prompt") && !d.given("sample.tokens") {
+		d.fail("sample.tokens", "missing; hint: how many tokens to write, such as 100")
+	}
+}
+
+// checkChoices checks the keys whose value is one of a few words.
+func (c *Config) checkChoices(d *decoder) {
+	one := func(key, v string, of ...string) {
+		if !slices.Contains(of, v) {
+			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
+		}
+	}
+	one("documents", c.Documents, Joined, Separate)
+	one("device", c.Device, "auto", "cpu", "cuda")
+	one("precision", c.Precision, "auto", "fp32", "bf16")
+	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
+	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
+		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")
+	}
+	one("schedule", c.Schedule, "cosine", "linear", "constant")
+}
+
+// derive fills in defaults that depend on other keys.
+func (c *Config) derive() {
+	if c.MaxSteps == 0 && c.MaxTokens > 0 {
+		c.MaxSteps = int(math.Ceil(float64(c.MaxTokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
+	}
+	if c.MaxSteps == 0 {
+		c.MaxSteps, c.timed = maxSteps, true
+	} else {
+		c.warmUp()
+	}
+	if c.MinLearningRate == derived {
+		c.MinLearningRate = 0.1 * c.LearningRate
+	}
+}
