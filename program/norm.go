@@ -50,31 +50,44 @@ func (lo *lowering) newNormParts() *normParts {
 		slots := []int{0}
 		var cuts []int
 		for c := range lo.pl.Chunks {
-			end := slots[c]
 			if t == n.final || lo.local(c) && lo.updatedOn(c) == t {
-				for _, q := range lo.parts(c, lo.owned(lo.opt.Rank, c)) {
-					for e := q.lo; e < q.hi; {
-						next := lo.nextAtom(c, e, q.hi)
-						end += graph.NormPieces(int64(next - e))
-						cuts = append(cuts, end)
-						e = next
-					}
-				}
+				cuts = lo.addSlots(cuts, lo.opt.Rank, c)
 			}
-			slots = append(slots, end)
-		}
-		if len(cuts) == 0 {
-			n.first[t] = slots
-			continue
+			slots = append(slots, endOf(cuts))
 		}
 		n.first[t] = slots
-		n.buf[t] = lo.slotBuffer("norm.parts."+t.String(), t, cuts)
+		if len(cuts) > 0 {
+			n.buf[t] = lo.slotBuffer("norm.parts."+t.String(), t, cuts)
+		}
 	}
 	n.all = n.buf[n.final]
 	if lo.top.ranks > 1 {
 		n.all = lo.slotBuffer("norm.parts", n.final, lo.allSlots())
 	}
 	return n
+}
+
+// addSlots appends the ends of the slots of a rank's part of a chunk, by atoms, to those in
+// cuts.
+func (lo *lowering) addSlots(cuts []int, rank, c int) []int {
+	end := endOf(cuts)
+	for _, q := range lo.parts(c, lo.owned(rank, c)) {
+		for e := q.lo; e < q.hi; {
+			next := lo.nextAtom(c, e, q.hi)
+			end += graph.NormPieces(int64(next - e))
+			cuts = append(cuts, end)
+			e = next
+		}
+	}
+	return cuts
+}
+
+// endOf returns the last of cuts, or 0.
+func endOf(cuts []int) int {
+	if len(cuts) == 0 {
+		return 0
+	}
+	return cuts[len(cuts)-1]
 }
 
 // nextAtom returns the end of the atom of a chunk that contains element e, at most end.
@@ -97,17 +110,9 @@ func (lo *lowering) slotBuffer(name string, t device.Tier, cuts []int) int {
 
 // allSlots returns the ends of the slots of all atoms, rank by rank.
 func (lo *lowering) allSlots() (cuts []int) {
-	end := 0
 	for r := range lo.top.ranks {
 		for c := range lo.pl.Chunks {
-			for _, q := range lo.parts(c, lo.owned(r, c)) {
-				for e := q.lo; e < q.hi; {
-					next := lo.nextAtom(c, e, q.hi)
-					end += graph.NormPieces(int64(next - e))
-					cuts = append(cuts, end)
-					e = next
-				}
-			}
+			cuts = lo.addSlots(cuts, r, c)
 		}
 	}
 	return cuts

@@ -254,15 +254,20 @@ func (x *execution) instr(i int) error {
 	return nil
 }
 
+// atom returns the value of an atom of operand j, and notes if there is none.
+func (x *execution) atom(j int, at int32) Value {
+	a := x.atoms[at]
+	if a == (Value{}) {
+		x.undefined = j
+	}
+	return a
+}
+
 // read hashes row blocks [from, to) of operand j into v.
 func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 	for b := from; b < to; b++ {
 		for k := range s.bands {
-			a := x.atoms[s.at(b, k)]
-			if a == (Value{}) {
-				x.undefined = j
-			}
-			v = v.with(a)
+			v = v.with(x.atom(j, s.at(b, k)))
 		}
 	}
 	return v
@@ -470,11 +475,7 @@ func (x *execution) total(j int, s box) Value {
 	v := noTerms
 	for b := range s.blocks {
 		for k := range s.bands {
-			a := x.atoms[s.at(b, k)]
-			if a == (Value{}) {
-				x.undefined = j
-			}
-			v = v.plus(a)
+			v = v.plus(x.atom(j, s.at(b, k)))
 		}
 	}
 	return v

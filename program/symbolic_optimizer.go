@@ -33,11 +33,7 @@ func (x *execution) adamw(in *Instr, args []box) {
 				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
 			for j := p; j <= g; j++ {
-				a := x.atoms[args[j].at(b, k)]
-				if a == (Value{}) {
-					x.undefined = j
-				}
-				h = h.with(a)
+				h = h.with(x.atom(j, args[j].at(b, k)))
 			}
 			for j := p; j <= v; j++ {
 				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
