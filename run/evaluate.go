@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // Evaluated is what a model computes on given sequences.
@@ -52,12 +54,12 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 	if err != nil {
 		return err
 	}
-	defer closeAll(s.Devices)
+	defer session.CloseAll(s.Devices)
 	defer s.Close()
 	var sum float64
 	for first := 0; first < len(rows); first += batch {
 		tokens, targets, n := flatten(rows[first:min(len(rows), first+batch)], batch)
-		out, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: n})
+		out, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n})
 		if err != nil {
 			return err
 		}
@@ -84,10 +86,10 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	if err != nil {
 		return err
 	}
-	defer closeAll(s.Devices)
+	defer session.CloseAll(s.Devices)
 	defer s.Close()
 	tokens, targets, n := flatten(rows, len(rows))
-	if _, err := s.Step(ctx, 0, tokens, targets, Scalars{Targets: n}); err != nil {
+	if _, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n}); err != nil {
 		return err
 	}
 	for i, p := range s.Graph.Params {
@@ -144,7 +146,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if err != nil {
 		return nil, misuse{err}
 	}
-	dir, err := CacheDir()
+	dir, err := machine.CacheDir()
 	if err != nil {
 		return nil, err
 	}

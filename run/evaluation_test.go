@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -19,7 +20,7 @@ func TestEvaluationOfOddSequences(t *testing.T) {
 	s, err := Prepare(t.Context(), c, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(s.Close)
-	pl, opt := program.Plain(s.Graph, 4), StepOptions(c)
+	pl, opt := program.Plain(s.Graph, 4), machine.StepOptions(c)
 	p, err := program.Lower(t.Context(), s.Graph, pl, opt)
 	check(t, err)
 	capacity := [device.NumTiers]int64{1 << 40, 1 << 40, 1 << 40}

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // Folder is a Hugging Face model folder, or the folder of an adapter, opened for
@@ -151,7 +152,7 @@ func (f *Folder) Close() error { return f.weights.Close() }
 
 // Session opens the model for batches of sequences of seq tokens, under the plain
 // plan on one CPU device, in the given mode. Close the session, then its devices.
-func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*Session, error) {
+func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*session.Session, error) {
 	g, err := graph.BuildDocuments(f.Model, seq, graph.F32, f.Documents)
 	if err != nil {
 		return nil, err
@@ -163,7 +164,7 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err := program.Verify(p); err != nil {
 		return nil, err
 	}
-	s, err := Open(g, []device.Device{cpu.New(cpu.Options{})}, []*program.Program{p})
+	s, err := session.Open(g, []device.Device{cpu.New(cpu.Options{})}, []*program.Program{p})
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 }
 
 // load fills a session's parameters.
-func (f *Folder) load(s *Session) error {
+func (f *Folder) load(s *session.Session) error {
 	byName := map[string]model.Param{}
 	for _, q := range s.Graph.Params {
 		byName[q.Name] = q

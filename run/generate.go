@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // Generator continues one sequence by autoregressive decoding. Two programs share
@@ -25,7 +26,7 @@ import (
 // Known weakness: logits of all rows of a block are computed, but only the last
 // row's are used.
 type Generator struct {
-	session *Session
+	session *session.Session
 	rows    int // tokens of a block
 	context int
 	vocab   int
@@ -83,7 +84,7 @@ func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context 
 			return nil, err
 		}
 	}
-	s, err := Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
+	s, err := session.Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/model"
 )
@@ -18,7 +19,6 @@ func BenchmarkGenerate(b *testing.B) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	cores := runtime.GOMAXPROCS(0)
 	g, err := NewGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
 	check(b, err)
 	defer g.Close()
@@ -29,7 +29,7 @@ func BenchmarkGenerate(b *testing.B) {
 		}
 		return nil
 	}))
-	memory, err := newBench(cores, 2*cacheBytes+cacheBytes/64)
+	memory, err := bench.NewOperators(runtime.GOMAXPROCS(0))
 	check(b, err)
 	defer memory.Close()
 	var bytes int64
@@ -50,7 +50,7 @@ func BenchmarkGenerate(b *testing.B) {
 			best = seconds
 		}
 		if n++; n%8 == 0 {
-			check(b, memory.bandwidth())
+			check(b, memory.Bandwidth())
 		}
 	}
 	b.ReportMetric(float64(n)/total, "tokens/s")

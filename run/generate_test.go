@@ -11,16 +11,17 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // again is the oracle of generation: the whole text through the model for
 // every token.
-func again(t *testing.T, s *Session, ids []int32) []float64 {
+func again(t *testing.T, s *session.Session, ids []int32) []float64 {
 	t.Helper()
 	seq, vocab := s.Graph.Seq, s.Graph.Model.Vocab
 	tokens, logits := make([]int32, seq), make([]float64, seq*vocab)
 	copy(tokens, ids)
-	_, err := s.Step(context.Background(), 0, tokens, make([]int32, seq), Scalars{Targets: seq})
+	_, err := s.Step(context.Background(), 0, tokens, make([]int32, seq), session.Scalars{Targets: seq})
 	check(t, err)
 	check(t, s.Engine(0).ReadBuffer("logits", logits))
 	return logits[(len(ids)-1)*vocab : len(ids)*vocab]
@@ -31,9 +32,11 @@ func again(t *testing.T, s *Session, ids []int32) []float64 {
 // end of the context and beyond windows.
 func TestGenerator(t *testing.T) {
 	ctx := context.Background()
+	folders, err := filepath.Glob("../testdata/torch/*/config.json")
+	check(t, err)
 	adapters, err := filepath.Glob("../testdata/torch/*/lora/adapter_config.json")
 	check(t, err)
-	for _, config := range append(fixtures(t), adapters...) {
+	for _, config := range append(folders, adapters...) {
 		dir := filepath.Dir(config)
 		t.Run(strings.TrimPrefix(dir, "../testdata/torch/"), func(t *testing.T) {
 			f, err := OpenFolder(dir)

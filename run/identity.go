@@ -2,12 +2,15 @@ package run
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -34,7 +37,7 @@ type identity struct {
 type origin struct {
 	identity
 	PlanHash string `json:"plan_hash"`
-	RunHash  string `json:"run_hash"` // what the ranks agreed on
+	RunHash  string `json:"run_hash"` // of the plan and the identity
 	spread
 }
 
@@ -49,11 +52,11 @@ type spread struct {
 // configured fills in what the configuration determines.
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
-	a.Precision, a.Documents = precision(c).String(), c.Documents
+	a.Precision, a.Documents = machine.Precision(c).String(), c.Documents
 	a.Held = fmt.Sprint(c.Validation)
 	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
 	if c.OptimizerState != "auto" {
-		a.OptimizerState = stateOf(c)
+		a.OptimizerState = machine.State(c)
 	}
 }
 
@@ -68,6 +71,15 @@ func (t *Trainer) identity() (id identity) {
 	id.prepared(t.Setup)
 	id.OptimizerState = t.Plan.Plan.State
 	return id
+}
+
+// record returns what a checkpoint records of this run.
+func (t *Trainer) record() (origin, error) {
+	id := t.identity()
+	text, err := json.Marshal(id)
+	hash := t.programs[0].PlanHash
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

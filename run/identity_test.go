@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/config"
 )
 
 // TestIdentity: no field of what makes a run the same is left out when two are compared,
@@ -32,5 +34,17 @@ func TestIdentity(t *testing.T) {
 	older.Adam, older.Held = "", ""
 	if d := a.difference(a) + older.difference(a); d != "" {
 		t.Errorf("the same: %s", d)
+	}
+}
+
+// TestOtherDocuments: a run does not go on with another rule, and checkpoints from
+// before there was a choice were trained on joined documents.
+func TestOtherDocuments(t *testing.T) {
+	before, joined, separate := identity{}, identity{Documents: config.Joined}, identity{Documents: config.Separate}
+	if d := before.difference(joined); d != "" {
+		t.Errorf("without the field: %s", d)
+	}
+	if d := before.difference(separate); !strings.Contains(d, "documents is joined there and separate here") {
+		t.Errorf("%q", d)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 // TestMain lets the test binary be the training process that is killed.
@@ -47,7 +48,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 		return err
 	}
 	defer s.Close()
-	m, err := FindMachine(c, func(string) {})
+	m, err := machine.Find(c, func(string) {})
 	if err != nil {
 		return err
 	}
@@ -183,5 +184,12 @@ func TestKill(t *testing.T) {
 	store := checkpoint.Store{Dir: dir + "/run"}
 	if _, skipped, err := store.Latest(checkpoint.Checksums); err != nil || len(skipped) > 0 {
 		t.Errorf("checkpoints at the end: %v, %v", skipped, err)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -4,46 +4,20 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
-
-// adapt rebuilds the fixture's graph with the adapters of PEFT's in its folder, and
-// reads their factors.
-func (f *fixture) adapt(t *testing.T) *Folder {
-	t.Helper()
-	folder, err := OpenFolder(filepath.Join(f.dir, "lora"))
-	check(t, err)
-	t.Cleanup(func() { check(t, folder.Close()) })
-	f.graph, err = graph.Build(folder.Model, f.graph.Seq, f.graph.DType)
-	check(t, err)
-	f.source = &folder.weights
-	return folder
-}
-
-// adaptSome gives adapters of some rank to some of the weights.
-func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
-	t.Helper()
-	m := *f.graph.Model
-	var some []string
-	for _, p := range f.graph.Params {
-		if !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && r.IntN(2) == 0 {
-			some = append(some, p.Name)
-		}
-	}
-	check(t, m.Adapt(1+r.IntN(9), some...))
-	var err error
-	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
-	check(t, err)
-}
 
 // TestAdapterTraining: adapters as PEFT writes them compute what PyTorch computes with
 // them and, where their scale is 1, are trained as PyTorch trains them; all else keeps
@@ -54,21 +28,26 @@ func TestAdapterTraining(t *testing.T) {
 		t.Fatalf("fixtures: %v %v", dirs, err)
 	}
 	for _, dir := range dirs {
-		f := load(t, filepath.Join(filepath.Dir(dir), "config.json"))
-		t.Run(filepath.Base(f.dir), func(t *testing.T) {
+		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
+			var rows [][]int32
+			torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
 			var want struct {
 				Losses []float64 `json:"losses64"`
 				Norms  []float64 `json:"grad_norms64"`
 			}
-			readJSON(t, filepath.Join(dir, "losses.json"), &want)
-			folder := f.adapt(t)
+			torch.JSON(t, filepath.Join(dir, "losses.json"), &want)
+			folder, err := OpenFolder(dir)
+			check(t, err)
+			defer func() { check(t, folder.Close()) }()
+			s := trainable(t, folder, rows)
+			tokens, targets, all := flatten(rows, len(rows))
 			steps := 10
 			if folder.weights.scale != 1 {
 				steps = 1
 			}
-			s := f.open(t, program.Plain(f.graph, 4), program.Train)
 			for n := 1; n <= steps; n++ {
-				out := f.step(t, s, n)
+				out, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: all})
+				check(t, err)
 				if e := math.Abs(out.Loss/want.Losses[n-1] - 1); e > 1e-5 {
 					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, want.Losses[n-1])
 				}
@@ -76,9 +55,33 @@ func TestAdapterTraining(t *testing.T) {
 					t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, want.Norms[n-1])
 				}
 			}
-			f.unmoved(t, s)
+			for i, p := range s.Graph.Params {
+				before, after := make([]float32, p.Elems()), make([]float32, p.Elems())
+				check(t, folder.weights.read(p, before))
+				check(t, s.Read(i, "p", after))
+				if slices.Equal(before, after) != p.Frozen {
+					t.Errorf("%s: frozen %v, unchanged %v", p.Name, p.Frozen, !p.Frozen)
+				}
+			}
 		})
 	}
+}
+
+// trainable opens the plain plan's training step on one device, with a folder's weights.
+func trainable(t *testing.T, f *Folder, rows [][]int32) *session.Session {
+	t.Helper()
+	g, err := graph.Build(f.Model, len(rows[0])-1, graph.F32)
+	check(t, err)
+	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	p, err := program.Lower(t.Context(), g, program.Plain(g, len(rows)), opt)
+	check(t, err)
+	d := cpu.New(cpu.Options{})
+	t.Cleanup(func() { check(t, d.Close()) })
+	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
+	check(t, err)
+	t.Cleanup(s.Close)
+	check(t, f.load(s))
+	return s
 }
 
 // TestMerge: a merged folder computes what the model computes with its adapter, and has
@@ -91,7 +94,7 @@ func TestMerge(t *testing.T) {
 		to := filepath.Join(t.TempDir(), "merged")
 		check(t, Merge(ctx, dir, to, func(string, int64, int64) {}))
 		var rows [][]int32
-		readJSON(t, filepath.Join(dir, "../tokens.json"), &rows)
+		torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
 		losses := map[string]float64{}
 		for _, from := range []string{dir, to, filepath.Dir(dir)} {
 			f, err := OpenFolder(from)

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,9 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // openRun is the train verb up to the first step.
@@ -30,7 +29,7 @@ func openRun(t *testing.T, file string, overrides ...string) (*Trainer, *Setup) 
 	setup, err := Prepare(ctx, c, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(setup.Close)
-	m, err := FindMachine(c, func(string) {})
+	m, err := machine.Find(c, func(string) {})
 	check(t, err)
 	res, err := m.Plan(ctx, setup.Graph, c, func(string) {})
 	check(t, err)
@@ -89,7 +88,7 @@ func TestRankLost(t *testing.T) {
 			tr.sampler = nil // no further step is meant
 			rows := len(tr.tokens) / 2
 			tr.tokens[victim*rows+r.IntN(rows)] = 1 << 20
-			_, err := tr.Session.Step(t.Context(), training, tr.tokens, tr.targets, Scalars{Step: 4, Targets: len(tr.targets), Beta1: 0.9, Beta2: 0.95})
+			_, err := tr.Session.Step(t.Context(), training, tr.tokens, tr.targets, session.Scalars{Step: 4, Targets: len(tr.targets), Beta1: 0.9, Beta2: 0.95})
 			panic(err)
 		},
 	} {
@@ -135,93 +134,6 @@ func runUntil(tr *Trainer, o Observer) (err error) {
 		}
 	}()
 	return tr.Run(context.Background(), o)
-}
-
-// TestNumericRanks: a number that is none on one rank is seen by all ranks in
-// the same step, however parameters and layers are divided.
-func TestNumericRanks(t *testing.T) {
-	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
-	plans := map[string]func(pl *program.Plan){
-		"pipeline": func(pl *program.Plan) {
-			pl.MicroBatch, pl.MicroBatches = 1, 4
-			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
-		},
-	}
-	for _, shard := range program.Shardings() {
-		plans["shard "+shard] = func(pl *program.Plan) {
-			for i := range pl.Chunks {
-				pl.Chunks[i].Shard = shard
-			}
-		}
-	}
-	for name, edit := range plans {
-		for victim := range 2 {
-			t.Run(fmt.Sprint(name, " ", victim), func(t *testing.T) {
-				pl := program.Plain(f.graph, 2)
-				pl.Ranks = 2
-				edit(pl)
-				pl.Cache = pl.CacheNeeded(f.graph)
-				s, err := Open(f.graph, openRanks(cpu.Options{Workers: 1}, 2), f.lower(t, pl))
-				check(t, err)
-				t.Cleanup(func() { s.Close(); closeAll(s.Devices) })
-				check(t, s.Load(f.read))
-				f.step(t, s, 1)
-				poison(t, s, victim)
-				out := f.step(t, s, 2)
-				if !math.IsNaN(out.Loss) && !math.IsNaN(out.Norm) {
-					t.Errorf("loss %v, norm %v", out.Loss, out.Norm)
-				}
-				for r := range s.ranks {
-					clip := make([]float64, 2)
-					check(t, s.ranks[r].engines[0].ReadBuffer("clip", clip))
-					if !math.IsNaN(clip[1]) {
-						t.Errorf("rank %d sees norm %v", r, clip[1])
-					}
-				}
-			})
-		}
-	}
-}
-
-// poison makes a weight of one rank NaN.
-func poison(t *testing.T, s *Session, victim int) {
-	t.Helper()
-	e := s.ranks[victim].engines[0]
-	for i, p := range s.Graph.Params {
-		if len(e.Parts(i, "p")) == 0 {
-			continue
-		}
-		buf := make([]float32, p.Elems())
-		for k := range buf {
-			buf[k] = float32(math.NaN())
-		}
-		check(t, e.WriteHome(i, "p", buf))
-		return
-	}
-	t.Fatalf("rank %d has no parameters", victim)
-}
-
-// TestAgree: ranks with different plans do not begin.
-func TestAgree(t *testing.T) {
-	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
-	pl := program.Plain(f.graph, 2)
-	pl.Ranks = 2
-	one := f.lower(t, pl)
-	pl.Chunks[0].Shard = "state"
-	other := f.lower(t, pl)
-	mixed := []*program.Program{one[0], other[1]}
-	if err := program.Verify(mixed...); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
-		t.Errorf("Verify: %v", err)
-	}
-	if _, err := Open(f.graph, make([]device.Device, 2), mixed); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
-		t.Errorf("Open: %v", err)
-	}
-	if pact("a", "seed 1") == pact("a", "seed 2") || pact("a", "x") == pact("b", "x") {
-		t.Error("different runs have one hash")
-	}
-	if err := agree(one, "x"); err != nil {
-		t.Error(err)
-	}
 }
 
 // TestKillRanks is law L7 over ranks: killed at random moments and started again

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 // CheckOut finds, before text is read and plans are searched, what would stop a run
@@ -95,7 +96,7 @@ func checkFolder(dir string) error {
 		_, err = os.Stat(dir)
 	}
 	if err == nil {
-		err = Writable(dir)
+		err = machine.Writable(dir)
 	}
 	return outError(err)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/torch"
 )
 
 // TestGiven: the loss is the mean over the tokens that are not given, by PyTorch's
@@ -21,8 +22,8 @@ func TestGiven(t *testing.T) {
 		check(t, err)
 		defer f.Close()
 		var rows [][]int32
-		readJSON(t, filepath.Join(dir, "tokens.json"), &rows)
-		logits := tensor(t, dir, "expected.safetensors", "logits")
+		torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)
+		logits := torch.Tensor(t, dir, "expected.safetensors", "logits")
 		seq, vocab := len(rows[0])-1, f.Model.Vocab
 		r := rand.New(rand.NewPCG(8, 8))
 		var want float64
@@ -87,9 +88,9 @@ func TestGiven(t *testing.T) {
 			}
 		}
 		for g, grad := range e.Grads {
-			got := widened(grad.Values)
-			if d := distance(got, sums[g]); d > 1e-4*norm(sums[g])+1e-7 {
-				t.Errorf("%s: gradient of %s is off by %v of %v", name, grad.Name, d, norm(sums[g]))
+			got := torch.Widened(grad.Values)
+			if d := torch.Distance(got, sums[g]); d > 1e-4*torch.Norm(sums[g])+1e-7 {
+				t.Errorf("%s: gradient of %s is off by %v of %v", name, grad.Name, d, torch.Norm(sums[g]))
 			}
 		}
 	}

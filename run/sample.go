@@ -15,6 +15,7 @@ import (
 
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 // Prompt is a prompt and how to continue it.
@@ -70,7 +71,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if len(ids) > f.Model.MaxPositions {
 		return nil, misuse{fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)}
 	}
-	d, err := openAlone(p.Device)
+	d, err := machine.OpenAlone(p.Device)
 	if err != nil {
 		return nil, misuse{err}
 	}

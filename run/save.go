@@ -24,6 +24,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/session"
 )
 
 func store(c *config.Config) *checkpoint.Store {
@@ -104,7 +105,7 @@ func (t *Trainer) start() error {
 		return c.Fault("lora", "there are no trained weights to adapt; hint: model: a Hugging Face folder")
 	}
 	t.origin.read = func(p model.Param, dst []float32) error {
-		Initial(p, c.Seed, dst)
+		session.Initial(p, c.Seed, dst)
 		return nil
 	}
 	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
@@ -153,7 +154,7 @@ func (t *Trainer) fromFolder() error {
 	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
 	t.origin = weights{func(p model.Param, dst []float32) error {
 		if p.Adapter {
-			Initial(p, t.Setup.Config.Seed, dst)
+			session.Initial(p, t.Setup.Config.Seed, dst)
 			return nil
 		}
 		return readParam(set, p, dst)
@@ -344,7 +345,11 @@ func (t *Trainer) due(o Observer) bool {
 // save writes a checkpoint of the current step, unless a whole one with this state exists.
 func (t *Trainer) save(o Observer) error {
 	began := time.Now()
-	id, err := json.Marshal(origin{t.identity(), t.programs[0].PlanHash, t.pact, t.spread})
+	from, err := t.record()
+	if err != nil {
+		return err
+	}
+	id, err := json.Marshal(from)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,6 +27,21 @@ func TestSavingDue(t *testing.T) {
 		}
 		if s.due(at.Add(c.since), 0) {
 			t.Errorf("due after %v, though never asked for", c.since)
+		}
+	}
+}
+
+// TestRoomToSave: a disk without room for a checkpoint is told before a run begins, and
+// what file systems do not tell is not held against them.
+func TestRoomToSave(t *testing.T) {
+	for _, free := range []int64{0, 100, 101} {
+		if err := holds("runs", free, 2, 50); err != nil {
+			t.Errorf("%d bytes free, 100 needed: %v", free, err)
+		}
+	}
+	for _, free := range []int64{1, 99} {
+		if err := holds("runs", free, 2, 50); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%d bytes free, 100 needed: %v", free, err)
 		}
 	}
 }

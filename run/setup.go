@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
@@ -67,7 +67,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 			return nil, c.Fault("sample.prompt", err.Error())
 		}
 	}
-	s.Graph, err = BuildGraph(c, s.Model, Documents(c, s.Tokens))
+	s.Graph, err = machine.BuildGraph(c, s.Model, Documents(c, s.Tokens))
 	if err == nil && c.LoRA.Rank > 0 && s.Folder != "" {
 		s.base, err = fingerprintOf(s.Folder)
 	}
@@ -139,7 +139,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus, opt("training the tokenizer")); err != nil {
 		return nil, err
 	}
-	dir, err := CacheDir()
+	dir, err := machine.CacheDir()
 	if err != nil {
 		return nil, err
 	}
@@ -150,57 +150,19 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	return t, err
 }
 
-// atLength returns a copy of the configuration with sequences of n tokens, and its
-// graph.
-func (t *Text) atLength(c *config.Config, n int) (*config.Config, *graph.Graph, error) {
-	long := *c
-	long.SequenceLength = n
-	m, _, _, err := ResolveModel(&long, t.Tokenizer.VocabularySize())
-	if err != nil {
-		return nil, nil, err
-	}
-	g, err := BuildGraph(&long, m, Documents(&long, t.Tokens))
-	return &long, g, err
-}
-
-// CacheDir returns the folder for data that can be recomputed: the user's cache
-// folder, or a per-user folder in the temporary folder where there is no home or it
-// is not writable, as in containers.
-func CacheDir() (string, error) {
-	home, err := os.UserCacheDir()
-	if err == nil {
-		dir := filepath.Join(home, "athanor")
-		if err = makeWritable(dir); err == nil {
-			return dir, nil
+// AtLength returns copies of a configuration that differ in sequence_length, with
+// their graphs, to which the text matters by its vocabulary and documents.
+func (t *Text) AtLength(c *config.Config) machine.AtLength {
+	return func(tokens int) (*config.Config, *graph.Graph, error) {
+		long := *c
+		long.SequenceLength = tokens
+		m, _, _, err := ResolveModel(&long, t.Tokenizer.VocabularySize())
+		if err != nil {
+			return nil, nil, err
 		}
+		g, err := machine.BuildGraph(&long, m, Documents(&long, t.Tokens))
+		return &long, g, err
 	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
-	if second := makeWritable(dir); second != nil {
-		return "", fmt.Errorf("nowhere to keep what was measured and read: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
-	}
-	return dir, nil
-}
-
-// makeWritable creates a folder if it is absent, and checks that it is writable.
-func makeWritable(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return Writable(dir)
-}
-
-// Writable checks a folder by creating a file in it: permission bits alone do not
-// tell.
-func Writable(dir string) error {
-	f, err := os.CreateTemp(dir, ".athanor-try-*")
-	var e *fs.PathError
-	if errors.As(err, &e) { // omit the temporary file's name
-		return fmt.Errorf("%s: %w", dir, e.Err)
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // ResolveModel finds the architecture as findModel does. Rotary positions are
@@ -250,6 +212,9 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	}
 	return m, "", nil, nil
 }
+
+// maxModel bounds the bytes of a model's config.json.
+const maxModel = 1 << 20
 
 // readModel reads the config.json of a folder.
 func readModel(dir string) ([]byte, error) {
@@ -309,39 +274,4 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 		return nil
 	}
 	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
-}
-
-// precision returns the data type that a configuration computes in.
-func precision(c *config.Config) graph.DType {
-	if c.Precision == "bf16" {
-		return graph.BF16
-	}
-	return graph.F32
-}
-
-// BuildGraph builds the graph that a configuration describes.
-func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
-	part := *m
-	if len(c.Freeze) > 0 {
-		if err := part.Freeze(c.Freeze...); err != nil {
-			return nil, c.Fault("freeze", err.Error())
-		}
-	}
-	if c.LoRA.Rank > 0 {
-		if err := part.Adapt(c.LoRA.Rank, c.LoRA.Targets...); err != nil {
-			return nil, c.Fault("lora", err.Error())
-		}
-	}
-	m = &part
-	g, err := graph.BuildDocuments(m, c.SequenceLength, precision(c), docs)
-	if err != nil {
-		return nil, c.Fault("sequence_length", err.Error())
-	}
-	return g, nil
-}
-
-// StepOptions returns the options for lowering a training program, without
-// capacities.
-func StepOptions(c *config.Config) program.Options {
-	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 // A tokenizer trained on the corpus is stored twice: in the user's cache, keyed by
@@ -32,7 +33,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		if t, err := bpe.Load(ownTokenizer(c)); c.Out != "" && err == nil {
 			return t, nil
 		}
-		dir, err := CacheDir()
+		dir, err := machine.CacheDir()
 		if err != nil {
 			return nil, err
 		}

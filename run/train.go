@@ -19,8 +19,10 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // ErrNumeric reports a loss or gradient norm that is NaN or infinite.
@@ -46,7 +48,7 @@ type Observer interface {
 type Trainer struct {
 	Setup    *Setup
 	Plan     *plan.Candidate
-	Session  *Session
+	Session  *session.Session
 	Peak     float64 // FLOP/s of the machine, for MFU
 	Step     int     // optimizer steps done
 	Tokens   int64   // trained on
@@ -65,7 +67,6 @@ type Trainer struct {
 	devices  []device.Device
 	lock     *os.File       // on the run's folder; nil where there are no locks
 	first    []device.Stats // after the first step of this process: all steps are alike
-	pact     string         // hash of plan, model, data and seed that all ranks share
 	saved    string         // latest checkpoint of this run
 	saving   saving         // when it was written, and how long that took
 	spread   spread         // steps of a timed run's schedule
@@ -75,7 +76,7 @@ type Trainer struct {
 // NewTrainer locks the run's folder and opens the session. programs are those of
 // the plan, by rank. The parameters come from the latest checkpoint, from the
 // model's folder or from initialisation. Close the Trainer after use.
-func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []*program.Program, m *Machine) (*Trainer, error) {
+func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []*program.Program, m *machine.Machine) (*Trainer, error) {
 	c := s.Config
 	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
@@ -98,14 +99,11 @@ func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []
 }
 
 // open prepares everything that a step needs.
-func (t *Trainer) open(ctx context.Context, m *Machine) error {
+func (t *Trainer) open(ctx context.Context, m *machine.Machine) error {
 	s, c := t.Setup, t.Setup.Config
 	var err error
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
 		return c.Fault("global_batch", err.Error())
-	}
-	if err := t.ready(); err != nil {
-		return err
 	}
 	eval, err := Evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
@@ -114,7 +112,7 @@ func (t *Trainer) open(ctx context.Context, m *Machine) error {
 	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
-	if t.Session, err = Open(s.Graph, t.devices, t.programs, eval); err == nil {
+	if t.Session, err = session.Open(s.Graph, t.devices, t.programs, eval); err == nil {
 		err = t.start()
 	}
 	if err == nil {
@@ -154,13 +152,13 @@ func (t *Trainer) spreadTime() {
 // Evaluation returns the proven forward programs for held-out text, by rank. They
 // use the memory that the training programs leave free between steps.
 func Evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
-	opt := StepOptions(s.Config)
+	opt := machine.StepOptions(s.Config)
 	opt.Mode, opt.Capacity = program.Eval, capacity
 	pl, list, err := plan.Between(ctx, s.Graph, training, base, opt)
 	if err != nil {
 		return nil, err
 	}
-	_, err = Prove(ctx, s.Graph, pl, list, opt)
+	_, err = session.Prove(ctx, s.Graph, pl, list, opt)
 	return list, err
 }
 
@@ -173,7 +171,7 @@ func (t *Trainer) Close() error {
 	if t.Session != nil {
 		t.Session.Close()
 	}
-	errs = append(errs, closeAll(t.devices))
+	errs = append(errs, session.CloseAll(t.devices))
 	errs = append(errs, t.origin.close())
 	if t.lock != nil {
 		errs = append(errs, t.lock.Close())
@@ -314,7 +312,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	rate := c.Rate(t.Step)
 	began := time.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets,
-		Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed})
+		session.Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed})
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
@@ -384,7 +382,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], (first+int64(r))*held.Count()/windows)
 		}
 		targets := t.split(rows)
-		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, Scalars{Targets: targets, Beta1: c.Beta1, Beta2: c.Beta2})
+		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, session.Scalars{Targets: targets, Beta1: c.Beta1, Beta2: c.Beta2})
 		if err != nil {
 			return 0, err
 		}

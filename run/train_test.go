@@ -28,3 +28,19 @@ func TestUnlikePredicted(t *testing.T) {
 		}
 	}
 }
+
+// TestSurprise: steps of any length that are not as predicted are told with digits that
+// show the difference.
+func TestSurprise(t *testing.T) {
+	for _, s := range []float64{1e-4, 0.02, 300} {
+		text := surprise(2*s, s)
+		_, rest, _ := strings.Cut(text, "steps take ")
+		a, rest, _ := strings.Cut(rest, " s, ")
+		if b, _, _ := strings.Cut(rest, " s were"); a == b || strings.Trim(b, "0.") == "" || !strings.Contains(text, "hint:") {
+			t.Errorf("%v s instead of %v: %s", 2*s, s, text)
+		}
+		if text := surprise(1.1*s, s); text != "" {
+			t.Errorf("a tenth more: %s", text)
+		}
+	}
+}

@@ -11,15 +11,18 @@ import (
 	"slices"
 	"time"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -39,8 +42,8 @@ type benchKernelsCmd struct {
 }
 
 type kernelsReport struct {
-	Peaks   []run.Peaks `json:"peaks"`
-	Kernels []run.Rate  `json:"kernels"`
+	Peaks   []bench.Peaks `json:"peaks"`
+	Kernels []bench.Rate  `json:"kernels"`
 }
 
 func (v *benchKernelsCmd) Run(c *context) error {
@@ -51,11 +54,11 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	if len(cores) == 0 {
 		cores = slices.Compact([]int{1, runtime.GOMAXPROCS(0)})
 	}
-	if !slices.ContainsFunc(run.BenchCases(graph.BF16), func(k run.BenchCase) bool { return k.Matches(v.Match) }) &&
-		!slices.ContainsFunc(run.BenchCases(graph.F32), func(k run.BenchCase) bool { return k.Matches(v.Match) }) {
+	if !slices.ContainsFunc(bench.Cases(graph.BF16), func(k bench.Case) bool { return k.Matches(v.Match) }) &&
+		!slices.ContainsFunc(bench.Cases(graph.F32), func(k bench.Case) bool { return k.Matches(v.Match) }) {
 		return usageError{fmt.Sprintf("bench: no operator's line contains %q; hint: such as linear, attention, bf16, NT", v.Match)}
 	}
-	r := kernelsReport{Peaks: []run.Peaks{}, Kernels: []run.Rate{}}
+	r := kernelsReport{Peaks: []bench.Peaks{}, Kernels: []bench.Rate{}}
 	for _, n := range cores {
 		if n < 1 || n > runtime.NumCPU() {
 			return usageError{fmt.Sprintf("bench: --cores %d; hint: from 1 to %d", n, runtime.NumCPU())}
@@ -73,7 +76,7 @@ func (v *benchKernelsCmd) Run(c *context) error {
 // measure benchmarks all operators on a number of cores, printing each as it is
 // measured.
 func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err error) {
-	b, err := run.NewBench(cores)
+	b, err := bench.NewOperators(cores)
 	if err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err 
 		fmt.Fprintf(c.stdout, "%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
 	}
 	for _, t := range []graph.DType{graph.F32, graph.BF16} {
-		for _, k := range run.BenchCases(t) {
+		for _, k := range bench.Cases(t) {
 			if !k.Matches(v.Match) || t == graph.BF16 && !k.Stores(t) {
 				continue
 			}
@@ -105,7 +108,7 @@ func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err 
 	return nil
 }
 
-func printPeaks(c *context, p *run.Peaks) {
+func printPeaks(c *context, p *bench.Peaks) {
 	fmt.Fprintf(c.stdout, "%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
 		p.Cores, p.F32/1e9, p.BF16/1e9, p.Read/1e9, p.Copy/1e9, p.Moved/1e9)
 }
@@ -147,22 +150,22 @@ type benchStepCmd struct {
 
 // stepReport is the JSON of bench step.
 type stepReport struct {
-	Parameters int64        `json:"parameters"`
-	Sequences  int          `json:"sequences"`
-	Length     int          `json:"sequence_length"`
-	Precision  string       `json:"precision"`
-	TokenRate  float64      `json:"tokens_per_second"` // of the median step
-	Seconds    float64      `json:"step_seconds"`
-	Predicted  float64      `json:"predicted_seconds,omitempty"`
-	AllSeconds []float64    `json:"all_seconds"` // fastest first
-	MFU        float64      `json:"mfu"`
-	Peaks      run.Peaks    `json:"machine"`
-	Arenas     plan.PerTier `json:"arena_bytes"`
-	RSS        int64        `json:"peak_rss_bytes"`
-	Issued     int64        `json:"driver_calls,omitempty"`     // of the median step
-	Refused    []string     `json:"refused_products,omitempty"` // by the GPU's matrix library
-	Loss       float64      `json:"loss"`
-	Operators  []run.OpTime `json:"operators"` // of the median step
+	Parameters int64          `json:"parameters"`
+	Sequences  int            `json:"sequences"`
+	Length     int            `json:"sequence_length"`
+	Precision  string         `json:"precision"`
+	TokenRate  float64        `json:"tokens_per_second"` // of the median step
+	Seconds    float64        `json:"step_seconds"`
+	Predicted  float64        `json:"predicted_seconds,omitempty"`
+	AllSeconds []float64      `json:"all_seconds"` // fastest first
+	MFU        float64        `json:"mfu"`
+	Peaks      bench.Peaks    `json:"machine"`
+	Arenas     plan.PerTier   `json:"arena_bytes"`
+	RSS        int64          `json:"peak_rss_bytes"`
+	Issued     int64          `json:"driver_calls,omitempty"`     // of the median step
+	Refused    []string       `json:"refused_products,omitempty"` // by the GPU's matrix library
+	Loss       float64        `json:"loss"`
+	Operators  []bench.OpTime `json:"operators"` // of the median step
 }
 
 // Run measures the plain plan of a known model, or the chosen plan of a run.
@@ -171,12 +174,12 @@ func (v *benchStepCmd) Run(c *context) error {
 		return usageError{"bench step: --batch, --sequence, --steps or --warmup is out of range; hint: from 1 on, --warmup from 0"}
 	}
 	ctx := stdctx.Background()
-	b := &run.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
+	b := &session.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
 	var predicted *sim.Timeline
 	var limit float64 // peak of the device in FLOP/s; 0: use the cores' measured peak
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
-		p, err := t.makePlan(ctx, c, run.FindMachine)
+		p, err := t.makePlan(ctx, c, machine.Find)
 		if err != nil {
 			return err
 		}
@@ -213,28 +216,28 @@ func (v *benchStepCmd) Run(c *context) error {
 }
 
 // plain lowers the plain plan of the known model: everything on the device.
-func (v *benchStepCmd) plain(ctx stdctx.Context, b *run.StepBench) error {
-	m, err := run.BenchModel(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
+func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
+	m, err := bench.Model(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
 		FeedForward: v.FeedForward, Vocab: v.Vocabulary}, v.Sequence)
 	if err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
 	cfg := config.Default()
 	cfg.SequenceLength, cfg.Precision = v.Sequence, v.Precision
-	if b.Graph, err = run.BuildGraph(&cfg, m, nil); err != nil {
+	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
 	pl := program.Plain(b.Graph, v.Batch)
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
-	p, err := program.Lower(ctx, b.Graph, pl, run.StepOptions(&cfg))
+	p, err := program.Lower(ctx, b.Graph, pl, machine.StepOptions(&cfg))
 	b.Programs = []*program.Program{p}
 	return err
 }
 
-func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *sim.Timeline, limit float64) (*stepReport, error) {
-	own := run.Peaks{Cores: runtime.GOMAXPROCS(0)}
+func (v *benchStepCmd) measure(ctx stdctx.Context, b *session.StepBench, predicted *sim.Timeline, limit float64) (*stepReport, error) {
+	own := bench.Peaks{Cores: runtime.GOMAXPROCS(0)}
 	if limit == 0 { // alternate with the steps; not on a GPU, which would idle meanwhile and run faster afterwards
 		b.Before = func() error { own.Arithmetic(20 * time.Millisecond); return nil }
 	}
@@ -242,8 +245,8 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 	if err != nil {
 		return nil, err
 	}
-	resident := run.PeakRSS() // read now: measuring bandwidth takes more memory
-	peaks, err := run.MeasurePeaks(own.Cores)
+	resident := bench.PeakRSS() // read now: measuring bandwidth takes more memory
+	peaks, err := bench.MeasurePeaks(own.Cores)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +265,7 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *run.StepBench, predicted *
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
 		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss, Issued: median.Issued,
-		Operators: run.Breakdown(b.Programs[b.Rank], median, predicted, &peaks, v.Calls),
+		Operators: bench.Breakdown(b.Programs[b.Rank], median, predicted, &peaks, v.Calls),
 	}
 	if predicted != nil {
 		r.Predicted = predicted.Makespan
@@ -338,10 +341,11 @@ func (v *benchSweepCmd) Run(c *context) error {
 		return err
 	}
 	defer setup.Close()
-	list := []run.SweepRun{}
+	list := []bench.SweepRun{}
 	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
 	show.parts(len(v.RankCounts) * len(links) * v.Count)
-	err = run.Sweep(ctx, setup.Graph, cfg, v.RankCounts, links, v.Count, v.Plans, v.Steps, show.say, func(r run.SweepRun) {
+	sweep := bench.Sweep{Graph: setup.Graph, Config: cfg, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
+	err = sweep.Run(ctx, show.say, func(r bench.SweepRun) {
 		list = append(list, r)
 		show.next()
 		printSweep(c.rows(), &r)
@@ -357,7 +361,7 @@ func (v *benchSweepCmd) Run(c *context) error {
 	return nil
 }
 
-func printSweep(w io.Writer, r *run.SweepRun) {
+func printSweep(w io.Writer, r *bench.SweepRun) {
 	p, link := r.Plans[0], "free"
 	if r.Link > 0 {
 		link = size.Format(int64(r.Link)) + "/s"
@@ -377,7 +381,7 @@ func inTrial(seconds float64) string {
 }
 
 // summarise prints the medians of a sweep.
-func summarise(c *context, list []run.SweepRun) {
+func summarise(c *context, list []bench.SweepRun) {
 	var errors, model, all, behind, twin []float64
 	exact := 0
 	for _, r := range list {
@@ -424,14 +428,15 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 		return err
 	}
 	defer setup.Close()
-	machine, err := run.FindMachine(cfg, show.say)
+	m, err := machine.Find(cfg, show.say)
 	if err != nil {
 		return err
 	}
-	list := []run.BudgetRun{}
+	list := []bench.BudgetRun{}
 	fmt.Fprintf(c.rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
 	show.parts(v.Count)
-	err = run.Budgets(ctx, machine, setup.Graph, cfg, v.Count, v.Steps, show.say, func(r run.BudgetRun) {
+	budgets := bench.Budgets{Machine: m, Graph: setup.Graph, Config: cfg, Count: v.Count, Steps: v.Steps}
+	err = budgets.Run(ctx, show.say, func(r bench.BudgetRun) {
 		list = append(list, r)
 		show.next()
 		printBudget(c.rows(), &r)
@@ -456,7 +461,7 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 	return nil
 }
 
-func printBudget(w io.Writer, r *run.BudgetRun) {
+func printBudget(w io.Writer, r *bench.BudgetRun) {
 	reached := fmt.Sprintf("%d, %d, %d", r.Reached.Device[0], r.Reached.Host[0], r.Reached.Disk[0])
 	if !r.Exact {
 		reached += fmt.Sprintf(" (planned %d, %d, %d)", r.Planned.Device[0], r.Planned.Host[0], r.Planned.Disk[0])

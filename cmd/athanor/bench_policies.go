@@ -6,10 +6,10 @@ import (
 	"io"
 	"strings"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/policy"
-	"github.com/athanor-llm/athanor/run"
 )
 
 type benchPoliciesCmd struct {
@@ -31,14 +31,14 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 	if err := v.check(); err != nil {
 		return err
 	}
-	list := []run.Contested{}
+	list := []bench.Contested{}
 	rows := c.rows()
 	fmt.Fprintf(rows, "%s\n\n%-10s %-18s %4s %5s %9s", contestRules, "model", "hardware", "GPUs", "batch", "search")
 	for _, p := range policy.All() {
 		fmt.Fprintf(rows, " %17s", p.Name)
 	}
 	fmt.Fprintln(rows, "  plan")
-	for _, contest := range run.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
+	for _, contest := range bench.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
 		r, err := contest.Hold(stdctx.Background())
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 		list = append(list, *r)
 		printContest(rows, r)
 	}
-	ratios := run.Compare(list)
+	ratios := bench.Compare(list)
 	if c.json {
 		return c.print(map[string]any{"contests": list, "ratios": ratios})
 	}
@@ -82,7 +82,7 @@ func (v *benchPoliciesCmd) check() error {
 	return nil
 }
 
-func printContest(w io.Writer, r *run.Contested) {
+func printContest(w io.Writer, r *bench.Contested) {
 	seconds := "-"
 	if r.Seconds > 0 {
 		seconds = fmt.Sprintf("%.3f s", r.Seconds)

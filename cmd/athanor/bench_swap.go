@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -31,14 +33,15 @@ func (v *benchSwapCmd) Run(c *context) error {
 		return err
 	}
 	defer text.Tokens.Close()
-	machine, err := run.DescribeMachine(cfg, show.say)
+	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err
 	}
-	list := []run.SwapRun{}
+	list := []bench.SwapRun{}
 	fmt.Fprintf(c.rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
 	show.parts(len(v.Lengths) * v.Count)
-	err = run.Swaps(ctx, machine, cfg, text, v.Lengths, v.Count, v.Steps, show.say, func(r run.SwapRun) {
+	swaps := bench.Swaps{Machine: m, At: text.AtLength(cfg), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
+	err = swaps.Run(ctx, show.say, func(r bench.SwapRun) {
 		list = append(list, r)
 		show.next()
 		printSwap(c.rows(), &r)
@@ -52,7 +55,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 	return nil
 }
 
-func printSwap(w io.Writer, r *run.SwapRun) {
+func printSwap(w io.Writer, r *bench.SwapRun) {
 	for i, a := range r.Arms {
 		head := fmt.Sprintf("%7s %10s", "", "")
 		if i == 0 {

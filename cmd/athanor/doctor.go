@@ -19,7 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/kernel/simd"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 type doctorCmd struct {
@@ -140,7 +140,7 @@ func findDisk(v *doctorCmd) finding {
 		return finding{"disk", slow, err.Error(), "set limits.disk in the configuration"}
 	}
 	f := finding{"disk", good, fmt.Sprintf("%s free at %s", size.Format(free), where), ""}
-	switch err := run.Writable(where); {
+	switch err := machine.Writable(where); {
 	case err != nil:
 		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
 	case free < 1<<30:
@@ -151,7 +151,7 @@ func findDisk(v *doctorCmd) finding {
 
 func findCache(*doctorCmd) finding {
 	const advice = "set XDG_CACHE_HOME to a folder that can be written and stays"
-	dir, err := run.CacheDir()
+	dir, err := machine.CacheDir()
 	if err != nil {
 		return finding{"cache", broken, err.Error(), advice}
 	}

@@ -13,14 +13,14 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/run"
 )
 
 // plannedOrExplained plans. If nothing fits, it prints the JSON object for a
 // misfit.
 func (t *target) plannedOrExplained(c *context) (*planned, error) {
-	p, err := t.makePlan(stdctx.Background(), c, run.DescribeMachine)
+	p, err := t.makePlan(stdctx.Background(), c, machine.Describe)
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {
 		return nil, errors.Join(c.print(plan.MisfitReport(misfit)), err)
@@ -49,7 +49,7 @@ func canWrite(read []string, paths ...string) error {
 		st, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			err = run.Writable(filepath.Dir(path))
+			err = machine.Writable(filepath.Dir(path))
 		case err != nil:
 			err = errors.Unwrap(err) // the message has the path already
 		case st.IsDir():

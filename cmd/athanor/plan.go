@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/run"
@@ -37,14 +38,14 @@ var policyNames = kong.Vars{
 }
 
 // planner returns a planner that searches or, with --policy, asks a policy.
-func (v *planCmd) planner(note func(string)) (run.Planner, error) {
+func (v *planCmd) planner(note func(string)) (machine.Planner, error) {
 	if v.searches() {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
 		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.ActivationRules(), ", "))}
 	}
-	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
 	}, nil
 }
@@ -79,7 +80,7 @@ func (v *planCmd) Run(c *context) error {
 		return err
 	}
 	defer p.close()
-	if err := p.on(c, run.DescribeMachine); err != nil {
+	if err := p.on(c, machine.Describe); err != nil {
 		return err
 	}
 	err = p.with(ctx, find)
@@ -131,7 +132,7 @@ func (v *planCmd) Run(c *context) error {
 }
 
 // misfit prints why nothing fits, and what would help.
-func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.Misfit, find run.Planner) (err error) {
+func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.Misfit, find machine.Planner) (err error) {
 	report := plan.MisfitReport(why)
 	if v.Explain {
 		show := newStatus(c.stderr)
@@ -163,11 +164,11 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 		return err
 	}
 	defer text.Tokens.Close()
-	m, err := run.DescribeMachine(cfg, show.say)
+	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err
 	}
-	longest, err := m.MaxSequence(ctx, cfg, text, v.Step, show.say)
+	longest, err := m.MaxSequence(ctx, cfg, text.AtLength(cfg), v.Step, show.say)
 	show.done()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -28,7 +29,7 @@ func (t *target) load() (*config.Config, error) { return config.Load(t.Config, t
 type planned struct {
 	config  *config.Config
 	setup   *run.Setup
-	machine *run.Machine
+	machine *machine.Machine
 	result  *plan.Result
 	report  *plan.Report
 }
@@ -39,9 +40,9 @@ func (p *planned) close() {
 	}
 }
 
-// finder returns the machine to plan for: run.FindMachine if the plan will run, and
-// run.DescribeMachine if it will only be shown.
-type finder func(*config.Config, func(string)) (*run.Machine, error)
+// finder returns the machine to plan for: machine.Find if the plan will run, and
+// machine.Describe if it will only be shown.
+type finder func(*config.Config, func(string)) (*machine.Machine, error)
 
 // read reads the configuration, the text and the model.
 func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
@@ -95,21 +96,21 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 }
 
 // searching returns a planner that searches.
-func searching(note func(string)) run.Planner {
-	return func(ctx stdctx.Context, m *run.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+func searching(note func(string)) machine.Planner {
+	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
 		return m.PlanAny(ctx, g, cfg, note)
 	}
 }
 
 // with plans what was prepared, by the given planner, and builds the report.
-func (p *planned) with(ctx stdctx.Context, find run.Planner) (err error) {
+func (p *planned) with(ctx stdctx.Context, find machine.Planner) (err error) {
 	if p.result, err = find(ctx, p.machine, p.setup.Graph, p.config); err != nil {
 		return err
 	}
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
 	p.report = plan.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
-	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: run.StepOptions(cfg), State: p.result.Best.Plan.State}
+	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: machine.StepOptions(cfg), State: p.result.Best.Plan.State}
 	p.report.Plain, err = plan.PlainBytes(ctx, req)
 	return err
 }

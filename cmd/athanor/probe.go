@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 type probeCmd struct {
@@ -23,18 +23,18 @@ func (v *probeCmd) Run(c *context) error {
 	if st, err := os.Stat(v.Disk); err != nil || !st.IsDir() {
 		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: give one on the disk that runs will spill to", v.Disk)}
 	}
-	if v.Ranks < 1 || v.Ranks > run.MaxRanks {
-		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, run.MaxRanks)}
+	if v.Ranks < 1 || v.Ranks > machine.MaxRanks {
+		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, machine.MaxRanks)}
 	}
 	if err := canWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := run.Probe(cpu.Options{}, v.Disk, v.Ranks)
+	h, err := machine.Probe(cpu.Options{}, v.Disk, v.Ranks)
 	if err != nil {
 		return err
 	}
 	// Drop all cached descriptions: probing means that they are in doubt.
-	if err := run.ForgetMachines(); err != nil {
+	if err := machine.Forget(); err != nil {
 		return err
 	}
 	if v.Out != "" {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
-	"github.com/athanor-llm/athanor/run"
 )
 
 // published is the MFU in MEMO's paper for 7B at 1024K tokens.
@@ -165,7 +165,7 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
-	var rows []*run.Ablation
+	var rows []*bench.Ablation
 	for _, tokens := range lengths {
 		m, err := v.memoModel(tokens)
 		if err != nil {
@@ -178,7 +178,7 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 		if err != nil {
 			return err
 		}
-		r, err := run.Ablate(stdctx.Background(), machine, m, tokens, show.say)
+		r, err := bench.Ablate(stdctx.Background(), machine, m, tokens, show.say)
 		if err != nil {
 			return err
 		}
@@ -207,39 +207,39 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 }
 
 // printCompiled prints a table of arms by sequence length.
-func printCompiled(w io.Writer, m memo.Machine, rows []*run.Ablation) {
+func printCompiled(w io.Writer, m memo.Machine, rows []*bench.Ablation) {
 	fmt.Fprintf(w, "%s, one sequence per step in %d parts, as programs: planned, packed, simulated\n", m.Name, m.GPUs)
 	fmt.Fprintf(w, "per GPU: %.4g of %.4g TFLOP/s, %d bytes, host %d bytes at %.4g GB/s each way\n\n", m.Efficiency*m.Peak/1e12, m.Peak/1e12, int64(m.Memory), int64(m.Host), m.Link/1e9)
-	line := func(name string, cell func(r *run.Ablation) string) {
+	line := func(name string, cell func(r *bench.Ablation) string) {
 		fmt.Fprintf(w, "%-24s", name)
 		for _, r := range rows {
 			fmt.Fprintf(w, " %7s", cell(r))
 		}
 		fmt.Fprintln(w)
 	}
-	line("MFU, %", func(r *run.Ablation) string { return kilo(r.Tokens) })
+	line("MFU, %", func(r *bench.Ablation) string { return kilo(r.Tokens) })
 	for i, a := range rows[0].Arms {
-		line(a.Name, func(r *run.Ablation) string {
+		line(a.Name, func(r *bench.Ablation) string {
 			if a := &r.Arms[i]; a.Misfit != "" {
 				return a.Misfit
 			}
 			return fmt.Sprintf("%.2f", 100*r.Arms[i].MFU)
 		})
 	}
-	ours := func(cell func(a *run.AblationArm) string) func(r *run.Ablation) string {
-		return func(r *run.Ablation) string { return cell(&r.Arms[len(r.Arms)-1]) }
+	ours := func(cell func(a *bench.AblationArm) string) func(r *bench.Ablation) string {
+		return func(r *bench.Ablation) string { return cell(&r.Arms[len(r.Arms)-1]) }
 	}
 	for _, l := range []struct {
 		name string
-		cell func(a *run.AblationArm) string
+		cell func(a *bench.AblationArm) string
 	}{
-		{"  ours as analysed", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
-		{"ours: step, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
-		{"  recomputed, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
-		{"  not computing, s", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
-		{"  device, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
-		{"  host, GiB", func(a *run.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
-		{"  instructions", func(a *run.AblationArm) string { return fmt.Sprint(a.Instrs) }},
+		{"  ours as analysed", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
+		{"ours: step, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
+		{"  recomputed, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
+		{"  not computing, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
+		{"  device, GiB", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
+		{"  host, GiB", func(a *bench.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
+		{"  instructions", func(a *bench.AblationArm) string { return fmt.Sprint(a.Instrs) }},
 	} {
 		line(l.name, ours(l.cell))
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/run"
 )
 
 // TestMaxSequence: a run of the length that plan --max-sequence says succeeds,
@@ -14,7 +14,7 @@ import (
 func TestMaxSequence(t *testing.T) {
 	const step = 32
 	dir, file := tiny(t, "max_steps: 2", "limits: {device: 600KiB}")
-	var longest run.Longest
+	var longest machine.Longest
 	call("plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json").must(t, 0).into(t, &longest)
 	if longest.Tokens < 2*step || !strings.Contains(longest.Beyond, "does not fit") {
 		t.Fatalf("%+v", longest)
@@ -59,7 +59,7 @@ func TestMaxSequenceEverywhere(t *testing.T) {
 		{"plan", []string{"hardware.name=rtx4090", "ranks=2", "limits.device=100KiB", "limits.host=2MiB"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			var longest run.Longest
+			var longest machine.Longest
 			call(append([]string{"plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json"}, c.args...)...).must(t, 0).into(t, &longest)
 			if longest.Tokens < step || !strings.Contains(longest.Beyond, "does not fit") || !strings.Contains(longest.Beyond, "hint:") {
 				t.Fatalf("%+v", longest)

@@ -10,8 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/session"
 )
 
 type trainCmd struct {
@@ -68,7 +70,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 			return err
 		}
 	}
-	err = p.search(ctx, c, run.FindMachine)
+	err = p.search(ctx, c, machine.Find)
 	var misfit *plan.Misfit
 	switch {
 	case errors.As(err, &misfit) && c.json:
@@ -110,14 +112,14 @@ type trainReport struct {
 
 // open verifies the plan's programs and opens the run.
 func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
-	opt := run.StepOptions(p.config)
+	opt := machine.StepOptions(p.config)
 	opt.Capacity = p.machine.Capacity
 	best := p.result.Best
 	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := run.Prove(ctx, p.setup.Graph, best.Plan, programs, opt); err != nil {
+	if _, err := session.Prove(ctx, p.setup.Graph, best.Plan, programs, opt); err != nil {
 		return nil, err
 	}
 	t, err := run.NewTrainer(ctx, p.setup, best, programs, p.machine)

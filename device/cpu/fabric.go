@@ -56,6 +56,21 @@ func NewFabric(n int) *Fabric {
 	}
 }
 
+// OpenRanks opens n devices, joined if there are several. The spill file of rank r
+// is o.DiskPath followed by r.
+func OpenRanks(o Options, n int) []device.Device {
+	if n > 1 {
+		o.Fabric = NewFabric(n)
+	}
+	var list []device.Device
+	for r := range n {
+		own := o
+		own.Rank, own.DiskPath = r, fmt.Sprint(o.DiskPath, r)
+		list = append(list, New(own))
+	}
+	return list
+}
+
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
 

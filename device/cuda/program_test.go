@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/session"
 )
 
 const torch = "../../testdata/torch/"
@@ -125,13 +126,13 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 	t.Helper()
 	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 	check(t, err)
-	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
+	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(f.read))
 	var tr trace
 	for n := 1; n <= steps; n++ {
-		out, err := s.Step(context.Background(), 0, f.tokens, f.targets, run.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+		out, err := s.Step(context.Background(), 0, f.tokens, f.targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
 		check(t, err)
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}

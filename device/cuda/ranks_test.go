@@ -18,8 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // trainRanks runs a plan for some steps on joined devices, which it closes.
@@ -49,7 +49,7 @@ func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Devi
 	return tr, networks
 }
 
-func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan) (*run.Session, []*program.Program) {
+func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan) (*session.Session, []*program.Program) {
 	t.Helper()
 	var ps []*program.Program
 	for r := range devices {
@@ -58,14 +58,14 @@ func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Devic
 		ps = append(ps, p)
 	}
 	check(t, program.Verify(ps...))
-	s, err := run.Open(g, devices, ps)
+	s, err := session.Open(g, devices, ps)
 	check(t, err)
 	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))
 	return s, ps
 }
 
-func (f *fixture) step(s *run.Session, n int) (run.Outcome, error) {
-	return s.Step(context.Background(), 0, f.tokens, f.targets, run.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+func (f *fixture) step(s *session.Session, n int) (session.Outcome, error) {
+	return s.Step(context.Background(), 0, f.tokens, f.targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
 }
 
 // cpuRanks are the same ranks on the CPU.
@@ -180,10 +180,10 @@ func TestRanksAhead(t *testing.T) {
 				most = max(most, len(p.Instrs))
 			}
 			check(t, program.Verify(list...))
-			s, err := run.Open(g, cuda.HollowRanks(t, ranks, cuda.Options{}), list)
+			s, err := session.Open(g, cuda.HollowRanks(t, ranks, cuda.Options{}), list)
 			check(t, err)
 			defer s.Close()
-			_, err = s.Step(t.Context(), 0, tokens, tokens, run.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
+			_, err = s.Step(t.Context(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
 			check(t, err)
 			if most < 1000 {
 				t.Errorf("only %d calls", most)

@@ -17,7 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // What a GPU reaches. These tests assert nothing about speed; their lines that
@@ -220,12 +220,12 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 	check(t, err)
 	d := open(t, o)
-	s, err := run.Open(g, []device.Device{d}, []*program.Program{p})
+	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	for i, q := range g.Params {
 		buf := make([]float32, q.Elems())
-		run.Initial(q, uint64(i), buf)
+		session.Initial(q, uint64(i), buf)
 		check(t, s.Engine(0).WriteHome(i, "p", buf))
 		clear(buf)
 		check(t, s.Engine(0).WriteHome(i, "m", buf))
@@ -238,7 +238,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	}
 	best, first, last := 0.0, 0.0, 0.0
 	for n := 1; n <= onGPU(10, 2); n++ {
-		out, err := s.Step(context.Background(), 0, tokens, targets, run.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
+		out, err := s.Step(context.Background(), 0, tokens, targets, session.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
 		check(t, err)
 		if n == 1 {
 			first = out.Loss
@@ -260,7 +260,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 }
 
 // profile prints the operators' shares of one more step.
-func profile(t *testing.T, s *run.Session, step float64) {
+func profile(t *testing.T, s *session.Session, step float64) {
 	t.Helper()
 	res, err := s.Engine(0).Step(context.Background())
 	check(t, err)

@@ -25,8 +25,11 @@ const module = "github.com/athanor-llm/athanor/"
 // position.
 var layers = []struct{ pkg, why string }{
 	{"cmd", "flags and printing, nothing else: everything can be used without it"},
-	{"run", "a training run joins plan, execution, data and checkpoints; nothing below knows that a run exists"},
-	{"config", "what a user wrote; only runs and verbs know of files and keys, compilers get values"},
+	{"bench", "measures and compares; no run depends on a benchmark"},
+	{"run", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
+	{"machine", "configurations to plans for what is here, or described; what executes must not know who planned"},
+	{"config", "what a user wrote; only machines, runs and verbs know of files and keys, compilers get values"},
+	{"session", "a model on devices: programs, state and steps, by values only; it decides nothing"},
 	{"exec", "executes programs and decides nothing, so it may not see plans or searches"},
 	{"plan", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
 	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without searching or simulating"},
@@ -41,6 +44,7 @@ var layers = []struct{ pkg, why string }{
 	{"kernel", "operators on slices; no tiers, no streams"},
 	{"graph", "operators as data, autodiff"},
 	{"model", "architectures as data"},
+	{"internal/torch", "what PyTorch computed, for tests of all above"},
 	{"checkpoint", "files of tensors; knows no model"},
 	{"data", "text to batches; knows no model"},
 	{"internal", "small helpers without opinions"},

@@ -1,0 +1,63 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// Describe returns the machine that a configuration plans for: the one that
+// hardware.name describes, which may be elsewhere, or this one.
+func Describe(c *config.Config, note func(string)) (*Machine, error) {
+	if c.Hardware.Name == "" {
+		return Find(c, note)
+	}
+	h, err := lookup(c.Hardware.Name, c.Ranks)
+	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
+		err = fmt.Errorf("%s does not say what joins ranks, and there are %d; hint: a file of `probe --ranks %d --out`", c.Hardware.Name, c.Ranks, c.Ranks)
+	}
+	if err != nil {
+		return nil, c.Fault("hardware.name", err.Error())
+	}
+	for link, rate := range map[[2]device.Tier]config.Rate{
+		{device.HostTier, device.DeviceTier}:   c.Hardware.H2D,
+		{device.DeviceTier, device.HostTier}:   c.Hardware.D2H,
+		{device.DeviceTier, device.DeviceTier}: c.Hardware.Peers,
+	} {
+		if rate > 0 {
+			h.Throttle(link[0], link[1], float64(rate))
+		}
+	}
+	m := &Machine{Hardware: h, described: true, ranks: max(c.Ranks, 1)}
+	return m, m.limit(c)
+}
+
+// maxHardware bounds the bytes of a machine's description, maxPlan those of a plan.
+const maxHardware, maxPlan = 64 << 20, 64 << 20
+
+// lookup looks up a machine by known name, then by file, and returns the share of
+// one of so many ranks.
+func lookup(name string, ranks int) (*hardware.Hardware, error) {
+	h, unknown := hardware.KnownRank(name, ranks)
+	if unknown == nil {
+		return h, nil
+	}
+	text, err := bounded.ReadFile(name, maxHardware)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, "./\\"):
+		return nil, unknown
+	case err != nil:
+		return nil, fmt.Errorf("%w; hint: one of %s, or a file written by `probe --out`", err, strings.Join(hardware.Names(), ", "))
+	}
+	if h, err = hardware.Parse(text); err != nil {
+		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "a file written by `probe --out`")
+	}
+	return h.Share(ranks), nil
+}

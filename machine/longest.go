@@ -1,0 +1,136 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Longest is the longest sequence that fits, in tokens.
+type Longest struct {
+	Tokens  int    `json:"tokens"`
+	TooLong int    `json:"too_long"` // the next length that was tried
+	Beyond  string `json:"beyond"`   // why that is too long
+}
+
+// maxSequence bounds sequence_length, see package config.
+const maxSequence = 1 << 24
+
+// nearEnough ends the search when the interval is 1/nearEnough of the length. A
+// million tokens need not be known to 256, and lengths that are no multiple of a
+// large power of two make long programs, which take a minute each.
+const nearEnough = 100
+
+// AtLength returns a configuration with sequences of so many tokens, and its graph.
+type AtLength func(tokens int) (*config.Config, *graph.Graph, error)
+
+// MaxSequence finds the longest sequence, in multiples of step tokens, on which a
+// configuration's model can be trained. The planner has a plan for it, and none for
+// the next length tried, longer by one step or by a hundredth, whichever is more.
+//
+// It doubles the length until no minimum-memory plan fits, then bisects; only for
+// the first length that is too long it considers all plans. Lengths with few
+// divisors cannot be cut as finely as others, so longer ones that fit may exist.
+func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
+	if step < 1 || step > maxSequence {
+		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
+	}
+	if c.Plan.File != "" {
+		return nil, c.Fault("plan", "a plan.json is for one length; hint: leave it out")
+	}
+	fits := func(n int) (bool, error) {
+		note(fmt.Sprintf("sequences of %d tokens", n*step))
+		ok, err := m.fitsFrugally(ctx, c, at, n*step)
+		var bad *config.Error
+		if n > 1 && errors.As(err, &bad) {
+			return false, nil
+		}
+		return ok, err
+	}
+	lo, hi := 0, 1
+	for hi*step <= maxSequence {
+		ok, err := fits(hi)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		lo, hi = hi, 2*hi
+	}
+	hi = min(hi, maxSequence/step+1)
+	for hi-lo > max(1, hi/nearEnough) {
+		mid := (lo + hi) / 2
+		ok, err := fits(mid)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	for {
+		note(fmt.Sprintf("why not %d tokens", hi*step))
+		why := m.fits(ctx, c, at, hi*step)
+		var bad *config.Error
+		switch {
+		case why == nil: // by a plan that is not minimum-memory
+			lo, hi = hi, hi+max(1, hi/nearEnough)
+		case lo > 0 && (errors.Is(why, plan.ErrDoesNotFit) || errors.As(why, &bad)):
+			return &Longest{Tokens: lo * step, TooLong: hi * step, Beyond: why.Error()}, nil
+		default:
+			return nil, why
+		}
+	}
+}
+
+// fits returns nil if sequences of n tokens fit. Where memory is short, the error
+// is a *plan.Misfit.
+func (m *Machine) fits(ctx context.Context, c *config.Config, at AtLength, n int) error {
+	req, err := m.long(c, at, n)
+	if err != nil {
+		return err
+	}
+	for _, req.State = range storages(c) {
+		if err = plan.Fits(ctx, req, m.Planning()); !errors.Is(err, plan.ErrDoesNotFit) {
+			break
+		}
+	}
+	return m.advise(err)
+}
+
+// fitsFrugally is a quick form of fits. It considers minimum-memory plans only,
+// with the optimizer's state in the smallest format that the configuration allows.
+func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, at AtLength, n int) (bool, error) {
+	req, err := m.long(c, at, n)
+	if err != nil {
+		return false, err
+	}
+	req.State = slices.MinFunc(storages(c), func(a, b string) int {
+		return cmp.Compare(program.StateBytes(a, Precision(c)), program.StateBytes(b, Precision(c)))
+	})
+	return plan.FitsFrugally(ctx, req, m.Planning())
+}
+
+// long returns the search request for sequences of n tokens.
+func (m *Machine) long(c *config.Config, at AtLength, n int) (*plan.Request, error) {
+	if n > maxSequence {
+		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
+	}
+	long, g, err := at(n)
+	if err != nil {
+		return nil, err
+	}
+	req := m.Request(g, long)
+	req.Pins, err = m.pins(g, long)
+	return req, err
+}

@@ -1,0 +1,69 @@
+package machine
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// TestPeak: ranks together can do what as many can as have cores, or devices, at
+// the same time.
+func TestPeak(t *testing.T) {
+	for _, c := range []struct{ ranks, atOnce, want int }{{1, 1, 1}, {2, 2, 2}, {4, 2, 2}, {2, 4, 2}, {4, 0, 4}} {
+		m := Machine{ranks: c.ranks, Hardware: &hardware.Hardware{AtOnce: c.atOnce, Engines: []hardware.Engine{{
+			Stream: device.Compute, Peak: hardware.Rate{F32: 1e9, BF16: 3e9},
+		}}}}
+		for dt, each := range map[graph.DType]float64{graph.F32: 1e9, graph.BF16: 3e9} {
+			if got := m.Peak(&graph.Graph{DType: dt}); got != each*float64(c.want) {
+				t.Errorf("%d ranks, %d at once: %v FLOP/s, want %d times %v", c.ranks, c.atOnce, got, c.want, each)
+			}
+		}
+	}
+}
+
+// TestLittleDisk: a disk without room for the probe is no tier.
+func TestLittleDisk(t *testing.T) {
+	for _, c := range []struct {
+		free   int64
+		probes int
+		want   int64
+	}{{0, 1, 0}, {hardware.ProbeBytes - 1, 1, 0}, {hardware.ProbeBytes, 1, hardware.ProbeBytes}, {hardware.ProbeBytes, 2, 0}} {
+		if got := withoutFullDisk(hardware.Memory{Host: 5, Disk: c.free}, c.probes); got.Disk != c.want || got.Host != 5 {
+			t.Errorf("%d bytes free for %d probes: %+v", c.free, c.probes, got)
+		}
+	}
+}
+
+// TestTimed: operators of a policy's plan are timed on the machine at hand, as those of
+// the search's are: else the two times cannot be compared.
+func TestTimed(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	of, err := model.Known("gpt2")
+	check(t, err)
+	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 2, 16, 2, 2, 8, 64, 80
+	g, err := graph.Build(of, 16, graph.F32)
+	check(t, err)
+	c := config.Default()
+	c.GlobalBatch, c.Limits.DiskPath = 4, t.TempDir()
+	m, err := Find(&c, func(string) {})
+	check(t, err)
+	r, err := m.PlanBy(t.Context(), "zero-3", g, &c)
+	check(t, err)
+	for i := range r.Best.Program.Instrs {
+		call := r.Best.Program.Call(i)
+		if key := hardware.Key(&call); m.Hardware.Times[key] <= 0 {
+			t.Fatalf("%s was not timed", key)
+		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

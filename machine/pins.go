@@ -1,0 +1,119 @@
+package machine
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// pins validates and returns the plan decisions that the configuration makes.
+func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
+	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
+		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
+	for _, pin := range []struct {
+		key, name string
+		to        **device.Tier
+	}{{"plan.weights", c.Plan.Weights, &p.Weights}, {"plan.grads", c.Plan.Grads, &p.Grads}, {"plan.state", c.Plan.State, &p.State}} {
+		if pin.name == "" {
+			continue
+		}
+		t, err := device.ParseTier(pin.name)
+		if err != nil {
+			return p, c.Fault(pin.key, err.Error())
+		}
+		if m.Capacity[t] == 0 {
+			return p, c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t))
+		}
+		*pin.to = &t
+	}
+	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
+		return p, c.Fault("plan.update", fmt.Sprintf("%q; hint: one of %v, or leave it out", p.Update, plan.Updaters()))
+	}
+	if b := p.MicroBatch; b < 0 || b > 0 && c.GlobalBatch%b != 0 {
+		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d; hint: a divisor of global_batch %d", b, c.GlobalBatch))
+	}
+	for _, d := range []struct {
+		key     string
+		n, most int64
+	}{
+		{"group", int64(p.Group), 1 << 20}, {"head_rows", int64(p.HeadRows), 1 << 30},
+		{"cache_bytes", p.Cache, math.MaxInt64}, {"prefetch", int64(p.Prefetch), 1 << 20},
+	} {
+		if d.n < 0 || d.n > d.most {
+			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: from 1 to %d, or leave it out", d.n, d.most))
+		}
+	}
+	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
+		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
+	} else if req := m.Request(g, c); !req.HeadFits(n) {
+		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
+	}
+	batch := max(c.GlobalBatch/m.ranks, 1)
+	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
+	if !g.Takes(rows, c.SequenceLength*batch) {
+		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d, which is %d tokens, but sums in bf16 are cut at multiples of %d; hint: an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
+	} else if n := p.HeadRows; !g.Takes(n, rows) {
+		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but sums in bf16 are cut at multiples of %d tokens; hint: a multiple", n, g.CutUnit()))
+	}
+	if p.Recompute != "" {
+		if bad := program.CheckRecompute(p.Recompute); bad != "" {
+			return p, c.Fault("plan.recompute", bad)
+		}
+	}
+	if err := m.pinPipeline(&p, g, c); err != nil {
+		return p, err
+	}
+	return p, m.pinActivations(&p, g, c)
+}
+
+// pinActivations validates and adds the configuration's activation policies.
+func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+	layers := g.Model.Layers
+	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
+	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
+	switch {
+	case err != nil || tier == device.DeviceTier:
+		return c.Fault("plan.swap_tier", fmt.Sprintf("%q; hint: host or disk", c.Plan.SwapTier))
+	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
+		return c.Fault("plan.swap_tier", "nothing is swapped; hint: set plan.swap, or leave it out")
+	case c.Plan.Policy != "" && !slices.Contains(plan.ActivationRules(), c.Plan.Policy):
+		return c.Fault("plan.policy", fmt.Sprintf("%q; hint: %s, or leave it out", c.Plan.Policy, strings.Join(plan.ActivationRules(), ", ")))
+	case c.Plan.Policy != "" && c.Plan.Recompute != "":
+		return c.Fault("plan.policy", "it decides about recomputation too; hint: leave plan.recompute out")
+	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
+		return c.Fault("plan.slots", fmt.Sprintf("%d; hint: from 1 to %d, 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
+	case swaps && m.Capacity[device.HostTier] == 0:
+		key := "plan.swap"
+		if c.Plan.Swap == nil {
+			key = "plan.policy"
+		}
+		return c.Fault(key, "there is no host memory to swap to; hint: look at limits.host")
+	case swaps && m.Capacity[tier] == 0:
+		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
+	}
+	if len(c.Plan.Swap) > 0 { // else leave it nil, see plan.Pins.Open
+		p.Activations = map[int]program.Retention{}
+	}
+	for l, share := range c.Plan.Swap {
+		switch {
+		case l >= layers:
+			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: they count from 0 to %d", l, layers-1))
+		case l != config.EveryLayer:
+			p.Activations[l] = program.SwapOf(tier, share)
+		}
+	}
+	if share, ok := c.Plan.Swap[config.EveryLayer]; ok {
+		for l := range layers - plan.MemoKept {
+			p.Activations[l] = program.SwapOf(tier, share)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/policy/elixir"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// PolicyRequest returns the measured request that policies plan for on this
+// machine.
+func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
+	if c.GlobalBatch%c.Ranks != 0 {
+		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks))
+	}
+	r := m.policies(m.Request(g, c))
+	return r, r.Measure(ctx, StepOptions(c))
+}
+
+// policies describes this machine, within its limits, and a search request to
+// policies.
+func (m *Machine) policies(req *plan.Request) *policy.Request {
+	h := *m.Hardware
+	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
+	return ForPolicies(req, &h)
+}
+
+// ForPolicies translates a search request on a machine for policies. Their heads take at most
+// one sequence at a time, or the smallest batch that the order of sums permits.
+func ForPolicies(req *plan.Request, h *hardware.Hardware) *policy.Request {
+	g, n := req.Graph, req.GlobalBatch/req.Ranks
+	return &policy.Request{Graph: g, Hardware: h, Ranks: req.Ranks, Sequences: n,
+		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
+}
+
+// rivals returns the plans of all policies that have one, with the run's storage
+// format of the optimizer's state. The request must have been measured.
+func rivals(r *policy.Request, state string) (list []plan.Rival) {
+	for _, p := range policy.All() {
+		if pl, err := p.Plan(r); err == nil {
+			pl.State = state
+			list = append(list, plan.Rival{Name: p.Name, Plan: pl})
+		}
+	}
+	return list
+}
+
+// former returns the plan that the run's folder was last trained with. As a rival
+// it ensures that more memory or faster links never slow the run down.
+func former(c *config.Config) []plan.Rival {
+	if c.Out == "" {
+		return nil
+	}
+	text, err := bounded.ReadFile(filepath.Join(c.Out, "plan.json"), maxPlan)
+	if err != nil {
+		return nil
+	}
+	pl, err := program.ParsePlan(text)
+	if err != nil {
+		return nil // edited, or by another version: ignored, as it is optional
+	}
+	return []plan.Rival{{Name: "the run so far", Plan: pl}}
+}
+
+// PlanBy evaluates a named policy's plan instead of searching.
+func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*plan.Result, error) {
+	p, err := policy.Find(name)
+	if err != nil {
+		return nil, &config.Error{File: c.File, Msg: err.Error()}
+	}
+	r, err := m.PolicyRequest(ctx, g, c)
+	if err != nil {
+		return nil, err
+	}
+	pl, err := p.Plan(r)
+	if errors.Is(err, elixir.ErrMemory) {
+		return nil, fmt.Errorf("%w: %w", plan.ErrDoesNotFit, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	pl.State = State(c)
+	req, mach := m.Request(g, c), m.Planning()
+	cand, err := plan.Evaluate(ctx, req, pl, mach, name)
+	if err != nil {
+		return nil, err
+	}
+	return m.only(ctx, req, mach, cand)
+}
+
+// Planning describes this machine to the search.
+func (m *Machine) Planning() *plan.Machine {
+	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
+	if m.AtHand() {
+		p.Measure = m.measure
+	}
+	return p
+}

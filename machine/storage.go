@@ -1,0 +1,59 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// How the optimizer's state is stored changes results, so speed never decides it.
+// The configuration does; where that leaves it open, it is what the run's folder
+// was trained with, else fp32, and bf16 moments only if nothing else fits.
+
+// storages lists the formats allowed for the optimizer's state, preferred first, as
+// values of program.Plan.State.
+func storages(c *config.Config) []string {
+	if c.OptimizerState != "auto" {
+		return []string{State(c)}
+	}
+	list := []string{"", halfMoments}
+	for _, r := range former(c) {
+		if r.Plan.State != "" && c.Resume != "never" {
+			list = append([]string{r.Plan.State}, list...)
+		}
+	}
+	return slices.Compact(list)
+}
+
+const halfMoments = "bf16_moments"
+
+// PlanAny is Plan with the first format of the optimizer's state with which
+// anything fits. If none does, the error is that of the first.
+func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+	if c.Plan.File != "" { // it says
+		return m.Plan(ctx, g, c, note)
+	}
+	var first error
+	for i, state := range storages(c) {
+		one := *c
+		if one.OptimizerState = state; state == "" {
+			one.OptimizerState = program.StateNames()[0]
+		}
+		if i > 0 {
+			note("optimizer_state " + one.OptimizerState)
+		}
+		r, err := m.Plan(ctx, g, &one, note)
+		if err == nil || !errors.Is(err, plan.ErrDoesNotFit) {
+			return r, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}

@@ -1,0 +1,144 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// StepBench measures the steps of a training program on random text, with initial
+// parameters.
+type StepBench struct {
+	Graph     *graph.Graph
+	Programs  []*program.Program
+	Devices   []device.Device
+	Rank      int // whose timeline is recorded
+	Sequences int // per step
+	Warmup    int // steps before those that count
+	Steps     int
+	// Before, if not nil, is called before every step that counts.
+	Before func() error
+}
+
+// MeasuredStep is one step of a StepBench. It owns its timeline.
+type MeasuredStep struct {
+	Seconds  float64
+	Loss     float64
+	Issued   int64 // calls of the rank's driver; see device.Stats
+	Timeline *sim.Timeline
+}
+
+// Run executes the steps and returns those that count, fastest first.
+func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
+	s, err := b.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var list []MeasuredStep
+	for n := 1; n <= b.Warmup+b.Steps; n++ {
+		counts := n > b.Warmup
+		if counts && b.Before != nil {
+			if err := b.Before(); err != nil {
+				return nil, err
+			}
+		}
+		m, err := s.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if counts {
+			list = append(list, m)
+		}
+	}
+	slices.SortFunc(list, func(a, b MeasuredStep) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	return list, nil
+}
+
+// Stepper runs the steps of a StepBench one by one, when its caller says.
+type Stepper struct {
+	session         *Session
+	rank            int // whose timeline is recorded
+	steps           int // done
+	tokens, targets []int32
+}
+
+// Open prepares the steps to be run one by one. Close the result before the devices.
+func (b *StepBench) Open() (*Stepper, error) {
+	s, err := Open(b.Graph, b.Devices, b.Programs)
+	if err != nil {
+		return nil, err
+	}
+	params := map[string]int{}
+	for i, p := range b.Graph.Params {
+		params[p.Name] = i
+	}
+	err = s.Load(func(name string, dst []float32) error {
+		// Random numbers for billions of parameters take longer than the steps, so
+		// they repeat; the period divides no width.
+		const period = 99991
+		n := min(len(dst), period)
+		Initial(b.Graph.Params[params[name]], 1, dst[:n])
+		for ; n < len(dst); n *= 2 {
+			copy(dst[n:], dst[:n])
+		}
+		return nil
+	})
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	tokens, targets := b.text()
+	return &Stepper{session: s, rank: b.Rank, tokens: tokens, targets: targets}, nil
+}
+
+// Close closes the session. The devices stay open.
+func (s *Stepper) Close() { s.session.Close() }
+
+// Next runs the next step.
+func (s *Stepper) Next(ctx context.Context) (m MeasuredStep, err error) {
+	s.steps++
+	before := s.issued()
+	began := time.Now()
+	out, err := s.session.Step(ctx, 0, s.tokens, s.targets, Scalars{Rate: 1e-4, Step: s.steps, Beta1: 0.9, Beta2: 0.95, Targets: len(s.targets)})
+	if err != nil {
+		return m, err
+	}
+	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss, Issued: s.issued() - before}
+	m.Timeline, err = out.Executed[s.rank].Timeline()
+	return m, err
+}
+
+// issued returns how many calls the rank's driver has received in steps.
+func (s *Stepper) issued() int64 {
+	if d, ok := s.session.Devices[s.rank].(device.Meter); ok {
+		return d.Stats().Issued
+	}
+	return 0
+}
+
+// text returns random tokens and, as targets, their successors. Documents, if any,
+// have exactly the length that predictions assume.
+func (b *StepBench) text() (tokens, targets []int32) {
+	r := rand.New(rand.NewPCG(3, 3))
+	n := b.Sequences * b.Graph.Seq
+	text := make([]int32, n+1)
+	for i := range text {
+		text[i] = int32(r.IntN(b.Graph.Model.Vocab))
+		switch d := b.Graph.Documents; {
+		case d == nil:
+		case (i%b.Graph.Seq+1)%d.Length == 0:
+			text[i] = d.End
+		case text[i] == d.End:
+			text[i] = (d.End + 1) % int32(b.Graph.Model.Vocab)
+		}
+	}
+	return text[:n], text[1:]
+}

@@ -1,0 +1,29 @@
+package session
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// TestTextOfDocuments: documents of the text that steps are timed on have the length
+// that prices count on, also where random tokens often are the end of one.
+func TestTextOfDocuments(t *testing.T) {
+	const seq, length = 48, 20
+	m, err := model.Known("llama-2-7b")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab = 1, 8, 1, 1, 8, 8, 7
+	g, err := graph.BuildDocuments(m, seq, graph.F32, &graph.Documents{End: 6, Length: length})
+	check(t, err)
+	b := StepBench{Graph: g, Sequences: 3}
+	tokens, _ := b.text()
+	starts := make([]int32, len(tokens))
+	data.Starts(starts, tokens, seq, 6)
+	for i, start := range starts {
+		if want := int32(i % seq / length * length); start != want {
+			t.Fatalf("token %d is of a document from %d on, want %d", i, start, want)
+		}
+	}
+}

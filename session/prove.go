@@ -1,0 +1,40 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Prove checks the programs of a step before they run. They must not race, hang or
+// overflow, and must compute what the plain program computes: the same graph on one
+// rank, everything on the device, no sums divided. Equality must be exact; where
+// the plan divides sums among ranks or slices, the terms must be the same in
+// another order. opt must be the options that the programs were lowered with.
+func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) (program.Equality, error) {
+	if err := program.Verify(ps...); err != nil {
+		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
+	}
+	plain := program.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	plain.State = pl.State
+	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
+	var err error
+	if opt.Cuts, err = pl.Cuts(g); err != nil {
+		return program.Different, err
+	}
+	reference, err := program.Lower(ctx, g, plain, opt)
+	if err != nil {
+		return program.Different, err
+	}
+	eq, err := program.Equivalent(ps, []*program.Program{reference})
+	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
+	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
+		err = fmt.Errorf("they are only %v", eq)
+	}
+	if err != nil {
+		return eq, fmt.Errorf("the program of this plan does not compute what the plain one does (a defect of the compiler; nothing was run): %w", err)
+	}
+	return eq, nil
+}

@@ -1,0 +1,154 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// near compares two runs up to the order of their sums.
+func near(t *testing.T, got, want trace) {
+	t.Helper()
+	for i := range want.losses {
+		if math.Abs(got.losses[i]/want.losses[i]-1) > 1e-5 || math.Abs(got.norms[i]/want.norms[i]-1) > 1e-5 {
+			t.Errorf("step %d: loss %v norm %v, on one rank %v %v", i, got.losses[i], got.norms[i], want.losses[i], want.norms[i])
+		}
+	}
+	for i := range want.state {
+		var diff, size float64
+		for k, v := range want.state[i] {
+			diff = math.Max(diff, math.Abs(float64(got.state[i][k]-v)))
+			size = math.Max(size, math.Abs(float64(v)))
+		}
+		if i%3 != 0 && diff > 1e-4*size { // AdamW may turn the smallest gradients' signs
+			t.Errorf("state %d differs by %v of %v", i, diff, size)
+		}
+	}
+}
+
+// same compares two runs bit by bit.
+func same(t *testing.T, got, want trace) {
+	t.Helper()
+	if !slices.Equal(got.losses, want.losses) || !slices.Equal(got.norms, want.norms) {
+		t.Errorf("losses %v norms %v\non one rank %v norms %v", got.losses, got.norms, want.losses, want.norms)
+	}
+	for i := range want.state {
+		if !slices.Equal(got.state[i], want.state[i]) {
+			t.Errorf("state %d differs", i)
+			return
+		}
+	}
+}
+
+// TestRanksChangeNothing is law L1 over ranks: data-parallel plans with
+// anything divided and anywhere give the losses of one rank but for the order
+// of sums, and L2 holds on every rank.
+func TestRanksChangeNothing(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 5))
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents"} {
+		folder, how, _ := strings.Cut(name, " ")
+		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+		f.free = how == "free"
+		if how == "documents" {
+			f.separate(t, r)
+		}
+		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
+		for k := range 6 {
+			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
+				pl := randomPlan(r, f)
+				pl.Ranks = []int{2, 4}[r.IntN(2)]
+				pl.MicroBatch, pl.MicroBatches, pl.Group = 1, 4/pl.Ranks, 1
+				pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
+				for i := range pl.Chunks {
+					c := &pl.Chunks[i]
+					c.Shard = program.Shardings()[r.IntN(4)]
+					if c.Weights == device.HostTier && c.Shard != "" {
+						c.Shard = "weights"
+					}
+				}
+				pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
+				_, got := f.train(t, pl, 3)
+				near(t, got, plain)
+				if _, err := Prove(context.Background(), f.graph, pl, f.lower(t, pl), f.options()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestPipelinesChangeNothing: every named schedule trains a real model on 2, 4
+// and 8 ranks with the losses and weights of one rank, bit by bit where each sum is
+// on one rank.
+func TestPipelinesChangeNothing(t *testing.T) {
+	const micros = 16
+	for _, ranks := range []int{2, 4, 8} {
+		f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+		if ranks == 4 {
+			f.separate(t, rand.New(rand.NewPCG(4, 4)))
+		}
+		f.deepen(t, max(8, 2*ranks-2), micros) // segments for two stages per rank
+		_, plain := f.train(t, program.Plain(f.graph, micros), 2)
+		for _, name := range schedule.Names() {
+			slices := 1
+			if name == "seq1f1b" {
+				slices = 4
+			}
+			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) {
+				s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Slices: slices, Costs: schedule.DefaultCosts()})
+				check(t, err)
+				pl := program.Plain(f.graph, 1)
+				pl.MicroBatches, pl.Ranks = micros, ranks
+				pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: slices}
+				for k := range s.Stages() {
+					pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(f.graph.Segments)/s.Stages())
+				}
+				_, got := f.train(t, pl, 2)
+				for r, n := range got.network {
+					bytes := int64(len(f.tokens) / micros * f.graph.Model.Width * 4)
+					if want := 2 * bytes * int64(micros*received(name, ranks, r)); n[graph.Recv] != want { // in two steps
+						t.Errorf("rank %d received messages of %d bytes, want %d", r, n[graph.Recv], want)
+					}
+				}
+				if s.Directions() == 1 && slices == 1 {
+					same(t, got, plain)
+				} else {
+					near(t, got, plain)
+				}
+			})
+		}
+	}
+}
+
+// received is how many messages of a whole micro-batch each micro-batch brings
+// to rank r of p: activations from before, gradients from behind. A V passes
+// every rank twice, but turns on the last one; two directions share the
+// micro-batches; a loop of two chunks goes on from the last rank to the first.
+func received(name string, p, r int) int {
+	ends := 2
+	if r == 0 || r == p-1 {
+		ends = 1
+	}
+	switch name {
+	case "interleaved", "breadth-first":
+		if ends == 1 {
+			return 3 // all but the input of the first stage, or what follows the last
+		}
+		return 4
+	case "zb-v", "dualpipev", "bitpipe":
+		return 2 * ends
+	}
+	return ends
+}

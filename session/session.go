@@ -1,0 +1,326 @@
+// Package session is a model on the devices of all ranks, and its steps.
+//
+//	Prove(graph, plan, programs)            safe, and equal to the plain program
+//	Open(graph, devices, programs...)  --> Session
+//	Session.Load, Read, Write               parameters and moments by parameter
+//	Session.Step(i, tokens, targets, scalars) --> Outcome
+//
+// Ownership. A Session runs several steps, such as training and evaluation, in one
+// set of arenas. The first step owns the parameters; the others are lowered with it
+// as their base. Between steps the only copy of weights and moments is in the
+// arenas. The devices are the caller's, who closes them after the session
+// (CloseAll).
+//
+// Invariants. The programs of a step belong to one plan, one per rank, and together
+// the ranks hold every parameter completely; Open refuses anything else. A session
+// decides nothing and draws nothing at random: what a step computes is a function
+// of its programs, the arenas and the arguments of Step. So any plan gives the
+// losses, weights and moments of the plain one, bit for bit or, where sums are
+// divided among ranks, up to their order. The tests here hold that law (L1), and
+// those of peaks (L2) and bytes (L3), against numbers from PyTorch; see
+// ARCHITECTURE.md.
+//
+// Where to look:
+//
+//	session.go  Session: opening, stepping, state by parameter
+//	prove.go    what is checked before programs run
+//	init.go     initial parameters
+//	measure.go  steps on random text, for trials and benchmarks
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Session is a model on the devices of all ranks. Its steps share one set of
+// arenas; the first step owns the parameters. A Session is not safe for concurrent
+// use.
+type Session struct {
+	Graph   *graph.Graph
+	Devices []device.Device // by rank
+	ranks   []rank
+	groups  []*exec.Group // of all ranks' engines, by step
+	starts  []int32       // of the documents in the latest batch
+}
+
+// rank is one rank's part of a session; the slices are indexed by step.
+type rank struct {
+	engines []*exec.Engine
+	progs   []*program.Program
+}
+
+// Open reserves the arenas and prepares the programs: for each step, one per
+// device. All steps but the first must have been lowered with the first as their
+// base. Open refuses those that were not, and ranks whose plans differ. Close the
+// session before the devices.
+func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
+	for _, step := range steps {
+		if err := agree(step); err != nil {
+			return nil, err
+		}
+	}
+	for _, step := range steps[1:] {
+		for r := range step {
+			if err := program.Beside(steps[0][r], step[r]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices))}
+	for r, d := range devices {
+		for _, step := range steps {
+			s.ranks[r].progs = append(s.ranks[r].progs, step[r])
+		}
+		if err := exec.Reserve(d, s.ranks[r].progs...); err != nil {
+			s.Close()
+			return nil, err
+		}
+		for _, p := range s.ranks[r].progs {
+			e, err := exec.New(p, d)
+			if err != nil {
+				s.Close()
+				return nil, err
+			}
+			s.ranks[r].engines = append(s.ranks[r].engines, e)
+		}
+	}
+	for i := range steps {
+		engines := make([]*exec.Engine, len(devices))
+		for r := range engines {
+			engines[r] = s.ranks[r].engines[i]
+		}
+		s.groups = append(s.groups, exec.NewGroup(engines))
+	}
+	if err := s.begin(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// agree checks that programs by rank belong to one plan.
+func agree(ps []*program.Program) error {
+	var hashes []string
+	for _, p := range ps {
+		hashes = append(hashes, p.PlanHash)
+	}
+	return program.Agree(hashes)
+}
+
+// begin checks that the ranks together hold every parameter completely, and writes
+// the RoPE table.
+func (s *Session) begin() error {
+	for i := range s.Graph.Params {
+		if n := s.covered(i, "p"); n != s.Graph.Params[i].Elems() {
+			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, s.Graph.Params[i].Elems(), s.Graph.Params[i].Name)
+		}
+	}
+	if s.Graph.Rope < 0 {
+		return nil
+	}
+	table := graph.RopeTable(s.Graph.Model, s.Graph.Values[s.Graph.Rope].Rows)
+	for r := range s.ranks {
+		e := s.ranks[r].engines[0]
+		if e.BufferLen("rope") == 0 {
+			continue
+		}
+		if err := e.WriteFloats("rope", table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// covered counts the distinct elements of a parameter's state that the ranks hold.
+func (s *Session) covered(param int, kind string) (n int64) {
+	seen := map[[2]int]bool{}
+	for r := range s.ranks {
+		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
+			if !seen[p] {
+				seen[p] = true
+				n += int64(p[1] - p[0])
+			}
+		}
+	}
+	return n
+}
+
+// Close closes the engines. The devices stay open.
+func (s *Session) Close() {
+	for _, g := range s.groups {
+		g.Close()
+	}
+	for r := range s.ranks {
+		for _, e := range s.ranks[r].engines {
+			e.Close()
+		}
+	}
+}
+
+// CloseAll closes the devices of all ranks.
+func CloseAll(devices []device.Device) error {
+	var errs []error
+	for _, d := range devices {
+		errs = append(errs, d.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Engine returns the first rank's engine of step i.
+func (s *Session) Engine(i int) *exec.Engine { return s.ranks[0].engines[i] }
+
+// Program returns the first rank's program of step i.
+func (s *Session) Program(i int) *program.Program { return s.ranks[0].progs[i] }
+
+// Scalars are the inputs of a step that change from step to step.
+type Scalars struct {
+	Rate         float64 // learning rate
+	Step         int     // optimizer step, from 1, for the bias correction
+	Beta1, Beta2 float64
+	Targets      int // target tokens in the global batch: the denominator of the loss
+	Seed         uint64
+}
+
+// Outcome is the result of a step.
+type Outcome struct {
+	Loss    float64 // mean over the target tokens
+	Norm    float64 // of the gradient before clipping; 0 without optimizer
+	Seconds float64
+	// Executed holds each rank's result of this step; it is valid until the next
+	// step.
+	Executed []exec.Result
+}
+
+// Step runs step i on a batch of tokens and targets, each of rows x sequence length
+// in row-major order. A negative target does not count.
+func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
+	var values [graph.NumScalars]float32
+	values[graph.ScalarLR] = float32(sc.Rate)
+	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
+	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
+	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
+	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
+	if d := s.Graph.Documents; d != nil {
+		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
+		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
+	}
+	for r := range s.ranks {
+		if err := s.ranks[r].feed(i, tokens, targets, s.starts, values[:]); err != nil {
+			return Outcome{}, err
+		}
+	}
+	results, err := s.groups[i].Step(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+	out := Outcome{Executed: results}
+	var total, clip [2]float64
+	for r := range s.ranks {
+		e := s.ranks[r].engines[i]
+		out.Seconds = max(out.Seconds, out.Executed[r].Seconds)
+		if e.BufferLen("loss.total") > 0 {
+			if err := e.ReadBuffer("loss.total", total[:1]); err != nil {
+				return out, err
+			}
+			out.Loss += total[0]
+		}
+		if i == 0 && e.BufferLen("clip") > 0 { // the same on all
+			if err := e.ReadBuffer("clip", clip[:]); err != nil {
+				return out, err
+			}
+			out.Norm = clip[1]
+		}
+	}
+	out.Loss /= float64(max(sc.Targets, 1))
+	return out, nil
+}
+
+// Timelines returns the timelines of the latest step i by rank, on one clock. They
+// are valid until the next step.
+func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
+
+// feed writes a rank's inputs: its rows of the batch, and the scalars.
+func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) error {
+	e, first := k.engines[i], k.progs[i].BatchRow
+	for _, in := range []struct {
+		name string
+		all  []int32
+	}{{"batch.tokens", tokens}, {"batch.targets", targets}, {"batch.starts", starts}} {
+		n := e.BufferLen(in.name)
+		if n == 0 {
+			continue
+		}
+		if first+n > len(in.all) {
+			return fmt.Errorf("%s: rank %d takes rows %d to %d of %d", in.name, k.progs[i].Rank, first, first+n, len(in.all))
+		}
+		if err := e.WriteInts(in.name, in.all[first:first+n]); err != nil {
+			return err
+		}
+	}
+	return e.WriteFloats("scalars", scalars)
+}
+
+// Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, from
+// whichever ranks and tiers hold it.
+func (s *Session) Read(param int, kind string, dst []float32) error {
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[0].ReadHome(param, kind, dst); err != nil {
+			return s.lost(r, err)
+		}
+	}
+	return nil
+}
+
+// Write copies src to one kind of a parameter's state on every rank that holds part
+// of it.
+func (s *Session) Write(param int, kind string, src []float32) error {
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[0].WriteHome(param, kind, src); err != nil {
+			return s.lost(r, err)
+		}
+	}
+	return nil
+}
+
+// lost wraps an error of one rank between steps: to the other ranks, if any, it is
+// a lost peer.
+func (s *Session) lost(r int, err error) error {
+	if len(s.ranks) == 1 {
+		return err
+	}
+	return &exec.PeerLostError{Rank: r, Instr: -1, Err: err}
+}
+
+// Load fills every parameter and zeroes the optimizer's moments. read must fill all
+// of dst with the parameter of that Hugging Face name.
+func (s *Session) Load(read func(name string, dst []float32) error) error {
+	var room []float32 // reused: fresh memory would cost more than the copies
+	for i, p := range s.Graph.Params {
+		room = slices.Grow(room[:0], int(p.Elems()))
+		buf := room[:p.Elems()]
+		if err := read(p.Name, buf); err != nil {
+			return fmt.Errorf("parameter %s: %w", p.Name, err)
+		}
+		if err := s.Write(i, "p", buf); err != nil {
+			return err
+		}
+		clear(buf)
+		for _, kind := range []string{"m", "v"} {
+			if err := s.Write(i, kind, buf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

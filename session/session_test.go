@@ -1,0 +1,120 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/policy/memo"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// TestNumericRanks: a number that is none on one rank is seen by all ranks in
+// the same step, however parameters and layers are divided.
+func TestNumericRanks(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+	plans := map[string]func(pl *program.Plan){
+		"pipeline": func(pl *program.Plan) {
+			pl.MicroBatch, pl.MicroBatches = 1, 4
+			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+		},
+	}
+	for _, shard := range program.Shardings() {
+		plans["shard "+shard] = func(pl *program.Plan) {
+			for i := range pl.Chunks {
+				pl.Chunks[i].Shard = shard
+			}
+		}
+	}
+	for name, edit := range plans {
+		for victim := range 2 {
+			t.Run(fmt.Sprint(name, " ", victim), func(t *testing.T) {
+				pl := program.Plain(f.graph, 2)
+				pl.Ranks = 2
+				edit(pl)
+				pl.Cache = pl.CacheNeeded(f.graph)
+				s, err := Open(f.graph, cpu.OpenRanks(cpu.Options{Workers: 1}, 2), f.lower(t, pl))
+				check(t, err)
+				t.Cleanup(func() { s.Close(); CloseAll(s.Devices) })
+				check(t, s.Load(f.read))
+				f.step(t, s, 1)
+				poison(t, s, victim)
+				out := f.step(t, s, 2)
+				if !math.IsNaN(out.Loss) && !math.IsNaN(out.Norm) {
+					t.Errorf("loss %v, norm %v", out.Loss, out.Norm)
+				}
+				for r := range s.ranks {
+					clip := make([]float64, 2)
+					check(t, s.ranks[r].engines[0].ReadBuffer("clip", clip))
+					if !math.IsNaN(clip[1]) {
+						t.Errorf("rank %d sees norm %v", r, clip[1])
+					}
+				}
+			})
+		}
+	}
+}
+
+// poison makes a weight of one rank NaN.
+func poison(t *testing.T, s *Session, victim int) {
+	t.Helper()
+	e := s.ranks[victim].engines[0]
+	for i, p := range s.Graph.Params {
+		if len(e.Parts(i, "p")) == 0 {
+			continue
+		}
+		buf := make([]float32, p.Elems())
+		for k := range buf {
+			buf[k] = float32(math.NaN())
+		}
+		check(t, e.WriteHome(i, "p", buf))
+		return
+	}
+	t.Fatalf("rank %d has no parameters", victim)
+}
+
+// TestAgree: ranks with different plans do not begin.
+func TestAgree(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := program.Plain(f.graph, 2)
+	pl.Ranks = 2
+	one := f.lower(t, pl)
+	pl.Chunks[0].Shard = "state"
+	other := f.lower(t, pl)
+	mixed := []*program.Program{one[0], other[1]}
+	if err := program.Verify(mixed...); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
+		t.Errorf("Verify: %v", err)
+	}
+	if _, err := Open(f.graph, make([]device.Device, 2), mixed); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
+		t.Errorf("Open: %v", err)
+	}
+	if err := agree(one); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
+func TestShareIsNotRun(t *testing.T) {
+	of, err := memo.Known("7B", 64)
+	check(t, err)
+	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
+	g, err := graph.BuildShare(of, 64, 2, graph.F32)
+	check(t, err)
+	p, err := program.Lower(context.Background(), g, program.Plain(g, 1), betas)
+	check(t, err)
+	d := cpu.New(cpu.Options{})
+	defer d.Close()
+	s, err := Open(g, []device.Device{d}, []*program.Program{p})
+	if err == nil {
+		s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "planned for, not executed") {
+		t.Errorf("opened: %v", err)
+	}
+}
