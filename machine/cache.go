@@ -1,11 +1,19 @@
 package machine
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
 // CacheDir returns the folder for data that can be recomputed: the user's cache
@@ -46,4 +54,88 @@ func Writable(dir string) error {
 		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// cached returns the description in the cache; nil if there is none.
+func (m *Machine) cached() *hardware.Hardware {
+	text, err := bounded.ReadFile(m.file, maxHardware)
+	if err != nil {
+		return nil
+	}
+	h, err := hardware.Parse(text)
+	if err != nil {
+		return nil
+	}
+	return h
+}
+
+// cacheName names the cache file by a hash of all that changes the measured rates:
+// throttled links, the disk, the devices, the number of cores and the ranks that
+// share them.
+func (m *Machine) cacheName(c *config.Config) string {
+	key := sha256.Sum256(fmt.Appendf(nil, "duties %s %v %v %s %d %d", m.backend.id(), c.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
+	return fmt.Sprintf("hardware-%x.json", key[:6])
+}
+
+// hostID distinguishes machines that share a home folder. It includes the processor
+// and its kernels, since a virtual machine may move to other hardware.
+func hostID() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = ""
+	}
+	return fmt.Sprintf("%s %s %s", name, hardware.Processor(), gemm.Kernels())
+}
+
+// existing returns the nearest ancestor folder that exists, where a disk can be
+// measured.
+func existing(path string) string {
+	for path != "" && path != filepath.Dir(path) {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+	if path == "" {
+		return "."
+	}
+	return path
+}
+
+// save writes the description to the cache, unless it lacks the disk: a disk that
+// is full now may have room later. An unwritable cache is no error.
+func (m *Machine) save() {
+	if !m.diskMeasured() {
+		return
+	}
+	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())
+	f, err := os.Create(tmp)
+	if err != nil {
+		return
+	}
+	err = errors.Join(m.Hardware.Print(f), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, m.file)
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+}
+
+// diskMeasured reports whether the description has a disk tier.
+func (m *Machine) diskMeasured() bool {
+	return m.Hardware.Link(device.DiskTier, device.HostTier) != nil
+}
+
+// Forget removes all descriptions from the cache.
+func Forget() error {
+	dir, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "hardware-*.json"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
 }

@@ -54,29 +54,9 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 		}
 		return ok, err
 	}
-	lo, hi := 0, 1
-	for hi*step <= maxSequence {
-		ok, err := fits(hi)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			break
-		}
-		lo, hi = hi, 2*hi
-	}
-	hi = min(hi, maxSequence/step+1)
-	for hi-lo > max(1, hi/nearEnough) {
-		mid := (lo + hi) / 2
-		ok, err := fits(mid)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			lo = mid
-		} else {
-			hi = mid
-		}
+	lo, hi, err := frontier(maxSequence/step, fits)
+	if err != nil {
+		return nil, err
 	}
 	for {
 		note(fmt.Sprintf("why not %d tokens", hi*step))
@@ -91,6 +71,33 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 			return nil, why
 		}
 	}
+}
+
+// frontier finds by doubling and bisection a number that fits, 0 if none does, and a
+// greater one that does not, or that is more than most; nearEnough says how near.
+func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
+	var ok bool
+	for hi = 1; hi <= most; lo, hi = hi, 2*hi {
+		if ok, err = fits(hi); err != nil {
+			return 0, 0, err
+		}
+		if !ok {
+			break
+		}
+	}
+	hi = min(hi, most+1)
+	for hi-lo > max(1, hi/nearEnough) {
+		mid := (lo + hi) / 2
+		if ok, err = fits(mid); err != nil {
+			return 0, 0, err
+		}
+		if ok {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo, hi, nil
 }
 
 // fits returns nil if sequences of n tokens fit. Where memory is short, the error

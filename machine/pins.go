@@ -18,21 +18,8 @@ import (
 func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
-	for _, pin := range []struct {
-		key, name string
-		to        **device.Tier
-	}{{"plan.weights", c.Plan.Weights, &p.Weights}, {"plan.grads", c.Plan.Grads, &p.Grads}, {"plan.state", c.Plan.State, &p.State}} {
-		if pin.name == "" {
-			continue
-		}
-		t, err := device.ParseTier(pin.name)
-		if err != nil {
-			return p, c.Fault(pin.key, err.Error())
-		}
-		if m.Capacity[t] == 0 {
-			return p, c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t))
-		}
-		*pin.to = &t
+	if err := m.pinTiers(&p, c); err != nil {
+		return p, err
 	}
 	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
 		return p, c.Fault("plan.update", fmt.Sprintf("%q; hint: one of %v, or leave it out", p.Update, plan.Updaters()))
@@ -51,17 +38,8 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: from 1 to %d, or leave it out", d.n, d.most))
 		}
 	}
-	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
-		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
-	} else if req := m.Request(g, c); !req.HeadFits(n) {
-		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
-	}
-	batch := max(c.GlobalBatch/m.ranks, 1)
-	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
-	if !g.Takes(rows, c.SequenceLength*batch) {
-		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d, which is %d tokens, but sums in bf16 are cut at multiples of %d; hint: an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
-	} else if n := p.HeadRows; !g.Takes(n, rows) {
-		return p, c.Fault("plan.head_rows", fmt.Sprintf("%d, but sums in bf16 are cut at multiples of %d tokens; hint: a multiple", n, g.CutUnit()))
+	if err := m.checkRows(&p, g, c); err != nil {
+		return p, err
 	}
 	if p.Recompute != "" {
 		if bad := program.CheckRecompute(p.Recompute); bad != "" {
@@ -72,6 +50,46 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 		return p, err
 	}
 	return p, m.pinActivations(&p, g, c)
+}
+
+// pinTiers validates and adds where the configuration wants weights, gradients and
+// the optimizer's state.
+func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
+	for _, pin := range []struct {
+		key, name string
+		to        **device.Tier
+	}{{"plan.weights", c.Plan.Weights, &p.Weights}, {"plan.grads", c.Plan.Grads, &p.Grads}, {"plan.state", c.Plan.State, &p.State}} {
+		if pin.name == "" {
+			continue
+		}
+		t, err := device.ParseTier(pin.name)
+		if err != nil {
+			return c.Fault(pin.key, err.Error())
+		}
+		if m.Capacity[t] == 0 {
+			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t))
+		}
+		*pin.to = &t
+	}
+	return nil
+}
+
+// checkRows refuses micro-batches and blocks of the head at which sums over tokens
+// cannot be cut.
+func (m *Machine) checkRows(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
+	} else if req := m.Request(g, c); !req.HeadFits(n) {
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
+	}
+	batch := max(c.GlobalBatch/m.ranks, 1)
+	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
+	if !g.Takes(rows, c.SequenceLength*batch) {
+		return c.Fault("plan.micro_batch", fmt.Sprintf("%d, which is %d tokens, but sums in bf16 are cut at multiples of %d; hint: an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
+	} else if n := p.HeadRows; !g.Takes(n, rows) {
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d, but sums in bf16 are cut at multiples of %d tokens; hint: a multiple", n, g.CutUnit()))
+	}
+	return nil
 }
 
 // pinActivations validates and adds the configuration's activation policies.

@@ -97,12 +97,3 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 	}
 	return m.only(ctx, req, mach, cand)
 }
-
-// Planning describes this machine to the search.
-func (m *Machine) Planning() *plan.Machine {
-	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
-	if m.AtHand() {
-		p.Measure = m.measure
-	}
-	return p
-}

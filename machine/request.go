@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -57,8 +56,8 @@ func StepOptions(c *config.Config) program.Options {
 // Request translates a configuration into a search request, without pins.
 func (m *Machine) Request(g *graph.Graph, c *config.Config) *plan.Request {
 	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: State(c)}
-	if m.backend == "cuda" {
-		req.HeadUnit = cuda.SumRows(g.Seq)
+	if m.backend != nil {
+		req.HeadUnit = m.backend.headUnit(g.Seq)
 	}
 	return req
 }

@@ -6,7 +6,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
@@ -29,7 +28,7 @@ func (v *probeCmd) Run(c *context) error {
 	if err := canWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(cpu.Options{}, v.Disk, v.Ranks)
+	h, err := machine.Probe(v.Disk, v.Ranks)
 	if err != nil {
 		return err
 	}

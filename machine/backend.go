@@ -1,0 +1,56 @@
+package machine
+
+import (
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// backend is what the ranks compute on. All that differs between CPU and GPUs is
+// behind it; probing, limits and planning are the same.
+type backend interface {
+	// id tells apart devices that may have other rates.
+	id() string
+	// memory returns what is available now, of the device the least of any rank's.
+	// dir is on the disk that runs spill to.
+	memory(dir string) (hardware.Memory, error)
+	// probed is the number of ranks that are probed at a time.
+	probed() int
+	// atOnce is the number of ranks that have cores at a time; 0: they need none.
+	atOnce() int
+	// alone opens the device of one rank, not joined to the others'. Its spill file
+	// is disk.
+	alone(rank int, disk string) (device.Device, error)
+	// open opens the devices of n ranks, joined if there are several. The spill file
+	// of rank r is disk followed by r.
+	open(n int, disk string) ([]device.Device, error)
+	// apart returns a backend on which calls are timed one by one: none shares its
+	// cores.
+	apart() backend
+	// headUnit is the number of tokens at whose multiples sums over them may be cut,
+	// for sequences of seq tokens; 0: any.
+	headUnit(seq int) int
+}
+
+// newBackend returns the configuration's backend for a number of ranks. dir is the
+// cache folder.
+func newBackend(c *config.Config, ranks int, dir string) (backend, error) {
+	if c.Device == "cuda" {
+		return newCUDA(c, ranks, dir)
+	}
+	return newCPU(c, ranks), nil // also for device auto, until the CUDA backend has run on a GPU
+}
+
+// OpenAlone opens one device, cpu or cuda, without a configuration.
+func OpenAlone(name string) (device.Device, error) {
+	if name != "cuda" {
+		return cpu.New(cpu.Options{}), nil
+	}
+	dir, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return cuda.Open(cuda.Options{CacheDir: kernelsIn(dir)})
+}

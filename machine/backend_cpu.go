@@ -1,0 +1,73 @@
+package machine
+
+import (
+	"runtime"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// mostProbed bounds the ranks on cores that are probed at the same time. More would
+// not change the contention seen, and each needs some hundred MiB.
+const mostProbed = 8
+
+// cpuBackend is the backend of ranks that share this machine's cores, or of one rank
+// that is measured with all of them.
+type cpuBackend struct {
+	options cpu.Options // of a device; Workers 0: all cores
+	ranks   int
+}
+
+// newCPU gives each rank its share of the cores, and links as throttled as the
+// configuration says.
+func newCPU(c *config.Config, ranks int) *cpuBackend {
+	b := &cpuBackend{ranks: ranks, options: cpu.Options{Workers: workers(ranks)}}
+	b.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
+	b.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
+	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
+		b.options.Rate[s] = float64(c.Hardware.Peers)
+	}
+	return b
+}
+
+// workers returns the cores per rank.
+func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
+
+func (b *cpuBackend) id() string { return "cpu" }
+
+func (b *cpuBackend) memory(dir string) (hardware.Memory, error) { return hardware.LocalMemory(dir) }
+
+func (b *cpuBackend) probed() int { return min(b.atOnce(), mostProbed) }
+
+// atOnce returns how many of the ranks can have cores of their own.
+func (b *cpuBackend) atOnce() int {
+	if b.options.Workers == 0 {
+		return 1
+	}
+	return min(b.ranks, max(1, runtime.GOMAXPROCS(0)/b.options.Workers))
+}
+
+func (b *cpuBackend) alone(_ int, disk string) (device.Device, error) {
+	o := b.options
+	o.DiskPath = disk
+	return cpu.New(o), nil
+}
+
+func (b *cpuBackend) open(n int, disk string) ([]device.Device, error) {
+	o := b.options
+	o.DiskPath = disk
+	if o.Workers == 0 {
+		o.Workers = workers(n)
+	}
+	return cpu.OpenRanks(o, n), nil
+}
+
+func (b *cpuBackend) apart() backend {
+	own := *b
+	own.options.Apart = true
+	return &own
+}
+
+func (b *cpuBackend) headUnit(int) int { return 0 }

@@ -1,0 +1,115 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// cudaBackend is the backend of ranks that have a GPU each.
+type cudaBackend struct {
+	options cuda.Options // of a device
+	names   []string     // of each rank's GPU
+}
+
+// newCUDA finds a GPU for each rank.
+func newCUDA(c *config.Config, ranks int, dir string) (*cudaBackend, error) {
+	names, err := cuda.Names()
+	if n := len(names); err == nil && n < ranks {
+		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
+	}
+	if err != nil {
+		return nil, c.Fault("device", err.Error())
+	}
+	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
+	return &cudaBackend{options: options, names: names[:ranks]}, nil
+}
+
+// kernelsIn returns the cache folder of compiled kernels.
+func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
+
+// besideGPU reserves one of a rank's cores, if it has several, for the goroutines
+// that feed its GPU and its disk. They block in system calls. Kernels that occupy
+// all of Go's processors would delay their return until the scheduler preempts,
+// after 10 ms, in which the GPU may run out of work.
+func besideGPU(cores int) int {
+	if cores > 2 {
+		cores--
+	}
+	return cores
+}
+
+func (b *cudaBackend) id() string { return fmt.Sprintf("cuda %q", b.names) }
+
+func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
+	mem, err := hardware.LocalMemory(dir)
+	if err != nil {
+		return mem, err
+	}
+	mem.Shared = false
+	for r := range b.names {
+		d, err := b.device(r, nil, "")
+		if err != nil {
+			return mem, err
+		}
+		free, _, err := d.Memory()
+		if err = errors.Join(err, d.Close()); err != nil {
+			return mem, err
+		}
+		if free = (free - cuda.Overhead) / 100 * 97; r == 0 || free < mem.Device { // the driver needs 3 % for code and stacks
+			mem.Device = free
+		}
+	}
+	return mem, nil
+}
+
+// probed: GPUs share links and host memory, so all are measured together.
+func (b *cudaBackend) probed() int { return len(b.names) }
+
+func (b *cudaBackend) atOnce() int { return 0 }
+
+func (b *cudaBackend) alone(rank int, disk string) (device.Device, error) {
+	return b.device(rank, nil, disk)
+}
+
+func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
+	var list []device.Device
+	var fabric *cuda.Fabric
+	if n > 1 {
+		fabric = cuda.NewFabric(n)
+	}
+	for r := range n {
+		d, err := b.device(r, fabric, fmt.Sprint(disk, r))
+		if err != nil {
+			return nil, errors.Join(err, session.CloseAll(list))
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// device opens one rank's GPU.
+func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
+	o := b.options
+	o.Index, o.Rank, o.Fabric, o.DiskPath = rank, rank, fabric, disk
+	d, err := cuda.Open(o)
+	if err != nil {
+		return nil, unusable{err}
+	}
+	return d, nil
+}
+
+func (b *cudaBackend) apart() backend { return b }
+
+func (b *cudaBackend) headUnit(seq int) int { return cuda.SumRows(seq) }
+
+// unusable is the error of a GPU that cannot be opened.
+type unusable struct{ error }
+
+func (e unusable) Unwrap() error { return e.error }

@@ -1,0 +1,230 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// Plan searches for the fastest plan that fits this machine, or evaluates the
+// plan.json that the configuration names. The error is a *plan.Misfit if nothing
+// fits.
+func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+	req := m.Request(g, c)
+	mach := m.Planning()
+	if c.Plan.File != "" {
+		return m.given(ctx, req, mach, c)
+	}
+	if mach.Measure != nil {
+		mach.Trial = m.trial(g, c)
+	}
+	var err error
+	if req.Pins, err = m.pins(g, c); err != nil {
+		return nil, err
+	}
+	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
+		// Without measurements for the policies, the model has no rivals of theirs.
+		if r := m.policies(req); r.Measure(ctx, req.Options) == nil {
+			req.Rivals = rivals(r, req.State)
+		}
+		req.Rivals = append(req.Rivals, former(c)...)
+	}
+	r, err := plan.Search(ctx, req, mach, note)
+	if errors.Is(err, plan.ErrBatch) {
+		return nil, c.Fault("ranks", err.Error()+"; hint: a divisor of global_batch")
+	}
+	if errors.Is(err, plan.ErrPins) || errors.Is(err, plan.ErrPipeline) {
+		return nil, c.Fault("plan", err.Error())
+	}
+	return r, m.advise(err)
+}
+
+// trial lets the finalists run on this machine before the run. They share memory if
+// together they take at most half of the host's memory and the device tier is part
+// of it.
+func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
+	return &plan.Trial{
+		Open: func(ctx context.Context, list []*plan.Candidate) (plan.Trials, error) {
+			var all int64
+			for _, cand := range list {
+				for _, p := range cand.Ranks {
+					all += p.Height[device.DeviceTier] + p.Height[device.HostTier]
+				}
+			}
+			return m.TakeTurns(ctx, g, c, list, all <= m.shared()/2)
+		},
+		Steps: c.MaxSteps, Time: time.Duration(c.MaxTime),
+	}
+}
+
+// Planning describes this machine to the search.
+func (m *Machine) Planning() *plan.Machine {
+	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
+	if m.AtHand() {
+		p.Measure = m.measure
+	}
+	return p
+}
+
+// Programs returns a candidate's programs for all ranks, lowering those that are
+// absent.
+func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate) ([]*program.Program, error) {
+	_, err := best.Complete(ctx, m.Request(g, c))
+	return best.Ranks, err
+}
+
+// advise replaces the hint of a misfit that no limit can cure because the machine
+// itself has too little memory.
+func (m *Machine) advise(err error) error {
+	var e *plan.Misfit
+	if !errors.As(err, &e) {
+		return err
+	}
+	need, have := e.Frugal.Program.Height, m.Hardware.Memory.Tiers()
+	const help = "more memory, or a smaller model, sequence_length or precision"
+	for t := range need {
+		if need[t] > have[t] {
+			e.Tier, e.Need, e.Have = device.Tier(t), need[t], m.Capacity[t]
+			e.Hint = fmt.Sprintf("this machine has %s of it; %s", size.Exact(have[t]), help)
+			return e
+		}
+	}
+	if both := need[device.DeviceTier] + need[device.HostTier]; m.shared() > 0 && both > m.shared() {
+		e.Tier, e.Need, e.Have = device.HostTier, both, m.shared()
+		e.Hint = "device and host memory are the same here, and that is what both need together; " + help
+	}
+	return e
+}
+
+// given evaluates a plan.json instead of searching.
+func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machine, c *config.Config) (*plan.Result, error) {
+	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%q does not exist; hint: auto, a plan.json written by `athanor plan --out`, or single decisions", c.Plan.File)
+		}
+		return nil, c.Fault("plan", err.Error())
+	}
+	pl, err := program.ParsePlan(text)
+	if err == nil {
+		err = pl.Validate(req.Graph)
+	}
+	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
+		err = fmt.Errorf("plan: it stores the optimizer's state as %q, the run as %s; hint: make a new plan, or set optimizer_state", pl.State, c.OptimizerState)
+	}
+	if err == nil && pl.Ranks != m.ranks {
+		err = fmt.Errorf("plan: it is for %d ranks, the run has %d; hint: make a new plan, or set ranks", pl.Ranks, m.ranks)
+	}
+	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != c.GlobalBatch {
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), c.GlobalBatch)
+	}
+	if err == nil && !req.HeadFits(pl.HeadRows) {
+		err = fmt.Errorf("plan: head_rows %d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
+	}
+	if err != nil {
+		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+	}
+	cand, err := plan.Evaluate(ctx, req, pl, mach, "the given plan")
+	if err != nil {
+		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+	}
+	return m.only(ctx, req, mach, cand)
+}
+
+// only returns a single candidate as the result of a search. Its operators are
+// timed as the fastest candidate's would be, so that its time is comparable.
+func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machine, cand *plan.Candidate) (*plan.Result, error) {
+	if fits, err := cand.Complete(ctx, req); err != nil {
+		return nil, err
+	} else if !fits {
+		e := plan.NewMisfit(cand)
+		e.Only = true
+		return nil, m.advise(e)
+	}
+	if mach.Measure != nil {
+		if err := mach.Measure(cand); err != nil {
+			return nil, err
+		}
+	}
+	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
+}
+
+// profileBudget bounds the time spent on timing the operators of a candidate.
+const profileBudget = 3 * time.Second
+
+// measure times those operators of a candidate that the description lacks, in
+// arenas of the candidate's size and on all ranks at once, since ranks share cores
+// and memory.
+func (m *Machine) measure(c *plan.Candidate) error {
+	known := true
+	for _, p := range c.Programs {
+		for i := range p.Instrs {
+			call := p.Call(i)
+			if _, ok := m.Hardware.Times[hardware.Key(&call)]; !ok && !call.Op.Info().Between {
+				known = false
+				break
+			}
+		}
+	}
+	if known {
+		return nil
+	}
+	programs := make([]*program.Program, m.ranks)
+	for r := range programs {
+		programs[r] = c.Programs[r%len(c.Programs)]
+	}
+	apart := *m
+	apart.backend = m.backend.apart()
+	devices, err := apart.Open(programs)
+	if err != nil {
+		return err
+	}
+	defer session.CloseAll(devices)
+	for r, d := range devices {
+		if err := exec.Reserve(d, programs[r]); err != nil {
+			return err
+		}
+	}
+	times := make([][]hardware.Measurement, m.ranks)
+	errs := make([]error, m.ranks)
+	var all sync.WaitGroup
+	for r, d := range devices {
+		all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), d, profileBudget) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	list := slices.Concat(times[:len(c.Programs)]...)
+	if m.Hardware.AtOnce > 0 && m.Hardware.AtOnce < m.ranks {
+		for i := range list {
+			list[i].Gap = 0 // it includes waiting for other ranks' turns
+		}
+	}
+	m.Hardware.Add(list)
+	m.save()
+	return nil
+}
+
+// ForgetTimes drops operator times, so that they are measured again: the load of a
+// shared machine changes within minutes.
+func (m *Machine) ForgetTimes() {
+	if !m.described {
+		m.Hardware.Times = nil
+	}
+}
