@@ -67,76 +67,129 @@ func (c *Case) shape() string {
 	return strings.TrimSpace(fmt.Sprintf("%d,%d %s", d.Rows, d.Cols, c.name))
 }
 
-const vocabulary = 50257
+// Sizes of GPT-2 124M on one sequence.
+const (
+	gpt2Tokens  = 1024
+	gpt2Width   = 768
+	gpt2Wide    = 3072 // of the feed-forward
+	gpt2Heads   = 12
+	gpt2HeadDim = 64
+	gpt2Vocab   = 50257
+)
 
 // products are M, N, K of the matrix products of GPT-2 124M on 1024 tokens, of
 // its logits for 64 tokens, and of one token's.
 var products = [][3]int{{1024, 768, 768}, {1024, 3072, 768}, {1024, 768, 3072}, {1024, 50304, 768}, {64, 50304, 768}, {1, 50304, 768}}
 
-// Cases lists the operators of training with the sizes of GPT-2 124M
-// (RMSNorm, RoPE, SwiGLU: of a Llama of that width) on 1024 tokens, storing
-// activations and weights as t.
+// Cases lists the operators of training with the sizes of GPT-2 124M (RMSNorm, RoPE,
+// SwiGLU: of a Llama of that width) on 1024 tokens, storing activations and weights
+// as t.
 func Cases(t graph.DType) []Case {
-	const n, d, f, vocab, heads, size, params = 1024, 768, 3072, vocabulary, 12, 64, 1 << 24
-	s := func(rows, cols int) graph.Dim { return graph.Dim{DType: t, Rows: rows, Cols: cols} }
-	f32 := func(rows, cols int) graph.Dim { return graph.Dim{Rows: rows, Cols: cols} }
-	index := graph.Dim{DType: graph.I32, Rows: n, Cols: 1}
-	attention := func(seq, kv int) graph.Attr {
-		return graph.Attr{Seq: seq, Heads: heads, KVHeads: kv, HeadDim: size, Scale: 1 / math.Sqrt(size)}
-	}
-	eps, acc := graph.Attr{Eps: 1e-5}, graph.Attr{Acc: true}
-	none := graph.Attr{}
-	qkv, q, kv, gqa, lse, scalars := s(n, 3*d), s(n, d), s(n, 2*d), s(n, 2*4*size), f32(n, heads), f32(1, graph.NumScalars)
+	l := cases{stored: t}
+	l.products()
+	l.attention()
+	l.norms()
+	l.elementwise()
+	l.ends()
+	l.optimizer()
+	return l.list
+}
 
-	var list []Case
-	add := func(op graph.Op, name string, a graph.Attr, dims ...graph.Dim) {
-		list = append(list, Case{op, name, a, dims})
-	}
+// cases collects cases of one data type.
+type cases struct {
+	stored graph.DType
+	list   []Case
+}
+
+func (l *cases) add(op graph.Op, name string, a graph.Attr, dims ...graph.Dim) {
+	l.list = append(l.list, Case{op, name, a, dims})
+}
+
+// of returns the extents of activations or weights, f32 of what is fp32 always.
+func (l *cases) of(rows, cols int) graph.Dim {
+	return graph.Dim{DType: l.stored, Rows: rows, Cols: cols}
+}
+
+func f32(rows, cols int) graph.Dim { return graph.Dim{Rows: rows, Cols: cols} }
+
+func (l *cases) products() {
 	for _, p := range products {
 		m, n, k := p[0], p[1], p[2]
-		add(graph.Linear, "", graph.Attr{WT: true}, s(m, n), s(m, k), s(n, k))
-		add(graph.Linear, "", none, s(m, n), s(m, k), s(k, n))
+		l.add(graph.Linear, "", graph.Attr{WT: true}, l.of(m, n), l.of(m, k), l.of(n, k))
+		l.add(graph.Linear, "", graph.Attr{}, l.of(m, n), l.of(m, k), l.of(k, n))
 		if m > 1 {
-			add(graph.LinearDW, "", graph.Attr{Cut: graph.Cut(k, t)}, f32(m, n), s(k, m), s(k, n))
+			l.add(graph.LinearDW, "", graph.Attr{Cut: graph.Cut(k, l.stored)}, f32(m, n), l.of(k, m), l.of(k, n))
 		}
 	}
+}
+
+// heads returns the attributes of attention, or of RoPE, with kv heads for keys and
+// values.
+func heads(seq, kv int) graph.Attr {
+	return graph.Attr{Seq: seq, Heads: gpt2Heads, KVHeads: kv, HeadDim: gpt2HeadDim, Scale: 1 / math.Sqrt(gpt2HeadDim)}
+}
+
+func (l *cases) attention() {
+	const n, d = gpt2Tokens, gpt2Width
+	q, kv, gqa, lse := l.of(n, d), l.of(n, 2*d), l.of(n, 2*4*gpt2HeadDim), f32(n, gpt2Heads)
 	for _, seq := range []int{1024, 256, 64} {
-		name := map[int]string{1024: "T1024", 256: "T256", 64: "T64"}[seq]
-		add(graph.Attention, name, attention(seq, heads), q, lse, q, kv)
-		add(graph.AttentionBwd, name, attention(seq, heads), q, kv, lse, q, q, kv, q, lse)
+		name := fmt.Sprintf("T%d", seq)
+		l.add(graph.Attention, name, heads(seq, gpt2Heads), q, lse, q, kv)
+		l.add(graph.AttentionBwd, name, heads(seq, gpt2Heads), q, kv, lse, q, q, kv, q, lse)
 	}
-	add(graph.Attention, "T1024 GQA", attention(n, 4), q, lse, q, gqa)
-	add(graph.AttentionBwd, "T1024 GQA", attention(n, 4), q, gqa, lse, q, q, gqa, q, lse)
+	l.add(graph.Attention, "T1024 GQA", heads(n, 4), q, lse, q, gqa)
+	l.add(graph.AttentionBwd, "T1024 GQA", heads(n, 4), q, gqa, lse, q, q, gqa, q, lse)
 	// The last quarter of a sequence in slices.
-	slice, last := attention(n, heads), f32(n/4, heads)
-	add(graph.Attention, "T1024 slice", slice, s(n/4, d), last, s(n/4, d), kv)
-	add(graph.AttentionBwd, "T1024 slice", slice, s(n/4, d), f32(n, 2*d), last, s(n/4, d), s(n/4, d), kv, s(n/4, d), last)
-	add(graph.LayerNorm, "", eps, s(n, d), f32(n, 2), s(n, d), s(1, d), s(1, d))
-	add(graph.LayerNormDX, "", acc, s(n, d), s(n, d), s(n, d), s(1, d), f32(n, 2))
-	add(graph.LayerNormDW, "", acc, f32(1, d), f32(1, d), s(n, d), s(n, d), f32(n, 2))
-	add(graph.RMSNorm, "", eps, s(n, d), f32(n, 1), s(n, d), s(1, d))
-	add(graph.RMSNormDX, "", acc, s(n, d), s(n, d), s(n, d), s(1, d), f32(n, 1))
-	add(graph.RMSNormDW, "", acc, f32(1, d), s(n, d), s(n, d), f32(n, 1))
-	add(graph.RoPE, "", attention(n, heads), qkv, f32(n, size))
+	a, part, last := heads(n, gpt2Heads), l.of(n/4, d), f32(n/4, gpt2Heads)
+	l.add(graph.Attention, "T1024 slice", a, part, last, part, kv)
+	l.add(graph.AttentionBwd, "T1024 slice", a, part, f32(n, 2*d), last, part, part, kv, part, last)
+}
+
+func (l *cases) norms() {
+	const n, d = gpt2Tokens, gpt2Width
+	eps, acc := graph.Attr{Eps: 1e-5}, graph.Attr{Acc: true}
+	x, row := l.of(n, d), l.of(1, d)
+	l.add(graph.LayerNorm, "", eps, x, f32(n, 2), x, row, row)
+	l.add(graph.LayerNormDX, "", acc, x, x, x, row, f32(n, 2))
+	l.add(graph.LayerNormDW, "", acc, f32(1, d), f32(1, d), x, x, f32(n, 2))
+	l.add(graph.RMSNorm, "", eps, x, f32(n, 1), x, row)
+	l.add(graph.RMSNormDX, "", acc, x, x, x, row, f32(n, 1))
+	l.add(graph.RMSNormDW, "", acc, f32(1, d), x, x, f32(n, 1))
+}
+
+func (l *cases) elementwise() {
+	const n = gpt2Tokens
+	wide, half, llama := l.of(n, gpt2Wide), l.of(n, 2048), l.of(n, 4096)
+	l.add(graph.RoPE, "", heads(n, gpt2Heads), l.of(n, 3*gpt2Width), f32(n, gpt2HeadDim))
 	for _, a := range []graph.Activation{graph.GELUTanh, graph.GELUErf} {
-		add(graph.Act, a.String(), graph.Attr{Act: a}, s(n, f), s(n, f))
-		add(graph.ActBwd, a.String(), graph.Attr{Act: a}, s(n, f), s(n, f), s(n, f))
+		l.add(graph.Act, a.String(), graph.Attr{Act: a}, wide, wide)
+		l.add(graph.ActBwd, a.String(), graph.Attr{Act: a}, wide, wide, wide)
 	}
-	add(graph.SwiGLU, "", none, s(n, 2048), s(n, 4096))
-	add(graph.SwiGLUBwd, "", none, s(n, 4096), s(n, 2048), s(n, 4096))
-	add(graph.BiasGrad, "", acc, f32(1, f), s(n, f))
-	add(graph.Embed, "", graph.Attr{Seq: n}, s(n, d), index, s(vocab, d), s(n, d))
-	add(graph.EmbedBwd, "", acc, f32(vocab, d), s(n, d), index)
-	add(graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, f32(n, d), s(n, d))
-	add(graph.CrossEntropy, "", graph.Attr{Grad: true}, f32(n, 1), s(n, vocab), index, scalars)
-	add(graph.Add, "", none, s(n, f), s(n, f))
-	add(graph.NormPart, "", none, graph.Dim{DType: graph.F64, Rows: 1, Cols: graph.NormPieces(params)}, f32(1, params))
+	l.add(graph.SwiGLU, "", graph.Attr{}, half, llama)
+	l.add(graph.SwiGLUBwd, "", graph.Attr{}, llama, half, llama)
+	l.add(graph.BiasGrad, "", graph.Attr{Acc: true}, f32(1, gpt2Wide), wide)
+}
+
+// ends adds the embedding and the loss.
+func (l *cases) ends() {
+	const n, d, vocab = gpt2Tokens, gpt2Width, gpt2Vocab
+	x, ids := l.of(n, d), graph.Dim{DType: graph.I32, Rows: n, Cols: 1}
+	l.add(graph.Embed, "", graph.Attr{Seq: n}, x, ids, l.of(vocab, d), x)
+	l.add(graph.EmbedBwd, "", graph.Attr{Acc: true}, f32(vocab, d), x, ids)
+	l.add(graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, f32(n, d), x)
+	l.add(graph.CrossEntropy, "", graph.Attr{Grad: true}, f32(n, 1), l.of(n, vocab), ids, f32(1, graph.NumScalars))
+	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
+}
+
+// optimizer adds what updates parameters.
+func (l *cases) optimizer() {
+	const params = 1 << 24
 	big := f32(1, params)
-	adam := []graph.Dim{big, big, big, big, f32(1, 2), scalars, {}}
-	if t == graph.BF16 {
-		adam[6] = s(1, params)
-		add(graph.Cast, "narrow", none, s(1, params), big)
+	l.add(graph.NormPart, "", graph.Attr{}, graph.Dim{DType: graph.F64, Rows: 1, Cols: graph.NormPieces(params)}, big)
+	var narrow graph.Dim
+	if l.stored == graph.BF16 {
+		narrow = l.of(1, params)
+		l.add(graph.Cast, "narrow", graph.Attr{}, narrow, big)
 	}
-	add(graph.AdamW, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, adam...)
-	return list
+	l.add(graph.AdamW, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, big, big, big, big, f32(1, 2), f32(1, graph.NumScalars), narrow)
 }

@@ -147,7 +147,7 @@ func indices() []byte {
 	r := rand.New(rand.NewPCG(2, 2))
 	text := make([]byte, indexBytes)
 	for i := 0; i < len(text); i += 4 {
-		binary.LittleEndian.PutUint32(text[i:], uint32(r.IntN(vocabulary)))
+		binary.LittleEndian.PutUint32(text[i:], uint32(r.IntN(gpt2Vocab)))
 	}
 	return text
 }
