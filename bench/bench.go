@@ -13,7 +13,7 @@
 // Invariants. Machines are shared and clocks vary, so whatever is compared is
 // measured in turn: an operator with the peak that bounds it, a plan with its rivals
 // step by step, and a prediction with operators timed a few steps before. Nothing
-// here is used by training or planning; package run is not used here.
+// here is used by training or planning, and package run is not used here.
 //
 // Where to look:
 //
