@@ -24,15 +24,15 @@ func TestEvaluationOfOddSequences(t *testing.T) {
 	p, err := program.Lower(t.Context(), s.Graph, pl, opt)
 	check(t, err)
 	capacity := [device.NumTiers]int64{1 << 40, 1 << 40, 1 << 40}
-	whole, err := Evaluation(t.Context(), s, pl, []*program.Program{p}, capacity)
+	whole, err := evaluation(t.Context(), s, pl, []*program.Program{p}, capacity)
 	check(t, err)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Evaluation(over, s, pl, []*program.Program{p}, capacity); !errors.Is(err, context.Canceled) {
+	if _, err := evaluation(over, s, pl, []*program.Program{p}, capacity); !errors.Is(err, context.Canceled) {
 		t.Errorf("after an interrupt: %v", err)
 	}
 	capacity[device.DeviceTier] = whole[0].Height[device.DeviceTier] - 1
-	if _, err := Evaluation(t.Context(), s, pl, []*program.Program{p}, capacity); err != nil && strings.HasPrefix(err.Error(), "plan: ") {
+	if _, err := evaluation(t.Context(), s, pl, []*program.Program{p}, capacity); err != nil && strings.HasPrefix(err.Error(), "plan: ") {
 		t.Error(err) // it may need as much in any micro-batches, but those have to be possible
 	}
 }

@@ -51,7 +51,7 @@ const pieceRows = 64
 // Generator opens the model for decoding up to context tokens. It takes ownership
 // of the device, also on error.
 func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*Generator, error) {
-	g, err := NewGenerator(ctx, f.Model, d, context)
+	g, err := newGenerator(ctx, f.Model, d, context)
 	if err != nil {
 		d.Close()
 		return nil, err
@@ -63,10 +63,10 @@ func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*
 	return g, nil
 }
 
-// NewGenerator prepares a device for sequences of up to context tokens, with
+// newGenerator prepares a device for sequences of up to context tokens, with
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
-func NewGenerator(ctx context.Context, m *model.Model, d device.Device, context int) (*Generator, error) {
+func newGenerator(ctx context.Context, m *model.Model, d device.Device, context int) (*Generator, error) {
 	rows := min(pieceRows, context)
 	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
 	var graphs [generatorPrograms]*graph.Graph

@@ -19,7 +19,7 @@ func BenchmarkGenerate(b *testing.B) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	g, err := NewGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
+	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
 	check(b, err)
 	defer g.Close()
 	r := rand.New(rand.NewPCG(1, 1))

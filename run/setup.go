@@ -45,7 +45,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		return nil, err
 	}
 	var err error
-	s.Model, s.Folder, s.Notes, err = ResolveModel(c, s.Tokenizer.VocabularySize())
+	s.Model, s.Folder, s.Notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -156,7 +156,7 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	return func(tokens int) (*config.Config, *graph.Graph, error) {
 		long := *c
 		long.SequenceLength = tokens
-		m, _, _, err := ResolveModel(&long, t.Tokenizer.VocabularySize())
+		m, _, _, err := resolveModel(&long, t.Tokenizer.VocabularySize())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -165,10 +165,10 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	}
 }
 
-// ResolveModel finds the architecture as findModel does. Rotary positions are
+// resolveModel finds the architecture as findModel does. Rotary positions are
 // unbounded: a model that is trained on longer sequences than its config.json
 // states gets that length, so that readers of its checkpoints use it.
-func ResolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
+func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	m, folder, notes, err = findModel(c, vocab)
 	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))

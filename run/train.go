@@ -105,7 +105,7 @@ func (t *Trainer) open(ctx context.Context, m *machine.Machine) error {
 	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
 		return c.Fault("global_batch", err.Error())
 	}
-	eval, err := Evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
+	eval, err := evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
 		return err
 	}
@@ -149,9 +149,9 @@ func (t *Trainer) spreadTime() {
 	c.Spread(t.spread.Steps)
 }
 
-// Evaluation returns the proven forward programs for held-out text, by rank. They
+// evaluation returns the proven forward programs for held-out text, by rank. They
 // use the memory that the training programs leave free between steps.
-func Evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+func evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	opt := machine.StepOptions(s.Config)
 	opt.Mode, opt.Capacity = program.Eval, capacity
 	pl, list, err := plan.Between(ctx, s.Graph, training, base, opt)
