@@ -52,7 +52,7 @@ type Config struct {
 	Out            string   `yaml:"out"`        // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
-	Ranks     int    `yaml:"ranks"`  // auto: one
+	Ranks     int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one
 	Limits    Limits `yaml:"limits"`
 	Precision string `yaml:"precision"` // auto, fp32 or bf16
 	// OptimizerState is the storage of the optimizer's weights and moments: auto,
@@ -204,6 +204,9 @@ const Unlimited Bytes = -1
 
 // maxSteps is the longest run, and one that only max_time ends until Spread is called.
 const maxSteps = 1e9
+
+// AutoRanks is the Ranks of a configuration that leaves them to the machine.
+const AutoRanks = derived
 
 // derived marks a number that is derived from others unless it is given.
 const derived = -1

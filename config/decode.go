@@ -127,7 +127,8 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 	}
 	if path == "ranks" && n.Value == "auto" {
-		return // one rank: the default
+		f.SetInt(AutoRanks)
+		return
 	}
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {

@@ -60,7 +60,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && d.given("learning_rate") {
 		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
 	}
-	in("ranks", float64(c.Ranks), 1, 1024)
+	if c.Ranks != AutoRanks {
+		in("ranks", float64(c.Ranks), 1, 1024)
+	}
 	if c.MinLearningRate != derived {
 		in("min_learning_rate", c.MinLearningRate, 0, 1e3)
 	}

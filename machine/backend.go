@@ -34,13 +34,14 @@ type backend interface {
 	headUnit(seq int) int
 }
 
-// newBackend returns the configuration's backend for a number of ranks. dir is the
-// cache folder.
-func newBackend(c *config.Config, ranks int, dir string) (backend, error) {
+// newBackend returns the configuration's backend, and settles how many ranks there are
+// if that is open. dir is the cache folder.
+func newBackend(c *config.Config, dir string) (backend, error) {
 	if c.Device == "cuda" {
-		return newCUDA(c, ranks, dir)
+		return newCUDA(c, dir)
 	}
-	return newCPU(c, ranks), nil // also for device auto, until the CUDA backend has run on a GPU
+	c.Ranks = max(c.Ranks, 1)
+	return newCPU(c, c.Ranks), nil // also for device auto, until the CUDA backend has run on a GPU
 }
 
 // OpenAlone opens one device, cpu or cuda, without a configuration.

@@ -18,17 +18,30 @@ type cudaBackend struct {
 	names   []string     // of each rank's GPU
 }
 
-// newCUDA finds a GPU for each rank.
-func newCUDA(c *config.Config, ranks int, dir string) (*cudaBackend, error) {
+// newCUDA finds a GPU for each rank, or as many ranks as there are GPUs for.
+func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
 	names, err := cuda.Names()
-	if n := len(names); err == nil && n < ranks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
-	}
 	if err != nil {
 		return nil, c.Fault("device", err.Error())
 	}
+	if c.Ranks == config.AutoRanks {
+		c.Ranks = ranksFor(len(names), c.GlobalBatch)
+	}
+	ranks := max(c.Ranks, 1)
+	if n := len(names); n < ranks {
+		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
+	}
 	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
 	return &cudaBackend{options: options, names: names[:ranks]}, nil
+}
+
+// ranksFor returns the most ranks, one for a GPU, among which a batch can be divided.
+func ranksFor(gpus, batch int) int {
+	n := min(max(gpus, 1), MaxRanks)
+	for batch%n != 0 {
+		n--
+	}
+	return n
 }
 
 // kernelsIn returns the cache folder of compiled kernels.

@@ -19,6 +19,7 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name == "" {
 		return Find(c, note)
 	}
+	c.Ranks = max(c.Ranks, 1) // a description does not say how many there are
 	h, err := lookup(c.Hardware.Name, c.Ranks)
 	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
 		err = fmt.Errorf("%s does not say what joins ranks, and there are %d; hint: a file of `probe --ranks %d --out`", c.Hardware.Name, c.Ranks, c.Ranks)
@@ -35,7 +36,7 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 			h.Throttle(link[0], link[1], float64(rate))
 		}
 	}
-	m := &Machine{Hardware: h, described: true, ranks: max(c.Ranks, 1)}
+	m := &Machine{Hardware: h, described: true, ranks: c.Ranks}
 	return m, m.limit(c)
 }
 

@@ -60,7 +60,8 @@ type Machine struct {
 }
 
 // Find returns this machine's description, from the cache or by probing, with the
-// configuration's limits applied.
+// configuration's limits applied. Ranks that the configuration leaves open are settled
+// in it.
 func Find(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name != "" {
 		return nil, c.Fault("hardware.name", "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw")
@@ -69,13 +70,14 @@ func Find(c *config.Config, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{ranks: max(c.Ranks, 1), spill: c.Spill()}
-	if m.backend, err = newBackend(c, m.ranks, dir); err != nil {
+	if c.Ranks > MaxRanks {
+		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", c.Ranks, MaxRanks))
+	}
+	m := &Machine{spill: c.Spill()}
+	if m.backend, err = newBackend(c, dir); err != nil {
 		return nil, err
 	}
-	if m.ranks > MaxRanks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", m.ranks, MaxRanks))
-	}
+	m.ranks = max(c.Ranks, 1)
 	m.file = filepath.Join(dir, m.cacheName(c))
 	err = m.measured(note)
 	var bad unusable

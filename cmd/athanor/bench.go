@@ -138,6 +138,7 @@ type benchStepCmd struct {
 	KVHeads     int `name:"kv-heads" placeholder:"N"`
 	FeedForward int `placeholder:"N"`
 	Vocabulary  int `placeholder:"N"`
+	LoRA        int `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
 
 	Batch     int    `short:"b" help:"Sequences per step." default:"4" placeholder:"N"`
 	Sequence  int    `short:"t" help:"Tokens per sequence." default:"256" placeholder:"N"`
@@ -223,7 +224,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 		return usageError{"bench step: " + err.Error()}
 	}
 	cfg := config.Default()
-	cfg.SequenceLength, cfg.Precision = v.Sequence, v.Precision
+	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank = v.Sequence, v.Precision, max(v.LoRA, 0)
 	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
