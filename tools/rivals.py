@@ -4,7 +4,7 @@
   rivals.py pair --ours BINARY [--minutes 8] [--only TEXT] [--llmc FOLDER]
   rivals.py llmc FOLDER                                   weights and data for llm.c, see LLMC
 
-Needs torch 2.x, and a C++ compiler for --compile. Every measurement is a
+Needs torch 2.x, a C++ compiler for --compile, and peft for adapters. Every measurement is a
 process of its own, so that peak memory is its own; the processes stay alive
 and run a few steps in turn, so that whatever else goes on hits all alike.
 """
@@ -30,6 +30,7 @@ CONFIGS = {
     "gpt2-b1t1024": dict(GPT2, batch=1, length=1024),
     "small-b4t256": dict(SMALL, batch=4, length=256),
     "llama-b4t256": dict(LLAMA, batch=4, length=256),
+    "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
     "tiny-b2t32": dict(TINY, batch=2, length=32),
 }
 
@@ -122,7 +123,15 @@ def build(c):
             logits = self.head(self.norm(x))
             return F.cross_entropy(logits.view(-1, c["vocab"]), targets.view(-1))
 
-    return Model()
+    model = Model()
+    if rank := c.get("lora"):
+        import peft
+
+        config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=["qkv", "out", "up", "down"])
+        model = peft.inject_adapter_in_model(config, model)
+        for name, p in model.named_parameters():
+            p.requires_grad = "lora_" in name
+    return model
 
 
 def adamw():
@@ -157,7 +166,8 @@ def serve(args):
     c = CONFIGS[args.config]
     model = build(c)
     form = adamw()
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **form)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    opt = torch.optim.AdamW(trained, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **form)
     loss_of = torch.compile(model) if args.compile else model
     text = torch.randint(c["vocab"], (c["batch"], c["length"] + 1))
     tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
@@ -166,7 +176,7 @@ def serve(args):
         with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
             loss = loss_of(tokens, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         opt.step()
         opt.zero_grad(set_to_none=True)
         return loss.item()
@@ -215,6 +225,7 @@ def ours(binary, config, precision, steps):
                "--precision", precision, "--steps", str(steps), "--warmup", "2", "--batch", str(c["batch"]), "--sequence", str(c["length"])]
     for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab")):
         command += ["--" + flag, str(c[key])]
+    command += ["--lora", str(c.get("lora", 0))]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -266,7 +277,7 @@ def iter_until(p, steps):
 
 def pair(args):
     """All cases in turn: ours, eager, compiled, ours, ... until the case's share of the time is over."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith("tiny"))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "gpt2-lora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes
