@@ -58,8 +58,8 @@ func describeAdapter(m *model.Model, folder string) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// readAdapter reads the adapter_config.json of a folder. The error wraps fs.ErrNotExist
-// if there is none. The base is a path that can be opened from here.
+// readAdapter reads the adapter_config.json of a folder. The base is a path that can be
+// opened from here.
 func readAdapter(dir string) (*adapterConfig, error) {
 	text, err := bounded.ReadFile(filepath.Join(dir, adapterFile), maxModel)
 	if err != nil {

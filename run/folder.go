@@ -47,11 +47,11 @@ func (e misuse) Unwrap() error      { return e.error }
 
 // OpenFolder opens a model folder, or an adapter's. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
-	c, err := readAdapter(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if !exists(filepath.Join(dir, adapterFile)) {
 		return openModel(dir)
-	case err != nil:
+	}
+	c, err := readAdapter(dir)
+	if err != nil {
 		return nil, err
 	}
 	f, err := openModel(c.Base)
