@@ -205,8 +205,9 @@ const Unlimited Bytes = -1
 // maxSteps is the longest run, and one that only max_time ends until Spread is called.
 const maxSteps = 1e9
 
-// AutoRanks is the Ranks of a configuration that leaves them to the machine.
-const AutoRanks = derived
+// AutoRanks is the Ranks of a configuration that leaves them to the machine. It is no
+// number that anybody would write.
+const AutoRanks = math.MinInt32
 
 // derived marks a number that is derived from others unless it is given.
 const derived = -1
