@@ -52,19 +52,17 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer f.Close()
-	tokenizer, err := f.Tokenizer()
-	if err != nil {
+	w := &writer{prompt: &p}
+	if w.tokenizer, err = f.Tokenizer(); err != nil {
 		return nil, err
 	}
-	ends, err := f.ends(tokenizer)
-	if err != nil {
+	if w.ends, err = f.ends(w.tokenizer); err != nil {
 		return nil, err
 	}
-	notes, err := f.setAside()
-	if err != nil {
+	if w.out.Notes, err = f.setAside(); err != nil {
 		return nil, err
 	}
-	ids, err := promptIDs(tokenizer, p.Text)
+	ids, err := promptIDs(w.tokenizer, p.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -80,43 +78,61 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer g.Close()
-
-	out := &Sampled{PromptTokens: len(ids), IDs: []int32{}, Notes: notes}
-	say := func(text []byte) {
-		out.Text += string(text)
-		if p.Each != nil {
-			p.Each(text)
-		}
+	if err := w.write(ctx, g, ids); err != nil {
+		return nil, err
 	}
+	return &w.out, nil
+}
+
+// writer turns what a Generator computes into text.
+type writer struct {
+	prompt    *Prompt
+	tokenizer *bpe.Tokenizer
+	ends      []int32 // tokens that end the text
+	out       Sampled
+}
+
+// write reads the prompt, whose tokens are ids, and continues it.
+func (w *writer) write(ctx context.Context, g *Generator, ids []int32) error {
+	out, p := &w.out, w.prompt
+	out.PromptTokens, out.IDs = len(ids), []int32{}
 	if p.Text != "" {
-		say([]byte(p.Text))
+		w.say([]byte(p.Text))
 	}
 	began := time.Now()
 	if err := g.Extend(ctx, ids...); err != nil {
-		return nil, err
+		return err
 	}
 	out.PromptTime = time.Since(began).Seconds()
 	began = time.Now()
 	r := rand.New(rand.NewPCG(p.Seed, 7))
 	for {
 		next := pick(g.Logits(), p.Temperature, r)
-		if slices.Contains(ends, next) {
-			return out, nil
+		if slices.Contains(w.ends, next) {
+			return nil
 		}
-		text := tokenizer.Token(next) // none for an id of a padded embedding
+		text := w.tokenizer.Token(next) // none for an id of a padded embedding
 		if out.Text == "" {
-			text = tokenizer.Trim(text)
+			text = w.tokenizer.Trim(text)
 		}
-		say(text)
+		w.say(text)
 		out.Tokens++
 		out.IDs = append(out.IDs, next)
 		out.Time = time.Since(began).Seconds()
 		if out.Full = out.Tokens < p.Tokens && g.Room() == 0; out.Full || out.Tokens >= p.Tokens {
-			return out, nil
+			return nil
 		}
 		if err := g.Extend(ctx, next); err != nil {
-			return nil, err
+			return err
 		}
+	}
+}
+
+// say adds to the text.
+func (w *writer) say(text []byte) {
+	w.out.Text += string(text)
+	if w.prompt.Each != nil {
+		w.prompt.Each(text)
 	}
 }
 
