@@ -55,19 +55,7 @@ func (v *evalCmd) Run(c *context) error {
 			return err
 		}
 	}
-	var rows [][]int32
-	switch {
-	case v.Tokens != "" && len(v.Data) > 0:
-		err = usageError{"eval: a corpus and --tokens; hint: one of them at a time"}
-	case v.Tokens != "":
-		rows, err = readTokens(v.Tokens, f.Model)
-	case len(v.Data) > 0 && v.Logits == "" && v.Grads == "":
-		show := newStatus(c.stderr)
-		rows, err = run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.progress)
-		show.done()
-	default:
-		err = usageError{"eval needs a corpus, or --tokens (with which --logits and --grads work); hint: athanor eval FOLDER 'corpus/*.txt'"}
-	}
+	rows, err := v.rows(ctx, c, f)
 	if err != nil {
 		return err
 	}
@@ -75,8 +63,35 @@ func (v *evalCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
+		return err
+	}
+	r := evalReport{Loss: e.Loss, Perplexity: math.Exp(e.Loss), Tokens: e.Tokens}
+	if c.json {
+		return c.print(r)
+	}
+	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %.2f, over %d tokens\n", r.Loss, r.Perplexity, r.Tokens)
+	return nil
+}
+
+// rows returns the sequences to evaluate on.
+func (v *evalCmd) rows(ctx stdctx.Context, c *context, f *run.Folder) ([][]int32, error) {
+	switch {
+	case v.Tokens != "" && len(v.Data) > 0:
+		return nil, usageError{"eval: a corpus and --tokens; hint: one of them at a time"}
+	case v.Tokens != "":
+		return readTokens(v.Tokens, f.Model)
+	case len(v.Data) == 0 || v.Logits != "" || v.Grads != "":
+		return nil, usageError{"eval needs a corpus, or --tokens (with which --logits and --grads work); hint: athanor eval FOLDER 'corpus/*.txt'"}
+	}
+	show := newStatus(c.stderr)
+	defer show.done()
+	return run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.progress)
+}
+
+// write writes the tensors that were asked for. shape is that of the logits.
+func (v *evalCmd) write(e *run.Evaluated, shape []int) (err error) {
 	if v.Logits != "" {
-		shape := []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}
 		err = writeTensors(v.Logits, []safetensors.Tensor{safetensors.Float32s("logits", safetensors.F32, shape, e.Logits)})
 	}
 	if v.Grads != "" {
@@ -86,15 +101,7 @@ func (v *evalCmd) Run(c *context) error {
 		}
 		err = errors.Join(err, writeTensors(v.Grads, list))
 	}
-	if err != nil {
-		return err
-	}
-	r := evalReport{Loss: e.Loss, Perplexity: math.Exp(e.Loss), Tokens: e.Tokens}
-	if c.json {
-		return c.print(r)
-	}
-	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %.2f, over %d tokens\n", r.Loss, r.Perplexity, r.Tokens)
-	return nil
+	return err
 }
 
 // writeTensors writes a safetensors file. On an error it leaves none.

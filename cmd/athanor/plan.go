@@ -93,8 +93,16 @@ func (v *planCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	if err := v.write(p.result.Best); err != nil {
+		return err
+	}
+	return v.report(ctx, c, p, find, show)
+}
+
+// write writes the files that were asked for.
+func (v *planCmd) write(best *plan.Candidate) error {
 	if v.Out != "" {
-		text, err := json.MarshalIndent(p.result.Best.Plan, "", "  ")
+		text, err := json.MarshalIndent(best.Plan, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -102,12 +110,14 @@ func (v *planCmd) Run(c *context) error {
 			return err
 		}
 	}
-	if v.Dump != "" {
-		text := p.result.Best.Program.String()
-		if err := writeTo(v.Dump, func(w io.Writer) error { return wrote(io.WriteString(w, text)) }); err != nil {
-			return err
-		}
+	if v.Dump == "" {
+		return nil
 	}
+	return writeTo(v.Dump, func(w io.Writer) error { return wrote(io.WriteString(w, best.Program.String())) })
+}
+
+// report prints the plan and, with --explain, what else there is to say of it.
+func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machine.Planner, show *status) (err error) {
 	if !c.json {
 		p.print(c)
 		if v.Policy == policy.ElixirPaper {
