@@ -126,7 +126,9 @@ func TestPromptLines(t *testing.T) {
 func TestPairs(t *testing.T) {
 	window := []int32{5, Mark(0), Mark(7), 3, 9}
 	tokens, targets := make([]int32, 4), make([]int32, 4)
-	Pairs(tokens, targets, window)
+	if n := Pairs(tokens, targets, window); n != 2 {
+		t.Errorf("%d targets, want 2", n)
+	}
 	if !slices.Equal(tokens, []int32{5, 0, 7, 3}) || !slices.Equal(targets, []int32{-1, -1, 3, 9}) {
 		t.Errorf("tokens %v, targets %v", tokens, targets)
 	}

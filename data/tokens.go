@@ -137,11 +137,16 @@ func ID(token int32) int32 {
 func Given(token int32) bool { return token < 0 }
 
 // Pairs writes the inputs of a window to tokens and what follows each to targets: -1
-// where that is given. window has one token more than they.
-func Pairs(tokens, targets, window []int32) {
+// where that is given. It returns the number of the others. window has one token more
+// than they.
+func Pairs(tokens, targets, window []int32) (learnt int) {
 	for i := range tokens {
 		tokens[i], targets[i] = ID(window[i]), max(window[i+1], -1)
+		if targets[i] >= 0 {
+			learnt++
+		}
 	}
+	return learnt
 }
 
 // Tokens is a token file, mapped into memory and verified. It is immutable and

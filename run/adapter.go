@@ -178,7 +178,7 @@ func (s *source) Close() error {
 
 // openAdapter opens the factors in a folder of PEFT's.
 func openAdapter(dir string) (*safetensors.Set, error) {
-	set, err := safetensors.OpenSet(func(name string) (safetensors.Source, error) { return safetensors.OpenSource(filepath.Join(dir, name)) }, "adapter_model")
+	set, err := safetensors.OpenIn(dir, "adapter_model")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: is the folder whole?", dir)
 	}

@@ -114,12 +114,7 @@ func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 		targets[i] = -1
 	}
 	for r, row := range rows {
-		data.Pairs(tokens[r*seq:(r+1)*seq], targets[r*seq:(r+1)*seq], row)
-	}
-	for _, id := range targets {
-		if id >= 0 {
-			n++
-		}
+		n += data.Pairs(tokens[r*seq:(r+1)*seq], targets[r*seq:(r+1)*seq], row)
 	}
 	return tokens, targets, n
 }

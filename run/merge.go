@@ -60,9 +60,11 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 			return err
 		}
 	}
-	params := map[string]model.Param{} // by the name in the model's files
+	params := map[string]model.Param{} // by the name in the model's files; factors by their own
 	for _, p := range f.Model.Params() {
-		if info, ok := lookup(f.weights.base, p); ok && !p.Adapter {
+		if p.Adapter {
+			params[p.Name] = p
+		} else if info, ok := lookup(f.weights.base, p); ok {
 			params[info.Name] = p
 		}
 	}
@@ -76,7 +78,7 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 			}
 			progress("merging", int64(i), int64(len(all)))
 			if a, b, ok := f.Model.Factors(p.Name); ok {
-				return f.writeMerged(w, info, p, a, b)
+				return f.writeMerged(w, info, p, params[a], params[b])
 			}
 			return copyTensor(w, f.weights.base, info)
 		}})
@@ -92,11 +94,7 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 }
 
 // writeMerged writes an adapted weight with its adapter added, in the type of the file.
-func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p model.Param, nameA, nameB string) error {
-	byName := map[string]model.Param{}
-	for _, q := range f.Model.Params() {
-		byName[q.Name] = q
-	}
+func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p, factorA, factorB model.Param) error {
 	read := func(p model.Param) ([]float32, error) {
 		buf := make([]float32, p.Elems())
 		return buf, inFolder(f.Path, f.weights.read(p, buf))
@@ -105,11 +103,11 @@ func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p model.Param, 
 	if err != nil {
 		return err
 	}
-	a, err := read(byName[nameA])
+	a, err := read(factorA)
 	if err != nil {
 		return err
 	}
-	b, err := read(byName[nameB])
+	b, err := read(factorB)
 	if err != nil {
 		return err
 	}

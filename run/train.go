@@ -352,16 +352,13 @@ func (t *Trainer) split(rows int) (count int) {
 	seq := t.Setup.Config.SequenceLength
 	for r := range t.Setup.Config.GlobalBatch {
 		tokens, targets := t.tokens[r*seq:(r+1)*seq], t.targets[r*seq:(r+1)*seq]
-		data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
-		if r >= rows {
-			for i := range targets {
-				targets[i] = -1
-			}
+		n := data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
+		if r < rows {
+			count += n
+			continue
 		}
-		for _, id := range targets {
-			if id >= 0 {
-				count++
-			}
+		for i := range targets {
+			targets[i] = -1
 		}
 	}
 	return count

@@ -29,11 +29,16 @@ type Set struct {
 
 // OpenFolder opens the weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json.
 func OpenFolder(dir string) (*Set, error) {
-	set, err := OpenSet(func(name string) (Source, error) { return OpenSource(filepath.Join(dir, name)) }, "model")
+	set, err := OpenIn(dir, "model")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return set, nil
+}
+
+// OpenIn is OpenSet for the files of a folder on disk.
+func OpenIn(dir, base string) (*Set, error) {
+	return OpenSet(func(name string) (Source, error) { return OpenSource(filepath.Join(dir, name)) }, base)
 }
 
 // OpenSet opens base.safetensors or, if that doesn't exist, the files named by base.safetensors.index.json. open opens a

@@ -13,7 +13,7 @@ import (
 // tensors reads all tensors of a folder.
 func tensors(t *testing.T, dir, base string) map[string][]byte {
 	t.Helper()
-	set, err := safetensors.OpenSet(func(name string) (safetensors.Source, error) { return safetensors.OpenSource(dir + "/" + name) }, base)
+	set, err := safetensors.OpenIn(dir, base)
 	check(t, err)
 	defer set.Close()
 	list := map[string][]byte{}

@@ -71,9 +71,7 @@ func load(t *testing.T, name string) *fixture {
 func (f *fixture) adapt(t *testing.T) *fixture {
 	t.Helper()
 	var err error
-	f.adapter, err = safetensors.OpenSet(func(name string) (safetensors.Source, error) {
-		return safetensors.OpenSource(filepath.Join(f.dir, "lora", name))
-	}, "adapter_model")
+	f.adapter, err = safetensors.OpenIn(filepath.Join(f.dir, "lora"), "adapter_model")
 	check(t, err)
 	t.Cleanup(func() { f.adapter.Close() })
 	rank := 0
