@@ -72,6 +72,7 @@ type Config struct {
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
 	Freeze          Strings `yaml:"freeze"`            // name patterns of parameters that are not trained
 	LoRA            LoRA    `yaml:"lora"`              // adapters, which are then all that is trained
+	Quantize        string  `yaml:"quantize"`          // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
@@ -182,6 +183,9 @@ type LoRA struct {
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers
 }
 
+// NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.
+const NF4 = "nf4"
+
 // Sample is the text generated at the end of a run.
 type Sample struct {
 	Prompt string `yaml:"prompt"`
@@ -221,7 +225,7 @@ const (
 // Default returns the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,

@@ -87,6 +87,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
 	}
+	if c.Quantize == NF4 && len(c.Freeze) == 0 && c.LoRA.Rank == 0 {
+		d.fail("quantize", "weights that are trained cannot be held in 4 bits; hint: lora: {rank: 16}, or freeze some layers")
+	}
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
 	}
@@ -105,6 +108,7 @@ func (c *Config) checkChoices(d *decoder) {
 	one("documents", c.Documents, Joined, Separate)
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
+	one("quantize", c.Quantize, "none", NF4)
 	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
 	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
 		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")

@@ -31,6 +31,54 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 	return list
 }
 
+// ReadBytes reads this rank's part of a parameter's weights, as they are stored, into its
+// position in dst, which spans the whole parameter.
+func (e *Engine) ReadBytes(param int, dst []byte) error {
+	for i := range e.program.Homes {
+		h := &e.program.Homes[i]
+		if h.Param != param || h.Kind != "p" || h.Replica {
+			continue
+		}
+		to, err := e.bytes(h, dst)
+		if err == nil {
+			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { copy(to[int64(at)*t.Size():], b) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteBytes writes this rank's part of a parameter's weights, as they are stored, to its
+// home and to all replicas. src spans the whole parameter.
+func (e *Engine) WriteBytes(param int, src []byte) error {
+	for i := range e.program.Homes {
+		h := &e.program.Homes[i]
+		if h.Param != param || h.Kind != "p" {
+			continue
+		}
+		from, err := e.bytes(h, src)
+		if err == nil {
+			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { copy(b, from[int64(at)*t.Size():]) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytes returns the range of a home within the whole parameter.
+func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
+	size := int(e.program.Buffers[h.Region.Buf].DType.Size())
+	from, n := h.At*size, h.Region.Rows*h.Region.Cols*size
+	if from < 0 || from > len(all)-n {
+		return nil, fmt.Errorf("exec: parameter %d has bytes %d to %d, only %d are given", h.Param, from, from+n, len(all))
+	}
+	return all[from : from+n], nil
+}
+
 // ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g") into its
 // position in dst, which spans the whole parameter.
 func (e *Engine) ReadHome(param int, kind string, dst []float32) error {

@@ -149,7 +149,7 @@ func diffLinear(b *builder, n *Node) {
 	dy := b.of(y)
 	if b.trained(x) {
 		dx, acc := b.into(x)
-		b.node(LinearDX, Attr{WT: n.Attr.WT, Acc: acc}, dx, dy, w)
+		b.node(LinearDX, Attr{WT: n.Attr.WT, NF4: n.Attr.NF4, Acc: acc}, dx, dy, w)
 	}
 	if b.trained(w) {
 		b.node(LinearDW, Attr{WT: n.Attr.WT, Cut: Cut(b.g.Seq, b.g.DType)}, b.paramGrad(w), x, dy)

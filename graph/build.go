@@ -142,7 +142,8 @@ func (b *builder) inputs() {
 		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim})
 	}
 	for i, p := range g.Params {
-		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: g.DType, Rows: p.Rows, Cols: p.Cols, Param: i})
+		d := g.Stored(i)
+		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: d.DType, Rows: d.Rows, Cols: d.Cols, Param: i})
 	}
 }
 
@@ -281,8 +282,9 @@ func (b *builder) attention(name string, qkv int) int {
 // and what an adapter adds to it.
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
-	b.node(Linear, Attr{WT: b.m.Family != model.GPT2}, y, x, w, p.bias(bias), res)
-	if down, up, ok := b.m.Factors(b.g.Values[w.Value].Name); ok {
+	weight := &b.g.Params[b.g.ParamOf(w.Value)]
+	b.node(Linear, Attr{WT: b.m.Family != model.GPT2, NF4: weight.NF4}, y, x, w, p.bias(bias), res)
+	if down, up, ok := b.m.Factors(weight.Name); ok {
 		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)

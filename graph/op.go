@@ -117,9 +117,10 @@ var table = [NumOps]Info{
 	// y = x.w + bias + res, or y += x.w with Acc, without bias and res. Each element
 	// is one chain of fused multiply-adds over the input index, ascending, that starts
 	// from bias+res or y.
-	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1)},
-	// dx (+)= dy.w^T
-	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1)},
+	// With Attr.NF4 w is stored in 4 bits a number, see NF4Block.
+	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
+	// dx (+)= dy.w^T; w as above.
+	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
@@ -292,6 +293,7 @@ type Attr struct {
 	WT        bool // weight is stored [out, in]
 	Grad      bool // CrossEntropy writes the gradient over the logits
 	Inverse   bool // RoPE backwards
+	NF4       bool // weight is stored in 4 bits a number
 	Act       Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the first row of the operands, where they start inside a sequence
@@ -377,6 +379,21 @@ func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 		}
 		return 2 * d[0].Elems() * int64(d[other].Cols)
 	}
+}
+
+// linearBytes is the sum over the operands and, since weights in 4 bits are written out
+// before they are multiplied, what that takes.
+func linearBytes(a *Attr, d []Dim) (n int64) {
+	for _, x := range d {
+		n += x.Bytes()
+	}
+	if a.Acc {
+		n += d[0].Bytes()
+	}
+	if a.NF4 {
+		n += 2 * int64(d[0].Cols) * int64(d[1].Cols) * d[2].DType.Size()
+	}
+	return n
 }
 
 // attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal,

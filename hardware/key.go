@@ -74,7 +74,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}} {
+	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}} {
 		if f.set {
 			b = append(b, ' ')
 			b = append(b, f.name...)

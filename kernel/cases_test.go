@@ -130,6 +130,9 @@ var cases = map[graph.Op]func(m *maker) sample{
 		d := m.float()
 		s := sample{attr: graph.Attr{WT: wt}, t: []Tensor{m.mat(m.float(), n, out, 1), m.mat(d, n, in, 1), m.weight(d, in, out, wt), {}, {}},
 			token: []bool{true, true, false, false, true}}
+		if m.IntN(3) == 0 {
+			s.attr.NF4, s.t[2] = true, m.packed(d, in, out, wt)
+		}
 		if m.acc && m.IntN(2) == 0 {
 			s.attr.Acc = true
 			return s
@@ -145,8 +148,12 @@ var cases = map[graph.Op]func(m *maker) sample{
 	graph.LinearDX: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
 		d := m.float()
-		return sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt)},
+		s := sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt)},
 			token: []bool{true, true, false}}
+		if m.IntN(3) == 0 {
+			s.attr.NF4, s.t[2] = true, m.packed(d, in, out, wt)
+		}
+		return s
 	},
 	graph.LinearDW: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0

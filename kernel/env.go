@@ -26,8 +26,10 @@ type Env struct {
 	call    call
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
+	panel   Tensor    // weights written out from 4 bits
 
-	pastBytes int64 // results of at least this size bypass the caches
+	pastBytes  int64 // results of at least this size bypass the caches
+	panelElems int   // weights written out from 4 bits at a time
 }
 
 // NewEnv returns an Env with its own pool of the given number of workers (less than
@@ -39,7 +41,7 @@ func NewEnv(workers int) *Env {
 
 // NewEnvOn returns an Env that uses the given pool and instruction set.
 func NewEnvOn(p *pool.Pool, v *simd.Set) *Env {
-	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: max(pastBytes, secondCache())}
+	e := &Env{Pool: p, Gemm: gemm.New(p), V: v, pastBytes: max(pastBytes, secondCache()), panelElems: panelElems}
 	e.scratch.New = func() *worker { return &worker{v: v, serial: gemm.NewSerial()} }
 	e.call.env = e
 	return e

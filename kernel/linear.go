@@ -13,16 +13,12 @@ import (
 // LinearDW where Attr.Cut allows it.)
 
 func linear(e *Env, a *graph.Attr, t []Tensor) {
-	form := gemm.NN
-	if a.WT {
-		form = gemm.NT
-	}
 	y, x, w, bias, res := &t[0], &t[1], &t[2], &t[3], &t[4]
 	init := gemm.Init{Bias: e.biasRow(bias), Residual: res.matrix()}
 	if a.Acc {
 		init = y.sum(true)
 	}
-	e.Gemm.Gemm(form, y.Rows, y.Cols, x.Cols, x.matrix(), w.matrix(), y.matrix(), init)
+	e.product(a.WT, a.NF4, y, x, w, init)
 }
 
 // biasRow returns a bias as float32, or nil if it is absent.
@@ -41,12 +37,8 @@ func (e *Env) biasRow(t *Tensor) []float32 {
 }
 
 func linearDX(e *Env, a *graph.Attr, t []Tensor) {
-	form := gemm.NT
-	if a.WT {
-		form = gemm.NN
-	}
 	dx, dy, w := &t[0], &t[1], &t[2]
-	e.Gemm.Gemm(form, dx.Rows, dx.Cols, dy.Cols, dy.matrix(), w.matrix(), dx.matrix(), dx.sum(a.Acc))
+	e.product(!a.WT, a.NF4, dx, dy, w, dx.sum(a.Acc))
 }
 
 func linearDW(e *Env, a *graph.Attr, t []Tensor) {

@@ -10,8 +10,21 @@ func weight(w *Tensor, transposed bool, i, o int) float64 {
 	return w.At(i, o)
 }
 
+// plain returns a weight for in inputs and out outputs, written out if it is packed.
+func plain(a *graph.Attr, w *Tensor, in, out int) *Tensor {
+	if !a.NF4 {
+		return w
+	}
+	cols := out
+	if a.WT {
+		cols = in
+	}
+	y := unpacked(w, cols)
+	return &y
+}
+
 func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x, w, bias, res := &t[0], &t[1], &t[2], &t[3], &t[4]
+	y, x, w, bias, res := &t[0], &t[1], plain(a, &t[2], t[1].Cols, t[0].Cols), &t[3], &t[4]
 	for r := range y.Rows {
 		for o := range y.Cols {
 			var s float64
@@ -30,7 +43,7 @@ func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, w := &t[0], &t[1], &t[2]
+	dx, dy, w := &t[0], &t[1], plain(a, &t[2], t[0].Cols, t[1].Cols)
 	for r := range dx.Rows {
 		for i := range dx.Cols {
 			var s float64

@@ -23,6 +23,11 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 			return nil, c.Fault("lora", err.Error())
 		}
 	}
+	if c.Quantize == config.NF4 {
+		if err := part.Quantize(); err != nil {
+			return nil, c.Fault("quantize", err.Error())
+		}
+	}
 	g, err := graph.BuildDocuments(&part, c.SequenceLength, Precision(c), docs)
 	if err != nil {
 		return nil, c.Fault("sequence_length", err.Error())

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -34,6 +35,33 @@ func (m *Model) Freeze(patterns ...string) error {
 		return fmt.Errorf("all %d parameters are frozen; hint: leave some to train", len(params))
 	}
 	return nil
+}
+
+// Quantize holds the frozen weights of the layers' linear operators in 4 bits a number,
+// as QLoRA does (Dettmers et al., 2305.14314, section 3): see graph.NF4Block. It changes
+// what the model computes. At least one such weight must be frozen.
+func (m *Model) Quantize() error {
+	m.NF4 = true
+	if !slices.ContainsFunc(m.Params(), func(p Param) bool { return p.NF4 }) {
+		m.NF4 = false
+		return errors.New("weights that are trained cannot be held in 4 bits, and no other weight of a layer is there; hint: lora, or freeze some layers")
+	}
+	return nil
+}
+
+// FreezeLinear freezes the weights of the layers' linear operators.
+func (m *Model) FreezeLinear() {
+	m.Frozen = nil
+	for _, p := range m.Params() {
+		if m.linear(p) {
+			m.Frozen = append(m.Frozen, p.Name)
+		}
+	}
+}
+
+// linear reports whether a parameter is the weight of a linear operator of a layer.
+func (m *Model) linear(p Param) bool {
+	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.

@@ -37,7 +37,7 @@ func (m *Model) Adapt(rank int, patterns ...string) error {
 	m.Frozen, m.LoRA = nil, nil
 	var linear []Param
 	for _, p := range m.Params() {
-		if !p.Vector && p.Layer >= 0 && p.Layer < m.Layers {
+		if m.linear(p) {
 			linear = append(linear, p)
 		}
 	}

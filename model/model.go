@@ -64,6 +64,7 @@ type Model struct {
 	InitStd      float64
 	Frozen       []string // names of parameters that are not trained, see Freeze
 	LoRA         *LoRA    // adapters, which are then all that is trained; nil: none
+	NF4          bool     // frozen weights of the layers are held in 4 bits, see Quantize
 }
 
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
@@ -100,6 +101,7 @@ type Param struct {
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
+	NF4        bool    // is held in 4 bits, see Model.Quantize
 }
 
 // BareName returns the name in folders of the model without its head, such as those of

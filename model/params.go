@@ -36,6 +36,11 @@ func (m *Model) Params() []Param {
 			b.list[i].Frozen = !b.list[i].Adapter
 		}
 	}
+	if m.NF4 {
+		for i, p := range b.list {
+			b.list[i].NF4 = p.Frozen && m.linear(p)
+		}
+	}
 	return b.list
 }
 

@@ -24,11 +24,11 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 
 // elements counts the elements of trained and of frozen parameters.
 func (s *search) elements() (trained, frozen float64) {
-	for _, p := range s.graph.Params {
-		if p.Frozen {
-			frozen += float64(p.Elems())
+	for i, p := range s.graph.Params {
+		if n := float64(s.graph.Stored(i).Elems()); p.Frozen {
+			frozen += n
 		} else {
-			trained += float64(p.Elems())
+			trained += n
 		}
 	}
 	return trained, frozen

@@ -36,13 +36,13 @@ func newCensus(g *graph.Graph) *census {
 			if g.Params[p].Frozen {
 				kinds[p] = 1
 			}
-			sums[kinds[p]] += g.Params[p].Elems()
+			sums[kinds[p]] += g.Stored(p).Elems()
 			readers[p] = append(readers[p], i)
 		}
 	}
 	for p, list := range readers {
 		if len(list) > 1 {
-			c.shared = append(c.shared, shared{list, kinds[p], g.Params[p].Elems()})
+			c.shared = append(c.shared, shared{list, kinds[p], g.Stored(p).Elems()})
 		}
 	}
 	return c

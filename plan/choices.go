@@ -128,9 +128,9 @@ func (s *search) styles(b int, r residency) []style {
 
 // layerBytes is the size of one layer's weights.
 func (s *search) layerBytes() (sum int64) {
-	for _, p := range s.graph.Params {
+	for i, p := range s.graph.Params {
 		if p.Layer == 0 {
-			sum += p.Elems() * s.graph.DType.Size()
+			sum += s.graph.Stored(i).Bytes()
 		}
 	}
 	return sum

@@ -56,10 +56,10 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 	return chunks
 }
 
-// elements returns the number of elements of a chunk.
+// elements returns the number of stored elements of a chunk.
 func elements(g *graph.Graph, c program.Chunk) (n int64) {
-	for _, p := range g.Params[c.First:c.Last] {
-		n += p.Elems()
+	for i := c.First; i < c.Last; i++ {
+		n += g.Stored(i).Elems()
 	}
 	return n
 }

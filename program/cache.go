@@ -116,8 +116,8 @@ func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
 		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > 1 {
-			for _, p := range g.Params[c.First:c.Last] {
-				bytes[c.First] += p.Elems() * g.DType.Size()
+			for i := c.First; i < c.Last; i++ {
+				bytes[c.First] += g.Stored(i).Bytes()
 			}
 		}
 	}

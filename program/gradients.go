@@ -253,7 +253,7 @@ func (lo *lowering) dividedVisits(c int, units []int) store {
 func (lo *lowering) runs(c int, started []bool) []piece {
 	var list []piece
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
-		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Params[i].Elems())
+		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Stored(i).Elems())
 		switch n := len(list); {
 		case !started[i]:
 		case n > 0 && list[n-1].hi == from:

@@ -46,7 +46,7 @@ func (lo *lowering) index() {
 		off := 0
 		for i := ch.First; i < ch.Last; i++ {
 			lo.chunkOf[i], lo.offsetOf[i] = c, off
-			off += int(lo.g.Params[i].Elems())
+			off += int(lo.g.Stored(i).Elems())
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (lo *lowering) trained(c int) bool { return lo.local(c) && !lo.frozen(c) }
 // whole returns the range of an entire chunk.
 func (lo *lowering) whole(c int) piece {
 	last := lo.pl.Chunks[c].Last - 1
-	return piece{0, lo.offsetOf[last] + int(lo.g.Params[last].Elems())}
+	return piece{0, lo.offsetOf[last] + int(lo.g.Stored(last).Elems())}
 }
 
 // sharded reports whether part of a chunk's data is sharded over its group; what is one
@@ -113,7 +113,7 @@ func (lo *lowering) mark(c, e int) int {
 	}
 	from := lo.offsetOf[i]
 	below := from + (e-from)/graph.NormPiece*graph.NormPiece
-	above := min(below+graph.NormPiece, from+int(lo.g.Params[i].Elems()))
+	above := min(below+graph.NormPiece, from+int(lo.g.Stored(i).Elems()))
 	if e-below < above-e {
 		return below
 	}
@@ -132,7 +132,7 @@ func (pl *Plan) Cuts(g *graph.Graph) ([][]int, error) {
 	list := make([][]int, len(g.Params))
 	for i := range g.Params {
 		for _, e := range lo.shards(lo.chunkOf[i]) {
-			if e -= lo.offsetOf[i]; e > 0 && e < int(g.Params[i].Elems()) {
+			if e -= lo.offsetOf[i]; e > 0 && e < int(g.Stored(i).Elems()) {
 				list[i] = append(list[i], e)
 			}
 		}
@@ -205,7 +205,7 @@ func (lo *lowering) cutChunk(c int) []int {
 func (lo *lowering) parts(c int, p piece) []part {
 	var list []part
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
-		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Params[i].Elems())
+		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Stored(i).Elems())
 		if q := (part{i, max(from, p.lo), min(to, p.hi)}); q.lo < q.hi {
 			list = append(list, q)
 		}

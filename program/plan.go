@@ -193,7 +193,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 	var list []Chunk
 	var size int64
 	for i, p := range g.Params {
-		n := p.Elems()
+		n := g.Stored(i).Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
 			if slices.Equal(users[i], users[i-1]) && p.Frozen == g.Params[i-1].Frozen && size+n <= elems || glued[i] {
@@ -254,6 +254,9 @@ func Fingerprint(g *graph.Graph) string {
 	if l := m.LoRA; l != nil {
 		names := sha256.Sum256([]byte(strings.Join(l.Weights, "\n")))
 		frozen += fmt.Sprintf(" lora %d of %d/%x", l.Rank, len(l.Weights), names[:4])
+	}
+	if m.NF4 {
+		frozen += " nf4"
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,

@@ -60,6 +60,7 @@ var attrFields = []attrField{
 	{"wt", func(a *graph.Attr) any { return &a.WT }},
 	{"grad", func(a *graph.Attr) any { return &a.Grad }},
 	{"inverse", func(a *graph.Attr) any { return &a.Inverse }},
+	{"nf4", func(a *graph.Attr) any { return &a.NF4 }},
 	{"act", func(a *graph.Attr) any { return &a.Act }},
 	{"seq", func(a *graph.Attr) any { return &a.Seq }},
 	{"row0", func(a *graph.Attr) any { return &a.Row0 }},

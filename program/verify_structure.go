@@ -325,6 +325,8 @@ func checkAttr(in *Instr) string {
 		return "acc is set, but there is nothing that it adds to"
 	}
 	switch {
+	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX:
+		return "nf4 is set, but there is no weight"
 	case a.Cut != 0 && in.Op != graph.LinearDW:
 		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
 	case a.Cut%2 != 0: // an operator that adds in pairs would form other pairs
@@ -367,7 +369,11 @@ func checkShapes(p *Program, i int) error {
 		if want, ok := sh.rows.bind(&bound, reg.Rows); !ok {
 			return p.operandFault(i, j, "extents of operands must agree", "has %d rows, want %d", reg.Rows, want)
 		}
-		if want, ok := sh.cols.bind(&bound, reg.Cols); !ok {
+		cols := sh.cols
+		if a.NF4 && in.Op.Info().Args[j].Name == "w" {
+			cols = length{times: graph.NF4Cols(bound[cols.letter], b.DType)}
+		}
+		if want, ok := cols.bind(&bound, reg.Cols); !ok {
 			return p.operandFault(i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
 		}
 		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, p, in.Args[0]) {

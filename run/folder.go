@@ -142,6 +142,17 @@ func (f *Folder) SeparateDocuments() error {
 	return nil
 }
 
+// Quantize holds the weights of the model's layers in 4 bits, as training with quantize:
+// nf4 does. Nothing but adapters and what is outside of the layers has gradients then.
+func (f *Folder) Quantize() error {
+	m := *f.Model
+	if m.LoRA == nil {
+		m.FreezeLinear()
+	}
+	f.Model = &m
+	return m.Quantize()
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

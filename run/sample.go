@@ -25,6 +25,7 @@ type Prompt struct {
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
 	Device      string // cpu or cuda
+	Quantize    bool   // see Folder.Quantize
 	// Each, if set, is called with the prompt's text, then with each token's as it
 	// comes. These are bytes: a character may take several tokens.
 	Each func(text []byte)
@@ -52,6 +53,11 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if p.Quantize {
+		if err := f.Quantize(); err != nil {
+			return nil, err
+		}
+	}
 	w := &writer{prompt: &p}
 	if w.tokenizer, err = f.Tokenizer(); err != nil {
 		return nil, err

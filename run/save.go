@@ -132,7 +132,7 @@ func (w *weights) close() error {
 // rounded reports whether the arenas hold a parameter in fewer bits than
 // checkpoints do. That is never so for trained parameters.
 func (t *Trainer) rounded(p model.Param) bool {
-	return p.Frozen && t.Setup.Graph.DType != graph.F32 && t.saves(p)
+	return p.Frozen && (p.NF4 || t.Setup.Graph.DType != graph.F32) && t.saves(p)
 }
 
 // saves reports whether checkpoints contain a parameter: of adapters, only their own.

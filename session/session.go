@@ -39,6 +39,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -122,8 +123,8 @@ func agree(ps []*program.Program) error {
 // the RoPE table.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
-		if n := s.covered(i, "p"); n != s.Graph.Params[i].Elems() {
-			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, s.Graph.Params[i].Elems(), s.Graph.Params[i].Name)
+		if n, all := s.covered(i, "p"), s.Graph.Stored(i).Elems(); n != all {
+			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, all, s.Graph.Params[i].Name)
 		}
 	}
 	if s.Graph.Rope < 0 {
@@ -274,19 +275,36 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 // Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, from
 // whichever ranks and tiers hold it.
 func (s *Session) Read(param int, kind string, dst []float32) error {
-	for r := range s.ranks {
-		if err := s.ranks[r].engines[0].ReadHome(param, kind, dst); err != nil {
-			return s.lost(r, err)
-		}
+	p := &s.Graph.Params[param]
+	if !p.NF4 {
+		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, dst) })
 	}
-	return nil
+	packed := make([]byte, s.Graph.Stored(param).Bytes())
+	err := s.each(func(e *exec.Engine) error { return e.ReadBytes(param, packed) })
+	if err == nil {
+		kernel.UnpackNF4(dst, packed, p.Cols)
+	}
+	return err
 }
 
 // Write copies src to one kind of a parameter's state on every rank that holds part
 // of it.
 func (s *Session) Write(param int, kind string, src []float32) error {
+	p := &s.Graph.Params[param]
+	switch {
+	case !p.NF4:
+		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
+	case kind != "p":
+		return nil // it is frozen
+	}
+	packed := kernel.PackNF4(src, p.Cols)
+	return s.each(func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+}
+
+// each calls access for each rank.
+func (s *Session) each(access func(e *exec.Engine) error) error {
 	for r := range s.ranks {
-		if err := s.ranks[r].engines[0].WriteHome(param, kind, src); err != nil {
+		if err := access(s.ranks[r].engines[0]); err != nil {
 			return s.lost(r, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
@@ -23,6 +24,7 @@ type evalCmd struct {
 	Sequence int      `help:"Tokens per sequence on a corpus; 0: 256, or the model's positions if they are fewer."`
 	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
 	Separate bool     `help:"A token sees those of its own document only, as in training with documents: separate."`
+	Quantize string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	Logits   string   `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
 	Grads    string   `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
 }
@@ -52,6 +54,11 @@ func (v *evalCmd) Run(c *context) error {
 	defer f.Close()
 	if v.Separate {
 		if err := f.SeparateDocuments(); err != nil {
+			return err
+		}
+	}
+	if v.Quantize == config.NF4 {
+		if err := f.Quantize(); err != nil {
 			return err
 		}
 	}

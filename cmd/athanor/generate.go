@@ -4,6 +4,7 @@ import (
 	stdctx "context"
 	"fmt"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -13,6 +14,7 @@ type generateCmd struct {
 	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`
+	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	Device      string  `help:"cpu or cuda." enum:"cpu,cuda" default:"cpu"`
 }
 
@@ -23,7 +25,7 @@ func (v *generateCmd) Run(c *context) error {
 	if !(v.Temperature >= 0 && v.Temperature <= 100) {
 		return usageError{fmt.Sprintf("generate: --temperature %v; hint: from 0 to 100", v.Temperature)}
 	}
-	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device}
+	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device, Quantize: v.Quantize == config.NF4}
 	streams := c.terminal && !c.json
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.stdout.Write(text) }

@@ -1,6 +1,10 @@
 package simd
 
-import "golang.org/x/sys/cpu"
+import (
+	"golang.org/x/sys/cpu"
+
+	"github.com/athanor-llm/athanor/graph"
+)
 
 //go:generate go run ./gen
 
@@ -15,6 +19,23 @@ func Sets() []*Set {
 		list = append(list, setAVX2())
 	}
 	return append(list, Portable())
+}
+
+func nf4AVX512(y []float32, indices []byte, scales []float32) {
+	n := nf4Blocks(y, indices, scales)
+	nf4BlocksAVX512(y, indices, scales, n)
+	nf4Rest(y, indices, scales, n)
+}
+
+func nf4AVX2(y []float32, indices []byte, scales []float32) {
+	n := nf4Blocks(y, indices, scales)
+	nf4BlocksAVX2(y, indices, scales, n)
+	nf4Rest(y, indices, scales, n)
+}
+
+// nf4Blocks returns the number of whole blocks.
+func nf4Blocks(y []float32, indices []byte, scales []float32) int {
+	return min(len(y)/graph.NF4Block, 2*len(indices)/graph.NF4Block, len(scales))
 }
 
 func transposeAVX2(dst, src []float32, rows, cols, stride int) {

@@ -3,6 +3,8 @@ package simd
 import (
 	"math"
 	"unsafe"
+
+	"github.com/athanor-llm/athanor/graph"
 )
 
 // Portable returns the table in plain Go, for machines without vector instructions
@@ -32,6 +34,7 @@ func Portable() *Set {
 		SwiGLUB: swigluBwd,
 		Widen:   widen,
 		Narrow:  narrow,
+		NF4:     func(y []float32, indices []byte, scales []float32) { nf4Rest(y, indices, scales, 0) },
 		Draw:    draw,
 		AdamW:   adamw,
 		AdamW16: adamw16,
@@ -256,6 +259,13 @@ func transposePart(dst, src []float32, r0, r1, c0, c1, length, stride int) {
 		for c := c0; c < c1; c++ {
 			dst[c*length+r] = src[r*stride+c]
 		}
+	}
+}
+
+// nf4Rest is NF4 from a block on.
+func nf4Rest(y []float32, indices []byte, scales []float32, block int) {
+	for i := block * graph.NF4Block; i < min(len(y), 2*len(indices), graph.NF4Block*len(scales)); i++ {
+		y[i] = graph.NF4Levels[indices[i/2]>>(i%2*4)&15] * scales[i/graph.NF4Block]
 	}
 }
 

@@ -5,7 +5,7 @@ package simd
 func setAVX512() *Set {
 	var s Set
 	s.Name = "AVX512"
-	s.Transpose, s.Fence = transposeAVX2, fence
+	s.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4AVX512
 	s.Add = addAVX512
 	s.Half.Add = addHalfAVX512
 	s.Sum2 = sum2AVX512
@@ -295,10 +295,13 @@ func widenPastAVX512(y []float32, x []uint16)
 //go:noescape
 func narrowPastAVX512(y []uint16, x []float32)
 
+//go:noescape
+func nf4BlocksAVX512(y []float32, indices []byte, scales []float32, blocks int)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"
-	s.Transpose, s.Fence = transposeAVX2, fence
+	s.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4AVX2
 	s.Add = addAVX2
 	s.Half.Add = addHalfAVX2
 	s.Sum2 = sum2AVX2
@@ -587,6 +590,9 @@ func widenPastAVX2(y []float32, x []uint16)
 
 //go:noescape
 func narrowPastAVX2(y []uint16, x []float32)
+
+//go:noescape
+func nf4BlocksAVX2(y []float32, indices []byte, scales []float32, blocks int)
 
 //go:noescape
 func transposeBlocks(dst, src []float32, rows, cols, stride int)

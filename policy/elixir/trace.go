@@ -102,7 +102,7 @@ func (r *recorder) number(params []int) []int {
 		} else {
 			k = len(r.trace.Params)
 			r.index[p] = k
-			r.trace.Params = append(r.trace.Params, Param{Name: r.g.Params[p].Name, Elems: r.g.Params[p].Elems()})
+			r.trace.Params = append(r.trace.Params, Param{Name: r.g.Params[p].Name, Elems: r.g.Stored(p).Elems()})
 		}
 		list = append(list, k)
 	}

@@ -120,8 +120,10 @@ func Files() map[string][]byte {
 		fmt.Fprintf(&w.table, "\tpast := s\n\ts.Past = &past\n")
 		w.set("past", true)
 		text.Write(w.text.Bytes())
-		fmt.Fprintf(&stubs, "\nfunc set%s() *Set {\n\tvar s Set\n\ts.Name = %q\n\ts.Transpose, s.Fence = transposeAVX2, fence\n%s\treturn &s\n}\n%s",
+		fmt.Fprintf(&stubs, "\nfunc set%[1]s() *Set {\n\tvar s Set\n\ts.Name = %[2]q\n\ts.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4%[1]s\n%[3]s\treturn &s\n}\n%[4]s"+
+			"\n//go:noescape\nfunc nf4Blocks%[1]s(y []float32, indices []byte, scales []float32, blocks int)\n",
 			m.suffix, m.name, &w.table, &w.decl)
+		text.WriteString(m.nf4())
 		if m == avx2 {
 			text.WriteString(transpose())
 			text.WriteString("\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n")

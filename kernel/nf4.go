@@ -1,0 +1,226 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/gemm"
+)
+
+// Weights in 4 bits (graph.NF4Block). A product with such weights is made panel by panel: some
+// columns of the result at a time, for which the weights are written out to memory that stays in
+// a cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
+// those of weights that were written out beforehand.
+//
+// Known weakness: with one row, when text is generated, writing out takes longer than the product.
+
+// panelElems bounds the weights that are written out at a time.
+const panelElems = 1 << 20
+
+// panelCols returns how many columns of a result are made at a time if each takes inner
+// weights: whole blocks.
+func (e *Env) panelCols(inner int) int {
+	return max(e.panelElems/max(inner, 1)/graph.NF4Block, 1) * graph.NF4Block
+}
+
+// product computes y = init + x.op(w), where the rows of w are the columns of y if turned, else
+// the columns. With nf4 w is packed.
+func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
+	if !nf4 {
+		e.multiply(turned, y, x, w, init)
+		return
+	}
+	step := e.panelCols(x.Cols)
+	for c := 0; c < y.Cols; c += step {
+		n := min(step, y.Cols-c)
+		part := columns(y, c, n)
+		e.multiply(turned, &part, x, e.unpack(w, turned, x.Cols, y.Cols, c, n), initOf(init, c, n))
+	}
+}
+
+// multiply is product for weights as they are multiplied.
+func (e *Env) multiply(turned bool, y, x, w *Tensor, init gemm.Init) {
+	form := gemm.NN
+	if turned {
+		form = gemm.NT
+	}
+	e.Gemm.Gemm(form, y.Rows, y.Cols, x.Cols, x.matrix(), w.matrix(), y.matrix(), init)
+}
+
+// columns returns columns [c, c+n) of a tensor.
+func columns(t *Tensor, c, n int) Tensor {
+	y := *t
+	y.Cols = n
+	if t.DType == graph.BF16 {
+		y.BF16 = t.BF16[c:]
+	} else {
+		y.F32 = t.F32[c:]
+	}
+	return y
+}
+
+// initOf returns columns [c, c+n) of initial values.
+func initOf(i gemm.Init, c, n int) gemm.Init {
+	if i.Bias != nil {
+		i.Bias = i.Bias[c : c+n]
+	}
+	if i.Residual.Data != nil {
+		i.Residual.Data = i.Residual.Data[c:]
+	}
+	if i.Residual.Half != nil {
+		i.Residual.Half = i.Residual.Half[c:]
+	}
+	return i
+}
+
+// unpack writes out the weights of columns [c, c+n) of a result with cols columns.
+func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
+	p := &e.panel
+	p.DType, p.Rows, p.Cols = w.DType, inner, n
+	first, lo := 0, c
+	if turned {
+		p.Rows, p.Cols = n, inner
+		first, lo, cols = c, 0, inner
+	}
+	p.Stride = p.Cols
+	if size := p.Rows * p.Cols; w.DType == graph.BF16 {
+		p.BF16, p.F32 = slices.Grow(p.BF16[:0], size)[:size], nil
+	} else {
+		p.F32, p.BF16 = slices.Grow(p.F32[:0], size)[:size], nil
+	}
+	call := e.begin(nil, nil)
+	call.t[0], call.t[1] = *p, *w
+	call.n = [4]int{first, lo, cols}
+	call.inBuffers(1).byRows(p.Rows, p.Cols, unpackBody)
+	return p
+}
+
+// unpackBody writes out rows of a panel, from column n[1] of row n[0] of the weights on.
+func unpackBody(c *call, w *worker, b block) {
+	p, packed := &c.t[0], &c.t[1]
+	first, lo, cols := c.n[0], c.n[1], c.n[2]
+	for r := b.R0; r < b.R1; r++ {
+		indices, scales := packed.nf4(first+r, cols)
+		indices = indices[(lo+b.C0)/2:]
+		scales = scales[(lo+b.C0)/graph.NF4Block*4:]
+		n := b.C1 - b.C0
+		own := w.tmp(1, len(scales)/4) // aligned
+		copy(bytesOf(own), scales)
+		y := w.dest(0, p, r, b.C0, b.C1)
+		w.v.NF4(y[:n], indices, own)
+		w.store(y, p, r, b.C0, b.C1)
+	}
+}
+
+// nf4 returns the bytes of a row of packed weights: the indices, and the scales, which may not be
+// aligned.
+func (t *Tensor) nf4(r, cols int) (indices, scales []byte) {
+	size := int(t.DType.Size())
+	row := unsafe.Slice((*byte)(unsafe.Add(t.begin(), r*t.Stride*size)), t.Cols*size)
+	at := (cols + graph.NF4Block - 1) / graph.NF4Block * (graph.NF4Block / 2)
+	return row[:at], row[at:]
+}
+
+// unpacked returns packed weights with rows of cols elements, in plain Go: the reference.
+func unpacked(t *Tensor, cols int) Tensor {
+	y := NewTensor(t.DType, t.Rows, cols)
+	for r := range t.Rows {
+		indices, scales := t.nf4(r, cols)
+		for c := range cols {
+			y.Set(r, c, float64(nf4At(indices, scales, c)))
+		}
+	}
+	return y
+}
+
+// nf4At returns element c of a row.
+func nf4At(indices, scales []byte, c int) float32 {
+	scale := math.Float32frombits(binary.LittleEndian.Uint32(scales[c/graph.NF4Block*4:]))
+	return graph.NF4Levels[indices[c/2]>>(c%2*4)&15] * scale
+}
+
+// nf4Bounds are the midpoints between levels: what lies between two of them is nearest to the
+// level between them.
+var nf4Bounds = func() (list [15]float32) {
+	for i := range list {
+		list[i] = (graph.NF4Levels[i] + graph.NF4Levels[i+1]) / 2
+	}
+	return list
+}()
+
+// PackNF4 stores a matrix with rows of cols elements in 4 bits, on several cores. What is not a
+// number makes its block one.
+func PackNF4(src []float32, cols int) []byte {
+	rows := len(src) / cols
+	row := graph.NF4Cols(cols, graph.F32) * 4
+	dst := make([]byte, rows*row)
+	var all sync.WaitGroup
+	const each = 1 << 18
+	step := max(each/cols, 1)
+	for r := 0; r < rows; r += step {
+		all.Go(func() {
+			for i := r; i < min(r+step, rows); i++ {
+				packRow(dst[i*row:(i+1)*row], src[i*cols:(i+1)*cols])
+			}
+		})
+	}
+	all.Wait()
+	return dst
+}
+
+func packRow(dst []byte, src []float32) {
+	const block = graph.NF4Block
+	blocks := (len(src) + block - 1) / block
+	scales := dst[blocks*block/2:]
+	for b := range blocks {
+		x := src[b*block : min((b+1)*block, len(src))]
+		scale := float32(0)
+		for _, v := range x {
+			if v = abs(v); v > scale || v != v {
+				scale = v
+			}
+		}
+		binary.LittleEndian.PutUint32(scales[4*b:], math.Float32bits(scale))
+		indices := dst[b*block/2 : (b+1)*block/2]
+		for i := range block {
+			v := float32(0)
+			if i < len(x) && scale > 0 {
+				v = x[i] / scale
+			}
+			indices[i/2] |= nearest(v) << (i % 2 * 4)
+		}
+	}
+}
+
+func abs(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
+
+// nearest returns the index of the level nearest to v, the lower of two.
+func nearest(v float32) (i byte) {
+	for step := byte(8); step > 0; step /= 2 {
+		if v > nf4Bounds[i+step-1] {
+			i += step
+		}
+	}
+	return i
+}
+
+// UnpackNF4 writes out rows of cols elements.
+func UnpackNF4(dst []float32, src []byte, cols int) {
+	row := graph.NF4Cols(cols, graph.F32) * 4
+	indices := (cols + graph.NF4Block - 1) / graph.NF4Block * (graph.NF4Block / 2)
+	for r := range len(dst) / cols {
+		from := src[r*row : (r+1)*row]
+		for c := range cols {
+			dst[r*cols+c] = nf4At(from[:indices], from[indices:], c)
+		}
+	}
+}
+
+// bytesOf returns the memory of x.
+func bytesOf(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
