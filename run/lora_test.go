@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
@@ -34,12 +35,21 @@ func TestAdapterTraining(t *testing.T) {
 			var want struct {
 				Losses []float64 `json:"losses64"`
 				Norms  []float64 `json:"grad_norms64"`
+				NF4    string    `json:"quantize"`
 			}
 			torch.JSON(t, filepath.Join(dir, "losses.json"), &want)
 			folder, err := OpenFolder(dir)
 			check(t, err)
 			defer func() { check(t, folder.Close()) }()
+			if want.NF4 != "" {
+				check(t, folder.Quantize())
+			}
 			s := trainable(t, folder, rows)
+			before := make([][]float32, len(s.Graph.Params))
+			for i, p := range s.Graph.Params {
+				before[i] = make([]float32, p.Elems())
+				check(t, s.Read(i, "p", before[i]))
+			}
 			tokens, targets, all := flatten(rows, len(rows))
 			steps := 10
 			if folder.weights.scale != 1 {
@@ -56,10 +66,9 @@ func TestAdapterTraining(t *testing.T) {
 				}
 			}
 			for i, p := range s.Graph.Params {
-				before, after := make([]float32, p.Elems()), make([]float32, p.Elems())
-				check(t, folder.weights.read(p, before))
+				after := make([]float32, p.Elems())
 				check(t, s.Read(i, "p", after))
-				if slices.Equal(before, after) != p.Frozen {
+				if slices.Equal(before[i], after) != p.Frozen {
 					t.Errorf("%s: frozen %v, unchanged %v", p.Name, p.Frozen, !p.Frozen)
 				}
 			}
@@ -211,5 +220,38 @@ func TestAdapterModules(t *testing.T) {
 				t.Errorf("%s %v: %s is found %v, adapted %v", c.model, c.patterns, p.Name, found, adapted)
 			}
 		}
+	}
+}
+
+// TestQuantizedWeights: what is read back of a weight held in 4 bits is what bitsandbytes makes
+// of it, bit for bit.
+func TestQuantizedWeights(t *testing.T) {
+	const dir = "../testdata/torch/llama-nf4"
+	folder, err := OpenFolder(dir)
+	check(t, err)
+	defer func() { check(t, folder.Close()) }()
+	check(t, folder.Quantize())
+	want, err := safetensors.Open(filepath.Join(dir, "nf4.safetensors"))
+	check(t, err)
+	defer want.Close()
+	var rows [][]int32
+	torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)
+	s := trainable(t, folder, rows)
+	compared := 0
+	for i, p := range s.Graph.Params {
+		info, ok := want.Lookup(p.Name)
+		if !ok {
+			continue
+		}
+		a, b := make([]float32, p.Elems()), make([]float32, p.Elems())
+		check(t, s.Read(i, "p", a))
+		check(t, want.ReadFloat32(info.Name, 0, b))
+		if !slices.Equal(a, b) {
+			t.Errorf("%s differs", p.Name)
+		}
+		compared += len(a)
+	}
+	if compared == 0 {
+		t.Error("nothing was compared")
 	}
 }

@@ -9,7 +9,7 @@ the logits, the mean next-token cross entropy, all its gradients, and ten AdamW 
 float64, which shows how much of a difference is rounding (`losses64`; a few places inside transformers, such as RMS norm
 and the rotary tables, stay fp32 there). Everything is seeded: a second run writes the same bytes.
 
-Needs torch, transformers and peft.
+Needs torch, transformers, peft and bitsandbytes.
 
 Known weakness: the numbers depend on the versions of torch and transformers (written to README.md) in the last digits.
 """
@@ -20,6 +20,7 @@ import math
 import pathlib
 import sys
 
+import bitsandbytes
 import peft
 import torch
 import transformers
@@ -52,6 +53,8 @@ CASES = {
                              max_position_embeddings=64, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0,
                              layerdrop=0.0, activation_function="relu", do_layer_norm_before=True, pad_token_id=1,
                              bos_token_id=2, eos_token_id=2)),
+    # Rows of whole blocks of 64, which bitsandbytes cuts from the flat matrix.
+    "llama-nf4": ("Llama", NARROW | dict(hidden_size=64, head_dim=16, num_key_value_heads=2, intermediate_size=64)),
 }
 
 # Patterns of parameters that are not trained, for a few models.
@@ -67,6 +70,11 @@ LORA = {
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
+
+LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
+
+# Adapters that are trained on weights held in 4 bits.
+NF4 = {"llama-nf4"}
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 
@@ -134,6 +142,19 @@ def train_both(folder, model, tokens, freeze=()):
     return results
 
 
+def quantize(model):
+    """Rounds the layers' weights to what bitsandbytes makes of their NF4 form. Returns the first."""
+    first = None
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and ".layers." in name:
+            weight = layer.weight.data.float()
+            packed, state = bitsandbytes.functional.quantize_4bit(weight, blocksize=64, quant_type="nf4", compress_statistics=False)
+            rounded = bitsandbytes.functional.dequantize_4bit(packed, state)
+            layer.weight.data = rounded.to(layer.weight.dtype)
+            first = first or {name + ".weight": rounded}
+    return first
+
+
 def adapt(folder, tokens, settings, generator):
     """An adapter with random factors in folder/lora, and its training."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
@@ -151,6 +172,9 @@ def adapt(folder, tokens, settings, generator):
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):
         base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
+        if folder.name in NF4:
+            results["quantize"] = "nf4"
+            save_file(quantize(base), folder / "nf4.safetensors")
         again = peft.PeftModel.from_pretrained(base, path, autocast_adapter_dtype=False).to(dtype).eval()
         results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, [n for n, _ in again.named_parameters() if "lora_" not in n])
     (path / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -211,7 +235,8 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `losses.json`: `losses[i]` and `grad_norms[i]` (before clipping) at the weights before step i+1 of {steps} AdamW steps on
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
-- `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model
+- `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model;
+  in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
 
 All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
 it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.
@@ -232,7 +257,7 @@ def main():
         if not sys.argv[2:] or name in sys.argv[2:]:
             write_case(out / name, family, settings, seed)
     (out / "README.md").write_text(README.format(
-        torch=torch.__version__.split("+")[0], transformers=transformers.__version__, peft=peft.__version__, batch=BATCH, length=LENGTH,
+        torch=torch.__version__.split("+")[0], transformers=transformers.__version__, peft=peft.__version__, bitsandbytes=bitsandbytes.__version__, batch=BATCH, length=LENGTH,
         inputs=LENGTH - 1, steps=STEPS))
 
 

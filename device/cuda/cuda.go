@@ -114,8 +114,9 @@ type Device struct {
 	limits  struct{ shared, sms, major int }
 
 	sizes     [device.NumTiers]int64
-	memory    uintptr // device arena
-	workspace uintptr
+	memory    uintptr          // device arena
+	workspace uintptr          // of the library, then scratch memory
+	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena
@@ -333,6 +334,7 @@ func (d *Device) allocate(bytes int64) (err error) {
 	if d.memory, err = v.Word("cuMemAlloc", v.MemAlloc, uintptr(bytes)); err != nil {
 		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
 	}
+	d.room = scratchBytes
 	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
 	return err
 }

@@ -409,7 +409,7 @@ func withLibrary(t *testing.T) *Libraries {
 	t.Helper()
 	if !onGPU() {
 		g := fake.New()
-		return &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}
+		return &Libraries{g.Driver(), asText(t, g, false), g.Lt()}
 	}
 	lib, err := Load()
 	if err != nil {
@@ -418,8 +418,8 @@ func withLibrary(t *testing.T) *Libraries {
 	return lib
 }
 
-// openedWith gives a device of libraries with cublasLt. On the fake, whose kernels do nothing
-// then, gradients of weights are the library's too.
+// openedWith gives a device of libraries with cublasLt. On the fake gradients of weights are
+// the library's too.
 func openedWith(t *testing.T, lib *Libraries, o Options, sizes ...int64) *Device {
 	t.Helper()
 	d := opened(t, lib, o, sizes)

@@ -45,11 +45,11 @@ func (s *sample) reference() []byte {
 	return image
 }
 
-// check compares an image with the reference's: operands within the tolerance,
+// check compares an image with the reference's: what is written within the tolerance,
 // everything else bit by bit.
 func (s *sample) check(got, want []byte) error {
 	for i, o := range s.call.Args {
-		if o.Absent() {
+		if o.Absent() || s.call.Op.Info().Args[i].Access == graph.Read {
 			continue
 		}
 		x, y := tensor(got, o), tensor(want, o)

@@ -70,11 +70,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil && len(spans) != len(calls) {
 		return 0, fmt.Errorf("prepare: %d spans for %d calls", len(spans), len(calls))
 	}
-	t := target{scratch: d.workspace + workspaceBytes, room: scratchBytes, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
-	for tier := range t.base {
-		t.base[tier] = d.base(device.Tier(tier))
-	}
+	t := d.target()
 	works := make([][]work, len(calls))
 	for i := range calls {
 		if works[i], err = d.plan(t, &calls[i]); err != nil {
@@ -116,6 +112,16 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	d.issued = make([]atomic.Uint32, len(list))
 	d.work.order = make([]int32, 0, len(list))
 	return first, nil
+}
+
+// target describes this device to builders.
+func (d *Device) target() target {
+	t := target{scratch: d.workspace + workspaceBytes, room: d.room, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
+		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
+	for tier := range t.base {
+		t.base[tier] = d.base(device.Tier(tier))
+	}
+	return t
 }
 
 // hopper reports whether kernels may use instructions exclusive to compute capability
@@ -164,7 +170,7 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 }
 
 // scratching lists the kernels that use the compute stream's scratch memory.
-var scratching = map[string]bool{"sums": true, "embed_bwd": true}
+var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true}
 
 // compile compiles all units that are not loaded, on all cores.
 func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {

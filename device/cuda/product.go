@@ -45,11 +45,11 @@ type product struct {
 }
 
 func linear(b *builder) error {
-	return b.product(product{y: b.op(0), a: b.op(1), b: b.op(2), bias: b.op(3), res: b.op(4), tb: b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
+	return b.weighted(product{y: b.op(0), a: b.op(1), b: b.op(2), bias: b.op(3), res: b.op(4), tb: b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
 }
 
 func linearDX(b *builder) error {
-	return b.product(product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
+	return b.weighted(product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
 }
 
 func linearDW(b *builder) error {

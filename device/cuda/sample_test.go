@@ -219,6 +219,34 @@ func (s *sample) slice(m, unit int) (queries, keys int) {
 	return to - from, to
 }
 
+// maybePacked makes a weight, in 4 bits one time in three.
+func (s *sample) maybePacked(in, out int) {
+	if s.IntN(3) > 0 {
+		s.weight(s.float, in, out)
+		return
+	}
+	s.packed(in, out)
+}
+
+// packed makes a weight in 4 bits.
+func (s *sample) packed(in, out int) {
+	s.call.Attr.NF4 = true
+	rows, cols := in, out
+	if s.call.Attr.WT {
+		rows, cols = out, in
+	}
+	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
+	plain := make([]float32, rows*cols)
+	for i := range plain {
+		plain[i] = float32(s.NormFloat64())
+	}
+	packed := kernel.PackNF4(plain, cols)
+	for r := range rows {
+		n := len(packed) / rows
+		copy(s.image[o.Addr+int64(r*o.Stride)*s.float.Size():], packed[r*n:(r+1)*n])
+	}
+}
+
 // samples makes the operands and attributes of a call per operator.
 var samples = map[graph.Op]func(s *sample){
 	graph.Linear: func(s *sample) {
@@ -226,7 +254,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.call.Attr.WT = s.IntN(2) == 0
 		s.mat(n, out)
 		s.mat(n, in)
-		s.weight(s.float, in, out)
+		s.maybePacked(in, out)
 		if s.acc && s.IntN(2) == 0 {
 			s.call.Attr.Acc = true
 			return
@@ -245,7 +273,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Acc: s.acc}
 		s.mat(n, in)
 		s.mat(n, out)
-		s.weight(s.float, in, out)
+		s.maybePacked(in, out)
 	},
 	graph.LinearDW: func(s *sample) {
 		n, in, out := s.n(), s.cols(), s.cols()

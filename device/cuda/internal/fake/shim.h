@@ -64,14 +64,16 @@ static void fiberMain() {
 static inline void __syncthreads() { yieldAs(BLOCK); }
 static inline void __syncwarp(unsigned = ~0u) { yieldAs(WARP); }
 
-template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) {
+template <class T> static inline T shfl(T v, int from) {
   memcpy(&slots[self], &v, sizeof v);
   yieldAs(WARP);
   T w;
-  memcpy(&w, &slots[self ^ o], sizeof w);
+  memcpy(&w, &slots[from], sizeof w);
   yieldAs(WARP);
   return w;
 }
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) { return shfl(v, self ^ o); }
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return shfl(v, self / 32 * 32 + lane % 32); }
 
 // shimMma is mma.m16n8k16: every thread publishes its fragments, then computes its four sums.
 static unsigned fragments[THREADS][6];

@@ -1,0 +1,76 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Weights in 4 bits (graph.NF4Block) are written out to scratch memory before they are multiplied,
+// as many columns of the result at a time as it has room for. The inner dimension is not divided
+// and the division does not depend on the rows, so no plan changes a bit.
+//
+// Known weakness: a product of few rows, as in generation, reads and writes four times the bytes
+// that it needs.
+
+// weighted adds a product whose b is a weight, packed or not.
+func (b *builder) weighted(p product) error {
+	if !b.call.Attr.NF4 {
+		return b.product(p)
+	}
+	inner := p.a.Cols
+	step := b.panelCols(&p)
+	if step < 1 {
+		return fmt.Errorf("%d inputs are too many for the scratch memory of %d bytes", inner, b.room)
+	}
+	for c := 0; c < p.y.Cols; c += step {
+		n := min(step, p.y.Cols-c)
+		part := p
+		part.y, part.bias, part.res = columnsOf(p.y, c, n), columnsOf(p.bias, c, n), columnsOf(p.res, c, n)
+		var err error
+		if p.tb {
+			part.b, err = b.unpack(p.b, c, n, 0, inner, inner)
+		} else {
+			part.b, err = b.unpack(p.b, 0, inner, c, n, p.y.Cols)
+		}
+		if err == nil {
+			err = b.product(part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// panelCols returns how many columns of a result are made at a time, in whole blocks.
+func (b *builder) panelCols(p *product) int {
+	inner, size := int64(p.a.Cols), p.b.DType.Size()
+	if p.tb { // rows of the panel
+		inner = blocks(inner, graph.NF4Block) * graph.NF4Block
+	}
+	return int(b.room/(inner*size)) / graph.NF4Block * graph.NF4Block
+}
+
+// unpack writes elements [lo, lo+n) of some rows of a weight, whose rows have cols elements, to
+// scratch memory.
+func (b *builder) unpack(w device.Operand, first, rows, lo, n, cols int) (device.Operand, error) {
+	y := device.Operand{Tier: device.DeviceTier, DType: w.DType, Addr: int64(b.scratch) - int64(b.base[device.DeviceTier]),
+		Rows: rows, Cols: n, Stride: int(blocks(int64(n), graph.NF4Block)) * graph.NF4Block}
+	v := 16 / int(w.DType.Size())
+	a := b.newArgs(y, w)
+	a.n = [6]int32{int32(lo), int32(first), int32(cols)}
+	unit := kernels.Unit{File: "nf4", Defines: fmt.Sprintf("%sVEC=%d", types(y, w), v)}
+	return y, b.start(unit, "nf4", [3]int64{blocks(int64(rows)*int64(y.Stride/v), threads), 1, 1}, threads, 0, a)
+}
+
+// columnsOf returns columns [c, c+n) of an operand.
+func columnsOf(o device.Operand, c, n int) device.Operand {
+	if !o.Absent() {
+		o.Addr += int64(c) * o.DType.Size()
+		o.Cols = n
+	}
+	return o
+}
