@@ -12,6 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/torch"
+	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -20,9 +22,7 @@ func (f *fixture) freeze(t *testing.T, patterns ...string) {
 	t.Helper()
 	m := *f.graph.Model
 	check(t, m.Freeze(patterns...))
-	var err error
-	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
-	check(t, err)
+	f.rebuild(t, &m)
 }
 
 // freezeSome freezes the lower layers, the matrices, or any parameters.
@@ -56,8 +56,21 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 		}
 	}
 	check(t, m.Adapt(1+r.IntN(9), some...))
+	f.rebuild(t, &m)
+}
+
+// quantize holds what it can in 4 bits.
+func (f *fixture) quantize(t *testing.T) {
+	t.Helper()
+	m := *f.graph.Model
+	check(t, m.Quantize())
+	f.rebuild(t, &m)
+}
+
+func (f *fixture) rebuild(t *testing.T, m *model.Model) {
+	t.Helper()
 	var err error
-	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
+	f.graph, err = graph.Build(m, f.graph.Seq, f.graph.DType)
 	check(t, err)
 }
 
@@ -95,7 +108,9 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 		got, want := make([]float32, p.Elems()), make([]float32, p.Elems())
 		check(t, s.Read(i, "p", got))
 		check(t, f.read(p.Name, want))
-		if f.graph.DType == graph.BF16 {
+		if p.NF4 {
+			kernel.UnpackNF4(want, kernel.PackNF4(want, p.Cols), p.Cols)
+		} else if f.graph.DType == graph.BF16 {
 			for k, v := range want {
 				want[k] = toBF16(v)
 			}
@@ -158,8 +173,9 @@ func TestFrozenPlans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny",
-		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16"} {
-		folder, bf16 := strings.CutSuffix(name, " bf16")
+		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "gpt2-tiny lora nf4", "llama-tiny lora nf4", "llama-nf4 lora bf16 nf4"} {
+		folder, nf4 := strings.CutSuffix(name, " nf4")
+		folder, bf16 := strings.CutSuffix(folder, " bf16")
 		folder, lora := strings.CutSuffix(folder, " lora")
 		for k := range 3 {
 			f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
@@ -170,6 +186,9 @@ func TestFrozenPlans(t *testing.T) {
 				f.adaptSome(t, r)
 			} else {
 				f.freezeSome(t, r)
+			}
+			if nf4 {
+				f.quantize(t)
 			}
 			t.Run(fmt.Sprint(name, "/", k), func(t *testing.T) {
 				_, plain := f.train(t, program.Plain(f.graph, 4), 3)

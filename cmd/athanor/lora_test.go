@@ -13,15 +13,16 @@ import (
 // the device and in bf16, go on exactly, and come out as a folder of PEFT's that eval,
 // generate and merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
-	for _, c := range []struct{ family, targets, precision string }{
-		{"gpt2", "[]", "fp32"}, {"llama", `["*.[qv]_proj.weight", "*down_proj*"]`, "fp32"}, {"qwen2", "[]", "bf16"},
+	for _, c := range []struct{ family, targets, precision, quantize string }{
+		{"gpt2", "[]", "fp32", "none"}, {"llama", `["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", "[]", "bf16", "none"},
+		{"gpt2", "[]", "fp32", "nf4"}, {"llama", "[]", "bf16", "nf4"},
 	} {
-		t.Run(c.family, func(t *testing.T) {
+		t.Run(c.family+" "+c.quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
 			dir := t.TempDir()
 			lora := func(out string, more ...string) []string {
 				return append([]string{"train", file, "--json", "model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/" + out, "eval_batches=1000",
-					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4, targets: " + c.targets + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision}, more...)
+					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4, targets: " + c.targets + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, "quantize=" + c.quantize}, more...)
 			}
 			var got, swapped trained
 			call(lora("a")...).must(t, 0, "starting from the weights in "+base).into(t, &got)
@@ -39,13 +40,21 @@ func TestLoRA(t *testing.T) {
 			tokens, logits := dir+"/tokens.json", dir+"/logits.safetensors"
 			rows := heldOut(t, file, tokens, lora("a")[3:]...)
 			var adapted, merged, before evalReport
-			call("eval", got.Checkpoint, "--tokens", tokens, "--logits", logits, "--json").must(t, 0).into(t, &adapted)
+			call("eval", got.Checkpoint, "--tokens", tokens, "--logits", logits, "--json", "--quantize", c.quantize).must(t, 0).into(t, &adapted)
 			near := 2e-6
 			if c.precision == "bf16" {
 				near = 1e-3
 			}
 			if math.Abs(adapted.Loss/got.ValLoss-1) > near || math.Abs(crossEntropy(t, logits, rows)/adapted.Loss-1) > 2e-6 {
 				t.Errorf("loss of the training process %v, of eval %v", got.ValLoss, adapted.Loss)
+			}
+			if c.quantize != "none" { // merging keeps the model's own weights
+				quantized := adapted.Loss
+				call("eval", got.Checkpoint, "--tokens", tokens, "--logits", logits, "--json").must(t, 0).into(t, &adapted)
+				if d := math.Abs(quantized/adapted.Loss - 1); d == 0 || d > 1e-2 {
+					t.Errorf("loss %v, with weights in 4 bits %v", adapted.Loss, quantized)
+				}
+				call("generate", got.Checkpoint, "--prompt", "the ", "--max-tokens", "3", "--quantize", c.quantize).must(t, 0)
 			}
 			if r := call("merge", got.Checkpoint, dir+"/merged").must(t, 0); r.stdout != "merged into "+dir+"/merged\n" {
 				t.Errorf("merge prints %q", r.stdout)
@@ -92,6 +101,9 @@ func TestLoRAErrors(t *testing.T) {
 		{with("lora.rank=1.5"), 2, "lora.rank"},
 		{with("lora.rank=1000"), 2, "rank 1000 for"},
 		{with("lora={targets: [x]}"), 2, "lora.rank"},
+		{with("quantize=nf4"), 2, "quantize"},
+		{with("quantize=int3", "lora.rank=2"), 2, "none, nf4"},
+		{with("quantize=nf4", "freeze=[model.embed_tokens.weight]"), 2, "4 bits"},
 		{with("lora={rank: 2, targets: ['*wte*']}"), 2, "matches no parameter"},
 		{with("lora={rank: 2, targets: ['[']}"), 2, "hint"},
 		{with("lora={rank: 2, alpha: 3}"), 2, "lora.alpha"},
@@ -99,6 +111,7 @@ func TestLoRAErrors(t *testing.T) {
 		{[]string{"train", file, "lora.rank=2", "out=" + dir + "/c"}, 2, "no trained weights"},
 		{with("model=" + adapter), 2, "athanor merge"},
 		{append([]string{"train", file, "lora.rank=3"}, on...), 2, "belongs to another run"},
+		{append([]string{"train", file, "lora.rank=2", "quantize=nf4"}, on...), 2, "belongs to another run"},
 		{[]string{"merge", base, dir + "/d"}, 2, "has no adapter_config.json"},
 		{[]string{"merge", adapter, base}, 2, "exists"},
 		{[]string{"merge", adapter, dir + "/none/d"}, 1, "none"},

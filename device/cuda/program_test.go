@@ -82,6 +82,9 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 		}
 	}
 	check(t, f.model.Adapt(rank, weights...))
+	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
+		check(t, f.model.Quantize())
+	}
 	f.readLosses(t, filepath.Join(f.dir, "lora", "losses.json"))
 	return f
 }
@@ -141,7 +144,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *progr
 				tr.state = append(tr.state, buf)
 				continue
 			}
-			check(t, s.Engine(0).ReadHome(i, kind, buf))
+			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
 		}
 	}
@@ -177,7 +180,7 @@ func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	t.Helper()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gpt2-tiny lora", "llama-tiny lora"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gpt2-tiny lora", "llama-tiny lora", "llama-nf4 lora"} {
 		folder, lora := strings.CutSuffix(name, " lora")
 		f := load(t, folder)
 		if lora {
@@ -240,7 +243,7 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // those of the packing, the bytes those of the CPU backend. One of the models has
 // attention within documents.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 	}
