@@ -4,7 +4,7 @@
   rivals.py pair --ours BINARY [--minutes 8] [--only TEXT] [--llmc FOLDER]
   rivals.py llmc FOLDER                                   weights and data for llm.c, see LLMC
 
-Needs torch 2.x, a C++ compiler for --compile, and peft for adapters. Every measurement is a
+Needs torch 2.x, a C++ compiler for --compile, peft for adapters, and bitsandbytes for weights in 4 bits. Every measurement is a
 process of its own, so that peak memory is its own; the processes stay alive
 and run a few steps in turn, so that whatever else goes on hits all alike.
 """
@@ -31,6 +31,7 @@ CONFIGS = {
     "small-b4t256": dict(SMALL, batch=4, length=256),
     "llama-b4t256": dict(LLAMA, batch=4, length=256),
     "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
+    "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
 }
 
@@ -124,6 +125,17 @@ def build(c):
             return F.cross_entropy(logits.view(-1, c["vocab"]), targets.view(-1))
 
     model = Model()
+    if c.get("quantize"):
+        import bitsandbytes
+
+        for block in model.blocks:
+            for owner in list(block.modules()):
+                for name, layer in list(owner.named_children()):
+                    if isinstance(layer, nn.Linear):
+                        packed = bitsandbytes.nn.Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, compute_dtype=c["compute"], compress_statistics=False, quant_type="nf4")
+                        packed.weight = bitsandbytes.nn.Params4bit(layer.weight.data, requires_grad=False, compress_statistics=False, quant_type="nf4")
+                        packed.bias = layer.bias
+                        setattr(owner, name, packed.to("cpu"))
     if rank := c.get("lora"):
         import peft
 
@@ -161,9 +173,10 @@ def serve(args):
     import torch
 
     imported = resident()
+    torch._dynamo.config.recompile_limit = 64  # bitsandbytes has a graph for every shape
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
-    c = CONFIGS[args.config]
+    c = dict(CONFIGS[args.config], compute=torch.bfloat16 if args.precision == "bf16" else torch.float32)
     model = build(c)
     form = adamw()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -225,7 +238,7 @@ def ours(binary, config, precision, steps):
                "--precision", precision, "--steps", str(steps), "--warmup", "2", "--batch", str(c["batch"]), "--sequence", str(c["length"])]
     for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab")):
         command += ["--" + flag, str(c[key])]
-    command += ["--lora", str(c.get("lora", 0))]
+    command += ["--lora", str(c.get("lora", 0)), "--quantize", c.get("quantize", "none")]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -277,7 +290,7 @@ def iter_until(p, steps):
 
 def pair(args):
     """All cases in turn: ours, eager, compiled, ours, ... until the case's share of the time is over."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "gpt2-lora")))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes

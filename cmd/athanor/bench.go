@@ -132,13 +132,14 @@ type benchStepCmd struct {
 	Model     string   `arg:"" help:"A known model, such as gpt2, or a YAML file that describes a run: then its plan is measured." placeholder:"MODEL|CONFIG"`
 	Overrides []string `arg:"" optional:"" help:"Of CONFIG: key=value." placeholder:"KEY=VALUE"`
 
-	Layers      int `help:"Other sizes than the known model's." placeholder:"N"`
-	Width       int `placeholder:"N"`
-	Heads       int `placeholder:"N"`
-	KVHeads     int `name:"kv-heads" placeholder:"N"`
-	FeedForward int `placeholder:"N"`
-	Vocabulary  int `placeholder:"N"`
-	LoRA        int `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
+	Layers      int    `help:"Other sizes than the known model's." placeholder:"N"`
+	Width       int    `placeholder:"N"`
+	Heads       int    `placeholder:"N"`
+	KVHeads     int    `name:"kv-heads" placeholder:"N"`
+	FeedForward int    `placeholder:"N"`
+	Vocabulary  int    `placeholder:"N"`
+	LoRA        int    `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
+	Quantize    string `help:"nf4: hold weights that are not trained in 4 bits." enum:"none,nf4" default:"none"`
 
 	Batch     int    `short:"b" help:"Sequences per step." default:"4" placeholder:"N"`
 	Sequence  int    `short:"t" help:"Tokens per sequence." default:"256" placeholder:"N"`
@@ -224,7 +225,7 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 		return usageError{"bench step: " + err.Error()}
 	}
 	cfg := config.Default()
-	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank = v.Sequence, v.Precision, max(v.LoRA, 0)
+	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
 	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
