@@ -326,7 +326,7 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 		b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
 		b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
 		act = b.tokens(name+".act", f, b.g.DType)
-		b.node(SwiGLU, Attr{}, b.all(act), b.all(up))
+		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
 		return act
 	}
 	up := b.tokens(name+".up", f, b.g.DType)

@@ -47,12 +47,12 @@ type Set struct {
 	// Transpose: dst[c*rows+r] = src[r*stride+c].
 	Transpose func(dst, src []float32, rows, cols, stride int)
 
-	Act     [4]func(y, x []float32)                  // by graph.Activation
-	ActBwd  [4]func(dx, dy, x []float32)             // dx = dy*act'(x)
-	SwiGLU  func(y, gate, up []float32)              // y = silu(gate)*up
-	SwiGLUB func(dgate, dup, dy, gate, up []float32) // its derivative
-	Widen   func(y []float32, x []uint16)            // bf16 to f32
-	Narrow  func(y []uint16, x []float32)            // f32 to bf16, to nearest, ties to even; NaN stays NaN
+	Act    [4]func(y, x []float32)                     // by graph.Activation
+	ActBwd [4]func(dx, dy, x []float32)                // dx = dy*act'(x)
+	GLU    [4]func(y, gate, up []float32)              // y = act(gate)*up
+	GLUBwd [4]func(dgate, dup, dy, gate, up []float32) // its derivative
+	Widen  func(y []float32, x []uint16)               // bf16 to f32
+	Narrow func(y []uint16, x []float32)               // f32 to bf16, to nearest, ties to even; NaN stays NaN
 	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the
 	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.
