@@ -64,7 +64,7 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 // TestFrozenTraining: what is trained beside frozen parameters is what PyTorch
 // trains with requires_grad=False, and the frozen ones keep their bits.
 func TestFrozenTraining(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "opt-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "opt-tiny"} {
 		t.Run(name, func(t *testing.T) {
 			f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 			var cases []struct {
@@ -158,7 +158,7 @@ func TestFrozenPlans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny",
-		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16"} {
+		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16"} {
 		folder, bf16 := strings.CutSuffix(name, " bf16")
 		folder, lora := strings.CutSuffix(folder, " lora")
 		for k := range 3 {
