@@ -165,8 +165,8 @@ func (l *cases) elementwise() {
 		l.add(graph.Act, a.String(), graph.Attr{Act: a}, wide, wide)
 		l.add(graph.ActBwd, a.String(), graph.Attr{Act: a}, wide, wide, wide)
 	}
-	l.add(graph.SwiGLU, "", graph.Attr{}, half, llama)
-	l.add(graph.SwiGLUBwd, "", graph.Attr{}, llama, half, llama)
+	l.add(graph.SwiGLU, "", graph.Attr{Act: graph.SiLU}, half, llama)
+	l.add(graph.SwiGLUBwd, "", graph.Attr{Act: graph.SiLU}, llama, half, llama)
 	l.add(graph.BiasGrad, "", graph.Attr{Acc: true}, f32(1, gpt2Wide), wide)
 }
 

@@ -94,7 +94,7 @@ type Config struct {
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
-	Type        string  `yaml:"type"` // gpt2, llama, mistral, qwen2, opt
+	Type        string  `yaml:"type"` // a family, see model.Families
 	Layers      int     `yaml:"layers"`
 	Width       int     `yaml:"width"`
 	Heads       int     `yaml:"heads"`

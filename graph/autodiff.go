@@ -36,6 +36,7 @@ var rules = map[Op]rule{
 	Attention:    diffAttention,
 	Act:          diffAct,
 	SwiGLU:       diffSwiGLU,
+	Cast:         func(b *builder, n *Node) { b.grad[n.Args[1].Value] = b.grad[n.Args[0].Value] }, // of the same columns
 	Embed:        diffEmbed,
 	CrossEntropy: func(b *builder, n *Node) { b.grad[n.Args[1].Value] = n.Args[1].Value }, // in place
 	LossSum:      func(*builder, *Node) {},
@@ -51,7 +52,7 @@ func (b *builder) differentiate() {
 		for i := len(b.seg.Forward) - 1; i >= 0; i-- {
 			n := &b.seg.Forward[i]
 			b.chunk = n.Chunked
-			if b.needs[n.Args[0].Value] {
+			if b.trained(n.Args[0]) {
 				rules[n.Op](b, n)
 			}
 		}
@@ -60,12 +61,13 @@ func (b *builder) differentiate() {
 	}
 }
 
-// need finds the values that depend on a trained parameter.
+// need finds the values, or columns of them, that depend on a trained parameter.
 func (b *builder) need() {
-	b.needs = make([]bool, len(b.g.Values), 2*len(b.g.Values))
+	b.needs = make([][]Use, len(b.g.Values), 2*len(b.g.Values))
 	for i := range b.g.Values {
-		v := &b.g.Values[i]
-		b.needs[i] = v.Kind == ParamValue && !b.g.Params[v.Param].Frozen
+		if v := &b.g.Values[i]; v.Kind == ParamValue && !b.g.Params[v.Param].Frozen {
+			b.needs[i] = []Use{b.all(i)}
+		}
 	}
 	for s := range b.g.Segments {
 		for _, n := range b.g.Segments[s].Forward {
@@ -74,7 +76,7 @@ func (b *builder) need() {
 			}
 			for i, u := range n.Args {
 				if u.Value >= 0 && n.Op.Info().Args[i].Access != Read {
-					b.needs[u.Value] = true
+					b.needs[u.Value] = append(b.needs[u.Value], u)
 				}
 			}
 		}
@@ -82,7 +84,9 @@ func (b *builder) need() {
 }
 
 // trained reports whether an operand has a gradient.
-func (b *builder) trained(u Use) bool { return u.Value >= 0 && b.needs[u.Value] }
+func (b *builder) trained(u Use) bool {
+	return u.Value >= 0 && slices.ContainsFunc(b.needs[u.Value], u.overlaps)
+}
 
 // gradientOf returns the current gradient value of a boundary value, -1 if none.
 func (b *builder) gradientOf(v int) int {
@@ -158,16 +162,33 @@ func diffLinear(b *builder, n *Node) {
 		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)
 	}
 	if b.trained(res) {
-		b.grad[res.Value] = dy.Value
+		b.pass(res, dy)
 	}
+}
+
+// pass makes the gradient of a node's result the first contribution to that of what is
+// added to it.
+func (b *builder) pass(res, dy Use) {
+	if _, ok := b.grad[res.Value]; ok {
+		panic("graph: " + b.g.Values[res.Value].Name + " has a gradient that would be lost")
+	}
+	b.grad[res.Value] = dy.Value
 }
 
 func diffNorm(b *builder, n *Node) {
 	y, stats, x, g := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	dy := b.of(y)
 	dx, acc := absent, false
-	if b.trained(x) {
+	switch {
+	case !b.trained(x):
+	case y.Hi-y.Lo < b.g.Values[y.Value].Cols: // queries or keys: nothing else reads their gradient, so it is overwritten
+		dx = Use{dy.Value, x.Lo, x.Hi}
+		b.grad[x.Value] = dy.Value
+	default:
 		dx, acc = b.into(x)
+	}
+	if len(n.Args) > 4 && n.Op == RMSNorm && b.trained(n.Args[4]) {
+		b.pass(n.Args[4], dy)
 	}
 	// Gains first: the input's gradient may be the same memory in later users.
 	input := LayerNormDX

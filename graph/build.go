@@ -87,7 +87,7 @@ func check(m *model.Model, seq int, dtype DType) error {
 
 func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Model, g.Params = m, m.Params()
-	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope = -1, -1, -1, -1, -1, -1, -1
+	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	return &builder{g: g, m: m, params: map[string]int{}}
 }
 
@@ -110,7 +110,7 @@ type builder struct {
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
 	back   bool           // nodes appended now are backward ones
-	needs  []bool         // forward values that depend on a trained parameter
+	needs  [][]Use        // columns of forward values that depend on a trained parameter
 	grad   map[int]int    // gradient value of a value, once it has a contribution
 	pgrad  map[int]int    // gradient value of a parameter
 }
@@ -139,7 +139,12 @@ func (b *builder) inputs() {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if b.m.Rotary() {
-		g.Rope = b.value(Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim})
+		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim}
+		g.Rope = b.value(table)
+		if b.m.LocalTheta > 0 {
+			table.Name = "rope.local"
+			g.LocalRope = b.value(table)
+		}
 	}
 	for i, p := range g.Params {
 		d := g.Stored(i)
@@ -191,10 +196,15 @@ func (b *builder) embed() int {
 	if !m.Rotary() {
 		pos = b.param(names[1].Name)
 	}
+	attr := Attr{PosOffset: m.PosOffset()}
+	if m.ScaledEmbed {
+		attr.Scale = g.DType.Round(math.Sqrt(float64(m.Width)))
+	}
 	if g.Context > 0 {
-		b.node(EmbedAt, Attr{PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
+		b.node(EmbedAt, attr, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
 	} else {
-		b.node(Embed, Attr{Seq: g.Seq, PosOffset: m.PosOffset()}, b.all(x), b.all(g.Tokens), wte, pos)
+		attr.Seq = g.Seq
+		b.node(Embed, attr, b.all(x), b.all(g.Tokens), wte, pos)
 	}
 	b.seg.Out = x
 	return x
@@ -229,43 +239,59 @@ func (b *builder) layer(l, x int) int {
 		p.i++
 	}
 	n1 := b.norm(name+".norm1", x, p)
-	qkv := b.qkv(name, n1, p)
-	o := b.attention(name, qkv)
-	mid := b.tokens(name+".mid", m.Width, g.DType)
-	b.linear(b.all(mid), b.all(o), p, m.OutBias, b.all(x))
+	o := b.attention(l, b.qkv(name, n1, p))
+	mid := b.project(name+".mid", o, p, m.OutBias, x)
 
 	n2 := b.norm(name+".norm2", mid, p)
 	act := b.feedForward(name, n2, p)
-	out := b.tokens(fmt.Sprintf("x%d", l+1), m.Width, g.DType)
-	b.linear(b.all(out), b.all(act), p, m.MLPBias, b.all(mid))
-	b.seg.Out = out
-	return out
+	b.seg.Out = b.project(fmt.Sprintf("x%d", l+1), act, p, m.MLPBias, mid)
+	return b.seg.Out
 }
 
-// attention appends RoPE and attention, over the sequence or over a cache.
-func (b *builder) attention(name string, qkv int) int {
+// project appends y = x.w + bias + res or, with norms after attention and feed-forward,
+// y = norm(x.w + bias) + res.
+func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	m, g := b.m, b.g
+	if m.Norms == model.PreNorm {
+		y := b.tokens(name, m.Width, g.DType)
+		b.linear(b.all(y), b.all(x), p, bias, b.all(res))
+		return y
+	}
+	part := b.tokens(name+".part", m.Width, g.DType)
+	b.linear(b.all(part), b.all(x), p, bias, absent)
+	y := b.tokens(name, m.Width, g.DType)
+	b.normTo(name+".norm", b.all(y), b.all(part), 0, p, b.all(res))
+	return y
+}
+
+// attention appends RoPE and a layer's attention, over the sequence or over a cache.
+func (b *builder) attention(l, qkv int) int {
+	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
 	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
 	if g.Context == 0 {
 		turned.Seq = g.Seq
 	}
 	heads := turned
-	heads.Window, heads.Scale = m.Window, 1/math.Sqrt(float64(m.HeadDim))
+	heads.Window, heads.Scale = m.WindowOf(l), m.ScoreScale()
 	heads.Among = g.Among
 	if heads.Window >= b.context()*max(g.Among, 1) {
 		heads.Window = 0
 	}
+	rope := g.Rope
+	if m.Local(l) {
+		rope = g.LocalRope
+	}
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
 		if m.Rotary() {
-			b.node(RoPEAt, turned, b.all(qkv), b.all(g.Rope), b.all(g.Pos))
+			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
 		b.node(AttentionAt, heads, b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos))
 		return o
 	}
 	if m.Rotary() {
-		b.node(RoPE, turned, b.all(qkv), b.all(g.Rope))
+		b.node(RoPE, turned, b.all(qkv), b.all(rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
 	width := m.Heads * m.HeadDim
@@ -283,7 +309,7 @@ func (b *builder) attention(name string, qkv int) int {
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	weight := &b.g.Params[b.g.ParamOf(w.Value)]
-	b.node(Linear, Attr{WT: b.m.Family != model.GPT2, NF4: weight.NF4}, y, x, w, p.bias(bias), res)
+	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.bias(bias), res)
 	if down, up, ok := b.m.Factors(weight.Name); ok {
 		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
@@ -293,16 +319,25 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 
 func (b *builder) norm(name string, x int, p *next) int {
 	y := b.tokens(name, b.m.Width, b.g.DType)
-	attr := Attr{Eps: b.m.NormEps}
+	b.normTo(name, b.all(y), b.all(x), 0, p, absent)
+	return y
+}
+
+// normTo appends y = norm(x) + res, by groups of columns if there are several. Only
+// RMSNorm has groups and a residual.
+func (b *builder) normTo(name string, y, x Use, groups int, p *next, res Use) {
+	attr := Attr{Eps: b.m.NormEps, Heads: groups, UnitOffset: b.m.UnitOffset}
 	if b.m.RMS() {
-		stats := b.tokens(name+".stats", 1, F32)
-		b.node(RMSNorm, attr, b.all(y), b.all(stats), b.all(x), p.param())
-		return y
+		args := []Use{y, b.all(b.tokens(name+".stats", max(1, groups), F32)), x, p.param()}
+		if res.Value >= 0 {
+			args = append(args, res)
+		}
+		b.node(RMSNorm, attr, args...)
+		return
 	}
 	stats := b.tokens(name+".stats", 2, F32)
 	g := p.param()
-	b.node(LayerNorm, attr, b.all(y), b.all(stats), b.all(x), g, p.param())
-	return y
+	b.node(LayerNorm, attr, y, b.all(stats), x, g, p.param())
 }
 
 func (b *builder) qkv(name string, x int, p *next) int {
@@ -314,10 +349,31 @@ func (b *builder) qkv(name string, x int, p *next) int {
 		return v
 	}
 	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q, q+kv)
-	for _, band := range [][2]int{{0, q}, {q, q + kv}, {q + kv, q + 2*kv}} {
-		b.linear(Use{v, band[0], band[1]}, b.all(x), p, m.QKVBias, absent)
+	bands := []Use{{v, 0, q}, {v, q, q + kv}, {v, q + kv, q + 2*kv}}
+	for _, band := range bands {
+		b.linear(band, b.all(x), p, m.QKVBias, absent)
 	}
-	return v
+	if m.QKNorm == model.NoQKNorm {
+		return v
+	}
+	return b.normQK(name, bands, p)
+}
+
+// normQK appends the norms of queries and keys, and returns a value of these and the
+// values. The backward pass reads both what is normalised and what attention reads: the
+// latter is made again by operators that cost little (its class is LightAct, like that of
+// all results of norms), so a plan may keep the former alone, which is as much as without
+// norms. That is why the values are copied: a norm in place could not be undone, since
+// gains may be 0.
+func (b *builder) normQK(name string, bands []Use, p *next) int {
+	m, v := b.m, b.g.Values[bands[0].Value]
+	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
+	for i, heads := range []int{m.Heads, m.KVHeads} {
+		x := bands[i]
+		b.normTo(name+[]string{".qnorm", ".knorm"}[i], Use{y, x.Lo, x.Hi}, x, heads, p, absent)
+	}
+	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
+	return y
 }
 
 func (b *builder) feedForward(name string, x int, p *next) int {
@@ -328,7 +384,7 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 		b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
 		b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
 		act = b.tokens(name+".act", f, b.g.DType)
-		b.node(SwiGLU, Attr{}, b.all(act), b.all(up))
+		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
 		return act
 	}
 	up := b.tokens(name+".up", f, b.g.DType)
@@ -389,13 +445,14 @@ func (b *builder) loss() {
 	b.chunk = false
 }
 
-// RopeTable returns the content of the rotary table: per position the cosines of
-// HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1).
-func RopeTable(m *model.Model, seq int) []float32 {
+// RopeTable returns the content of a rotary table: per position the cosines of
+// HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
+// that of layers with a window, where they have a base of their own.
+func RopeTable(m *model.Model, seq int, local bool) []float32 {
 	half := m.HeadDim / 2
 	t := make([]float32, seq*m.HeadDim)
 	for i := range half {
-		f := ropeFrequency(m, i)
+		f := ropeFrequency(m, i, local)
 		for pos := range seq {
 			sin, cos := math.Sincos(float64(pos) * f)
 			t[pos*m.HeadDim+i] = float32(cos)
@@ -405,9 +462,12 @@ func RopeTable(m *model.Model, seq int) []float32 {
 	return t
 }
 
-func ropeFrequency(m *model.Model, i int) float64 {
-	f := math.Pow(m.RopeTheta, -2*float64(i)/float64(m.HeadDim))
-	s := m.RopeScaling
+func ropeFrequency(m *model.Model, i int, local bool) float64 {
+	theta, s := m.RopeTheta, m.RopeScaling
+	if local {
+		theta, s = m.LocalTheta, nil
+	}
+	f := math.Pow(theta, -2*float64(i)/float64(m.HeadDim))
 	if s == nil {
 		return f
 	}

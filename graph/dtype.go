@@ -1,6 +1,9 @@
 package graph
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // DType is the storage type of a tensor's elements. Arithmetic is in fp32
 // whatever the storage; sums over parameters (norms) and tokens (loss) are
@@ -27,6 +30,15 @@ func (d DType) String() string {
 		return dtypes[d].name
 	}
 	return fmt.Sprintf("dtype(%d)", d)
+}
+
+// Round returns v as elements of type F32 or BF16 hold it: the nearest, the even one of two.
+func (d DType) Round(v float64) float64 {
+	b := math.Float32bits(float32(v))
+	if d == BF16 {
+		b = (b + 0x7fff + b>>16&1) &^ 0xffff
+	}
+	return float64(math.Float32frombits(b))
 }
 
 // Dim is the extent of one operand: Rows x Cols elements, row-major.

@@ -61,6 +61,9 @@ type Value struct {
 // optional operand.
 type Use struct{ Value, Lo, Hi int }
 
+// overlaps reports whether two operands have columns in common.
+func (u Use) overlaps(w Use) bool { return u.Value == w.Value && u.Lo < w.Hi && w.Lo < u.Hi }
+
 // Node is an operator applied to values. Operands are in the order of the operator's
 // row in the table; trailing optional ones may be left out.
 type Node struct {
@@ -107,6 +110,7 @@ type Graph struct {
 	Scalars   int        // [1, NumScalars] f32
 	Pos       int        // [1,1] i32: the position of the first token
 	Rope      int        // [Seq or Context, HeadDim] f32 or -1
+	LocalRope int        // the same for layers with a rotary base of their own
 }
 
 // Cut returns Attr.Cut for sums over tokens: in bf16, processors with tile registers

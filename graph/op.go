@@ -111,7 +111,7 @@ type Info struct {
 //
 //	weights are [in, out] (GPT-2's Conv1D) or, with Attr.WT, [out, in]
 //	qkv is [N, (H+2G)*S]: query heads, key heads, value heads side by side
-//	stats are [N, 2] (mean, 1/deviation) or [N, 1] (1/root mean square)
+//	stats are [N, 2] (mean, 1/deviation), or 1/root mean square per group of columns
 var table = [NumOps]Info{
 	None: {Name: "none"},
 	// y = x.w + bias + res, or y += x.w with Acc, without bias and res. Each element
@@ -132,12 +132,18 @@ var table = [NumOps]Info{
 	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.
 	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg:s db:s dy:rt x:rt stats:rt")},
-	RMSNorm:     {Name: "rmsnorm", Args: args("y:wt stats:wt x:rt g:r"), Kind: RowWise},
-	RMSNormDX:   {Name: "rmsnorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
-	RMSNormDW:   {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg:s dy:rt x:rt stats:rt")},
+	// y = x/rms(x)*g + res. A row is Attr.Heads groups of columns as long as g, each
+	// normalised by itself, one if that is 0: stats [N, max(1, Heads)]. With UnitOffset
+	// the gains are 1 + g.
+	RMSNorm: {Name: "rmsnorm", Args: args("y:wt stats:wt x:rt g:r res:rt?"), Kind: RowWise},
+	// dx may be the same region as dy if it is not accumulated.
+	RMSNormDX: {Name: "rmsnorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
+	// dg: tokens ascending, of each its groups ascending.
+	RMSNormDW: {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg:s dy:rt x:rt stats:rt")},
 	// Rotates the query and key heads of qkv in place; row n is at position
-	// (n+Row0) mod Seq. table [Seq, S] holds cos (first S/2) and sin (last S/2);
-	// pairs are (i, i+S/2). Attr.Inverse rotates back: the derivative.
+	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs
+	// are (i, i+R/2), and the last S-R columns of a head stay. Attr.Inverse rotates back:
+	// the derivative.
 	RoPE: {Name: "rope", Args: args("qkv:ut table:r"), Kind: RowWise},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq. q and kv
 	// [M, 2*G*S] are bands of qkv. The queries are the last N rows of the M that
@@ -157,12 +163,13 @@ var table = [NumOps]Info{
 	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
-	// y [N,F] = silu(gate)*up of gu [N,2F] = gate|up.
+	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
 	SwiGLU:    {Name: "swiglu", Args: args("y:wt gu:rt"), Kind: RowWise},
 	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt"), Kind: RowWise},
-	// x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
+	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
+	// A Scale of 0 is 1.
 	Embed: {Name: "embed", Kind: RowWise, Args: args("x:wt tokens:rt wte:r wpe:r?"), Bytes: embedBytes},
-	// dwte (+)= rows of dx scattered, tokens ascending; without Acc dwte is
+	// dwte (+)= rows of dx*Scale scattered, tokens ascending; without Acc dwte is
 	// cleared first.
 	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s dx:rt tokens:rt"), Bytes: embedBytes},
 	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s dx:rt")},
@@ -272,7 +279,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Activation selects the function of Act.
+// Activation selects the function of Act and SwiGLU.
 type Activation uint8
 
 const (
@@ -297,7 +304,7 @@ type Attr struct {
 	Act       Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the first row of the operands, where they start inside a sequence
-	Heads     int // H
+	Heads     int // H; in RMSNorm the groups of a row
 	KVHeads   int // G
 	HeadDim   int // S
 	Window    int // a query sees the last Window keys, itself included; 0: all
@@ -313,6 +320,8 @@ type Attr struct {
 	Beta1     float64
 	Beta2     float64
 	Decay     float64
+	// UnitOffset makes the gains of RMSNorm 1 + g (Gemma).
+	UnitOffset bool
 }
 
 // Info returns the operator's row. The result must not be changed.
@@ -442,8 +451,8 @@ func visible(a *Attr, d []Dim) int64 {
 // embedAtBytes and ropeAtBytes count the rows touched, not the whole tables.
 func embedAtBytes(_ *Attr, d []Dim) int64 { return 2 * d[0].Bytes() }
 
-func ropeAtBytes(a *Attr, d []Dim) int64 {
-	return 2*d[0].Bytes() + int64(d[0].Rows*a.HeadDim)*d[1].DType.Size()
+func ropeAtBytes(_ *Attr, d []Dim) int64 {
+	return 2*d[0].Bytes() + int64(d[0].Rows*d[1].Cols)*d[1].DType.Size()
 }
 
 // AttentionPairs counts the (query, key) pairs of one causal sequence.

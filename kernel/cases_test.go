@@ -181,25 +181,32 @@ var cases = map[graph.Op]func(m *maker) sample{
 			token: []bool{false, false, true, true, true}}
 	},
 	graph.RMSNorm: func(m *maker) sample {
-		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Eps: 1e-5}, t: []Tensor{m.any(n, c), m.f32(n, 1), m.any(n, c), m.any(1, c)},
-			token: []bool{true, true, true, false}}
+		n, c, a := m.rows(), m.n(), m.groups()
+		k := max(1, a.Heads)
+		s := sample{attr: a, t: []Tensor{m.any(n, k*c), m.f32(n, k), m.any(n, k*c), m.any(1, c), {}}, token: []bool{true, true, true, false, true}}
+		if m.IntN(2) == 0 {
+			s.t[4] = m.any(n, k*c)
+		}
+		return s
 	},
 	graph.RMSNormDX: func(m *maker) sample {
-		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.any(n, c), m.any(n, c), m.any(n, c), m.any(1, c), m.positive(n, 1)},
+		n, c, a := m.rows(), m.n(), m.groups()
+		k := max(1, a.Heads)
+		a.Acc = m.acc
+		return sample{attr: a, t: []Tensor{m.any(n, k*c), m.any(n, k*c), m.any(n, k*c), m.any(1, c), m.positive(n, k)},
 			token: []bool{true, true, true, false, true}}
 	},
 	graph.RMSNormDW: func(m *maker) sample {
-		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, c), m.any(n, c), m.any(n, c), m.positive(n, 1)},
-			token: []bool{false, true, true, true}}
+		n, c, a := m.rows(), m.n(), m.groups()
+		k := max(1, a.Heads)
+		a.Acc = m.acc
+		return sample{attr: a, t: []Tensor{m.f32(1, c), m.any(n, k*c), m.any(n, k*c), m.positive(n, k)}, token: []bool{false, true, true, true}}
 	},
 	graph.RoPE: func(m *maker) sample {
 		a, n := m.heads()
 		a.HeadDim += a.HeadDim % 2
 		a.Inverse, a.Row0 = m.IntN(2) == 0, m.IntN(9)
-		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(a.Seq, a.HeadDim)}, token: []bool{true, false}}
+		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(a.Seq, m.turned(a))}, token: []bool{true, false}}
 	},
 	graph.Attention: func(m *maker) sample {
 		a, n, keys, token := m.slice()
@@ -231,15 +238,15 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.SwiGLU: func(m *maker) sample {
 		n, c := m.rows(), m.n()
-		return sample{t: []Tensor{m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true}}
+		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true}}
 	},
 	graph.SwiGLUBwd: func(m *maker) sample {
 		n, c := m.rows(), m.n()
-		return sample{t: []Tensor{m.any(n, 2*c), m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true, true}}
+		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, 2*c), m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true, true}}
 	},
 	graph.Embed: func(m *maker) sample {
 		n, c, vocab := m.rows(), m.n(), m.n()
-		a := graph.Attr{Seq: m.n(), PosOffset: m.IntN(3), Row0: m.IntN(9)}
+		a := graph.Attr{Seq: m.n(), PosOffset: m.IntN(3), Row0: m.IntN(9), Scale: 2.5 * float64(m.IntN(2))}
 		s := sample{attr: a, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}}, token: []bool{true, true, false, false}}
 		if m.IntN(2) == 0 {
 			s.t[3] = m.any(a.Seq+a.PosOffset, c)
@@ -248,7 +255,8 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.EmbedBwd: func(m *maker) sample {
 		n, c, vocab := m.rows(), m.n(), m.n()
-		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(vocab, c), m.any(n, c), m.ints(n, 0, vocab)}, token: []bool{false, true, true}}
+		return sample{attr: graph.Attr{Acc: m.acc, Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.f32(vocab, c), m.any(n, c), m.ints(n, 0, vocab)},
+			token: []bool{false, true, true}}
 	},
 	graph.PosBwd: func(m *maker) sample {
 		c, seq := m.n(), m.n()
@@ -297,7 +305,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.EmbedAt: func(m *maker) sample {
 		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
-		s := sample{attr: graph.Attr{PosOffset: m.IntN(3)}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}
+		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}
 		if m.IntN(2) == 0 {
 			s.t[3] = m.any(pos+n+s.attr.PosOffset, c)
 		}
@@ -307,7 +315,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		a, n := m.heads()
 		a.HeadDim += a.HeadDim % 2
 		pos := m.n() - 1
-		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(pos+n, a.HeadDim), m.ints(1, pos, pos+1)}}
+		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(pos+n, m.turned(a)), m.ints(1, pos, pos+1)}}
 	},
 	graph.AttentionAt: func(m *maker) sample {
 		a, _ := m.heads()
@@ -323,6 +331,14 @@ func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
 	}
 	return m.mat(d, in, out, 1)
 }
+
+// groups returns the attributes of an RMSNorm.
+func (m *maker) groups() graph.Attr {
+	return graph.Attr{Eps: 1e-5, Heads: m.IntN(4), UnitOffset: m.IntN(2) == 0}
+}
+
+// turned returns how many columns of a head are turned.
+func (m *maker) turned(a graph.Attr) int { return 2 * (1 + m.IntN(a.HeadDim/2)) }
 
 // heads returns a random attention shape and number of tokens.
 func (m *maker) heads() (graph.Attr, int) {

@@ -5,16 +5,24 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Embed: x[n] = wte[tokens[n]] + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and
-// PosBwd add the rows of dx to the table rows that they came from, in ascending
-// order of tokens.
+// Embed: x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd
+// and PosBwd add the rows of dx, EmbedBwd times Scale, to the table rows that they came
+// from, in ascending order of tokens.
+
+// embedScale returns Scale, which is 1 if it is not set.
+func embedScale(a *graph.Attr) float64 {
+	if a.Scale == 0 {
+		return 1
+	}
+	return a.Scale
+}
 
 func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x, tokens, wte, wpe := &t[0], &t[1], &t[2], &t[3]
 	for r := range x.Rows {
 		id := int(tokens.I32[r*tokens.Stride])
 		for c := range x.Cols {
-			v := wte.At(id, c)
+			v := wte.At(id, c) * embedScale(a)
 			if !wpe.Absent() {
 				v += wpe.At((r+a.Row0)%a.Seq+a.PosOffset, c)
 			}
@@ -43,7 +51,7 @@ func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 			var s float64
 			for i := r; i < dx.Rows; i++ {
 				if int(tokens.I32[i*tokens.Stride]) == id {
-					s += dx.At(i, c)
+					s += dx.At(i, c) * embedScale(a)
 				}
 			}
 			dwte.put(true, id, c, s)
@@ -68,6 +76,9 @@ func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func embed(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(embedRows[float32], embedRows[uint16], &t[0], &t[2], &t[3])
+	if a.Scale != 0 {
+		body = embedRows[float32]
+	}
 	e.begin(a, t).past().byRows(t[0].Rows, t[0].Cols, body)
 }
 
@@ -84,6 +95,11 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 		row, next := load[T](w, 1, wte, id, 0, n), id
 		if r+1 < b.R1 {
 			next = int(tokens.I32[(r+1)*tokens.Stride])
+		}
+		if c.a.Scale != 0 { // T is float32 then
+			scaled := w.tmp(3, n)
+			w.v.ScaleTo(scaled, as[[]float32](row), float32(c.a.Scale))
+			row = as[[]T](scaled)
 		}
 		out := dest[T](w, 0, x, r, 0, n)
 		if wpe.Absent() {
@@ -105,10 +121,21 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 		for r := b.R0; r < b.R1; r++ {
 			id := int(tokens.I32[r*tokens.Stride])
 			sum := w.load(0, dwte, id, b.C0, b.C1)
-			w.v.Add(sum, w.load(1, dx, r, b.C0, b.C1), ahead)
+			w.v.Add(sum, w.scaled(c, dx, r, b), ahead)
 			w.store(sum, dwte, id, b.C0, b.C1)
 		}
 	})
+}
+
+// scaled returns a block's part of row r of dx, times Scale.
+func (w *worker) scaled(c *call, dx *Tensor, r int, b block) []float32 {
+	row := w.load(1, dx, r, b.C0, b.C1)
+	if c.a.Scale == 0 {
+		return row
+	}
+	scaled := w.tmp(2, len(row))
+	w.v.ScaleTo(scaled, row, float32(c.a.Scale))
+	return scaled
 }
 
 func posBwd(e *Env, a *graph.Attr, t []Tensor) {

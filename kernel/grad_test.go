@@ -83,35 +83,42 @@ func TestGradients(t *testing.T) {
 		difference(t, "db", b, db, y, dy, forward)
 	})
 	t.Run("rmsnorm", func(t *testing.T) {
-		a := &graph.Attr{Eps: 1e-3}
-		x, g, y, s, dy := f64(r, 3, 7), f64(r, 1, 7), f64(r, 3, 7), f64(r, 3, 1), f64(r, 3, 7)
-		dx, dg := f64(r, 3, 7), f64(r, 1, 7)
-		forward := func() { run(graph.RMSNorm, a, y, s, x, g) }
-		forward()
-		run(graph.RMSNormDX, a, dx, dy, x, g, s)
-		run(graph.RMSNormDW, a, dg, dy, x, s)
-		difference(t, "dx", x, dx, y, dy, forward)
-		difference(t, "dg", g, dg, y, dy, forward)
-	})
-	t.Run("rope", func(t *testing.T) {
-		a := &graph.Attr{Seq: 3, Row0: 2, Heads: 2, KVHeads: 1, HeadDim: 4}
-		b := *a
-		b.Inverse = true
-		x, y, table, dy := f64(r, 6, 16), f64(r, 6, 16), f64(r, 3, 4), f64(r, 6, 16)
-		for p := range 3 {
-			for i := range 2 {
-				table.Set(p, i, math.Cos(float64(p*(i+1))))
-				table.Set(p, i+2, math.Sin(float64(p*(i+1))))
+		for _, heads := range []int{0, 1, 3} { // groups of a row
+			for _, offset := range []bool{false, true} {
+				a, n := &graph.Attr{Eps: 1e-3, Heads: heads, UnitOffset: offset}, max(1, heads)
+				x, g, y, s, dy, res := f64(r, 3, 7*n), f64(r, 1, 7), f64(r, 3, 7*n), f64(r, 3, n), f64(r, 3, 7*n), f64(r, 3, 7*n)
+				dx, dg := f64(r, 3, 7*n), f64(r, 1, 7)
+				forward := func() { run(graph.RMSNorm, a, y, s, x, g, res) }
+				forward()
+				run(graph.RMSNormDX, a, dx, dy, x, g, s)
+				run(graph.RMSNormDW, a, dg, dy, x, s)
+				difference(t, "dx", x, dx, y, dy, forward)
+				difference(t, "dg", g, dg, y, dy, forward)
+				difference(t, "res", res, dy, y, dy, forward)
 			}
 		}
-		forward := func() {
-			copy(y.F64, x.F64)
-			run(graph.RoPE, a, y, table)
+	})
+	t.Run("rope", func(t *testing.T) {
+		for _, cols := range []int{6, 4, 2} { // turned of a head's
+			a := &graph.Attr{Seq: 3, Row0: 2, Heads: 2, KVHeads: 1, HeadDim: 6}
+			b := *a
+			b.Inverse = true
+			x, y, table, dy := f64(r, 6, 24), f64(r, 6, 24), f64(r, 3, cols), f64(r, 6, 24)
+			for p := range 3 {
+				for i := range cols / 2 {
+					table.Set(p, i, math.Cos(float64(p*(i+1))))
+					table.Set(p, i+cols/2, math.Sin(float64(p*(i+1))))
+				}
+			}
+			forward := func() {
+				copy(y.F64, x.F64)
+				run(graph.RoPE, a, y, table)
+			}
+			dx := f64(r, 6, 24)
+			copy(dx.F64, dy.F64)
+			run(graph.RoPE, &b, dx, table)
+			difference(t, "dx", x, dx, y, dy, forward)
 		}
-		dx := f64(r, 6, 16)
-		copy(dx.F64, dy.F64)
-		run(graph.RoPE, &b, dx, table)
-		difference(t, "dx", x, dx, y, dy, forward)
 	})
 	t.Run("attention", func(t *testing.T) {
 		for _, window := range []int{0, 1, 3} {
@@ -137,11 +144,14 @@ func TestGradients(t *testing.T) {
 	})
 	t.Run("swiglu", func(t *testing.T) {
 		gu, y, dy, dgu := f64(r, 4, 10), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 10)
-		run(graph.SwiGLUBwd, &graph.Attr{}, dgu, dy, gu)
-		difference(t, "dgu", gu, dgu, y, dy, func() { run(graph.SwiGLU, &graph.Attr{}, y, gu) })
+		for k := range graph.Activation(4) {
+			a := &graph.Attr{Act: k}
+			run(graph.SwiGLUBwd, a, dgu, dy, gu)
+			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu) })
+		}
 	})
 	t.Run("embed", func(t *testing.T) {
-		a := &graph.Attr{Seq: 3, Row0: 1, PosOffset: 2}
+		a := &graph.Attr{Seq: 3, Row0: 1, PosOffset: 2, Scale: 1.7}
 		tokens := NewTensor(graph.I32, 7, 1)
 		copy(tokens.I32, []int32{1, 3, 1, 0, 3, 1, 2})
 		wte, wpe, x, dx, dwte, dwpe := f64(r, 5, 2), f64(r, 6, 2), f64(r, 7, 2), f64(r, 7, 2), f64(r, 5, 2), f64(r, 6, 2)

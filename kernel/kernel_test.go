@@ -330,3 +330,24 @@ func TestSharedPool(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestInPlace: results that may lie where an operand does are the same there.
+func TestInPlace(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for _, op := range []graph.Op{graph.ActBwd, graph.RMSNormDX} {
+		for seed := range uint64(60) {
+			m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(op))), mixed: seed%2 == 1}
+			s := cases[op](m)
+			s.t[0] = m.mat(s.t[1].DType, s.t[1].Rows, s.t[1].Cols, 1)
+			Lookup(op).Fast(e, &s.attr, s.t)
+			over := slices.Clone(s.t)
+			over[1] = copies(s.t[1:2])[0]
+			over[0] = over[1]
+			Lookup(op).Fast(e, &s.attr, over)
+			if err := near(over[:1], s.t[:1], 0, 0); err != nil {
+				t.Fatalf("%v, seed %d: %v", op, seed, err)
+			}
+		}
+	}
+}

@@ -95,29 +95,29 @@ func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {
 	g := w.load(0, &c.t[3], 0, 0, c.cols)
 	for r := b.R0; r < b.R1; r++ {
 		s := c.t[4].row(r, 0, 2)
-		normDX[T](c, w, r, g, s[0], s[1], true)
+		normDX[T](c, w, r, 0, g, s[0], s[1], true)
 	}
 }
 
-// normDX computes row r of dx. RMSNorm passes mean 0 and centred false, which drops
-// the term of the mean.
-func normDX[T simd.Stored](c *call, w *worker, r int, g []float32, mean, rstd float32, centred bool) {
-	dx, n, v := &c.t[0], c.cols, functions[T](w, &c.t[0])
-	dy, x := load[T](w, 1, &c.t[1], r, 0, n), load[T](w, 2, &c.t[2], r, 0, n)
+// normDX computes row r of dx, of the columns from lo on as many as there are gains.
+// RMSNorm passes mean 0 and centred false, which drops the term of the mean.
+func normDX[T simd.Stored](c *call, w *worker, r, lo int, g []float32, mean, rstd float32, centred bool) {
+	dx, hi, v := &c.t[0], lo+len(g), functions[T](w, &c.t[0])
+	dy, x := load[T](w, 1, &c.t[1], r, lo, hi), load[T](w, 2, &c.t[2], r, lo, hi)
 	s, sx := v.NormSums(dy, x, g, mean, rstd)
 	if !centred {
 		s = 0
 	}
-	s, sx = s/float32(n), sx/float32(n)
+	s, sx = s/float32(len(g)), sx/float32(len(g))
 	var out []T
 	if c.a.Acc {
-		out = load[T](w, 3, dx, r, 0, n)
+		out = load[T](w, 3, dx, r, lo, hi)
 		v.NormDXA(out, dy, x, g, mean, rstd, s, sx)
 	} else {
-		out = dest[T](w, 3, dx, r, 0, n)
+		out = dest[T](w, 3, dx, r, lo, hi)
 		v.NormDX(out, dy, x, g, mean, rstd, s, sx)
 	}
-	store(w, out, dx, r, 0, n)
+	store(w, out, dx, r, lo, hi)
 }
 
 func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {

@@ -7,21 +7,36 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// RMSNorm (Zhang and Sennrich, 1910.07467): y = x*rrms*g with
-// rrms = 1/sqrt(avg(x^2)+Eps). Derivative: with d = dy*g and xh = x*rrms,
-// dx = rrms*(d - xh*avg(d*xh)).
+// RMSNorm (Zhang and Sennrich, 1910.07467): y = x*rrms*g + res with
+// rrms = 1/sqrt(avg(x^2)+Eps), in each group of columns by itself. Derivative: with
+// d = dy*g and xh = x*rrms, dx = rrms*(d - xh*avg(d*xh)).
+
+// gain returns a column's gain.
+func gain(a *graph.Attr, g *Tensor, c int) float64 {
+	if a.UnitOffset {
+		return 1 + g.At(0, c)
+	}
+	return g.At(0, c)
+}
 
 func rmsNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, stats, x, g := &t[0], &t[1], &t[2], &t[3]
 	for r := range x.Rows {
-		var s float64
-		for c := range x.Cols {
-			s += x.At(r, c) * x.At(r, c)
-		}
-		rrms := 1 / math.Sqrt(s/float64(x.Cols)+a.Eps)
-		stats.Set(r, 0, rrms)
-		for c := range x.Cols {
-			y.Set(r, c, x.At(r, c)*rrms*g.At(0, c))
+		for k := range stats.Cols {
+			var s float64
+			for c := range g.Cols {
+				v := x.At(r, k*g.Cols+c)
+				s += v * v
+			}
+			rrms := 1 / math.Sqrt(s/float64(g.Cols)+a.Eps)
+			stats.Set(r, k, rrms)
+			for c := range g.Cols {
+				v := x.At(r, k*g.Cols+c) * rrms * gain(a, g, c)
+				if len(t) > 4 && !t[4].Absent() {
+					v += t[4].At(r, k*g.Cols+c)
+				}
+				y.Set(r, k*g.Cols+c, v)
+			}
 		}
 	}
 }
@@ -29,24 +44,28 @@ func rmsNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 func rmsNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dx, dy, x, g, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
 	for r := range x.Rows {
-		rrms := stats.At(r, 0)
-		var sx float64
-		for c := range x.Cols {
-			sx += dy.At(r, c) * g.At(0, c) * x.At(r, c) * rrms
-		}
-		for c := range x.Cols {
-			xh := x.At(r, c) * rrms
-			dx.put(a.Acc, r, c, rrms*(dy.At(r, c)*g.At(0, c)-xh*sx/float64(x.Cols)))
+		for k := range stats.Cols {
+			rrms, c0 := stats.At(r, k), k*g.Cols
+			var sx float64
+			for c := range g.Cols {
+				sx += dy.At(r, c0+c) * gain(a, g, c) * x.At(r, c0+c) * rrms
+			}
+			for c := range g.Cols {
+				xh := x.At(r, c0+c) * rrms
+				dx.put(a.Acc, r, c0+c, rrms*(dy.At(r, c0+c)*gain(a, g, c)-xh*sx/float64(g.Cols)))
+			}
 		}
 	}
 }
 
 func rmsNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dg, dy, x, stats := &t[0], &t[1], &t[2], &t[3]
-	for c := range x.Cols {
+	for c := range dg.Cols {
 		var s float64
 		for r := range x.Rows {
-			s += dy.At(r, c) * x.At(r, c) * stats.At(r, 0)
+			for k := range stats.Cols {
+				s += dy.At(r, k*dg.Cols+c) * x.At(r, k*dg.Cols+c) * stats.At(r, k)
+			}
 		}
 		dg.put(a.Acc, 0, c, s)
 	}
@@ -54,19 +73,56 @@ func rmsNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func rmsNorm(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(rmsNormRows[float32], rmsNormRows[uint16], &t[0], &t[2])
+	if len(t) > 4 && !t[4].Absent() {
+		body = rmsNormAdded
+	}
 	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
 }
 
 func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
 	y, stats, x, n, v := &c.t[0], &c.t[1], &c.t[2], c.cols, functions[T](w, &c.t[0])
-	g := w.load(2, &c.t[3], 0, 0, n)
+	g := w.gains(2, c)
 	for r := b.R0; r < b.R1; r++ {
-		in, out := load[T](w, 1, x, r, 0, n), dest[T](w, 0, y, r, 0, n)
-		rrms := float32(1 / math.Sqrt(float64(v.SumSqDev(in, 0))/float64(n)+c.a.Eps))
-		stats.row(r, 0, 1)[0] = rrms
-		v.NormRMS(out, in, g, rrms)
+		out := dest[T](w, 0, y, r, 0, n)
+		normRMS(c, v, out, load[T](w, 1, x, r, 0, n), g, stats.row(r, 0, stats.Cols))
 		store(w, out, y, r, 0, n)
 	}
+}
+
+// rmsNormAdded adds the residual to what is in a buffer, so that bf16 is rounded once.
+func rmsNormAdded(c *call, w *worker, b block) {
+	y, stats, x, res, n := &c.t[0], &c.t[1], &c.t[2], &c.t[4], c.cols
+	g, normed := w.gains(2, c), w.tmp(4, n)
+	for r := b.R0; r < b.R1; r++ {
+		out := w.dest(0, y, r, 0, n)
+		normRMS(c, &w.v.Rows, normed, w.load(1, x, r, 0, n), g, stats.row(r, 0, stats.Cols))
+		w.to(y).Sum2(out, w.load(3, res, r, 0, n), normed, res.Stride)
+		w.store(out, y, r, 0, n)
+	}
+}
+
+// normRMS normalises the groups of a row.
+func normRMS[T simd.Stored](c *call, v *simd.Rows[T], out, in []T, g, stats []float32) {
+	n := len(g)
+	for k := range stats {
+		x := in[k*n : (k+1)*n]
+		stats[k] = float32(1 / math.Sqrt(float64(v.SumSqDev(x, 0))/float64(n)+c.a.Eps))
+		v.NormRMS(out[k*n:(k+1)*n], x, g, stats[k])
+	}
+}
+
+// gains returns the gains of RMSNorm or RMSNormDX, operand 3, in buffer k if need be.
+func (w *worker) gains(k int, c *call) []float32 {
+	g := &c.t[3]
+	stored := w.load(k, g, 0, 0, g.Cols)
+	if !c.a.UnitOffset {
+		return stored
+	}
+	sum := w.tmp(k, g.Cols)
+	for i, v := range stored {
+		sum[i] = 1 + v
+	}
+	return sum
 }
 
 func rmsNormDX(e *Env, a *graph.Attr, t []Tensor) {
@@ -75,23 +131,31 @@ func rmsNormDX(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {
-	g := w.load(0, &c.t[3], 0, 0, c.cols)
+	g, stats := w.gains(0, c), &c.t[4]
 	for r := b.R0; r < b.R1; r++ {
-		normDX[T](c, w, r, g, 0, c.t[4].row(r, 0, 1)[0], false)
+		for k, rrms := range stats.row(r, 0, stats.Cols) {
+			normDX[T](c, w, r, k*len(g), g, 0, rrms, false)
+		}
 	}
 }
 
 func rmsNormDW(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(rmsNormDWColumns[float32], rmsNormDWColumns[uint16], &t[1], &t[2])
-	e.begin(a, t).byColumns(t[2].Rows, t[2].Cols, t[2].band(), body)
+	e.begin(a, t).byColumns(t[2].Rows, t[0].Cols, t[2].band(), body)
 }
 
 func rmsNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
 	dg, v := w.sum(0, &c.t[0], c.a.Acc, b), functions[T](w, &c.t[0])
+	stats, n := &c.t[3], c.t[0].Cols
 	ahead := c.t[1].ahead(b)
+	if stats.Cols > 1 { // a row has more to come
+		ahead = n
+	}
 	for r := b.R0; r < b.R1; r++ {
-		dy, x := load[T](w, 1, &c.t[1], r, b.C0, b.C1), load[T](w, 2, &c.t[2], r, b.C0, b.C1)
-		v.NormDWR(dg, dy, x, c.t[3].row(r, 0, 1)[0], ahead)
+		for k, rrms := range stats.row(r, 0, stats.Cols) {
+			lo, hi := k*n+b.C0, k*n+b.C1
+			v.NormDWR(dg, load[T](w, 1, &c.t[1], r, lo, hi), load[T](w, 2, &c.t[2], r, lo, hi), rrms, ahead)
+		}
 	}
 	w.store(dg, &c.t[0], 0, b.C0, b.C1)
 }

@@ -3,13 +3,13 @@ package kernel
 import "github.com/athanor-llm/athanor/graph"
 
 // RoPE (Su et al., 2104.09864) in the half-split form of Hugging Face: within a
-// head of size S, pair (i, i+S/2) is rotated by an angle. Row p of the table holds
-// the cosines and sines for position p. Query and key heads are rotated, value
-// heads are not. The derivative rotates back.
+// head, pair (i, i+R/2) of the first R columns is rotated by an angle. Row p of the
+// table holds the R/2 cosines and sines for position p. Query and key heads are rotated,
+// value heads are not. The derivative rotates back.
 
 func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
 	qkv, table := &t[0], &t[1]
-	half := a.HeadDim / 2
+	half := table.Cols / 2
 	for r := range qkv.Rows {
 		p := (r + a.Row0) % a.Seq
 		for h := range a.Heads + a.KVHeads {
@@ -33,16 +33,16 @@ func rope(e *Env, a *graph.Attr, t []Tensor) {
 
 // rope rotates the block's rows; row r is at position (r+row0) mod seq.
 func (w *worker) rope(c *call, b block, row0, seq int) {
-	qkv, s := &c.t[0], c.a.HeadDim
+	qkv, n := &c.t[0], c.t[1].Cols
 	sign := float32(1)
 	if c.a.Inverse {
 		sign = -1
 	}
 	for r := b.R0; r < b.R1; r++ {
 		x := w.load(0, qkv, r, 0, c.cols)
-		angles := w.load(1, &c.t[1], (r+row0)%seq, 0, s)
-		for o := 0; o < c.cols; o += s {
-			w.v.Rotate(x[o:o+s/2], x[o+s/2:o+s], angles[:s/2], angles[s/2:], sign)
+		angles := w.load(1, &c.t[1], (r+row0)%seq, 0, n)
+		for o := 0; o < c.cols; o += c.a.HeadDim {
+			w.v.Rotate(x[o:o+n/2], x[o+n/2:o+n], angles[:n/2], angles[n/2:], sign)
 		}
 		w.store(x, qkv, r, 0, c.cols)
 	}

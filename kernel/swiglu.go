@@ -2,24 +2,24 @@ package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// SwiGLU (Shazeer, 2002.05202): y = silu(gate)*up, where gu = gate|up side by
-// side. SwiGLUBwd: dgate = dy*up*silu'(gate), dup = dy*silu(gate).
+// SwiGLU (Shazeer, 2002.05202): y = act(gate)*up, where gu = gate|up side by side and
+// act is SiLU or, in GeGLU, GELU. SwiGLUBwd: dgate = dy*up*act'(gate), dup = dy*act(gate).
 
-func swigluRef(_ *Env, _ *graph.Attr, t []Tensor) {
+func swigluRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, gu := &t[0], &t[1]
 	for r := range y.Rows {
 		for c := range y.Cols {
-			s, _ := activation(graph.SiLU, gu.At(r, c))
+			s, _ := activation(a.Act, gu.At(r, c))
 			y.Set(r, c, s*gu.At(r, y.Cols+c))
 		}
 	}
 }
 
-func swigluBwdRef(_ *Env, _ *graph.Attr, t []Tensor) {
+func swigluBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dgu, dy, gu := &t[0], &t[1], &t[2]
 	for r := range dy.Rows {
 		for c := range dy.Cols {
-			s, ds := activation(graph.SiLU, gu.At(r, c))
+			s, ds := activation(a.Act, gu.At(r, c))
 			d := dy.At(r, c)
 			up := gu.At(r, dy.Cols+c)
 			dgu.Set(r, c, d*up*ds)
@@ -33,7 +33,7 @@ func swiglu(e *Env, a *graph.Attr, t []Tensor) {
 		y, gu, f := &c.t[0], &c.t[1], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			out := w.dest(0, y, r, b.C0, b.C1)
-			w.to(y).SwiGLU(out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
+			w.to(y).GLU[c.a.Act](out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
 			w.store(out, y, r, b.C0, b.C1)
 		}
 	})
@@ -45,7 +45,7 @@ func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
 		for r := b.R0; r < b.R1; r++ {
 			lo, hi := b.C0, b.C1
 			dgate, dup := w.dest(0, dgu, r, lo, hi), w.dest(1, dgu, r, f+lo, f+hi)
-			w.to(dgu).SwiGLUB(dgate, dup, w.load(2, dy, r, lo, hi), w.load(3, gu, r, lo, hi), w.load(4, gu, r, f+lo, f+hi))
+			w.to(dgu).GLUBwd[c.a.Act](dgate, dup, w.load(2, dy, r, lo, hi), w.load(3, gu, r, lo, hi), w.load(4, gu, r, f+lo, f+hi))
 			w.store(dgate, dgu, r, lo, hi)
 			w.store(dup, dgu, r, f+lo, f+hi)
 		}

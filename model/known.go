@@ -32,6 +32,12 @@ var known = map[string]Model{
 	"qwen2.5-0.5b": qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
 	"qwen2.5-1.5b": qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
 	"qwen2.5-7b":   qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+	"qwen3-0.6b":   qwen3(28, 1024, 16, 3072, true),
+	"qwen3-1.7b":   qwen3(28, 2048, 16, 6144, true),
+	"qwen3-4b":     qwen3(36, 2560, 32, 9728, true),
+	"qwen3-8b":     qwen3(36, 4096, 32, 12288, false),
+	"gemma-3-270m": gemma3(18, 640, 2048),
+	"gemma-3-1b":   gemma3(26, 1152, 6912),
 }
 
 // Known returns the sizes of a published model by name.
@@ -40,6 +46,16 @@ func Known(name string) (*Model, error) {
 		return &m, nil
 	}
 	return nil, fmt.Errorf("model %q is not known; hint: a Hugging Face folder, sizes inline, or one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Typical returns a known model of a family.
+func Typical(f Family) (*Model, error) {
+	name := map[Family]string{GPT2: "gpt2", OPT: "opt-125m", Llama: "llama-2-7b", Mistral: "mistral-7b", Qwen2: "qwen2-0.5b",
+		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m"}[f]
+	if name == "" {
+		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
+	}
+	return Known(name)
 }
 
 // Names lists the known models.
@@ -82,5 +98,19 @@ func mistral(layers, width, heads, kv, dim, ff, vocab, length int) Model {
 func qwen2(layers, width, heads, kv, dim, ff, vocab int, tied bool) Model {
 	m := llama(layers, width, heads, kv, dim, ff, vocab, 32768, 1e6, 1e-6, tied)
 	m.Family, m.QKVBias = Qwen2, true
+	return m
+}
+
+func qwen3(layers, width, heads, ff int, tied bool) Model {
+	m := llama(layers, width, heads, 8, 128, ff, 151936, 40960, 1e6, 1e-6, tied)
+	m.Family, m.QKNorm = Qwen3, QKNormHeads
+	return m
+}
+
+func gemma3(layers, width, ff int) Model {
+	m := llama(layers, width, 4, 1, 256, ff, 262144, 32768, 1e6, 1e-6, true)
+	m.Family, m.QKNorm, m.Norms, m.UnitOffset, m.ScaledEmbed = Gemma3, QKNormHeads, SandwichNorm, true, true
+	m.Activation, m.QueryScalar = "gelu_pytorch_tanh", 256
+	m.Window, m.Sliding, m.LocalTheta = 512, []bool{true, true, true, true, true, false}, 1e4
 	return m
 }

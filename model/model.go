@@ -8,15 +8,24 @@
 //	m, err := model.Known("gpt2")
 //	for _, p := range m.Params() { fmt.Println(p.Name, p.Rows, p.Cols) }
 //
-// The families differ in few choices, and each choice is a field: GPT-2 is
-// LayerNorm, learned positions, one fused query-key-value matrix stored
-// [in, out]; Llama, Mistral and Qwen2 are RMSNorm, rotary positions, a gated
-// feed-forward and grouped queries; OPT is LayerNorm, learned positions with
-// an offset, ReLU.
+// The families differ in few choices. What all models of a family share is a row of the
+// table families (LayerNorm or RMSNorm, learned or rotary positions, gated feed-forwards,
+// how matrices are stored); what its models differ in, or what few families have, is a
+// field of Model, whose zero value is Llama's:
+//
+//	GPT-2     LayerNorm, learned positions, one fused matrix of queries, keys and values
+//	OPT       LayerNorm, learned positions with an offset, ReLU
+//	Llama, Mistral, Qwen2    RMSNorm, rotary positions, gated feed-forwards, grouped queries
+//	Qwen3     also norms of each head's queries and keys (QKNorm)
+//	Gemma 3   also norms after attention and feed-forward (Norms), with gains 1 + weight,
+//	          windows in most layers (Sliding) with a rotary base of their own, GeGLU
 package model
 
 import (
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 )
 
@@ -28,8 +37,41 @@ const (
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
 	Qwen2   Family = "qwen2"
+	Qwen3   Family = "qwen3"
+	Gemma3  Family = "gemma3_text"
 	OPT     Family = "opt"
 )
+
+// traits are what all models of a family have in common.
+type traits struct {
+	class     string // of transformers
+	layerNorm bool   // norms are LayerNorm, with biases
+	learned   bool   // positions are learned
+	plain     bool   // the feed-forward has no gate
+	inOut     bool   // matrices of layers are stored [in, out]
+	fused     bool   // one matrix makes queries, keys and values
+	offset    int    // rows of the position table before position 0
+}
+
+var families = map[Family]traits{
+	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true},
+	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2},
+	Llama:   {class: "LlamaForCausalLM"},
+	Mistral: {class: "MistralForCausalLM"},
+	Qwen2:   {class: "Qwen2ForCausalLM"},
+	Qwen3:   {class: "Qwen3ForCausalLM"},
+	Gemma3:  {class: "Gemma3ForCausalLM"},
+}
+
+// Families lists the families that are built, for messages.
+func Families() string {
+	names := slices.Sorted(maps.Keys(families))
+	list := make([]string, len(names))
+	for i, n := range names {
+		list[i] = string(n)
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
+}
 
 // RopeScaling stretches rotary positions as Llama 3.1 does
 // (rope_type "llama3") or uniformly ("linear").
@@ -56,7 +98,14 @@ type Model struct {
 	NormEps      float64
 	RopeTheta    float64
 	RopeScaling  *RopeScaling
-	Window       int // sliding window of attention in tokens; 0: none
+	Window       int     // sliding window of attention in tokens; 0: none
+	Sliding      []bool  // which layers have it, repeated for all layers; nil: all
+	LocalTheta   float64 // RopeTheta of the layers with the window, without RopeScaling; 0: as in the others
+	QKNorm       QKNorm  // of queries and keys, before rotary positions
+	Norms        Placement
+	UnitOffset   bool    // the gains of norms are 1 + weight
+	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
+	QueryScalar  float64 // scores are divided by its root; 0: HeadDim
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
 	OutBias      bool // bias of the attention output projection
@@ -67,25 +116,58 @@ type Model struct {
 	NF4          bool     // frozen weights of the layers are held in 4 bits, see Quantize
 }
 
+// QKNorm says what an RMSNorm of queries and keys normalises.
+type QKNorm uint8
+
+const (
+	NoQKNorm    QKNorm = iota
+	QKNormHeads        // each head by itself, with the same gains
+)
+
+// Placement says where the norms of a layer are.
+type Placement uint8
+
+const (
+	PreNorm      Placement = iota // before attention and before the feed-forward
+	SandwichNorm                  // before and after each
+)
+
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
-func (m *Model) RMS() bool { return m.Family != GPT2 && m.Family != OPT }
+func (m *Model) RMS() bool { return !families[m.Family].layerNorm }
 
 // Rotary reports whether positions are rotary instead of learned. Setting RopeTheta
 // makes GPT-2 and OPT rotary too; their config.json cannot express that.
-func (m *Model) Rotary() bool { return m.RMS() || m.RopeTheta > 0 }
+func (m *Model) Rotary() bool { return !families[m.Family].learned || m.RopeTheta > 0 }
 
-// Gated reports whether the feed-forward is SwiGLU.
-func (m *Model) Gated() bool { return m.RMS() }
+// Gated reports whether the feed-forward is gated: SwiGLU or, by Activation, GeGLU.
+func (m *Model) Gated() bool { return !families[m.Family].plain }
 
 // FusedQKV reports whether one matrix makes queries, keys and values.
-func (m *Model) FusedQKV() bool { return m.Family == GPT2 }
+func (m *Model) FusedQKV() bool { return families[m.Family].fused }
+
+// InOut reports whether matrices of layers are stored [in, out] instead of [out, in].
+func (m *Model) InOut() bool { return families[m.Family].inOut }
 
 // PosOffset returns the number of rows of the position table before position 0.
-func (m *Model) PosOffset() int {
-	if m.Family == OPT {
-		return 2
+func (m *Model) PosOffset() int { return families[m.Family].offset }
+
+// WindowOf returns the window of a layer; 0: none.
+func (m *Model) WindowOf(layer int) int {
+	if m.Sliding != nil && !m.Sliding[layer%len(m.Sliding)] {
+		return 0
 	}
-	return 0
+	return m.Window
+}
+
+// Local reports whether a layer's rotary base is LocalTheta.
+func (m *Model) Local(layer int) bool { return m.LocalTheta > 0 && m.WindowOf(layer) > 0 }
+
+// ScoreScale returns what attention's scores are multiplied by.
+func (m *Model) ScoreScale() float64 {
+	if m.QueryScalar > 0 {
+		return 1 / math.Sqrt(m.QueryScalar)
+	}
+	return 1 / math.Sqrt(float64(m.HeadDim))
 }
 
 // QKVCols returns the total width of query, key and value heads.
@@ -177,6 +259,10 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)
 	case m.Rotary() && !(m.RopeTheta > 0 && m.RopeTheta < 1e12):
 		return fmt.Errorf("rope_theta %v; hint: positive, usually 1e4 or 5e5", m.RopeTheta)
+	case !(m.LocalTheta >= 0 && m.LocalTheta < 1e12):
+		return fmt.Errorf("rotary base %v of layers with windows; hint: positive, usually 1e4", m.LocalTheta)
+	case !(m.QueryScalar >= 0 && m.QueryScalar < 1e12):
+		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}

@@ -21,6 +21,8 @@ func TestParamCounts(t *testing.T) {
 		"opt-125m": 125239296, "llama-2-7b": 6738415616, "llama-2-13b": 13015864320, "llama-3-8b": 8030261248,
 		"llama-3.2-1b": 1235814400, "llama-3.2-3b": 3212749824, "mistral-7b": 7241732096,
 		"qwen2-0.5b": 494032768, "qwen2-1.5b": 1543714304, "qwen2-7b": 7615616512, "qwen2.5-7b": 7615616512,
+		"qwen3-0.6b": 596049920, "qwen3-1.7b": 1720574976, "qwen3-4b": 4022468096, "qwen3-8b": 8190735360,
+		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
 	} {
 		m, err := Known(name)
 		if err != nil {
@@ -241,7 +243,7 @@ func TestDropout(t *testing.T) {
 
 // FuzzParse: no text makes it panic, and what it accepts has possible sizes.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b"} {
+	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b"} {
 		m, err := Known(name)
 		if err != nil {
 			f.Fatal(err)

@@ -61,13 +61,23 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
 		b.linear(n.v, m.Width, kv, m.QKVBias, m.InitStd)
 	}
+	if m.QKNorm == QKNormHeads {
+		b.gains(n.qNorm, m.HeadDim)
+		b.gains(n.kNorm, m.HeadDim)
+	}
 	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
+	if m.Norms == SandwichNorm {
+		b.norm(n.attnNorm)
+	}
 	b.norm(n.norm2)
 	if m.Gated() {
 		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	}
 	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
+	if m.Norms == SandwichNorm {
+		b.norm(n.mlpNorm)
+	}
 	b.prefix = ""
 	b.list = append(b.list, b.adapters...)
 	b.adapters = b.adapters[:0]
@@ -79,6 +89,7 @@ type familyNames struct {
 	embed, positions, layer, finalNorm  string
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
+	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
 }
 
 var llamaNames = familyNames{
@@ -86,6 +97,14 @@ var llamaNames = familyNames{
 	norm1: "input_layernorm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 	attnOut: "self_attn.o_proj", norm2: "post_attention_layernorm",
 	gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
+	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
+}
+
+// gemmaNames: what Llama calls the norm after attention is the one before the feed-forward.
+func gemmaNames() familyNames {
+	n := llamaNames
+	n.attnNorm, n.norm2, n.mlpNorm = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+	return n
 }
 
 var names = map[Family]familyNames{
@@ -100,7 +119,7 @@ var names = map[Family]familyNames{
 		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames,
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(),
 }
 
 type paramList struct {
@@ -120,16 +139,25 @@ func (b *paramList) vector(name string, cols int, init Init) {
 }
 
 func (b *paramList) norm(name string) {
-	b.vector(name+".weight", b.m.Width, Ones)
+	b.gains(name, b.m.Width)
 	if !b.m.RMS() {
 		b.vector(name+".bias", b.m.Width, Zeros)
 	}
 }
 
-// linear adds a weight, stored [in, out] by GPT-2 and [out, in] by the others, and its bias.
+// gains adds the gains of a norm, which begin as 1.
+func (b *paramList) gains(name string, cols int) {
+	init := Ones
+	if b.m.UnitOffset {
+		init = Zeros
+	}
+	b.vector(name+".weight", cols, init)
+}
+
+// linear adds a weight, stored [in, out] or [out, in], and its bias.
 // Adapters come after all else of a layer, so that what is trained lies together.
 func (b *paramList) linear(name string, in, out int, bias bool, std float64) {
-	if b.m.Family == GPT2 {
+	if b.m.InOut() {
 		b.matrix(name+".weight", in, out, std)
 	} else {
 		b.matrix(name+".weight", out, in, std)

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // Plan holds every decision about how ranks run a graph. It is a small JSON value that
@@ -258,9 +260,25 @@ func Fingerprint(g *graph.Graph) string {
 	if m.NF4 {
 		frozen += " nf4"
 	}
-	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
+	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,
-		m.Window, m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
+		m.Window, choices(&m), m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
+}
+
+// choices lists what few models have, each only where it is set.
+func choices(m *model.Model) (s string) {
+	for _, c := range []struct {
+		name  string
+		value any
+	}{
+		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
+		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar},
+	} {
+		if !reflect.ValueOf(c.value).IsZero() {
+			s += fmt.Sprintf(" %s%v", c.name, c.value)
+		}
+	}
+	return s
 }
 
 // precisions maps names to the storage type of activations and working weights.

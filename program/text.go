@@ -80,6 +80,7 @@ var attrFields = []attrField{
 	{"beta1", func(a *graph.Attr) any { return &a.Beta1 }},
 	{"beta2", func(a *graph.Attr) any { return &a.Beta2 }},
 	{"decay", func(a *graph.Attr) any { return &a.Decay }},
+	{"unit_offset", func(a *graph.Attr) any { return &a.UnitOffset }},
 }
 
 // ---- printing

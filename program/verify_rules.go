@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,15 +17,16 @@ import (
 //	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
 //
 // T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query heads,
-// width of all query heads, of all key and value heads, and of both. 2F is twice F; a
-// bare number is itself. Types: f fp32 or bf16, s fp32, r fp32 or f64, h bf16, i i32, d
-// f64, * any.
+// width of all query heads, of all key and value heads, and of both; K, too: the groups
+// of a norm. 2F is twice F; a bare number is itself. Types: f fp32 or bf16, s fp32, r
+// fp32 or f64, h bf16, i i32, d f64, * any.
 
 type rule struct {
 	shapes  []shape                                 // by operand
 	swapped []shape                                 // with Attr.WT, where that makes a difference
 	seq     bool                                    // Attr.Seq is used
 	heads   bool                                    // Attr.Heads, KVHeads and HeadDim are used
+	groups  bool                                    // rows are Attr.Heads groups, or one
 	alike   bool                                    // atoms of all operands that are not one row correspond
 	alias   func(in *Instr, first, second box) bool // operands 0 and 1 may overlap like this
 	// position: results depend on where in its sequence a row is.
@@ -55,10 +57,10 @@ var verifyRules = [graph.NumOps]rule{
 	graph.LayerNorm:     {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
 	graph.LayerNormDX:   {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,2/s")},
 	graph.LayerNormDW:   {shapes: shapes("1,D/s 1,D/s N,D/f N,D/f N,2/s")},
-	graph.RMSNorm:       {shapes: shapes("N,D/f N,1/s N,D/f 1,D/f")},
-	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,D/f N,1/s")},
-	graph.RMSNormDW:     {shapes: shapes("1,D/s N,D/f N,D/f N,1/s")},
-	graph.RoPE:          {shapes: shapes("N,Q/f T,S/s"), seq: true, heads: true, position: true},
+	graph.RMSNorm:       {shapes: shapes("N,D/f N,K/s N,D/f 1,P/f N,D/f"), groups: true, extra: grouped(3)},
+	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,P/f N,K/s"), groups: true, alias: sameUnlessAdded, extra: grouped(3)},
+	graph.RMSNormDW:     {shapes: shapes("1,P/s N,D/f N,D/f N,K/s"), groups: true, extra: grouped(0)},
+	graph.RoPE:          {shapes: shapes("N,Q/f T,R/s"), seq: true, heads: true, position: true, extra: turned},
 	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,A/f M,G/f N,1/i"), seq: true, heads: true},
 	graph.AttentionBwd:  {shapes: shapes("N,A/f M,G/f N,H/s N,A/f N,A/f M,G/f N,A/f N,H/s N,1/i"), seq: true, heads: true},
 	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
@@ -77,7 +79,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Copy:          {shapes: shapes("R,C/* R,C/*"), alike: true},
 	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
-	graph.RoPEAt:        {shapes: shapes("N,Q/f P,S/s 1,1/i"), heads: true, extra: positionsAt(1)},
+	graph.RoPEAt:        {shapes: shapes("N,Q/f P,R/s 1,1/i"), heads: true, extra: either(turned, positionsAt(1))},
 	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
 	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*"), alias: inDst},
 	graph.ReduceScatter: {shapes: shapes("1,A/r 1,B/r"), alias: inSrc},
@@ -87,6 +89,8 @@ var verifyRules = [graph.NumOps]rule{
 }
 
 func same(_ *Instr, first, second box) bool { return first == second }
+
+func sameUnlessAdded(in *Instr, first, second box) bool { return !in.Attr.Acc && first == second }
 
 // A gather's source may already lie in its place in the destination, and a reduction's
 // result may go to its own place in the source. checkMeetings checks that it is the
@@ -137,6 +141,29 @@ func positionsAt(arg int) func(*Instr) string {
 		}
 		return ""
 	}
+}
+
+// grouped: the columns of x are groups as long as the gains.
+func grouped(gains int) func(*Instr) string {
+	return func(in *Instr) string {
+		if g, cols, n := in.Args[gains].Cols, in.Args[2].Cols, max(1, in.Attr.Heads); g*n != cols {
+			return fmt.Sprintf("%d columns are not %d groups of %d", cols, n, g)
+		}
+		return ""
+	}
+}
+
+// turned: a rotary table has cosines and sines of at most a head's columns.
+func turned(in *Instr) string {
+	if cols := in.Args[1].Cols; cols%2 != 0 || cols > in.Attr.HeadDim {
+		return fmt.Sprintf("a table of %d columns cannot turn heads of size %d", cols, in.Attr.HeadDim)
+	}
+	return ""
+}
+
+// either returns what one of two finds wrong.
+func either(first, second func(*Instr) string) func(*Instr) string {
+	return func(in *Instr) string { return cmp.Or(first(in), second(in)) }
 }
 
 // cached: the cache has the same number of rows for each key and value head.

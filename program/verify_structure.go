@@ -338,9 +338,6 @@ func checkAttr(in *Instr) string {
 	if r.heads && (a.Heads < 1 || a.KVHeads < 1 || a.HeadDim < 1 || a.Heads%a.KVHeads != 0 || a.Heads > 1<<20 || a.HeadDim > 1<<20) {
 		return fmt.Sprintf("impossible heads: %d query, %d key/value heads of size %d", a.Heads, a.KVHeads, a.HeadDim)
 	}
-	if (in.Op == graph.RoPE || in.Op == graph.RoPEAt) && a.HeadDim%2 != 0 {
-		return fmt.Sprintf("odd head size %d", a.HeadDim)
-	}
 	return ""
 }
 
@@ -358,6 +355,9 @@ func checkShapes(p *Program, i int) error {
 		bound['Q'] = bound['A'] + bound['G']
 	}
 	bound['T'] = a.Seq
+	if r.groups {
+		bound['K'] = max(1, a.Heads)
+	}
 	for j, reg := range in.Args {
 		if reg.Absent() {
 			continue

@@ -53,7 +53,7 @@ func describeAdapter(m *model.Model, folder string) ([]byte, error) {
 	}
 	text, err := json.MarshalIndent(adapterConfig{
 		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: float64(m.LoRA.Rank), Bias: "none",
-		Modules: m.Modules(), Transposed: m.Family == model.GPT2, Inference: true,
+		Modules: m.Modules(), Transposed: m.InOut(), Inference: true,
 	}, "", "  ")
 	return append(text, '\n'), err
 }

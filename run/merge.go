@@ -115,12 +115,12 @@ func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p, factorA, fac
 	return safetensors.WriteFloat32(w, info.DType, weight)
 }
 
-// addProduct adds B.A to a weight [out, in], or its transpose to GPT-2's [in, out].
+// addProduct adds B.A to a weight [out, in], or its transpose to one [in, out].
 func addProduct(weight, a, b []float32, p model.Param, m *model.Model) {
 	rank := m.LoRA.Rank
 	form, in := gemm.NN, p.Cols
 	left, right := gemm.Matrix{Data: b, Stride: rank}, gemm.Matrix{Data: a, Stride: in}
-	if m.Family == model.GPT2 {
+	if m.InOut() {
 		form, in = gemm.TN, p.Rows
 		left, right = gemm.Matrix{Data: a, Stride: in}, gemm.Matrix{Data: transposed(b, p.Cols, rank), Stride: p.Cols}
 	}

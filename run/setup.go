@@ -223,11 +223,7 @@ func readModel(dir string) ([]byte, error) {
 
 // inline makes a model from sizes; omitted ones take the family's defaults.
 func inline(c *config.Config, vocab int) (*model.Model, error) {
-	base := map[string]string{"gpt2": "gpt2", "llama": "llama-2-7b", "mistral": "mistral-7b", "qwen2": "qwen2-0.5b", "opt": "opt-125m"}[c.Model.Type]
-	if base == "" {
-		return nil, fmt.Errorf("type %q is not known; hint: gpt2, llama, mistral, qwen2 or opt", c.Model.Type)
-	}
-	m, err := model.Known(base)
+	m, err := model.Typical(model.Family(c.Model.Type))
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +250,12 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	m.FeedForward = or(in.FeedForward, wide)
 	m.Vocab = or(in.Vocab, vocab)
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
-	m.Window = in.Window
+	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
+		m.Sliding, m.LocalTheta = nil, 0
+	}
+	if m.QueryScalar > 0 {
+		m.QueryScalar = float64(m.HeadDim)
+	}
 	if in.RopeTheta != 0 {
 		if !m.Rotary() {
 			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or another type", in.RopeTheta, m.Family)

@@ -77,7 +77,7 @@ func (f *fixture) rebuild(t *testing.T, m *model.Model) {
 // TestFrozenTraining: what is trained beside frozen parameters is what PyTorch
 // trains with requires_grad=False, and the frozen ones keep their bits.
 func TestFrozenTraining(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "opt-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "opt-tiny"} {
 		t.Run(name, func(t *testing.T) {
 			f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 			var cases []struct {
@@ -173,7 +173,8 @@ func TestFrozenPlans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny",
-		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "gpt2-tiny lora nf4", "llama-tiny lora nf4", "llama-nf4 lora bf16 nf4"} {
+		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16",
+		"gpt2-tiny lora nf4", "llama-tiny lora nf4", "llama-nf4 lora bf16 nf4"} {
 		folder, nf4 := strings.CutSuffix(name, " nf4")
 		folder, bf16 := strings.CutSuffix(folder, " bf16")
 		folder, lora := strings.CutSuffix(folder, " lora")

@@ -120,23 +120,29 @@ func agree(ps []*program.Program) error {
 }
 
 // begin checks that the ranks together hold every parameter completely, and writes
-// the RoPE table.
+// the RoPE tables.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
 		if n, all := s.covered(i, "p"), s.Graph.Stored(i).Elems(); n != all {
 			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, all, s.Graph.Params[i].Name)
 		}
 	}
-	if s.Graph.Rope < 0 {
+	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true))
+}
+
+// writeTable writes a rotary table, if the graph has it, on the ranks that read it.
+func (s *Session) writeTable(v int, local bool) error {
+	if v < 0 {
 		return nil
 	}
-	table := graph.RopeTable(s.Graph.Model, s.Graph.Values[s.Graph.Rope].Rows)
+	value := &s.Graph.Values[v]
+	table := graph.RopeTable(s.Graph.Model, value.Rows, local)
 	for r := range s.ranks {
 		e := s.ranks[r].engines[0]
-		if e.BufferLen("rope") == 0 {
+		if e.BufferLen(value.Name) == 0 {
 			continue
 		}
-		if err := e.WriteFloats("rope", table); err != nil {
+		if err := e.WriteFloats(value.Name, table); err != nil {
 			return err
 		}
 	}

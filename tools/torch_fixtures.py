@@ -53,6 +53,10 @@ CASES = {
                              max_position_embeddings=64, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0,
                              layerdrop=0.0, activation_function="relu", do_layer_norm_before=True, pad_token_id=1,
                              bos_token_id=2, eos_token_id=2)),
+    "qwen3-tiny": ("Qwen3", NARROW | dict(head_dim=12, tie_word_embeddings=True, rope_theta=1000000.0,
+                                          use_sliding_window=True, sliding_window=12, max_window_layers=1)),
+    "gemma3-tiny": ("Gemma3", NARROW | dict(num_key_value_heads=1, head_dim=12, tie_word_embeddings=True, pad_token_id=None,
+                                            sliding_window=9, sliding_window_pattern=2, query_pre_attn_scalar=20)),
     # Rows of whole blocks of 64, which bitsandbytes cuts from the flat matrix.
     "llama-nf4": ("Llama", NARROW | dict(hidden_size=64, head_dim=16, num_key_value_heads=2, intermediate_size=64)),
 }
@@ -61,6 +65,7 @@ CASES = {
 FROZEN = {
     "gpt2-tiny": [["transformer.wte.weight"], ["transformer.w?e.weight", "transformer.h.0.*"], ["*.weight"]],
     "llama-tiny": [["*.mlp.*"], ["model.*"], ["model.embed_tokens.weight", "model.layers.0.*"]],
+    "gemma3-tiny": [["*norm*"], ["model.layers.0.*", "*.q_proj.weight", "*.post_attention_layernorm.weight"]],
     "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
 }
 
@@ -68,6 +73,7 @@ FROZEN = {
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
+    "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
 
@@ -76,6 +82,8 @@ LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", 
 # Adapters that are trained on weights held in 4 bits.
 NF4 = {"llama-nf4"}
 
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 
 # Saved as transformers 4 wrote it: rope_theta and rope_scaling at the top, torch_dtype.
@@ -83,19 +91,19 @@ OLD_CONFIG = {"llama3-rope", "qwen2-tiny"}
 
 
 def build(family, settings):
-    config = getattr(transformers, family + "Config")(**copy.deepcopy(settings))
+    config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**copy.deepcopy(settings))
     config._attn_implementation = "eager"
     names = {"GPT2": "GPT2LMHeadModel"}
     return getattr(transformers, names.get(family, family + "ForCausalLM"))(config).float()
 
 
 def randomise(model, generator):
-    """Norm weights around 1, biases around 0, matrices scaled so that activations keep their size."""
+    """Norm weights around 1 (Gemma's, to which 1 is added, around 0), biases around 0, matrices scaled so that activations keep their size."""
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
         with torch.no_grad():
             if p.ndim == 1:
-                p.copy_(noise * 0.2 + (1.0 if name.endswith("weight") else 0.0))
+                p.copy_(noise * 0.2 + (1.0 if name.endswith("weight") and model.config.model_type != "gemma3_text" else 0.0))
             elif "embed" in name or "wte" in name or "wpe" in name:
                 p.copy_(noise * 0.3)
             else:
@@ -105,7 +113,7 @@ def randomise(model, generator):
 def make_tokens(vocabulary, skip, generator):
     """Random ids; `skip` keeps the padding id out, whose embedding PyTorch gives no gradient."""
     tokens = torch.randint(0, vocabulary, (BATCH, LENGTH), generator=generator)
-    return torch.where(tokens == skip, torch.full_like(tokens, vocabulary - 1), tokens)
+    return tokens if skip is None else torch.where(tokens == skip, torch.full_like(tokens, vocabulary - 1), tokens)
 
 
 def loss_of(model, tokens):
@@ -198,7 +206,7 @@ def write_case(folder, family, settings, seed):
     model.save_pretrained(folder)
     if folder.name in OLD_CONFIG:
         make_old(folder / "config.json", settings)
-    tokens = make_tokens(settings["vocab_size"], settings.get("pad_token_id", -1), generator)
+    tokens = make_tokens(settings["vocab_size"], settings.get("pad_token_id"), generator)
     (folder / "tokens.json").write_text(json.dumps(tokens.tolist()) + "\n")
 
     logits, loss = loss_of(model, tokens)

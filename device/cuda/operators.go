@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -17,11 +18,11 @@ var operators = [graph.NumOps]operator{
 	graph.BiasGrad: func(b *builder) error {
 		return b.sums(0, b.op(0), device.Operand{}, b.op(1), device.Operand{}, device.Operand{})
 	},
-	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", "RMS=0", 1) },
-	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=0", 4) },
+	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", 0, 1) },
+	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", 0, 4) },
 	graph.LayerNormDW:  func(b *builder) error { return b.sums(2, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)) },
-	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", "RMS=1", 1) },
-	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", "RMS=1", 4) },
+	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", 1, 1) },
+	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", 1, 4) },
 	graph.RMSNormDW:    func(b *builder) error { return b.sums(1, b.op(0), device.Operand{}, b.op(1), b.op(2), b.op(3)) },
 	graph.RoPE:         func(b *builder) error { return b.rope(false) },
 	graph.RoPEAt:       func(b *builder) error { return b.rope(true) },
@@ -54,9 +55,9 @@ var operators = [graph.NumOps]operator{
 }
 
 // norm launches a block per row of the operator's operands, in table order, or per
-// several rows if they are narrow. stats is the number of operands with one or two
-// columns. A thread holds up to four packs of a row.
-func (b *builder) norm(file, kernel, defines string, stats int) error {
+// several rows if they are narrow, as heads are. stats is the number of the operand with
+// one or two columns. A thread holds up to four packs of a row.
+func (b *builder) norm(file, kernel string, rms, stats int) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
 	var wide []device.Operand
 	for i, o := range ops {
@@ -64,17 +65,35 @@ func (b *builder) norm(file, kernel, defines string, stats int) error {
 			wide = append(wide, o)
 		}
 	}
-	cols := ops[0].Cols
+	cols, groups := ops[3].Cols, max(1, b.call.Attr.Heads)
 	v, _ := b.vector(cols, wide...)
+	v = across(v, cols, 32)
 	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
 	rows := 1
 	if n == 32 {
 		rows = 4
 	}
-	defines = fmt.Sprintf("%s%s VEC=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), defines, v, blocks(int64(cols), int64(v*n)), n, rows)
+	res := rms == 1 && stats == 1 && !ops[4].Absent()
+	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),
+		bit(b.call.Attr.UnitOffset), bit(res), v, blocks(int64(cols), int64(v*n)), n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
-	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows), int64(rows)), 1, 1}, rows*n, 0, a)
+	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows)*int64(groups), int64(rows)), 1, 1}, rows*n, 0, a)
+}
+
+// across returns at most v elements per thread, so few that n threads share cols columns.
+func across(v, cols, n int) int {
+	for v > 1 && v*n > cols {
+		v /= 2
+	}
+	return v
+}
+
+func bit(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // normPart launches a block per piece of the gradient.
@@ -126,7 +145,7 @@ func (b *builder) halves(file string, y device.Operand) error {
 	}
 	v, _ := b.vector(y.Cols, ops...)
 	n := int64(y.Rows) * int64(y.Cols) / int64(v)
-	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
+	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d VEC=%d", types(ops...), b.call.Attr.Act, v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
 }
 
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.
@@ -136,8 +155,12 @@ func (b *builder) rope(at bool) error {
 	if a.Inverse {
 		x.n[0] = 1
 	}
-	v, _ := b.vector(a.HeadDim/2, b.op(0), b.op(1))
-	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(a.HeadDim/2/v)
+	half := b.op(1).Cols / 2
+	v, _ := b.vector(half, b.op(0), b.op(1))
+	for a.HeadDim%v != 0 {
+		v /= 2
+	}
+	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(half/v)
 	unit := kernels.Unit{File: "rope", Defines: fmt.Sprintf("%s%s VEC=%d", types(b.op(0), b.op(1)), atDefine(at), v)}
 	return b.start(unit, "rope", [3]int64{blocks(n, threads), 1, 1}, threads, 0, x)
 }
@@ -149,8 +172,13 @@ func (b *builder) embed(at bool) error {
 	ops := []device.Operand{x, b.op(1), b.op(2), b.op(3)}
 	n := int64(x.Rows) * int64(x.Cols) / int64(v)
 	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops...), atDefine(at), v)}
-	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(append(ops, b.op(4))...))
+	a := b.newArgs(append(ops, b.op(4))...)
+	a.f[0] = b.embedScale()
+	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
 }
+
+// embedScale returns what embeddings are multiplied by.
+func (b *builder) embedScale() float32 { return float32(cmp.Or(b.call.Attr.Scale, 1)) }
 
 func atDefine(at bool) string {
 	if at {
@@ -189,7 +217,7 @@ func embedBwd(b *builder) error {
 	for r0 := 0; r0 < dx.Rows; r0 += most {
 		n := min(most, dx.Rows-r0)
 		a := b.newArgs(dwte, rowsOf(dx, r0, n), rowsOf(tokens, r0, n))
-		a.n[0] = int32(buckets)
+		a.n[0], a.f[0] = int32(buckets), b.embedScale()
 		if err := b.start(unit, "arrange", [3]int64{int64(buckets), 1, 1}, 1024, 0, a); err != nil {
 			return err
 		}
@@ -229,16 +257,17 @@ func (t target) sumPiece(most int) int {
 // partial sums the tokens are cut, and later parts continue the sums.
 func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
-	v, _ := b.vector(dy.Cols, dy, x)
-	v = min(v, 4) // columns per thread: enough for wide loads, few enough for many threads
-	piece := b.sumPiece(128)
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d STATS=%d VEC=%d", types(ops...), piece, stats, v)}
-	perPiece := int64(dy.Cols) * 2 * 4
+	cols, groups := g.Cols, max(1, b.call.Attr.Heads)
+	v, _ := b.vector(cols, dy, x)
+	v = across(min(v, 4), cols, 64) // columns per thread: enough for wide loads, few enough for many threads
+	piece := b.sumPiece(max(4, 128/groups))
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d", types(ops...), piece, bit(groups > 1), stats, v)}
+	perPiece := int64(cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
-		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", dy.Cols, b.room)
+		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", cols, b.room)
 	}
-	grid := blocks(int64(dy.Cols), int64(64*v))
+	grid := blocks(int64(cols), int64(64*v))
 	acc := b.call.Attr.Acc
 	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
@@ -248,7 +277,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			part[i] = rowsOf(part[i], r0, n)
 		}
 		a := b.newArgs(part...)
-		a.t[2].cols = int32(dy.Cols) // even without rows
+		a.t[2].cols = int32(cols) // even without rows
 		a.accum = 0
 		if acc || r0 > 0 {
 			a.accum = 1
@@ -257,7 +286,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, threads, 0, a); err != nil {
 			return err
 		}
-		if err := b.start(unit, "total", [3]int64{blocks(int64(dy.Cols), 32), 1, 1}, threads, 0, a); err != nil {
+		if err := b.start(unit, "total", [3]int64{blocks(int64(cols), 32), 1, 1}, threads, 0, a); err != nil {
 			return err
 		}
 	}

@@ -207,6 +207,19 @@ func (s *sample) heads() (rows, width int) {
 	return a.Seq * (1 + s.IntN(2)), (a.Heads + 2*a.KVHeads) * a.HeadDim
 }
 
+// turned draws how many columns of a head are turned.
+func (s *sample) turned() int { return 2 * (1 + s.IntN(s.call.Attr.HeadDim/2)) }
+
+// groups draws the shape of an RMSNorm: rows, and how many columns each of how many groups has.
+func (s *sample) groups() (rows, cols, groups int) {
+	a := &s.call.Attr
+	a.Heads, a.UnitOffset = s.IntN(4), s.IntN(2) == 0
+	if groups = max(1, a.Heads); groups > 1 {
+		return s.n(), s.cols(), groups
+	}
+	return s.n(), s.long(), groups
+}
+
 // slice draws numbers of queries and keys: those of m rows, or of a slice of one
 // sequence whose bounds are multiples of unit.
 func (s *sample) slice(m, unit int) (queries, keys int) {
@@ -319,41 +332,44 @@ var samples = map[graph.Op]func(s *sample){
 		s.stats(n)
 	},
 	graph.RMSNorm: func(s *sample) {
-		n, c := s.n(), s.long()
+		n, c, k := s.groups()
 		s.call.Attr.Eps = 1e-5
-		s.mat(n, c)
-		s.f32(n, 1)
-		s.mat(n, c)
+		s.mat(n, c*k)
+		s.f32(n, k)
+		s.mat(n, c*k)
 		s.mat(1, c)
+		if s.IntN(2) == 0 {
+			s.mat(n, c*k)
+		}
 	},
 	graph.RMSNormDX: func(s *sample) {
-		n, c := s.n(), s.long()
+		n, c, k := s.groups()
 		s.call.Attr.Acc = s.acc
-		s.mat(n, c)
-		s.mat(n, c)
-		s.mat(n, c)
+		s.mat(n, c*k)
+		s.mat(n, c*k)
+		s.mat(n, c*k)
 		s.mat(1, c)
-		s.positive(n, 1)
+		s.positive(n, k)
 	},
 	graph.RMSNormDW: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c, k := s.groups()
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)
-		s.mat(n, c)
-		s.mat(n, c)
-		s.positive(n, 1)
+		s.mat(n, c*k)
+		s.mat(n, c*k)
+		s.positive(n, k)
 	},
 	graph.RoPE: func(s *sample) {
 		n, width := s.heads()
 		s.call.Attr.Inverse = s.IntN(2) == 0
 		s.mat(n, width)
-		s.f32(s.call.Attr.Seq, s.call.Attr.HeadDim)
+		s.f32(s.call.Attr.Seq, s.turned())
 	},
 	graph.RoPEAt: func(s *sample) {
 		_, width := s.heads()
 		n, pos := s.n(), s.IntN(9)
 		s.mat(n, width)
-		s.f32(pos+n, s.call.Attr.HeadDim)
+		s.f32(pos+n, s.turned())
 		s.ints(1, pos, pos+1)
 	},
 	graph.Attention: func(s *sample) {
@@ -410,18 +426,20 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.SwiGLU: func(s *sample) {
 		n, c := s.n(), s.cols()
+		s.call.Attr.Act = graph.Activation(s.IntN(4))
 		s.mat(n, c)
 		s.mat(n, 2*c)
 	},
 	graph.SwiGLUBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
+		s.call.Attr.Act = graph.Activation(s.IntN(4))
 		s.mat(n, 2*c)
 		s.mat(n, c)
 		s.mat(n, 2*c)
 	},
 	graph.Embed: func(s *sample) {
 		n, c, vocab := s.n(), s.cols(), s.n()
-		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9)}
+		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2))}
 		s.call.Attr = a
 		s.mat(n, c)
 		s.ints(n, 0, vocab)
@@ -432,7 +450,7 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.EmbedAt: func(s *sample) {
 		n, c, vocab, pos := s.n(), s.cols(), s.n(), s.IntN(9)
-		s.call.Attr = graph.Attr{PosOffset: s.IntN(3)}
+		s.call.Attr = graph.Attr{PosOffset: s.IntN(3), Scale: 2.5 * float64(s.IntN(2))}
 		s.mat(n, c)
 		s.ints(n, 0, vocab)
 		s.mat(vocab, c)
@@ -445,7 +463,7 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.EmbedBwd: func(s *sample) {
 		n, c, vocab := 3*s.n(), s.cols(), s.n()
-		s.call.Attr.Acc = s.acc
+		s.call.Attr = graph.Attr{Acc: s.acc, Scale: 2.5 * float64(s.IntN(2))}
 		s.f32(vocab, c)
 		s.mat(n, c)
 		s.ints(n, 0, vocab)

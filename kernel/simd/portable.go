@@ -28,10 +28,11 @@ func Portable() *Set {
 		Transpose: func(dst, src []float32, rows, cols, stride int) {
 			transposePart(dst, src, 0, rows, 0, cols, rows, stride)
 		},
-		Act:     [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
-		ActBwd:  [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
-		SwiGLU:  swiglu,
-		SwiGLUB: swigluBwd,
+		Act:    [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
+		ActBwd: [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
+		GLU:    [4]func(y, gate, up []float32){glu(geluTanh), glu(geluErf), glu(relu), glu(silu)},
+		GLUBwd: [4]func(dgate, dup, dy, gate, up []float32){
+			gluBwd(geluTanh, geluTanhBwd), gluBwd(geluErf, geluErfBwd), gluBwd(relu, reluBwd), gluBwd(silu, siluBwd)},
 		Widen:   widen,
 		Narrow:  narrow,
 		NF4:     func(y []float32, indices []byte, scales []float32) { nf4Rest(y, indices, scales, 0) },
@@ -341,20 +342,24 @@ func siluBwd(dx, dy, x []float32) {
 	}
 }
 
-func swiglu(y, gate, up []float32) {
-	for i := range min(len(y), len(gate), len(up)) {
-		v := float64(gate[i])
-		y[i] = float32(v*sigmoid(v)) * up[i]
+// glu and gluBwd make gated units of an activation and its derivative.
+func glu(act func(y, x []float32)) func(y, gate, up []float32) {
+	return func(y, gate, up []float32) {
+		act(y, gate)
+		for i := range min(len(y), len(gate), len(up)) {
+			y[i] *= up[i]
+		}
 	}
 }
 
-func swigluBwd(dgate, dup, dy, gate, up []float32) {
-	for i := range min(len(dgate), len(dup), len(dy), len(gate), len(up)) {
-		v := float64(gate[i])
-		s := sigmoid(v)
-		d, u := dy[i], up[i]
-		dgate[i] = d * u * float32(s+v*s*(1-s))
-		dup[i] = d * float32(v*s)
+func gluBwd(act func(y, x []float32), actBwd func(dx, dy, x []float32)) func(dgate, dup, dy, gate, up []float32) {
+	return func(dgate, dup, dy, gate, up []float32) {
+		act(dup, gate)
+		for i := range min(len(dgate), len(dup), len(dy), len(gate), len(up)) {
+			dup[i] *= dy[i]
+			dgate[i] = dy[i] * up[i]
+		}
+		actBwd(dgate, dgate, gate)
 	}
 }
 

@@ -50,8 +50,14 @@ func setAVX512() *Set {
 	s.ActBwd[2] = actBwd2AVX512
 	s.Act[3] = act3AVX512
 	s.ActBwd[3] = actBwd3AVX512
-	s.SwiGLU = swiGLUAVX512
-	s.SwiGLUB = swiGLUBAVX512
+	s.GLU[0] = gLU0AVX512
+	s.GLUBwd[0] = gLUBwd0AVX512
+	s.GLU[1] = gLU1AVX512
+	s.GLUBwd[1] = gLUBwd1AVX512
+	s.GLU[2] = gLU2AVX512
+	s.GLUBwd[2] = gLUBwd2AVX512
+	s.GLU[3] = gLU3AVX512
+	s.GLUBwd[3] = gLUBwd3AVX512
 	s.Widen = widenAVX512
 	s.Narrow = narrowAVX512
 	s.Draw = drawAVX512
@@ -75,8 +81,14 @@ func setAVX512() *Set {
 	past.ActBwd[2] = actBwd2PastAVX512
 	past.Act[3] = act3PastAVX512
 	past.ActBwd[3] = actBwd3PastAVX512
-	past.SwiGLU = swiGLUPastAVX512
-	past.SwiGLUB = swiGLUBPastAVX512
+	past.GLU[0] = gLU0PastAVX512
+	past.GLUBwd[0] = gLUBwd0PastAVX512
+	past.GLU[1] = gLU1PastAVX512
+	past.GLUBwd[1] = gLUBwd1PastAVX512
+	past.GLU[2] = gLU2PastAVX512
+	past.GLUBwd[2] = gLUBwd2PastAVX512
+	past.GLU[3] = gLU3PastAVX512
+	past.GLUBwd[3] = gLUBwd3PastAVX512
 	past.Widen = widenPastAVX512
 	past.Narrow = narrowPastAVX512
 	return &s
@@ -215,10 +227,28 @@ func act3AVX512(y, x []float32)
 func actBwd3AVX512(dx, dy, x []float32)
 
 //go:noescape
-func swiGLUAVX512(y, gate, up []float32)
+func gLU0AVX512(y, gate, up []float32)
 
 //go:noescape
-func swiGLUBAVX512(dgate, dup, dy, gate, up []float32)
+func gLUBwd0AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU1AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd1AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU2AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd2AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU3AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd3AVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX512(y []float32, x []uint16)
@@ -284,10 +314,28 @@ func act3PastAVX512(y, x []float32)
 func actBwd3PastAVX512(dx, dy, x []float32)
 
 //go:noescape
-func swiGLUPastAVX512(y, gate, up []float32)
+func gLU0PastAVX512(y, gate, up []float32)
 
 //go:noescape
-func swiGLUBPastAVX512(dgate, dup, dy, gate, up []float32)
+func gLUBwd0PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU1PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd1PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU2PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd2PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU3PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd3PastAVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX512(y []float32, x []uint16)
@@ -346,8 +394,14 @@ func setAVX2() *Set {
 	s.ActBwd[2] = actBwd2AVX2
 	s.Act[3] = act3AVX2
 	s.ActBwd[3] = actBwd3AVX2
-	s.SwiGLU = swiGLUAVX2
-	s.SwiGLUB = swiGLUBAVX2
+	s.GLU[0] = gLU0AVX2
+	s.GLUBwd[0] = gLUBwd0AVX2
+	s.GLU[1] = gLU1AVX2
+	s.GLUBwd[1] = gLUBwd1AVX2
+	s.GLU[2] = gLU2AVX2
+	s.GLUBwd[2] = gLUBwd2AVX2
+	s.GLU[3] = gLU3AVX2
+	s.GLUBwd[3] = gLUBwd3AVX2
 	s.Widen = widenAVX2
 	s.Narrow = narrowAVX2
 	s.Draw = drawAVX2
@@ -371,8 +425,14 @@ func setAVX2() *Set {
 	past.ActBwd[2] = actBwd2PastAVX2
 	past.Act[3] = act3PastAVX2
 	past.ActBwd[3] = actBwd3PastAVX2
-	past.SwiGLU = swiGLUPastAVX2
-	past.SwiGLUB = swiGLUBPastAVX2
+	past.GLU[0] = gLU0PastAVX2
+	past.GLUBwd[0] = gLUBwd0PastAVX2
+	past.GLU[1] = gLU1PastAVX2
+	past.GLUBwd[1] = gLUBwd1PastAVX2
+	past.GLU[2] = gLU2PastAVX2
+	past.GLUBwd[2] = gLUBwd2PastAVX2
+	past.GLU[3] = gLU3PastAVX2
+	past.GLUBwd[3] = gLUBwd3PastAVX2
 	past.Widen = widenPastAVX2
 	past.Narrow = narrowPastAVX2
 	return &s
@@ -511,10 +571,28 @@ func act3AVX2(y, x []float32)
 func actBwd3AVX2(dx, dy, x []float32)
 
 //go:noescape
-func swiGLUAVX2(y, gate, up []float32)
+func gLU0AVX2(y, gate, up []float32)
 
 //go:noescape
-func swiGLUBAVX2(dgate, dup, dy, gate, up []float32)
+func gLUBwd0AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU1AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd1AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU2AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd2AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU3AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd3AVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX2(y []float32, x []uint16)
@@ -580,10 +658,28 @@ func act3PastAVX2(y, x []float32)
 func actBwd3PastAVX2(dx, dy, x []float32)
 
 //go:noescape
-func swiGLUPastAVX2(y, gate, up []float32)
+func gLU0PastAVX2(y, gate, up []float32)
 
 //go:noescape
-func swiGLUBPastAVX2(dgate, dup, dy, gate, up []float32)
+func gLUBwd0PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU1PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd1PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU2PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd2PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU3PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd3PastAVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX2(y []float32, x []uint16)

@@ -1,10 +1,11 @@
-// x tokens wte wpe: x[n] = wte[tokens[n]] + wpe[(n+row0) mod seq + offset]; with AT
+// x tokens wte wpe: x[n] = wte[tokens[n]]*f[0] + wpe[(n+row0) mod seq + offset]; with AT
 // there is an operand pos, and the row of wpe is n + pos + offset.
 extern "C" __global__ void embed(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
   float x[VEC], p[VEC];
   load(x, at<T2>(a.t[2], *at<int>(a.t[1], r, 0), c));
+  for (int i = 0; i < VEC; i++) x[i] *= a.f[0];
   if (a.t[3].p) {
 #if AT
     i64 at0 = r + *at<int>(a.t[4], 0, 0);

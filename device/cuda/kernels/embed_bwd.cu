@@ -1,4 +1,4 @@
-// dwte dx tokens: adds the rows of dx to the rows of dwte that they came from, without
+// dwte dx tokens: adds the rows of dx, times f[0], to the rows of dwte that they came from, without
 // atomics: one chain per element, tokens ascending, as on the CPU. To this end the tokens
 // are first sorted by id, stably.
 //
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) embed_bwd(const __grid_cons
   for (; p < end; p++) {
     load(x, at<T1>(a.t[1], p->token, c));
 #pragma unroll
-    for (int v = 0; v < VEC; v++) sum[v] += x[v];
+    for (int v = 0; v < VEC; v++) sum[v] += x[v] * a.f[0];
   }
   store(out, sum);
 }

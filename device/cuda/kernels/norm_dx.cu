@@ -1,11 +1,11 @@
 // The derivative of LayerNorm or RMSNorm: dx dy x g stats. With d = dy*g and
 // xh = (x-mean)*rstd: dx (+)= rstd*(d - avg(d) - xh*avg(d*xh)), without avg(d)
-// for RMSNorm.
+// for RMSNorm. dx may be the same region as dy.
 extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) norm_dx(const __grid_constant__ Args a) {
-  i64 r = row();
-  if (r >= a.t[2].rows) return;
-  int n = a.t[2].cols;
-  const float* s = at<float>(a.t[4], r, 0);
+  int n = a.t[3].cols;
+  Row w;
+  if (!row(a, a.t[2].rows, n, w)) return;
+  const float* s = at<float>(a.t[4], w.r, w.k);
 #if RMS
   float mean = 0, rstd = s[0];
 #else
@@ -16,15 +16,15 @@ extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) norm_dx(const _
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     if (int c = column(k); c < n) {
-      load(d[k], at<T1>(a.t[1], r, c));
-      load(x[k], at<T2>(a.t[2], r, c));
-      if (a.acc) was[k] = *(const Pack<T0, VEC>*)at<T0>(a.t[0], r, c);
+      load(d[k], at<T1>(a.t[1], w.r, w.c + c));
+      load(x[k], at<T2>(a.t[2], w.r, w.c + c));
+      if (a.acc) was[k] = *(const Pack<T0, VEC>*)at<T0>(a.t[0], w.r, w.c + c);
     }
 #pragma unroll
   for (int k = 0; k < PACKS; k++)
     if (int c = column(k); c < n) {
       float g[VEC];
-      load(g, at<T3>(a.t[3], 0, c));
+      gains(g, at<T3>(a.t[3], 0, c));
 #pragma unroll
       for (int i = 0; i < VEC; i++) {
         d[k][i] *= g[i], x[k][i] = (x[k][i] - mean) * rstd;
@@ -42,6 +42,6 @@ extern "C" __global__ void __launch_bounds__(ROWS * ROW_THREADS) norm_dx(const _
     if (int c = column(k); c < n) {
 #pragma unroll
       for (int i = 0; i < VEC; i++) d[k][i] = get(was[k].e[i]) + rstd * (d[k][i] - sd - x[k][i] * sx);
-      store(at<T0>(a.t[0], r, c), d[k]);
+      store(at<T0>(a.t[0], w.r, w.c + c), d[k]);
     }
 }

@@ -19,18 +19,26 @@ func variants() []Unit {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		for _, rms := range []string{"0", "1"} {
 			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024 ROWS=1", " " + wide + " PACKS=3 ROW_THREADS=32 ROWS=4", " " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
-				list = append(list, Unit{"norm", types + " RMS=" + rms + size}, Unit{"norm_dx", types + " RMS=" + rms + size})
+				plain := " RMS=" + rms + " GROUPS=0 UNIT=0 RES=0"
+				list = append(list, Unit{"norm", types + plain + size}, Unit{"norm_dx", types + plain + size})
 			}
 		}
-		for _, s := range []string{"0", "1", "2"} {
-			list = append(list, Unit{"sums", types + " SUM_ROWS=128 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 VEC=4 STATS=" + s})
+		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 VEC=4 PACKS=1 ROW_THREADS=32 ROWS=4", " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
+			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
+		for _, s := range []string{"0", "1", "2"} {
+			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=4 STATS=" + s})
+		}
+		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 STATS=1"})
 		for _, head := range []string{"5", "64", "128"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
-		for _, name := range []string{"act", "act_bwd", "swiglu", "swiglu_bwd", "adamw", "cast", "add"} {
+		for _, name := range []string{"act", "act_bwd", "adamw", "cast", "add"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
+		}
+		for _, act := range []string{" ACT=0", " ACT=1", " ACT=3"} {
+			list = append(list, Unit{"swiglu", types + act + " " + wide}, Unit{"swiglu_bwd", types + act + " " + wide}, Unit{"swiglu_bwd", types + act + " VEC=1"})
 		}
 		for _, at := range []string{" AT=0", " AT=1"} {
 			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " " + wide}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " " + wide})

@@ -1,7 +1,7 @@
 // RoPE in place: qkv, table, and with AT the position of the first row. A thread
-// rotates VEC adjacent pairs (i, i+S/2) of one head.
+// rotates VEC adjacent pairs (i, i+R/2) of one head, R being the columns of the table.
 extern "C" __global__ void rope(const __grid_constant__ Args a) {
-  int half = a.head / 2;
+  int half = a.t[1].cols / 2;
   i64 r, j;
   if (!place(a.t[0].rows, (i64)(a.heads + a.kv) * half, VEC, r, j)) return;
   int h = (int)j / half, i = (int)j % half;

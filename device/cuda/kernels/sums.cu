@@ -6,15 +6,17 @@
 // tokens' numbers only, and tokens may be split over calls at multiples of SUM_ROWS
 // without changing a bit.
 //
-// t[0], t[1] results; t[2] dy, t[3] x, t[4] stats. term adds row r's terms to the sums of
-// VEC columns from c on.
-static __device__ inline void term(const Args& a, i64 r, int c, float (&g)[VEC], float (&b)[VEC]) {
+// t[0], t[1] results; t[2] dy, t[3] x, t[4] stats. A token of RMSNorm's has a.heads groups
+// of columns as wide as the result, which are all summed, ascending, and fewer tokens make
+// a piece. term adds the terms of row r, group k, to the sums of VEC columns from c on.
+static __device__ inline void term(const Args& a, i64 r, int k, int c, float (&g)[VEC], float (&b)[VEC]) {
   float d[VEC];
-  load(d, at<T2>(a.t[2], r, c));
+  int from = k * a.t[2].cols + c;
+  load(d, at<T2>(a.t[2], r, from));
 #if STATS
   float x[VEC];
-  load(x, at<T3>(a.t[3], r, c));
-  const float* s = at<float>(a.t[4], r, 0);
+  load(x, at<T3>(a.t[3], r, from));
+  const float* s = at<float>(a.t[4], r, k);
 #endif
 #pragma unroll
   for (int i = 0; i < VEC; i++) {
@@ -37,9 +39,16 @@ extern "C" __global__ void __launch_bounds__(256) pieces(const __grid_constant__
   i64 piece = (i64)blockIdx.y * SUM_ROWS, first = piece + group * QUARTER;
   i64 last = min(min(first + QUARTER, piece + SUM_ROWS), (i64)a.t[2].rows);
   float g[VEC] = {}, b[VEC] = {};
-  if (c < n)
+  if (c < n) {
+#if GROUPS
+    for (i64 r = first; r < last; r++)
 #pragma unroll 8
-    for (i64 r = first; r < last; r++) term(a, r, c, g, b);
+      for (int k = 0; k < a.heads; k++) term(a, r, k, c, g, b);
+#else
+#pragma unroll 8
+    for (i64 r = first; r < last; r++) term(a, r, 0, c, g, b);
+#endif
+  }
 #pragma unroll
   for (int i = 0; i < VEC; i++) {
     sums[0][group][lane].e[i] = STATS ? g[i] : b[i];

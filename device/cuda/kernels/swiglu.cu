@@ -1,4 +1,4 @@
-// y gu: y = silu(gate)*up.
+// y gu: y = act(gate)*up, where ACT is the number of act.
 extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
@@ -6,7 +6,7 @@ extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
   load(gate, at<T1>(a.t[1], r, c));
   load(up, at<T1>(a.t[1], r, a.t[0].cols + c));
   for (int i = 0; i < VEC; i++) {
-    activation(3, gate[i], s, d);
+    activation(ACT, gate[i], s, d);
     up[i] *= s;
   }
   store(at<T0>(a.t[0], r, c), up);

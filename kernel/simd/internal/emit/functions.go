@@ -100,59 +100,22 @@ var functions = []function{
 		b.store("dp", b.mul(b.mul(p, b.arg("scale")), b.sub(b.load("dp"), b.column("delta"))))
 	}},
 
-	// x*sigmoid(2u)
-	{name: "Act[0]", params: "y x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		b.store("y", b.div(x, b.onePlus(b.geluExp(x))))
-	}},
-	{name: "ActBwd[0]", params: "dx dy x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		e := b.geluExp(x)
-		x2 := b.mul(x, x)
-		slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
-		b.store("dx", b.mul(b.next("dy"), b.sigmoidBwd(e, slope)))
-	}},
-	// With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q.
-	{name: "Act[1]", params: "y x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		ax := b.absolute(x)
-		q := b.exp2(b.poly(ax, logTail))
-		b.store("y", b.fnma(ax, q, b.max(b.held(0), x)))
-	}},
-	// Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
-	{name: "ActBwd[1]", params: "dx dy x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		e, q := b.tail(b.absolute(x))
-		half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
-		phi := b.add(half, b.c(0.5))
-		b.store("dx", b.mul(b.next("dy"), b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)))
-	}},
-	{name: "Act[2]", params: "y x []float32", unroll: 2, past: true, body: func(b *body) {
-		b.store("y", b.max(b.held(0), b.next("x")))
-	}},
-	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, past: true, body: func(b *body) {
-		b.store("dx", b.keep(b.next("dy"), b.next("x")))
-	}},
-	{name: "Act[3]", params: "y x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		b.store("y", b.div(x, b.onePlus(b.expNeg(x))))
-	}},
-	{name: "ActBwd[3]", params: "dx dy x []float32", past: true, body: func(b *body) {
-		x := b.next("x")
-		b.store("dx", b.mul(b.next("dy"), b.sigmoidBwd(b.expNeg(x), x)))
-	}},
-	{name: "SwiGLU", params: "y gate up []float32", past: true, body: func(b *body) {
-		x := b.next("gate")
-		b.store("y", b.mul(b.div(x, b.onePlus(b.expNeg(x))), b.next("up")))
-	}},
-	{name: "SwiGLUB", params: "dgate dup dy gate up []float32", past: true, body: func(b *body) {
-		x, dy := b.next("gate"), b.next("dy")
-		e := b.expNeg(x)
-		dup := b.mul(dy, b.div(x, b.onePlus(e)))
-		dgate := b.mul(b.mul(dy, b.next("up")), b.sigmoidBwd(e, x))
-		b.store("dgate", dgate)
-		b.store("dup", dup)
-	}},
+	{name: "Act[0]", params: "y x []float32", past: true, body: act(0)},
+	{name: "ActBwd[0]", params: "dx dy x []float32", past: true, body: actBwd(0)},
+	{name: "Act[1]", params: "y x []float32", past: true, body: act(1)},
+	{name: "ActBwd[1]", params: "dx dy x []float32", past: true, body: actBwd(1)},
+	{name: "Act[2]", params: "y x []float32", unroll: 2, past: true, body: act(2)},
+	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, past: true, body: actBwd(2)},
+	{name: "Act[3]", params: "y x []float32", past: true, body: act(3)},
+	{name: "ActBwd[3]", params: "dx dy x []float32", past: true, body: actBwd(3)},
+	{name: "GLU[0]", params: "y gate up []float32", past: true, body: glu(0)},
+	{name: "GLUBwd[0]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(0)},
+	{name: "GLU[1]", params: "y gate up []float32", past: true, body: glu(1)},
+	{name: "GLUBwd[1]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(1)},
+	{name: "GLU[2]", params: "y gate up []float32", past: true, body: glu(2)},
+	{name: "GLUBwd[2]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(2)},
+	{name: "GLU[3]", params: "y gate up []float32", past: true, body: glu(3)},
+	{name: "GLUBwd[3]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(3)},
 
 	{name: "Widen", params: "y []float32, x []uint16", unroll: 2, past: true, body: func(b *body) {
 		b.store("y", b.next("x"))
@@ -175,6 +138,73 @@ var functions = []function{
 
 // fields lists the fields of simd.AdamW, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
+
+// activations are the functions of Act and GLU by number: the value at x, and d times the derivative there, which
+// also returns how the value is made of what it has computed already.
+var activations = [4]struct {
+	value func(b *body, x val) val
+	slope func(b *body, d, x val) (dx val, value func() val)
+}{
+	{ // x*sigmoid(2u)
+		func(b *body, x val) val { return b.div(x, b.onePlus(b.geluExp(x))) },
+		func(b *body, d, x val) (val, func() val) {
+			e := b.geluExp(x)
+			x2 := b.mul(x, x)
+			slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
+			return b.mul(d, b.sigmoidBwd(e, slope)), func() val { return b.div(x, b.onePlus(e)) }
+		},
+	},
+	{ // With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q. Derivative: Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
+		func(b *body, x val) val {
+			ax := b.absolute(x)
+			q := b.exp2(b.poly(ax, logTail))
+			return b.fnma(ax, q, b.max(b.held(0), x))
+		},
+		func(b *body, d, x val) (val, func() val) {
+			e, q := b.tail(b.absolute(x))
+			half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
+			phi := b.add(half, b.c(0.5))
+			return b.mul(d, b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)), func() val { return b.mul(x, phi) }
+		},
+	},
+	{
+		func(b *body, x val) val { return b.max(b.held(0), x) },
+		func(b *body, d, x val) (val, func() val) {
+			return b.keep(d, x), func() val { return b.max(b.held(0), x) }
+		},
+	},
+	{
+		func(b *body, x val) val { return b.div(x, b.onePlus(b.expNeg(x))) },
+		func(b *body, d, x val) (val, func() val) {
+			e := b.expNeg(x)
+			return b.mul(d, b.sigmoidBwd(e, x)), func() val { return b.div(x, b.onePlus(e)) }
+		},
+	},
+}
+
+func act(k int) func(b *body) {
+	return func(b *body) { b.store("y", activations[k].value(b, b.next("x"))) }
+}
+
+func actBwd(k int) func(b *body) {
+	return func(b *body) {
+		dx, _ := activations[k].slope(b, b.next("dy"), b.next("x"))
+		b.store("dx", dx)
+	}
+}
+
+func glu(k int) func(b *body) {
+	return func(b *body) { b.store("y", b.mul(activations[k].value(b, b.next("gate")), b.next("up"))) }
+}
+
+func gluBwd(k int) func(b *body) {
+	return func(b *body) {
+		x, dy := b.next("gate"), b.next("dy")
+		dgate, value := activations[k].slope(b, b.mul(dy, b.next("up")), x)
+		b.store("dup", b.mul(dy, value()))
+		b.store("dgate", dgate)
+	}
+}
 
 func (b *body) adamW() val {
 	g := b.mul(b.load("g"), b.arg("Clip"))

@@ -1,0 +1,274 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+)
+
+// readers has how each family's config.json is read.
+var readers = map[Family]func(c *config, f Family) *Model{
+	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
+	Qwen3: (*config).llamas, Gemma3: (*config).gemma3,
+}
+
+// refused has families that people will try, and what of them is not built.
+var refused = map[Family]string{
+	"gemma2":      "its scores and logits are soft-capped, which is not built",
+	"gemma3":      "only the text model is built, whose model_type is gemma3_text",
+	"qwen3_moe":   "mixtures of experts are not built",
+	"qwen2_moe":   "mixtures of experts are not built",
+	"mixtral":     "mixtures of experts are not built",
+	"olmoe":       "mixtures of experts are not built",
+	"deepseek_v3": "mixtures of experts are not built",
+}
+
+func (c *config) gpt2(f Family) *Model {
+	d := c.int("n_embd", 768)
+	h := c.int("n_head", 12)
+	m := &Model{
+		Family: f, Layers: c.int("n_layer", 12), Width: d, Heads: h, KVHeads: h,
+		Vocab: c.int("vocab_size", 50257), MaxPositions: c.int("n_positions", 1024),
+		FeedForward: c.int("n_inner", 4*d), Activation: c.str("activation_function", "gelu_new"),
+		NormEps: c.num("layer_norm_epsilon", 1e-5), Tied: c.bool("tie_word_embeddings", true),
+		QKVBias: true, OutBias: true, MLPBias: true, InitStd: c.num("initializer_range", 0.02),
+	}
+	if h > 0 {
+		m.HeadDim = d / h
+	}
+	c.want("scale_attn_weights", true)
+	c.want("scale_attn_by_inverse_layer_idx", false)
+	c.want("add_cross_attention", false)
+	c.activation(m.Activation, "gelu_new", "gelu_pytorch_tanh", "gelu", "relu")
+	return m
+}
+
+// llama reads what Llama and all families after it have.
+func (c *config) llama(f Family) *Model {
+	d := c.int("hidden_size", 4096)
+	h := c.int("num_attention_heads", 32)
+	m := &Model{
+		Family: f, Layers: c.int("num_hidden_layers", 32), Width: d, Heads: h, KVHeads: c.int("num_key_value_heads", h),
+		FeedForward: c.int("intermediate_size", 11008), Vocab: c.int("vocab_size", 32000),
+		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("hidden_act", "silu"),
+		NormEps: c.num("rms_norm_eps", 1e-6), RopeTheta: c.num("rope_theta", 10000),
+		Tied: c.bool("tie_word_embeddings", false), InitStd: c.num("initializer_range", 0.02),
+	}
+	m.HeadDim = c.int("head_dim", d/max(h, 1))
+	c.want("rope_interleaved", false)
+	return m
+}
+
+func (c *config) llamas(f Family) *Model {
+	m := c.llama(f)
+	c.activation(m.Activation, "silu")
+	switch f {
+	case Llama:
+		m.QKVBias = c.bool("attention_bias", false)
+		m.OutBias = m.QKVBias
+		m.MLPBias = c.bool("mlp_bias", false)
+		c.fullAttention()
+	case Mistral: // null means no window, and as many key heads as query heads; omitted, both are Mistral 7B's
+		m.Window = c.int("sliding_window", c.absent("sliding_window", 4096))
+		m.KVHeads = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), m.Heads))
+		c.fullAttention()
+	case Qwen2:
+		m.QKVBias = true
+		c.qwenWindows(m)
+	case Qwen3:
+		m.QKVBias = c.bool("attention_bias", false)
+		m.OutBias = m.QKVBias
+		m.QKNorm = QKNormHeads
+		m.HeadDim = c.int("head_dim", 128)
+		c.qwenWindows(m)
+	}
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
+// qwenWindows reads which layers have a window: unless layer_types says so, the last ones.
+func (c *config) qwenWindows(m *Model) {
+	c.want("use_mrope", false)
+	window, full := c.int("sliding_window", c.absent("sliding_window", 4096)), c.int("max_window_layers", 28)
+	types := c.layerTypes(m)
+	if !c.bool("use_sliding_window", false) {
+		if slices.Contains(types, true) {
+			c.fail("layer_types has sliding_attention, but use_sliding_window is false")
+		}
+		return
+	}
+	m.Window = window
+	if types == nil {
+		for l := range min(m.Layers, maxLayers) {
+			types = append(types, l >= full)
+		}
+	}
+	m.slide(types)
+}
+
+// gemma3 reads the text part of Gemma 3.
+func (c *config) gemma3(f Family) *Model {
+	m := c.llama(f)
+	m.QKNorm, m.Norms, m.UnitOffset, m.ScaledEmbed = QKNormHeads, SandwichNorm, true, true
+	m.Vocab, m.Width = c.int("vocab_size", 262208), c.int("hidden_size", 2304)
+	m.Layers, m.FeedForward = c.int("num_hidden_layers", 26), c.int("intermediate_size", 9216)
+	m.Heads, m.KVHeads, m.HeadDim = c.int("num_attention_heads", 8), c.int("num_key_value_heads", 4), c.int("head_dim", 256)
+	m.MaxPositions, m.Tied = c.int("max_position_embeddings", 131072), c.bool("tie_word_embeddings", true)
+	m.RopeTheta, m.LocalTheta = c.num("rope_theta", 1e6), c.num("rope_local_base_freq", 1e4)
+	m.QueryScalar, m.Window = c.num("query_pre_attn_scalar", 256), c.int("sliding_window", 4096)
+	m.QKVBias = c.bool("attention_bias", false)
+	m.OutBias = m.QKVBias
+	m.Activation = c.str("hidden_activation", "gelu_pytorch_tanh")
+	c.activation(m.Activation, "gelu_pytorch_tanh", "gelu_new", "gelu", "silu")
+	c.absentOr("attn_logit_softcapping", "soft-capping of attention's scores is not built")
+	c.absentOr("final_logit_softcapping", "soft-capping of logits is not built")
+	c.want("use_bidirectional_attention", false)
+	every := c.int("sliding_window_pattern", c.int("_sliding_window_pattern", 6))
+	types := c.layerTypes(m)
+	if types == nil {
+		for l := range min(m.Layers, maxLayers) {
+			types = append(types, every < 1 || (l+1)%every != 0)
+		}
+	}
+	m.slide(types)
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
+func (c *config) opt(f Family) *Model {
+	d := c.int("hidden_size", 768)
+	h := c.int("num_attention_heads", 12)
+	bias := c.bool("enable_bias", true)
+	m := &Model{
+		Family: f, Layers: c.int("num_hidden_layers", 12), Width: d, Heads: h, KVHeads: h,
+		FeedForward: c.int("ffn_dim", 3072), Vocab: c.int("vocab_size", 50272),
+		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("activation_function", "relu"),
+		NormEps: 1e-5, Tied: c.bool("tie_word_embeddings", true), QKVBias: bias, OutBias: bias, MLPBias: bias,
+		InitStd: c.num("init_std", 0.02),
+	}
+	if h > 0 {
+		m.HeadDim = d / h
+	}
+	c.want("do_layer_norm_before", true)
+	c.want("_remove_final_layer_norm", false)
+	c.want("layer_norm_elementwise_affine", true)
+	if p := c.int("word_embed_proj_dim", d); p != d {
+		c.fail("word_embed_proj_dim %d differs from hidden_size %d: %w", p, d, ErrUnsupported)
+	}
+	c.activation(m.Activation, "relu", "gelu", "gelu_new")
+	return m
+}
+
+// ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
+// too and may be one such object for each type of layer.
+type ropeConfig struct {
+	Type     string      `json:"rope_type"`
+	OldType  string      `json:"type"`
+	Theta    float64     `json:"rope_theta"`
+	Factor   float64     `json:"factor"`
+	Low      float64     `json:"low_freq_factor"`
+	High     float64     `json:"high_freq_factor"`
+	Original int         `json:"original_max_position_embeddings"`
+	Partial  float64     `json:"partial_rotary_factor"`
+	Full     *ropeConfig `json:"full_attention"`
+	Sliding  *ropeConfig `json:"sliding_attention"`
+}
+
+// rope reads rotary bases and how positions are scaled.
+func (c *config) rope(m *Model) *RopeScaling {
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		var p ropeConfig
+		if !c.get(key, &p) {
+			continue
+		}
+		if local := p.Sliding; local != nil {
+			if c.ropeScaling(key, local) != nil || m.Family != Gemma3 {
+				c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text", key, ErrUnsupported)
+			}
+			m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
+		}
+		if p.Full != nil {
+			p = *p.Full
+		}
+		m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
+		if s := c.ropeScaling(key, &p); s != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// ropeScaling returns how positions are scaled; nil: not at all.
+func (c *config) ropeScaling(key string, p *ropeConfig) *RopeScaling {
+	if p.Partial != 0 && p.Partial != 1 {
+		c.fail("%s: partial_rotary_factor %v: %w", key, p.Partial, ErrUnsupported)
+	}
+	switch p.Type = cmp.Or(p.Type, p.OldType); p.Type {
+	case "", "default":
+	case "linear", "llama3":
+		if !(p.Factor > 0) || p.Type == "llama3" && !(p.Low > 0 && p.High > p.Low && p.Original > 0) {
+			c.fail("%s: factors of %s are missing or not positive", key, p.Type)
+		}
+		return &RopeScaling{Type: p.Type, Factor: p.Factor, LowFreqFactor: p.Low, HighFreqFactor: p.High, OriginalContext: p.Original}
+	default:
+		c.fail("%s: rope_type %q: %w; hint: default, linear and llama3 are built", key, p.Type, ErrUnsupported)
+	}
+	return nil
+}
+
+// layerTypes reads which layers have a window; nil if that is not told.
+func (c *config) layerTypes(m *Model) (sliding []bool) {
+	var types []string
+	if !c.get("layer_types", &types) {
+		return nil
+	}
+	if len(types) != m.Layers {
+		c.fail("layer_types has %d entries for %d layers", len(types), m.Layers)
+	}
+	for i, t := range types {
+		if t != "full_attention" && t != "sliding_attention" {
+			c.fail("layer_types: layer %d is %q: %w", i, t, ErrUnsupported)
+		}
+		sliding = append(sliding, t == "sliding_attention")
+	}
+	return sliding
+}
+
+// slide sets which layers have the window, as the shortest pattern.
+func (m *Model) slide(layers []bool) {
+	switch {
+	case m.Window == 0 || !slices.Contains(layers, true):
+		m.Window, m.LocalTheta = 0, 0
+		return
+	case !slices.Contains(layers, false):
+		return
+	}
+	m.Sliding = slices.Clip(layers[:period(layers)])
+}
+
+// period returns the least n such that a list repeats its first n elements (Knuth, Morris
+// and Pratt: it is what the longest border leaves).
+func period(list []bool) int {
+	borders, k := make([]int, len(list)), 0
+	for i := 1; i < len(list); i++ {
+		for k > 0 && list[i] != list[k] {
+			k = borders[k-1]
+		}
+		if list[i] == list[k] {
+			k++
+		}
+		borders[i] = k
+	}
+	return len(list) - k
+}
+
+// fullAttention rejects layer_types other than full attention (or, if all layers
+// have a window, sliding attention).
+func (c *config) fullAttention() {
+	var types []string
+	c.get("layer_types", &types)
+	for i, t := range types {
+		if t != types[0] || t != "full_attention" && t != "sliding_attention" {
+			c.fail("layer_types: layer %d is %q: %w: all layers must be alike", i, t, ErrUnsupported)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package model
+
+import "encoding/json"
+
+// Config writes the config.json that Parse and transformers read.
+func (m *Model) Config() []byte {
+	kv := map[string]any{
+		"model_type": string(m.Family), "architectures": []string{families[m.Family].class}, "vocab_size": m.Vocab,
+		"tie_word_embeddings": m.Tied, "torch_dtype": "float32", "use_cache": true, "bos_token_id": nil, "eos_token_id": nil,
+	}
+	switch m.Family {
+	case GPT2:
+		add(kv, map[string]any{
+			"n_layer": m.Layers, "n_embd": m.Width, "n_head": m.Heads,
+			"n_inner": m.FeedForward, "n_positions": m.MaxPositions, "activation_function": m.Activation,
+			"layer_norm_epsilon": m.NormEps, "initializer_range": m.InitStd,
+			"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+		})
+	case OPT:
+		add(kv, map[string]any{
+			"num_hidden_layers": m.Layers, "hidden_size": m.Width,
+			"word_embed_proj_dim": m.Width, "num_attention_heads": m.Heads, "ffn_dim": m.FeedForward,
+			"max_position_embeddings": m.MaxPositions, "activation_function": m.Activation, "enable_bias": m.MLPBias,
+			"do_layer_norm_before": true, "dropout": 0.0, "attention_dropout": 0.0, "init_std": m.InitStd,
+		})
+	default:
+		m.llamaConfig(kv)
+	}
+	data, err := json.MarshalIndent(kv, "", "  ")
+	if err != nil {
+		panic("model: config.json: " + err.Error()) // finite numbers only: Validate
+	}
+	return append(data, '\n')
+}
+
+// llamaConfig adds the keys of Llama and all families after it.
+func (m *Model) llamaConfig(kv map[string]any) {
+	add(kv, map[string]any{
+		"num_hidden_layers": m.Layers, "hidden_size": m.Width,
+		"num_attention_heads": m.Heads, "num_key_value_heads": m.KVHeads, "head_dim": m.HeadDim,
+		"intermediate_size": m.FeedForward, "max_position_embeddings": m.MaxPositions, "hidden_act": m.Activation,
+		"rms_norm_eps": m.NormEps, "rope_theta": m.RopeTheta, "initializer_range": m.InitStd,
+	})
+	switch m.Family {
+	case Llama:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias})
+	case Mistral:
+		kv["sliding_window"] = orNull(m.Window)
+	case Qwen2:
+		m.windowConfig(kv)
+	case Qwen3:
+		kv["attention_bias"] = m.QKVBias
+		m.windowConfig(kv)
+	case Gemma3:
+		delete(kv, "hidden_act")
+		add(kv, map[string]any{
+			"hidden_activation": m.Activation, "query_pre_attn_scalar": m.QueryScalar, "attention_bias": m.QKVBias,
+			"layer_types": m.layerTypes(), "attn_logit_softcapping": nil, "final_logit_softcapping": nil,
+		})
+		if m.Window > 0 {
+			add(kv, map[string]any{"sliding_window": m.Window, "rope_local_base_freq": m.LocalTheta})
+		}
+	}
+	if s := m.RopeScaling; s != nil {
+		scaling := map[string]any{"rope_type": s.Type, "factor": s.Factor}
+		if s.Type == "llama3" {
+			add(scaling, map[string]any{"low_freq_factor": s.LowFreqFactor, "high_freq_factor": s.HighFreqFactor,
+				"original_max_position_embeddings": s.OriginalContext})
+		}
+		kv["rope_scaling"] = scaling
+	}
+}
+
+// windowConfig adds Qwen's keys of windows.
+func (m *Model) windowConfig(kv map[string]any) {
+	kv["use_sliding_window"] = m.Window > 0
+	if m.Window > 0 {
+		add(kv, map[string]any{"sliding_window": m.Window, "layer_types": m.layerTypes()})
+	}
+}
+
+func (m *Model) layerTypes() (types []string) {
+	for l := range m.Layers {
+		t := "full_attention"
+		if m.WindowOf(l) > 0 {
+			t = "sliding_attention"
+		}
+		types = append(types, t)
+	}
+	return types
+}
+
+func orNull(n int) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
