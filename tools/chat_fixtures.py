@@ -4,12 +4,16 @@
     python tools/chat_fixtures.py
 
 Reads data/jinja/testdata: templates, conversations.json and snippets.json, and writes what
-transformers makes of them: renderings.json, and snippets.json itself with the results.
+transformers makes of them: renderings.json, and snippets.json itself with the results. Of the tokenizers of data/bpe/testdata it makes
+folders with chat templates in data/chat/testdata, and tokens.json: the tokens of the conversations by these, and which of
+them the assistant says.
 """
 import datetime
 import json
 import os
 
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
@@ -34,7 +38,7 @@ def read(*path):
 
 def write(value, *path):
     with open(os.path.join(root, *path), "w", encoding="utf-8") as f:
-        json.dump(value, f, indent=1, sort_keys=True)
+        json.dump(value, f, indent=None if path[-1] == "tokens.json" else 1, sort_keys=True)
         f.write("\n")
 
 
@@ -66,7 +70,54 @@ def snippets():
     write(cases, "jinja", "testdata", "snippets.json")
 
 
+FOLDERS = {
+    "chatml": {
+        "tokenizer": "qwen2.json", "special": ["<|im_start|>", "<|im_end|>"], "content": ["<think>", "</think>"],
+        "config": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
+        "template": "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}{% if message.role == 'assistant' %}"
+                    "{% generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ message.content + '<|im_end|>' }}"
+                    "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    },
+    "llama2": {
+        "tokenizer": "llama2.json", "special": [], "content": [],
+        "config": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+        "template": "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ ' ' + message.content.strip() + ' ' + eos_token }}"
+                    "{% endgeneration %}{% else %}{{ bos_token + '[INST] ' + message.content.strip() + ' [/INST]' }}{% endif %}{% endfor %}",
+    },
+}
+
+
+def folder(name, spec):
+    """Writes a folder with a tokenizer and a template, and returns its tokenizer."""
+    t = Tokenizer.from_file(os.path.join(root, "bpe", "testdata", spec["tokenizer"]))
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in spec["special"]])
+    t.add_tokens([AddedToken(s, normalized=False) for s in spec["content"]])
+    path = os.path.join(root, "chat", "testdata", name)
+    os.makedirs(path, exist_ok=True)
+    t.save(os.path.join(path, "tokenizer.json"), pretty=False)
+    write({"tokenizer_class": "PreTrainedTokenizerFast", **spec["config"]}, "chat", "testdata", name, "tokenizer_config.json")
+    with open(os.path.join(path, "chat_template.jinja"), "w", encoding="utf-8") as f:
+        f.write(spec["template"])
+    return PreTrainedTokenizerFast(tokenizer_file=os.path.join(path, "tokenizer.json"), chat_template=spec["template"], **spec["config"])
+
+
+def tokens():
+    conversations = json.loads(read("jinja", "testdata", "conversations.json"))
+    out = {}
+    for name, spec in FOLDERS.items():
+        t = folder(name, spec)
+        for key, messages in conversations.items():
+            try:
+                whole = t.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+                safe = t.apply_chat_template(messages, sanitize_control_tokens=True)
+            except Exception:  # what the template does not know
+                continue
+            out[f"{name}/{key}"] = {"ids": whole["input_ids"], "mask": whole["assistant_masks"], "safe": safe["input_ids"]}
+    write(out, "chat", "testdata", "tokens.json")
+
+
 if __name__ == "__main__":
+    tokens()
     renderings()
     if os.path.exists(os.path.join(root, "jinja", "testdata", "snippets.json")):
         snippets()

@@ -176,3 +176,13 @@ func reversed(t Text) Text {
 	slices.Reverse(t)
 	return t
 }
+
+// Said returns where the last character that is foreign ends, 0 if none is.
+func (t Text) Said() int {
+	for i := len(t); i > 0; i-- {
+		if t[i-1]&foreign != 0 {
+			return i
+		}
+	}
+	return 0
+}

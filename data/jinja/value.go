@@ -82,6 +82,37 @@ func (d *Dict) Get(name string) (Value, bool) {
 	return d.values[i], true
 }
 
+// Without returns a copy without the keys whose value is None.
+func (d *Dict) Without() *Dict {
+	out := NewDict()
+	for i, k := range d.keys {
+		if !isA[None](d.values[i]) {
+			if err := out.put(k, d.values[i]); err != nil {
+				panic(err) // it was a key
+			}
+		}
+	}
+	return out
+}
+
+// Size returns how many characters and values a value has in it.
+func Size(v Value) int {
+	n := 1
+	switch v := v.(type) {
+	case Text:
+		n += len(v)
+	case *List:
+		for _, item := range v.Items {
+			n += Size(item)
+		}
+	case *Dict:
+		for i := range v.keys {
+			n += Size(v.keys[i]) + Size(v.values[i])
+		}
+	}
+	return n
+}
+
 func (m *machine) lookup(d *Dict, key Value) (Value, bool, error) {
 	if t, ok := key.(Text); ok {
 		if err := m.spend(len(t)); err != nil {
