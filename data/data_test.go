@@ -41,11 +41,11 @@ func write(t testing.TB, files map[string]string) string {
 // in pieces that end only where a document ends.
 func documents(c *Corpus) (all []string, stats Stats, err error) {
 	never := func([]byte, int) bool { return false }
-	stats, err = c.read(context.Background(), never, func(p piece) error {
+	stats, err = c.read(context.Background(), nil, never, func(p piece) error {
 		start := 0
 		for _, end := range p.ends {
-			all = append(all, string(p.text[start:end]))
-			start = end
+			all = append(all, string(p.text[start:end.at]))
+			start = end.at
 		}
 		return nil
 	})
@@ -235,9 +235,10 @@ func TestUTF16(t *testing.T) {
 
 func TestJSONLErrors(t *testing.T) {
 	for line, want := range map[string]string{
-		`{"messages":[{"role":"user","content":"x"}]}`: `chat data ("messages") is not supported yet`,
-		`{"conversations":[]}`:                         "not supported yet",
-		`{"instruction":"x","output":"y"}`:             "not supported yet",
+		`{"messages":[{"role":"user","content":"x"}]}`: "needs a chat template",
+		`{"conversations":[]}`:                         "needs a chat template",
+		`{"instruction":"x","output":"y"}`:             "needs a chat template",
+		`{"chosen":"x","rejected":"y"}`:                "not supported yet",
 		`{"content":"x","id":1}`:                       `no "text", only [content id]`,
 		`{}`:                                           `no "text"`,
 		`{"text":1}`:                                   "not a string",

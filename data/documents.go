@@ -1,8 +1,8 @@
 package data
 
 // Starts writes to starts, for each token, the position in its sequence at which its
-// document begins. tokens holds whole sequences of sequence tokens; end is the last
-// token of each document. A document cut by the start of a sequence counts as
+// document begins. tokens holds whole sequences of sequence tokens, without marks; end is the last
+// token of each document, but where it is an inner one. A document cut by the start of a sequence counts as
 // beginning there.
 //
 //	tokens  a b . c d e . f      a second sequence  g . h ...
@@ -38,6 +38,9 @@ func (t *Tokens) DocumentLength(sequence int) int {
 	var sum int64
 	for i := range windows {
 		t.Copy(tokens, i*(t.count-int64(sequence))/max(windows-1, 1))
+		for i := range tokens {
+			tokens[i] = unmarked(tokens[i])
+		}
 		Starts(starts, tokens, sequence, t.endOfText)
 		for at, start := range starts {
 			sum += int64(at) - int64(start) + 1

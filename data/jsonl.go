@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/data/chat"
 )
 
 // A JSONL scanner.
@@ -18,7 +20,7 @@ import (
 // wanted or, if there is none, those under "prompt" and "completion". The scanner
 // walks over the object's keys, decodes the text directly into the tokenizer's
 // input, and has encoding/json validate every other value. One pass, no
-// intermediate values but the two strings.
+// intermediate values but the two strings. Conversations are left to package chat.
 //
 // Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
 // regardless of case, and copies every text twice.
@@ -27,75 +29,145 @@ import (
 
 // shapes maps keys of data sets without "text" to the kind of data they indicate.
 var shapes = []struct{ key, what string }{
-	{"messages", `chat data ("messages")`},
-	{"conversations", `chat data ("conversations")`},
-	{"instruction", `instruction data ("instruction")`},
 	{"chosen", `preference data ("chosen")`},
 }
 
 // record is the document in a line: the text in dst from the old length on, of which
-// the first given bytes are a prompt.
+// the first given bytes are a prompt; or a conversation.
 type record struct {
 	dst   []byte
 	given int
+	turns *chat.Conversation
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
-// "prompt" and its "completion".
+// "prompt" and its "completion". A conversation is returned as such.
 func appendText(dst, line []byte) (record, error) {
 	base := len(dst)
-	var pair [2]struct {
-		text  []byte
-		found bool
-	}
 	var keys []string
 	found := false
+	other := fields{}
 	s := lineScanner{line: line}
 	if !s.take('{') {
 		if s.take('[') {
-			return record{dst, 0}, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
+			return record{dst: dst}, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
 		}
-		return record{dst, 0}, s.fault("a JSON object is expected")
+		return record{dst: dst}, s.fault("a JSON object is expected")
 	}
 	for first := true; !s.take('}'); first = false {
 		key, err := s.key(first)
 		if err != nil {
-			return record{dst[:base], 0}, err
+			return record{dst: dst[:base]}, err
 		}
-		part := slices.Index(pairKeys, key)
 		switch {
 		case key == "text" && !s.atString():
 			err = errors.New(`"text" is not a string; hint: leave out documents without text`)
 		case key == "text":
 			found = true
 			dst, err = s.appendString(dst[:base])
-		case part >= 0 && s.atString():
-			pair[part].found = true
-			pair[part].text, err = s.appendString(nil)
 		default:
 			keys = append(keys, key)
-			err = s.skipValue()
+			start := s.at
+			if err = s.skipValue(); slices.Contains(otherKeys, key) {
+				other[key] = line[start:s.at]
+			}
 		}
 		if err != nil {
-			return record{dst[:base], 0}, err
+			return record{dst: dst[:base]}, err
 		}
 	}
 	s.skipSpace()
-	switch prompt, completion := &pair[0], &pair[1]; {
-	case s.at != len(line):
-		return record{dst[:base], 0}, s.fault("something follows the object")
-	case found:
-		return record{dst, 0}, nil
-	case prompt.found && completion.found:
-		return record{append(append(dst, prompt.text...), completion.text...), len(prompt.text)}, nil
-	case prompt.found || completion.found || slices.Contains(keys, pairKeys[0]):
-		return record{dst, 0}, errors.New(`"prompt" and "completion" are not both there as strings; hint: both, or the whole document as {"text": ...}`)
+	if s.at != len(line) {
+		return record{dst: dst[:base]}, s.fault("something follows the object")
 	}
-	return record{dst, 0}, noText(keys)
+	if found {
+		return record{dst: dst}, nil
+	}
+	r, err := other.document(dst)
+	if err == nil && r.turns == nil && r.given < 0 {
+		err = noText(keys)
+	}
+	return r, err
 }
 
-// pairKeys are the keys of a document whose second part alone is learnt.
-var pairKeys = []string{"prompt", "completion"}
+// otherKeys are the keys of documents that are more than a text.
+var otherKeys = []string{"prompt", "completion", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
+
+// fields are values of an object, as JSON.
+type fields map[string][]byte
+
+// text decodes the string under a key; ok is false if there is none.
+func (f fields) text(key string) (text []byte, ok bool, err error) {
+	s := lineScanner{line: f[key]}
+	if !s.atString() {
+		return nil, false, nil
+	}
+	text, err = s.appendString(nil)
+	return text, err == nil, err
+}
+
+// document appends a prompt and its completion to dst, or returns a conversation. given is -1 if
+// the fields are no document.
+func (f fields) document(dst []byte) (record, error) {
+	prompt, hasPrompt, err := f.text("prompt")
+	completion, hasCompletion, err2 := f.text("completion")
+	switch none := (record{dst: dst, given: -1}); {
+	case err != nil || err2 != nil:
+		return none, errors.Join(err, err2)
+	case hasPrompt && hasCompletion:
+		return record{dst: append(append(dst, prompt...), completion...), given: len(prompt)}, nil
+	case f["messages"] != nil || f["conversations"] != nil:
+		none.turns, err = f.conversation()
+		return none, err
+	case f["prompt"] != nil || hasCompletion:
+		return none, errors.New(`"prompt" and "completion" are not both there as strings; hint: both, or the whole document as {"text": ...}`)
+	case f["instruction"] != nil:
+		none.turns, err = f.instruction()
+		return none, err
+	default:
+		return none, nil
+	}
+}
+
+// conversation reads OpenAI's "messages" or ShareGPT's "conversations".
+func (f fields) conversation() (*chat.Conversation, error) {
+	key := "messages"
+	if f[key] == nil {
+		key = "conversations"
+	}
+	for _, beside := range []string{"system", "tools"} {
+		switch string(f[beside]) {
+		case "", "null", `""`, "[]":
+		default:
+			return nil, fmt.Errorf("%q beside %q is %w; hint: a system's text goes into the first message", beside, key, ErrNotSupported)
+		}
+	}
+	c, err := chat.Decode(f[key])
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", key, err)
+	}
+	return c, nil
+}
+
+// instruction reads Alpaca's "instruction", "input" and "output".
+func (f fields) instruction() (*chat.Conversation, error) {
+	ask, hasAsk, err := f.text("instruction")
+	output, hasOutput, err2 := f.text("output")
+	input, _, err3 := f.text("input")
+	if err := errors.Join(err, err2, err3); err != nil {
+		return nil, err
+	}
+	if !hasAsk || !hasOutput {
+		return nil, errors.New(`"instruction" and "output" are not both there as strings; hint: both, or {"messages": ...}`)
+	}
+	if len(input) > 0 {
+		ask = slices.Concat(ask, []byte("\n\n"), input)
+	}
+	c := &chat.Conversation{}
+	c.Say("user", string(ask))
+	c.Say("assistant", string(output))
+	return c, nil
+}
 
 // key reads what comes before a value, and moves to it.
 func (s *lineScanner) key(first bool) (string, error) {

@@ -107,7 +107,6 @@ func TestPromptLines(t *testing.T) {
 		`{"prompt":"x"}`:     "not both there",
 		`{"completion":"x"}`: "not both there",
 		`{"prompt":[{"role":"user"}],"completion":"y"}`: "not both there",
-		`{"instruction":"x","output":"y"}`:              `"prompt": ..., "completion": ...`,
 	} {
 		doc, err := appendText([]byte("> "), []byte(line))
 		if err != nil {

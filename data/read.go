@@ -11,6 +11,7 @@ import (
 	"os"
 	"unicode/utf8"
 
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
@@ -36,13 +37,19 @@ func tooLong(most int64) error {
 	return fmt.Errorf("more than %s without a place to cut at; hint: is it text? Break it into lines, or into several documents", size.Format(most))
 }
 
-// piece is consecutive text of the corpus. Documents end at text[:ends[i]];
+// piece is consecutive text of the corpus. Documents end at text[:ends[i].at];
 // the last one may continue in the next piece.
 type piece struct {
 	text  []byte
-	ends  []int
+	ends  []ending
 	given []span // prompts, in order, or the parts of them that are in this piece
 	read  int64  // bytes of files read so far
+}
+
+// ending is where a document ends. A conversation's is whole in its piece.
+type ending struct {
+	at   int
+	chat *chat.Document // what of a conversation is learnt; nil: it is none
 }
 
 // span is the bytes first <= i < end of a text.
@@ -72,6 +79,8 @@ type FormatStats struct {
 	Documents int64 `json:"documents"`
 	Bytes     int64 `json:"bytes"`
 	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
+	// Conversations counts those; one may be several documents (package chat).
+	Conversations int64 `json:"conversations,omitempty"`
 }
 
 // Documents returns the number of non-empty documents.
@@ -99,6 +108,9 @@ func (s Stats) String() string {
 		if f.Prompts > 0 {
 			add("of %d documents with a prompt the completion is learnt", f.Prompts)
 		}
+		if f.Conversations > 0 {
+			add("of %d conversations what the assistant says is learnt", f.Conversations)
+		}
 	}
 	if s.Empty > 0 {
 		add("%d empty, skipped", s.Empty)
@@ -116,11 +128,12 @@ type reader struct {
 	emit     func(piece) error
 	most     int64 // most bytes without a place to cut; maxStretch
 	stats    Stats
-	read     int64  // bytes read from files
-	text     []byte // not emitted yet; pieces take over the memory
-	ends     []int  // ends of documents in text
-	given    []span // prompts in text
-	searched int    // there is no place to cut before this offset
+	read     int64          // bytes read from files
+	text     []byte         // not emitted yet; pieces take over the memory
+	ends     []ending       // of documents in text
+	chat     *chat.Template // for conversations; nil: there is none
+	given    []span         // prompts in text
+	searched int            // there is no place to cut before this offset
 }
 
 // read emits the corpus in pieces. The order of the files is shuffled, but the same
@@ -128,8 +141,8 @@ type reader struct {
 // end of the corpus, which is held out for validation, must resemble the rest (the
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
-func (c *Corpus) read(ctx context.Context, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, cut: cut, emit: emit, most: maxStretch}
+func (c *Corpus) read(ctx context.Context, chats *chat.Template, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
+	r := &reader{ctx: ctx, chat: chats, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -245,7 +258,7 @@ func (r *reader) whole(in io.Reader) error {
 		}
 		r.stats.InvalidBytes += invalidBytes(r.text[checked:whole])
 		if err == io.EOF {
-			r.endDocument(&r.stats.Text, size)
+			r.endDocument(&r.stats.Text, size, nil)
 			return r.drain(nil)
 		}
 		checked = whole
@@ -275,30 +288,51 @@ func (r *reader) lines(in io.Reader) error {
 		}
 		start := len(r.text)
 		doc, err := appendText(r.text, line)
+		if err == nil && doc.turns != nil {
+			err = r.conversation(doc.turns)
+		}
 		if err != nil {
 			return fmt.Errorf("line %d: %w", lines.lineNumber, err)
 		}
-		if r.text = doc.dst; doc.given > 0 {
-			r.given = append(r.given, span{start, start + doc.given})
-			r.stats.JSONL.Prompts++
+		if doc.turns == nil {
+			if r.text = doc.dst; doc.given > 0 {
+				r.given = append(r.given, span{start, start + doc.given})
+				r.stats.JSONL.Prompts++
+			}
+			r.stats.InvalidBytes += invalidBytes(r.text[start:])
+			r.endDocument(&r.stats.JSONL, int64(len(r.text)-start), nil)
 		}
-		r.stats.InvalidBytes += invalidBytes(r.text[start:])
-		r.endDocument(&r.stats.JSONL, int64(len(r.text)-start))
 		if err := r.drain(nil); err != nil {
 			return err
 		}
 	}
 }
 
+// conversation adds the documents of a conversation.
+func (r *reader) conversation(c *chat.Conversation) error {
+	docs, err := r.chat.Documents(c)
+	if err != nil {
+		return err
+	}
+	r.stats.JSONL.Conversations++
+	for i := range docs {
+		text := docs[i].Text
+		docs[i].Text = nil
+		r.text = append(r.text, text...)
+		r.endDocument(&r.stats.JSONL, int64(len(text)), &docs[i])
+	}
+	return nil
+}
+
 // endDocument ends a document of size bytes at the end of r.text.
-func (r *reader) endDocument(stats *FormatStats, size int64) {
+func (r *reader) endDocument(stats *FormatStats, size int64, chat *chat.Document) {
 	if size == 0 {
 		r.stats.Empty++
 		return
 	}
 	stats.Documents++
 	stats.Bytes += size
-	r.ends = append(r.ends, len(r.text))
+	r.ends = append(r.ends, ending{len(r.text), chat})
 }
 
 // drain emits pieces while there is enough text. place, if not nil, is an offset into
@@ -313,7 +347,7 @@ func (r *reader) drain(place *int) error {
 		if err := r.hand(at, start); err != nil {
 			return err
 		}
-		for nextEnd < len(r.ends) && r.ends[nextEnd] <= at {
+		for nextEnd < len(r.ends) && r.ends[nextEnd].at <= at {
 			nextEnd++
 		}
 		start = at
@@ -324,9 +358,9 @@ func (r *reader) drain(place *int) error {
 	// The pieces own the old memory: move the rest to new memory.
 	rest := make([]byte, len(r.text)-start, max(len(r.text)-start, pieceSize+pieceSize/4))
 	copy(rest, r.text[start:])
-	ends := make([]int, 0, 64)
+	ends := make([]ending, 0, 64)
 	for _, end := range r.ends[nextEnd:] {
-		ends = append(ends, end-start)
+		ends = append(ends, ending{end.at - start, end.chat})
 	}
 	var given []span
 	for _, s := range r.given {
@@ -347,12 +381,14 @@ func (r *reader) drain(place *int) error {
 func (r *reader) findCut(from, nextEnd int) int {
 	limit := len(r.text)
 	for _, end := range r.ends[nextEnd:] {
-		if end >= from {
-			limit = end
+		if end.at >= from {
+			if limit = end.at; end.chat != nil {
+				return limit
+			}
 			break
 		}
 	}
-	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1] == limit
+	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1].at == limit
 	for i := from; i < limit; {
 		// A boundary is right after a newline.
 		j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
@@ -375,8 +411,8 @@ func (r *reader) findCut(from, nextEnd int) int {
 func (r *reader) hand(at, start int) error {
 	p := piece{text: r.text[start:at:at], read: r.read}
 	for _, end := range r.ends {
-		if end > start && end <= at {
-			p.ends = append(p.ends, end-start)
+		if end.at > start && end.at <= at {
+			p.ends = append(p.ends, ending{end.at - start, end.chat})
 		}
 	}
 	for _, s := range r.given {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
 )
 
 // Options configures the functions that read the whole corpus.
@@ -28,6 +29,8 @@ type Options struct {
 	// Workers is the number of goroutines that work beside the reader; 0: one
 	// per core.
 	Workers int
+	// Chat renders conversations; nil: they are an error.
+	Chat *chat.Template
 	// Progress, if not nil, is called from time to time with the bytes of files
 	// processed, by one goroutine at a time.
 	Progress func(done, total int64)
@@ -46,12 +49,15 @@ func (o Options) progress(done, total int64) {
 	}
 }
 
-// cacheKey identifies everything that the tokens depend on: the format, the
-// tokenizer, and path, size, modification time and format of every file.
-func cacheKey(c *Corpus, t *bpe.Tokenizer) (key [sha256.Size]byte) {
+// cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
+// chat template, and path, size, modification time and format of every file.
+func cacheKey(c *Corpus, t *bpe.Tokenizer, chats *chat.Template) (key [sha256.Size]byte) {
 	h := sha256.New()
 	tokenizer := t.Hash()
 	fmt.Fprintf(h, "%s %d %x\n", magic, formatVersion, tokenizer)
+	if chats != nil {
+		fmt.Fprintf(h, "chat %x\n", chats.Hash())
+	}
 	for _, f := range c.files {
 		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
 	}
@@ -71,7 +77,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	if _, ok := t.EndOfText(); !ok {
 		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
 	}
-	key := cacheKey(c, t)
+	key := cacheKey(c, t, o.Chat)
 	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")
 	if old, err := OpenTokens(path); err == nil {
 		if old.key == key {
@@ -183,14 +189,14 @@ type tokenWriter struct {
 	buffer []byte
 }
 
-// errMarked reports a marked token in a file of two bytes per token.
+// errMarked reports a marked or inner token in a file of two bytes per token.
 var errMarked = errors.New("a marked token takes four bytes")
 
 func (w *tokenWriter) write(ids []int32) error {
 	w.buffer = w.buffer[:0]
 	if w.header.width == 2 {
 		for _, id := range ids {
-			if id < 0 {
+			if id < 0 || id >= 1<<16 {
 				return errMarked
 			}
 			w.buffer = binary.LittleEndian.AppendUint16(w.buffer, uint16(id))
@@ -224,7 +230,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 	group.Go(func() {
 		defer close(inOrder)
 		defer close(todo)
-		stats, readError = c.read(ctx, t.Boundary, func(p piece) error {
+		stats, readError = c.read(ctx, o.Chat, t.Boundary, func(p piece) error {
 			j := &job{piece: p, done: make(chan struct{})}
 			if err := send(ctx, inOrder, j); err != nil {
 				return err
@@ -288,8 +294,12 @@ func encodeJobs(e *bpe.Encoder, todo <-chan *job, free <-chan []int32, endOfText
 func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 {
 	start := 0
 	for _, end := range p.ends {
-		ids = append(encodeDocument(e, ids, &p, start, end), endOfText)
-		start = end
+		if end.chat != nil {
+			ids = encodeChat(e, ids, p.text[start:end.at], end.chat, endOfText)
+		} else {
+			ids = append(encodeDocument(e, ids, &p, start, end.at), endOfText)
+		}
+		start = end.at
 	}
 	return encodeDocument(e, ids, &p, start, len(p.text))
 }
@@ -310,6 +320,41 @@ func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int
 	return e.Continue(ids, p.text[prompt.end:end])
 }
 
+// encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text
+// behind it is not learnt: an answer ends with its turn. Where turns end with that token too, those before the last are
+// inner ones.
+func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endOfText int32) []int32 {
+	first, at, place := len(ids), 0, bpe.AtStart
+	part := func(end int, given bool) {
+		start := len(ids)
+		ids, place = e.Part(ids, text[at:end], place, chat.Controls(d.Control, at))
+		for i := start; i < len(ids); i++ {
+			if ids[i] == endOfText {
+				ids[i] = inner(endOfText)
+			}
+			if given {
+				ids[i] = Mark(ids[i])
+			}
+		}
+		at = end
+	}
+	for _, s := range d.Learnt {
+		part(s.First, true)
+		part(s.End, false)
+	}
+	part(len(text), true)
+	last := len(ids) - 1
+	switch {
+	case last < first || ID(ids[last]) != endOfText:
+		return append(ids, Mark(endOfText))
+	case Given(ids[last]):
+		ids[last] = Mark(endOfText)
+	default:
+		ids[last] = endOfText
+	}
+	return ids
+}
+
 // TrainTokenizer trains a byte-level BPE tokenizer of size tokens on the corpus.
 // The result does not depend on the number of workers. Progress counts the bytes
 // read, since reading takes nearly all of the time.
@@ -325,14 +370,14 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 		group.Go(func() {
 			for p := range todo {
 				start := 0
-				for _, end := range append(p.ends, len(p.text)) {
-					counters[i].Add(p.text[start:end])
-					start = end
+				for _, end := range append(p.ends, ending{at: len(p.text)}) {
+					counters[i].Add(p.text[start:end.at])
+					start = end.at
 				}
 			}
 		})
 	}
-	_, err := c.read(ctx, bpe.Boundary, func(p piece) error {
+	_, err := c.read(ctx, nil, bpe.Boundary, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

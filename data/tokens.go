@@ -28,7 +28,8 @@ import (
 //	    68     4  id of the end-of-text token
 //	    72     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
-//	  4096        tokens, marked ones (see Mark) of 4 bytes as negative numbers
+//	  4096        tokens, of 4 bytes if there are marked ones, which are negative, or
+//	              inner ones (see Mark, inner)
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It does
@@ -125,8 +126,20 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 // predicted. Windows and batches have marked tokens as they are in the file.
 func Mark(id int32) int32 { return ^id }
 
-// ID returns the id of a token, which may be marked.
-func ID(token int32) int32 {
+// innerBit is above all ids.
+const innerBit = 1 << 24
+
+// inner is an end-of-text token that ends no document, but a turn of a conversation. It may be marked too.
+func inner(id int32) int32 { return id | innerBit }
+
+// ID returns the id of a token, which may be marked or inner.
+func ID(token int32) int32 { return Plain(unmarked(token)) }
+
+// Plain returns the id of a token, not marked, which may be inner.
+func Plain(token int32) int32 { return token &^ innerBit }
+
+// unmarked returns a token that may be marked without the mark.
+func unmarked(token int32) int32 {
 	if token < 0 {
 		return ^token
 	}
@@ -138,11 +151,12 @@ func Given(token int32) bool { return token < 0 }
 
 // Pairs writes the inputs of a window to tokens and what follows each to targets: -1
 // where that is given. It returns the number of the others. window has one token more
-// than they.
+// than they. Tokens may be inner, which Starts wants to know; Plain removes that.
 func Pairs(tokens, targets, window []int32) (learnt int) {
 	for i := range tokens {
-		tokens[i], targets[i] = ID(window[i]), max(window[i+1], -1)
-		if targets[i] >= 0 {
+		tokens[i], targets[i] = unmarked(window[i]), -1
+		if next := window[i+1]; !Given(next) {
+			targets[i] = ID(next)
 			learnt++
 		}
 	}
@@ -261,7 +275,7 @@ func (t *Tokens) Entropy(r Range) float64 {
 	n := 0.0
 	for i := r.First; i < r.End; i++ {
 		if token := t.At(i); !Given(token) {
-			counts[token]++
+			counts[ID(token)]++
 			n++
 		}
 	}

@@ -132,6 +132,12 @@ func TestFast(t *testing.T) {
 				want, got := s.clone(), s.clone()
 				Lookup(s.op).Reference(nil, &s.attr, want)
 				Lookup(s.op).Fast(e, &s.attr, got)
+				if s.attr.NF4 { // whose bytes are no numbers
+					if err := sameBits(got[2:3], s.t[2:3]); err != nil {
+						t.Error(err)
+					}
+					got[2], want[2] = Tensor{}, Tensor{}
+				}
 				if err := near(got, want, s.tol, s.floor); err != nil {
 					t.Error(err)
 				}

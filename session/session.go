@@ -53,6 +53,7 @@ type Session struct {
 	ranks   []rank
 	groups  []*exec.Group // of all ranks' engines, by step
 	starts  []int32       // of the documents in the latest batch
+	ids     []int32       // of its tokens
 }
 
 // rank is one rank's part of a session; the slices are indexed by step.
@@ -210,7 +211,7 @@ type Outcome struct {
 }
 
 // Step runs step i on a batch of tokens and targets, each of rows x sequence length
-// in row-major order. A negative target does not count.
+// in row-major order, as data.Pairs makes them. A negative target does not count.
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
 	var values [graph.NumScalars]float32
 	values[graph.ScalarLR] = float32(sc.Rate)
@@ -222,8 +223,12 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
 		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
 	}
+	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
+	for n, token := range tokens {
+		s.ids[n] = data.Plain(token)
+	}
 	for r := range s.ranks {
-		if err := s.ranks[r].feed(i, tokens, targets, s.starts, values[:]); err != nil {
+		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
 			return Outcome{}, err
 		}
 	}

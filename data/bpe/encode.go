@@ -55,44 +55,53 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 // Encode appends the ids of text to dst and returns it. Added tokens such as
 // "<|endoftext|>" in the text become that one token. The ids are those that
 // Hugging Face's encode gives with add_special_tokens=False.
-func (e *Encoder) Encode(dst []int32, text []byte) []int32 { return e.encode(dst, text, atStart) }
+func (e *Encoder) Encode(dst []int32, text []byte) []int32 {
+	dst, _ = e.Part(dst, text, AtStart, nil)
+	return dst
+}
 
 // Continue is Encode for text that continues another: vocabularies that put a space before
 // a text put none before this one.
-func (e *Encoder) Continue(dst []int32, text []byte) []int32 { return e.encode(dst, text, inside) }
+func (e *Encoder) Continue(dst []int32, text []byte) []int32 {
+	dst, _ = e.Part(dst, text, Within, nil)
+	return dst
+}
 
-// place is where a stretch of text between added tokens stands.
-type place uint8
+// Place is where a stretch of text between added tokens stands.
+type Place uint8
 
 const (
-	atStart place = iota // of the text
-	behind               // an added token
-	inside               // a text
+	AtStart Place = iota // of the text
+	Behind               // an added token
+	Within               // a text
 )
 
-func (e *Encoder) encode(dst []int32, text []byte, at place) []int32 {
-	for ; len(text) > 0; at = behind {
-		next, index := e.t.findAdded(text, 0)
+// Part is Encode for a part of a text that stands at a place, and returns the place behind it. Where
+// control is not nil, what looks like a special token, text[first:end], is one only if control says so; added
+// tokens that are content, such as <think>, are tokens everywhere.
+func (e *Encoder) Part(dst []int32, text []byte, at Place, control func(first, end int) bool) ([]int32, Place) {
+	for first := 0; first < len(text); {
+		next, index := e.t.findAdded(text, first, control)
 		if e.t.chars != nil {
-			dst = e.spaced(dst, text[:next], at)
+			dst = e.spaced(dst, text[first:next], at)
 		} else {
-			dst = e.EncodeOrdinary(dst, text[:next])
+			dst = e.EncodeOrdinary(dst, text[first:next])
 		}
 		if index < 0 {
-			break
+			return dst, Within
 		}
 		added := &e.t.added[index]
 		dst = append(dst, added.ID)
-		text = text[next+len(added.Text):]
+		first, at = next+len(added.Text), Behind
 	}
-	return dst
+	return dst, at
 }
 
 // EncodeOrdinary is Encode for text in which added tokens have no meaning:
 // they are encoded as the characters they are written with.
 func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
 	if e.t.chars != nil {
-		return e.spaced(dst, text, atStart)
+		return e.spaced(dst, text, AtStart)
 	}
 	if e.t.composed && !norm.NFC.IsNormal(text) {
 		e.composed = norm.NFC.Append(e.composed[:0], text...)

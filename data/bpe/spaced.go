@@ -49,13 +49,13 @@ func (l leading) before(text []byte, first bool) bool {
 }
 
 // spaced appends the ids of a stretch of text between added tokens.
-func (e *Encoder) spaced(dst []int32, text []byte, at place) []int32 {
+func (e *Encoder) spaced(dst []int32, text []byte, at Place) []int32 {
 	if len(text) == 0 {
 		return dst
 	}
 	text = bytes.ReplaceAll(text, []byte(underline), []byte{' '})
 	e.composed = e.composed[:0]
-	if at != inside && e.t.leading.before(text, at == atStart) {
+	if at != Within && e.t.leading.before(text, at == AtStart) {
 		e.composed = append(e.composed, ' ')
 	}
 	e.composed = append(e.composed, text...)

@@ -167,8 +167,9 @@ func (t *Tokenizer) indexAdded() {
 }
 
 // findAdded returns the offset and the index in t.added of the first added token in
-// text at or after from, the longest if several start there; index -1: none.
-func (t *Tokenizer) findAdded(text []byte, from int) (at, index int) {
+// text at or after from, the longest if several start there; index -1: none. Special ones count where
+// control, if there is one, says so.
+func (t *Tokenizer) findAdded(text []byte, from int, control func(first, end int) bool) (at, index int) {
 	if t.starts == nil {
 		return len(text), -1
 	}
@@ -182,12 +183,26 @@ func (t *Tokenizer) findAdded(text []byte, from int) (at, index int) {
 		}
 		for index, added := range t.added {
 			rest := text[i:]
-			if len(rest) >= len(added.Text) && string(rest[:len(added.Text)]) == added.Text {
+			if len(rest) >= len(added.Text) && string(rest[:len(added.Text)]) == added.Text &&
+				(control == nil || !added.Special || control(i, i+len(added.Text))) {
 				return i, index
 			}
 		}
 	}
 	return len(text), -1
+}
+
+// FindSpecial returns the first special token in text and where it ends; ok is false if there is none.
+func (t *Tokenizer) FindSpecial(text []byte) (id int32, end int, ok bool) {
+	for at := 0; ; {
+		first, index := t.findAdded(text, at, nil)
+		if index < 0 {
+			return 0, 0, false
+		}
+		if at = first + len(t.added[index].Text); t.added[index].Special {
+			return t.added[index].ID, at, true
+		}
+	}
 }
 
 // fingerprint hashes everything that determines the ids of a text.

@@ -1,0 +1,144 @@
+package chat
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/data/jinja"
+)
+
+// Conversation is a list of turns.
+type Conversation struct {
+	messages []jinja.Value // mappings
+	roles    []string
+	learnt   []bool // of assistants' turns
+}
+
+// roles are the names of roles. Templates build control tokens of them ('<|' + role + '|>'), so they count as written
+// by the template.
+var roles = strings.Fields("system developer user assistant tool function ipython tool_results")
+
+// senders maps the names that ShareGPT has for roles.
+var senders = map[string]string{"human": "user", "gpt": "assistant"}
+
+// maxTurns bounds the messages of a conversation, which is rendered up to each of its answers.
+const maxTurns = 1000
+
+// Decode reads a list of messages: {"role", "content"} as OpenAI has them, or {"from", "value"} as in ShareGPT.
+func Decode(list []byte) (*Conversation, error) {
+	if !utf8.Valid(list) {
+		return nil, errors.New("a conversation that is not UTF-8; hint: convert it")
+	}
+	v, err := jinja.DecodeJSON(list)
+	if err != nil {
+		return nil, fmt.Errorf(`%w; hint: [{"role": ..., "content": ...}, ...]`, err)
+	}
+	turns, ok := v.(*jinja.List)
+	if !ok {
+		return nil, errors.New(`a conversation that is not a list; hint: [{"role": ..., "content": ...}, ...]`)
+	}
+	if n := len(turns.Items); n > maxTurns {
+		return nil, fmt.Errorf("%d messages; hint: cut it, %d are the most", n, maxTurns)
+	}
+	c := &Conversation{}
+	for i, m := range turns.Items {
+		message, ok := m.(*jinja.Dict)
+		if ok {
+			err = c.add(message)
+		} else {
+			err = errors.New("it is not an object")
+		}
+		if err != nil {
+			return nil, fmt.Errorf(`message %d: %w; hint: {"role": "user" or "assistant", "content": "..."}`, i+1, err)
+		}
+	}
+	return c, nil
+}
+
+// Say adds a turn.
+func (c *Conversation) Say(role, content string) {
+	m := jinja.NewDict()
+	m.Set("role", jinja.Foreign(role))
+	m.Set("content", jinja.Foreign(content))
+	if err := c.add(m); err != nil {
+		panic(err) // only of an unknown role
+	}
+}
+
+// Len returns the number of turns.
+func (c *Conversation) Len() int { return len(c.messages) }
+
+// add adds a message, as apply_chat_template hands it to a template: without keys whose value is null.
+func (c *Conversation) add(message *jinja.Dict) error {
+	m := message.Without()
+	role, err := sender(m)
+	if err != nil {
+		return err
+	}
+	content, err := text(m, "content")
+	if err != nil {
+		return err
+	}
+	if _, calls := m.Get("tool_calls"); content == nil && !calls {
+		return errors.New("it has no content")
+	}
+	for _, other := range []string{"thinking", "reasoning"} { // other names
+		v, ok := m.Get(other)
+		if _, has := m.Get("reasoning_content"); ok && !has {
+			m.Set("reasoning_content", v)
+		}
+	}
+	learnt, err := weight(m)
+	if err != nil {
+		return err
+	}
+	c.messages, c.roles, c.learnt = append(c.messages, m), append(c.roles, role), append(c.learnt, learnt && role == "assistant")
+	return nil
+}
+
+// sender returns the role of a message. A message of ShareGPT's gets OpenAI's keys.
+func sender(m *jinja.Dict) (string, error) {
+	t, err := text(m, "role")
+	if t == nil && err == nil {
+		t, err = text(m, "from")
+		if v, ok := m.Get("value"); ok {
+			m.Set("content", v)
+		}
+	}
+	role := cmp.Or(senders[t.String()], t.String())
+	if err == nil && !slices.Contains(roles, role) {
+		err = fmt.Errorf("the role %.40q is not known", role)
+	}
+	m.Set("role", jinja.Own(role))
+	return role, err
+}
+
+// text returns a text of a message, nil if there is none.
+func text(m *jinja.Dict, key string) (jinja.Text, error) {
+	v, ok := m.Get(key)
+	if !ok {
+		return nil, nil
+	}
+	t, ok := v.(jinja.Text)
+	if !ok {
+		return nil, fmt.Errorf("%q is not a string", key)
+	}
+	return t, nil
+}
+
+// weight reads OpenAI's mark for turns that are not learnt.
+func weight(m *jinja.Dict) (learnt bool, err error) {
+	v, ok := m.Get("weight")
+	if !ok {
+		return true, nil
+	}
+	n, ok := v.(int64)
+	if !ok || n != 0 && n != 1 {
+		return false, errors.New(`"weight" is not 0 or 1`)
+	}
+	return n == 1, nil
+}

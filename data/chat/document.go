@@ -1,0 +1,153 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/jinja"
+)
+
+// Document is a text of which parts are learnt.
+type Document struct {
+	Text    []byte
+	Learnt  []jinja.Span // ascending and apart
+	Control []jinja.Span // where special tokens may be
+}
+
+// Documents returns the documents of a conversation, nearly always one. Turns behind the assistant's last are left out.
+func (t *Template) Documents(c *Conversation) ([]Document, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	var docs []Document
+	var d draft
+	turns := 0
+	for i, role := range c.roles {
+		if role != "assistant" {
+			continue
+		}
+		turns++
+		a, err := t.answer(c, i)
+		if err != nil {
+			return nil, fmt.Errorf("message %d, of the assistant: %w", i+1, err)
+		}
+		if !a.whole[:a.first].HasPrefix(d.text) {
+			docs = d.finish(docs)
+		}
+		d.add(a, c.learnt[i])
+	}
+	if turns == 0 {
+		return nil, errors.New("a conversation without the assistant: nothing is learnt from it; hint: leave it out")
+	}
+	return d.finish(docs), nil
+}
+
+// answer is a rendering up to an assistant's turn, which whole[first:end] is; what follows is no part of it.
+type answer struct {
+	whole      jinja.Text
+	first, end int
+}
+
+// answer renders a conversation up to turn i.
+func (t *Template) answer(c *Conversation, i int) (*answer, error) {
+	given, err := t.render(c, i, true, day)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := t.render(c, i+1, false, day)
+	if err != nil {
+		return nil, err
+	}
+	if !whole.HasPrefix(given) {
+		at := whole.Common(given)
+		return nil, fmt.Errorf("%s: what it writes before an answer (... %q) is not how it begins with the answer (... %q), so what to learn is not known; hint: write what the model is to read and say as prompt and completion",
+			t.where, excerpt(given, at), excerpt(whole, at))
+	}
+	if len(whole) == len(given) {
+		return nil, fmt.Errorf("%s: it writes nothing for this turn; hint: leave the turn out", t.where)
+	}
+	a := &answer{whole, len(given), len(whole)}
+	said := whole[a.first:].Said()
+	if _, end, ok := t.tokenizer.FindSpecial([]byte(whole[a.first+said:].String())); ok {
+		a.end = a.first + said + characters(whole[a.first+said:], end)
+	}
+	return a, nil
+}
+
+// characters returns how many characters the first n bytes of a text are.
+func characters(t jinja.Text, n int) int {
+	for i := range t {
+		if n -= len(string(t[i].Rune())); n <= 0 {
+			return i + 1
+		}
+	}
+	return len(t)
+}
+
+// draft is a document up to and including its latest answer.
+type draft struct {
+	text   jinja.Text
+	tail   jinja.Text   // what the template writes behind it if nothing follows
+	learnt []jinja.Span // of characters
+}
+
+func (d *draft) add(a *answer, learnt bool) {
+	d.text, d.tail = a.whole[:a.end:a.end], a.whole[a.end:]
+	if learnt {
+		d.learnt = append(d.learnt, jinja.Span{First: a.first, End: a.end})
+	}
+}
+
+// finish appends the document, if anything is learnt from it, and begins another.
+func (d *draft) finish(docs []Document) []Document {
+	if len(d.learnt) > 0 {
+		whole := append(d.text, d.tail...)
+		doc := Document{}
+		doc.Text, doc.Control = whole.Split()
+		at, bytes := 0, 0
+		for _, s := range d.learnt {
+			bytes += len(whole[at:s.First].String())
+			first := bytes
+			bytes += len(whole[s.First:s.End].String())
+			doc.Learnt = append(doc.Learnt, jinja.Span{First: first, End: bytes})
+			at = s.End
+		}
+		docs = append(docs, doc)
+	}
+	*d = draft{}
+	return docs
+}
+
+// Prompt returns the tokens from which a model goes on when it is to answer, and the token that ends its
+// answer; ok is false if the template has none.
+func (t *Template) Prompt(c *Conversation, now time.Time) (ids []int32, end int32, ok bool, err error) {
+	given, err := t.render(c, c.Len(), true, now)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	answered := *c
+	answered.Say("assistant", "x")
+	whole, err := t.render(&answered, answered.Len(), false, now)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if n := whole.Common(given); n <= len(whole) {
+		rest := whole[n:]
+		end, _, ok = t.tokenizer.FindSpecial([]byte(rest[rest.Said():].String()))
+	}
+	text, control := given.Split()
+	e := t.tokenizer.NewEncoder()
+	ids, _ = e.Part(nil, text, bpe.AtStart, Controls(control, 0))
+	return ids, end, ok, nil
+}
+
+// Controls returns a function that reports whether bytes of a part that begins at offset lie in one of the spans.
+func Controls(spans []jinja.Span, offset int) func(first, end int) bool {
+	return func(first, end int) bool {
+		i, _ := slices.BinarySearchFunc(spans, first+offset, func(s jinja.Span, at int) int { return s.End - at - 1 })
+		return i < len(spans) && spans[i].First <= first+offset && end+offset <= spans[i].End
+	}
+}

@@ -1,0 +1,197 @@
+package chat
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/jinja"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// ErrNone reports that there is nothing to render conversations by.
+var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer; " +
+	"hint: as tokenizer, the folder of a model with chat_template.jinja, or with chat_template in its tokenizer_config.json")
+
+// Files of a folder that a template is read from.
+const (
+	templateFile = "chat_template.jinja"
+	configFile   = "tokenizer_config.json"
+	mapFile      = "special_tokens_map.json"
+)
+
+// maxTemplate bounds a template, maxConfig a file of settings, in bytes.
+const maxTemplate, maxConfig = 1 << 20, 64 << 20
+
+// day is the time that templates are told in training data: that of the date which Llama 3.2's
+// falls back to.
+var day = time.Date(2024, 7, 26, 12, 0, 0, 0, time.UTC)
+
+// Template is a chat template with the special tokens that it is given. It is immutable and safe
+// for concurrent use. What is wrong with it is told when something is to be rendered, since other texts do without.
+type Template struct {
+	fault     error
+	template  *jinja.Template
+	tokenizer *bpe.Tokenizer
+	names     map[string]jinja.Value // bos_token, ...
+	where     string                 // the file with the template
+	files     map[string][]byte
+	hash      [sha256.Size]byte
+}
+
+// Open reads the chat template of a folder, whose tokenizer is given. It returns nil where there is none: rendering by that
+// is ErrNone.
+func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
+	t := &Template{tokenizer: tokenizer, names: map[string]jinja.Value{}, files: map[string][]byte{}}
+	source, err := t.open(dir)
+	if err == nil && source == nil {
+		return nil
+	}
+	if err == nil {
+		t.template, err = jinja.Parse(string(source))
+	}
+	if err != nil {
+		t.fault = suggest.Add(fmt.Errorf("the chat template %s: %w", t.where, err), "transformers' templates are known; is it one?")
+	}
+	return t
+}
+
+// open reads the settings, and returns the source of the template; nil: there is none.
+func (t *Template) open(dir string) ([]byte, error) {
+	settings := map[string]json.RawMessage{}
+	t.where = dir
+	for _, name := range []string{configFile, mapFile} {
+		content, err := t.read(dir, name, maxConfig)
+		if err != nil {
+			return nil, err
+		}
+		more := map[string]json.RawMessage{}
+		if content != nil {
+			if err := json.Unmarshal(content, &more); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		for key, v := range more {
+			if settings[key] == nil {
+				settings[key] = v
+			}
+		}
+	}
+	source, err := t.read(dir, templateFile, maxTemplate)
+	t.where = filepath.Join(dir, templateFile)
+	if err == nil && source == nil {
+		t.where = filepath.Join(dir, configFile)
+		source, err = embedded(settings["chat_template"])
+	}
+	t.name(settings, source)
+	return source, err
+}
+
+// read reads a file of the folder; nil: there is none.
+func (t *Template) read(dir, name string, most int64) ([]byte, error) {
+	content, err := bounded.ReadFile(filepath.Join(dir, name), most)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		t.files[name] = slices.Clip(content)
+	}
+	return content, err
+}
+
+// embedded returns the template in tokenizer_config.json: a string, or the one named "default" of a list.
+func embedded(raw json.RawMessage) ([]byte, error) {
+	var one string
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	if json.Unmarshal(raw, &one) == nil {
+		return []byte(one), nil
+	}
+	var list []struct{ Name, Template string }
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, errors.New("chat_template is neither a string nor a list of templates with names")
+	}
+	var names []string
+	for _, t := range list {
+		if t.Name == "default" {
+			return []byte(t.Template), nil
+		}
+		names = append(names, t.Name)
+	}
+	return nil, fmt.Errorf("chat_template has %.200q; hint: name one of them default", names)
+}
+
+// name takes the special tokens from the settings, and the hash of all that renderings depend on.
+func (t *Template) name(settings map[string]json.RawMessage, source []byte) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", source)
+	for _, key := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+		var object struct{ Content string }
+		var token string
+		if json.Unmarshal(settings[key], &token) != nil {
+			_ = json.Unmarshal(settings[key], &object) // neither: there is none
+		}
+		if token = cmp.Or(token, object.Content); token != "" {
+			t.names[key] = jinja.Own(token)
+			fmt.Fprintf(h, "%s %q\n", key, token)
+		}
+	}
+	h.Sum(t.hash[:0])
+}
+
+// Hash identifies the template and the special tokens: two with the same hash render everything alike.
+func (t *Template) Hash() [sha256.Size]byte { return t.hash }
+
+// Files returns the files that the template was read from, by name.
+func (t *Template) Files() map[string][]byte { return t.files }
+
+// usable returns why nothing can be rendered.
+func (t *Template) usable() error {
+	if t == nil {
+		return ErrNone
+	}
+	return t.fault
+}
+
+// render renders the first n turns of a conversation.
+func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (jinja.Text, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	names := map[string]jinja.Value{
+		"messages": &jinja.List{Items: c.messages[:n:n]}, "add_generation_prompt": prompt, "tools": jinja.None{}, "documents": jinja.None{},
+	}
+	for key, v := range t.names {
+		names[key] = v
+	}
+	out, err := t.template.Render(names, now, c.budget())
+	if err != nil {
+		return nil, suggest.Add(fmt.Errorf("%s: %w", t.where, err), "leave such conversations out, or change the template")
+	}
+	return out, nil
+}
+
+// budget is what rendering a conversation may cost: far more than templates need, since they copy contents a few
+// times.
+func (c *Conversation) budget() int {
+	n := 0
+	for _, m := range c.messages {
+		n += jinja.Size(m)
+	}
+	return 5e6 + 100*n
+}
+
+// excerpt returns what two texts have from where they part.
+func excerpt(t jinja.Text, at int) string {
+	return strings.ToValidUTF8(t[at:min(len(t), at+40)].String(), "")
+}

@@ -1,0 +1,31 @@
+// Package jinja renders chat templates: the part of Jinja, with Python's semantics, that
+// transformers' apply_chat_template gives to the templates of model folders.
+//
+//	source --Parse--> Template --Render(variables, now, budget)--> Text
+//
+// # What it has
+//
+// Statements: if, for (with else, an if behind, break, continue), set (also as a block), macro,
+// with, raw, generation (its body). trim_blocks and lstrip_blocks are on. Expressions: all but
+// bit formats and calls with stars. Filters, tests, functions and methods: the tables in
+// filters.go, tests.go, functions.go and methods.go. What Jinja has beyond that (include,
+// extends, call, recursive loops, % formats) is an error that names it, never another text.
+//
+// # Who wrote which character
+//
+// A Text knows of each character whether the template wrote it or whether it came in a
+// variable, and keeps that through slices, trims, joins and all else that a template does to a
+// string. So the text of a user that looks like a control token can be told from the control token
+// that the template wrote: no library of templates for Go or Python can tell that.
+//
+// # Bounds
+//
+// A template comes with a model, from strangers. Whatever is evaluated, copied or written costs a part
+// of a budget; nesting is bounded too, in source, calls and values. So rendering ends, in bounded memory, with
+// a text or an error.
+//
+// # Known weakness
+//
+// Upper and lower case are mapped character by character (ß stays ß). Integers have 64 bits. Which characters Python would
+// escape in the repr of a list is decided by Go's Unicode tables.
+package jinja

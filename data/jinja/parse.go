@@ -1,0 +1,400 @@
+package jinja
+
+import (
+	"slices"
+	"strings"
+)
+
+// Template is a parsed template. It is immutable and safe for concurrent use.
+type Template struct{ body []stmt }
+
+// maxNesting bounds how deeply statements, and expressions, contain each other.
+const maxNesting = 200
+
+// Parse parses a template.
+func Parse(source string) (*Template, error) {
+	tokens, err := lex(source)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{tokens: tokens}
+	body, err := p.statements()
+	if err != nil {
+		return nil, err
+	}
+	if t := p.peek(); t.kind != kindEnd {
+		return nil, p.fault("%v is not expected here", t)
+	}
+	return &Template{body}, nil
+}
+
+// parser is a position in the tokens of a template.
+type parser struct {
+	tokens []token
+	at     int
+	depth  int
+	loops  int // that contain this place
+}
+
+func (p *parser) peek() token { return p.tokens[p.at] }
+
+// second is the token behind the next.
+func (p *parser) second() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
+
+func (p *parser) next() token {
+	t := p.tokens[p.at]
+	if t.kind != kindEnd {
+		p.at++
+	}
+	return t
+}
+
+// take moves past an operator or a name if it is next.
+func (p *parser) take(text string) bool {
+	if !p.peek().is(text) {
+		return false
+	}
+	p.at++
+	return true
+}
+
+func (p *parser) fault(format string, args ...any) error {
+	return faultAt(p.peek().line, format, args...)
+}
+
+// expect moves past an operator or a name that must be next.
+func (p *parser) expect(text string) error {
+	if !p.take(text) {
+		return p.fault("%q is expected, not %v", text, p.peek())
+	}
+	return nil
+}
+
+func (p *parser) close() error {
+	if p.peek().kind != kindClose {
+		return p.fault("the end of the tag is expected, not %v", p.peek())
+	}
+	p.at++
+	return nil
+}
+
+// ident reads a name that can be assigned to.
+func (p *parser) ident() (string, error) {
+	t := p.peek()
+	if t.kind != kindName || slices.Contains(reserved, t.text) {
+		return "", p.fault("a name is expected, not %v", t)
+	}
+	p.at++
+	return t.text, nil
+}
+
+var reserved = strings.Fields("true false none True False None and or not in is if else elif")
+
+func (p *parser) enter() error {
+	if p.depth++; p.depth > maxNesting {
+		return p.fault("more than %d levels of nesting", maxNesting)
+	}
+	return nil
+}
+
+func (p *parser) leave() { p.depth-- }
+
+// statements parses up to a tag that does not begin a statement, or the end.
+func (p *parser) statements() ([]stmt, error) {
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
+	defer p.leave()
+	var list []stmt
+	for {
+		t := p.peek()
+		switch t.kind {
+		case kindText:
+			p.at++
+			if t.text != "" {
+				list = append(list, output{Own(t.text)})
+			}
+			continue
+		case kindPrint:
+			p.at++
+			x, err := p.tuple(p.expression)
+			if err != nil {
+				return nil, err
+			}
+			if err := p.close(); err != nil {
+				return nil, err
+			}
+			list = append(list, located{print{x}, t.line})
+			continue
+		case kindEnd:
+			return list, nil
+		}
+		parse := p.statement(p.second().text)
+		if parse == nil {
+			return list, nil
+		}
+		p.at += 2
+		s, err := parse()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, located{s, t.line})
+	}
+}
+
+// statement returns what parses a statement behind its first word, nil if that begins none.
+func (p *parser) statement(word string) func() (stmt, error) {
+	switch word {
+	case "if":
+		return p.ifStmt
+	case "for":
+		return p.forStmt
+	case "set":
+		return p.setStmt
+	case "macro":
+		return p.macro
+	case "with":
+		return p.with
+	case "generation":
+		return p.generation
+	case "break":
+		return func() (stmt, error) { return p.jump(breaking) }
+	case "continue":
+		return func() (stmt, error) { return p.jump(continuing) }
+	case "include", "import", "from", "extends", "block", "call", "filter", "autoescape", "do", "print", "trans":
+		return func() (stmt, error) {
+			p.at--
+			return nil, p.fault("the statement %q is not supported; hint: chat templates get along without", word)
+		}
+	}
+	return nil
+}
+
+// ending moves past a tag of one word that must be next.
+func (p *parser) ending(word string) error {
+	if p.peek().kind != kindTag || !p.second().is(word) {
+		t := p.peek()
+		if t.kind == kindTag {
+			t = p.second()
+		}
+		return p.fault("%q is expected, not %v", word, t)
+	}
+	p.at += 2
+	return p.close()
+}
+
+// atTag reports whether the next tag begins with a word, and moves past both if so.
+func (p *parser) atTag(word string) bool {
+	if p.peek().kind != kindTag || !p.second().is(word) {
+		return false
+	}
+	p.at += 2
+	return true
+}
+
+// body parses the end of a tag and the statements behind it.
+func (p *parser) body() ([]stmt, error) {
+	if err := p.close(); err != nil {
+		return nil, err
+	}
+	return p.statements()
+}
+
+func (p *parser) ifStmt() (stmt, error) {
+	var s ifStmt
+	for {
+		x, err := p.tuple(p.or)
+		if err != nil {
+			return nil, err
+		}
+		body, err := p.body()
+		if err != nil {
+			return nil, err
+		}
+		s.tests, s.bodies = append(s.tests, x), append(s.bodies, body)
+		if p.atTag("elif") {
+			continue
+		}
+		if s.other, err = p.elseBody(); err != nil {
+			return nil, err
+		}
+		return s, p.ending("endif")
+	}
+}
+
+func (p *parser) elseBody() ([]stmt, error) {
+	if !p.atTag("else") {
+		return nil, nil
+	}
+	return p.body()
+}
+
+func (p *parser) forStmt() (stmt, error) {
+	targets, err := p.targets()
+	if err != nil {
+		return nil, err
+	}
+	s := forStmt{targets: targets}
+	if err := p.expect("in"); err != nil {
+		return nil, err
+	}
+	if s.over, err = p.tuple(p.or); err != nil {
+		return nil, err
+	}
+	if p.take("if") {
+		if s.when, err = p.expression(); err != nil {
+			return nil, err
+		}
+	}
+	if p.peek().is("recursive") {
+		return nil, p.fault("recursive loops are not supported; hint: a macro that calls itself")
+	}
+	p.loops++
+	s.body, err = p.body()
+	p.loops--
+	if err != nil {
+		return nil, err
+	}
+	if s.other, err = p.elseBody(); err != nil {
+		return nil, err
+	}
+	return s, p.ending("endfor")
+}
+
+// targets parses a, b or (a, b).
+func (p *parser) targets() ([]string, error) {
+	paren := p.take("(")
+	var list []string
+	for {
+		n, err := p.ident()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+		if !p.take(",") {
+			break
+		}
+	}
+	if paren {
+		return list, p.expect(")")
+	}
+	return list, nil
+}
+
+func (p *parser) setStmt() (stmt, error) {
+	targets, err := p.targets()
+	if err != nil {
+		return nil, err
+	}
+	s := setStmt{targets: targets}
+	if len(targets) == 1 && p.take(".") {
+		t := p.next()
+		if t.kind != kindName {
+			return nil, p.fault("an attribute's name is expected, not %v", t)
+		}
+		s.attribute = t.text
+	}
+	if p.take("=") {
+		if s.x, err = p.tuple(p.expression); err != nil {
+			return nil, err
+		}
+		return s, p.close()
+	}
+	if len(targets) > 1 {
+		return nil, p.fault(`"=" is expected, not %v`, p.peek())
+	}
+	b := setBlock{target: targets[0], attribute: s.attribute}
+	if b.x, err = p.filtersOf(name{captured}); err != nil {
+		return nil, err
+	}
+	if b.body, err = p.body(); err != nil {
+		return nil, err
+	}
+	return b, p.ending("endset")
+}
+
+func (p *parser) macro() (stmt, error) {
+	var s macroStmt
+	var err error
+	if s.name, err = p.ident(); err != nil {
+		return nil, err
+	}
+	if err := p.expect("("); err != nil {
+		return nil, err
+	}
+	for !p.take(")") {
+		if len(s.params) > 0 {
+			if err := p.expect(","); err != nil {
+				return nil, err
+			}
+		}
+		n, err := p.ident()
+		if err != nil {
+			return nil, err
+		}
+		s.params = append(s.params, n)
+		switch {
+		case p.take("="):
+			x, err := p.expression()
+			if err != nil {
+				return nil, err
+			}
+			s.defaults = append(s.defaults, x)
+		case len(s.defaults) > 0:
+			return nil, p.fault("a parameter without a value behind one with")
+		}
+	}
+	loops := p.loops
+	p.loops = 0
+	s.body, err = p.body()
+	p.loops = loops
+	if err != nil {
+		return nil, err
+	}
+	return s, p.ending("endmacro")
+}
+
+func (p *parser) with() (stmt, error) {
+	var s withStmt
+	for p.peek().kind != kindClose {
+		if len(s.names) > 0 {
+			if err := p.expect(","); err != nil {
+				return nil, err
+			}
+		}
+		n, err := p.ident()
+		if err != nil {
+			return nil, err
+		}
+		if err := p.expect("="); err != nil {
+			return nil, err
+		}
+		x, err := p.expression()
+		if err != nil {
+			return nil, err
+		}
+		s.names, s.values = append(s.names, n), append(s.values, x)
+	}
+	var err error
+	if s.body, err = p.body(); err != nil {
+		return nil, err
+	}
+	return s, p.ending("endwith")
+}
+
+// generation parses the tag with which templates mark what an assistant says. What is learnt is found
+// by another rule (package chat), so it is its body.
+func (p *parser) generation() (stmt, error) {
+	body, err := p.body()
+	if err != nil {
+		return nil, err
+	}
+	return block{body}, p.ending("endgeneration")
+}
+
+func (p *parser) jump(how flow) (stmt, error) {
+	if p.loops == 0 {
+		return nil, p.fault("it is outside a loop")
+	}
+	return jumping{how}, p.close()
+}
