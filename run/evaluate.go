@@ -2,10 +2,12 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -137,6 +139,10 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if seq == 0 {
 		seq = min(usualSequence, most)
 	}
+	template, err := f.Chat()
+	if err != nil {
+		return nil, err
+	}
 	corpus, err := data.OpenCorpus(patterns...)
 	if err != nil {
 		return nil, misuse{err}
@@ -146,8 +152,12 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		return nil, err
 	}
 	t, err := data.Tokenize(ctx, corpus, tokenizer, filepath.Join(dir, "tokens"), data.Options{
+		Chat:     template,
 		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
 	})
+	if errors.Is(err, chat.ErrNone) {
+		err = misuse{err}
+	}
 	if err != nil {
 		return nil, err
 	}

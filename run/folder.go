@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
@@ -125,6 +126,20 @@ func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
 		f.tokenizer, err = bpe.Load(path)
 	}
 	return f.tokenizer, err
+}
+
+// Chat returns the folder's chat template; nil: there is none.
+func (f *Folder) Chat() (*chat.Template, error) {
+	t, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{f.Path, f.base} { // adapters may leave it to the model
+		if c := chat.Open(dir, t); c != nil {
+			return c, nil
+		}
+	}
+	return nil, nil
 }
 
 // SeparateDocuments confines attention to documents.

@@ -25,7 +25,8 @@ type identity struct {
 	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans; absent: fp32
 	Documents      string  `json:"documents,omitempty"`       // absent: joined
 	Seed           uint64  `json:"seed"`
-	Tokens         string  `json:"tokens"` // number of tokens and hash of the tokenizer
+	Tokens         string  `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Chat           string  `json:"chat_template,omitempty"` // hash of what conversations are rendered by; absent: there are none
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
 	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
@@ -64,6 +65,10 @@ func (a *identity) configured(c *config.Config) {
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
+	if s.Tokens.Stats().JSONL.Conversations > 0 {
+		hash := s.Chat.Hash()
+		a.Chat = fmt.Sprintf("%x", hash[:8])
+	}
 	a.Model, a.Tokens, a.Base = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]), s.base
 }
 
@@ -110,7 +115,7 @@ func (a identity) difference(b identity) string {
 		b.Held = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
 		if x[k] != y[k] {
 			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -430,6 +431,10 @@ func (t *Trainer) files() (map[string][]byte, error) {
 				files[name] = content
 			}
 		}
+	}
+	if t.Setup.Chat != nil { // of two templates, the one that was used
+		delete(files, "chat_template.jinja")
+		maps.Copy(files, t.Setup.Chat.Files())
 	}
 	if t.lora() != nil {
 		var err error

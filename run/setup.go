@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/suggest"
@@ -25,6 +26,7 @@ type Setup struct {
 	Model     *model.Model
 	Folder    string // the Hugging Face folder that the model came from, or ""
 	Tokenizer *bpe.Tokenizer
+	Chat      *chat.Template // beside the tokenizer; nil: there is none
 	Tokens    *data.Tokens
 	Train     data.Windows
 	Held      data.Windows // held out for validation
@@ -100,7 +102,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	s.Tokenizer, s.Tokens = text.Tokenizer, text.Tokens
+	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
 	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
 	if err != nil {
 		return c.Fault("data", err.Error())
@@ -122,6 +124,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 type Text struct {
 	Corpus    *data.Corpus
 	Tokenizer *bpe.Tokenizer
+	Chat      *chat.Template // beside the tokenizer; nil: there is none
 	Tokens    *data.Tokens
 }
 
@@ -143,9 +146,15 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	if err != nil {
 		return nil, err
 	}
-	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), opt("reading the corpus"))
-	if errors.Is(err, data.ErrNoEnd) {
+	reading := opt("reading the corpus")
+	t.Chat = openChat(c, t.Tokenizer)
+	reading.Chat = t.Chat
+	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), reading)
+	switch {
+	case errors.Is(err, data.ErrNoEnd):
 		err = c.Fault("tokenizer", data.ErrNoEnd.Error())
+	case errors.Is(err, chat.ErrNone):
+		err = c.Fault("tokenizer", err.Error())
 	}
 	return t, err
 }

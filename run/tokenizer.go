@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -50,6 +51,18 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error
 	}
 	return t, nil
+}
+
+// openChat opens the chat template beside the tokenizer of a configuration; nil: there is none.
+func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
+	dir := c.Tokenizer
+	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && exists(filepath.Join(dir, "tokenizer.json"))) {
+		return nil
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		dir = filepath.Dir(dir)
+	}
+	return chat.Open(dir, t)
 }
 
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }

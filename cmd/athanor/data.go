@@ -14,7 +14,7 @@ import (
 
 type dataCmd struct {
 	What      []string `arg:"" help:"A run's YAML file and overrides, or files and globs." placeholder:"CONFIG|GLOB"`
-	Tokenizer string   `help:"For globs: gpt2, bpe-N (trained on them), or a tokenizer.json." default:"gpt2"`
+	Tokenizer string   `help:"For globs: gpt2, bpe-N (trained on them), a tokenizer.json, or a folder with one and a chat template." default:"gpt2"`
 	Sample    int      `help:"Tokens to show from the start." default:"48"`
 }
 
@@ -92,7 +92,7 @@ func (r *dataReport) print(c *context) {
 		return
 	}
 	fmt.Fprintf(c.stdout, "\nthe first %d tokens", len(r.Sample))
-	if r.Formats.JSONL.Prompts > 0 {
+	if r.Formats.JSONL.Prompts+r.Formats.JSONL.Conversations > 0 {
 		fmt.Fprint(c.stdout, ", (given) or [learnt]")
 	}
 	fmt.Fprintln(c.stdout, ":")

@@ -19,8 +19,8 @@ import (
 )
 
 // ErrNone reports that there is nothing to render conversations by.
-var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer; " +
-	"hint: as tokenizer, the folder of a model with chat_template.jinja, or with chat_template in its tokenizer_config.json")
+var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer.json; " +
+	"hint: copy the model's chat_template.jinja there, or take as tokenizer a folder with one, or with chat_template in its tokenizer_config.json")
 
 // Files of a folder that a template is read from.
 const (
