@@ -152,6 +152,41 @@ func TestParting(t *testing.T) {
 	}
 }
 
+// TestTurnEnd: a turn ends behind the first special token behind its content and those right behind that.
+func TestTurnEnd(t *testing.T) {
+	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b<|im_end|>"}]`))
+	must(t, err)
+	for end, want := range map[string]string{
+		"":                          "b<|im_end|>",
+		".":                         "b<|im_end|>.",
+		"<|im_end|>":                "b<|im_end|><|im_end|>",
+		"<|im_end|>\n":              "b<|im_end|><|im_end|>",
+		"<|im_end|>\n<|endoftext|>": "b<|im_end|><|im_end|>",
+		"\n<|im_end|><|endoftext|>": "b<|im_end|>\n<|im_end|><|endoftext|>",
+		"é<think><|im_end|>é":       "b<|im_end|>é<think><|im_end|>",
+	} {
+		docs, err := folder(t, "{% for m in messages %}{{ m.content + '"+strings.ReplaceAll(end, "\n", "\\n")+"' }}{% endfor %}", special).Documents(c)
+		must(t, err)
+		s := docs[0].Learnt[0]
+		if got := string(docs[0].Text[s.First:s.End]); got != want || string(docs[0].Text) != "a"+end+"b<|im_end|>"+end {
+			t.Errorf("%q: learnt is %q of %q, want %q", end, got, docs[0].Text, want)
+		}
+	}
+}
+
+// TestLong: a conversation that would take too long to render up to each answer is refused at once.
+func TestLong(t *testing.T) {
+	c := &Conversation{}
+	for range 400 {
+		c.Say("user", strings.Repeat("gold ", 1000))
+		c.Say("assistant", "b")
+	}
+	_, err := folder(t, "{% for m in messages %}{{ m.content }}{% endfor %}", "").Documents(c)
+	if err == nil || !strings.Contains(err.Error(), "hint: cut it") {
+		t.Error(err)
+	}
+}
+
 // TestOpen: where templates and special tokens are found, and what is wrong with others.
 func TestOpen(t *testing.T) {
 	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`))

@@ -183,13 +183,7 @@ func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (j
 
 // budget is what rendering a conversation may cost: far more than templates need, since they copy contents a few
 // times.
-func (c *Conversation) budget() int {
-	n := 0
-	for _, m := range c.messages {
-		n += jinja.Size(m)
-	}
-	return 5e6 + 100*n
-}
+func (c *Conversation) budget() int { return 5e6 + 100*c.size }
 
 // excerpt returns what two texts have from where they part.
 func excerpt(t jinja.Text, at int) string {
