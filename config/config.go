@@ -42,7 +42,7 @@ type Config struct {
 	Model          Model    `yaml:"model"`
 	Data           Strings  `yaml:"data"`
 	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document
-	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json
+	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`

@@ -12,7 +12,7 @@
 //
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document of both of which the completion
-//     is learnt.
+//     is learnt; or {"messages": [...]} and the like, a conversation (package chat).
 //   - everything else: plain text, a file is a document.
 //
 // Either may be compressed by gzip, with .gz after the extension.
@@ -29,7 +29,8 @@
 // Tokenize encodes the corpus once, on all cores, into one flat file that later
 // runs map into memory (format: tokens.go). Every document is followed by the
 // tokenizer's end-of-text token. Tokens of prompts are marked: they are read, but not
-// predicted (Mark, Pairs). The file's name is a hash of its inputs, so another
+// predicted (Mark, Pairs). So are those of a conversation that the assistant does not
+// say. The file's name is a hash of its inputs, so another
 // corpus or tokenizer makes another file. Opening verifies a checksum over every
 // byte: CRC-32C runs at memory speed, so the check costs about as much as reading
 // the file once. A file that fails is rebuilt.
@@ -57,7 +58,8 @@
 //
 // # Known weakness
 //
-// An end of text that is written out in a document ends it.
+// An end of text that is written out in a document that is no conversation ends it.
+// Conversations are rendered by the one goroutine that reads.
 // Only whole files are shuffled before the held-out part is cut off: a corpus
 // of one file is validated on the end of that file. The cache recognises a changed
 // file by size and modification time, as make does, not by content.

@@ -104,6 +104,17 @@ func (g *Generator) Room() int { return g.context - len(g.ids) }
 // Reset begins another sequence.
 func (g *Generator) Reset() { g.ids = g.ids[:0] }
 
+// Keep goes back to where the sequence parts from another, before that one's last token at the latest, and
+// returns how many tokens are kept. To go on with the other sequence, extend by the rest of it.
+func (g *Generator) Keep(ids []int32) int {
+	n := 0
+	for n < min(len(g.ids), len(ids)-1) && g.ids[n] == ids[n] {
+		n++
+	}
+	g.ids = g.ids[:n]
+	return n
+}
+
 // Logits returns the logits of the next token, valid until the next Extend.
 func (g *Generator) Logits() []float64 { return g.last }
 

@@ -120,3 +120,44 @@ func TestExtend(t *testing.T) {
 		}
 	}
 }
+
+// TestKeep: going on from what two sequences have in common gives the logits, bit for bit, of a generator
+// that has read nothing before.
+func TestKeep(t *testing.T) {
+	ctx := context.Background()
+	for _, dir := range []string{"llama-tiny", "mistral-tiny", "gpt2-tiny"} {
+		f, err := OpenFolder("../testdata/torch/" + dir)
+		check(t, err)
+		defer f.Close()
+		length := min(pieceRows+40, f.Model.MaxPositions)
+		var g [2]*Generator
+		for i := range g {
+			g[i], err = f.Generator(ctx, cpu.New(cpu.Options{}), length)
+			check(t, err)
+			defer func() { check(t, g[i].Close()) }()
+		}
+		r := rand.New(rand.NewPCG(7, 5))
+		var before []int32
+		for n := range 12 {
+			ids := slices.Clone(before[:min(r.IntN(len(before)+1), length-1)])
+			common := len(ids)
+			for range 1 + r.IntN(length-len(ids)) {
+				ids = append(ids, int32(r.IntN(f.Model.Vocab)))
+			}
+			if n == 5 { // the same again
+				ids, common = before, len(before)-1
+			}
+			known := g[0].Keep(ids)
+			if known < min(common, len(ids)-1) || known >= len(ids) {
+				t.Fatalf("%s: %d of %d tokens are kept, %d are common", dir, known, len(ids), common)
+			}
+			check(t, g[0].Extend(ctx, ids[known:]...))
+			g[1].Reset()
+			check(t, g[1].Extend(ctx, ids...))
+			if !slices.Equal(g[0].Logits(), g[1].Logits()) {
+				t.Errorf("%s: other logits after %d of %d tokens were kept", dir, known, len(ids))
+			}
+			before = ids
+		}
+	}
+}

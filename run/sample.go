@@ -84,11 +84,17 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer g.Close()
-	if err := w.write(ctx, g, ids); err != nil {
+	if p.Text != "" {
+		w.say([]byte(p.Text))
+	}
+	if err := w.read(ctx, g, ids); err != nil {
 		return nil, err
 	}
-	return &w.out, nil
+	return &w.out, w.grow(ctx, g, p.random())
 }
+
+// random returns the source of the random choices.
+func (p *Prompt) random() *rand.Rand { return rand.New(rand.NewPCG(p.Seed, 7)) }
 
 // writer turns what a Generator computes into text.
 type writer struct {
@@ -98,20 +104,19 @@ type writer struct {
 	out       Sampled
 }
 
-// write reads the prompt, whose tokens are ids, and continues it.
-func (w *writer) write(ctx context.Context, g *Generator, ids []int32) error {
-	out, p := &w.out, w.prompt
-	out.PromptTokens, out.IDs = len(ids), []int32{}
-	if p.Text != "" {
-		w.say([]byte(p.Text))
-	}
+// read reads the prompt, whose tokens are ids.
+func (w *writer) read(ctx context.Context, g *Generator, ids []int32) error {
 	began := time.Now()
-	if err := g.Extend(ctx, ids...); err != nil {
-		return err
-	}
-	out.PromptTime = time.Since(began).Seconds()
-	began = time.Now()
-	r := rand.New(rand.NewPCG(p.Seed, 7))
+	err := g.Extend(ctx, ids...)
+	w.out.PromptTokens, w.out.PromptTime = len(ids), time.Since(began).Seconds()
+	return err
+}
+
+// grow continues what was read.
+func (w *writer) grow(ctx context.Context, g *Generator, r *rand.Rand) error {
+	out, p := &w.out, w.prompt
+	out.IDs = []int32{}
+	began := time.Now()
 	for {
 		next := pick(g.Logits(), p.Temperature, r)
 		if slices.Contains(w.ends, next) {

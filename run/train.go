@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -28,9 +29,9 @@ import (
 // ErrNumeric reports a loss or gradient norm that is NaN or infinite.
 var ErrNumeric = errors.New("the loss is not a number")
 
-// ErrSaved reports that the run was stopped, by a signal, after saving its state.
+// ErrSaved reports that the run was stopped, by a signal or the file stop, after saving its state.
 // The same command continues it.
-var ErrSaved = errors.New("stopped by a signal; everything is saved, start me again")
+var ErrSaved = errors.New("stopped on request; everything is saved, start me again")
 
 // Steps of the session, in the order given to Open.
 const (
@@ -196,7 +197,7 @@ func (t *Trainer) describe() error {
 	return os.WriteFile(filepath.Join(c.Out, "plan.json"), append(text, '\n'), 0o644)
 }
 
-// Run trains until MaxSteps or MaxTime, then validates and saves. If ctx is done,
+// Run trains until MaxSteps or MaxTime, then validates and saves. If ctx is done, or stop is requested,
 // it finishes the current step, saves and returns ErrSaved.
 func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	c := t.Setup.Config
@@ -206,7 +207,11 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	}
 	t.saving.latest = time.Now()
 	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
-		if ctx.Err() != nil {
+		stop, err := t.requested(stopFile)
+		if err != nil {
+			return err
+		}
+		if stop || ctx.Err() != nil {
 			if err := t.save(o); err != nil {
 				return err
 			}
@@ -233,7 +238,11 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 				return err
 			}
 		}
-		if t.Step < c.MaxSteps && (better || c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
+		asked, err := t.requested(saveFile)
+		if err != nil {
+			return err
+		}
+		if t.Step < c.MaxSteps && (better || asked || c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
 			if err := t.save(o); err != nil {
 				return err
 			}
@@ -245,7 +254,25 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	if _, err := t.report(ctx, o); err != nil {
 		return err
 	}
-	return t.save(o)
+	if err := t.save(o); err != nil {
+		return err
+	}
+	_, stop := t.requested(stopFile) // what came too late is done, and does not wait for the next run
+	_, save := t.requested(saveFile)
+	return errors.Join(stop, save)
+}
+
+// Files in the run's folder that whoever cannot send a signal makes: to have a checkpoint written after the
+// current step, or to stop after one.
+const saveFile, stopFile = "save", "stop"
+
+// requested removes such a file, and reports whether it was there.
+func (t *Trainer) requested(file string) (bool, error) {
+	err := os.Remove(filepath.Join(t.Setup.Config.Out, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, outError(err)
 }
 
 // compare reports once, after a few steps, if they do not take the predicted time:

@@ -44,7 +44,7 @@ func TestCorpora(t *testing.T) {
 		{"short.txt", "gold", 2, "data: the corpus has 2 tokens"},
 		{"cut.jsonl", `{"text": "` + line, 1, "cut.jsonl: line 1"},
 		{"array.jsonl", `[{"text": "a"}]`, 1, "hint:"},
-		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 2, "a conversation needs a chat template"},
+		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 2, "needs a chat template"},
 		{"number.jsonl", `{"text": 3}`, 1, "not a string"},
 		{"packed.txt.gz", "\x1f\x8b", 1, "hint:"},
 		{"packed.tar.gz", "\x1f\x8b", 2, "hint:"},

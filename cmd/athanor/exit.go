@@ -20,7 +20,7 @@ const (
 	exitMisfit  = 3  // does not fit
 	exitLost    = 4  // a peer is lost
 	exitNumeric = 5  // the loss or the gradient norm is not finite
-	exitSaved   = 75 // stopped by a signal, state saved: start again to continue
+	exitSaved   = 75 // stopped on request, state saved: start again to continue
 )
 
 // exitCodes maps errors to exit codes; the first row that matches counts.

@@ -9,23 +9,40 @@ import (
 )
 
 type generateCmd struct {
-	Model       string  `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
-	Prompt      string  `help:"Text to continue. What the tokenizer has go before a text is read first, unless the prompt begins with it."`
-	MaxTokens   int     `help:"Tokens to add, at most." default:"100"`
+	Model     string `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
+	Prompt    string `help:"Text to continue. What the tokenizer has go before a text is read first, unless the prompt begins with it."`
+	MaxTokens int    `help:"Tokens to add, at most." default:"100"`
+	sampling
+}
+
+// sampling has the flags of verbs that make text.
+type sampling struct {
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`
 	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	Device      string  `help:"cpu or cuda." enum:"cpu,cuda" default:"cpu"`
 }
 
-func (v *generateCmd) Run(c *context) error {
-	if v.MaxTokens < 1 || v.MaxTokens > 1<<20 {
-		return usageError{fmt.Sprintf("generate: --max-tokens %d; hint: from 1 to 1048576", v.MaxTokens)}
+// check refuses settings out of range.
+func (v *sampling) check(verb string, tokens int) error {
+	if tokens < 1 || tokens > 1<<20 {
+		return usageError{fmt.Sprintf("%s: --max-tokens %d; hint: from 1 to 1048576", verb, tokens)}
 	}
 	if !(v.Temperature >= 0 && v.Temperature <= 100) {
-		return usageError{fmt.Sprintf("generate: --temperature %v; hint: from 0 to 100", v.Temperature)}
+		return usageError{fmt.Sprintf("%s: --temperature %v; hint: from 0 to 100", verb, v.Temperature)}
 	}
-	p := run.Prompt{Text: v.Prompt, Tokens: v.MaxTokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device, Quantize: v.Quantize == config.NF4}
+	return nil
+}
+
+func (v *sampling) prompt(text string, tokens int) run.Prompt {
+	return run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device, Quantize: v.Quantize == config.NF4}
+}
+
+func (v *generateCmd) Run(c *context) error {
+	if err := v.check("generate", v.MaxTokens); err != nil {
+		return err
+	}
+	p := v.prompt(v.Prompt, v.MaxTokens)
 	streams := c.terminal && !c.json
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.stdout.Write(text) }

@@ -25,6 +25,7 @@ import (
 
 // context is passed to every verb.
 type context struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	terminal       bool // stdout is a terminal
 	json           bool
@@ -53,6 +54,7 @@ type cli struct {
 	Doctor   doctorCmd   `cmd:"" help:"What is found on this machine, what is missing, what to do."`
 	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
+	Chat     chatCmd     `cmd:"" help:"A conversation with a model folder, by its chat template."`
 	Merge    mergeCmd    `cmd:"" help:"Make a model folder of an adapter and its model."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
 	Pack     packCmd     `cmd:"" help:"The allocator on its own: static addresses for buffers with known lifetimes."`
@@ -101,7 +103,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	out := &results{w: stdout}
-	ctx := &context{stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
+	ctx := &context{stdin: os.Stdin, stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
 	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = suggest.Add(err, "free some space on that disk, or name a place on another")

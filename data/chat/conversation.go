@@ -16,6 +16,7 @@ type Conversation struct {
 	messages []jinja.Value // mappings
 	roles    []string
 	learnt   []bool // of assistants' turns
+	size     int    // characters and values in all messages
 }
 
 // roles are the names of roles. Templates build control tokens of them ('<|' + role + '|>'), so they count as written
@@ -72,6 +73,16 @@ func (c *Conversation) Say(role, content string) {
 // Len returns the number of turns.
 func (c *Conversation) Len() int { return len(c.messages) }
 
+// answers returns how many turns are the assistant's.
+func (c *Conversation) answers() (n int) {
+	for _, role := range c.roles {
+		if role == "assistant" {
+			n++
+		}
+	}
+	return n
+}
+
 // add adds a message, as apply_chat_template hands it to a template: without keys whose value is null.
 func (c *Conversation) add(message *jinja.Dict) error {
 	m := message.Without()
@@ -97,6 +108,7 @@ func (c *Conversation) add(message *jinja.Dict) error {
 		return err
 	}
 	c.messages, c.roles, c.learnt = append(c.messages, m), append(c.roles, role), append(c.learnt, learnt && role == "assistant")
+	c.size += jinja.Size(m)
 	return nil
 }
 

@@ -7,7 +7,7 @@
 // What the assistant says, and the token that ends its turn. For an answer, what is given is the rendering
 // of all turns before it with the generation prompt, which is what a model is given when it is to answer; what is
 // learnt is what the rendering of these turns and the answer has more, up to and including the first special token behind the
-// answer's content. What follows that, such as a line break, is given.
+// answer's content and those right behind that. What follows, such as a line break, is given.
 //
 // So what comes before an answer must be the beginning of the rendering with it. Where a template writes
 // earlier turns otherwise once there are later ones (Qwen3's drops their thoughts), a conversation becomes several documents: each ends with

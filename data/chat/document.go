@@ -17,6 +17,9 @@ type Document struct {
 	Control []jinja.Span // where special tokens may be
 }
 
+// maxWork bounds the characters that are rendered for a conversation, which is rendered up to each of its answers.
+const maxWork = 1 << 29
+
 // Documents returns the documents of a conversation, nearly always one. Turns behind the assistant's last are left out.
 func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	if err := t.usable(); err != nil {
@@ -24,12 +27,17 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	}
 	var docs []Document
 	var d draft
-	turns := 0
+	turns := c.answers()
+	switch work := turns * c.size; {
+	case turns == 0:
+		return nil, errors.New("a conversation without the assistant: nothing is learnt from it; hint: leave it out")
+	case work > maxWork:
+		return nil, fmt.Errorf("%d answers in a conversation of %d characters take too long; hint: cut it into several", turns, c.size)
+	}
 	for i, role := range c.roles {
 		if role != "assistant" {
 			continue
 		}
-		turns++
 		a, err := t.answer(c, i)
 		if err != nil {
 			return nil, fmt.Errorf("message %d, of the assistant: %w", i+1, err)
@@ -38,9 +46,6 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 			docs = d.finish(docs)
 		}
 		d.add(a, c.learnt[i])
-	}
-	if turns == 0 {
-		return nil, errors.New("a conversation without the assistant: nothing is learnt from it; hint: leave it out")
 	}
 	return d.finish(docs), nil
 }
@@ -70,11 +75,23 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 		return nil, fmt.Errorf("%s: it writes nothing for this turn; hint: leave the turn out", t.where)
 	}
 	a := &answer{whole, len(given), len(whole)}
-	said := whole[a.first:].Said()
-	if _, end, ok := t.tokenizer.FindSpecial([]byte(whole[a.first+said:].String())); ok {
-		a.end = a.first + said + characters(whole[a.first+said:], end)
+	behind := a.first + whole[a.first:].Said()
+	if n := t.turnEnd([]byte(whole[behind:].String())); n > 0 {
+		a.end = behind + characters(whole[behind:], n)
 	}
 	return a, nil
+}
+
+// turnEnd returns where a turn ends in the text that a template writes behind a content: behind the first special token
+// and those right behind that, such as the ends of a call, of all calls and of the turn; 0 if there is none.
+func (t *Template) turnEnd(text []byte) (end int) {
+	for {
+		id, n, ok := t.tokenizer.FindSpecial(text[end:])
+		if !ok || end > 0 && n > len(t.tokenizer.Token(id)) {
+			return end
+		}
+		end += n
+	}
 }
 
 // characters returns how many characters the first n bytes of a text are.

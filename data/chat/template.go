@@ -19,8 +19,8 @@ import (
 )
 
 // ErrNone reports that there is nothing to render conversations by.
-var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer; " +
-	"hint: as tokenizer, the folder of a model with chat_template.jinja, or with chat_template in its tokenizer_config.json")
+var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer.json; " +
+	"hint: copy the model's chat_template.jinja there, or take as tokenizer a folder with one, or with chat_template in its tokenizer_config.json")
 
 // Files of a folder that a template is read from.
 const (
@@ -183,13 +183,7 @@ func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (j
 
 // budget is what rendering a conversation may cost: far more than templates need, since they copy contents a few
 // times.
-func (c *Conversation) budget() int {
-	n := 0
-	for _, m := range c.messages {
-		n += jinja.Size(m)
-	}
-	return 5e6 + 100*n
-}
+func (c *Conversation) budget() int { return 5e6 + 100*c.size }
 
 // excerpt returns what two texts have from where they part.
 func excerpt(t jinja.Text, at int) string {

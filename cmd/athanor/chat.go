@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bufio"
+	stdctx "context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/athanor-llm/athanor/run"
+)
+
+type chatCmd struct {
+	Model   string `arg:"" help:"Model folder with a chat template, such as a checkpoint." placeholder:"FOLDER"`
+	System  string `help:"What the system says first."`
+	Context int    `help:"Tokens that the conversation may have, at most the model's." default:"4096"`
+	sampling
+	MaxTokens int `help:"Tokens of an answer, at most." default:"1000"`
+}
+
+type chatReport struct {
+	Answers []*run.Answer `json:"answers"`
+	Notes   []string      `json:"notes,omitempty"`
+}
+
+// Run answers each line of standard input.
+func (v *chatCmd) Run(c *context) error {
+	if err := v.check("chat", v.MaxTokens); err != nil {
+		return err
+	}
+	if v.Context < 2 || v.Context > 1<<24 {
+		return usageError{fmt.Sprintf("chat: --context %d; hint: from 2 to 16777216", v.Context)}
+	}
+	ctx := stdctx.Background()
+	t, err := run.OpenChat(ctx, v.Model, v.Context, v.prompt(v.System, v.MaxTokens))
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	r := chatReport{Answers: []*run.Answer{}, Notes: t.Notes}
+	for _, n := range t.Notes {
+		fmt.Fprintln(c.stderr, "note:", n)
+	}
+	lines := bufio.NewScanner(c.stdin)
+	lines.Buffer(nil, 1<<20)
+	for v.asks(c); lines.Scan(); v.asks(c) {
+		question := strings.TrimSpace(lines.Text())
+		if question == "" {
+			continue
+		}
+		a, err := t.Ask(ctx, question, func(text []byte) {
+			if !c.json {
+				c.stdout.Write(text)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if r.Answers = append(r.Answers, a); !c.json {
+			fmt.Fprintln(c.stdout)
+		}
+		if a.Full {
+			fmt.Fprintln(c.stderr, "the answer is cut off: the context is full")
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("reading the questions: %w; hint: a line each, of less than 1 MiB", err)
+	}
+	if c.json {
+		return c.print(r)
+	}
+	return nil
+}
+
+// asks shows on a terminal that a question is awaited.
+func (v *chatCmd) asks(c *context) {
+	if c.terminal && !c.json {
+		io.WriteString(c.stdout, "> ")
+	}
+}
