@@ -237,21 +237,26 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	n1 := b.norm(name+".norm1", x, p)
-	o := b.attention(l, b.qkv(name, n1, p))
+	o := b.attention(l, b.qkv(name, b.read(name+".norm1", x, p), p))
 	mid := b.project(name+".mid", o, p, m.OutBias, x)
-
-	n2 := b.norm(name+".norm2", mid, p)
-	act := b.feedForward(name, n2, p)
+	act := b.feedForward(name, b.read(name+".norm2", mid, p), p)
 	b.seg.Out = b.project(fmt.Sprintf("x%d", l+1), act, p, m.MLPBias, mid)
 	return b.seg.Out
+}
+
+// read appends what attention or feed-forward reads of the residual stream.
+func (b *builder) read(name string, x int, p *next) int {
+	if !b.m.Norms.Before() {
+		return x
+	}
+	return b.norm(name, x, p)
 }
 
 // project appends y = x.w + bias + res or, with norms after attention and feed-forward,
 // y = norm(x.w + bias) + res.
 func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	m, g := b.m, b.g
-	if m.Norms == model.PreNorm {
+	if !m.Norms.After() {
 		y := b.tokens(name, m.Width, g.DType)
 		b.linear(b.all(y), b.all(x), p, bias, b.all(res))
 		return y
@@ -364,11 +369,14 @@ func (b *builder) qkv(name string, x int, p *next) int {
 // norms. That is why the values are copied: a norm in place could not be undone, since
 // gains may be 0.
 func (b *builder) normQK(name string, bands []Use, p *next) int {
-	m, v := b.m, b.g.Values[bands[0].Value]
+	v, groups := b.g.Values[bands[0].Value], []int{b.m.Heads, b.m.KVHeads}
+	if b.m.QKNorm == model.QKNormWhole {
+		groups = []int{0, 0}
+	}
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
-	for i, heads := range []int{m.Heads, m.KVHeads} {
+	for i, suffix := range []string{".qnorm", ".knorm"} {
 		x := bands[i]
-		b.normTo(name+[]string{".qnorm", ".knorm"}[i], Use{y, x.Lo, x.Hi}, x, heads, p, absent)
+		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], p, absent)
 	}
 	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
 	return y

@@ -8,7 +8,7 @@ import (
 // readers has how each family's config.json is read.
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
-	Qwen3: (*config).llamas, Gemma3: (*config).gemma3,
+	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -80,6 +80,12 @@ func (c *config) llamas(f Family) *Model {
 		m.QKNorm = QKNormHeads
 		m.HeadDim = c.int("head_dim", 128)
 		c.qwenWindows(m)
+	case OLMo2:
+		m.QKVBias = c.bool("attention_bias", false)
+		m.OutBias = m.QKVBias
+		m.QKNorm, m.Norms = QKNormWhole, PostNorm
+		m.Vocab, m.NormEps = c.int("vocab_size", 50304), c.num("rms_norm_eps", 1e-5)
+		c.fullAttention()
 	}
 	m.RopeScaling = c.rope(m)
 	return m

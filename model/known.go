@@ -38,6 +38,8 @@ var known = map[string]Model{
 	"qwen3-8b":     qwen3(36, 4096, 32, 12288, false),
 	"gemma-3-270m": gemma3(18, 640, 2048),
 	"gemma-3-1b":   gemma3(26, 1152, 6912),
+	"olmo-2-1b":    olmo2(16, 2048, 16, 8192),
+	"olmo-2-7b":    olmo2(32, 4096, 32, 11008),
 }
 
 // Known returns the sizes of a published model by name.
@@ -51,7 +53,7 @@ func Known(name string) (*Model, error) {
 // Typical returns a known model of a family.
 func Typical(f Family) (*Model, error) {
 	name := map[Family]string{GPT2: "gpt2", OPT: "opt-125m", Llama: "llama-2-7b", Mistral: "mistral-7b", Qwen2: "qwen2-0.5b",
-		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m"}[f]
+		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m", OLMo2: "olmo-2-1b"}[f]
 	if name == "" {
 		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
 	}
@@ -112,5 +114,11 @@ func gemma3(layers, width, ff int) Model {
 	m.Family, m.QKNorm, m.Norms, m.UnitOffset, m.ScaledEmbed = Gemma3, QKNormHeads, SandwichNorm, true, true
 	m.Activation, m.QueryScalar = "gelu_pytorch_tanh", 256
 	m.Window, m.Sliding, m.LocalTheta = 512, []bool{true, true, true, true, true, false}, 1e4
+	return m
+}
+
+func olmo2(layers, width, heads, ff int) Model {
+	m := llama(layers, width, heads, heads, 128, ff, 100352, 4096, 5e5, 1e-6, false)
+	m.Family, m.QKNorm, m.Norms = OLMo2, QKNormWhole, PostNorm
 	return m
 }

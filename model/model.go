@@ -19,6 +19,7 @@
 //	Qwen3     also norms of each head's queries and keys (QKNorm)
 //	Gemma 3   also norms after attention and feed-forward (Norms), with gains 1 + weight,
 //	          windows in most layers (Sliding) with a rotary base of their own, GeGLU
+//	OLMo 2    norms after attention and feed-forward alone, and of all queries and all keys
 package model
 
 import (
@@ -39,6 +40,7 @@ const (
 	Qwen2   Family = "qwen2"
 	Qwen3   Family = "qwen3"
 	Gemma3  Family = "gemma3_text"
+	OLMo2   Family = "olmo2"
 	OPT     Family = "opt"
 )
 
@@ -61,6 +63,7 @@ var families = map[Family]traits{
 	Qwen2:   {class: "Qwen2ForCausalLM"},
 	Qwen3:   {class: "Qwen3ForCausalLM"},
 	Gemma3:  {class: "Gemma3ForCausalLM"},
+	OLMo2:   {class: "Olmo2ForCausalLM"},
 }
 
 // Families lists the families that are built, for messages.
@@ -121,6 +124,7 @@ type QKNorm uint8
 const (
 	NoQKNorm    QKNorm = iota
 	QKNormHeads        // each head by itself, with the same gains
+	QKNormWhole        // all heads of a token together
 )
 
 // Placement says where the norms of a layer are.
@@ -129,7 +133,13 @@ type Placement uint8
 const (
 	PreNorm      Placement = iota // before attention and before the feed-forward
 	SandwichNorm                  // before and after each
+	PostNorm                      // after each
 )
+
+// Before reports whether attention and feed-forward read a norm of the residual stream,
+// After whether they are normalised before they are added to it.
+func (p Placement) Before() bool { return p != PostNorm }
+func (p Placement) After() bool  { return p != PreNorm }
 
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
 func (m *Model) RMS() bool { return !families[m.Family].layerNorm }

@@ -48,7 +48,9 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	}
 	q, kv, attn := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim, m.Heads*m.HeadDim
 	b.prefix = prefix
-	b.norm(n.norm1)
+	if m.Norms.Before() {
+		b.norm(n.norm1)
+	}
 	if m.FusedQKV() {
 		b.linear(n.qkv, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
 	} else {
@@ -56,21 +58,27 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
 		b.linear(n.v, m.Width, kv, m.QKVBias, m.InitStd)
 	}
-	if m.QKNorm == QKNormHeads {
+	switch m.QKNorm {
+	case QKNormHeads:
 		b.gains(n.qNorm, m.HeadDim)
 		b.gains(n.kNorm, m.HeadDim)
+	case QKNormWhole:
+		b.gains(n.qNorm, q)
+		b.gains(n.kNorm, kv)
 	}
 	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
-	if m.Norms == SandwichNorm {
+	if m.Norms.After() {
 		b.norm(n.attnNorm)
 	}
-	b.norm(n.norm2)
+	if m.Norms.Before() {
+		b.norm(n.norm2)
+	}
 	if m.Gated() {
 		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	}
 	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
-	if m.Norms == SandwichNorm {
+	if m.Norms.After() {
 		b.norm(n.mlpNorm)
 	}
 	b.prefix = ""
@@ -95,7 +103,7 @@ var llamaNames = familyNames{
 	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
 }
 
-// gemmaNames: what Llama calls the norm after attention is the one before the feed-forward.
+// gemmaNames are also OLMo 2's, which has fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
 func gemmaNames() familyNames {
 	n := llamaNames
 	n.attnNorm, n.norm2, n.mlpNorm = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
@@ -114,7 +122,7 @@ var names = map[Family]familyNames{
 		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(),
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(),
 }
 
 type paramList struct {

@@ -51,6 +51,8 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case Qwen3:
 		kv["attention_bias"] = m.QKVBias
 		m.windowConfig(kv)
+	case OLMo2:
+		kv["attention_bias"] = m.QKVBias
 	case Gemma3:
 		delete(kv, "hidden_act")
 		add(kv, map[string]any{

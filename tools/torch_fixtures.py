@@ -56,6 +56,7 @@ CASES = {
                                           use_sliding_window=True, sliding_window=12, max_window_layers=1)),
     "gemma3-tiny": ("Gemma3", NARROW | dict(num_key_value_heads=1, head_dim=12, tie_word_embeddings=True, pad_token_id=None,
                                             sliding_window=9, sliding_window_pattern=2, query_pre_attn_scalar=20)),
+    "olmo2-tiny": ("Olmo2", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(pad_token_id=None, rope_theta=500000.0)),
 }
 
 # Patterns of parameters that are not trained, for a few models.
@@ -70,6 +71,7 @@ FROZEN = {
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
+    "olmo2-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "o_proj"]),
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }

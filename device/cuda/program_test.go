@@ -243,7 +243,7 @@ func TestPlansChangeNothing(t *testing.T) {
 	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "gpt2-tiny lora": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
-		cases["qwen3-tiny"] = graph.BF16
+		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
 	}
 	for name, d := range cases {
 		folder, lora := strings.CutSuffix(name, " lora")
