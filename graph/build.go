@@ -139,7 +139,7 @@ func (b *builder) inputs() {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if b.m.Rotary() {
-		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim}
+		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.RotaryDim()}
 		g.Rope = b.value(table)
 		if b.m.LocalTheta > 0 {
 			table.Name = "rope.local"
@@ -237,9 +237,15 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	o := b.attention(l, b.qkv(name, b.read(name+".norm1", x, p), p))
-	mid := b.project(name+".mid", o, p, m.OutBias, x)
-	act := b.feedForward(name, b.read(name+".norm2", mid, p), p)
+	n1, n2 := b.read(name+".norm1", x, p), -1
+	if m.Parallel { // now, so that going backwards x has the gradient of its sum when the norms add to it
+		n2 = b.read(name+".norm2", x, p)
+	}
+	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p)), p, m.OutBias, x)
+	if !m.Parallel {
+		n2 = b.read(name+".norm2", mid, p)
+	}
+	act := b.feedForward(name, n2, p)
 	b.seg.Out = b.project(fmt.Sprintf("x%d", l+1), act, p, m.MLPBias, mid)
 	return b.seg.Out
 }
@@ -452,17 +458,18 @@ func (b *builder) loss() {
 }
 
 // RopeTable returns the content of a rotary table: per position the cosines of
-// HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
+// RotaryDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
 // that of layers with a window, where they have a base of their own.
 func RopeTable(m *model.Model, seq int, local bool) []float32 {
-	half := m.HeadDim / 2
-	t := make([]float32, seq*m.HeadDim)
+	n := m.RotaryDim()
+	half := n / 2
+	t := make([]float32, seq*n)
 	for i := range half {
 		f := ropeFrequency(m, i, local)
 		for pos := range seq {
 			sin, cos := math.Sincos(float64(pos) * f)
-			t[pos*m.HeadDim+i] = float32(cos)
-			t[pos*m.HeadDim+half+i] = float32(sin)
+			t[pos*n+i] = float32(cos)
+			t[pos*n+half+i] = float32(sin)
 		}
 	}
 	return t
@@ -473,7 +480,7 @@ func ropeFrequency(m *model.Model, i int, local bool) float64 {
 	if local {
 		theta, s = m.LocalTheta, nil
 	}
-	f := math.Pow(theta, -2*float64(i)/float64(m.HeadDim))
+	f := math.Pow(theta, -2*float64(i)/float64(m.RotaryDim()))
 	if s == nil {
 		return f
 	}

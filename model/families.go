@@ -8,7 +8,7 @@ import (
 // readers has how each family's config.json is read.
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
-	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas,
+	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -164,6 +164,23 @@ func (c *config) opt(f Family) *Model {
 	return m
 }
 
+func (c *config) gptNeoX(f Family) *Model {
+	d := c.int("hidden_size", 6144)
+	h := c.int("num_attention_heads", 64)
+	bias := c.bool("attention_bias", true)
+	m := &Model{
+		Family: f, Layers: c.int("num_hidden_layers", 44), Width: d, Heads: h, KVHeads: h, HeadDim: d / max(h, 1),
+		FeedForward: c.int("intermediate_size", 24576), Vocab: c.int("vocab_size", 50432),
+		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("hidden_act", "gelu"),
+		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.num("rotary_pct", 0.25),
+		Parallel: c.bool("use_parallel_residual", true), Tied: c.bool("tie_word_embeddings", false),
+		QKVBias: bias, OutBias: bias, MLPBias: true, InitStd: c.num("initializer_range", 0.02),
+	}
+	c.activation(m.Activation, "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
 // ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
 // too and may be one such object for each type of layer.
 type ropeConfig struct {
@@ -196,6 +213,9 @@ func (c *config) rope(m *Model) *RopeScaling {
 			p = *p.Full
 		}
 		m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
+		if m.Family == GPTNeoX {
+			m.RotaryPct, p.Partial = cmp.Or(p.Partial, m.RotaryPct), 0
+		}
 		if s := c.ropeScaling(key, &p); s != nil {
 			return s
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -23,7 +24,7 @@ func (m *Model) Params() []Param {
 	b.layer = m.Layers
 	b.norm(n.finalNorm)
 	if !m.Tied {
-		b.matrix("lm_head.weight", m.Vocab, m.Width, m.InitStd)
+		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
 	}
 	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
 		if b.list[i].Name == m.Frozen[n] {
@@ -39,6 +40,9 @@ func (m *Model) Params() []Param {
 	return b.list
 }
 
+// HeadName returns the name of a head that is not the embedding.
+func (m *Model) HeadName() string { return cmp.Or(names[m.Family].head, "lm_head.weight") }
+
 func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	// GPT-2 scales down the projections into the residual stream with their number
 	// (Radford et al. 2019, section 2.3), so that its variance does not grow.
@@ -51,8 +55,15 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	if m.Norms.Before() {
 		b.norm(n.norm1)
 	}
+	if m.Parallel { // both norms are read at once
+		b.norm(n.norm2)
+	}
 	if m.FusedQKV() {
+		first := len(b.list)
 		b.linear(n.qkv, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
+		if families[m.Family].byHead {
+			b.byHead(first)
+		}
 	} else {
 		b.linear(n.q, m.Width, q, m.QKVBias, m.InitStd)
 		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
@@ -70,7 +81,7 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	if m.Norms.After() {
 		b.norm(n.attnNorm)
 	}
-	if m.Norms.Before() {
+	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.norm2)
 	}
 	if m.Gated() {
@@ -93,6 +104,7 @@ type familyNames struct {
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
 	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
+	head                                string // if it is not lm_head.weight
 }
 
 var llamaNames = familyNames{
@@ -123,6 +135,11 @@ var names = map[Family]familyNames{
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
 	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(),
+	GPTNeoX: {
+		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
+		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",
+		up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h", head: "embed_out.weight",
+	},
 }
 
 type paramList struct {
@@ -155,6 +172,17 @@ func (b *paramList) gains(name string, cols int) {
 		init = Zeros
 	}
 	b.vector(name+".weight", cols, init)
+}
+
+// byHead marks the parameters from number first on, and the factor that makes the rows of
+// their adapter, as stored head by head.
+func (b *paramList) byHead(first int) {
+	for i := first; i < len(b.list); i++ {
+		b.list[i].Heads = b.m.Heads
+	}
+	if n := len(b.adapters); n > 0 {
+		b.adapters[n-1].Heads = b.m.Heads
+	}
 }
 
 // linear adds a weight, stored [in, out] or [out, in], and its bias.

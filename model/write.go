@@ -23,6 +23,14 @@ func (m *Model) Config() []byte {
 			"max_position_embeddings": m.MaxPositions, "activation_function": m.Activation, "enable_bias": m.MLPBias,
 			"do_layer_norm_before": true, "dropout": 0.0, "attention_dropout": 0.0, "init_std": m.InitStd,
 		})
+	case GPTNeoX:
+		add(kv, map[string]any{
+			"num_hidden_layers": m.Layers, "hidden_size": m.Width, "num_attention_heads": m.Heads, "intermediate_size": m.FeedForward,
+			"max_position_embeddings": m.MaxPositions, "hidden_act": m.Activation, "layer_norm_eps": m.NormEps,
+			"rotary_emb_base": m.RopeTheta, "rotary_pct": m.RotaryPct, "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
+			"attention_dropout": 0.0, "hidden_dropout": 0.0, "initializer_range": m.InitStd,
+		})
+		m.ropeConfig(kv)
 	default:
 		m.llamaConfig(kv)
 	}
@@ -63,6 +71,11 @@ func (m *Model) llamaConfig(kv map[string]any) {
 			add(kv, map[string]any{"sliding_window": m.Window, "rope_local_base_freq": m.LocalTheta})
 		}
 	}
+	m.ropeConfig(kv)
+}
+
+// ropeConfig adds how rotary positions are scaled.
+func (m *Model) ropeConfig(kv map[string]any) {
 	if s := m.RopeScaling; s != nil {
 		scaling := map[string]any{"rope_type": s.Type, "factor": s.Factor}
 		if s.Type == "llama3" {
