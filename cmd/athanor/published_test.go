@@ -42,7 +42,10 @@ func TestBareNames(t *testing.T) {
 				name = strings.TrimPrefix(name, part)
 			}
 			return name
-		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)))
+		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)),
+			safetensors.Float32s("layers.0.attention.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)), // GPT-NeoX's masks
+			safetensors.Float32s("layers.0.attention.masked_bias", safetensors.F32, []int{1}, make([]float32, 1)),
+			safetensors.Float32s("layers.0.attention.rotary_emb.inv_freq", safetensors.F32, []int{2}, make([]float32, 2)))
 		var want struct{ Loss float64 }
 		var got struct{ Loss float64 }
 		call("eval", from, "--tokens", from+"/tokens.json", "--json").must(t, 0).into(t, &want)
