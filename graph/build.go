@@ -293,14 +293,14 @@ func (b *builder) attention(l, qkv int) int {
 	}
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
-		if m.Rotary() {
+		if m.Turned(l) {
 			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
 		b.node(AttentionAt, heads, b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos))
 		return o
 	}
-	if m.Rotary() {
+	if m.Turned(l) {
 		b.node(RoPE, turned, b.all(qkv), b.all(rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
@@ -393,8 +393,12 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 	act := -1
 	if m.Gated() {
 		up := b.tokens(name+".up", 2*f, b.g.DType, f)
-		b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
-		b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+		if m.FusedGate() {
+			b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
+		} else {
+			b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
+			b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+		}
 		act = b.tokens(name+".act", f, b.g.DType)
 		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
 		return act

@@ -22,6 +22,8 @@
 //	OLMo 2    norms after attention and feed-forward alone, and of all queries and all keys
 //	GPT-NeoX  LayerNorm, rotary positions of a part of each head (RotaryPct), attention and
 //	          feed-forward side by side (Parallel), one fused matrix stored head by head
+//	Phi-3     Llama with fused matrices
+//	SmolLM3   Llama with layers that know no positions (Unturned)
 package model
 
 import (
@@ -44,6 +46,8 @@ const (
 	Gemma3  Family = "gemma3_text"
 	OLMo2   Family = "olmo2"
 	GPTNeoX Family = "gpt_neox"
+	Phi3    Family = "phi3"
+	SmolLM3 Family = "smollm3"
 	OPT     Family = "opt"
 )
 
@@ -56,19 +60,23 @@ type traits struct {
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
 	byHead    bool   // whose rows are stored head by head, see Param.Heads
+	fusedGate bool   // one matrix makes gate and up
+	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
 }
 
 var families = map[Family]traits{
-	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true},
-	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2},
+	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
+	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
 	Llama:   {class: "LlamaForCausalLM"},
 	Mistral: {class: "MistralForCausalLM"},
 	Qwen2:   {class: "Qwen2ForCausalLM"},
 	Qwen3:   {class: "Qwen3ForCausalLM"},
 	Gemma3:  {class: "Gemma3ForCausalLM"},
 	OLMo2:   {class: "Olmo2ForCausalLM"},
-	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true},
+	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, square: true},
+	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true},
+	SmolLM3: {class: "SmolLM3ForCausalLM"},
 }
 
 // Families lists the families that are built, for messages.
@@ -110,6 +118,7 @@ type Model struct {
 	Sliding      []bool  // which layers have it, repeated for all layers; nil: all
 	LocalTheta   float64 // RopeTheta of the layers with the window, without RopeScaling; 0: as in the others
 	RotaryPct    float64 // share of a head's columns, from the first on, that are turned; 0: all
+	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
 	Norms        Placement
@@ -161,6 +170,9 @@ func (m *Model) Gated() bool { return !families[m.Family].plain }
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return families[m.Family].fused }
 
+// FusedGate reports whether one matrix makes gate and up.
+func (m *Model) FusedGate() bool { return families[m.Family].fusedGate }
+
 // InOut reports whether matrices of layers are stored [in, out] instead of [out, in].
 func (m *Model) InOut() bool { return families[m.Family].inOut }
 
@@ -177,6 +189,11 @@ func (m *Model) WindowOf(layer int) int {
 
 // Local reports whether a layer's rotary base is LocalTheta.
 func (m *Model) Local(layer int) bool { return m.LocalTheta > 0 && m.WindowOf(layer) > 0 }
+
+// Turned reports whether a layer has rotary positions.
+func (m *Model) Turned(layer int) bool {
+	return m.Rotary() && (m.Unturned == nil || !m.Unturned[layer%len(m.Unturned)])
+}
 
 // RotaryDim returns the number of a head's columns that rotary positions turn.
 func (m *Model) RotaryDim() int {
@@ -298,7 +315,7 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("rotary_pct %v; hint: a share of head_dim, from 0 to 1", m.RotaryPct)
 	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
 		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
-	case m.FusedQKV() && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
+	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
 		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
 		return fmt.Errorf("norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)

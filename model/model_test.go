@@ -25,6 +25,7 @@ func TestParamCounts(t *testing.T) {
 		"qwen3-0.6b": 596049920, "qwen3-1.7b": 1720574976, "qwen3-4b": 4022468096, "qwen3-8b": 8190735360,
 		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
 		"pythia-70m": 70426624, "pythia-160m": 162322944, "pythia-410m": 405334016, "pythia-1b": 1011781632, "pythia-1.4b": 1414647808,
+		"phi-3-mini": 3821079552, "phi-4": 14659507200, "smollm3-3b": 3075098624,
 		"olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344,
 	} {
 		m, err := Known(name)
@@ -189,6 +190,15 @@ func TestPublished(t *testing.T) {
 		"olmo-2-1b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 4096,
 			"model_type": "olmo2", "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
 			"rope_scaling": null, "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352}`, 1484916736},
+		"phi-3-mini": {`{"attention_bias": false, "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
+			"hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096, "model_type": "phi3",
+			"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+			"pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047,
+			"tie_word_embeddings": false, "vocab_size": 32064}`, 3821079552},
+		"smollm3-3b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
+			"max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16,
+			"num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
+			"sliding_window": null, "use_sliding_window": false, "vocab_size": 128256}`, 3075098624},
 		"pythia-70m": {`{"hidden_act": "gelu", "hidden_size": 512, "intermediate_size": 2048, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
 			"model_type": "gpt_neox", "num_attention_heads": 8, "num_hidden_layers": 6, "rotary_emb_base": 10000, "rotary_pct": 0.25,
 			"tie_word_embeddings": false, "use_parallel_residual": true, "vocab_size": 50304}`, 70426624},
@@ -258,6 +268,8 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                         "use_sliding_window",
 		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                          "linear_attention",
 		`"model_type": "qwen3", "num_experts": 8`:                                                                     "num_experts",
+		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:         "longrope",
+		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                              "no_rope_layers has 1",
 		`"model_type": "olmo2", "clip_qkv": 8`:                                                                        "clip_qkv",
 		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                "rotary",
 		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                 "rotary_pct",
@@ -329,7 +341,7 @@ func TestDropout(t *testing.T) {
 
 // FuzzParse: no text makes it panic, and what it accepts has possible sizes.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m"} {
+	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
 		m, err := Known(name)
 		if err != nil {
 			f.Fatal(err)

@@ -84,10 +84,15 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.norm2)
 	}
-	if m.Gated() {
+	switch {
+	case m.FusedGate():
+		b.linear(n.gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
+	case m.Gated():
 		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	default:
+		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	}
-	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
 	if m.Norms.After() {
 		b.norm(n.mlpNorm)
@@ -115,6 +120,12 @@ var llamaNames = familyNames{
 	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
 }
 
+func phiNames() familyNames {
+	n := llamaNames
+	n.qkv, n.gate = "self_attn.qkv_proj", "mlp.gate_up_proj"
+	return n
+}
+
 // gemmaNames are also OLMo 2's, which has fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
 func gemmaNames() familyNames {
 	n := llamaNames
@@ -134,7 +145,7 @@ var names = map[Family]familyNames{
 		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(),
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames,
 	GPTNeoX: {
 		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
 		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",

@@ -61,6 +61,14 @@ func (m *Model) llamaConfig(kv map[string]any) {
 		m.windowConfig(kv)
 	case OLMo2:
 		kv["attention_bias"] = m.QKVBias
+	case Phi3:
+		add(kv, map[string]any{"sliding_window": orNull(m.Window), "pad_token_id": nil})
+		if m.RotaryPct > 0 {
+			kv["partial_rotary_factor"] = m.RotaryPct
+		}
+	case SmolLM3:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
+		m.windowConfig(kv)
 	case Gemma3:
 		delete(kv, "hidden_act")
 		add(kv, map[string]any{
@@ -92,6 +100,17 @@ func (m *Model) windowConfig(kv map[string]any) {
 	if m.Window > 0 {
 		add(kv, map[string]any{"sliding_window": m.Window, "layer_types": m.layerTypes()})
 	}
+}
+
+// turnedLayers has a 1 for each layer with rotary positions, and a 0 for each without.
+func (m *Model) turnedLayers() []int {
+	turned := make([]int, m.Layers)
+	for l := range turned {
+		if m.Turned(l) {
+			turned[l] = 1
+		}
+	}
+	return turned
 }
 
 func (m *Model) layerTypes() (types []string) {

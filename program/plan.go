@@ -270,7 +270,7 @@ func choices(m *model.Model) (s string) {
 	}{
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
-		{"parallel", m.Parallel},
+		{"unturned", m.Unturned}, {"parallel", m.Parallel},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

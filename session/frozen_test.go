@@ -158,7 +158,7 @@ func TestFrozenPlans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny",
-		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16", "olmo2-tiny", "olmo2-tiny lora", "neox-serial", "neox-tiny lora"} {
+		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16", "olmo2-tiny", "olmo2-tiny lora", "neox-serial", "neox-tiny lora", "phi3-tiny lora", "smollm3-tiny"} {
 		folder, bf16 := strings.CutSuffix(name, " bf16")
 		folder, lora := strings.CutSuffix(folder, " lora")
 		for k := range 3 {

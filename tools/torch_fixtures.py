@@ -62,6 +62,8 @@ CASES = {
     "olmo2-tiny": ("Olmo2", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(pad_token_id=None, rope_theta=500000.0)),
     "neox-tiny": ("GPTNeoX", NEOX),
     "neox-serial": ("GPTNeoX", NEOX | dict(use_parallel_residual=False, attention_bias=False, rotary_pct=0.25, hidden_act="gelu_new")),
+    "phi3-tiny": ("Phi3", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(pad_token_id=None, sliding_window=12, partial_rotary_factor=0.5)),
+    "smollm3-tiny": ("SmolLM3", NARROW | dict(pad_token_id=None, head_dim=12, no_rope_layer_interval=2, tie_word_embeddings=True)),
 }
 
 # Patterns of parameters that are not trained, for a few models.
@@ -76,6 +78,7 @@ FROZEN = {
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
+    "phi3-tiny": dict(r=2, lora_alpha=2, target_modules=["qkv_proj", "gate_up_proj"]),
     "neox-tiny": dict(r=2, lora_alpha=2, target_modules=["query_key_value", "dense_4h_to_h"]),
     "olmo2-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "o_proj"]),
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
