@@ -78,7 +78,7 @@ FROZEN = {
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
-    "phi3-tiny": dict(r=2, lora_alpha=2, target_modules=["qkv_proj", "gate_up_proj"]),
+    "phi3-tiny": dict(r=3, lora_alpha=3, target_modules=["qkv_proj", "gate_up_proj"]),
     "neox-tiny": dict(r=2, lora_alpha=2, target_modules=["query_key_value", "dense_4h_to_h"]),
     "olmo2-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "o_proj"]),
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
