@@ -105,7 +105,8 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	}
 	for l := range pl.Activations {
 		if p != nil && p.Slices > 1 {
-			pl.Activations[l] = Recomputed([]string{"none", "light"}[rng.IntN(2)])
+			take := SlicesTake(g)
+			pl.Activations[l] = Recomputed(take[rng.IntN(len(take))])
 		}
 	}
 	pl.amend(g, rng)
