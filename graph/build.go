@@ -139,7 +139,7 @@ func (b *builder) inputs() {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if b.m.Rotary() {
-		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.HeadDim}
+		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.RotaryDim()}
 		g.Rope = b.value(table)
 		if b.m.LocalTheta > 0 {
 			table.Name = "rope.local"
@@ -238,21 +238,32 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	n1 := b.norm(name+".norm1", x, p)
-	o := b.attention(l, b.qkv(name, n1, p))
-	mid := b.project(name+".mid", o, p, m.OutBias, x)
-
-	n2 := b.norm(name+".norm2", mid, p)
+	n1, n2 := b.read(name+".norm1", x, p), -1
+	if m.Parallel { // now, so that going backwards x has the gradient of its sum when the norms add to it
+		n2 = b.read(name+".norm2", x, p)
+	}
+	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p)), p, m.OutBias, x)
+	if !m.Parallel {
+		n2 = b.read(name+".norm2", mid, p)
+	}
 	act := b.feedForward(name, n2, p)
 	b.seg.Out = b.project(fmt.Sprintf("x%d", l+1), act, p, m.MLPBias, mid)
 	return b.seg.Out
+}
+
+// read appends what attention or feed-forward reads of the residual stream.
+func (b *builder) read(name string, x int, p *next) int {
+	if !b.m.Norms.Before() {
+		return x
+	}
+	return b.norm(name, x, p)
 }
 
 // project appends y = x.w + bias + res or, with norms after attention and feed-forward,
 // y = norm(x.w + bias) + res.
 func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	m, g := b.m, b.g
-	if m.Norms == model.PreNorm {
+	if !m.Norms.After() {
 		y := b.tokens(name, m.Width, g.DType)
 		b.linear(b.all(y), b.all(x), p, bias, b.all(res))
 		return y
@@ -283,14 +294,14 @@ func (b *builder) attention(l, qkv int) int {
 	}
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
-		if m.Rotary() {
+		if m.Turned(l) {
 			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
 		b.node(AttentionAt, heads, b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos))
 		return o
 	}
-	if m.Rotary() {
+	if m.Turned(l) {
 		b.node(RoPE, turned, b.all(qkv), b.all(rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
@@ -366,11 +377,14 @@ func (b *builder) qkv(name string, x int, p *next) int {
 // norms. That is why the values are copied: a norm in place could not be undone, since
 // gains may be 0.
 func (b *builder) normQK(name string, bands []Use, p *next) int {
-	m, v := b.m, b.g.Values[bands[0].Value]
+	v, groups := b.g.Values[bands[0].Value], []int{b.m.Heads, b.m.KVHeads}
+	if b.m.QKNorm == model.QKNormWhole {
+		groups = []int{0, 0}
+	}
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
-	for i, heads := range []int{m.Heads, m.KVHeads} {
+	for i, suffix := range []string{".qnorm", ".knorm"} {
 		x := bands[i]
-		b.normTo(name+[]string{".qnorm", ".knorm"}[i], Use{y, x.Lo, x.Hi}, x, heads, p, absent)
+		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], p, absent)
 	}
 	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
 	return y
@@ -381,8 +395,12 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 	act := -1
 	if m.Gated() {
 		up := b.tokens(name+".up", 2*f, b.g.DType, f)
-		b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
-		b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+		if m.FusedGate() {
+			b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
+		} else {
+			b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
+			b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+		}
 		act = b.tokens(name+".act", f, b.g.DType)
 		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
 		return act
@@ -446,17 +464,18 @@ func (b *builder) loss() {
 }
 
 // RopeTable returns the content of a rotary table: per position the cosines of
-// HeadDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
+// RotaryDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
 // that of layers with a window, where they have a base of their own.
 func RopeTable(m *model.Model, seq int, local bool) []float32 {
-	half := m.HeadDim / 2
-	t := make([]float32, seq*m.HeadDim)
+	n := m.RotaryDim()
+	half := n / 2
+	t := make([]float32, seq*n)
 	for i := range half {
 		f := ropeFrequency(m, i, local)
 		for pos := range seq {
 			sin, cos := math.Sincos(float64(pos) * f)
-			t[pos*m.HeadDim+i] = float32(cos)
-			t[pos*m.HeadDim+half+i] = float32(sin)
+			t[pos*n+i] = float32(cos)
+			t[pos*n+half+i] = float32(sin)
 		}
 	}
 	return t
@@ -467,7 +486,7 @@ func ropeFrequency(m *model.Model, i int, local bool) float64 {
 	if local {
 		theta, s = m.LocalTheta, nil
 	}
-	f := math.Pow(theta, -2*float64(i)/float64(m.HeadDim))
+	f := math.Pow(theta, -2*float64(i)/float64(m.RotaryDim()))
 	if s == nil {
 		return f
 	}

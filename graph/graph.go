@@ -109,7 +109,7 @@ type Graph struct {
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32
 	Pos       int        // [1,1] i32: the position of the first token
-	Rope      int        // [Seq or Context, HeadDim] f32 or -1
+	Rope      int        // [Seq or Context, RotaryDim] f32 or -1
 	LocalRope int        // the same for layers with a rotary base of their own
 }
 

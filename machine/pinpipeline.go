@@ -3,11 +3,13 @@ package machine
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -66,8 +68,9 @@ func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 		return c.Fault(key, fmt.Sprintf("slices of a micro-batch of %d sequences; hint: plan.micro_batch=1", p.MicroBatch))
 	case p.Schedule != "" && p.Schedule != "seq1f1b":
 		return c.Fault(key, fmt.Sprintf("slices, but the schedule is %s; hint: plan.schedule=seq1f1b", p.Schedule))
-	case p.Recompute != "" && p.Recompute != "none" && p.Recompute != "light":
-		return c.Fault(key, fmt.Sprintf("slices read what earlier ones made, but plan.recompute is %s; hint: none or light", p.Recompute))
+	}
+	if take := program.SlicesTake(g); p.Recompute != "" && !slices.Contains(take, p.Recompute) {
+		return c.Fault(key, fmt.Sprintf("slices read what earlier ones made, but plan.recompute is %s; hint: %s", p.Recompute, strings.Join(take, " or ")))
 	}
 	return nil
 }

@@ -8,7 +8,8 @@ import (
 // readers has how each family's config.json is read.
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
-	Qwen3: (*config).llamas, Gemma3: (*config).gemma3,
+	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
+	Phi3: (*config).llamas, SmolLM3: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -80,9 +81,75 @@ func (c *config) llamas(f Family) *Model {
 		m.QKNorm = QKNormHeads
 		m.HeadDim = c.int("head_dim", 128)
 		c.qwenWindows(m)
+	case OLMo2:
+		m.QKVBias = c.bool("attention_bias", false)
+		m.OutBias = m.QKVBias
+		m.QKNorm, m.Norms = QKNormWhole, PostNorm
+		m.Vocab, m.NormEps = c.int("vocab_size", 50304), c.num("rms_norm_eps", 1e-5)
+		c.fullAttention()
+	case Phi3:
+		m.Width, m.FeedForward = c.int("hidden_size", 3072), c.int("intermediate_size", 8192)
+		m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+		m.Vocab, m.NormEps = c.int("vocab_size", 32064), c.num("rms_norm_eps", 1e-5)
+		m.MaxPositions, m.RotaryPct = c.int("max_position_embeddings", 4096), share(c.num("partial_rotary_factor", 1))
+		m.Window = c.int("sliding_window", 0)
+		c.int("original_max_position_embeddings", 0) // of longrope
+		c.want("attention_bias", false)
+		c.fullAttention()
+	case SmolLM3:
+		c.smolLM3(m)
 	}
 	m.RopeScaling = c.rope(m)
 	return m
+}
+
+// share returns a RotaryPct, whose zero is all.
+func share(pct float64) float64 {
+	if pct == 1 {
+		return 0
+	}
+	return pct
+}
+
+// smolLM3 reads which layers have no rotary positions, and which a window.
+func (c *config) smolLM3(m *Model) {
+	m.Layers, m.Width = c.int("num_hidden_layers", 36), c.int("hidden_size", 2048)
+	m.Heads, m.KVHeads = c.int("num_attention_heads", 16), c.int("num_key_value_heads", c.absent("num_key_value_heads", 4))
+	m.KVHeads = cmp.Or(m.KVHeads, m.Heads)
+	m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.Vocab, m.MaxPositions = c.int("vocab_size", 128256), c.int("max_position_embeddings", 32768)
+	m.RopeTheta, m.Tied = c.num("rope_theta", 2e6), c.bool("tie_word_embeddings", true)
+	m.QKVBias, m.MLPBias = c.bool("attention_bias", false), c.bool("mlp_bias", false)
+	m.OutBias = m.QKVBias
+	var turned []int
+	every := c.int("no_rope_layer_interval", 4)
+	if !c.get("no_rope_layers", &turned) {
+		for l := range min(m.Layers, maxLayers) {
+			turned = append(turned, l+1)
+			if every > 0 {
+				turned[l] %= every
+			}
+		}
+	}
+	if len(turned) != min(m.Layers, maxLayers) {
+		c.fail("no_rope_layers has %d entries for %d layers", len(turned), m.Layers)
+	}
+	unturned := make([]bool, len(turned))
+	for l, t := range turned {
+		unturned[l] = t == 0
+	}
+	if slices.Contains(unturned, true) {
+		m.Unturned = slices.Clip(unturned[:period(unturned)])
+	}
+	types := c.layerTypes(m)
+	window := c.int("sliding_window", 0)
+	if c.bool("use_sliding_window", false) {
+		m.Window = window
+		if types == nil {
+			types = unturned
+		}
+		m.slide(types)
+	}
 }
 
 // qwenWindows reads which layers have a window: unless layer_types says so, the last ones.
@@ -158,6 +225,23 @@ func (c *config) opt(f Family) *Model {
 	return m
 }
 
+func (c *config) gptNeoX(f Family) *Model {
+	d := c.int("hidden_size", 6144)
+	h := c.int("num_attention_heads", 64)
+	bias := c.bool("attention_bias", true)
+	m := &Model{
+		Family: f, Layers: c.int("num_hidden_layers", 44), Width: d, Heads: h, KVHeads: h, HeadDim: d / max(h, 1),
+		FeedForward: c.int("intermediate_size", 24576), Vocab: c.int("vocab_size", 50432),
+		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("hidden_act", "gelu"),
+		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.num("rotary_pct", 0.25),
+		Parallel: c.bool("use_parallel_residual", true), Tied: c.bool("tie_word_embeddings", false),
+		QKVBias: bias, OutBias: bias, MLPBias: true, InitStd: c.num("initializer_range", 0.02),
+	}
+	c.activation(m.Activation, "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
 // ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
 // too and may be one such object for each type of layer.
 type ropeConfig struct {
@@ -190,6 +274,12 @@ func (c *config) rope(m *Model) *RopeScaling {
 			p = *p.Full
 		}
 		m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
+		switch m.Family {
+		case GPTNeoX:
+			m.RotaryPct, p.Partial = cmp.Or(p.Partial, m.RotaryPct), 0
+		case Phi3:
+			m.RotaryPct, p.Partial = share(cmp.Or(p.Partial, m.RotaryPct)), 0
+		}
 		if s := c.ropeScaling(key, &p); s != nil {
 			return s
 		}

@@ -85,7 +85,7 @@ func (m *Model) match(params []Param, patterns []string) ([]bool, error) {
 
 // meant returns a hint on what a pattern without a match may have meant.
 func (m *Model) meant(pattern string, params []Param) string {
-	if ok, _ := path.Match(pattern, "lm_head.weight"); ok && m.Tied {
+	if ok, _ := path.Match(pattern, m.HeadName()); ok && m.Tied {
 		return "the head is the embedding, " + params[0].Name
 	}
 	var names []string

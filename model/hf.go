@@ -31,7 +31,7 @@ var harmless = strings.Fields(`
 	typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
 	num_return_sequences output_scores return_dict_in_generate tf_legacy_loss
 	_num_labels n_special predict_special_tokens output_past max_sequence_length
-	is_llama_config transformers.js_config unsloth_fixed unsloth_version cache_implementation`)
+	is_llama_config transformers.js_config unsloth_fixed unsloth_version cache_implementation classifier_dropout auto_map`)
 
 // dropouts are ignored with a note: training here uses none.
 var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)

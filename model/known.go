@@ -38,6 +38,16 @@ var known = map[string]Model{
 	"qwen3-8b":     qwen3(36, 4096, 32, 12288, false),
 	"gemma-3-270m": gemma3(18, 640, 2048),
 	"gemma-3-1b":   gemma3(26, 1152, 6912),
+	"pythia-70m":   pythia(6, 512, 8),
+	"pythia-160m":  pythia(12, 768, 12),
+	"pythia-410m":  pythia(24, 1024, 16),
+	"pythia-1b":    pythia(16, 2048, 8),
+	"pythia-1.4b":  pythia(24, 2048, 16),
+	"phi-3-mini":   phi3(32, 3072, 32, 32, 8192, 32064, 4096, 1e4, 2047),
+	"phi-4":        phi3(40, 5120, 40, 10, 17920, 100352, 16384, 250000, 0),
+	"smollm3-3b":   smolLM3(36, 2048, 16, 4, 11008),
+	"olmo-2-1b":    olmo2(16, 2048, 16, 8192),
+	"olmo-2-7b":    olmo2(32, 4096, 32, 11008),
 }
 
 // Known returns the sizes of a published model by name.
@@ -51,7 +61,8 @@ func Known(name string) (*Model, error) {
 // Typical returns a known model of a family.
 func Typical(f Family) (*Model, error) {
 	name := map[Family]string{GPT2: "gpt2", OPT: "opt-125m", Llama: "llama-2-7b", Mistral: "mistral-7b", Qwen2: "qwen2-0.5b",
-		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m"}[f]
+		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m", OLMo2: "olmo-2-1b",
+		GPTNeoX: "pythia-70m", Phi3: "phi-3-mini", SmolLM3: "smollm3-3b"}[f]
 	if name == "" {
 		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
 	}
@@ -112,5 +123,29 @@ func gemma3(layers, width, ff int) Model {
 	m.Family, m.QKNorm, m.Norms, m.UnitOffset, m.ScaledEmbed = Gemma3, QKNormHeads, SandwichNorm, true, true
 	m.Activation, m.QueryScalar = "gelu_pytorch_tanh", 256
 	m.Window, m.Sliding, m.LocalTheta = 512, []bool{true, true, true, true, true, false}, 1e4
+	return m
+}
+
+func olmo2(layers, width, heads, ff int) Model {
+	m := llama(layers, width, heads, heads, 128, ff, 100352, 4096, 5e5, 1e-6, false)
+	m.Family, m.QKNorm, m.Norms = OLMo2, QKNormWhole, PostNorm
+	return m
+}
+
+func pythia(layers, width, heads int) Model {
+	return Model{Family: GPTNeoX, Layers: layers, Width: width, Heads: heads, KVHeads: heads, HeadDim: width / heads,
+		FeedForward: 4 * width, Vocab: 50304, MaxPositions: 2048, Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.25,
+		Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02}
+}
+
+func phi3(layers, width, heads, kv, ff, vocab, length int, theta float64, window int) Model {
+	m := llama(layers, width, heads, kv, width/heads, ff, vocab, length, theta, 1e-5, false)
+	m.Family, m.Window = Phi3, window
+	return m
+}
+
+func smolLM3(layers, width, heads, kv, ff int) Model {
+	m := llama(layers, width, heads, kv, width/heads, ff, 128256, 65536, 5e6, 1e-6, true)
+	m.Family, m.Unturned = SmolLM3, []bool{false, false, false, true}
 	return m
 }

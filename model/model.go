@@ -19,6 +19,11 @@
 //	Qwen3     also norms of each head's queries and keys (QKNorm)
 //	Gemma 3   also norms after attention and feed-forward (Norms), with gains 1 + weight,
 //	          windows in most layers (Sliding) with a rotary base of their own, GeGLU
+//	OLMo 2    norms after attention and feed-forward alone, and of all queries and all keys
+//	GPT-NeoX  LayerNorm, rotary positions of a part of each head (RotaryPct), attention and
+//	          feed-forward side by side (Parallel), one fused matrix stored head by head
+//	Phi-3     Llama with fused matrices
+//	SmolLM3   Llama with layers that know no positions (Unturned)
 package model
 
 import (
@@ -39,6 +44,10 @@ const (
 	Qwen2   Family = "qwen2"
 	Qwen3   Family = "qwen3"
 	Gemma3  Family = "gemma3_text"
+	OLMo2   Family = "olmo2"
+	GPTNeoX Family = "gpt_neox"
+	Phi3    Family = "phi3"
+	SmolLM3 Family = "smollm3"
 	OPT     Family = "opt"
 )
 
@@ -50,17 +59,24 @@ type traits struct {
 	plain     bool   // the feed-forward has no gate
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
+	byHead    bool   // whose rows are stored head by head, see Param.Heads
+	fusedGate bool   // one matrix makes gate and up
+	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
 }
 
 var families = map[Family]traits{
-	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true},
-	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2},
+	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
+	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
 	Llama:   {class: "LlamaForCausalLM"},
 	Mistral: {class: "MistralForCausalLM"},
 	Qwen2:   {class: "Qwen2ForCausalLM"},
 	Qwen3:   {class: "Qwen3ForCausalLM"},
 	Gemma3:  {class: "Gemma3ForCausalLM"},
+	OLMo2:   {class: "Olmo2ForCausalLM"},
+	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, square: true},
+	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true},
+	SmolLM3: {class: "SmolLM3ForCausalLM"},
 }
 
 // Families lists the families that are built, for messages.
@@ -101,6 +117,9 @@ type Model struct {
 	Window       int     // sliding window of attention in tokens; 0: none
 	Sliding      []bool  // which layers have it, repeated for all layers; nil: all
 	LocalTheta   float64 // RopeTheta of the layers with the window, without RopeScaling; 0: as in the others
+	RotaryPct    float64 // share of a head's columns, from the first on, that are turned; 0: all
+	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
+	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
@@ -122,6 +141,7 @@ type QKNorm uint8
 const (
 	NoQKNorm    QKNorm = iota
 	QKNormHeads        // each head by itself, with the same gains
+	QKNormWhole        // all heads of a token together
 )
 
 // Placement says where the norms of a layer are.
@@ -130,7 +150,13 @@ type Placement uint8
 const (
 	PreNorm      Placement = iota // before attention and before the feed-forward
 	SandwichNorm                  // before and after each
+	PostNorm                      // after each
 )
+
+// Before reports whether attention and feed-forward read a norm of the residual stream,
+// After whether they are normalised before they are added to it.
+func (p Placement) Before() bool { return p != PostNorm }
+func (p Placement) After() bool  { return p != PreNorm }
 
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
 func (m *Model) RMS() bool { return !families[m.Family].layerNorm }
@@ -144,6 +170,9 @@ func (m *Model) Gated() bool { return !families[m.Family].plain }
 
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return families[m.Family].fused }
+
+// FusedGate reports whether one matrix makes gate and up.
+func (m *Model) FusedGate() bool { return families[m.Family].fusedGate }
 
 // InOut reports whether matrices of layers are stored [in, out] instead of [out, in].
 func (m *Model) InOut() bool { return families[m.Family].inOut }
@@ -161,6 +190,19 @@ func (m *Model) WindowOf(layer int) int {
 
 // Local reports whether a layer's rotary base is LocalTheta.
 func (m *Model) Local(layer int) bool { return m.LocalTheta > 0 && m.WindowOf(layer) > 0 }
+
+// Turned reports whether a layer has rotary positions.
+func (m *Model) Turned(layer int) bool {
+	return m.Rotary() && (m.Unturned == nil || !m.Unturned[layer%len(m.Unturned)])
+}
+
+// RotaryDim returns the number of a head's columns that rotary positions turn.
+func (m *Model) RotaryDim() int {
+	if m.RotaryPct > 0 {
+		return int(float64(m.HeadDim) * m.RotaryPct)
+	}
+	return m.HeadDim
+}
 
 // ScoreScale returns what attention's scores are multiplied by.
 func (m *Model) ScoreScale() float64 {
@@ -184,14 +226,34 @@ type Param struct {
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	NF4        bool    // is held in 4 bits, see Model.Quantize
+	// Heads says that files have rows (of a vector, elements) head by head: of each of so
+	// many heads its queries, its keys and its values. Operators have all heads' queries
+	// first, then keys, then values. 0: no difference.
+	Heads int
+}
+
+// FromFile copies a parameter in the order of files to dst in the order of operators.
+func (p Param) FromFile(dst, src []float32) { p.reorder(dst, src, 3, p.Heads) }
+
+// ToFile is the inverse of FromFile.
+func (p Param) ToFile(dst, src []float32) { p.reorder(dst, src, p.Heads, 3) }
+
+// reorder transposes blocks: src has across of them in each of down groups.
+func (p Param) reorder(dst, src []float32, across, down int) {
+	n := len(src) / (across * down)
+	for i := range down {
+		for j := range across {
+			copy(dst[(j*down+i)*n:][:n], src[(i*across+j)*n:])
+		}
+	}
 }
 
 // BareName returns the name in folders of the model without its head, such as those of
-// GPT2Model and the published GPT-2: without the prefix "transformer." or "model.". ok is
+// GPT2Model and the published GPT-2: without the prefix "transformer.", "model." or "gpt_neox.". ok is
 // false for the head, which has none.
 func (p Param) BareName() (name string, ok bool) {
 	first, rest, _ := strings.Cut(p.Name, ".")
-	return rest, first == "transformer" || first == "model"
+	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
 }
 
 // Init is the initialisation of a parameter.
@@ -251,10 +313,12 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("%d heads do not divide over %d key/value heads; hint: heads must be a multiple of kv_heads", m.Heads, m.KVHeads)
 	case m.Heads*m.HeadDim > maxWidth:
 		return fmt.Errorf("%d heads of size %d are too wide; hint: at most %d together", m.Heads, m.HeadDim, maxWidth)
-	case m.Rotary() && m.HeadDim%2 != 0:
-		return fmt.Errorf("head_dim %d is odd; hint: rotary positions turn pairs, so it must be even", m.HeadDim)
-	case m.FusedQKV() && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
-		return fmt.Errorf("gpt2 needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
+	case !(m.RotaryPct >= 0 && m.RotaryPct <= 1):
+		return fmt.Errorf("rotary_pct %v; hint: a share of head_dim, from 0 to 1", m.RotaryPct)
+	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
+		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
+	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
+		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
 		return fmt.Errorf("norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)
 	case m.Rotary() && !(m.RopeTheta > 0 && m.RopeTheta < 1e12):

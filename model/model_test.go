@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,6 +24,9 @@ func TestParamCounts(t *testing.T) {
 		"qwen2-0.5b": 494032768, "qwen2-1.5b": 1543714304, "qwen2-7b": 7615616512, "qwen2.5-7b": 7615616512,
 		"qwen3-0.6b": 596049920, "qwen3-1.7b": 1720574976, "qwen3-4b": 4022468096, "qwen3-8b": 8190735360,
 		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
+		"pythia-70m": 70426624, "pythia-160m": 162322944, "pythia-410m": 405334016, "pythia-1b": 1011781632, "pythia-1.4b": 1414647808,
+		"phi-3-mini": 3821079552, "phi-4": 14659507200, "smollm3-3b": 3075098624,
+		"olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344,
 	} {
 		m, err := Known(name)
 		if err != nil {
@@ -174,12 +178,106 @@ func TestPublished(t *testing.T) {
 			"max_position_embeddings": 8192, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
 			"pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
 			"tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}, "vocab_size": 49152}`, 134515008},
+		"qwen3-0.6b": {`{"attention_bias": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+			"max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+			"num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+			"tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936}`, 596049920},
+		"gemma-3-1b": {`{"attention_bias": false, "attn_logit_softcapping": null, "cache_implementation": "hybrid", "eos_token_id": [1, 106],
+			"final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+			"max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26,
+			"num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null,
+			"rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144}`, 999885952},
+		"olmo-2-1b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 4096,
+			"model_type": "olmo2", "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+			"rope_scaling": null, "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352}`, 1484916736},
+		"phi-3-mini": {`{"attention_bias": false, "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
+			"hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096, "model_type": "phi3",
+			"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+			"pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047,
+			"tie_word_embeddings": false, "vocab_size": 32064}`, 3821079552},
+		"smollm3-3b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
+			"max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16,
+			"num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
+			"sliding_window": null, "use_sliding_window": false, "vocab_size": 128256}`, 3075098624},
+		"pythia-70m": {`{"hidden_act": "gelu", "hidden_size": 512, "intermediate_size": 2048, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
+			"model_type": "gpt_neox", "num_attention_heads": 8, "num_hidden_layers": 6, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+			"tie_word_embeddings": false, "use_parallel_residual": true, "vocab_size": 50304}`, 70426624},
 	} {
 		m, _, err := Parse([]byte(c.text))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if got := m.ParamCount(); got != c.want {
 			t.Errorf("%s: %d parameters, want %d", name, got, c.want)
+		} else if same, err := Known(name); err == nil && !reflect.DeepEqual(m, same) {
+			t.Errorf("%s: %+v\nknown as %+v", name, m, same)
+		}
+	}
+}
+
+// TestSliding: which layers have a window, as each family says it.
+func TestSliding(t *testing.T) {
+	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `
+	const gemma = `"model_type": "gemma3_text", "num_hidden_layers": 4, "sliding_window": 9, `
+	for text, want := range map[string]string{
+		qwen + `"use_sliding_window": false`:                                                                                               "0 0 0 0 <nil>",
+		qwen + `"use_sliding_window": true, "max_window_layers": 3`:                                                                        "0 0 0 9 [false false false true]",
+		qwen + `"use_sliding_window": true, "max_window_layers": 0`:                                                                        "9 9 9 9 <nil>",
+		qwen + `"use_sliding_window": true, "max_window_layers": 4`:                                                                        "0 0 0 0 <nil>",
+		qwen + `"use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]`: "0 9 0 9 [false true]",
+		gemma + `"sliding_window_pattern": 3`:                                                                                              "9 9 0 9 [true true false]",
+		gemma + `"_sliding_window_pattern": 2`:                                                                                             "9 0 9 0 [true false]",
+		gemma + `"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`:                                  "0 0 0 0 <nil>",
+		gemma + `"sliding_window_pattern": 6`:                                                                                              "9 9 9 9 <nil>",
+	} {
+		m, _, err := Parse([]byte("{" + text + "}"))
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		got := ""
+		for l := range m.Layers {
+			got += fmt.Sprint(m.WindowOf(l), " ")
+		}
+		if m.Sliding == nil {
+			got += "<nil>"
+		} else {
+			got += fmt.Sprint(m.Sliding)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+		if back, _, err := Parse(m.Config()); err != nil || !reflect.DeepEqual(m, back) {
+			t.Errorf("%s: %+v\nreads back as %+v, %v", text, m, back, err)
+		}
+	}
+}
+
+// TestRefusedFamilies: what other families, or these with other settings, would compute is
+// refused with the setting's name.
+func TestRefusedFamilies(t *testing.T) {
+	for text, want := range map[string]string{
+		`"model_type": "gemma2"`:                                           "soft-capped",
+		`"model_type": "qwen3_moe"`:                                        "mixtures of experts",
+		`"model_type": "gemma3"`:                                           "gemma3_text",
+		`"model_type": "gemma3_text", "final_logit_softcapping": 30.0`:     "final_logit_softcapping",
+		`"model_type": "gemma3_text", "attn_logit_softcapping": 50`:        "attn_logit_softcapping",
+		`"model_type": "gemma3_text", "use_bidirectional_attention": true`: "use_bidirectional_attention",
+		`"model_type": "gemma3_text", "hidden_activation": "tanh"`:         "tanh",
+		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "sliding_attention",
+		`"model_type": "gemma3_text", "layer_types": ["full_attention"]`:                                              "layer_types has 1",
+		`"model_type": "qwen3", "rope_parameters": {"sliding_attention": {"rope_theta": 5}}`:                          "sliding_attention",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                         "use_sliding_window",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                          "linear_attention",
+		`"model_type": "qwen3", "num_experts": 8`:                                                                     "num_experts",
+		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:         "longrope",
+		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                              "no_rope_layers has 1",
+		`"model_type": "olmo2", "clip_qkv": 8`:                                                                        "clip_qkv",
+		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                "rotary",
+		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                 "rotary_pct",
+		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                         "gelu_fast",
+		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                    "partial_rotary_factor",
+	} {
+		if _, _, err := Parse([]byte("{" + text + "}")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }
@@ -243,7 +341,7 @@ func TestDropout(t *testing.T) {
 
 // FuzzParse: no text makes it panic, and what it accepts has possible sizes.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b"} {
+	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
 		m, err := Known(name)
 		if err != nil {
 			f.Fatal(err)

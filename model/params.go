@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -23,7 +24,7 @@ func (m *Model) Params() []Param {
 	b.layer = m.Layers
 	b.norm(n.finalNorm)
 	if !m.Tied {
-		b.matrix("lm_head.weight", m.Vocab, m.Width, m.InitStd)
+		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
 	}
 	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
 		if b.list[i].Name == m.Frozen[n] {
@@ -44,6 +45,9 @@ func (m *Model) Params() []Param {
 	return b.list
 }
 
+// HeadName returns the name of a head that is not the embedding.
+func (m *Model) HeadName() string { return cmp.Or(names[m.Family].head, "lm_head.weight") }
+
 func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	// GPT-2 scales down the projections into the residual stream with their number
 	// (Radford et al. 2019, section 2.3), so that its variance does not grow.
@@ -53,29 +57,49 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	}
 	q, kv, attn := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim, m.Heads*m.HeadDim
 	b.prefix = prefix
-	b.norm(n.norm1)
+	if m.Norms.Before() {
+		b.norm(n.norm1)
+	}
+	if m.Parallel { // both norms are read at once
+		b.norm(n.norm2)
+	}
 	if m.FusedQKV() {
+		first := len(b.list)
 		b.linear(n.qkv, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
+		if families[m.Family].byHead {
+			b.byHead(first)
+		}
 	} else {
 		b.linear(n.q, m.Width, q, m.QKVBias, m.InitStd)
 		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
 		b.linear(n.v, m.Width, kv, m.QKVBias, m.InitStd)
 	}
-	if m.QKNorm == QKNormHeads {
+	switch m.QKNorm {
+	case QKNormHeads:
 		b.gains(n.qNorm, m.HeadDim)
 		b.gains(n.kNorm, m.HeadDim)
+	case QKNormWhole:
+		b.gains(n.qNorm, q)
+		b.gains(n.kNorm, kv)
 	}
 	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
-	if m.Norms == SandwichNorm {
+	if m.Norms.After() {
 		b.norm(n.attnNorm)
 	}
-	b.norm(n.norm2)
-	if m.Gated() {
-		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	if m.Norms.Before() && !m.Parallel {
+		b.norm(n.norm2)
 	}
-	b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	switch {
+	case m.FusedGate():
+		b.linear(n.gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
+	case m.Gated():
+		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	default:
+		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+	}
 	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
-	if m.Norms == SandwichNorm {
+	if m.Norms.After() {
 		b.norm(n.mlpNorm)
 	}
 	b.prefix = ""
@@ -90,6 +114,7 @@ type familyNames struct {
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
 	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
+	head                                string // if it is not lm_head.weight
 }
 
 var llamaNames = familyNames{
@@ -100,7 +125,13 @@ var llamaNames = familyNames{
 	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
 }
 
-// gemmaNames: what Llama calls the norm after attention is the one before the feed-forward.
+func phiNames() familyNames {
+	n := llamaNames
+	n.qkv, n.gate = "self_attn.qkv_proj", "mlp.gate_up_proj"
+	return n
+}
+
+// gemmaNames are also OLMo 2's, which has fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
 func gemmaNames() familyNames {
 	n := llamaNames
 	n.attnNorm, n.norm2, n.mlpNorm = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
@@ -119,7 +150,12 @@ var names = map[Family]familyNames{
 		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(),
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames,
+	GPTNeoX: {
+		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
+		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",
+		up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h", head: "embed_out.weight",
+	},
 }
 
 type paramList struct {
@@ -152,6 +188,17 @@ func (b *paramList) gains(name string, cols int) {
 		init = Zeros
 	}
 	b.vector(name+".weight", cols, init)
+}
+
+// byHead marks the parameters from number first on, and the factor that makes the rows of
+// their adapter, as stored head by head.
+func (b *paramList) byHead(first int) {
+	for i := first; i < len(b.list); i++ {
+		b.list[i].Heads = b.m.Heads
+	}
+	if n := len(b.adapters); n > 0 {
+		b.adapters[n-1].Heads = b.m.Heads
+	}
 }
 
 // linear adds a weight, stored [in, out] or [out, in], and its bias.

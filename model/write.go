@@ -23,6 +23,14 @@ func (m *Model) Config() []byte {
 			"max_position_embeddings": m.MaxPositions, "activation_function": m.Activation, "enable_bias": m.MLPBias,
 			"do_layer_norm_before": true, "dropout": 0.0, "attention_dropout": 0.0, "init_std": m.InitStd,
 		})
+	case GPTNeoX:
+		add(kv, map[string]any{
+			"num_hidden_layers": m.Layers, "hidden_size": m.Width, "num_attention_heads": m.Heads, "intermediate_size": m.FeedForward,
+			"max_position_embeddings": m.MaxPositions, "hidden_act": m.Activation, "layer_norm_eps": m.NormEps,
+			"rotary_emb_base": m.RopeTheta, "rotary_pct": m.RotaryPct, "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
+			"attention_dropout": 0.0, "hidden_dropout": 0.0, "initializer_range": m.InitStd,
+		})
+		m.ropeConfig(kv)
 	default:
 		m.llamaConfig(kv)
 	}
@@ -51,6 +59,16 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case Qwen3:
 		kv["attention_bias"] = m.QKVBias
 		m.windowConfig(kv)
+	case OLMo2:
+		kv["attention_bias"] = m.QKVBias
+	case Phi3:
+		add(kv, map[string]any{"sliding_window": orNull(m.Window), "pad_token_id": nil})
+		if m.RotaryPct > 0 {
+			kv["partial_rotary_factor"] = m.RotaryPct
+		}
+	case SmolLM3:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
+		m.windowConfig(kv)
 	case Gemma3:
 		delete(kv, "hidden_act")
 		add(kv, map[string]any{
@@ -61,6 +79,11 @@ func (m *Model) llamaConfig(kv map[string]any) {
 			add(kv, map[string]any{"sliding_window": m.Window, "rope_local_base_freq": m.LocalTheta})
 		}
 	}
+	m.ropeConfig(kv)
+}
+
+// ropeConfig adds how rotary positions are scaled.
+func (m *Model) ropeConfig(kv map[string]any) {
 	if s := m.RopeScaling; s != nil {
 		scaling := map[string]any{"rope_type": s.Type, "factor": s.Factor}
 		if s.Type == "llama3" {
@@ -77,6 +100,17 @@ func (m *Model) windowConfig(kv map[string]any) {
 	if m.Window > 0 {
 		add(kv, map[string]any{"sliding_window": m.Window, "layer_types": m.layerTypes()})
 	}
+}
+
+// turnedLayers has a 1 for each layer with rotary positions, and a 0 for each without.
+func (m *Model) turnedLayers() []int {
+	turned := make([]int, m.Layers)
+	for l := range turned {
+		if m.Turned(l) {
+			turned[l] = 1
+		}
+	}
+	return turned
 }
 
 func (m *Model) layerTypes() (types []string) {

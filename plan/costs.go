@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -27,7 +28,7 @@ type costs struct {
 // slices read.
 func (s *search) remakes(v variant) (list []program.Retention) {
 	for _, name := range program.Recomputations() {
-		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || name == "none" || name == "light") {
+		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || slices.Contains(program.SlicesTake(s.graph), name)) {
 			list = append(list, program.Recomputed(name))
 		}
 	}

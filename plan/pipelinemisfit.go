@@ -1,6 +1,10 @@
 package plan
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/athanor-llm/athanor/program"
+)
 
 // pipelineMisfit explains why no pipeline within the pins fits. It takes those that
 // would exist with unlimited memory, with the smallest micro-batches and most
@@ -16,7 +20,8 @@ func (s *search) pipelineMisfit() error {
 	pins := &req.Pins
 	most, usual := "full", "1f1b"
 	if pins.Slices > 1 || pins.Schedule == "seq1f1b" {
-		most, usual = "light", "seq1f1b"
+		take := program.SlicesTake(s.graph)
+		most, usual = take[len(take)-1], "seq1f1b"
 	}
 	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, s.graph.CutSequences()), cmp.Or(pins.Recompute, most)
 	if len(pins.Stages) == 0 {

@@ -181,6 +181,10 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, z, x, x) compute key=-,-,-,fwd seq=3 heads=4 kv_heads=2 head_dim=1", "sequences of 3 rows with row unit 2"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, z, x, x[2x4]) compute key=-,-,-,fwd seq=4 heads=4 kv_heads=2 head_dim=1", "4 queries with keys of 2 rows"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y[2x4], z[2x4], x[2x4@8], x) compute key=-,-,-,fwd seq=2 heads=4 kv_heads=2 head_dim=1", "2 queries and 4 keys with sequences of 2 rows"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm(y, st, x, ad) compute key=-,-,-,fwd heads=2", "4 columns are not 2 groups of 16"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm(y, st, x, ad) compute key=-,-,-,fwd", "operand stats (buffer st) has 2 columns, want 1"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm_dx(y, y, x, ad, st) compute key=-,-,-,fwd acc heads=2", "operand dx (buffer y) overlaps operand dy"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rope(y, ad[4x4]) compute key=-,-,-,fwd seq=4 heads=2 kv_heads=1 head_dim=1", "a table of 4 columns cannot turn heads of size 1"},
 		// Meaning.
 		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh from row 0 on differs"},
 		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on is not what it is in the reference"},
@@ -368,6 +372,10 @@ func TestMeaning(t *testing.T) {
 		{"linear_dx(r, x, w[4x4])", "linear_dx(r, y, w[4x4]); linear_dx(r, x, w[4x4])", true},
 		{"act(r, x) act=gelu", "act(r, x) act=relu", false},
 		{"act_bwd(r, x, y)", "act_bwd(r, y, x)", false},
+		{"rmsnorm_dx(r, x, y, clip, x2) heads=2", "rmsnorm_dx(r[2x4@24], x[2x4@24], y[2x4@24], clip, x2[2x2@12]) heads=2; rmsnorm_dx(r[6x4], x[6x4], y[6x4], clip, x2[6x2]) heads=2", true},
+		{"rmsnorm_dx(r, x, y, clip, x2) heads=2", "copy(r, x); rmsnorm_dx(r, r, y, clip, x2) heads=2", true},
+		{"rmsnorm_dx(r, x, y, clip, x2) heads=2", "rmsnorm_dx(r, x, y, clip, x2) heads=2 unit_offset", false},
+		{"embed(r, tok, w[4x4], -) seq=4 scale=2", "embed(r, tok, w[4x4], -) seq=4", false},
 		{"add(r, x); add(r, y)", "add(r, y); add(r, x)", false},
 		{"cast(v, w)", "copy(v, w)", false},
 		// Sums over tokens: one order, however they are cut.

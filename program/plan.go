@@ -272,7 +272,8 @@ func choices(m *model.Model) (s string) {
 		value any
 	}{
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
-		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar},
+		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
+		{"unturned", m.Unturned}, {"parallel", m.Parallel},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

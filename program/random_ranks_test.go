@@ -16,7 +16,7 @@ import (
 // randomModel is a tiny model of some family with the given number of layers.
 // Some have parameters that ranks divide, others only such as one rank takes.
 func randomModel(rng *rand.Rand, layers int) *model.Model {
-	m := *tinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3"}[rng.IntN(4)]]
+	m := *tinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox"}[rng.IntN(6)]]
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]
@@ -105,7 +105,8 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	}
 	for l := range pl.Activations {
 		if p != nil && p.Slices > 1 {
-			pl.Activations[l] = Recomputed([]string{"none", "light"}[rng.IntN(2)])
+			take := SlicesTake(g)
+			pl.Activations[l] = Recomputed(take[rng.IntN(len(take))])
 		}
 	}
 	pl.amend(g, rng)

@@ -143,6 +143,18 @@ func Recomputations() []string {
 	return list
 }
 
+// SlicesTake lists the names of the policies that slices of sequences may have: they keep
+// keys and values, which later slices read, and nothing of them waits elsewhere. Where these
+// are results of norms (Qwen3), that is none alone.
+func SlicesTake(g *graph.Graph) []string {
+	seg := &g.Segments[1]
+	i := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return n.Op == graph.Attention })
+	if i < 0 || actOfValue(seg, seg.Forward[i].Args[3].Value) != LightAct {
+		return []string{"none", "light"}
+	}
+	return []string{"none"}
+}
+
 // Recomputed returns the named policy. It panics on other names.
 func Recomputed(name string) Retention {
 	i := slices.Index(Recomputations(), name)

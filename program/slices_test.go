@@ -129,3 +129,25 @@ func TestBadSlices(t *testing.T) {
 		}
 	}
 }
+
+// TestSlicesTake: where keys and values are results of norms, cheap to make again, slices still keep
+// them, since later ones read them.
+func TestSlicesTake(t *testing.T) {
+	for name, want := range map[string]string{"gpt2": "none light", "llama": "none light", "neox": "none light", "gemma3": "none", "olmo2": "none"} {
+		g := buildGraph(t, name, graph.F32)
+		if got := strings.Join(SlicesTake(g), " "); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		pl := Plain(g, 1)
+		pl.MicroBatches, pl.Ranks = 2, 2
+		pl.Pipeline = &Pipeline{Schedule: "seq1f1b", Ranks: 2, Slices: 2, Stages: []int{0, 1}}
+		for _, keep := range []string{"none", "light"} {
+			for l := range pl.Activations {
+				pl.Activations[l] = Recomputed(keep)
+			}
+			if err := pl.Validate(g); (err == nil) != strings.Contains(want, keep) {
+				t.Errorf("%s with %s: %v", name, keep, err)
+			}
+		}
+	}
+}

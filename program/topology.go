@@ -3,6 +3,7 @@ package program
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -173,9 +174,10 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	case pl.MicroBatch != 1:
 		return fmt.Errorf("plan: slices of a micro-batch of %d sequences; hint: micro_batch 1", pl.MicroBatch)
 	}
+	take := SlicesTake(g)
 	for l, keep := range pl.Activations {
-		if keep != Recomputed("none") && keep != Recomputed("light") {
-			return fmt.Errorf("plan: layer %d keeps %v, but slices read what earlier ones made; hint: none or light", l, keep)
+		if !slices.Contains(take, keep.String()) {
+			return fmt.Errorf("plan: layer %d keeps %v, but slices read what earlier ones made; hint: %s", l, keep, strings.Join(take, " or "))
 		}
 	}
 	return nil

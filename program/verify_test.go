@@ -24,6 +24,10 @@ var tinyModels = map[string]*model.Model{
 	"gemma3": {Family: model.Gemma3, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu_pytorch_tanh", NormEps: 1e-5, RopeTheta: 1e4, LocalTheta: 1e3, Window: 3, Sliding: []bool{true, false}, Tied: true,
 		QKNorm: model.QKNormHeads, Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true, InitStd: 0.02},
+	"olmo2": {Family: model.OLMo2, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormWhole, Norms: model.PostNorm, InitStd: 0.02},
+	"neox": {Family: model.GPTNeoX, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
 }
 
 func buildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {

@@ -195,7 +195,7 @@ func lookup(set *safetensors.Set, p model.Param) (safetensors.Info, bool) {
 func checkTied(set *safetensors.Set, m *model.Model) error {
 	embedding := m.Params()[0]
 	head := embedding
-	head.Name = "lm_head.weight"
+	head.Name = m.HeadName()
 	if _, there := set.Lookup(head.Name); !m.Tied || !there {
 		return nil
 	}

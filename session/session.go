@@ -283,9 +283,23 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 	return e.WriteFloats("scalars", scalars)
 }
 
-// Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, from
-// whichever ranks and tiers hold it.
+// Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, in the
+// order of files, from whichever ranks and tiers hold it.
 func (s *Session) Read(param int, kind string, dst []float32) error {
+	p := &s.Graph.Params[param]
+	if p.Heads == 0 {
+		return s.read(param, kind, dst)
+	}
+	held := make([]float32, len(dst))
+	if err := s.read(param, kind, held); err != nil {
+		return err
+	}
+	p.ToFile(dst, held)
+	return nil
+}
+
+// read is Read in the order of operators.
+func (s *Session) read(param int, kind string, dst []float32) error {
 	p := &s.Graph.Params[param]
 	if !p.NF4 {
 		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, dst) })
@@ -298,10 +312,15 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 	return err
 }
 
-// Write copies src to one kind of a parameter's state on every rank that holds part
-// of it.
+// Write copies src, in the order of files, to one kind of a parameter's state on every
+// rank that holds part of it.
 func (s *Session) Write(param int, kind string, src []float32) error {
 	p := &s.Graph.Params[param]
+	if p.Heads > 0 {
+		ours := make([]float32, len(src))
+		p.FromFile(ours, src)
+		src = ours
+	}
 	switch {
 	case !p.NF4:
 		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })

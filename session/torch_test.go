@@ -156,7 +156,7 @@ func TestGradients(t *testing.T) {
 			for i, p := range f.graph.Params {
 				want := torch.Tensor(t, f.dir, "grads.safetensors", p.Name)
 				got32 := make([]float32, len(want))
-				check(t, s.Engine(0).ReadHome(i, "g", got32))
+				check(t, s.Read(i, "g", got32))
 				got := torch.Widened(got32)
 				// Relative to the tensor, but not below the rounding of the whole gradient.
 				if d, n := torch.Distance(got, want), torch.Norm(want); d > 1e-4*n && d > 1e-7*scale {

@@ -38,6 +38,9 @@ LLAMA = dict(num_hidden_layers=2, hidden_size=48, num_attention_heads=6, num_key
 # The variants are narrower, because the fixtures live in the repository.
 NARROW = LLAMA | dict(hidden_size=32, num_attention_heads=4, intermediate_size=56, vocab_size=97)
 
+NEOX = dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=56, vocab_size=97, max_position_embeddings=64,
+            rotary_pct=0.5, hidden_dropout=0.0, attention_dropout=0.0, bos_token_id=0, eos_token_id=0)
+
 CASES = {
     "gpt2-tiny": ("GPT2", GPT2),
     "gpt2-untied": ("GPT2", GPT2 | dict(n_embd=32, vocab_size=97, tie_word_embeddings=False)),
@@ -57,6 +60,11 @@ CASES = {
                                           use_sliding_window=True, sliding_window=12, max_window_layers=1)),
     "gemma3-tiny": ("Gemma3", NARROW | dict(num_key_value_heads=1, head_dim=12, tie_word_embeddings=True, pad_token_id=None,
                                             sliding_window=9, sliding_window_pattern=2, query_pre_attn_scalar=20)),
+    "olmo2-tiny": ("Olmo2", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(pad_token_id=None, rope_theta=500000.0)),
+    "neox-tiny": ("GPTNeoX", NEOX),
+    "neox-serial": ("GPTNeoX", NEOX | dict(use_parallel_residual=False, attention_bias=False, rotary_pct=0.25, hidden_act="gelu_new")),
+    "phi3-tiny": ("Phi3", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(pad_token_id=None, sliding_window=12, partial_rotary_factor=0.5)),
+    "smollm3-tiny": ("SmolLM3", NARROW | dict(pad_token_id=None, head_dim=12, no_rope_layer_interval=2, tie_word_embeddings=True)),
     # Rows of whole blocks of 64, which bitsandbytes cuts from the flat matrix.
     "llama-nf4": ("Llama", NARROW | dict(hidden_size=64, head_dim=16, num_key_value_heads=2, intermediate_size=64)),
 }
@@ -73,6 +81,9 @@ FROZEN = {
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
+    "phi3-tiny": dict(r=3, lora_alpha=3, target_modules=["qkv_proj", "gate_up_proj"]),
+    "neox-tiny": dict(r=2, lora_alpha=2, target_modules=["query_key_value", "dense_4h_to_h"]),
+    "olmo2-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "o_proj"]),
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
@@ -213,7 +224,8 @@ def write_case(folder, family, settings, seed):
     loss.backward()
     save_file({"logits": logits.detach().contiguous(), "loss": loss.detach().reshape(1)},
               folder / "expected.safetensors")
-    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
+    in_files = (lambda n: n.replace("lm_head", "embed_out")) if family == "GPTNeoX" else (lambda n: n)
+    save_file({in_files(n): p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
 
     results = train_both(folder, model, tokens)
     assert abs(results["losses"][0] - float(loss.detach())) < 1e-6

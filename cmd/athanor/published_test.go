@@ -35,14 +35,17 @@ func rename(t *testing.T, from, to string, name func(string) string, more ...saf
 // TestBareNames: folders of a model without its head, as the published GPT-2 is one, have names
 // without its part, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny"} {
 		from, dir := "../../testdata/torch/"+name, t.TempDir()
 		rename(t, from, dir, func(name string) string {
-			for _, part := range []string{"transformer.", "model."} {
+			for _, part := range []string{"transformer.", "model.", "gpt_neox."} {
 				name = strings.TrimPrefix(name, part)
 			}
 			return name
-		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)))
+		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)),
+			safetensors.Float32s("layers.0.attention.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)), // GPT-NeoX's masks
+			safetensors.Float32s("layers.0.attention.masked_bias", safetensors.F32, []int{1}, make([]float32, 1)),
+			safetensors.Float32s("layers.0.attention.rotary_emb.inv_freq", safetensors.F32, []int{2}, make([]float32, 2)))
 		var want struct{ Loss float64 }
 		var got struct{ Loss float64 }
 		call("eval", from, "--tokens", from+"/tokens.json", "--json").must(t, 0).into(t, &want)

@@ -1,6 +1,6 @@
 // Package bpe is a BPE tokenizer: it converts any bytes to token ids and back, with
 // byte-level vocabularies (GPT-2, Llama 3, Qwen2, ...) or the SentencePiece vocabularies
-// of Llama 2 and Mistral 7B (spaced.go).
+// of Llama 2, Mistral 7B and Gemma 3 (spaced.go).
 //
 // # How text becomes tokens
 //

@@ -169,7 +169,7 @@ func strict(raw []byte, into any) error {
 
 func unsupported(what string) error {
 	return fmt.Errorf("%s is not supported: it would change the tokens; "+
-		"hint: BPE as in GPT-2, Llama 2 and 3, Mistral 7B, Qwen2 and SmolLM is supported", what)
+		"hint: BPE as in GPT-2, GPT-NeoX, Llama 2 and 3, Mistral 7B, Qwen, Gemma 3 and SmolLM is supported", what)
 }
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -512,7 +512,7 @@ func checkID(text string, id int32) error {
 
 // endNames are tokens that may end a document, tried in this order if no
 // tokenizer_config.json names one.
-var endNames = []string{EndOfText, "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"}
+var endNames = []string{EndOfText, "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>", "<eos>"}
 
 // find returns the id of an added token, or -1.
 func (v *vocabulary) find(name string) int32 {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// SentencePiece's BPE, as in Llama 2 and Mistral 7B.
+// SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma 3.
 //
 // Approach: such a vocabulary consists of characters, not bytes. It writes a space as ▁,
 // puts one before a text, and merges across the whole text. A character without a token
@@ -141,6 +141,7 @@ func (v *vocabulary) readSpacing(f *file) error {
 		return err
 	}
 	const replace = `{"content":"▁","pattern":{"String":" "},"type":"Replace"}`
+	const split = `{"behavior":"MergedWithPrevious","invert":false,"pattern":{"String":" "},"type":"Split"}` // at spaces, of which none is left
 	switch all := slices.Concat(normalizers, splitters); strings.Join(all, " ") {
 	case `{"prepend":"▁","type":"Prepend"} ` + replace:
 		v.leading = leadAlways
@@ -148,7 +149,7 @@ func (v *vocabulary) readSpacing(f *file) error {
 		v.leading = leadEach
 	case `{"prepend_scheme":"first","replacement":"▁","split":false,"type":"Metaspace"}`:
 		v.leading = leadFirst
-	case `{"prepend_scheme":"never","replacement":"▁","split":false,"type":"Metaspace"}`, replace:
+	case `{"prepend_scheme":"never","replacement":"▁","split":false,"type":"Metaspace"}`, replace, replace + " " + split:
 		v.leading = leadNever
 	default:
 		return unsupported(fmt.Sprintf("with byte_fallback, the normalizer and pre_tokenizer %q", all))

@@ -28,6 +28,15 @@ func sentencePieces(t testing.TB) map[string]*Tokenizer {
 		all["llama2 "+scheme], err = Parse(changed, nil)
 		must(t, err)
 	}
+	var object map[string]json.RawMessage // testdata has all but its model, which is Llama 2's
+	must(t, json.Unmarshal(raw, &object))
+	gemma, err := os.ReadFile("testdata/gemma3.json")
+	must(t, err)
+	must(t, json.Unmarshal(gemma, &object))
+	changed, err := json.Marshal(object)
+	must(t, err)
+	all["gemma3"], err = Parse(changed, nil)
+	must(t, err)
 	return all
 }
 

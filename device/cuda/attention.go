@@ -21,10 +21,16 @@ type attentionKind struct {
 // memory. starts is the extra shared memory with document boundaries.
 type attentionBlock struct{ rows, threads, shared, starts int }
 
-// plainTiles returns the geometry with n tiles of 32 rows of fp32 and m tiles of
-// weights: TILE and PITCH in kernels/tiles.cuh.
+// plainTiles returns the geometry with n tiles of rows of fp32 and m tiles of weights:
+// TILE, THREADS and PITCH in kernels/tiles.cuh.
 func plainTiles(n, m int) func(int) attentionBlock {
-	return func(head int) attentionBlock { return attentionBlock{32, 256, 4 * (n*32*(head+1) + m*32*32), 0} }
+	return func(head int) attentionBlock {
+		rows := 32
+		if head > 128 {
+			rows = 16
+		}
+		return attentionBlock{rows, 8 * rows, 4 * (n*rows*(head+1) + m*rows*rows), 0}
+	}
 }
 
 var plainAttention = attentionKind{forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2)}

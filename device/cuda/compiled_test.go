@@ -44,7 +44,7 @@ func TestCompiledWaits(t *testing.T) {
 // per block, and without them rows of fp32 lie as fits most accesses, not all.
 func TestCompiledTraffic(t *testing.T) {
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
-	for _, name := range []string{"gpt2", "llama-2-7b"} {
+	for _, name := range []string{"gpt2", "llama-2-7b", "qwen3-0.6b"} {
 		for _, c := range []struct {
 			dt    graph.DType
 			major int // the card's compute capability

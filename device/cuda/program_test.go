@@ -180,7 +180,7 @@ func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	t.Helper()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "gpt2-tiny lora", "llama-tiny lora", "llama-nf4 lora"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "gpt2-tiny lora", "llama-tiny lora", "llama-nf4 lora"} {
 		folder, lora := strings.CutSuffix(name, " lora")
 		f := load(t, folder)
 		if lora {
@@ -246,7 +246,7 @@ func TestPlansChangeNothing(t *testing.T) {
 	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
-		cases["qwen3-tiny"] = graph.BF16
+		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
 	}
 	for name, d := range cases {
 		folder, lora := strings.CutSuffix(name, " lora")

@@ -89,6 +89,15 @@ def sentencepiece():
     for scheme in "first", "always", "never":
         all["llama2 " + scheme] = {**raw, "normalizer": None, "pre_tokenizer": {
             "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}}
+    # As Gemma 3 has them: no space before a text, a splitter that finds nothing to split, line breaks as added tokens.
+    size = len(raw["model"]["vocab"])
+    all["gemma3"] = {**raw, "normalizer": replace,
+                     "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+                     "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+                     "added_tokens": raw["added_tokens"] + [{**raw["added_tokens"][0], "id": size + i, "content": s, "special": False}
+                                                            for i, s in enumerate(["\n\n", "\n\n\n", "<table>"])]}
+    with open(os.path.join(here, "gemma3.json"), "w", encoding="utf8") as f:
+        json.dump({k: v for k, v in all["gemma3"].items() if k != "model"}, f, ensure_ascii=False, indent=0)
     return all
 
 
@@ -101,6 +110,7 @@ def main():
         "qwen2": (splitter(QWEN2), normalizers.NFC()),
         "digits": (pre_tokenizers.Sequence([
             pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), None),
+        "neox": (pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
     }
     for name, (pre, norm) in setups.items():
         t = Tokenizer(models.BPE())
@@ -118,6 +128,9 @@ def main():
             raw["model"]["merges"] = [" ".join(m) for m in raw["model"]["merges"]]
         if name == "llama3":
             raw["model"]["ignore_merges"] = True
+        if name == "neox":  # spaces for indentation, as GPT-NeoX has them
+            raw["added_tokens"] += [{"id": 700 + i, "content": " " * (24 - i), "single_word": False, "lstrip": False, "rstrip": False,
+                                     "normalized": True, "special": False} for i in range(23)]
         t = Tokenizer.from_str(json.dumps(raw))
         with open(os.path.join(here, name + ".json"), "w", encoding="utf8") as f:
             json.dump(raw, f, ensure_ascii=False, indent=0)

@@ -6,7 +6,7 @@
 // grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples of
 // TILE, so the order of each sum depends on the position only. Queries are the rows
 // from n[0] on of a sequence, 0 except for a slice.
-extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;
   int q0 = a.n[0] + blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
@@ -17,14 +17,14 @@ extern "C" __global__ void __launch_bounds__(256) attention(const __grid_constan
     fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)g * HEAD);
     fetch<T3>(v, a.t[3], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
-    float s[4], top = m, sum = 0;
+    float s[EACH], top = m, sum = 0;
     dots(s, q, k);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < EACH; i++) {
       s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? s[i] * a.f[0] : -INFINITY;
       top = fmaxf(top, s[i]);
     }
     for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < EACH; i++) {
       float e = s[i] == -INFINITY ? 0 : expf(s[i] - top);
       sum += e;
       p[row * TILE + threadIdx.x % 8 + 8 * i] = e;

@@ -33,7 +33,7 @@ static __device__ inline void weights(const Args& a, float s, float dp, i64 mine
 }
 
 // grid: tiles of queries x heads x sequences
-extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *dout = q + TILE * PITCH, *k = dout + TILE * PITCH, *v = k + TILE * PITCH, *w = v + TILE * PITCH;
   int q0 = a.n[0] + blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
@@ -45,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant_
     fetch<T5>(k, a.t[5], base, k0, a.seq, (i64)g * HEAD);
     fetch<T5>(v, a.t[5], base, k0, a.seq, (i64)(a.kv + g) * HEAD);
     __syncthreads();
-    float s[4], dp[4], p;
+    float s[EACH], dp[EACH], p;
     dots(s, q, k);
     dots(dp, dout, v);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < EACH; i++) {
       int j = threadIdx.x % 8 + 8 * i;
       weights(a, s[i], dp[i], mine, h, q0 + row, k0 + j, p, w[row * TILE + j]);
     }
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) queries(const __grid_constant_
 }
 
 // grid: tiles of keys x key heads x sequences
-extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *k = shared, *v = k + TILE * PITCH, *q = v + TILE * PITCH, *dout = q + TILE * PITCH;
   float *p = dout + TILE * PITCH, *ds = p + TILE * TILE;
@@ -81,10 +81,10 @@ extern "C" __global__ void __launch_bounds__(256) keys(const __grid_constant__ A
       fetch<T4>(q, a.t[4], mine, q0, end, (i64)h * HEAD);
       fetch<T3>(dout, a.t[3], mine, q0, end, (i64)h * HEAD);
       __syncthreads();
-      float s[4], dp[4];
+      float s[EACH], dp[EACH];
       dots(s, k, q);
       dots(dp, v, dout);
-      for (int i = 0; i < 4; i++) {
+      for (int i = 0; i < EACH; i++) {
         int j = threadIdx.x % 8 + 8 * i;
         if (j < step) weights(a, s[i], dp[i], mine, h, q0 + j, k0 + row, p[row * TILE + j], ds[row * TILE + j]);
         else p[row * TILE + j] = ds[row * TILE + j] = 0;

@@ -30,7 +30,7 @@ func variants() []Unit {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=4 STATS=" + s})
 		}
 		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 STATS=1"})
-		for _, head := range []string{"5", "64", "128"} {
+		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
@@ -47,7 +47,7 @@ func variants() []Unit {
 			list = append(list, Unit{name, types})
 		}
 		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
-		for _, head := range []string{"5", "64", "128"} {
+		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
 		}
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})

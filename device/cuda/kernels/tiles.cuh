@@ -1,27 +1,30 @@
 // Tiles of attention without tensor cores: 32 rows of one head in shared memory as
-// fp32, with a pitch of HEAD+1 so that 32 rows are in 32 banks. 256 threads; thread t
-// belongs to row t/8 and handles columns t%8, t%8+8, ...
-#define TILE 32
+// fp32, 16 of wide heads, which all cards have the memory for, with a pitch of HEAD+1 so
+// that rows begin in different banks. Thread t belongs to row t/8 and handles columns t%8,
+// t%8+8, ...
+#define TILE (HEAD > 128 ? 16 : 32)
+#define THREADS (8 * TILE)
+#define EACH (TILE / 8) // rows of the other tile per thread
 #define PITCH (HEAD + 1)
 #define WIDE ((HEAD + 7) / 8) // columns of a head per thread
 
 // fetch copies rows [r0, r0+TILE) of t, columns [c0, c0+HEAD), to s; rows from end on
 // become 0.
 template <class T> static __device__ inline void fetch(float* s, const Mat& t, i64 base, int r0, int end, i64 c0) {
-  for (int e = threadIdx.x; e < TILE * HEAD; e += 256) {
+  for (int e = threadIdx.x; e < TILE * HEAD; e += THREADS) {
     int r = e / HEAD, c = e % HEAD;
     s[r * PITCH + c] = r0 + r < end ? get(*at<T>(t, base + r0 + r, c0 + c)) : 0;
   }
 }
 
-// dots sets s to the thread's 4 dot products of row t/8 of x with rows t%8, t%8+8, ...
+// dots sets s to the thread's dot products of row t/8 of x with rows t%8, t%8+8, ...
 // of y.
-static __device__ inline void dots(float (&s)[4], const float* x, const float* y) {
+static __device__ inline void dots(float (&s)[EACH], const float* x, const float* y) {
   const float* xr = x + threadIdx.x / 8 * PITCH;
   const float* yr = y + threadIdx.x % 8 * PITCH;
-  s[0] = s[1] = s[2] = s[3] = 0;
+  for (int i = 0; i < EACH; i++) s[i] = 0;
   for (int c = 0; c < HEAD; c++)
-    for (int i = 0; i < 4; i++) s[i] += xr[c] * yr[i * 8 * PITCH + c];
+    for (int i = 0; i < EACH; i++) s[i] += xr[c] * yr[i * 8 * PITCH + c];
 }
 
 // mix adds the weighted rows of y to the thread's columns of its row.

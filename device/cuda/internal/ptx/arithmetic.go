@@ -75,12 +75,27 @@ func highs(t map[string]op) {
 	})
 }
 
-// fields adds bit-field extraction: n bits from a position on, sign-extended if signed.
+// fields adds bit-field extraction, n bits from a position on, sign-extended if signed, and
+// the choice of four bytes of two words: each nibble of c has a number from 0 to 7, or with
+// 8 added that byte's sign, eight times.
 func fields(t map[string]op) {
 	t["bfe.u32"] = op{3, func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) }}
 	t["bfe.s32"] = op{3, func(a, at, n uint64) uint64 {
 		return uint64(uint32(int64(int32(a)) >> min(at&255, 63) << (64 - min(n&255, 64)) >> (64 - min(n&255, 64))))
 	}}
+	t["prmt.b32"] = op{3, permute}
+}
+
+func permute(a, b, c uint64) (word uint64) {
+	for i := 0; i < 32; i += 8 {
+		at := c >> (i / 2) & 15
+		chosen := (uint64(uint32(a)) | b<<32) >> (at & 7 * 8) & 255
+		if at > 7 {
+			chosen = chosen >> 7 * 255
+		}
+		word |= chosen << i
+	}
+	return word
 }
 
 func words[T uint16 | uint32 | uint64](t map[string]op, name string) {

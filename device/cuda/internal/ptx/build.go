@@ -19,7 +19,7 @@ func table() map[string]func(*builder, *instruction) {
 		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
-		"and", "or", "xor", "not", "popc", "bfe", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
+		"and", "or", "xor", "not", "popc", "bfe", "prmt", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
 		t[name] = buildScalar
 	}
 	return t

@@ -242,6 +242,22 @@ func TestArithmetic(t *testing.T) {
 			}
 		}
 	}
+	for range 10000 { // chosen bytes
+		var from, want [8]byte
+		var choice uint32
+		binary.LittleEndian.PutUint64(from[:], r.Uint64())
+		for i := range 4 {
+			k := r.IntN(16)
+			choice |= uint32(k) << (4 * i)
+			if want[i] = from[k%8]; k >= 8 {
+				want[i] = byte(int8(want[i]) >> 7)
+			}
+		}
+		a, b := binary.LittleEndian.Uint32(from[:]), binary.LittleEndian.Uint32(from[4:])
+		if got := arithmetic["prmt.b32"].of(uint64(a), uint64(b), uint64(choice)); got != uint64(binary.LittleEndian.Uint32(want[:])) {
+			t.Fatalf("prmt.b32 of %x by %x = %#x, not %x", from, choice, got, want[:4])
+		}
+	}
 	for _, c := range []struct {
 		x    float32
 		want uint64
