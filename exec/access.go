@@ -3,6 +3,7 @@ package exec
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"sync"
 	"unsafe"
@@ -19,14 +20,26 @@ import (
 
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
+// homes lists where this rank holds a parameter's state of one kind; to write it, all of
+// them: replicas, and of "p" the narrower copies ("p16") too.
+func (e *Engine) homes(param int, kind string, write bool) iter.Seq[*program.Home] {
+	return func(yield func(*program.Home) bool) {
+		for i := range e.program.Homes {
+			h := &e.program.Homes[i]
+			one := h.Kind == kind && !h.Replica || write && (h.Kind == kind || kind == "p" && h.Kind == "p16")
+			if h.Param == param && one && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
 // Parts lists the element ranges of a parameter whose state of one kind this rank
 // holds; none if the program has no such state.
 func (e *Engine) Parts(param int, kind string) [][2]int {
 	var list [][2]int
-	for i := range e.program.Homes {
-		if h := &e.program.Homes[i]; h.Param == param && h.Kind == kind && !h.Replica {
-			list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
-		}
+	for h := range e.homes(param, kind, false) {
+		list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
 	}
 	return list
 }
@@ -34,11 +47,7 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 // ReadBytes reads this rank's part of a parameter's weights, as they are stored, into its
 // position in dst, which spans the whole parameter.
 func (e *Engine) ReadBytes(param int, dst []byte) error {
-	for i := range e.program.Homes {
-		h := &e.program.Homes[i]
-		if h.Param != param || h.Kind != "p" || h.Replica {
-			continue
-		}
+	for h := range e.homes(param, "p", false) {
 		to, err := e.bytes(h, dst)
 		if err == nil {
 			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { copy(to[int64(at)*t.Size():], b) })
@@ -53,11 +62,7 @@ func (e *Engine) ReadBytes(param int, dst []byte) error {
 // WriteBytes writes this rank's part of a parameter's weights, as they are stored, to its
 // home and to all replicas. src spans the whole parameter.
 func (e *Engine) WriteBytes(param int, src []byte) error {
-	for i := range e.program.Homes {
-		h := &e.program.Homes[i]
-		if h.Param != param || h.Kind != "p" {
-			continue
-		}
+	for h := range e.homes(param, "p", true) {
 		from, err := e.bytes(h, src)
 		if err == nil {
 			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { copy(b, from[int64(at)*t.Size():]) })
@@ -82,11 +87,7 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 // ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g") into its
 // position in dst, which spans the whole parameter.
 func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
-	for i := range e.program.Homes {
-		h := &e.program.Homes[i]
-		if h.Param != param || h.Kind != kind || h.Replica {
-			continue
-		}
+	for h := range e.homes(param, kind, false) {
 		to, err := part(h, dst)
 		if err == nil {
 			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, to[at:], b) })
@@ -101,11 +102,7 @@ func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
 // WriteHome writes this rank's part of a parameter's state to its home and to all
 // replicas; for "p" also to the narrower copies ("p16"). src spans the whole parameter.
 func (e *Engine) WriteHome(param int, kind string, src []float32) error {
-	for i := range e.program.Homes {
-		h := &e.program.Homes[i]
-		if h.Param != param || h.Kind != kind && (kind != "p" || h.Kind != "p16") {
-			continue
-		}
+	for h := range e.homes(param, kind, true) {
 		from, err := part(h, src)
 		if err == nil {
 			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, from[at:]) })

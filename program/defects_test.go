@@ -170,6 +170,8 @@ func TestDefects(t *testing.T) {
 		{"linear(y, x, s1[4x4]", "linear(y, x[2x4], s1[4x4]", "operand x (buffer x) has 2 rows, want 4"},
 		{"linear(y, x, s1[4x4]", "linear(y, s1, s1[4x4]", "operand x (buffer s1) is flat"},
 		{"linear(y, x, s1[4x4]", "linear(y, y, s1[4x4]", "operand y (buffer y) overlaps operand x"},
+		{"-, -) compute key=-,-,-,fwd wait=i0", "-, -) compute key=-,-,-,fwd wait=i0 nf4", "operand w (buffer s1) has 4 columns, want 9"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd nf4", "nf4 is set, but there is no weight"},
 		{"swiglu(z[4x2], y)", "swiglu(z[4x2@2], z)", "operand y (buffer z) overlaps operand gu"},
 		{"i6 cast(h, y)", "i6 copy(h, y)", "operand src (buffer y) is f32, the destination is not"},
 		{"i6 cast(h, y)", "i6 layernorm(z, h[4x4], y, ad, ad)", "has elements of type bf16"},

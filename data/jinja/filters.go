@@ -265,16 +265,21 @@ func (m *machine) sortBy(items, keys []Value, sensitive, descending bool) ([]Val
 
 func flag(v Value) bool { return v != nil && truth(v) }
 
+// keyed returns the items of a value, and by what they are compared: an attribute of theirs, or themselves.
+func (m *machine) keyed(of, attribute Value) (items, keys []Value, err error) {
+	if items, err = m.iterate(of); err != nil || attribute == nil {
+		return items, items, err
+	}
+	keys, err = m.attributes(items, attribute)
+	return items, keys, err
+}
+
 func sorted(m *machine, a args) (Value, error) {
 	v, err := a.bind(1, "value", "reverse", "case_sensitive", "attribute")
 	if err != nil {
 		return nil, err
 	}
-	items, err := m.iterate(v[0])
-	keys := items
-	if err == nil && v[3] != nil {
-		keys, err = m.attributes(items, v[3])
-	}
+	items, keys, err := m.keyed(v[0], v[3])
 	if err != nil {
 		return nil, err
 	}
@@ -287,11 +292,7 @@ func unique(m *machine, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	items, err := m.iterate(v[0])
-	keys := items
-	if err == nil && v[2] != nil {
-		keys, err = m.attributes(items, v[2])
-	}
+	items, keys, err := m.keyed(v[0], v[2])
 	if err != nil {
 		return nil, err
 	}
@@ -321,11 +322,7 @@ func extreme(sign int) function {
 		if err != nil {
 			return nil, err
 		}
-		items, err := m.iterate(v[0])
-		keys := items
-		if err == nil && v[2] != nil {
-			keys, err = m.attributes(items, v[2])
-		}
+		items, keys, err := m.keyed(v[0], v[2])
 		if err != nil {
 			return nil, err
 		}
