@@ -161,20 +161,9 @@ func (s *search) memoShare(b, group int) float64 {
 	return min(max((min(window, host)-float64(whole))/float64(rest), 0), 1)
 }
 
-// refined returns how many candidates to refine: more for small programs, which
-// take a fraction of a second.
-func (s *search) refined() int {
-	const fewest, small = 2, 1200
-	if len(s.found[0].Program.Instrs) <= small {
-		return mostKinds
-	}
-	return fewest
-}
-
 // improve refines the activation policies of the fastest candidates, one of each
 // kind.
 func (s *search) improve() error {
-	most := s.refined()
 	type kind struct {
 		b, group int
 		r        residency
@@ -186,7 +175,7 @@ func (s *search) improve() error {
 	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == most || k.b == 0 { // k.b is 0 for pipelines and rivals
+		if seen[k] || len(seen) == mostKinds || s.tired() || k.b == 0 { // k.b is 0 for pipelines and rivals
 			continue
 		}
 		seen[k] = true
@@ -217,7 +206,7 @@ func floor(c *Candidate) float64 {
 	for i := range c.Program.Instrs {
 		in := &c.Program.Instrs[i]
 		if in.Key.Dir != program.Recompute && (in.Op != graph.Copy || c.Program.Buffers[in.Args[0].Buf].Class != program.ClassActivations) {
-			busy[in.Stream] += c.spans[0][i].End - c.spans[0][i].Start
+			busy[in.Stream] += c.times(in) * (c.spans[0][i].End - c.spans[0][i].Start)
 		}
 	}
 	return slices.Max(busy[:])

@@ -28,12 +28,9 @@ import (
 //
 // Known weakness: a pattern search ends in a local optimum.
 
-// Bounds on the candidates, of different micro-batches or placements, that are
-// improved: more for small programs.
-const (
-	fewestKinds, mostKinds = 3, 8
-	kindInstructions       = 10_000
-)
+// mostKinds bounds the candidates, of different micro-batches or placements, that are
+// improved, as far as the effort allows.
+const mostKinds = 8
 
 // balance improves the fastest candidates, one of each kind.
 func (s *search) balance() error {
@@ -45,12 +42,12 @@ func (s *search) balance() error {
 		r        residency
 		ladder   int
 	}
-	seen, most := map[kind]bool{}, min(max(kindInstructions/len(s.found[0].Program.Instrs), fewestKinds), mostKinds)
+	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		ladders := s.retentions(c.choice.b, c.choice.group)
 		at := slices.IndexFunc(ladders, func(l [][]program.Retention) bool { return rung(l, c.choice.keep) >= 0 })
 		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
-		if seen[k] || len(seen) == most || s.hopeless(k.b, k.r) {
+		if seen[k] || len(seen) == mostKinds || s.tired() || s.hopeless(k.b, k.r) {
 			continue
 		}
 		seen[k] = true

@@ -118,10 +118,12 @@ func TestBounds(t *testing.T) {
 // for improving what it found.
 func TestTiredSearchImproves(t *testing.T) {
 	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
-	s.spent = enough + 1
 	enumerated := 0
 	s.progress = func(text string) {
-		if enumerated == 0 && strings.HasPrefix(text, "dividing the memory") {
+		switch {
+		case strings.HasPrefix(text, "micro-batch"):
+			s.spent = s.allowed + 1
+		case enumerated == 0 && strings.HasPrefix(text, "dividing the memory"):
 			enumerated = s.evaluated
 		}
 	}

@@ -53,6 +53,24 @@ func (s *search) hopeless(b int, r residency) bool {
 	return len(s.found) > 0 && s.arithmetic(b)+s.update(r) > s.found[0].Seconds()
 }
 
+// onDevice returns the bytes of the device that a placement gives to parameters, gradients
+// and optimizer state, at the most.
+func (s *search) onDevice(r residency) float64 {
+	n, frozen := s.elements()
+	weight, grad, state := s.perElement(r)
+	var sum float64
+	if r.weights == device.DeviceTier {
+		sum += (n + frozen) * weight
+	}
+	if r.grads == device.DeviceTier {
+		sum += n * grad
+	}
+	if r.state == device.DeviceTier {
+		sum += n * state
+	}
+	return sum
+}
+
 // update returns a lower bound on the time from the last gradient to the end of the
 // step. Once the norm is known, resident chunks are updated on the device and the
 // others on the host or, with their state in transit, on the device too, all in

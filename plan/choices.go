@@ -54,6 +54,11 @@ func residenciesOf(group int) []residency {
 	return list
 }
 
+// farther reports whether a placement has nothing nearer than another with the same sharding.
+func (r residency) farther(than residency) bool {
+	return r.shard == than.shard && r.weights >= than.weights && r.grads >= than.grads && r.state >= than.state
+}
+
 // pipelined: there are decisions that only pipelines have.
 func (p *Pins) pipelined() bool {
 	return p.Pipeline > 1 || p.Schedule != "" || p.Slices > 1 || len(p.Stages) > 0
@@ -64,25 +69,33 @@ func (p *Pins) allow(r residency) bool {
 	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
 }
 
-// microBatches are the divisors of the batch, largest first, at most 1<<16
-// tokens unless the smallest that sums allow is longer.
+// microBatches are divisors of the batch, largest first, at most 1<<16 tokens unless the
+// smallest that sums allow is longer. Of many, those that differ little are left out.
 func (s *search) microBatches() []int {
 	if b := s.req.Pins.MicroBatch; b > 0 {
 		return []int{b}
 	}
-	var list []int
-	for b := 1; b <= s.batch && (len(list) == 0 || b*s.graph.Seq <= 1<<16); b++ {
+	var all []int
+	for b := 1; b <= s.batch && (len(all) == 0 || b*s.graph.Seq <= 1<<16); b++ {
 		if s.batch%b == 0 && s.graph.Takes(b*s.graph.Seq, s.batch*s.graph.Seq) {
+			all = append(all, b)
+		}
+	}
+	slices.Reverse(all)
+	const many, apart = 6, 1.5
+	if len(all) <= many {
+		return all
+	}
+	list := all[:1:1]
+	for i, b := range all[1:] {
+		if float64(list[len(list)-1]) >= apart*float64(b) || i == len(all)-2 {
 			list = append(list, b)
 		}
 	}
-	slices.Reverse(list)
-	if len(list) > 6 { // keep the ends and some between
-		list = append(slices.Clone(list[:4]), list[len(list)/2], list[len(list)-1])
-	}
-	return slices.Compact(list)
+	return list
 }
 
+// groups lists how many micro-batches may go through a layer before the next: one or all.
 func (s *search) groups(b int) []int {
 	n := s.batch / b
 	if g := s.req.Pins.Group; g > 0 {
@@ -91,7 +104,7 @@ func (s *search) groups(b int) []int {
 	if n == 1 {
 		return []int{1}
 	}
-	return []int{n, 1}
+	return []int{1, n}
 }
 
 // style is how roomy the small decisions are.

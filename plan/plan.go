@@ -115,6 +115,8 @@ type Candidate struct {
 	seconds   float64
 	spans     [][]device.Span // of Programs
 	choice    choice          // the search's decisions; zero for pipelines and rivals
+	missing   int             // micro-batches that the step has beyond those of Plan, see short.go
+	beyond    float64         // seconds of these
 }
 
 // Seconds returns the simulated seconds per step.
@@ -257,6 +259,10 @@ func (c *Candidate) simulate(m *Machine) (err error) {
 		for _, s := range spans {
 			c.seconds = max(c.seconds, s.End)
 		}
+	}
+	if c.missing > 0 {
+		c.beyond = float64(c.missing) * c.period()
+		c.seconds += c.beyond
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sort"
 
@@ -78,31 +79,52 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 
 func newSearch(ctx context.Context, req *Request, m *Machine) *search {
 	ranks := max(req.Ranks, 1)
-	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[residency]float64{}, census: newCensus(req.Graph)}
+	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[family]float64{}, grows: map[int][device.NumTiers]int64{}, census: newCensus(req.Graph)}
 }
 
 // alike tries plans in which every rank does the same with its part of the batch,
-// that is, plans without pipelines.
+// that is, plans without pipelines. Steps are shortened first.
 func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
 	}
-	for _, b := range s.microBatches() {
-		for _, group := range s.groups(b) {
-			s.ladders = s.retentions(b, group)
-			if err := s.residencies(b, group); err != nil {
+	for _, s.short = range []bool{true, false} {
+		if err := s.enumerate(); err != nil {
+			return err
+		}
+		for _, part := range []func() error{s.balance, s.improve, s.lengthen} {
+			s.allowed = max(s.allowed, s.spent) + enough/4
+			if len(s.found) == 0 {
+				break
+			}
+			if err := part(); err != nil {
+				return err
+			}
+		}
+		if len(s.found) > 0 || len(s.grows) == 0 {
+			break // or nothing was shortened
+		}
+	}
+	s.short = false
+	return nil
+}
+
+// enumerate tries all outer decisions, until the effort is spent.
+func (s *search) enumerate() error {
+	s.allowed = s.spent + enough/2
+	for kind := range 2 { // one at a time first: what it costs to judge these does not grow with the batch
+		for _, b := range s.microBatches() {
+			groups := s.groups(b)
+			if kind >= len(groups) {
+				continue
+			}
+			s.ladders = s.retentions(b, groups[kind])
+			if err := s.residencies(b, groups[kind]); err != nil {
 				return err
 			}
 		}
 	}
-	if len(s.found) == 0 {
-		return nil
-	}
-	s.spent = min(s.spent, enough/3*2) // reserve effort for the improvements below
-	if err := s.balance(); err != nil {
-		return err
-	}
-	return s.improve()
+	return nil
 }
 
 // Fits returns nil if any plan fits. It does not look for the fastest.
@@ -158,23 +180,24 @@ func (s *search) enoughForAll() (bool, error) {
 	return false, nil
 }
 
-// enough bounds the instructions that are lowered once there is a plan: about half
-// a minute's work.
+// enough bounds the instructions that are lowered once there is a plan, about half a
+// minute's work: half of them for the enumeration, and a quarter for each kind of
+// improvement.
 const enough = 6_000_000
 
 // tired reports whether there is a plan and the effort is spent.
-func (s *search) tired() bool { return len(s.found) > 0 && s.spent > enough }
+func (s *search) tired() bool { return len(s.found) > 0 && s.spent > s.allowed }
 
-// hopelessness bounds how far, as a ratio of times, a placement may trail with
-// larger micro-batches and still be tried with smaller ones. These can save
-// recomputation only, at most a third of a step.
-const hopelessness = 1.5
+// slight is the share of the device's memory that a placement must save beside a nearer one
+// that fits, to be tried too: what can be bought with less is not worth the copies.
+const slight = 0.02
 
 // residencies tries placements, near tiers first. If everything fits on the device
 // without recomputation, farther tiers only cost time, except for updates (see
 // released). The disk is tried only if the host cannot hold everything.
 func (s *search) residencies(b, group int) error {
 	inMemory, roomy := false, false
+	var fit []residency
 	for _, r := range residenciesOf(s.ranks) {
 		if roomy && r.state != device.DeviceTier || s.tired() {
 			break
@@ -182,10 +205,19 @@ func (s *search) residencies(b, group int) error {
 		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
 			continue // gradients are complete after one visit, so sharding them costs nothing
 		}
+		if r.state == device.DeviceTier && group > 1 && s.ranks == 1 && s.req.Pins.Group == 0 {
+			continue // nothing is sent that several micro-batches could share
+		}
 		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
 			continue
 		}
-		if best := s.fastest(); best != nil && s.reached[r] > hopelessness*best.Seconds() {
+		if slices.ContainsFunc(fit, func(than residency) bool {
+			return r.farther(than) && s.onDevice(than)-s.onDevice(r) < slight*float64(s.m.Capacity[device.DeviceTier])
+		}) {
+			continue
+		}
+		f := family{r, group > 1}
+		if best := s.fastest(); best != nil && s.reached[f] > f.hopelessness()*best.Seconds() {
 			continue
 		}
 		c, err := s.try(b, group, r)
@@ -195,7 +227,8 @@ func (s *search) residencies(b, group int) error {
 		if c == nil {
 			continue
 		}
-		s.reached[r] = min(cmp.Or(s.reached[r], c.Seconds()), c.Seconds())
+		s.reached[f] = min(cmp.Or(s.reached[f], c.Seconds()), c.Seconds())
+		fit = append(fit, r)
 		inMemory = true
 		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
 		if s.any {
@@ -203,6 +236,23 @@ func (s *search) residencies(b, group int) error {
 		}
 	}
 	return nil
+}
+
+// family is what candidates with micro-batches of different sizes have in common.
+type family struct {
+	residency
+	together bool // all micro-batches go through a layer before the next
+}
+
+// hopelessness bounds how far, as a ratio of times, a family may trail with larger
+// micro-batches and still be tried with smaller ones. These can save recomputation
+// only, at most a third of a step; hardly any if all of them go through a layer
+// together, since their activations then wait together too.
+func (f family) hopelessness() float64 {
+	if f.together {
+		return 1.1
+	}
+	return 1.5
 }
 
 type search struct {
@@ -218,12 +268,15 @@ type search struct {
 	batch     int // sequences per step of one replica
 	found     []*Candidate
 	evaluated int
-	spent     int                   // instructions lowered
-	reached   map[residency]float64 // best time of each placement
-	any       bool                  // the first plan that fits is enough
-	frugal    bool                  // only minimum-memory small decisions
-	priced    map[int]*costs        // by sequences of a micro-batch
-	lowered   int                   // instructions lowered for pipelines
+	spent     int                            // instructions lowered
+	allowed   int                            // instructions that may have been lowered at the end of the present part
+	short     bool                           // steps of many micro-batches are shortened, see short.go
+	grows     map[int][device.NumTiers]int64 // see growth
+	reached   map[family]float64             // best times
+	any       bool                           // the first plan that fits is enough
+	frugal    bool                           // only minimum-memory small decisions
+	priced    map[int]*costs                 // by sequences of a micro-batch
+	lowered   int                            // instructions lowered for pipelines
 	census    *census
 }
 
@@ -242,7 +295,7 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 		if err != nil {
 			return nil, err
 		}
-		if best == nil {
+		if best == nil || c != nil && c.Seconds() < best.Seconds() {
 			best = c
 		}
 		if best != nil && (s.any || r.state == device.DeviceTier && best.Plan.Activations[0] == ladder[0][0]) {
@@ -280,7 +333,7 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 // Choices must be sorted by decreasing memory.
 func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	last, err := s.evaluate(at(n - 1))
-	if err != nil || last.Program.Height[device.DeviceTier] > s.m.Capacity[device.DeviceTier] {
+	if err != nil || last.Program.Over(device.DeviceTier) {
 		return nil, err // it needs least device memory, though it may need more of other tiers
 	}
 	if s.any && last.Fits {
@@ -341,11 +394,12 @@ func (s *search) simulate() error {
 	return nil
 }
 
-// sort sorts by time and drops the slower ones: programs are large, so only a few
-// of each kind and in all are held.
+// sort sorts by time and drops the slower ones, and those found twice: programs are
+// large, so only a few of each kind and in all are held.
 func (s *search) sort() {
 	const most, ofKind = 24, 4
 	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	s.found = slices.CompactFunc(s.found, func(a, b *Candidate) bool { return a.Seconds() == b.Seconds() && reflect.DeepEqual(a.Plan, b.Plan) })
 	count := map[string]int{}
 	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
 		count[c.Kind]++
@@ -397,9 +451,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 		label += fmt.Sprintf(", %d chunks updated by the device", n)
 	}
 	s.cache(pl, st)
-	quick := *s.req
-	quick.Options.Reject = true
-	c, err := Evaluate(s.ctx, &quick, pl, s.m, label)
+	c, err := s.judge(pl, label)
 	if c != nil {
 		c.choice, c.Kind = ch, where
 		for _, p := range c.Programs {

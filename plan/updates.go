@@ -125,7 +125,7 @@ func (b *balancing) share() float64 {
 		}
 	}
 	part := host / (host + b.carrying(elems, b.best.choice.r))
-	saved := min(host*part, b.best.Seconds()-last-max(disk[device.DiskRead], disk[device.DiskWrite]))
+	saved := min(host*part, b.best.Seconds()-b.best.beyond-last-max(disk[device.DiskRead], disk[device.DiskWrite]))
 	if saved < worthwhile*b.best.Seconds() {
 		return 0
 	}

@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"math"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"pgregory.net/rapid"
+)
+
+// TestShortSteps: what a shortened step says of a plan is true of the whole one: its time,
+// and that a whole step needs what the short one needs and what its micro-batches add.
+func TestShortSteps(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 32
+	m := machine(t, 60<<20, 0.5)
+	s := newSearch(t.Context(), req, m)
+	var sum, worst float64
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "sequences")
+		s.ladders = s.retentions(b, 1)
+		ladder := rapid.SampledFrom(s.ladders).Draw(t, "ladder")
+		r := rapid.SampledFrom(residenciesOf(1)).Draw(t, "residency")
+		ch := choice{b: b, group: 1, r: r, keep: rapid.SampledFrom(ladder).Draw(t, "rung"),
+			st:        rapid.SampledFrom(s.styles(b, r)).Draw(t, "style"),
+			residents: rapid.IntRange(0, 3).Draw(t, "residents"), streamed: rapid.IntRange(0, updateParts).Draw(t, "streamed")}
+		judge := func(short bool) *Candidate {
+			s.short = short
+			c, err := s.evaluate(ch)
+			if err == nil {
+				err = c.simulate(m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		short, whole := judge(true), judge(false)
+		if short.Plan.MicroBatches != min(shortest, 32/b) || whole.Plan.MicroBatches != 32/b {
+			t.Fatalf("%d and %d micro-batches of %d sequences", short.Plan.MicroBatches, whole.Plan.MicroBatches, b)
+		}
+		if short.Fits && whole.Fits {
+			n++
+			off := math.Abs(short.Seconds()/whole.Seconds() - 1)
+			sum, worst = sum+off, max(worst, off)
+		}
+		if whole.Fits && !short.Fits && short.Program.Bound[device.DeviceTier] > short.Program.Capacity[device.DeviceTier] {
+			t.Fatalf("%s fits, but its short step was said to need %v of %v", whole.Label, short.Program.Bound, short.Program.Capacity)
+		}
+	})
+	if n == 0 || sum/float64(n) > 0.02 || worst > 0.2 {
+		t.Errorf("of %d plans, times of short steps are %.2g off in the mean, %.2g at worst", n, sum/float64(n), worst)
+	}
+}
+
+// TestLongAccumulation: a step of many times as many micro-batches takes at most so many
+// times as long, since what is found for the shorter step serves it too, but for the
+// memory of what waits for its end.
+func TestLongAccumulation(t *testing.T) {
+	req := small(t)
+	for _, mib := range []int64{8, 14} {
+		m := machine(t, mib<<20, 1)
+		req.GlobalBatch = 8
+		few := find(t, req, m).Best
+		s := newSearch(t.Context(), req, m)
+		grows, err := s.growth(1)
+		check(t, err)
+		req.GlobalBatch = 64
+		m.Capacity[device.DeviceTier] += 56 * grows[device.DeviceTier]
+		many := find(t, req, m).Best
+		if ratio := many.Seconds() / few.Seconds() / 8; ratio > 1.005 {
+			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 64 (%s) as in one of 8 (%s)", mib, ratio, many.Label, few.Label)
+		}
+	}
+}
