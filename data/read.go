@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"unicode/utf8"
 
@@ -198,7 +199,7 @@ func (r *reader) file(f *File) error {
 		err = r.stream(f, r.counted(in))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.Path, err)
+		return r.blame(f, err)
 	}
 	if r.stats.InvalidBytes > invalid {
 		r.stats.InvalidFiles++
@@ -207,6 +208,25 @@ func (r *reader) file(f *File) error {
 		}
 	}
 	return nil
+}
+
+// ErrContent marks errors of what is in a file of a corpus.
+var ErrContent = errors.New("content of a file")
+
+// contentError makes errors.Is(err, ErrContent) true.
+type contentError struct{ error }
+
+func (contentError) Is(target error) bool { return target == ErrContent }
+func (e contentError) Unwrap() error      { return e.error }
+
+// blame names the file that an error comes from, and tells those of its content from those of the system and of the context.
+func (r *reader) blame(f *File, err error) error {
+	var system *fs.PathError
+	named := fmt.Errorf("%s: %w", f.Path, err)
+	if errors.As(err, &system) || r.ctx.Err() != nil {
+		return named
+	}
+	return contentError{named}
 }
 
 // stream reads a file from its begin to its end.

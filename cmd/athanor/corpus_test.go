@@ -42,11 +42,11 @@ func TestCorpora(t *testing.T) {
 		want          string
 	}{
 		{"short.txt", "gold", 2, "data: the corpus has 2 tokens"},
-		{"cut.jsonl", `{"text": "` + line, 1, "cut.jsonl: line 1"},
-		{"array.jsonl", `[{"text": "a"}]`, 1, "hint:"},
+		{"cut.jsonl", `{"text": "` + line, 2, "cut.jsonl: line 1"},
+		{"array.jsonl", `[{"text": "a"}]`, 2, "hint:"},
 		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 2, "needs a chat template"},
-		{"number.jsonl", `{"text": 3}`, 1, "not a string"},
-		{"packed.txt.gz", "\x1f\x8b", 1, "hint:"},
+		{"number.jsonl", `{"text": 3}`, 2, "not a string"},
+		{"packed.txt.gz", "\x1f\x8b", 2, "hint:"},
 		{"packed.tar.gz", "\x1f\x8b", 2, "hint:"},
 		{"table.parquet", "PAR1", 2, "hint:"},
 	} {

@@ -83,7 +83,7 @@ func (r *Reader) Rows() int64 { return r.rows }
 func (r *Reader) Row() int64 { return r.passed }
 
 // maxElements bounds the elements of a schema, and maxGroups row groups.
-const maxElements, maxGroups = 1 << 16, 1 << 20
+const maxElements, maxGroups = 1 << 16, 1 << 17
 
 // footer reads the metadata of the file. The schema stands before the row groups.
 func (r *Reader) footer(in io.Reader, names []string) error {

@@ -84,6 +84,8 @@ func (r *Reader) append(dst []byte, v *view, base int) ([]byte, error) {
 		return dst, err
 	}
 	switch {
+	case int64(len(dst)) > r.most:
+		return dst, r.tooLong()
 	case first.def < base:
 		return dst, errLevels
 	case first.def < v.present:
@@ -103,9 +105,13 @@ func (r *Reader) append(dst []byte, v *view, base int) ([]byte, error) {
 	}
 	dst = v.appendValue(dst, value, first.stored, r.most)
 	if int64(len(dst)) > r.most {
-		err = fmt.Errorf("a row of more than %s; hint: break it into several documents", size.Format(r.most))
+		return dst, r.tooLong()
 	}
-	return dst, err
+	return dst, nil
+}
+
+func (r *Reader) tooLong() error {
+	return fmt.Errorf("a row of more than %s; hint: break it into several documents", size.Format(r.most))
 }
 
 func (r *Reader) appendMembers(dst []byte, v *view) (_ []byte, err error) {
