@@ -1,6 +1,7 @@
 package parquet
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -151,6 +152,12 @@ func TestHostile(t *testing.T) {
 		if n := after.TotalAlloc - before.TotalAlloc; n > 16*bound+uint64(128*len(test.data)) && name != "bomb" { // zstd's own memory
 			t.Errorf("%s: %d bytes allocated for a file of %d", name, n, len(test.data))
 		}
+	}
+	nulls := oneList(pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many})
+	r, err := Open(bytes.NewReader(nulls), int64(len(nulls)), 1<<30, "text")
+	must(t, errors.Join(err, r.Next()))
+	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "elements in a row; hint: ") {
+		t.Errorf("a row of nulls: %v", err)
 	}
 	if _, err := all(oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 4})); !errors.Is(err, ErrNotSupported) {
 		t.Errorf("Brotli: %v", err)

@@ -2,7 +2,6 @@ package parquet
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -58,15 +57,15 @@ func (t *thrift) byte() byte {
 	return b
 }
 
-func (t *thrift) varint() uint64 {
-	if t.err != nil {
-		return 0
+func (t *thrift) varint() (v uint64) {
+	for shift := 0; shift < 64; shift += 7 {
+		b := t.byte()
+		if v |= uint64(b&0x7f) << shift; b < 0x80 {
+			return v
+		}
 	}
-	v, err := binary.ReadUvarint(t.in)
-	if err != nil {
-		t.fail(err)
-	}
-	return v
+	t.fail(damaged("a number of more than 64 bits in the metadata"))
+	return 0
 }
 
 func (t *thrift) zigzag() int64 {
