@@ -196,6 +196,35 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
+// TestChanged: files with a few changed bytes, most of them in metadata, are read or refused, within the bound.
+func TestChanged(t *testing.T) {
+	files, _ := fixtures(t)
+	refused := 0
+	for name, data := range files {
+		random := rand.New(rand.NewPCG(3, uint64(len(data))))
+		for range 300 {
+			changed := slices.Clone(data)
+			for range 1 + random.IntN(2) {
+				at := random.IntN(len(data))
+				if random.IntN(2) == 0 {
+					at = len(data) - 1 - random.IntN(min(len(data), 900))
+				}
+				changed[at] = byte(random.IntN(256))
+			}
+			_, err := all(changed)
+			if err == nil {
+				continue
+			}
+			if refused++; strings.Count(err.Error(), "hint: ") != 1 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if refused < 1000 {
+		t.Errorf("only %d refused", refused)
+	}
+}
+
 // FuzzReader: no file crashes the reader or takes more memory than it may, and what it returns is JSON.
 func FuzzReader(f *testing.F) {
 	files, _ := fixtures(f)

@@ -3,7 +3,6 @@ package parquet
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -232,8 +231,12 @@ func (r *Reader) ended() error {
 		if c.in == nil || c.row < r.groups[r.group].rows {
 			continue
 		}
-		if more, err := c.load(); more || err != nil {
-			return errors.Join(err, damaged("a row group of %d rows whose columns have more", r.groups[r.group].rows))
+		more, err := c.load()
+		if more {
+			err = damaged("a row group of %d rows whose columns have more", c.row)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
