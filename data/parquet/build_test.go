@@ -19,7 +19,11 @@ type structure []member
 func (s structure) compact(dst []byte) []byte {
 	last := 0
 	for _, m := range s {
-		dst = append(dst, byte(m.id-last)<<4|kindOf(m.value))
+		if delta := m.id - last; delta > 0 && delta < 16 {
+			dst = append(dst, byte(delta)<<4|kindOf(m.value))
+		} else {
+			dst = binary.AppendVarint(append(dst, kindOf(m.value)), int64(m.id))
+		}
 		last = m.id
 		dst = appendCompact(dst, m.value)
 	}

@@ -45,6 +45,8 @@ func TestBuilt(t *testing.T) {
 		{file(textOnly, 2, pages{data: page(2, plain, two), entries: 2}), `{"text":"a"} {"text":"b"}`},
 		{file(textOnly, 2, pages{data: slices.Concat(dictionary(2, two), page(2, dictionaryIndices, append([]byte{1}, run(2, 1)...))), entries: 2}), `{"text":"b"} {"text":"b"}`},
 		{file(listOfTexts, 2, pages{data: page(3, plain, values), entries: 3}), `{"text":["a","b"]} {}`},
+		{file([]structure{root(1), leafOf("n", doubles, required)}, 3, pages{data: page(3, plain, []byte("\x00\x00\x00\x00\x00\x00\xf8\x7f\x00\x00\x00\x00\x00\x00\xf0\xff\x00\x00\x00\x00\x00\x00\x00\x40")), entries: 3}),
+			`{"n":null} {"n":null} {"n":2.0}`},
 		{file(pair("x", 2), 1, older, older), `{"m":[{"k":"a","v":"a"},{"k":"b","v":"b"}]}`},
 		{file(pair("x", 1), 1, older), `{"m":["a","b"]}`},
 		{file(pair("array", 1), 1, older), `{"m":[{"k":"a"},{"k":"b"}]}`},
@@ -69,6 +71,9 @@ func TestHostile(t *testing.T) {
 		return slices.Concat(levelsOf(run(1, 0), run(n-1, 1)), levelsOf(run(n, 3)), body)
 	}
 	const many = math.MaxInt32
+	older := func(text string) pages { // of a list of one text
+		return pages{data: page(1, plain, slices.Concat(levelsOf(run(1, 0)), levelsOf(run(1, 2)), plainText(text))), entries: 1}
+	}
 	deep := []structure{root(1)}
 	for range 1000 {
 		deep = append(deep, groupOf("g", optional, 1))
@@ -101,6 +106,11 @@ func TestHostile(t *testing.T) {
 		"schema too long":     {finish([]byte(magic), structure{{2, []structure{root(0), root(0)}}}), "too many"},
 		"deep schema":         {finish([]byte(magic), structure{{2, deep}}), "too deeply"},
 		"deep metadata":       {finish([]byte(magic), nested), "too deeply"},
+		"schemas":             {finish([]byte(magic), structure{{2, textOnly}, {4, []structure{{{1, []structure{{{3, structure{{5, 1}, {7, 1}, {9, 4}}}}}}, {3, 1}}}}}), "it has 0 rows"},
+		"two schemas":         {finish([]byte(magic), structure{{2, textOnly}, {2, textOnly}}), "two schemas"},
+		"wide schema":         {finish([]byte(magic), structure{{2, append([]structure{root(1), groupOf("m", optional, maxWanted+1)}, slices.Repeat([]structure{leafOf("k", int32s, optional)}, maxWanted+1)...)}}), "columns to read"},
+		"other page cut":      {oneRow(pages{data: pageOf(1, 0, nil, member{7, structure{}}, 0)[:7], entries: 1}), "cut off"},
+		"map":                 {file([]structure{root(1), groupOf("m", optional, 1, 1), groupOf("kv", repeated, 1), leafOf("k", byteArrays, required)}, 1, older("x")), "MAP is not supported yet"},
 		"elements":            {finish([]byte(magic), structure{{2, make([]structure, maxElements+1)}}), "elements"},
 		"groups":              {finish([]byte(magic), structure{{2, []structure{root(0)}}, {4, make([]structure, maxGroups+1)}}), "row groups"},
 		"type":                {finish([]byte(magic), structure{{2, []structure{root(1), leafOf("text", 9, required)}}}), "of the type 9"},
@@ -149,7 +159,7 @@ func TestHostile(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "hint: ") != 1 {
 			t.Errorf("%s: %v; want %q and a hint", name, err, test.want)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 16*bound+uint64(128*len(test.data)) && name != "bomb" { // zstd's own memory
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16*bound+uint64(128*len(test.data)) {
 			t.Errorf("%s: %d bytes allocated for a file of %d", name, n, len(test.data))
 		}
 	}
@@ -178,7 +188,7 @@ func TestCutOff(t *testing.T) {
 
 // TestChecksums: where pages have checksums, no changed byte of a value is read.
 func TestChecksums(t *testing.T) {
-	files, lines := fixtures(t)
+	files, _ := fixtures(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"texts-pages", "chats-pages"} {
 		data := files[name]
@@ -190,7 +200,7 @@ func TestChecksums(t *testing.T) {
 				found++
 			}
 		}
-		if found < 200 || len(lines[name]) == 0 {
+		if found < 200 {
 			t.Errorf("%s: %d changes found", name, found)
 		}
 	}

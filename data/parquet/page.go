@@ -209,7 +209,7 @@ func (c *column) nextPage() error {
 		return c.divide(&h)
 	}
 	_, err = c.in.Discard(int(h.compressed))
-	return err
+	return cutOff(err)
 }
 
 // divide takes the levels from the front of the page. Those of a page of version 1 stand behind their length.
@@ -293,8 +293,8 @@ func (c *column) body(h *header, into []byte) ([]byte, error) {
 	if _, err := io.ReadFull(c.in, raw); err != nil {
 		return into, cutOff(err)
 	}
-	if sum := crc32.ChecksumIEEE(raw); h.checked && sum != h.checksum {
-		return into, damaged("a page whose checksum is %08x, not %08x", sum, h.checksum)
+	if h.checked && crc32.ChecksumIEEE(raw) != h.checksum {
+		return into, damaged("a page whose checksum is wrong")
 	}
 	if levels := h.repetitions + h.definitions; !direct {
 		copy(into, raw[:levels])

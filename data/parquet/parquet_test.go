@@ -98,3 +98,33 @@ func TestRows(t *testing.T) {
 		}
 	}
 }
+
+// TestSkipping: a column that is asked for in some rows only gives the values of these, and after the last row there is none.
+func TestSkipping(t *testing.T) {
+	files, _ := fixtures(t)
+	for name, data := range files {
+		r, err := open(data)
+		must(t, err)
+		column := r.Names()[len(r.Names())-1]
+		want, err := all(data, column)
+		must(t, err)
+		for every := 2; every < 9; every += 3 {
+			r, err := open(data, column)
+			must(t, err)
+			for i := range want {
+				must(t, r.Next())
+				if i%every != every/2 {
+					continue
+				}
+				if got, err := r.AppendObject(nil, column); err != nil || string(got) != want[i] || r.Row() != int64(i+1) {
+					t.Fatalf("%s, row %d of %d: %s, %v, want %s", name, r.Row(), i+1, got, err, want[i])
+				}
+			}
+			for range 2 {
+				if err := r.Next(); err != io.EOF {
+					t.Errorf("%s: behind the last row: %v", name, err)
+				}
+			}
+		}
+	}
+}

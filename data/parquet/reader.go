@@ -81,8 +81,8 @@ func (r *Reader) Rows() int64 { return r.rows }
 // Row returns the number of the present row, from 1 on.
 func (r *Reader) Row() int64 { return r.passed }
 
-// maxElements bounds the elements of a schema, and maxGroups row groups.
-const maxElements, maxGroups = 1 << 16, 1 << 17
+// maxElements bounds the elements of a schema, maxWanted the columns that are read, each of which has a buffer, and maxGroups row groups.
+const maxElements, maxWanted, maxGroups = 1 << 16, 1 << 12, 1 << 17
 
 // footer reads the metadata of the file. The schema stands before the row groups.
 func (r *Reader) footer(in io.Reader, names []string) error {
@@ -92,6 +92,10 @@ func (r *Reader) footer(in io.Reader, names []string) error {
 	t.fields(func(f field) {
 		switch f.id {
 		case 2:
+			if s != nil {
+				f.fail(damaged("metadata with two schemas"))
+				return
+			}
 			s = r.readSchema(f, names)
 		case 3:
 			rows = f.int()
@@ -133,6 +137,9 @@ func (r *Reader) readSchema(f field, names []string) *schema {
 		if slices.Contains(names, v.name) {
 			r.wanted = append(r.wanted, v.columns...)
 		}
+	}
+	if n := len(r.wanted); n > maxWanted {
+		f.fail(damaged("%d columns to read, more than %d", n, maxWanted))
 	}
 	for _, c := range r.wanted {
 		c.file, c.wanted = r, true
@@ -205,20 +212,22 @@ func (r *Reader) readChunk(f field) (c chunk) {
 // Next goes to the next row. It returns io.EOF after the last.
 func (r *Reader) Next() error {
 	r.row++
-	for r.group < 0 || r.row >= r.groups[r.group].rows {
+	for r.group < 0 || r.group < len(r.groups) && r.row >= r.groups[r.group].rows {
 		if r.group >= 0 {
 			if err := r.ended(); err != nil {
 				return err
 			}
 		}
-		if r.group++; r.group >= len(r.groups) {
-			r.group = len(r.groups)
-			return io.EOF
+		if r.group++; r.group == len(r.groups) {
+			break
 		}
 		r.row = 0
 		for i, c := range r.wanted {
 			c.begin(r.groups[r.group].chunks[i])
 		}
+	}
+	if r.group == len(r.groups) {
+		return io.EOF
 	}
 	r.passed++
 	r.items = 0
