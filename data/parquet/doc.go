@@ -36,7 +36,8 @@
 //
 // # Why not a library
 //
-// github.com/parquet-go/parquet-go (v0.32.0, 60,000 lines) brings nine modules and makes the program's 15.8 MB 27.7; Arrow's brings thirteen.
+// github.com/parquet-go/parquet-go (v0.32.0, 60,000 lines) adds nine modules and makes the program's 15.8 MB 27.7; that of Arrow adds thirteen. This package on
+// github.com/klauspost/compress makes them 16.5.
 // Of 16,170 files of 5 to 8 KB with one or two bytes changed, 186 made it panic, which could be contained. One made it allocate 4 GB and work for 88 s, and a
 // damaged LZ4 page ended the program for want of memory, which can be neither contained nor, since page headers lie anywhere in a file, checked beforehand.
 //
