@@ -10,29 +10,32 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/data/parquet"
 )
 
 // ErrNotSupported marks data that is recognised but not read yet.
-var ErrNotSupported = errors.New("not supported yet")
+var ErrNotSupported = parquet.ErrNotSupported
 
 // Format is how a file holds its documents.
 type Format uint8
 
 const (
-	Text  Format = iota // the file is one document
-	JSONL               // each line is an object with the document under "text"
+	Text    Format = iota // the file is one document
+	JSONL                 // each line is an object with the document under "text"
+	Parquet               // each row is such an object
 )
 
-func (f Format) String() string { return [...]string{"text", "JSONL"}[f] }
+func (f Format) String() string { return [...]string{"text", "JSONL", "Parquet"}[f] }
 
 // formatOf maps a file extension, without .gz, to its format. Extensions that are
 // neither here nor in refused are Text.
-var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL}
+var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".parquet": Parquet}
 
 // refused maps extensions of files that cannot be text to what they are.
 var refused = map[string]string{
-	".parquet": "Parquet", ".arrow": "Arrow",
-	".tgz": "tar", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
+	".arrow": "Arrow",
+	".tgz":   "tar", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
 	".bin": "a binary file", ".npy": "NumPy", ".safetensors": "safetensors", ".pdf": "PDF",
 }
 
@@ -85,6 +88,9 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 				f.Path, what, ErrNotSupported)
 		}
 		f.Format = formatOf[extension]
+		if f.Format == Parquet && zipped {
+			return nil, fmt.Errorf("%s: a Parquet file compressed by gzip is %w; hint: decompress it, its columns are compressed already", f.Path, ErrNotSupported)
+		}
 		c.bytes += f.Size
 	}
 	if c.bytes == 0 {

@@ -129,7 +129,7 @@ func TestLinkedFolders(t *testing.T) {
 }
 
 func TestCorpusErrors(t *testing.T) {
-	dir := write(t, map[string]string{"empty.txt": "", "x.parquet": "PAR1", "y.tar.gz": "z", "a.txt": "a"})
+	dir := write(t, map[string]string{"empty.txt": "", "x.parquet.gz": "z", "x.arrow": "ARROW1", "y.tar.gz": "z", "a.txt": "a"})
 	t.Setenv("D", dir)
 	t.Setenv("GOROOT", dir) // exists, but is no Go tree
 	for pattern, want := range map[string]string{
@@ -138,8 +138,9 @@ func TestCorpusErrors(t *testing.T) {
 		"$D/nowhere.txt":      "no file matches",
 		"$D":                  "is a folder",
 		"$D/empty.txt":        "are empty",
-		"$D/*.parquet":        "Parquet is not supported yet",
-		"$D/*.gz":             "tar is not supported yet",
+		"$D/*.arrow":          "Arrow is not supported yet",
+		"$D/x*.gz":            "compressed by gzip is not supported yet",
+		"$D/y*.gz":            "tar is not supported yet",
 		"$D/[":                "malformed",
 		"$NO_SUCH_NAME/x":     "NO_SUCH_NAME",
 		"$GOROOT/src/**/*.go": "name another corpus",

@@ -13,16 +13,19 @@
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document of both of which the completion
 //     is learnt; or {"messages": [...]} and the like, a conversation (package chat).
+//   - .parquet: a table (package parquet), a row of which is such an object: a column is a
+//     key, and what is null is left out. Other columns are not read, and where there is a
+//     text, only that is.
 //   - everything else: plain text, a file is a document.
 //
-// Either may be compressed by gzip, with .gz after the extension.
-// Common formats that are not read yet (Parquet, other compressed files, UTF-16)
+// All but tables may be compressed by gzip, with .gz after the extension.
+// Common formats that are not read yet (Arrow, other compressed files, UTF-16)
 // are reported as ErrNotSupported. Bytes that are not UTF-8 are kept, since the
 // tokenizer is byte-level, and counted in Stats; a byte order mark at the beginning
 // of a file is dropped.
 // Files are read in a fixed shuffled order, in pieces, cut at line breaks between
 // visible characters: memory is bounded by the longest stretch of a document without
-// one, at most 1 GiB.
+// one, at most 1 GiB, and for tables by their pages, at most 1 GiB at a time.
 //
 // # Tokens
 //
@@ -59,7 +62,7 @@
 // # Known weakness
 //
 // An end of text that is written out in a document that is no conversation ends it.
-// Conversations are rendered by the one goroutine that reads.
+// Conversations are rendered, and tables decoded, by the one goroutine that reads.
 // Only whole files are shuffled before the held-out part is cut off: a corpus
 // of one file is validated on the end of that file. The cache recognises a changed
 // file by size and modification time, as make does, not by content.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"unicode/utf8"
 
@@ -62,8 +63,9 @@ func (s span) within(first, end int) span {
 
 // Stats counts what reading a corpus found.
 type Stats struct {
-	Text  FormatStats `json:"text"`
-	JSONL FormatStats `json:"jsonl"`
+	Text    FormatStats `json:"text"`
+	JSONL   FormatStats `json:"jsonl"`
+	Parquet FormatStats `json:"parquet"`
 	// Empty counts empty files, texts and lines, which are skipped.
 	Empty int64 `json:"empty"`
 	// InvalidBytes counts the bytes that are not UTF-8, InvalidFiles the files
@@ -84,10 +86,16 @@ type FormatStats struct {
 }
 
 // Documents returns the number of non-empty documents.
-func (s Stats) Documents() int64 { return s.Text.Documents + s.JSONL.Documents }
+func (s Stats) Documents() int64 { return s.Text.Documents + s.JSONL.Documents + s.Parquet.Documents }
 
 // Bytes returns the size of their text.
-func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes }
+func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes + s.Parquet.Bytes }
+
+// Conversations returns the number of conversations.
+func (s Stats) Conversations() int64 { return s.JSONL.Conversations + s.Parquet.Conversations }
+
+// Prompts returns the number of documents of a prompt and a completion.
+func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
 
 // String describes in one line what was recognised.
 func (s Stats) String() string {
@@ -101,7 +109,7 @@ func (s Stats) String() string {
 	for _, f := range []struct {
 		format Format
 		FormatStats
-	}{{Text, s.Text}, {JSONL, s.JSONL}} {
+	}{{Text, s.Text}, {JSONL, s.JSONL}, {Parquet, s.Parquet}} {
 		if f.Files > 0 {
 			add("%v: %d files, %d documents, %d bytes", f.format, f.Files, f.Documents, f.Bytes)
 		}
@@ -185,24 +193,13 @@ func (r *reader) file(f *File) error {
 	}
 	defer in.Close()
 	invalid := r.stats.InvalidBytes
-	from := r.counted(in)
-	if f.zipped {
-		if from, err = gzip.NewReader(from); err != nil {
-			return fmt.Errorf("%s: gzip: %w; hint: is it whole, and compressed?", f.Path, err)
-		}
-	}
-	text, err := withoutMark(from)
-	switch {
-	case err != nil:
-	case f.Format == JSONL:
-		r.stats.JSONL.Files++
-		err = r.lines(text)
-	default:
-		r.stats.Text.Files++
-		err = r.whole(text)
+	if f.Format == Parquet {
+		err = r.rows(in)
+	} else {
+		err = r.stream(f, r.counted(in))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.Path, err)
+		return r.blame(f, err)
 	}
 	if r.stats.InvalidBytes > invalid {
 		r.stats.InvalidFiles++
@@ -211,6 +208,41 @@ func (r *reader) file(f *File) error {
 		}
 	}
 	return nil
+}
+
+// ErrContent marks errors of what is in a file of a corpus.
+var ErrContent = errors.New("content of a file")
+
+// contentError makes errors.Is(err, ErrContent) true.
+type contentError struct{ error }
+
+func (contentError) Is(target error) bool { return target == ErrContent }
+func (e contentError) Unwrap() error      { return e.error }
+
+// blame names the file that an error comes from, and tells those of its content from those of the system and of the context.
+func (r *reader) blame(f *File, err error) error {
+	var system *fs.PathError
+	named := fmt.Errorf("%s: %w", f.Path, err)
+	if errors.As(err, &system) || r.ctx.Err() != nil {
+		return named
+	}
+	return contentError{named}
+}
+
+// stream reads a file from its begin to its end.
+func (r *reader) stream(f *File, from io.Reader) (err error) {
+	if f.zipped {
+		if from, err = gzip.NewReader(from); err != nil {
+			return fmt.Errorf("gzip: %w; hint: is it whole, and compressed?", err)
+		}
+	}
+	if from, err = withoutMark(from); err != nil {
+		return err
+	}
+	if f.Format == JSONL {
+		return r.lines(from)
+	}
+	return r.whole(from)
 }
 
 // mark is the byte order mark that some editors put before UTF-8. It is not text.
@@ -233,6 +265,7 @@ func withoutMark(in io.Reader) (io.Reader, error) {
 
 // whole reads a file that is one document.
 func (r *reader) whole(in io.Reader) error {
+	r.stats.Text.Files++
 	size := int64(0)
 	checked := len(r.text)
 	for {
@@ -273,6 +306,7 @@ func (r *reader) whole(in io.Reader) error {
 
 // lines reads a file with one JSON object per line.
 func (r *reader) lines(in io.Reader) error {
+	r.stats.JSONL.Files++
 	lines := newLineReader(in, r.most)
 	for {
 		line, err := lines.next()
@@ -286,21 +320,8 @@ func (r *reader) lines(in io.Reader) error {
 			r.stats.Empty++
 			continue
 		}
-		start := len(r.text)
-		doc, err := appendText(r.text, line)
-		if err == nil && doc.turns != nil {
-			err = r.conversation(doc.turns)
-		}
-		if err != nil {
+		if err := r.object(line, &r.stats.JSONL); err != nil {
 			return fmt.Errorf("line %d: %w", lines.lineNumber, err)
-		}
-		if doc.turns == nil {
-			if r.text = doc.dst; doc.given > 0 {
-				r.given = append(r.given, span{start, start + doc.given})
-				r.stats.JSONL.Prompts++
-			}
-			r.stats.InvalidBytes += invalidBytes(r.text[start:])
-			r.endDocument(&r.stats.JSONL, int64(len(r.text)-start), nil)
 		}
 		if err := r.drain(nil); err != nil {
 			return err
@@ -308,18 +329,37 @@ func (r *reader) lines(in io.Reader) error {
 	}
 }
 
+// object adds the documents of a JSON object.
+func (r *reader) object(line []byte, stats *FormatStats) error {
+	start := len(r.text)
+	doc, err := appendText(r.text, line)
+	if err != nil {
+		return err
+	}
+	if doc.turns != nil {
+		return r.conversation(doc.turns, stats)
+	}
+	if r.text = doc.dst; doc.given > 0 {
+		r.given = append(r.given, span{start, start + doc.given})
+		stats.Prompts++
+	}
+	r.stats.InvalidBytes += invalidBytes(r.text[start:])
+	r.endDocument(stats, int64(len(r.text)-start), nil)
+	return nil
+}
+
 // conversation adds the documents of a conversation.
-func (r *reader) conversation(c *chat.Conversation) error {
+func (r *reader) conversation(c *chat.Conversation, stats *FormatStats) error {
 	docs, err := r.chat.Documents(c)
 	if err != nil {
 		return err
 	}
-	r.stats.JSONL.Conversations++
+	stats.Conversations++
 	for i := range docs {
 		text := docs[i].Text
 		docs[i].Text = nil
 		r.text = append(r.text, text...)
-		r.endDocument(&r.stats.JSONL, int64(len(text)), &docs[i])
+		r.endDocument(stats, int64(len(text)), &docs[i])
 	}
 	return nil
 }

@@ -155,7 +155,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		Chat:     template,
 		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
 	})
-	if errors.Is(err, chat.ErrNone) {
+	if errors.Is(err, chat.ErrNone) || errors.Is(err, data.ErrContent) {
 		err = misuse{err}
 	}
 	if err != nil {

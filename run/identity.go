@@ -65,7 +65,7 @@ func (a *identity) configured(c *config.Config) {
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
-	if s.Tokens.Stats().JSONL.Conversations > 0 {
+	if s.Tokens.Stats().Conversations() > 0 {
 		hash := s.Chat.Hash()
 		a.Chat = fmt.Sprintf("%x", hash[:8])
 	}

@@ -155,6 +155,8 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 		err = c.Fault("tokenizer", data.ErrNoEnd.Error())
 	case errors.Is(err, chat.ErrNone):
 		err = c.Fault("tokenizer", err.Error())
+	case errors.Is(err, data.ErrContent):
+		err = c.Fault("data", err.Error())
 	}
 	return t, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,13 +43,13 @@ func TestCorpora(t *testing.T) {
 		want          string
 	}{
 		{"short.txt", "gold", 2, "data: the corpus has 2 tokens"},
-		{"cut.jsonl", `{"text": "` + line, 1, "cut.jsonl: line 1"},
-		{"array.jsonl", `[{"text": "a"}]`, 1, "hint:"},
+		{"cut.jsonl", `{"text": "` + line, 2, "cut.jsonl: line 1"},
+		{"array.jsonl", `[{"text": "a"}]`, 2, "hint:"},
 		{"chat.jsonl", strings.Repeat(`{"messages": []}`+"\n", 9), 2, "needs a chat template"},
-		{"number.jsonl", `{"text": 3}`, 1, "not a string"},
-		{"packed.txt.gz", "\x1f\x8b", 1, "hint:"},
+		{"number.jsonl", `{"text": 3}`, 2, "not a string"},
+		{"packed.txt.gz", "\x1f\x8b", 2, "hint:"},
 		{"packed.tar.gz", "\x1f\x8b", 2, "hint:"},
-		{"table.parquet", "PAR1", 2, "hint:"},
+		{"table.parquet", "PAR1", 2, "table.parquet: it is no Parquet file"},
 	} {
 		check(t, os.WriteFile(dir+"/"+c.name, []byte(c.content), 0o644))
 		call("train", file, "data="+dir+"/"+c.name, "tokenizer=gpt2", "out="+dir+"/never").must(t, c.code, c.want)
@@ -62,6 +63,39 @@ func TestCorpora(t *testing.T) {
 	if _, err := os.Stat(dir + "/never"); err == nil {
 		t.Error("runs that could not begin left a folder")
 	}
+}
+
+// TestParquet: Parquet files are trained on as JSONL is, also by a run that goes on; hostile ones are configurations that are wrong.
+func TestParquet(t *testing.T) {
+	const tables = "../../data/parquet/testdata/"
+	dir, file := tiny(t, "max_steps: 1")
+	rows := "data=" + tables + "texts-zstd-2.parquet"
+	var asRows, asLines dataReport
+	call("data", file, rows, "--json").must(t, 0).into(t, &asRows)
+	call("data", file, "data="+tables+"texts.jsonl", "--json").must(t, 0).into(t, &asLines)
+	if asRows.Tokens != asLines.Tokens || asRows.Documents != asLines.Documents || asRows.Entropy != asLines.Entropy || asRows.Formats.Parquet != asLines.Formats.JSONL {
+		t.Errorf("%+v, want %+v", asRows, asLines)
+	}
+	call("train", file, rows).must(t, 0, "corpus: Parquet: 1 files, 46 documents")
+	call("train", file, rows, "max_steps=2").must(t, 0, "step 2/2")
+	call("train", file, "data="+tables+"texts-*.parquet", "max_steps=3").must(t, 2, "hint:")
+	whole, err := os.ReadFile(tables + "texts-zstd-2.parquet")
+	check(t, err)
+	for name, content := range map[string][]byte{
+		"cut":     whole[:len(whole)-9],
+		"front":   whole[9:],
+		"changed": slices.Concat(whole[:100], make([]byte, 500), whole[600:]),
+		"footer":  append(bytes.Repeat([]byte("x"), 100), "\xff\xff\xff\x7fPAR1"...),
+		"text":    []byte(strings.Repeat("no table\n", 50)),
+	} {
+		check(t, os.WriteFile(dir+"/"+name+".parquet", content, 0o644))
+		call("train", file, "data="+dir+"/"+name+".parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, name+".parquet: ", "hint:")
+		call("data", dir+"/"+name+".parquet").must(t, 2, name+".parquet: ", "hint:")
+	}
+	for name, want := range map[string]string{"null": "row 1: nothing but null", "other": "only [content]", "time": "TIMESTAMP is not supported yet"} {
+		call("data", tables+name+".parquet").must(t, 2, name+".parquet: ", want, "hint:")
+	}
+	call("train", file, "data="+tables+"chats-polars.parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, "row 1: a conversation needs a chat template")
 }
 
 // TestReading: what is read, and how often, is told before it is trained on; also that the

@@ -1,0 +1,165 @@
+package parquet
+
+import "encoding/binary"
+
+// deltas reads integers as the encoding DELTA_BINARY_PACKED has them: blocks of differences from the integer before, less the
+// least difference in the block; a block is divided into miniblocks, each with a width of its own.
+type deltas struct {
+	data   []byte // behind the present miniblock
+	minis  int    // in a block
+	size   int    // integers in a miniblock
+	left   int64  // integers not returned
+	last   uint64
+	first  bool // last is not returned either
+	least  uint64
+	widths []byte // of miniblocks of this block that are not begun
+	packed []byte // the present miniblock
+	width  int
+	inMini int // integers in it that are not returned
+	bit    int
+}
+
+// newDeltas reads the header. There may be most integers.
+func newDeltas(data []byte, most int64) (deltas, error) {
+	var header [4]uint64
+	for i := range header {
+		v, n := binary.Uvarint(data)
+		if n <= 0 {
+			return deltas{}, errValues
+		}
+		header[i], data = v, data[n:]
+	}
+	block, minis, count := header[0], header[1], header[2]
+	if block == 0 || block > 1<<20 || minis == 0 || block%minis != 0 || block/minis%8 != 0 || count > uint64(most) {
+		return deltas{}, damaged("%d differences in blocks of %d by %d", count, block, minis)
+	}
+	return deltas{data: data, minis: int(minis), size: int(block / minis), left: int64(count), last: zigzag(header[3]), first: true}, nil
+}
+
+func zigzag(v uint64) uint64 { return v>>1 ^ -(v & 1) }
+
+func (d *deltas) next() (int64, error) {
+	if d.left == 0 {
+		return 0, errValues
+	}
+	if d.left--; d.first {
+		d.first = false
+		return int64(d.last), nil
+	}
+	if d.inMini == 0 {
+		if err := d.begin(); err != nil {
+			return 0, err
+		}
+	}
+	d.inMini--
+	d.last += d.least + bits(d.packed, d.bit, d.width)
+	d.bit += d.width
+	return int64(d.last), nil
+}
+
+// begin begins the next miniblock.
+func (d *deltas) begin() error {
+	if len(d.widths) == 0 {
+		least, n := binary.Uvarint(d.data)
+		if n <= 0 || len(d.data)-n < d.minis {
+			return errValues
+		}
+		d.least = zigzag(least)
+		d.widths, d.data = d.data[n:n+d.minis], d.data[n+d.minis:]
+	}
+	d.width, d.widths = int(d.widths[0]), d.widths[1:]
+	n := d.size / 8 * d.width
+	if d.width > 64 || n > len(d.data) {
+		return errValues
+	}
+	d.packed, d.data, d.bit, d.inMini = d.data[:n], d.data[n:], 0, d.size
+	return nil
+}
+
+// behind returns what follows the integers. It decodes a copy: storing them would take more memory than they do.
+func (d deltas) behind() ([]byte, error) {
+	for d.left > 0 {
+		if _, err := d.next(); err != nil {
+			return nil, err
+		}
+	}
+	return d.data, nil
+}
+
+// deltaNumbers are integers as values.
+type deltaNumbers struct {
+	deltas
+	stored physical
+}
+
+func (d *deltaNumbers) next() (value, error) {
+	v, err := d.deltas.next()
+	if d.stored == int32s {
+		v = int64(int32(v))
+	}
+	return value{bits: uint64(v)}, err
+}
+
+// deltaArrays are arrays of bytes behind all their lengths: DELTA_LENGTH_BYTE_ARRAY.
+type deltaArrays struct {
+	lengths deltas
+	data    []byte
+}
+
+func newDeltaArrays(data []byte, n int64) (*deltaArrays, error) {
+	lengths, err := newDeltas(data, n)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := lengths.behind()
+	return &deltaArrays{lengths, rest}, err
+}
+
+func (d *deltaArrays) next() (value, error) {
+	n, err := d.lengths.next()
+	if err == nil && (n < 0 || n > int64(len(d.data))) {
+		err = damaged("a value of %d bytes in a page with %d left", n, len(d.data))
+	}
+	if err != nil {
+		return value{}, err
+	}
+	v := d.data[:n:n]
+	d.data = d.data[n:]
+	return value{text: v}, nil
+}
+
+// frontCoded are arrays of bytes that begin as those before them do: DELTA_BYTE_ARRAY.
+type frontCoded struct {
+	prefixes deltas
+	suffixes *deltaArrays
+	last     []byte
+}
+
+func newFrontCoded(data []byte, n int64) (*frontCoded, error) {
+	prefixes, err := newDeltas(data, n)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := prefixes.behind()
+	if err != nil {
+		return nil, err
+	}
+	suffixes, err := newDeltaArrays(rest, n)
+	return &frontCoded{prefixes: prefixes, suffixes: suffixes}, err
+}
+
+func (f *frontCoded) next() (value, error) {
+	n, err := f.prefixes.next()
+	if err != nil {
+		return value{}, err
+	}
+	suffix, err := f.suffixes.next()
+	if err == nil && (n < 0 || n > int64(len(f.last))) {
+		err = damaged("a value begins with %d bytes of one with %d", n, len(f.last))
+	}
+	if err != nil {
+		return value{}, err
+	}
+	f.last = append(f.last[:n], suffix.text...)
+	return value{text: f.last}, nil
+}

@@ -1,0 +1,68 @@
+package data
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/data/parquet"
+)
+
+// rows reads a Parquet file. A row is the JSON object that a line of JSONL would be, without what is null, and is treated
+// as such. Where there is a text, the other columns are not read.
+func (r *reader) rows(in *os.File) error {
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	r.stats.Parquet.Files++
+	before := r.read
+	table, err := parquet.Open(in, info.Size(), r.most, append([]string{"text"}, otherKeys...)...)
+	if err != nil {
+		return err
+	}
+	known := slices.DeleteFunc(table.Names(), func(name string) bool { return name != "text" && !slices.Contains(otherKeys, name) })
+	if table.Rows() == 0 {
+		r.stats.Empty++
+	} else if len(known) == 0 {
+		return noText(table.Names())
+	}
+	var line []byte
+	for {
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+		err := table.Next()
+		if err == io.EOF {
+			r.read = before + info.Size()
+			return nil
+		}
+		if err == nil {
+			line, err = rowObject(line[:0], table, known)
+		}
+		if err == nil {
+			err = r.object(line, &r.stats.Parquet)
+		}
+		if err != nil {
+			return fmt.Errorf("row %d: %w", table.Row(), err)
+		}
+		r.read = before + int64(float64(info.Size())*float64(table.Row())/float64(table.Rows()))
+		if err := r.drain(nil); err != nil {
+			return err
+		}
+	}
+}
+
+// rowObject appends the present row as an object: its text or, if that is null, what else is known.
+func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, error) {
+	line, err := table.AppendObject(line, "text")
+	if err != nil || string(line) != "{}" {
+		return line, err
+	}
+	if line, err = table.AppendObject(line[:0], otherKeys...); err == nil && string(line) == "{}" {
+		err = fmt.Errorf("nothing but null in %s; hint: leave out rows without text", strings.Join(known, ", "))
+	}
+	return line, err
+}
