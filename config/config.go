@@ -180,6 +180,8 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 // LoRA are low-rank adapters, see model.LoRA.
 type LoRA struct {
 	Rank    int     `yaml:"rank"`    // 0: none
+	Alpha   float64 `yaml:"alpha"`   // their product is multiplied by alpha/rank; 0: the rank
+	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers
 }
 

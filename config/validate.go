@@ -81,7 +81,8 @@ func (c *Config) checkRanges(d *decoder) {
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
 	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
-	if len(c.LoRA.Targets) > 0 && c.LoRA.Rank == 0 {
+	in("lora.alpha", c.LoRA.Alpha, 0, 1e6)
+	if l := c.LoRA; (len(l.Targets) > 0 || l.Alpha != 0 || l.RSLoRA) && l.Rank == 0 {
 		d.fail("lora.rank", "missing; hint: usually 8 to 64")
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {

@@ -19,7 +19,8 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 		}
 	}
 	if c.LoRA.Rank > 0 {
-		if err := part.Adapt(c.LoRA.Rank, c.LoRA.Targets...); err != nil {
+		lora := model.LoRA{Rank: c.LoRA.Rank, Alpha: c.LoRA.Alpha, RSLoRA: c.LoRA.RSLoRA}
+		if err := part.Adapt(lora, c.LoRA.Targets...); err != nil {
 			return nil, c.Fault("lora", err.Error())
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,8 +23,8 @@ import (
 //	adapter_model.safetensors    the factors
 //
 // Such a folder can be used wherever a model's can: the weights that are not in it come
-// from the folder that it names. What adapter_config.json says beyond the rank and
-// alpha, and would change results, is refused.
+// from the folder that it names. What adapter_config.json says beyond rank and
+// scale, and would change results, is refused.
 
 const adapterFile = "adapter_config.json"
 
@@ -36,6 +35,7 @@ type adapterConfig struct {
 	Base    string  `json:"base_model_name_or_path"`
 	Rank    int     `json:"r"`
 	Alpha   float64 `json:"lora_alpha"`
+	RSLoRA  bool    `json:"use_rslora"`
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
 	Modules any     `json:"target_modules"` // names or a pattern; where adapters are read, the factors' names say it
@@ -52,7 +52,7 @@ func describeAdapter(m *model.Model, folder string) ([]byte, error) {
 		return nil, err
 	}
 	text, err := json.MarshalIndent(adapterConfig{
-		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: float64(m.LoRA.Rank), Bias: "none",
+		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
 		Modules: m.Modules(), Transposed: m.InOut(), Inference: true,
 	}, "", "  ")
 	return append(text, '\n'), err
@@ -81,7 +81,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapterKeys are the settings that are implemented, or do not change what a trained
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
-	r lora_alpha bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules exclude_modules layers_to_transform layers_pattern megatron_core`)
 
 // trivial reports whether a setting is off.
@@ -106,7 +106,7 @@ func (c *adapterConfig) check(all map[string]any) error {
 	if c.Type != "LORA" {
 		return fmt.Errorf("peft_type %q; hint: only LORA is known", c.Type)
 	}
-	if !(c.Alpha > 0) || math.IsInf(c.Alpha, 0) || c.Rank < 1 {
+	if !(c.Alpha > 0) || c.Rank < 1 {
 		return fmt.Errorf("lora_alpha %v with r %d; hint: both are positive", c.Alpha, c.Rank)
 	}
 	if c.Base == "" {
@@ -124,7 +124,7 @@ func (c *adapterConfig) check(all map[string]any) error {
 }
 
 // adapted returns a model with the adapters whose factors are in a set, all of one rank.
-func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, error) {
+func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
 	var weights []string
 	for _, t := range set.Tensors() {
 		if w, ok := model.AdaptedIn(t.Name); ok {
@@ -135,7 +135,7 @@ func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, erro
 		return nil, errors.New("it has no tensor that ends in lora_A.weight; hint: is it an adapter of PEFT?")
 	}
 	part := *m
-	if err := part.Adapt(rank, weights...); err != nil {
+	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
 		return nil, err
 	}
 	if n := len(set.Tensors()); n != 2*len(part.LoRA.Weights) {
@@ -148,23 +148,14 @@ func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, erro
 // adapter is not nil, the factors of its adapter.
 type source struct {
 	base, adapter *safetensors.Set
-	scale         float32 // alpha / rank, by which the second factor is multiplied
 }
 
 // read reads a whole parameter.
 func (s *source) read(p model.Param, dst []float32) error {
-	if !p.Adapter {
-		return readParam(s.base, p, dst)
+	if p.Adapter {
+		return readParam(s.adapter, p, dst)
 	}
-	if err := readParam(s.adapter, p, dst); err != nil {
-		return err
-	}
-	if s.scale != 1 && p.Init == model.Zeros {
-		for i := range dst {
-			dst[i] *= s.scale
-		}
-	}
-	return nil
+	return readParam(s.base, p, dst)
 }
 
 // Close closes the files.

@@ -70,8 +70,8 @@ func (f *Folder) adapt(dir string, c *adapterConfig) (err error) {
 	if f.weights.adapter, err = openAdapter(dir); err != nil {
 		return err
 	}
-	f.Path, f.weights.scale = dir, float32(c.Alpha/float64(c.Rank))
-	if f.Model, err = adapted(f.Model, f.weights.adapter, c.Rank); err != nil {
+	f.Path = dir
+	if f.Model, err = c.adapted(f.Model, f.weights.adapter); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil

@@ -230,7 +230,7 @@ func (t *Trainer) resume(path string) error {
 			return inFolder(t.Setup.Folder, err)
 		}
 		defer base.Close()
-		stored := &source{base: base, adapter: ck.Weights, scale: 1}
+		stored := &source{base: base, adapter: ck.Weights}
 		t.origin.read = stored.read
 	}
 	if err := t.loadState(ck); err != nil {

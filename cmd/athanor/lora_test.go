@@ -13,16 +13,16 @@ import (
 // the device and in bf16, go on exactly, and come out as a folder of PEFT's that eval,
 // generate and merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
-	for _, c := range []struct{ family, targets, precision, quantize string }{
-		{"gpt2", "[]", "fp32", "none"}, {"llama", `["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", "[]", "bf16", "none"},
-		{"gpt2", "[]", "fp32", "nf4"}, {"llama", "[]", "bf16", "nf4"},
+	for _, c := range []struct{ family, lora, precision, quantize string }{
+		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
+		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
 	} {
 		t.Run(c.family+" "+c.quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
 			dir := t.TempDir()
 			lora := func(out string, more ...string) []string {
 				return append([]string{"train", file, "--json", "model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/" + out, "eval_batches=1000",
-					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4, targets: " + c.targets + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, "quantize=" + c.quantize}, more...)
+					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4" + c.lora + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, "quantize=" + c.quantize}, more...)
 			}
 			var got, swapped trained
 			call(lora("a")...).must(t, 0, "starting from the weights in "+base).into(t, &got)
@@ -106,11 +106,16 @@ func TestLoRAErrors(t *testing.T) {
 		{with("quantize=nf4", "freeze=[model.embed_tokens.weight]"), 2, "4 bits"},
 		{with("lora={rank: 2, targets: ['*wte*']}"), 2, "matches no parameter"},
 		{with("lora={rank: 2, targets: ['[']}"), 2, "hint"},
-		{with("lora={rank: 2, alpha: 3}"), 2, "lora.alpha"},
+		{with("lora={rank: 2, alpha: -1}"), 2, "lora.alpha"},
+		{with("lora={rank: 2, alpha: 1.0e-6}"), 2, "alpha 1e-06 with rank 2"},
+		{with("lora.alpha=4"), 2, "lora.rank"},
+		{with("lora.rslora=true"), 2, "lora.rank"},
 		{with("lora.rank=2", "freeze=[transformer.wte.weight]"), 2, "freeze"},
 		{[]string{"train", file, "lora.rank=2", "out=" + dir + "/c"}, 2, "no trained weights"},
 		{with("model=" + adapter), 2, "athanor merge"},
 		{append([]string{"train", file, "lora.rank=3"}, on...), 2, "belongs to another run"},
+		{append([]string{"train", file, "lora={rank: 2, alpha: 4}"}, on...), 2, "model is lora 2 there and lora 2*2 here"},
+		{append([]string{"train", file, "lora={rank: 2, rslora: true}"}, on...), 2, "belongs to another run"},
 		{append([]string{"train", file, "lora.rank=2", "quantize=nf4"}, on...), 2, "belongs to another run"},
 		{[]string{"merge", base, dir + "/d"}, 2, "has no adapter_config.json"},
 		{[]string{"merge", adapter, base}, 2, "exists"},
