@@ -88,9 +88,6 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
 	}
-	if c.Quantize == NF4 && len(c.Freeze) == 0 && c.LoRA.Rank == 0 {
-		d.fail("quantize", "weights that are trained cannot be held in 4 bits; hint: lora: {rank: 16}, or freeze some layers")
-	}
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
 	}

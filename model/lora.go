@@ -44,6 +44,10 @@ func (l *LoRA) Scale() float64 {
 	return l.Alpha / float64(l.Rank)
 }
 
+func (l *LoRA) String() string {
+	return fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
+}
+
 // mostScale bounds scales, and their inverses, far from what float32 has no room for.
 const mostScale = 1e6
 

@@ -22,8 +22,8 @@ import (
 //	adapter_config.json          rank, adapted modules, the folder of the model
 //	adapter_model.safetensors    the factors
 //
-// Such a folder can be used wherever a model's can: the weights that are not in it come
-// from the folder that it names. What adapter_config.json says beyond rank and
+// Such a folder can be used wherever a model's can, also to begin training with its factors: the
+// weights that are not in it come from the folder that it names. What adapter_config.json says beyond rank and
 // scale, and would change results, is refused.
 
 const adapterFile = "adapter_config.json"
@@ -101,6 +101,59 @@ func trivial(v any) bool {
 
 func isModel(dir string) bool { return exists(filepath.Join(dir, "config.json")) }
 
+func isAdapter(dir string) bool { return exists(filepath.Join(dir, adapterFile)) }
+
+// foldersOf returns where to look for what belongs to a model folder's tokenizer: in the folder and, since adapters may leave
+// it to their model, in that one's.
+func foldersOf(dir string) []string {
+	if isAdapter(dir) {
+		if c, err := readAdapter(dir); err == nil {
+			return []string{dir, c.Base}
+		}
+	}
+	return []string{dir}
+}
+
+// tokenizerOf returns the path of a model folder's tokenizer.json, whether or not there is one.
+func tokenizerOf(dir string) string {
+	list := foldersOf(dir)
+	if own := filepath.Join(dir, tokenizerFile); exists(own) {
+		return own
+	}
+	return filepath.Join(list[len(list)-1], tokenizerFile)
+}
+
+const tokenizerFile = "tokenizer.json"
+
+// adaptedModel returns the model of an adapter's folder with its adapters, and the folder of the model's weights.
+func adaptedModel(dir string) (m *model.Model, base string, notes []string, err error) {
+	c, err := readAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	text, err := readModel(c.Base)
+	if err != nil {
+		return nil, "", nil, c.noBase(dir, err)
+	}
+	if m, notes, err = model.Parse(text); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", c.Base, err)
+	}
+	set, err := openAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	defer set.Close()
+	if m, err = c.adapted(m, set); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, c.Base, notes, nil
+}
+
+// noBase returns the error for an adapter whose model cannot be opened.
+func (c *adapterConfig) noBase(dir string, err error) error {
+	return fmt.Errorf("the model that the adapter %s was trained on: %w; hint: put its path into base_model_name_or_path of %s", dir, err, adapterFile)
+}
+
 // check refuses what is not implemented.
 func (c *adapterConfig) check(all map[string]any) error {
 	if c.Type != "LORA" {
@@ -152,10 +205,15 @@ type source struct {
 
 // read reads a whole parameter.
 func (s *source) read(p model.Param, dst []float32) error {
+	return readParam(s.of(p), p, dst)
+}
+
+// of returns the files with a parameter.
+func (s *source) of(p model.Param) *safetensors.Set {
 	if p.Adapter {
-		return readParam(s.adapter, p, dst)
+		return s.adapter
 	}
-	return readParam(s.base, p, dst)
+	return s.base
 }
 
 // Close closes the files.
@@ -167,8 +225,11 @@ func (s *source) Close() error {
 	return err
 }
 
-// openAdapter opens the factors in a folder of PEFT's.
+// openAdapter opens the factors in a folder of PEFT's, and verifies those of a checkpoint as openWeights does.
 func openAdapter(dir string) (*safetensors.Set, error) {
+	if err := checkWhole(dir); err != nil {
+		return nil, err
+	}
 	set, err := safetensors.OpenIn(dir, "adapter_model")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: is the folder whole?", dir)
