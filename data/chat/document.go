@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -27,6 +28,7 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	}
 	var docs []Document
 	var d draft
+	checked := 0 // turns
 	turns := c.answers()
 	switch work := turns * c.size; {
 	case turns == 0:
@@ -42,6 +44,10 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 		if err != nil {
 			return nil, fmt.Errorf("message %d, of the assistant: %w", i+1, err)
 		}
+		if err := t.said(c, checked, i+1, a.whole); err != nil {
+			return nil, err
+		}
+		checked = i + 1
 		if !a.whole[:a.first].HasPrefix(d.text) {
 			docs = d.finish(docs)
 		}
@@ -81,6 +87,43 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 	}
 	return a, nil
 }
+
+// said refuses contents in parts that a template does not know: some write the list as Python prints it, others nothing. Of
+// turns first <= i < end it looks for each part's text in their rendering, but for what is thought (up to </think>), which templates move.
+func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) error {
+	if !c.parts {
+		return nil
+	}
+	whole := rendered.String()
+	for i := first; i < end; i++ {
+		v, _ := c.messages[i].(*jinja.Dict).Get("content")
+		parts, ok := v.(*jinja.List)
+		if !ok {
+			continue
+		}
+		for _, part := range parts.Items {
+			content, err := partOf(part)
+			if err != nil {
+				return err
+			}
+			printed, err := jinja.Repr(part, c.budget())
+			if err != nil {
+				return err
+			}
+			said := content.String()
+			if at := strings.LastIndex(said, thought); at >= 0 {
+				said = said[at+len(thought):]
+			}
+			if strings.Contains(whole, printed.String()) || !strings.Contains(whole, strings.TrimSpace(said)) {
+				return fmt.Errorf("message %d: %s does not write the texts of a content that is a list of parts; hint: make the content one string", i+1, t.where)
+			}
+		}
+	}
+	return nil
+}
+
+// thought ends what a model thinks before it answers.
+const thought = "</think>"
 
 // turnEnd returns where a turn ends in the text that a template writes behind a content: behind the first special token
 // and those right behind that, such as the ends of a call, of all calls and of the turn; 0 if there is none.
