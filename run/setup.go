@@ -56,8 +56,9 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	if s.Model.LoRA != nil {
 		s.Adapter = c.Model.Name
 	}
-	if own, err := bpe.Load(tokenizerOf(c.Model.Name)); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
-		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, s.Folder))
+	path := tokenizerOf(c.Model.Name)
+	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()

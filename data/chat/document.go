@@ -89,37 +89,46 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 }
 
 // said refuses contents in parts that a template does not know: some write the list as Python prints it, others nothing. Of
-// turns first <= i < end it looks for each part's text in their rendering, but for what is thought (up to </think>), which templates move.
+// turns first <= i < end it looks for the parts' texts in their rendering, one behind the other, but for what is thought (up to
+// </think>), which templates move.
 func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) error {
 	if !c.parts {
 		return nil
 	}
 	whole := rendered.String()
 	for i := first; i < end; i++ {
-		v, _ := c.messages[i].(*jinja.Dict).Get("content")
-		parts, ok := v.(*jinja.List)
-		if !ok {
-			continue
+		m := c.messages[i].(*jinja.Dict)
+		texts, parts, err := contents(m)
+		if err != nil || !parts || len(texts) == 0 {
+			continue // nothing to look for; errors are Decode's
 		}
-		for _, part := range parts.Items {
-			content, err := partOf(part)
-			if err != nil {
-				return err
-			}
-			printed, err := jinja.Repr(part, c.budget())
-			if err != nil {
-				return err
-			}
-			said := content.String()
-			if at := strings.LastIndex(said, thought); at >= 0 {
-				said = said[at+len(thought):]
-			}
-			if strings.Contains(whole, printed.String()) || !strings.Contains(whole, strings.TrimSpace(said)) {
-				return fmt.Errorf("message %d: %s does not write the texts of a content that is a list of parts; hint: make the content one string", i+1, t.where)
-			}
+		list, _ := m.Get("content")
+		printed, err := jinja.Repr(list.(*jinja.List).Items[0], c.budget())
+		if err != nil {
+			return err
+		}
+		if strings.Contains(whole, printed.String()) || !follow(whole, texts) {
+			return fmt.Errorf("message %d: %s does not write the texts of a content that is a list of parts; hint: make the content one string", i+1, t.where)
 		}
 	}
 	return nil
+}
+
+// follow reports whether texts, without what is thought and without space at their ends, stand in a whole, one behind the other.
+func follow(whole string, texts []jinja.Text) bool {
+	for _, text := range texts {
+		said := text.String()
+		if at := strings.LastIndex(said, thought); at >= 0 {
+			said = said[at+len(thought):]
+		}
+		said = strings.TrimSpace(said)
+		at := strings.Index(whole, said)
+		if at < 0 {
+			return false
+		}
+		whole = whole[at+len(said):]
+	}
+	return true
 }
 
 // thought ends what a model thinks before it answers.

@@ -44,7 +44,7 @@ type Template struct {
 	fault     error
 	template  *jinja.Template
 	withTools *jinja.Template // the one for conversations with tools
-	unread    error           // why there is none, though there are such conversations
+	unread    error           // why that cannot be used
 	tokenizer *bpe.Tokenizer
 	names     map[string]jinja.Value // bos_token, ...
 	where     string                 // the file with the template
@@ -102,7 +102,7 @@ func (t *Template) open(dir string) (source, withTools []byte, err error) {
 		source, withTools, err = embedded(settings["chat_template"])
 	}
 	if _, none := os.Stat(filepath.Join(dir, toolsFile)); none == nil {
-		t.unread = fmt.Errorf("conversations with tools have a template of their own, %s, which is not known how to keep; hint: make it the %s", filepath.Join(dir, toolsFile), templateFile)
+		t.unread = fmt.Errorf("conversations with tools have a template of their own, %s, which is not read; hint: make it the %s, if it renders other conversations too", filepath.Join(dir, toolsFile), templateFile)
 	}
 	t.name(settings, source, withTools)
 	return source, withTools, err
