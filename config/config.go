@@ -90,7 +90,7 @@ type Config struct {
 	timed bool           // see Timed
 }
 
-// Model is a known name, a Hugging Face folder, or sizes inline.
+// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or sizes inline.
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
@@ -177,9 +177,11 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// LoRA are low-rank adapters, see model.LoRA.
+// LoRA are low-rank adapters, see model.LoRA. Where the model is an adapter, what is not given here is as it has it.
 type LoRA struct {
 	Rank    int     `yaml:"rank"`    // 0: none
+	Alpha   float64 `yaml:"alpha"`   // their product is multiplied by alpha/rank; 0: the rank
+	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers
 }
 

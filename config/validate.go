@@ -81,14 +81,12 @@ func (c *Config) checkRanges(d *decoder) {
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
 	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
-	if len(c.LoRA.Targets) > 0 && c.LoRA.Rank == 0 {
+	in("lora.alpha", c.LoRA.Alpha, 0, 1e6)
+	if l := c.LoRA; (len(l.Targets) > 0 || l.Alpha != 0 || l.RSLoRA) && l.Rank == 0 {
 		d.fail("lora.rank", "missing; hint: usually 8 to 64")
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
-	}
-	if c.Quantize == NF4 && len(c.Freeze) == 0 && c.LoRA.Rank == 0 {
-		d.fail("quantize", "weights that are trained cannot be held in 4 bits; hint: lora: {rank: 16}, or freeze some layers")
 	}
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")

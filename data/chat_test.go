@@ -52,7 +52,11 @@ func TestConversations(t *testing.T) {
 		if name == "asked" { // nothing to learn
 			continue
 		}
-		line, err := json.Marshal(map[string]any{"messages": conversations[name]})
+		var whole any = conversations[name]
+		if conversations[name][0] == '[' {
+			whole = map[string]any{"messages": whole}
+		}
+		line, err := json.Marshal(whole)
 		must(t, err)
 		got, tokens := tokensOf(t, folder, string(line), Options{})
 		tokenizer, _ := opened(t, folder)
@@ -169,15 +173,30 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[{"role":1,"content":"x"}]}`:                                                                 "not a string",
 		`{"messages":[` + u + `,{"role":"assistant"}]}`:                                                           "message 2: it has no content",
 		`{"messages":[` + u + `,{"role":"assistant","content":null}]}`:                                            "message 2: it has no content",
-		`{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]}]}`:                                   "not a string",
-		`{"messages":[` + u + `,{"role":"assistant","content":"x","weight":2}]}`:                                  "weight",
-		`{"messages":[` + u + `,{"role":"assistant","tool_calls":[{}]}]}`:                                         "chat_template.jinja: line 1",
-		`{"messages":[` + u + `,` + a + `],"tools":[{"type":"function"}]}`:                                        "not supported yet",
-		`{"conversations":[` + u + `,` + a + `],"system":"s"}`:                                                    "not supported yet",
-		`{"instruction":"q"}`:                                                                                     "not both there",
-		`{"messages":[` + strings.Repeat(u+",", 1000) + a + `]}`:                                                  "cut it",
-		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`:                              "levels of JSON",
-		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":                                     "not UTF-8",
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},` + a + `]}`:                         "hint: some contents are lists of parts; make them strings if",
+		`{"messages":[{"role":"user","content":{"type":"text","text":"q"}},` + a + `]}`:                           "not a string",
+		`{"messages":[{"role":"user","content":[]},` + a + `]}`:                                                   "message 1: it has no content",
+		`{"messages":[{"role":"user","content":["q"]},` + a + `]}`:                                                "part 1 of its content is not an object",
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"q"},{"type":"image_url","image_url":"x"}]},` + a + `]}`: `part 2 of its content is of type "image_url"`,
+		`{"messages":[{"role":"user","content":[{"type":"text"}]},` + a + `]}`:                                                 "part 1 of its content has no text",
+		`{"messages":[{"role":"user","content":[{"text":"q"}]},` + a + `]}`:                                                    `part 1 of its content is of type ""`,
+		`{"messages":[` + u + `,{"role":"assistant","content":"x","weight":2}]}`:                                               "weight",
+		`{"messages":[` + u + `,{"role":"assistant","tool_calls":[{}]}]}`:                                                      "chat_template.jinja: line 1",
+		`{"messages":[` + u + `,` + a + `],"tools":[{"a":"b"}]}`:                                                               "<|im_start|>tools\n{\"a\": \"b\"}\n<|im_end|>\n" + rendered,
+		`{"tools":"[{\"a\": \"b\"}]","messages":[` + u + `,` + a + `]}`:                                                        "<|im_start|>tools\n{\"a\": \"b\"}\n<|im_end|>\n" + rendered,
+		`{"messages":[` + u + `,` + a + `],"tools":null}`:                                                                      rendered,
+		`{"messages":[` + u + `,` + a + `],"tools":""}`:                                                                        rendered,
+		`{"messages":[` + u + `,` + a + `],"tools":"[]"}`:                                                                      rendered,
+		`{"messages":[` + u + `,` + a + `],"tools":"null"}`:                                                                    rendered,
+		`{"messages":[` + u + `,` + a + `],"tools":"none"}`:                                                                    "tools: invalid character",
+		`{"messages":[` + u + `,` + a + `],"tools":{"a":"b"}}`:                                                                 "tools: not a list",
+		`{"messages":[` + u + `,` + a + `],"tools":["{}"]}`:                                                                    "tools: tool 1 is not an object",
+		`{"messages":[` + u + `,` + a + `],"tools":[` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `]}`:           "levels of JSON",
+		`{"conversations":[` + u + `,` + a + `],"system":"s"}`:                                                                 "not supported yet",
+		`{"instruction":"q"}`: "not both there",
+		`{"messages":[` + strings.Repeat(u+",", 1000) + a + `]}`:                     "cut it",
+		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
+		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not UTF-8",
 	} {
 		doc, err := appendText(nil, []byte(line))
 		got := string(doc.dst)

@@ -135,14 +135,12 @@ func (f fields) conversation() (*chat.Conversation, error) {
 	if f[key] == nil {
 		key = "conversations"
 	}
-	for _, beside := range []string{"system", "tools"} {
-		switch string(f[beside]) {
-		case "", "null", `""`, "[]":
-		default:
-			return nil, fmt.Errorf("%q beside %q is %w; hint: a system's text goes into the first message", beside, key, ErrNotSupported)
-		}
+	switch string(f["system"]) {
+	case "", "null", `""`, "[]":
+	default:
+		return nil, fmt.Errorf("\"system\" beside %q is %w; hint: a system's text goes into the first message", key, ErrNotSupported)
 	}
-	c, err := chat.Decode(f[key])
+	c, err := chat.Decode(f[key], f["tools"])
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", key, err)
 	}

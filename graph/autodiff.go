@@ -37,6 +37,7 @@ var rules = map[Op]rule{
 	Act:          diffAct,
 	SwiGLU:       diffSwiGLU,
 	Cast:         func(b *builder, n *Node) { b.grad[n.Args[1].Value] = b.grad[n.Args[0].Value] }, // of the same columns
+	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[0])) },
 	Embed:        diffEmbed,
 	CrossEntropy: func(b *builder, n *Node) { b.grad[n.Args[1].Value] = n.Args[1].Value }, // in place
 	LossSum:      func(*builder, *Node) {},

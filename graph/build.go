@@ -324,6 +324,9 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	if down, up, ok := b.m.Factors(weight.Name); ok {
 		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
+		if s := b.m.LoRA.Scale(); s != 1 {
+			b.node(Scale, Attr{Scale: s}, b.all(low))
+		}
 		b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)
 	}
 }

@@ -117,3 +117,40 @@ func TestFrozen(t *testing.T) {
 		}
 	}
 }
+
+// TestAdapterScale: adapters of scale 1 cost no operator; others one forwards and one backwards for each
+// weight, on matrices as wide as the rank.
+func TestAdapterScale(t *testing.T) {
+	for _, lora := range []model.LoRA{{Rank: 4}, {Rank: 4, Alpha: 4}, {Rank: 4, Alpha: 2, RSLoRA: true}, {Rank: 4, Alpha: 8}, {Rank: 4, RSLoRA: true}} {
+		m, err := model.Known("gpt2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Adapt(lora); err != nil {
+			t.Fatal(err)
+		}
+		g, err := Build(m, 16, F32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 2 * len(m.LoRA.Weights)
+		if m.LoRA.Scale() == 1 {
+			want = 0
+		}
+		found := 0
+		for _, seg := range g.Segments {
+			for _, n := range slices.Concat(seg.Forward, seg.Backward) {
+				if n.Op != Scale {
+					continue
+				}
+				found++
+				if cols := g.Values[n.Args[0].Value].Cols; cols != 4 || n.Attr.Scale != 2 {
+					t.Errorf("%+v: %d columns are multiplied by %v", lora, cols, n.Attr.Scale)
+				}
+			}
+		}
+		if found != want {
+			t.Errorf("%+v: %d operators that scale, want %d", lora, found, want)
+		}
+	}
+}

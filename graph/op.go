@@ -39,6 +39,7 @@ const (
 	AdamW
 	Cast
 	Add
+	Scale
 	Copy
 	EmbedAt
 	RoPEAt
@@ -192,6 +193,8 @@ var table = [NumOps]Info{
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
+	// y *= Attr.Scale.
+	Scale: {Name: "scale", Args: args("y:ut"), Kind: RowWise},
 	// Bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:w src:r")},
 	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,

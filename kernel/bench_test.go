@@ -94,6 +94,7 @@ func BenchmarkKernel(b *testing.B) {
 		{graph.Cast, "/narrow", graph.Attr{}, []Tensor{NewTensor(graph.BF16, 1, 1<<24), big()}},
 		{graph.Cast, "/widen", graph.Attr{}, []Tensor{big(), NewTensor(graph.BF16, 1, 1<<24)}},
 		{graph.Add, "", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},
+		{graph.Scale, "", graph.Attr{Scale: 2}, []Tensor{mat(n, f)}},
 	} {
 		b.Run(fmt.Sprintf("%v%s", c.op, c.name), func(b *testing.B) {
 			dims := make([]graph.Dim, len(c.t))

@@ -303,6 +303,9 @@ var cases = map[graph.Op]func(m *maker) sample{
 		n, c := m.rows(), m.n()
 		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
 	},
+	graph.Scale: func(m *maker) sample {
+		return sample{attr: graph.Attr{Scale: 2.5}, t: []Tensor{m.any(m.rows(), m.n())}, token: []bool{true}}
+	},
 	graph.EmbedAt: func(m *maker) sample {
 		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
 		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}

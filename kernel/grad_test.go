@@ -120,6 +120,15 @@ func TestGradients(t *testing.T) {
 			difference(t, "dx", x, dx, y, dy, forward)
 		}
 	})
+	t.Run("scale", func(t *testing.T) {
+		a, x, y, dy, dx := &graph.Attr{Scale: 2.5}, f64(r, 3, 4), f64(r, 3, 4), f64(r, 3, 4), f64(r, 3, 4)
+		copy(dx.F64, dy.F64)
+		run(graph.Scale, a, dx)
+		difference(t, "dx", x, dx, y, dy, func() {
+			copy(y.F64, x.F64)
+			run(graph.Scale, a, y)
+		})
+	})
 	t.Run("attention", func(t *testing.T) {
 		for _, window := range []int{0, 1, 3} {
 			a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: window, Scale: 0.7}

@@ -73,6 +73,7 @@ var table = [graph.NumOps]Kernel{
 	graph.AdamW:        {adamwRef, adamw},
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
+	graph.Scale:        {scaleRef, scale},
 	graph.EmbedAt:      {embedAtRef, embedAt},
 	graph.RoPEAt:       {ropeAtRef, ropeAt},
 	graph.AttentionAt:  {attentionAtRef, attentionAt},

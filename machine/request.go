@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
@@ -10,16 +11,19 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// BuildGraph builds the graph that a configuration describes.
+// BuildGraph builds the graph that a configuration describes. A model that has adapters already keeps them.
 func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
 	part := *m
-	if len(c.Freeze) > 0 {
+	switch {
+	case len(c.Freeze) > 0 && m.LoRA != nil:
+		return nil, c.Fault("freeze", "the model is an adapter, which is then all that is trained; hint: leave freeze out, or `athanor merge` the adapter first")
+	case len(c.Freeze) > 0:
 		if err := part.Freeze(c.Freeze...); err != nil {
 			return nil, c.Fault("freeze", err.Error())
 		}
 	}
 	if c.LoRA.Rank > 0 {
-		if err := part.Adapt(c.LoRA.Rank, c.LoRA.Targets...); err != nil {
+		if err := adapt(&part, c); err != nil {
 			return nil, c.Fault("lora", err.Error())
 		}
 	}
@@ -33,6 +37,27 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 		return nil, c.Fault("sequence_length", err.Error())
 	}
 	return g, nil
+}
+
+// adapt gives a model the configured adapters. Where it has some, they must be these; what the
+// configuration does not say is as they have it.
+func adapt(m *model.Model, c *config.Config) error {
+	has, lora, targets := m.LoRA, model.LoRA{Rank: c.LoRA.Rank, Alpha: c.LoRA.Alpha, RSLoRA: c.LoRA.RSLoRA}, c.LoRA.Targets
+	if has != nil && lora.Alpha == 0 && !lora.RSLoRA {
+		lora.Alpha, lora.RSLoRA = has.Alpha, has.RSLoRA
+	}
+	if has != nil && len(targets) == 0 {
+		targets = has.Weights
+	}
+	err := m.Adapt(lora, targets...)
+	if err != nil || has == nil {
+		return err
+	}
+	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale() != has.Scale() || !slices.Equal(asked.Weights, has.Weights) {
+		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to go on with these, or make a model of it first: `athanor merge %s FOLDER`", asked, has, c.Model.Name)
+	}
+	m.LoRA = has
+	return nil
 }
 
 // Precision returns the data type that a configuration computes in.

@@ -44,7 +44,7 @@ func (m *Model) Quantize() error {
 	m.NF4 = true
 	if !slices.ContainsFunc(m.Params(), func(p Param) bool { return p.NF4 }) {
 		m.NF4 = false
-		return errors.New("weights that are trained cannot be held in 4 bits, and no other weight of a layer is there; hint: lora, or freeze some layers")
+		return errors.New("weights that are trained cannot be held in 4 bits, and no other weight of a layer is there; hint: lora: {rank: 16}, or freeze some layers")
 	}
 	return nil
 }

@@ -11,11 +11,14 @@ import (
 // W of a layer stays as it is, and the product of two narrow matrices, which are all that
 // is trained, is added to what it does:
 //
-//	y = x.W + bias + (x.A^T).B^T    A [Rank, in], B [out, Rank]
+//	y = x.W + bias + (s*(x.A^T)).B^T    A [Rank, in], B [out, Rank], s see Scale
 //
-// B begins with zeros, so training begins with the model as it was. The published method
-// multiplies the product by alpha/rank, which rescales the learning rate of B; here alpha
-// is always the rank, and learning_rate is what there is to tune.
+// B begins with zeros, so training begins with the model as it was. The scale is part of the
+// model, an operator on the narrow product x.A^T and, backwards, on its gradient. A model
+// whose B were s times as large would compute the same, but AdamW would not train it so:
+// its steps have the size of the learning rate, whatever the gradient's. To keep the steps,
+// B would need a learning rate s times as large, a decay and an epsilon divided by s, and
+// gradients multiplied by s in the norm that clips them.
 //
 // Their names are those of Hugging Face's PEFT:
 //
@@ -26,15 +29,36 @@ import (
 // In the list of parameters those of a layer follow all else of it.
 type LoRA struct {
 	Rank    int
+	Alpha   float64  // 0: Rank
+	RSLoRA  bool     // divide Alpha by the square root of Rank
 	Weights []string // names of the adapted weights, in the order of Params
 	sorted  []string
 }
 
-// Adapt gives adapters of a rank to the weights of linear layers whose names match one of
-// the patterns (see Freeze), to all of them if there is none, and excludes everything else
-// from training. The embedding and the head get none.
-func (m *Model) Adapt(rank int, patterns ...string) error {
+// Scale returns the factor of all adapters: Alpha/Rank or, rank-stabilised (Kalajdzievski,
+// 2312.03732), Alpha/sqrt(Rank), by which wide adapters learn as fast as narrow ones.
+func (l *LoRA) Scale() float64 {
+	if l.RSLoRA {
+		return l.Alpha / math.Sqrt(float64(l.Rank))
+	}
+	return l.Alpha / float64(l.Rank)
+}
+
+func (l *LoRA) String() string {
+	return fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
+}
+
+// mostScale bounds scales, and their inverses, far from what float32 has no room for.
+const mostScale = 1e6
+
+// Adapt gives adapters to the weights of linear layers whose names match one of the
+// patterns (see Freeze), to all of them if there is none, and excludes everything else
+// from training. The embedding and the head get none. Of l it takes rank and scale.
+func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	m.Frozen, m.LoRA = nil, nil
+	if l.Alpha == 0 {
+		l.Alpha = float64(l.Rank)
+	}
 	var linear []Param
 	for _, p := range m.Params() {
 		if m.linear(p) {
@@ -48,18 +72,21 @@ func (m *Model) Adapt(rank int, patterns ...string) error {
 	if err != nil {
 		return err
 	}
-	l := &LoRA{Rank: rank}
+	l.Weights = nil
 	for i, p := range linear {
 		if !matched[i] {
 			continue
 		}
-		if least := min(p.Rows, p.Cols); rank < 1 || rank > least {
-			return fmt.Errorf("rank %d for %s of %d x %d; hint: from 1 to %d, usually 8 to 64", rank, p.Name, p.Rows, p.Cols, least)
+		if least := min(p.Rows, p.Cols); l.Rank < 1 || l.Rank > least {
+			return fmt.Errorf("rank %d for %s of %d x %d; hint: from 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
 		}
 		l.Weights = append(l.Weights, p.Name)
 	}
+	if s := l.Scale(); !(s >= 1/mostScale && s <= mostScale) {
+		return fmt.Errorf("alpha %v with rank %d scales adapters by %v; hint: alpha is usually the rank, or twice that", l.Alpha, l.Rank, s)
+	}
 	l.sorted = slices.Sorted(slices.Values(l.Weights))
-	m.LoRA = l
+	m.LoRA = &l
 	return nil
 }
 

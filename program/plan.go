@@ -255,7 +255,11 @@ func Fingerprint(g *graph.Graph) string {
 	}
 	if l := m.LoRA; l != nil {
 		names := sha256.Sum256([]byte(strings.Join(l.Weights, "\n")))
-		frozen += fmt.Sprintf(" lora %d of %d/%x", l.Rank, len(l.Weights), names[:4])
+		scale := ""
+		if s := l.Scale(); s != 1 {
+			scale = fmt.Sprintf("*%v", s)
+		}
+		frozen += fmt.Sprintf(" lora %d%s of %d/%x", l.Rank, scale, len(l.Weights), names[:4])
 	}
 	if m.NF4 {
 		frozen += " nf4"

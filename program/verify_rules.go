@@ -77,6 +77,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.AdamW:         {shapes: shapes("R,C/f R,C/f R,C/f R,C/s 1,2/s 1,5/s R,C/h"), alike: true},
 	graph.Cast:          {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
+	graph.Scale:         {shapes: shapes("N,D/f"), extra: scaled},
 	graph.Copy:          {shapes: shapes("R,C/* R,C/*"), alike: true},
 	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
 	graph.RoPEAt:        {shapes: shapes("N,Q/f P,R/s 1,1/i"), heads: true, extra: either(turned, positionsAt(1))},
@@ -179,6 +180,14 @@ func cached(in *Instr) string {
 func oneStart(in *Instr) string {
 	if in.Attr.Acc && !(in.Args[3].Absent() && in.Args[4].Absent()) {
 		return "acc is set, and there is a bias or a residual"
+	}
+	return ""
+}
+
+// scaled: an absent scale would leave zeros.
+func scaled(in *Instr) string {
+	if in.Attr.Scale == 0 {
+		return "there is no scale"
 	}
 	return ""
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,9 +22,9 @@ import (
 //	adapter_config.json          rank, adapted modules, the folder of the model
 //	adapter_model.safetensors    the factors
 //
-// Such a folder can be used wherever a model's can: the weights that are not in it come
-// from the folder that it names. What adapter_config.json says beyond the rank and
-// alpha, and would change results, is refused.
+// Such a folder can be used wherever a model's can, also to begin training with its factors: the
+// weights that are not in it come from the folder that it names. What adapter_config.json says beyond rank and
+// scale, and would change results, is refused.
 
 const adapterFile = "adapter_config.json"
 
@@ -36,6 +35,7 @@ type adapterConfig struct {
 	Base    string  `json:"base_model_name_or_path"`
 	Rank    int     `json:"r"`
 	Alpha   float64 `json:"lora_alpha"`
+	RSLoRA  bool    `json:"use_rslora"`
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
 	Modules any     `json:"target_modules"` // names or a pattern; where adapters are read, the factors' names say it
@@ -52,7 +52,7 @@ func describeAdapter(m *model.Model, folder string) ([]byte, error) {
 		return nil, err
 	}
 	text, err := json.MarshalIndent(adapterConfig{
-		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: float64(m.LoRA.Rank), Bias: "none",
+		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
 		Modules: m.Modules(), Transposed: m.InOut(), Inference: true,
 	}, "", "  ")
 	return append(text, '\n'), err
@@ -81,7 +81,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapterKeys are the settings that are implemented, or do not change what a trained
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
-	r lora_alpha bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules exclude_modules layers_to_transform layers_pattern megatron_core`)
 
 // trivial reports whether a setting is off.
@@ -101,12 +101,65 @@ func trivial(v any) bool {
 
 func isModel(dir string) bool { return exists(filepath.Join(dir, "config.json")) }
 
+func isAdapter(dir string) bool { return exists(filepath.Join(dir, adapterFile)) }
+
+// foldersOf returns where to look for what belongs to a model folder's tokenizer: in the folder and, since adapters may leave
+// it to their model, in that one's.
+func foldersOf(dir string) []string {
+	if isAdapter(dir) {
+		if c, err := readAdapter(dir); err == nil {
+			return []string{dir, c.Base}
+		}
+	}
+	return []string{dir}
+}
+
+// tokenizerOf returns the path of a model folder's tokenizer.json, whether or not there is one.
+func tokenizerOf(dir string) string {
+	list := foldersOf(dir)
+	if own := filepath.Join(dir, tokenizerFile); exists(own) {
+		return own
+	}
+	return filepath.Join(list[len(list)-1], tokenizerFile)
+}
+
+const tokenizerFile = "tokenizer.json"
+
+// adaptedModel returns the model of an adapter's folder with its adapters, and the folder of the model's weights.
+func adaptedModel(dir string) (m *model.Model, base string, notes []string, err error) {
+	c, err := readAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	text, err := readModel(c.Base)
+	if err != nil {
+		return nil, "", nil, c.noBase(dir, err)
+	}
+	if m, notes, err = model.Parse(text); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", c.Base, err)
+	}
+	set, err := openAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	defer set.Close()
+	if m, err = c.adapted(m, set); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, c.Base, notes, nil
+}
+
+// noBase returns the error for an adapter whose model cannot be opened.
+func (c *adapterConfig) noBase(dir string, err error) error {
+	return fmt.Errorf("the model that the adapter %s was trained on: %w; hint: put its path into base_model_name_or_path of %s", dir, err, adapterFile)
+}
+
 // check refuses what is not implemented.
 func (c *adapterConfig) check(all map[string]any) error {
 	if c.Type != "LORA" {
 		return fmt.Errorf("peft_type %q; hint: only LORA is known", c.Type)
 	}
-	if !(c.Alpha > 0) || math.IsInf(c.Alpha, 0) || c.Rank < 1 {
+	if !(c.Alpha > 0) || c.Rank < 1 {
 		return fmt.Errorf("lora_alpha %v with r %d; hint: both are positive", c.Alpha, c.Rank)
 	}
 	if c.Base == "" {
@@ -124,7 +177,7 @@ func (c *adapterConfig) check(all map[string]any) error {
 }
 
 // adapted returns a model with the adapters whose factors are in a set, all of one rank.
-func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, error) {
+func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
 	var weights []string
 	for _, t := range set.Tensors() {
 		if w, ok := model.AdaptedIn(t.Name); ok {
@@ -135,7 +188,7 @@ func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, erro
 		return nil, errors.New("it has no tensor that ends in lora_A.weight; hint: is it an adapter of PEFT?")
 	}
 	part := *m
-	if err := part.Adapt(rank, weights...); err != nil {
+	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
 		return nil, err
 	}
 	if n := len(set.Tensors()); n != 2*len(part.LoRA.Weights) {
@@ -148,23 +201,19 @@ func adapted(m *model.Model, set *safetensors.Set, rank int) (*model.Model, erro
 // adapter is not nil, the factors of its adapter.
 type source struct {
 	base, adapter *safetensors.Set
-	scale         float32 // alpha / rank, by which the second factor is multiplied
 }
 
 // read reads a whole parameter.
 func (s *source) read(p model.Param, dst []float32) error {
-	if !p.Adapter {
-		return readParam(s.base, p, dst)
+	return readParam(s.of(p), p, dst)
+}
+
+// of returns the files with a parameter.
+func (s *source) of(p model.Param) *safetensors.Set {
+	if p.Adapter {
+		return s.adapter
 	}
-	if err := readParam(s.adapter, p, dst); err != nil {
-		return err
-	}
-	if s.scale != 1 && p.Init == model.Zeros {
-		for i := range dst {
-			dst[i] *= s.scale
-		}
-	}
-	return nil
+	return s.base
 }
 
 // Close closes the files.
@@ -176,8 +225,11 @@ func (s *source) Close() error {
 	return err
 }
 
-// openAdapter opens the factors in a folder of PEFT's.
+// openAdapter opens the factors in a folder of PEFT's, and verifies those of a checkpoint as openWeights does.
 func openAdapter(dir string) (*safetensors.Set, error) {
+	if err := checkWhole(dir); err != nil {
+		return nil, err
+	}
 	set, err := safetensors.OpenIn(dir, "adapter_model")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: is the folder whole?", dir)

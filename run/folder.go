@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -48,7 +47,7 @@ func (e misuse) Unwrap() error      { return e.error }
 
 // OpenFolder opens a model folder, or an adapter's. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
-	if !exists(filepath.Join(dir, adapterFile)) {
+	if !isAdapter(dir) {
 		return openModel(dir)
 	}
 	c, err := readAdapter(dir)
@@ -57,7 +56,7 @@ func OpenFolder(dir string) (*Folder, error) {
 	}
 	f, err := openModel(c.Base)
 	if err != nil {
-		return nil, fmt.Errorf("the model that the adapter %s was trained on: %w; hint: put its path into base_model_name_or_path of %s", dir, err, adapterFile)
+		return nil, c.noBase(dir, err)
 	}
 	if err := f.adapt(dir, c); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -70,8 +69,8 @@ func (f *Folder) adapt(dir string, c *adapterConfig) (err error) {
 	if f.weights.adapter, err = openAdapter(dir); err != nil {
 		return err
 	}
-	f.Path, f.weights.scale = dir, float32(c.Alpha/float64(c.Rank))
-	if f.Model, err = adapted(f.Model, f.weights.adapter, c.Rank); err != nil {
+	f.Path = dir
+	if f.Model, err = c.adapted(f.Model, f.weights.adapter); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
@@ -100,24 +99,28 @@ func openModel(dir string) (*Folder, error) {
 	return f, nil
 }
 
-// openWeights opens the weights of a model folder. It verifies those of a
-// checkpoint against its manifest, since a damaged copy would silently give other
-// results.
+// openWeights opens the weights of a model folder.
 func openWeights(dir string) (*safetensors.Set, error) {
-	if err := checkpoint.CheckWeights(checkpoint.Disk{}, dir); err != nil {
-		return nil, fmt.Errorf("%s: %w; hint: copy the checkpoint again, or remove its manifest.json if it was changed on purpose", dir, err)
+	if err := checkWhole(dir); err != nil {
+		return nil, err
 	}
 	set, err := safetensors.OpenFolder(dir)
 	return set, suggest.Add(err, folderHint)
 }
 
+// checkWhole verifies the weights of a folder that is a checkpoint against its manifest, since a damaged copy
+// would silently give other results.
+func checkWhole(dir string) error {
+	if err := checkpoint.CheckWeights(checkpoint.Disk{}, dir); err != nil {
+		return fmt.Errorf("%s: %w; hint: copy the checkpoint again, or remove its manifest.json if it was changed on purpose", dir, err)
+	}
+	return nil
+}
+
 // Tokenizer returns the folder's tokenizer, read on first use. Token ids can be
 // evaluated without one, even if its kind is not supported.
 func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
-	path := filepath.Join(f.Path, "tokenizer.json")
-	if !exists(path) { // adapters may leave it to the model
-		path = filepath.Join(f.base, "tokenizer.json")
-	}
+	path := tokenizerOf(f.Path)
 	if f.tokenizer == nil && !exists(path) {
 		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there", f.Path)
 	}
@@ -134,7 +137,7 @@ func (f *Folder) Chat() (*chat.Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{f.Path, f.base} { // adapters may leave it to the model
+	for _, dir := range foldersOf(f.Path) {
 		if c := chat.Open(dir, t); c != nil {
 			return c, nil
 		}

@@ -20,9 +20,8 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// TestAdapterTraining: adapters as PEFT writes them compute what PyTorch computes with
-// them and, where their scale is 1, are trained as PyTorch trains them; all else keeps
-// its bits.
+// TestAdapterTraining: adapters as PEFT writes them, of any scale, compute what PyTorch computes
+// with them and are trained as PyTorch trains them; all else keeps its bits.
 func TestAdapterTraining(t *testing.T) {
 	dirs, err := filepath.Glob("../testdata/torch/*/lora")
 	if err != nil || len(dirs) < 3 {
@@ -44,24 +43,20 @@ func TestAdapterTraining(t *testing.T) {
 			if want.NF4 != "" {
 				check(t, folder.Quantize())
 			}
-			s := trainable(t, folder, rows)
+			s := trainable(t, folder, rows, program.Train)
 			before := make([][]float32, len(s.Graph.Params))
 			for i, p := range s.Graph.Params {
 				before[i] = make([]float32, p.Elems())
 				check(t, s.Read(i, "p", before[i]))
 			}
 			tokens, targets, all := flatten(rows, len(rows))
-			steps := 10
-			if folder.weights.scale != 1 {
-				steps = 1
-			}
-			for n := 1; n <= steps; n++ {
+			for n := 1; n <= 10; n++ {
 				out, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: all})
 				check(t, err)
 				if e := math.Abs(out.Loss/want.Losses[n-1] - 1); e > 1e-5 {
 					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, want.Losses[n-1])
 				}
-				if e := math.Abs(out.Norm/want.Norms[n-1] - 1); folder.weights.scale == 1 && e > 1e-5 {
+				if e := math.Abs(out.Norm/want.Norms[n-1] - 1); e > 1e-5 {
 					t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, want.Norms[n-1])
 				}
 			}
@@ -76,12 +71,56 @@ func TestAdapterTraining(t *testing.T) {
 	}
 }
 
-// trainable opens the plain plan's training step on one device, with a folder's weights.
-func trainable(t *testing.T, f *Folder, rows [][]int32) *session.Session {
+// TestAdapterGradients: logits, and the gradients of adapters whose alpha is not the rank, are
+// PyTorch's.
+func TestAdapterGradients(t *testing.T) {
+	dirs, err := filepath.Glob("../testdata/torch/*/lora/grads.safetensors")
+	if err != nil || len(dirs) < 2 {
+		t.Fatalf("fixtures: %v %v", dirs, err)
+	}
+	for _, file := range dirs {
+		dir := filepath.Dir(file)
+		folder, err := OpenFolder(dir)
+		check(t, err)
+		defer func() { check(t, folder.Close()) }()
+		if s := folder.Model.LoRA.Scale(); s == 1 {
+			t.Errorf("%s: the scale is 1, so this proves little", dir)
+		}
+		var rows [][]int32
+		torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
+		tokens, targets, all := flatten(rows, len(rows))
+		step := func(mode program.Mode) *session.Session {
+			s := trainable(t, folder, rows, mode)
+			_, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: all})
+			check(t, err)
+			return s
+		}
+		want := torch.Tensor(t, dir, "expected.safetensors", "logits")
+		got := make([]float64, len(want))
+		check(t, step(program.Logits).Engine(0).ReadBuffer("logits", got))
+		if e := torch.Distance(got, want) / torch.Norm(want); e > 1e-5 {
+			t.Errorf("%s: logits differ by %.2g", dir, e)
+		}
+		s := step(program.Grads)
+		for i, p := range s.Graph.Params {
+			if !p.Adapter {
+				continue
+			}
+			want, got := torch.Tensor(t, dir, "grads.safetensors", p.FileName()), make([]float32, p.Elems())
+			check(t, s.Read(i, "g", got))
+			if d, n := torch.Distance(torch.Widened(got), want), torch.Norm(want); d > 1e-4*n {
+				t.Errorf("%s: %s differs by %.3g of %.3g", dir, p.Name, d, n)
+			}
+		}
+	}
+}
+
+// trainable opens the plain plan's program of a mode on one device, with a folder's weights.
+func trainable(t *testing.T, f *Folder, rows [][]int32, mode program.Mode) *session.Session {
 	t.Helper()
 	g, err := graph.Build(f.Model, len(rows[0])-1, graph.F32)
 	check(t, err)
-	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Mode: mode, Capacity: program.NoLimits}
 	p, err := program.Lower(t.Context(), g, program.Plain(g, len(rows)), opt)
 	check(t, err)
 	d := cpu.New(cpu.Options{})
@@ -145,7 +184,8 @@ func TestAdapterErrors(t *testing.T) {
 		{"", "", ""},
 		{`"peft_type": "LORA"`, `"peft_type": "IA3"`, "only LORA"},
 		{`"use_dora": false`, `"use_dora": true`, "use_dora"},
-		{`"use_rslora": false`, `"use_rslora": true`, "use_rslora"},
+		{`"use_rslora": false`, `"use_rslora": true`, ""},
+		{`"use_rslora": false`, `"use_rslora": "yes"`, "use_rslora"},
 		{`"bias": "none"`, `"bias": "all"`, "bias"},
 		{`"modules_to_save": null`, `"modules_to_save": ["lm_head"]`, "modules_to_save"},
 		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj": 1}`, "rank_pattern"},
@@ -153,6 +193,9 @@ func TestAdapterErrors(t *testing.T) {
 		{`"r": 3`, `"r": 1000`, "rank 1000"},
 		{`"r": 3`, `"r": -3`, "r -3"},
 		{`"lora_alpha": 3`, `"lora_alpha": "many"`, adapterFile},
+		{`"lora_alpha": 3`, `"lora_alpha": 0`, "lora_alpha 0"},
+		{`"lora_alpha": 3`, `"lora_alpha": 1e300`, "hint: alpha"},
+		{`"lora_alpha": 3`, `"lora_alpha": 1e-300`, "hint: alpha"},
 		{base, base + "-gone", "base_model_name_or_path"},
 		{good, "{", adapterFile},
 		{good, "", adapterFile},
@@ -205,7 +248,7 @@ func TestAdapterModules(t *testing.T) {
 	} {
 		m, err := model.Known(c.model)
 		check(t, err)
-		check(t, m.Adapt(8, c.patterns...))
+		check(t, m.Adapt(model.LoRA{Rank: 8}, c.patterns...))
 		got := m.Modules()
 		if c.want != nil && !slices.Equal(got, c.want) {
 			t.Errorf("%s %v: %v, want %v", c.model, c.patterns, got, c.want)
@@ -236,7 +279,7 @@ func TestQuantizedWeights(t *testing.T) {
 	defer want.Close()
 	var rows [][]int32
 	torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)
-	s := trainable(t, folder, rows)
+	s := trainable(t, folder, rows, program.Train)
 	compared := 0
 	for i, p := range s.Graph.Params {
 		info, ok := want.Lookup(p.Name)

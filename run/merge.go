@@ -16,7 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Merge writes what an adapter makes of its model as a model folder: W + B.A for each
+// Merge writes what an adapter makes of its model as a model folder: W + s.B.A for each
 // adapted weight, all else as it is, in the types of the model's files. to must not
 // exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
@@ -110,6 +110,10 @@ func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p, factorA, fac
 	b, err := read(factorB)
 	if err != nil {
 		return err
+	}
+	s := float32(f.Model.LoRA.Scale())
+	for i := range b {
+		b[i] *= s
 	}
 	addProduct(weight, a, b, p, f.Model)
 	return safetensors.WriteFloat32(w, info.DType, weight)

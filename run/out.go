@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,7 +36,7 @@ func (s *Setup) CheckOut() error {
 	return s.checkWeights()
 }
 
-// checkWeights checks that the model folder that a new run starts from has all
+// checkWeights checks that the folders that a new run starts from have all
 // weights, in the model's shapes.
 func (s *Setup) checkWeights() error {
 	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
@@ -48,13 +49,19 @@ func (s *Setup) checkWeights() error {
 	if err != nil {
 		return err // which names the folder
 	}
-	defer set.Close()
+	from := &source{base: set}
+	defer from.Close()
+	if s.Adapter != "" {
+		if from.adapter, err = openAdapter(s.Adapter); err != nil {
+			return err
+		}
+	}
 	for _, p := range s.Graph.Params {
-		if p.Adapter {
+		if from.of(p) == nil { // begins with random numbers
 			continue
 		}
-		if err := readPart(set, p, 0, nil); err != nil {
-			return inFolder(s.Folder, fmt.Errorf("parameter %s: %w", p.Name, err))
+		if err := readPart(from.of(p), p, 0, nil); err != nil {
+			return inFolder(cmp.Or(s.Adapter, s.Folder), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
 	return inFolder(s.Folder, checkTied(set, s.Model))

@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (t *Trainer) start() error {
 		return err
 	case t.Setup.Folder != "":
 		return t.fromFolder()
-	case c.LoRA.Rank > 0:
+	case t.lora() != nil:
 		return c.Fault("lora", "there are no trained weights to adapt; hint: model: a Hugging Face folder")
 	}
 	t.origin.read = func(p model.Param, dst []float32) error {
@@ -146,21 +147,29 @@ func (t *Trainer) param(name string) model.Param {
 	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
 }
 
-// fromFolder loads the weights of a Hugging Face folder, for fine-tuning.
+// fromFolder loads the weights of a Hugging Face folder, for fine-tuning, and the factors of an adapter's if
+// training begins with these.
 func (t *Trainer) fromFolder() error {
-	set, err := safetensors.OpenFolder(t.Setup.Folder)
+	base, err := safetensors.OpenFolder(t.Setup.Folder)
 	if err != nil {
 		return inFolder(t.Setup.Folder, err)
 	}
-	t.Notes = append(t.Notes, "starting from the weights in "+t.Setup.Folder)
+	note, from := "starting from the weights in "+t.Setup.Folder, &source{base: base}
 	t.origin = weights{func(p model.Param, dst []float32) error {
-		if p.Adapter {
+		if from.of(p) == nil {
 			session.Initial(p, t.Setup.Config.Seed, dst)
 			return nil
 		}
-		return readParam(set, p, dst)
-	}, set}
-	return inFolder(t.Setup.Folder, t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
+		return from.read(p, dst)
+	}, from}
+	if t.Setup.Adapter != "" {
+		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
+		if from.adapter, err = openAdapter(t.Setup.Adapter); err != nil {
+			return err
+		}
+	}
+	t.Notes = append(t.Notes, note)
+	return inFolder(cmp.Or(t.Setup.Adapter, t.Setup.Folder), t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
 }
 
 // readParam reads a whole parameter. Its stored shape must be the model's.
@@ -230,7 +239,7 @@ func (t *Trainer) resume(path string) error {
 			return inFolder(t.Setup.Folder, err)
 		}
 		defer base.Close()
-		stored := &source{base: base, adapter: ck.Weights, scale: 1}
+		stored := &source{base: base, adapter: ck.Weights}
 		t.origin.read = stored.read
 	}
 	if err := t.loadState(ck); err != nil {
@@ -425,7 +434,15 @@ func (t *Trainer) files() (map[string][]byte, error) {
 		if own["config.json"], err = t.Setup.Model.Amend(own["config.json"]); err != nil {
 			return nil, inFolder(t.Setup.Folder, err)
 		}
-		same := bytes.Equal(own["tokenizer.json"], files["tokenizer.json"])
+		if t.Setup.Adapter != "" {
+			more, err := checkpoint.ModelFiles(t.Setup.Adapter)
+			if err != nil {
+				return nil, err
+			}
+			delete(more, "config.json") // it is not a model's
+			maps.Copy(own, more)
+		}
+		same := bytes.Equal(own[tokenizerFile], files[tokenizerFile])
 		for name, content := range own {
 			if same || name == "config.json" { // all others are about the tokenizer
 				files[name] = content

@@ -25,6 +25,7 @@ type Setup struct {
 	Config    *config.Config
 	Model     *model.Model
 	Folder    string // the Hugging Face folder that the model came from, or ""
+	Adapter   string // the folder of the adapter that Model has, with which training begins, or ""
 	Tokenizer *bpe.Tokenizer
 	Chat      *chat.Template // beside the tokenizer; nil: there is none
 	Tokens    *data.Tokens
@@ -52,8 +53,12 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Close()
 		return nil, err
 	}
-	if own, err := bpe.Load(filepath.Join(s.Folder, "tokenizer.json")); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
-		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, s.Folder))
+	if s.Model.LoRA != nil {
+		s.Adapter = c.Model.Name
+	}
+	path := tokenizerOf(c.Model.Name)
+	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
@@ -70,7 +75,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		}
 	}
 	s.Graph, err = machine.BuildGraph(c, s.Model, Documents(c, s.Tokens))
-	if err == nil && c.LoRA.Rank > 0 && s.Folder != "" {
+	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = fingerprintOf(s.Folder)
 	}
 	if err != nil {
@@ -188,8 +193,8 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 	return m, folder, notes, err
 }
 
-// findModel takes inline sizes, a known name, or the config.json of a folder. vocab
-// is the tokenizer's vocabulary size, the default of inline sizes.
+// findModel takes inline sizes, a known name, or the config.json of a folder; of an adapter's, that of its model. vocab
+// is the tokenizer's vocabulary size, the default of inline sizes. folder is that of the weights.
 func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
 		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
@@ -201,6 +206,12 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 		}
 		return m, "", nil, nil
 	}
+	if isAdapter(c.Model.Name) {
+		if m, folder, notes, err = adaptedModel(c.Model.Name); err != nil {
+			err = fail(err)
+		}
+		return m, folder, notes, err
+	}
 	text, err := readModel(c.Model.Name)
 	switch {
 	case err == nil:
@@ -211,9 +222,6 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 		return m, c.Model.Name, notes, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, "", nil, fail(err)
-	}
-	if exists(filepath.Join(c.Model.Name, adapterFile)) {
-		return nil, "", nil, fail(fmt.Errorf("the folder %q has an adapter, not a model; hint: `athanor merge %s FOLDER` makes a model of it", c.Model.Name, c.Model.Name))
 	}
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {

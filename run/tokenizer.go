@@ -22,7 +22,7 @@ import (
 
 // openTokenizer opens the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if own := filepath.Join(c.Model.Name, "tokenizer.json"); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || exists(own)) {
+	if own := tokenizerOf(c.Model.Name); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || exists(own)) {
 		t, err := bpe.Load(own)
 		if err != nil {
 			return nil, c.Fault("tokenizer", err.Error())
@@ -56,13 +56,18 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 // openChat opens the chat template beside the tokenizer of a configuration; nil: there is none.
 func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
 	dir := c.Tokenizer
-	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && exists(filepath.Join(dir, "tokenizer.json"))) {
+	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && exists(filepath.Join(dir, tokenizerFile))) {
 		return nil
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		dir = filepath.Dir(dir)
 	}
-	return chat.Open(dir, t)
+	for _, from := range foldersOf(dir) {
+		if found := chat.Open(from, t); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }

@@ -45,7 +45,7 @@ func (f *fixture) freezeSome(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// adaptSome gives adapters of some rank to some of the weights.
+// adaptSome gives adapters of some rank and scale to some of the weights.
 func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	m := *f.graph.Model
@@ -55,7 +55,7 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 			some = append(some, p.Name)
 		}
 	}
-	check(t, m.Adapt(1+r.IntN(9), some...))
+	check(t, m.Adapt(model.LoRA{Rank: 1 + r.IntN(9), Alpha: float64(r.IntN(5))}, some...))
 	f.rebuild(t, &m)
 }
 

@@ -50,15 +50,20 @@ def render(template, **variables):
         return {"error": type(e).__name__ + ": " + str(e)}
 
 
+def whole(conversation):
+    """A conversation is a list of messages, or an object with messages and tools."""
+    return conversation if isinstance(conversation, dict) else {"messages": conversation, "tools": None}
+
+
 def renderings():
     conversations = json.loads(read("jinja", "testdata", "conversations.json"))
     out = {}
     for file in sorted(os.listdir(os.path.join(root, "jinja", "testdata", "templates"))):
         template = read("jinja", "testdata", "templates", file)
-        for name, messages in conversations.items():
+        for name, c in conversations.items():
             for prompt in (False, True):
                 key = f"{file}/{name}/{'prompt' if prompt else 'whole'}"
-                out[key] = render(template, messages=messages, add_generation_prompt=prompt, tools=None, documents=None, **special)
+                out[key] = render(template, **whole(c), add_generation_prompt=prompt, documents=None, **special)
     write(out, "jinja", "testdata", "renderings.json")
 
 
@@ -74,7 +79,8 @@ FOLDERS = {
     "chatml": {
         "tokenizer": "qwen2.json", "special": ["<|im_start|>", "<|im_end|>"], "content": ["<think>", "</think>"],
         "config": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
-        "template": "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}{% if message.role == 'assistant' %}"
+        "template": "{% if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}"
+                    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}{% if message.role == 'assistant' %}"
                     "{% generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ message.content + '<|im_end|>' }}"
                     "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
     },
@@ -106,13 +112,14 @@ def tokens():
     out = {}
     for name, spec in FOLDERS.items():
         t = folder(name, spec)
-        for key, messages in conversations.items():
+        for key, c in conversations.items():
+            messages, tools = whole(c)["messages"], whole(c)["tools"]
             try:
-                whole = t.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-                safe = t.apply_chat_template(messages, sanitize_control_tokens=True)
+                plain = t.apply_chat_template(messages, tools=tools, return_dict=True, return_assistant_tokens_mask=True)
+                safe = t.apply_chat_template(messages, tools=tools, sanitize_control_tokens=True)
             except Exception:  # what the template does not know
                 continue
-            out[f"{name}/{key}"] = {"ids": whole["input_ids"], "mask": whole["assistant_masks"], "safe": safe["input_ids"]}
+            out[f"{name}/{key}"] = {"ids": plain["input_ids"], "mask": plain["assistant_masks"], "safe": safe["input_ids"]}
     write(out, "chat", "testdata", "tokens.json")
 
 

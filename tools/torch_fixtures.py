@@ -77,7 +77,7 @@ FROZEN = {
     "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
 }
 
-# Adapters of Hugging Face's peft, for a few models. Where alpha is not the rank, only evaluation can be compared.
+# Adapters of Hugging Face's peft, for a few models.
 LORA = {
     "gpt2-tiny": dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_proj", "c_fc"]),
     "llama-tiny": dict(r=3, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]),
@@ -85,6 +85,7 @@ LORA = {
     "neox-tiny": dict(r=2, lora_alpha=2, target_modules=["query_key_value", "dense_4h_to_h"]),
     "olmo2-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "o_proj"]),
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
+    "mistral-tiny": dict(r=3, lora_alpha=4, use_rslora=True, target_modules=["q_proj", "o_proj", "gate_proj", "down_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
 
@@ -184,6 +185,12 @@ def adapt(folder, tokens, settings, generator):
                 p.copy_(torch.randn(p.shape, generator=generator) * (0.3 if "lora_B" in name else p.shape[1] ** -0.5))
     path = folder / "lora"
     model.save_pretrained(path)
+    if settings["lora_alpha"] != settings["r"]:
+        model.eval()
+        logits, loss = loss_of(model, tokens)
+        loss.backward()
+        save_file({"logits": logits.detach().contiguous()}, path / "expected.safetensors")
+        save_file({n.replace(".default", ""): p.grad.contiguous() for n, p in model.named_parameters() if "lora_" in n}, path / "grads.safetensors")
     (path / "README.md").unlink()
     config = json.loads((path / "adapter_config.json").read_text()) | dict(base_model_name_or_path="..")
     config["target_modules"].sort()
@@ -255,8 +262,8 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `losses.json`: `losses[i]` and `grad_norms[i]` (before clipping) at the weights before step i+1 of {steps} AdamW steps on
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
-- `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model;
-  in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
+- `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
+  gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
 
 All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
 it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.

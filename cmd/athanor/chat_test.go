@@ -166,7 +166,7 @@ func TestChatResume(t *testing.T) {
 
 	// In tokenizer_config.json it is the same template.
 	config, err := json.Marshal(map[string]any{"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
-		"chat_template": []map[string]string{{"name": "tool_use", "template": "no"}, {"name": "default", "template": string(template)}}})
+		"chat_template": []map[string]string{{"name": "rag", "template": "no"}, {"name": "default", "template": string(template)}}})
 	check(t, err)
 	check(t, os.Remove(path))
 	check(t, os.WriteFile(folder+"/tokenizer_config.json", config, 0o644))

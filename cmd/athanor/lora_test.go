@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,16 +14,16 @@ import (
 // the device and in bf16, go on exactly, and come out as a folder of PEFT's that eval,
 // generate and merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
-	for _, c := range []struct{ family, targets, precision, quantize string }{
-		{"gpt2", "[]", "fp32", "none"}, {"llama", `["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", "[]", "bf16", "none"},
-		{"gpt2", "[]", "fp32", "nf4"}, {"llama", "[]", "bf16", "nf4"},
+	for _, c := range []struct{ family, lora, precision, quantize string }{
+		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
+		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
 	} {
 		t.Run(c.family+" "+c.quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
 			dir := t.TempDir()
 			lora := func(out string, more ...string) []string {
 				return append([]string{"train", file, "--json", "model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/" + out, "eval_batches=1000",
-					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4, targets: " + c.targets + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, "quantize=" + c.quantize}, more...)
+					"validation_fraction=0.05", "learning_rate=0.02", "lora={rank: 4" + c.lora + "}", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, "quantize=" + c.quantize}, more...)
 			}
 			var got, swapped trained
 			call(lora("a")...).must(t, 0, "starting from the weights in "+base).into(t, &got)
@@ -82,6 +83,78 @@ func TestLoRA(t *testing.T) {
 	}
 }
 
+// TestAdapterAsModel: a run may begin with an adapter. It does what a run does that begins with the same factors, of
+// its own making; and a chain of runs ends in a folder like any other.
+func TestAdapterAsModel(t *testing.T) {
+	for _, quantize := range []string{"none", "nf4"} {
+		t.Run(quantize, func(t *testing.T) {
+			base, file := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
+			dir := t.TempDir()
+			train := func(out string, more ...string) result {
+				return call(append([]string{"train", file, "out=" + dir + "/" + out, "learning_rate=0.02", "max_steps=4", "save_every=2", "warmup_steps=0", "quantize=" + quantize}, more...)...)
+			}
+			const lora = "lora={rank: 4, alpha: 8, targets: ['*.[qv]_proj.weight', '*up*']}"
+			own := []string{"model=" + base, "tokenizer=" + base, lora}
+			train("fresh", own...).must(t, 0)
+			train("start", append(own, "max_steps=1", "learning_rate=1e-30")...).must(t, 0) // too small to matter beside any other step
+			start := dir + "/start/checkpoint-1"
+			// As adapters from elsewhere are: without a tokenizer.
+			for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+				if err := os.Remove(start + "/" + name); err != nil && !os.IsNotExist(err) {
+					t.Fatal(err)
+				}
+			}
+			same := func(checkpoint string) {
+				t.Helper()
+				a, err := os.ReadFile(dir + "/" + checkpoint + "/adapter_model.safetensors")
+				check(t, err)
+				b, err := os.ReadFile(dir + "/fresh/checkpoint-4/adapter_model.safetensors")
+				check(t, err)
+				if !bytes.Equal(a, b) {
+					t.Errorf("%s: other factors than those of the run that made its own", checkpoint)
+				}
+			}
+			train("on", "model="+start, "tokenizer="+start).must(t, 0, "starting from the adapter "+start+" and the weights in "+base)
+			same("on/checkpoint-4")
+			check(t, os.RemoveAll(dir+"/on/checkpoint-4")) // as if it had been stopped
+			train("on", "model="+start, "tokenizer="+start, lora).must(t, 0, "resuming "+dir+"/on/checkpoint-2")
+			same("on/checkpoint-4")
+			if a, b := losses(t, dir+"/on"), losses(t, dir+"/fresh"); !slices.Equal(a, b) {
+				t.Errorf("losses %v, of the run that made its own factors %v", a, b)
+			}
+			train("still", "model="+dir+"/fresh/checkpoint-4", "max_steps=1", "learning_rate=1e-30", "seed=7").must(t, 0)
+			same("still/checkpoint-1")
+
+			train("second", "model="+dir+"/fresh/checkpoint-4", "tokenizer="+dir+"/fresh/checkpoint-4", "learning_rate=0.001", "seed=7", "lora.rank=4").must(t, 0)
+			second := dir + "/second/checkpoint-4"
+			var before, adapted, merged evalReport
+			tokens := dir + "/tokens.json"
+			heldOut(t, file, tokens, "model="+base, "tokenizer="+base, "validation_fraction=0.05")
+			call("eval", dir+"/fresh/checkpoint-4", "--tokens", tokens, "--json").must(t, 0).into(t, &before)
+			call("eval", second, "--tokens", tokens, "--json").must(t, 0).into(t, &adapted)
+			call("merge", second, dir+"/merged").must(t, 0)
+			call("eval", dir+"/merged", "--tokens", tokens, "--json").must(t, 0).into(t, &merged)
+			if math.Abs(merged.Loss/adapted.Loss-1) > 2e-6 || adapted.Loss >= before.Loss {
+				t.Errorf("loss %v, after the second run %v, merged %v", before.Loss, adapted.Loss, merged.Loss)
+			}
+			call("generate", second, "--prompt", "the ", "--max-tokens", "3").must(t, 0)
+			text, err := os.ReadFile(second + "/adapter_config.json")
+			check(t, err)
+			for _, want := range []string{`"r": 4`, `"lora_alpha": 8`, `"use_rslora": false`, `"base_model_name_or_path": "` + base + `"`} {
+				if !bytes.Contains(text, []byte(want)) {
+					t.Errorf("adapter_config.json has no %s: %s", want, text)
+				}
+			}
+			damaged, err := os.ReadFile(second + "/adapter_model.safetensors")
+			check(t, err)
+			damaged[len(damaged)-3] ^= 1
+			check(t, os.WriteFile(second+"/adapter_model.safetensors", damaged, 0o644))
+			train("third", "model="+second).must(t, 2, "hint: copy the checkpoint again")
+			call("eval", second, "--tokens", tokens).must(t, 1, "hint: copy the checkpoint again")
+		})
+	}
+}
+
 // TestLoRAErrors: what cannot be is named, with its key and a hint, and costs nothing.
 func TestLoRAErrors(t *testing.T) {
 	base, file := modelFolder(t)
@@ -106,11 +179,20 @@ func TestLoRAErrors(t *testing.T) {
 		{with("quantize=nf4", "freeze=[model.embed_tokens.weight]"), 2, "4 bits"},
 		{with("lora={rank: 2, targets: ['*wte*']}"), 2, "matches no parameter"},
 		{with("lora={rank: 2, targets: ['[']}"), 2, "hint"},
-		{with("lora={rank: 2, alpha: 3}"), 2, "lora.alpha"},
+		{with("lora={rank: 2, alpha: -1}"), 2, "lora.alpha"},
+		{with("lora={rank: 2, alpha: 1.0e-6}"), 2, "alpha 1e-06 with rank 2"},
+		{with("lora.alpha=4"), 2, "lora.rank"},
+		{with("lora.rslora=true"), 2, "lora.rank"},
 		{with("lora.rank=2", "freeze=[transformer.wte.weight]"), 2, "freeze"},
 		{[]string{"train", file, "lora.rank=2", "out=" + dir + "/c"}, 2, "no trained weights"},
-		{with("model=" + adapter), 2, "athanor merge"},
+		{with("model="+adapter, "lora.rank=3"), 2, "athanor merge"},
+		{with("model="+adapter, "lora={rank: 2, alpha: 4}"), 2, "adapters of rank 2, scale 2, on 14 weights, but the model is an adapter that has adapters of rank 2, scale 1, on 14 weights; hint: "},
+		{with("model="+adapter, "lora={rank: 2, targets: ['*.q_proj.weight']}"), 2, "athanor merge"},
+		{with("model="+adapter, "freeze=[transformer.wte.weight]"), 2, "freeze"},
+		{with("model=" + dir + "/a"), 2, "config.json"},
 		{append([]string{"train", file, "lora.rank=3"}, on...), 2, "belongs to another run"},
+		{append([]string{"train", file, "lora={rank: 2, alpha: 4}"}, on...), 2, "model is lora 2 there and lora 2*2 here"},
+		{append([]string{"train", file, "lora={rank: 2, rslora: true}"}, on...), 2, "belongs to another run"},
 		{append([]string{"train", file, "lora.rank=2", "quantize=nf4"}, on...), 2, "belongs to another run"},
 		{[]string{"merge", base, dir + "/d"}, 2, "has no adapter_config.json"},
 		{[]string{"merge", adapter, base}, 2, "exists"},

@@ -55,7 +55,13 @@ func TestDocuments(t *testing.T) {
 		must(t, err)
 		template := folder(t, string(source), special)
 		for name, text := range conversations {
-			c, err := Decode(text)
+			var whole struct{ Messages, Tools json.RawMessage }
+			if text[0] == '{' {
+				must(t, json.Unmarshal(text, &whole))
+			} else {
+				whole.Messages = text
+			}
+			c, err := Decode(whole.Messages, whole.Tools)
 			must(t, err)
 			key := filepath.Base(file) + "/" + name
 			docs, err := template.Documents(c)
@@ -71,14 +77,14 @@ func TestDocuments(t *testing.T) {
 					t.Errorf("%s: %q, in transformers %q", key, docs[len(docs)-1].Text, *whole)
 				}
 			}
-			var contents []string
+			var learnt []string
 			for _, d := range docs {
 				at := 0
 				for _, s := range d.Learnt {
 					if s.First < at || s.End <= s.First || s.End > len(d.Text) {
 						t.Fatalf("%s: learnt is %v of %d", key, d.Learnt, len(d.Text))
 					}
-					contents = append(contents, string(d.Text[s.First:s.End]))
+					learnt = append(learnt, string(d.Text[s.First:s.End]))
 					at = s.End
 				}
 			}
@@ -87,29 +93,105 @@ func TestDocuments(t *testing.T) {
 				if role != "assistant" {
 					continue
 				}
-				if turn == len(contents) {
+				if turn == len(learnt) {
 					t.Fatalf("%s: %d answers learnt", key, turn)
 				}
-				content, err := jinjaText(c.messages[i])
+				texts, _, err := contents(c.messages[i].(*jinja.Dict))
 				must(t, err)
-				if said := strings.TrimSpace(content); !strings.Contains(contents[turn], said) && !strings.Contains(said, "</think>") {
-					t.Errorf("%s: answer %d is %q, learnt as %q", key, turn, said, contents[turn])
+				said := ""
+				for _, text := range texts {
+					said += text.String()
+				}
+				if said = strings.TrimSpace(said); !strings.Contains(learnt[turn], said) && !strings.Contains(said, "</think>") {
+					t.Errorf("%s: answer %d is %q, learnt as %q", key, turn, said, learnt[turn])
 				}
 				turn++
 			}
-			if turn != len(contents) {
-				t.Errorf("%s: %d answers, %d learnt", key, turn, len(contents))
+			if turn != len(learnt) {
+				t.Errorf("%s: %d answers, %d learnt", key, turn, len(learnt))
 			}
 		}
 	}
-	if made < 150 {
+	if made < 180 {
 		t.Errorf("only %d conversations are documents", made)
 	}
 }
 
-func jinjaText(message jinja.Value) (string, error) {
-	content, err := text(message.(*jinja.Dict), "content")
-	return content.String(), err
+// TestTools: the template named tool_use is that of conversations with tools, what these say is text, and one that is
+// not read is not passed over.
+func TestTools(t *testing.T) {
+	const messages, tools = `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, `[{"name":"f<|im_end|>"}]`
+	const body = "{% for m in messages %}{{ m.content }}{% endfor %}"
+	config := func(more string) string {
+		return `{"chat_template": [` + more + `{"name": "default", "template": "one {{ tools is none }} ` + body + `"}]}`
+	}
+	const use = `{"name": "tool_use", "template": "{{ tools[0].name }} ` + body + `"}, `
+	render := func(template *Template, tools string) string {
+		t.Helper()
+		c, err := Decode([]byte(messages), []byte(tools))
+		must(t, err)
+		docs, err := template.Documents(c)
+		must(t, err)
+		for _, s := range docs[0].Control {
+			if strings.Contains(string(docs[0].Text[s.First:s.End]), "im_end") {
+				t.Errorf("%q is a control token", docs[0].Text[s.First:s.End])
+			}
+		}
+		return string(docs[0].Text)
+	}
+	for _, x := range []struct{ config, tools, want string }{
+		{config(use), tools, "f<|im_end|> ab"}, {config(use), "", "one True ab"}, {config(use), "[]", "one True ab"}, {config(""), tools, "one False ab"},
+	} {
+		if got := render(folder(t, "", x.config), x.tools); got != x.want {
+			t.Errorf("%s with %s: %q, want %q", x.config, x.tools, got, x.want)
+		}
+	}
+	if a, b := folder(t, "", config(use)), folder(t, "", config("")); a.Hash() == b.Hash() {
+		t.Error("with and without a template for tools there is one hash")
+	}
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(toolsFile)), 0o755))
+	for _, name := range []string{templateFile, toolsFile} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644))
+	}
+	tokenizer, err := bpe.Load("testdata/chatml")
+	must(t, err)
+	template := Open(dir, tokenizer)
+	if got := render(template, ""); got != "ab" {
+		t.Errorf("%q", got)
+	}
+	c, err := Decode([]byte(messages), []byte(tools))
+	must(t, err)
+	if _, err := template.Documents(c); err == nil || !strings.Contains(err.Error(), "hint: ") {
+		t.Errorf("a template for tools that is not read: %v", err)
+	}
+}
+
+// TestParts: contents in parts are handed on as they are; templates that drop or print them instead of writing their texts are
+// found out.
+func TestParts(t *testing.T) {
+	const refused = "does not write the texts"
+	const index = "{% for m in messages %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endfor %}"
+	for _, x := range []struct{ template, content, answer, want string }{
+		{index, `[{"type":"text","text":"a"},{"type":"text","text":"b"}]`, `[{"type":"text","text":"c"}]`, "a|b|c|"},
+		{index, `[{"type":"text","text":" a "}]`, `[{"type":"text","text":"<think>x</think>c"}]`, " a |<think>x</think>c|"},
+		{"{% for m in messages %}{{ m.content[0].text.split('</think>')[-1] }}{% endfor %}", `[{"type":"text","text":"a"}]`, `[{"type":"text","text":"<think>x</think>c"}]`, "ac"},
+		{"{% for m in messages %}{{ m.content[0].text }}{% endfor %}", `[{"type":"text","text":"a"},{"type":"text","text":"b"}]`, `[{"type":"text","text":"c"}]`, refused},
+		{"{% for m in messages %}{{ m.content }}{% endfor %}", `[{"type":"text","text":"a"}]`, `"c"`, refused},
+		{"{% for m in messages %}{{ m.content }}{% endfor %}", `"a"`, `[{"type":"text","text":"it's"}]`, refused},
+		{"{% for m in messages %}<{{ m.content if m.content is string }}>{% endfor %}", `"a"`, `[{"type":"text","text":"c"}]`, refused},
+		{"{% for m in messages %}{{ m.content + '.' }}{% endfor %}", `[{"type":"text","text":"a"}]`, `"c"`, "hint: "},
+	} {
+		c, err := Decode([]byte(`[{"role":"user","content":`+x.content+`},{"role":"assistant","content":`+x.answer+`}]`), nil)
+		must(t, err)
+		docs, err := folder(t, x.template, special).Documents(c)
+		switch {
+		case err != nil && (!strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "hint: ")):
+			t.Errorf("%s: %v", x.template, err)
+		case err == nil && string(docs[0].Text) != x.want:
+			t.Errorf("%s: %q, want %q", x.template, docs[0].Text, x.want)
+		}
+	}
 }
 
 // TestParting: where a template writes earlier turns otherwise once there are later ones, a conversation
@@ -131,7 +213,7 @@ func TestParting(t *testing.T) {
 		{"mistral-v0.3", system, "not how it begins with the answer"},
 		{"gemma2", system, "the template refuses this: System role not supported"},
 	} {
-		turns, err := Decode([]byte(c.conversation))
+		turns, err := Decode([]byte(c.conversation), nil)
 		must(t, err)
 		docs, err := folder(t, read(c.template), special).Documents(turns)
 		var got []string
@@ -154,7 +236,7 @@ func TestParting(t *testing.T) {
 
 // TestTurnEnd: a turn ends behind the first special token behind its content and those right behind that.
 func TestTurnEnd(t *testing.T) {
-	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b<|im_end|>"}]`))
+	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b<|im_end|>"}]`), nil)
 	must(t, err)
 	for end, want := range map[string]string{
 		"":                          "b<|im_end|>",
@@ -189,7 +271,7 @@ func TestLong(t *testing.T) {
 
 // TestOpen: where templates and special tokens are found, and what is wrong with others.
 func TestOpen(t *testing.T) {
-	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`))
+	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`), nil)
 	must(t, err)
 	const template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 	quoted, err := json.Marshal(template)
@@ -252,16 +334,17 @@ func TestPrompt(t *testing.T) {
 
 // FuzzDecode: no list of messages makes rendering panic, and what is learnt lies within the documents.
 func FuzzDecode(f *testing.F) {
-	f.Add(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`)
-	f.Add(`[{"from":"human","value":"a"},{"from":"gpt","value":"b","weight":0}]`)
-	f.Add(`[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":[1,2.5,null]}}}]}]`)
+	f.Add(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, `[{"type":"function"}]`)
+	f.Add(`[{"from":"human","value":"a"},{"from":"gpt","value":"b","weight":0}]`, `"[{\"name\": null}]"`)
+	f.Add(`[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":[{"type":"text","text":"b"}]}]`, "")
+	f.Add(`[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":[1,2.5,null]}}}]}]`, "[]")
 	tokenizer, err := bpe.Load("testdata/chatml")
 	if err != nil {
 		f.Fatal(err)
 	}
 	template := Open("testdata/chatml", tokenizer)
-	f.Fuzz(func(t *testing.T, s string) {
-		c, err := Decode([]byte(s))
+	f.Fuzz(func(t *testing.T, s, tools string) {
+		c, err := Decode([]byte(s), []byte(tools))
 		if err != nil {
 			return
 		}

@@ -15,8 +15,10 @@ import (
 type Conversation struct {
 	messages []jinja.Value // mappings
 	roles    []string
-	learnt   []bool // of assistants' turns
-	size     int    // characters and values in all messages
+	learnt   []bool      // of assistants' turns
+	tools    *jinja.List // mappings; nil: none
+	parts    bool        // some contents are lists of parts
+	size     int         // characters and values in all messages and tools
 }
 
 // roles are the names of roles. Templates build control tokens of them ('<|' + role + '|>'), so they count as written
@@ -29,9 +31,10 @@ var senders = map[string]string{"human": "user", "gpt": "assistant"}
 // maxTurns bounds the messages of a conversation, which is rendered up to each of its answers.
 const maxTurns = 1000
 
-// Decode reads a list of messages: {"role", "content"} as OpenAI has them, or {"from", "value"} as in ShareGPT.
-func Decode(list []byte) (*Conversation, error) {
-	if !utf8.Valid(list) {
+// Decode reads a list of messages: {"role", "content"} as OpenAI has them, or {"from", "value"} as in ShareGPT. tools
+// is the JSON of what may be called, see decodeTools.
+func Decode(list, tools []byte) (*Conversation, error) {
+	if !utf8.Valid(list) || !utf8.Valid(tools) {
 		return nil, errors.New("a conversation that is not UTF-8; hint: convert it")
 	}
 	v, err := jinja.DecodeJSON(list)
@@ -46,6 +49,12 @@ func Decode(list []byte) (*Conversation, error) {
 		return nil, fmt.Errorf("%d messages; hint: cut it, %d are the most", n, maxTurns)
 	}
 	c := &Conversation{}
+	if c.tools, err = decodeTools(tools); err != nil {
+		return nil, fmt.Errorf(`tools: %w; hint: a list of JSON schemas, [{"type": "function", "function": {"name": ...}}, ...]`, err)
+	}
+	if c.tools != nil {
+		c.size += jinja.Size(c.tools)
+	}
 	for i, m := range turns.Items {
 		message, ok := m.(*jinja.Dict)
 		if ok {
@@ -58,6 +67,40 @@ func Decode(list []byte) (*Conversation, error) {
 		}
 	}
 	return c, nil
+}
+
+// decodeTools reads a list of schemas, or a string with the JSON of one, as many data sets have it. null, and an empty list or string, are nil:
+// who writes an empty list means that there are none, but some templates (Llama 3.1's) introduce tools for it.
+func decodeTools(text []byte) (*jinja.List, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	v, err := jinja.DecodeJSON(text)
+	if inside, ok := v.(jinja.Text); ok && err == nil {
+		if len(inside) == 0 {
+			return nil, nil
+		}
+		v, err = jinja.DecodeJSON([]byte(inside.String()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, none := v.(jinja.None); none {
+		return nil, nil
+	}
+	list, ok := v.(*jinja.List)
+	if !ok {
+		return nil, errors.New("not a list")
+	}
+	for i, tool := range list.Items {
+		if _, ok := tool.(*jinja.Dict); !ok {
+			return nil, fmt.Errorf("tool %d is not an object", i+1)
+		}
+	}
+	if len(list.Items) == 0 {
+		list = nil
+	}
+	return list, nil
 }
 
 // Say adds a turn.
@@ -90,13 +133,14 @@ func (c *Conversation) add(message *jinja.Dict) error {
 	if err != nil {
 		return err
 	}
-	content, err := text(m, "content")
+	texts, parts, err := contents(m)
 	if err != nil {
 		return err
 	}
-	if _, calls := m.Get("tool_calls"); content == nil && !calls {
+	if _, calls := m.Get("tool_calls"); texts == nil && !calls {
 		return errors.New("it has no content")
 	}
+	c.parts = c.parts || parts
 	for _, other := range []string{"thinking", "reasoning"} { // other names
 		v, ok := m.Get(other)
 		if _, has := m.Get("reasoning_content"); ok && !has {
@@ -127,6 +171,47 @@ func sender(m *jinja.Dict) (string, error) {
 	}
 	m.Set("role", jinja.Own(role))
 	return role, err
+}
+
+// contents returns the text of a message's content, or the texts of its parts; nil if there is none.
+func contents(m *jinja.Dict) (texts []jinja.Text, parts bool, err error) {
+	v, _ := m.Get("content")
+	list, parts := v.(*jinja.List)
+	if !parts {
+		one, err := text(m, "content")
+		if one != nil {
+			texts = []jinja.Text{one}
+		}
+		return texts, false, err
+	}
+	for i, item := range list.Items {
+		said, err := partOf(item)
+		if err != nil {
+			return nil, true, fmt.Errorf("part %d of its content %w", i+1, err)
+		}
+		texts = append(texts, said)
+	}
+	return texts, true, nil
+}
+
+// partOf returns the text of a part of a content, {"type": "text", "text": ...}.
+func partOf(v jinja.Value) (jinja.Text, error) {
+	part, ok := v.(*jinja.Dict)
+	if !ok {
+		return nil, errors.New("is not an object")
+	}
+	kind, err := text(part, "type")
+	if err == nil && kind.String() != "text" {
+		err = fmt.Errorf("is of type %.40q, and only text is known", kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	said, err := text(part, "text")
+	if said == nil && err == nil {
+		err = errors.New("has no text")
+	}
+	return said, err
 }
 
 // text returns a text of a message, nil if there is none.

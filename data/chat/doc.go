@@ -16,10 +16,16 @@
 // ends with <think>, but its answers have no thoughts; Mistral's puts the system's text before the last question only if no answer
 // follows), there is no telling what to learn, and the conversation is refused.
 //
+// # Tools, and contents in parts
+//
+// The schemas of tools beside the messages, and contents that are lists of texts, go to the template as they are. A template that
+// takes no tools leaves them out. One that does not know parts may write the list as Python prints it (Llama 3's), or nothing (Qwen3's): so the
+// texts are looked for in what it writes, and the conversation is refused if they are not there.
+//
 // # Who wrote a control token
 //
 // A special token of the tokenizer is one where the template wrote all of it, or the name of a known role. In the contents of
-// messages the same characters are text, so that <|im_end|> in a question does not end it. transformers' option
+// messages, and in tools, the same characters are text, so that <|im_end|> in a question does not end it. transformers' option
 // sanitize_control_tokens does the like; its default does not. Added tokens that are
 // not special, such as <think> and <tool_call>, are tokens everywhere: an assistant's content has them on purpose.
 //

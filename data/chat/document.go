@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
@@ -27,6 +28,7 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	}
 	var docs []Document
 	var d draft
+	checked := 0 // turns
 	turns := c.answers()
 	switch work := turns * c.size; {
 	case turns == 0:
@@ -42,6 +44,10 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 		if err != nil {
 			return nil, fmt.Errorf("message %d, of the assistant: %w", i+1, err)
 		}
+		if err := t.said(c, checked, i+1, a.whole); err != nil {
+			return nil, err
+		}
+		checked = i + 1
 		if !a.whole[:a.first].HasPrefix(d.text) {
 			docs = d.finish(docs)
 		}
@@ -81,6 +87,52 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 	}
 	return a, nil
 }
+
+// said refuses contents in parts that a template does not know: some write the list as Python prints it, others nothing. Of
+// turns first <= i < end it looks for the parts' texts in their rendering, one behind the other, but for what is thought (up to
+// </think>), which templates move.
+func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) error {
+	if !c.parts {
+		return nil
+	}
+	whole := rendered.String()
+	for i := first; i < end; i++ {
+		m := c.messages[i].(*jinja.Dict)
+		texts, parts, err := contents(m)
+		if err != nil || !parts || len(texts) == 0 {
+			continue // nothing to look for; errors are Decode's
+		}
+		list, _ := m.Get("content")
+		printed, err := jinja.Repr(list.(*jinja.List).Items[0], c.budget())
+		if err != nil {
+			return err
+		}
+		if strings.Contains(whole, printed.String()) || !follow(whole, texts) {
+			return fmt.Errorf("message %d: %s does not write the texts of a content that is a list of parts; hint: make the content one string", i+1, t.where)
+		}
+	}
+	return nil
+}
+
+// follow reports whether texts, without what is thought and without space at their ends, stand in a whole, one behind the other.
+func follow(whole string, texts []jinja.Text) bool {
+	for _, text := range texts {
+		said := text.String()
+		if at := strings.LastIndex(said, thought); at >= 0 {
+			said = said[at+len(thought):]
+		}
+		said = strings.TrimSpace(said)
+		at := strings.Index(whole, said)
+		if at < 0 {
+			return false
+		}
+		whole = whole[at+len(said):]
+	}
+	return true
+}
+
+// thought ends what a model thinks before it answers.
+const thought = "</think>"
 
 // turnEnd returns where a turn ends in the text that a template writes behind a content: behind the first special token
 // and those right behind that, such as the ends of a call, of all calls and of the turn; 0 if there is none.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ var ErrNone = errors.New("a conversation needs a chat template, and there is non
 // Files of a folder that a template is read from.
 const (
 	templateFile = "chat_template.jinja"
+	toolsFile    = "additional_chat_templates/tool_use.jinja" // it is not read, but known to be there
 	configFile   = "tokenizer_config.json"
 	mapFile      = "special_tokens_map.json"
 )
@@ -41,6 +43,8 @@ var day = time.Date(2024, 7, 26, 12, 0, 0, 0, time.UTC)
 type Template struct {
 	fault     error
 	template  *jinja.Template
+	withTools *jinja.Template // the one for conversations with tools
+	unread    error           // why that cannot be used
 	tokenizer *bpe.Tokenizer
 	names     map[string]jinja.Value // bos_token, ...
 	where     string                 // the file with the template
@@ -52,12 +56,16 @@ type Template struct {
 // is ErrNone.
 func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	t := &Template{tokenizer: tokenizer, names: map[string]jinja.Value{}, files: map[string][]byte{}}
-	source, err := t.open(dir)
+	source, withTools, err := t.open(dir)
 	if err == nil && source == nil {
 		return nil
 	}
 	if err == nil {
 		t.template, err = jinja.Parse(string(source))
+		t.withTools = t.template
+	}
+	if err == nil && withTools != nil {
+		t.withTools, err = jinja.Parse(string(withTools))
 	}
 	if err != nil {
 		t.fault = suggest.Add(fmt.Errorf("the chat template %s: %w", t.where, err), "transformers' templates are known; is it one?")
@@ -65,19 +73,20 @@ func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	return t
 }
 
-// open reads the settings, and returns the source of the template; nil: there is none.
-func (t *Template) open(dir string) ([]byte, error) {
+// open reads the settings, and returns the source of the template, nil: there is none, and that of the template for conversations
+// with tools; nil: it is the same.
+func (t *Template) open(dir string) (source, withTools []byte, err error) {
 	settings := map[string]json.RawMessage{}
 	t.where = dir
 	for _, name := range []string{configFile, mapFile} {
 		content, err := t.read(dir, name, maxConfig)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		more := map[string]json.RawMessage{}
 		if content != nil {
 			if err := json.Unmarshal(content, &more); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+				return nil, nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		for key, v := range more {
@@ -86,14 +95,17 @@ func (t *Template) open(dir string) ([]byte, error) {
 			}
 		}
 	}
-	source, err := t.read(dir, templateFile, maxTemplate)
+	source, err = t.read(dir, templateFile, maxTemplate)
 	t.where = filepath.Join(dir, templateFile)
 	if err == nil && source == nil {
 		t.where = filepath.Join(dir, configFile)
-		source, err = embedded(settings["chat_template"])
+		source, withTools, err = embedded(settings["chat_template"])
 	}
-	t.name(settings, source)
-	return source, err
+	if _, none := os.Stat(filepath.Join(dir, toolsFile)); none == nil {
+		t.unread = fmt.Errorf("conversations with tools have a template of their own, %s, which is not read; hint: make it the %s, if it renders other conversations too", filepath.Join(dir, toolsFile), templateFile)
+	}
+	t.name(settings, source, withTools)
+	return source, withTools, err
 }
 
 // read reads a file of the folder; nil: there is none.
@@ -108,33 +120,43 @@ func (t *Template) read(dir, name string, most int64) ([]byte, error) {
 	return content, err
 }
 
-// embedded returns the template in tokenizer_config.json: a string, or the one named "default" of a list.
-func embedded(raw json.RawMessage) ([]byte, error) {
+// embedded returns the template in tokenizer_config.json: a string, or the one named "default" of a list; and the one named
+// "tool_use", if there is one.
+func embedded(raw json.RawMessage) (source, withTools []byte, err error) {
 	var one string
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if json.Unmarshal(raw, &one) == nil {
-		return []byte(one), nil
+		return []byte(one), nil, nil
 	}
 	var list []struct{ Name, Template string }
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, errors.New("chat_template is neither a string nor a list of templates with names")
+		return nil, nil, errors.New("chat_template is neither a string nor a list of templates with names")
 	}
 	var names []string
 	for _, t := range list {
-		if t.Name == "default" {
-			return []byte(t.Template), nil
+		switch t.Name {
+		case "default":
+			source = []byte(t.Template)
+		case "tool_use":
+			withTools = []byte(t.Template)
 		}
 		names = append(names, t.Name)
 	}
-	return nil, fmt.Errorf("chat_template has %.200q; hint: name one of them default", names)
+	if source == nil {
+		err = fmt.Errorf("chat_template has %.200q; hint: name one of them default", names)
+	}
+	return source, withTools, err
 }
 
 // name takes the special tokens from the settings, and the hash of all that renderings depend on.
-func (t *Template) name(settings map[string]json.RawMessage, source []byte) {
+func (t *Template) name(settings map[string]json.RawMessage, source, withTools []byte) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", source)
+	if withTools != nil {
+		fmt.Fprintf(h, "with tools %q\n", withTools)
+	}
 	for _, key := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
 		var object struct{ Content string }
 		var token string
@@ -171,12 +193,23 @@ func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (j
 	names := map[string]jinja.Value{
 		"messages": &jinja.List{Items: c.messages[:n:n]}, "add_generation_prompt": prompt, "tools": jinja.None{}, "documents": jinja.None{},
 	}
+	template := t.template
+	if c.tools != nil {
+		if t.unread != nil {
+			return nil, t.unread
+		}
+		template, names["tools"] = t.withTools, c.tools
+	}
 	for key, v := range t.names {
 		names[key] = v
 	}
-	out, err := t.template.Render(names, now, c.budget())
+	out, err := template.Render(names, now, c.budget())
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", t.where, err), "leave such conversations out, or change the template")
+		hint := "leave such conversations out, or change the template"
+		if c.parts {
+			hint = "some contents are lists of parts; make them strings if the template expects these"
+		}
+		return nil, suggest.Add(fmt.Errorf("%s: %w", t.where, err), hint)
 	}
 	return out, nil
 }

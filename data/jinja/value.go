@@ -363,6 +363,9 @@ func (m *machine) grow(dst, more Text) (Text, error) {
 	return append(dst, more...), m.spend(len(more))
 }
 
+// Repr returns how Python prints a value, which is what a template writes of one that is no text. A budget bounds it as it bounds Render.
+func Repr(v Value, budget int) (Text, error) { return (&machine{budget: budget}).appendRepr(nil, v) }
+
 // appendRepr is Python's repr().
 func (m *machine) appendRepr(dst Text, v Value) (Text, error) {
 	if err := m.enter(); err != nil {

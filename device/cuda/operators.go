@@ -52,6 +52,9 @@ var operators = [graph.NumOps]operator{
 	graph.AdamW: adamw,
 	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },
 	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
+	graph.Scale: func(b *builder) error {
+		return b.elements("scale", func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.op(0))
+	},
 }
 
 // norm launches a block per row of the operator's operands, in table order, or per

@@ -74,14 +74,21 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	f.adapter, err = safetensors.OpenIn(filepath.Join(f.dir, "lora"), "adapter_model")
 	check(t, err)
 	t.Cleanup(func() { f.adapter.Close() })
-	rank := 0
+	var lora struct {
+		Rank   int     `json:"r"`
+		Alpha  float64 `json:"lora_alpha"`
+		RSLoRA bool    `json:"use_rslora"`
+	}
+	text, err := os.ReadFile(filepath.Join(f.dir, "lora", "adapter_config.json"))
+	check(t, err)
+	check(t, json.Unmarshal(text, &lora))
 	var weights []string
 	for _, info := range f.adapter.Tensors() {
 		if w, first := model.AdaptedIn(info.Name); first {
-			rank, weights = info.Shape[0], append(weights, w)
+			weights = append(weights, w)
 		}
 	}
-	check(t, f.model.Adapt(rank, weights...))
+	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, weights...))
 	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
 		check(t, f.model.Quantize())
 	}
@@ -180,7 +187,7 @@ func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	t.Helper()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "gpt2-tiny lora", "llama-tiny lora", "llama-nf4 lora"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora"} {
 		folder, lora := strings.CutSuffix(name, " lora")
 		f := load(t, folder)
 		if lora {

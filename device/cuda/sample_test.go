@@ -533,4 +533,8 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, c)
 		s.mat(n, c)
 	},
+	graph.Scale: func(s *sample) {
+		s.call.Attr.Scale = 2.5
+		s.mat(s.n(), s.cols())
+	},
 }

@@ -34,7 +34,7 @@ func variants() []Unit {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
-		for _, name := range []string{"act", "act_bwd", "adamw", "cast", "add"} {
+		for _, name := range []string{"act", "act_bwd", "adamw", "cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
 		for _, act := range []string{" ACT=0", " ACT=1", " ACT=3"} {
