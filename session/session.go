@@ -198,12 +198,14 @@ type Scalars struct {
 	Beta1, Beta2 float64
 	Targets      int // target tokens in the global batch: the denominator of the loss
 	Seed         uint64
+	Bound        float64 // a gradient norm above it skips the update; 0: any that is finite is welcome
 }
 
 // Outcome is the result of a step.
 type Outcome struct {
 	Loss    float64 // mean over the target tokens
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
+	Skipped bool    // the norm is above the bound or not finite: weights and moments are what they were. Never without clipping
 	Seconds float64
 	// Executed holds each rank's result of this step; it is valid until the next
 	// step.
@@ -219,6 +221,10 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
 	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
 	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
+	values[graph.ScalarBound] = math.MaxFloat32
+	if sc.Bound > 0 {
+		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
+	}
 	if d := s.Graph.Documents; d != nil {
 		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
 		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
@@ -251,7 +257,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 			if err := e.ReadBuffer("clip", clip[:]); err != nil {
 				return out, err
 			}
-			out.Norm = clip[1]
+			out.Norm, out.Skipped = clip[1], clip[0] == 0
 		}
 	}
 	out.Loss /= float64(max(sc.Targets, 1))
