@@ -215,28 +215,8 @@ type Outcome struct {
 // Step runs step i on a batch of tokens and targets, each of rows x sequence length
 // in row-major order, as data.Pairs makes them. A negative target does not count.
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
-	var values [graph.NumScalars]float32
-	values[graph.ScalarLR] = float32(sc.Rate)
-	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
-	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
-	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
-	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
-	values[graph.ScalarBound] = math.MaxFloat32
-	if sc.Bound > 0 {
-		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
-	}
-	if d := s.Graph.Documents; d != nil {
-		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
-		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
-	}
-	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
-	for n, token := range tokens {
-		s.ids[n] = data.Plain(token)
-	}
-	for r := range s.ranks {
-		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
-			return Outcome{}, err
-		}
+	if err := s.feed(i, tokens, targets, sc); err != nil {
+		return Outcome{}, err
 	}
 	results, err := s.groups[i].Step(ctx)
 	if err != nil {
@@ -262,6 +242,34 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	}
 	out.Loss /= float64(max(sc.Targets, 1))
 	return out, nil
+}
+
+// feed writes the inputs of step i on all ranks.
+func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
+	var values [graph.NumScalars]float32
+	values[graph.ScalarLR] = float32(sc.Rate)
+	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
+	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
+	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
+	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
+	values[graph.ScalarBound] = math.MaxFloat32
+	if sc.Bound > 0 {
+		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
+	}
+	if d := s.Graph.Documents; d != nil {
+		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
+		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
+	}
+	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
+	for n, token := range tokens {
+		s.ids[n] = data.Plain(token)
+	}
+	for r := range s.ranks {
+		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Timelines returns the timelines of the latest step i by rank, on one clock. They
