@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -162,12 +163,21 @@ func (s *Session) blame(at program.At, in *program.Instr, k, row int, value floa
 		if x.Bad >= 0 { // no instruction wrote that, else it had been found before
 			c.Operand, c.Value, c.Before = s.operand(p, in, n, j), x.Value, true
 		}
-		if x.Largest > 0 {
-			c.Inputs = append(c.Inputs, Input{s.operand(p, in, n, j), x.Largest})
-		}
+		c.read(s.operand(p, in, n, j), x.Largest)
 	}
 	s.locate(c, p, in, n, k, row)
 	return c, nil
+}
+
+// read records an operand; the parts of a value that are several operands count as one.
+func (c *Culprit) read(name string, largest float64) {
+	k := slices.IndexFunc(c.Inputs, func(in Input) bool { return in.Name == name })
+	switch {
+	case k >= 0:
+		c.Inputs[k].Largest = max(c.Inputs[k].Largest, largest)
+	case largest > 0:
+		c.Inputs = append(c.Inputs, Input{name, largest})
+	}
 }
 
 // node returns the node of the graph that an instruction comes from: that of its segment whose
