@@ -52,7 +52,7 @@ func (g *guard) add(out session.Outcome, bound float64) {
 	}
 	g.Broken = 0
 	norm := out.Norm
-	if out.Skipped {
+	if out.Skipped && bound > 0 {
 		norm = bound
 	}
 	g.Norms = append(g.Norms[max(0, len(g.Norms)-guardWindow+1):], norm)

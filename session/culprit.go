@@ -96,8 +96,10 @@ func (s *Session) Diagnose(tokens, targets []int32, sc Scalars) (*Culprit, error
 
 // badState looks for weights and moments that are not finite.
 func (s *Session) badState() (*Culprit, error) {
+	var room []float32 // reused
 	for i, p := range s.Graph.Params {
-		buf := make([]float32, p.Elems())
+		room = slices.Grow(room[:0], int(p.Elems()))
+		buf := room[:p.Elems()]
 		for _, kind := range []string{"p", "m", "v"} {
 			if p.Frozen && kind != "p" {
 				continue

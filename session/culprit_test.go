@@ -109,11 +109,16 @@ func TestDiagnose(t *testing.T) {
 			},
 		}
 		for name, tc := range cases {
-			ranks := []int{1, 1, 2}[k%3]
-			t.Run(fmt.Sprintf("%s/%d of %d", name, k, ranks), func(t *testing.T) {
+			how := []string{"one rank", "replicas", "one rank", "pipeline"}[k%4]
+			t.Run(fmt.Sprintf("%s/%d %s", name, k, how), func(t *testing.T) {
 				pl := randomPlan(r, f)
-				if ranks > 1 {
-					f.amongRanks(r, pl, ranks)
+				switch how {
+				case "replicas":
+					f.amongRanks(r, pl, 2)
+				case "pipeline":
+					pl = program.Plain(f.graph, 1)
+					pl.Ranks, pl.MicroBatches = 2, 4
+					pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
 				}
 				s := f.openPlan(t, pl)
 				f.step(t, s, 1)
