@@ -70,9 +70,12 @@ type Config struct {
 	Beta2           float64 `yaml:"beta2"`
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
-	Freeze          Strings `yaml:"freeze"`            // name patterns of parameters that are not trained
-	LoRA            LoRA    `yaml:"lora"`              // adapters, which are then all that is trained
-	Quantize        string  `yaml:"quantize"`          // none, or nf4: the layers' weights that are not trained are held in 4 bits
+	// SkipSpikes skips the updates of steps whose gradient norm is so many standard
+	// deviations above the mean of the last 128 steps, or not finite; 0: of none.
+	SkipSpikes float64 `yaml:"skip_spikes"`
+	Freeze     Strings `yaml:"freeze"`   // name patterns of parameters that are not trained
+	LoRA       LoRA    `yaml:"lora"`     // adapters, which are then all that is trained
+	Quantize   string  `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only

@@ -74,6 +74,9 @@ func (c *Config) checkRanges(d *decoder) {
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
 	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
 	in("gradient_clipping", c.Clip, 0, 1e9)
+	if in("skip_spikes", c.SkipSpikes, 0, 1e3); c.SkipSpikes > 0 && c.Clip == 0 {
+		d.fail("skip_spikes", "without gradient_clipping weights are updated before the norm is known; hint: gradient_clipping: 1e9 clips nothing, but waits for the norm")
+	}
 	in("validation_fraction", c.Validation, 0, 0.5)
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)
 	in("eval_batches", float64(c.EvalBatches), 1, 1e6)

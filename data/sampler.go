@@ -70,6 +70,12 @@ func (w Windows) Copy(dst []int32, i int64) {
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
+// Tokens returns the range of tokens of window i, 0 <= i < Count.
+func (w Windows) Tokens(i int64) Range {
+	first := w.first + i*int64(w.sequence)
+	return Range{first, first + int64(w.sequence) + 1}
+}
+
 // Cursor says which window of the shuffled order comes next. It is a Sampler's whole
 // state, and is saved with a checkpoint.
 type Cursor struct {
@@ -105,6 +111,9 @@ func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 
 // Cursor returns the position of the next window.
 func (s *Sampler) Cursor() Cursor { return s.cursor }
+
+// Window returns the number of the window that comes next.
+func (s *Sampler) Window() int64 { return s.order.at(s.cursor.Index) }
 
 // Seek moves to a position. A cursor whose index is not below the number of windows
 // is an error.

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"math"
 	"slices"
@@ -135,10 +136,14 @@ func TestEpochVisitsAll(t *testing.T) {
 		for epoch := range int64(2) {
 			target := make([]int, n)
 			for range w.Count() {
+				r := w.Tokens(s.Window())
 				if s.Cursor().Epoch != epoch {
 					t.Fatalf("%+v in epoch %d", s.Cursor(), epoch)
 				}
 				s.Fill(batch, 1)
+				if int64(batch[0]) != r.First || int64(batch[sequence]) != r.End-1 {
+					t.Fatalf("tokens %v are said to be %v", batch, r)
+				}
 				for i, token := range batch {
 					if int64(token) >= train.End || i > 0 && token != batch[i-1]+1 {
 						t.Fatalf("window %v of the training tokens up to %d", batch, train.End)
@@ -207,6 +212,19 @@ func TestResume(t *testing.T) {
 			t.Fatalf("resumed at %s: another stream", saved)
 		}
 	})
+}
+
+// A document ends with its end-of-text token, also where that is marked.
+func TestDocumentOf(t *testing.T) {
+	tokens := &Tokens{header: header{width: 4, count: 6, endOfText: 9}}
+	for _, id := range []int32{9, 1, Mark(9), inner(9), 2, 9} {
+		tokens.body = binary.LittleEndian.AppendUint32(tokens.body, uint32(id))
+	}
+	for i, want := range []int64{0, 1, 1, 2, 2, 2, 3} {
+		if got := tokens.Document(int64(i)); got != want {
+			t.Errorf("before token %d, %d documents end, want %d", i, got, want)
+		}
+	}
 }
 
 // The cut between training and validation is at the end of a document.

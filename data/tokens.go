@@ -255,6 +255,16 @@ func (t *Tokens) Copy(dst []int32, first int64) {
 	}
 }
 
+// Document returns how many documents end before token i. It reads all tokens before it.
+func (t *Tokens) Document(i int64) (n int64) {
+	for k := range i {
+		if unmarked(t.At(k)) == t.endOfText {
+			n++
+		}
+	}
+	return n
+}
+
 // Range is the tokens First <= i < End.
 type Range struct {
 	First int64 `json:"first"`

@@ -183,10 +183,13 @@ var table = [NumOps]Info{
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
 	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
 	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts
-	// in float64, in an order chosen by the device). Clip <= 0 means no clipping: {1, norm}.
-	NormAll: {Name: "norm_all", Args: args("clip:w part:r")},
+	// in float64, in an order chosen by the device). A norm that is not a number or, as
+	// f32, above scalars[ScalarBound] makes it {0, norm}. Clip <= 0 means no clipping:
+	// {1, norm} always, since updates then do not wait for the norm.
+	NormAll: {Name: "norm_all", Args: args("clip:w part:r scalars:r")},
 	// AdamW (Loshchilov and Hutter, 1711.05101, algorithm 2), with g scaled by
-	// clip[0] first, if clip is present. g is f32; p16 is a bf16 copy of an f32 p.
+	// clip[0] first, if clip is present. A clip[0] of 0 skips the update: p, m and v keep
+	// their bits. g is f32; p16 is a bf16 copy of an f32 p, written in any case.
 	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small
 	// updates add up over many steps: see Chance. Attr.Param and First identify the
 	// elements in the model; if none is bf16, both are 0.
@@ -254,6 +257,7 @@ const (
 	ScalarCorrection2        // 1 - Beta2^t
 	ScalarLossScale          // 1 / number of target tokens in the global batch
 	ScalarChance             // see Chance
+	ScalarBound              // greatest gradient norm of an update, at most the greatest float32
 	NumScalars
 )
 

@@ -14,8 +14,8 @@ import (
 //	m = Beta1*m + (1-Beta1)*g;  v = Beta2*v + (1-Beta2)*g*g
 //	p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + Eps)
 //
-// with g scaled by the clip factor. One pass over 28 bytes per parameter, or 20 if
-// the moments are bf16; the same pass writes the bf16 copy of p.
+// with g scaled by the clip factor; a factor of 0 skips all that. One pass over 28 bytes
+// per parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p.
 //
 // bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by
 // less than half a unit in the last place, so rounding to nearest would never let v
@@ -31,6 +31,12 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 	c1, c2 := scalars.At(0, graph.ScalarCorrection1), scalars.At(0, graph.ScalarCorrection2)
 	for r := range p.Rows {
 		for c := range p.Cols {
+			if factor == 0 { // skipped
+				if !p16.Absent() {
+					p16.Set(r, c, p.At(r, c))
+				}
+				continue
+			}
 			d := g.At(r, c) * factor
 			mm := a.Beta1*m.At(r, c) + (1-a.Beta1)*d
 			vv := a.Beta2*v.At(r, c) + (1-a.Beta2)*d*d
@@ -51,6 +57,12 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func adamw(e *Env, a *graph.Attr, t []Tensor) {
+	if !t[4].Absent() && t[4].F32[0] == 0 {
+		if !t[6].Absent() { // every instruction writes all of its results
+			cast(e, a, []Tensor{t[6], t[0]})
+		}
+		return
+	}
 	c := e.begin(a, t)
 	s := t[5].F32
 	lr := float64(s[graph.ScalarLR])

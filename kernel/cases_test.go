@@ -278,15 +278,20 @@ var cases = map[graph.Op]func(m *maker) sample{
 		return sample{t: []Tensor{m.mat(graph.F64, 1, graph.NormPieces(int64(g.Rows*g.Cols)), 1), g}}
 	},
 	graph.NormAll: func(m *maker) sample {
-		return sample{attr: graph.Attr{Clip: float64(m.IntN(3))}, t: []Tensor{m.f32(1, 2), m.positive(1, m.n())}}
+		s := sample{attr: graph.Attr{Clip: float64(m.IntN(3))}, t: []Tensor{m.f32(1, 2), m.positive(1, m.n()), NewTensor(graph.F32, 1, graph.NumScalars)}}
+		s.t[2].F32[graph.ScalarBound] = []float32{1, math.MaxFloat32}[m.IntN(2)]
+		return s
 	},
 	graph.AdamW: func(m *maker) sample {
 		n, c := m.n(), m.n()
 		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)},
 			t: []Tensor{m.any(n, c), m.any(n, c), m.above0(m.float(), n, c), m.any(n, c),
 				m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
-		if m.IntN(3) == 0 {
+		switch m.IntN(4) {
+		case 0:
 			s.t[4] = Tensor{}
+		case 1:
+			s.t[4].F32[0] = 0 // it is skipped
 		}
 		s.t[5].F32[graph.ScalarChance] = graph.Chance(m.Uint64(), 1)
 		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1

@@ -8,7 +8,7 @@ import (
 
 // The global gradient norm, in float64. NormPart sums the squares of each piece of
 // NormPiece elements. NormAll adds the pieces in order and derives the factor that
-// clips the norm to Clip.
+// clips the norm to Clip, or 0, which AdamW takes for: no update.
 
 func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
 	part, g := &t[0], &t[1]
@@ -38,7 +38,7 @@ func normPart(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func normAll(_ *Env, a *graph.Attr, t []Tensor) {
-	clip, part := &t[0], &t[1]
+	clip, part, bound := &t[0], &t[1], t[2].F32[graph.ScalarBound]
 	var s float64
 	for k := range part.Cols {
 		s += part.At(0, k)
@@ -47,6 +47,9 @@ func normAll(_ *Env, a *graph.Attr, t []Tensor) {
 	factor := 1.0
 	if a.Clip > 0 {
 		factor = min(1, a.Clip/(norm+1e-6))
+		if !(float32(norm) <= bound) { // also if it is NaN
+			factor = 0
+		}
 	}
 	clip.Set(0, 0, factor)
 	clip.Set(0, 1, norm)

@@ -42,7 +42,7 @@ buffer zh host reductions f32 4x4 unit=2 cuts=2 size=64 align=64 addr=192 persis
 buffer ah host weights f32 1x16 size=64 align=64 addr=256 persistent init=p:a
 buffer ad device weights f32 1x16 size=64 align=64 addr=384 persistent init=p:a
 buffer hh host weights bf16 1x16 size=32 align=32 addr=320 persistent init=p16:a
-buffer sc host inputs f32 1x5 size=20 align=16 addr=352 persistent init=sc
+buffer sc host inputs f32 1x6 size=24 align=16 addr=352 persistent init=sc
 buffer cl host inputs f32 1x2 size=8 align=8 addr=376 persistent init=cl
 buffer gh host reductions f32 1x16 size=64 align=64 addr=384 persistent init=gh
 buffer th host weights f32 1x40 cuts=16,32 size=160 align=64 addr=448
@@ -91,7 +91,7 @@ func TestDefects(t *testing.T) {
 			`persistent buffer wh ends without its content "p:b"`},
 		{"linear(y, x, s1[4x4]", "linear(y, z, s1[4x4]", "i1 (linear on compute): operand x (buffer z) is read before it is written"},
 		{"copy(s2, wh[1x16@16])", "copy(s2[1x8], wh[1x8@32])", "is not made of whole atoms"},
-		{"copy(zh, z) d2h key=-,-,-,copy wait=i3", "copy(sc, cl) host key=-,-,-,copy", "has 2 columns, want 5"},
+		{"copy(zh, z) d2h key=-,-,-,copy wait=i3", "copy(sc, cl) host key=-,-,-,copy", "has 2 columns, want 6"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(ah, wh[1x16@16]) host key=-,-,-,copy\n", `buffers wh and ah both hold "p:a", but end with different content`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(th[1x16], ah) host key=-,-,-,copy\ni7 cast(hh, th[1x16]) host key=-,-,-,copy\n", ""},
@@ -273,7 +273,7 @@ buffer u device inputs f32 1x16 size=64 align=4 addr=-1 persistent init=u
 buffer g device inputs f32 1x131072 cuts=65536 size=524288 align=4 addr=-1 persistent init=ga,gb
 buffer p device inputs i32 1x1 size=4 align=4 addr=-1 persistent init=p
 buffer clip device inputs f32 1x2 size=8 align=4 addr=-1 persistent init=clip
-buffer sc device inputs f32 1x5 size=20 align=4 addr=-1 persistent init=scalars
+buffer sc device inputs f32 1x6 size=24 align=4 addr=-1 persistent init=scalars
 buffer t device activations f32 8x4 unit=2 size=128 align=4 addr=-1
 buffer s device activations f32 8x8 unit=2 cuts=4 size=256 align=4 addr=-1
 buffer b1 device activations f32 8x10 unit=2 cuts=4,8 size=320 align=4 addr=-1

@@ -336,7 +336,7 @@ func (g *gridBuilder) norm() {
 		all = slots("parts.all", total)
 		g.between(graph.AllGather, world, false, g.whole(all), src)
 	}
-	g.op(device.Compute, graph.NormAll, graph.Attr{Clip: 1}, g.whole(g.clip), g.whole(all))
+	g.op(device.Compute, graph.NormAll, graph.Attr{Clip: 1}, g.whole(g.clip), g.whole(all), g.whole(g.scalars))
 }
 
 // update steps what this rank owns, and gathers the rest.

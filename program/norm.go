@@ -216,7 +216,8 @@ func (lo *lowering) norm(u *unit, n *normParts) {
 	if n.final == device.DeviceTier || n.buf[device.DeviceTier] >= 0 {
 		lo.clip[device.DeviceTier] = lo.buffer(Buffer{Name: "clip.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 	}
-	u.work = append(u.work, lo.opt1(n.final, -1, graph.NormAll, graph.Attr{Clip: lo.opt.Clip}, p.whole(lo.clip[n.final]), p.whole(n.all)))
+	u.work = append(u.work, lo.opt1(n.final, -1, graph.NormAll, graph.Attr{Clip: lo.opt.Clip},
+		p.whole(lo.clip[n.final]), p.whole(n.all), p.whole(lo.scalars[n.final])))
 	for t, buf := range lo.clip {
 		if buf < 0 || device.Tier(t) == n.final {
 			continue

@@ -156,7 +156,7 @@ func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
 	for k := range smallWeights {
 		s.op(stream, graph.NormPart, graph.Attr{}, Region{Buf: parts, Off: k, Rows: 1, Cols: 1, Stride: 1}, weightIn(dw, k))
 	}
-	s.op(stream, graph.NormAll, graph.Attr{Clip: 1}, s.whole(clip), s.whole(parts))
+	s.op(stream, graph.NormAll, graph.Attr{Clip: 1}, s.whole(clip), s.whole(parts), s.whole(scalars))
 	for k := range smallWeights {
 		s.op(stream, graph.AdamW, graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1},
 			weightIn(w, k), weightIn(m, k), weightIn(v, k), weightIn(dw, k), s.whole(clip), s.whole(scalars))

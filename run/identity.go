@@ -40,6 +40,7 @@ type origin struct {
 	PlanHash string `json:"plan_hash"`
 	RunHash  string `json:"run_hash"` // of the plan and the identity
 	spread
+	guard
 }
 
 // spread is the number of steps over which a timed run spreads its learning rate,
@@ -84,7 +85,7 @@ func (t *Trainer) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

@@ -22,6 +22,37 @@ type Metrics struct {
 	Rate         float64 `json:"tokens_per_second"`
 	MFU          float64 `json:"mfu"` // model FLOPs per second over the measured peak
 	ValLoss      float64 `json:"val_loss,omitempty"`
+	Bound        float64 `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
+	Skipped      bool    `json:"skipped,omitempty"`         // the step changed no weight
+	SkippedSteps int     `json:"skipped_steps,omitempty"`   // so far
+}
+
+// skipped says that a step was skipped, and why.
+func (m *Metrics) skipped() string {
+	why := "which is not finite"
+	if finite(m.GradNorm) {
+		why = fmt.Sprintf("usual is up to %.4g", m.Bound)
+	}
+	return fmt.Sprintf("step %d is skipped: loss %.4f, gradient norm %.4g, %s; no weight has changed; skipped so far: %d", m.Step, m.Loss, m.GradNorm, why, m.SkippedSteps)
+}
+
+// MarshalJSON writes null for a loss or norm that is not finite: JSON has no number for it.
+func (m Metrics) MarshalJSON() ([]byte, error) {
+	type plain Metrics // without this method
+	if finite(m.Loss) && finite(m.GradNorm) {
+		return json.Marshal(plain(m))
+	}
+	number := func(x float64) *float64 {
+		if !finite(x) {
+			return nil
+		}
+		return &x
+	}
+	return json.Marshal(struct {
+		plain
+		Loss     *float64 `json:"loss"`
+		GradNorm *float64 `json:"grad_norm"`
+	}{plain(m), number(m.Loss), number(m.GradNorm)})
 }
 
 // metricsLog appends to metrics.jsonl, and writes the same for TensorBoard. On
@@ -70,8 +101,12 @@ func (l *metricsLog) add(m Metrics) error {
 		return fmt.Errorf("metrics of step %d: %w", m.Step, err)
 	}
 	if _, err = l.f.Write(append(line, '\n')); err == nil {
-		err = l.events.add(m.Step, scalar{"train/loss", m.Loss}, scalar{"train/learning_rate", m.LearningRate}, scalar{"train/grad_norm", m.GradNorm},
-			scalar{"perf/tokens_per_second", m.Rate}, scalar{"perf/mfu", m.MFU}, scalar{"perf/step_seconds", m.StepSeconds})
+		curves := []scalar{{"train/loss", m.Loss}, {"train/learning_rate", m.LearningRate}, {"train/grad_norm", m.GradNorm},
+			{"perf/tokens_per_second", m.Rate}, {"perf/mfu", m.MFU}, {"perf/step_seconds", m.StepSeconds}}
+		if m.SkippedSteps > 0 {
+			curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
+		}
+		err = l.events.add(m.Step, curves...)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; hint: the latest checkpoint is whole: free some space and start the same command again", err)

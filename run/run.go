@@ -12,9 +12,10 @@
 // copy of weights and moments is in the session's arenas.
 //
 // Resumption. A checkpoint holds weights and moments in fp32, the step, the data
-// cursor and the identity of the run. Everything else that affects a result is a
-// function of these and the configuration: the learning rate of the step number,
-// random rounding of seed, step, parameter and element. Frozen weights that the
+// cursor, the gradient norms of the latest steps and the identity of the run.
+// Everything else that affects a result is a function of these and the configuration:
+// the learning rate of the step number, random rounding of seed, update, parameter and
+// element. Frozen weights that the
 // arenas hold in bf16 are copied from their source. So a resumed run continues bit
 // for bit under the same plan, and under any other that keeps the order of sums.
 // Plan and memory limits are therefore not part of the identity (identity.go), and
@@ -25,6 +26,7 @@
 //
 //	setup.go, tokenizer.go                  what is trained, on which text
 //	train.go                                the loop; validation between steps
+//	guard.go, numeric.go                    steps that are skipped; what made numbers not finite
 //	metrics.go, tensorboard.go, trace.go    what it tells
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
 //	folder.go, evaluate.go                  losses and gradients of a model folder

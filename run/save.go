@@ -245,7 +245,11 @@ func (t *Trainer) resume(path string) error {
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := json.Unmarshal(ck.Trainer.Plan, &t.spread); err != nil {
+	err = errors.Join(json.Unmarshal(ck.Trainer.Plan, &t.spread), json.Unmarshal(ck.Trainer.Plan, &t.guard))
+	if err == nil {
+		err = t.guard.check(int(ck.Trainer.Step))
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	cursor := t.sampler.Cursor()
@@ -470,7 +474,7 @@ func (t *Trainer) files() (map[string][]byte, error) {
 
 // Summary describes the run so far.
 func (t *Trainer) Summary() Summary {
-	s := Summary{Steps: t.Step, Checkpoint: t.saved}
+	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
 		s.ValLoss = t.ValLoss
 	}

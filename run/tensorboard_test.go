@@ -91,7 +91,7 @@ func TestTensorBoard(t *testing.T) {
 	check(t, err)
 	check(t, log.add(Metrics{Step: 1, Loss: 3.5, LearningRate: 1e-3, GradNorm: 2, Rate: 1e4, MFU: 0.5, StepSeconds: 0.25}))
 	check(t, log.validated(1, 3.25))
-	check(t, log.add(Metrics{Step: 300, Loss: 2.5}))
+	check(t, log.add(Metrics{Step: 300, Loss: 2.5, SkippedSteps: 2}))
 	check(t, log.close())
 	list, err := filepath.Glob(dir + "/events.out.tfevents.*")
 	if err != nil || len(list) != 1 {
@@ -100,6 +100,9 @@ func TestTensorBoard(t *testing.T) {
 	points, start := recordsOf(t, list[0])
 	want := []point{{1, "train/loss", 3.5}, {1, "train/learning_rate", 1e-3}, {1, "train/grad_norm", 2}, {1, "perf/tokens_per_second", 1e4}, {1, "perf/mfu", 0.5},
 		{1, "perf/step_seconds", 0.25}, {1, "val/loss", 3.25}, {300, "train/loss", 2.5}}
+	if last := points[len(points)-1]; last != (point{300, "train/skipped_steps", 2}) {
+		t.Errorf("the last point is %v", last)
+	}
 	if got := points[:len(want)]; !slices.Equal(got, want) || start != 1 {
 		t.Errorf("got %v from step %d, want %v", got, start, want)
 	}

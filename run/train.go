@@ -26,9 +26,6 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// ErrNumeric reports a loss or gradient norm that is NaN or infinite.
-var ErrNumeric = errors.New("the loss is not a number")
-
 // ErrSaved reports that the run was stopped, by a signal or the file stop, after saving its state.
 // The same command continues it.
 var ErrSaved = errors.New("stopped on request; everything is saved, start me again")
@@ -71,6 +68,7 @@ type Trainer struct {
 	saved    string         // latest checkpoint of this run
 	saving   saving         // when it was written, and how long that took
 	spread   spread         // steps of a timed run's schedule
+	guard    guard          // which steps are skipped
 	origin   weights        // the parameters that this process began with
 }
 
@@ -232,6 +230,9 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			return err
 		}
 		o.Step(m)
+		if m.Skipped {
+			o.Event(m.skipped())
+		}
 		t.compare(o)
 		if t.traced() {
 			if err := t.trace(); err != nil {
@@ -318,7 +319,8 @@ type Summary struct {
 	ValLoss         float64      `json:"val_loss,omitempty"`    // absent before the first validation
 	MeasuredSeconds float64      `json:"measured_step_seconds"` // median
 	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
-	MeasuredBytes   plan.Traffic `json:"measured_bytes"` // per step
+	MeasuredBytes   plan.Traffic `json:"measured_bytes"`          // per step
+	Skipped         int          `json:"skipped_steps,omitempty"` // see guard
 	Checkpoint      string       `json:"checkpoint"`
 	Best            *Best        `json:"best,omitempty"` // with keep_best
 }
@@ -337,9 +339,10 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	t.sampler.Fill(t.rows, c.GlobalBatch)
 	targets := t.split(c.GlobalBatch)
 	rate := c.Rate(t.Step)
+	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
+		Bound: t.guard.bound(c.SkipSpikes)}
 	began := time.Now()
-	out, err := t.Session.Step(ctx, training, t.tokens, t.targets,
-		session.Scalars{Rate: rate, Step: t.Step + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed})
+	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
@@ -365,12 +368,17 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
 		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
+		Bound: scalars.Bound, Skipped: out.Skipped,
 	}
-	if math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) || math.IsNaN(out.Norm) || math.IsInf(out.Norm, 0) {
-		return m, fmt.Errorf("step %d: loss %v, gradient norm %v: %w; hint: a lower learning_rate or more warmup_steps; checkpoints before this step are whole", t.Step, out.Loss, out.Norm, ErrNumeric)
+	t.guard.add(out, scalars.Bound)
+	m.SkippedSteps = t.guard.Skipped
+	if finite(out.Loss) {
+		t.Losses = append(t.Losses, out.Loss)
 	}
-	t.Losses = append(t.Losses, out.Loss)
-	return m, nil
+	if finite(out.Loss) && finite(out.Norm) || out.Skipped && c.SkipSpikes > 0 && t.guard.Broken < mostBroken {
+		return m, nil
+	}
+	return m, t.numeric(out, scalars, before)
 }
 
 // split derives inputs and targets from t.rows, and returns the number of targets. Rows

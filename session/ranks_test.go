@@ -50,6 +50,20 @@ func same(t *testing.T, got, want trace) {
 	}
 }
 
+// amongRanks divides a plan's four sequences among ranks, and its chunks at random.
+func (f *fixture) amongRanks(r *rand.Rand, pl *program.Plan, ranks int) {
+	pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = ranks, 1, 4/ranks, 1
+	pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Shard = program.Shardings()[r.IntN(4)]
+		if c.Weights == device.HostTier && c.Shard != "" {
+			c.Shard = "weights"
+		}
+	}
+	pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
+}
+
 // TestRanksChangeNothing is law L1 over ranks: data-parallel plans with
 // anything divided and anywhere give the losses of one rank but for the order
 // of sums, and L2 holds on every rank.
@@ -68,17 +82,7 @@ func TestRanksChangeNothing(t *testing.T) {
 		for k := range 6 {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
-				pl.Ranks = []int{2, 4}[r.IntN(2)]
-				pl.MicroBatch, pl.MicroBatches, pl.Group = 1, 4/pl.Ranks, 1
-				pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
-				for i := range pl.Chunks {
-					c := &pl.Chunks[i]
-					c.Shard = program.Shardings()[r.IntN(4)]
-					if c.Weights == device.HostTier && c.Shard != "" {
-						c.Shard = "weights"
-					}
-				}
-				pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
+				f.amongRanks(r, pl, []int{2, 4}[r.IntN(2)])
 				_, got := f.train(t, pl, 3)
 				near(t, got, plain)
 				if _, err := Prove(context.Background(), f.graph, pl, f.lower(t, pl), f.options()); err != nil {

@@ -25,6 +25,7 @@
 //	session.go  Session: opening, stepping, state by parameter
 //	prove.go    what is checked before programs run
 //	init.go     initial parameters
+//	culprit.go  what made a step's numbers not finite
 //	measure.go  steps on random text, for trials and benchmarks
 package session
 
@@ -198,12 +199,14 @@ type Scalars struct {
 	Beta1, Beta2 float64
 	Targets      int // target tokens in the global batch: the denominator of the loss
 	Seed         uint64
+	Bound        float64 // a gradient norm above it skips the update; 0: any that is finite is welcome
 }
 
 // Outcome is the result of a step.
 type Outcome struct {
 	Loss    float64 // mean over the target tokens
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
+	Skipped bool    // the norm is above the bound or not finite: weights and moments are what they were. Never without clipping
 	Seconds float64
 	// Executed holds each rank's result of this step; it is valid until the next
 	// step.
@@ -213,24 +216,8 @@ type Outcome struct {
 // Step runs step i on a batch of tokens and targets, each of rows x sequence length
 // in row-major order, as data.Pairs makes them. A negative target does not count.
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
-	var values [graph.NumScalars]float32
-	values[graph.ScalarLR] = float32(sc.Rate)
-	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
-	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
-	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
-	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
-	if d := s.Graph.Documents; d != nil {
-		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
-		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
-	}
-	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
-	for n, token := range tokens {
-		s.ids[n] = data.Plain(token)
-	}
-	for r := range s.ranks {
-		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
-			return Outcome{}, err
-		}
+	if err := s.feed(i, tokens, targets, sc); err != nil {
+		return Outcome{}, err
 	}
 	results, err := s.groups[i].Step(ctx)
 	if err != nil {
@@ -251,11 +238,39 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 			if err := e.ReadBuffer("clip", clip[:]); err != nil {
 				return out, err
 			}
-			out.Norm = clip[1]
+			out.Norm, out.Skipped = clip[1], clip[0] == 0
 		}
 	}
 	out.Loss /= float64(max(sc.Targets, 1))
 	return out, nil
+}
+
+// feed writes the inputs of step i on all ranks.
+func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
+	var values [graph.NumScalars]float32
+	values[graph.ScalarLR] = float32(sc.Rate)
+	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
+	values[graph.ScalarCorrection2] = float32(1 - math.Pow(sc.Beta2, float64(sc.Step)))
+	values[graph.ScalarLossScale] = 1 / float32(max(sc.Targets, 1))
+	values[graph.ScalarChance] = graph.Chance(sc.Seed, sc.Step)
+	values[graph.ScalarBound] = math.MaxFloat32
+	if sc.Bound > 0 {
+		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
+	}
+	if d := s.Graph.Documents; d != nil {
+		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
+		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
+	}
+	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
+	for n, token := range tokens {
+		s.ids[n] = data.Plain(token)
+	}
+	for r := range s.ranks {
+		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Timelines returns the timelines of the latest step i by rank, on one clock. They

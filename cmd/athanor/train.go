@@ -142,6 +142,9 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	} else {
 		p.compare(c, &s)
 	}
+	if s.Skipped > 0 {
+		fmt.Fprintf(c.stdout, "skipped: %d of %d steps, whose gradient norm was unusual\n", s.Skipped, s.Steps)
+	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
 		fmt.Fprintf(c.stdout, "least validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)

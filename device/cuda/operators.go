@@ -45,8 +45,8 @@ var operators = [graph.NumOps]operator{
 	},
 	graph.NormPart: normPart,
 	graph.NormAll: func(b *builder) error {
-		a := b.newArgs(b.op(0), b.op(1))
-		a.d[0] = b.call.Attr.Clip
+		a := b.newArgs(b.op(0), b.op(1), b.op(2))
+		a.d[0], a.n[0] = b.call.Attr.Clip, graph.ScalarBound
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
 	graph.AdamW: adamw,

@@ -331,3 +331,53 @@ func TestGenerate(t *testing.T) {
 		})
 	}
 }
+
+// TestSkippedStep: a step whose norm is above the bound, or is none, changes no bit of weights and moments, whoever updates them.
+func TestSkippedStep(t *testing.T) {
+	f := load(t, "gpt2-tiny")
+	g := f.graph(t, graph.BF16)
+	for _, what := range []string{"all tiers", "swap"} {
+		pl := plans(g)[what]
+		t.Run(what, func(t *testing.T) {
+			p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+			check(t, err)
+			s, err := session.Open(g, []device.Device{gpu(t, f)}, []*program.Program{p})
+			check(t, err)
+			defer s.Close()
+			check(t, s.Load(f.read))
+			state := func() (bits []uint32) {
+				for i, q := range g.Params {
+					for _, kind := range []string{"p", "m", "v"} {
+						buf := make([]float32, q.Elems())
+						check(t, s.Read(i, kind, buf))
+						for _, x := range buf {
+							bits = append(bits, math.Float32bits(x))
+						}
+					}
+				}
+				return bits
+			}
+			scalars := session.Scalars{Rate: 1e-3, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)}
+			for n, c := range []struct {
+				bound, value float64
+				skipped      bool
+			}{{0, 0, false}, {1e-6, 0, true}, {1e6, 0, false}, {0, 3e38, true}} { // the mean of a row of these is none
+				if c.value != 0 {
+					check(t, s.Write(0, "p", slices.Repeat([]float32{float32(c.value)}, int(g.Params[0].Elems()))))
+				}
+				before := state()
+				scalars.Step, scalars.Bound = n+1, c.bound
+				out, err := s.Step(context.Background(), 0, f.tokens, f.targets, scalars)
+				check(t, err)
+				if same := slices.Equal(before, state()); out.Skipped != c.skipped || same != c.skipped {
+					t.Errorf("step %d of norm %v: skipped %v, state unchanged %v; want %v", n, out.Norm, out.Skipped, same, c.skipped)
+				}
+			}
+			c, err := s.Diagnose(f.tokens, f.targets, scalars)
+			check(t, err)
+			if c == nil || c.Before || !c.Forward() || c.Segment != "h0" || c.Instr.Op != graph.LayerNorm {
+				t.Errorf("found %v", c)
+			}
+		})
+	}
+}

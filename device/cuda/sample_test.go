@@ -503,6 +503,8 @@ var samples = map[graph.Op]func(s *sample){
 			n += 8 * 1024 // more than the block fetches at a time
 		}
 		s.fill(graph.F64, 1, n, s.Float64)
+		bound := []float64{float64(n) / 100, math.MaxFloat32}[s.IntN(2)]
+		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return bound })
 	},
 	graph.AdamW: func(s *sample) {
 		n, c := s.n(), s.cols()
@@ -512,7 +514,9 @@ var samples = map[graph.Op]func(s *sample){
 		s.fill(moments, n, c, s.NormFloat64)
 		s.fill(moments, n, c, func() float64 { return 0.01 + math.Abs(s.NormFloat64()) })
 		s.f32(n, c)
-		s.positive(1, 2)
+		if clip := tensor(s.image, s.positive(1, 2)); s.IntN(4) == 0 {
+			clip.Set(0, 0, 0) // it is skipped
+		}
 		o := s.positive(1, graph.NumScalars)
 		t := tensor(s.image, o)
 		t.Set(0, graph.ScalarLR, 0.01)

@@ -3,6 +3,7 @@
 // float64. f: beta1, 1-beta1, beta2, 1-beta2, eps; d[0]: weight decay; n: indices in scalars of lr,
 // 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. p, m and v in
 // bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
+// A clip of 0 leaves p, m and v as they are.
 typedef unsigned long long u64;
 
 static __device__ inline u64 mix(u64 x) {
@@ -48,6 +49,10 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
     load(p, at<T0>(a.t[0], r, c));
     load(m, at<T1>(a.t[1], r, c));
     load(v, at<T2>(a.t[2], r, c));
+  }
+  if (clip == 0) {
+    if (there && a.t[6].p) store(at<bf16>(a.t[6], r, c), p);
+    return;
   }
   if (threadIdx.x == 0) {
     const float* s = at<float>(a.t[5], 0, 0);

@@ -1,5 +1,5 @@
-// clip part: computes the norm from its parts, and the factor that clips it to
-// d[0].
+// clip part scalars: computes the norm from its parts, and the factor that clips it to
+// d[0], or 0 if it is not a number or above scalars[n[0]].
 extern "C" __global__ void __launch_bounds__(1024) norm_all(const __grid_constant__ Args a) {
   __shared__ double shared[32];
   double sum = 0;
@@ -14,6 +14,7 @@ extern "C" __global__ void __launch_bounds__(1024) norm_all(const __grid_constan
   if (threadIdx.x) return;
   double norm = sqrt(sum), f = a.d[0] > 0 ? a.d[0] / (norm + 1e-6) : 1;
   float* clip = at<float>(a.t[0], 0, 0);
-  clip[0] = f > 1 ? 1 : f; // keeps a NaN
+  bool good = (float)norm <= at<float>(a.t[2], 0, 0)[a.n[0]] || a.d[0] <= 0;
+  clip[0] = !good ? 0 : f > 1 ? 1 : f;
   clip[1] = norm;
 }

@@ -1,0 +1,115 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// ErrNumeric reports a loss or gradient norm that is NaN or infinite.
+var ErrNumeric = errors.New("the loss is not a number")
+
+// numeric returns the error for the latest step, whose numbers are not finite: what is to blame and what
+// is worth trying. cursor is where its batch began. It executes the step once more, and the session must not
+// be used afterwards.
+func (t *Trainer) numeric(out session.Outcome, sc session.Scalars, cursor data.Cursor) error {
+	err := fmt.Errorf("step %d: loss %v, gradient norm %v: %w", t.Step, out.Loss, out.Norm, ErrNumeric)
+	if t.guard.Broken > 1 {
+		err = fmt.Errorf("%w; so were the %d steps before, which were skipped", err, t.guard.Broken-1)
+	}
+	if !out.Skipped { // the state before the step is gone
+		return fmt.Errorf("%w; hint: a lower learning_rate or more warmup_steps; checkpoints before this step are whole; "+
+			"with gradient_clipping (1e9 clips nothing) weights wait for the norm, and the cause is named", err)
+	}
+	c, failed := t.Session.Diagnose(t.tokens, t.targets, sc)
+	if failed != nil {
+		return fmt.Errorf("%w; looking for the cause: %w", err, failed)
+	}
+	hint := strings.Join(t.advice(c), "; ")
+	if c == nil {
+		return fmt.Errorf("%w\n  computed once more, all numbers of the step are finite\nhint: %s", err, hint)
+	}
+	text := c.String()
+	if c.Last > 0 {
+		place, failed := t.place(c, cursor)
+		if failed != nil {
+			return fmt.Errorf("%w; looking for the cause: %w", err, failed)
+		}
+		text += "\n  " + place
+	}
+	return fmt.Errorf("%w\n  %s\nhint: %s", err, text, hint)
+}
+
+// advice returns what is worth trying, given what was found.
+func (t *Trainer) advice(c *session.Culprit) (list []string) {
+	cfg := t.Setup.Config
+	again := "the latest checkpoint is whole"
+	switch {
+	case c == nil:
+		return []string{"the same program on the same numbers gives the same bits, so suspect the machine: its memory, its clock; " + again}
+	case c.Before:
+		return []string{"an update before this step made it so: set resume to a checkpoint before that, out to another folder, and a lower learning_rate"}
+	case c.Instr.Key.Dir == program.Optimizer:
+		list = append(list, "every gradient is finite, only their norm is not: a lower learning_rate")
+	case c.Forward() && c.Segment == "head":
+		list = append(list, "logits have grown too large: a lower learning_rate, more weight_decay")
+	case c.Forward() && c.Instr.Op == graph.Attention:
+		list = append(list, "attention's scores have grown too large: a lower learning_rate")
+	case c.Forward():
+		list = append(list, "activations have grown too large: a lower learning_rate")
+	default:
+		list = append(list, "gradients have grown too large: a lower learning_rate, a larger global_batch")
+	}
+	if t.Step <= cfg.WarmupSteps {
+		list = append(list, fmt.Sprintf("the learning rate is still rising: more than %d warmup_steps", cfg.WarmupSteps))
+	}
+	if cfg.SkipSpikes == 0 {
+		list = append(list, "skip_spikes: 6 leaves such steps out")
+	} else {
+		list = append(list, "resume from an earlier checkpoint")
+	}
+	return append(list, again+", but with nothing changed the run comes to the same step")
+}
+
+// quoted is how many tokens of the text are quoted.
+const quoted = 16
+
+// place says where in the batch, and where in the corpus, the sequences of a culprit are.
+func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) {
+	cfg := t.Setup.Config
+	if c.Last-c.First > 1 {
+		return fmt.Sprintf("it comes from sequences %d to %d of the %d in the batch", c.First+1, c.Last, cfg.GlobalBatch), nil
+	}
+	at := *t.sampler
+	if err := at.Seek(cursor); err != nil {
+		return "", err
+	}
+	at.Skip(int64(c.First))
+	r := t.Setup.Train.Tokens(at.Window())
+	// The text up to the token that is to blame, or the beginning.
+	end := quoted
+	if c.Token >= 0 {
+		end = c.Token + 1
+	}
+	end = min(end, cfg.SequenceLength)
+	sequence := t.tokens[c.First*cfg.SequenceLength:][:cfg.SequenceLength]
+	var ids []int32
+	for _, token := range sequence[max(0, end-quoted):end] {
+		ids = append(ids, data.ID(token))
+	}
+	text, err := t.Setup.Tokenizer.Decode(ids)
+	if err != nil {
+		return "", err
+	}
+	token, first := "", r.First
+	if c.Token >= 0 {
+		token, first = fmt.Sprintf(", token %d", c.Token+1), r.First+int64(c.Token)
+	}
+	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of the corpus, document %d, at %q",
+		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.Tokens.Document(first)+1, text), nil
+}
