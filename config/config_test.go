@@ -62,6 +62,7 @@ func TestErrors(t *testing.T) {
 		{strings.Replace(good, "6.0e-4", "-1", 1), `learning_rate: -1 is out of range`},
 		{good + "beta2: 1\n", `beta2: 1 is out of range`},
 		{good + "skip_spikes: -1\n", `skip_spikes: -1 is out of range`},
+		{good + "gradient_clipping: 1.0e-45\n", `a.yaml:9: gradient_clipping: less than 1e-06; hint:`},
 		{good + "skip_spikes: 6\ngradient_clipping: 0\n", `a.yaml:9: skip_spikes: without gradient_clipping weights are updated before the norm is known; hint:`},
 		{good + "ranks: 1.5\n", `a.yaml:9: ranks: expected a whole number, got "1.5"`},
 		{good + "ranks: all\n", `expected a whole number, got "all"`},

@@ -49,6 +49,10 @@ func (c *Config) checkRequired(d *decoder) (missing []string) {
 	return missing
 }
 
+// leastClip is the least norm to clip to: a float32 can hold its ratio to any norm. A ratio
+// that was rounded to 0 would skip updates.
+const leastClip = 1e-6
+
 // checkRanges checks the learning rate, the numbers that have defaults, and keys that need
 // or exclude each other.
 func (c *Config) checkRanges(d *decoder) {
@@ -73,7 +77,9 @@ func (c *Config) checkRanges(d *decoder) {
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
 	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
-	in("gradient_clipping", c.Clip, 0, 1e9)
+	if in("gradient_clipping", c.Clip, 0, 1e9); c.Clip > 0 && c.Clip < leastClip {
+		d.fail("gradient_clipping", fmt.Sprintf("less than %v; hint: usually 1; 0 clips nothing", leastClip))
+	}
 	if in("skip_spikes", c.SkipSpikes, 0, 1e3); c.SkipSpikes > 0 && c.Clip == 0 {
 		d.fail("skip_spikes", "without gradient_clipping weights are updated before the norm is known; hint: gradient_clipping: 1e9 clips nothing, but waits for the norm")
 	}

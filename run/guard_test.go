@@ -159,9 +159,13 @@ func TestAdvice(t *testing.T) {
 		{at(graph.Linear, "h1", program.Forward), 50, 0, "skip_spikes: 6", "earlier checkpoint"},
 		{at(graph.Linear, "h1", program.Forward), 50, 6, "resume from an earlier checkpoint", "skip_spikes"},
 	} {
-		trainer := &Trainer{Step: tc.step, Setup: &Setup{Config: &config.Config{WarmupSteps: 10, SkipSpikes: tc.skip}}}
+		trainer := &Trainer{Step: tc.step, saved: "checkpoint-4", Setup: &Setup{Config: &config.Config{WarmupSteps: 10, SkipSpikes: tc.skip}}}
 		if got := strings.Join(trainer.advice(tc.culprit), "; "); !strings.Contains(got, tc.want) || strings.Contains(got, tc.no) {
 			t.Errorf("%v at step %d: %s", tc.culprit, tc.step, got)
+		}
+		trainer.saved = "" // then none is spoken of
+		if got := strings.Join(trainer.advice(tc.culprit), "; "); strings.Contains(strings.ReplaceAll(got, "there is no checkpoint yet", ""), "checkpoint") {
+			t.Errorf("%v at step %d without checkpoints: %s", tc.culprit, tc.step, got)
 		}
 	}
 }

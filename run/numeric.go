@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNumeric reports a loss or gradient norm that is NaN or infinite.
-var ErrNumeric = errors.New("the loss is not a number")
+var ErrNumeric = errors.New("the loss or the gradient is not finite")
 
 // numeric returns the error for the latest step, whose numbers are not finite: what is to blame and what
 // is worth trying. cursor is where its batch began. It executes the step once more, and the session must not
@@ -23,8 +23,11 @@ func (t *Trainer) numeric(out session.Outcome, sc session.Scalars, cursor data.C
 		err = fmt.Errorf("%w; so were the %d steps before, which were skipped", err, t.guard.Broken-1)
 	}
 	if !out.Skipped { // the state before the step is gone
-		return fmt.Errorf("%w; hint: a lower learning_rate or more warmup_steps; checkpoints before this step are whole; "+
-			"with gradient_clipping (1e9 clips nothing) weights wait for the norm, and the cause is named", err)
+		list := []string{"a lower learning_rate or more warmup_steps", t.whole()}
+		if t.Setup.Config.Clip == 0 {
+			list = append(list, "with gradient_clipping (1e9 clips nothing) weights wait for the norm, and the cause is named")
+		}
+		return fmt.Errorf("%w; hint: %s", err, strings.Join(list, "; "))
 	}
 	c, failed := t.Session.Diagnose(t.tokens, t.targets, sc)
 	if failed != nil {
@@ -48,10 +51,11 @@ func (t *Trainer) numeric(out session.Outcome, sc session.Scalars, cursor data.C
 // advice returns what is worth trying, given what was found.
 func (t *Trainer) advice(c *session.Culprit) (list []string) {
 	cfg := t.Setup.Config
-	again := "the latest checkpoint is whole"
 	switch {
 	case c == nil:
-		return []string{"the same program on the same numbers gives the same bits, so suspect the machine: its memory, its clock; " + again}
+		return []string{"the same program on the same numbers gives the same bits, so suspect the machine: its memory, its clock", t.whole()}
+	case c.Before && t.saved == "":
+		return []string{"an update before this step made it so: start again with a lower learning_rate"}
 	case c.Before:
 		return []string{"an update before this step made it so: set resume to a checkpoint before that, out to another folder, and a lower learning_rate"}
 	case c.Instr.Key.Dir == program.Optimizer:
@@ -68,12 +72,21 @@ func (t *Trainer) advice(c *session.Culprit) (list []string) {
 	if t.Step <= cfg.WarmupSteps {
 		list = append(list, fmt.Sprintf("the learning rate is still rising: more than %d warmup_steps", cfg.WarmupSteps))
 	}
-	if cfg.SkipSpikes == 0 {
+	switch {
+	case cfg.SkipSpikes == 0:
 		list = append(list, "skip_spikes: 6 leaves such steps out")
-	} else {
+	case t.saved != "":
 		list = append(list, "resume from an earlier checkpoint")
 	}
-	return append(list, again+", but with nothing changed the run comes to the same step")
+	return append(list, t.whole(), "with nothing changed the run comes to the same step")
+}
+
+// whole says what is left of the run.
+func (t *Trainer) whole() string {
+	if t.saved == "" {
+		return "there is no checkpoint yet"
+	}
+	return t.saved + " is whole"
 }
 
 // quoted is how many tokens of the text are quoted.

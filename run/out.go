@@ -1,7 +1,6 @@
 package run
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,7 +60,7 @@ func (s *Setup) checkWeights() error {
 			continue
 		}
 		if err := readPart(from.of(p), p, 0, nil); err != nil {
-			return inFolder(cmp.Or(s.Adapter, s.Folder), fmt.Errorf("parameter %s: %w", p.Name, err))
+			return inFolder(s.folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
 	return inFolder(s.Folder, checkTied(set, s.Model))

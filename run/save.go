@@ -2,7 +2,6 @@ package run
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,7 +159,7 @@ func (t *Trainer) fromFolder() error {
 			session.Initial(p, t.Setup.Config.Seed, dst)
 			return nil
 		}
-		return from.read(p, dst)
+		return inFolder(t.Setup.folderOf(p), from.read(p, dst))
 	}, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
@@ -169,7 +168,7 @@ func (t *Trainer) fromFolder() error {
 		}
 	}
 	t.Notes = append(t.Notes, note)
-	return inFolder(cmp.Or(t.Setup.Adapter, t.Setup.Folder), t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) }))
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
 }
 
 // readParam reads a whole parameter. Its stored shape must be the model's.

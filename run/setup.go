@@ -94,6 +94,14 @@ func (s *Setup) Reading() string {
 	return text
 }
 
+// folderOf returns the folder with the weights of a parameter.
+func (s *Setup) folderOf(p model.Param) string {
+	if p.Adapter && s.Adapter != "" {
+		return s.Adapter
+	}
+	return s.Folder
+}
+
 // Close unmaps the tokens.
 func (s *Setup) Close() {
 	if s.Tokens != nil {

@@ -213,4 +213,7 @@ func TestLoRAErrors(t *testing.T) {
 	check(t, os.WriteFile(base+"/model.safetensors", text, 0o644))
 	check(t, os.RemoveAll(base+"/manifest.json")) // which would tell that they are damaged
 	call(append([]string{"train", file, "lora.rank=2"}, on...)...).must(t, 2, "base_weights")
+	// What the model's folder lacks is not looked for in the adapter's.
+	check(t, os.WriteFile(base+"/model.safetensors", bytes.Replace(text, []byte("model.norm.weight"), []byte("model.form.weight"), 1), 0o644))
+	call(with("model="+adapter)...).must(t, 1, "weights of "+base+": parameter")
 }

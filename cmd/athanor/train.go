@@ -143,7 +143,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		p.compare(c, &s)
 	}
 	if s.Skipped > 0 {
-		fmt.Fprintf(c.stdout, "skipped: %d of %d steps, whose gradient norm was unusual\n", s.Skipped, s.Steps)
+		fmt.Fprintf(c.stdout, "skipped: %d of %d steps, whose gradient norm was unusual or not finite\n", s.Skipped, s.Steps)
 	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
