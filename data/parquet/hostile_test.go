@@ -123,6 +123,9 @@ func TestHostile(t *testing.T) {
 		"large page":          {oneRow(pages{data: page(1, plain, nil, many), entries: 1, codec: zstandard}), "pages of more than"},
 		"large dictionary":    {oneRow(pages{data: dictionary(1, nil, many), entries: 1, codec: zstandard}), "pages of more than"},
 		"negative page":       {oneRow(pages{data: page(1, plain, nil, -5), entries: 1, codec: zstandard}), "a page of -5"},
+		"page of 63 bits":     {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), page(1, plain, plainText("a"), math.MaxInt64)), entries: 1}), "entries in 9223372036854775807 bytes"},
+		"entries of 63 bits":  {oneRow(pages{data: page(math.MaxInt64, plain, plainText("a")), entries: math.MaxInt64}), "a page of 9223372036854775807 entries"},
+		"chunks":              {finish([]byte(magic), structure{{2, append([]structure{root(64)}, slices.Repeat([]structure{leafOf("k", int32s, optional)}, 64)...)}, {4, slices.Repeat([]structure{{{1, make([]structure, 64)}}}, maxChunks/64+2)}}), "columns to read"},
 		"page without bytes":  {oneRow(pages{data: pageOf(dataPage, many, nil, member{5, structure{{1, 1}}}), entries: 1}), "a page of 0 bytes"},
 		"bomb":                {oneRow(pages{data: page(1, plain, zeros(100<<20), 1000), entries: 1, codec: zstandard}), "decompressing"},
 		"small bomb":          {oneRow(pages{data: page(1, plain, zeros(10), 1000), entries: 1, codec: zstandard}), "a page of 10 bytes"},
@@ -168,6 +171,13 @@ func TestHostile(t *testing.T) {
 	must(t, errors.Join(err, r.Next()))
 	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "elements in a row; hint: ") {
 		t.Errorf("a row of nulls: %v", err)
+	}
+	// A row that is passed over is bounded too.
+	nulls = file(listOfTexts, 2, pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many})
+	r, err = Open(bytes.NewReader(nulls), int64(len(nulls)), 1<<30, "text")
+	must(t, errors.Join(err, r.Next(), r.Next()))
+	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "elements in a row; hint: ") {
+		t.Errorf("a row of nulls before: %v", err)
 	}
 	if _, err := all(oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 4})); !errors.Is(err, ErrNotSupported) {
 		t.Errorf("Brotli: %v", err)

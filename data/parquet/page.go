@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 
 	"github.com/athanor-llm/athanor/internal/size"
 )
@@ -113,7 +114,10 @@ func (c *column) seek(row int64) error {
 		case c.row == row:
 			return nil
 		}
-		for again := true; again; again = c.rep > 0 {
+		for n, again := 0, true; again; again = c.rep > 0 {
+			if n++; n > maxItems+1 { // as it is for rows that are read: a run of levels is short, but takes its time
+				return errItems
+			}
 			if _, err := c.take(); err != nil {
 				return err
 			}
@@ -175,6 +179,8 @@ func (c *column) header() (h header, err error) {
 	switch {
 	case t.err != nil:
 		return h, t.err
+	case max(h.size, h.entries) > math.MaxInt32: // in the format they have 32 bits
+		return h, damaged("a page of %d entries in %d bytes", h.entries, h.size)
 	case min(h.size, h.compressed, h.entries, levels[0], levels[1]) < 0 || h.compressed > c.chunk.size ||
 		levels[0] > h.size || levels[1] > h.size-levels[0] || levels[0]+levels[1] > h.compressed:
 		return h, damaged("a page of %d bytes, compressed %d of %d, with %d of levels", h.size, h.compressed, c.chunk.size, levels)

@@ -81,8 +81,9 @@ func (r *Reader) Rows() int64 { return r.rows }
 // Row returns the number of the present row, from 1 on.
 func (r *Reader) Row() int64 { return r.passed }
 
-// maxElements bounds the elements of a schema, maxWanted the columns that are read, each of which has a buffer, and maxGroups row groups.
-const maxElements, maxWanted, maxGroups = 1 << 16, 1 << 12, 1 << 17
+// maxElements bounds the elements of a schema, maxWanted the columns that are read, each of which has a buffer, maxGroups row
+// groups, and maxChunks the chunks of these columns in all groups, each of which is kept.
+const maxElements, maxWanted, maxGroups, maxChunks = 1 << 16, 1 << 12, 1 << 17, 1 << 21
 
 // footer reads the metadata of the file. The schema stands before the row groups.
 func (r *Reader) footer(in io.Reader, names []string) error {
@@ -148,8 +149,8 @@ func (r *Reader) readSchema(f field, names []string) *schema {
 }
 
 func (r *Reader) readGroup(f field, s *schema) {
-	if s == nil || len(r.groups) == maxGroups {
-		f.fail(damaged("row groups before the schema, or more than %d", maxGroups))
+	if s == nil || len(r.groups) == maxGroups || len(r.groups)*len(r.wanted) > maxChunks {
+		f.fail(damaged("row groups before the schema, or more than %d, or of more than %d columns to read", maxGroups, maxChunks))
 		return
 	}
 	g := rowGroup{}

@@ -11,6 +11,8 @@ import (
 // maxItems bounds the elements of the lists in a row.
 const maxItems = 1 << 20
 
+var errItems = fmt.Errorf("lists of more than %d elements in a row; hint: break it into several", maxItems)
+
 // AppendObject appends a JSON object with those of the named columns that are not null in the present row. A column may
 // be asked for once a row. Bytes of strings that are not UTF-8 stay as they are.
 func (r *Reader) AppendObject(dst []byte, names ...string) ([]byte, error) {
@@ -130,7 +132,7 @@ func (r *Reader) appendElements(dst []byte, v *view) (_ []byte, err error) {
 	dst = append(dst, '[')
 	for {
 		if r.items++; r.items > maxItems {
-			return dst, fmt.Errorf("lists of more than %d elements in a row; hint: break it into several", maxItems)
+			return dst, errItems
 		}
 		if dst, err = r.append(dst, v.element, v.filled); err != nil {
 			return dst, err
