@@ -175,7 +175,7 @@ func (s *search) improve() error {
 	seen := map[kind]bool{}
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == mostKinds || s.tired() || k.b == 0 { // k.b is 0 for pipelines and rivals
+		if seen[k] || len(seen) == mostKinds || s.tired() {
 			continue
 		}
 		seen[k] = true

@@ -11,7 +11,8 @@
 //
 // So what the search assumes is what the run does. Lower bounds keep it short: the
 // memory that a placement needs whatever else is chosen, and the time that the
-// arithmetic alone takes.
+// arithmetic alone takes; and steps of many micro-batches are judged by three of them
+// until those that are kept are lowered whole (short.go).
 //
 // Terms used in the code:
 //
@@ -95,7 +96,9 @@ type Pins struct {
 // Open reports whether the user has decided nothing.
 func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
 
-// Candidate is a plan with its programs and what is known of its memory and time.
+// Candidate is a plan with its programs and what is known of its memory and time. While
+// the search compares, plan and programs may have fewer micro-batches than the step (missing);
+// those of a result are whole.
 type Candidate struct {
 	Plan *program.Plan
 	// Programs are those of the ranks of the first pipeline or, without one, of the

@@ -180,9 +180,9 @@ func (s *search) enoughForAll() (bool, error) {
 	return false, nil
 }
 
-// enough bounds the instructions that are lowered once there is a plan, about half a
-// minute's work: half of them for the enumeration, and a quarter for each kind of
-// improvement.
+// enough is about half a minute's work, in instructions lowered. Once there is a plan, the
+// enumeration may take half of that, and each part of alike after it a quarter, with what
+// those before have left.
 const enough = 6_000_000
 
 // tired reports whether there is a plan and the effort is spent.
@@ -269,7 +269,7 @@ type search struct {
 	found     []*Candidate
 	evaluated int
 	spent     int                            // instructions lowered
-	allowed   int                            // instructions that may have been lowered at the end of the present part
+	allowed   int                            // instructions that may have been lowered by the end of the present part
 	short     bool                           // steps of many micro-batches are shortened, see short.go
 	grows     map[int][device.NumTiers]int64 // see growth
 	reached   map[family]float64             // best times
