@@ -49,7 +49,7 @@ func TestShortSteps(t *testing.T) {
 			t.Fatalf("%s fits, but its short step was said to need %v of %v", whole.Label, short.Program.Bound, short.Program.Capacity)
 		}
 	})
-	if n == 0 || sum/float64(n) > 0.02 || worst > 0.2 {
+	if n == 0 || sum/float64(n) > 0.02 || worst > 0.3 {
 		t.Errorf("of %d plans, times of short steps are %.2g off in the mean, %.2g at worst", n, sum/float64(n), worst)
 	}
 }
