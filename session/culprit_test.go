@@ -109,16 +109,19 @@ func TestDiagnose(t *testing.T) {
 			},
 		}
 		for name, tc := range cases {
-			how := []string{"one rank", "replicas", "one rank", "pipeline"}[k%4]
+			how := []string{"one rank", "replicas", "slices", "pipeline"}[k%4]
 			t.Run(fmt.Sprintf("%s/%d %s", name, k, how), func(t *testing.T) {
 				pl := randomPlan(r, f)
 				switch how {
 				case "replicas":
 					f.amongRanks(r, pl, 2)
-				case "pipeline":
+				case "pipeline", "slices":
 					pl = program.Plain(f.graph, 1)
 					pl.Ranks, pl.MicroBatches = 2, 4
 					pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+					if how == "slices" {
+						pl.Pipeline.Schedule, pl.Pipeline.Slices = "seq1f1b", 2
+					}
 				}
 				s := f.openPlan(t, pl)
 				f.step(t, s, 1)
