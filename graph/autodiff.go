@@ -36,6 +36,9 @@ var rules = map[Op]rule{
 	Attention:    diffAttention,
 	Act:          diffAct,
 	SwiGLU:       diffSwiGLU,
+	Route:        diffRoute,
+	ExpertLinear: diffExpertLinear,
+	Combine:      diffCombine,
 	Cast:         func(b *builder, n *Node) { b.grad[n.Args[1].Value] = b.grad[n.Args[0].Value] }, // of the same columns
 	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[0])) },
 	Embed:        diffEmbed,
@@ -236,7 +239,15 @@ func diffAct(b *builder, n *Node) {
 func diffSwiGLU(b *builder, n *Node) {
 	y, gu := n.Args[0], n.Args[1]
 	dgu, _ := b.into(gu)
-	b.node(SwiGLUBwd, n.Attr, dgu, b.of(y), gu)
+	args := []Use{dgu, b.of(y), gu}
+	if len(n.Args) > 2 {
+		weights, dweights := n.Args[2], absent
+		if b.trained(weights) {
+			dweights, _ = b.into(weights)
+		}
+		args = append(args, weights, dweights)
+	}
+	b.node(SwiGLUBwd, n.Attr, args...)
 }
 
 func diffEmbed(b *builder, n *Node) {

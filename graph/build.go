@@ -246,8 +246,12 @@ func (b *builder) layer(l, x int) int {
 	if !m.Parallel {
 		n2 = b.read(name+".norm2", mid, p)
 	}
-	act := b.feedForward(name, n2, p)
-	b.seg.Out = b.project(fmt.Sprintf("x%d", l+1), act, p, m.MLPBias, mid)
+	out := fmt.Sprintf("x%d", l+1)
+	if m.Experts > 0 {
+		b.seg.Out = b.mixture(name, out, n2, p, mid)
+	} else {
+		b.seg.Out = b.project(out, b.feedForward(name, n2, p), p, m.MLPBias, mid)
+	}
 	return b.seg.Out
 }
 

@@ -29,6 +29,11 @@ const (
 	ActBwd
 	SwiGLU
 	SwiGLUBwd
+	Route
+	RouteBwd
+	ExpertLinear
+	ExpertDW
+	Combine
 	Embed
 	EmbedBwd
 	PosBwd
@@ -110,6 +115,7 @@ type Info struct {
 // D width, F feed-forward width, V vocabulary, H query heads, G key/value
 // heads, S head size, E elements of a parameter.
 //
+//	K slots of a token, one for each expert that it goes to, are side by side
 //	weights are [in, out] (GPT-2's Conv1D) or, with Attr.WT, [out, in]
 //	qkv is [N, (H+2G)*S]: query heads, key heads, value heads side by side
 //	stats are [N, 2] (mean, 1/deviation), or 1/root mean square per group of columns
@@ -165,8 +171,27 @@ var table = [NumOps]Info{
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
-	SwiGLU:    {Name: "swiglu", Args: args("y:wt gu:rt"), Kind: RowWise},
-	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt"), Kind: RowWise},
+	// With weights [N,K] f32 rows are K slots, y [N,K*F] and gu [N,K*2F], and each slot of y
+	// is multiplied by its weight.
+	SwiGLU: {Name: "swiglu", Args: args("y:wt gu:rt weights:rt?"), Kind: RowWise},
+	// dweights [N,K] f32: of each slot the sum of dy*Act(gate)*up.
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:wt?"), Kind: RowWise},
+	// The K experts of each token, of E = cols of logits: those of the greatest logits, of
+	// equal ones the first, in ascending order. experts [N,K] i32; weights [N,K] f32 are their
+	// softmax over all experts or, if Normed, over those K.
+	Route:    {Name: "route", Args: args("weights:wt experts:wt logits:rt"), Kind: RowWise},
+	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt"), Kind: RowWise},
+	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
+	// the same for all slots, or [N,K*I]. The matrices of Attr.Experts experts lie one below
+	// the other: w is [Experts*I,O] or, with WT, [Experts*O,I].
+	ExpertLinear: {Name: "expert_linear", Args: args("y:wt x:rt w:r experts:rt"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
+	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
+	// have slots. If both are bf16, those of each sequence are added in groups of
+	// max(2, Attr.Cut), the last one filled up with zeros: then tokens may be split only at
+	// sequences.
+	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt experts:rt"), FLOPs: expertDWFLOPs},
+	// y = res + the slots of x, ascending, or y += them with Acc. x is [N,K*D].
+	Combine: {Name: "combine", Args: args("y:st x:rt res:rt?"), Kind: RowWise},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
 	// A Scale of 0 is 1.
 	Embed: {Name: "embed", Kind: RowWise, Args: args("x:wt tokens:rt wte:r wpe:r?"), Bytes: embedBytes},
@@ -308,17 +333,19 @@ type Attr struct {
 	Grad      bool // CrossEntropy writes the gradient over the logits
 	Inverse   bool // RoPE backwards
 	NF4       bool // weight is stored in 4 bits a number
+	Normed    bool // Route: weights add up to 1
 	Act       Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the first row of the operands, where they start inside a sequence
 	Heads     int // H; in RMSNorm the groups of a row
 	KVHeads   int // G
 	HeadDim   int // S
+	Experts   int // matrices in w
 	Window    int // a query sees the last Window keys, itself included; 0: all
 	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
 	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
-	Cut       int // LinearDW in bf16: tokens are divided among calls at multiples of this; 0: of 2
+	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: of 2
 	Param     int // index of the updated parameter
 	First     int // its element with which the operands begin
 	Scale     float64
@@ -410,6 +437,25 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 		n += 2 * int64(d[0].Cols) * int64(d[1].Cols) * d[2].DType.Size()
 	}
 	return n
+}
+
+// expertFLOPs counts 2 * slots * in * out.
+func expertFLOPs(a *Attr, d []Dim) int64 {
+	in := d[2].Cols
+	if !a.WT {
+		in = d[2].Rows / max(a.Experts, 1)
+	}
+	return 2 * d[0].Elems() * int64(in)
+}
+
+func expertDWFLOPs(a *Attr, d []Dim) int64 {
+	return 2 * d[0].Elems() / int64(max(a.Experts, 1)) * d[3].Elems()
+}
+
+// expertBytes counts the weights of as many experts as there are slots, if these are few.
+func expertBytes(a *Attr, d []Dim) int64 {
+	e := int64(max(a.Experts, 1))
+	return d[0].Bytes() + d[1].Bytes() + d[3].Bytes() + d[2].Bytes()/e*min(e, d[3].Elems())
 }
 
 // attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal,

@@ -275,7 +275,11 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
-	return c.Op == graph.Embed || c.Op == graph.EmbedBwd || c.Op == graph.CrossEntropy || c.Attr.Document > 0
+	switch c.Op {
+	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.RouteBwd:
+		return true
+	}
+	return c.Attr.Document > 0
 }
 
 // fillIndices writes values in range into a call's token and target operands, and
@@ -293,6 +297,10 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[2], c.Args[0].Rows
 	case graph.CrossEntropy:
 		o, limit = c.Args[2], c.Args[1].Cols
+	case graph.ExpertLinear, graph.ExpertDW:
+		return fillExperts(c.Args[3], c.Attr.Experts, d)
+	case graph.RouteBwd:
+		return fillExperts(c.Args[3], c.Args[4].Cols, d)
 	default:
 		return nil
 	}
@@ -300,6 +308,15 @@ func fillIndices(c *device.Call, d device.Device) error {
 	b := make([]byte, o.End()-o.Addr)
 	for i := 0; i+4 <= len(b); i += 4 {
 		binary.LittleEndian.PutUint32(b[i:], uint32(r.IntN(limit)))
+	}
+	return d.Write(o.Tier, o.Addr, b)
+}
+
+// fillExperts writes experts of tokens, each token's different, all equally often.
+func fillExperts(o device.Operand, experts int, d device.Device) error {
+	b := make([]byte, 0, o.Bytes())
+	for n := range o.Rows * o.Cols {
+		b = binary.LittleEndian.AppendUint32(b, uint32(n%experts))
 	}
 	return d.Write(o.Tier, o.Addr, b)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -237,12 +238,73 @@ var cases = map[graph.Op]func(m *maker) sample{
 			token: []bool{true, true, true}}
 	},
 	graph.SwiGLU: func(m *maker) sample {
-		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true}}
+		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
+		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
+		if k > 1 {
+			s.t[2] = m.f32(n, k)
+		}
+		return s
 	},
 	graph.SwiGLUBwd: func(m *maker) sample {
-		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, 2*c), m.any(n, c), m.any(n, 2*c)}, token: []bool{true, true, true}}
+		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
+		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, 2*k*c), m.any(n, k*c), m.any(n, 2*k*c), {}, {}},
+			token: []bool{true, true, true, true, true}, floor: 1}
+		if k > 1 {
+			s.t[3] = m.f32(n, k)
+			if m.IntN(3) > 0 {
+				s.t[4] = m.f32(n, k)
+			}
+		}
+		return s
+	},
+	graph.Route: func(m *maker) sample {
+		n, k := m.rows(), 1+m.IntN(4)
+		return sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.f32(n, k), m.mat(graph.I32, n, k, 1), m.mat(m.float(), n, k+m.IntN(20), 2)},
+			token: []bool{true, true, true}}
+	},
+	graph.RouteBwd: func(m *maker) sample {
+		n, k := m.rows(), 1+m.IntN(4)
+		logits := m.mat(m.float(), n, k+m.IntN(20), 2)
+		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.any(n, logits.Cols), m.f32(n, k), m.f32(n, k), m.mat(graph.I32, n, k, 1), logits},
+			token: []bool{true, true, true, true, true}, floor: 1}
+		routeRef(nil, &s.attr, []Tensor{s.t[2], s.t[3], logits}) // consistent weights
+		return s
+	},
+	graph.ExpertLinear: func(m *maker) sample {
+		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
+		a := graph.Attr{WT: m.IntN(2) == 0, Experts: k + m.IntN(5)}
+		x, w := in, m.weight(d, a.Experts*in, out, false)
+		if m.IntN(2) == 0 {
+			x *= k
+		}
+		if a.WT {
+			w = m.weight(d, in, a.Experts*out, true)
+		}
+		return sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts)}, token: []bool{true, true, false, true}}
+	},
+	graph.ExpertDW: func(m *maker) sample {
+		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
+		a := graph.Attr{WT: m.IntN(2) == 0, Acc: m.acc, Experts: k + m.IntN(5), Seq: m.n(), Cut: []int{0, 2, 32}[m.IntN(3)]}
+		x, dy := in, out
+		if m.IntN(2) == 0 {
+			x *= k
+		}
+		if m.IntN(2) == 0 {
+			dy *= k
+		}
+		dw := m.f32(a.Experts*in, out)
+		if a.WT {
+			dw = m.f32(a.Experts*out, in)
+		}
+		return sample{attr: a, t: []Tensor{dw, m.mat(d, n, x, 1), m.mat(d, n, dy, 1), m.experts(n, k, a.Experts)}, token: []bool{false, true, true, true}}
+	},
+	graph.Combine: func(m *maker) sample {
+		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
+		s := sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.any(n, c), m.any(n, k*c), {}}, token: []bool{true, true, true}, floor: 1}
+		if !m.acc && m.IntN(2) == 0 {
+			s.t[2] = m.any(n, c)
+		}
+		return s
 	},
 	graph.Embed: func(m *maker) sample {
 		n, c, vocab := m.rows(), m.n(), m.n()
@@ -338,6 +400,19 @@ func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
 		return m.mat(d, out, in, 1)
 	}
 	return m.mat(d, in, out, 1)
+}
+
+// experts returns k different ones of each token, in ascending order.
+func (m *maker) experts(rows, k, of int) Tensor {
+	t := m.mat(graph.I32, rows, k, 1)
+	for r := range rows {
+		ids := m.Perm(of)[:k]
+		slices.Sort(ids)
+		for i, e := range ids {
+			t.Set(r, i, float64(e))
+		}
+	}
+	return t
 }
 
 // groups returns the attributes of an RMSNorm.

@@ -28,6 +28,9 @@ type Env struct {
 	bias    []float32 // a widened bias
 	panel   Tensor    // weights written out from 4 bits
 
+	dispatch dispatch
+	rows     [2]Tensor // gathered by expert
+
 	pastBytes  int64 // results of at least this size bypass the caches
 	panelElems int   // weights written out from 4 bits at a time
 }

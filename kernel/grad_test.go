@@ -155,9 +155,50 @@ func TestGradients(t *testing.T) {
 		gu, y, dy, dgu := f64(r, 4, 10), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 10)
 		for k := range graph.Activation(4) {
 			a := &graph.Attr{Act: k}
-			run(graph.SwiGLUBwd, a, dgu, dy, gu)
-			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu) })
+			run(graph.SwiGLUBwd, a, dgu, dy, gu, none, none)
+			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu, none) })
 		}
+	})
+	t.Run("weighted swiglu", func(t *testing.T) {
+		a := &graph.Attr{Act: graph.SiLU}
+		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)
+		forward := func() { run(graph.SwiGLU, a, y, gu, w) }
+		run(graph.SwiGLUBwd, a, dgu, dy, gu, w, dw)
+		difference(t, "dgu", gu, dgu, y, dy, forward)
+		difference(t, "dw", w, dw, y, dy, forward)
+	})
+	t.Run("route", func(t *testing.T) {
+		for _, normed := range []bool{false, true} {
+			a := &graph.Attr{Normed: normed}
+			x, w, dw, dx, ids := f64(r, 6, 7), f64(r, 6, 3), f64(r, 6, 3), f64(r, 6, 7), NewTensor(graph.I32, 6, 3)
+			forward := func() { run(graph.Route, a, w, ids, x) }
+			forward()
+			run(graph.RouteBwd, a, dx, dw, w, ids, x)
+			difference(t, "dlogits", x, dx, w, dw, forward)
+		}
+	})
+	t.Run("mixture", func(t *testing.T) { // y = sum over slots of (x.up of each).down of each
+		up, down := &graph.Attr{WT: true, Experts: 4}, &graph.Attr{Experts: 4, WT: true}
+		x, w, v, ids := f64(r, 5, 3), f64(r, 4*6, 3), f64(r, 4*3, 6), NewTensor(graph.I32, 5, 2)
+		for n := range 5 {
+			ids.I32[2*n], ids.I32[2*n+1] = int32(n%3), int32(n%3+1)
+		}
+		h, each, y, dy := f64(r, 5, 12), f64(r, 5, 6), f64(r, 5, 3), f64(r, 5, 3)
+		dh, dx, dw, dv, none := f64(r, 5, 12), f64(r, 5, 3), f64(r, 24, 3), f64(r, 12, 6), Tensor{}
+		forward := func() {
+			run(graph.ExpertLinear, up, h, x, w, ids)
+			run(graph.ExpertLinear, down, each, h, v, ids)
+			run(graph.Combine, &graph.Attr{}, y, each, none)
+		}
+		forward()
+		run(graph.ExpertLinear, &graph.Attr{Experts: 4}, dh, dy, v, ids)
+		run(graph.ExpertDW, down, dv, h, dy, ids)
+		run(graph.ExpertDW, up, dw, x, dh, ids)
+		run(graph.ExpertLinear, &graph.Attr{Experts: 4}, each, dh, w, ids)
+		run(graph.Combine, &graph.Attr{}, dx, each, none)
+		difference(t, "dx", x, dx, y, dy, forward)
+		difference(t, "dw", w, dw, y, dy, forward)
+		difference(t, "dv", v, dv, y, dy, forward)
 	})
 	t.Run("embed", func(t *testing.T) {
 		a := &graph.Attr{Seq: 3, Row0: 1, PosOffset: 2, Scale: 1.7}

@@ -223,6 +223,9 @@ func (s sample) rows() (n, unit int) {
 	if s.op == graph.LinearDW && s.t[1].DType == graph.BF16 {
 		unit = 2 // products are added in pairs
 	}
+	if s.op == graph.ExpertDW && s.t[1].DType == graph.BF16 {
+		unit = s.attr.Seq // those of a sequence
+	}
 	return n, unit
 }
 

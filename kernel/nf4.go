@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -80,17 +79,12 @@ func initOf(i gemm.Init, c, n int) gemm.Init {
 // unpack writes out the weights of columns [c, c+n) of a result with cols columns.
 func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
 	p := &e.panel
-	p.DType, p.Rows, p.Cols = w.DType, inner, n
 	first, lo := 0, c
 	if turned {
-		p.Rows, p.Cols = n, inner
+		p.resize(w.DType, n, inner)
 		first, lo, cols = c, 0, inner
-	}
-	p.Stride = p.Cols
-	if size := p.Rows * p.Cols; w.DType == graph.BF16 {
-		p.BF16, p.F32 = slices.Grow(p.BF16[:0], size)[:size], nil
 	} else {
-		p.F32, p.BF16 = slices.Grow(p.F32[:0], size)[:size], nil
+		p.resize(w.DType, inner, n)
 	}
 	call := e.begin(nil, nil)
 	call.t[0], call.t[1] = *p, *w

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -94,6 +95,20 @@ func (t *Tensor) begin() unsafe.Pointer {
 
 // flat reports whether the elements are one row without gaps.
 func (t *Tensor) flat() bool { return t.Stride == t.Cols || t.Rows <= 1 }
+
+// resize makes t a contiguous matrix of f32 or bf16, uninitialised, in its own memory if that
+// suffices.
+func (t *Tensor) resize(d graph.DType, rows, cols int) {
+	t.DType, t.Rows, t.Cols, t.Stride = d, rows, cols, cols
+	if n := rows * cols; d == graph.BF16 {
+		t.BF16, t.F32 = slices.Grow(t.BF16[:0], n)[:n], nil
+	} else {
+		t.F32, t.BF16 = slices.Grow(t.F32[:0], n)[:n], nil
+	}
+}
+
+// ints returns a row of integers.
+func (t *Tensor) ints(r int) []int32 { return t.I32[r*t.Stride : r*t.Stride+t.Cols] }
 
 // row returns elements [lo, hi) of row r of a float32 tensor, not a copy.
 func (t *Tensor) row(r, lo, hi int) []float32 {

@@ -61,7 +61,7 @@ func (m *Model) FreezeLinear() {
 
 // linear reports whether a parameter is the weight of a linear operator of a layer.
 func (m *Model) linear(p Param) bool {
-	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers
+	return !p.Vector && !p.Adapter && p.Experts == 0 && p.Layer >= 0 && p.Layer < m.Layers
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.

@@ -114,15 +114,6 @@ func (l *LoRA) factors(name string, in, out, layer int) []Param {
 	}
 }
 
-// FileName returns the name in files: that of the weight or, for a factor of an adapter,
-// PEFT's.
-func (p Param) FileName() string {
-	if p.Adapter {
-		return peftPrefix + p.Name
-	}
-	return p.Name
-}
-
 const peftPrefix = "base_model.model."
 
 // AdaptedIn returns the weight whose adapter has a factor of that name in a file of

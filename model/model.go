@@ -24,6 +24,8 @@
 //	          feed-forward side by side (Parallel), one fused matrix stored head by head
 //	Phi-3     Llama with fused matrices
 //	SmolLM3   Llama with layers that know no positions (Unturned)
+//	Mixtral, Qwen3 MoE, OLMoE   Mistral, Qwen3 and Llama (with QKNorm) with a mixture of experts
+//	          in each layer (Experts, Active)
 package model
 
 import (
@@ -49,6 +51,10 @@ const (
 	Phi3    Family = "phi3"
 	SmolLM3 Family = "smollm3"
 	OPT     Family = "opt"
+
+	Mixtral  Family = "mixtral"
+	Qwen3MoE Family = "qwen3_moe"
+	OLMoE    Family = "olmoe"
 )
 
 // traits are what all models of a family have in common.
@@ -61,6 +67,7 @@ type traits struct {
 	fused     bool   // one matrix makes queries, keys and values
 	byHead    bool   // whose rows are stored head by head, see Param.Heads
 	fusedGate bool   // one matrix makes gate and up
+	mixture   bool   // the feed-forward is a choice among experts
 	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
 }
@@ -77,6 +84,10 @@ var families = map[Family]traits{
 	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, square: true},
 	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true},
 	SmolLM3: {class: "SmolLM3ForCausalLM"},
+
+	Mixtral:  {class: "MixtralForCausalLM", mixture: true},
+	Qwen3MoE: {class: "Qwen3MoeForCausalLM", mixture: true},
+	OLMoE:    {class: "OlmoeForCausalLM", mixture: true},
 }
 
 // Families lists the families that are built, for messages.
@@ -107,7 +118,10 @@ type Model struct {
 	Heads        int // query heads
 	KVHeads      int // key and value heads; divides Heads
 	HeadDim      int
-	FeedForward  int
+	FeedForward  int // of each expert, if there are experts
+	Experts      int // feed-forwards of a layer, of which each token goes through Active; 0: one, for all
+	Active       int
+	NormedRoute  bool // the weights of a token's experts add up to 1
 	Vocab        int
 	MaxPositions int
 	Activation   string // "gelu_new", "gelu", "relu", "silu"
@@ -226,6 +240,10 @@ type Param struct {
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	NF4        bool    // is held in 4 bits, see Model.Quantize
+	// Experts is the number of matrices that lie one below the other, each of which files
+	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor.
+	Experts int
+	Parts   string // separated by spaces
 	// Heads says that files have rows (of a vector, elements) head by head: of each of so
 	// many heads its queries, its keys and its values. Operators have all heads' queries
 	// first, then keys, then values. 0: no difference.
@@ -248,14 +266,6 @@ func (p Param) reorder(dst, src []float32, across, down int) {
 	}
 }
 
-// BareName returns the name in folders of the model without its head, such as those of
-// GPT2Model and the published GPT-2: without the prefix "transformer.", "model." or "gpt_neox.". ok is
-// false for the head, which has none.
-func (p Param) BareName() (name string, ok bool) {
-	first, rest, _ := strings.Cut(p.Name, ".")
-	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
-}
-
 // Init is the initialisation of a parameter.
 type Init uint8
 
@@ -268,14 +278,6 @@ const (
 // Elems returns the number of elements.
 func (p Param) Elems() int64 { return int64(p.Rows) * int64(p.Cols) }
 
-// Shape returns the shape in files.
-func (p Param) Shape() []int {
-	if p.Vector {
-		return []int{p.Cols}
-	}
-	return []int{p.Rows, p.Cols}
-}
-
 // ParamCount returns the number of elements of all parameters; a tied head counts once.
 func (m *Model) ParamCount() int64 {
 	var n int64
@@ -287,10 +289,11 @@ func (m *Model) ParamCount() int64 {
 
 // limits keep all products of sizes far from overflow.
 const (
-	maxLayers = 1 << 16
-	maxWidth  = 1 << 20
-	maxVocab  = 1 << 24
-	maxLength = 1 << 30
+	maxLayers  = 1 << 16
+	maxWidth   = 1 << 20
+	maxVocab   = 1 << 24
+	maxLength  = 1 << 30
+	maxExperts = 1 << 12
 )
 
 // Validate checks that the sizes are possible. The error names the field.
@@ -317,6 +320,10 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("rotary_pct %v; hint: a share of head_dim, from 0 to 1", m.RotaryPct)
 	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
 		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
+	case families[m.Family].mixture && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
+		return fmt.Errorf("%d of %d experts for each token; hint: from 1 to all of at most %d", m.Active, m.Experts, maxExperts)
+	case !families[m.Family].mixture && m.Experts != 0:
+		return fmt.Errorf("%s has no experts, and %d are asked for; hint: one of the families mixtral, qwen3_moe and olmoe", m.Family, m.Experts)
 	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
 		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):

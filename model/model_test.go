@@ -64,7 +64,9 @@ func TestNames(t *testing.T) {
 		set.Close()
 		ours := map[string][]int{}
 		for _, p := range m.Params() {
-			ours[p.Name] = p.Shape()
+			for _, t := range p.Tensors() {
+				ours[t.Name] = t.Shape
+			}
 		}
 		if !reflect.DeepEqual(ours, theirs) {
 			t.Errorf("%s: parameters %v\nwant %v", config, slices.Sorted(maps.Keys(ours)), slices.Sorted(maps.Keys(theirs)))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Params lists the parameters in order of first use in the forward pass,
@@ -90,6 +91,8 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 		b.norm(n.norm2)
 	}
 	switch {
+	case m.Experts > 0:
+		m.expertParams(b, n)
 	case m.FusedGate():
 		b.linear(n.gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
 	case m.Gated():
@@ -98,7 +101,9 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	default:
 		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	}
-	b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
+	if m.Experts == 0 {
+		b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
+	}
 	if m.Norms.After() {
 		b.norm(n.mlpNorm)
 	}
@@ -107,12 +112,23 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	b.adapters = b.adapters[:0]
 }
 
+// expertParams adds the router and, as one matrix of gates and ups and one of downs, the
+// experts. Their names are those that transformers gives them in memory, such as
+// mlp.experts.gate_up_proj; files have each expert's own.
+func (m *Model) expertParams(b *paramList, n familyNames) {
+	b.linear(n.router, m.Width, m.Experts, false, m.InitStd)
+	all, _, _ := strings.Cut(n.gate, "%d")
+	b.experts(all+"gate_up_proj", 2*m.FeedForward, m.Width, n.gate, n.up)
+	b.experts(all+"down_proj", m.Width, m.FeedForward, n.down)
+}
+
 // familyNames holds the tensor names of a family; layer is formatted with the layer
 // number.
 type familyNames struct {
 	embed, positions, layer, finalNorm  string
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
+	router                              string
 	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
 	head                                string // if it is not lm_head.weight
 }
@@ -138,7 +154,20 @@ func gemmaNames() familyNames {
 	return n
 }
 
+// expertNames has formats of an expert's number.
+func expertNames(router, gate, up, down string) familyNames {
+	n := llamaNames
+	n.router, n.gate, n.up, n.down = router, gate, up, down
+	return n
+}
+
+func qwenExpertNames() familyNames {
+	return expertNames("mlp.gate", "mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj")
+}
+
 var names = map[Family]familyNames{
+	Mixtral:  expertNames("block_sparse_moe.gate", "block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"),
+	Qwen3MoE: qwenExpertNames(), OLMoE: qwenExpertNames(),
 	GPT2: {
 		embed: "transformer.wte.weight", positions: "transformer.wpe.weight", layer: "transformer.h.%d.",
 		finalNorm: "transformer.ln_f", norm1: "ln_1", qkv: "attn.c_attn", attnOut: "attn.c_proj",
@@ -188,6 +217,17 @@ func (b *paramList) gains(name string, cols int) {
 		init = Zeros
 	}
 	b.vector(name+".weight", cols, init)
+}
+
+// experts adds a matrix of all experts' matrices of rows x cols, stored [out, in].
+func (b *paramList) experts(name string, rows, cols int, parts ...string) {
+	b.matrix(name, b.m.Experts*rows, cols, b.m.InitStd)
+	p := &b.list[len(b.list)-1]
+	p.Experts = b.m.Experts
+	for i, part := range parts {
+		parts[i] = b.prefix + part + ".weight"
+	}
+	p.Parts = strings.Join(parts, " ")
 }
 
 // byHead marks the parameters from number first on, and the factor that makes the rows of

@@ -69,6 +69,15 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case SmolLM3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
 		m.windowConfig(kv)
+	case Mixtral:
+		add(kv, map[string]any{"sliding_window": orNull(m.Window), "num_local_experts": m.Experts, "num_experts_per_tok": m.Active})
+	case Qwen3MoE:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "moe_intermediate_size": m.FeedForward, "num_experts": m.Experts,
+			"num_experts_per_tok": m.Active, "norm_topk_prob": m.NormedRoute, "decoder_sparse_step": 1, "mlp_only_layers": []int{}})
+		m.windowConfig(kv)
+	case OLMoE:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "num_experts": m.Experts, "num_experts_per_tok": m.Active,
+			"norm_topk_prob": m.NormedRoute, "pad_token_id": nil})
 	case Gemma3:
 		delete(kv, "hidden_act")
 		add(kv, map[string]any{

@@ -18,7 +18,7 @@ const (
 	InputAct     Act = iota // the layer's input: everything else can be recomputed from it
 	AttentionAct            // attention's output and softmax denominators: most of the arithmetic at long sequences
 	LinearAct               // outputs of matrix products
-	LightAct                // outputs of norms and activation functions: memory-bound, not compute-bound
+	LightAct                // outputs of norms, activation functions and routers: memory-bound, not compute-bound
 	NumActs
 )
 
@@ -31,7 +31,7 @@ func actOf(op graph.Op) Act {
 	switch op {
 	case graph.Attention:
 		return AttentionAct
-	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.SwiGLU:
+	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.SwiGLU, graph.Route:
 		return LightAct
 	}
 	return LinearAct

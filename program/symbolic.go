@@ -414,8 +414,11 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 // computes a different sum.
 func (x *execution) together(in *Instr) int {
 	half := func(j int) bool { return x.p.Buffers[in.Args[j].Buf].DType == graph.BF16 }
-	if in.Op == graph.LinearDW && half(1) && half(2) {
+	switch {
+	case in.Op == graph.LinearDW && half(1) && half(2):
 		return max(in.Attr.Cut, 2)
+	case in.Op == graph.ExpertDW && half(1) && half(2):
+		return in.Attr.Seq
 	}
 	return 1
 }

@@ -17,8 +17,8 @@ import (
 //	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
 //
 // T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query heads,
-// width of all query heads, of all key and value heads, and of both; K, too: the groups
-// of a norm. 2F is twice F; a bare number is itself. Types: f fp32 or bf16, s fp32, r
+// width of all query heads, of all key and value heads, and of both; K, too, in norms: their
+// groups. 2F is twice F; a bare number is itself. Types: f fp32 or bf16, s fp32, r
 // fp32 or f64, h bf16, i i32, d f64, * any.
 
 type rule struct {
@@ -65,8 +65,13 @@ var verifyRules = [graph.NumOps]rule{
 	graph.AttentionBwd:  {shapes: shapes("N,A/f M,G/f N,H/s N,A/f N,A/f M,G/f N,A/f N,H/s N,1/i"), seq: true, heads: true},
 	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
 	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: same},
-	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f")},
-	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f")},
+	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f N,K/s"), extra: weighted(0, 2)},
+	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f N,K/s N,K/s"), extra: weighted(1, 3)},
+	graph.Route:         {shapes: shapes("N,K/s N,K/i N,E/f"), extra: enough(2)},
+	graph.RouteBwd:      {shapes: shapes("N,E/f N,K/s N,K/s N,K/i N,E/f"), extra: enough(4)},
+	graph.ExpertLinear:  {shapes: shapes("N,Y/f N,X/f R,C/f N,K/i"), extra: expertLinear},
+	graph.ExpertDW:      {shapes: shapes("R,C/s N,X/f N,Y/f N,K/i"), extra: expertDW},
+	graph.Combine:       {shapes: shapes("N,D/f N,X/f N,D/f"), extra: either(slotted(0, 1), combined)},
 	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
 	graph.EmbedBwd:      {shapes: shapes("V,D/s N,D/f N,1/i")},
 	graph.PosBwd:        {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
@@ -180,6 +185,79 @@ func cached(in *Instr) string {
 func oneStart(in *Instr) string {
 	if in.Attr.Acc && !(in.Args[3].Absent() && in.Args[4].Absent()) {
 		return "acc is set, and there is a bias or a residual"
+	}
+	return ""
+}
+
+// slotted: the columns of operand of are slots as wide as those of operand one.
+func slotted(one, of int) func(*Instr) string {
+	return func(in *Instr) string {
+		if width, cols := in.Args[one].Cols, in.Args[of].Cols; cols%width != 0 {
+			return fmt.Sprintf("%d columns are no slots of %d", cols, width)
+		}
+		return ""
+	}
+}
+
+// combined: what accumulates begins at its old value.
+func combined(in *Instr) string {
+	if in.Attr.Acc && !in.arg(2).Absent() {
+		return "acc is set, and there is a residual"
+	}
+	return ""
+}
+
+// weighted: the columns of y are as many slots as there are weights, and only weights have
+// gradients.
+func weighted(y, weights int) func(*Instr) string {
+	return func(in *Instr) string {
+		w := in.arg(weights)
+		switch {
+		case w.Absent() && !in.arg(weights+1).Absent():
+			return "there is a gradient of weights, but there are none"
+		case !w.Absent() && in.Args[y].Cols%w.Cols != 0:
+			return fmt.Sprintf("%d columns are not %d slots", in.Args[y].Cols, w.Cols)
+		}
+		return ""
+	}
+}
+
+// enough: a token's experts are different.
+func enough(logits int) func(*Instr) string {
+	return func(in *Instr) string {
+		if k, all := in.Args[1].Cols, in.Args[logits].Cols; k > all {
+			return fmt.Sprintf("%d different experts of %d", k, all)
+		}
+		return ""
+	}
+}
+
+func expertLinear(in *Instr) string {
+	return experts(in, in.Args[2], in.Args[1].Cols, in.Args[0].Cols, true)
+}
+func expertDW(in *Instr) string {
+	if in.Attr.Seq < 1 {
+		return "seq is missing"
+	}
+	return experts(in, in.Args[0], in.Args[1].Cols, in.Args[2].Cols, false)
+}
+
+// experts: matrices w of as many experts, of which x and y have the rows and columns, each of
+// all slots or, unless y needs slots, the same for all.
+func experts(in *Instr, w Region, x, y int, slots bool) string {
+	n, k := in.Attr.Experts, in.Args[3].Cols
+	if n < 1 || w.Rows%n != 0 {
+		return fmt.Sprintf("%d rows are not those of %d experts", w.Rows, n)
+	}
+	inner, outer := w.Rows/n, w.Cols
+	if in.Attr.WT {
+		inner, outer = outer, inner
+	}
+	switch {
+	case x != inner && x != k*inner:
+		return fmt.Sprintf("%d columns for experts of %d inputs and %d slots", x, inner, k)
+	case y != k*outer && (slots || y != outer):
+		return fmt.Sprintf("%d columns for experts of %d outputs and %d slots", y, outer, k)
 	}
 	return ""
 }

@@ -327,7 +327,7 @@ func checkAttr(in *Instr) string {
 	switch {
 	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX:
 		return "nf4 is set, but there is no weight"
-	case a.Cut != 0 && in.Op != graph.LinearDW:
+	case a.Cut != 0 && in.Op != graph.LinearDW && in.Op != graph.ExpertDW:
 		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
 	case a.Cut%2 != 0: // an operator that adds in pairs would form other pairs
 		return fmt.Sprintf("cut is %d, which is odd", a.Cut)

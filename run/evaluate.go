@@ -98,11 +98,13 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 		if p.Frozen {
 			continue
 		}
-		g := Grad{Name: p.Name, Shape: p.Shape(), Values: make([]float32, p.Elems())}
-		if err := s.Read(i, "g", g.Values); err != nil {
+		whole := make([]float32, p.Elems())
+		if err := s.Read(i, "g", whole); err != nil {
 			return err
 		}
-		e.Grads = append(e.Grads, g)
+		for _, t := range p.Tensors() {
+			e.Grads = append(e.Grads, Grad{Name: t.Name, Shape: t.Shape, Values: whole[t.First:][:t.Elems()]})
+		}
 	}
 	return nil
 }

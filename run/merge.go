@@ -64,7 +64,7 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 	for _, p := range f.Model.Params() {
 		if p.Adapter {
 			params[p.Name] = p
-		} else if info, ok := lookup(f.weights.base, p); ok {
+		} else if info, ok := lookup(f.weights.base, p.Tensors()[0]); ok { // what is adapted is one tensor
 			params[info.Name] = p
 		}
 	}

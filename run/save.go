@@ -176,22 +176,32 @@ func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 	return readPart(set, p, 0, dst)
 }
 
-// readPart is readParam for the elements from index first on, as many as dst holds.
+// readPart is readParam for the elements from index first on, as many as dst holds. All
+// tensors of the parameter must be there.
 func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
-	info, ok := lookup(set, p)
-	if !ok {
-		return fmt.Errorf("there is no tensor of that name, of %d in all; hint: is the folder whole, and of the same model family?", len(set.Tensors()))
+	for _, t := range p.Tensors() {
+		info, ok := lookup(set, t)
+		if !ok {
+			return fmt.Errorf("there is no tensor %s, of %d in all; hint: is the folder whole, and of the same model family?", t.Name, len(set.Tensors()))
+		}
+		if !slices.Equal(info.Shape, t.Shape) {
+			return fmt.Errorf("%s has shape %v, config.json says %v", t.Name, info.Shape, t.Shape)
+		}
+		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
+		if lo >= hi {
+			continue
+		}
+		if err := set.ReadFloat32(info.Name, lo-t.First, dst[lo-first:hi-first]); err != nil {
+			return err
+		}
 	}
-	if !slices.Equal(info.Shape, p.Shape()) {
-		return fmt.Errorf("it has shape %v, config.json says %v", info.Shape, p.Shape())
-	}
-	return set.ReadFloat32(info.Name, first, dst)
+	return nil
 }
 
-// lookup finds a parameter in files, also in those of a model without its head.
-func lookup(set *safetensors.Set, p model.Param) (safetensors.Info, bool) {
-	info, ok := set.Lookup(p.FileName())
-	if bare, isBare := p.BareName(); !ok && isBare {
+// lookup finds a tensor in files, also in those of a model without its head.
+func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
+	info, ok := set.Lookup(t.Name)
+	if bare, isBare := t.BareName(); !ok && isBare {
 		info, ok = set.Lookup(bare)
 	}
 	return info, ok
@@ -404,22 +414,45 @@ func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 		if p.Frozen && kind != "p" || !t.saves(p) {
 			continue
 		}
+		list = append(list, t.stored(i, kind)...)
+	}
+	return list
+}
+
+// stored returns one kind of a parameter's state as tensors of files. They are written one
+// after the other, so the parameter is read with the first and given up with the last.
+func (t *Trainer) stored(i int, kind string) (list []safetensors.Tensor) {
+	p := t.Setup.Graph.Params[i]
+	var whole []float32
+	parts := p.Tensors()
+	for n, part := range parts {
 		list = append(list, safetensors.Tensor{
-			Info: safetensors.Info{Name: p.FileName(), DType: safetensors.F32, Shape: p.Shape()},
+			Info: safetensors.Info{Name: part.Name, DType: safetensors.F32, Shape: part.Shape},
 			Data: func(w io.Writer) error {
-				buf := make([]float32, p.Elems())
-				read := func() error { return t.Session.Read(i, kind, buf) }
-				if t.rounded(p) {
-					read = func() error { return t.origin.read(p, buf) }
+				if whole == nil {
+					whole = make([]float32, p.Elems())
+					if err := t.readState(i, kind, whole); err != nil {
+						return err
+					}
 				}
-				if err := read(); err != nil {
-					return err
+				values := whole[part.First:][:part.Elems()]
+				if n == len(parts)-1 {
+					whole = nil
 				}
-				return safetensors.WriteFloat32(w, safetensors.F32, buf)
+				return safetensors.WriteFloat32(w, safetensors.F32, values)
 			},
 		})
 	}
 	return list
+}
+
+// readState reads one kind of a parameter's state, and what the arenas hold rounded from
+// where it came.
+func (t *Trainer) readState(i int, kind string, dst []float32) error {
+	if p := t.Setup.Graph.Params[i]; t.rounded(p) {
+		return t.origin.read(p, dst)
+	}
+	return t.Session.Read(i, kind, dst)
 }
 
 // files returns the files beside the weights: those of the model's folder, copied,

@@ -98,7 +98,7 @@ func (f *fixture) read(name string, dst []float32) error {
 	p := f.graph.Params[slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })]
 	switch {
 	case f.weights != nil && !p.Adapter:
-		return f.weights.ReadFloat32(name, 0, dst)
+		return torch.Read(f.weights, p, dst)
 	case p.Adapter && p.Init == model.Zeros: // with zeros the other factor has no gradient
 		p.Init, p.Std = model.Normal, 0.1
 	}

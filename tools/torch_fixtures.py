@@ -67,6 +67,10 @@ CASES = {
     "smollm3-tiny": ("SmolLM3", NARROW | dict(pad_token_id=None, head_dim=12, no_rope_layer_interval=2, tie_word_embeddings=True)),
     # Rows of whole blocks of 64, which bitsandbytes cuts from the flat matrix.
     "llama-nf4": ("Llama", NARROW | dict(hidden_size=64, head_dim=16, num_key_value_heads=2, intermediate_size=64)),
+    "mixtral-tiny": ("Mixtral", NARROW | dict(head_dim=12, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2, sliding_window=12)),
+    "qwen3-moe-tiny": ("Qwen3Moe", NARROW | dict(head_dim=12, moe_intermediate_size=16, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True, rope_theta=1000000.0)),
+    "olmoe-tiny": ("Olmoe", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        intermediate_size=16, num_experts=5, num_experts_per_tok=2, pad_token_id=None)),
 }
 
 # Patterns of parameters that are not trained, for a few models.
@@ -94,6 +98,9 @@ LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", 
 # Adapters that are trained on weights held in 4 bits.
 NF4 = {"llama-nf4"}
 
+# What names in files have for a part of those in memory.
+IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe.")}
+
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
@@ -104,7 +111,7 @@ OLD_CONFIG = {"llama3-rope", "qwen2-tiny"}
 
 def build(family, settings):
     config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**copy.deepcopy(settings))
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     names = {"GPT2": "GPT2LMHeadModel"}
     return getattr(transformers, names.get(family, family + "ForCausalLM"))(config).float()
 
@@ -119,7 +126,7 @@ def randomise(model, generator):
             elif "embed" in name or "wte" in name or "wpe" in name:
                 p.copy_(noise * 0.3)
             else:
-                p.copy_(noise * 1.2 / math.sqrt(p.shape[1]))
+                p.copy_(noise * 1.2 / math.sqrt(p.shape[-1]))
 
 
 def make_tokens(vocabulary, skip, generator):
@@ -157,7 +164,7 @@ def train_both(folder, model, tokens, freeze=()):
     """In fp32 and in float64."""
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):
-        again = type(model).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        again = type(model).from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype).eval()
         results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, freeze)
     return results
 
@@ -231,8 +238,8 @@ def write_case(folder, family, settings, seed):
     loss.backward()
     save_file({"logits": logits.detach().contiguous(), "loss": loss.detach().reshape(1)},
               folder / "expected.safetensors")
-    in_files = (lambda n: n.replace("lm_head", "embed_out")) if family == "GPTNeoX" else (lambda n: n)
-    save_file({in_files(n): p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
+    old, new = IN_FILES.get(family, ("", ""))
+    save_file({n.replace(old, new): p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
 
     results = train_both(folder, model, tokens)
     assert abs(results["losses"][0] - float(loss.detach())) < 1e-6

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
+	fixtures "github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -107,13 +108,12 @@ func (f *fixture) readLosses(t *testing.T, path string) {
 
 // read reads a parameter.
 func (f *fixture) read(name string, dst []float32) error {
-	if f.adapter != nil {
-		factor := model.Param{Name: name, Adapter: true}.FileName()
-		if _, ok := f.adapter.Lookup(factor); ok {
-			return f.adapter.ReadFloat32(factor, 0, dst)
-		}
+	params := f.model.Params()
+	p := params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
+	if p.Adapter {
+		return fixtures.Read(f.adapter, p, dst)
 	}
-	return f.weights.ReadFloat32(name, 0, dst)
+	return fixtures.Read(f.weights, p, dst)
 }
 
 func (f *fixture) graph(t *testing.T, d graph.DType) *graph.Graph {

@@ -60,7 +60,7 @@ func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Devic
 	check(t, program.Verify(ps...))
 	s, err := session.Open(g, devices, ps)
 	check(t, err)
-	check(t, s.Load(func(name string, dst []float32) error { return f.weights.ReadFloat32(name, 0, dst) }))
+	check(t, s.Load(f.read))
 	return s, ps
 }
 

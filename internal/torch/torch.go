@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // JSON reads a file into v.
@@ -41,6 +42,16 @@ func Tensor(t testing.TB, dir, file, name string) []float64 {
 		t.Fatal(err)
 	}
 	return Widened(values)
+}
+
+// Read reads a parameter.
+func Read(set *safetensors.Set, p model.Param, dst []float32) error {
+	for _, t := range p.Tensors() {
+		if err := set.ReadFloat32(t.Name, 0, dst[t.First:][:t.Elems()]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Widened returns the values as float64.

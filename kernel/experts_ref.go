@@ -1,0 +1,57 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+// slotCol returns the column at which a token's slot k begins if it has width columns, or 0
+// if the rows of t are the same for all slots.
+func slotCol(t *Tensor, k, width int) int {
+	if t.Cols == width {
+		return 0
+	}
+	return k * width
+}
+
+func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
+	y, x, w, ids := &t[0], &t[1], &t[2], &t[3]
+	in, out := w.Rows/a.Experts, w.Cols
+	if a.WT {
+		in, out = w.Cols, w.Rows/a.Experts
+	}
+	for r := range y.Rows {
+		for k := range ids.Cols {
+			e, lo := int(ids.At(r, k)), slotCol(x, k, in)
+			for o := range out {
+				var s float64
+				for i := range in {
+					if a.WT {
+						s += x.At(r, lo+i) * w.At(e*out+o, i)
+					} else {
+						s += x.At(r, lo+i) * w.At(e*in+i, o)
+					}
+				}
+				y.Set(r, k*out+o, s)
+			}
+		}
+	}
+}
+
+func expertDWRef(_ *Env, a *graph.Attr, t []Tensor) {
+	dw, x, dy, ids := &t[0], &t[1], &t[2], &t[3]
+	rows, cols := dw.Rows/a.Experts, dw.Cols
+	if a.WT {
+		x, dy = dy, x
+	}
+	for i := range dw.Rows {
+		for j := range cols {
+			var s float64
+			for r := range ids.Rows {
+				for k := range ids.Cols {
+					if int(ids.At(r, k)) == i/rows {
+						s += x.At(r, slotCol(x, k, rows)+i%rows) * dy.At(r, slotCol(dy, k, cols)+j)
+					}
+				}
+			}
+			dw.put(a.Acc, i, j, s)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Tensor is what a model's files have of a parameter.
+type Tensor struct {
+	Name  string
+	Shape []int
+	First int // the parameter's element with which it begins
+}
+
+// Elems returns the number of elements.
+func (t Tensor) Elems() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// BareName returns the name in folders of the model without its head, such as those of
+// GPT2Model and the published GPT-2: without the prefix "transformer.", "model." or "gpt_neox.". ok is
+// false for the head, which has none.
+func (t Tensor) BareName() (name string, ok bool) {
+	first, rest, _ := strings.Cut(t.Name, ".")
+	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
+}
+
+// Tensors lists the tensors whose elements, one after the other, are the parameter. It is
+// one of the parameter's name (a factor of an adapter has PEFT's), but of a mixture's experts
+// two for each, gate and up, or one:
+//
+//	model.layers.0.mlp.experts.gate_up_proj [E*2F, D]
+//	    model.layers.0.mlp.experts.0.gate_proj.weight [F, D]
+//	    model.layers.0.mlp.experts.0.up_proj.weight [F, D]
+//	    model.layers.0.mlp.experts.1.gate_proj.weight [F, D]
+//	    ...
+func (p Param) Tensors() []Tensor {
+	switch {
+	case p.Experts > 0:
+		return p.expertTensors()
+	case p.Adapter:
+		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
+	case p.Vector:
+		return []Tensor{{Name: p.Name, Shape: []int{p.Cols}}}
+	}
+	return []Tensor{{Name: p.Name, Shape: []int{p.Rows, p.Cols}}}
+}
+
+func (p Param) expertTensors() (list []Tensor) {
+	parts := strings.Fields(p.Parts)
+	rows := p.Rows / (p.Experts * len(parts))
+	for e := range p.Experts {
+		for _, part := range parts {
+			list = append(list, Tensor{fmt.Sprintf(part, e), []int{rows, p.Cols}, len(list) * rows * p.Cols})
+		}
+	}
+	return list
+}
