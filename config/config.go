@@ -73,9 +73,12 @@ type Config struct {
 	// SkipSpikes skips the updates of steps whose gradient norm is so many standard
 	// deviations above the mean of the last 128 steps, or not finite; 0: of none.
 	SkipSpikes float64 `yaml:"skip_spikes"`
-	Freeze     Strings `yaml:"freeze"`   // name patterns of parameters that are not trained
-	LoRA       LoRA    `yaml:"lora"`     // adapters, which are then all that is trained
-	Quantize   string  `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
+	// ExpertBalance is the weight of a term of the loss that evens out the use of a mixture's
+	// experts, see model.Model. Derived: 0.01 from random weights, 0 for weights of a folder.
+	ExpertBalance float64 `yaml:"expert_balance"`
+	Freeze        Strings `yaml:"freeze"`   // name patterns of parameters that are not trained
+	LoRA          LoRA    `yaml:"lora"`     // adapters, which are then all that is trained
+	Quantize      string  `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
@@ -103,8 +106,10 @@ type Model struct {
 	Heads       int     `yaml:"heads"`
 	KVHeads     int     `yaml:"kv_heads"`
 	HeadDim     int     `yaml:"head_dim"`
-	FeedForward int     `yaml:"feed_forward"`
-	Vocab       int     `yaml:"vocabulary"` // default: the tokenizer's
+	FeedForward int     `yaml:"feed_forward"` // of each expert, if there are any
+	Experts     int     `yaml:"experts"`
+	Active      int     `yaml:"active_experts"` // of each token
+	Vocab       int     `yaml:"vocabulary"`     // default: the tokenizer's
 	Positions   int     `yaml:"max_positions"`
 	RopeTheta   float64 `yaml:"rope_theta"`
 	Window      int     `yaml:"window"`
@@ -221,6 +226,9 @@ const AutoRanks = math.MinInt32
 // derived marks a number that is derived from others unless it is given.
 const derived = -1
 
+// Derived is derived for ExpertBalance, which what the model is decides.
+const Derived = derived
+
 // Values of Config.Documents.
 const (
 	Joined   = "joined"
@@ -232,7 +240,7 @@ func Default() Config {
 	return Config{
 		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
-		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived,
+		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
 		Validation: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}

@@ -73,6 +73,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if c.WarmupSteps != derived {
 		in("warmup_steps", float64(c.WarmupSteps), 0, 1e9)
 	}
+	if c.ExpertBalance != Derived {
+		in("expert_balance", c.ExpertBalance, 0, 1)
+	}
 	in("weight_decay", c.WeightDecay, 0, 1e3)
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))

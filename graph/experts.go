@@ -33,22 +33,35 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	weights := b.tokens(name+".weights", m.Active, F32)
 	experts := b.tokens(name+".experts", m.Active, I32)
 	b.node(Route, Attr{Normed: m.NormedRoute}, b.all(weights), b.all(experts), b.all(logits))
-	each := Attr{WT: true, Experts: m.Experts}
 	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
-	b.node(ExpertLinear, each, b.all(up), b.all(x), p.param(), b.all(experts))
+	b.each(up, x, p.param(), experts, false)
 	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
 	b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up), b.all(weights))
 	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
-	b.node(ExpertLinear, each, b.all(down), b.all(act), p.param(), b.all(experts))
+	b.each(down, act, p.param(), experts, true)
 	y := b.tokens(out, m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(y), b.all(down), b.all(res))
 	return y
 }
 
+// each appends y = x.w of each slot's expert. slots says whether x has slots.
+func (b *builder) each(y, x int, w Use, experts int, slots bool) {
+	p := &b.g.Params[b.g.ParamOf(w.Value)]
+	attr := Attr{WT: true, NF4: p.NF4, Slots: slots, Experts: p.Experts}
+	b.node(ExpertLinear, attr, b.all(y), b.all(x), w, b.all(experts))
+}
+
 func diffRoute(b *builder, n *Node) {
 	weights, experts, logits := n.Args[0], n.Args[1], n.Args[2]
 	dlogits, _ := b.into(logits)
-	b.node(RouteBwd, n.Attr, dlogits, b.of(weights), weights, experts, logits)
+	attr, args := n.Attr, []Use{dlogits, b.of(weights), weights, experts, logits}
+	attr.Seq = 1 // rows do not depend on each other
+	if m := b.m; m.Balance > 0 {
+		attr.Seq = b.g.Seq
+		attr.Scale = m.Balance * float64(m.Experts) / float64(m.Layers*m.Active*b.g.Seq)
+		args = append(args, b.all(b.g.Scalars))
+	}
+	b.node(RouteBwd, attr, args...)
 }
 
 // diffCombine: each slot has the gradient of the sum, so no copies of it are made.
@@ -68,30 +81,26 @@ func diffExpertLinear(b *builder, n *Node) {
 	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	dy := b.all(b.grad[y.Value])
 	if b.trained(x) {
-		b.expertDX(n, x, dy)
+		b.expertDX(n, dy)
 	}
 	if b.trained(w) {
-		attr := n.Attr
-		attr.Seq, attr.Cut = b.g.Seq, Cut(b.g.Seq, b.g.DType)
+		attr := Attr{WT: n.Attr.WT, Experts: n.Attr.Experts, Seq: b.g.Seq, Cut: Cut(b.g.Seq, b.g.DType)}
 		b.node(ExpertDW, attr, b.paramGrad(w), x, dy, experts)
 	}
 }
 
 // expertDX appends the gradient of x, with slots if x has them, else summed over these.
-func (b *builder) expertDX(n *Node, x, dy Use) {
-	w, experts := n.Args[2], n.Args[3]
+func (b *builder) expertDX(n *Node, dy Use) {
+	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	attr := n.Attr
-	attr.WT = !attr.WT
-	in := b.g.Values[w.Value].Cols
-	if !n.Attr.WT {
-		in = b.g.Values[w.Value].Rows / n.Attr.Experts
-	}
+	attr.WT, attr.Slots = !attr.WT, dy.Hi-dy.Lo == y.Hi-y.Lo
 	dx, acc := b.into(x)
-	if slots := x.Hi - x.Lo; slots != in {
+	if n.Attr.Slots {
 		b.node(ExpertLinear, attr, dx, dy, w, experts)
 		return
 	}
-	each := b.value(Value{Name: "d." + b.g.Values[x.Value].Name + ".slots", Kind: Gradient, DType: b.g.DType, PerToken: true, Cols: in * b.g.Values[experts.Value].Cols})
+	v := b.g.Values[x.Value]
+	each := b.value(Value{Name: "d." + v.Name + ".slots", Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols * b.g.Values[experts.Value].Cols})
 	b.node(ExpertLinear, attr, b.all(each), dy, w, experts)
 	b.node(Combine, Attr{Acc: acc}, dx, b.all(each), absent)
 }

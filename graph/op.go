@@ -179,11 +179,14 @@ var table = [NumOps]Info{
 	// The K experts of each token, of E = cols of logits: those of the greatest logits, of
 	// equal ones the first, in ascending order. experts [N,K] i32; weights [N,K] f32 are their
 	// softmax over all experts or, if Normed, over those K.
-	Route:    {Name: "route", Args: args("weights:wt experts:wt logits:rt"), Kind: RowWise},
-	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt"), Kind: RowWise},
+	Route: {Name: "route", Args: args("weights:wt experts:wt logits:rt"), Kind: RowWise},
+	// With a Scale the loss has a term for each sequence of Seq rows, which has the
+	// gradient Scale*scalars[ScalarLossScale]*(slots of e in the sequence) for the
+	// probability of expert e in each of its tokens: see Balance in package model.
+	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt scalars:r?"), Kind: Sequence},
 	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
-	// the same for all slots, or [N,K*I]. The matrices of Attr.Experts experts lie one below
-	// the other: w is [Experts*I,O] or, with WT, [Experts*O,I].
+	// the same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts lie
+	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 as in Linear.
 	ExpertLinear: {Name: "expert_linear", Args: args("y:wt x:rt w:r experts:rt"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
 	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
 	// have slots. If both are bf16, those of each sequence are added in groups of
@@ -334,6 +337,7 @@ type Attr struct {
 	Inverse   bool // RoPE backwards
 	NF4       bool // weight is stored in 4 bits a number
 	Normed    bool // Route: weights add up to 1
+	Slots     bool // ExpertLinear: x has slots
 	Act       Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the first row of the operands, where they start inside a sequence
@@ -441,9 +445,9 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 
 // expertFLOPs counts 2 * slots * in * out.
 func expertFLOPs(a *Attr, d []Dim) int64 {
-	in := d[2].Cols
-	if !a.WT {
-		in = d[2].Rows / max(a.Experts, 1)
+	in := d[1].Cols
+	if a.Slots {
+		in /= max(d[3].Cols, 1)
 	}
 	return 2 * d[0].Elems() * int64(in)
 }

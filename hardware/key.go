@@ -74,7 +74,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}} {
+	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}, {a.Slots, "slots"}} {
 		if f.set {
 			b = append(b, ' ')
 			b = append(b, f.name...)
@@ -87,6 +87,10 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	if a.Cut > 0 { // sums that may be cut elsewhere cannot use tile registers
 		b = append(b, " cut "...)
 		b = strconv.AppendInt(b, int64(a.Cut), 10)
+	}
+	if a.Experts > 0 {
+		b = append(b, " experts "...)
+		b = strconv.AppendInt(b, int64(a.Experts), 10)
 	}
 	if a.Heads != 0 {
 		for _, n := range [...]int{a.Seq, a.Heads, a.KVHeads, a.HeadDim, a.Window} {

@@ -265,20 +265,28 @@ var cases = map[graph.Op]func(m *maker) sample{
 	graph.RouteBwd: func(m *maker) sample {
 		n, k := m.rows(), 1+m.IntN(4)
 		logits := m.mat(m.float(), n, k+m.IntN(20), 2)
-		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.any(n, logits.Cols), m.f32(n, k), m.f32(n, k), m.mat(graph.I32, n, k, 1), logits},
-			token: []bool{true, true, true, true, true}, floor: 1}
+		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0, Seq: 1}, t: []Tensor{m.any(n, logits.Cols), m.f32(n, k), m.f32(n, k), m.mat(graph.I32, n, k, 1), logits, {}},
+			token: []bool{true, true, true, true, true, false}, floor: 1}
+		if m.IntN(2) == 0 {
+			s.attr.Seq, s.attr.Scale, s.t[5] = m.n(), 2.5, NewTensor(graph.F32, 1, graph.NumScalars)
+			s.t[5].F32[graph.ScalarLossScale] = 0.37
+		}
 		routeRef(nil, &s.attr, []Tensor{s.t[2], s.t[3], logits}) // consistent weights
 		return s
 	},
 	graph.ExpertLinear: func(m *maker) sample {
 		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
-		a := graph.Attr{WT: m.IntN(2) == 0, Experts: k + m.IntN(5)}
-		x, w := in, m.weight(d, a.Experts*in, out, false)
-		if m.IntN(2) == 0 {
+		a := graph.Attr{WT: m.IntN(2) == 0, Slots: m.IntN(2) == 0, NF4: m.IntN(3) == 0, Experts: k + m.IntN(5)}
+		x, rows, cols := in, a.Experts*in, out
+		if a.Slots {
 			x *= k
 		}
 		if a.WT {
-			w = m.weight(d, in, a.Experts*out, true)
+			rows, cols = a.Experts*out, in
+		}
+		w := m.mat(d, rows, cols, 1)
+		if a.NF4 {
+			w = m.packed(d, rows, cols, false)
 		}
 		return sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts)}, token: []bool{true, true, false, true}}
 	},

@@ -160,20 +160,25 @@ func (e *Env) room(k int, d graph.DType, rows, cols int) *Tensor {
 
 func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
 	y, x, w, ids := &t[0], &t[1], &t[2], &t[3]
-	each, in, out := w.Rows/a.Experts, w.Rows/a.Experts, w.Cols
-	if a.WT {
-		in, out = out, in
-	}
+	each, in, out := w.Rows/a.Experts, inputs(a, x, ids), y.Cols/ids.Cols
 	e.dispatch.sort(ids, a.Experts, max(ids.Rows, 1), 1)
 	for expert := range a.Experts {
 		block := rowsOf(w, expert*each, each)
 		e.dispatch.visits(expert, func(first, rows int) {
 			from := e.gather(0, x, in, ids.Cols, first, rows)
 			to := e.room(1, y.DType, rows, out)
-			e.multiply(a.WT, to, from, &block, gemm.Init{})
+			e.product(a.WT, a.NF4, to, from, &block, gemm.Init{})
 			e.scatter(y, to, ids.Cols, first)
 		})
 	}
+}
+
+// inputs returns how many columns of x an expert multiplies.
+func inputs(a *graph.Attr, x, ids *Tensor) int {
+	if a.Slots {
+		return x.Cols / ids.Cols
+	}
+	return x.Cols
 }
 
 func expertDW(e *Env, a *graph.Attr, t []Tensor) {

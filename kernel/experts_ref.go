@@ -12,11 +12,9 @@ func slotCol(t *Tensor, k, width int) int {
 }
 
 func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x, w, ids := &t[0], &t[1], &t[2], &t[3]
-	in, out := w.Rows/a.Experts, w.Cols
-	if a.WT {
-		in, out = w.Cols, w.Rows/a.Experts
-	}
+	y, x, ids := &t[0], &t[1], &t[3]
+	in, out := inputs(a, x, ids), y.Cols/ids.Cols
+	w := plain(a, &t[2], in, out)
 	for r := range y.Rows {
 		for k := range ids.Cols {
 			e, lo := int(ids.At(r, k)), slotCol(x, k, in)

@@ -44,6 +44,25 @@ func difference(t *testing.T, name string, input, grad, output, weight Tensor, f
 	forward()
 }
 
+// imbalance returns, for the tokens of rows [lo, hi), the number of experts times the sum over
+// experts of their share of the slots and their mean probability.
+func imbalance(logits, ids *Tensor, lo, hi int) (s float64) {
+	n := float64(hi - lo)
+	share, mean := make([]float64, logits.Cols), make([]float64, logits.Cols)
+	for r := lo; r < hi; r++ {
+		for k := range ids.Cols {
+			share[int(ids.At(r, k))] += 1 / (n * float64(ids.Cols))
+		}
+		for e, p := range routeSoftmax(logits, r) {
+			mean[e] += p / n
+		}
+	}
+	for e := range share {
+		s += float64(logits.Cols) * share[e] * mean[e]
+	}
+	return s
+}
+
 // TestGradients checks the reference of every gradient operator against finite
 // differences of the forward reference. TestFast compares the fast ones with the
 // references.
@@ -173,12 +192,31 @@ func TestGradients(t *testing.T) {
 			x, w, dw, dx, ids := f64(r, 6, 7), f64(r, 6, 3), f64(r, 6, 3), f64(r, 6, 7), NewTensor(graph.I32, 6, 3)
 			forward := func() { run(graph.Route, a, w, ids, x) }
 			forward()
-			run(graph.RouteBwd, a, dx, dw, w, ids, x)
+			run(graph.RouteBwd, &graph.Attr{Normed: normed, Seq: 1}, dx, dw, w, ids, x, none)
 			difference(t, "dlogits", x, dx, w, dw, forward)
 		}
 	})
+	t.Run("balance", func(t *testing.T) { // of two sequences of 4 tokens, 3 experts of 7
+		const balance, lossScale = 0.5, 1.0 / 8
+		for _, normed := range []bool{false, true} {
+			a := &graph.Attr{Normed: normed}
+			x, w, dw, dx, ids, loss, one, scalars := f64(r, 8, 7), f64(r, 8, 3), f64(r, 8, 3), f64(r, 8, 7), NewTensor(graph.I32, 8, 3), f64(r, 1, 1), f64(r, 1, 1), f64(r, 1, graph.NumScalars)
+			one.F64[0], scalars.F64[graph.ScalarLossScale] = 1, lossScale
+			forward := func() {
+				run(graph.Route, a, w, ids, x)
+				loss.F64[0] = balance * (imbalance(&x, &ids, 0, 4) + imbalance(&x, &ids, 4, 8)) / 2 // the mean over sequences
+				for i := range w.F64 {
+					loss.F64[0] += w.F64[i] * dw.F64[i]
+				}
+			}
+			forward()
+			b := &graph.Attr{Normed: normed, Seq: 4, Scale: balance * 7 / (3 * 4)}
+			run(graph.RouteBwd, b, dx, dw, w, ids, x, scalars)
+			difference(t, "dlogits", x, dx, loss, one, forward)
+		}
+	})
 	t.Run("mixture", func(t *testing.T) { // y = sum over slots of (x.up of each).down of each
-		up, down := &graph.Attr{WT: true, Experts: 4}, &graph.Attr{Experts: 4, WT: true}
+		up, down, back := &graph.Attr{WT: true, Experts: 4}, &graph.Attr{WT: true, Slots: true, Experts: 4}, &graph.Attr{Slots: true, Experts: 4}
 		x, w, v, ids := f64(r, 5, 3), f64(r, 4*6, 3), f64(r, 4*3, 6), NewTensor(graph.I32, 5, 2)
 		for n := range 5 {
 			ids.I32[2*n], ids.I32[2*n+1] = int32(n%3), int32(n%3+1)
@@ -194,7 +232,7 @@ func TestGradients(t *testing.T) {
 		run(graph.ExpertLinear, &graph.Attr{Experts: 4}, dh, dy, v, ids)
 		run(graph.ExpertDW, down, dv, h, dy, ids)
 		run(graph.ExpertDW, up, dw, x, dh, ids)
-		run(graph.ExpertLinear, &graph.Attr{Experts: 4}, each, dh, w, ids)
+		run(graph.ExpertLinear, back, each, dh, w, ids)
 		run(graph.Combine, &graph.Attr{}, dx, each, none)
 		difference(t, "dx", x, dx, y, dy, forward)
 		difference(t, "dw", w, dw, y, dy, forward)

@@ -12,6 +12,7 @@ import (
 //	weight  w[e] = p[e], or p[e] / sum of p over S with Attr.Normed
 //	RouteBwd     dx[e] = p[e]*([e in S]*dw[e] - sum of w*dw)
 //	with Normed  dx[e] = w[e]*(dw[e] - sum of w*dw) for e in S, else 0
+//	with Scale   dx[e] += p[e]*(g[e] - sum of p*g), g what graph.RouteBwd says
 //
 // The choice is the same whatever the logits are, NaN included: K different experts, so that
 // nothing after it has to check them. A NaN is in the weights then, and reaches the loss.
@@ -89,16 +90,38 @@ func routeBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for k := range weights.Cols {
 			sum += weights.At(r, k) * dweights.At(r, k)
 		}
-		for e := range p {
-			d := -p[e] * sum
-			if a.Normed {
-				d = 0
+		d := make([]float64, len(p))
+		for e := range d {
+			if !a.Normed {
+				d[e] = -p[e] * sum
 			}
-			dlogits.Set(r, e, d)
 		}
 		for k := range weights.Cols {
-			dlogits.Set(r, int(experts.At(r, k)), weights.At(r, k)*(dweights.At(r, k)-sum))
+			d[int(experts.At(r, k))] = weights.At(r, k) * (dweights.At(r, k) - sum)
 		}
+		if a.Scale > 0 {
+			balanceRef(d, p, a.Scale*t[5].At(0, graph.ScalarLossScale), experts, r-r%a.Seq, min(r-r%a.Seq+a.Seq, experts.Rows))
+		}
+		for e := range d {
+			dlogits.Set(r, e, d[e])
+		}
+	}
+}
+
+// balanceRef adds to d the gradient of the term that evens out the use of experts in rows
+// [lo, hi), of which the probabilities p are one.
+func balanceRef(d, p []float64, scale float64, experts *Tensor, lo, hi int) {
+	g, mean := make([]float64, len(p)), 0.0
+	for r := lo; r < hi; r++ {
+		for k := range experts.Cols {
+			g[int(experts.At(r, k))] += scale
+		}
+	}
+	for e := range p {
+		mean += p[e] * g[e]
+	}
+	for e := range p {
+		d[e] += p[e] * (g[e] - mean)
 	}
 }
 
@@ -124,29 +147,62 @@ func route(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func routeBwd(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[4].Rows, t[4].Cols, func(c *call, w *worker, b block) {
-		dlogits, dweights, weights, experts, logits := &c.t[0], &c.t[1], &c.t[2], &c.t[3], &c.t[4]
+	c, together := e.begin(a, t), max(1, grain/t[4].Cols)
+	if a.Scale > 0 {
+		together = a.Seq
+		c.f[0] = float32(a.Scale) * t[5].F32[graph.ScalarLossScale]
+	}
+	c.blocks(t[4].Rows, t[4].Cols, together, t[4].Cols, func(c *call, w *worker, b block) {
+		var use []float32 // gradient of the probabilities, by expert
+		if c.a.Scale > 0 {
+			use = w.tmp(2, c.cols)
+			clear(use)
+			for r := b.R0; r < b.R1; r++ {
+				for _, e := range c.t[3].ints(r) {
+					use[e]++
+				}
+			}
+			w.v.Scale(use, c.f[0])
+		}
 		for r := b.R0; r < b.R1; r++ {
-			ids, wt, dw := experts.ints(r), weights.row(r, 0, weights.Cols), dweights.row(r, 0, weights.Cols)
-			var sum float32
-			for k := range wt {
-				sum += wt[k] * dw[k]
-			}
-			dx := w.dest(0, dlogits, r, 0, logits.Cols)
-			if c.a.Normed {
-				clear(dx)
-				for k, e := range ids {
-					dx[e] = wt[k] * (dw[k] - sum)
-				}
-			} else {
-				x := w.load(1, logits, r, 0, logits.Cols)
-				all := w.v.Exp(dx, x, x, 1, w.v.Max(x))
-				w.v.Scale(dx, -sum/all)
-				for k, e := range ids { // where the weight is p
-					dx[e] = wt[k] * (dw[k] - sum)
-				}
-			}
-			w.store(dx, dlogits, r, 0, logits.Cols)
+			dx := w.dest(0, &c.t[0], r, 0, c.cols)
+			c.routeBwdRow(w, dx, use, r)
+			w.store(dx, &c.t[0], r, 0, c.cols)
 		}
 	})
+}
+
+// routeBwdRow computes the gradient of a row of logits.
+func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
+	dw, weights, ids := c.t[1].row(r, 0, c.t[1].Cols), c.t[2].row(r, 0, c.t[2].Cols), c.t[3].ints(r)
+	var sum float32
+	for k := range weights {
+		sum += weights[k] * dw[k]
+	}
+	if c.a.Normed && use == nil {
+		clear(dx)
+		for k, e := range ids {
+			dx[e] = weights[k] * (dw[k] - sum)
+		}
+		return
+	}
+	p, x := w.tmp(3, c.cols), w.load(1, &c.t[4], r, 0, c.cols)
+	w.v.Scale(p, 1/w.v.Exp(p, x, x, 1, w.v.Max(x)))
+	var mean float32
+	if use != nil {
+		mean = w.v.Dot(p, use)
+	}
+	others := -sum // of what is not among the K experts
+	if c.a.Normed {
+		others = 0
+	}
+	for e := range dx {
+		dx[e] = p[e] * others
+	}
+	for k, e := range ids {
+		dx[e] = weights[k] * (dw[k] - sum)
+	}
+	for e := range use {
+		dx[e] += p[e] * (use[e] - mean)
+	}
 }

@@ -37,7 +37,7 @@ func (m *Model) Freeze(patterns ...string) error {
 	return nil
 }
 
-// Quantize holds the frozen weights of the layers' linear operators in 4 bits a number,
+// Quantize holds the frozen weights of the layers' linear operators and experts in 4 bits a number,
 // as QLoRA does (Dettmers et al., 2305.14314, section 3): see graph.NF4Block. It changes
 // what the model computes. At least one such weight must be frozen.
 func (m *Model) Quantize() error {
@@ -49,19 +49,27 @@ func (m *Model) Quantize() error {
 	return nil
 }
 
-// FreezeLinear freezes the weights of the layers' linear operators.
+// FreezeLinear freezes the weights of the layers' linear operators and experts.
 func (m *Model) FreezeLinear() {
 	m.Frozen = nil
 	for _, p := range m.Params() {
-		if m.linear(p) {
+		if m.quantizable(p) {
 			m.Frozen = append(m.Frozen, p.Name)
 		}
 	}
 }
 
-// linear reports whether a parameter is the weight of a linear operator of a layer.
+// linear reports whether a parameter is the weight of a linear operator of a layer. A router
+// is none of them: what it says decides too much for adapters and 4 bits.
 func (m *Model) linear(p Param) bool {
-	return !p.Vector && !p.Adapter && p.Experts == 0 && p.Layer >= 0 && p.Layer < m.Layers
+	return m.quantizable(p) && p.Experts == 0
+}
+
+// quantizable reports whether a parameter is the weight of a linear operator of a layer, or
+// of experts.
+func (m *Model) quantizable(p Param) bool {
+	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers &&
+		!(m.Experts > 0 && strings.HasSuffix(p.Name, names[m.Family].router+".weight"))
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.

@@ -112,16 +112,21 @@ type RopeScaling struct {
 
 // Model is an architecture with its sizes.
 type Model struct {
-	Family       Family
-	Layers       int
-	Width        int // of the residual stream
-	Heads        int // query heads
-	KVHeads      int // key and value heads; divides Heads
-	HeadDim      int
-	FeedForward  int // of each expert, if there are experts
-	Experts      int // feed-forwards of a layer, of which each token goes through Active; 0: one, for all
-	Active       int
-	NormedRoute  bool // the weights of a token's experts add up to 1
+	Family      Family
+	Layers      int
+	Width       int // of the residual stream
+	Heads       int // query heads
+	KVHeads     int // key and value heads; divides Heads
+	HeadDim     int
+	FeedForward int // of each expert, if there are experts
+	Experts     int // feed-forwards of a layer, of which each token goes through Active; 0: one, for all
+	Active      int
+	NormedRoute bool // the weights of a token's experts add up to 1
+	// Balance adds a term to the loss that evens out how much the experts are used, so that
+	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
+	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
+	// share of the slots times their mean probability. It is Balance if all are used alike.
+	Balance      float64
 	Vocab        int
 	MaxPositions int
 	Activation   string // "gelu_new", "gelu", "relu", "silu"
@@ -322,6 +327,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
 	case families[m.Family].mixture && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
 		return fmt.Errorf("%d of %d experts for each token; hint: from 1 to all of at most %d", m.Active, m.Experts, maxExperts)
+	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
+		return fmt.Errorf("expert_balance %v of %d experts; hint: from 0 to 1, usually 0.01, and 0 without experts", m.Balance, m.Experts)
 	case !families[m.Family].mixture && m.Experts != 0:
 		return fmt.Errorf("%s has no experts, and %d are asked for; hint: one of the families mixtral, qwen3_moe and olmoe", m.Family, m.Experts)
 	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):

@@ -40,7 +40,7 @@ func (m *Model) Params() []Param {
 	}
 	if m.NF4 {
 		for i, p := range b.list {
-			b.list[i].NF4 = p.Frozen && m.linear(p)
+			b.list[i].NF4 = p.Frozen && m.quantizable(p)
 		}
 	}
 	return b.list

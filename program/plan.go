@@ -264,6 +264,9 @@ func Fingerprint(g *graph.Graph) string {
 	if m.NF4 {
 		frozen += " nf4"
 	}
+	if m.Experts > 0 {
+		frozen += fmt.Sprintf(" experts %d/%d normed%v balance%g", m.Active, m.Experts, m.NormedRoute, m.Balance)
+	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,
 		m.Window, choices(&m), m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)

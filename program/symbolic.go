@@ -241,7 +241,11 @@ func (x *execution) instr(i int) error {
 		case graph.RowWise:
 			x.rowWise(in, args)
 		case graph.Sequence:
-			x.attention(in, args)
+			if in.Op == graph.RouteBwd {
+				x.sequences(in, args)
+			} else {
+				x.attention(in, args)
+			}
 		case graph.TokenSum:
 			x.tokenSum(in, args)
 		default:
@@ -379,6 +383,24 @@ func (x *execution) rowWise(in *Instr, args []box) {
 			band := x.band(in, args, j, k)
 			for b, v := range shares {
 				x.put(in, j, s.at(int32(b), k), v.with(band))
+			}
+		}
+	}
+}
+
+// sequences: a block of rows depends on all blocks of its sequence.
+func (x *execution) sequences(in *Instr, args []box) {
+	shares := x.shares(in, args)
+	per := max(1, in.Attr.Seq/x.p.RowUnit) // blocks of a sequence
+	for first := 0; first < len(shares); first += per {
+		whole := seedOp
+		for _, v := range shares[first:min(first+per, len(shares))] {
+			whole = whole.with(v)
+		}
+		for k := range args[0].bands {
+			band := x.band(in, args, 0, k)
+			for b := first; b < min(first+per, len(shares)); b++ {
+				x.atoms[args[0].at(int32(b), k)] = whole.with(shares[b]).with(band)
 			}
 		}
 	}

@@ -61,6 +61,7 @@ var attrFields = []attrField{
 	{"grad", func(a *graph.Attr) any { return &a.Grad }},
 	{"inverse", func(a *graph.Attr) any { return &a.Inverse }},
 	{"nf4", func(a *graph.Attr) any { return &a.NF4 }},
+	{"slots", func(a *graph.Attr) any { return &a.Slots }},
 	{"normed", func(a *graph.Attr) any { return &a.Normed }},
 	{"act", func(a *graph.Attr) any { return &a.Act }},
 	{"seq", func(a *graph.Attr) any { return &a.Seq }},

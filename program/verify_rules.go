@@ -68,7 +68,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f N,K/s"), extra: weighted(0, 2)},
 	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f N,K/s N,K/s"), extra: weighted(1, 3)},
 	graph.Route:         {shapes: shapes("N,K/s N,K/i N,E/f"), extra: enough(2)},
-	graph.RouteBwd:      {shapes: shapes("N,E/f N,K/s N,K/s N,K/i N,E/f"), extra: enough(4)},
+	graph.RouteBwd:      {shapes: shapes("N,E/f N,K/s N,K/s N,K/i N,E/f 1,6/s"), seq: true, extra: either(enough(4), balanced)},
 	graph.ExpertLinear:  {shapes: shapes("N,Y/f N,X/f R,C/f N,K/i"), extra: expertLinear},
 	graph.ExpertDW:      {shapes: shapes("R,C/s N,X/f N,Y/f N,K/i"), extra: expertDW},
 	graph.Combine:       {shapes: shapes("N,D/f N,X/f N,D/f"), extra: either(slotted(0, 1), combined)},
@@ -232,32 +232,55 @@ func enough(logits int) func(*Instr) string {
 	}
 }
 
-func expertLinear(in *Instr) string {
-	return experts(in, in.Args[2], in.Args[1].Cols, in.Args[0].Cols, true)
+// balanced: the term of the loss that evens out the use of experts has its scale.
+func balanced(in *Instr) string {
+	if (in.Attr.Scale != 0) == in.arg(5).Absent() {
+		return "a scale needs scalars, and they a scale"
+	}
+	return ""
 }
+
+// expertLinear: matrices w of as many experts, of which x and y have the rows and columns for
+// each slot, or x for all. Packed columns are checked where their type is known.
+func expertLinear(in *Instr) string {
+	n, k, w := in.Attr.Experts, in.Args[3].Cols, in.Args[2]
+	if in.Attr.Slots && in.Args[1].Cols%k != 0 || in.Args[0].Cols%k != 0 {
+		return fmt.Sprintf("%d and %d columns are not %d slots", in.Args[0].Cols, in.Args[1].Cols, k)
+	}
+	if rows, cols := expertExtents(in); n < 1 || w.Rows != n*rows || w.Cols != cols && !in.Attr.NF4 {
+		return fmt.Sprintf("weights of %d x %d, want %d x %d for %d experts", w.Rows, w.Cols, n*rows, cols, n)
+	}
+	return ""
+}
+
+// expertExtents returns the extents of an expert's matrix, by the columns of x and y.
+func expertExtents(in *Instr) (rows, cols int) {
+	k := max(in.Args[3].Cols, 1)
+	rows, cols = in.Args[1].Cols, in.Args[0].Cols/k
+	if in.Attr.Slots {
+		rows /= k
+	}
+	if in.Attr.WT {
+		rows, cols = cols, rows
+	}
+	return rows, cols
+}
+
+// expertDW: the same for gradients; dy, too, may be one for all slots.
 func expertDW(in *Instr) string {
+	n, k, dw := in.Attr.Experts, in.Args[3].Cols, in.Args[0]
 	if in.Attr.Seq < 1 {
 		return "seq is missing"
 	}
-	return experts(in, in.Args[0], in.Args[1].Cols, in.Args[2].Cols, false)
-}
-
-// experts: matrices w of as many experts, of which x and y have the rows and columns, each of
-// all slots or, unless y needs slots, the same for all.
-func experts(in *Instr, w Region, x, y int, slots bool) string {
-	n, k := in.Attr.Experts, in.Args[3].Cols
-	if n < 1 || w.Rows%n != 0 {
-		return fmt.Sprintf("%d rows are not those of %d experts", w.Rows, n)
+	if n < 1 || dw.Rows%n != 0 {
+		return fmt.Sprintf("%d rows are not those of %d experts", dw.Rows, n)
 	}
-	inner, outer := w.Rows/n, w.Cols
+	rows, cols := dw.Rows/n, dw.Cols
 	if in.Attr.WT {
-		inner, outer = outer, inner
+		rows, cols = cols, rows
 	}
-	switch {
-	case x != inner && x != k*inner:
-		return fmt.Sprintf("%d columns for experts of %d inputs and %d slots", x, inner, k)
-	case y != k*outer && (slots || y != outer):
-		return fmt.Sprintf("%d columns for experts of %d outputs and %d slots", y, outer, k)
+	if x, y := in.Args[1].Cols, in.Args[2].Cols; x != rows && x != k*rows || y != cols && y != k*cols {
+		return fmt.Sprintf("%d inputs and %d outputs for experts of %d and %d, and %d slots", x, y, rows, cols, k)
 	}
 	return ""
 }

@@ -325,7 +325,7 @@ func checkAttr(in *Instr) string {
 		return "acc is set, but there is nothing that it adds to"
 	}
 	switch {
-	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX:
+	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX && in.Op != graph.ExpertLinear:
 		return "nf4 is set, but there is no weight"
 	case a.Cut != 0 && in.Op != graph.LinearDW && in.Op != graph.ExpertDW:
 		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
@@ -371,7 +371,11 @@ func checkShapes(p *Program, i int) error {
 		}
 		cols := sh.cols
 		if a.NF4 && in.Op.Info().Args[j].Name == "w" {
-			cols = length{times: graph.NF4Cols(bound[cols.letter], b.DType)}
+			plain := bound[cols.letter]
+			if in.Op == graph.ExpertLinear {
+				_, plain = expertExtents(in)
+			}
+			cols = length{times: graph.NF4Cols(plain, b.DType)}
 		}
 		if want, ok := cols.bind(&bound, reg.Cols); !ok {
 			return p.operandFault(i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
@@ -400,6 +404,9 @@ func checkShapes(p *Program, i int) error {
 // sequence's keys. In the backward pass, where sums depend on the cuts, sequences are
 // cut at multiples of graph.SliceUnit.
 func checkSlice(p *Program, in *Instr) string {
+	if in.Op == graph.RouteBwd {
+		return checkSequences(p, in)
+	}
 	q, kv := attended(in.Op)
 	seq, queries, keys := in.Attr.Seq, in.Args[q].Rows, in.Args[kv].Rows
 	unit := graph.SliceUnit(seq)
@@ -412,6 +419,15 @@ func checkSlice(p *Program, in *Instr) string {
 		return fmt.Sprintf("%d queries and %d keys with sequences of %d rows", queries, keys, seq)
 	case in.Op == graph.AttentionBwd && keys < seq && keys%unit != 0, in.Op == graph.AttentionBwd && (keys-queries)%unit != 0:
 		return fmt.Sprintf("a slice of rows %d to %d, which are not multiples of %d", keys-queries, keys, unit)
+	}
+	return ""
+}
+
+// checkSequences: the rows are whole sequences.
+func checkSequences(p *Program, in *Instr) string {
+	seq, rows := in.Attr.Seq, in.Args[0].Rows
+	if seq%p.RowUnit != 0 && p.RowUnit%seq != 0 || rows%seq != 0 {
+		return fmt.Sprintf("%d rows with row unit %d are not whole sequences of %d", rows, p.RowUnit, seq)
 	}
 	return ""
 }

@@ -198,7 +198,26 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
 		m.MaxPositions = c.SequenceLength
 	}
+	if err == nil {
+		err = balance(c, m, folder)
+	}
 	return m, folder, notes, err
+}
+
+// balance sets the term of the loss that evens out the use of experts. Trained routers have
+// learnt whom to send where: what they gain by it is less than what they would unlearn.
+func balance(c *config.Config, m *model.Model, folder string) error {
+	const usual = 0.01
+	switch {
+	case c.ExpertBalance == config.Derived && m.Experts > 0 && folder == "":
+		m.Balance = usual
+	case c.ExpertBalance > 0:
+		m.Balance = c.ExpertBalance
+	}
+	if err := m.Validate(); err != nil {
+		return c.Fault("expert_balance", err.Error())
+	}
+	return nil
 }
 
 // findModel takes inline sizes, a known name, or the config.json of a folder; of an adapter's, that of its model. vocab
@@ -273,6 +292,10 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	wide := 4 * m.Width
 	if m.Gated() { // the same number of parameters with three matrices, in steps of 32
 		wide = (8*m.Width/3 + 31) / 32 * 32
+	}
+	if m.Experts > 0 || in.Experts > 0 {
+		m.Experts, m.Active = or(in.Experts, 8), or(in.Active, 2)
+		wide = (wide/max(m.Active, 1) + 31) / 32 * 32 // together those of a token are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
 	m.Vocab = or(in.Vocab, vocab)

@@ -117,6 +117,16 @@ func (f *fixture) deepen(t *testing.T, layers, sequences int) {
 	check(t, err)
 }
 
+// balance gives the loss a large term that evens out the use of experts.
+func (f *fixture) balance(t *testing.T) {
+	t.Helper()
+	m := *f.graph.Model
+	m.Balance = 0.5
+	var err error
+	f.graph, err = graph.BuildDocuments(&m, f.graph.Seq, f.graph.DType, f.graph.Documents)
+	check(t, err)
+}
+
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
 	out, err := s.Step(context.Background(), 0, f.tokens, f.targets,
