@@ -125,6 +125,8 @@ func Model(name string, sizes config.Model, length int) (*model.Model, error) {
 		m.HeadDim = m.Width / max(m.Heads, 1)
 	}
 	set(&m.FeedForward, sizes.FeedForward)
+	set(&m.Experts, sizes.Experts)
+	set(&m.Active, sizes.Active)
 	set(&m.Vocab, sizes.Vocab)
 	m.MaxPositions = max(m.MaxPositions, length)
 	return m, m.Validate()

@@ -29,7 +29,6 @@ type Env struct {
 	panel   Tensor    // weights written out from 4 bits
 
 	dispatch dispatch
-	rows     [2]Tensor // gathered by expert
 
 	pastBytes  int64 // results of at least this size bypass the caches
 	panelElems int   // weights written out from 4 bits at a time
@@ -67,6 +66,7 @@ type call struct {
 
 	task       func(c *call, w *worker, i int)
 	body       func(c *call, w *worker, b block)
+	expert     func(c *call, w *worker, expert, lo, hi int)
 	rows, cols int // extents of the iteration space
 	dr, dc     int // extents of a block
 	across     int // blocks side by side
@@ -218,6 +218,7 @@ type worker struct {
 	serial *gemm.Serial
 	buf    [14][]float32
 	half   [2][]uint16
+	rows   [3]Tensor // of an expert
 
 	queries [mostBlocks]queries
 }

@@ -24,10 +24,11 @@ import (
 // operands are added in groups. Which tokens form a group must not depend on the cut, so the
 // slots of each sequence are filled up to whole groups with rows of zeros.
 //
-// Rows are gathered some at a time, so that buffers stay small. An expert's matrix is read
+// A task is an expert's part of the result, or if experts are few a band of its columns.
+// Rows are gathered some at a time, so that buffers stay small; an expert's matrix is read
 // once for each time.
 //
-// Known weakness: all cores multiply one expert's rows, which are few if experts are many.
+// Known weakness: cores wait for the one that has the expert with the most tokens.
 
 // gathered is the number of rows gathered at a time: whole groups of bf16 products.
 const gathered = 8 * gemm.Block
@@ -89,88 +90,22 @@ func (d *dispatch) fill(starts []int, r, rows, seq, unit int) {
 	}
 }
 
-// visits calls f for the slots of an expert, some at a time: d.order[first:first+rows].
-func (d *dispatch) visits(expert int, f func(first, rows int)) {
-	for first, end := d.starts[expert], d.starts[expert+1]; first < end; first += d.most {
-		f(first, min(d.most, end-first))
-	}
-}
-
-// gather copies to buffer k the rows of t that go to a stretch of slots. Those of width
-// columns are a token's, wider ones those of all its slots side by side.
-func (e *Env) gather(k int, t *Tensor, width, slots, first, rows int) *Tensor {
-	to := e.room(k, t.DType, rows, width)
-	c := e.begin(nil, nil)
-	c.t[0], c.t[1], c.n = *to, *t, [4]int{first, slots}
-	c.byRows(rows, width, func(c *call, _ *worker, b block) {
-		to, t := &c.t[0], &c.t[1]
-		for i := b.R0; i < b.R1; i++ {
-			slot := int(c.env.dispatch.order[c.n[0]+i])
-			if slot < 0 {
-				to.clearRow(i)
-				continue
-			}
-			lo := 0
-			if t.Cols != to.Cols {
-				lo = slot % c.n[1] * to.Cols
-			}
-			copyRow(to, i, 0, t, slot/c.n[1], lo, to.Cols)
-		}
-	})
-	return to
-}
-
-// scatter copies rows to the slots of y that gather would take them from.
-func (e *Env) scatter(y, from *Tensor, slots, first int) {
-	c := e.begin(nil, nil)
-	c.t[0], c.t[1], c.n = *y, *from, [4]int{first, slots}
-	c.byRows(from.Rows, from.Cols, func(c *call, _ *worker, b block) {
-		y, from := &c.t[0], &c.t[1]
-		for i := b.R0; i < b.R1; i++ {
-			slot := int(c.env.dispatch.order[c.n[0]+i])
-			copyRow(y, slot/c.n[1], slot%c.n[1]*from.Cols, from, i, 0, from.Cols)
-		}
-	})
-}
-
-// copyRow copies n columns of a row between tensors of one type.
-func copyRow(dst *Tensor, r, lo int, src *Tensor, row, first, n int) {
-	if dst.DType == graph.BF16 {
-		copy(dst.row16(r, lo, lo+n), src.row16(row, first, first+n))
-	} else {
-		copy(dst.row(r, lo, lo+n), src.row(row, first, first+n))
-	}
-}
-
-func (t *Tensor) clearRow(r int) {
-	if t.DType == graph.BF16 {
-		clear(t.row16(r, 0, t.Cols))
-	} else {
-		clear(t.row(r, 0, t.Cols))
-	}
-}
-
-// room returns buffer k as a matrix, uninitialised, with memory for d.most rows.
-func (e *Env) room(k int, d graph.DType, rows, cols int) *Tensor {
-	t := &e.rows[k]
-	t.resize(d, max(rows, e.dispatch.most), cols)
-	t.Rows = rows
-	return t
-}
-
 func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
-	y, x, w, ids := &t[0], &t[1], &t[2], &t[3]
-	each, in, out := w.Rows/a.Experts, inputs(a, x, ids), y.Cols/ids.Cols
+	y, x, ids := &t[0], &t[1], &t[3]
 	e.dispatch.sort(ids, a.Experts, max(ids.Rows, 1), 1)
-	for expert := range a.Experts {
-		block := rowsOf(w, expert*each, each)
-		e.dispatch.visits(expert, func(first, rows int) {
-			from := e.gather(0, x, in, ids.Cols, first, rows)
-			to := e.room(1, y.DType, rows, out)
-			e.product(a.WT, a.NF4, to, from, &block, gemm.Init{})
-			e.scatter(y, to, ids.Cols, first)
-		})
-	}
+	c := e.begin(a, t)
+	c.n[0] = inputs(a, x, ids)
+	c.byExpert(y.Cols/ids.Cols, func(c *call, w *worker, expert, lo, hi int) {
+		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
+		for first, rows := range c.env.dispatch.visits(expert) {
+			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
+			w.expertProduct(c, to, from, expert, lo)
+			for i := range rows {
+				slot := int(c.env.dispatch.order[first+i])
+				copyRow(y, slot/k, slot%k*c.cols+lo, to, i, 0, hi-lo)
+			}
+		}
+	})
 }
 
 // inputs returns how many columns of x an expert multiplies.
@@ -181,33 +116,137 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 	return x.Cols
 }
 
+// expertProduct computes y = x.w, where y has columns lo and on of an expert's result. Weights
+// in 4 bits are written out panel by panel, see nf4.go.
+func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int) {
+	all := &c.t[2]
+	each := all.Rows / c.a.Experts
+	block, form := rowsOf(all, expert*each, each), gemm.NN
+	if c.a.WT {
+		form = gemm.NT
+	}
+	step := y.Cols
+	if c.a.NF4 {
+		step = c.env.panelCols(x.Cols * c.env.Pool.Workers())
+	}
+	for at := 0; at < y.Cols; at += step {
+		part := columns(y, at, min(step, y.Cols-at))
+		var weights Tensor
+		switch {
+		case c.a.NF4:
+			weights = *w.unpack(c, &block, x.Cols, lo+at, part.Cols)
+		case c.a.WT:
+			weights = rowsOf(&block, lo+at, part.Cols)
+		default:
+			weights = columns(&block, lo+at, part.Cols)
+		}
+		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), gemm.Init{})
+	}
+}
+
+// unpack writes out an expert's weights for n columns of its result, from column lo on.
+func (w *worker) unpack(c *call, packed *Tensor, in, lo, n int) *Tensor {
+	p, first, cols := &w.rows[2], 0, c.cols
+	if c.a.WT {
+		p.resize(packed.DType, n, in)
+		first, lo, cols = lo, 0, in
+	} else {
+		p.resize(packed.DType, in, n)
+	}
+	for r := range p.Rows {
+		w.unpackRow(p, packed, r, 0, p.Cols, first, lo, cols)
+	}
+	return p
+}
+
 func expertDW(e *Env, a *graph.Attr, t []Tensor) {
-	dw, x, dy, ids := &t[0], &t[1], &t[2], &t[3]
-	each, in, out := dw.Rows/a.Experts, dw.Rows/a.Experts, dw.Cols
-	if a.WT {
-		in, out = out, in
-	}
-	form, unit := gemm.TN, 1
-	if x.DType == graph.BF16 && dy.DType == graph.BF16 {
+	unit := 1
+	if t[1].DType == graph.BF16 && t[2].DType == graph.BF16 {
 		unit = max(a.Cut, 2)
-		if unit%gemm.Block == 0 {
-			form = gemm.TNB
+	}
+	e.dispatch.sort(&t[3], a.Experts, max(a.Seq, 1), unit)
+	c := e.begin(a, t)
+	if a.WT {
+		c.t[1], c.t[2] = c.t[2], c.t[1]
+	}
+	c.n[0], c.n[1] = t[0].Rows/a.Experts, int(gemm.TN)
+	if unit > 1 && unit%gemm.Block == 0 {
+		c.n[1] = int(gemm.TNB)
+	}
+	c.byExpert(t[0].Cols, func(c *call, w *worker, expert, lo, hi int) {
+		whole, acc := rowsOf(&c.t[0], expert*c.n[0], c.n[0]), c.a.Acc
+		dw := columns(&whole, lo, hi-lo)
+		for first, rows := range c.env.dispatch.visits(expert) {
+			p, q := w.gather(c, 0, &c.t[1], first, rows, dw.Rows, 0, dw.Rows), w.gather(c, 1, &c.t[2], first, rows, c.cols, lo, hi)
+			w.serial.Gemm(gemm.Form(c.n[1]), dw.Rows, dw.Cols, rows, p.matrix(), q.matrix(), dw.matrix(), dw.sum(acc))
+			acc = true
+		}
+		for r := 0; r < dw.Rows && !acc; r++ { // the expert has no tokens
+			clear(dw.row(r, 0, dw.Cols))
+		}
+	})
+}
+
+// byExpert runs the body for bands of columns [lo, hi) of each expert's result, of cols
+// columns.
+func (c *call) byExpert(cols int, body func(c *call, w *worker, expert, lo, hi int)) {
+	const least = graph.NF4Block // columns, for which rows are gathered again
+	bands := max(min((4*c.env.Pool.Workers()+c.a.Experts-1)/c.a.Experts, cols/least), 1)
+	c.expert, c.cols, c.dc, c.across = body, cols, ((cols+bands-1)/bands+least-1)/least*least, bands
+	c.tasks(c.a.Experts*bands, func(c *call, w *worker, i int) {
+		if lo := i % c.across * c.dc; lo < c.cols {
+			c.expert(c, w, i/c.across, lo, min(lo+c.dc, c.cols))
+		}
+	})
+}
+
+// visits iterates over the slots of an expert, some at a time: order[first:first+rows].
+func (d *dispatch) visits(expert int) func(yield func(first, rows int) bool) {
+	return func(yield func(first, rows int) bool) {
+		for first, end := d.starts[expert], d.starts[expert+1]; first < end; first += d.most {
+			if !yield(first, min(d.most, end-first)) {
+				return
+			}
 		}
 	}
-	e.dispatch.sort(ids, a.Experts, max(a.Seq, 1), unit)
-	for expert := range a.Experts {
-		block, acc := rowsOf(dw, expert*each, each), a.Acc
-		e.dispatch.visits(expert, func(first, rows int) {
-			p, q := e.gather(0, x, in, ids.Cols, first, rows), e.gather(1, dy, out, ids.Cols, first, rows)
-			if a.WT {
-				p, q = q, p
-			}
-			e.Gemm.Gemm(form, block.Rows, block.Cols, rows, p.matrix(), q.matrix(), block.matrix(), block.sum(acc))
-			acc = true
-		})
-		if !acc {
-			e.clear([]Tensor{block})
+}
+
+// gather copies to buffer k columns [lo, hi) of the rows of t that go to a stretch of slots.
+// Rows of width columns are a token's, wider ones those of all its slots side by side.
+func (w *worker) gather(c *call, k int, t *Tensor, first, rows, width, lo, hi int) *Tensor {
+	to, slots := w.room(c, k, t.DType, rows, hi-lo), c.t[3].Cols
+	for i := range rows {
+		slot, at := int(c.env.dispatch.order[first+i]), lo
+		if t.Cols != width {
+			at += slot % slots * width
 		}
+		switch {
+		case slot >= 0:
+			copyRow(to, i, 0, t, slot/slots, at, hi-lo)
+		case t.DType == graph.BF16:
+			clear(to.row16(i, 0, hi-lo))
+		default:
+			clear(to.row(i, 0, hi-lo))
+		}
+	}
+	return to
+}
+
+// room returns buffer k as a matrix, uninitialised, with memory for as many rows as are
+// gathered at a time.
+func (w *worker) room(c *call, k int, d graph.DType, rows, cols int) *Tensor {
+	t := &w.rows[k]
+	t.resize(d, max(rows, c.env.dispatch.most), cols)
+	t.Rows = rows
+	return t
+}
+
+// copyRow copies n columns of a row between tensors of one type.
+func copyRow(dst *Tensor, r, lo int, src *Tensor, row, first, n int) {
+	if dst.DType == graph.BF16 {
+		copy(dst.row16(r, lo, lo+n), src.row16(row, first, first+n))
+	} else {
+		copy(dst.row(r, lo, lo+n), src.row(row, first, first+n))
 	}
 }
 

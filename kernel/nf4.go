@@ -95,19 +95,22 @@ func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
 
 // unpackBody writes out rows of a panel, from column n[1] of row n[0] of the weights on.
 func unpackBody(c *call, w *worker, b block) {
-	p, packed := &c.t[0], &c.t[1]
-	first, lo, cols := c.n[0], c.n[1], c.n[2]
 	for r := b.R0; r < b.R1; r++ {
-		indices, scales := packed.nf4(first+r, cols)
-		indices = indices[(lo+b.C0)/2:]
-		scales = scales[(lo+b.C0)/graph.NF4Block*4:]
-		n := b.C1 - b.C0
-		own := w.tmp(1, len(scales)/4) // aligned
-		copy(bytesOf(own), scales)
-		y := w.dest(0, p, r, b.C0, b.C1)
-		w.v.NF4(y[:n], indices, own)
-		w.store(y, p, r, b.C0, b.C1)
+		w.unpackRow(&c.t[0], &c.t[1], r, b.C0, b.C1, c.n[0], c.n[1], c.n[2])
 	}
+}
+
+// unpackRow writes out columns [c0, c1) of row r of p: of row first+r of the packed weights,
+// which have cols columns, those from column lo on.
+func (w *worker) unpackRow(p, packed *Tensor, r, c0, c1, first, lo, cols int) {
+	indices, scales := packed.nf4(first+r, cols)
+	indices = indices[(lo+c0)/2:]
+	scales = scales[(lo+c0)/graph.NF4Block*4:]
+	own := w.tmp(1, len(scales)/4) // aligned
+	copy(bytesOf(own), scales)
+	y := w.dest(0, p, r, c0, c1)
+	w.v.NF4(y[:c1-c0], indices, own)
+	w.store(y, p, r, c0, c1)
 }
 
 // nf4 returns the bytes of a row of packed weights: the indices, and the scales, which may not be

@@ -23,6 +23,7 @@ import time
 GPT2 = dict(kind="gpt2", layers=12, width=768, heads=12, kv=12, ff=3072, vocab=50304)
 SMALL = dict(GPT2, layers=6, width=384, heads=6, kv=6, ff=1536)
 LLAMA = dict(kind="llama", layers=12, width=768, heads=12, kv=4, ff=2048, vocab=32000)
+OLMOE = dict(kind="olmoe", layers=8, width=512, heads=8, kv=8, ff=512, experts=16, active=2, vocab=32000)
 TINY = dict(kind="llama", layers=2, width=64, heads=4, kv=2, ff=96, vocab=500)  # to try the scripts
 CONFIGS = {
     "gpt2-b4t64": dict(GPT2, batch=4, length=64),
@@ -30,10 +31,13 @@ CONFIGS = {
     "gpt2-b1t1024": dict(GPT2, batch=1, length=1024),
     "small-b4t256": dict(SMALL, batch=4, length=256),
     "llama-b4t256": dict(LLAMA, batch=4, length=256),
+    "olmoe-b4t256": dict(OLMOE, batch=4, length=256),  # beside transformers; only if named
     "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
     "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
 }
+
+NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b"}  # Athanor's, which it gives other sizes
 
 # The allocator's setting that suits PyTorch best: keep memory between steps
 # instead of giving it back to the system, and take large pages.
@@ -46,6 +50,8 @@ def build(c):
     from torch import nn
     from torch.nn import functional as F
 
+    if c["kind"] == "olmoe":
+        return mixture(c)
     head = c["width"] // c["heads"]
 
     class Attention(nn.Module):
@@ -146,6 +152,28 @@ def build(c):
     return model
 
 
+def mixture(c):
+    """OLMoE as transformers has it, with the faster of its forms of experts here."""
+    import torch
+    import transformers
+
+    config = transformers.OlmoeConfig(num_hidden_layers=c["layers"], hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"],
+                                      intermediate_size=c["ff"], num_experts=c["experts"], num_experts_per_tok=c["active"], vocab_size=c["vocab"],
+                                      max_position_embeddings=c["length"], pad_token_id=None, eos_token_id=None)
+    config._attn_implementation, config._experts_implementation = "sdpa", os.environ.get("EXPERTS", "grouped_mm")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = transformers.OlmoeForCausalLM(config)
+
+        def forward(self, tokens, targets):
+            logits = self.model(tokens, use_cache=False).logits
+            return torch.nn.functional.cross_entropy(logits.float().view(-1, c["vocab"]), targets.view(-1))
+
+    return Model()
+
+
 def adamw():
     """The options of the faster of the two quick forms of AdamW here."""
     import torch
@@ -234,10 +262,11 @@ class Torch:
 def ours(binary, config, precision, steps):
     """Athanor's step with its plain plan, two steps of warm-up before."""
     c = CONFIGS[config]
-    command = [binary, "bench", "step", "gpt2" if c["kind"] == "gpt2" else "llama-2-7b", "--json",
+    command = [binary, "bench", "step", NAMES[c["kind"]], "--json",
                "--precision", precision, "--steps", str(steps), "--warmup", "2", "--batch", str(c["batch"]), "--sequence", str(c["length"])]
-    for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab")):
-        command += ["--" + flag, str(c[key])]
+    for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab"), ("experts", "experts"), ("active-experts", "active")):
+        if key in c:
+            command += ["--" + flag, str(c[key])]
     command += ["--lora", str(c.get("lora", 0)), "--quantize", c.get("quantize", "none")]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -290,7 +319,7 @@ def iter_until(p, steps):
 
 def pair(args):
     """All cases in turn: ours, eager, compiled, ours, ... until the case's share of the time is over."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "gpt2-lora", "gpt2-qlora")))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes

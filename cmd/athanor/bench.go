@@ -137,6 +137,8 @@ type benchStepCmd struct {
 	Heads       int    `placeholder:"N"`
 	KVHeads     int    `name:"kv-heads" placeholder:"N"`
 	FeedForward int    `placeholder:"N"`
+	Experts     int    `placeholder:"N"`
+	Active      int    `help:"Experts of each token." name:"active-experts" placeholder:"N"`
 	Vocabulary  int    `placeholder:"N"`
 	LoRA        int    `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
 	Quantize    string `help:"nf4: hold weights that are not trained in 4 bits." enum:"none,nf4" default:"none"`
@@ -220,7 +222,7 @@ func (v *benchStepCmd) Run(c *context) error {
 // plain lowers the plain plan of the known model: everything on the device.
 func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 	m, err := bench.Model(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
-		FeedForward: v.FeedForward, Vocab: v.Vocabulary}, v.Sequence)
+		FeedForward: v.FeedForward, Experts: v.Experts, Active: v.Active, Vocab: v.Vocabulary}, v.Sequence)
 	if err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
