@@ -93,6 +93,7 @@ LORA = {
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
 }
 
+LORA["qwen3-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -184,7 +185,7 @@ def quantize(model):
 
 def adapt(folder, tokens, settings, generator):
     """An adapter with random factors in folder/lora, and its training."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -204,7 +205,7 @@ def adapt(folder, tokens, settings, generator):
     (path / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):
-        base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
+        base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype)
         if folder.name in NF4:
             results["quantize"] = "nf4"
             save_file(quantize(base), folder / "nf4.safetensors")

@@ -1,0 +1,64 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+)
+
+// TestMixtureResumes: a mixture of experts that is stopped at arbitrary steps and resumed
+// under other plans has the weights, moments and losses of the run without interruption, bit
+// by bit. Its folder has a tensor for each matrix of an expert, as Hugging Face's have, and
+// training goes on from these.
+func TestMixtureResumes(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	const steps = 20
+	train := func(out string, n int, more ...string) {
+		t.Helper()
+		check(t, trainFile(context.Background(), file, append([]string{"out=" + filepath.Join(dir, out), "save_every=0", "keep_checkpoints=1", "schedule=constant", fmt.Sprint("max_steps=", n)}, more...)))
+	}
+	mixture := "model={type: mixtral, layers: 2, width: 32, heads: 4, kv_heads: 2, feed_forward: 24, experts: 4, active_experts: 2}"
+	train("straight", steps, mixture)
+	for n := 3 + r.IntN(5); n < steps; n += 1 + r.IntN(7) {
+		train("pieces", n, mixture, "limits.device="+[]string{"400KiB", "600KiB", "10MiB"}[r.IntN(3)])
+	}
+	train("pieces", steps, mixture)
+	folder := func(out string) string { return filepath.Join(dir, out, fmt.Sprint("checkpoint-", steps)) }
+	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
+		one, err := os.ReadFile(filepath.Join(folder("straight"), name))
+		check(t, err)
+		other, err := os.ReadFile(filepath.Join(folder("pieces"), name))
+		check(t, err)
+		if !slices.Equal(one, other) {
+			t.Errorf("%s differs", name)
+		}
+	}
+	names := func(path string) (list []string) {
+		set, err := safetensors.OpenFolder(path)
+		check(t, err)
+		defer set.Close()
+		patterns := map[string]bool{}
+		for _, info := range set.Tensors() {
+			if strings.Contains(info.Name, "layers.1.") {
+				patterns[info.Name] = true
+			}
+		}
+		return slices.Sorted(maps.Keys(patterns))
+	}
+	if ours, theirs := names(folder("straight")), names("../testdata/torch/mixtral-tiny"); !slices.Equal(ours, theirs) {
+		t.Errorf("tensors %v\nwant %v", ours, theirs)
+	}
+	train("tuned", 2, "model="+folder("straight"))
+}
