@@ -187,7 +187,7 @@ func (m *machine) exec(i int) {
 		}
 		return
 	}
-	if in.Op.Info().Kind == graph.Sequence {
+	if in.Op.Info().Kind == graph.Sequence && in.Op != graph.RouteBwd {
 		m.attention(in, args, op)
 		return
 	}
@@ -258,8 +258,11 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 	}
 	sums := in.Op.Info().Kind == graph.TokenSum
 	together := []int{1}
-	if in.Op == graph.LinearDW && args[1].DType == graph.BF16 && args[2].DType == graph.BF16 && !m.unordered {
+	switch half := len(args) > 2 && args[1].DType == graph.BF16 && args[2].DType == graph.BF16; {
+	case in.Op == graph.LinearDW && half && !m.unordered:
 		together = []int{2, max(in.Attr.Cut, 2)} // on different processors
+	case in.Op == graph.ExpertDW && half && !m.unordered, in.Op == graph.RouteBwd:
+		together = []int{in.Attr.Seq}
 	}
 	rows := 0
 	for j, o := range args {
