@@ -89,6 +89,7 @@ func Cases(t graph.DType) []Case {
 	l.products()
 	l.attention()
 	l.norms()
+	l.mixture()
 	l.elementwise()
 	l.ends()
 	l.optimizer()
@@ -155,6 +156,23 @@ func (l *cases) norms() {
 	l.add(graph.RMSNorm, "", eps, x, f32(n, 1), x, row)
 	l.add(graph.RMSNormDX, "", acc, x, x, x, row, f32(n, 1))
 	l.add(graph.RMSNormDW, "", acc, f32(1, d), x, x, f32(n, 1))
+}
+
+// Experts of a mixture of GPT-2's width, and those of each token.
+const benchExperts, benchSlots = 16, 2
+
+// mixture adds a mixture's operators. Experts are as wide as the model.
+func (l *cases) mixture() {
+	const n, d = gpt2Tokens, gpt2Width
+	const e, k = benchExperts, benchSlots
+	x, slots, logits, weights := l.of(n, d), l.of(n, k*d), l.of(n, e), f32(n, k)
+	ids := graph.Dim{DType: graph.I32, Rows: n, Cols: k}
+	l.add(graph.Route, "", graph.Attr{}, weights, ids, logits)
+	l.add(graph.RouteBwd, "", graph.Attr{Seq: 1}, logits, weights, weights, ids, logits)
+	l.add(graph.ExpertLinear, "NT", graph.Attr{WT: true, Experts: e}, slots, x, l.of(e*d, d), ids)
+	l.add(graph.ExpertLinear, "NN", graph.Attr{Slots: true, Experts: e}, slots, slots, l.of(e*d, d), ids)
+	l.add(graph.ExpertDW, "", graph.Attr{WT: true, Experts: e, Seq: n, Cut: graph.Cut(n, l.stored)}, f32(e*d, d), x, slots, ids)
+	l.add(graph.Combine, "", graph.Attr{}, x, slots, x)
 }
 
 func (l *cases) elementwise() {

@@ -65,7 +65,7 @@ type Operators struct {
 
 const (
 	arenaBytes = 640 << 20
-	indexBytes = 4096      // bytes behind them
+	indexBytes = 8192      // bytes behind them
 	coldBytes  = 256 << 20 // of operands, so that they are not in the cache
 	cacheBytes = 128 << 20 // per operand of the bandwidth's measurement
 )
@@ -91,7 +91,7 @@ func newOperators(cores int, arena int64) (b *Operators, err error) {
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	if err := b.device.Reserve(device.DeviceTier, arena+indexBytes); err != nil {
+	if err := b.device.Reserve(device.DeviceTier, arena+2*indexBytes); err != nil {
 		return nil, err
 	}
 	if err := b.device.Write(device.DeviceTier, arena, indices()); err != nil {
@@ -142,12 +142,16 @@ func content() []byte {
 	return piece
 }
 
-// indices returns tokens or targets: numbers below every vocabulary used here.
+// indices returns tokens or targets, numbers below every vocabulary used here, and behind
+// them experts, all equally often.
 func indices() []byte {
 	r := rand.New(rand.NewPCG(2, 2))
-	text := make([]byte, indexBytes)
-	for i := 0; i < len(text); i += 4 {
-		binary.LittleEndian.PutUint32(text[i:], uint32(r.IntN(gpt2Vocab)))
+	var text []byte
+	for range indexBytes / 4 {
+		text = binary.LittleEndian.AppendUint32(text, uint32(r.IntN(gpt2Vocab)))
+	}
+	for n := range indexBytes / 4 {
+		text = binary.LittleEndian.AppendUint32(text, uint32(n%benchExperts))
 	}
 	return text
 }
@@ -187,8 +191,8 @@ func (c *calls) run(d device.Device) (float64, error) {
 	return max(s.End-s.Start, 1e-9), err
 }
 
-// prepare lays out n copies of a call's operands. Index operands (tokens, targets)
-// are shared.
+// prepare lays out n copies of a call's operands. Index operands (tokens, targets,
+// experts) are shared.
 func (b *Operators) prepare(c *Case, n int) (calls, error) {
 	list := make([]device.Call, n)
 	var next int64
@@ -196,9 +200,12 @@ func (b *Operators) prepare(c *Case, n int) (calls, error) {
 		list[i] = device.Call{Op: c.op, Attr: c.attr, Stream: device.Compute}
 		for _, d := range c.dims {
 			o := device.Operand{Tier: device.DeviceTier, DType: d.DType, Addr: next, Rows: d.Rows, Cols: d.Cols, Stride: d.Cols}
-			if d.DType == graph.I32 {
+			switch {
+			case d.DType == graph.I32 && d.Cols == benchSlots:
+				o.Addr = b.arena + indexBytes
+			case d.DType == graph.I32:
 				o.Addr = b.arena
-			} else {
+			default:
 				next = (next + d.Bytes() + 4095) &^ 4095
 			}
 			list[i].Args = append(list[i].Args, o)

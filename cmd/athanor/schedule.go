@@ -171,7 +171,7 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 		if err != nil {
 			return nil, err
 		}
-		cost = schedule.TransformerCost(m.Layers, m.Width, m.FeedForward, m.Heads, m.Vocab)
+		cost = schedule.TransformerCost(m.Layers, m.Width, m.FeedForward*max(1, m.Active), m.Heads, m.Vocab)
 	}
 	by := cost
 	if v.EvenSplits {
