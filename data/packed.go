@@ -88,8 +88,8 @@ func (r *reader) unpack(p packing, from io.Reader) (*unpacker, error) {
 		if _, err := in.Peek(4); err != nil { // the decoder takes fewer for the end of the frame before
 			return nil, u.explain(err)
 		}
-		// The second limit is that of frames whose window is all of them. One goroutine, for a bounded number of blocks.
-		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow), zstd.WithDecoderConcurrency(1))
+		// For a stream, the limit is that of windows, and of frames whose window is all of them.
+		z, err := zstd.NewReader(in, zstd.WithDecoderMaxMemory(maxWindow), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return nil, u.explain(err)
 		}
