@@ -350,7 +350,11 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 			s.m[i] = t
 		}
 		s.plus[i] = -s.m[i]
-		if s.m[i] == minusInf { // no visible key yet: all exponentials are 0
+		switch m := s.m[i]; {
+		case m == minusInf: // no visible key yet: all exponentials are 0
+			s.plus[i] = 0
+		case coarse(m):
+			level(p, i, len(s.m), scale, m)
 			s.plus[i] = 0
 		}
 	}
