@@ -134,6 +134,8 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 // order of each query's sums, whatever slice or block of queries it is in. The first block
 // of keys begins at the first visible one: earlier keys would add exact zeros.
 //
+// While scores are finite, so are results: see coarse.
+//
 // Known weakness: tiles on the diagonal waste up to half of their products. That is half
 // of all work if sequences, or documents, are as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {

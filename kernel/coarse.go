@@ -6,7 +6,7 @@ import "math"
 //
 // A weight's exponent is scale*score - m, rounded once, where m is the product of scale and the greatest score, rounded itself. So for the
 // greatest score it is not 0 but what m's rounding left out, half a unit in the last place at most. Below 2^24 that is at most 1/2, and
-// a factor of all of a query's weights, which their sum takes out again. At 2^40 it may be 2^15: the weight is infinite, or it is 0 and so is the sum.
+// a factor of all of a query's weights, which their sum takes out again. At 2^40 it may be 2^16: the weight is infinite, or it is 0 and so is the sum.
 //
 // From 2^24 on, therefore, products are rounded before m is subtracted. Then the greatest score's exponent is 0, and no other is above
 // it. What is left is what fp32 cannot tell apart: scores closer than a unit in the last place, and in the backward pass, which has
