@@ -91,9 +91,9 @@ func (c *config) llamas(f Family) *Model {
 		m.Width, m.FeedForward = c.int("hidden_size", 3072), c.int("intermediate_size", 8192)
 		m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
 		m.Vocab, m.NormEps = c.int("vocab_size", 32064), c.num("rms_norm_eps", 1e-5)
-		m.MaxPositions, m.RotaryPct = c.int("max_position_embeddings", 4096), share(c.num("partial_rotary_factor", 1))
+		m.MaxPositions, m.RotaryPct = c.int("max_position_embeddings", 4096), c.share("partial_rotary_factor", c.num("partial_rotary_factor", 1))
 		m.Window = c.int("sliding_window", 0)
-		c.int("original_max_position_embeddings", 0) // of longrope
+		c.int("original_max_position_embeddings", 0) // see ropeScaling
 		c.want("attention_bias", false)
 		c.fullAttention()
 	case SmolLM3:
@@ -101,14 +101,6 @@ func (c *config) llamas(f Family) *Model {
 	}
 	m.RopeScaling = c.rope(m)
 	return m
-}
-
-// share returns a RotaryPct, whose zero is all.
-func share(pct float64) float64 {
-	if pct == 1 {
-		return 0
-	}
-	return pct
 }
 
 // smolLM3 reads which layers have no rotary positions, and which a window.
@@ -233,76 +225,13 @@ func (c *config) gptNeoX(f Family) *Model {
 		Family: f, Layers: c.int("num_hidden_layers", 44), Width: d, Heads: h, KVHeads: h, HeadDim: d / max(h, 1),
 		FeedForward: c.int("intermediate_size", 24576), Vocab: c.int("vocab_size", 50432),
 		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("hidden_act", "gelu"),
-		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.num("rotary_pct", 0.25),
+		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.share("rotary_pct", c.num("rotary_pct", 0.25)),
 		Parallel: c.bool("use_parallel_residual", true), Tied: c.bool("tie_word_embeddings", false),
 		QKVBias: bias, OutBias: bias, MLPBias: true, InitStd: c.num("initializer_range", 0.02),
 	}
 	c.activation(m.Activation, "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 	m.RopeScaling = c.rope(m)
 	return m
-}
-
-// ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
-// too and may be one such object for each type of layer.
-type ropeConfig struct {
-	Type     string      `json:"rope_type"`
-	OldType  string      `json:"type"`
-	Theta    float64     `json:"rope_theta"`
-	Factor   float64     `json:"factor"`
-	Low      float64     `json:"low_freq_factor"`
-	High     float64     `json:"high_freq_factor"`
-	Original int         `json:"original_max_position_embeddings"`
-	Partial  float64     `json:"partial_rotary_factor"`
-	Full     *ropeConfig `json:"full_attention"`
-	Sliding  *ropeConfig `json:"sliding_attention"`
-}
-
-// rope reads rotary bases and how positions are scaled.
-func (c *config) rope(m *Model) *RopeScaling {
-	for _, key := range []string{"rope_scaling", "rope_parameters"} {
-		var p ropeConfig
-		if !c.get(key, &p) {
-			continue
-		}
-		if local := p.Sliding; local != nil {
-			if c.ropeScaling(key, local) != nil || m.Family != Gemma3 {
-				c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text", key, ErrUnsupported)
-			}
-			m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
-		}
-		if p.Full != nil {
-			p = *p.Full
-		}
-		m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
-		switch m.Family {
-		case GPTNeoX:
-			m.RotaryPct, p.Partial = cmp.Or(p.Partial, m.RotaryPct), 0
-		case Phi3:
-			m.RotaryPct, p.Partial = share(cmp.Or(p.Partial, m.RotaryPct)), 0
-		}
-		if s := c.ropeScaling(key, &p); s != nil {
-			return s
-		}
-	}
-	return nil
-}
-
-// ropeScaling returns how positions are scaled; nil: not at all.
-func (c *config) ropeScaling(key string, p *ropeConfig) *RopeScaling {
-	if p.Partial != 0 && p.Partial != 1 {
-		c.fail("%s: partial_rotary_factor %v: %w", key, p.Partial, ErrUnsupported)
-	}
-	switch p.Type = cmp.Or(p.Type, p.OldType); p.Type {
-	case "", "default":
-	case "linear", "llama3":
-		if !(p.Factor > 0) || p.Type == "llama3" && !(p.Low > 0 && p.High > p.Low && p.Original > 0) {
-			c.fail("%s: factors of %s are missing or not positive", key, p.Type)
-		}
-		return &RopeScaling{Type: p.Type, Factor: p.Factor, LowFreqFactor: p.Low, HighFreqFactor: p.High, OriginalContext: p.Original}
-	default:
-		c.fail("%s: rope_type %q: %w; hint: default, linear and llama3 are built", key, p.Type, ErrUnsupported)
-	}
-	return nil
 }
 
 // layerTypes reads which layers have a window; nil if that is not told.

@@ -190,6 +190,17 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 		}
 		set("max_position_embeddings", strconv.Itoa(m.MaxPositions))
 	}
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		var scaling map[string]any
+		if old, ok := kv[key]; ok && changed && m.LongRope() && json.Unmarshal(old, &scaling) == nil && scaling != nil {
+			scaling["attention_factor"] = m.RopeScaling.Attention // else readers take it from the number of positions
+			text, err := json.Marshal(scaling)
+			if err != nil {
+				return nil, fmt.Errorf("config.json: %s: %w", key, err)
+			}
+			kv[key] = text
+		}
+	}
 	if !changed {
 		return text, nil
 	}

@@ -60,6 +60,7 @@ type traits struct {
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
 	byHead    bool   // whose rows are stored head by head, see Param.Heads
+	partial   bool   // rotary positions may turn a part of each head, see RotaryPct
 	fusedGate bool   // one matrix makes gate and up
 	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
@@ -74,8 +75,8 @@ var families = map[Family]traits{
 	Qwen3:   {class: "Qwen3ForCausalLM"},
 	Gemma3:  {class: "Gemma3ForCausalLM"},
 	OLMo2:   {class: "Olmo2ForCausalLM"},
-	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, square: true},
-	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true},
+	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
+	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
 	SmolLM3: {class: "SmolLM3ForCausalLM"},
 }
 
@@ -87,16 +88,6 @@ func Families() string {
 		list[i] = string(n)
 	}
 	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
-}
-
-// RopeScaling stretches rotary positions as Llama 3.1 does
-// (rope_type "llama3") or uniformly ("linear").
-type RopeScaling struct {
-	Type            string // "llama3" or "linear"
-	Factor          float64
-	LowFreqFactor   float64
-	HighFreqFactor  float64
-	OriginalContext int
 }
 
 // Model is an architecture with its sizes.
@@ -330,5 +321,5 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}
-	return nil
+	return m.checkRope()
 }

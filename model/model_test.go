@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -110,7 +111,17 @@ func TestRefused(t *testing.T) {
 	}{
 		{"quantum_heads", 3, "quantum_heads", false},
 		{"hidden_act", "swish2", "swish2", false},
-		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0}, "yarn", false},
+		{"rope_scaling", map[string]any{"rope_type": "dynamic", "factor": 2.0}, "dynamic", false},
+		{"rope_scaling", map[string]any{"rope_type": "linear", "factor": 2.0, "mrope_section": []int{1}}, "mrope_section", false},
+		{"rope_scaling", map[string]any{"rope_type": "linear"}, "factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "original_max_position_embeddings": 64}, "factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "beta_fast": 0.5}, "bounds", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 1}, "rope_theta", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "mscale": 1, "mscale_all_dim": -1e9}, "attention_factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": []int{1}}, "long_factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": make([]int, 32), "long_factor": make([]int, 32)}, "positive", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 1, "short_factor": make([]int, 32), "long_factor": make([]int, 32)}, "original", true},
 		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 2.0}, "llama3", true},
 		{"model_type", "mamba", "mamba", false},
 		{"hidden_size", -5, "width", true},
@@ -269,6 +280,9 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                          "linear_attention",
 		`"model_type": "qwen3", "num_experts": 8`:                                                                     "num_experts",
 		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:         "longrope",
+		`"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 9}`:  "yarn",
+		`"model_type": "gpt_neox", "rotary_pct": 0`:                                                                   "rotary_pct",
+		`"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": true}}`: "truncate",
 		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                              "no_rope_layers has 1",
 		`"model_type": "olmo2", "clip_qkv": 8`:                                                                        "clip_qkv",
 		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                "rotary",
@@ -324,6 +338,53 @@ func TestAmend(t *testing.T) {
 	}
 	if again, err := m.Amend(got); err != nil || string(again) != string(got) {
 		t.Errorf("what is right is written again: %s, %v", again, err)
+	}
+}
+
+// TestAmendLongrope: what longrope multiplies tables by is taken from the number of positions,
+// unless it is told: so it is told when that number changes.
+func TestAmendLongrope(t *testing.T) {
+	text := []byte(`{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 8, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+		"rope_scaling": {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 3]}}`)
+	m, _, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := math.Sqrt(1.5); math.Abs(m.RopeScaling.Attention-want) > 1e-12 { // 1 + log(64/16)/log(16)
+		t.Errorf("tables are multiplied by %v, want %v", m.RopeScaling.Attention, want)
+	}
+	m.MaxPositions = 4096
+	got, err := m.Amend(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, _, err := Parse(got)
+	if err != nil || !reflect.DeepEqual(m, back) {
+		t.Errorf("%+v\nreads back as %+v, %v", m, back, err)
+	}
+}
+
+// TestScaledRoundTrip: Parse(Config(m)) = m for each way to scale rotary positions.
+func TestScaledRoundTrip(t *testing.T) {
+	text, err := os.ReadFile("../testdata/torch/rope.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Name   string
+		Config json.RawMessage
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) == 0 {
+		t.Fatal(err, len(cases))
+	}
+	for _, c := range cases {
+		m, _, err := Parse(c.Config)
+		if err != nil || m.RopeScaling == nil {
+			t.Fatalf("%s: %+v, %v", c.Name, m, err)
+		}
+		if back, _, err := Parse(m.Config()); err != nil || !reflect.DeepEqual(m, back) {
+			t.Errorf("%s: %+v\nreads back as %+v, %v", c.Name, m, back, err)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package model
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
 // Config writes the config.json that Parse and transformers read.
 func (m *Model) Config() []byte {
@@ -27,7 +30,7 @@ func (m *Model) Config() []byte {
 		add(kv, map[string]any{
 			"num_hidden_layers": m.Layers, "hidden_size": m.Width, "num_attention_heads": m.Heads, "intermediate_size": m.FeedForward,
 			"max_position_embeddings": m.MaxPositions, "hidden_act": m.Activation, "layer_norm_eps": m.NormEps,
-			"rotary_emb_base": m.RopeTheta, "rotary_pct": m.RotaryPct, "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
+			"rotary_emb_base": m.RopeTheta, "rotary_pct": cmp.Or(m.RotaryPct, 1), "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
 			"attention_dropout": 0.0, "hidden_dropout": 0.0, "initializer_range": m.InitStd,
 		})
 		m.ropeConfig(kv)
@@ -80,18 +83,6 @@ func (m *Model) llamaConfig(kv map[string]any) {
 		}
 	}
 	m.ropeConfig(kv)
-}
-
-// ropeConfig adds how rotary positions are scaled.
-func (m *Model) ropeConfig(kv map[string]any) {
-	if s := m.RopeScaling; s != nil {
-		scaling := map[string]any{"rope_type": s.Type, "factor": s.Factor}
-		if s.Type == "llama3" {
-			add(scaling, map[string]any{"low_freq_factor": s.LowFreqFactor, "high_freq_factor": s.HighFreqFactor,
-				"original_max_position_embeddings": s.OriginalContext})
-		}
-		kv["rope_scaling"] = scaling
-	}
 }
 
 // windowConfig adds Qwen's keys of windows.

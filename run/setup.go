@@ -198,6 +198,10 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
 		m.MaxPositions = c.SequenceLength
 	}
+	if err == nil && m.LongRope() {
+		_, key := m.RopeScaling.Pairs(c.SequenceLength)
+		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, c.SequenceLength, m.RopeScaling.OriginalContext))
+	}
 	return m, folder, notes, err
 }
 
