@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -197,8 +198,11 @@ func (b *builder) embed() int {
 		pos = b.param(names[1].Name)
 	}
 	attr := Attr{PosOffset: m.PosOffset()}
-	if m.ScaledEmbed {
+	switch k := cmp.Or(m.Multipliers.Embedding, 1) * m.Stream(); {
+	case m.ScaledEmbed:
 		attr.Scale = g.DType.Round(math.Sqrt(float64(m.Width)))
+	case k != 1:
+		attr.Scale = k
 	}
 	if g.Context > 0 {
 		b.node(EmbedAt, attr, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
@@ -271,7 +275,7 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	part := b.tokens(name+".part", m.Width, g.DType)
 	b.linear(b.all(part), b.all(x), p, bias, absent)
 	y := b.tokens(name, m.Width, g.DType)
-	b.normTo(name+".norm", b.all(y), b.all(part), 0, p, b.all(res))
+	b.normTo(name+".norm", b.all(y), b.all(part), 0, m.NormEps, p, b.all(res))
 	return y
 }
 
@@ -331,16 +335,17 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	}
 }
 
+// norm appends a norm of the residual stream.
 func (b *builder) norm(name string, x int, p *next) int {
 	y := b.tokens(name, b.m.Width, b.g.DType)
-	b.normTo(name, b.all(y), b.all(x), 0, p, absent)
+	b.normTo(name, b.all(y), b.all(x), 0, b.m.NormEps*b.m.Stream()*b.m.Stream(), p, absent)
 	return y
 }
 
 // normTo appends y = norm(x) + res, by groups of columns if there are several. Only
 // RMSNorm has groups and a residual.
-func (b *builder) normTo(name string, y, x Use, groups int, p *next, res Use) {
-	attr := Attr{Eps: b.m.NormEps, Heads: groups, UnitOffset: b.m.UnitOffset}
+func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next, res Use) {
+	attr := Attr{Eps: eps, Heads: groups, UnitOffset: b.m.UnitOffset}
 	if b.m.RMS() {
 		args := []Use{y, b.all(b.tokens(name+".stats", max(1, groups), F32)), x, p.param()}
 		if res.Value >= 0 {
@@ -387,7 +392,7 @@ func (b *builder) normQK(name string, bands []Use, p *next) int {
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
 	for i, suffix := range []string{".qnorm", ".knorm"} {
 		x := bands[i]
-		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], p, absent)
+		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], b.m.NormEps, p, absent)
 	}
 	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
 	return y
@@ -428,6 +433,9 @@ func (b *builder) head(x int) {
 		p.i++
 	}
 	y := b.norm("final", x, p)
+	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, where there are fewer numbers than logits
+		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
+	}
 	w := b.param(g.Params[0].Name)
 	if !m.Tied {
 		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]

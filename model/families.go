@@ -9,7 +9,7 @@ import (
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
 	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
-	Phi3: (*config).llamas, SmolLM3: (*config).llamas,
+	Phi3: (*config).llamas, SmolLM3: (*config).llamas, Granite: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -98,6 +98,15 @@ func (c *config) llamas(f Family) *Model {
 		c.fullAttention()
 	case SmolLM3:
 		c.smolLM3(m)
+	case Granite:
+		m.QKVBias, m.MLPBias = c.bool("attention_bias", false), c.bool("mlp_bias", false)
+		m.OutBias = m.QKVBias
+		m.Multipliers = Multipliers{Embedding: c.num("embedding_multiplier", 1), Residual: c.num("residual_multiplier", 1),
+			Attention: c.num("attention_multiplier", 1), Logits: c.num("logits_scaling", 1)}
+		if m.Multipliers == (Multipliers{}) {
+			c.fail("embedding_multiplier and all others are 0; hint: positive numbers")
+		}
+		c.fullAttention()
 	}
 	m.RopeScaling = c.rope(m)
 	return m

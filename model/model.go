@@ -24,9 +24,11 @@
 //	          feed-forward side by side (Parallel), one fused matrix stored head by head
 //	Phi-3     Llama with fused matrices
 //	SmolLM3   Llama with layers that know no positions (Unturned)
+//	Granite   Llama with constant factors (Multipliers)
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -48,6 +50,7 @@ const (
 	GPTNeoX Family = "gpt_neox"
 	Phi3    Family = "phi3"
 	SmolLM3 Family = "smollm3"
+	Granite Family = "granite"
 	OPT     Family = "opt"
 )
 
@@ -78,6 +81,7 @@ var families = map[Family]traits{
 	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
 	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
 	SmolLM3: {class: "SmolLM3ForCausalLM"},
+	Granite: {class: "GraniteForCausalLM"},
 }
 
 // Families lists the families that are built, for messages.
@@ -116,6 +120,7 @@ type Model struct {
 	UnitOffset   bool    // the gains of norms are 1 + weight
 	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
 	QueryScalar  float64 // scores are divided by its root; 0: HeadDim
+	Multipliers  Multipliers
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
 	OutBias      bool // bias of the attention output projection
@@ -197,6 +202,9 @@ func (m *Model) RotaryDim() int {
 
 // ScoreScale returns what attention's scores are multiplied by.
 func (m *Model) ScoreScale() float64 {
+	if a := m.Multipliers.Attention; a > 0 {
+		return a
+	}
 	if m.QueryScalar > 0 {
 		return 1 / math.Sqrt(m.QueryScalar)
 	}
@@ -205,6 +213,29 @@ func (m *Model) ScoreScale() float64 {
 
 // QKVCols returns the total width of query, key and value heads.
 func (m *Model) QKVCols() int { return (m.Heads + 2*m.KVHeads) * m.HeadDim }
+
+// Multipliers are constants by which a model multiplies what it computes; 0: not at all.
+type Multipliers struct {
+	Embedding float64
+	Residual  float64 // what attention and feed-forward add to the residual stream
+	Attention float64 // scores, instead of by what QueryScalar says
+	Logits    float64 // are divided by it
+}
+
+func (x Multipliers) sane() bool {
+	for _, f := range []float64{x.Embedding, x.Residual, x.Attention, x.Logits} {
+		if x != (Multipliers{}) && !(f > 1e-6 && f < 1e6) {
+			return false
+		}
+	}
+	return true
+}
+
+// Stream returns what the residual stream is multiplied by in operators' memory, so that what
+// is added to it is not: s + r*f(norm(s)) is r times t + f(norm(t)) of t = s/r, if only norm
+// adds eps/r^2 where it would add eps, and so on from layer to layer. It begins with the
+// embeddings, and ends with the last norm.
+func (m *Model) Stream() float64 { return 1 / cmp.Or(m.Multipliers.Residual, 1) }
 
 // Param is one parameter tensor. Vectors have one row.
 type Param struct {
@@ -318,6 +349,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("rotary base %v of layers with windows; hint: positive, usually 1e4", m.LocalTheta)
 	case !(m.QueryScalar >= 0 && m.QueryScalar < 1e12):
 		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
+	case !m.Multipliers.sane():
+		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}

@@ -27,6 +27,7 @@ func TestParamCounts(t *testing.T) {
 		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
 		"pythia-70m": 70426624, "pythia-160m": 162322944, "pythia-410m": 405334016, "pythia-1b": 1011781632, "pythia-1.4b": 1414647808,
 		"phi-3-mini": 3821079552, "phi-4": 14659507200, "smollm3-3b": 3075098624,
+		"granite-3.0-2b": 2533531648, "granite-3.0-8b": 8170848256,
 		"olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344,
 	} {
 		m, err := Known(name)
@@ -206,6 +207,10 @@ func TestPublished(t *testing.T) {
 			"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
 			"pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047,
 			"tie_word_embeddings": false, "vocab_size": 32064}`, 3821079552},
+		"granite-3.0-2b": {`{"attention_bias": false, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "hidden_act": "silu", "hidden_size": 2048,
+			"intermediate_size": 8192, "logits_scaling": 8.0, "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "granite",
+			"num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
+			"rope_scaling": null, "rope_theta": 10000, "tie_word_embeddings": true, "vocab_size": 49155}`, 2533531648},
 		"smollm3-3b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
 			"max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16,
 			"num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
@@ -273,22 +278,25 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "gemma3_text", "attn_logit_softcapping": 50`:        "attn_logit_softcapping",
 		`"model_type": "gemma3_text", "use_bidirectional_attention": true`: "use_bidirectional_attention",
 		`"model_type": "gemma3_text", "hidden_activation": "tanh"`:         "tanh",
-		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "sliding_attention",
-		`"model_type": "gemma3_text", "layer_types": ["full_attention"]`:                                              "layer_types has 1",
-		`"model_type": "qwen3", "rope_parameters": {"sliding_attention": {"rope_theta": 5}}`:                          "sliding_attention",
-		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                         "use_sliding_window",
-		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                          "linear_attention",
-		`"model_type": "qwen3", "num_experts": 8`:                                                                     "num_experts",
-		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:         "longrope",
-		`"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 9}`:  "yarn",
-		`"model_type": "gpt_neox", "rotary_pct": 0`:                                                                   "rotary_pct",
-		`"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": true}}`: "truncate",
-		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                              "no_rope_layers has 1",
-		`"model_type": "olmo2", "clip_qkv": 8`:                                                                        "clip_qkv",
-		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                "rotary",
-		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                 "rotary_pct",
-		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                         "gelu_fast",
-		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                    "partial_rotary_factor",
+		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`:                  "sliding_attention",
+		`"model_type": "gemma3_text", "layer_types": ["full_attention"]`:                                                               "layer_types has 1",
+		`"model_type": "qwen3", "rope_parameters": {"sliding_attention": {"rope_theta": 5}}`:                                           "sliding_attention",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                                          "use_sliding_window",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                                           "linear_attention",
+		`"model_type": "qwen3", "num_experts": 8`:                                                                                      "num_experts",
+		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:                          "longrope",
+		`"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 9}`:                   "yarn",
+		`"model_type": "gpt_neox", "rotary_pct": 0`:                                                                                    "rotary_pct",
+		`"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": true}}`:                  "truncate",
+		`"model_type": "granite", "logits_scaling": 0`:                                                                                 "multipliers",
+		`"model_type": "granite", "residual_multiplier": -1`:                                                                           "multipliers",
+		`"model_type": "granite", "embedding_multiplier": 0, "residual_multiplier": 0, "attention_multiplier": 0, "logits_scaling": 0`: "multiplier",
+		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                                               "no_rope_layers has 1",
+		`"model_type": "olmo2", "clip_qkv": 8`:                                                                                         "clip_qkv",
+		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                                 "rotary",
+		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                                  "rotary_pct",
+		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                                          "gelu_fast",
+		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                                     "partial_rotary_factor",
 	} {
 		if _, _, err := Parse([]byte("{" + text + "}")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -402,7 +410,7 @@ func TestDropout(t *testing.T) {
 
 // FuzzParse: no text makes it panic, and what it accepts has possible sizes.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
+	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b"} {
 		m, err := Known(name)
 		if err != nil {
 			f.Fatal(err)

@@ -72,6 +72,10 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case SmolLM3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
 		m.windowConfig(kv)
+	case Granite:
+		x := m.Multipliers
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "embedding_multiplier": x.Embedding, "residual_multiplier": x.Residual,
+			"attention_multiplier": x.Attention, "logits_scaling": x.Logits})
 	case Gemma3:
 		delete(kv, "hidden_act")
 		add(kv, map[string]any{

@@ -286,7 +286,7 @@ func choices(m *model.Model) (s string) {
 	}{
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
-		{"unturned", m.Unturned}, {"parallel", m.Parallel},
+		{"unturned", m.Unturned}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

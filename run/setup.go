@@ -287,6 +287,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.QueryScalar > 0 {
 		m.QueryScalar = float64(m.HeadDim)
 	}
+	if m.Multipliers.Attention > 0 {
+		m.Multipliers.Attention = 1 / float64(m.HeadDim)
+	}
 	if in.RopeTheta != 0 {
 		if !m.Rotary() {
 			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or another type", in.RopeTheta, m.Family)

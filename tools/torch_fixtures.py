@@ -76,6 +76,9 @@ CASES = {
         rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=8.0))),
     "phi3-longrope": ("Phi3", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
         pad_token_id=None, original_max_position_embeddings=16, rope_parameters=LONGROPE | dict(rope_theta=10000.0))),
+    "granite-tiny": ("Granite", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-2,
+        embedding_multiplier=6.0, residual_multiplier=0.3, attention_multiplier=0.2, logits_scaling=1.7)),
 }
 
 # Rotary tables alone: family, what its config adds, sequence length. Heads have 16 columns.
