@@ -242,8 +242,9 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	n1, n2 := b.read(name+".norm1", x, p), -1
-	if m.Parallel { // now, so that going backwards x has the gradient of its sum when the norms add to it
+	n1 := b.read(name+".norm1", x, p)
+	n2 := n1
+	if m.Parallel && !m.OneNorm() { // now, so that going backwards x has the gradient of its sum when the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
 	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p)), p, m.OutBias, x)
@@ -447,7 +448,7 @@ func (b *builder) head(x int) {
 	} else {
 		g.Logits = b.tokens("logits", cols, g.DType)
 	}
-	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, absent, absent)
+	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.bias(m.HeadBias()), absent)
 	b.chunk = false
 }
 

@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // readers has how each family's config.json is read.
@@ -10,6 +11,7 @@ var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
 	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
 	Phi3: (*config).llamas, SmolLM3: (*config).llamas, Granite: (*config).llamas,
+	StarCoder2: (*config).starCoder2, StableLM: (*config).stableLM, Phi: (*config).phi, OLMo3: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -81,11 +83,14 @@ func (c *config) llamas(f Family) *Model {
 		m.QKNorm = QKNormHeads
 		m.HeadDim = c.int("head_dim", 128)
 		c.qwenWindows(m)
-	case OLMo2:
+	case OLMo2, OLMo3:
 		m.QKVBias = c.bool("attention_bias", false)
 		m.OutBias = m.QKVBias
 		m.QKNorm, m.Norms = QKNormWhole, PostNorm
 		m.Vocab, m.NormEps = c.int("vocab_size", 50304), c.num("rms_norm_eps", 1e-5)
+		if f == OLMo3 {
+			return c.olmo3(m)
+		}
 		c.fullAttention()
 	case Phi3:
 		m.Width, m.FeedForward = c.int("hidden_size", 3072), c.int("intermediate_size", 8192)
@@ -110,6 +115,43 @@ func (c *config) llamas(f Family) *Model {
 	}
 	m.RopeScaling = c.rope(m)
 	return m
+}
+
+// olmo3Theta is the base of rotary positions where config.json has none. Some versions of
+// transformers take it for layers with a window even if rope_theta is another.
+const olmo3Theta = 5e5
+
+// olmo3 reads which layers have a window, and positions by type of layer.
+func (c *config) olmo3(m *Model) *Model {
+	m.RopeTheta = c.num("rope_theta", olmo3Theta)
+	m.Window = c.int("sliding_window", c.absent("sliding_window", 4096))
+	types := c.layerTypes(m)
+	if types == nil {
+		types = everyOther(m.Layers, 4)
+	}
+	if slices.Contains(types, true) && m.Window == 0 {
+		c.fail("sliding_window is missing, but layers have sliding_attention")
+	}
+	m.slide(types)
+	m.RopeScaling = c.rope(m)
+	switch {
+	case m.LocalTheta == 0 && m.RopeTheta != olmo3Theta:
+		c.fail("rope_theta is %v: %w: which base layers with a window have is not told; hint: rope_parameters with full_attention and sliding_attention", m.RopeTheta, ErrUnsupported)
+	case m.LocalTheta == 0:
+		m.LocalTheta = olmo3Theta
+	}
+	if m.Window == 0 || m.LocalTheta == m.RopeTheta && m.RopeScaling == nil {
+		m.LocalTheta = 0
+	}
+	return m
+}
+
+// everyOther lists layers of which all have a window but every so many-th.
+func everyOther(layers, every int) (sliding []bool) {
+	for l := range min(layers, maxLayers) {
+		sliding = append(sliding, every < 1 || (l+1)%every != 0)
+	}
+	return sliding
 }
 
 // smolLM3 reads which layers have no rotary positions, and which a window.
@@ -193,9 +235,7 @@ func (c *config) gemma3(f Family) *Model {
 	every := c.int("sliding_window_pattern", c.int("_sliding_window_pattern", 6))
 	types := c.layerTypes(m)
 	if types == nil {
-		for l := range min(m.Layers, maxLayers) {
-			types = append(types, every < 1 || (l+1)%every != 0)
-		}
+		types = everyOther(m.Layers, every)
 	}
 	m.slide(types)
 	m.RopeScaling = c.rope(m)
@@ -224,6 +264,60 @@ func (c *config) opt(f Family) *Model {
 	}
 	c.activation(m.Activation, "relu", "gelu", "gelu_new")
 	return m
+}
+
+func (c *config) starCoder2(f Family) *Model {
+	m := c.llama(f)
+	m.Layers, m.Width, m.FeedForward = c.int("num_hidden_layers", 30), c.int("hidden_size", 3072), c.int("intermediate_size", 12288)
+	m.Heads, m.KVHeads = c.int("num_attention_heads", 24), c.int("num_key_value_heads", 2)
+	m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.Vocab, m.MaxPositions, m.NormEps = c.int("vocab_size", 49152), c.int("max_position_embeddings", 4096), c.num("norm_epsilon", 1e-5)
+	m.Tied, m.Window, m.InitStd = c.bool("tie_word_embeddings", true), c.int("sliding_window", 0), c.num("initializer_range", 0.018042)
+	m.QKVBias = c.bool("use_bias", true)
+	m.OutBias, m.MLPBias = m.QKVBias, m.QKVBias
+	m.Activation = c.str("hidden_act", "gelu_pytorch_tanh")
+	c.activation(m.Activation, "gelu_pytorch_tanh", "gelu_new", "gelu", "relu")
+	c.fullAttention()
+	for _, key := range strings.Fields("activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32 scale_attn_weights") {
+		c.used[key] = true // of the program that trained the published models; transformers reads others
+	}
+	c.only("mlp_type", "default")
+	c.only("norm_type", "layer_norm")
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
+func (c *config) stableLM(f Family) *Model {
+	m := c.llama(f)
+	m.Width, m.FeedForward = c.int("hidden_size", 2560), c.int("intermediate_size", 6912)
+	m.KVHeads = c.int("num_key_value_heads", 32)
+	if m.HeadDim = m.Width / max(m.Heads, 1); c.int("head_dim", m.HeadDim) != m.HeadDim {
+		c.fail("head_dim %d: %w: only hidden_size / num_attention_heads", c.int("head_dim", 0), ErrUnsupported)
+	}
+	m.Vocab, m.MaxPositions, m.NormEps = c.int("vocab_size", 50304), c.int("max_position_embeddings", 4096), c.num("layer_norm_eps", 1e-5)
+	m.QKVBias, m.Parallel = c.bool("use_qkv_bias", false), c.bool("use_parallel_residual", false)
+	c.partRotary(m, 0.25)
+	c.activation(m.Activation, "silu", "gelu", "gelu_pytorch_tanh", "gelu_new")
+	return m
+}
+
+func (c *config) phi(f Family) *Model {
+	m := c.llama(f)
+	m.Layers, m.Width, m.FeedForward = c.int("num_hidden_layers", 24), c.int("hidden_size", 2048), c.int("intermediate_size", 8192)
+	m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.Vocab, m.NormEps = c.int("vocab_size", 51200), c.num("layer_norm_eps", 1e-5)
+	m.QKVBias, m.OutBias, m.MLPBias, m.Parallel = true, true, true, true
+	c.partRotary(m, 0.5)
+	m.Activation = c.str("hidden_act", "gelu_new")
+	c.activation(m.Activation, "gelu_new", "gelu_pytorch_tanh", "gelu", "relu")
+	return m
+}
+
+// partRotary reads the rest of what StableLM and Phi have in common.
+func (c *config) partRotary(m *Model, pct float64) {
+	c.want("qk_layernorm", false)
+	m.RotaryPct = c.share("partial_rotary_factor", c.num("partial_rotary_factor", pct))
+	m.RopeScaling = c.rope(m)
 }
 
 func (c *config) gptNeoX(f Family) *Model {

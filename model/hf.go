@@ -34,7 +34,7 @@ var harmless = strings.Fields(`
 	is_llama_config transformers.js_config unsloth_fixed unsloth_version cache_implementation classifier_dropout auto_map`)
 
 // dropouts are ignored with a note: training here uses none.
-var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)
+var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout residual_dropout embedding_dropout summary_last_dropout`)
 
 // Parse reads a Hugging Face config.json. Unknown keys, and keys that ask for a
 // computation that is not implemented, are errors wrapping ErrUnsupported; notes
@@ -160,6 +160,13 @@ func (c *config) absentOr(key, why string) {
 func (c *config) want(key string, value bool) {
 	if c.bool(key, value) != value {
 		c.fail("%s: %w: only %v is built", key, ErrUnsupported, value)
+	}
+}
+
+// only rejects any value except one.
+func (c *config) only(key, value string) {
+	if got := c.str(key, value); got != value {
+		c.fail("%s %q: %w: only %s is built", key, got, ErrUnsupported, value)
 	}
 }
 

@@ -25,6 +25,10 @@
 //	Phi-3     Llama with fused matrices
 //	SmolLM3   Llama with layers that know no positions (Unturned)
 //	Granite   Llama with constant factors (Multipliers)
+//	StarCoder2    Llama with LayerNorm, biases and no gate
+//	StableLM, Phi    LayerNorm, rotary positions of a part of each head; in Phi, and some of
+//	          StableLM, side by side with one norm for both
+//	OLMo 3    OLMo 2 with windows in most layers, whose rotary positions are not scaled
 package model
 
 import (
@@ -40,18 +44,22 @@ import (
 type Family string
 
 const (
-	GPT2    Family = "gpt2"
-	Llama   Family = "llama"
-	Mistral Family = "mistral"
-	Qwen2   Family = "qwen2"
-	Qwen3   Family = "qwen3"
-	Gemma3  Family = "gemma3_text"
-	OLMo2   Family = "olmo2"
-	GPTNeoX Family = "gpt_neox"
-	Phi3    Family = "phi3"
-	SmolLM3 Family = "smollm3"
-	Granite Family = "granite"
-	OPT     Family = "opt"
+	GPT2       Family = "gpt2"
+	Llama      Family = "llama"
+	Mistral    Family = "mistral"
+	Qwen2      Family = "qwen2"
+	Qwen3      Family = "qwen3"
+	Gemma3     Family = "gemma3_text"
+	OLMo2      Family = "olmo2"
+	GPTNeoX    Family = "gpt_neox"
+	Phi3       Family = "phi3"
+	SmolLM3    Family = "smollm3"
+	Granite    Family = "granite"
+	StarCoder2 Family = "starcoder2"
+	StableLM   Family = "stablelm"
+	Phi        Family = "phi"
+	OLMo3      Family = "olmo3"
+	OPT        Family = "opt"
 )
 
 // traits are what all models of a family have in common.
@@ -63,6 +71,9 @@ type traits struct {
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
 	byHead    bool   // whose rows are stored head by head, see Param.Heads
+	localRope bool   // rotary positions may be others in layers with a window
+	oneNorm   bool   // attention and feed-forward side by side read the same norm
+	headBias  bool   // the head has a bias
 	partial   bool   // rotary positions may turn a part of each head, see RotaryPct
 	fusedGate bool   // one matrix makes gate and up
 	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
@@ -70,18 +81,22 @@ type traits struct {
 }
 
 var families = map[Family]traits{
-	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
-	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
-	Llama:   {class: "LlamaForCausalLM"},
-	Mistral: {class: "MistralForCausalLM"},
-	Qwen2:   {class: "Qwen2ForCausalLM"},
-	Qwen3:   {class: "Qwen3ForCausalLM"},
-	Gemma3:  {class: "Gemma3ForCausalLM"},
-	OLMo2:   {class: "Olmo2ForCausalLM"},
-	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
-	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
-	SmolLM3: {class: "SmolLM3ForCausalLM"},
-	Granite: {class: "GraniteForCausalLM"},
+	GPT2:       {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
+	OPT:        {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
+	Llama:      {class: "LlamaForCausalLM"},
+	Mistral:    {class: "MistralForCausalLM"},
+	Qwen2:      {class: "Qwen2ForCausalLM"},
+	Qwen3:      {class: "Qwen3ForCausalLM"},
+	Gemma3:     {class: "Gemma3ForCausalLM", localRope: true},
+	OLMo2:      {class: "Olmo2ForCausalLM"},
+	GPTNeoX:    {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
+	Phi3:       {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
+	SmolLM3:    {class: "SmolLM3ForCausalLM"},
+	Granite:    {class: "GraniteForCausalLM"},
+	StarCoder2: {class: "Starcoder2ForCausalLM", layerNorm: true, plain: true},
+	StableLM:   {class: "StableLmForCausalLM", layerNorm: true, partial: true, oneNorm: true},
+	Phi:        {class: "PhiForCausalLM", layerNorm: true, plain: true, partial: true, oneNorm: true, headBias: true},
+	OLMo3:      {class: "Olmo3ForCausalLM", localRope: true},
 }
 
 // Families lists the families that are built, for messages.
@@ -163,6 +178,12 @@ func (m *Model) Rotary() bool { return !families[m.Family].learned || m.RopeThet
 
 // Gated reports whether the feed-forward is gated: SwiGLU or, by Activation, GeGLU.
 func (m *Model) Gated() bool { return !families[m.Family].plain }
+
+// OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
+func (m *Model) OneNorm() bool { return m.Parallel && families[m.Family].oneNorm }
+
+// HeadBias reports whether the head has a bias.
+func (m *Model) HeadBias() bool { return families[m.Family].headBias }
 
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return families[m.Family].fused }

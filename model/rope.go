@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -121,17 +122,21 @@ func (c *config) rope(m *Model) *RopeScaling {
 
 // ropeOf reads one such object.
 func (c *config) ropeOf(m *Model, key string, p ropeConfig) *RopeScaling {
+	byLayer := families[m.Family].localRope
 	if local := p.Sliding; local != nil {
-		if c.ropeScaling(m, key, local) != nil || m.Family != Gemma3 {
-			c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text", key, ErrUnsupported)
+		if c.ropeScaling(m, key, local) != nil || !byLayer {
+			c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text and olmo3", key, ErrUnsupported)
 		}
 		m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
 	}
 	if full := p.Full; full != nil {
-		if p.Truncate != nil || full.Truncate != nil || full.Long != nil {
-			c.fail("%s: full_attention: %w: truncate and longrope are built only where all layers have the same positions", key, ErrUnsupported)
-		}
+		full.Truncate = cmp.Or(full.Truncate, p.Truncate)
 		p = *full
+	} else if m.Family == OLMo3 && key == "rope_parameters" && p.Sliding == nil { // transformers does not read it
+		c.fail("%s: %w: full_attention and sliding_attention are missing", key, ErrUnsupported)
+	}
+	if byLayer && (p.Truncate != nil || p.Long != nil) { // transformers looks for truncate elsewhere
+		c.fail("%s: %w: truncate and longrope are built only where all layers have the same positions", key, ErrUnsupported)
 	}
 	m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
 	if families[m.Family].partial && p.Partial != nil {
@@ -203,9 +208,26 @@ func (p *ropeConfig) longAttention(positions, original int) float64 {
 
 // ropeConfig adds how rotary positions are scaled.
 func (m *Model) ropeConfig(kv map[string]any) {
+	scaling := m.scalingConfig()
+	switch local := cmp.Or(m.LocalTheta, m.RopeTheta); {
+	case m.Family == OLMo3 && (m.RopeTheta != olmo3Theta || local != olmo3Theta):
+		delete(kv, "rope_theta")
+		full := map[string]any{"rope_type": "default"}
+		maps.Copy(full, scaling)
+		full["rope_theta"] = m.RopeTheta
+		kv["rope_parameters"] = map[string]any{"full_attention": full, "sliding_attention": map[string]any{"rope_type": "default", "rope_theta": local}}
+	case scaling != nil:
+		kv["rope_scaling"] = scaling
+		if m.Family == Phi3 {
+			kv["original_max_position_embeddings"] = m.RopeScaling.OriginalContext
+		}
+	}
+}
+
+func (m *Model) scalingConfig() map[string]any {
 	s := m.RopeScaling
 	if s == nil {
-		return
+		return nil
 	}
 	scaling := map[string]any{"rope_type": s.Type}
 	switch s.Type {
@@ -216,13 +238,13 @@ func (m *Model) ropeConfig(kv map[string]any) {
 			"original_max_position_embeddings": s.OriginalContext})
 	case "yarn":
 		add(scaling, map[string]any{"factor": s.Factor, "beta_slow": s.LowFreqFactor, "beta_fast": s.HighFreqFactor,
-			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention, "truncate": !s.Unrounded})
+			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention})
+		if s.Unrounded {
+			scaling["truncate"] = false
+		}
 	case "longrope":
 		add(scaling, map[string]any{"short_factor": s.Short, "long_factor": s.Long,
 			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention})
-		if m.Family == Phi3 {
-			kv["original_max_position_embeddings"] = s.OriginalContext
-		}
 	}
-	kv["rope_scaling"] = scaling
+	return scaling
 }

@@ -72,14 +72,25 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case SmolLM3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
 		m.windowConfig(kv)
+	case OLMo3:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "sliding_window": orNull(m.Window), "layer_types": m.layerTypes(), "pad_token_id": nil})
+	case StarCoder2:
+		rename(kv, "rms_norm_eps", "norm_epsilon")
+		add(kv, map[string]any{"use_bias": m.QKVBias, "sliding_window": orNull(m.Window)})
+	case StableLM:
+		rename(kv, "rms_norm_eps", "layer_norm_eps")
+		add(kv, map[string]any{"use_qkv_bias": m.QKVBias, "use_parallel_residual": m.Parallel, "partial_rotary_factor": cmp.Or(m.RotaryPct, 1)})
+	case Phi:
+		rename(kv, "rms_norm_eps", "layer_norm_eps")
+		kv["partial_rotary_factor"] = cmp.Or(m.RotaryPct, 1)
 	case Granite:
 		x := m.Multipliers
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "embedding_multiplier": x.Embedding, "residual_multiplier": x.Residual,
 			"attention_multiplier": x.Attention, "logits_scaling": x.Logits})
 	case Gemma3:
-		delete(kv, "hidden_act")
+		rename(kv, "hidden_act", "hidden_activation")
 		add(kv, map[string]any{
-			"hidden_activation": m.Activation, "query_pre_attn_scalar": m.QueryScalar, "attention_bias": m.QKVBias,
+			"query_pre_attn_scalar": m.QueryScalar, "attention_bias": m.QKVBias,
 			"layer_types": m.layerTypes(), "attn_logit_softcapping": nil, "final_logit_softcapping": nil,
 		})
 		if m.Window > 0 {
@@ -117,6 +128,11 @@ func (m *Model) layerTypes() (types []string) {
 		types = append(types, t)
 	}
 	return types
+}
+
+func rename(kv map[string]any, from, to string) {
+	kv[to] = kv[from]
+	delete(kv, from)
 }
 
 func orNull(n int) any {

@@ -284,6 +284,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
 		m.Sliding, m.LocalTheta = nil, 0
 	}
+	if m.RopeScaling != nil { // of a longer context than the sizes say; the bases are the same
+		m.RopeScaling, m.LocalTheta = nil, 0
+	}
 	if m.QueryScalar > 0 {
 		m.QueryScalar = float64(m.HeadDim)
 	}

@@ -79,6 +79,15 @@ CASES = {
     "granite-tiny": ("Granite", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
         tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-2,
         embedding_multiplier=6.0, residual_multiplier=0.3, attention_multiplier=0.2, logits_scaling=1.7)),
+    "starcoder2-tiny": ("Starcoder2", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        tie_word_embeddings=True, sliding_window=12, residual_dropout=0.0, embedding_dropout=0.0)),
+    "stablelm-tiny": ("StableLm", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(use_qkv_bias=True, partial_rotary_factor=0.5)),
+    "stablelm-parallel": ("StableLm", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        use_parallel_residual=True, num_hidden_layers=1, partial_rotary_factor=0.25)),
+    "phi-tiny": ("Phi", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(partial_rotary_factor=0.5, resid_pdrop=0.0, embd_pdrop=0.0)),
+    "olmo3-tiny": ("Olmo3", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
+        pad_token_id=None, eos_token_id=0, sliding_window=9, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=dict(full_attention=YARN | dict(rope_theta=5e5, factor=8.0), sliding_attention=dict(rope_type="default", rope_theta=2e4)))),
 }
 
 # Rotary tables alone: family, what its config adds, sequence length. Heads have 16 columns.
