@@ -134,13 +134,13 @@ func (c *config) olmo3(m *Model) *Model {
 	}
 	m.slide(types)
 	m.RopeScaling = c.rope(m)
-	switch {
-	case m.LocalTheta == 0 && m.RopeTheta != olmo3Theta:
+	switch told := m.LocalTheta > 0; {
+	case m.Window == 0:
+	case !told && m.RopeTheta != olmo3Theta:
 		c.fail("rope_theta is %v: %w: which base layers with a window have is not told; hint: rope_parameters with full_attention and sliding_attention", m.RopeTheta, ErrUnsupported)
-	case m.LocalTheta == 0:
+	case !told && m.RopeScaling != nil:
 		m.LocalTheta = olmo3Theta
-	}
-	if m.Window == 0 || m.LocalTheta == m.RopeTheta && m.RopeScaling == nil {
+	case m.LocalTheta == m.RopeTheta && m.RopeScaling == nil:
 		m.LocalTheta = 0
 	}
 	return m

@@ -127,7 +127,9 @@ func (c *config) ropeOf(m *Model, key string, p ropeConfig) *RopeScaling {
 		if c.ropeScaling(m, key, local) != nil || !byLayer {
 			c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text and olmo3", key, ErrUnsupported)
 		}
-		m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
+		if m.Window > 0 {
+			m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
+		}
 	}
 	if full := p.Full; full != nil {
 		full.Truncate = cmp.Or(full.Truncate, p.Truncate)

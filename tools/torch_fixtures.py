@@ -103,6 +103,8 @@ ROPE = {
     "yarn unrounded": ("Llama", dict(rope_parameters=YARN | dict(beta_fast=3.5, truncate=False)), 40),
     "yarn one pair": ("Llama", dict(rope_parameters=YARN | dict(beta_fast=1.0001, original_max_position_embeddings=6)), 40),
     "yarn, a part": ("GPTNeoX", dict(rope_parameters=YARN | dict(partial_rotary_factor=0.5)), 40),
+    "yarn, full attention": ("Gemma3", dict(num_key_value_heads=2, head_dim=16, layer_types=["full_attention"], rope_parameters=dict(
+        full_attention=YARN, sliding_attention=dict(rope_type="default", rope_theta=1e4))), 40),
     "longrope short": ("Llama", dict(max_position_embeddings=512, rope_parameters=LONGROPE_16 | dict(original_max_position_embeddings=40)), 40),
     "longrope long": ("Llama", dict(max_position_embeddings=512, rope_parameters=LONGROPE_16 | dict(original_max_position_embeddings=39)), 40),
     "longrope factor": ("Llama", dict(rope_parameters=LONGROPE_16 | dict(original_max_position_embeddings=20, factor=7.0)), 40),
@@ -297,8 +299,9 @@ def write_rope(path):
     for name, (family, settings, length) in ROPE.items():
         heads = dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, vocab_size=8, intermediate_size=8, pad_token_id=None)
         model = build(family, heads | copy.deepcopy(settings))
+        kind = dict(layer_type="full_attention") if family == "Gemma3" else {}
         rotary = next(m for n, m in model.named_modules() if n.endswith("rotary_emb"))
-        cos, sin = (t[0, :, :t.shape[2] // 2] for t in rotary(torch.zeros(1), torch.arange(length)[None]))
+        cos, sin = (t[0, :, :t.shape[2] // 2] for t in rotary(torch.zeros(1), torch.arange(length)[None], **kind))
         table = [round(x, 7) for x in torch.cat([cos, sin], 1).flatten().tolist()]
         cases.append(dict(name=name, config=json.loads(model.config.to_json_string(use_diff=False)), length=length, table=table))
     path.write_text("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
