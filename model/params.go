@@ -153,9 +153,8 @@ var names = map[Family]familyNames{
 		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames, Granite: llamaNames, StableLM: llamaNames, OLMo3: gemmaNames(),
-
-	StarCoder2: starCoderNames(), Phi: phi2Names(),
+	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames,
+	Granite: llamaNames, StableLM: llamaNames, OLMo3: gemmaNames(), StarCoder2: starCoderNames(), Phi: phi2Names(),
 	GPTNeoX: {
 		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
 		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",

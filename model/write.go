@@ -73,7 +73,10 @@ func (m *Model) llamaConfig(kv map[string]any) {
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
 		m.windowConfig(kv)
 	case OLMo3:
-		add(kv, map[string]any{"attention_bias": m.QKVBias, "sliding_window": orNull(m.Window), "layer_types": m.layerTypes(), "pad_token_id": nil})
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "layer_types": m.layerTypes(), "pad_token_id": nil})
+		if m.Window > 0 { // null is not read even where no layer has one
+			kv["sliding_window"] = m.Window
+		}
 	case StarCoder2:
 		rename(kv, "rms_norm_eps", "norm_epsilon")
 		add(kv, map[string]any{"use_bias": m.QKVBias, "sliding_window": orNull(m.Window)})
