@@ -130,6 +130,8 @@ LORA = {
     "qwen3-tiny": dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj", "up_proj"]),
     "mistral-tiny": dict(r=3, lora_alpha=4, use_rslora=True, target_modules=["q_proj", "o_proj", "gate_proj", "down_proj"]),
     "qwen2-tiny": dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj"]),
+    "phi-tiny": dict(r=2, lora_alpha=4, target_modules=["v_proj", "dense", "fc1"]),
+    "granite-tiny": dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj", "down_proj"]),
 }
 
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
