@@ -455,6 +455,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(m.Config())
 	}
 	f.Add([]byte(`{"model_type":"gpt2","n_layer":1e9}`))
+	f.Add([]byte(`{"model_type":"phi3","hidden_size":32,"num_attention_heads":8,"rope_scaling":{"type":"longrope","short_factor":[1,2],"long_factor":[2,3]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, _, err := Parse(text)
 		if err != nil {
