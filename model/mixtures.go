@@ -1,0 +1,53 @@
+package model
+
+import "cmp"
+
+// mixture reads what families with experts have beyond Llama.
+func (c *config) mixture(m *Model) {
+	switch m.Family {
+	case Mixtral:
+		m.FeedForward, m.NormEps = c.int("intermediate_size", 14336), c.num("rms_norm_eps", 1e-5)
+		m.KVHeads, m.MaxPositions = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), m.Heads)), c.int("max_position_embeddings", 131072)
+		m.RopeTheta, m.Window = c.num("rope_theta", 1e6), c.int("sliding_window", 0)
+		m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", 8), c.int("num_experts_per_tok", 2), true
+		if c.num("router_jitter_noise", 0) != 0 {
+			c.fail("router_jitter_noise: %w: routers without noise are built", ErrUnsupported)
+		}
+		c.fullAttention()
+	case Qwen3MoE:
+		c.qwen3MoE(m)
+	case OLMoE:
+		m.FeedForward, m.Vocab = c.int("intermediate_size", 2048), c.int("vocab_size", 50304)
+		m.Layers, m.Heads = c.int("num_hidden_layers", 16), c.int("num_attention_heads", 16)
+		m.KVHeads, m.HeadDim = c.int("num_key_value_heads", m.Heads), c.int("head_dim", m.Width/max(m.Heads, 1))
+		m.MaxPositions, m.NormEps = c.int("max_position_embeddings", 4096), c.num("rms_norm_eps", 1e-5)
+		m.QKVBias, m.QKNorm = c.bool("attention_bias", false), QKNormWhole
+		m.OutBias = m.QKVBias
+		m.Experts, m.Active, m.NormedRoute = c.int("num_experts", 64), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
+		c.absentOr("clip_qkv", "clipping of queries, keys and values is not built")
+		c.fullAttention()
+	}
+	c.balance()
+}
+
+func (c *config) qwen3MoE(m *Model) {
+	m.Width, m.Layers, m.Heads = c.int("hidden_size", 2048), c.int("num_hidden_layers", 24), c.int("num_attention_heads", 32)
+	m.KVHeads, m.HeadDim = c.int("num_key_value_heads", 4), c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.FeedForward, m.Vocab, m.MaxPositions = c.int("moe_intermediate_size", 768), c.int("vocab_size", 151936), c.int("max_position_embeddings", 32768)
+	c.int("intermediate_size", 0) // of layers without experts, which are refused below
+	m.QKVBias, m.QKNorm = c.bool("attention_bias", false), QKNormHeads
+	m.OutBias = m.QKVBias
+	m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", c.int("num_experts", 128)), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
+	var dense []int
+	if c.get("mlp_only_layers", &dense); len(dense) > 0 || c.int("decoder_sparse_step", 1) != 1 {
+		c.fail("mlp_only_layers %v, decoder_sparse_step %d: %w: all layers have experts", dense, c.int("decoder_sparse_step", 1), ErrUnsupported)
+	}
+	c.qwenWindows(m)
+}
+
+// balance reads the term that evens out how much experts are used. It is part of the loss
+// only if the configuration asks for the router's logits.
+func (c *config) balance() {
+	c.num("router_aux_loss_coef", 0)
+	c.want("output_router_logits", false)
+}
