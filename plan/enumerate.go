@@ -31,13 +31,14 @@ import (
 // and from who updates them, chunks are alike; uneven choices that the packing
 // would reward are not seen.
 
-// enumerate tries all outer decisions, until the effort is spent.
-func (s *search) enumerate() error {
+// enumerate tries all outer decisions, until the effort is spent; only those whose steps can be
+// shortened, if asked to.
+func (s *search) enumerate(shortened bool) error {
 	s.allowed = s.spent + enough/2
 	for kind := range 2 { // one at a time first: what it costs to judge these does not grow with the batch
 		for _, b := range s.microBatches() {
 			groups := s.groups(b)
-			if kind >= len(groups) {
+			if kind >= len(groups) || shortened && !shortens(s.batch/b, groups[kind]) {
 				continue
 			}
 			s.ladders = s.retentions(b, groups[kind])

@@ -105,10 +105,12 @@ func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
 	}
+	misfits := false // of those that can't be shortened none fits
 	for _, s.short = range []bool{true, false} {
-		if err := s.enumerate(); err != nil {
+		if err := s.enumerate(misfits); err != nil {
 			return err
 		}
+		misfits = len(s.found) == 0
 		for _, part := range []func() error{s.balance, s.improve, s.lengthen} {
 			s.allowed = max(s.allowed, s.spent) + enough/4
 			if len(s.found) == 0 {
