@@ -162,7 +162,7 @@ func (s *search) memoShare(b, group int) float64 {
 }
 
 // improve refines the activation policies of the fastest candidates, one of each
-// kind.
+// kind: patterns for all of them, moves for the best (polish).
 func (s *search) improve() error {
 	type kind struct {
 		b, group int

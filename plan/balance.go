@@ -21,13 +21,15 @@ import (
 //	residents  0 ......... chunks      per step: more or fewer of one,
 //	cache      one unit .. all         or one for the other
 //
-// With the smallest steps, prefetch distance and head rows vary too.
+// With the smallest steps, prefetch distance and head rows vary too, these also against cache and
+// residents.
 //
 // Example: 10 billion parameters on four GPUs of 40 GB. Without recomputation 30 of
 // 50 chunks fit; with full recomputation all but two, and the step is a fifth
 // shorter.
 //
-// Known weakness: a pattern search ends in a local optimum.
+// Known weakness: a pattern search ends in a local optimum, and with other memory in another. So a plan
+// may be slower by a few percent than that for less memory (TestMonotoneSteps).
 
 // mostKinds bounds the candidates, of different micro-batches or placements, that are
 // improved, as far as the effort allows.
@@ -39,7 +41,8 @@ func (s *search) divides() bool {
 	return p.Cache == 0 && p.Weights == nil && p.Grads == nil && p.State == nil && p.Policy == ""
 }
 
-// balance improves the fastest candidates, one of each kind.
+// balance improves the fastest candidates, one of each kind: all of them by whole layers, two thirds
+// of them further.
 func (s *search) balance() error {
 	if !s.divides() {
 		return nil
@@ -142,7 +145,8 @@ func (b *balancing) divide() error {
 	return b.descend(max(len(b.best.Plan.Chunks)/4, fewest))
 }
 
-// finish divides memory in parts of layers, where some but not all chunks stay, and tunes the division of updates.
+// finish divides memory in parts of layers, where some but not all chunks stay. It also tunes the
+// division of updates.
 func (b *balancing) finish() error {
 	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
 		if err := b.finer(); err != nil {

@@ -14,7 +14,7 @@ import (
 // polish improves the fastest of the candidates by turns, one of each kind; as long as it helps
 // if that makes it the fastest of all.
 func (s *search) polish(list []*Candidate) error {
-	const helps, most = 1e-3, 3
+	const helps, most = 1e-3, 2
 	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
 	for _, c := range list[:min(len(list), most)] {
 		for {
