@@ -39,11 +39,8 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 		return c, nil
 	}
 	if s.divides() {
-		b := &balancing{search: s, best: c, levels: slices.Concat(s.above(c.choice), [][]program.Retention{c.choice.keep}, s.below(c.choice))}
+		b := s.around(c)
 		if err := b.descend(1); err != nil {
-			return nil, err
-		}
-		if err := b.tuneUpdates(); err != nil {
 			return nil, err
 		}
 		r.best = b.best
@@ -51,10 +48,23 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 	if err := r.moves(); err != nil {
 		return nil, err
 	}
+	if s.divides() { // at last, since it takes no memory
+		b := s.around(r.best)
+		if err := b.tuneUpdates(); err != nil {
+			return nil, err
+		}
+		r.best = b.best
+	}
 	if r.best == c {
 		return c, nil
 	}
 	return r.best, s.keep(r.best)
+}
+
+// around begins to divide a candidate's memory, with activations like those that it has.
+func (s *search) around(c *Candidate) *balancing {
+	ch := c.choice
+	return &balancing{search: s, best: c, levels: slices.Concat(s.above(ch), [][]program.Retention{ch.keep}, s.below(ch))}
 }
 
 // above lists policies with more memory and less work than a choice's: layers keep everything, all
