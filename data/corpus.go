@@ -28,14 +28,14 @@ const (
 
 func (f Format) String() string { return [...]string{"text", "JSONL", "Parquet"}[f] }
 
-// formatOf maps a file extension, without .gz, to its format. Extensions that are
+// formatOf maps a file extension, before that of a packing, to its format. Extensions that are
 // neither here nor in refused are Text.
 var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".parquet": Parquet}
 
 // refused maps extensions of files that cannot be text to what they are.
 var refused = map[string]string{
 	".arrow": "Arrow",
-	".tgz":   "tar", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
+	".tgz":   "tar", ".tzst": "tar", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
 	".bin": "a binary file", ".npy": "NumPy", ".safetensors": "safetensors", ".pdf": "PDF",
 }
 
@@ -45,7 +45,7 @@ type File struct {
 	Size     int64 // bytes on disk
 	Modified int64 // time of the last change, nanoseconds since 1970
 	Format   Format
-	zipped   bool // compressed by gzip
+	packing  packing
 }
 
 // Corpus is a list of files, sorted by path, each once.
@@ -80,16 +80,16 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 	c.files = slices.CompactFunc(c.files, func(a, b File) bool { return a.Path == b.Path })
 	for i := range c.files {
 		f := &c.files[i]
-		name, zipped := strings.CutSuffix(strings.ToLower(f.Path), ".gz")
+		packed, name := packingOf(strings.ToLower(f.Path))
 		extension := filepath.Ext(name)
-		f.zipped = zipped
+		f.packing = packed
 		if what, bad := refused[extension]; bad {
 			return nil, fmt.Errorf("%s: %s is %w; hint: convert it to text or JSONL {\"text\": ...}",
 				f.Path, what, ErrNotSupported)
 		}
 		f.Format = formatOf[extension]
-		if f.Format == Parquet && zipped {
-			return nil, fmt.Errorf("%s: a Parquet file compressed by gzip is %w; hint: decompress it, its columns are compressed already", f.Path, ErrNotSupported)
+		if f.Format == Parquet && packed != plain {
+			return nil, fmt.Errorf("%s: a Parquet file compressed by %v is %w; hint: decompress it, its columns are compressed already", f.Path, packed, ErrNotSupported)
 		}
 		c.bytes += f.Size
 	}

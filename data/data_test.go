@@ -1,8 +1,6 @@
 package data
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -129,7 +127,7 @@ func TestLinkedFolders(t *testing.T) {
 }
 
 func TestCorpusErrors(t *testing.T) {
-	dir := write(t, map[string]string{"empty.txt": "", "x.parquet.gz": "z", "x.arrow": "ARROW1", "y.tar.gz": "z", "a.txt": "a"})
+	dir := write(t, map[string]string{"empty.txt": "", "x.parquet.gz": "z", "x.arrow": "ARROW1", "y.tar.gz": "z", "x.parquet.zst": "z", "y.tzst": "z", "a.txt": "a"})
 	t.Setenv("D", dir)
 	t.Setenv("GOROOT", dir) // exists, but is no Go tree
 	for pattern, want := range map[string]string{
@@ -140,7 +138,9 @@ func TestCorpusErrors(t *testing.T) {
 		"$D/empty.txt":        "are empty",
 		"$D/*.arrow":          "Arrow is not supported yet",
 		"$D/x*.gz":            "compressed by gzip is not supported yet",
+		"$D/x*.zst":           "compressed by zstd is not supported yet",
 		"$D/y*.gz":            "tar is not supported yet",
+		"$D/y.tzst":           "tar is not supported yet",
 		"$D/[":                "malformed",
 		"$NO_SUCH_NAME/x":     "NO_SUCH_NAME",
 		"$GOROOT/src/**/*.go": "name another corpus",
@@ -189,35 +189,6 @@ func TestFormats(t *testing.T) {
 		InvalidBytes: 2, InvalidFiles: 1, FirstInvalid: filepath.Join(dir, "3.txt")}
 	if stats != wantStats {
 		t.Errorf("stats %+v, want %+v", stats, wantStats)
-	}
-}
-
-// Gzip files give the same text, also with several members; truncation and damage are
-// errors that name the file.
-func TestGzip(t *testing.T) {
-	zip := func(text string) string {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		_, err := z.Write([]byte(text))
-		must(t, errors.Join(err, z.Close()))
-		return b.String()
-	}
-	lines := strings.Repeat(`{"text":"two"}`+"\n", 3)
-	c, err := OpenCorpus(write(t, map[string]string{"a.TXT.GZ": zip("\ufeffone ") + zip("more"), "b.jsonl.gz": zip(lines)}) + "/*")
-	must(t, err)
-	got, stats, err := documents(c)
-	must(t, err)
-	slices.Sort(got)
-	if want := []string{"one more", "two", "two", "two"}; !slices.Equal(got, want) || stats.JSONL.Files != 1 || stats.Text.Files != 1 {
-		t.Errorf("documents %q, want %q; %v", got, want, stats)
-	}
-	whole := zip(strings.Repeat("text ", 1000))
-	for _, bad := range []string{"x", "plain text that is not compressed", whole[:len(whole)-9], whole[:40] + "xx" + whole[42:]} {
-		c, err := OpenCorpus(write(t, map[string]string{"bad.txt.gz": bad}) + "/*")
-		must(t, err)
-		if _, _, err := documents(c); err == nil || !strings.Contains(err.Error(), "bad.txt.gz: ") {
-			t.Errorf("%q: %v", bad, err)
-		}
 	}
 }
 

@@ -18,7 +18,8 @@
 //     text, only that is.
 //   - everything else: plain text, a file is a document.
 //
-// All but tables may be compressed by gzip, with .gz after the extension.
+// All but tables may be compressed as a whole, with .gz (gzip) or .zst (zstd, windows of
+// at most 128 MiB) after the extension. They are decompressed while they are read.
 // Common formats that are not read yet (Arrow, other compressed files, UTF-16)
 // are reported as ErrNotSupported. Bytes that are not UTF-8 are kept, since the
 // tokenizer is byte-level, and counted in Stats; a byte order mark at the beginning
@@ -62,7 +63,8 @@
 // # Known weakness
 //
 // An end of text that is written out in a document that is no conversation ends it.
-// Conversations are rendered, and tables decoded, by the one goroutine that reads.
+// Conversations are rendered, tables decoded and files decompressed by the one goroutine
+// that reads. A compressed file that was cut between two members or frames is not found out.
 // Only whole files are shuffled before the held-out part is cut off: a corpus
 // of one file is validated on the end of that file. The cache recognises a changed
 // file by size and modification time, as make does, not by content.

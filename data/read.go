@@ -3,13 +3,13 @@ package data
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/athanor-llm/athanor/data/chat"
@@ -221,28 +221,34 @@ func (e contentError) Unwrap() error      { return e.error }
 
 // blame names the file that an error comes from, and tells those of its content from those of the system and of the context.
 func (r *reader) blame(f *File, err error) error {
-	var system *fs.PathError
 	named := fmt.Errorf("%s: %w", f.Path, err)
-	if errors.As(err, &system) || r.ctx.Err() != nil {
+	if !r.content(err) {
 		return named
 	}
 	return contentError{named}
 }
 
+// content reports whether reading a file failed for what is in it.
+func (r *reader) content(err error) bool {
+	var system *fs.PathError
+	return !errors.As(err, &system) && r.ctx.Err() == nil
+}
+
 // stream reads a file from its begin to its end.
-func (r *reader) stream(f *File, from io.Reader) (err error) {
-	if f.zipped {
-		if from, err = gzip.NewReader(from); err != nil {
-			return fmt.Errorf("gzip: %w; hint: is it whole, and compressed?", err)
-		}
+func (r *reader) stream(f *File, from io.Reader) error {
+	unpacked, err := r.unpack(f.packing, from)
+	if err != nil {
+		return err
 	}
-	if from, err = withoutMark(from); err != nil {
+	defer unpacked.Close()
+	text, err := withoutMark(unpacked)
+	if err != nil {
 		return err
 	}
 	if f.Format == JSONL {
-		return r.lines(from)
+		return r.lines(text)
 	}
-	return r.whole(from)
+	return r.whole(text)
 }
 
 // mark is the byte order mark that some editors put before UTF-8. It is not text.
@@ -251,11 +257,15 @@ const mark = "\ufeff"
 // withoutMark skips a byte order mark. Existing token files that contain one stay valid:
 // the cache key has not changed, so a run that continues with one keeps its tokens.
 // withoutMark refuses UTF-16, which its own byte order mark reveals: every second byte
-// of English would be zero.
+// of English would be zero. It also refuses what is compressed, and would be read as text.
 func withoutMark(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(in, 16)
-	switch start, _ := b.Peek(len(mark)); { // the first Read returns an error again
-	case string(start) == mark:
+	start, _ := b.Peek(4) // the first Read returns an error again
+	if err := refusePacked(start); err != nil {
+		return nil, err
+	}
+	switch {
+	case strings.HasPrefix(string(start), mark):
 		b.Discard(len(mark))
 	case len(start) > 1 && (string(start[:2]) == "\xff\xfe" || string(start[:2]) == "\xfe\xff"):
 		return nil, fmt.Errorf("UTF-16 is %w; hint: convert it: iconv -f UTF-16 -t UTF-8", ErrNotSupported)

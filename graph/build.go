@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -197,8 +198,11 @@ func (b *builder) embed() int {
 		pos = b.param(names[1].Name)
 	}
 	attr := Attr{PosOffset: m.PosOffset()}
-	if m.ScaledEmbed {
+	switch k := cmp.Or(m.Multipliers.Embedding, 1) * m.Stream(); {
+	case m.ScaledEmbed:
 		attr.Scale = g.DType.Round(math.Sqrt(float64(m.Width)))
+	case k != 1:
+		attr.Scale = k
 	}
 	if g.Context > 0 {
 		b.node(EmbedAt, attr, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
@@ -238,8 +242,9 @@ func (b *builder) layer(l, x int) int {
 	for g.Params[p.i].Layer != l {
 		p.i++
 	}
-	n1, n2 := b.read(name+".norm1", x, p), -1
-	if m.Parallel { // now, so that going backwards x has the gradient of its sum when the norms add to it
+	n1 := b.read(name+".norm1", x, p)
+	n2 := n1
+	if m.Parallel && !m.OneNorm() { // now, so that going backwards x has the gradient of its sum when the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
 	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p)), p, m.OutBias, x)
@@ -271,7 +276,7 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	part := b.tokens(name+".part", m.Width, g.DType)
 	b.linear(b.all(part), b.all(x), p, bias, absent)
 	y := b.tokens(name, m.Width, g.DType)
-	b.normTo(name+".norm", b.all(y), b.all(part), 0, p, b.all(res))
+	b.normTo(name+".norm", b.all(y), b.all(part), 0, m.NormEps, p, b.all(res))
 	return y
 }
 
@@ -331,16 +336,17 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	}
 }
 
+// norm appends a norm of the residual stream.
 func (b *builder) norm(name string, x int, p *next) int {
 	y := b.tokens(name, b.m.Width, b.g.DType)
-	b.normTo(name, b.all(y), b.all(x), 0, p, absent)
+	b.normTo(name, b.all(y), b.all(x), 0, b.m.NormEps*b.m.Stream()*b.m.Stream(), p, absent)
 	return y
 }
 
 // normTo appends y = norm(x) + res, by groups of columns if there are several. Only
 // RMSNorm has groups and a residual.
-func (b *builder) normTo(name string, y, x Use, groups int, p *next, res Use) {
-	attr := Attr{Eps: b.m.NormEps, Heads: groups, UnitOffset: b.m.UnitOffset}
+func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next, res Use) {
+	attr := Attr{Eps: eps, Heads: groups, UnitOffset: b.m.UnitOffset}
 	if b.m.RMS() {
 		args := []Use{y, b.all(b.tokens(name+".stats", max(1, groups), F32)), x, p.param()}
 		if res.Value >= 0 {
@@ -387,7 +393,7 @@ func (b *builder) normQK(name string, bands []Use, p *next) int {
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
 	for i, suffix := range []string{".qnorm", ".knorm"} {
 		x := bands[i]
-		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], p, absent)
+		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], b.m.NormEps, p, absent)
 	}
 	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
 	return y
@@ -428,6 +434,9 @@ func (b *builder) head(x int) {
 		p.i++
 	}
 	y := b.norm("final", x, p)
+	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, where there are fewer numbers than logits
+		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
+	}
 	w := b.param(g.Params[0].Name)
 	if !m.Tied {
 		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]
@@ -439,7 +448,7 @@ func (b *builder) head(x int) {
 	} else {
 		g.Logits = b.tokens("logits", cols, g.DType)
 	}
-	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, absent, absent)
+	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.bias(m.HeadBias()), absent)
 	b.chunk = false
 }
 
@@ -464,45 +473,4 @@ func (b *builder) loss() {
 	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
-}
-
-// RopeTable returns the content of a rotary table: per position the cosines of
-// RotaryDim/2 angles, then their sines (1104.09864; scaling as in Llama 3.1). local is
-// that of layers with a window, where they have a base of their own.
-func RopeTable(m *model.Model, seq int, local bool) []float32 {
-	n := m.RotaryDim()
-	half := n / 2
-	t := make([]float32, seq*n)
-	for i := range half {
-		f := ropeFrequency(m, i, local)
-		for pos := range seq {
-			sin, cos := math.Sincos(float64(pos) * f)
-			t[pos*n+i] = float32(cos)
-			t[pos*n+half+i] = float32(sin)
-		}
-	}
-	return t
-}
-
-func ropeFrequency(m *model.Model, i int, local bool) float64 {
-	theta, s := m.RopeTheta, m.RopeScaling
-	if local {
-		theta, s = m.LocalTheta, nil
-	}
-	f := math.Pow(theta, -2*float64(i)/float64(m.RotaryDim()))
-	if s == nil {
-		return f
-	}
-	if s.Type == "linear" {
-		return f / s.Factor
-	}
-	turns := float64(s.OriginalContext) * f / (2 * math.Pi) // over the original context
-	switch {
-	case turns < s.LowFreqFactor:
-		return f / s.Factor
-	case turns > s.HighFreqFactor:
-		return f
-	}
-	mix := (turns - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
-	return (1-mix)*f/s.Factor + mix*f
 }

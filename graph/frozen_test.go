@@ -67,7 +67,7 @@ func TestFrozen(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 200 {
-		name := []string{"gpt2", "llama-2-7b", "opt-125m", "qwen2-0.5b", "mistral-7b", "qwen3-0.6b", "gemma-3-270m", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"}[r.IntN(11)]
+		name := []string{"gpt2", "llama-2-7b", "opt-125m", "qwen2-0.5b", "mistral-7b", "qwen3-0.6b", "gemma-3-270m", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"}[r.IntN(16)]
 		m, err := model.Known(name)
 		if err != nil {
 			t.Fatal(err)

@@ -45,7 +45,7 @@ func TestCutSequences(t *testing.T) {
 }
 
 func TestFLOPs(t *testing.T) {
-	for _, name := range []string{"gpt2", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "opt-125m", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
+	for _, name := range []string{"gpt2", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "opt-125m", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"} {
 		g := build(t, name, 128)
 		m := g.Model
 		var weights int64
@@ -155,7 +155,7 @@ func TestSliceFLOPs(t *testing.T) {
 // TestOperands: every node has the operands of its row of the table, and every
 // parameter gets exactly one gradient for each use in the forward pass.
 func TestOperands(t *testing.T) {
-	for _, name := range []string{"gpt2", "llama-3.2-1b", "qwen2-0.5b", "opt-125m", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
+	for _, name := range []string{"gpt2", "llama-3.2-1b", "qwen2-0.5b", "opt-125m", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"} {
 		g := build(t, name, 64)
 		uses, grads := make([]int, len(g.Params)), make([]int, len(g.Params))
 		for s := range g.Segments {

@@ -148,7 +148,12 @@ func (w *worker) recall(c *call, n, h int) {
 		p[j] = w.v.Dot(q, w.load(2, kv, cache.keys(g)+first+j, 0, s))
 	}
 	scale := float32(c.a.Scale)
-	sum := w.v.Exp(p, p, p, scale, scale*w.v.Max(p))
+	m := scale * w.v.Max(p)
+	if coarse(m) {
+		level(p, 0, 1, scale, m)
+		m = 0
+	}
+	sum := w.v.Exp(p, p, p, scale, m)
 	out := w.tmp(3, s)
 	w.serial.Gemm(gemm.NN, 1, s, len(p), gemm.Matrix{Data: p, Stride: len(p)}, kv.at(cache.values(g)+first, 0), gemm.Matrix{Data: out, Stride: s}, gemm.Init{})
 	w.v.Scale(out, 1/sum)

@@ -134,6 +134,8 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 // order of each query's sums, whatever slice or block of queries it is in. The first block
 // of keys begins at the first visible one: earlier keys would add exact zeros.
 //
+// While scores are finite, so are results: see coarse.
+//
 // Known weakness: tiles on the diagonal waste up to half of their products. That is half
 // of all work if sequences, or documents, are as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
@@ -350,7 +352,11 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 			s.m[i] = t
 		}
 		s.plus[i] = -s.m[i]
-		if s.m[i] == minusInf { // no visible key yet: all exponentials are 0
+		switch m := s.m[i]; {
+		case m == minusInf: // no visible key yet: all exponentials are 0
+			s.plus[i] = 0
+		case coarse(m):
+			level(p, i, len(s.m), scale, m)
 			s.plus[i] = 0
 		}
 	}

@@ -30,6 +30,9 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 					s += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(g)+c)
 					dp += do.At(n, h*v.size+c) * kv.At(base+j, v.v(g)+c)
 				}
+				if coarse(float32(lse.At(n, h))) { // as rounded as lse
+					s = min(float64(float32(s)), lse.At(n, h))
+				}
 				p := math.Exp(s - lse.At(n, h))
 				ds := p * (dp - d) * a.Scale
 				gi, gj := gq[n*q.Cols:], gkv[(base+j)*kv.Cols:]
@@ -151,13 +154,15 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	s, scale, row := b.size, float32(b.a.Scale), b.base+q0-(kv.Rows-q.Rows)
 	query, dout := q.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)
-	plus, deltas := stats[:n], stats[n:]
+	plus, deltas, huge := stats[:n], stats[n:], false
 	for i := range n {
 		deltas[i] = w.v.Dot(w.load(4, do, row+i, h*s, (h+1)*s), w.load(5, o, row+i, h*s, (h+1)*s))
 		if b.sumQueries {
 			delta.row(row+i, h, h+1)[0] = deltas[i]
 		}
-		plus[i] = -lse.row(row+i, h, h+1)[0]
+		if plus[i] = -lse.row(row+i, h, h+1)[0]; coarse(plus[i]) {
+			plus[i], huge = 0, true
+		}
 	}
 	qt, dt := w.across(w.tmp(0, n*s), query, n, s), w.across(w.tmp(1, n*s), dout, n, s)
 	if b.sumKeys {
@@ -173,6 +178,9 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)
 		b.hide(p.Data, q0, n, k0, keys)
+		if huge {
+			b.level(p.Data[:keys*n], lse, row, h, n)
+		}
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
 		grad := w.rounded(1, ds, keys*n, kv)
 		if b.sumKeys {
@@ -188,6 +196,15 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	}
 	if b.sumQueries {
 		w.storeTile(sum, dq, row, n, b.q(h), s)
+	}
+}
+
+// level subtracts coarse ones of the logarithms in lse from the scores of a tile, whose n queries begin at the given row.
+func (b *attentionTask) level(tile []float32, lse *Tensor, row, h, n int) {
+	for i := range n {
+		if m := lse.row(row+i, h, h+1)[0]; coarse(m) {
+			level(tile, i, n, float32(b.a.Scale), m)
+		}
 	}
 }
 

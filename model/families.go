@@ -3,13 +3,15 @@ package model
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // readers has how each family's config.json is read.
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
 	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
-	Phi3: (*config).llamas, SmolLM3: (*config).llamas,
+	Phi3: (*config).llamas, SmolLM3: (*config).llamas, Granite: (*config).llamas,
+	StarCoder2: (*config).starCoder2, StableLM: (*config).stableLM, Phi: (*config).phi, OLMo3: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -81,34 +83,75 @@ func (c *config) llamas(f Family) *Model {
 		m.QKNorm = QKNormHeads
 		m.HeadDim = c.int("head_dim", 128)
 		c.qwenWindows(m)
-	case OLMo2:
+	case OLMo2, OLMo3:
 		m.QKVBias = c.bool("attention_bias", false)
 		m.OutBias = m.QKVBias
 		m.QKNorm, m.Norms = QKNormWhole, PostNorm
 		m.Vocab, m.NormEps = c.int("vocab_size", 50304), c.num("rms_norm_eps", 1e-5)
+		if f == OLMo3 {
+			return c.olmo3(m)
+		}
 		c.fullAttention()
 	case Phi3:
 		m.Width, m.FeedForward = c.int("hidden_size", 3072), c.int("intermediate_size", 8192)
 		m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
 		m.Vocab, m.NormEps = c.int("vocab_size", 32064), c.num("rms_norm_eps", 1e-5)
-		m.MaxPositions, m.RotaryPct = c.int("max_position_embeddings", 4096), share(c.num("partial_rotary_factor", 1))
+		m.MaxPositions, m.RotaryPct = c.int("max_position_embeddings", 4096), c.share("partial_rotary_factor", c.num("partial_rotary_factor", 1))
 		m.Window = c.int("sliding_window", 0)
-		c.int("original_max_position_embeddings", 0) // of longrope
+		c.int("original_max_position_embeddings", 0) // see ropeScaling
 		c.want("attention_bias", false)
 		c.fullAttention()
 	case SmolLM3:
 		c.smolLM3(m)
+	case Granite:
+		m.QKVBias, m.MLPBias = c.bool("attention_bias", false), c.bool("mlp_bias", false)
+		m.OutBias = m.QKVBias
+		m.Multipliers = Multipliers{Embedding: c.num("embedding_multiplier", 1), Residual: c.num("residual_multiplier", 1),
+			Attention: c.num("attention_multiplier", 1), Logits: c.num("logits_scaling", 1)}
+		if m.Multipliers == (Multipliers{}) {
+			c.fail("embedding_multiplier and all others are 0; hint: positive numbers")
+		}
+		c.fullAttention()
 	}
 	m.RopeScaling = c.rope(m)
 	return m
 }
 
-// share returns a RotaryPct, whose zero is all.
-func share(pct float64) float64 {
-	if pct == 1 {
-		return 0
+// olmo3Theta is the base of rotary positions where config.json has none. Some versions of
+// transformers take it for layers with a window even if rope_theta is another.
+const olmo3Theta = 5e5
+
+// olmo3 reads which layers have a window, and positions by type of layer.
+func (c *config) olmo3(m *Model) *Model {
+	m.RopeTheta = c.num("rope_theta", olmo3Theta)
+	m.Window = c.int("sliding_window", c.absent("sliding_window", 4096))
+	types := c.layerTypes(m)
+	if types == nil {
+		types = everyOther(m.Layers, 4)
 	}
-	return pct
+	if slices.Contains(types, true) && m.Window == 0 {
+		c.fail("sliding_window is missing, but layers have sliding_attention")
+	}
+	m.slide(types)
+	m.RopeScaling = c.rope(m)
+	switch told := m.LocalTheta > 0; {
+	case m.Window == 0:
+	case !told && m.RopeTheta != olmo3Theta:
+		c.fail("rope_theta is %v: %w: which base layers with a window have is not told; hint: rope_parameters with full_attention and sliding_attention", m.RopeTheta, ErrUnsupported)
+	case !told && m.RopeScaling != nil:
+		m.LocalTheta = olmo3Theta
+	case m.LocalTheta == m.RopeTheta && m.RopeScaling == nil:
+		m.LocalTheta = 0
+	}
+	return m
+}
+
+// everyOther lists layers of which all have a window but every so many-th.
+func everyOther(layers, every int) (sliding []bool) {
+	for l := range min(layers, maxLayers) {
+		sliding = append(sliding, every < 1 || (l+1)%every != 0)
+	}
+	return sliding
 }
 
 // smolLM3 reads which layers have no rotary positions, and which a window.
@@ -192,9 +235,7 @@ func (c *config) gemma3(f Family) *Model {
 	every := c.int("sliding_window_pattern", c.int("_sliding_window_pattern", 6))
 	types := c.layerTypes(m)
 	if types == nil {
-		for l := range min(m.Layers, maxLayers) {
-			types = append(types, every < 1 || (l+1)%every != 0)
-		}
+		types = everyOther(m.Layers, every)
 	}
 	m.slide(types)
 	m.RopeScaling = c.rope(m)
@@ -225,6 +266,60 @@ func (c *config) opt(f Family) *Model {
 	return m
 }
 
+func (c *config) starCoder2(f Family) *Model {
+	m := c.llama(f)
+	m.Layers, m.Width, m.FeedForward = c.int("num_hidden_layers", 30), c.int("hidden_size", 3072), c.int("intermediate_size", 12288)
+	m.Heads, m.KVHeads = c.int("num_attention_heads", 24), c.int("num_key_value_heads", 2)
+	m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.Vocab, m.MaxPositions, m.NormEps = c.int("vocab_size", 49152), c.int("max_position_embeddings", 4096), c.num("norm_epsilon", 1e-5)
+	m.Tied, m.Window, m.InitStd = c.bool("tie_word_embeddings", true), c.int("sliding_window", 0), c.num("initializer_range", 0.018042)
+	m.QKVBias = c.bool("use_bias", true)
+	m.OutBias, m.MLPBias = m.QKVBias, m.QKVBias
+	m.Activation = c.str("hidden_act", "gelu_pytorch_tanh")
+	c.activation(m.Activation, "gelu_pytorch_tanh", "gelu_new", "gelu", "relu")
+	c.fullAttention()
+	for _, key := range strings.Fields("activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32 scale_attn_weights") {
+		c.used[key] = true // of the program that trained the published models; transformers reads others
+	}
+	c.only("mlp_type", "default")
+	c.only("norm_type", "layer_norm")
+	m.RopeScaling = c.rope(m)
+	return m
+}
+
+func (c *config) stableLM(f Family) *Model {
+	m := c.llama(f)
+	m.Width, m.FeedForward = c.int("hidden_size", 2560), c.int("intermediate_size", 6912)
+	m.KVHeads = c.int("num_key_value_heads", 32)
+	if m.HeadDim = m.Width / max(m.Heads, 1); c.int("head_dim", m.HeadDim) != m.HeadDim {
+		c.fail("head_dim %d: %w: only hidden_size / num_attention_heads", c.int("head_dim", 0), ErrUnsupported)
+	}
+	m.Vocab, m.MaxPositions, m.NormEps = c.int("vocab_size", 50304), c.int("max_position_embeddings", 4096), c.num("layer_norm_eps", 1e-5)
+	m.QKVBias, m.Parallel = c.bool("use_qkv_bias", false), c.bool("use_parallel_residual", false)
+	c.partRotary(m, 0.25)
+	c.activation(m.Activation, "silu", "gelu", "gelu_pytorch_tanh", "gelu_new")
+	return m
+}
+
+func (c *config) phi(f Family) *Model {
+	m := c.llama(f)
+	m.Layers, m.Width, m.FeedForward = c.int("num_hidden_layers", 24), c.int("hidden_size", 2048), c.int("intermediate_size", 8192)
+	m.HeadDim = c.int("head_dim", m.Width/max(m.Heads, 1))
+	m.Vocab, m.NormEps = c.int("vocab_size", 51200), c.num("layer_norm_eps", 1e-5)
+	m.QKVBias, m.OutBias, m.MLPBias, m.Parallel = true, true, true, true
+	c.partRotary(m, 0.5)
+	m.Activation = c.str("hidden_act", "gelu_new")
+	c.activation(m.Activation, "gelu_new", "gelu_pytorch_tanh", "gelu", "relu")
+	return m
+}
+
+// partRotary reads the rest of what StableLM and Phi have in common.
+func (c *config) partRotary(m *Model, pct float64) {
+	c.want("qk_layernorm", false)
+	m.RotaryPct = c.share("partial_rotary_factor", c.num("partial_rotary_factor", pct))
+	m.RopeScaling = c.rope(m)
+}
+
 func (c *config) gptNeoX(f Family) *Model {
 	d := c.int("hidden_size", 6144)
 	h := c.int("num_attention_heads", 64)
@@ -233,76 +328,13 @@ func (c *config) gptNeoX(f Family) *Model {
 		Family: f, Layers: c.int("num_hidden_layers", 44), Width: d, Heads: h, KVHeads: h, HeadDim: d / max(h, 1),
 		FeedForward: c.int("intermediate_size", 24576), Vocab: c.int("vocab_size", 50432),
 		MaxPositions: c.int("max_position_embeddings", 2048), Activation: c.str("hidden_act", "gelu"),
-		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.num("rotary_pct", 0.25),
+		NormEps: c.num("layer_norm_eps", 1e-5), RopeTheta: c.num("rotary_emb_base", 10000), RotaryPct: c.share("rotary_pct", c.num("rotary_pct", 0.25)),
 		Parallel: c.bool("use_parallel_residual", true), Tied: c.bool("tie_word_embeddings", false),
 		QKVBias: bias, OutBias: bias, MLPBias: true, InitStd: c.num("initializer_range", 0.02),
 	}
 	c.activation(m.Activation, "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 	m.RopeScaling = c.rope(m)
 	return m
-}
-
-// ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
-// too and may be one such object for each type of layer.
-type ropeConfig struct {
-	Type     string      `json:"rope_type"`
-	OldType  string      `json:"type"`
-	Theta    float64     `json:"rope_theta"`
-	Factor   float64     `json:"factor"`
-	Low      float64     `json:"low_freq_factor"`
-	High     float64     `json:"high_freq_factor"`
-	Original int         `json:"original_max_position_embeddings"`
-	Partial  float64     `json:"partial_rotary_factor"`
-	Full     *ropeConfig `json:"full_attention"`
-	Sliding  *ropeConfig `json:"sliding_attention"`
-}
-
-// rope reads rotary bases and how positions are scaled.
-func (c *config) rope(m *Model) *RopeScaling {
-	for _, key := range []string{"rope_scaling", "rope_parameters"} {
-		var p ropeConfig
-		if !c.get(key, &p) {
-			continue
-		}
-		if local := p.Sliding; local != nil {
-			if c.ropeScaling(key, local) != nil || m.Family != Gemma3 {
-				c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text", key, ErrUnsupported)
-			}
-			m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
-		}
-		if p.Full != nil {
-			p = *p.Full
-		}
-		m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
-		switch m.Family {
-		case GPTNeoX:
-			m.RotaryPct, p.Partial = cmp.Or(p.Partial, m.RotaryPct), 0
-		case Phi3:
-			m.RotaryPct, p.Partial = share(cmp.Or(p.Partial, m.RotaryPct)), 0
-		}
-		if s := c.ropeScaling(key, &p); s != nil {
-			return s
-		}
-	}
-	return nil
-}
-
-// ropeScaling returns how positions are scaled; nil: not at all.
-func (c *config) ropeScaling(key string, p *ropeConfig) *RopeScaling {
-	if p.Partial != 0 && p.Partial != 1 {
-		c.fail("%s: partial_rotary_factor %v: %w", key, p.Partial, ErrUnsupported)
-	}
-	switch p.Type = cmp.Or(p.Type, p.OldType); p.Type {
-	case "", "default":
-	case "linear", "llama3":
-		if !(p.Factor > 0) || p.Type == "llama3" && !(p.Low > 0 && p.High > p.Low && p.Original > 0) {
-			c.fail("%s: factors of %s are missing or not positive", key, p.Type)
-		}
-		return &RopeScaling{Type: p.Type, Factor: p.Factor, LowFreqFactor: p.Low, HighFreqFactor: p.High, OriginalContext: p.Original}
-	default:
-		c.fail("%s: rope_type %q: %w; hint: default, linear and llama3 are built", key, p.Type, ErrUnsupported)
-	}
-	return nil
 }
 
 // layerTypes reads which layers have a window; nil if that is not told.

@@ -34,7 +34,7 @@ var harmless = strings.Fields(`
 	is_llama_config transformers.js_config unsloth_fixed unsloth_version cache_implementation classifier_dropout auto_map`)
 
 // dropouts are ignored with a note: training here uses none.
-var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout summary_last_dropout`)
+var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout residual_dropout embedding_dropout summary_last_dropout`)
 
 // Parse reads a Hugging Face config.json. Unknown keys, and keys that ask for a
 // computation that is not implemented, are errors wrapping ErrUnsupported; notes
@@ -163,6 +163,13 @@ func (c *config) want(key string, value bool) {
 	}
 }
 
+// only rejects any value except one.
+func (c *config) only(key, value string) {
+	if got := c.str(key, value); got != value {
+		c.fail("%s %q: %w: only %s is built", key, got, ErrUnsupported, value)
+	}
+}
+
 func (c *config) activation(got string, built ...string) {
 	if !slices.Contains(built, got) {
 		c.fail("activation %q: %w; hint: one of %s", got, ErrUnsupported, strings.Join(built, ", "))
@@ -189,6 +196,17 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 			kv["max_position_embeddings"] = nil
 		}
 		set("max_position_embeddings", strconv.Itoa(m.MaxPositions))
+	}
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		var scaling map[string]any
+		if old, ok := kv[key]; ok && changed && m.LongRope() && json.Unmarshal(old, &scaling) == nil && scaling != nil {
+			scaling["attention_factor"] = m.RopeScaling.Attention // else readers take it from the number of positions
+			text, err := json.Marshal(scaling)
+			if err != nil {
+				return nil, fmt.Errorf("config.json: %s: %w", key, err)
+			}
+			kv[key] = text
+		}
 	}
 	if !changed {
 		return text, nil

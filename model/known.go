@@ -14,40 +14,47 @@ var known = map[string]Model{
 	"gpt2-large":  gpt2(36, 1280, 20),
 	"gpt2-xl":     gpt2(48, 1600, 25),
 	// The models measured in the Elixir paper (2212.05339), with untied heads.
-	"gpt2-4b":      untied(gpt2(32, 3072, 24)),
-	"gpt2-10b":     untied(gpt2(48, 4096, 32)),
-	"gpt2-15b":     untied(gpt2(18, 8192, 64)),
-	"gpt2-20b":     untied(gpt2(24, 8192, 64)),
-	"opt-125m":     opt(12, 768, 12),
-	"opt-1.3b":     opt(24, 2048, 32),
-	"llama-2-7b":   llama(32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5, false),
-	"llama-2-13b":  llama(40, 5120, 40, 40, 128, 13824, 32000, 4096, 1e4, 1e-5, false),
-	"llama-3-8b":   llama(32, 4096, 32, 8, 128, 14336, 128256, 8192, 5e5, 1e-5, false),
-	"llama-3.2-1b": llama32(16, 2048, 32, 64, 8192),
-	"llama-3.2-3b": llama32(28, 3072, 24, 128, 8192),
-	"mistral-7b":   mistral(32, 4096, 32, 8, 128, 14336, 32000, 32768),
-	"qwen2-0.5b":   qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
-	"qwen2-1.5b":   qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
-	"qwen2-7b":     qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
-	"qwen2.5-0.5b": qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
-	"qwen2.5-1.5b": qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
-	"qwen2.5-7b":   qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
-	"qwen3-0.6b":   qwen3(28, 1024, 16, 3072, true),
-	"qwen3-1.7b":   qwen3(28, 2048, 16, 6144, true),
-	"qwen3-4b":     qwen3(36, 2560, 32, 9728, true),
-	"qwen3-8b":     qwen3(36, 4096, 32, 12288, false),
-	"gemma-3-270m": gemma3(18, 640, 2048),
-	"gemma-3-1b":   gemma3(26, 1152, 6912),
-	"pythia-70m":   pythia(6, 512, 8),
-	"pythia-160m":  pythia(12, 768, 12),
-	"pythia-410m":  pythia(24, 1024, 16),
-	"pythia-1b":    pythia(16, 2048, 8),
-	"pythia-1.4b":  pythia(24, 2048, 16),
-	"phi-3-mini":   phi3(32, 3072, 32, 32, 8192, 32064, 4096, 1e4, 2047),
-	"phi-4":        phi3(40, 5120, 40, 10, 17920, 100352, 16384, 250000, 0),
-	"smollm3-3b":   smolLM3(36, 2048, 16, 4, 11008),
-	"olmo-2-1b":    olmo2(16, 2048, 16, 8192),
-	"olmo-2-7b":    olmo2(32, 4096, 32, 11008),
+	"gpt2-4b":         untied(gpt2(32, 3072, 24)),
+	"gpt2-10b":        untied(gpt2(48, 4096, 32)),
+	"gpt2-15b":        untied(gpt2(18, 8192, 64)),
+	"gpt2-20b":        untied(gpt2(24, 8192, 64)),
+	"opt-125m":        opt(12, 768, 12),
+	"opt-1.3b":        opt(24, 2048, 32),
+	"llama-2-7b":      llama(32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5, false),
+	"llama-2-13b":     llama(40, 5120, 40, 40, 128, 13824, 32000, 4096, 1e4, 1e-5, false),
+	"llama-3-8b":      llama(32, 4096, 32, 8, 128, 14336, 128256, 8192, 5e5, 1e-5, false),
+	"llama-3.2-1b":    llama32(16, 2048, 32, 64, 8192),
+	"llama-3.2-3b":    llama32(28, 3072, 24, 128, 8192),
+	"mistral-7b":      mistral(32, 4096, 32, 8, 128, 14336, 32000, 32768),
+	"qwen2-0.5b":      qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
+	"qwen2-1.5b":      qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
+	"qwen2-7b":        qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+	"qwen2.5-0.5b":    qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
+	"qwen2.5-1.5b":    qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
+	"qwen2.5-7b":      qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+	"qwen3-0.6b":      qwen3(28, 1024, 16, 3072, true),
+	"qwen3-1.7b":      qwen3(28, 2048, 16, 6144, true),
+	"qwen3-4b":        qwen3(36, 2560, 32, 9728, true),
+	"qwen3-8b":        qwen3(36, 4096, 32, 12288, false),
+	"gemma-3-270m":    gemma3(18, 640, 2048),
+	"gemma-3-1b":      gemma3(26, 1152, 6912),
+	"pythia-70m":      pythia(6, 512, 8),
+	"pythia-160m":     pythia(12, 768, 12),
+	"pythia-410m":     pythia(24, 1024, 16),
+	"pythia-1b":       pythia(16, 2048, 8),
+	"pythia-1.4b":     pythia(24, 2048, 16),
+	"phi-3-mini":      phi3(32, 3072, 32, 32, 8192, 32064, 4096, 1e4, 2047),
+	"phi-4":           phi3(40, 5120, 40, 10, 17920, 100352, 16384, 250000, 0),
+	"smollm3-3b":      smolLM3(36, 2048, 16, 4, 11008),
+	"granite-3.0-2b":  granite(40, 2048, 32, 8192, 8),
+	"starcoder2-3b":   starCoder2(30, 3072, 24, 2, 999999.4420358813),
+	"stablelm-2-1.6b": stableLM(24, 2048, 32, 5632, 100352),
+	"phi-1.5":         phi(24, 2048, 32, 0.5),
+	"phi-2":           phi(32, 2560, 32, 0.4),
+	"olmo-3-7b":       olmo3(32, 4096, 32, 11008),
+	"granite-3.0-8b":  granite(40, 4096, 32, 12800, 16),
+	"olmo-2-1b":       olmo2(16, 2048, 16, 8192),
+	"olmo-2-7b":       olmo2(32, 4096, 32, 11008),
 }
 
 // Known returns the sizes of a published model by name.
@@ -62,7 +69,7 @@ func Known(name string) (*Model, error) {
 func Typical(f Family) (*Model, error) {
 	name := map[Family]string{GPT2: "gpt2", OPT: "opt-125m", Llama: "llama-2-7b", Mistral: "mistral-7b", Qwen2: "qwen2-0.5b",
 		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m", OLMo2: "olmo-2-1b",
-		GPTNeoX: "pythia-70m", Phi3: "phi-3-mini", SmolLM3: "smollm3-3b"}[f]
+		GPTNeoX: "pythia-70m", Phi3: "phi-3-mini", SmolLM3: "smollm3-3b", Granite: "granite-3.0-2b", StarCoder2: "starcoder2-3b", StableLM: "stablelm-2-1.6b", Phi: "phi-1.5", OLMo3: "olmo-3-7b"}[f]
 	if name == "" {
 		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
 	}
@@ -147,5 +154,39 @@ func phi3(layers, width, heads, kv, ff, vocab, length int, theta float64, window
 func smolLM3(layers, width, heads, kv, ff int) Model {
 	m := llama(layers, width, heads, kv, width/heads, ff, 128256, 65536, 5e6, 1e-6, true)
 	m.Family, m.Unturned = SmolLM3, []bool{false, false, false, true}
+	return m
+}
+
+func granite(layers, width, heads, ff int, logits float64) Model {
+	m := llama(layers, width, heads, 8, width/heads, ff, 49155, 4096, 1e4, 1e-5, true)
+	m.Family, m.Multipliers = Granite, Multipliers{Embedding: 12, Residual: 0.22, Attention: 1 / float64(m.HeadDim), Logits: logits}
+	return m
+}
+
+func starCoder2(layers, width, heads, kv int, theta float64) Model {
+	m := llama(layers, width, heads, kv, width/heads, 4*width, 49152, 16384, theta, 1e-5, true)
+	m.Family, m.Activation, m.Window, m.InitStd = StarCoder2, "gelu_pytorch_tanh", 4096, 0.018042
+	m.QKVBias, m.OutBias, m.MLPBias = true, true, true
+	return m
+}
+
+func stableLM(layers, width, heads, ff, vocab int) Model {
+	m := llama(layers, width, heads, heads, width/heads, ff, vocab, 4096, 1e4, 1e-5, false)
+	m.Family, m.QKVBias, m.RotaryPct = StableLM, true, 0.25
+	return m
+}
+
+func phi(layers, width, heads int, rotary float64) Model {
+	m := llama(layers, width, heads, heads, width/heads, 4*width, 51200, 2048, 1e4, 1e-5, false)
+	m.Family, m.Activation, m.RotaryPct, m.Parallel = Phi, "gelu_new", rotary, true
+	m.QKVBias, m.OutBias, m.MLPBias = true, true, true
+	return m
+}
+
+func olmo3(layers, width, heads, ff int) Model {
+	m := olmo2(layers, width, heads, ff)
+	m.Family, m.Vocab, m.MaxPositions = OLMo3, 100278, 65536
+	m.Window, m.Sliding, m.LocalTheta = 4096, []bool{true, true, true, false}, olmo3Theta
+	m.RopeScaling = &RopeScaling{Type: "yarn", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 32, OriginalContext: 8192, Attention: 1.2079441541679836}
 	return m
 }

@@ -24,9 +24,15 @@
 //	          feed-forward side by side (Parallel), one fused matrix stored head by head
 //	Phi-3     Llama with fused matrices
 //	SmolLM3   Llama with layers that know no positions (Unturned)
+//	Granite   Llama with constant factors (Multipliers)
+//	StarCoder2    Llama with LayerNorm, biases and no gate
+//	StableLM, Phi    LayerNorm, rotary positions of a part of each head; in Phi, and some of
+//	          StableLM, side by side with one norm for both
+//	OLMo 3    OLMo 2 with windows in most layers, whose rotary positions are not scaled
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -38,17 +44,22 @@ import (
 type Family string
 
 const (
-	GPT2    Family = "gpt2"
-	Llama   Family = "llama"
-	Mistral Family = "mistral"
-	Qwen2   Family = "qwen2"
-	Qwen3   Family = "qwen3"
-	Gemma3  Family = "gemma3_text"
-	OLMo2   Family = "olmo2"
-	GPTNeoX Family = "gpt_neox"
-	Phi3    Family = "phi3"
-	SmolLM3 Family = "smollm3"
-	OPT     Family = "opt"
+	GPT2       Family = "gpt2"
+	Llama      Family = "llama"
+	Mistral    Family = "mistral"
+	Qwen2      Family = "qwen2"
+	Qwen3      Family = "qwen3"
+	Gemma3     Family = "gemma3_text"
+	OLMo2      Family = "olmo2"
+	GPTNeoX    Family = "gpt_neox"
+	Phi3       Family = "phi3"
+	SmolLM3    Family = "smollm3"
+	Granite    Family = "granite"
+	StarCoder2 Family = "starcoder2"
+	StableLM   Family = "stablelm"
+	Phi        Family = "phi"
+	OLMo3      Family = "olmo3"
+	OPT        Family = "opt"
 )
 
 // traits are what all models of a family have in common.
@@ -60,23 +71,32 @@ type traits struct {
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
 	byHead    bool   // whose rows are stored head by head, see Param.Heads
+	localRope bool   // rotary positions may be others in layers with a window
+	oneNorm   bool   // attention and feed-forward side by side read the same norm
+	headBias  bool   // the head has a bias
+	partial   bool   // rotary positions may turn a part of each head, see RotaryPct
 	fusedGate bool   // one matrix makes gate and up
 	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
 }
 
 var families = map[Family]traits{
-	GPT2:    {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
-	OPT:     {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
-	Llama:   {class: "LlamaForCausalLM"},
-	Mistral: {class: "MistralForCausalLM"},
-	Qwen2:   {class: "Qwen2ForCausalLM"},
-	Qwen3:   {class: "Qwen3ForCausalLM"},
-	Gemma3:  {class: "Gemma3ForCausalLM"},
-	OLMo2:   {class: "Olmo2ForCausalLM"},
-	GPTNeoX: {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, square: true},
-	Phi3:    {class: "Phi3ForCausalLM", fused: true, fusedGate: true},
-	SmolLM3: {class: "SmolLM3ForCausalLM"},
+	GPT2:       {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
+	OPT:        {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
+	Llama:      {class: "LlamaForCausalLM"},
+	Mistral:    {class: "MistralForCausalLM"},
+	Qwen2:      {class: "Qwen2ForCausalLM"},
+	Qwen3:      {class: "Qwen3ForCausalLM"},
+	Gemma3:     {class: "Gemma3ForCausalLM", localRope: true},
+	OLMo2:      {class: "Olmo2ForCausalLM"},
+	GPTNeoX:    {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
+	Phi3:       {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
+	SmolLM3:    {class: "SmolLM3ForCausalLM"},
+	Granite:    {class: "GraniteForCausalLM"},
+	StarCoder2: {class: "Starcoder2ForCausalLM", layerNorm: true, plain: true},
+	StableLM:   {class: "StableLmForCausalLM", layerNorm: true, partial: true, oneNorm: true},
+	Phi:        {class: "PhiForCausalLM", layerNorm: true, plain: true, partial: true, oneNorm: true, headBias: true},
+	OLMo3:      {class: "Olmo3ForCausalLM", localRope: true},
 }
 
 // Families lists the families that are built, for messages.
@@ -87,16 +107,6 @@ func Families() string {
 		list[i] = string(n)
 	}
 	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
-}
-
-// RopeScaling stretches rotary positions as Llama 3.1 does
-// (rope_type "llama3") or uniformly ("linear").
-type RopeScaling struct {
-	Type            string // "llama3" or "linear"
-	Factor          float64
-	LowFreqFactor   float64
-	HighFreqFactor  float64
-	OriginalContext int
 }
 
 // Model is an architecture with its sizes.
@@ -125,6 +135,7 @@ type Model struct {
 	UnitOffset   bool    // the gains of norms are 1 + weight
 	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
 	QueryScalar  float64 // scores are divided by its root; 0: HeadDim
+	Multipliers  Multipliers
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
 	OutBias      bool // bias of the attention output projection
@@ -168,6 +179,12 @@ func (m *Model) Rotary() bool { return !families[m.Family].learned || m.RopeThet
 // Gated reports whether the feed-forward is gated: SwiGLU or, by Activation, GeGLU.
 func (m *Model) Gated() bool { return !families[m.Family].plain }
 
+// OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
+func (m *Model) OneNorm() bool { return m.Parallel && families[m.Family].oneNorm }
+
+// HeadBias reports whether the head has a bias.
+func (m *Model) HeadBias() bool { return families[m.Family].headBias }
+
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return families[m.Family].fused }
 
@@ -206,6 +223,9 @@ func (m *Model) RotaryDim() int {
 
 // ScoreScale returns what attention's scores are multiplied by.
 func (m *Model) ScoreScale() float64 {
+	if a := m.Multipliers.Attention; a > 0 {
+		return a
+	}
 	if m.QueryScalar > 0 {
 		return 1 / math.Sqrt(m.QueryScalar)
 	}
@@ -214,6 +234,29 @@ func (m *Model) ScoreScale() float64 {
 
 // QKVCols returns the total width of query, key and value heads.
 func (m *Model) QKVCols() int { return (m.Heads + 2*m.KVHeads) * m.HeadDim }
+
+// Multipliers are constants by which a model multiplies what it computes; 0: not at all.
+type Multipliers struct {
+	Embedding float64
+	Residual  float64 // what attention and feed-forward add to the residual stream
+	Attention float64 // scores, instead of by what QueryScalar says
+	Logits    float64 // are divided by it
+}
+
+func (x Multipliers) sane() bool {
+	for _, f := range []float64{x.Embedding, x.Residual, x.Attention, x.Logits} {
+		if x != (Multipliers{}) && !(f > 1e-6 && f < 1e6) {
+			return false
+		}
+	}
+	return true
+}
+
+// Stream returns what the residual stream is multiplied by in operators' memory, so that what
+// is added to it is not: s + r*f(norm(s)) is r times t + f(norm(t)) of t = s/r, if only norm
+// adds eps/r^2 where it would add eps, and so on from layer to layer. It begins with the
+// embeddings, and ends with the last norm.
+func (m *Model) Stream() float64 { return 1 / cmp.Or(m.Multipliers.Residual, 1) }
 
 // Param is one parameter tensor. Vectors have one row.
 type Param struct {
@@ -327,8 +370,10 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("rotary base %v of layers with windows; hint: positive, usually 1e4", m.LocalTheta)
 	case !(m.QueryScalar >= 0 && m.QueryScalar < 1e12):
 		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
+	case !m.Multipliers.sane():
+		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}
-	return nil
+	return m.checkRope()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -26,6 +27,8 @@ func TestParamCounts(t *testing.T) {
 		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
 		"pythia-70m": 70426624, "pythia-160m": 162322944, "pythia-410m": 405334016, "pythia-1b": 1011781632, "pythia-1.4b": 1414647808,
 		"phi-3-mini": 3821079552, "phi-4": 14659507200, "smollm3-3b": 3075098624,
+		"granite-3.0-2b": 2533531648, "granite-3.0-8b": 8170848256,
+		"starcoder2-3b": 3030371328, "stablelm-2-1.6b": 1644515328, "phi-1.5": 1418270720, "phi-2": 2779683840, "olmo-3-7b": 7298011136,
 		"olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344,
 	} {
 		m, err := Known(name)
@@ -110,7 +113,17 @@ func TestRefused(t *testing.T) {
 	}{
 		{"quantum_heads", 3, "quantum_heads", false},
 		{"hidden_act", "swish2", "swish2", false},
-		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0}, "yarn", false},
+		{"rope_scaling", map[string]any{"rope_type": "dynamic", "factor": 2.0}, "dynamic", false},
+		{"rope_scaling", map[string]any{"rope_type": "linear", "factor": 2.0, "mrope_section": []int{1}}, "mrope_section", false},
+		{"rope_scaling", map[string]any{"rope_type": "linear"}, "factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "original_max_position_embeddings": 64}, "factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "beta_fast": 0.5}, "bounds", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 1}, "rope_theta", true},
+		{"rope_scaling", map[string]any{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "mscale": 1, "mscale_all_dim": -1e9}, "attention_factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": []int{1}}, "long_factor", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": make([]int, 32), "long_factor": make([]int, 32)}, "positive", true},
+		{"rope_scaling", map[string]any{"rope_type": "longrope", "original_max_position_embeddings": 1, "short_factor": make([]int, 32), "long_factor": make([]int, 32)}, "original", true},
 		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 2.0}, "llama3", true},
 		{"model_type", "mamba", "mamba", false},
 		{"hidden_size", -5, "width", true},
@@ -195,6 +208,28 @@ func TestPublished(t *testing.T) {
 			"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
 			"pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047,
 			"tie_word_embeddings": false, "vocab_size": 32064}`, 3821079552},
+		"granite-3.0-2b": {`{"attention_bias": false, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "hidden_act": "silu", "hidden_size": 2048,
+			"intermediate_size": 8192, "logits_scaling": 8.0, "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "granite",
+			"num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
+			"rope_scaling": null, "rope_theta": 10000, "tie_word_embeddings": true, "vocab_size": 49155}`, 2533531648},
+		"starcoder2-3b": {`{"activation_function": "gelu", "attention_dropout": 0, "attention_softmax_in_fp32": true, "embedding_dropout": 0,
+			"hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288, "layer_norm_epsilon": 1e-05,
+			"max_position_embeddings": 16384, "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm",
+			"num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2, "residual_dropout": 0, "rope_theta": 999999.4420358813,
+			"scale_attention_softmax_in_fp32": true, "scale_attn_weights": true, "sliding_window": 4096, "use_bias": true, "vocab_size": 49152}`, 3030371328},
+		"stablelm-2-1.6b": {`{"hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5632,
+			"layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "model_type": "stablelm", "num_attention_heads": 32, "num_hidden_layers": 24,
+			"num_key_value_heads": 32, "partial_rotary_factor": 0.25, "qk_layernorm": false, "rope_scaling": null, "rope_theta": 10000,
+			"tie_word_embeddings": false, "use_parallel_residual": false, "use_qkv_bias": true, "vocab_size": 100352}`, 1644515328},
+		"phi-2": {`{"attention_dropout": 0.0, "embd_pdrop": 0.0, "hidden_act": "gelu_new", "hidden_size": 2560, "initializer_range": 0.02,
+			"intermediate_size": 10240, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "phi", "num_attention_heads": 32,
+			"num_hidden_layers": 32, "num_key_value_heads": 32, "partial_rotary_factor": 0.4, "qk_layernorm": false, "resid_pdrop": 0.1,
+			"rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": false, "vocab_size": 51200}`, 2779683840},
+		"olmo-3-7b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 65536,
+			"model_type": "olmo3", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-06,
+			"rope_scaling": {"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
+			"original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000, "sliding_window": 4096, "tie_word_embeddings": false,
+			"vocab_size": 100278}`, 7298011136},
 		"smollm3-3b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
 			"max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16,
 			"num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
@@ -217,6 +252,7 @@ func TestPublished(t *testing.T) {
 // TestSliding: which layers have a window, as each family says it.
 func TestSliding(t *testing.T) {
 	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `
+	const olmo = `"model_type": "olmo3", "num_hidden_layers": 4, `
 	const gemma = `"model_type": "gemma3_text", "num_hidden_layers": 4, "sliding_window": 9, `
 	for text, want := range map[string]string{
 		qwen + `"use_sliding_window": false`:                                                                                               "0 0 0 0 <nil>",
@@ -227,6 +263,11 @@ func TestSliding(t *testing.T) {
 		gemma + `"sliding_window_pattern": 3`:                                                                                              "9 9 0 9 [true true false]",
 		gemma + `"_sliding_window_pattern": 2`:                                                                                             "9 0 9 0 [true false]",
 		gemma + `"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`:                                  "0 0 0 0 <nil>",
+		olmo + `"sliding_window": 9`:                                                                                                       "9 9 9 0 [true true true false]",
+		olmo + `"sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`:           "0 0 0 0 <nil>",
+		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
+		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
+		olmo + `"sliding_window": 9, "rope_scaling": {"type": "linear", "factor": 2}`:                                                      "9 9 9 0 [true true true false]",
 		gemma + `"sliding_window_pattern": 6`:                                                                                              "9 9 9 9 <nil>",
 	} {
 		m, _, err := Parse([]byte("{" + text + "}"))
@@ -262,19 +303,37 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "gemma3_text", "attn_logit_softcapping": 50`:        "attn_logit_softcapping",
 		`"model_type": "gemma3_text", "use_bidirectional_attention": true`: "use_bidirectional_attention",
 		`"model_type": "gemma3_text", "hidden_activation": "tanh"`:         "tanh",
-		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "sliding_attention",
-		`"model_type": "gemma3_text", "layer_types": ["full_attention"]`:                                              "layer_types has 1",
-		`"model_type": "qwen3", "rope_parameters": {"sliding_attention": {"rope_theta": 5}}`:                          "sliding_attention",
-		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                         "use_sliding_window",
-		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                          "linear_attention",
-		`"model_type": "qwen3", "num_experts": 8`:                                                                     "num_experts",
-		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:         "longrope",
-		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                              "no_rope_layers has 1",
-		`"model_type": "olmo2", "clip_qkv": 8`:                                                                        "clip_qkv",
-		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                "rotary",
-		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                 "rotary_pct",
-		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                         "gelu_fast",
-		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                    "partial_rotary_factor",
+		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`:                          "sliding_attention",
+		`"model_type": "gemma3_text", "layer_types": ["full_attention"]`:                                                                       "layer_types has 1",
+		`"model_type": "qwen3", "rope_parameters": {"sliding_attention": {"rope_theta": 5}}`:                                                   "sliding_attention",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]`:                                                  "use_sliding_window",
+		`"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"]`:                                                   "linear_attention",
+		`"model_type": "qwen3", "num_experts": 8`:                                                                                              "num_experts",
+		`"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}`:                                  "longrope",
+		`"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 9}`:                           "yarn",
+		`"model_type": "gpt_neox", "rotary_pct": 0`:                                                                                            "rotary_pct",
+		`"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": true}}`:                          "truncate",
+		`"model_type": "starcoder2", "mlp_type": "gated"`:                                                                                      "mlp_type",
+		`"model_type": "starcoder2", "norm_type": "rms"`:                                                                                       "norm_type",
+		`"model_type": "starcoder2", "hidden_act": "silu"`:                                                                                     "silu",
+		`"model_type": "stablelm", "qk_layernorm": true`:                                                                                       "qk_layernorm",
+		`"model_type": "stablelm", "head_dim": 128`:                                                                                            "head_dim",
+		`"model_type": "phi", "qk_layernorm": true`:                                                                                            "qk_layernorm",
+		`"model_type": "phi", "partial_rotary_factor": 0`:                                                                                      "partial_rotary_factor",
+		`"model_type": "olmo3", "rope_theta": 10000`:                                                                                           "rope_theta",
+		`"model_type": "olmo3", "sliding_window": null`:                                                                                        "sliding_window",
+		`"model_type": "olmo3", "rope_parameters": {"rope_type": "default", "rope_theta": 500000}`:                                             "full_attention",
+		`"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`:                                "sliding_attention",
+		`"model_type": "olmo3", "rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 64, "truncate": false}`: "truncate",
+		`"model_type": "granite", "logits_scaling": 0`:                                                                                         "multipliers",
+		`"model_type": "granite", "residual_multiplier": -1`:                                                                                   "multipliers",
+		`"model_type": "granite", "embedding_multiplier": 0, "residual_multiplier": 0, "attention_multiplier": 0, "logits_scaling": 0`:         "multiplier",
+		`"model_type": "smollm3", "no_rope_layers": [1]`:                                                                                       "no_rope_layers has 1",
+		`"model_type": "olmo2", "clip_qkv": 8`:                                                                                                 "clip_qkv",
+		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                                         "rotary",
+		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                                          "rotary_pct",
+		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                                                  "gelu_fast",
+		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                                             "partial_rotary_factor",
 	} {
 		if _, _, err := Parse([]byte("{" + text + "}")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -327,6 +386,53 @@ func TestAmend(t *testing.T) {
 	}
 }
 
+// TestAmendLongrope: what longrope multiplies tables by is taken from the number of positions,
+// unless it is told: so it is told when that number changes.
+func TestAmendLongrope(t *testing.T) {
+	text := []byte(`{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 8, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+		"rope_scaling": {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 3]}}`)
+	m, _, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := math.Sqrt(1.5); math.Abs(m.RopeScaling.Attention-want) > 1e-12 { // 1 + log(64/16)/log(16)
+		t.Errorf("tables are multiplied by %v, want %v", m.RopeScaling.Attention, want)
+	}
+	m.MaxPositions = 4096
+	got, err := m.Amend(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, _, err := Parse(got)
+	if err != nil || !reflect.DeepEqual(m, back) {
+		t.Errorf("%+v\nreads back as %+v, %v", m, back, err)
+	}
+}
+
+// TestScaledRoundTrip: Parse(Config(m)) = m for each way to scale rotary positions.
+func TestScaledRoundTrip(t *testing.T) {
+	text, err := os.ReadFile("../testdata/torch/rope.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Name   string
+		Config json.RawMessage
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) == 0 {
+		t.Fatal(err, len(cases))
+	}
+	for _, c := range cases {
+		m, _, err := Parse(c.Config)
+		if err != nil || m.RopeScaling == nil {
+			t.Fatalf("%s: %+v, %v", c.Name, m, err)
+		}
+		if back, _, err := Parse(m.Config()); err != nil || !reflect.DeepEqual(m, back) {
+			t.Errorf("%s: %+v\nreads back as %+v, %v", c.Name, m, back, err)
+		}
+	}
+}
+
 // TestDropout: dropout is accepted with a note.
 func TestDropout(t *testing.T) {
 	m, err := Known("gpt2")
@@ -341,7 +447,7 @@ func TestDropout(t *testing.T) {
 
 // FuzzParse: no text makes it panic, and what it accepts has possible sizes.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b"} {
+	for _, name := range []string{"gpt2", "opt-125m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"} {
 		m, err := Known(name)
 		if err != nil {
 			f.Fatal(err)
@@ -349,6 +455,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(m.Config())
 	}
 	f.Add([]byte(`{"model_type":"gpt2","n_layer":1e9}`))
+	f.Add([]byte(`{"model_type":"phi3","hidden_size":32,"num_attention_heads":8,"rope_scaling":{"type":"longrope","short_factor":[1,2],"long_factor":[2,3]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, _, err := Parse(text)
 		if err != nil {

@@ -26,6 +26,9 @@ func (m *Model) Params() []Param {
 	if !m.Tied {
 		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
 	}
+	if m.HeadBias() {
+		b.vector("lm_head.bias", m.Vocab, Zeros)
+	}
 	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
 		if b.list[i].Name == m.Frozen[n] {
 			b.list[i].Frozen = true
@@ -60,7 +63,7 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 	if m.Norms.Before() {
 		b.norm(n.norm1)
 	}
-	if m.Parallel { // both norms are read at once
+	if m.Parallel && !m.OneNorm() { // both norms are read at once
 		b.norm(n.norm2)
 	}
 	if m.FusedQKV() {
@@ -131,7 +134,7 @@ func phiNames() familyNames {
 	return n
 }
 
-// gemmaNames are also OLMo 2's, which has fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
+// gemmaNames are also OLMo 2's and 3's, which have fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
 func gemmaNames() familyNames {
 	n := llamaNames
 	n.attnNorm, n.norm2, n.mlpNorm = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
@@ -151,11 +154,24 @@ var names = map[Family]familyNames{
 		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
 	},
 	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames,
+	Granite: llamaNames, StableLM: llamaNames, OLMo3: gemmaNames(), StarCoder2: starCoderNames(), Phi: phi2Names(),
 	GPTNeoX: {
 		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
 		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",
 		up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h", head: "embed_out.weight",
 	},
+}
+
+func starCoderNames() familyNames {
+	n := llamaNames
+	n.up, n.down = "mlp.c_fc", "mlp.c_proj"
+	return n
+}
+
+func phi2Names() familyNames {
+	n := llamaNames
+	n.finalNorm, n.attnOut, n.up, n.down = "model.final_layernorm", "self_attn.dense", "mlp.fc1", "mlp.fc2"
+	return n
 }
 
 type paramList struct {

@@ -1,6 +1,9 @@
 package model
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
 // Config writes the config.json that Parse and transformers read.
 func (m *Model) Config() []byte {
@@ -27,7 +30,7 @@ func (m *Model) Config() []byte {
 		add(kv, map[string]any{
 			"num_hidden_layers": m.Layers, "hidden_size": m.Width, "num_attention_heads": m.Heads, "intermediate_size": m.FeedForward,
 			"max_position_embeddings": m.MaxPositions, "hidden_act": m.Activation, "layer_norm_eps": m.NormEps,
-			"rotary_emb_base": m.RopeTheta, "rotary_pct": m.RotaryPct, "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
+			"rotary_emb_base": m.RopeTheta, "rotary_pct": cmp.Or(m.RotaryPct, 1), "use_parallel_residual": m.Parallel, "attention_bias": m.QKVBias,
 			"attention_dropout": 0.0, "hidden_dropout": 0.0, "initializer_range": m.InitStd,
 		})
 		m.ropeConfig(kv)
@@ -69,10 +72,28 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case SmolLM3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "no_rope_layers": m.turnedLayers(), "pad_token_id": nil})
 		m.windowConfig(kv)
+	case OLMo3:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "layer_types": m.layerTypes(), "pad_token_id": nil})
+		if m.Window > 0 { // null is not read even where no layer has one
+			kv["sliding_window"] = m.Window
+		}
+	case StarCoder2:
+		rename(kv, "rms_norm_eps", "norm_epsilon")
+		add(kv, map[string]any{"use_bias": m.QKVBias, "sliding_window": orNull(m.Window)})
+	case StableLM:
+		rename(kv, "rms_norm_eps", "layer_norm_eps")
+		add(kv, map[string]any{"use_qkv_bias": m.QKVBias, "use_parallel_residual": m.Parallel, "partial_rotary_factor": cmp.Or(m.RotaryPct, 1)})
+	case Phi:
+		rename(kv, "rms_norm_eps", "layer_norm_eps")
+		kv["partial_rotary_factor"] = cmp.Or(m.RotaryPct, 1)
+	case Granite:
+		x := m.Multipliers
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "embedding_multiplier": x.Embedding, "residual_multiplier": x.Residual,
+			"attention_multiplier": x.Attention, "logits_scaling": x.Logits})
 	case Gemma3:
-		delete(kv, "hidden_act")
+		rename(kv, "hidden_act", "hidden_activation")
 		add(kv, map[string]any{
-			"hidden_activation": m.Activation, "query_pre_attn_scalar": m.QueryScalar, "attention_bias": m.QKVBias,
+			"query_pre_attn_scalar": m.QueryScalar, "attention_bias": m.QKVBias,
 			"layer_types": m.layerTypes(), "attn_logit_softcapping": nil, "final_logit_softcapping": nil,
 		})
 		if m.Window > 0 {
@@ -80,18 +101,6 @@ func (m *Model) llamaConfig(kv map[string]any) {
 		}
 	}
 	m.ropeConfig(kv)
-}
-
-// ropeConfig adds how rotary positions are scaled.
-func (m *Model) ropeConfig(kv map[string]any) {
-	if s := m.RopeScaling; s != nil {
-		scaling := map[string]any{"rope_type": s.Type, "factor": s.Factor}
-		if s.Type == "llama3" {
-			add(scaling, map[string]any{"low_freq_factor": s.LowFreqFactor, "high_freq_factor": s.HighFreqFactor,
-				"original_max_position_embeddings": s.OriginalContext})
-		}
-		kv["rope_scaling"] = scaling
-	}
 }
 
 // windowConfig adds Qwen's keys of windows.
@@ -122,6 +131,11 @@ func (m *Model) layerTypes() (types []string) {
 		types = append(types, t)
 	}
 	return types
+}
+
+func rename(kv map[string]any, from, to string) {
+	kv[to] = kv[from]
+	delete(kv, from)
 }
 
 func orNull(n int) any {

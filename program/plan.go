@@ -244,10 +244,6 @@ func segmentsOf(g *graph.Graph) [][]int {
 // Fingerprint identifies what a graph computes: family, sizes, frozen parameters, adapters.
 func Fingerprint(g *graph.Graph) string {
 	m := *g.Model
-	scaling := ""
-	if m.RopeScaling != nil {
-		scaling = fmt.Sprintf(" rope%+v", *m.RopeScaling)
-	}
 	frozen := ""
 	if len(m.Frozen) > 0 {
 		names := sha256.Sum256([]byte(strings.Join(m.Frozen, "\n")))
@@ -265,8 +261,21 @@ func Fingerprint(g *graph.Graph) string {
 		frozen += " nf4"
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
-		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, scaling,
+		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, ropeScaling(m.RopeScaling),
 		m.Window, choices(&m), m.Tied, m.QKVBias, m.OutBias, m.MLPBias, frozen)
+}
+
+// ropeScaling names how rotary positions are scaled.
+func ropeScaling(s *model.RopeScaling) string {
+	if s == nil {
+		return ""
+	}
+	text := fmt.Sprintf(" rope{Type:%s Factor:%v LowFreqFactor:%v HighFreqFactor:%v OriginalContext:%d}", s.Type, s.Factor, s.LowFreqFactor, s.HighFreqFactor, s.OriginalContext)
+	if s.Attention != 0 {
+		lists := sha256.Sum256(fmt.Append(nil, s.Unrounded, s.Short, s.Long))
+		text += fmt.Sprintf("*%v/%x", s.Attention, lists[:4])
+	}
+	return text
 }
 
 // choices lists what few models have, each only where it is set.
@@ -277,7 +286,7 @@ func choices(m *model.Model) (s string) {
 	}{
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
-		{"unturned", m.Unturned}, {"parallel", m.Parallel},
+		{"unturned", m.Unturned}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

@@ -28,6 +28,10 @@ var tinyModels = map[string]*model.Model{
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormWhole, Norms: model.PostNorm, InitStd: 0.02},
 	"neox": {Family: model.GPTNeoX, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"phi": {Family: model.Phi, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"granite": {Family: model.Granite, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }
 
 func buildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {

@@ -198,6 +198,10 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
 		m.MaxPositions = c.SequenceLength
 	}
+	if err == nil && m.LongRope() {
+		_, key := m.RopeScaling.Pairs(c.SequenceLength)
+		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, c.SequenceLength, m.RopeScaling.OriginalContext))
+	}
 	return m, folder, notes, err
 }
 
@@ -280,8 +284,14 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
 		m.Sliding, m.LocalTheta = nil, 0
 	}
+	if m.RopeScaling != nil { // of a longer context than the sizes say; the bases are the same
+		m.RopeScaling, m.LocalTheta = nil, 0
+	}
 	if m.QueryScalar > 0 {
 		m.QueryScalar = float64(m.HeadDim)
+	}
+	if m.Multipliers.Attention > 0 {
+		m.Multipliers.Attention = 1 / float64(m.HeadDim)
 	}
 	if in.RopeTheta != 0 {
 		if !m.Rotary() {

@@ -98,6 +98,45 @@ func TestParquet(t *testing.T) {
 	call("train", file, "data="+tables+"chats-polars.parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, "row 1: a conversation needs a chat template")
 }
 
+// TestPacked: compressed files are trained on as the same text uncompressed, alone or among others, also by a run that goes on; what is
+// cut off, or too much to unpack, is a configuration that is wrong.
+func TestPacked(t *testing.T) {
+	const packed = "../../data/testdata/texts-"
+	dir, file := tiny(t, "max_steps: 1")
+	var asLines dataReport
+	call("data", file, "data=../../data/parquet/testdata/texts.jsonl", "--json").must(t, 0).into(t, &asLines)
+	for _, name := range []string{"members.json.gz", "python.jsonl.gz", "frames.ndjson.zst", "cli.json.zst"} {
+		var r dataReport
+		call("data", file, "data="+packed+name, "--json").must(t, 0).into(t, &r)
+		if r.Tokens != asLines.Tokens || r.Entropy != asLines.Entropy || r.Formats != asLines.Formats {
+			t.Errorf("%s: %+v, want %+v", name, r, asLines)
+		}
+	}
+	both := "data=" + packed + "python.*"
+	says := func(want string, args ...string) {
+		if r := call(append([]string{"data"}, args...)...).must(t, 0); !strings.Contains(r.stdout, want) {
+			t.Errorf("%v: no %q in %s", args, want, r.stdout)
+		}
+	}
+	says("3 files: text: 2 files, 2 documents, 7912 bytes; JSONL: 1 files, 46 documents", packed+"python.*")
+	says("of 6 conversations what the assistant says is learnt", "../../data/testdata/chats-python.jsonl.zst", "--tokenizer", "../../data/chat/testdata/chatml")
+	call("train", file, both).must(t, 0, "corpus: text: 2 files")
+	call("train", file, both, "max_steps=2").must(t, 0, "step 2/2")
+	call("train", file, "data="+packed+"python.txt.*", "max_steps=3").must(t, 2, "hint:")
+	call("train", file, "data=../../data/testdata/chats-python.jsonl.zst", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, "line 1: a conversation needs a chat template")
+	whole, err := os.ReadFile(packed + "python.txt.zst")
+	check(t, err)
+	for name, content := range map[string][]byte{
+		"cut.jsonl.zst": whole[:len(whole)-9], "text.txt.zst": []byte("gold and silver"), "nothing.txt.zst": whole[:1], "unnamed.txt": whole,
+		"huge.txt.zst": []byte("\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x0f\x00\x00\x00\x01\x00\x00"),
+	} {
+		check(t, os.WriteFile(dir+"/"+name, content, 0o644))
+		call("train", file, "data="+dir+"/"+name, "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, name+": ", "zstd", "hint:")
+		call("data", dir+"/"+name).must(t, 2, name+": ", "zstd", "hint:")
+	}
+	call("data", packed+"wide.jsonl.zst").must(t, 2, "wide.jsonl.zst: zstd: it refers back by more than 128 MiB", "--long")
+}
+
 // TestReading: what is read, and how often, is told before it is trained on; also that the
 // weights a run starts from know another tokenizer.
 func TestReading(t *testing.T) {

@@ -195,6 +195,53 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 	}
 }
 
+// TestHugeScores: while scores are finite, so are results, and a query's weights add up to 1, which values of 1 show. On
+// tensor cores that is so up to scores of 2^28 (kernels/attention_mma.cu). That products are not fused with what is
+// subtracted shows on a card only: for the fake, the compiler's code leaves that open.
+func TestHugeScores(t *testing.T) { hugeScores(t, machine) }
+
+func hugeScores(t *testing.T, machine maker) {
+	t.Helper()
+	const n, heads = 100, 2
+	for _, c := range []struct {
+		float         graph.DType
+		head, major   int
+		queries, keys float64 // their sizes
+	}{{graph.F32, 32, 9, 1e4, 1e4}, {graph.F32, 33, 9, 1e6, 3e6}, {graph.F32, 32, 9, 1e17, 1e17}, {graph.BF16, 33, 9, 1e6, 1e6},
+		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3}} {
+		d, _ := machine(t, Options{}, imageBytes)
+		d.limits.major = c.major
+		s := &sample{Rand: rand.New(rand.NewPCG(uint64(c.queries), uint64(c.head))), image: make([]byte, imageBytes), wide: true, float: c.float}
+		w := heads * c.head
+		s.call.Attr = graph.Attr{Seq: n, Heads: heads, KVHeads: 1, HeadDim: c.head, Scale: 0.3}
+		huge := func(size float64) func() float64 { return func() float64 { return size * s.NormFloat64() } }
+		q, do := s.fill(c.float, n, w, huge(c.queries)), s.mat(n, w)
+		at := 0
+		kv := s.fill(c.float, n, 2*c.head, func() float64 {
+			if at++; (at-1)%(2*c.head) >= c.head {
+				return 1
+			}
+			return c.keys * s.NormFloat64()
+		})
+		o, lse, delta := s.place(c.float, n, w), s.place(graph.F32, n, heads), s.place(graph.F32, n, heads)
+		dq, dkv := s.place(c.float, n, w), s.place(c.float, n, 2*c.head)
+		have := executeAll(t, d, []device.Call{
+			{Op: graph.Attention, Attr: s.call.Attr, Args: []device.Operand{o, lse, q, kv, {}}},
+			{Op: graph.AttentionBwd, Attr: s.call.Attr, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse, {}}},
+		}, s.image)
+		for i, out := range []device.Operand{lse, dq, dkv, o} {
+			x := tensor(have, out)
+			for r := range x.Rows {
+				for col := range x.Cols {
+					if v := x.At(r, col); math.IsNaN(v) || math.IsInf(v, 0) || i == 3 && math.Abs(v-1) > 1.0/64 {
+						t.Fatalf("%+v: result %d has %v in row %d, column %d", c, i, v, r, col)
+					}
+				}
+			}
+		}
+	}
+}
+
 // edited runs the sample's call on a fake whose kernels were changed.
 func (s *sample) edited(t *testing.T, lib *Libraries, want []byte) error {
 	t.Helper()

@@ -30,6 +30,8 @@ func TestCompiledSlices(t *testing.T) { slicesAgree(t, compiled) }
 
 func TestCompiledDocuments(t *testing.T) { documentsAreSkipped(t, compiled) }
 
+func TestCompiledHugeScores(t *testing.T) { hugeScores(t, compiled) }
+
 func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
 
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever

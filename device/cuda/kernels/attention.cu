@@ -6,6 +6,9 @@
 // grid: tiles of queries x heads x sequences. Tiles of keys begin at multiples of
 // TILE, so the order of each sum depends on the position only. Queries are the rows
 // from n[0] on of a sequence, 0 except for a slice.
+//
+// Scores are rounded before the maximum is subtracted, here and backward: so the greatest
+// has the weight 1 however large scores are, and results are finite if scores are.
 extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;
@@ -20,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
     float s[EACH], top = m, sum = 0;
     dots(s, q, k);
     for (int i = 0; i < EACH; i++) {
-      s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? s[i] * a.f[0] : -INFINITY;
+      s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? __fmul_rn(s[i], a.f[0]) : -INFINITY;
       top = fmaxf(top, s[i]);
     }
     for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));

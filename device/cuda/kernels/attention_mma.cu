@@ -14,6 +14,12 @@
 // 128 and 192: the first two unmasked, 128 masked for the first two warps, 192
 // skipped by these and masked for the others.
 //
+// Known weakness: scores are multiplied, and the rounded maximum subtracted, in one step, as
+// on the CPU. There scores from 2^24 on take more steps (kernel/coarse.go); here these would
+// lie in the innermost loops of both directions. So the greatest score's exponent (in base 2) is
+// off by half a unit in the maximum's last place: harmless up to 2^28, but from 2^30 on
+// weights may become 0 or infinite, and results NaN. So it is in attention_wgmma.cu.
+//
 // Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
 // instructions, which attention_wgmma.cu uses.
 #define KEYS 64
