@@ -162,7 +162,7 @@ func (s *search) memoShare(b, group int) float64 {
 }
 
 // improve refines the activation policies of the fastest candidates, one of each
-// kind.
+// kind: patterns for all of them, moves for the best (polish).
 func (s *search) improve() error {
 	type kind struct {
 		b, group int
@@ -173,17 +173,20 @@ func (s *search) improve() error {
 		return nil
 	}
 	seen := map[kind]bool{}
+	var list []*Candidate
 	for _, c := range slices.Clone(s.found) {
 		k := kind{c.choice.b, c.choice.group, c.choice.r}
 		if seen[k] || len(seen) == mostKinds || s.tired() {
 			continue
 		}
 		seen[k] = true
-		if err := s.refine(c); err != nil {
+		c, err := s.refine(c)
+		if err != nil {
 			return err
 		}
+		list = append(list, c)
 	}
-	return nil
+	return s.polish(list)
 }
 
 // refinement searches for better activation policies, starting from one candidate.
@@ -212,22 +215,27 @@ func floor(c *Candidate) float64 {
 	return slices.Max(busy[:])
 }
 
-func (s *search) refine(base *Candidate) error {
-	r := &refinement{s, base, min(steps, instructions/len(base.Program.Instrs)), floor(base)}
-	if r.done() || r.floor >= s.found[0].Seconds() || base.roomy() {
-		return nil
+// refinement begins one.
+func (s *search) refinement(base *Candidate) *refinement {
+	return &refinement{s, base, min(steps, instructions/len(base.Program.Instrs)), floor(base)}
+}
+
+// refine returns a candidate with the best of the patterns.
+func (s *search) refine(base *Candidate) (*Candidate, error) {
+	r := s.refinement(base)
+	if r.needless() {
+		return base, nil
 	}
 	s.say(fmt.Sprintf("what waits on the host of: %s", base.Label))
-	if err := r.patterns(); err != nil {
-		return err
+	if err := r.patterns(); err != nil || r.best == base {
+		return base, err
 	}
-	if err := r.moves(); err != nil {
-		return err
-	}
-	if r.best == base {
-		return nil
-	}
-	return s.keep(r.best)
+	return r.best, s.keep(r.best)
+}
+
+// needless reports whether other activations can't make the candidate the fastest.
+func (r *refinement) needless() bool {
+	return r.done() || r.floor >= r.found[0].Seconds() || r.best.roomy()
 }
 
 // roomy reports whether all activations are kept and nothing else could use their

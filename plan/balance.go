@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -20,21 +21,30 @@ import (
 //	residents  0 ......... chunks      per step: more or fewer of one,
 //	cache      one unit .. all         or one for the other
 //
-// With the smallest steps, prefetch distance and head rows vary too.
+// With the smallest steps, prefetch distance and head rows vary too, these also against cache and
+// residents.
 //
 // Example: 10 billion parameters on four GPUs of 40 GB. Without recomputation 30 of
 // 50 chunks fit; with full recomputation all but two, and the step is a fifth
 // shorter.
 //
-// Known weakness: a pattern search ends in a local optimum.
+// Known weakness: a pattern search ends in a local optimum, and with other memory in another. So a plan
+// may be slower by a few percent than that for less memory (TestMonotoneSteps).
 
 // mostKinds bounds the candidates, of different micro-batches or placements, that are
 // improved, as far as the effort allows.
-const mostKinds = 8
+const mostKinds = 12
 
-// balance improves the fastest candidates, one of each kind.
+// divides: the user leaves it to the search what the device's memory is used for.
+func (s *search) divides() bool {
+	p := &s.req.Pins
+	return p.Cache == 0 && p.Weights == nil && p.Grads == nil && p.State == nil && p.Policy == ""
+}
+
+// balance improves the fastest candidates, one of each kind: all of them by whole layers, two thirds
+// of them further.
 func (s *search) balance() error {
-	if p := &s.req.Pins; p.Cache > 0 || p.Weights != nil || p.Grads != nil || p.State != nil || p.Policy != "" {
+	if !s.divides() {
 		return nil
 	}
 	type kind struct {
@@ -43,20 +53,31 @@ func (s *search) balance() error {
 		ladder   int
 	}
 	seen := map[kind]bool{}
-	for _, c := range slices.Clone(s.found) {
+	var field []*balancing
+	for _, c := range s.found {
 		ladders := s.retentions(c.choice.b, c.choice.group)
 		at := slices.IndexFunc(ladders, func(l [][]program.Retention) bool { return rung(l, c.choice.keep) >= 0 })
 		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
-		if seen[k] || len(seen) == mostKinds || s.tired() || s.hopeless(k.b, k.r) {
+		if seen[k] || len(field) >= mostKinds || s.hopeless(k.b, k.r) {
 			continue
 		}
 		seen[k] = true
-		if s.progress != nil {
-			s.progress("dividing the memory of: " + c.Label)
+		for _, start := range s.released(c) {
+			field = append(field, &balancing{search: s, best: start, levels: ladders[k.ladder]})
 		}
-		if err := (&balancing{s, s.released(c, ladders[k.ladder]), ladders[k.ladder]}).run(); err != nil {
-			return err
+	}
+	for _, part := range []func(*balancing) error{(*balancing).divide, (*balancing).finish} {
+		for _, b := range field {
+			if s.tired() {
+				break
+			}
+			s.say("dividing the memory of: " + b.best.Label)
+			if err := b.improve(part); err != nil {
+				return err
+			}
 		}
+		slices.SortStableFunc(field, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
+		field = field[:(2*len(field)+2)/3]
 	}
 	return nil
 }
@@ -65,26 +86,22 @@ func (s *search) balance() error {
 // moved to the host without need.
 const worthwhile = 5e-3
 
-// released returns a candidate whose chunks may leave the device. If everything
-// fits there, no other placement was tried. The same candidate also has the
-// placement "optimizer on the host" with all chunks resident, and may gain by
-// giving some up: host cores then update those while the device updates the others.
-func (s *search) released(c *Candidate, ladder [][]program.Retention) *Candidate {
-	here, there := c.choice.r, residency{state: device.HostTier, shard: c.choice.r.shard}
-	if here.state != device.DeviceTier || rung(ladder, c.choice.keep) != 0 || s.m.Capacity[device.HostTier] == 0 {
-		return c
-	}
-	if s.update(here)-s.update(there) < worthwhile*c.Seconds() {
-		return c
+// released returns a candidate and, where everything fits on the device so that no other placement
+// was tried, the same with placements from which chunks may leave: host cores then update those while
+// the device updates the others.
+func (s *search) released(c *Candidate) []*Candidate {
+	list, here := []*Candidate{c}, c.choice.r
+	if !c.roomy() || s.m.Capacity[device.HostTier] == 0 {
+		return list
 	}
 	for _, r := range residenciesOf(s.ranks) {
-		if there.label = r.label; r == there {
+		if r.state == device.HostTier && r.shard == here.shard && s.update(here)-s.update(r) >= worthwhile*c.Seconds() {
 			free := *c
 			free.choice.r, free.choice.residents = r, len(c.Plan.Chunks)
-			return &free
+			list = append(list, &free)
 		}
 	}
-	return c // unsharded, every rank's host would do all updates
+	return list
 }
 
 // balancing is the search that starts from one candidate.
@@ -110,29 +127,33 @@ type spend struct {
 	updates   int
 }
 
-// run divides memory in whole layers, then, where some but not all chunks stay, in
-// parts of layers. It also divides the updates of the other chunks.
-func (b *balancing) run() error {
+// improve does a part of the work and keeps what it finds.
+func (b *balancing) improve(part func(*balancing) error) error {
 	start := b.best
+	if err := part(b); err != nil || b.best == start {
+		return err
+	}
+	return b.keep(b.best)
+}
+
+// divide divides memory in whole layers, and the updates of chunks that are not on the device.
+func (b *balancing) divide() error {
 	if err := b.divideUpdates(); err != nil {
 		return err
 	}
 	const fewest = 2 // one may be a norm, too small to move by itself
-	if err := b.descend(max(len(start.Plan.Chunks)/4, fewest)); err != nil {
-		return err
-	}
+	return b.descend(max(len(b.best.Plan.Chunks)/4, fewest))
+}
+
+// finish divides memory in parts of layers, where some but not all chunks stay. It also tunes the
+// division of updates.
+func (b *balancing) finish() error {
 	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
 		if err := b.finer(); err != nil {
 			return err
 		}
 	}
-	if err := b.tuneUpdates(); err != nil {
-		return err
-	}
-	if b.best == start {
-		return nil
-	}
-	return b.keep(b.best)
+	return b.tuneUpdates()
 }
 
 // partsOfLayer is into how many chunks finer cuts a layer.
@@ -167,6 +188,9 @@ func (b *balancing) finer() error {
 	return nil
 }
 
+// heads are changes of the rows of logits that are made at once.
+var heads = []spend{{head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}
+
 // descend moves memory between uses, step chunks or layers at a time, then half as
 // many, while that helps.
 func (b *balancing) descend(step int) error {
@@ -174,17 +198,25 @@ func (b *balancing) descend(step int) error {
 		n, m := step, int64(step)
 		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
 		if step == 1 {
-			moves = append([]spend{{}, {head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}, append(moves, spend{prefetch: 1}, spend{prefetch: -1})...)
+			moves = slices.Concat([]spend{{}}, heads, moves, []spend{{prefetch: 1}, {prefetch: -1}, {head: 1, spare: -1}, {head: -1, spare: 1}, {head: 1, residents: -1}, {head: -1, residents: 1}})
 		}
-		for _, d := range moves {
-			for {
-				better, err := b.move(d, step)
-				if err != nil {
-					return err
-				}
-				if !better || d == (spend{}) {
-					break
-				}
+		if err := b.each(moves, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each tries changes in turn, each as long as it helps.
+func (b *balancing) each(moves []spend, within int) error {
+	for _, d := range moves {
+		for {
+			better, err := b.move(d, within)
+			if err != nil {
+				return err
+			}
+			if !better || d == (spend{}) {
+				break
 			}
 		}
 	}

@@ -77,6 +77,25 @@ func TestMonotone(t *testing.T) {
 	}
 }
 
+// TestMonotoneSteps is L9 where a little more memory once led to a local optimum: in another division
+// between cache and logits, in another placement, in copies that were not ahead enough. Searches know nothing
+// of each other, so it holds up to what is left of that.
+func TestMonotoneSteps(t *testing.T) {
+	const bound = 0.02
+	for _, c := range []struct {
+		batch      int
+		less, more int64 // KiB
+	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}} {
+		req := small(t)
+		req.GlobalBatch = c.batch
+		less := find(t, req, machine(t, c.less<<10, 1)).Best
+		more := find(t, req, machine(t, c.more<<10, 1)).Best
+		if ratio := more.Seconds() / less.Seconds(); ratio > 1+bound {
+			t.Errorf("batch %d: %.2f %% slower with %d KiB (%s) than with %d (%s)", c.batch, 100*(ratio-1), c.more, more.Label, c.less, less.Label)
+		}
+	}
+}
+
 // TestBeatsFixedStrategies: no fixed strategy that fits is faster than what the
 // search chose.
 func TestBeatsFixedStrategies(t *testing.T) {

@@ -24,21 +24,22 @@ import (
 // tied embedding's rows; how much each micro-batch adds is measured once per size, and kept
 // free.
 //
-// Known weakness: a plan whose whole program is packed a little worse than the short one is
-// dropped, though a slight change of it would fit (of some forty searches, none had such a plan).
-// And copies may not be in step by the third micro-batch: one plan in a thousand is then taken
-// to be a fifth slower than it is.
+// Known weakness: copies may not be in step by the third micro-batch: one plan in a thousand is then
+// taken to be a fifth slower than it is.
 
 // shortest is the number of micro-batches of a shortened step.
 const shortest = 3
 
 // shorten returns how many micro-batches of a step to lower.
 func (s *search) shorten(pl *program.Plan) int {
-	if !s.short || pl.Group != 1 {
+	if !s.short || !shortens(pl.MicroBatches, pl.Group) {
 		return pl.MicroBatches
 	}
-	return min(pl.MicroBatches, shortest)
+	return shortest
 }
+
+// shortens: steps of so many micro-batches can be shortened.
+func shortens(n, group int) bool { return n > shortest && group == 1 }
 
 // growth returns the bytes of each tier that a micro-batch more adds to a step, however small.
 func (s *search) growth(b int) ([device.NumTiers]int64, error) {
@@ -111,8 +112,9 @@ func (c *Candidate) times(in *program.Instr) float64 {
 	return 1
 }
 
-// lengthen replaces shortened candidates by whole ones, the fastest of each kind, and drops
-// those that do not fit.
+// lengthen replaces shortened candidates by whole ones, the fastest of each kind. One that does
+// not fit, since it is packed a little worse, keeps less of its activations; it is dropped if that does not
+// help.
 func (s *search) lengthen() error {
 	type kind struct {
 		name  string
@@ -132,6 +134,12 @@ func (s *search) lengthen() error {
 				return err
 			}
 			if !c.Fits {
+				b := &balancing{search: s, best: c, levels: s.below(c.choice)}
+				if c, err = b.fit(c.choice, 1); err != nil {
+					return err
+				}
+			}
+			if c == nil {
 				continue
 			}
 		}

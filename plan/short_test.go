@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -72,5 +74,61 @@ func TestLongAccumulation(t *testing.T) {
 		if ratio := many.Seconds() / few.Seconds() / 8; ratio > 1.005 {
 			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 64 (%s) as in one of 8 (%s)", mib, ratio, many.Label, few.Label)
 		}
+	}
+}
+
+// TestLengthenedWithLess: where the whole step is packed worse than the short one, by so much that it
+// does not fit, the plan keeps less instead of being given up.
+func TestLengthenedWithLess(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 32
+	m := machine(t, 10<<20, 1)
+	s := newSearch(t.Context(), req, m)
+	s.short = true
+	check(t, s.enumerate(false))
+	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
+		return c.missing == 0 || slices.Equal(c.choice.keep, s.retentions(c.choice.b, 1)[0][len(s.retentions(c.choice.b, 1)[0])-1])
+	})
+	if len(s.found) == 0 {
+		t.Fatal("nothing was shortened")
+	}
+	first := s.found[0]
+	s.short = false
+	whole, err := s.evaluate(first.choice)
+	check(t, err)
+	m.Capacity[device.DeviceTier] = whole.Program.Height[device.DeviceTier] - 1
+	check(t, s.lengthen())
+	if !slices.ContainsFunc(s.found, func(c *Candidate) bool {
+		return c.Kind == first.Kind && c.Fits && c.missing == 0 && !slices.Equal(c.choice.keep, first.choice.keep)
+	}) {
+		t.Errorf("%s lacks a byte, and nothing like it was found: %d plans", first.Label, len(s.found))
+	}
+}
+
+// TestMisfitsOnce: where nothing fits, plans whose steps can't be shortened are looked at once.
+func TestMisfitsOnce(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 8
+	s := newSearch(t.Context(), req, machine(t, 3<<20, 1))
+	times := map[string]int{}
+	s.progress = func(words string) { times[words]++ }
+	check(t, s.alike())
+	once, twice := 0, 0
+	for words, n := range times {
+		var b, group int
+		if _, err := fmt.Sscanf(words, "micro-batch %d, group %d,", &b, &group); err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		switch {
+		case shortens(8/b, group) && n == 2:
+			twice++
+		case !shortens(8/b, group) && n == 1:
+			once++
+		default:
+			t.Errorf("%s: %d times", words, n)
+		}
+	}
+	if len(s.found) > 0 || once == 0 || twice == 0 {
+		t.Errorf("%d plans found, %d placements looked at once, %d twice", len(s.found), once, twice)
 	}
 }

@@ -143,7 +143,7 @@ func (b *balancing) tuneUpdates() error {
 	if b.best.choice.streamed == 0 && b.share() == 0 {
 		return nil
 	}
-	for step := updateParts / 8; step >= 1; step /= 2 {
+	for step := updateParts / 2; step >= 1; step /= 2 {
 		for _, by := range []int{step, -step} {
 			for better := true; better; {
 				var err error

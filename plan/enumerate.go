@@ -1,0 +1,205 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Approach. The decisions are nested, the costliest outermost:
+//
+//	micro-batch x grouping x placement   enumerated
+//	  recomputation                      the least that fits, by bisection over
+//	                                     a list from all kept to all recomputed
+//	  chunk size, blocks, head rows      a few values, by decreasing memory
+//	  chunks that may stay on the device as many as fit, by bisection
+//
+// Keeping more takes more memory and less time, so for each choice of the outer
+// decisions the least recomputation that fits is the best. Swapping to the host is
+// then considered for the fastest of these, see activations.go.
+//
+// Example: a model whose states are four times the device. Placement "all on the
+// device" fails its memory bound at once; "states on the host" fits with full
+// recomputation; "weights and gradients too" fits with none. The simulator says
+// which is faster.
+//
+// Known weakness: only a prefix of the chunks stays on the device. Apart from that
+// and from who updates them, chunks are alike; uneven choices that the packing
+// would reward are not seen.
+
+// enumerate tries all outer decisions, until the effort is spent; only those whose steps can be
+// shortened, if asked to.
+func (s *search) enumerate(shortened bool) error {
+	s.allowed = s.spent + enough/2
+	for kind := range 2 { // one at a time first: what it costs to judge these does not grow with the batch
+		for _, b := range s.microBatches() {
+			groups := s.groups(b)
+			if kind >= len(groups) || shortened && !shortens(s.batch/b, groups[kind]) {
+				continue
+			}
+			s.ladders = s.retentions(b, groups[kind])
+			if err := s.residencies(b, groups[kind]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// slight is the share of the device's memory that a placement must save beside a nearer one
+// that fits, to be tried too: what can be bought with less is not worth the copies.
+const slight = 0.02
+
+// residencies tries placements, near tiers first. If everything fits on the device
+// without recomputation, farther tiers only cost time, except for updates (see
+// released). The disk is tried only if the host cannot hold everything.
+func (s *search) residencies(b, group int) error {
+	inMemory, roomy := false, false
+	var fit []residency
+	for _, r := range residenciesOf(s.ranks) {
+		if roomy && r.state != device.DeviceTier || s.tired() {
+			break
+		}
+		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
+			continue // gradients are complete after one visit, so sharding them costs nothing
+		}
+		if r.state == device.DeviceTier && group > 1 && s.ranks == 1 && s.req.Pins.Group == 0 {
+			continue // nothing is sent that several micro-batches could share
+		}
+		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
+			continue
+		}
+		if slices.ContainsFunc(fit, func(than residency) bool {
+			return r.farther(than) && s.onDevice(than)-s.onDevice(r) < slight*float64(s.m.Capacity[device.DeviceTier])
+		}) {
+			continue
+		}
+		f := family{r, group > 1}
+		if best := s.fastest(); best != nil && s.reached[f] > f.hopelessness()*best.Seconds() {
+			continue
+		}
+		c, err := s.try(b, group, r)
+		if err != nil {
+			return err
+		}
+		if c == nil {
+			continue
+		}
+		s.reached[f] = min(cmp.Or(s.reached[f], c.Seconds()), c.Seconds())
+		fit = append(fit, r)
+		inMemory = true
+		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
+		if s.any {
+			return nil
+		}
+	}
+	return nil
+}
+
+// family is what candidates with micro-batches of different sizes have in common.
+type family struct {
+	residency
+	together bool // all micro-batches go through a layer before the next
+}
+
+// hopelessness bounds how far, as a ratio of times, a family may trail with larger
+// micro-batches and still be tried with smaller ones. These can save recomputation
+// only, at most a third of a step; hardly any if all of them go through a layer
+// together, since their activations then wait together too.
+func (f family) hopelessness() float64 {
+	if f.together {
+		return 1.1
+	}
+	return 1.5
+}
+
+// try looks for the best inner decisions for given outer ones; nil if none fits.
+func (s *search) try(b, group int, r residency) (*Candidate, error) {
+	s.say(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
+	var best *Candidate
+	for _, ladder := range s.ladders {
+		c, err := s.climb(b, group, r, ladder)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil || c != nil && c.Seconds() < best.Seconds() {
+			best = c
+		}
+		if best != nil && (s.any || r.state == device.DeviceTier && best.Plan.Activations[0] == ladder[0][0]) {
+			break
+		}
+	}
+	return best, nil
+}
+
+// climb returns the candidate with the first activation policy of a ladder that
+// fits, in the first style where one does; nil if none fits.
+func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) (*Candidate, error) {
+	for _, st := range s.styles(b, r) {
+		fit, err := s.first(len(ladder), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: ladder[i]} })
+		if err != nil {
+			return nil, err
+		}
+		if fit == nil {
+			continue
+		}
+		if err := s.keep(fit); err != nil {
+			return nil, err
+		}
+		if r.state != device.DeviceTier && !s.any {
+			if err := s.promote(fit); err != nil {
+				return nil, err
+			}
+		}
+		return fit, nil // styles that need less memory are slower
+	}
+	return nil, nil
+}
+
+// first finds by bisection the first of n choices that fits; nil if none does.
+// Choices must be sorted by decreasing memory.
+func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
+	last, err := s.evaluate(at(n - 1))
+	if err != nil || last.Program.Over(device.DeviceTier) {
+		return nil, err // it needs least device memory, though it may need more of other tiers
+	}
+	if s.any && last.Fits {
+		return last, nil
+	}
+	fits := map[int]*Candidate{}
+	var failed error
+	i := sort.Search(n, func(i int) bool {
+		c, err := s.evaluate(at(i))
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			return true
+		}
+		if c.Fits {
+			fits[i] = c
+		}
+		return c.Fits
+	})
+	return fits[i], failed
+}
+
+// promote places as many chunks as fit wholly on the device, starting with the
+// first. The others follow the base's placement.
+func (s *search) promote(base *Candidate) error {
+	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
+		return nil
+	}
+	chunks := len(base.Plan.Chunks)
+	fit, err := s.first(chunks, func(i int) choice {
+		ch := base.choice
+		ch.residents = chunks - i
+		return ch
+	})
+	if err != nil || fit == nil {
+		return err
+	}
+	return s.keep(fit)
+}
