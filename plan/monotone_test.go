@@ -148,11 +148,8 @@ func TestMore(t *testing.T) {
 }
 
 // TestMoreAlone is L9 of searches that know nothing of each other: what fits goes on
-// fitting, also with decisions of the user. Questions are always the same ones. Of
-// the first 140 two got slower plans with more memory: 73 by 1.5 % and 137 by 0.3 %,
-// whose fates of activations are changed one by one and end elsewhere. Four others
-// (93, 94, 102, 128) did by 1.6 to 10 % before updates went to the host where all
-// fits on the device.
+// fitting, also with decisions of the user. Questions are always the same ones, among
+// them (73 to 128) those that earlier searches answered by slower plans.
 func TestMoreAlone(t *testing.T) {
 	const bound = 0.02
 	var worst float64
