@@ -1,10 +1,13 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/graph"
 )
 
 // Mixtures of experts: see graph/experts.go for what these operators are part of. Slots are sorted by
@@ -91,27 +94,100 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	return b.start(unit, "arrange", grid, 1024, 0, x)
 }
 
-func expertLinear(b *builder) error {
-	y, x, w, experts := b.op(0), b.op(1), b.op(2), b.op(3)
-	const tile = 64
-	a := b.newArgs(y, x, w)
-	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile}, experts, &a); err != nil {
-		return err
+// The tiles of kernels/expert_linear_mma.cu and expert_dw_mma.cu. They change no bit.
+var (
+	linearTiles = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 1, 4, 0.8}, {64, 128, 1, 2, 0.7}}
+	dwTiles     = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}}
+)
+
+// linearTile returns the tile for slots of the experts, in which some are, times out columns: of those
+// with the least zeros behind the last rows the one that wastes least time of SMs.
+func (t target) linearTile(slots, out, experts int) sumTile {
+	tiles := func(s sumTile) int64 {
+		used := min(slots, experts)
+		return blocks(int64(slots)+int64(used*s.rows/2), int64(s.rows)) * blocks(int64(out), int64(s.cols))
 	}
-	unit := kernels.Unit{File: "expert_linear", Defines: fmt.Sprintf("%sSLOTS=%d WT=%d", types(y, x, w), experts.Cols, bit(b.call.Attr.WT))}
-	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]), blocks(int64(y.Cols/experts.Cols), tile), 1}, threads, 0, a)
+	return slices.MinFunc(linearTiles, func(a, b sumTile) int {
+		return cmp.Compare(a.waves(tiles(a), t.sms), b.waves(tiles(b), t.sms))
+	})
 }
 
+// dwTile returns the tile for matrices of m x n.
+func (t target) dwTile(m, n, experts int) sumTile {
+	tiles := func(s sumTile) int64 {
+		return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols)) * int64(experts)
+	}
+	return slices.MinFunc(dwTiles, func(a, b sumTile) int {
+		return cmp.Compare(a.waves(tiles(a), t.sms), b.waves(tiles(b), t.sms))
+	})
+}
+
+// pieces reports whether operands are bf16 whose rows, and slots of width columns, begin at pieces
+// of 16 bytes. widths belong to the operands.
+func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
+	for i, o := range ops {
+		if !b.begins(o, graph.BF16, 16) || o.Cols != widths[i] && widths[i]%8 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func expertLinear(b *builder) error {
+	y, x, w, experts := b.op(0), b.op(1), b.op(2), b.op(3)
+	n, wt, slots := b.call.Attr.Experts, b.call.Attr.WT, max(experts.Cols, 1)
+	if n < 1 {
+		return fmt.Errorf("there are no experts")
+	}
+	out := y.Cols / slots
+	in := w.Cols
+	if !wt {
+		in = w.Rows / n
+	}
+	file, defines, tile, threads, shared := "expert_linear", types(y, x, w), sumTile{rows: 64, cols: 64}, threads, 0
+	if out%8 == 0 && b.pieces([]device.Operand{y, x, w}, out, in, w.Cols) {
+		tile = b.linearTile(experts.Rows*slots, out, n)
+		file, threads = "expert_linear_mma", 32*tile.down*tile.across
+		defines = fmt.Sprintf("ROWS=%d COLS=%d DOWN=%d ACROSS=%d ", tile.rows, tile.cols, tile.down, tile.across)
+		const deep, stages = 32, 3
+		weights := deep * (tile.cols + 8)
+		if wt {
+			weights = tile.cols * (deep + 8)
+		}
+		shared = 2 * stages * (tile.rows*(deep+8) + weights)
+	}
+	a := b.newArgs(y, x, w)
+	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {
+		return err
+	}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d WT=%d", defines, slots, bit(wt))}
+	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]), blocks(int64(out), int64(tile.cols)), 1}, threads, shared, a)
+}
+
+// expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add
+// at once must not depend on the calls, which cut tokens at sequences.
 func expertDW(b *builder) error {
 	dw, p, q, experts := b.op(0), b.op(1), b.op(2), b.op(3)
 	if b.call.Attr.WT {
 		p, q = q, p
 	}
+	n := b.call.Attr.Experts
+	if n < 1 {
+		return fmt.Errorf("there are no experts")
+	}
+	m := dw.Rows / n
+	file, defines, tile, threads, shared := "expert_dw", types(dw, p, q), sumTile{rows: 64, cols: 64}, threads, 0
+	sorted := sorting{max(experts.Rows, 1), 1, 0}
+	if b.begins(dw, graph.F32, 8) && dw.Cols%2 == 0 && b.pieces([]device.Operand{p, q}, m, dw.Cols) {
+		tile = b.dwTile(m, dw.Cols, n)
+		_, _, threads, shared = tile.shape()
+		file, defines = "expert_dw_mma", fmt.Sprintf("ROWS=%d COLS=%d DOWN=%d ACROSS=%d ", tile.rows, tile.cols, tile.down, tile.across)
+		sorted = sorting{max(b.call.Attr.Seq, 1), 16, 0}
+	}
 	a := b.newArgs(dw, p, q)
-	if err := b.sort(sorting{max(experts.Rows, 1), 1, 0}, experts, &a); err != nil {
+	if err := b.sort(sorted, experts, &a); err != nil {
 		return err
 	}
-	n := b.call.Attr.Experts
-	unit := kernels.Unit{File: "expert_dw", Defines: fmt.Sprintf("%sSLOTS=%d", types(dw, p, q), experts.Cols)}
-	return b.start(unit, "expert_dw", [3]int64{blocks(int64(dw.Rows/n), 64), blocks(int64(dw.Cols), 64), int64(n)}, threads, 0, a)
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d", defines, experts.Cols)}
+	return b.start(unit, "expert_dw", [3]int64{blocks(int64(m), int64(tile.rows)), blocks(int64(dw.Cols), int64(tile.cols)), int64(n)}, threads, shared, a)
 }

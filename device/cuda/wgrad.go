@@ -63,11 +63,16 @@ func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
 func (s sumTile) time(m, n, sms int) float64 {
 	const fetching = 128
 	tiles := blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
-	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
+	t := s.waves(tiles, sms)
 	if s.down == 0 {
 		t = max(t, float64(tiles)*float64(s.rows+s.cols)*fetching/float64(sms))
 	}
 	return t
+}
+
+// waves is the time per token, as above, of so many tiles, one after another on each SM.
+func (s sumTile) waves(tiles int64, sms int) float64 {
+	return float64(blocks(tiles, int64(max(sms, 1)))) * float64(s.rows*s.cols) / s.rate
 }
 
 // Costs of a library product besides multiplying. The multiplication is assumed to use
@@ -117,10 +122,12 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
 // tokens, rows start at whole pieces, and y's elements come in pairs.
 func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
-	begin := func(o device.Operand, d graph.DType, bytes uint64) bool {
-		return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
-	}
-	return x.Rows > 0 && begin(y, graph.F32, 8) && y.Cols%2 == 0 && begin(x, graph.BF16, 16) && begin(dy, graph.BF16, 16)
+	return x.Rows > 0 && b.begins(y, graph.F32, 8) && y.Cols%2 == 0 && b.begins(x, graph.BF16, 16) && b.begins(dy, graph.BF16, 16)
+}
+
+// begins reports whether an operand has the type, and its rows begin at multiples of so many bytes.
+func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
+	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
 // wgrad launches the kernel.

@@ -1,0 +1,82 @@
+// y x w: expert_linear.cu on tensor cores, in bf16: each slot's row of x times its expert's matrix,
+// or with WT the transposed one.
+//
+// A block computes COLS columns for a tile of at most ROWS slots of one expert, in DOWN x ACROSS
+// warps. DEEP inputs at a time pass through STAGES places in shared memory, all of which but the
+// one in use are being filled. A row's sums take its inputs in groups of 16, ascending, so which
+// rows are with it, and in which tile, changes no bit.
+//
+// Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
+// of the rate of Hopper's own instructions.
+#define DEEP 32
+#define STAGES 3
+#define THREADS (32 * DOWN * ACROSS)
+#define TALL (ROWS / DOWN) // rows and columns of a warp's elements
+#define WIDE (COLS / ACROSS)
+#define INPUTS (ROWS * SPREAD(DEEP))
+#define STAGE (INPUTS + (WT ? COLS * SPREAD(DEEP) : DEEP * SPREAD(COLS)))
+
+// grid: tiles x columns/COLS.
+extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid_constant__ Args a) {
+  constexpr int PIECES = DEEP / 8, STEP = THREADS / PIECES; // a thread copies a piece of every STEP-th row
+  DYNAMIC(shared);
+  bf16* s0 = (bf16*)shared;
+  Tile t = tilesOf(a)[blockIdx.x];
+  if (t.rows == 0) return;
+  const int* order = orderOf(a) + t.first;
+  int high = a.t[2].rows / a.n[0], depth = WT ? a.t[2].cols : high, n = WT ? high : a.t[2].cols;
+  int j0 = blockIdx.y * COLS, w0 = t.expert * high, row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES * 8;
+  const bf16* from[ROWS / STEP];
+#pragma unroll
+  for (int i = 0; i < ROWS / STEP; i++) from[i] = slotAt<bf16>(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
+  int next = 0, filled = 0; // the next inputs to fetch, and the place for them
+  auto stage = [&]() {
+    if (next < depth) {
+      bf16 *s = s0 + filled * STAGE, *x = s + row * SPREAD(DEEP) + piece;
+      int bytes = max(0, min(16, 2 * (depth - next - piece)));
+#pragma unroll
+      for (int i = 0; i < ROWS / STEP; i++) copy<16>(x + i * STEP * SPREAD(DEEP), from[i] + next, row + i * STEP < t.rows ? bytes : 0);
+      if (WT) fetch<COLS, DEEP, THREADS>(s + INPUTS, a.t[2], w0 + j0, n - j0, next, depth - next);
+      else fetch<DEEP, COLS, THREADS>(s + INPUTS, a.t[2], w0 + next, depth - next, j0, n - j0);
+      filled = filled == STAGES - 1 ? 0 : filled + 1;
+      next += DEEP;
+    }
+    commit();
+  };
+#pragma unroll
+  for (int s = 1; s < STAGES; s++) stage();
+  int wi = warpOf() / ACROSS * TALL, wj = warpOf() % ACROSS * WIDE, lane = threadIdx.x % 32, used = 0;
+  float y[TALL / 16][WIDE / 8][4] = {};
+  for (int left = (depth + DEEP - 1) / DEEP; left > 0; left--) {
+    landed<STAGES - 2>();
+    __syncthreads();
+    stage(); // into the place that was used last
+    const bf16* pa = s0 + used * STAGE + wi * SPREAD(DEEP) + asRows(SPREAD(DEEP));
+    const bf16* pb = s0 + used * STAGE + INPUTS + (WT ? wj * SPREAD(DEEP) + asColumns(SPREAD(DEEP)) : wj + asRows(SPREAD(COLS)));
+#pragma unroll
+    for (int k = 0; k < DEEP; k += 16) {
+      unsigned x[TALL / 16][4], w[WIDE / 16][4];
+#pragma unroll
+      for (int i = 0; i < TALL / 16; i++) quad(x[i], pa + i * 16 * SPREAD(DEEP) + k);
+#pragma unroll
+      for (int j = 0; j < WIDE / 16; j++)
+        if (WT) quad(w[j], pb + j * 16 * SPREAD(DEEP) + k);
+        else quadT(w[j], pb + k * SPREAD(COLS) + j * 16);
+      multiply(y, x, w);
+    }
+    used = used == STAGES - 1 ? 0 : used + 1;
+  }
+  // Through shared memory, so that whole pieces of rows are stored.
+  __syncthreads();
+  bf16* out = s0 + (wi + lane / 4) * SPREAD(COLS) + wj + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < TALL / 8; i++)
+#pragma unroll
+    for (int j = 0; j < WIDE / 8; j++)
+      *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(y[i / 2][j][i % 2 * 2], y[i / 2][j][i % 2 * 2 + 1]);
+  __syncthreads();
+  for (int e = threadIdx.x; e < ROWS * COLS / 8; e += THREADS) {
+    int r = e / (COLS / 8), c = e % (COLS / 8) * 8;
+    if (r < t.rows && j0 + c < n) *(Pack<bf16, 8>*)(slotAt<bf16>(a.t[0], order[r], n) + j0 + c) = *(const Pack<bf16, 8>*)(s0 + r * SPREAD(COLS) + c);
+  }
+}
