@@ -149,12 +149,8 @@ func expertLinear(b *builder) error {
 		tile = b.linearTile(experts.Rows*slots, out, n)
 		file, threads = "expert_linear_mma", 32*tile.down*tile.across
 		defines = fmt.Sprintf("ROWS=%d COLS=%d DOWN=%d ACROSS=%d ", tile.rows, tile.cols, tile.down, tile.across)
-		const deep, stages = 32, 3
-		weights := deep * (tile.cols + 8)
-		if wt {
-			weights = tile.cols * (deep + 8)
-		}
-		shared = 2 * stages * (tile.rows*(deep+8) + weights)
+		const deep, stages = 32, 4
+		shared = 2 * stages * deep * (tile.rows + tile.cols + 8*bit(!wt))
 	}
 	a := b.newArgs(y, x, w)
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {

@@ -1,7 +1,7 @@
 // 64 x 64 chains of fused multiply-adds in a block of 256 threads, for products without tensor
 // cores. A thread has 4 x 4 of them: rows threadIdx.x/16 + 16p, columns threadIdx.x%16 + 16q.
 typedef float Chains[4][4];
-typedef float Terms[16][64 + 1]; // factors of 16 terms in shared memory
+typedef float Terms[16][64 + 2]; // factors of 16 terms in shared memory; 2 x 16 that a warp stores are in different banks
 
 // chain adds terms [0, deep), ascending.
 static __device__ inline void chain(Chains& y, const Terms& sa, const Terms& sb, int deep) {

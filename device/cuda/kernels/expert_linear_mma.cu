@@ -9,12 +9,12 @@
 // Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
 // of the rate of Hopper's own instructions.
 #define DEEP 32
-#define STAGES 3
+#define STAGES 4
 #define THREADS (32 * DOWN * ACROSS)
 #define TALL (ROWS / DOWN) // rows and columns of a warp's elements
 #define WIDE (COLS / ACROSS)
-#define INPUTS (ROWS * SPREAD(DEEP))
-#define STAGE (INPUTS + (WT ? COLS * SPREAD(DEEP) : DEEP * SPREAD(COLS)))
+#define INPUTS (ROWS * DEEP)
+#define STAGE (INPUTS + (WT ? COLS * DEEP : DEEP * SPREAD(COLS)))
 
 // grid: tiles x columns/COLS.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid_constant__ Args a) {
@@ -32,11 +32,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   int next = 0, filled = 0; // the next inputs to fetch, and the place for them
   auto stage = [&]() {
     if (next < depth) {
-      bf16 *s = s0 + filled * STAGE, *x = s + row * SPREAD(DEEP) + piece;
+      bf16 *s = s0 + filled * STAGE, *x = s + tight(row, piece);
       int bytes = max(0, min(16, 2 * (depth - next - piece)));
 #pragma unroll
-      for (int i = 0; i < ROWS / STEP; i++) copy<16>(x + i * STEP * SPREAD(DEEP), from[i] + next, row + i * STEP < t.rows ? bytes : 0);
-      if (WT) fetch<COLS, DEEP, THREADS>(s + INPUTS, a.t[2], w0 + j0, n - j0, next, depth - next);
+      for (int i = 0; i < ROWS / STEP; i++) copy<16>(x + i * STEP * DEEP, from[i] + next, row + i * STEP < t.rows ? bytes : 0);
+      if (WT) fetchTight<COLS, THREADS>(s + INPUTS, a.t[2], w0 + j0, n - j0, next, depth - next);
       else fetch<DEEP, COLS, THREADS>(s + INPUTS, a.t[2], w0 + next, depth - next, j0, n - j0);
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
@@ -46,22 +46,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
 #pragma unroll
   for (int s = 1; s < STAGES; s++) stage();
   int wi = warpOf() / ACROSS * TALL, wj = warpOf() % ACROSS * WIDE, lane = threadIdx.x % 32, used = 0;
+  int ra = wi + lane % 16, ca = lane / 16 * 8, rb = wj + lane % 8 + lane / 16 * 8, cb = lane / 8 % 2 * 8; // see asRows and asColumns
   float y[TALL / 16][WIDE / 8][4] = {};
   for (int left = (depth + DEEP - 1) / DEEP; left > 0; left--) {
     landed<STAGES - 2>();
     __syncthreads();
     stage(); // into the place that was used last
-    const bf16* pa = s0 + used * STAGE + wi * SPREAD(DEEP) + asRows(SPREAD(DEEP));
-    const bf16* pb = s0 + used * STAGE + INPUTS + (WT ? wj * SPREAD(DEEP) + asColumns(SPREAD(DEEP)) : wj + asRows(SPREAD(COLS)));
+    const bf16 *s = s0 + used * STAGE, *sw = s + INPUTS;
 #pragma unroll
     for (int k = 0; k < DEEP; k += 16) {
       unsigned x[TALL / 16][4], w[WIDE / 16][4];
 #pragma unroll
-      for (int i = 0; i < TALL / 16; i++) quad(x[i], pa + i * 16 * SPREAD(DEEP) + k);
+      for (int i = 0; i < TALL / 16; i++) quad(x[i], s + tight(ra, k + ca) + i * 16 * DEEP);
 #pragma unroll
       for (int j = 0; j < WIDE / 16; j++)
-        if (WT) quad(w[j], pb + j * 16 * SPREAD(DEEP) + k);
-        else quadT(w[j], pb + k * SPREAD(COLS) + j * 16);
+        if (WT) quad(w[j], sw + tight(rb, k + cb) + j * 16 * DEEP);
+        else quadT(w[j], sw + wj + asRows(SPREAD(COLS)) + k * SPREAD(COLS) + j * 16);
       multiply(y, x, w);
     }
     used = used == STAGES - 1 ? 0 : used + 1;

@@ -1,18 +1,37 @@
 // Rows of slots to shared memory, for products on tensor cores: see fetch in mma.cuh.
 
-// gather starts copying W columns, from col on, of N slots' rows of width columns. Lane i of each
-// warp has slot i, a row of zeros if that is negative; columns from right on, counted from col,
-// become 0.
+// gather starts copying W columns, from col on, of N slots' rows of width columns, as slotAt has
+// them. Lane i of each warp has slot i, a row of zeros if that is negative; columns from right on,
+// counted from col, become 0. Strides below 2^31 make an address of one instruction.
 template <int N, int W, int THREADS> static __device__ inline void gather(bf16* s, const Mat& t, int slot, int width, int col, int right) {
   constexpr int PIECES = W / 8, STEP = THREADS / PIECES;
   static_assert(THREADS % PIECES == 0 && N % STEP == 0 && N <= 32, "whole rows of a warp's slots");
   int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8, bytes = max(0, min(16, 2 * (right - c)));
+  int step = t.cols == width ? 0 : width; // to the token's next slot
+  const bf16* from = (const bf16*)t.p + col + c;
   s += r * SPREAD(W) + c;
 #pragma unroll
   for (int i = 0; i < N; i += STEP) {
     int its = __shfl_sync(~0u, slot, r + i);
-    copy<16>(s + i * SPREAD(W), slotAt<bf16>(t, max(its, 0), width) + col + c, its < 0 ? 0 : bytes);
+    unsigned there = max(its, 0);
+    copy<16>(s + i * SPREAD(W), from + (i64)(int)(there / SLOTS) * (int)t.stride + (int)(there % SLOTS) * step, its < 0 ? 0 : bytes);
   }
+}
+
+// Rows of 32 elements without gaps: tight is where columns [col, col+8) of a row are. Of eight rows'
+// equal columns, and of two rows, all are in different banks.
+static __device__ inline int tight(int row, int col) { return row * 32 + (col ^ row / 2 % 4 * 8); }
+
+// fetchTight starts copying N rows of 32 columns from (row, col) on. Rows from end on and columns
+// from right on, counted from there, become 0.
+template <int N, int THREADS> static __device__ inline void fetchTight(bf16* s, const Mat& t, int row, int end, int col, int right) {
+  constexpr int STEP = THREADS / 4;
+  static_assert(STEP % 8 == 0 && N % STEP == 0, "rows whose pieces trade places alike");
+  int r = threadIdx.x / 4, c = threadIdx.x % 4 * 8, bytes = max(0, min(16, 2 * (right - c)));
+  const bf16* from = at<bf16>(t, row + r, col + c);
+  s += tight(r, c);
+#pragma unroll
+  for (int i = 0; i < N; i += STEP) copy<16>(s + i * 32, from + i * t.stride, r + i < end ? bytes : 0);
 }
 
 // multiply adds the products of a warp's 16 columns of a and 16 rows of b.

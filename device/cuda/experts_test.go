@@ -1,0 +1,141 @@
+//go:build linux
+
+package cuda
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut,
+// and are right; matrices that end just behind a tile and experts without tokens among them.
+func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine) }
+
+// TestCompiledExpertTiles: so they are where NVIDIA's compiler made the kernels.
+func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled) }
+
+func expertTilesAgree(t *testing.T, machine maker) {
+	t.Helper()
+	seed := fresh(t)
+	for i := range linearTiles {
+		expertsAgree(t, machine, graph.ExpertLinear, seed+uint64(i), func(c target, s *sample) sumTile {
+			k := s.call.Args[3].Cols
+			return c.linearTile(s.call.Args[0].Rows*k, s.call.Args[0].Cols/k, s.call.Attr.Experts)
+		}, linearTiles[i])
+	}
+	for i := range dwTiles {
+		expertsAgree(t, machine, graph.ExpertDW, seed+uint64(i), func(c target, s *sample) sumTile {
+			return c.dwTile(s.call.Args[0].Rows/s.call.Attr.Experts, s.call.Args[0].Cols, s.call.Attr.Experts)
+		}, dwTiles[i])
+	}
+}
+
+// expertsAgree draws samples until a card has one in the tile, and compares that with other cards.
+func expertsAgree(t *testing.T, machine maker, op graph.Op, seed uint64, chosen func(target, *sample) sumTile, want sumTile) {
+	t.Helper()
+	cards := []int{1, 2, 3, 4, 6, 8, 12, 20} // by their SMs
+	r := rand.New(rand.NewPCG(seed, 23))
+	s := expertSample(op, r)
+	for !slices.ContainsFunc(cards, func(sms int) bool { return chosen(target{sms: sms}, s) == want }) {
+		s = expertSample(op, r)
+	}
+	s.poison()
+	reference := s.reference()
+	var parts []device.Call
+	for r0, all := 0, s.call.Args[3].Rows; r0 < all; {
+		n := s.call.Attr.Seq * (1 + r.IntN(2))
+		if op == graph.ExpertLinear {
+			n = 1 + r.IntN(all)
+		}
+		parts = append(parts, s.cut(r0, min(n, all-r0)))
+		r0 += min(n, all-r0)
+	}
+	first, used := []byte(nil), map[sumTile]bool{}
+	for _, sms := range cards {
+		tile := chosen(target{sms: sms}, s)
+		if used[tile] {
+			continue
+		}
+		used[tile] = true
+		d, _ := machine(t, Options{}, imageBytes)
+		d.limits.sms = sms
+		got := execute(t, d, s.call, s.image)
+		if first == nil {
+			first = got
+		}
+		if err := s.check(bytes.Clone(got), bytes.Clone(reference)); err != nil {
+			t.Errorf("seed %d: %v in %+v: %v", seed, s, tile, err)
+		}
+		if !bytes.Equal(got, first) {
+			t.Errorf("seed %d: %v in %+v has other bits", seed, s, tile)
+		}
+		if !bytes.Equal(got, executeAll(t, d, parts, s.image)) {
+			t.Errorf("seed %d: %v in %+v: in %d parts the bits differ", seed, s, tile, len(parts))
+		}
+	}
+	if !used[want] {
+		t.Errorf("%v: of %+v none is %+v", s, used, want)
+	}
+}
+
+// expertSample has several tiles of rows or columns, in bf16 and as tensor cores want it.
+func expertSample(op graph.Op, r *rand.Rand) *sample {
+	s := &sample{Rand: r, image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
+	n, k := 1+s.IntN(220), s.slots()
+	in, out := 8*(1+s.IntN(12)), 8*(1+s.IntN(40))
+	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3)}}
+	if op == graph.ExpertLinear {
+		s.mat(n, k*out)
+		s.mat(n, s.some(k)*in)
+		s.experts(n, k, in, out, graph.BF16)
+		return s
+	}
+	s.call.Attr.Acc, s.call.Attr.Seq = s.IntN(2) == 0, 1+s.IntN(90)
+	s.acc = s.call.Attr.Acc
+	s.experts(n, k, in, out, graph.F32, s.some(k)*in, s.some(k)*out)
+	return s
+}
+
+// TestExpertsSuit: operands whose rows or slots do not begin at 16 bytes, or that are in fp32, go to
+// the other kernels; so few experts that a token cannot have different ones, and more slots than
+// scratch memory can put in order, are refused.
+func TestExpertsSuit(t *testing.T) {
+	op := func(d graph.DType, rows, cols int) device.Operand {
+		return device.Operand{DType: d, Rows: rows, Cols: cols, Stride: (cols + 7) &^ 7}
+	}
+	const bf16, f32, i32 = graph.BF16, graph.F32, graph.I32
+	at := func(o device.Operand, addr int64) device.Operand { o.Addr = addr; return o }
+	for _, c := range []struct {
+		op   graph.Op
+		args []device.Operand
+		file string // "": refused
+	}{
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 32), op(bf16, 9, 24), op(bf16, 4*24, 16), op(i32, 9, 2)}, "expert_linear_mma"},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 32), op(bf16, 9, 48), op(bf16, 4*24, 16), op(i32, 9, 2)}, "expert_linear_mma"},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 36), op(bf16, 9, 24), op(bf16, 4*24, 18), op(i32, 9, 2)}, "expert_linear"},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 32), op(bf16, 9, 40), op(bf16, 4*20, 16), op(i32, 9, 2)}, "expert_linear"},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 32), at(op(bf16, 9, 24), 8), op(bf16, 4*24, 16), op(i32, 9, 2)}, "expert_linear"},
+		{graph.ExpertLinear, []device.Operand{op(f32, 9, 32), op(bf16, 9, 24), op(bf16, 4*24, 16), op(i32, 9, 2)}, "expert_linear"},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9, 80), op(bf16, 9, 24), op(bf16, 4*24, 16), op(i32, 9, 5)}, ""},
+		{graph.ExpertLinear, []device.Operand{op(bf16, 9<<20, 32), op(bf16, 9<<20, 24), op(bf16, 4*24, 16), op(i32, 9<<20, 2)}, ""},
+		{graph.ExpertDW, []device.Operand{op(f32, 4*24, 16), op(bf16, 9, 24), op(bf16, 9, 32), op(i32, 9, 2)}, "expert_dw_mma"},
+		{graph.ExpertDW, []device.Operand{op(f32, 4*20, 18), op(bf16, 9, 20), op(bf16, 9, 18), op(i32, 9, 2)}, "expert_dw_mma"},
+		{graph.ExpertDW, []device.Operand{op(f32, 4*24, 18), op(bf16, 9, 24), op(bf16, 9, 36), op(i32, 9, 2)}, "expert_dw"},
+		{graph.ExpertDW, []device.Operand{op(f32, 4*24, 15), op(bf16, 9, 48), op(bf16, 9, 15), op(i32, 9, 2)}, "expert_dw"},
+		{graph.ExpertDW, []device.Operand{op(f32, 4*24, 16), op(f32, 9, 24), op(bf16, 9, 32), op(i32, 9, 2)}, "expert_dw"},
+	} {
+		call := device.Call{Op: c.op, Attr: graph.Attr{Experts: 4, Seq: 9}, Args: c.args}
+		works, err := elsewhere.build(&call)
+		switch {
+		case c.file == "" && err == nil:
+			t.Errorf("%v %v: built", c.op, c.args)
+		case c.file != "" && (err != nil || len(works) != 3 || works[2].launch.unit.File != c.file):
+			t.Errorf("%v %v: %v, %v, want %s", c.op, c.args, units(works), err, c.file)
+		}
+	}
+}
