@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
@@ -94,32 +95,41 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	return b.start(unit, "arrange", grid, 1024, 0, x)
 }
 
-// The tiles of kernels/expert_linear_mma.cu and expert_dw_mma.cu. They change no bit.
-var (
-	linearTiles = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 1, 4, 0.8}, {64, 128, 1, 2, 0.7}}
-	dwTiles     = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}}
-)
+// expertTiles are the tiles of kernels/expert_linear_mma.cu and expert_dw_mma.cu, or on Hopper of those
+// with wgmma. A tile changes no bit.
+var expertTiles = map[bool][]sumTile{
+	false: {{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 1, 4, 0.8}, {64, 128, 1, 2, 0.7}},
+	true:  {{128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
+}
 
-// linearTile returns the tile for slots of the experts, in which some are, times out columns: of those
-// with the least zeros behind the last rows the one that wastes least time of SMs.
+// expertTile returns the tile that takes least time, where number tells how many of one kind there are.
+func (t target) expertTile(number func(sumTile) int64) sumTile {
+	return slices.MinFunc(expertTiles[t.hopper], func(x, y sumTile) int {
+		return cmp.Compare(x.waves(number(x), t.sms), y.waves(number(y), t.sms))
+	})
+}
+
+// linearTile returns the tile for rows of slots, in the mean half a tile of each expert of zeros.
 func (t target) linearTile(slots, out, experts int) sumTile {
-	tiles := func(s sumTile) int64 {
-		used := min(slots, experts)
-		return blocks(int64(slots)+int64(used*s.rows/2), int64(s.rows)) * blocks(int64(out), int64(s.cols))
-	}
-	return slices.MinFunc(linearTiles, func(a, b sumTile) int {
-		return cmp.Compare(a.waves(tiles(a), t.sms), b.waves(tiles(b), t.sms))
+	return t.expertTile(func(s sumTile) int64 {
+		return blocks(int64(slots)+int64(min(slots, experts)*s.rows/2), int64(s.rows)) * blocks(int64(out), int64(s.cols))
 	})
 }
 
 // dwTile returns the tile for matrices of m x n.
 func (t target) dwTile(m, n, experts int) sumTile {
-	tiles := func(s sumTile) int64 {
+	return t.expertTile(func(s sumTile) int64 {
 		return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols)) * int64(experts)
-	}
-	return slices.MinFunc(dwTiles, func(a, b sumTile) int {
-		return cmp.Compare(a.waves(tiles(a), t.sms), b.waves(tiles(b), t.sms))
 	})
+}
+
+// linearStages is the shared memory of kernels/expert_linear_mma.cu and expert_linear_wgmma.cu: STAGES
+// places. Rows of the former's weights have gaps if they are not turned.
+func (s sumTile) linearStages(wt bool) int {
+	if s.down == 0 {
+		return 1024 + 2*4*64*(s.rows+s.cols)
+	}
+	return 2 * 4 * 32 * (s.rows + s.cols + 8*bit(!wt))
 }
 
 // pieces reports whether operands are bf16 whose rows, and slots of width columns, begin at pieces
@@ -146,17 +156,16 @@ func expertLinear(b *builder) error {
 	}
 	file, defines, tile, threads, shared := "expert_linear", types(y, x, w), sumTile{rows: 64, cols: 64}, threads, 0
 	if out%8 == 0 && b.pieces([]device.Operand{y, x, w}, out, in, w.Cols) {
+		var suffix string
 		tile = b.linearTile(experts.Rows*slots, out, n)
-		file, threads = "expert_linear_mma", 32*tile.down*tile.across
-		defines = fmt.Sprintf("ROWS=%d COLS=%d DOWN=%d ACROSS=%d ", tile.rows, tile.cols, tile.down, tile.across)
-		const deep, stages = 32, 4
-		shared = 2 * stages * deep * (tile.rows + tile.cols + 8*bit(!wt))
+		suffix, defines, threads = tile.variant()
+		file, shared = file+suffix, tile.linearStages(wt)
 	}
 	a := b.newArgs(y, x, w)
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {
 		return err
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d WT=%d", defines, slots, bit(wt))}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))}
 	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]), blocks(int64(out), int64(tile.cols)), 1}, threads, shared, a)
 }
 
@@ -176,14 +185,16 @@ func expertDW(b *builder) error {
 	sorted := sorting{max(experts.Rows, 1), 1, 0}
 	if b.begins(dw, graph.F32, 8) && dw.Cols%2 == 0 && b.pieces([]device.Operand{p, q}, m, dw.Cols) {
 		tile = b.dwTile(m, dw.Cols, n)
-		_, _, threads, shared = tile.shape()
-		file, defines = "expert_dw_mma", fmt.Sprintf("ROWS=%d COLS=%d DOWN=%d ACROSS=%d ", tile.rows, tile.cols, tile.down, tile.across)
+		var suffix string
+		suffix, defines, threads = tile.variant()
+		_, _, _, shared = tile.shape() // it is the same
+		file += suffix
 		sorted = sorting{max(b.call.Attr.Seq, 1), 16, 0}
 	}
 	a := b.newArgs(dw, p, q)
 	if err := b.sort(sorted, experts, &a); err != nil {
 		return err
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d", defines, experts.Cols)}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d", strings.TrimSpace(defines), experts.Cols)}
 	return b.start(unit, "expert_dw", [3]int64{blocks(int64(m), int64(tile.rows)), blocks(int64(dw.Cols), int64(tile.cols)), int64(n)}, threads, shared, a)
 }

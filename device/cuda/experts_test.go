@@ -22,26 +22,32 @@ func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled) }
 func expertTilesAgree(t *testing.T, machine maker) {
 	t.Helper()
 	seed := fresh(t)
-	for i := range linearTiles {
-		expertsAgree(t, machine, graph.ExpertLinear, seed+uint64(i), func(c target, s *sample) sumTile {
-			k := s.call.Args[3].Cols
-			return c.linearTile(s.call.Args[0].Rows*k, s.call.Args[0].Cols/k, s.call.Attr.Experts)
-		}, linearTiles[i])
-	}
-	for i := range dwTiles {
-		expertsAgree(t, machine, graph.ExpertDW, seed+uint64(i), func(c target, s *sample) sumTile {
-			return c.dwTile(s.call.Args[0].Rows/s.call.Attr.Experts, s.call.Args[0].Cols, s.call.Attr.Experts)
-		}, dwTiles[i])
+	for _, major := range []int{8, 9} {
+		d, _ := machine(t, Options{})
+		d.limits.major = major
+		for i, tile := range expertTiles[d.hopper()] {
+			expertsAgree(t, machine, graph.ExpertLinear, major, seed+uint64(i), tile)
+			expertsAgree(t, machine, graph.ExpertDW, major, seed+uint64(i), tile)
+		}
 	}
 }
 
+// tileOf is the tile of a sample.
+func tileOf(c target, s *sample) sumTile {
+	y, n := s.call.Args[0], s.call.Attr.Experts
+	if k := s.call.Args[3].Cols; s.call.Op == graph.ExpertLinear {
+		return c.linearTile(y.Rows*k, y.Cols/k, n)
+	}
+	return c.dwTile(y.Rows/n, y.Cols, n)
+}
+
 // expertsAgree draws samples until a card has one in the tile, and compares that with other cards.
-func expertsAgree(t *testing.T, machine maker, op graph.Op, seed uint64, chosen func(target, *sample) sumTile, want sumTile) {
+func expertsAgree(t *testing.T, machine maker, op graph.Op, major int, seed uint64, want sumTile) {
 	t.Helper()
 	cards := []int{1, 2, 3, 4, 6, 8, 12, 20} // by their SMs
 	r := rand.New(rand.NewPCG(seed, 23))
 	s := expertSample(op, r)
-	for !slices.ContainsFunc(cards, func(sms int) bool { return chosen(target{sms: sms}, s) == want }) {
+	for !slices.ContainsFunc(cards, func(sms int) bool { return tileOf(target{sms: sms, hopper: want.down == 0}, s) == want }) {
 		s = expertSample(op, r)
 	}
 	s.poison()
@@ -57,13 +63,13 @@ func expertsAgree(t *testing.T, machine maker, op graph.Op, seed uint64, chosen 
 	}
 	first, used := []byte(nil), map[sumTile]bool{}
 	for _, sms := range cards {
-		tile := chosen(target{sms: sms}, s)
+		tile := tileOf(target{sms: sms, hopper: want.down == 0}, s)
 		if used[tile] {
 			continue
 		}
 		used[tile] = true
 		d, _ := machine(t, Options{}, imageBytes)
-		d.limits.sms = sms
+		d.limits.sms, d.limits.major = sms, major
 		got := execute(t, d, s.call, s.image)
 		if first == nil {
 			first = got
@@ -99,6 +105,18 @@ func expertSample(op graph.Op, r *rand.Rand) *sample {
 	s.acc = s.call.Attr.Acc
 	s.experts(n, k, in, out, graph.F32, s.some(k)*in, s.some(k)*out)
 	return s
+}
+
+// TestExpertTilesFit: a block of every tile can run on the cards that it is for.
+func TestExpertTilesFit(t *testing.T) {
+	for hopper, most := range map[bool]int{false: leastShared, true: 227 << 10} {
+		for _, s := range expertTiles[hopper] {
+			_, _, _, dw := s.shape()
+			if shared := max(dw, s.linearStages(false), s.linearStages(true)); shared > most || 2*s.rows*(s.cols+8) > s.linearStages(true) {
+				t.Errorf("%+v has %d bytes of shared memory, of %d", s, shared, most)
+			}
+		}
+	}
 }
 
 // TestExpertsSuit: operands whose rows or slots do not begin at 16 bytes, or that are in fp32, go to

@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   int j0 = blockIdx.y * COLS, w0 = t.expert * high, row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES * 8;
   const bf16* from[ROWS / STEP];
 #pragma unroll
-  for (int i = 0; i < ROWS / STEP; i++) from[i] = slotAt<bf16>(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
+  for (int i = 0; i < ROWS / STEP; i++) from[i] = rowOf(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
   int next = 0, filled = 0; // the next inputs to fetch, and the place for them
   auto stage = [&]() {
     if (next < depth) {
@@ -75,8 +75,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
     for (int j = 0; j < WIDE / 8; j++)
       *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(y[i / 2][j][i % 2 * 2], y[i / 2][j][i % 2 * 2 + 1]);
   __syncthreads();
-  for (int e = threadIdx.x; e < ROWS * COLS / 8; e += THREADS) {
-    int r = e / (COLS / 8), c = e % (COLS / 8) * 8;
-    if (r < t.rows && j0 + c < n) *(Pack<bf16, 8>*)(slotAt<bf16>(a.t[0], order[r], n) + j0 + c) = *(const Pack<bf16, 8>*)(s0 + r * SPREAD(COLS) + c);
-  }
+  scatter<ROWS, COLS, THREADS>(a.t[0], order, t.rows, n, j0, s0);
 }

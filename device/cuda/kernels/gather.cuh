@@ -1,20 +1,32 @@
-// Rows of slots to shared memory, for products on tensor cores: see fetch in mma.cuh.
+// Rows of slots to shared memory and back, for products on tensor cores: see fetch in mma.cuh.
 
-// gather starts copying W columns, from col on, of N slots' rows of width columns, as slotAt has
-// them. Lane i of each warp has slot i, a row of zeros if that is negative; columns from right on,
-// counted from col, become 0. Strides below 2^31 make an address of one instruction.
+// rowOf is slotAt for an operand whose stride is less than 2^31 elements: then an address takes one
+// instruction.
+static __device__ inline const bf16* rowOf(const Mat& t, unsigned slot, int width) {
+  return (const bf16*)t.p + (i64)(int)(slot / SLOTS) * (int)t.stride + (int)(slot % SLOTS) * (t.cols == width ? 0 : width);
+}
+
+// scatter stores n slots' W columns of shared memory, at most N, to their rows of width columns, from
+// col on.
+template <int N, int W, int THREADS> static __device__ inline void scatter(const Mat& t, const int* order, int n, int width, int col, const bf16* s) {
+  for (int e = threadIdx.x; e < N * W / 8; e += THREADS) {
+    int r = e / (W / 8), c = e % (W / 8) * 8;
+    if (r < n && col + c < width) *(Pack<bf16, 8>*)(slotAt<bf16>(t, order[r], width) + col + c) = *(const Pack<bf16, 8>*)(s + r * SPREAD(W) + c);
+  }
+}
+
+// gather starts copying W columns, from col on, of N slots' rows of width columns. Lane i of each
+// warp has slot i, a row of zeros if that is negative; columns from right on, counted from col,
+// become 0.
 template <int N, int W, int THREADS> static __device__ inline void gather(bf16* s, const Mat& t, int slot, int width, int col, int right) {
   constexpr int PIECES = W / 8, STEP = THREADS / PIECES;
   static_assert(THREADS % PIECES == 0 && N % STEP == 0 && N <= 32, "whole rows of a warp's slots");
   int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8, bytes = max(0, min(16, 2 * (right - c)));
-  int step = t.cols == width ? 0 : width; // to the token's next slot
-  const bf16* from = (const bf16*)t.p + col + c;
   s += r * SPREAD(W) + c;
 #pragma unroll
   for (int i = 0; i < N; i += STEP) {
     int its = __shfl_sync(~0u, slot, r + i);
-    unsigned there = max(its, 0);
-    copy<16>(s + i * SPREAD(W), from + (i64)(int)(there / SLOTS) * (int)t.stride + (int)(there % SLOTS) * step, its < 0 ? 0 : bytes);
+    copy<16>(s + i * SPREAD(W), rowOf(t, max(its, 0), width) + col + c, its < 0 ? 0 : bytes);
   }
 }
 

@@ -37,6 +37,7 @@ var parts = map[string][]string{
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh"},
 	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
 	"expert_linear_mma": {"mma.cuh", "dispatch.cuh", "gather.cuh"}, "expert_dw_mma": {"mma.cuh", "dispatch.cuh", "gather.cuh"},
+	"expert_linear_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"}, "expert_dw_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
 	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh"},
 }
 
