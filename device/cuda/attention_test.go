@@ -119,14 +119,14 @@ func longSample(op graph.Op, documents bool) *sample {
 		return s
 	}
 	if op == graph.ExpertLinear || op == graph.ExpertDW {
-		s.call.Attr = graph.Attr{Experts: 2, Seq: 150}
+		s.call.Attr = graph.Attr{Experts: 2, Seq: 350}
 		if op == graph.ExpertDW {
-			s.experts(300, 1, 72, 136, graph.F32, 72, 136)
+			s.experts(700, 1, 72, 136, graph.F32, 72, 136)
 			return s
 		}
 		s.mat(90, 136)
-		s.mat(90, 136) // five steps: the last one's inputs are where results pass through
-		s.experts(90, 1, 136, 136, graph.BF16)
+		s.mat(90, 272) // 5 or 9 steps: the last one's inputs are where results pass through
+		s.experts(90, 1, 272, 136, graph.BF16)
 		return s
 	}
 	const head = 32
