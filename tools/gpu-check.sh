@@ -107,8 +107,8 @@ checks() {
   test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
   test_of compile 90 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestTimes|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
-  test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences'
-  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums|TestExpertTiles'
+  test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences|TestRouteSpecial'
+  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums|TestExpertTiles|TestManyTiles'
   test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   test_of torch-fixtures 60 device/cuda TestTraining
   test_of plans 60 device/cuda TestPlansChangeNothing

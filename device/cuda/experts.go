@@ -166,7 +166,7 @@ func expertLinear(b *builder) error {
 		return err
 	}
 	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))}
-	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]), blocks(int64(out), int64(tile.cols)), 1}, threads, shared, a)
+	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
 }
 
 // expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add
@@ -196,5 +196,5 @@ func expertDW(b *builder) error {
 		return err
 	}
 	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d", strings.TrimSpace(defines), experts.Cols)}
-	return b.start(unit, "expert_dw", [3]int64{blocks(int64(m), int64(tile.rows)), blocks(int64(dw.Cols), int64(tile.cols)), int64(n)}, threads, shared, a)
+	return b.start(unit, "expert_dw", [3]int64{blocks(int64(m), int64(tile.rows)) * blocks(int64(dw.Cols), int64(tile.cols)), int64(n), 1}, threads, shared, a)
 }

@@ -4,12 +4,14 @@ package cuda
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 )
 
 // TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut,
@@ -105,6 +107,75 @@ func expertSample(op graph.Op, r *rand.Rand) *sample {
 	s.acc = s.call.Attr.Acc
 	s.experts(n, k, in, out, graph.F32, s.some(k)*in, s.some(k)*out)
 	return s
+}
+
+// TestManyTiles: where there are more tiles of rows than blocks take at a time with all columns, none
+// is left out.
+func TestManyTiles(t *testing.T) { manyTilesAgree(t, machine) }
+
+func TestCompiledManyTiles(t *testing.T) { manyTilesAgree(t, compiled) }
+
+func manyTilesAgree(t *testing.T, machine maker) {
+	t.Helper()
+	seed := fresh(t)
+	for i, op := range []graph.Op{graph.ExpertLinear, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDW} {
+		s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(i))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
+		s.call = device.Call{Op: op, Attr: graph.Attr{Experts: 2, Seq: 9, WT: i%2 == 0}}
+		if op == graph.ExpertLinear {
+			const n = 2100
+			s.mat(n, 264)
+			s.mat(n, 8)
+			s.experts(n, 1, 8, 264, graph.BF16)
+		} else {
+			s.call.Attr.Experts = 1
+			s.experts(20, 1, 2200, 136, graph.F32, 2200, 136)
+		}
+		s.poison()
+		want := s.reference()
+		for _, major := range []int{8, 9} {
+			d, _ := machine(t, Options{}, imageBytes)
+			d.limits.major = major
+			if err := s.check(execute(t, d, s.call, s.image), bytes.Clone(want)); err != nil {
+				t.Errorf("seed %d: %v, compute capability %d: %v", seed, s, major, err)
+			}
+		}
+	}
+}
+
+// TestRouteSpecial: whatever the logits are, infinite and no numbers among them, the choice is the
+// CPU's, and weights that are no numbers there are none here.
+func TestRouteSpecial(t *testing.T) { specialRoutesAgree(t, machine) }
+
+func TestCompiledRouteSpecial(t *testing.T) { specialRoutesAgree(t, compiled) }
+
+func specialRoutesAgree(t *testing.T, machine maker) {
+	t.Helper()
+	cores := kernel.NewEnv(1)
+	defer cores.Close()
+	values := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1, -1, 1e-30}
+	d, _ := machine(t, Options{}, imageBytes)
+	first := fresh(t)
+	for seed := first; seed < first+16; seed++ {
+		s := &sample{Rand: rand.New(rand.NewPCG(seed, 3)), image: make([]byte, imageBytes), float: []graph.DType{graph.F32, graph.BF16}[seed%2]}
+		s.call = device.Call{Op: graph.Route, Attr: graph.Attr{Normed: seed%4 < 2}}
+		k, some := 1+s.IntN(8), values[s.IntN(4):]
+		weights, experts := s.f32(40, k), s.place(graph.I32, 40, k)
+		logits := s.fill(s.float, 40, k+s.IntN(60), func() float64 { return some[s.IntN(len(some))] })
+		image := bytes.Clone(s.image)
+		kernel.Lookup(graph.Route).Reference(cores, &s.call.Attr, []kernel.Tensor{tensor(image, weights), tensor(image, experts), tensor(image, logits)})
+		got := execute(t, d, s.call, s.image)
+		for r := range 40 {
+			for c := range k {
+				if x, y := tensor(got, experts), tensor(image, experts); x.At(r, c) != y.At(r, c) {
+					t.Errorf("seed %d, row %d: expert %v, on the CPU %v", seed, r, x.At(r, c), y.At(r, c))
+				}
+				x, y := tensor(got, weights), tensor(image, weights)
+				if g, w := x.At(r, c), y.At(r, c); math.IsNaN(g) != math.IsNaN(w) || math.Abs(g-w) > 1e-5 {
+					t.Errorf("seed %d, row %d: weight %v, on the CPU %v", seed, r, g, w)
+				}
+			}
+		}
+	}
 }
 
 // TestExpertTilesFit: a block of every tile can run on the cards that it is for.

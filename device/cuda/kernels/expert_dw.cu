@@ -1,11 +1,12 @@
 // A product of a mixture's experts without tensor cores, in the tiles and chains of product.cu, with
 // rows gathered as dispatch.cuh says. Every element is the CPU's chain.
 //
-// dw p q: of each expert p^T.q over its slots, added to dw with acc. grid: rows/64 x columns/64 x
+// dw p q: of each expert p^T.q over its slots, added to dw with acc. grid: rows/64 * columns/64 x
 // experts.
 extern "C" __global__ void __launch_bounds__(256) expert_dw(const __grid_constant__ Args a) {
   __shared__ Terms sa, sb;
-  int m = a.t[0].rows / a.n[0], n = a.t[0].cols, i0 = blockIdx.x * 64, j0 = blockIdx.y * 64, expert = blockIdx.z;
+  int m = a.t[0].rows / a.n[0], n = a.t[0].cols, across = (n + 63) / 64;
+  int i0 = blockIdx.x / across * 64, j0 = blockIdx.x % across * 64, expert = blockIdx.y;
   i64 w0 = (i64)expert * m;
   int first = startsOf(a)[expert], last = startsOf(a)[expert + 1];
   Chains y = {};

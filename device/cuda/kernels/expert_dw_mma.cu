@@ -14,12 +14,14 @@
 #define WIDE (COLS / ACROSS)
 #define STAGE (DEEP * (SPREAD(ROWS) + SPREAD(COLS)))
 
-// grid: rows/ROWS x columns/COLS x experts.
+// grid: rows/ROWS * columns/COLS x experts.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = (bf16*)shared;
-  int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows / a.n[0], n = a.t[0].cols, lane = threadIdx.x % 32;
-  int next = startsOf(a)[blockIdx.z], end = startsOf(a)[blockIdx.z + 1], filled = 0; // the next slots to fetch, and the place for them
+  int m = a.t[0].rows / a.n[0], n = a.t[0].cols, lane = threadIdx.x % 32, expert = blockIdx.y, i0, j0;
+  spread((m + ROWS - 1) / ROWS, (n + COLS - 1) / COLS, i0, j0);
+  i0 *= ROWS, j0 *= COLS;
+  int next = startsOf(a)[expert], end = startsOf(a)[expert + 1], filled = 0; // the next slots to fetch, and the place for them
   if (a.acc && next == end) return;
   int steps = (end - next + DEEP - 1) / DEEP;
   const int* order = orderOf(a);
@@ -39,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_con
   for (int s = 1; s < STAGES; s++) stage();
   int wi = warpOf() / ACROSS * TALL, wj = warpOf() % ACROSS * WIDE;
   int r0 = i0 + wi + lane / 4, c0 = j0 + wj + lane % 4 * 2; // this thread's first elements
-  float* out = at<float>(a.t[0], (i64)blockIdx.z * m + r0, c0);
+  float* out = at<float>(a.t[0], (i64)expert * m + r0, c0);
   float y[TALL / 16][WIDE / 8][4] = {};
   if (a.acc) {
 #pragma unroll

@@ -21,12 +21,14 @@ template <int W> static __device__ inline void gatherPanels(bf16* s, const Mat& 
   }
 }
 
-// grid: rows/ROWS x columns/COLS x experts.
+// grid: rows/ROWS * columns/COLS x experts.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows / a.n[0], n = a.t[0].cols, lane = threadIdx.x % 32;
-  int next = startsOf(a)[blockIdx.z], last = startsOf(a)[blockIdx.z + 1], filled = 0; // the next slots to fetch, and the place for them
+  int m = a.t[0].rows / a.n[0], n = a.t[0].cols, lane = threadIdx.x % 32, expert = blockIdx.y, i0, j0;
+  spread((m + ROWS - 1) / ROWS, (n + COLS - 1) / COLS, i0, j0);
+  i0 *= ROWS, j0 *= COLS;
+  int next = startsOf(a)[expert], last = startsOf(a)[expert + 1], filled = 0; // the next slots to fetch, and the place for them
   if (a.acc && next == last) return;
   int end = max(last, next + 1), left = (end - next + DEEP - 1) / DEEP; // at least one step, of zeros: see wgrad_wgmma.cu
   const int* order = orderOf(a);
@@ -50,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_con
 #pragma unroll
   for (int s = 2; s < STAGES; s++) stage();
   int group = warpOf() / 4, r0 = i0 + warpOf() * 16 + lane / 4, c0 = j0 + lane % 4 * 2; // this thread's first elements
-  float* out = at<float>(a.t[0], (i64)blockIdx.z * m + r0, c0);
+  float* out = at<float>(a.t[0], (i64)expert * m + r0, c0);
   float y[COLS / 8][4] = {};
   if (a.acc) {
 #pragma unroll

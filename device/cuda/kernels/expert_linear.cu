@@ -2,13 +2,13 @@
 // rows gathered and scattered as dispatch.cuh says. Every element is the CPU's chain.
 //
 // y x w: each slot's row of x times its expert's matrix, or with WT the transposed one. grid:
-// tiles x columns/64.
+// tiles * columns/64.
 extern "C" __global__ void __launch_bounds__(256) expert_linear(const __grid_constant__ Args a) {
   __shared__ Terms sa, sb;
-  Tile t = tilesOf(a)[blockIdx.x];
+  Tile t = tilesOf(a)[blockIdx.x % a.n[4]];
   if (t.rows == 0) return;
   const int* order = orderOf(a) + t.first;
-  int high = a.t[2].rows / a.n[0], depth = WT ? a.t[2].cols : high, n = WT ? high : a.t[2].cols, j0 = blockIdx.y * 64;
+  int high = a.t[2].rows / a.n[0], depth = WT ? a.t[2].cols : high, n = WT ? high : a.t[2].cols, j0 = blockIdx.x / a.n[4] * 64;
   i64 w0 = (i64)t.expert * high;
   Chains y = {};
   for (int k0 = 0; k0 < depth; k0 += 16) {

@@ -8,16 +8,17 @@
 #define THREADS (2 * ROWS)
 #define STAGE (DEEP * (ROWS + COLS))
 
-// grid: tiles x columns/COLS.
+// grid: tiles * columns/COLS.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid_constant__ Args a) {
   constexpr int STEP = THREADS / 8; // a thread copies a piece of every STEP-th row
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  Tile t = tilesOf(a)[blockIdx.x];
+  int high = a.t[2].rows / a.n[0], depth = WT ? a.t[2].cols : high, n = WT ? high : a.t[2].cols, i, j;
+  spread(a.n[4], (n + COLS - 1) / COLS, i, j);
+  Tile t = tilesOf(a)[i];
   if (t.rows == 0) return;
   const int* order = orderOf(a) + t.first;
-  int high = a.t[2].rows / a.n[0], depth = WT ? a.t[2].cols : high, n = WT ? high : a.t[2].cols;
-  int j0 = blockIdx.y * COLS, w0 = t.expert * high, row = threadIdx.x / 8, piece = threadIdx.x % 8 * 8;
+  int j0 = j * COLS, w0 = t.expert * high, row = threadIdx.x / 8, piece = threadIdx.x % 8 * 8;
   const bf16* from[ROWS / STEP];
 #pragma unroll
   for (int i = 0; i < ROWS / STEP; i++) from[i] = rowOf(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
