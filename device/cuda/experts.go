@@ -19,25 +19,6 @@ import (
 // For example, 1000 slots of 8 experts in tiles of 64 rows are 23 tiles at most: 8 experts may each
 // have a tile that is not full, of 1 row at least, and the other 992 rows fill 15.
 
-// halves launches an element-wise kernel whose operands are one or two times as wide as
-// y, gate beside up: they never form one long row. With weights a row of y is as many slots;
-// where these have gradients too, a block sums one.
-func (b *builder) halves(file string, y, weights, sums device.Operand) error {
-	var ops []device.Operand
-	for i := range b.call.Op.Info().Args {
-		ops = append(ops, b.op(i))
-	}
-	slots := max(1, weights.Cols)
-	cols := y.Cols / slots
-	v, _ := b.vector(cols, ops[:len(ops)-bit(!weights.Absent())-bit(!sums.Absent())]...)
-	defines := fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(!sums.Absent()), v)
-	grid, n := blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), threads
-	if !sums.Absent() {
-		grid, n = int64(y.Rows)*int64(slots), min((cols/v+31)/32*32, threads)
-	}
-	return b.start(kernels.Unit{File: file, Defines: defines}, file, [3]int64{grid, 1, 1}, n, 0, b.newArgs(ops...))
-}
-
 // router launches a warp per token.
 func (b *builder) router(file string, logits, experts device.Operand) error {
 	if experts.Cols > logits.Cols {
@@ -57,7 +38,7 @@ func (b *builder) router(file string, logits, experts device.Operand) error {
 func combine(b *builder) error {
 	y, x, res := b.op(0), b.op(1), b.op(2)
 	v, _ := b.vector(y.Cols, y, x, res)
-	unit := kernels.Unit{File: "combine", Defines: fmt.Sprintf("%sSLOTS=%d VEC=%d", types(y, x, res), x.Cols/y.Cols, v)}
+	unit := kernels.Unit{File: "combine", Defines: fmt.Sprintf("%sSLOTS=%d VEC=%d", types(y, x, res), x.Cols/max(y.Cols, 1), v)}
 	return b.start(unit, "combine", [3]int64{blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), 1, 1}, threads, 0, b.newArgs(y, x, res))
 }
 
@@ -68,19 +49,25 @@ type sorting struct {
 	tile int // rows of a result's tiles; 0: there are none
 }
 
+// experts returns the experts of each token, and how many there are in all.
+func (b *builder) experts() (experts device.Operand, n int, err error) {
+	if experts, n = b.op(3), b.call.Attr.Experts; experts.Cols < 1 || experts.Cols > n {
+		err = fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, n)
+	}
+	return experts, n, err
+}
+
 // sort launches the sort of the experts' slots, and sets in a what products read of it.
 func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	n, slots := b.call.Attr.Experts, int64(experts.Rows)*int64(experts.Cols)
-	if n < 1 || experts.Cols > n {
-		return fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, n)
-	}
 	sequences := max(1, blocks(int64(experts.Rows), int64(s.seq)))
+	filled := sequences * min(int64(n), int64(s.seq)*int64(experts.Cols)) * int64(s.unit-1)
 	var tiles int64
 	if s.tile > 0 {
 		partial := min(slots, int64(n))
 		tiles = partial + (slots-partial)/int64(s.tile)
 	}
-	need := 12*tiles + 4*(int64(n)+1+int64(n)*sequences+slots+int64(n)*sequences*int64(s.unit-1))
+	need := 12*tiles + 4*(int64(n)+1+int64(n)*sequences+slots+filled)
 	if need > b.room {
 		return fmt.Errorf("%d slots of %d experts need %d bytes of scratch memory, there are %d; hint: use smaller micro-batches", slots, n, need, b.room)
 	}
@@ -99,7 +86,7 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 // with wgmma. A tile changes no bit.
 var expertTiles = map[bool][]sumTile{
 	false: {{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 1, 4, 0.8}, {64, 128, 1, 2, 0.7}},
-	true:  {{128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
+	true:  {{192, 256, 0, 0, 1}, {128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
 }
 
 // expertTile returns the tile that takes least time, where number tells how many of one kind there are.
@@ -144,13 +131,12 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 }
 
 func expertLinear(b *builder) error {
-	y, x, w, experts := b.op(0), b.op(1), b.op(2), b.op(3)
-	n, wt, slots := b.call.Attr.Experts, b.call.Attr.WT, max(experts.Cols, 1)
-	if n < 1 {
-		return fmt.Errorf("there are no experts")
+	experts, n, err := b.experts()
+	if err != nil {
+		return err
 	}
-	out := y.Cols / slots
-	in := w.Cols
+	y, x, w, wt, slots := b.op(0), b.op(1), b.op(2), b.call.Attr.WT, experts.Cols
+	in, out := w.Cols, y.Cols/slots
 	if !wt {
 		in = w.Rows / n
 	}
@@ -172,13 +158,13 @@ func expertLinear(b *builder) error {
 // expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add
 // at once must not depend on the calls, which cut tokens at sequences.
 func expertDW(b *builder) error {
-	dw, p, q, experts := b.op(0), b.op(1), b.op(2), b.op(3)
+	experts, n, err := b.experts()
+	if err != nil {
+		return err
+	}
+	dw, p, q := b.op(0), b.op(1), b.op(2)
 	if b.call.Attr.WT {
 		p, q = q, p
-	}
-	n := b.call.Attr.Experts
-	if n < 1 {
-		return fmt.Errorf("there are no experts")
 	}
 	m := dw.Rows / n
 	file, defines, tile, threads, shared := "expert_dw", types(dw, p, q), sumTile{rows: 64, cols: 64}, threads, 0

@@ -14,6 +14,33 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
+// slots draws how many experts a token goes to.
+func (s *sample) slots() int { return 1 + s.IntN(4) }
+
+// some is k, or 1 where a token's slots have the same row.
+func (s *sample) some(k int) int { return []int{1, k}[s.IntN(2)] }
+
+// experts makes matrices, operands of n rows that are so wide, and the k experts of each row.
+func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
+	all := s.call.Attr.Experts
+	if s.call.Attr.WT {
+		in, out = out, in
+	}
+	s.fill(d, all*in, out, s.NormFloat64)
+	for _, cols := range wide {
+		s.mat(n, cols)
+	}
+	t := tensor(s.image, s.place(graph.I32, n, k))
+	few := k + s.IntN(all-k+1) // the others have no token
+	for r := range n {
+		ids := s.Perm(few)[:k]
+		slices.Sort(ids)
+		for c, id := range ids {
+			t.Set(r, c, float64(id))
+		}
+	}
+}
+
 // TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut,
 // and are right; matrices that end just behind a tile and experts without tokens among them.
 func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine) }

@@ -144,6 +144,25 @@ func crossEntropy(b *builder) error {
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
 
+// halves launches an element-wise kernel whose operands are one or two times as wide as
+// y, gate beside up: they never form one long row. With weights a row of y is as many slots;
+// where these have gradients too, a block sums one.
+func (b *builder) halves(file string, y, weights, sums device.Operand) error {
+	var ops []device.Operand
+	for i := range b.call.Op.Info().Args {
+		ops = append(ops, b.op(i))
+	}
+	slots := max(1, weights.Cols)
+	cols := y.Cols / slots
+	v, _ := b.vector(cols, ops[:len(ops)-bit(!weights.Absent())-bit(!sums.Absent())]...)
+	defines := fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(!sums.Absent()), v)
+	grid, n := blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), threads
+	if !sums.Absent() {
+		grid, n = int64(y.Rows)*int64(slots), min((cols/v+31)/32*32, threads)
+	}
+	return b.start(kernels.Unit{File: file, Defines: defines}, file, [3]int64{grid, 1, 1}, n, 0, b.newArgs(ops...))
+}
+
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.
 func (b *builder) rope(at bool) error {
 	a := &b.call.Attr

@@ -9,15 +9,15 @@
 // gatherPanels is gather for panels of 64 columns; lane i has slots i and i+32.
 template <int W> static __device__ inline void gatherPanels(bf16* s, const Mat& t, const int (&slots)[2], int width, int col, int right) {
   constexpr int STEP = THREADS / 8;
-  static_assert(32 % STEP == 0, "rows that are one lane's");
   int r = threadIdx.x / 8, c = threadIdx.x % 8 * 8;
   s += r * 64 + (c ^ r % 8 * 8);
 #pragma unroll
   for (int i = 0; i < DEEP; i += STEP) {
-    int slot = __shfl_sync(~0u, slots[i / 32], r + i % 32);
+    int low = __shfl_sync(~0u, slots[0], r + i), high = __shfl_sync(~0u, slots[1], r + i);
+    int slot = r + i < 32 ? low : high;
     const bf16* from = rowOf(t, max(slot, 0), width) + col + c;
 #pragma unroll
-    for (int p = 0; p < W; p += 64) copy<16>(s + p * DEEP + i * 64, from + p, slot < 0 ? 0 : present(p + c, right));
+    for (int p = 0; p < W; p += 64) copy<16>(s + p * DEEP + i * 64, from + p, slot < 0 ? 0 : present(p + c, right), DEEP % STEP == 0 || r + i < DEEP);
   }
 }
 
