@@ -63,12 +63,12 @@ func variants() []Unit {
 			}
 		}
 		list = append(list, Unit{"dispatch", "SLOTS=" + slots})
-		list = append(list, Unit{"expert_linear_wgmma", "ROWS=192 COLS=256 WT=0 SLOTS=" + slots}, Unit{"expert_linear_wgmma", "ROWS=192 COLS=256 WT=1 SLOTS=" + slots}, Unit{"expert_dw_wgmma", "ROWS=192 COLS=256 SLOTS=" + slots})
-		for _, tile := range [][2]string{{"ROWS=128 COLS=256", " DOWN=2 ACROSS=4"}, {"ROWS=128 COLS=128", " DOWN=2 ACROSS=2"}, {"ROWS=64 COLS=256", " DOWN=1 ACROSS=4"}, {"ROWS=64 COLS=128", " DOWN=1 ACROSS=2"}} {
-			for _, kind := range []string{"_mma", "_wgmma"} {
-				with := tile[0] + tile[1] + " SLOTS=" + slots
-				list = append(list, Unit{"expert_linear" + kind, with + " WT=0"}, Unit{"expert_linear" + kind, with + " WT=1"}, Unit{"expert_dw" + kind, with})
-			}
+		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=1 ACROSS=4", "ROWS=64 COLS=128 DOWN=1 ACROSS=2"} {
+			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1"}, Unit{"expert_dw_mma", tile + " SLOTS=" + slots})
+		}
+		for _, tile := range []string{"192 COLS=256", "128 COLS=256", "128 COLS=128", "64 COLS=256", "64 COLS=128"} {
+			tile = "ROWS=" + tile + " SLOTS=" + slots
+			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0"}, Unit{"expert_linear_wgmma", tile + " WT=1"}, Unit{"expert_dw_wgmma", tile})
 		}
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
