@@ -2,7 +2,8 @@
 // experts tokens go to, so the host launches as many blocks as there may be tiles. No atomics:
 // each block reads the experts of all slots of a sequence and looks for its own.
 //
-// Known weakness: every product sorts the same experts again.
+// Known weakness: every product sorts the same experts again; and each block adds up the counts before
+// its own, which is little for tens of sequences and much for thousands.
 
 // expertOf returns the expert of a slot.
 static __device__ inline int expertOf(const Args& a, int slot) { return *at<int>(a.t[0], slot / SLOTS, slot % SLOTS); }
