@@ -95,7 +95,7 @@ func (b *builder) expertDX(n *Node, dy Use) {
 	attr := n.Attr
 	attr.WT, attr.Slots = !attr.WT, dy.Hi-dy.Lo == y.Hi-y.Lo
 	dx, acc := b.into(x)
-	if n.Attr.Slots {
+	if n.Attr.Slots { // nothing else reads x, so there is nothing to add to
 		b.node(ExpertLinear, attr, dx, dy, w, experts)
 		return
 	}

@@ -107,8 +107,8 @@ checks() {
   test_of find 30 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
   test_of compile 90 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestTimes|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
-  test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences'
-  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums'
+  test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences|TestRouteSpecial'
+  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums|TestExpertTiles|TestManyTiles'
   test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   test_of torch-fixtures 60 device/cuda TestTraining
   test_of plans 60 device/cuda TestPlansChangeNothing
@@ -119,11 +119,12 @@ checks() {
   test_of rate-links 30 device/cuda TestRateLinks
   test_of rate-product 40 device/cuda TestRateProduct
   test_of rate-sums 40 device/cuda TestRateSums
+  test_of rate-experts 40 device/cuda TestRateExperts
   test_of rate-attention 60 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   [ -n "$dry" ] || torch rates 60 rates
   if [ -z "$dry" ] && command -v compute-sanitizer >/dev/null; then
-    part sanitizer 120 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy)'
+    part sanitizer 120 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run 'TestOperators/(attention|layernorm|embed_bwd|cross_entropy|route|expert)'
   fi
 }
 

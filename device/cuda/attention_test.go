@@ -56,7 +56,9 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 		major     int // the card's compute capability
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
 		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9},
-		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9}} {
+		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
+		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
+		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
 		if !slices.Contains(ops, c.op) || orders && c.major == 9 { // text does not show what tensor cores see when
 			continue
 		}
@@ -105,7 +107,8 @@ func within(file string, edit func(string) string) func(string) string {
 }
 
 // longSample goes over several tiles, in bf16: attention on a sequence, whose tiles' numbers
-// are odd, so that the last one lies where results pass through, or a weight's gradient.
+// are odd, so that the last one lies where results pass through, a weight's gradient, or a product
+// of experts.
 func longSample(op graph.Op, documents bool) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
@@ -113,6 +116,17 @@ func longSample(op graph.Op, documents bool) *sample {
 		s.f32(72, 136)
 		s.mat(300, 72)
 		s.mat(300, 136)
+		return s
+	}
+	if op == graph.ExpertLinear || op == graph.ExpertDW {
+		s.call.Attr = graph.Attr{Experts: 2, Seq: 350}
+		if op == graph.ExpertDW {
+			s.experts(700, 1, 72, 136, graph.F32, 72, 136)
+			return s
+		}
+		s.mat(90, 136)
+		s.mat(90, 272) // 5 or 9 steps: the last one's inputs are where results pass through
+		s.experts(90, 1, 272, 136, graph.BF16)
 		return s
 	}
 	const head = 32

@@ -37,7 +37,7 @@ func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever
 // order threads run, since it knows who used which bytes.
 func TestCompiledWaits(t *testing.T) {
-	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd, graph.LinearDW)
+	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd, graph.LinearDW, graph.ExpertLinear, graph.ExpertDW)
 }
 
 // TestCompiledTraffic: of all kernels that a step of a model starts, none has threads wait
@@ -46,7 +46,7 @@ func TestCompiledWaits(t *testing.T) {
 // per block, and without them rows of fp32 lie as fits most accesses, not all.
 func TestCompiledTraffic(t *testing.T) {
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
-	for _, name := range []string{"gpt2", "llama-2-7b", "qwen3-0.6b"} {
+	for _, name := range []string{"gpt2", "llama-2-7b", "qwen3-0.6b", "qwen3-30b-a3b"} {
 		for _, c := range []struct {
 			dt    graph.DType
 			major int // the card's compute capability
@@ -106,7 +106,10 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Layers, m.Heads, m.KVHeads, m.Width, m.FeedForward, m.Vocab = 1, 4, 4, 4*m.HeadDim, 1024, 1024
+	if m.Layers, m.Heads, m.KVHeads, m.FeedForward, m.Vocab = 1, 4, 4, 1024, 1024; m.Experts > 0 {
+		m.Experts, m.FeedForward, m.HeadDim = 16, 128, 64
+	}
+	m.Width = 4 * m.HeadDim
 	g, err := graph.Build(m, 192, dt)
 	if err != nil {
 		t.Fatal(err)

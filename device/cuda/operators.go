@@ -31,8 +31,13 @@ var operators = [graph.NumOps]operator{
 	graph.AttentionAt:  attentionAt,
 	graph.Act:          func(b *builder) error { return b.elements("act", b.activation, b.op(0), b.op(1)) },
 	graph.ActBwd:       func(b *builder) error { return b.elements("act_bwd", b.activation, b.op(0), b.op(1), b.op(2)) },
-	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", b.op(0)) },
-	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", b.op(1)) },
+	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", 2) },
+	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", 3) },
+	graph.Route:        func(b *builder) error { return b.router("route", b.op(2), b.op(1), false) },
+	graph.RouteBwd:     func(b *builder) error { return b.router("route_bwd", b.op(4), b.op(3), b.call.Attr.Scale != 0) },
+	graph.ExpertLinear: expertLinear,
+	graph.ExpertDW:     expertDW,
+	graph.Combine:      combine,
 	graph.Embed:        func(b *builder) error { return b.embed(false) },
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
 	graph.EmbedBwd:     embedBwd,
@@ -139,16 +144,23 @@ func crossEntropy(b *builder) error {
 
 func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
 
-// halves launches an element-wise kernel whose operands are one or two times as wide as
-// y, gate beside up: they never form one long row.
-func (b *builder) halves(file string, y device.Operand) error {
+// halves launches an element-wise kernel whose wide operands, the last two of which are y and gu, are
+// one or two times as wide as y, gate beside up: they never form one long row. With weights, the next
+// operand, a row of y is as many slots; where these have gradients too, a block sums one.
+func (b *builder) halves(file string, wide int) error {
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
 		ops = append(ops, b.op(i))
 	}
-	v, _ := b.vector(y.Cols, ops...)
-	n := int64(y.Rows) * int64(y.Cols) / int64(v)
-	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d VEC=%d", types(ops...), b.call.Attr.Act, v)}, file, [3]int64{blocks(n, threads), 1, 1}, threads, 0, b.newArgs(ops...))
+	y, weights, sums := ops[wide-2], ops[wide], !b.op(wide+1).Absent()
+	cols := y.Cols / max(1, weights.Cols)
+	v, _ := b.vector(cols, ops[:wide]...)
+	grid, n := blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), threads
+	if sums {
+		grid, n = int64(y.Rows)*int64(weights.Cols), min((cols/v+31)/32*32, threads)
+	}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(sums), v)}
+	return b.start(unit, file, [3]int64{grid, 1, 1}, n, 0, b.newArgs(ops...))
 }
 
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.

@@ -170,7 +170,8 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 }
 
 // scratching lists the kernels that use the compute stream's scratch memory.
-var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true}
+var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true, "dispatch": true, "expert_linear": true, "expert_dw": true,
+	"expert_linear_mma": true, "expert_dw_mma": true, "expert_linear_wgmma": true, "expert_dw_wgmma": true}
 
 // compile compiles all units that are not loaded, on all cores.
 func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {

@@ -133,6 +133,56 @@ func TestRateSums(t *testing.T) {
 	}
 }
 
+// TestRateExperts: products of the experts of Mixtral 8x7B, Qwen3-30B-A3B and OLMoE-1B-7B, for 16384
+// tokens (Mixtral: 8192) in sequences of 4096, spread evenly: forwards, the gradients of inputs and those of weights.
+func TestRateExperts(t *testing.T) {
+	shapes := []struct{ tokens, in, out, experts, active int }{{8192, 4096, 2 * 14336, 8, 2}, {16384, 2048, 2 * 768, 128, 8}, {16384, 768, 2048, 128, 8}, {16384, 2048, 2 * 1024, 64, 8}}
+	if !cuda.OnGPU() {
+		shapes = shapes[:1]
+		shapes[0].tokens, shapes[0].in, shapes[0].out = 64, 24, 40
+	}
+	some := cuda.RandomBF16(noise(), onGPU(64<<20, 1<<10))
+	for _, x := range shapes {
+		d := open(t, cuda.Options{})
+		at := int64(0)
+		place := func(dt graph.DType, rows, cols int) device.Operand {
+			o := matrix(device.DeviceTier, dt, at, rows, cols)
+			at += (o.Bytes() + 255) &^ 255
+			return o
+		}
+		n, k := x.tokens, x.active
+		in, out, w := place(graph.BF16, n, x.in), place(graph.BF16, n, k*x.out), place(graph.BF16, x.experts*x.out, x.in)
+		dx, dw, ids := place(graph.BF16, n, k*x.in), place(graph.F32, x.experts*x.out, x.in), place(graph.I32, n, k)
+		check(t, d.Reserve(device.DeviceTier, at))
+		numbers, experts := noise(), []byte(nil)
+		for range n {
+			for _, id := range slices.Sorted(slices.Values(numbers.Perm(x.experts)[:k])) {
+				experts = binary.LittleEndian.AppendUint32(experts, uint32(id))
+			}
+		}
+		check(t, d.Write(device.DeviceTier, ids.Addr, experts))
+		for _, o := range []device.Operand{in, w} { // the others are results first
+			for at := o.Addr; at < o.End(); at += int64(len(some)) {
+				check(t, d.Write(device.DeviceTier, at, some[:min(int64(len(some)), o.End()-at)]))
+			}
+		}
+		a := graph.Attr{WT: true, Experts: x.experts, Seq: min(n, 4096)}
+		turned := a
+		turned.WT, turned.Slots = false, true
+		for _, c := range []struct {
+			what string
+			call device.Call
+		}{
+			{"forwards", device.Call{Op: graph.ExpertLinear, Attr: a, Args: []device.Operand{out, in, w, ids}}},
+			{"inputs", device.Call{Op: graph.ExpertLinear, Attr: turned, Args: []device.Operand{dx, out, w, ids}}},
+			{"weights", device.Call{Op: graph.ExpertDW, Attr: a, Args: []device.Operand{dw, in, out, ids}}},
+		} {
+			rate(t, fmt.Sprintf("experts %s, %d of %d, %d x %d", c.what, k, x.experts, x.in, x.out),
+				2*float64(n)*float64(k)*float64(x.in)*float64(x.out)/seconds(t, d, 10, c.call)/1e12, "TFLOP/s")
+		}
+	}
+}
+
 // TestRateAttention: forward and backward, causal, of the models of the speed list; on Hopper
 // also with the instructions that other cards have.
 func TestRateAttention(t *testing.T) {

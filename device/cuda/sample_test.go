@@ -427,15 +427,68 @@ var samples = map[graph.Op]func(s *sample){
 	graph.SwiGLU: func(s *sample) {
 		n, c := s.n(), s.cols()
 		s.call.Attr.Act = graph.Activation(s.IntN(4))
-		s.mat(n, c)
-		s.mat(n, 2*c)
+		k := s.slots()
+		s.mat(n, k*c)
+		s.mat(n, 2*k*c)
+		if k > 1 {
+			s.f32(n, k)
+		}
 	},
 	graph.SwiGLUBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
 		s.call.Attr.Act = graph.Activation(s.IntN(4))
-		s.mat(n, 2*c)
+		k := s.slots()
+		s.mat(n, 2*k*c)
+		s.mat(n, k*c)
+		s.mat(n, 2*k*c)
+		if k > 1 {
+			s.f32(n, k)
+		}
+		if k > 1 && s.IntN(3) > 0 {
+			s.f32(n, k)
+		}
+	},
+	graph.Route: func(s *sample) {
+		n, k := s.n(), 1+s.IntN(8)
+		s.call.Attr.Normed = s.IntN(2) == 0
+		s.f32(n, k)
+		s.place(graph.I32, n, k)
+		s.fill(s.float, n, k+s.IntN(100), func() float64 { return math.Round(8*s.NormFloat64()) / 4 }) // some are equal
+	},
+	graph.RouteBwd: func(s *sample) {
+		n, k := s.n(), 1+s.IntN(8)
+		s.call.Attr.Normed = s.IntN(2) == 0
+		all := k + s.IntN(100)
+		s.mat(n, all)
+		s.f32(n, k)
+		weights, experts, logits := s.f32(n, k), s.place(graph.I32, n, k), s.mat(n, all)
+		if s.call.Attr.Seq = 1; s.IntN(2) == 0 {
+			s.call.Attr.Seq, s.call.Attr.Scale = 1+s.IntN(40), 2.5
+			s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
+		}
+		kernel.Lookup(graph.Route).Reference(nil, &s.call.Attr, []kernel.Tensor{tensor(s.image, weights), tensor(s.image, experts), tensor(s.image, logits)})
+	},
+	graph.ExpertLinear: func(s *sample) {
+		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6)}
+		s.mat(n, k*out)
+		s.mat(n, s.some(k)*in)
+		s.experts(n, k, in, out, s.float)
+	},
+	graph.ExpertDW: func(s *sample) {
+		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), Acc: s.acc, Seq: 1 + s.IntN(70)}
+		x, dy := s.some(k)*in, s.some(k)*out
+		s.experts(n, k, in, out, graph.F32, x, dy)
+	},
+	graph.Combine: func(s *sample) {
+		n, c := s.n(), s.cols()
+		s.call.Attr.Acc, s.floor = s.acc, 1e-6
 		s.mat(n, c)
-		s.mat(n, 2*c)
+		s.mat(n, s.slots()*c)
+		if !s.acc && s.IntN(2) == 0 {
+			s.mat(n, c)
+		}
 	},
 	graph.Embed: func(s *sample) {
 		n, c, vocab := s.n(), s.cols(), s.n()

@@ -48,21 +48,35 @@ var (
 // shape is how the kernels are started: stageTokens is DEEP there, and bytes of shared memory are STAGES
 // places, in wgrad_mma.cu with gaps behind rows, in wgrad_wgmma.cu from the next multiple of 1024 on.
 func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
-	defines := fmt.Sprintf("ROWS=%d COLS=%d", s.rows, s.cols)
+	suffix, defines, threads := s.variant()
+	unit = kernels.Unit{File: "wgrad" + suffix, Defines: defines}
 	if s.down == 0 {
-		return kernels.Unit{File: "wgrad_wgmma", Defines: defines}, 64, 2 * s.rows, 1024 + 2*4*64*(s.rows+s.cols)
+		return unit, 64, threads, 1024 + 2*4*64*(s.rows+s.cols)
 	}
-	defines += fmt.Sprintf(" DOWN=%d ACROSS=%d", s.down, s.across)
-	return kernels.Unit{File: "wgrad_mma", Defines: defines}, 32, 32 * s.down * s.across, 2 * 3 * 32 * (s.rows + 8 + s.cols + 8)
+	return unit, 32, threads, 2 * 3 * 32 * (s.rows + 8 + s.cols + 8)
 }
 
-// time returns the time per token in units of one SM's multiply-adds at full rate. On
-// Hopper that rate is so high that the second-level cache is a bound too: it delivers
+// variant returns what the names of the tile's kernels end with, its definitions and its threads.
+func (s sumTile) variant() (suffix, defines string, threads int) {
+	defines = fmt.Sprintf("ROWS=%d COLS=%d", s.rows, s.cols)
+	if s.down == 0 {
+		return "_wgmma", defines, 2 * s.rows
+	}
+	return "_mma", fmt.Sprintf("%s DOWN=%d ACROSS=%d", defines, s.down, s.across), 32 * s.down * s.across
+}
+
+// time returns the time per token in units of one SM's multiply-adds at full rate.
+func (s sumTile) time(m, n, sms int) float64 {
+	return s.waves(blocks(int64(m), int64(s.rows))*blocks(int64(n), int64(s.cols)), sms)
+}
+
+// waves returns the time of so many tiles, one after another on each SM. On Hopper
+// the full rate is so high that the second-level cache is a bound too: it delivers
 // some 32 bytes a clock to all SMs together, one element of an operand in the time of
 // 128 multiply-adds.
-func (s sumTile) time(m, n, sms int) float64 {
+func (s sumTile) waves(tiles int64, sms int) float64 {
 	const fetching = 128
-	tiles := blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
+	sms = max(sms, 1)
 	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
 	if s.down == 0 {
 		t = max(t, float64(tiles)*float64(s.rows+s.cols)*fetching/float64(sms))
@@ -98,29 +112,31 @@ func (t target) ownRate() float64 {
 // ownSums reports whether our kernel sums the gradient of an m x n weight, and in which
 // tiles. On an unknown card the library does, if present.
 func (t target) ownSums(m, n int) (tile sumTile, own bool) {
-	sms, tiles := max(t.sms, 1), sumTiles
+	tiles := sumTiles
 	if t.hopper {
 		tiles = hopperTiles
 	}
 	for i, s := range tiles {
-		if i == 0 || s.time(m, n, sms) < tile.time(m, n, sms) {
+		if i == 0 || s.time(m, n, t.sms) < tile.time(m, n, t.sms) {
 			tile = s
 		}
 	}
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return tile, !t.library
 	}
-	multiply, besides := tile.time(m, n, sms), (float64(m)*float64(n)/float64(sms)*rewriting+beginning)/float64(t.sumRows)
+	multiply, besides := tile.time(m, n, t.sms), (float64(m)*float64(n)/float64(t.sms)*rewriting+beginning)/float64(t.sumRows)
 	return tile, multiply/t.ownRate() < multiply+besides
 }
 
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
 // tokens, rows start at whole pieces, and y's elements come in pairs.
 func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
-	begin := func(o device.Operand, d graph.DType, bytes uint64) bool {
-		return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
-	}
-	return x.Rows > 0 && begin(y, graph.F32, 8) && y.Cols%2 == 0 && begin(x, graph.BF16, 16) && begin(dy, graph.BF16, 16)
+	return x.Rows > 0 && b.begins(y, graph.F32, 8) && y.Cols%2 == 0 && b.begins(x, graph.BF16, 16) && b.begins(dy, graph.BF16, 16)
+}
+
+// begins reports whether an operand has the type, and its rows begin at multiples of so many bytes.
+func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
+	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
 // wgrad launches the kernel.

@@ -38,7 +38,8 @@ func variants() []Unit {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
 		for _, act := range []string{" ACT=0", " ACT=1", " ACT=3"} {
-			list = append(list, Unit{"swiglu", types + act + " " + wide}, Unit{"swiglu_bwd", types + act + " " + wide}, Unit{"swiglu_bwd", types + act + " VEC=1"})
+			list = append(list, Unit{"swiglu", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 VEC=1"},
+				Unit{"swiglu", types + act + " SLOTS=8 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=2 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=8 SUMS=1 " + wide})
 		}
 		for _, at := range []string{" AT=0", " AT=1"} {
 			list = append(list, Unit{"rope", types + at + " VEC=1"}, Unit{"rope", types + at + " " + wide}, Unit{"embed", types + at + " VEC=1"}, Unit{"embed", types + at + " " + wide})
@@ -51,6 +52,24 @@ func variants() []Unit {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
 		}
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
+	}
+	for _, slots := range []string{"2", "8"} {
+		for _, t := range []string{"f32", "bf16"} {
+			types := "T0=" + t + " T1=" + t + " T2=" + t
+			list = append(list, Unit{"combine", types + " SLOTS=" + slots + " VEC=4"}, Unit{"expert_dw", "T0=f32 T1=" + t + " T2=" + t + " SLOTS=" + slots},
+				Unit{"expert_linear", types + " WT=0 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 SLOTS=" + slots})
+			for _, each := range []string{" EACH=1", " EACH=4", " EACH=16"} {
+				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each}, Unit{"route_bwd", "T0=" + t + " T4=" + t + " SLOTS=" + slots + each})
+			}
+		}
+		list = append(list, Unit{"dispatch", "SLOTS=" + slots})
+		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=1 ACROSS=4", "ROWS=64 COLS=128 DOWN=1 ACROSS=2"} {
+			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1"}, Unit{"expert_dw_mma", tile + " SLOTS=" + slots})
+		}
+		for _, tile := range []string{"192 COLS=256", "128 COLS=256", "128 COLS=128", "64 COLS=256", "64 COLS=128"} {
+			tile = "ROWS=" + tile + " SLOTS=" + slots
+			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0"}, Unit{"expert_linear_wgmma", tile + " WT=1"}, Unit{"expert_dw_wgmma", tile})
+		}
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},

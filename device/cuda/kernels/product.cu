@@ -8,22 +8,15 @@
 // several times faster; this is its reference in tests, and runs where it is
 // missing.
 extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Args a) {
-  __shared__ float sa[16][64 + 1], sb[16][64 + 1];
+  __shared__ Terms sa, sb;
   int m = a.t[0].rows, n = a.t[0].cols, depth = a.n[0] ? a.t[1].rows : a.t[1].cols;
   i64 i0 = (i64)blockIdx.x * 64, j0 = (i64)blockIdx.y * 64;
-  int ti = threadIdx.x / 16, tj = threadIdx.x % 16;
-  float y[4][4];
-#pragma unroll
-  for (int p = 0; p < 4; p++)
-#pragma unroll
-    for (int q = 0; q < 4; q++) {
-      i64 i = i0 + ti + 16 * p, j = j0 + tj + 16 * q;
-      y[p][q] = 0;
-      if (i >= m || j >= n) continue;
-      if (a.acc) y[p][q] = get(*at<T0>(a.t[0], i, j));
-      if (a.t[3].p) y[p][q] = get(*at<T3>(a.t[3], 0, j));
-      if (a.t[4].p) y[p][q] += get(*at<T4>(a.t[4], i, j));
-    }
+  Chains y = {};
+  each(i0, j0, m, n, [&](int p, int q, i64 i, i64 j) {
+    if (a.acc) y[p][q] = get(*at<T0>(a.t[0], i, j));
+    if (a.t[3].p) y[p][q] = get(*at<T3>(a.t[3], 0, j));
+    if (a.t[4].p) y[p][q] += get(*at<T4>(a.t[4], i, j));
+  });
   for (i64 k0 = 0; k0 < depth; k0 += 16) {
     for (int e = threadIdx.x; e < 1024; e += 256) {
       // Adjacent threads load adjacent elements in either storage order.
@@ -34,22 +27,8 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
     }
     __syncthreads();
     int deep = min((i64)16, depth - k0);
-    for (int k = 0; k < deep; k++) {
-      float x[4], w[4];
-#pragma unroll
-      for (int p = 0; p < 4; p++) x[p] = sa[k][ti + 16 * p], w[p] = sb[k][tj + 16 * p];
-#pragma unroll
-      for (int p = 0; p < 4; p++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) y[p][q] = fmaf(x[p], w[q], y[p][q]);
-    }
+    chain(y, sa, sb, deep);
     __syncthreads();
   }
-#pragma unroll
-  for (int p = 0; p < 4; p++)
-#pragma unroll
-    for (int q = 0; q < 4; q++) {
-      i64 i = i0 + ti + 16 * p, j = j0 + tj + 16 * q;
-      if (i < m && j < n) put(at<T0>(a.t[0], i, j), y[p][q]);
-    }
+  each(i0, j0, m, n, [&](int p, int q, i64 i, i64 j) { put(at<T0>(a.t[0], i, j), y[p][q]); });
 }

@@ -1,13 +1,18 @@
-// y gu: y = act(gate)*up, where ACT is the number of act.
+// y gu weights: y = act(gate)*up, where ACT is the number of act. With SLOTS a row has so many
+// slots, each of which is multiplied by its weight.
 extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
   i64 r, c;
-  if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
-  float gate[VEC], up[VEC], s, d;
-  load(gate, at<T1>(a.t[1], r, c));
-  load(up, at<T1>(a.t[1], r, a.t[0].cols + c));
+  Slot s = slot(a.t[0]);
+  if (!place(s.rows, s.cols, VEC, r, c)) return;
+  s.at(r);
+  float gate[VEC], up[VEC], y, d;
+  load(gate, at<T1>(a.t[1], s.r, s.k * 2 * s.cols + c));
+  load(up, at<T1>(a.t[1], s.r, (s.k * 2 + 1) * s.cols + c));
+  float weight = SLOTS ? *at<float>(a.t[2], s.r, s.k) : 1;
   for (int i = 0; i < VEC; i++) {
-    activation(ACT, gate[i], s, d);
-    up[i] *= s;
+    activation(ACT, gate[i], y, d);
+    up[i] *= y;
+    if (SLOTS) up[i] *= weight;
   }
-  store(at<T0>(a.t[0], r, c), up);
+  store(at<T0>(a.t[0], s.r, s.k * s.cols + c), up);
 }

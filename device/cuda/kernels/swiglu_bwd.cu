@@ -1,16 +1,45 @@
-// dgu dy gu: dgate = dy*up*act'(gate), dup = dy*act(gate), where ACT is the number of act.
-extern "C" __global__ void swiglu_bwd(const __grid_constant__ Args a) {
-  i64 r, c, f = a.t[1].cols;
-  if (!place(a.t[1].rows, f, VEC, r, c)) return;
-  float gate[VEC], up[VEC], dy[VEC], s, d;
-  load(dy, at<T1>(a.t[1], r, c));
-  load(gate, at<T2>(a.t[2], r, c));
-  load(up, at<T2>(a.t[2], r, f + c));
+// dgu dy gu weights dweights: dgate = dy*up*act'(gate), dup = dy*act(gate), where ACT is the number
+// of act. With SLOTS a row has so many slots, each of which is multiplied by its weight, and
+// dweights are the sums of dy*act(gate)*up.
+
+// gradients writes the gradients of VEC columns of a slot, from c on, and returns their part of
+// its weight's.
+static __device__ inline float gradients(const Args& a, const Slot& s, i64 c, float weight) {
+  i64 at0 = s.k * 2 * s.cols + c;
+  float gate[VEC], up[VEC], dy[VEC], y, d, sum = 0;
+  load(dy, at<T1>(a.t[1], s.r, s.k * s.cols + c));
+  load(gate, at<T2>(a.t[2], s.r, at0));
+  load(up, at<T2>(a.t[2], s.r, at0 + s.cols));
   for (int i = 0; i < VEC; i++) {
-    activation(ACT, gate[i], s, d);
-    gate[i] = dy[i] * up[i] * d;
-    up[i] = dy[i] * s;
+    activation(ACT, gate[i], y, d);
+    float u = up[i];
+    gate[i] = dy[i] * u * d;
+    up[i] = dy[i] * y;
+    sum += up[i] * u;
+    if (SLOTS) gate[i] *= weight, up[i] *= weight;
   }
-  store(at<T0>(a.t[0], r, c), gate);
-  store(at<T0>(a.t[0], r, f + c), up);
+  store(at<T0>(a.t[0], s.r, at0), gate);
+  store(at<T0>(a.t[0], s.r, at0 + s.cols), up);
+  return sum;
 }
+
+#if SUMS
+// A block per slot.
+extern "C" __global__ void __launch_bounds__(256) swiglu_bwd(const __grid_constant__ Args a) {
+  __shared__ float shared[8];
+  Slot s = slot(a.t[1]);
+  s.at(blockIdx.x);
+  float weight = *at<float>(a.t[3], s.r, s.k), sum = 0;
+  for (int c = threadIdx.x * VEC; c < s.cols; c += blockDim.x * VEC) sum += gradients(a, s, c, weight);
+  sum = addAll(sum, shared);
+  if (threadIdx.x == 0) *at<float>(a.t[4], s.r, s.k) = sum;
+}
+#else
+extern "C" __global__ void swiglu_bwd(const __grid_constant__ Args a) {
+  i64 r, c;
+  Slot s = slot(a.t[1]);
+  if (!place(s.rows, s.cols, VEC, r, c)) return;
+  s.at(r);
+  gradients(a, s, c, SLOTS ? *at<float>(a.t[3], s.r, s.k) : 1);
+}
+#endif

@@ -1,0 +1,49 @@
+// weights experts logits: the SLOTS experts of greatest logit, of equal ones the first, in ascending
+// order; a NaN is chosen only where there are not enough numbers. weights are their softmax over
+// all, or with n[5] over those chosen. A warp chooses for a token, in rounds.
+
+// rank maps logits to whole numbers in the same order, NaN below all, and none to 0.
+static __device__ inline unsigned rank(float x) {
+  unsigned u = __float_as_uint(x + 0.0f); // 0 for -0
+  return x != x ? 1 : u >> 31 ? ~u : u | 1u << 31;
+}
+
+extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ Args a) {
+  i64 r;
+  if (!token(a, a.t[2], r)) return;
+  int lane = threadIdx.x % 32;
+  float x[EACH], p[EACH];
+  float all = softmax<T2>(a.t[2], r, x, p), chosen = 0;
+  unsigned ranks[EACH];
+#pragma unroll
+  for (int i = 0; i < EACH; i++) ranks[i] = lane + 32 * i < a.t[2].cols ? rank(x[i]) : 0;
+#pragma unroll 1
+  for (int k = 0; k < SLOTS; k++) {
+    unsigned best = 0;
+    int which = 0;
+#pragma unroll
+    for (int i = EACH - 1; i >= 0; i--)
+      if (ranks[i] >= best) best = ranks[i], which = lane + 32 * i;
+    for (int o = 16; o; o >>= 1) {
+      unsigned other = __shfl_xor_sync(~0u, best, o);
+      int its = __shfl_xor_sync(~0u, which, o);
+      if (other > best || other == best && its < which) best = other, which = its;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+      if (which == lane + 32 * i) ranks[i] = 0, chosen += p[i];
+  }
+  float part = addWarp(chosen);
+  if (a.n[5] && all == all) all = part;
+  int before = 0;
+#pragma unroll
+  for (int i = 0; i < EACH; i++) {
+    bool is = lane + 32 * i < a.t[2].cols && ranks[i] == 0;
+    unsigned votes = __ballot_sync(~0u, is);
+    if (is) {
+      int k = before + __popc(votes & ((1u << lane) - 1));
+      *at<float>(a.t[0], r, k) = p[i] / all, *at<int>(a.t[1], r, k) = lane + 32 * i;
+    }
+    before += __popc(votes);
+  }
+}
