@@ -105,7 +105,7 @@ func (m *Model) meant(pattern string, params []Param) string {
 			return p.Name + " gets no adapter: only linear weights of layers do, and of a mixture neither experts nor routers"
 		}
 		if slices.ContainsFunc(p.Tensors(), func(t Tensor) bool { ok, _ := path.Match(pattern, t.Name); return ok }) {
-			return "all experts of a layer are one parameter, such as " + p.Name
+			return "all experts of a layer are together in parameters such as " + p.Name
 		}
 	}
 	if w := suggest.Nearest(pattern, names); w != "" {

@@ -42,7 +42,7 @@ func TestFreeze(t *testing.T) {
 		{"gpt2", "", "matches no parameter"},
 		{"gpt2", "*", "all 148 parameters are frozen"},
 		{"gpt2", "transformer.ln_f.bias", "freeze both"},
-		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are one parameter, such as model.layers.0.mlp.experts.gate_up_proj"},
+		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are together in parameters such as model.layers.0.mlp.experts.gate_up_proj"},
 	} {
 		m, err := Known(c.name)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestFreeze(t *testing.T) {
 			t.Errorf("%s, %q: %v, want %q", c.name, c.pattern, err, c.want)
 		}
 	}
-	for pattern, want := range map[string]string{"*.experts.*": "experts.gate_up_proj gets no adapter", "*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "one parameter"} {
+	for pattern, want := range map[string]string{"*.experts.*": "experts.gate_up_proj gets no adapter", "*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "together in parameters"} {
 		m, err := Known("qwen3-30b-a3b")
 		if err != nil {
 			t.Fatal(err)

@@ -135,7 +135,8 @@ type Model struct {
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
 	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
 	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
-	// share of the slots times their mean probability. It is Balance if all are used alike.
+	// share of the slots times their mean probability. It is Balance if all are used alike. All of it is divided by the share
+	// of the tokens that are learnt, as the loss is a mean over these.
 	Balance      float64
 	Vocab        int
 	MaxPositions int
