@@ -150,6 +150,10 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 	return true
 }
 
+// expertLinear: packed weights are unpacked on their way to shared memory, since those of all experts are
+// more than scratch memory has room for.
+//
+// Known weakness: on Hopper that is done for mma.sync only.
 func expertLinear(b *builder) error {
 	experts, n, err := b.experts()
 	if err != nil {
@@ -160,19 +164,29 @@ func expertLinear(b *builder) error {
 	if b.call.Attr.Slots {
 		in /= slots
 	}
+	card, piece := b.target, uint64(16)
+	if b.call.Attr.NF4 {
+		card.hopper, piece = false, 4
+	}
 	file, defines, tile, threads, shared := "expert_linear", types(y, x, w), sumTile{rows: 64, cols: 64}, threads, 0
-	if out%8 == 0 && b.pieces([]device.Operand{y, x, w}, out, in, w.Cols) {
+	if out%8 == 0 && b.pieces([]device.Operand{y, x}, out, in) && b.begins(w, graph.BF16, piece) {
 		var suffix string
-		tile = b.linearTile(experts.Rows*slots, out, n)
+		tile = card.linearTile(experts.Rows*slots, out, n)
 		suffix, defines, threads = tile.variant()
 		file, shared = file+suffix, tile.linearStages(wt)
 	}
+	defines = fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))
 	a := b.newArgs(y, x, w)
+	if b.call.Attr.NF4 {
+		defines += " NF4=1"
+		if a.t[2].cols = int32(out); wt {
+			a.t[2].cols = int32(in)
+		}
+	}
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {
 		return err
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))}
-	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
+	return b.start(kernels.Unit{File: file, Defines: defines}, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
 }
 
 // expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add

@@ -20,7 +20,8 @@ func (s *sample) slots() int { return 1 + s.IntN(4) }
 // some is k, or 1 where a token's slots have the same row.
 func (s *sample) some(k int) int { return []int{1, k}[s.IntN(2)] }
 
-// experts makes matrices, operands of n rows that are so wide, and the k experts of each row.
+// experts makes matrices, in 4 bits if the call has them so, operands of n rows that are so wide, and
+// the k experts of each row.
 func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	all := s.call.Attr.Experts
 	if s.call.Op == graph.ExpertLinear {
@@ -29,7 +30,11 @@ func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	if s.call.Attr.WT {
 		in, out = out, in
 	}
-	s.fill(d, all*in, out, s.NormFloat64)
+	if s.call.Attr.NF4 {
+		s.nf4(all*in, out)
+	} else {
+		s.fill(d, all*in, out, s.NormFloat64)
+	}
 	for _, cols := range wide {
 		s.mat(n, cols)
 	}
