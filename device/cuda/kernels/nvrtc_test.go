@@ -65,8 +65,10 @@ func variants() []Unit {
 		}
 		list = append(list, Unit{"dispatch", "SLOTS=" + slots})
 		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=1 ACROSS=4", "ROWS=64 COLS=128 DOWN=1 ACROSS=2"} {
-			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1"}, Unit{"expert_dw_mma", tile + " SLOTS=" + slots},
-				Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0 NF4=1"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1 NF4=1"})
+			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1"}, Unit{"expert_dw_mma", tile + " SLOTS=" + slots})
+		}
+		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=2 ACROSS=4", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
+			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0 NF4=1"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1 NF4=1"})
 		}
 		for _, tile := range []string{"192 COLS=256", "128 COLS=256", "128 COLS=128", "64 COLS=256", "64 COLS=128"} {
 			tile = "ROWS=" + tile + " SLOTS=" + slots
