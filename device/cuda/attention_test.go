@@ -50,20 +50,20 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
 	for _, c := range []struct {
-		op        graph.Op
-		file      string // edited from there on
-		documents bool
-		major     int // the card's compute capability
+		op      graph.Op
+		file    string // edited from there on
+		variant bool   // within documents, or weights are in 4 bits
+		major   int    // the card's compute capability
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
 		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9},
 		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
-		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
+		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 9}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
 		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
 		if !slices.Contains(ops, c.op) || orders && c.major == 9 { // text does not show what tensor cores see when
 			continue
 		}
-		t.Run(fmt.Sprint(c.op, " ", c.file, " ", c.documents, " ", c.major), func(t *testing.T) {
-			s := longSample(c.op, c.documents)
+		t.Run(fmt.Sprint(c.op, " ", c.file, " ", c.variant, " ", c.major), func(t *testing.T) {
+			s := longSample(c.op, c.variant)
 			want := s.reference()
 			once := func(edit func(string) string, descending bool) error {
 				g := fake.New()
@@ -108,8 +108,8 @@ func within(file string, edit func(string) string) func(string) string {
 
 // longSample goes over several tiles, in bf16: attention on a sequence, whose tiles' numbers
 // are odd, so that the last one lies where results pass through, a weight's gradient, or a product
-// of experts.
-func longSample(op graph.Op, documents bool) *sample {
+// of experts. The variant of attention is within documents, that of experts has weights in 4 bits.
+func longSample(op graph.Op, variant bool) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
 	if op == graph.LinearDW {
@@ -119,7 +119,7 @@ func longSample(op graph.Op, documents bool) *sample {
 		return s
 	}
 	if op == graph.ExpertLinear || op == graph.ExpertDW {
-		s.call.Attr = graph.Attr{Experts: 2, Seq: 350}
+		s.call.Attr = graph.Attr{Experts: 2, Seq: 350, NF4: variant}
 		if op == graph.ExpertDW {
 			s.experts(700, 1, 72, 136, graph.F32, 72, 136)
 			return s
@@ -151,7 +151,7 @@ func longSample(op graph.Op, documents bool) *sample {
 	q, kv := s.mat(n, w), s.mat(n, 2*head)
 	o, lse := s.mat(n, w), s.f32(n, heads)
 	var starts device.Operand
-	if documents {
+	if variant {
 		starts = s.documents(n, n, 100)
 	}
 	kernel.Lookup(graph.Attention).Reference(nil, &a, []kernel.Tensor{tensor(s.image, o), tensor(s.image, lse), tensor(s.image, q), tensor(s.image, kv), tensor(s.image, starts)})

@@ -109,23 +109,31 @@ var expertTiles = map[bool][]sumTile{
 	true:  {{192, 256, 0, 0, 1}, {128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
 }
 
-// expertTile returns the tile that takes least time, where number tells how many of one kind there are.
-func (t target) expertTile(number func(sumTile) int64) sumTile {
-	return slices.MinFunc(expertTiles[t.hopper], func(x, y sumTile) int {
+// packedTiles are those of kernels/expert_linear_mma.cu for packed weights, which small blocks of few
+// threads have too few registers for.
+var packedTiles = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 2, 4, 0.75}, {64, 128, 2, 2, 0.65}}
+
+// fastest returns the tile that takes least time, where number tells how many of one kind there are.
+func (t target) fastest(tiles []sumTile, number func(sumTile) int64) sumTile {
+	return slices.MinFunc(tiles, func(x, y sumTile) int {
 		return cmp.Compare(x.waves(number(x), t.sms), y.waves(number(y), t.sms))
 	})
 }
 
 // linearTile returns the tile for rows of slots, in the mean half a tile of each expert of zeros.
-func (t target) linearTile(slots, out, experts int) sumTile {
-	return t.expertTile(func(s sumTile) int64 {
+func (t target) linearTile(slots, out, experts int, packed bool) sumTile {
+	tiles := expertTiles[t.hopper]
+	if packed {
+		tiles = packedTiles
+	}
+	return t.fastest(tiles, func(s sumTile) int64 {
 		return blocks(int64(slots)+int64(min(slots, experts)*s.rows/2), int64(s.rows)) * blocks(int64(out), int64(s.cols))
 	})
 }
 
 // dwTile returns the tile for matrices of m x n.
 func (t target) dwTile(m, n, experts int) sumTile {
-	return t.expertTile(func(s sumTile) int64 {
+	return t.fastest(expertTiles[t.hopper], func(s sumTile) int64 {
 		return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols)) * int64(experts)
 	})
 }
@@ -150,6 +158,10 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 	return true
 }
 
+// expertLinear: packed weights are unpacked on their way to shared memory, since those of all experts are
+// more than scratch memory has room for.
+//
+// Known weakness: on Hopper that is done for mma.sync only.
 func expertLinear(b *builder) error {
 	experts, n, err := b.experts()
 	if err != nil {
@@ -160,19 +172,29 @@ func expertLinear(b *builder) error {
 	if b.call.Attr.Slots {
 		in /= slots
 	}
+	packed, piece := b.call.Attr.NF4, uint64(16)
+	if packed {
+		piece = 4
+	}
 	file, defines, tile, threads, shared := "expert_linear", types(y, x, w), sumTile{rows: 64, cols: 64}, threads, 0
-	if out%8 == 0 && b.pieces([]device.Operand{y, x, w}, out, in, w.Cols) {
+	if out%8 == 0 && b.pieces([]device.Operand{y, x}, out, in) && b.begins(w, graph.BF16, piece) {
 		var suffix string
-		tile = b.linearTile(experts.Rows*slots, out, n)
+		tile = b.linearTile(experts.Rows*slots, out, n, packed)
 		suffix, defines, threads = tile.variant()
 		file, shared = file+suffix, tile.linearStages(wt)
 	}
+	defines = fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))
 	a := b.newArgs(y, x, w)
+	if packed {
+		defines += " NF4=1"
+		if a.t[2].cols = int32(out); wt {
+			a.t[2].cols = int32(in)
+		}
+	}
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {
 		return err
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))}
-	return b.start(unit, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
+	return b.start(kernels.Unit{File: file, Defines: defines}, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
 }
 
 // expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add

@@ -20,7 +20,8 @@ func (s *sample) slots() int { return 1 + s.IntN(4) }
 // some is k, or 1 where a token's slots have the same row.
 func (s *sample) some(k int) int { return []int{1, k}[s.IntN(2)] }
 
-// experts makes matrices, operands of n rows that are so wide, and the k experts of each row.
+// experts makes matrices, in 4 bits if the call has them so, operands of n rows that are so wide, and
+// the k experts of each row.
 func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	all := s.call.Attr.Experts
 	if s.call.Op == graph.ExpertLinear {
@@ -29,7 +30,11 @@ func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	if s.call.Attr.WT {
 		in, out = out, in
 	}
-	s.fill(d, all*in, out, s.NormFloat64)
+	if s.call.Attr.NF4 {
+		s.nf4(all*in, out)
+	} else {
+		s.fill(d, all*in, out, s.NormFloat64)
+	}
 	for _, cols := range wide {
 		s.mat(n, cols)
 	}
@@ -58,8 +63,11 @@ func expertTilesAgree(t *testing.T, machine maker) {
 		d, _ := machine(t, Options{})
 		d.limits.major = major
 		for i, tile := range expertTiles[d.hopper()] {
-			expertsAgree(t, machine, graph.ExpertLinear, major, seed+uint64(i), tile)
-			expertsAgree(t, machine, graph.ExpertDW, major, seed+uint64(i), tile)
+			expertsAgree(t, machine, graph.ExpertLinear, false, major, seed+uint64(i), tile)
+			expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
+		}
+		for i, tile := range packedTiles {
+			expertsAgree(t, machine, graph.ExpertLinear, true, major, seed+uint64(i), tile)
 		}
 	}
 }
@@ -68,19 +76,19 @@ func expertTilesAgree(t *testing.T, machine maker) {
 func tileOf(c target, s *sample) sumTile {
 	y, n := s.call.Args[0], s.call.Attr.Experts
 	if k := s.call.Args[3].Cols; s.call.Op == graph.ExpertLinear {
-		return c.linearTile(y.Rows*k, y.Cols/k, n)
+		return c.linearTile(y.Rows*k, y.Cols/k, n, s.call.Attr.NF4)
 	}
 	return c.dwTile(y.Rows/n, y.Cols, n)
 }
 
 // expertsAgree draws samples until a card has one in the tile, and compares that with other cards.
-func expertsAgree(t *testing.T, machine maker, op graph.Op, major int, seed uint64, want sumTile) {
+func expertsAgree(t *testing.T, machine maker, op graph.Op, packed bool, major int, seed uint64, want sumTile) {
 	t.Helper()
 	cards := []int{1, 2, 3, 4, 6, 8, 12, 20} // by their SMs
 	r := rand.New(rand.NewPCG(seed, 23))
-	s := expertSample(op, r)
+	s := expertSample(op, r, packed)
 	for !slices.ContainsFunc(cards, func(sms int) bool { return tileOf(target{sms: sms, hopper: want.down == 0}, s) == want }) {
-		s = expertSample(op, r)
+		s = expertSample(op, r, packed)
 	}
 	s.poison()
 	reference := s.reference()
@@ -122,11 +130,11 @@ func expertsAgree(t *testing.T, machine maker, op graph.Op, major int, seed uint
 }
 
 // expertSample has several tiles of rows or columns, in bf16 and as tensor cores want it.
-func expertSample(op graph.Op, r *rand.Rand) *sample {
+func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 	s := &sample{Rand: r, image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	n, k := 1+s.IntN(220), s.slots()
 	in, out := 8*(1+s.IntN(12)), 8*(1+s.IntN(40))
-	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3)}}
+	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3), NF4: packed}}
 	if op == graph.ExpertLinear {
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
@@ -211,7 +219,7 @@ func specialRoutesAgree(t *testing.T, machine maker) {
 // TestExpertTilesFit: a block of every tile can run on the cards that it is for.
 func TestExpertTilesFit(t *testing.T) {
 	for hopper, most := range map[bool]int{false: leastShared, true: 227 << 10} {
-		for _, s := range expertTiles[hopper] {
+		for _, s := range slices.Concat(expertTiles[hopper], packedTiles) {
 			_, _, _, dw := s.shape()
 			if shared := max(dw, s.linearStages(false), s.linearStages(true)); shared > most || 2*s.rows*(s.cols+8) > s.linearStages(true) {
 				t.Errorf("%+v has %d bytes of shared memory, of %d", s, shared, most)

@@ -10,7 +10,8 @@ import (
 
 // Weights in 4 bits (graph.NF4Block) are written out to scratch memory before they are multiplied,
 // as many columns of the result at a time as it has room for. The inner dimension is not divided
-// and the division does not depend on the rows, so no plan changes a bit.
+// and the division does not depend on the rows, so no plan changes a bit. Those of experts are too
+// many for that: see expertLinear.
 //
 // Known weakness: a product of few rows, as in generation, reads and writes four times the bytes
 // that it needs.

@@ -5,10 +5,13 @@ package cuda
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 )
 
 // TestNF4Panels: weights in 4 bits that are written out in several parts, for want of scratch
@@ -83,5 +86,99 @@ func TestNF4TooWide(t *testing.T) {
 		Args: []device.Operand{op(4, 64), op(4, wide), op(64, graph.NF4Cols(wide, graph.BF16))}}
 	if _, err := elsewhere.build(&c); err == nil {
 		t.Error("built")
+	}
+}
+
+// TestPackedExperts: experts whose weights are in 4 bits give the bits of the same weights written out
+// in bf16, where both multiply with the same instructions, and on Hopper too.
+func TestPackedExperts(t *testing.T) { packedExpertsAgree(t, machine) }
+
+func TestCompiledPackedExperts(t *testing.T) { packedExpertsAgree(t, compiled) }
+
+func packedExpertsAgree(t *testing.T, machine maker) {
+	t.Helper()
+	first := fresh(t)
+	for seed := first; seed < first+8; seed++ {
+		s := expertSample(graph.ExpertLinear, rand.New(rand.NewPCG(seed, 41)), true)
+		s.poison()
+		plain := s.unpacked()
+		var results []kernel.Tensor
+		for _, c := range []struct {
+			*sample
+			major int
+		}{{plain, 8}, {s, 8}, {s, 9}} {
+			d, _ := machine(t, Options{}, imageBytes)
+			d.limits.sms, d.limits.major = 1+s.IntN(20), c.major
+			results = append(results, tensor(execute(t, d, c.call, c.image), c.call.Args[0]))
+		}
+		for i, got := range results[1:] {
+			for r := range got.Rows {
+				for c := range got.Cols {
+					if g, w := got.At(r, c), results[0].At(r, c); g != w {
+						t.Fatalf("seed %d: %v, compute capability %d: (%d,%d) is %v, of weights in bf16 %v", seed, s, 8+i, r, c, g, w)
+					}
+				}
+			}
+		}
+	}
+}
+
+// unpacked is the same product of experts with weights that are written out.
+func (s *sample) unpacked() *sample {
+	u := *s
+	u.image, u.call.Args, u.call.Attr.NF4 = bytes.Clone(s.image), slices.Clone(s.call.Args), false
+	w, x, k := s.call.Args[2], s.call.Args[1], s.call.Args[3].Cols
+	cols := s.call.Args[0].Cols / k
+	if s.call.Attr.WT {
+		if cols = x.Cols; s.call.Attr.Slots {
+			cols /= k
+		}
+	}
+	row, r := make([]float32, cols), 0
+	to := u.fill(w.DType, w.Rows, cols, func() float64 {
+		c := r % cols
+		if c == 0 {
+			kernel.UnpackNF4(row, s.image[w.Addr+int64(r/cols*w.Stride)*w.DType.Size():][:int64(w.Cols)*w.DType.Size()], cols)
+		}
+		r++
+		return float64(row[c])
+	})
+	u.call.Args = u.call.Args[:len(s.call.Args)]
+	u.call.Args[2] = to
+	return &u
+}
+
+// TestPackedExpertsSuit: packed weights in bf16 whose rows begin at multiples of 4 bytes go to mma.sync, on
+// Hopper too, others to the plain kernel; both are told that they are packed, and the extents they have.
+func TestPackedExpertsSuit(t *testing.T) {
+	op := func(d graph.DType, rows, cols, stride int) device.Operand {
+		return device.Operand{DType: d, Rows: rows, Cols: cols, Stride: stride}
+	}
+	const bf16, f32 = graph.BF16, graph.F32
+	for _, c := range []struct {
+		d      graph.DType
+		wt     bool
+		stride int // of the packed weights, whose rows are two blocks: 36 bf16
+		file   string
+		hopper bool
+	}{{bf16, true, 36, "expert_linear_mma", false}, {bf16, false, 36, "expert_linear_mma", false}, {bf16, true, 36, "expert_linear_mma", true},
+		{bf16, true, 37, "expert_linear", false}, {bf16, false, 37, "expert_linear", true}, {f32, true, 18, "expert_linear", true}} {
+		in, out := 104, 72
+		rows, cols := in, out
+		if c.wt {
+			rows, cols = out, in
+		}
+		call := device.Call{Op: graph.ExpertLinear, Attr: graph.Attr{NF4: true, WT: c.wt, Experts: 4},
+			Args: []device.Operand{op(c.d, 9, 2*out, 2*out), op(c.d, 9, in, in), op(c.d, 4*rows, graph.NF4Cols(cols, c.d), c.stride), op(graph.I32, 9, 2, 2)}}
+		card := elsewhere
+		card.hopper = c.hopper
+		works, err := card.build(&call)
+		if err != nil || len(works) != 3 {
+			t.Fatalf("%+v: %v, %v", c, units(works), err)
+		}
+		l := works[2].launch
+		if l.unit.File != c.file || !strings.HasSuffix(l.unit.Defines, " NF4=1") || l.args.t[2].cols != int32(cols) {
+			t.Errorf("%+v: %v with %d columns, want %s with %d", c, l.unit, l.args.t[2].cols, c.file, cols)
+		}
 	}
 }

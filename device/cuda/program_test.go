@@ -207,6 +207,41 @@ func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	}
 }
 
+// quantize holds the model's weights, which are frozen then, in 4 bits.
+func (f *fixture) quantize(t *testing.T) *fixture {
+	t.Helper()
+	f.model.FreezeLinear()
+	check(t, f.model.Quantize())
+	return f
+}
+
+// TestQuantizedMixture: losses of a mixture whose experts are held in 4 bits are the CPU's.
+func TestQuantizedMixture(t *testing.T) { quantizedMixtureTrains(t, cuda.Machine) }
+
+func TestCompiledQuantizedMixture(t *testing.T) { quantizedMixtureTrains(t, cuda.Compiled) }
+
+func quantizedMixtureTrains(t *testing.T, machine cuda.Maker) {
+	t.Helper()
+	f := load(t, "mixtral-tiny").quantize(t)
+	for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
+		g := f.graph(t, d)
+		c := cpu.New(cpu.Options{})
+		defer c.Close()
+		_, want := f.train(t, g, c, program.Plain(g, 4), steps())
+		_, got := f.train(t, g, gpuOf(t, f, machine), program.Plain(g, 4), steps())
+		for n, loss := range got.losses {
+			if e := math.Abs(loss/want.losses[n] - 1); !(e < tol) {
+				t.Errorf("%v, step %d: loss %v, on the CPU %v", d, n+1, loss, want.losses[n])
+			}
+		}
+		for n, norm := range got.norms {
+			if e := math.Abs(norm/want.norms[n] - 1); !(e < 10*tol) {
+				t.Errorf("%v, step %d: norm %v, on the CPU %v", d, n+1, norm, want.norms[n])
+			}
+		}
+	}
+}
+
 // plans that use all tiers and streams.
 func plans(g *graph.Graph) map[string]*program.Plan {
 	micro := program.Plain(g, 1)
@@ -250,17 +285,20 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // those of the packing, the bytes those of the CPU backend. One of the models has
 // attention within documents.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
 		cases["mixtral-tiny"], cases["olmoe-tiny"] = graph.F32, graph.BF16
 	}
 	for name, d := range cases {
-		folder, lora := strings.CutSuffix(name, " lora")
+		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, folder)
-		if lora {
+		switch how {
+		case "lora":
 			f.adapt(t)
+		case "nf4":
+			f.quantize(t)
 		}
 		if name == "llama-tiny" {
 			f.documents = &graph.Documents{End: f.tokens[9], Length: 8}

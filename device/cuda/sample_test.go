@@ -243,11 +243,15 @@ func (s *sample) maybePacked(in, out int) {
 
 // packed makes a weight in 4 bits.
 func (s *sample) packed(in, out int) {
-	s.call.Attr.NF4 = true
-	rows, cols := in, out
 	if s.call.Attr.WT {
-		rows, cols = out, in
+		in, out = out, in
 	}
+	s.nf4(in, out)
+}
+
+// nf4 makes a matrix in 4 bits.
+func (s *sample) nf4(rows, cols int) {
+	s.call.Attr.NF4 = true
 	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
 	plain := make([]float32, rows*cols)
 	for i := range plain {
@@ -470,7 +474,7 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.ExpertLinear: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()
-		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6)}
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), NF4: s.IntN(3) == 0}
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, s.float)

@@ -6,8 +6,15 @@
 // one in use are being filled. A row's sums take its inputs in groups of 16, ascending, so which
 // rows are with it, and in which tile, changes no bit.
 //
+// With NF4 weights are packed. They pass through registers: a stage stores in its place, rounded to
+// bf16, the weights that the stage before it asked for, and asks for the next. So the products wait for
+// no load, and from there on nothing differs from weights in bf16, whose bits results have.
+//
 // Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
-// of the rate of Hopper's own instructions.
+// of the rate of Hopper's own instructions. Packed weights are unpacked again for every tile of rows, by
+// the threads that multiply, at some 4 instructions an element; each fetches half a sector of indices and
+// with WT an eighth of one of scales, of which the rest is there for the next stages if the first-level
+// cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
 #define DEEP 32
 #define STAGES 4
 #define THREADS (32 * DOWN * ACROSS)
@@ -31,16 +38,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
 #pragma unroll
   for (int i = 0; i < ROWS / STEP; i++) from[i] = rowOf(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
   int next = 0, filled = 0; // the next inputs to fetch, and the place for them
+  typedef Packed<WT ? COLS : DEEP, WT ? DEEP : COLS, THREADS> Weights;
+  Weights packed; // for the next inputs
+  float level = levelOf(threadIdx.x % 16);
+  int mine = WT ? tight(row, piece) : threadIdx.x / Weights::PIECES * SPREAD(COLS) + threadIdx.x % Weights::PIECES * 8; // its first piece's place
+  auto ask = [&]() {
+    if (WT) packed.ask(a.t[2], w0 + j0, n - j0, next, depth - next);
+    else packed.ask(a.t[2], w0 + next, depth - next, j0, n - j0);
+  };
+  if (NF4) ask();
   auto stage = [&]() {
     if (next < depth) {
       bf16 *s = s0 + filled * STAGE, *x = s + tight(row, piece);
       int bytes = max(0, min(16, 2 * (depth - next - piece)));
 #pragma unroll
       for (int i = 0; i < ROWS / STEP; i++) copy<16>(x + i * STEP * DEEP, from[i] + next, row + i * STEP < t.rows ? bytes : 0);
-      if (WT) fetchTight<COLS, THREADS>(s + INPUTS, a.t[2], w0 + j0, n - j0, next, depth - next);
+      if (NF4) packed.unpack<WT ? DEEP : SPREAD(COLS)>(s + INPUTS + mine, level);
+      else if (WT) fetchTight<COLS, THREADS>(s + INPUTS, a.t[2], w0 + j0, n - j0, next, depth - next);
       else fetch<DEEP, COLS, THREADS>(s + INPUTS, a.t[2], w0 + next, depth - next, j0, n - j0);
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
+      if (NF4) ask();
     }
     commit();
   };

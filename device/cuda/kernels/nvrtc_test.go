@@ -57,7 +57,8 @@ func variants() []Unit {
 		for _, t := range []string{"f32", "bf16"} {
 			types := "T0=" + t + " T1=" + t + " T2=" + t
 			list = append(list, Unit{"combine", types + " SLOTS=" + slots + " VEC=4"}, Unit{"expert_dw", "T0=f32 T1=" + t + " T2=" + t + " SLOTS=" + slots},
-				Unit{"expert_linear", types + " WT=0 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 SLOTS=" + slots})
+				Unit{"expert_linear", types + " WT=0 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 SLOTS=" + slots},
+				Unit{"expert_linear", types + " WT=0 NF4=1 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 NF4=1 SLOTS=" + slots})
 			for _, each := range []string{" EACH=1", " EACH=4", " EACH=16"} {
 				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each})
 				for _, balance := range []string{" BALANCE=0", " BALANCE=1"} {
@@ -68,6 +69,9 @@ func variants() []Unit {
 		list = append(list, Unit{"dispatch", "SLOTS=" + slots})
 		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=1 ACROSS=4", "ROWS=64 COLS=128 DOWN=1 ACROSS=2"} {
 			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1"}, Unit{"expert_dw_mma", tile + " SLOTS=" + slots})
+		}
+		for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=256 DOWN=2 ACROSS=4", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
+			list = append(list, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=0 NF4=1"}, Unit{"expert_linear_mma", tile + " SLOTS=" + slots + " WT=1 NF4=1"})
 		}
 		for _, tile := range []string{"192 COLS=256", "128 COLS=256", "128 COLS=128", "64 COLS=256", "64 COLS=128"} {
 			tile = "ROWS=" + tile + " SLOTS=" + slots

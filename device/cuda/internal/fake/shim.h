@@ -73,7 +73,7 @@ template <class T> static inline T shfl(T v, int from) {
   return w;
 }
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int o) { return shfl(v, self ^ o); }
-template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return shfl(v, self / 32 * 32 + lane % 32); }
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return shfl(v, self / 32 * 32 + (lane & 31)); }
 
 // shimMma is mma.m16n8k16: every thread publishes its fragments, then computes its four sums.
 static unsigned fragments[THREADS][6];
