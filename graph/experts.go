@@ -44,11 +44,22 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	return y
 }
 
-// each appends y = x.w of each slot's expert. slots says whether x has slots.
+// each appends y = x.w of each slot's expert, and what its adapter adds to it. slots says
+// whether x has slots.
 func (b *builder) each(y, x int, w Use, experts int, slots bool) {
 	p := &b.g.Params[b.g.ParamOf(w.Value)]
 	attr := Attr{WT: true, NF4: p.NF4, Slots: slots, Experts: p.Experts}
 	b.node(ExpertLinear, attr, b.all(y), b.all(x), w, b.all(experts))
+	if down, up, ok := b.m.Factors(p.Name); ok {
+		low := b.tokens(b.g.Values[y].Name+".low", b.g.Values[experts].Cols*b.m.LoRA.Rank, b.g.DType)
+		attr.NF4 = false
+		b.node(ExpertLinear, attr, b.all(low), b.all(x), b.param(down), b.all(experts))
+		if s := b.m.LoRA.Scale(); s != 1 {
+			b.node(Scale, Attr{Scale: s}, b.all(low))
+		}
+		attr.Slots, attr.Acc = true, true
+		b.node(ExpertLinear, attr, b.all(y), b.all(low), b.param(up), b.all(experts))
+	}
 }
 
 func diffRoute(b *builder, n *Node) {
@@ -95,10 +106,12 @@ func (b *builder) expertDX(n *Node, dy Use) {
 	attr := n.Attr
 	attr.WT, attr.Slots = !attr.WT, dy.Hi-dy.Lo == y.Hi-y.Lo
 	dx, acc := b.into(x)
-	if n.Attr.Slots { // nothing else reads x, so there is nothing to add to
+	if n.Attr.Slots {
+		attr.Acc = acc
 		b.node(ExpertLinear, attr, dx, dy, w, experts)
 		return
 	}
+	attr.Acc = false
 	v := b.g.Values[x.Value]
 	each := b.value(Value{Name: "d." + v.Name + ".slots", Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols * b.g.Values[experts.Value].Cols})
 	b.node(ExpertLinear, attr, b.all(each), dy, w, experts)

@@ -276,7 +276,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.ExpertLinear: func(m *maker) sample {
 		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
-		a := graph.Attr{WT: m.IntN(2) == 0, Slots: m.IntN(2) == 0, NF4: m.IntN(3) == 0, Experts: k + m.IntN(5)}
+		a := graph.Attr{WT: m.IntN(2) == 0, Slots: m.IntN(2) == 0, NF4: m.IntN(3) == 0, Acc: m.acc, Experts: k + m.IntN(5)}
 		x, rows, cols := in, a.Experts*in, out
 		if a.Slots {
 			x *= k

@@ -99,6 +99,9 @@ func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
 		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
 		for first, rows := range c.env.dispatch.visits(expert) {
 			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
+			if c.a.Acc {
+				to = w.gather(c, 1, y, first, rows, c.cols, lo, hi)
+			}
 			w.expertProduct(c, to, from, expert, lo)
 			for i := range rows {
 				slot := int(c.env.dispatch.order[first+i])
@@ -116,7 +119,7 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 	return x.Cols
 }
 
-// expertProduct computes y = x.w, where y has columns lo and on of an expert's result. Weights
+// expertProduct computes y = x.w, or with Acc adds that to y, where y has columns lo and on of an expert's result. Weights
 // in 4 bits are written out panel by panel, see nf4.go.
 func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int) {
 	all := &c.t[2]
@@ -140,7 +143,7 @@ func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int) {
 		default:
 			weights = columns(&block, lo+at, part.Cols)
 		}
-		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), gemm.Init{})
+		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), part.sum(c.a.Acc))
 	}
 }
 

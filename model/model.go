@@ -294,6 +294,7 @@ type Param struct {
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	// Experts is the number of matrices that lie one below the other, each of which files
 	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor.
+	// The factors of experts' adapters are one tensor, called Parts.
 	Experts int
 	Parts   string // separated by spaces
 	// Heads says that files have rows (of a vector, elements) head by head: of each of so
@@ -302,11 +303,34 @@ type Param struct {
 	Heads int
 }
 
+// Reordered reports whether files have the elements in another order.
+func (p Param) Reordered() bool { return p.Heads > 0 || p.ofExperts() }
+
 // FromFile copies a parameter in the order of files to dst in the order of operators.
-func (p Param) FromFile(dst, src []float32) { p.reorder(dst, src, 3, p.Heads) }
+func (p Param) FromFile(dst, src []float32) {
+	down, across := p.blocks()
+	p.reorder(dst, src, across, down)
+}
 
 // ToFile is the inverse of FromFile.
-func (p Param) ToFile(dst, src []float32) { p.reorder(dst, src, p.Heads, 3) }
+func (p Param) ToFile(dst, src []float32) {
+	down, across := p.blocks()
+	p.reorder(dst, src, down, across)
+}
+
+// blocks returns in how many groups of how many blocks files have a parameter, of which operators have
+// the groups' first blocks first, then their second ones, and so on.
+func (p Param) blocks() (groups, each int) {
+	if p.ofExperts() {
+		return int(p.Elems()) / p.Experts, p.Experts
+	}
+	return p.Heads, 3
+}
+
+// ofExperts reports whether a parameter is the second factor of experts' adapters, see LoRA.
+func (p Param) ofExperts() bool {
+	return p.Adapter && p.Experts > 0 && strings.HasSuffix(p.Name, loraB)
+}
 
 // reorder transposes blocks: src has across of them in each of down groups.
 func (p Param) reorder(dst, src []float32, across, down int) {

@@ -40,6 +40,10 @@ func (t Tensor) BareName() (name string, ok bool) {
 //	    ...
 func (p Param) Tensors() []Tensor {
 	switch {
+	case p.Adapter && p.ofExperts():
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows / p.Experts, p.Cols * p.Experts}}}
+	case p.Adapter && p.Experts > 0:
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Experts > 0:
 		return p.expertTensors()
 	case p.Adapter:

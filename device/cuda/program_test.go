@@ -76,20 +76,19 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	check(t, err)
 	t.Cleanup(func() { f.adapter.Close() })
 	var lora struct {
-		Rank   int     `json:"r"`
-		Alpha  float64 `json:"lora_alpha"`
-		RSLoRA bool    `json:"use_rslora"`
+		Rank   int      `json:"r"`
+		Alpha  float64  `json:"lora_alpha"`
+		RSLoRA bool     `json:"use_rslora"`
+		Params []string `json:"target_parameters"`
 	}
 	text, err := os.ReadFile(filepath.Join(f.dir, "lora", "adapter_config.json"))
 	check(t, err)
 	check(t, json.Unmarshal(text, &lora))
-	var weights []string
+	var names []string
 	for _, info := range f.adapter.Tensors() {
-		if w, first := model.AdaptedIn(info.Name); first {
-			weights = append(weights, w)
-		}
+		names = append(names, info.Name)
 	}
-	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, weights...))
+	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, f.model.AdaptedIn(names, lora.Params)...))
 	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
 		check(t, f.model.Quantize())
 	}
