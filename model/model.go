@@ -327,10 +327,11 @@ func (p Param) blocks() (groups, each int) {
 	return p.Heads, 3
 }
 
-// ofExperts reports whether a parameter is the second factor of experts' adapters, see LoRA.
-func (p Param) ofExperts() bool {
-	return p.Adapter && p.Experts > 0 && strings.HasSuffix(p.Name, loraB)
-}
+// Second reports whether a parameter is the second factor of an adapter, see LoRA.
+func (p Param) Second() bool { return p.Adapter && strings.HasSuffix(p.Name, loraB) }
+
+// ofExperts reports whether a parameter is the second factor of experts' adapters.
+func (p Param) ofExperts() bool { return p.Second() && p.Experts > 0 }
 
 // reorder transposes blocks: src has across of them in each of down groups.
 func (p Param) reorder(dst, src []float32, across, down int) {

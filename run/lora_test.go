@@ -261,7 +261,7 @@ func TestAdapterModules(t *testing.T) {
 			if p.Vector || p.Adapter {
 				continue
 			}
-			name := strings.Replace(strings.TrimSuffix(p.Name, ".weight"), ".block_sparse_moe.", ".mlp.", 1) // as transformers has it
+			name := strings.Replace(strings.TrimSuffix(p.Name, ".weight"), ".block_sparse_moe.", ".mlp.", 1)                             // as transformers has it
 			found := slices.ContainsFunc(got, func(module string) bool { return name == module || strings.HasSuffix(name, "."+module) }) // as peft does
 			if adapted := slices.Contains(m.LoRA.Weights, p.Name); found != adapted {
 				t.Errorf("%s %v: %s is found %v, adapted %v", c.model, c.patterns, p.Name, found, adapted)
