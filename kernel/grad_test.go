@@ -264,6 +264,31 @@ func TestGradients(t *testing.T) {
 	})
 }
 
+// TestRouteNotFinite: of logits that are not finite K different experts are chosen, ascending,
+// and every weight says so.
+func TestRouteNotFinite(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	e := NewEnv(1)
+	defer e.Close()
+	for _, logits := range [][]float64{{1, nan, 3, 2}, {nan, 1, 2, 3}, {3, 2, 1, nan}, {nan, nan, nan, nan}, {nan, inf, nan, 1}, {1, inf, 3, 2}, {-inf, -inf, -inf, -inf}} {
+		for _, normed := range []bool{false, true} {
+			for i, route := range []Func{routeRef, Lookup(graph.Route).Fast} {
+				weights, ids, x := NewTensor(graph.F32, 1, 2), NewTensor(graph.I32, 1, 2), NewTensor(graph.F32, 1, 4)
+				for c, v := range logits {
+					x.Set(0, c, v)
+				}
+				route(e, &graph.Attr{Normed: normed}, []Tensor{weights, ids, x})
+				if a, b := ids.I32[0], ids.I32[1]; a < 0 || a >= b || b >= 4 {
+					t.Errorf("%v, implementation %d: experts %v", logits, i, ids.I32)
+				}
+				if w := weights.F32; w[0] == w[0] || w[1] == w[1] {
+					t.Errorf("%v, normed %v, implementation %d: weights %v, want NaN", logits, normed, i, w)
+				}
+			}
+		}
+	}
+}
+
 // TestCrossEntropyExtremes tests extreme logits with known losses.
 func TestCrossEntropyExtremes(t *testing.T) {
 	inf := math.Inf(1)

@@ -183,27 +183,57 @@ func packRow(dst []byte, src []float32) {
 		}
 		binary.LittleEndian.PutUint32(scales[4*b:], math.Float32bits(scale))
 		indices := dst[b*block/2 : (b+1)*block/2]
-		for i := range block {
-			v := float32(0)
-			if i < len(x) && scale > 0 {
-				v = x[i] / scale
-			}
-			indices[i/2] |= nearest(v) << (i % 2 * 4)
+		for i := range indices {
+			indices[i] = scaledIndex(x, 2*i, scale) | scaledIndex(x, 2*i+1, scale)<<4
 		}
 	}
+}
+
+// scaledIndex returns the index of the level of element i, 0 behind the last one.
+func scaledIndex(x []float32, i int, scale float32) byte {
+	if i < len(x) && scale > 0 {
+		return nearest(x[i] / scale)
+	}
+	return nearest(0)
 }
 
 func abs(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
 
-// nearest returns the index of the level nearest to v, the lower of two.
-func nearest(v float32) (i byte) {
-	for step := byte(8); step > 0; step /= 2 {
-		if v > nf4Bounds[i+step-1] {
-			i += step
+// nearest returns the index of the level nearest to v, from -1 to 1, the lower of two. The
+// interval is divided into cells so small that each has one bound between levels at most.
+func nearest(v float32) byte {
+	c, above := &nf4Cells[cellOf(v)], byte(0)
+	if v > c.bound { // compiled to no jump, which would be taken at random
+		above = 1
+	}
+	return c.below + above
+}
+
+const cells = 32
+
+// cellOf returns the number of the cell of v; of what is no number, some.
+func cellOf(v float32) int { return int(int32(v*(cells/2-0.01)+cells/2)) & (cells - 1) }
+
+// cell is the bound in it, infinite if there is none, and how many bounds are below.
+type cell struct {
+	bound float32
+	below byte
+}
+
+var nf4Cells = func() (list [cells]cell) {
+	for i := range list {
+		list[i].bound = float32(math.Inf(1))
+		for _, bound := range nf4Bounds {
+			switch at := cellOf(bound); {
+			case at < i:
+				list[i].below++
+			case at == i:
+				list[i].bound = bound
+			}
 		}
 	}
-	return i
-}
+	return list
+}()
 
 // UnpackNF4 writes out rows of cols elements.
 func UnpackNF4(dst []float32, src []byte, cols int) {

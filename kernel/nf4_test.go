@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -94,6 +95,36 @@ func TestNF4Pack(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestNF4Nearest: the level found by its cell is that of a search through all bounds, at each
+// bound, beside it, and elsewhere.
+func TestNF4Nearest(t *testing.T) {
+	check := func(v float32) {
+		t.Helper()
+		want := byte(0)
+		for _, bound := range nf4Bounds {
+			if v > bound {
+				want++
+			}
+		}
+		if got := nearest(v); got != want {
+			t.Fatalf("%v: level %d, want %d", v, got, want)
+		}
+	}
+	for _, v := range slices.Concat(nf4Bounds[:], graph.NF4Levels[:]) {
+		for range 100 {
+			v = max(math.Nextafter32(v, -2), -1)
+		}
+		for range 200 {
+			check(v)
+			v = min(math.Nextafter32(v, 2), 1)
+		}
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 1_000_000 {
+		check(2*r.Float32() - 1)
 	}
 }
 

@@ -14,16 +14,17 @@ import (
 //	with Normed  dx[e] = w[e]*(dw[e] - sum of w*dw) for e in S, else 0
 //	with Scale   dx[e] += p[e]*(g[e] - sum of p*g), g what graph.RouteBwd says
 //
-// The choice is the same whatever the logits are, NaN included: K different experts, so that
-// nothing after it has to check them. A NaN is in the weights then, and reaches the loss.
+// Whatever the logits are, NaN included, K different experts are chosen, so that nothing after
+// it has to check them. A NaN is among those chosen: else weights that add up to 1, which are
+// divided by a sum over the K experts only, would not show it. So it reaches the loss.
 
 // choose writes the len(ids) experts of greatest logit, in ascending order. Of equal ones it
-// prefers the first. A NaN is not chosen while there are numbers.
+// prefers the first. A NaN counts as greater than all numbers.
 func choose(ids []int32, x []float32) {
 	for k := range ids {
 		best := -1
 		for e := range x {
-			if !chosen(ids[:k], e) && (best < 0 || x[e] > x[best] || x[best] != x[best] && x[e] == x[e]) {
+			if !chosen(ids[:k], e) && (best < 0 || x[e] > x[best] || x[e] != x[e] && x[best] == x[best]) {
 				best = e
 			}
 		}

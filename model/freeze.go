@@ -100,6 +100,14 @@ func (m *Model) meant(pattern string, params []Param) string {
 	for _, p := range params {
 		names = append(names, p.Name)
 	}
+	for _, p := range m.Params() {
+		if ok, _ := path.Match(pattern, p.Name); ok { // but is not among those that the pattern may choose
+			return p.Name + " gets no adapter: only linear weights of layers do, and of a mixture neither experts nor routers"
+		}
+		if slices.ContainsFunc(p.Tensors(), func(t Tensor) bool { ok, _ := path.Match(pattern, t.Name); return ok }) {
+			return "all experts of a layer are together in parameters such as " + p.Name
+		}
+	}
 	if w := suggest.Nearest(pattern, names); w != "" {
 		return "did you mean " + w + "?"
 	}

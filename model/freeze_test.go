@@ -42,6 +42,7 @@ func TestFreeze(t *testing.T) {
 		{"gpt2", "", "matches no parameter"},
 		{"gpt2", "*", "all 148 parameters are frozen"},
 		{"gpt2", "transformer.ln_f.bias", "freeze both"},
+		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are together in parameters such as model.layers.0.mlp.experts.gate_up_proj"},
 	} {
 		m, err := Known(c.name)
 		if err != nil {
@@ -49,6 +50,15 @@ func TestFreeze(t *testing.T) {
 		}
 		if err := m.Freeze(c.pattern); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%s, %q: %v, want %q", c.name, c.pattern, err, c.want)
+		}
+	}
+	for pattern, want := range map[string]string{"*.experts.*": "experts.gate_up_proj gets no adapter", "*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "together in parameters"} {
+		m, err := Known("qwen3-30b-a3b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Adapt(LoRA{Rank: 8}, pattern); err == nil || !strings.Contains(err.Error(), "hint: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("adapters for %q: %v, want %q", pattern, err, want)
 		}
 	}
 }

@@ -37,7 +37,10 @@ func (c *config) qwen3MoE(m *Model) {
 	c.int("intermediate_size", 0) // of layers without experts, which are refused below
 	m.QKVBias, m.QKNorm = c.bool("attention_bias", false), QKNormHeads
 	m.OutBias = m.QKVBias
-	m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", c.int("num_experts", 128)), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
+	m.Experts, m.Active, m.NormedRoute = c.int("num_experts", c.int("num_local_experts", 128)), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
+	if local := c.int("num_local_experts", m.Experts); local != m.Experts {
+		c.fail("num_experts is %d and num_local_experts %d, two names of one number; hint: remove the wrong one", m.Experts, local)
+	}
 	var dense []int
 	if c.get("mlp_only_layers", &dense); len(dense) > 0 || c.int("decoder_sparse_step", 1) != 1 {
 		c.fail("mlp_only_layers %v, decoder_sparse_step %d: %w: all layers have experts", dense, c.int("decoder_sparse_step", 1), ErrUnsupported)

@@ -135,7 +135,8 @@ type Model struct {
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
 	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
 	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
-	// share of the slots times their mean probability. It is Balance if all are used alike.
+	// share of the slots times their mean probability. It is Balance if all are used alike. All of it is divided by the share
+	// of the tokens that are learnt, as the loss is a mean over these.
 	Balance      float64
 	Vocab        int
 	MaxPositions int
@@ -197,6 +198,9 @@ func (m *Model) Rotary() bool { return !families[m.Family].learned || m.RopeThet
 
 // Gated reports whether the feed-forward is gated: SwiGLU or, by Activation, GeGLU.
 func (m *Model) Gated() bool { return !families[m.Family].plain }
+
+// Mixture reports whether the feed-forward is a choice among experts.
+func (m *Model) Mixture() bool { return families[m.Family].mixture }
 
 // OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
 func (m *Model) OneNorm() bool { return m.Parallel && families[m.Family].oneNorm }
@@ -368,12 +372,12 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("rotary_pct %v; hint: a share of head_dim, from 0 to 1", m.RotaryPct)
 	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
 		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
-	case families[m.Family].mixture && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
+	case m.Mixture() && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
 		return fmt.Errorf("%d of %d experts for each token; hint: from 1 to all of at most %d", m.Active, m.Experts, maxExperts)
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
 		return fmt.Errorf("expert_balance %v of %d experts; hint: from 0 to 1, usually 0.01, and 0 without experts", m.Balance, m.Experts)
-	case !families[m.Family].mixture && m.Experts != 0:
-		return fmt.Errorf("%s has no experts, and %d are asked for; hint: one of the families mixtral, qwen3_moe and olmoe", m.Family, m.Experts)
+	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
+		return fmt.Errorf("%s has no experts, but there are to be %d of which each token goes through %d; hint: one of the families mixtral, qwen3_moe and olmoe", m.Family, m.Experts, m.Active)
 	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
 		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):

@@ -341,6 +341,7 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "mixtral", "output_router_logits": true`:                                                                                "output_router_logits",
 		`"model_type": "mixtral", "router_jitter_noise": 0.1`:                                                                                  "router_jitter_noise",
 		`"model_type": "mixtral", "num_experts_per_tok": 9`:                                                                                    "9 of 8 experts",
+		`"model_type": "qwen3_moe", "num_experts": 8, "num_local_experts": 6`:                                                                  "num_experts is 8 and num_local_experts 6",
 		`"model_type": "olmoe", "clip_qkv": 8`:                                                                                                 "clip_qkv",
 	} {
 		if _, _, err := Parse([]byte("{" + text + "}")); err == nil || !strings.Contains(err.Error(), want) {

@@ -116,8 +116,8 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 }
 
 // expertParams adds the router and, as one matrix of gates and ups and one of downs, the
-// experts. Their names are those that transformers gives them in memory, such as
-// mlp.experts.gate_up_proj; files have each expert's own.
+// experts. Their names end as transformers' do in memory, such as mlp.experts.gate_up_proj, and
+// begin as those in files, which have each expert's own (Mixtral's with block_sparse_moe).
 func (m *Model) expertParams(b *paramList, n familyNames) {
 	b.linear(n.router, m.Width, m.Experts, false, m.InitStd)
 	all, _, _ := strings.Cut(n.gate, "%d")

@@ -1,9 +1,12 @@
 package run
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -61,4 +64,42 @@ func TestMixtureResumes(t *testing.T) {
 		t.Errorf("tensors %v\nwant %v", ours, theirs)
 	}
 	train("tuned", 2, "model="+folder("straight"))
+}
+
+// TestRouterNotFinite: a folder whose router has a NaN is not trained from, though that router is frozen: it is named,
+// and so is the folder.
+func TestRouterNotFinite(t *testing.T) {
+	const router = "model.layers.1.mlp.gate.weight"
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	train := func(out string, more ...string) error {
+		return trainFile(context.Background(), file, append([]string{"out=" + filepath.Join(dir, out), "save_every=0", "max_steps=1"}, more...))
+	}
+	check(t, train("whole", "model={type: qwen3_moe, layers: 2, width: 32, heads: 4, experts: 4}"))
+	folder := filepath.Join(dir, "whole", "checkpoint-1")
+	set, err := safetensors.OpenFolder(folder)
+	check(t, err)
+	var tensors []safetensors.Tensor
+	for _, info := range set.Tensors() {
+		n := 1
+		for _, d := range info.Shape {
+			n *= d
+		}
+		values := make([]float32, n)
+		check(t, set.ReadFloat32(info.Name, 0, values))
+		if info.Name == router {
+			values[7] = float32(math.NaN())
+		}
+		tensors = append(tensors, safetensors.Float32s(info.Name, safetensors.F32, info.Shape, values))
+	}
+	check(t, set.Close())
+	var text bytes.Buffer
+	check(t, safetensors.Write(&text, nil, tensors))
+	check(t, os.WriteFile(filepath.Join(folder, "model.safetensors"), text.Bytes(), 0o644))
+	for name, more := range map[string][]string{"all": nil, "frozen": {"freeze=[\"*.mlp.gate.weight\"]"}, "adapters": {"lora={rank: 2}"}, "skipped": {"skip_spikes=6", "max_steps=20"}} {
+		err := train(name, append([]string{"model=" + folder}, more...)...)
+		if !errors.Is(err, ErrNumeric) || !strings.Contains(err.Error(), router+" has a NaN") || !strings.Contains(err.Error(), "it is so in "+folder) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

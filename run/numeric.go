@@ -54,6 +54,8 @@ func (t *Trainer) advice(c *session.Culprit) (list []string) {
 	switch {
 	case c == nil:
 		return []string{"the same program on the same numbers gives the same bits, so suspect the machine: its memory, its clock", t.whole()}
+	case c.Before && t.Step == t.guard.Skipped && t.Setup.Folder != "": // no step has changed a weight
+		return []string{fmt.Sprintf("it is so in %s: take another copy of the weights", t.Setup.Folder)}
 	case c.Before && t.saved == "":
 		return []string{"an update before this step made it so: start again with a lower learning_rate"}
 	case c.Before:

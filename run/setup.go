@@ -297,9 +297,11 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.Gated() { // the same number of parameters with three matrices, in steps of 32
 		wide = (8*m.Width/3 + 31) / 32 * 32
 	}
-	if m.Experts > 0 || in.Experts > 0 {
-		m.Experts, m.Active = or(in.Experts, 8), or(in.Active, 2)
-		wide = (wide/max(m.Active, 1) + 31) / 32 * 32 // together those of a token are as wide
+	m.Experts, m.Active = in.Experts, in.Active
+	if m.Mixture() {
+		m.Experts = or(in.Experts, 8)
+		m.Active = or(in.Active, min(2, m.Experts))
+		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // together those of a token are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
 	m.Vocab = or(in.Vocab, vocab)

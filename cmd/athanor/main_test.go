@@ -291,6 +291,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "limits.device"}, []string{"expected key=value"}},
 		{[]string{"plan", file, "model={type: lama, layers: 2, width: 32, heads: 4}"}, []string{"lama", "hint:"}},
 		{[]string{"plan", file, "model=gpt3"}, []string{"gpt3", "hint:"}},
+		{[]string{"plan", file, "model={type: llama, layers: 2, width: 32, heads: 4, active_experts: 2}"}, []string{"llama has no experts", "mixtral"}},
+		{[]string{"plan", file, "model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 5000}"}, []string{"2 of 5000 experts", "4096"}},
 		{[]string{"plan", file, "model={type: llama, layers: 2, width: 32, heads: 5}"}, []string{"a width of 32 does not divide over 5 heads", "head_dim"}},
 		{[]string{"plan", file, "epsilon=0"}, []string{"epsilon: 0 is out of range", "1e-30"}},
 		{[]string{"plan", file, "device=cuda"}, []string{"device", "hint:"}},

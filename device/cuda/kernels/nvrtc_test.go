@@ -60,7 +60,10 @@ func variants() []Unit {
 				Unit{"expert_linear", types + " WT=0 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 SLOTS=" + slots},
 				Unit{"expert_linear", types + " WT=0 NF4=1 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 NF4=1 SLOTS=" + slots})
 			for _, each := range []string{" EACH=1", " EACH=4", " EACH=16"} {
-				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each}, Unit{"route_bwd", "T0=" + t + " T4=" + t + " SLOTS=" + slots + each})
+				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each})
+				for _, balance := range []string{" BALANCE=0", " BALANCE=1"} {
+					list = append(list, Unit{"route_bwd", "T0=" + t + " T4=" + t + " SLOTS=" + slots + each + balance})
+				}
 			}
 		}
 		list = append(list, Unit{"dispatch", "SLOTS=" + slots})

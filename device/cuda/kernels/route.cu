@@ -1,11 +1,11 @@
 // weights experts logits: the SLOTS experts of greatest logit, of equal ones the first, in ascending
-// order; a NaN is chosen only where there are not enough numbers. weights are their softmax over
-// all, or with n[5] over those chosen. A warp chooses for a token, in rounds.
+// order; a NaN counts as greatest. weights are their softmax over all, or with n[5] over those
+// chosen. A warp chooses for a token, in rounds.
 
-// rank maps logits to whole numbers in the same order, NaN below all, and none to 0.
+// rank maps logits to whole numbers in the same order, NaN above all, and none to 0.
 static __device__ inline unsigned rank(float x) {
   unsigned u = __float_as_uint(x + 0.0f); // 0 for -0
-  return x != x ? 1 : u >> 31 ? ~u : u | 1u << 31;
+  return x != x ? ~0u : u >> 31 ? ~u : u | 1u << 31;
 }
 
 extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ Args a) {
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
       if (which == lane + 32 * i) ranks[i] = 0, chosen += p[i];
   }
   float part = addWarp(chosen);
-  if (a.n[5] && all == all) all = part;
+  if (a.n[5]) all = part;
   int before = 0;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
