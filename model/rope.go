@@ -44,24 +44,24 @@ func (m *Model) checkRope() error {
 	sane := func(x float64) bool { return x > 1e-6 && x < 1e12 }
 	switch ranged := s.Type == "llama3" || s.Type == "yarn"; {
 	case s.Type != "longrope" && !sane(s.Factor):
-		return fmt.Errorf("rotary positions of type %s with a factor of %v; hint: positive, usually 2 to 32", s.Type, s.Factor)
+		return fmt.Errorf("rope_scaling of type %s with a factor of %v; hint: positive, usually 2 to 32", s.Type, s.Factor)
 	case s.Type != "linear" && (s.OriginalContext < 2 || s.OriginalContext > maxLength):
-		return fmt.Errorf("rotary positions of type %s with original_max_position_embeddings %d; hint: from 2 to %d", s.Type, s.OriginalContext, maxLength)
+		return fmt.Errorf("rope_scaling of type %s with original_max_position_embeddings %d; hint: from 2 to %d", s.Type, s.OriginalContext, maxLength)
 	case ranged && !(sane(s.LowFreqFactor) && s.HighFreqFactor > s.LowFreqFactor && sane(s.HighFreqFactor)):
-		return fmt.Errorf("rotary positions of type %s with the bounds %v and %v; hint: positive, the second greater", s.Type, s.LowFreqFactor, s.HighFreqFactor)
+		return fmt.Errorf("rope_scaling of type %s with the bounds %v and %v; hint: positive, the second greater", s.Type, s.LowFreqFactor, s.HighFreqFactor)
 	case s.Type == "yarn" && !(m.RopeTheta > 1):
-		return fmt.Errorf("yarn with rope_theta %v; hint: above 1, usually 1e4 to 1e6", m.RopeTheta)
+		return fmt.Errorf("rope_scaling of type yarn with rope_theta %v; hint: above 1, usually 1e4 to 1e6", m.RopeTheta)
 	case (s.Type == "yarn" || s.Type == "longrope") && !sane(s.Attention):
-		return fmt.Errorf("rotary positions of type %s with attention_factor %v; hint: positive, about 1", s.Type, s.Attention)
+		return fmt.Errorf("rope_scaling of type %s with attention_factor %v; hint: positive, about 1", s.Type, s.Attention)
 	case s.Type != "longrope":
 		return nil
 	}
 	if n := m.RotaryDim() / 2; len(s.Short) != n || len(s.Long) != n {
-		return fmt.Errorf("longrope: short_factor has %d numbers, long_factor %d; hint: one for each of the %d pairs that are turned", len(s.Short), len(s.Long), n)
+		return fmt.Errorf("rope_scaling of type longrope: short_factor has %d numbers, long_factor %d; hint: one for each of the %d pairs that are turned", len(s.Short), len(s.Long), n)
 	}
 	for _, x := range slices.Concat(s.Short, s.Long) {
 		if !sane(x) {
-			return fmt.Errorf("longrope: short_factor or long_factor has %v; hint: positive numbers", x)
+			return fmt.Errorf("rope_scaling of type longrope: short_factor or long_factor has %v; hint: positive numbers", x)
 		}
 	}
 	return nil
