@@ -69,7 +69,7 @@ func expertTilesAgree(t *testing.T, machine maker, every int) {
 				expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
 			}
 		}
-		for i, tile := range packedTiles {
+		for i, tile := range packedTiles[d.hopper()] {
 			if i%every != 0 {
 				continue
 			}
@@ -225,7 +225,7 @@ func specialRoutesAgree(t *testing.T, machine maker) {
 // TestExpertTilesFit: a block of every tile can run on the cards that it is for.
 func TestExpertTilesFit(t *testing.T) {
 	for hopper, most := range map[bool]int{false: leastShared, true: 227 << 10} {
-		for _, s := range slices.Concat(expertTiles[hopper], packedTiles) {
+		for _, s := range slices.Concat(expertTiles[hopper], packedTiles[hopper]) {
 			_, _, _, dw := s.shape()
 			if shared := max(dw, s.linearStages(false), s.linearStages(true)); shared > most || 2*s.rows*(s.cols+8) > s.linearStages(true) {
 				t.Errorf("%+v has %d bytes of shared memory, of %d", s, shared, most)

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -249,10 +250,13 @@ func (s *sample) packed(in, out int) {
 	s.nf4(in, out)
 }
 
-// nf4 makes a matrix in 4 bits.
+// nf4 makes a matrix in 4 bits. What lies behind it are no numbers.
 func (s *sample) nf4(rows, cols int) {
 	s.call.Attr.NF4 = true
 	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
+	const behind = 8 << 10
+	copy(s.image[s.end:s.end+behind], bytes.Repeat([]byte{0xff}, behind))
+	s.end += behind
 	plain := make([]float32, rows*cols)
 	for i := range plain {
 		plain[i] = float32(s.NormFloat64())

@@ -12,9 +12,9 @@
 //
 // Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
 // of the rate of Hopper's own instructions. Packed weights are unpacked again for every tile of rows, by
-// the threads that multiply, at some 4 instructions an element; each fetches half a sector of indices and
-// with WT an eighth of one of scales, of which the rest is there for the next stages if the first-level
-// cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
+// the threads that multiply, at some 4 instructions an element; a stage fetches half a sector of indices
+// of a row and with WT an eighth of one of scales, of which the rest is there for the next stages if the
+// first-level cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
 #define DEEP 32
 #define STAGES 4
 #define THREADS (32 * DOWN * ACROSS)
