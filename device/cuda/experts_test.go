@@ -140,15 +140,15 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 	s := &sample{Rand: r, image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	n, k := 1+s.IntN(220), s.slots()
 	in, out := 8*(1+s.IntN(12)), 8*(1+s.IntN(40))
-	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3), NF4: packed}}
+	s.acc = s.IntN(2) == 0
+	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3), NF4: packed, Acc: s.acc}}
 	if op == graph.ExpertLinear {
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, graph.BF16)
 		return s
 	}
-	s.call.Attr.Acc, s.call.Attr.Seq = s.IntN(2) == 0, 1+s.IntN(90)
-	s.acc = s.call.Attr.Acc
+	s.call.Attr.Seq = 1 + s.IntN(90)
 	s.experts(n, k, in, out, graph.F32, s.some(k)*in, s.some(k)*out)
 	return s
 }

@@ -478,7 +478,7 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.ExpertLinear: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()
-		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), NF4: s.IntN(3) == 0}
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), NF4: s.IntN(3) == 0, Acc: s.acc}
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, s.float)

@@ -52,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   for (int s = 2; s < STAGES; s++) stage();
   int group = warpOf() / 4, lane = threadIdx.x % 32, used = 0, left = (depth + DEEP - 1) / DEEP;
   float y[COLS / 8][4] = {};
+  if (a.acc) resume(y, a.t[0], order, t.rows, n, warpOf() * 16, j0);
   do {
     landed<STAGES - 3>();
     visible();
