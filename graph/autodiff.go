@@ -239,15 +239,15 @@ func diffAct(b *builder, n *Node) {
 func diffSwiGLU(b *builder, n *Node) {
 	y, gu := n.Args[0], n.Args[1]
 	dgu, _ := b.into(gu)
-	args := []Use{dgu, b.of(y), gu}
+	attr, args := n.Attr, []Use{dgu, b.of(y), gu}
 	if len(n.Args) > 2 {
 		weights, dweights := n.Args[2], absent
 		if b.trained(weights) {
-			dweights, _ = b.into(weights)
+			dweights, attr.Acc = b.into(weights)
 		}
 		args = append(args, weights, dweights)
 	}
-	b.node(SwiGLUBwd, n.Attr, args...)
+	b.node(SwiGLUBwd, attr, args...)
 }
 
 func diffEmbed(b *builder, n *Node) {

@@ -33,6 +33,7 @@ const (
 	RouteBwd
 	ExpertLinear
 	ExpertDW
+	ExpertDB
 	Combine
 	Embed
 	EmbedBwd
@@ -173,9 +174,11 @@ var table = [NumOps]Info{
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
 	// With weights [N,K] f32 rows are K slots, y [N,K*F] and gu [N,K*2F], and each slot of y
 	// is multiplied by its weight.
+	// With Attr.Limit (gpt-oss) gates are at most that, ups within it and -it, and then
+	// y = gate*sigmoid(Alpha*gate)*(up + 1) times the weights, which must be there.
 	SwiGLU: {Name: "swiglu", Args: args("y:wt gu:rt weights:rt?"), Kind: RowWise},
-	// dweights [N,K] f32: of each slot the sum of dy*Act(gate)*up.
-	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:wt?"), Kind: RowWise},
+	// dweights [N,K] f32 (+)= of each slot the sum of dy*Act(gate)*up.
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:st?"), Kind: RowWise},
 	// The K experts of each token, of E = cols of logits: those of the greatest logits, of
 	// equal ones the first, in ascending order. experts [N,K] i32; weights [N,K] f32 are their
 	// softmax over all experts or, if Normed, over those K.
@@ -187,12 +190,17 @@ var table = [NumOps]Info{
 	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
 	// the same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts lie
 	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 as in Linear.
-	ExpertLinear: {Name: "expert_linear", Args: args("y:wt x:rt w:r experts:rt"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
+	// With bias [Experts,O] sums start from the expert's row of it or, with weights [N,K] f32,
+	// from that times the slot's weight.
+	ExpertLinear: {Name: "expert_linear", Args: args("y:wt x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
 	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
 	// have slots. If both are bf16, those of each sequence are added in groups of
 	// max(2, Attr.Cut), the last one filled up with zeros: then tokens may be split only at
 	// sequences.
 	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt experts:rt"), FLOPs: expertDWFLOPs},
+	// db [Experts,O] (+)= of each expert's tokens, ascending, dy, [N,O] or [N,K*O] with slots, times
+	// the slot's weight if there are weights [N,K] f32.
+	ExpertDB: {Name: "expert_db", Kind: TokenSum, Args: args("db:s dy:rt experts:rt weights:rt?")},
 	// y = res + the slots of x, ascending, or y += them with Acc. x is [N,K*D].
 	Combine: {Name: "combine", Args: args("y:st x:rt res:rt?"), Kind: RowWise},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
@@ -353,6 +361,8 @@ type Attr struct {
 	Param     int // index of the updated parameter
 	First     int // its element with which the operands begin
 	Scale     float64
+	Limit     float64 // SwiGLU: bounds gates and ups; 0: it does not
+	Alpha     float64 // with it, by what gates are multiplied in the sigmoid
 	Eps       float64
 	Clip      float64
 	Beta1     float64

@@ -276,7 +276,7 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
-	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.RouteBwd:
+	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd:
 		return true
 	}
 	return c.Attr.Document > 0
@@ -299,6 +299,8 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[2], c.Args[1].Cols
 	case graph.ExpertLinear, graph.ExpertDW:
 		return fillExperts(c.Args[3], c.Attr.Experts, d)
+	case graph.ExpertDB:
+		return fillExperts(c.Args[2], c.Attr.Experts, d)
 	case graph.RouteBwd:
 		return fillExperts(c.Args[3], c.Args[4].Cols, d)
 	default:

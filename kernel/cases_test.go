@@ -55,6 +55,13 @@ func (m *maker) float() graph.DType {
 	return graph.F32
 }
 
+// bound bounds gates and ups of a SwiGLU, sometimes.
+func (m *maker) bound(a *graph.Attr) {
+	if m.IntN(2) == 0 {
+		a.Act, a.Limit, a.Alpha = graph.SiLU, 0.75, 1.702
+	}
+}
+
 // poison marks memory that no kernel may read or, outside its operands, write.
 var poison = math.NaN()
 
@@ -242,6 +249,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
 		if k > 1 {
 			s.t[2] = m.f32(n, k)
+			m.bound(&s.attr)
 		}
 		return s
 	},
@@ -252,8 +260,9 @@ var cases = map[graph.Op]func(m *maker) sample{
 		if k > 1 {
 			s.t[3] = m.f32(n, k)
 			if m.IntN(3) > 0 {
-				s.t[4] = m.f32(n, k)
+				s.t[4], s.attr.Acc = m.f32(n, k), m.acc
 			}
+			m.bound(&s.attr)
 		}
 		return s
 	},
@@ -288,7 +297,13 @@ var cases = map[graph.Op]func(m *maker) sample{
 		if a.NF4 {
 			w = m.packed(d, rows, cols, false)
 		}
-		return sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts)}, token: []bool{true, true, false, true}}
+		s := sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts), {}, {}}, token: []bool{true, true, false, true, false, true}}
+		if m.IntN(2) == 0 {
+			if s.t[4] = m.any(a.Experts, out); m.IntN(2) == 0 {
+				s.t[5] = m.f32(n, k)
+			}
+		}
+		return s
 	},
 	graph.ExpertDW: func(m *maker) sample {
 		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
@@ -305,6 +320,17 @@ var cases = map[graph.Op]func(m *maker) sample{
 			dw = m.f32(a.Experts*out, in)
 		}
 		return sample{attr: a, t: []Tensor{dw, m.mat(d, n, x, 1), m.mat(d, n, dy, 1), m.experts(n, k, a.Experts)}, token: []bool{false, true, true, true}}
+	},
+	graph.ExpertDB: func(m *maker) sample {
+		n, out, k := m.rows(), m.n(), 1+m.IntN(3)
+		s := sample{attr: graph.Attr{Acc: m.acc, Experts: k + m.IntN(5)}, t: []Tensor{{}, m.any(n, out), {}, {}}, token: []bool{false, true, true, true}}
+		if m.IntN(2) == 0 {
+			s.t[1] = m.any(n, k*out)
+		}
+		if s.t[0], s.t[2] = m.f32(s.attr.Experts, out), m.experts(n, k, s.attr.Experts); m.IntN(2) == 0 {
+			s.t[3] = m.f32(n, k)
+		}
+		return s
 	},
 	graph.Combine: func(m *maker) sample {
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)

@@ -67,6 +67,7 @@ var table = [graph.NumOps]Kernel{
 	graph.RouteBwd:     {routeBwdRef, routeBwd},
 	graph.ExpertLinear: {expertLinearRef, expertLinear},
 	graph.ExpertDW:     {expertDWRef, expertDW},
+	graph.ExpertDB:     {expertDBRef, expertDB},
 	graph.Combine:      {combineRef, combine},
 	graph.Embed:        {embedRef, embed},
 	graph.EmbedBwd:     {embedBwdRef, embedBwd},

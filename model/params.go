@@ -119,10 +119,15 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 // experts. Their names end as transformers' do in memory, such as mlp.experts.gate_up_proj, and
 // begin as those in files, which have each expert's own (Mixtral's with block_sparse_moe).
 func (m *Model) expertParams(b *paramList, n familyNames) {
-	b.linear(n.router, m.Width, m.Experts, false, m.InitStd)
+	b.linear(n.router, m.Width, m.Experts, m.MLPBias, m.InitStd)
 	all, _, _ := strings.Cut(n.gate, "%d")
-	b.experts(all+"gate_up_proj", 2*m.FeedForward, m.Width, n.gate, n.up)
-	b.experts(all+"down_proj", m.Width, m.FeedForward, n.down)
+	if !families[m.Family].fusedMix {
+		b.experts(all+"gate_up_proj", 2*m.FeedForward, m.Width, n.gate, n.up)
+		b.experts(all+"down_proj", m.Width, m.FeedForward, n.down)
+		return
+	}
+	b.fusedExperts(all+"gate_up_proj", 2*m.FeedForward, m.Width, true)
+	b.fusedExperts(all+"down_proj", m.Width, m.FeedForward, false)
 }
 
 // familyNames holds the tensor names of a family; layer is formatted with the layer
@@ -169,6 +174,7 @@ func qwenExpertNames() familyNames {
 }
 
 var names = map[Family]familyNames{
+	GPTOSS:   expertNames("mlp.router", "mlp.experts.%d", "", ""), // all experts are one tensor
 	Mixtral:  expertNames("block_sparse_moe.gate", "block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"),
 	Qwen3MoE: qwenExpertNames(), OLMoE: qwenExpertNames(),
 	GPT2: {
@@ -244,6 +250,18 @@ func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 		parts[i] = b.prefix + part + ".weight"
 	}
 	p.Parts = strings.Join(parts, " ")
+}
+
+// fusedExperts adds a matrix of all experts' matrices of rows x cols, stored [out, in], which
+// files have as one tensor, and their biases.
+func (b *paramList) fusedExperts(name string, rows, cols int, inTurn bool) {
+	b.experts(name, rows, cols)
+	p := &b.list[len(b.list)-1]
+	p.Turned, p.InTurn = true, inTurn
+	if b.m.MLPBias {
+		b.list = append(b.list, Param{Name: b.prefix + name + "_bias", Rows: b.m.Experts, Cols: rows, Layer: b.layer, Vector: true,
+			Init: Zeros, Experts: b.m.Experts, InTurn: inTurn})
+	}
 }
 
 // byHead marks the parameters from number first on, and the factor that makes the rows of

@@ -302,7 +302,7 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 // order of files, from whichever ranks and tiers hold it.
 func (s *Session) Read(param int, kind string, dst []float32) error {
 	p := &s.Graph.Params[param]
-	if p.Heads == 0 {
+	if !p.Reordered() {
 		return s.read(param, kind, dst)
 	}
 	held := make([]float32, len(dst))
@@ -331,7 +331,7 @@ func (s *Session) read(param int, kind string, dst []float32) error {
 // rank that holds part of it.
 func (s *Session) Write(param int, kind string, src []float32) error {
 	p := &s.Graph.Params[param]
-	if p.Heads > 0 {
+	if p.Reordered() {
 		ours := make([]float32, len(src))
 		p.FromFile(ours, src)
 		src = ours

@@ -92,6 +92,9 @@ CASES = {
     "qwen3-moe-tiny": ("Qwen3Moe", NARROW | dict(head_dim=12, moe_intermediate_size=16, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True, rope_theta=1000000.0)),
     "olmoe-tiny": ("Olmoe", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
         intermediate_size=16, num_experts=5, num_experts_per_tok=2, pad_token_id=None)),
+    # A limit that many gates and ups reach.
+    "gpt-oss-tiny": ("GptOss", NARROW | dict(head_dim=12, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=9, pad_token_id=None,
+                                             swiglu_limit=0.9, rope_parameters=YARN | dict(truncate=False))),
 }
 
 # Rotary tables alone: family, what its config adds, sequence length. Heads have 16 columns.
@@ -191,8 +194,9 @@ def train(model, tokens, freeze=()):
     for name, p in model.named_parameters():
         p.requires_grad = not any(fnmatch.fnmatchcase(name, pattern) for pattern in freeze)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [dict(params=[p for p in parameters if p.ndim >= 2], weight_decay=DECAY),
-              dict(params=[p for p in parameters if p.ndim < 2], weight_decay=0.0)]
+    vectors = {id(p) for n, p in model.named_parameters() if p.ndim < 2 or n.endswith("bias")}  # GPT-OSS has a bias of each expert in one tensor
+    groups = [dict(params=[p for p in parameters if id(p) not in vectors], weight_decay=DECAY),
+              dict(params=[p for p in parameters if id(p) in vectors], weight_decay=0.0)]
     optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
     losses, norms = [], []
     for _ in range(STEPS):
