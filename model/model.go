@@ -151,6 +151,7 @@ type Model struct {
 	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
+	Sinks        bool    // a head's scores have one more, a parameter, that takes part in the softmax and has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
 	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
@@ -390,6 +391,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
 	case !m.Multipliers.sane():
 		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
+	case m.Sinks && names[m.Family].sinks == "":
+		return fmt.Errorf("%s has no attention sinks; hint: one of the families after Llama", m.Family)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}
