@@ -226,7 +226,13 @@ func diffAttention(b *builder, n *Node) {
 	dq, _ := b.into(q)
 	dkv, _ := b.into(kv) // other columns of the same value, without contributions yet
 	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
-	b.node(AttentionBwd, n.Attr, append(args, n.Args[4:]...)...) // starts, if there are any
+	if len(n.Args) > 4 && n.Args[4].Value >= 0 { // starts
+		args = append(args, n.Args[4])
+	}
+	b.node(AttentionBwd, n.Attr, args...)
+	if len(n.Args) > 5 && b.trained(n.Args[5]) {
+		b.node(SinkGrad, Attr{}, b.paramGrad(n.Args[5]), b.all(delta), lse, n.Args[5])
+	}
 }
 
 func diffAct(b *builder, n *Node) {

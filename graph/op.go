@@ -25,6 +25,7 @@ const (
 	RoPE
 	Attention
 	AttentionBwd
+	SinkGrad
 	Act
 	ActBwd
 	SwiGLU
@@ -161,14 +162,20 @@ var table = [NumOps]Info{
 	// starts [N, 1] i32 is, for each query, the position in its sequence of the first
 	// key that it sees, where its document begins: at most its own position, and
 	// ascending within a sequence. If absent, all are 0.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt?"), FLOPs: attentionFLOPs(4, 3)},
+	// sinks [1, H] adds to each head's scores one that every query sees: it is neither
+	// scaled nor hidden, and has no value (gpt-oss). So it is a term of the denominator.
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt? sinks:r?"), FLOPs: attentionFLOPs(4, 3)},
 	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
 	// the last, which does not accumulate, to the first, and their bounds are
 	// multiples of SliceUnit: then the sums in an f32 dkv are one chain however the
 	// sequence is cut. A bf16 dkv is rounded after every slice.
-	// delta [N, H] f32 is scratch: the row sums of do*o.
+	// delta [N, H] f32 is the row sums of do*o, which SinkGrad reads. With sinks nothing
+	// is different: lse has them.
 	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
-	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
+	// dsinks (+)= the sum of -exp(sinks-lse)*delta, tokens ascending: a sink's weight takes from
+	// the others'.
+	SinkGrad: {Name: "sink_grad", Kind: TokenSum, Args: args("dsinks:s delta:rt lse:rt sinks:r")},
+	Act:      {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
@@ -245,7 +252,7 @@ var table = [NumOps]Info{
 	// Attention over a cache of C positions, to which the keys and values of the
 	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
 	// each value head. Positions from pos+N on are not read.
-	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
+	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r sinks:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
 	// dst = the concatenation of all peers' sources, in the group's order; they may

@@ -326,9 +326,13 @@ func fillExperts(o device.Operand, experts int, d device.Device) error {
 // fillStarts writes the starts of documents that begin at multiples of their length in
 // each sequence. The queries are the last rows of those that the keys have.
 func fillStarts(c *device.Call, d device.Device) error {
-	a, o, keys := &c.Attr, c.Args[len(c.Args)-1], 0
+	a, keys := &c.Attr, 0
+	var o device.Operand
 	for _, other := range c.Args {
 		keys = max(keys, other.Rows)
+		if other.DType == graph.I32 {
+			o = other
+		}
 	}
 	b := make([]byte, 0, o.Bytes())
 	for row := keys - o.Rows; row < keys; row++ {

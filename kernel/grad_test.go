@@ -165,6 +165,20 @@ func TestGradients(t *testing.T) {
 			}
 		}
 	})
+	t.Run("sinks", func(t *testing.T) {
+		a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: 3, Scale: 0.7}
+		for _, n := range [][2]int{{10, 10}, {3, 5}} {
+			q, kv, o, lse, do, sinks := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 12), f64(r, n[0], 4), f64(r, n[0], 12), f64(r, 1, 4)
+			dq, dkv, delta, dsinks := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 4), f64(r, 1, 4)
+			forward := func() { run(graph.Attention, a, o, lse, q, kv, none, sinks) }
+			forward()
+			run(graph.AttentionBwd, a, dq, dkv, delta, do, q, kv, o, lse)
+			run(graph.SinkGrad, &graph.Attr{}, dsinks, delta, lse, sinks)
+			difference(t, "dq", q, dq, o, do, forward)
+			difference(t, "dkv", kv, dkv, o, do, forward)
+			difference(t, "dsinks", sinks, dsinks, o, do, forward)
+		}
+	})
 	t.Run("act", func(t *testing.T) {
 		for k := range graph.Activation(4) {
 			a := &graph.Attr{Act: k}

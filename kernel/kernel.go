@@ -59,6 +59,7 @@ var table = [graph.NumOps]Kernel{
 	graph.RoPE:         {ropeRef, rope},
 	graph.Attention:    {attentionRef, attention},
 	graph.AttentionBwd: {attentionBwdRef, attentionBwd},
+	graph.SinkGrad:     {sinkGradRef, sinkGrad},
 	graph.Act:          {actRef, act},
 	graph.ActBwd:       {actBwdRef, actBwd},
 	graph.SwiGLU:       {swigluRef, swiglu},

@@ -389,6 +389,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
 	case !m.Multipliers.sane():
 		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
+	case m.Sinks && names[m.Family].sinks == "":
+		return fmt.Errorf("%s has no attention sinks; hint: one of the families after Llama", m.Family)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}

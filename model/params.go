@@ -86,6 +86,9 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 		b.gains(n.qNorm, q)
 		b.gains(n.kNorm, kv)
 	}
+	if m.Sinks {
+		b.sinks(n.sinks)
+	}
 	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
 	if m.Norms.After() {
 		b.norm(n.attnNorm)
@@ -137,6 +140,7 @@ type familyNames struct {
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
 	router                              string
+	sinks                               string // of attention's heads
 	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
 	head                                string // if it is not lm_head.weight
 }
@@ -146,7 +150,7 @@ var llamaNames = familyNames{
 	norm1: "input_layernorm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 	attnOut: "self_attn.o_proj", norm2: "post_attention_layernorm",
 	gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
-	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
+	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm", sinks: "self_attn.sinks",
 }
 
 func phiNames() familyNames {
@@ -239,6 +243,12 @@ func (b *paramList) gains(name string, cols int) {
 		init = Zeros
 	}
 	b.vector(name+".weight", cols, init)
+}
+
+// sinks adds a score for each head, random like weights.
+func (b *paramList) sinks(name string) {
+	b.vector(name, b.m.Heads, Normal)
+	b.list[len(b.list)-1].Std = b.m.InitStd
 }
 
 // experts adds a matrix of all experts' matrices of rows x cols, stored [out, in].
