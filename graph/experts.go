@@ -55,11 +55,11 @@ func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 	w := p.param()
 	of := &b.g.Params[b.g.ParamOf(w.Value)]
 	attr := Attr{WT: true, NF4: of.NF4, Slots: weights.Value >= 0, Experts: of.Experts}
-	args := []Use{b.all(y), b.all(x), w, b.all(experts)}
-	if bias := p.bias(b.m.MLPBias); bias.Value >= 0 {
-		args = append(args, bias, weights)
+	bias := p.optional(b.m.MLPBias)
+	if bias == absent {
+		weights = absent
 	}
-	b.node(ExpertLinear, attr, args...)
+	b.node(ExpertLinear, attr, trimmed(b.all(y), b.all(x), w, b.all(experts), bias, weights)...)
 }
 
 func diffRoute(b *builder, n *Node) {
@@ -105,9 +105,12 @@ func diffExpertLinear(b *builder, n *Node) {
 
 // diffExpertBias appends the gradients of biases, and of the weights that multiply them.
 func (b *builder) diffExpertBias(n *Node, dy Use) {
-	experts, bias, weights := n.Args[3], n.Args[4], n.Args[5]
+	experts, bias, weights := n.Args[3], n.Args[4], absent
+	if len(n.Args) > 5 {
+		weights = n.Args[5]
+	}
 	if b.trained(bias) {
-		b.node(ExpertDB, Attr{Experts: n.Attr.Experts}, b.paramGrad(bias), dy, experts, weights)
+		b.node(ExpertDB, Attr{Experts: n.Attr.Experts}, trimmed(b.paramGrad(bias), dy, experts, weights)...)
 	}
 	if b.trained(weights) { // the first part; swiglu_bwd, which comes later, adds the other
 		dweights, _ := b.into(weights)
