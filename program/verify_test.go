@@ -32,6 +32,8 @@ var tinyModels = map[string]*model.Model{
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
 	"olmoe": {Family: model.OLMoE, Layers: 1, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 6, Experts: 4, Active: 1, QKNorm: model.QKNormWhole,
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"gpt-oss": {Family: model.GPTOSS, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, GateLimit: 1, GateAlpha: 1.7,
+		QKVBias: true, OutBias: true, MLPBias: true, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, InitStd: 0.02},
 	"sinks": {Family: model.Llama, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, Window: 3, Sliding: []bool{true, false}, InitStd: 0.02},
 	"phi": {Family: model.Phi, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,

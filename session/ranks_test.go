@@ -71,7 +71,7 @@ func TestRanksChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "granite-tiny", "phi-tiny", "mixtral-tiny", "qwen3-moe-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "granite-tiny", "phi-tiny", "mixtral-tiny", "qwen3-moe-tiny", "gpt-oss-tiny"} {
 		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		f.free = how == "free"

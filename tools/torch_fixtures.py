@@ -265,6 +265,20 @@ def adapt(folder, tokens, settings, generator):
         file.chmod(0o644)
 
 
+def pack(path, settings, generator):
+    """Random experts in MXFP4 and what transformers writes out; `range` has all levels with all scales whose numbers are finite."""
+    unpack = transformers.integrations.mxfp4.convert_moe_packed_tensors
+    experts, width, inner = settings["num_local_experts"], settings["hidden_size"], settings["intermediate_size"]
+    levels = torch.tensor([i | (i + 1) << 4 for i in range(0, 16, 2)] * 2, dtype=torch.uint8)
+    tensors = {"range_blocks": levels.expand(1, 253, 1, 16).contiguous(), "range_scales": torch.arange(253, dtype=torch.uint8)[None, :, None].contiguous()}
+    for name, outs, ins in ("gate_up_proj", 2 * inner, width), ("down_proj", width, inner):
+        tensors[name + "_blocks"] = torch.randint(0, 256, (experts, outs, ins // 32, 16), generator=generator).to(torch.uint8)
+        tensors[name + "_scales"] = torch.randint(122, 126, (experts, outs, ins // 32), generator=generator).to(torch.uint8)
+    for name in "range", "gate_up_proj", "down_proj":
+        tensors[name] = unpack(tensors[name + "_blocks"], tensors[name + "_scales"]).contiguous()
+    save_file(tensors, path)
+
+
 def make_old(path, settings):
     config = json.loads(path.read_text())
     del config["rope_parameters"]
@@ -299,6 +313,8 @@ def write_case(folder, family, settings, seed):
         (folder / "frozen.json").write_text(json.dumps(cases, indent=1) + "\n")
     if folder.name in LORA:
         adapt(folder, tokens, LORA[folder.name], generator)
+    if family == "GptOss":
+        pack(folder / "mxfp4.safetensors", settings, generator)
     for file in folder.glob("*.*"):
         file.chmod(0o644)
     (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -334,6 +350,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
 - `rope.json` beside the folders: rotary tables, of each position the cosines and then the sines of its pairs, by config and sequence length
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
+- `mxfp4.safetensors` of gpt-oss-tiny: experts in MXFP4 as published folders have them, and in bf16 as transformers writes them out
 - `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
   gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
 

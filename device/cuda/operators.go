@@ -37,6 +37,7 @@ var operators = [graph.NumOps]operator{
 	graph.RouteBwd:     func(b *builder) error { return b.router("route_bwd", b.op(4), b.op(3), b.call.Attr.Scale != 0) },
 	graph.ExpertLinear: expertLinear,
 	graph.ExpertDW:     expertDW,
+	graph.ExpertDB:     expertDB,
 	graph.Combine:      combine,
 	graph.Embed:        func(b *builder) error { return b.embed(false) },
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
@@ -160,7 +161,12 @@ func (b *builder) halves(file string, wide int) error {
 		grid, n = int64(y.Rows)*int64(weights.Cols), min((cols/v+31)/32*32, threads)
 	}
 	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(sums), v)}
-	return b.start(unit, file, [3]int64{grid, 1, 1}, n, 0, b.newArgs(ops...))
+	a := b.newArgs(ops...)
+	if limit, alpha := b.call.Attr.Limit, b.call.Attr.Alpha; limit > 0 {
+		unit.Defines += " BOUND=1"
+		a.f[0], a.f[1], a.f[2] = float32(limit), float32(alpha), float32(1/alpha)
+	}
+	return b.start(unit, file, [3]int64{grid, 1, 1}, n, 0, a)
 }
 
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.

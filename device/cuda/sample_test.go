@@ -436,6 +436,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, 2*k*c)
 		if k > 1 {
 			s.f32(n, k)
+			s.bound()
 		}
 	},
 	graph.SwiGLUBwd: func(s *sample) {
@@ -447,9 +448,11 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, 2*k*c)
 		if k > 1 {
 			s.f32(n, k)
+			s.bound()
 		}
 		if k > 1 && s.IntN(3) > 0 {
 			s.f32(n, k)
+			s.call.Attr.Acc = s.acc
 		}
 	},
 	graph.Route: func(s *sample) {
@@ -478,6 +481,17 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, s.float)
+		s.biases(n, k, out)
+	},
+	graph.ExpertDB: func(s *sample) {
+		n, k, out := s.n(), s.slots(), s.cols()
+		s.call.Attr = graph.Attr{Experts: k + s.IntN(6), Acc: s.acc}
+		s.f32(s.call.Attr.Experts, out)
+		s.mat(n, s.some(k)*out)
+		s.chosen(n, k)
+		if s.IntN(2) == 0 {
+			s.f32(n, k)
+		}
 	},
 	graph.ExpertDW: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()

@@ -40,6 +40,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   for (int s = 2; s < STAGES; s++) stage();
   int group = warpOf() / 4, lane = threadIdx.x % 32, used = 0, left = (depth + DEEP - 1) / DEEP;
   float y[COLS / 8][4] = {};
+  if (BIAS) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int j = 0; j < COLS / 4; j++)
+        if (int r = warpOf() * 16 + lane / 4 + 8 * i, c = j0 + lane % 4 * 2 + j / 2 * 8 + j % 2; r < t.rows && c < n)
+          y[j / 2][2 * i + j % 2] = startOf(a, t.expert, order[r], c);
+  }
   do {
     landed<STAGES - 3>();
     visible();
