@@ -124,6 +124,7 @@ FROZEN = {
     "gpt2-tiny": [["transformer.wte.weight"], ["transformer.w?e.weight", "transformer.h.0.*"], ["*.weight"]],
     "llama-tiny": [["*.mlp.*"], ["model.*"], ["model.embed_tokens.weight", "model.layers.0.*"]],
     "gemma3-tiny": [["*norm*"], ["model.layers.0.*", "*.q_proj.weight", "*.post_attention_layernorm.weight"]],
+    "gpt-oss-tiny": [["*.sinks", "*.router.*"], ["*_bias", "*.bias", "*.layers.0.mlp.experts.down_proj"], ["*.experts.*", "*.k_proj.*"]],
     "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
 }
 
@@ -142,6 +143,7 @@ LORA = {
 }
 
 LORA["qwen3-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj"])
+LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.

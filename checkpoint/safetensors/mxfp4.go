@@ -38,7 +38,7 @@ func (s *Set) ReadMXFP4(blocks, scales string, first int, dst []float32) error {
 			return err
 		}
 		if i := unpackMXFP4(dst[:n], indices, factors); i >= 0 {
-			return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, which stands for 2^%d: its numbers are not finite", ErrCorrupt, scales,
+			return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, which stands for 2^%d: its numbers are not finite; hint: copy or download the file again", ErrCorrupt, scales,
 				first/mxfp4Group+i, factors[i], int(factors[i])-127)
 		}
 		dst, first = dst[n:], first+n
