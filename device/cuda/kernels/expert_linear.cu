@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(256) expert_linear(const __grid_con
   i64 w0 = (i64)t.expert * high;
   float level = levelOf(threadIdx.x % 16);
   Chains y = {};
-  if (BIAS) each(0, j0, t.rows, n, [&](int p, int q, int i, int j) { y[p][q] = startOf(a, t.expert, order[i], j); });
+  if (BIAS) each(0, j0, t.rows, n, [&](int p, int q, int i, int j) { y[p][q] = biasOf(a, t.expert, order[i], j); });
   for (int k0 = 0; k0 < depth; k0 += 16) {
     for (int e0 = 0; e0 < 1024; e0 += 256) { // adjacent threads load adjacent elements
       int e = e0 + threadIdx.x, i = e / 16, k = e % 16;
