@@ -79,6 +79,32 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestSinks: a vector of a layer's heads, which are no linear weight and of which families without them know nothing.
+func TestSinks(t *testing.T) {
+	for name, has := range map[string]bool{"llama-3.2-1b": true, "gpt2": false} {
+		m, err := Known(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := m.ParamCount()
+		m.Sinks = true
+		if err := m.Validate(); (err == nil) != has || err != nil && !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !has {
+			continue
+		}
+		if got, want := m.ParamCount()-before, int64(m.Layers*m.Heads); got != want {
+			t.Errorf("%s: %d sinks, want %d", name, got, want)
+		}
+		for _, p := range m.Params() {
+			if strings.HasSuffix(p.Name, "sinks") && (!p.Vector || p.Cols != m.Heads || m.quantizable(p) || p.Name != fmt.Sprintf("model.layers.%d.self_attn.sinks", p.Layer)) {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+}
+
 // TestConfigRoundTrip: Parse(Config(m)) = m for every known model.
 func TestConfigRoundTrip(t *testing.T) {
 	for _, name := range Names() {

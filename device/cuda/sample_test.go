@@ -169,6 +169,19 @@ func (s *sample) documents(queries, keys, mean int) device.Operand {
 	return s.fill(graph.I32, queries, 1, next)
 }
 
+// sinks draws those of heads, some far from all scores, as the given operand. Half of the time
+// there is no such operand.
+func (s *sample) sinks(operand int) {
+	if s.IntN(2) == 0 {
+		return
+	}
+	for len(s.call.Args) < operand {
+		s.absent()
+	}
+	size := []float64{1, 30}[s.IntN(2)]
+	s.fill(s.float, 1, s.call.Attr.Heads, func() float64 { return size * s.NormFloat64() })
+}
+
 func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
 
 func (s *sample) weight(d graph.DType, in, out int) {
@@ -386,6 +399,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, q)
 		s.mat(m, width-q)
 		s.starts(n, m)
+		s.sinks(5)
 	},
 	graph.AttentionAt: func(s *sample) {
 		_, width := s.heads()
@@ -398,6 +412,15 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(2*a.KVHeads*(pos+n+s.IntN(4)), a.HeadDim)
 		s.mat(n, width)
 		s.ints(1, pos, pos+1)
+		s.sinks(4)
+	},
+	graph.SinkGrad: func(s *sample) {
+		n, heads := s.n(), s.cols()
+		s.f32(1, heads)
+		s.f32(n, heads)
+		s.positive(n, heads) // the denominator has the sink
+		s.fill(s.float, 1, heads, func() float64 { return -math.Abs(s.NormFloat64()) })
+		s.floor = 1e-5
 	},
 	graph.AttentionBwd: func(s *sample) {
 		m, width := s.heads()
