@@ -175,6 +175,7 @@ func (l *cases) mixture() {
 	l.add(graph.ExpertLinear, "NT", graph.Attr{WT: true, Experts: e}, slots, x, l.of(e*d, d), ids)
 	l.add(graph.ExpertLinear, "NN", graph.Attr{Slots: true, Experts: e}, slots, slots, l.of(e*d, d), ids)
 	l.add(graph.ExpertDW, "", graph.Attr{WT: true, Experts: e, Seq: n, Cut: graph.Cut(n, l.stored)}, f32(e*d, d), x, slots, ids)
+	l.add(graph.ExpertDB, "", graph.Attr{Acc: true, Experts: e}, f32(e, d), x, ids, weights)
 	l.add(graph.Combine, "", graph.Attr{}, x, slots, x)
 }
 

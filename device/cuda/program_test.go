@@ -235,6 +235,17 @@ func TestCompiledQuantizedMixture(t *testing.T) {
 	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Compiled)
 }
 
+// TestGPTOSS: so are those of gpt-oss, whose experts have biases and bounds.
+func TestGPTOSS(t *testing.T) {
+	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Machine)
+	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Machine)
+}
+
+func TestCompiledGPTOSS(t *testing.T) {
+	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Compiled)
+	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Compiled)
+}
+
 // TestSinks: losses with attention sinks are the CPU's.
 func TestSinks(t *testing.T) { trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Machine) }
 
@@ -305,7 +316,7 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // those of the packing, the bytes those of the CPU backend. One of the models has
 // attention within documents, with sinks.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
