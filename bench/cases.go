@@ -56,7 +56,7 @@ func (c *Case) shape() string {
 		return fmt.Sprintf("%d,%d,%d %s", d.Rows, d.Cols, c.dims[1].Cols, form)
 	case graph.LinearDW:
 		return fmt.Sprintf("%d,%d,%d TN", d.Rows, d.Cols, c.dims[1].Rows)
-	case graph.CrossEntropy, graph.EmbedBwd, graph.BiasGrad, graph.LayerNormDW, graph.RMSNormDW, graph.NormPart:
+	case graph.CrossEntropy, graph.EmbedBwd, graph.BiasGrad, graph.SinkGrad, graph.LayerNormDW, graph.RMSNormDW, graph.NormPart:
 		d = c.dims[len(c.dims)-1] // the first one says little
 		for _, x := range c.dims {
 			if x.Elems() > d.Elems() {
@@ -140,6 +140,9 @@ func (l *cases) attention() {
 	}
 	l.add(graph.Attention, "T1024 GQA", heads(n, 4), q, lse, q, gqa)
 	l.add(graph.AttentionBwd, "T1024 GQA", heads(n, 4), q, gqa, lse, q, q, gqa, q, lse)
+	sinks := l.of(1, gpt2Heads)
+	l.add(graph.Attention, "T1024 sinks", heads(n, gpt2Heads), q, lse, q, kv, graph.Dim{}, sinks)
+	l.add(graph.SinkGrad, "", graph.Attr{}, f32(1, gpt2Heads), lse, lse, sinks)
 	// The last quarter of a sequence in slices.
 	a, part, last := heads(n, gpt2Heads), l.of(n/4, d), f32(n/4, gpt2Heads)
 	l.add(graph.Attention, "T1024 slice", a, part, last, part, kv)
@@ -172,6 +175,7 @@ func (l *cases) mixture() {
 	l.add(graph.ExpertLinear, "NT", graph.Attr{WT: true, Experts: e}, slots, x, l.of(e*d, d), ids)
 	l.add(graph.ExpertLinear, "NN", graph.Attr{Slots: true, Experts: e}, slots, slots, l.of(e*d, d), ids)
 	l.add(graph.ExpertDW, "", graph.Attr{WT: true, Experts: e, Seq: n, Cut: graph.Cut(n, l.stored)}, f32(e*d, d), x, slots, ids)
+	l.add(graph.ExpertDB, "", graph.Attr{Acc: true, Experts: e}, f32(e, d), x, ids, weights)
 	l.add(graph.Combine, "", graph.Attr{}, x, slots, x)
 }
 

@@ -226,7 +226,13 @@ func diffAttention(b *builder, n *Node) {
 	dq, _ := b.into(q)
 	dkv, _ := b.into(kv) // other columns of the same value, without contributions yet
 	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
-	b.node(AttentionBwd, n.Attr, append(args, n.Args[4:]...)...) // starts, if there are any
+	if len(n.Args) > 4 && n.Args[4].Value >= 0 { // starts
+		args = append(args, n.Args[4])
+	}
+	b.node(AttentionBwd, n.Attr, args...)
+	if len(n.Args) > 5 && b.trained(n.Args[5]) {
+		b.node(SinkGrad, Attr{}, b.paramGrad(n.Args[5]), b.all(delta), lse, n.Args[5])
+	}
 }
 
 func diffAct(b *builder, n *Node) {
@@ -239,15 +245,15 @@ func diffAct(b *builder, n *Node) {
 func diffSwiGLU(b *builder, n *Node) {
 	y, gu := n.Args[0], n.Args[1]
 	dgu, _ := b.into(gu)
-	args := []Use{dgu, b.of(y), gu}
+	attr, args := n.Attr, []Use{dgu, b.of(y), gu}
 	if len(n.Args) > 2 {
 		weights, dweights := n.Args[2], absent
 		if b.trained(weights) {
-			dweights, _ = b.into(weights)
+			dweights, attr.Acc = b.into(weights)
 		}
 		args = append(args, weights, dweights)
 	}
-	b.node(SwiGLUBwd, n.Attr, args...)
+	b.node(SwiGLUBwd, attr, args...)
 }
 
 func diffEmbed(b *builder, n *Node) {

@@ -227,7 +227,8 @@ func (n *next) param() Use {
 	return u
 }
 
-func (n *next) bias(has bool) Use {
+// optional returns absent if the model does not have the parameter.
+func (n *next) optional(has bool) Use {
 	if !has {
 		return absent
 	}
@@ -247,7 +248,7 @@ func (b *builder) layer(l, x int) int {
 	if m.Parallel && !m.OneNorm() { // now, so that going backwards x has the gradient of its sum when the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
-	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p)), p, m.OutBias, x)
+	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p), p), p, m.OutBias, x)
 	if !m.Parallel {
 		n2 = b.read(name+".norm2", mid, p)
 	}
@@ -285,7 +286,7 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 }
 
 // attention appends RoPE and a layer's attention, over the sequence or over a cache.
-func (b *builder) attention(l, qkv int) int {
+func (b *builder) attention(l, qkv int, p *next) int {
 	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
 	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
 	if g.Context == 0 {
@@ -301,13 +302,14 @@ func (b *builder) attention(l, qkv int) int {
 	if m.Local(l) {
 		rope = g.LocalRope
 	}
+	sinks := p.optional(m.Sinks)
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
 		if m.Turned(l) {
 			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
-		b.node(AttentionAt, heads, b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos))
+		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos), sinks)...)
 		return o
 	}
 	if m.Turned(l) {
@@ -315,13 +317,20 @@ func (b *builder) attention(l, qkv int) int {
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
 	width := m.Heads * m.HeadDim
-	args := []Use{b.all(o), b.all(lse), {qkv, 0, width}, {qkv, width, g.Values[qkv].Cols}}
+	starts := absent
 	if g.Documents != nil {
-		heads.Document = g.Documents.Length
-		args = append(args, b.all(g.Starts))
+		heads.Document, starts = g.Documents.Length, b.all(g.Starts)
 	}
-	b.node(Attention, heads, args...)
+	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, 0, width}, Use{qkv, width, g.Values[qkv].Cols}, starts, sinks)...)
 	return o
+}
+
+// trimmed leaves out trailing operands that are absent.
+func trimmed(args ...Use) []Use {
+	for args[len(args)-1] == absent {
+		args = args[:len(args)-1]
+	}
+	return args
 }
 
 // linear appends y = x.w + bias + res, where weight and bias are the next parameters,
@@ -329,7 +338,7 @@ func (b *builder) attention(l, qkv int) int {
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	weight := &b.g.Params[b.g.ParamOf(w.Value)]
-	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.bias(bias), res)
+	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.optional(bias), res)
 	if down, up, ok := b.m.Factors(weight.Name); ok {
 		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
@@ -452,7 +461,7 @@ func (b *builder) head(x int) {
 	} else {
 		g.Logits = b.tokens("logits", cols, g.DType)
 	}
-	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.bias(m.HeadBias()), absent)
+	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.optional(m.HeadBias()), absent)
 	b.chunk = false
 }
 

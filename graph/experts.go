@@ -22,6 +22,11 @@ package graph
 // Backwards, dact is dy times each expert's transposed matrix: dy has no slots, as n2 has
 // none, so no copy of it is made for each of them.
 //
+// gpt-oss has biases, an expert's row of which its sums start from. Its weight multiplies the
+// sum of down with the bias, so down starts from weight*bias, which is the same again. Going
+// backwards, the weight's gradient has a second part, dy times the bias: a product of experts
+// like any other, whose matrices are the biases, with one output.
+//
 // Known weakness: down is written to memory K times as wide as y, which a product that adds
 // up the slots itself would avoid.
 
@@ -29,28 +34,34 @@ package graph
 func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	m, g := b.m, b.g
 	logits := b.tokens(name+".router", m.Experts, g.DType)
-	b.linear(b.all(logits), b.all(x), p, false, absent)
+	b.linear(b.all(logits), b.all(x), p, m.MLPBias, absent)
 	weights := b.tokens(name+".weights", m.Active, F32)
 	experts := b.tokens(name+".experts", m.Active, I32)
 	b.node(Route, Attr{Normed: m.NormedRoute}, b.all(weights), b.all(experts), b.all(logits))
 	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
-	b.each(up, x, p.param(), experts, false)
+	b.each(up, x, p, experts, absent)
 	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
-	b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up), b.all(weights))
+	b.node(SwiGLU, Attr{Act: activationOf[m.Activation], Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
 	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
-	b.each(down, act, p.param(), experts, true)
+	b.each(down, act, p, experts, b.all(weights))
 	y := b.tokens(out, m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(y), b.all(down), b.all(res))
 	return y
 }
 
-// each appends y = x.w of each slot's expert, and what its adapter adds to it. slots says
-// whether x has slots.
-func (b *builder) each(y, x int, w Use, experts int, slots bool) {
-	p := &b.g.Params[b.g.ParamOf(w.Value)]
-	attr := Attr{WT: true, NF4: p.NF4, Slots: slots, Experts: p.Experts}
-	b.node(ExpertLinear, attr, b.all(y), b.all(x), w, b.all(experts))
-	if down, up, ok := b.m.Factors(p.Name); ok {
+// each appends y = x.w of each slot's expert, with biases if the model has them, and what its
+// adapter adds: w and the biases are the next parameters. If x has slots, which have been
+// multiplied by weights, so are the biases.
+func (b *builder) each(y, x int, p *next, experts int, weights Use) {
+	w := p.param()
+	of := &b.g.Params[b.g.ParamOf(w.Value)]
+	attr := Attr{WT: true, NF4: of.NF4, Slots: weights.Value >= 0, Experts: of.Experts}
+	bias := p.optional(b.m.MLPBias)
+	if bias == absent {
+		weights = absent
+	}
+	b.node(ExpertLinear, attr, trimmed(b.all(y), b.all(x), w, b.all(experts), bias, weights)...)
+	if down, up, ok := b.m.Factors(of.Name); ok {
 		low := b.tokens(b.g.Values[y].Name+".low", b.g.Values[experts].Cols*b.m.LoRA.Rank, b.g.DType)
 		attr.NF4 = false
 		b.node(ExpertLinear, attr, b.all(low), b.all(x), b.param(down), b.all(experts))
@@ -97,6 +108,24 @@ func diffExpertLinear(b *builder, n *Node) {
 	if b.trained(w) {
 		attr := Attr{WT: n.Attr.WT, Experts: n.Attr.Experts, Seq: b.g.Seq, Cut: Cut(b.g.Seq, b.g.DType)}
 		b.node(ExpertDW, attr, b.paramGrad(w), x, dy, experts)
+	}
+	if len(n.Args) > 4 {
+		b.diffExpertBias(n, dy)
+	}
+}
+
+// diffExpertBias appends the gradients of biases, and of the weights that multiply them.
+func (b *builder) diffExpertBias(n *Node, dy Use) {
+	experts, bias, weights := n.Args[3], n.Args[4], absent
+	if len(n.Args) > 5 {
+		weights = n.Args[5]
+	}
+	if b.trained(bias) {
+		b.node(ExpertDB, Attr{Experts: n.Attr.Experts}, trimmed(b.paramGrad(bias), dy, experts, weights)...)
+	}
+	if b.trained(weights) { // the first part; swiglu_bwd, which comes later, adds the other
+		dweights, _ := b.into(weights)
+		b.node(ExpertLinear, Attr{WT: true, Experts: n.Attr.Experts}, dweights, dy, bias, experts)
 	}
 }
 

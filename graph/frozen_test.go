@@ -72,7 +72,7 @@ func TestFrozen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Layers, m.Tied = 3, r.IntN(2) == 0
+		m.Layers, m.Tied, m.Sinks = 3, r.IntN(2) == 0, m.RMS() && r.IntN(2) == 0
 		full, err := Build(m, 16, F32)
 		if err != nil {
 			t.Fatal(err)

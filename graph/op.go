@@ -25,6 +25,7 @@ const (
 	RoPE
 	Attention
 	AttentionBwd
+	SinkGrad
 	Act
 	ActBwd
 	SwiGLU
@@ -33,6 +34,7 @@ const (
 	RouteBwd
 	ExpertLinear
 	ExpertDW
+	ExpertDB
 	Combine
 	Embed
 	EmbedBwd
@@ -160,22 +162,30 @@ var table = [NumOps]Info{
 	// starts [N, 1] i32 is, for each query, the position in its sequence of the first
 	// key that it sees, where its document begins: at most its own position, and
 	// ascending within a sequence. If absent, all are 0.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt?"), FLOPs: attentionFLOPs(4, 3)},
+	// sinks [1, H] adds to each head's scores one that every query sees: it is neither
+	// scaled nor hidden, and has no value (gpt-oss). So it is a term of the denominator.
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt? sinks:r?"), FLOPs: attentionFLOPs(4, 3)},
 	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
 	// the last, which does not accumulate, to the first, and their bounds are
 	// multiples of SliceUnit: then the sums in an f32 dkv are one chain however the
 	// sequence is cut. A bf16 dkv is rounded after every slice.
-	// delta [N, H] f32 is scratch: the row sums of do*o.
+	// delta [N, H] f32 is the row sums of do*o, which SinkGrad reads. With sinks nothing
+	// is different: lse has them.
 	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
-	Act:          {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
+	// dsinks (+)= the sum of -exp(sinks-lse)*delta, tokens ascending: a sink's weight takes from
+	// the others'.
+	SinkGrad: {Name: "sink_grad", Kind: TokenSum, Args: args("dsinks:s delta:rt lse:rt sinks:r")},
+	Act:      {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
 	// With weights [N,K] f32 rows are K slots, y [N,K*F] and gu [N,K*2F], and each slot of y
 	// is multiplied by its weight.
+	// With Attr.Limit (gpt-oss) gates are at most that, ups within it and -it, and then
+	// y = gate*sigmoid(Alpha*gate)*(up + 1) times the weights, which must be there.
 	SwiGLU: {Name: "swiglu", Args: args("y:wt gu:rt weights:rt?"), Kind: RowWise},
-	// dweights [N,K] f32: of each slot the sum of dy*Act(gate)*up.
-	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:wt?"), Kind: RowWise},
+	// dweights [N,K] f32 (+)= of each slot the sum of dy*Act(gate)*up.
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:st?"), Kind: RowWise},
 	// The K experts of each token, of E = cols of logits: those of the greatest logits, of
 	// equal ones the first, in ascending order. experts [N,K] i32; weights [N,K] f32 are their
 	// softmax over all experts or, if Normed, over those K.
@@ -187,12 +197,17 @@ var table = [NumOps]Info{
 	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
 	// the same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts lie
 	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 and Acc as in Linear.
-	ExpertLinear: {Name: "expert_linear", Args: args("y:st x:rt w:r experts:rt"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
+	// With bias [Experts,O] sums start from the expert's row of it or, with weights [N,K] f32,
+	// from that times the slot's weight.
+	ExpertLinear: {Name: "expert_linear", Args: args("y:st x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
 	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
 	// have slots. If both are bf16, those of each sequence are added in groups of
 	// max(2, Attr.Cut), the last one filled up with zeros: then tokens may be split only at
 	// sequences.
 	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt experts:rt"), FLOPs: expertDWFLOPs},
+	// db [Experts,O] (+)= of each expert's tokens, ascending, dy, [N,O] or [N,K*O] with slots, times
+	// the slot's weight if there are weights [N,K] f32.
+	ExpertDB: {Name: "expert_db", Kind: TokenSum, Args: args("db:s dy:rt experts:rt weights:rt?")},
 	// y = res + the slots of x, ascending, or y += them with Acc. x is [N,K*D].
 	Combine: {Name: "combine", Args: args("y:st x:rt res:rt?"), Kind: RowWise},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
@@ -237,7 +252,7 @@ var table = [NumOps]Info{
 	// Attention over a cache of C positions, to which the keys and values of the
 	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
 	// each value head. Positions from pos+N on are not read.
-	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
+	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r sinks:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
 	// dst = the concatenation of all peers' sources, in the group's order; they may
@@ -353,6 +368,8 @@ type Attr struct {
 	Param     int // index of the updated parameter
 	First     int // its element with which the operands begin
 	Scale     float64
+	Limit     float64 // SwiGLU: bounds gates and ups; 0: it does not
+	Alpha     float64 // with it, by what gates are multiplied in the sigmoid
 	Eps       float64
 	Clip      float64
 	Beta1     float64

@@ -276,7 +276,7 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
-	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.RouteBwd:
+	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd:
 		return true
 	}
 	return c.Attr.Document > 0
@@ -299,6 +299,8 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[2], c.Args[1].Cols
 	case graph.ExpertLinear, graph.ExpertDW:
 		return fillExperts(c.Args[3], c.Attr.Experts, d)
+	case graph.ExpertDB:
+		return fillExperts(c.Args[2], c.Attr.Experts, d)
 	case graph.RouteBwd:
 		return fillExperts(c.Args[3], c.Args[4].Cols, d)
 	default:
@@ -324,9 +326,13 @@ func fillExperts(o device.Operand, experts int, d device.Device) error {
 // fillStarts writes the starts of documents that begin at multiples of their length in
 // each sequence. The queries are the last rows of those that the keys have.
 func fillStarts(c *device.Call, d device.Device) error {
-	a, o, keys := &c.Attr, c.Args[len(c.Args)-1], 0
+	a, keys := &c.Attr, 0
+	var o device.Operand
 	for _, other := range c.Args {
 		keys = max(keys, other.Rows)
+		if other.DType == graph.I32 {
+			o = other
+		}
 	}
 	b := make([]byte, 0, o.Bytes())
 	for row := keys - o.Rows; row < keys; row++ {

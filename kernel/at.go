@@ -84,22 +84,24 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 	for n := range qkv.Rows {
 		for h := range c.heads {
-			c.attendRef(a, o, kv, qkv, n, h, pos+n)
+			c.attendRef(a, o, kv, qkv, optional(t, 4), n, h, pos+n)
 		}
 	}
 }
 
 // attendRef computes head h of row n, which is at position i.
-func (c *cache) attendRef(a *graph.Attr, o, kv, qkv *Tensor, n, h, i int) {
+func (c *cache) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
 	g, first := h/c.group, c.first(i)
 	p := make([]float64, i+1)
-	top, sum := math.Inf(-1), 0.0
+	sink := sinkRef(sinks, h)
+	top := sink
 	for j := first; j <= i; j++ {
 		for k := range c.size {
 			p[j] += a.Scale * qkv.At(n, c.q(h)+k) * kv.At(c.keys(g)+j, k)
 		}
 		top = max(top, p[j])
 	}
+	sum := math.Exp(sink - top)
 	for j := first; j <= i; j++ {
 		p[j] = math.Exp(p[j] - top)
 		sum += p[j]
@@ -148,12 +150,17 @@ func (w *worker) recall(c *call, n, h int) {
 		p[j] = w.v.Dot(q, w.load(2, kv, cache.keys(g)+first+j, 0, s))
 	}
 	scale := float32(c.a.Scale)
-	m := scale * w.v.Max(p)
+	m, sunk := scale*w.v.Max(p), float32(0) // sunk is the weight of the sink
+	if sinks := optional(c.t[:], 4); sinks != nil {
+		sink := w.load(4, sinks, 0, h, h+1)[0]
+		m = max(m, sink)
+		sunk = float32(math.Exp(float64(sink - m)))
+	}
 	if coarse(m) {
 		level(p, 0, 1, scale, m)
 		m = 0
 	}
-	sum := w.v.Exp(p, p, p, scale, m)
+	sum := w.v.Exp(p, p, p, scale, m) + sunk
 	out := w.tmp(3, s)
 	w.serial.Gemm(gemm.NN, 1, s, len(p), gemm.Matrix{Data: p, Stride: len(p)}, kv.at(cache.values(g)+first, 0), gemm.Matrix{Data: out, Stride: s}, gemm.Init{})
 	w.v.Scale(out, 1/sum)

@@ -19,8 +19,9 @@ func TestPieces(t *testing.T) {
 		n, d := a.Seq, m.float()
 		width := (a.Heads + 2*a.KVHeads) * a.HeadDim
 		qkv := m.mat(d, n, width, 1)
+		sinks := m.sinks(a)
 		want, lse := m.f32(n, a.Heads*a.HeadDim), m.f32(n, a.Heads)
-		Lookup(graph.Attention).Fast(e, &a, []Tensor{want, lse, part(qkv, 0, n, 0, want.Cols), part(qkv, 0, n, want.Cols, width)})
+		Lookup(graph.Attention).Fast(e, &a, []Tensor{want, lse, part(qkv, 0, n, 0, want.Cols), part(qkv, 0, n, want.Cols, width), {}, sinks})
 		at := a
 		at.Seq = 0
 		pieces := func(most int) Tensor {
@@ -31,10 +32,10 @@ func TestPieces(t *testing.T) {
 					kv.Set(r, c, poison)
 				}
 			}
-			s := sample{op: graph.AttentionAt, token: []bool{true, false, true, false}}
+			s := sample{op: graph.AttentionAt, token: []bool{true, false, true, false, false}}
 			for pos := 0; pos < n; {
 				k := min(n-pos, 1+m.IntN(most))
-				call := s.tokens([]Tensor{o, kv, qkv, m.ints(1, pos, pos+1)}, pos, pos+k)
+				call := s.tokens([]Tensor{o, kv, qkv, m.ints(1, pos, pos+1), sinks}, pos, pos+k)
 				Lookup(graph.AttentionAt).Fast(e, &at, call)
 				pos += k
 			}

@@ -71,16 +71,17 @@ func blocks(a *graph.Attr, rows, queries int) (first, n int) {
 	return first, (rows+unit-1)/unit - first
 }
 
-// attentionRef: p = softmax(scale*q.k) over the visible keys, o = sum(p*v).
+// attentionRef: p = softmax(scale*q.k) over the visible keys and, if there is one, the head's
+// sink, o = sum(p*v).
 func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, lse, q, kv := &t[0], &t[1], &t[2], &t[3]
 	p := make([]float64, a.Seq)
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
-		v := viewOf(a, base, kv.Rows, q.Rows, startsOf(t, 4))
+		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, 4))
 		for h := range v.heads {
-			lse.Set(n, h, softmaxRef(a, &v, q, kv, n, base, i, h, p))
+			lse.Set(n, h, softmaxRef(a, &v, q, kv, optional(t, 5), n, base, i, h, p))
 			for c := range v.size {
 				var s float64
 				for j := v.first(i); j <= i; j++ {
@@ -92,8 +93,8 @@ func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// startsOf returns the optional operand arg, or nil if it is absent.
-func startsOf(t []Tensor, arg int) *Tensor {
+// optional returns the operand arg, or nil if it is absent.
+func optional(t []Tensor, arg int) *Tensor {
 	if len(t) <= arg || t[arg].Absent() {
 		return nil
 	}
@@ -102,8 +103,9 @@ func startsOf(t []Tensor, arg int) *Tensor {
 
 // softmaxRef fills p with the probabilities of the query in row n, which is at
 // position i of its sequence, and returns the logarithm of the denominator.
-func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []float64) float64 {
-	m, sum := math.Inf(-1), 0.0
+func softmaxRef(a *graph.Attr, v *view, q, kv, sinks *Tensor, n, base, i, h int, p []float64) float64 {
+	sink := sinkRef(sinks, h)
+	m := sink
 	for j := v.first(i); j <= i; j++ {
 		p[j] = 0
 		for c := range v.size {
@@ -111,6 +113,7 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 		}
 		m = max(m, p[j])
 	}
+	sum := math.Exp(sink - m)
 	for j := v.first(i); j <= i; j++ {
 		p[j] = math.Exp(p[j] - m)
 		sum += p[j]
@@ -119,6 +122,14 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 		p[j] /= sum
 	}
 	return m + math.Log(sum)
+}
+
+// sinkRef returns a head's sink; without sinks -Inf, whose weight is 0.
+func sinkRef(sinks *Tensor, h int) float64 {
+	if sinks == nil {
+		return math.Inf(-1)
+	}
+	return sinks.At(0, h)
 }
 
 // attention is flash attention (Dao et al., 2205.14135): each block of queries visits the
@@ -133,6 +144,9 @@ func softmaxRef(a *graph.Attr, v *view, q, kv *Tensor, n, base, i, h int, p []fl
 // keys are computed. Blocks of keys end at fixed positions of the sequence. That fixes the
 // order of each query's sums, whatever slice or block of queries it is in. The first block
 // of keys begins at the first visible one: earlier keys would add exact zeros.
+//
+// A head's sink is where m begins, with l = 1: a score before all others, of a key without a
+// value.
 //
 // While scores are finite, so are results: see coarse.
 //
@@ -180,7 +194,7 @@ const (
 // cache and the values are made contiguous once.
 func (w *worker) attend(c *call, base, g, b0, b1 int) {
 	q, kv := &c.t[2], &c.t[3]
-	v := viewOf(c.a, base, kv.Rows, q.Rows, startsOf(c.t[:], 4))
+	v := viewOf(c.a, base, kv.Rows, q.Rows, optional(c.t[:], 4))
 	first, end := max(b0*v.block, v.from), min(b1*v.block, v.seq)
 	if first >= end { // the last sequence may be shorter
 		return
@@ -224,6 +238,9 @@ func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
 	b.query = w.across(w.tmp(1, mostBlocks*most)[i*most:], q.at(v.row(q0), v.q(h)), n, v.size)
 	b.sum = gemm.Matrix{Data: w.tmp(2, mostBlocks*most)[i*most:][:n*v.size], Stride: v.size}
 	b.soft = newSoftmax(w.tmp(4, mostBlocks*4*v.block)[i*4*v.block:], n)
+	if sinks := optional(c.t[:], 5); sinks != nil {
+		b.soft.sink(w.load(3, sinks, 0, h, h+1)[0])
+	}
 }
 
 // see processes those of keys [k0, k1) that the block sees.
@@ -238,12 +255,12 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	w.scores(kv.at(v.base+k0, v.k(g)), b.query, tile, keys, n, v.size)
 	v.hide(tile.Data, b.q0, n, k0, keys)
-	b.soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), b.sum.Data)
 	var init gemm.Init
 	if b.begun {
 		init.Residual = b.sum
 	}
 	b.begun = true
+	b.soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), init.Residual.Data)
 	w.serial.Gemm(gemm.TNB, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
 }
 
@@ -334,10 +351,16 @@ func newSoftmax(x []float32, n int) softmax {
 	return s
 }
 
+// sink begins with the score of a sink.
+func (s *softmax) sink(score float32) {
+	fill(s.m, score)
+	fill(s.l, 1)
+}
+
 var minusInf = float32(math.Inf(-1))
 
 // add replaces the scores of a tile by exp(scale*score - m) and adds them to l. Where m
-// has to be raised, it scales l and the rows of sum.
+// has to be raised, it scales l and the rows of sum, which is nil before there is one.
 func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 	fill(s.top, minusInf)
 	v.ColMax(s.top, p)

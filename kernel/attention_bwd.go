@@ -16,7 +16,7 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
-		v := viewOf(a, base, kv.Rows, q.Rows, startsOf(t, 8))
+		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, 8))
 		for h := range v.heads {
 			g := h / v.group
 			var d float64
@@ -115,7 +115,7 @@ type attentionTask struct {
 // counted over all sequences.
 func (c *call) attentionTask(i int) attentionTask {
 	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows, startsOf(c.t[:], 8))
+	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows, optional(c.t[:], 8))
 	b.k1, b.q0, b.q1 = b.seq, b.from, b.seq
 	return b
 }

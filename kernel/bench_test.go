@@ -73,6 +73,8 @@ func BenchmarkKernel(b *testing.B) {
 		{graph.Attention, "/T256", short(attn, 256), []Tensor{mat(n, d), mat(n, heads), q, kv}},
 		{graph.Attention, "/T64", short(attn, 64), []Tensor{mat(n, d), mat(n, heads), q, kv}},
 		{graph.Attention, "/GQA", llama, []Tensor{mat(n, d), mat(n, heads), q, mat(n, 2*4*size)}},
+		{graph.Attention, "/sinks", attn, []Tensor{mat(n, d), mat(n, heads), q, kv, {}, mat(1, heads)}},
+		{graph.SinkGrad, "", graph.Attr{Acc: true}, []Tensor{mat(1, heads), mat(n, heads), lse, mat(1, heads)}},
 		{graph.AttentionBwd, "", attn, []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
 		{graph.AttentionBwd, "/T256", short(attn, 256), []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
 		{graph.AttentionBwd, "/T64", short(attn, 64), []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},

@@ -55,6 +55,13 @@ func (m *maker) float() graph.DType {
 	return graph.F32
 }
 
+// bound bounds gates and ups of a SwiGLU, sometimes.
+func (m *maker) bound(a *graph.Attr) {
+	if m.IntN(2) == 0 {
+		a.Act, a.Limit, a.Alpha = graph.SiLU, 0.75, 1.702
+	}
+}
+
 // poison marks memory that no kernel may read or, outside its operands, write.
 var poison = math.NaN()
 
@@ -213,7 +220,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		a, n, keys, token := m.slice()
 		d := m.float()
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.mat(d, n, a.Heads*a.HeadDim, 1),
-			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.starts(a, n, keys)}, token: []bool{token, token, token, token, token}}
+			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.starts(a, n, keys), m.sinks(a)}, token: []bool{token, token, token, token, token, false}}
 		s.tol = roundedFactors(s.t[2])
 		return s
 	},
@@ -224,9 +231,19 @@ var cases = map[graph.Op]func(m *maker) sample{
 		q, kv, o, lse := m.mat(d, n, width, 1), m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.any(n, width), m.f32(n, a.Heads)
 		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse, m.starts(a, n, keys)},
 			token: []bool{token, token, token, token, token, token, token, token, token}}
-		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1     // a query that sees one key has dq = 0
-		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8]}) // consistent o and lse
+		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1                 // a query that sees one key has dq = 0
+		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8], m.sinks(a)}) // consistent o and lse
 		return s
+	},
+	graph.SinkGrad: func(m *maker) sample {
+		n, heads := m.rows(), m.n()
+		lse, sinks := m.f32(n, heads), m.any(1, heads)
+		for r := range n {
+			for h := range heads { // the denominator has the sink
+				lse.Set(r, h, sinks.At(0, h)+math.Abs(lse.At(r, h)))
+			}
+		}
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, heads), m.f32(n, heads), lse, sinks}, token: []bool{false, true, true, false}, floor: 1}
 	},
 	graph.Act: func(m *maker) sample {
 		n, c := m.rows(), m.n()
@@ -242,6 +259,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
 		if k > 1 {
 			s.t[2] = m.f32(n, k)
+			m.bound(&s.attr)
 		}
 		return s
 	},
@@ -252,8 +270,9 @@ var cases = map[graph.Op]func(m *maker) sample{
 		if k > 1 {
 			s.t[3] = m.f32(n, k)
 			if m.IntN(3) > 0 {
-				s.t[4] = m.f32(n, k)
+				s.t[4], s.attr.Acc = m.f32(n, k), m.acc
 			}
+			m.bound(&s.attr)
 		}
 		return s
 	},
@@ -288,7 +307,13 @@ var cases = map[graph.Op]func(m *maker) sample{
 		if a.NF4 {
 			w = m.packed(d, rows, cols, false)
 		}
-		return sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts)}, token: []bool{true, true, false, true}}
+		s := sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts), {}, {}}, token: []bool{true, true, false, true, false, true}}
+		if m.IntN(2) == 0 {
+			if s.t[4] = m.any(a.Experts, out); m.IntN(2) == 0 {
+				s.t[5] = m.f32(n, k)
+			}
+		}
+		return s
 	},
 	graph.ExpertDW: func(m *maker) sample {
 		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
@@ -305,6 +330,17 @@ var cases = map[graph.Op]func(m *maker) sample{
 			dw = m.f32(a.Experts*out, in)
 		}
 		return sample{attr: a, t: []Tensor{dw, m.mat(d, n, x, 1), m.mat(d, n, dy, 1), m.experts(n, k, a.Experts)}, token: []bool{false, true, true, true}}
+	},
+	graph.ExpertDB: func(m *maker) sample {
+		n, out, k := m.rows(), m.n(), 1+m.IntN(3)
+		s := sample{attr: graph.Attr{Acc: m.acc, Experts: k + m.IntN(5)}, t: []Tensor{{}, m.any(n, out), {}, {}}, token: []bool{false, true, true, true}}
+		if m.IntN(2) == 0 {
+			s.t[1] = m.any(n, k*out)
+		}
+		if s.t[0], s.t[2] = m.f32(s.attr.Experts, out), m.experts(n, k, s.attr.Experts); m.IntN(2) == 0 {
+			s.t[3] = m.f32(n, k)
+		}
+		return s
 	},
 	graph.Combine: func(m *maker) sample {
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
@@ -399,7 +435,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		a, _ := m.heads()
 		n, pos := m.rows(), m.n()-1
 		return sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.any(2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim),
-			m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.ints(1, pos, pos+1)}}
+			m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.ints(1, pos, pos+1), m.sinks(a)}}
 	},
 }
 
@@ -469,6 +505,15 @@ func (m *maker) starts(a graph.Attr, queries, keys int) Tensor {
 		}
 	}
 	return t
+}
+
+// sinks returns random sinks of heads, some far below or above all scores. Half of the time
+// the operand is absent.
+func (m *maker) sinks(a graph.Attr) Tensor {
+	if m.IntN(2) == 0 {
+		return Tensor{}
+	}
+	return m.mat(m.float(), 1, a.Heads, []float64{1, 30}[m.IntN(2)])
 }
 
 // slice returns the shape of whole sequences or of a slice of one, with the numbers

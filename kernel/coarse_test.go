@@ -62,6 +62,60 @@ func TestHugeScores(t *testing.T) {
 	}
 }
 
+// TestHugeSinks: while scores and sinks are finite, so are results, and weights, with the sink's, add up to 1. A sink of -Inf changes no bit.
+func TestHugeSinks(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(100) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 80)), mixed: seed%3 == 2}
+		x := m.whole(graph.F32)
+		x.starts = Tensor{} // a cache has none
+		for r := range x.n {
+			for c := x.width + x.KVHeads*x.HeadDim; c < x.qkv.Cols; c++ {
+				x.qkv.Set(r, c, 1) // values
+			}
+		}
+		run := func(sinks Tensor) []Tensor {
+			x.sinks = sinks
+			x.run(e, 0, x.n, false)
+			x.run(e, 0, x.n, true)
+			at, o := x.Attr, NewTensor(graph.F32, x.n, x.width)
+			at.Seq = 0
+			cache := NewTensor(x.qkv.DType, 2*x.KVHeads*x.n, x.HeadDim)
+			Lookup(graph.AttentionAt).Fast(e, &at, []Tensor{o, cache, x.qkv, m.ints(1, 0, 1), sinks})
+			return append(x.results(), copies([]Tensor{o})...)
+		}
+		without, sinks := run(Tensor{}), NewTensor(graph.F32, 1, x.Heads)
+		for h := range x.Heads {
+			sinks.Set(0, h, math.Inf(-1))
+		}
+		if err := sameBits(run(sinks), without); err != nil {
+			t.Fatalf("seed %d: %+v, sinks of -Inf: %v", seed, x.Attr, err)
+		}
+		exponent := m.IntN(101) - 4
+		for h := range x.Heads {
+			sinks.Set(0, h, math.Ldexp(m.NormFloat64(), exponent))
+		}
+		all := run(sinks)
+		finite(t, seed, "with sinks", all...)
+		dsinks := NewTensor(graph.F32, 1, x.Heads)
+		Lookup(graph.SinkGrad).Fast(e, &graph.Attr{}, []Tensor{dsinks, x.deltas, x.lse, sinks})
+		finite(t, seed, "the gradient of sinks", dsinks)
+		for r := range x.n {
+			for c := range x.width {
+				h := c / x.HeadDim
+				sunk := math.Exp(sinks.At(0, h) - x.lse.At(r, h))
+				if got := all[0].At(r, c) + sunk; !(math.Abs(got-1) <= 1.0/64) {
+					t.Fatalf("seed %d: weights of row %d, head %d add up to %v, of which the sink %v has %v", seed, r, h, got, sinks.At(0, h), sunk)
+				}
+			}
+		}
+		if err := near(all[5:], all[:1], 1.0/64, 1); err != nil {
+			t.Fatalf("seed %d: %+v, sinks of 2^%d, at a position: %v", seed, x.Attr, exponent, err)
+		}
+	}
+}
+
 // checkWeights looks at the weights of the backward pass, where do and values are 1: dv is a key's sum of weights. A query's weights add up
 // to 1 where lse, with the logarithm of their sum, is fine enough, and to at least that where it is so coarse that it is the greatest score.
 func (x *whole) checkWeights(t *testing.T, seed uint64) {

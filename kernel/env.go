@@ -218,7 +218,7 @@ type worker struct {
 	serial *gemm.Serial
 	buf    [14][]float32
 	half   [2][]uint16
-	rows   [3]Tensor // of an expert
+	rows   [4]Tensor // of an expert
 
 	queries [mostBlocks]queries
 }

@@ -99,10 +99,12 @@ func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
 		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
 		for first, rows := range c.env.dispatch.visits(expert) {
 			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
+			init := w.starts(c, expert, first, rows, lo, hi)
 			if c.a.Acc {
 				to = w.gather(c, 1, y, first, rows, c.cols, lo, hi)
+				init = to.sum(true)
 			}
-			w.expertProduct(c, to, from, expert, lo)
+			w.expertProduct(c, to, from, expert, lo, init)
 			for i := range rows {
 				slot := int(c.env.dispatch.order[first+i])
 				copyRow(y, slot/k, slot%k*c.cols+lo, to, i, 0, hi-lo)
@@ -119,9 +121,31 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 	return x.Cols
 }
 
-// expertProduct computes y = x.w, or with Acc adds that to y, where y has columns lo and on of an expert's result. Weights
-// in 4 bits are written out panel by panel, see nf4.go.
-func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int) {
+// starts returns what the sums of columns [lo, hi) of a stretch of slots start from: nothing, the
+// expert's bias or, of each slot, the bias times its weight.
+func (w *worker) starts(c *call, expert, first, rows, lo, hi int) (init gemm.Init) {
+	bias, weights := &c.t[4], &c.t[5]
+	if bias.Absent() {
+		return init
+	}
+	init.Bias = w.load(2, bias, expert, lo, hi)
+	if weights.Absent() {
+		return init
+	}
+	each, slots := &w.rows[3], weights.Cols
+	each.resize(graph.F32, rows, hi-lo)
+	for i := range rows {
+		slot := int(c.env.dispatch.order[first+i])
+		row := each.row(i, 0, each.Cols)
+		copy(row, init.Bias)
+		w.v.Scale(row, weights.row(slot/slots, 0, slots)[slot%slots])
+	}
+	return gemm.Init{Residual: each.matrix()}
+}
+
+// expertProduct computes y = init + x.w, where y has columns lo and on of an expert's result.
+// Weights in 4 bits are written out panel by panel, see nf4.go.
+func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int, init gemm.Init) {
 	all := &c.t[2]
 	each := all.Rows / c.a.Experts
 	block, form := rowsOf(all, expert*each, each), gemm.NN
@@ -143,8 +167,19 @@ func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int) {
 		default:
 			weights = columns(&block, lo+at, part.Cols)
 		}
-		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), part.sum(c.a.Acc))
+		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), columnsOf(init, at, part.Cols))
 	}
+}
+
+// columnsOf returns columns [first, first+n) of what sums start from.
+func columnsOf(init gemm.Init, first, n int) gemm.Init {
+	if init.Bias != nil {
+		init.Bias = init.Bias[first:][:n]
+	}
+	if init.Residual.Data != nil {
+		init.Residual.Data = init.Residual.Data[first:]
+	}
+	return init
 }
 
 // unpack writes out an expert's weights for n columns of its result, from column lo on.

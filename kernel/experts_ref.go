@@ -19,7 +19,7 @@ func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for k := range ids.Cols {
 			e, lo := int(ids.At(r, k)), slotCol(x, k, in)
 			for o := range out {
-				var s float64
+				s := expertBiasRef(t, e, r, k, o)
 				for i := range in {
 					if a.WT {
 						s += x.At(r, lo+i) * w.At(e*out+o, i)
@@ -29,6 +29,40 @@ func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
 				}
 				y.put(a.Acc, r, k*out+o, s)
 			}
+		}
+	}
+}
+
+// expertBiasRef returns what the sum for column o of a slot starts from.
+func expertBiasRef(t []Tensor, e, r, k, o int) float64 {
+	bias, weights := &t[4], &t[5]
+	switch {
+	case bias.Absent():
+		return 0
+	case weights.Absent():
+		return bias.At(e, o)
+	}
+	return bias.At(e, o) * weights.At(r, k)
+}
+
+func expertDBRef(_ *Env, a *graph.Attr, t []Tensor) {
+	db, dy, ids, weights := &t[0], &t[1], &t[2], &t[3]
+	for e := range db.Rows {
+		for c := range db.Cols {
+			var s float64
+			for r := range ids.Rows {
+				for k := range ids.Cols {
+					if int(ids.At(r, k)) != e {
+						continue
+					}
+					d := dy.At(r, slotCol(dy, k, db.Cols)+c)
+					if !weights.Absent() {
+						d *= weights.At(r, k)
+					}
+					s += d
+				}
+			}
+			db.put(a.Acc, e, c, s)
 		}
 	}
 }

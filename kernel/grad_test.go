@@ -3,6 +3,7 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -68,7 +69,9 @@ func imbalance(logits, ids *Tensor, lo, hi int) (s float64) {
 // references.
 func TestGradients(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { Lookup(op).Reference(nil, a, t) }
+	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { // what is missing at the end is absent
+		Lookup(op).Reference(nil, a, append(t, make([]Tensor, len(op.Info().Args)-len(t))...))
+	}
 	none := Tensor{}
 
 	t.Run("linear", func(t *testing.T) {
@@ -162,6 +165,20 @@ func TestGradients(t *testing.T) {
 			}
 		}
 	})
+	t.Run("sinks", func(t *testing.T) {
+		a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: 3, Scale: 0.7}
+		for _, n := range [][2]int{{10, 10}, {3, 5}} {
+			q, kv, o, lse, do, sinks := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 12), f64(r, n[0], 4), f64(r, n[0], 12), f64(r, 1, 4)
+			dq, dkv, delta, dsinks := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 4), f64(r, 1, 4)
+			forward := func() { run(graph.Attention, a, o, lse, q, kv, none, sinks) }
+			forward()
+			run(graph.AttentionBwd, a, dq, dkv, delta, do, q, kv, o, lse)
+			run(graph.SinkGrad, &graph.Attr{}, dsinks, delta, lse, sinks)
+			difference(t, "dq", q, dq, o, do, forward)
+			difference(t, "dkv", kv, dkv, o, do, forward)
+			difference(t, "dsinks", sinks, dsinks, o, do, forward)
+		}
+	})
 	t.Run("act", func(t *testing.T) {
 		for k := range graph.Activation(4) {
 			a := &graph.Attr{Act: k}
@@ -185,6 +202,32 @@ func TestGradients(t *testing.T) {
 		run(graph.SwiGLUBwd, a, dgu, dy, gu, w, dw)
 		difference(t, "dgu", gu, dgu, y, dy, forward)
 		difference(t, "dw", w, dw, y, dy, forward)
+	})
+	t.Run("bounded swiglu", func(t *testing.T) { // of gates and ups some lie beyond the limit
+		a := &graph.Attr{Act: graph.SiLU, Limit: 0.8, Alpha: 1.7, Acc: true}
+		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)
+		forward := func() { run(graph.SwiGLU, a, y, gu, w) }
+		clear(dw.F64)
+		run(graph.SwiGLUBwd, a, dgu, dy, gu, w, dw)
+		difference(t, "dgu", gu, dgu, y, dy, forward)
+		difference(t, "dw", w, dw, y, dy, forward)
+	})
+	t.Run("biases of experts", func(t *testing.T) { // y of each slot is x.v + its weight*bias
+		down := &graph.Attr{WT: true, Slots: true, Experts: 4}
+		x, v, ids, none := f64(r, 5, 6), f64(r, 4*2, 3), NewTensor(graph.I32, 5, 2), Tensor{}
+		for n := range 5 {
+			ids.I32[2*n], ids.I32[2*n+1] = int32(n%3), int32(n%3+1)
+		}
+		bias, w, y, dy, dbias, dw := f64(r, 4, 2), f64(r, 5, 2), f64(r, 5, 4), f64(r, 5, 4), f64(r, 4, 2), f64(r, 5, 2)
+		forward := func() { run(graph.ExpertLinear, down, y, x, v, ids, bias, w) }
+		run(graph.ExpertDB, &graph.Attr{Experts: 4}, dbias, dy, ids, w)
+		run(graph.ExpertLinear, &graph.Attr{WT: true, Slots: true, Experts: 4}, dw, dy, bias, ids)
+		difference(t, "dbias", bias, dbias, y, dy, forward)
+		difference(t, "dw", w, dw, y, dy, forward)
+		w.F64 = slices.Repeat([]float64{1}, len(w.F64))
+		forward = func() { run(graph.ExpertLinear, down, y, x, v, ids, bias, none) }
+		run(graph.ExpertDB, &graph.Attr{Experts: 4}, dbias, dy, ids, none)
+		difference(t, "dbias without weights", bias, dbias, y, dy, forward)
 	})
 	t.Run("route", func(t *testing.T) {
 		for _, normed := range []bool{false, true} {

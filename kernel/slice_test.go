@@ -17,6 +17,7 @@ type whole struct {
 	qkv, dqkv, dkv     Tensor
 	o, do, lse, deltas Tensor
 	starts             Tensor // absent: one document
+	sinks              Tensor // absent: none
 }
 
 // whole returns a random sequence.
@@ -51,7 +52,7 @@ func (x *whole) run(e *Env, lo, hi int, back bool) {
 	}
 	q, kv := part(x.qkv, lo, hi, 0, x.width), part(x.qkv, 0, hi, x.width, x.qkv.Cols)
 	if !back {
-		Lookup(graph.Attention).Fast(e, &x.Attr, []Tensor{rows(x.o), rows(x.lse), q, kv, rows(x.starts)})
+		Lookup(graph.Attention).Fast(e, &x.Attr, []Tensor{rows(x.o), rows(x.lse), q, kv, rows(x.starts), x.sinks})
 		return
 	}
 	a := x.Attr
@@ -86,6 +87,7 @@ func TestSlices(t *testing.T) {
 				sum = graph.BF16
 			}
 			x := m.whole(sum)
+			x.sinks = m.sinks(x.Attr)
 			x.run(e, 0, x.n, false)
 			x.run(e, 0, x.n, true)
 			want := x.results()

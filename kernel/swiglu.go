@@ -7,6 +7,11 @@ import "github.com/athanor-llm/athanor/graph"
 //
 // With weights, rows are slots side by side, each gate|up, and y is multiplied by its slot's
 // weight w: then dgate and dup are, too, and dw = sum of dy*act(gate)*up.
+//
+// With a limit gates and ups are bounded, and y = g*sigmoid(alpha*g)*(u + 1) of the bounded ones
+// (gpt-oss). That is silu(alpha*g) * (u + 1)/alpha, so the same functions compute it: what they
+// are given is prepared before, and of what they return the chain rule is applied after. What
+// lies beyond a bound has no gradient, what lies on it has, as in PyTorch.
 
 // slotsRef returns the number of slots of a row, and the weight of each: 1 without weights.
 func slotsRef(weights *Tensor) (n int, weight func(r, k int) float64) {
@@ -16,6 +21,23 @@ func slotsRef(weights *Tensor) (n int, weight func(r, k int) float64) {
 	return weights.Cols, weights.At
 }
 
+// gluRef returns y = act(gate)*up and its derivatives, or those of the bounded form.
+func gluRef(a *graph.Attr, gate, up float64) (y, dgate, dup float64) {
+	if a.Limit == 0 {
+		s, ds := activation(a.Act, gate)
+		return s * up, ds * up, s
+	}
+	g, u := min(gate, a.Limit), min(max(up, -a.Limit), a.Limit)
+	s, ds := activation(a.Act, a.Alpha*g)
+	if y, dgate, dup = s/a.Alpha*(u+1), ds*(u+1), s/a.Alpha; g != gate {
+		dgate = 0
+	}
+	if u != up {
+		dup = 0
+	}
+	return y, dgate, dup
+}
+
 func swigluRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, gu := &t[0], &t[1]
 	n, weight := slotsRef(&t[2])
@@ -23,8 +45,8 @@ func swigluRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for r := range y.Rows {
 		for c := range y.Cols {
 			k := c / f
-			s, _ := activation(a.Act, gu.At(r, k*f+c))
-			y.Set(r, c, s*gu.At(r, (k+1)*f+c)*weight(r, k))
+			v, _, _ := gluRef(a, gu.At(r, k*f+c), gu.At(r, (k+1)*f+c))
+			y.Set(r, c, v*weight(r, k))
 		}
 	}
 }
@@ -37,15 +59,15 @@ func swigluBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for k := range n {
 			var sum float64
 			for c := k * f; c < (k+1)*f; c++ {
-				s, ds := activation(a.Act, gu.At(r, k*f+c))
-				d, up := dy.At(r, c), gu.At(r, (k+1)*f+c)
-				sum += d * s * up
+				v, dgate, dup := gluRef(a, gu.At(r, k*f+c), gu.At(r, (k+1)*f+c))
+				d := dy.At(r, c)
+				sum += d * v
 				d *= weight(r, k)
-				dgu.Set(r, k*f+c, d*up*ds)
-				dgu.Set(r, (k+1)*f+c, d*s)
+				dgu.Set(r, k*f+c, d*dgate)
+				dgu.Set(r, (k+1)*f+c, d*dup)
 			}
 			if !dweights.Absent() {
-				dweights.Set(r, k, sum)
+				dweights.put(a.Acc, r, k, sum)
 			}
 		}
 	}
@@ -76,10 +98,45 @@ func weightedBody(c *call, w *worker, b block) {
 				n := min(buffered, f-lo)
 				gate := 2*k*f + lo
 				out := w.dest(0, y, r, k*f+lo, k*f+lo+n)
-				w.v.GLU[c.a.Act](out, w.load(1, gu, r, gate, gate+n), w.load(2, gu, r, gate+f, gate+f+n))
+				g, u := c.bounded(w, w.load(1, gu, r, gate, gate+n), w.load(2, gu, r, gate+f, gate+f+n))
+				w.v.GLU[c.a.Act](out, g, u)
 				w.v.Scale(out, weight)
 				w.store(out, y, r, k*f+lo, k*f+lo+n)
 			}
+		}
+	}
+}
+
+// bounded returns gates and ups or, with a limit, in buffers what GLU computes the bounded form of.
+func (c *call) bounded(w *worker, gate, up []float32) (g, u []float32) {
+	if c.a.Limit == 0 {
+		return gate, up
+	}
+	limit, alpha, beta := float32(c.a.Limit), float32(c.a.Alpha), float32(1/c.a.Alpha)
+	g, u = w.tmp(5, len(gate)), w.tmp(6, len(up))
+	for i, x := range gate {
+		g[i] = alpha * min(x, limit)
+	}
+	for i, x := range up {
+		u[i] = beta * (min(max(x, -limit), limit) + 1)
+	}
+	return g, u
+}
+
+// unbound makes gradients of gates and ups from those of what bounded returned.
+func (c *call) unbound(dgate, dup, gate, up []float32) {
+	if c.a.Limit == 0 {
+		return
+	}
+	limit, alpha, beta := float32(c.a.Limit), float32(c.a.Alpha), float32(1/c.a.Alpha)
+	for i, x := range gate {
+		if dgate[i] *= alpha; x > limit {
+			dgate[i] = 0
+		}
+	}
+	for i, x := range up {
+		if dup[i] *= beta; x > limit || x < -limit {
+			dup[i] = 0
 		}
 	}
 }
@@ -111,6 +168,9 @@ func weightedBwdBody(c *call, w *worker, b block) {
 				sum += c.weightedBwd(w, r, k*f+lo, 2*k*f+lo, min(buffered, f-lo), f, weight)
 			}
 			if !dweights.Absent() {
+				if c.a.Acc {
+					sum += dweights.row(r, k, k+1)[0]
+				}
 				dweights.row(r, k, k+1)[0] = sum
 			}
 		}
@@ -122,9 +182,11 @@ func weightedBwdBody(c *call, w *worker, b block) {
 func (c *call) weightedBwd(w *worker, r, at, gate, n, f int, weight float32) float32 {
 	dgu, dy, gu := &c.t[0], &c.t[1], &c.t[2]
 	dgate, dup := w.dest(0, dgu, r, gate, gate+n), w.dest(1, dgu, r, gate+f, gate+f+n)
-	up := w.load(4, gu, r, gate+f, gate+f+n)
-	w.v.GLUBwd[c.a.Act](dgate, dup, w.load(2, dy, r, at, at+n), w.load(3, gu, r, gate, gate+n), up)
-	sum := w.v.Dot(dup, up)
+	x, up := w.load(3, gu, r, gate, gate+n), w.load(4, gu, r, gate+f, gate+f+n)
+	g, u := c.bounded(w, x, up)
+	w.v.GLUBwd[c.a.Act](dgate, dup, w.load(2, dy, r, at, at+n), g, u)
+	sum := w.v.Dot(dup, u)
+	c.unbound(dgate, dup, x, up)
 	w.v.Scale(dgate, weight)
 	w.v.Scale(dup, weight)
 	w.store(dgate, dgu, r, gate, gate+n)

@@ -12,7 +12,7 @@ var readers = map[Family]func(c *config, f Family) *Model{
 	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
 	Phi3: (*config).llamas, SmolLM3: (*config).llamas, Granite: (*config).llamas,
 	StarCoder2: (*config).starCoder2, StableLM: (*config).stableLM, Phi: (*config).phi, OLMo3: (*config).llamas,
-	Mixtral: (*config).llamas, Qwen3MoE: (*config).llamas, OLMoE: (*config).llamas,
+	Mixtral: (*config).llamas, Qwen3MoE: (*config).llamas, OLMoE: (*config).llamas, GPTOSS: (*config).llamas,
 }
 
 // refused has families that people will try, and what of them is not built.
@@ -21,7 +21,6 @@ var refused = map[Family]string{
 	"gemma3":      "only the text model is built, whose model_type is gemma3_text",
 	"qwen2_moe":   "experts that all tokens go through are not built",
 	"deepseek_v3": "its attention and its router are not built",
-	"gpt_oss":     "its attention with sinks is not built",
 }
 
 func (c *config) gpt2(f Family) *Model {
@@ -102,7 +101,7 @@ func (c *config) llamas(f Family) *Model {
 		c.fullAttention()
 	case SmolLM3:
 		c.smolLM3(m)
-	case Mixtral, Qwen3MoE, OLMoE:
+	case Mixtral, Qwen3MoE, OLMoE, GPTOSS:
 		c.mixture(m)
 	case Granite:
 		m.QKVBias, m.MLPBias = c.bool("attention_bias", false), c.bool("mlp_bias", false)

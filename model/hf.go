@@ -191,6 +191,10 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	}
 	set("dtype", `"float32"`)
 	set("torch_dtype", `"float32"`)
+	if _, ok := kv["quantization_config"]; ok { // weights were written out when they were read
+		delete(kv, "quantization_config")
+		changed = true
+	}
 	if m.Rotary() { // with learned positions the table already has that many rows
 		if _, ok := kv["max_position_embeddings"]; !ok {
 			kv["max_position_embeddings"] = nil

@@ -57,6 +57,8 @@ var known = map[string]Model{
 	"olmo-2-7b":       olmo2(32, 4096, 32, 11008),
 	"olmoe-1b-7b":     olmoe(16, 2048, 16, 1024, 64, 8),
 	"qwen3-30b-a3b":   qwen3MoE(48, 2048, 32, 4, 768, 128, 8),
+	"gpt-oss-20b":     gptOSS(24, 32),
+	"gpt-oss-120b":    gptOSS(36, 128),
 	"mixtral-8x7b":    mixtral(32, 4096, 32, 8, 14336, 8, 2),
 }
 
@@ -73,7 +75,7 @@ func Typical(f Family) (*Model, error) {
 	name := map[Family]string{GPT2: "gpt2", OPT: "opt-125m", Llama: "llama-2-7b", Mistral: "mistral-7b", Qwen2: "qwen2-0.5b",
 		Qwen3: "qwen3-0.6b", Gemma3: "gemma-3-270m", OLMo2: "olmo-2-1b",
 		GPTNeoX: "pythia-70m", Phi3: "phi-3-mini", SmolLM3: "smollm3-3b", Granite: "granite-3.0-2b", StarCoder2: "starcoder2-3b", StableLM: "stablelm-2-1.6b", Phi: "phi-1.5", OLMo3: "olmo-3-7b",
-		Mixtral: "mixtral-8x7b", Qwen3MoE: "qwen3-30b-a3b", OLMoE: "olmoe-1b-7b"}[f]
+		Mixtral: "mixtral-8x7b", Qwen3MoE: "qwen3-30b-a3b", OLMoE: "olmoe-1b-7b", GPTOSS: "gpt-oss-20b"}[f]
 	if name == "" {
 		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
 	}
@@ -176,6 +178,15 @@ func qwen3MoE(layers, width, heads, kv, ff, experts, active int) Model {
 func mixtral(layers, width, heads, kv, ff, experts, active int) Model {
 	m := mistral(layers, width, heads, kv, width/heads, ff, 32000, 32768)
 	m.Family, m.Experts, m.Active, m.NormedRoute = Mixtral, experts, active, true
+	return m
+}
+
+func gptOSS(layers, experts int) Model {
+	m := llama(layers, 2880, 64, 8, 64, 2880, 201088, 131072, 150000, 1e-5, false)
+	m.Family, m.Experts, m.Active, m.NormedRoute, m.GateLimit, m.GateAlpha = GPTOSS, experts, 4, true, 7, 1.702
+	m.QKVBias, m.OutBias, m.MLPBias, m.Sinks = true, true, true, true
+	m.Window, m.Sliding = 128, []bool{true, false}
+	m.RopeScaling = &RopeScaling{Type: "yarn", Factor: 32, LowFreqFactor: 1, HighFreqFactor: 32, OriginalContext: 4096, Unrounded: true, Attention: 1.3465735902799727}
 	return m
 }
 

@@ -1,6 +1,9 @@
 package model
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // mixture reads what families with experts have beyond Llama.
 func (c *config) mixture(m *Model) {
@@ -26,8 +29,51 @@ func (c *config) mixture(m *Model) {
 		m.Experts, m.Active, m.NormedRoute = c.int("num_experts", 64), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
 		c.absentOr("clip_qkv", "clipping of queries, keys and values is not built")
 		c.fullAttention()
+	case GPTOSS:
+		c.gptOSS(m)
 	}
 	c.balance()
+}
+
+// gptOSS: defaults are the 120b's, as transformers has them.
+func (c *config) gptOSS(m *Model) {
+	m.Width, m.Layers, m.Heads = c.int("hidden_size", 2880), c.int("num_hidden_layers", 36), c.int("num_attention_heads", 64)
+	m.KVHeads, m.HeadDim = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), m.Heads)), c.int("head_dim", c.absent("head_dim", 64))
+	m.HeadDim = cmp.Or(m.HeadDim, m.Width/max(m.Heads, 1))
+	m.FeedForward, m.Vocab, m.MaxPositions = c.int("intermediate_size", 2880), c.int("vocab_size", 201088), c.int("max_position_embeddings", 131072)
+	m.NormEps, m.RopeTheta = c.num("rms_norm_eps", 1e-5), c.num("rope_theta", 150000)
+	m.QKVBias, m.MLPBias = c.bool("attention_bias", true), true
+	m.OutBias, m.Sinks = m.QKVBias, true
+	m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", 128), c.int("num_experts_per_tok", 4), true
+	if other := c.int("experts_per_token", m.Active); other != m.Active {
+		c.fail("num_experts_per_tok is %d and experts_per_token %d, two names of one number; hint: remove the wrong one", m.Active, other)
+	}
+	m.GateLimit, m.GateAlpha = c.num("swiglu_limit", 7), c.num("swiglu_alpha", 1.702)
+	m.Window = c.int("sliding_window", c.absent("sliding_window", 128))
+	types := c.layerTypes(m)
+	if types == nil {
+		types = everyOther(m.Layers, 2)
+	}
+	if slices.Contains(types, true) && m.Window == 0 {
+		c.fail("sliding_window is missing, but layers have sliding_attention")
+	}
+	m.slide(types)
+	c.used["initial_context_length"] = true // of the program that trained the published models; rope_scaling has it too
+	if scaling, parameters := c.raw["rope_scaling"], c.raw["rope_parameters"]; len(scaling) == 0 && len(parameters) == 0 {
+		c.fail("rope_scaling is missing: %w: transformers takes the published models' then; hint: write it out", ErrUnsupported)
+	}
+	c.quantization()
+}
+
+// quantization accepts weights in MXFP4, which are written out when they are read.
+func (c *config) quantization() {
+	var q struct {
+		Method string   `json:"quant_method"`
+		Plain  []string `json:"modules_to_not_convert"` // which tensors are in it is seen in the files
+	}
+	if c.get("quantization_config", &q) && q.Method != "mxfp4" {
+		c.fail("quantization_config: quant_method %q: %w: only mxfp4 is built", q.Method, ErrUnsupported)
+	}
 }
 
 func (c *config) qwen3MoE(m *Model) {

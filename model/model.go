@@ -31,6 +31,8 @@
 //	OLMo 3    OLMo 2 with windows in most layers, whose rotary positions are not scaled
 //	Mixtral, Qwen3 MoE, OLMoE   Mistral, Qwen3 and Llama (with QKNorm) with a mixture of experts
 //	          in each layer (Experts, Active)
+//	gpt-oss   a mixture too, with biases everywhere, gates and ups that are bounded (GateLimit),
+//	          windows in every other layer, and attention that may look at nothing (Sinks)
 package model
 
 import (
@@ -66,6 +68,7 @@ const (
 	Mixtral  Family = "mixtral"
 	Qwen3MoE Family = "qwen3_moe"
 	OLMoE    Family = "olmoe"
+	GPTOSS   Family = "gpt_oss"
 )
 
 // traits are what all models of a family have in common.
@@ -83,6 +86,7 @@ type traits struct {
 	partial   bool   // rotary positions may turn a part of each head, see RotaryPct
 	fusedGate bool   // one matrix makes gate and up
 	mixture   bool   // the feed-forward is a choice among experts
+	fusedMix  bool   // of which files have one tensor, [in, out], gates and ups in turn, see Param.Turned
 	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
 	offset    int    // rows of the position table before position 0
 }
@@ -108,6 +112,7 @@ var families = map[Family]traits{
 	Mixtral:  {class: "MixtralForCausalLM", mixture: true},
 	Qwen3MoE: {class: "Qwen3MoeForCausalLM", mixture: true},
 	OLMoE:    {class: "OlmoeForCausalLM", mixture: true},
+	GPTOSS:   {class: "GptOssForCausalLM", mixture: true, fusedMix: true},
 }
 
 // Families lists the families that are built, for messages.
@@ -138,6 +143,8 @@ type Model struct {
 	// share of the slots times their mean probability. It is Balance if all are used alike. All of it is divided by the share
 	// of the tokens that are learnt, as the loss is a mean over these.
 	Balance      float64
+	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: it does not
+	GateAlpha    float64 // with it, by what gates are multiplied in the sigmoid
 	Vocab        int
 	MaxPositions int
 	Activation   string // "gelu_new", "gelu", "relu", "silu"
@@ -151,6 +158,7 @@ type Model struct {
 	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
+	Sinks        bool    // a head's scores have one more, a parameter, that takes part in the softmax and has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
 	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
@@ -159,7 +167,7 @@ type Model struct {
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
 	OutBias      bool // bias of the attention output projection
-	MLPBias      bool
+	MLPBias      bool // biases of the feed-forward or, of a mixture, of router and experts
 	InitStd      float64
 	Frozen       []string // names of parameters that are not trained, see Freeze
 	LoRA         *LoRA    // adapters, which are then all that is trained; nil: none
@@ -286,45 +294,25 @@ type Param struct {
 	Name       string // Hugging Face name
 	Rows, Cols int
 	Layer      int  // -1: before the layers; Model.Layers: after them
-	Vector     bool // one dimension in files; no weight decay
+	Vector     bool // one dimension in files, or one for each of the Experts; no weight decay
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	// Experts is the number of matrices that lie one below the other, each of which files
-	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor.
-	// The factors of experts' adapters are one tensor, called Parts.
+	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor, as
+	// it is without Parts. The factors of experts' adapters are one tensor, called Parts.
 	Experts int
 	Parts   string // separated by spaces
+	// Turned says that files have the matrices of all experts in one tensor, [in, out], where
+	// operators have [out, in]. InTurn says that it, or a bias of each expert, has the outputs of
+	// gate and up in turn; operators have all gates first.
+	Turned, InTurn bool
 	// Heads says that files have rows (of a vector, elements) head by head: of each of so
 	// many heads its queries, its keys and its values. Operators have all heads' queries
 	// first, then keys, then values. 0: no difference.
 	Heads int
-}
-
-// Reordered reports whether files have the elements in another order.
-func (p Param) Reordered() bool { return p.Heads > 0 || p.ofExperts() }
-
-// FromFile copies a parameter in the order of files to dst in the order of operators.
-func (p Param) FromFile(dst, src []float32) {
-	down, across := p.blocks()
-	p.reorder(dst, src, across, down)
-}
-
-// ToFile is the inverse of FromFile.
-func (p Param) ToFile(dst, src []float32) {
-	down, across := p.blocks()
-	p.reorder(dst, src, down, across)
-}
-
-// blocks returns in how many groups of how many blocks files have a parameter, of which operators have
-// the groups' first blocks first, then their second ones, and so on.
-func (p Param) blocks() (groups, each int) {
-	if p.ofExperts() {
-		return int(p.Elems()) / p.Experts, p.Experts
-	}
-	return p.Heads, 3
 }
 
 // Second reports whether a parameter is the second factor of an adapter, see LoRA.
@@ -332,16 +320,6 @@ func (p Param) Second() bool { return p.Adapter && strings.HasSuffix(p.Name, lor
 
 // ofExperts reports whether a parameter is the second factor of experts' adapters.
 func (p Param) ofExperts() bool { return p.Second() && p.Experts > 0 }
-
-// reorder transposes blocks: src has across of them in each of down groups.
-func (p Param) reorder(dst, src []float32, across, down int) {
-	n := len(src) / (across * down)
-	for i := range down {
-		for j := range across {
-			copy(dst[(j*down+i)*n:][:n], src[(i*across+j)*n:])
-		}
-	}
-}
 
 // Init is the initialisation of a parameter.
 type Init uint8
@@ -402,7 +380,9 @@ func (m *Model) Validate() error {
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
 		return fmt.Errorf("expert_balance %v of %d experts; hint: from 0 to 1, usually 0.01, and 0 without experts", m.Balance, m.Experts)
 	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
-		return fmt.Errorf("%s has no experts, but there are to be %d of which each token goes through %d; hint: one of the families mixtral, qwen3_moe and olmoe", m.Family, m.Experts, m.Active)
+		return fmt.Errorf("%s has no experts, but there are to be %d of which each token goes through %d; hint: one of the families mixtral, qwen3_moe, olmoe and gpt_oss", m.Family, m.Experts, m.Active)
+	case !(m.GateLimit >= 0 && m.GateLimit < 1e6 && m.GateAlpha >= 0 && m.GateAlpha < 1e6) || (m.GateLimit > 0) != (m.GateAlpha > 0) || m.GateLimit > 0 && m.Experts == 0:
+		return fmt.Errorf("swiglu_limit %v and swiglu_alpha %v of %d experts; hint: positive, usually 7 and 1.702", m.GateLimit, m.GateAlpha, m.Experts)
 	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
 		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
@@ -415,6 +395,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
 	case !m.Multipliers.sane():
 		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
+	case m.Sinks && names[m.Family].sinks == "":
+		return fmt.Errorf("%s has no attention sinks; hint: one of the families after Llama", m.Family)
 	case m.Window < 0:
 		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
 	}

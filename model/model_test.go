@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
@@ -73,6 +75,32 @@ func TestNames(t *testing.T) {
 		}
 		if !reflect.DeepEqual(ours, theirs) {
 			t.Errorf("%s: parameters %v\nwant %v", config, slices.Sorted(maps.Keys(ours)), slices.Sorted(maps.Keys(theirs)))
+		}
+	}
+}
+
+// TestSinks: a vector of a layer's heads, which are no linear weight and of which families without them know nothing.
+func TestSinks(t *testing.T) {
+	for name, has := range map[string]bool{"llama-3.2-1b": true, "gpt2": false} {
+		m, err := Known(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := m.ParamCount()
+		m.Sinks = true
+		if err := m.Validate(); (err == nil) != has || err != nil && !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !has {
+			continue
+		}
+		if got, want := m.ParamCount()-before, int64(m.Layers*m.Heads); got != want {
+			t.Errorf("%s: %d sinks, want %d", name, got, want)
+		}
+		for _, p := range m.Params() {
+			if strings.HasSuffix(p.Name, "sinks") && (!p.Vector || p.Cols != m.Heads || m.quantizable(p) || p.Name != fmt.Sprintf("model.layers.%d.self_attn.sinks", p.Layer)) {
+				t.Errorf("%+v", p)
+			}
 		}
 	}
 }
@@ -236,6 +264,16 @@ func TestPublished(t *testing.T) {
 			"max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16,
 			"num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
 			"sliding_window": null, "use_sliding_window": false, "vocab_size": 128256}`, 3075098624},
+		"gpt-oss-20b": {`{"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4,
+			"head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+			"layer_types": [` + alternating(24) + `], "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+			"num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false, "pad_token_id": 199999,
+			"quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"},
+			"rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+			"rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_cache": true,
+			"vocab_size": 201088}`, 20914757184},
+		"gpt-oss-120b": {`{"model_type": "gpt_oss", "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+			"rope_type": "yarn", "truncate": false}}`, 116829156672},
 		"pythia-70m": {`{"hidden_act": "gelu", "hidden_size": 512, "intermediate_size": 2048, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
 			"model_type": "gpt_neox", "num_attention_heads": 8, "num_hidden_layers": 6, "rotary_emb_base": 10000, "rotary_pct": 0.25,
 			"tie_word_embeddings": false, "use_parallel_residual": true, "vocab_size": 50304}`, 70426624},
@@ -251,10 +289,51 @@ func TestPublished(t *testing.T) {
 	}
 }
 
+// alternating lists the types of so many layers, of which every other has a window.
+func alternating(layers int) string {
+	list := strings.Repeat(`"sliding_attention", "full_attention", `, layers/2)
+	return strings.TrimSuffix(list, ", ")
+}
+
+// TestExpertOrder: what files have of an expert [in, out], gate and up in turn, is [out, in] with
+// gates first for operators, and comes back.
+func TestExpertOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 70)
+		experts, ins, half := rapid.IntRange(1, 4).Draw(t, "experts"), n.Draw(t, "ins"), n.Draw(t, "half")
+		p := Param{Rows: experts * 2 * half, Cols: ins, Experts: experts, Turned: true, InTurn: rapid.Bool().Draw(t, "in turn")}
+		if rapid.Bool().Draw(t, "bias") {
+			ins, p = 1, Param{Rows: experts, Cols: 2 * half, Experts: experts, Vector: true, InTurn: true}
+		}
+		file, ours, back := make([]float32, p.Elems()), make([]float32, p.Elems()), make([]float32, p.Elems())
+		for i := range file {
+			file[i] = float32(i)
+		}
+		p.FromFile(ours, file)
+		for e := range experts {
+			for o := range 2 * half {
+				at := o
+				if p.InTurn {
+					at = o%half*2 + o/half
+				}
+				for i := range ins {
+					if got, want := ours[(e*2*half+o)*ins+i], file[(e*ins+i)*2*half+at]; got != want {
+						t.Fatalf("%+v: weight of output %d, input %d of expert %d is number %v of the file, want %v", p, o, i, e, got, want)
+					}
+				}
+			}
+		}
+		if p.ToFile(back, ours); !slices.Equal(back, file) {
+			t.Fatalf("%+v: %v came back as %v", p, file, back)
+		}
+	})
+}
+
 // TestSliding: which layers have a window, as each family says it.
 func TestSliding(t *testing.T) {
 	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `
 	const olmo = `"model_type": "olmo3", "num_hidden_layers": 4, `
+	const oss = `"model_type": "gpt_oss", "num_hidden_layers": 4, "rope_parameters": {"rope_type": "default"}, `
 	const gemma = `"model_type": "gemma3_text", "num_hidden_layers": 4, "sliding_window": 9, `
 	for text, want := range map[string]string{
 		qwen + `"use_sliding_window": false`:                                                                                               "0 0 0 0 <nil>",
@@ -270,6 +349,8 @@ func TestSliding(t *testing.T) {
 		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
 		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
 		olmo + `"sliding_window": 9, "rope_scaling": {"type": "linear", "factor": 2}`:                                                      "9 9 9 0 [true true true false]",
+		oss + `"sliding_window": 9`:                                                                                                        "9 0 9 0 [true false]",
+		oss + `"sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`:            "0 0 0 0 <nil>",
 		gemma + `"sliding_window_pattern": 6`:                                                                                              "9 9 9 9 <nil>",
 	} {
 		m, _, err := Parse([]byte("{" + text + "}"))
@@ -342,6 +423,14 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "mixtral", "router_jitter_noise": 0.1`:                                                                                  "router_jitter_noise",
 		`"model_type": "mixtral", "num_experts_per_tok": 9`:                                                                                    "9 of 8 experts",
 		`"model_type": "qwen3_moe", "num_experts": 8, "num_local_experts": 6`:                                                                  "num_experts is 8 and num_local_experts 6",
+		`"model_type": "gpt_oss"`:                                                                                                              "rope_scaling is missing",
+		`"model_type": "gpt_oss", "rope_scaling": null, "swiglu_limit": 0`:                                                                     "swiglu_limit 0",
+		`"model_type": "gpt_oss", "rope_scaling": null, "swiglu_alpha": -1`:                                                                    "swiglu_alpha -1",
+		`"model_type": "gpt_oss", "rope_scaling": null, "experts_per_token": 3`:                                                                "experts_per_token 3",
+		`"model_type": "gpt_oss", "rope_scaling": null, "sliding_window": null`:                                                                "sliding_window",
+		`"model_type": "gpt_oss", "rope_scaling": null, "quantization_config": {"quant_method": "fp8"}`:                                        "fp8",
+		`"model_type": "gpt_oss", "rope_scaling": null, "quantization_config": 4`:                                                              "quantization_config",
+		`"model_type": "mixtral", "quantization_config": {"quant_method": "mxfp4"}`:                                                            "quantization_config",
 		`"model_type": "olmoe", "clip_qkv": 8`:                                                                                                 "clip_qkv",
 	} {
 		if _, _, err := Parse([]byte("{" + text + "}")); err == nil || !strings.Contains(err.Error(), want) {

@@ -86,6 +86,9 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 		b.gains(n.qNorm, q)
 		b.gains(n.kNorm, kv)
 	}
+	if m.Sinks {
+		b.sinks(n.sinks)
+	}
 	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
 	if m.Norms.After() {
 		b.norm(n.attnNorm)
@@ -119,18 +122,24 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 // experts. Their names end as transformers' do in memory, such as mlp.experts.gate_up_proj, and
 // begin as those in files, which have each expert's own (Mixtral's with block_sparse_moe).
 func (m *Model) expertParams(b *paramList, n familyNames) {
-	b.linear(n.router, m.Width, m.Experts, false, m.InitStd)
+	b.linear(n.router, m.Width, m.Experts, m.MLPBias, m.InitStd)
 	all, _, _ := strings.Cut(n.gate, "%d")
-	b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.gate, n.up)
-	b.experts(all+down, m.Width, m.FeedForward, n.down)
-	both := m.LoRA != nil
-	for _, p := range b.list[len(b.list)-2:] {
-		both = both && m.LoRA.adapts(p.Name)
+	first := len(b.list)
+	if families[m.Family].fusedMix {
+		b.fusedExperts(all+gateUp, 2*m.FeedForward, m.Width, true)
+		b.fusedExperts(all+down, m.Width, m.FeedForward, false)
+	} else {
+		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.gate, n.up)
+		b.experts(all+down, m.Width, m.FeedForward, n.down)
 	}
-	for i, p := range b.list[len(b.list)-2:] {
+	var adapted []Param
+	for _, p := range b.list[first:] {
 		if m.LoRA != nil && m.LoRA.adapts(p.Name) {
-			b.adapters = append(b.adapters, m.expertFactors(p, both && i == 0)...)
+			adapted = append(adapted, p)
 		}
+	}
+	for i, p := range adapted {
+		b.adapters = append(b.adapters, m.expertFactors(p, i < len(adapted)-1)...)
 	}
 }
 
@@ -141,6 +150,7 @@ type familyNames struct {
 	norm1, qkv, q, k, v, attnOut, norm2 string
 	gate, up, down                      string
 	router                              string
+	sinks                               string // of attention's heads
 	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
 	head                                string // if it is not lm_head.weight
 }
@@ -150,7 +160,7 @@ var llamaNames = familyNames{
 	norm1: "input_layernorm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
 	attnOut: "self_attn.o_proj", norm2: "post_attention_layernorm",
 	gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
-	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm",
+	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm", sinks: "self_attn.sinks",
 }
 
 func phiNames() familyNames {
@@ -178,6 +188,7 @@ func qwenExpertNames() familyNames {
 }
 
 var names = map[Family]familyNames{
+	GPTOSS:   expertNames("mlp.router", "mlp.experts.%d", "", ""), // all experts are one tensor
 	Mixtral:  expertNames("block_sparse_moe.gate", "block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"),
 	Qwen3MoE: qwenExpertNames(), OLMoE: qwenExpertNames(),
 	GPT2: {
@@ -244,6 +255,12 @@ func (b *paramList) gains(name string, cols int) {
 	b.vector(name+".weight", cols, init)
 }
 
+// sinks adds a score for each head, random like weights.
+func (b *paramList) sinks(name string) {
+	b.vector(name, b.m.Heads, Normal)
+	b.list[len(b.list)-1].Std = b.m.InitStd
+}
+
 // experts adds a matrix of all experts' matrices of rows x cols, stored [out, in].
 func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 	b.matrix(name, b.m.Experts*rows, cols, b.m.InitStd)
@@ -253,6 +270,18 @@ func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 		parts[i] = b.prefix + part + ".weight"
 	}
 	p.Parts = strings.Join(parts, " ")
+}
+
+// fusedExperts adds a matrix of all experts' matrices of rows x cols, stored [out, in], which
+// files have as one tensor, and their biases.
+func (b *paramList) fusedExperts(name string, rows, cols int, inTurn bool) {
+	b.experts(name, rows, cols)
+	p := &b.list[len(b.list)-1]
+	p.Turned, p.InTurn = true, inTurn
+	if b.m.MLPBias {
+		b.list = append(b.list, Param{Name: b.prefix + name + "_bias", Rows: b.m.Experts, Cols: rows, Layer: b.layer, Vector: true,
+			Init: Zeros, Experts: b.m.Experts, InTurn: inTurn})
+	}
 }
 
 // byHead marks the parameters from number first on, and the factor that makes the rows of

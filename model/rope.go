@@ -218,6 +218,8 @@ func (m *Model) ropeConfig(kv map[string]any) {
 		maps.Copy(full, scaling)
 		full["rope_theta"] = m.RopeTheta
 		kv["rope_parameters"] = map[string]any{"full_attention": full, "sliding_attention": map[string]any{"rope_type": "default", "rope_theta": local}}
+	case m.Family == GPTOSS && scaling == nil: // else transformers takes the published models' scaling
+		kv["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": m.RopeTheta}
 	case scaling != nil:
 		kv["rope_scaling"] = scaling
 		if m.Family == Phi3 {

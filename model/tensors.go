@@ -38,17 +38,21 @@ func (t Tensor) BareName() (name string, ok bool) {
 //	    model.layers.0.mlp.experts.0.up_proj.weight [F, D]
 //	    model.layers.0.mlp.experts.1.gate_proj.weight [F, D]
 //	    ...
+//
+// gpt-oss has all experts' matrices, and their biases, in one tensor each, see Param.Turned.
 func (p Param) Tensors() []Tensor {
 	switch {
 	case p.Adapter && p.ofExperts():
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows / p.Experts, p.Cols * p.Experts}}}
 	case p.Adapter && p.Experts > 0:
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
-	case p.Experts > 0:
+	case p.Parts != "":
 		return p.expertTensors()
+	case p.Turned:
+		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
-	case p.Vector:
+	case p.Vector && p.Experts == 0:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Cols}}}
 	}
 	return []Tensor{{Name: p.Name, Shape: []int{p.Rows, p.Cols}}}

@@ -81,6 +81,9 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case OLMoE:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "num_experts": m.Experts, "num_experts_per_tok": m.Active,
 			"norm_topk_prob": m.NormedRoute, "pad_token_id": nil})
+	case GPTOSS:
+		add(kv, map[string]any{"attention_bias": m.QKVBias, "num_local_experts": m.Experts, "num_experts_per_tok": m.Active, "layer_types": m.layerTypes(),
+			"swiglu_limit": m.GateLimit, "swiglu_alpha": m.GateAlpha, "sliding_window": orNull(m.Window), "pad_token_id": nil})
 	case OLMo3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "layer_types": m.layerTypes(), "pad_token_id": nil})
 		if m.Window > 0 { // null is not read even where no layer has one

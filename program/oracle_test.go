@@ -199,15 +199,18 @@ func (m *machine) exec(i int) {
 // rounded in the end if they are bf16.
 func (m *machine) attention(in *Instr, args []device.Operand, op uint64) {
 	back := in.Op == graph.AttentionBwd
-	q, kv, reads, writes := args[2], args[3], []int{2}, []int{0, 1}
+	q, kv, reads, writes, starts := args[2], args[3], []int{2}, []int{0, 1}, 4
 	if back {
-		q, kv, reads, writes = args[4], args[5], []int{3, 4, 6, 7}, []int{0, 2}
+		q, kv, reads, writes, starts = args[4], args[5], []int{3, 4, 6, 7}, []int{0, 2}, 8
 		if !in.Attr.Acc {
 			m.each(args[1], func(r, c int) { m.store(args[1], r, c, 0) })
 		}
 	}
-	if n := len(in.Op.Info().Args); len(args) == n { // starts
-		reads = append(reads, n-1)
+	if len(args) > starts && args[starts].Rows > 0 {
+		reads = append(reads, starts)
+	}
+	if len(args) > starts+1 { // sinks
+		op = m.row(op, args[starts+1], 0)
 	}
 	for n := q.Rows - 1; n >= 0; n-- {
 		at := kv.Rows - q.Rows + n

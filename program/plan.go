@@ -262,6 +262,9 @@ func Fingerprint(g *graph.Graph) string {
 	}
 	if m.Experts > 0 {
 		frozen += fmt.Sprintf(" experts %d/%d normed%v balance%g", m.Active, m.Experts, m.NormedRoute, m.Balance)
+		if m.GateLimit > 0 {
+			frozen += fmt.Sprintf(" gates%g*%g", m.GateLimit, m.GateAlpha)
+		}
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, ropeScaling(m.RopeScaling),

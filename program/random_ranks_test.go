@@ -16,7 +16,7 @@ import (
 // randomModel is a tiny model of some family with the given number of layers.
 // Some have parameters that ranks divide, others only such as one rank takes.
 func randomModel(rng *rand.Rand, layers int) *model.Model {
-	m := *tinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite"}[rng.IntN(8)]]
+	m := *tinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(9)]]
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]

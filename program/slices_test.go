@@ -133,7 +133,7 @@ func TestBadSlices(t *testing.T) {
 // TestSlicesTake: where keys and values are results of norms, cheap to make again, slices still keep
 // them, since later ones read them.
 func TestSlicesTake(t *testing.T) {
-	for name, want := range map[string]string{"gpt2": "none light", "llama": "none light", "neox": "none light", "gemma3": "none", "olmo2": "none"} {
+	for name, want := range map[string]string{"gpt2": "none light", "llama": "none light", "neox": "none light", "sinks": "none light", "gemma3": "none", "olmo2": "none"} {
 		g := buildGraph(t, name, graph.F32)
 		if got := strings.Join(SlicesTake(g), " "); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)

@@ -17,7 +17,7 @@ func TestSplits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 12))
 	programs := smallPrograms()
 	for len(programs) < 12 {
-		if p, err := randomProgram([]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite"}[rng.IntN(8)], rng); err == nil && !strings.Contains(p.Name, "decode") {
+		if p, err := randomProgram([]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(9)], rng); err == nil && !strings.Contains(p.Name, "decode") {
 			programs = append(programs, p)
 		}
 	}

@@ -60,16 +60,19 @@ func (x *execution) queries(in *Instr, args []box, per int32) []Value {
 	q, kv := attended(in.Op)
 	specs := in.Op.Info().Args
 	same := opValue(in)
-	for j := range args {
-		if specs[j].Access != graph.Sum {
+	for j, s := range args {
+		if s.blocks > 0 && specs[j].Access != graph.Sum {
 			same = x.operand(same, in, j)
+		}
+		if specs[j].Access == graph.Read && !specs[j].Token { // sinks
+			same = x.read(same, j, s, 0, s.blocks)
 		}
 	}
 	list := make([]Value, args[q].blocks)
 	for b := range args[q].blocks {
 		v := same.withInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
 		for j, s := range args {
-			if specs[j].Access == graph.Read && j != kv {
+			if s.blocks > 0 && specs[j].Access == graph.Read && specs[j].Token && j != kv {
 				v = x.read(v.withInts(j, 0), j, s, b, b+1)
 			}
 		}

@@ -78,6 +78,8 @@ var attrFields = []attrField{
 	{"param", func(a *graph.Attr) any { return &a.Param }},
 	{"first", func(a *graph.Attr) any { return &a.First }},
 	{"scale", func(a *graph.Attr) any { return &a.Scale }},
+	{"limit", func(a *graph.Attr) any { return &a.Limit }},
+	{"alpha", func(a *graph.Attr) any { return &a.Alpha }},
 	{"eps", func(a *graph.Attr) any { return &a.Eps }},
 	{"clip", func(a *graph.Attr) any { return &a.Clip }},
 	{"beta1", func(a *graph.Attr) any { return &a.Beta1 }},

@@ -61,16 +61,18 @@ var verifyRules = [graph.NumOps]rule{
 	graph.RMSNormDX:     {shapes: shapes("N,D/f N,D/f N,D/f 1,P/f N,K/s"), groups: true, alias: sameUnlessAdded, extra: grouped(3)},
 	graph.RMSNormDW:     {shapes: shapes("1,P/s N,D/f N,D/f N,K/s"), groups: true, extra: grouped(0)},
 	graph.RoPE:          {shapes: shapes("N,Q/f T,R/s"), seq: true, heads: true, position: true, extra: turned},
-	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,A/f M,G/f N,1/i"), seq: true, heads: true},
+	graph.Attention:     {shapes: shapes("N,A/f N,H/s N,A/f M,G/f N,1/i 1,H/f"), seq: true, heads: true},
 	graph.AttentionBwd:  {shapes: shapes("N,A/f M,G/f N,H/s N,A/f N,A/f M,G/f N,A/f N,H/s N,1/i"), seq: true, heads: true},
+	graph.SinkGrad:      {shapes: shapes("1,D/s N,D/s N,D/s 1,D/f")},
 	graph.Act:           {shapes: shapes("N,D/f N,D/f")},
 	graph.ActBwd:        {shapes: shapes("N,D/f N,D/f N,D/f"), alias: same},
-	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f N,K/s"), extra: weighted(0, 2)},
-	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f N,K/s N,K/s"), extra: weighted(1, 3)},
+	graph.SwiGLU:        {shapes: shapes("N,F/f N,2F/f N,K/s"), extra: either(weighted(0, 2), clamped(2))},
+	graph.SwiGLUBwd:     {shapes: shapes("N,2F/f N,F/f N,2F/f N,K/s N,K/s"), extra: either(weighted(1, 3), clamped(3))},
 	graph.Route:         {shapes: shapes("N,K/s N,K/i N,E/f"), extra: enough(2)},
 	graph.RouteBwd:      {shapes: shapes("N,E/f N,K/s N,K/s N,K/i N,E/f 1,6/s"), seq: true, extra: either(enough(4), balanced)},
-	graph.ExpertLinear:  {shapes: shapes("N,Y/f N,X/f R,C/f N,K/i"), extra: expertLinear},
+	graph.ExpertLinear:  {shapes: shapes("N,Y/f N,X/f R,C/f N,K/i E,O/f N,K/s"), extra: either(expertLinear, expertBias)},
 	graph.ExpertDW:      {shapes: shapes("R,C/s N,X/f N,Y/f N,K/i"), extra: expertDW},
+	graph.ExpertDB:      {shapes: shapes("E,O/s N,Y/f N,K/i N,K/s"), extra: expertDB},
 	graph.Combine:       {shapes: shapes("N,D/f N,X/f N,D/f"), extra: either(slotted(0, 1), combined)},
 	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
 	graph.EmbedBwd:      {shapes: shapes("V,D/s N,D/f N,1/i")},
@@ -86,7 +88,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.Copy:          {shapes: shapes("R,C/* R,C/*"), alike: true},
 	graph.EmbedAt:       {shapes: shapes("N,D/f N,1/i V,D/f P,D/f 1,1/i"), extra: positionsAt(3)},
 	graph.RoPEAt:        {shapes: shapes("N,Q/f P,R/s 1,1/i"), heads: true, extra: either(turned, positionsAt(1))},
-	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i"), heads: true, extra: cached},
+	graph.AttentionAt:   {shapes: shapes("N,A/f R,S/f N,Q/f 1,1/i 1,H/f"), heads: true, extra: cached},
 	graph.AllGather:     {shapes: shapes("1,A/* 1,B/*"), alias: inDst},
 	graph.ReduceScatter: {shapes: shapes("1,A/r 1,B/r"), alias: inSrc},
 	graph.AllReduce:     {shapes: shapes("1,C/r")},
@@ -222,6 +224,16 @@ func weighted(y, weights int) func(*Instr) string {
 	}
 }
 
+// clamped: what is bounded needs all of its constants, and is built with weights only.
+func clamped(weights int) func(*Instr) string {
+	return func(in *Instr) string {
+		if a := &in.Attr; (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (in.arg(weights).Absent() || a.Act != graph.SiLU) {
+			return fmt.Sprintf("limit %g and alpha %g with %v; both or neither, with silu and weights", a.Limit, a.Alpha, a.Act)
+		}
+		return ""
+	}
+}
+
 // enough: a token's experts are different.
 func enough(logits int) func(*Instr) string {
 	return func(in *Instr) string {
@@ -264,6 +276,28 @@ func expertExtents(in *Instr) (rows, cols int) {
 		rows, cols = cols, rows
 	}
 	return rows, cols
+}
+
+// expertBias: a bias has a row for each expert, with as many columns as its result, and only
+// biases are multiplied by weights.
+func expertBias(in *Instr) string {
+	bias, k := in.arg(4), in.Args[3].Cols
+	switch {
+	case bias.Absent() && !in.arg(5).Absent():
+		return "there are weights, but no bias"
+	case !bias.Absent() && (bias.Rows != in.Attr.Experts || bias.Cols*k != in.Args[0].Cols):
+		return fmt.Sprintf("a bias of %d x %d for %d experts, %d slots and %d columns", bias.Rows, bias.Cols, in.Attr.Experts, k, in.Args[0].Cols)
+	}
+	return ""
+}
+
+// expertDB: dy is one for all slots, or has a part for each.
+func expertDB(in *Instr) string {
+	db, dy, k := in.Args[0], in.Args[1], in.Args[2].Cols
+	if db.Rows != in.Attr.Experts || dy.Cols != db.Cols && dy.Cols != k*db.Cols {
+		return fmt.Sprintf("gradients of %d columns, in %d slots, for %d biases of %d x %d", dy.Cols, k, in.Attr.Experts, db.Rows, db.Cols)
+	}
+	return ""
 }
 
 // expertDW: the same for gradients; dy, too, may be one for all slots.

@@ -266,6 +266,14 @@ func fingerprint(set *safetensors.Set) (string, error) {
 		}
 		n := min(numbers, elems)
 		for _, first := range []int{0, (elems - n) / 2} {
+			if t.DType == safetensors.U8 { // of MXFP4
+				var some [numbers]byte
+				if err := set.ReadBytes(t.Name, int64(first), some[:n]); err != nil {
+					return "", err
+				}
+				fmt.Fprintln(h, some[:n])
+				continue
+			}
 			if err := set.ReadFloat32(t.Name, first, some[:n]); err != nil {
 				return "", err
 			}

@@ -60,7 +60,10 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 			return err
 		}
 	}
-	m := newMerger(f)
+	m, err := newMerger(f)
+	if err != nil {
+		return err
+	}
 	all := f.weights.base.Tensors()
 	var list []safetensors.Tensor
 	for i, info := range all {
@@ -101,7 +104,7 @@ type part struct {
 	tensor model.Tensor
 }
 
-func newMerger(f *Folder) *merger {
+func newMerger(f *Folder) (*merger, error) {
 	m := &merger{Folder: f, parts: map[string]part{}, params: map[string]model.Param{}}
 	for _, p := range f.Model.Params() {
 		m.params[p.Name] = p
@@ -109,12 +112,14 @@ func newMerger(f *Folder) *merger {
 			continue
 		}
 		for _, t := range p.Tensors() {
-			if info, ok := lookup(f.weights.base, t); ok {
-				m.parts[info.Name] = part{p, t}
+			info, ok := lookup(f.weights.base, t)
+			if !ok {
+				return nil, fmt.Errorf("%s: %s is not stored as numbers that an adapter can be added to; hint: a folder of the model in bf16", f.base, t.Name)
 			}
+			m.parts[info.Name] = part{p, t}
 		}
 	}
-	return m
+	return m, nil
 }
 
 // write writes part of an adapted weight with its adapter added, in the type of the file.
@@ -123,25 +128,43 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 	if err := inFolder(m.Path, readPart(m.weights.base, p.Param, p.tensor.First, weight)); err != nil {
 		return err
 	}
+	if p.Turned {
+		ours := make([]float32, len(weight))
+		p.FromFile(ours, weight)
+		weight = ours
+	}
+	if err := m.add(weight, p.Param, p.tensor.First/p.Cols); err != nil {
+		return err
+	}
+	if p.Turned {
+		theirs := make([]float32, len(weight))
+		p.ToFile(theirs, weight)
+		weight = theirs
+	}
+	return safetensors.WriteFloat32(w, info.DType, weight)
+}
+
+// add adds an adapter to rows of its weight, from the first on.
+func (m *merger) add(weight []float32, p model.Param, first int) error {
 	if m.factors == nil || m.layer != p.Layer {
 		m.factors, m.layer = map[string][]float32{}, p.Layer
 	}
-	first, second, _ := m.Model.Factors(p.Name)
-	a, err := m.factor(first)
+	nameA, nameB, _ := m.Model.Factors(p.Name)
+	a, err := m.factor(nameA)
 	if err != nil {
 		return err
 	}
-	b, err := m.factor(second)
+	b, err := m.factor(nameB)
 	if err != nil {
 		return err
 	}
-	rank, rows, row := m.Model.LoRA.Rank, len(weight)/p.Cols, p.tensor.First/p.Cols
-	if p.Experts > 0 {
-		expert := row / (p.Rows / p.Experts)
-		a, b = a[expert*rank*p.Cols:][:rank*p.Cols], b[row*rank:][:rows*rank]
+	rank, each := m.Model.LoRA.Rank, p.Rows/max(p.Experts, 1)
+	for row, end := first, first+len(weight)/p.Cols; row < end; {
+		n := min(end-row, each-row%each)
+		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], n, p.Cols, m.Model)
+		row += n
 	}
-	addProduct(weight, a, b, rows, p.Cols, m.Model)
-	return safetensors.WriteFloat32(w, info.DType, weight)
+	return nil
 }
 
 // factor reads a factor of an adapter, the second one multiplied by the scale.

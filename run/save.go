@@ -177,8 +177,11 @@ func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 }
 
 // readPart is readParam for the elements from index first on, as many as dst holds. All
-// tensors of the parameter must be there.
+// tensors of the parameter must be there. What is in MXFP4 is read as a whole or not at all.
 func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
+	if blocks, scales, ok := packed(set, p); ok {
+		return readPacked(set, p, blocks, scales, dst)
+	}
 	for _, t := range p.Tensors() {
 		info, ok := lookup(set, t)
 		if !ok {

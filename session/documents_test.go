@@ -48,7 +48,7 @@ func TestDocumentsAreSequences(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 8))
-	for _, name := range []string{"llama-tiny", "llama3-rope", "mistral-tiny", "qwen2-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "qwen2-yarn", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny"} {
+	for _, name := range []string{"llama-tiny", "llama3-rope", "mistral-tiny", "qwen2-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "qwen2-yarn", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "gpt-oss-tiny"} {
 		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 		f.separate(t, r)
 		alone := f.alone(t)

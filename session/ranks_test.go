@@ -71,12 +71,15 @@ func TestRanksChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "granite-tiny", "phi-tiny", "mixtral-tiny", "qwen3-moe-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents", "llama-tiny sinks", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "granite-tiny", "phi-tiny", "mixtral-tiny", "qwen3-moe-tiny", "gpt-oss-tiny"} {
 		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		f.free = how == "free"
 		if how == "documents" {
 			f.separate(t, r)
+		}
+		if how == "sinks" {
+			f.sinks(t)
 		}
 		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
 		for k := range 6 {
@@ -100,6 +103,10 @@ func TestPipelinesChangeNothing(t *testing.T) {
 	const micros = 16
 	for _, ranks := range []int{2, 4, 8} {
 		f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+		if ranks == 2 {
+			f = load(t, filepath.Join("../testdata/torch", "mistral-tiny", "config.json"))
+			f.sinks(t)
+		}
 		if ranks == 4 {
 			f.separate(t, rand.New(rand.NewPCG(4, 4)))
 		}

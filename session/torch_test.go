@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -97,6 +98,8 @@ func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Sessi
 func (f *fixture) read(name string, dst []float32) error {
 	p := f.graph.Params[slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })]
 	switch {
+	case strings.HasSuffix(name, ".sinks") && f.graph.Model.Family != model.GPTOSS: // files have none
+		p.Std = 1 // as large as scores
 	case f.weights != nil && !p.Adapter:
 		return torch.Read(f.weights, p, dst)
 	case p.Adapter && p.Init == model.Zeros: // with zeros the other factor has no gradient
@@ -114,6 +117,16 @@ func (f *fixture) deepen(t *testing.T, layers, sequences int) {
 	m.Layers, f.weights = layers, nil
 	var err error
 	f.graph, err = graph.BuildDocuments(&m, len(f.tokens)/sequences, graph.F32, f.graph.Documents)
+	check(t, err)
+}
+
+// sinks gives attention sinks, which are not in the fixture's files.
+func (f *fixture) sinks(t *testing.T) {
+	t.Helper()
+	m := *f.graph.Model
+	m.Sinks = true
+	var err error
+	f.graph, err = graph.BuildDocuments(&m, f.graph.Seq, f.graph.DType, f.graph.Documents)
 	check(t, err)
 }
 

@@ -92,6 +92,9 @@ CASES = {
     "qwen3-moe-tiny": ("Qwen3Moe", NARROW | dict(head_dim=12, moe_intermediate_size=16, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True, rope_theta=1000000.0)),
     "olmoe-tiny": ("Olmoe", {k: v for k, v in NARROW.items() if k != "head_dim"} | dict(
         intermediate_size=16, num_experts=5, num_experts_per_tok=2, pad_token_id=None)),
+    # A limit that many gates and ups reach.
+    "gpt-oss-tiny": ("GptOss", NARROW | dict(head_dim=12, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=9, pad_token_id=None,
+                                             swiglu_limit=0.9, rope_parameters=YARN | dict(truncate=False))),
 }
 
 # Rotary tables alone: family, what its config adds, sequence length. Heads have 16 columns.
@@ -121,6 +124,7 @@ FROZEN = {
     "gpt2-tiny": [["transformer.wte.weight"], ["transformer.w?e.weight", "transformer.h.0.*"], ["*.weight"]],
     "llama-tiny": [["*.mlp.*"], ["model.*"], ["model.embed_tokens.weight", "model.layers.0.*"]],
     "gemma3-tiny": [["*norm*"], ["model.layers.0.*", "*.q_proj.weight", "*.post_attention_layernorm.weight"]],
+    "gpt-oss-tiny": [["*.sinks", "*.router.*"], ["*_bias", "*.bias", "*.layers.0.mlp.experts.down_proj"], ["*.experts.*", "*.k_proj.*"]],
     "opt-tiny": [["*embed*", "*.layers.[0-9].fc?.*", "*.q_proj.weight"]],
 }
 
@@ -142,6 +146,7 @@ LORA["qwen3-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_pr
 # Those of experts are parameters of a module, of both or of one of which there may be adapters.
 LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
+LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -194,8 +199,9 @@ def train(model, tokens, freeze=()):
     for name, p in model.named_parameters():
         p.requires_grad = not any(fnmatch.fnmatchcase(name, pattern) for pattern in freeze)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [dict(params=[p for p in parameters if p.ndim >= 2], weight_decay=DECAY),
-              dict(params=[p for p in parameters if p.ndim < 2], weight_decay=0.0)]
+    vectors = {id(p) for n, p in model.named_parameters() if p.ndim < 2 or n.endswith("bias")}  # GPT-OSS has a bias of each expert in one tensor
+    groups = [dict(params=[p for p in parameters if id(p) not in vectors], weight_decay=DECAY),
+              dict(params=[p for p in parameters if id(p) in vectors], weight_decay=0.0)]
     optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
     losses, norms = [], []
     for _ in range(STEPS):
@@ -265,6 +271,20 @@ def adapt(folder, tokens, settings, generator):
         file.chmod(0o644)
 
 
+def pack(path, settings, generator):
+    """Random experts in MXFP4 and what transformers writes out; `range` has all levels with all scales whose numbers are finite."""
+    unpack = transformers.integrations.mxfp4.convert_moe_packed_tensors
+    experts, width, inner = settings["num_local_experts"], settings["hidden_size"], settings["intermediate_size"]
+    levels = torch.tensor([i | (i + 1) << 4 for i in range(0, 16, 2)] * 2, dtype=torch.uint8)
+    tensors = {"range_blocks": levels.expand(1, 253, 1, 16).contiguous(), "range_scales": torch.arange(253, dtype=torch.uint8)[None, :, None].contiguous()}
+    for name, outs, ins in ("gate_up_proj", 2 * inner, width), ("down_proj", width, inner):
+        tensors[name + "_blocks"] = torch.randint(0, 256, (experts, outs, ins // 32, 16), generator=generator).to(torch.uint8)
+        tensors[name + "_scales"] = torch.randint(122, 126, (experts, outs, ins // 32), generator=generator).to(torch.uint8)
+    for name in "range", "gate_up_proj", "down_proj":
+        tensors[name] = unpack(tensors[name + "_blocks"], tensors[name + "_scales"]).contiguous()
+    save_file(tensors, path)
+
+
 def make_old(path, settings):
     config = json.loads(path.read_text())
     del config["rope_parameters"]
@@ -299,6 +319,8 @@ def write_case(folder, family, settings, seed):
         (folder / "frozen.json").write_text(json.dumps(cases, indent=1) + "\n")
     if folder.name in LORA:
         adapt(folder, tokens, LORA[folder.name], generator)
+    if family == "GptOss":
+        pack(folder / "mxfp4.safetensors", settings, generator)
     for file in folder.glob("*.*"):
         file.chmod(0o644)
     (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -334,6 +356,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
   that batch, then `losses[{steps}]` after the last; the same in float64 as `losses64`, `grad_norms64`; `optimizer`
 - `rope.json` beside the folders: rotary tables, of each position the cosines and then the sines of its pairs, by config and sequence length
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
+- `mxfp4.safetensors` of gpt-oss-tiny: experts in MXFP4 as published folders have them, and in bf16 as transformers writes them out
 - `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
   gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
 

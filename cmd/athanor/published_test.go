@@ -35,7 +35,7 @@ func rename(t *testing.T, from, to string, name func(string) string, more ...saf
 // TestBareNames: folders of a model without its head, as the published GPT-2 is one, have names
 // without its part, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "olmoe-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "olmoe-tiny", "gpt-oss-tiny"} {
 		from, dir := "../../testdata/torch/"+name, t.TempDir()
 		rename(t, from, dir, func(name string) string {
 			for _, part := range []string{"transformer.", "model.", "gpt_neox."} {

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
@@ -86,7 +87,7 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	}
 	for i, o := range ops {
 		name := b.call.Op.Info().Args[i].Name
-		if name == "lse" || name == "delta" || name == "starts" {
+		if name == "lse" || name == "delta" || name == "starts" || name == "sinks" {
 			continue
 		}
 		if o.DType != graph.BF16 || (uint64(b.base[o.Tier])+uint64(o.Addr))%16 != 0 || o.Stride%8 != 0 {
@@ -104,9 +105,10 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 func (b *builder) present(n int) []device.Operand {
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
-		if o := b.op(i); i < n || !o.Absent() {
-			ops = append(ops, o)
-		}
+		ops = append(ops, b.op(i))
+	}
+	for len(ops) > n && ops[len(ops)-1].Absent() {
+		ops = ops[:len(ops)-1]
 	}
 	return ops
 }
@@ -131,7 +133,7 @@ func attentionBwd(b *builder) error {
 	k := b.attentionKindOf(ops...)
 	if k == &plainAttention { // the tensor-core query kernels compute delta themselves
 		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
-		if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
+		if err := b.start(k.unit("attention_bwd", b.call, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
 		}
 	}
@@ -161,18 +163,22 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 	return queries{}, fmt.Errorf("%d queries and %d keys are neither sequences of %d nor a slice of one", q.Rows, kv.Rows, at.Seq)
 }
 
-func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernels.Unit {
-	u := kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
-	if starts := startsOf(ops); starts > 0 {
-		u.Defines += fmt.Sprintf(" STARTS=%d", starts)
+func (k *attentionKind) unit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
+	u := kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
+	for _, name := range []string{"starts", "sinks"} {
+		if n := numberOf(name, call.Op, ops); n > 0 {
+			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)
+		}
 	}
 	return u
 }
 
-// startsOf returns the number of the operand with the document starts; 0: none.
-func startsOf(ops []device.Operand) int {
-	if last := len(ops) - 1; ops[last].DType == graph.I32 {
-		return last
+// numberOf returns the number of an optional operand; 0: it is absent.
+func numberOf(name string, op graph.Op, ops []device.Operand) int {
+	for i, o := range ops {
+		if op.Info().Args[i].Name == name && !o.Absent() {
+			return i
+		}
 	}
 	return 0
 }
@@ -186,21 +192,21 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	block := shape(at.HeadDim)
 	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), block.rows))}
 	grid := [3]int64{blocks(int64(rows), int64(block.rows)), int64(heads), int64(q.sequences)}
-	if startsOf(ops) > 0 {
+	if numberOf("starts", b.call.Op, ops) > 0 {
 		block.shared += block.starts
 	}
-	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, block.threads, block.shared, a)
+	return b.start(k.unit(file, b.call, ops), kernel, grid, block.threads, block.shared, a)
 }
 
 // attentionAt writes the rows' keys and values to the cache, then launches a block per
 // row and head.
 func attentionAt(b *builder) error {
 	at := &b.call.Attr
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
+	ops := b.present(4)
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("%d heads on %d of %d numbers cannot be attended", at.Heads, at.KVHeads, at.HeadDim)
 	}
-	unit := kernels.Unit{File: "attention_at", Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), at.HeadDim)}
+	unit := (&attentionKind{}).unit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
 	rows := int64(ops[2].Rows)

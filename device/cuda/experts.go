@@ -69,9 +69,9 @@ type sorting struct {
 	tile int // rows of a result's tiles; 0: there are none
 }
 
-// experts returns the experts of each token, and how many there are in all.
-func (b *builder) experts() (experts device.Operand, n int, err error) {
-	if experts, n = b.op(3), b.call.Attr.Experts; experts.Cols < 1 || experts.Cols > n {
+// experts returns the experts of each token, an operand, and how many there are in all.
+func (b *builder) experts(operand int) (experts device.Operand, n int, err error) {
+	if experts, n = b.op(operand), b.call.Attr.Experts; experts.Cols < 1 || experts.Cols > n {
 		err = fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, n)
 	}
 	return experts, n, err
@@ -164,7 +164,7 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 // expertLinear: packed weights are unpacked on their way to shared memory, since those of all experts are
 // more than scratch memory has room for.
 func expertLinear(b *builder) error {
-	experts, n, err := b.experts()
+	experts, n, err := b.experts(3)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,11 @@ func expertLinear(b *builder) error {
 		file, shared = file+suffix, tile.linearStages(wt)
 	}
 	defines = fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))
-	a := b.newArgs(y, x, w)
+	bias, weights := b.op(4), b.op(5)
+	if !bias.Absent() {
+		defines += fmt.Sprintf(" T3=%s BIAS=%d", bias.DType, 1+bit(!weights.Absent()))
+	}
+	a := b.newArgs(y, x, w, bias, weights)
 	if packed {
 		defines += " NF4=1"
 		if a.t[2].cols = int32(out); wt {
@@ -198,10 +202,26 @@ func expertLinear(b *builder) error {
 	return b.start(kernels.Unit{File: file, Defines: defines}, "expert_linear", [3]int64{int64(a.n[4]) * blocks(int64(out), int64(tile.cols)), 1, 1}, threads, shared, a)
 }
 
+// expertDB launches a thread for VEC columns of each expert.
+func expertDB(b *builder) error {
+	experts, n, err := b.experts(2)
+	if err != nil {
+		return err
+	}
+	db, dy, weights := b.op(0), b.op(1), b.op(3)
+	v, _ := b.vector(db.Cols, db, dy)
+	a := b.newArgs(db, dy, weights)
+	if err := b.sort(sorting{max(experts.Rows, 1), 1, 0}, experts, &a); err != nil {
+		return err
+	}
+	unit := kernels.Unit{File: "expert_db", Defines: fmt.Sprintf("%sSLOTS=%d WEIGHTS=%d VEC=%d", types(db, dy), experts.Cols, bit(!weights.Absent()), v)}
+	return b.start(unit, "expert_db", [3]int64{blocks(int64(db.Cols), int64(threads*v)), int64(n), 1}, threads, 0, a)
+}
+
 // expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add
 // at once must not depend on the calls, which cut tokens at sequences.
 func expertDW(b *builder) error {
-	experts, n, err := b.experts()
+	experts, n, err := b.experts(3)
 	if err != nil {
 		return err
 	}

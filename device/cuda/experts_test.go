@@ -38,6 +38,12 @@ func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	for _, cols := range wide {
 		s.mat(n, cols)
 	}
+	s.chosen(n, k)
+}
+
+// chosen makes k different experts of each of n tokens.
+func (s *sample) chosen(n, k int) {
+	all := s.call.Attr.Experts
 	t := tensor(s.image, s.place(graph.I32, n, k))
 	few := k + s.IntN(all-k+1) // the others have no token
 	for r := range n {
@@ -46,6 +52,23 @@ func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 		for c, id := range ids {
 			t.Set(r, c, float64(id))
 		}
+	}
+}
+
+// biases makes those of experts, sometimes, and sometimes weights that multiply them.
+func (s *sample) biases(n, k, out int) {
+	if s.IntN(2) == 0 {
+		return
+	}
+	if s.mat(s.call.Attr.Experts, out); s.IntN(2) == 0 {
+		s.f32(n, k)
+	}
+}
+
+// bound bounds gates and ups of a SwiGLU, sometimes.
+func (s *sample) bound() {
+	if s.IntN(2) == 0 {
+		s.call.Attr.Act, s.call.Attr.Limit, s.call.Attr.Alpha = graph.SiLU, 0.75, 1.702
 	}
 }
 
@@ -146,6 +169,7 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, graph.BF16)
+		s.biases(n, k, out)
 		return s
 	}
 	s.call.Attr.Seq = 1 + s.IntN(90)

@@ -29,6 +29,7 @@ var operators = [graph.NumOps]operator{
 	graph.Attention:    attention,
 	graph.AttentionBwd: attentionBwd,
 	graph.AttentionAt:  attentionAt,
+	graph.SinkGrad:     func(b *builder) error { return b.sums(3, b.op(0), b.op(3), b.op(1), b.op(2), device.Operand{}) },
 	graph.Act:          func(b *builder) error { return b.elements("act", b.activation, b.op(0), b.op(1)) },
 	graph.ActBwd:       func(b *builder) error { return b.elements("act_bwd", b.activation, b.op(0), b.op(1), b.op(2)) },
 	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", 2) },
@@ -37,6 +38,7 @@ var operators = [graph.NumOps]operator{
 	graph.RouteBwd:     func(b *builder) error { return b.router("route_bwd", b.op(4), b.op(3), b.call.Attr.Scale != 0) },
 	graph.ExpertLinear: expertLinear,
 	graph.ExpertDW:     expertDW,
+	graph.ExpertDB:     expertDB,
 	graph.Combine:      combine,
 	graph.Embed:        func(b *builder) error { return b.embed(false) },
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
@@ -160,7 +162,12 @@ func (b *builder) halves(file string, wide int) error {
 		grid, n = int64(y.Rows)*int64(weights.Cols), min((cols/v+31)/32*32, threads)
 	}
 	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(sums), v)}
-	return b.start(unit, file, [3]int64{grid, 1, 1}, n, 0, b.newArgs(ops...))
+	a := b.newArgs(ops...)
+	if limit, alpha := b.call.Attr.Limit, b.call.Attr.Alpha; limit > 0 {
+		unit.Defines += " BOUND=1"
+		a.f[0], a.f[1], a.f[2] = float32(limit), float32(alpha), float32(1/alpha)
+	}
+	return b.start(unit, file, [3]int64{grid, 1, 1}, n, 0, a)
 }
 
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.
@@ -268,12 +275,16 @@ func (t target) sumPiece(most int) int {
 	return n
 }
 
-// sums launches the two stages of a sum over tokens. If scratch is too small for all
+// sums launches the two stages of a sum over tokens, whose terms stats and kernels/sums.cu say. If scratch is too small for all
 // partial sums the tokens are cut, and later parts continue the sums.
 func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	cols, groups := g.Cols, max(1, b.call.Attr.Heads)
-	v, _ := b.vector(cols, dy, x)
+	read := ops[2:4]
+	if stats == 3 { // sinks
+		read = ops[1:4]
+	}
+	v, _ := b.vector(cols, read...)
 	v = across(min(v, 4), cols, 64) // columns per thread: enough for wide loads, few enough for many threads
 	piece := b.sumPiece(max(4, 128/groups))
 	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d", types(ops...), piece, bit(groups > 1), stats, v)}

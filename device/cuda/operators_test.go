@@ -345,7 +345,10 @@ func slicesAgree(t *testing.T, machine maker) {
 		q, kv, do := s.mat(n, w), s.mat(n, width-w), s.mat(n, w)
 		o, lse, delta := s.place(s.float, n, w), s.place(graph.F32, n, a.Heads), s.place(graph.F32, n, a.Heads)
 		dq, dkv := s.place(s.float, n, w), s.place(s.float, n, width-w)
-		starts := s.starts(n, n)
+		starts, sinks := s.starts(n, n), device.Operand{}
+		if s.IntN(2) == 0 {
+			sinks = s.mat(1, a.Heads)
+		}
 		slice := func(lo, k int) device.Operand {
 			if starts.Absent() {
 				return starts
@@ -355,7 +358,7 @@ func slicesAgree(t *testing.T, machine maker) {
 		calls := func(forward, backward []int) (list []device.Call) {
 			for i := range len(forward) - 1 {
 				lo, k := forward[i], forward[i+1]-forward[i]
-				list = append(list, device.Call{Op: graph.Attention, Attr: *a, Args: []device.Operand{rowsOf(o, lo, k), rowsOf(lse, lo, k), rowsOf(q, lo, k), rowsOf(kv, 0, lo+k), slice(lo, k)}})
+				list = append(list, device.Call{Op: graph.Attention, Attr: *a, Args: []device.Operand{rowsOf(o, lo, k), rowsOf(lse, lo, k), rowsOf(q, lo, k), rowsOf(kv, 0, lo+k), slice(lo, k), sinks}})
 			}
 			for i := len(backward) - 2; i >= 0; i-- {
 				lo, k, at := backward[i], backward[i+1]-backward[i], *a

@@ -96,6 +96,12 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	return f
 }
 
+// sinks gives attention sinks, which are not in the fixture's files.
+func (f *fixture) sinks() *fixture {
+	f.model.Sinks = true
+	return f
+}
+
 func (f *fixture) readLosses(t *testing.T, path string) {
 	t.Helper()
 	var l struct{ Losses64 []float64 }
@@ -111,6 +117,11 @@ func (f *fixture) read(name string, dst []float32) error {
 	p := params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
 	if p.Adapter {
 		return fixtures.Read(f.adapter, p, dst)
+	}
+	if strings.HasSuffix(name, ".sinks") { // as large as scores
+		p.Std = 1
+		session.Initial(p, 1, dst)
+		return nil
 	}
 	return fixtures.Read(f.weights, p, dst)
 }
@@ -215,13 +226,33 @@ func (f *fixture) quantize(t *testing.T) *fixture {
 }
 
 // TestQuantizedMixture: losses of a mixture whose experts are held in 4 bits are the CPU's.
-func TestQuantizedMixture(t *testing.T) { quantizedMixtureTrains(t, cuda.Machine) }
+func TestQuantizedMixture(t *testing.T) {
+	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Machine)
+}
 
-func TestCompiledQuantizedMixture(t *testing.T) { quantizedMixtureTrains(t, cuda.Compiled) }
+func TestCompiledQuantizedMixture(t *testing.T) {
+	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Compiled)
+}
 
-func quantizedMixtureTrains(t *testing.T, machine cuda.Maker) {
+// TestGPTOSS: so are those of gpt-oss, whose experts have biases and bounds.
+func TestGPTOSS(t *testing.T) {
+	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Machine)
+	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Machine)
+}
+
+func TestCompiledGPTOSS(t *testing.T) {
+	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Compiled)
+	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Compiled)
+}
+
+// TestSinks: losses with attention sinks are the CPU's.
+func TestSinks(t *testing.T) { trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Machine) }
+
+func TestCompiledSinks(t *testing.T) { trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Compiled) }
+
+// trainsAsCPU compares losses and norms of a few steps.
+func trainsAsCPU(t *testing.T, f *fixture, machine cuda.Maker) {
 	t.Helper()
-	f := load(t, "mixtral-tiny").quantize(t)
 	for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
 		g := f.graph(t, d)
 		c := cpu.New(cpu.Options{})
@@ -282,9 +313,9 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // TestPlansChangeNothing is L1 to L3 on this backend: under plans that use all
 // tiers and cut micro-batches the bits are those of the plain run, the peaks
 // those of the packing, the bytes those of the CPU backend. One of the models has
-// attention within documents.
+// attention within documents, with sinks.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "olmoe-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "olmoe-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
@@ -300,7 +331,7 @@ func TestPlansChangeNothing(t *testing.T) {
 			f.quantize(t)
 		}
 		if name == "llama-tiny" {
-			f.documents = &graph.Documents{End: f.tokens[9], Length: 8}
+			f.sinks().documents = &graph.Documents{End: f.tokens[9], Length: 8}
 		}
 		g := f.graph(t, d)
 		_, plain := f.train(t, g, gpu(t, f), program.Plain(g, 4), 2)

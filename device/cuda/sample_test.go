@@ -170,6 +170,19 @@ func (s *sample) documents(queries, keys, mean int) device.Operand {
 	return s.fill(graph.I32, queries, 1, next)
 }
 
+// sinks draws those of heads, some far from all scores, as the given operand. Half of the time
+// there is no such operand.
+func (s *sample) sinks(operand int) {
+	if s.IntN(2) == 0 {
+		return
+	}
+	for len(s.call.Args) < operand {
+		s.absent()
+	}
+	size := []float64{1, 30}[s.IntN(2)]
+	s.fill(s.float, 1, s.call.Attr.Heads, func() float64 { return size * s.NormFloat64() })
+}
+
 func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
 
 func (s *sample) weight(d graph.DType, in, out int) {
@@ -390,6 +403,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, q)
 		s.mat(m, width-q)
 		s.starts(n, m)
+		s.sinks(5)
 	},
 	graph.AttentionAt: func(s *sample) {
 		_, width := s.heads()
@@ -402,6 +416,15 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(2*a.KVHeads*(pos+n+s.IntN(4)), a.HeadDim)
 		s.mat(n, width)
 		s.ints(1, pos, pos+1)
+		s.sinks(4)
+	},
+	graph.SinkGrad: func(s *sample) {
+		n, heads := s.n(), s.cols()
+		s.f32(1, heads)
+		s.f32(n, heads)
+		s.positive(n, heads) // the denominator has the sink
+		s.fill(s.float, 1, heads, func() float64 { return -math.Abs(s.NormFloat64()) })
+		s.floor = 1e-5
 	},
 	graph.AttentionBwd: func(s *sample) {
 		m, width := s.heads()
@@ -440,6 +463,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, 2*k*c)
 		if k > 1 {
 			s.f32(n, k)
+			s.bound()
 		}
 	},
 	graph.SwiGLUBwd: func(s *sample) {
@@ -451,9 +475,11 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, 2*k*c)
 		if k > 1 {
 			s.f32(n, k)
+			s.bound()
 		}
 		if k > 1 && s.IntN(3) > 0 {
 			s.f32(n, k)
+			s.call.Attr.Acc = s.acc
 		}
 	},
 	graph.Route: func(s *sample) {
@@ -482,6 +508,17 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, s.float)
+		s.biases(n, k, out)
+	},
+	graph.ExpertDB: func(s *sample) {
+		n, k, out := s.n(), s.slots(), s.cols()
+		s.call.Attr = graph.Attr{Experts: k + s.IntN(6), Acc: s.acc}
+		s.f32(s.call.Attr.Experts, out)
+		s.mat(n, s.some(k)*out)
+		s.chosen(n, k)
+		if s.IntN(2) == 0 {
+			s.f32(n, k)
+		}
 	},
 	graph.ExpertDW: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()

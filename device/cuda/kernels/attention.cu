@@ -1,4 +1,4 @@
-// Causal attention, o lse q kv, in tiles with a running maximum (Milakov and
+// Causal attention, o lse q kv starts sinks, in tiles with a running maximum (Milakov and
 // Gimelshein, 1805.02867; Dao and others, 2205.14135). This is stage A0: fp32
 // arithmetic without tensor cores, for any head size and both precisions, and the
 // reference for the fast ones.
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
   float *q = shared, *k = q + TILE * PITCH, *v = k + TILE * PITCH, *p = v + TILE * PITCH;
   int q0 = a.n[0] + blockIdx.x * TILE, h = blockIdx.y, g = h / (a.heads / a.kv), row = threadIdx.x / 8;
   i64 base = (i64)blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
-  float o[WIDE] = {}, m = -INFINITY, l = 0;
+  float o[WIDE] = {}, m = sinkOf(a, h, 1), l = SUNK;
   fetch<T2>(q, a.t[2], mine, q0, a.seq, (i64)h * HEAD);
   for (int k0 = firstKey(a, mine, q0) / TILE * TILE; k0 < min(q0 + TILE, a.seq); k0 += TILE) {
     fetch<T3>(k, a.t[3], base, k0, a.seq, (i64)g * HEAD);

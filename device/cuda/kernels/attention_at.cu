@@ -1,4 +1,4 @@
-// Attention for incremental decoding, o kv qkv pos: a query reads the keys and
+// Attention for incremental decoding, o kv qkv pos sinks: a query reads the keys and
 // values of earlier rows from a cache [2*kv*context, HEAD], which has the rows of
 // each key head, then of each value head. Two kernels, in sequence.
 //
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
   __shared__ float top[WARPS], sums[WARPS], parts[WARPS][HEAD];
   int r = blockIdx.x, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   i64 context = a.t[1].rows / (2 * a.kv), i = *at<int>(a.t[3], 0, 0) + r;
-  float q[WIDE], o[WIDE] = {}, m = -INFINITY, l = 0;
+  float q[WIDE], o[WIDE] = {}, m = warp ? -INFINITY : sinkOf(a, h, 1), l = warp ? 0 : SUNK;
   for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * a.f[0] : 0;
   i64 first = a.n[0] > 0 ? max((i64)0, i - a.n[0] + 1) : 0;
   for (i64 j = first + (warp - first % WARPS + WARPS) % WARPS; j <= i; j += WARPS) {

@@ -82,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constan
 #pragma unroll
     for (int c = 0; c < HEAD / 16; c++) quad(held[c][0], qp + c * 16), quad(held[c][1], qp + 16 * PITCH + c * 16);
   }
-  float o[2][HEAD / 8][4] = {}, m[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, l[4] = {}; // rows g, g+8, g+16, g+24
+  float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
+  float o[2][HEAD / 8][4] = {}, m[4] = {sink, sink, sink, sink}, l[4] = {sunk, sunk, sunk, sunk}; // rows g, g+8, g+16, g+24
   for (int k0 = first; k0 < past; k0 += KEYS) {
     landed();
     __syncthreads();

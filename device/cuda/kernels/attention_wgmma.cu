@@ -69,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
   fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
   commit();
-  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {}, shrink[2]; // rows g and g+8
+  float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
+  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, shrink[2]; // rows g and g+8
   unsigned p[KEYS / 16][4];
   for (int j = 0; j <= tiles; j++) {
     int k0 = first + j * KEYS, odd = j % 2 * KEYS * HEAD, even = KEYS * HEAD - odd;

@@ -67,9 +67,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   int wi = warpOf() / ACROSS * TALL, wj = warpOf() % ACROSS * WIDE, lane = threadIdx.x % 32, used = 0;
   int ra = wi + lane % 16, ca = lane / 16 * 8, rb = wj + lane % 8 + lane / 16 * 8, cb = lane / 8 % 2 * 8; // see asRows and asColumns
   float y[TALL / 16][WIDE / 8][4] = {};
-  if (a.acc)
-#pragma unroll
-    for (int i = 0; i < TALL / 16; i++) resume(y[i], a.t[0], order, t.rows, n, wi + 16 * i, j0 + wj);
   for (int left = (depth + DEEP - 1) / DEEP; left > 0; left--) {
     landed<STAGES - 2>();
     __syncthreads();
@@ -94,8 +91,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
 #pragma unroll
   for (int i = 0; i < TALL / 8; i++)
 #pragma unroll
-    for (int j = 0; j < WIDE / 8; j++)
-      *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(y[i / 2][j][i % 2 * 2], y[i / 2][j][i % 2 * 2 + 1]);
+    for (int j = 0; j < WIDE / 8; j++) {
+      float* pair = y[i / 2][j] + i % 2 * 2;
+      addStart(a, t, wi + lane / 4 + 8 * i, j0 + wj + lane % 4 * 2 + 8 * j, n, pair);
+      *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(pair[0], pair[1]);
+    }
   __syncthreads();
   scatter<ROWS, COLS, THREADS>(a.t[0], order, t.rows, n, j0, s0);
 }

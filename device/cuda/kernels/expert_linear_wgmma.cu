@@ -52,7 +52,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   for (int s = 2; s < STAGES; s++) stage();
   int group = warpOf() / 4, lane = threadIdx.x % 32, used = 0, left = (depth + DEEP - 1) / DEEP;
   float y[COLS / 8][4] = {};
-  if (a.acc) resume(y, a.t[0], order, t.rows, n, warpOf() * 16, j0);
   do {
     landed<STAGES - 3>();
     visible();
@@ -74,7 +73,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
 #pragma unroll
   for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(y[j][2 * i], y[j][2 * i + 1]);
+    for (int i = 0; i < 2; i++) {
+      float* pair = y[j] + 2 * i;
+      addStart(a, t, warpOf() * 16 + lane / 4 + 8 * i, j0 + lane % 4 * 2 + 8 * j, n, pair);
+      *(unsigned*)(out + 8 * i * SPREAD(COLS) + 8 * j) = pack(pair[0], pair[1]);
+    }
   __syncthreads();
   scatter<ROWS, COLS, THREADS>(a.t[0], order, t.rows, n, j0, s0);
 }

@@ -26,13 +26,13 @@ func variants() []Unit {
 		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 VEC=4 PACKS=1 ROW_THREADS=32 ROWS=4", " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
-		for _, s := range []string{"0", "1", "2"} {
+		for _, s := range []string{"0", "1", "2", "3"} {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=4 STATS=" + s})
 		}
 		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 STATS=1"})
 		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
-				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
+				Unit{"attention", types + " HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"}, Unit{"attention", types + " HEAD=" + head + " SINKS=5"})
 		}
 		for _, name := range []string{"act", "act_bwd", "adamw", "cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
@@ -49,7 +49,7 @@ func variants() []Unit {
 		}
 		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
 		for _, head := range []string{"5", "64", "128", "256"} {
-			list = append(list, Unit{"attention_at", types + " HEAD=" + head})
+			list = append(list, Unit{"attention_at", types + " HEAD=" + head}, Unit{"attention_at", types + " HEAD=" + head + " SINKS=4"})
 		}
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
 	}
@@ -84,11 +84,13 @@ func variants() []Unit {
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
-			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"})
+			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"},
+			Unit{"attention_mma", "T5=bf16 HEAD=" + head + " SINKS=5"}, Unit{"attention_mma", "T5=f32 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
 	for _, head := range []string{"32", "64", "96", "128"} {
 		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head},
-			Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"})
+			Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"},
+			Unit{"attention_wgmma", "T5=bf16 HEAD=" + head + " SINKS=5"}, Unit{"attention_wgmma", "T5=f32 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
 		list = append(list, Unit{"wgrad_mma", tile})

@@ -5,6 +5,7 @@
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
 //   STARTS    the operand of attention that says where documents begin, if there is one
+//   SINKS     the one that has the heads' sinks, if there is one
 //
 // Arithmetic is fp32 whatever the storage. On the CPU the same text is compiled after a
 // shim that implements threadIdx, barriers and shuffles.

@@ -9,5 +9,25 @@ struct Slot {
   __device__ void at(i64 i) { k = (unsigned)i % PER_ROW, r = (unsigned)i / PER_ROW; }
 };
 
+// With BOUND SwiGLU is gpt-oss's, of gates and ups that f[0] bounds. With f[1] = alpha and f[2] = 1/alpha
+// it is that of what bound makes of them, and unbound makes gradients of those of the result. NaNs stay.
+#ifndef BOUND
+#define BOUND 0
+#endif
+
+static __device__ inline void bound(const Args& a, float& gate, float& up) {
+  if (!BOUND) return;
+  float limit = a.f[0];
+  gate = a.f[1] * (gate > limit ? limit : gate);
+  up = a.f[2] * ((up > limit ? limit : up < -limit ? -limit : up) + 1);
+}
+
+static __device__ inline void unbound(const Args& a, float gate, float up, float& dgate, float& dup) {
+  if (!BOUND) return;
+  float limit = a.f[0];
+  dgate = gate > limit ? 0 : dgate * a.f[1];
+  dup = up > limit || up < -limit ? 0 : dup * a.f[2];
+}
+
 // slot returns those of an operand.
 static __device__ inline Slot slot(const Mat& t) { return {(i64)t.rows * PER_ROW, 0, t.cols / PER_ROW, 0}; }

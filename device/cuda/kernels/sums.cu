@@ -1,5 +1,5 @@
-// Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats)
-// and layernorm_dw (dg db dy x stats).
+// Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats),
+// layernorm_dw (dg db dy x stats) and, with STATS 3, sink_grad (dsinks sinks delta lse).
 //
 // Stage one sums pieces of SUM_ROWS tokens into scratch [piece, 2, columns], all pieces in
 // parallel. Stage two adds the pieces to the result in order. So the order depends on the
@@ -16,7 +16,12 @@ static __device__ inline void term(const Args& a, i64 r, int k, int c, float (&g
 #if STATS
   float x[VEC];
   load(x, at<T3>(a.t[3], r, from));
+#endif
+#if STATS == 1 || STATS == 2
   const float* s = at<float>(a.t[4], r, k);
+#elif STATS == 3
+  float s[VEC];
+  load(s, at<T1>(a.t[1], 0, c));
 #endif
 #pragma unroll
   for (int i = 0; i < VEC; i++) {
@@ -25,6 +30,8 @@ static __device__ inline void term(const Args& a, i64 r, int k, int c, float (&g
     g[i] += d[i] * x[i] * s[0];
 #elif STATS == 2
     g[i] += d[i] * ((x[i] - s[0]) * s[1]);
+#elif STATS == 3
+    g[i] -= expf(s[i] - x[i]) * d[i];
 #endif
   }
 }

@@ -1,6 +1,6 @@
 // dgu dy gu weights dweights: dgate = dy*up*act'(gate), dup = dy*act(gate), where ACT is the number
 // of act. With SLOTS a row has so many slots, each of which is multiplied by its weight, and
-// dweights are the sums of dy*act(gate)*up.
+// dweights are the sums of dy*act(gate)*up, added to what they are with acc.
 
 // gradients writes the gradients of VEC columns of a slot, from c on, and returns their part of
 // its weight's.
@@ -11,11 +11,13 @@ static __device__ inline float gradients(const Args& a, const Slot& s, i64 c, fl
   load(gate, at<T2>(a.t[2], s.r, at0));
   load(up, at<T2>(a.t[2], s.r, at0 + s.cols));
   for (int i = 0; i < VEC; i++) {
-    activation(ACT, gate[i], y, d);
-    float u = up[i];
+    float x = gate[i], v = up[i], g = x, u = v;
+    bound(a, g, u);
+    activation(ACT, g, y, d);
     gate[i] = dy[i] * u * d;
     up[i] = dy[i] * y;
     sum += up[i] * u;
+    unbound(a, x, v, gate[i], up[i]);
     if (SLOTS) gate[i] *= weight, up[i] *= weight;
   }
   store(at<T0>(a.t[0], s.r, at0), gate);
@@ -32,7 +34,10 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_bwd(const __grid_consta
   float weight = *at<float>(a.t[3], s.r, s.k), sum = 0;
   for (int c = threadIdx.x * VEC; c < s.cols; c += blockDim.x * VEC) sum += gradients(a, s, c, weight);
   sum = addAll(sum, shared);
-  if (threadIdx.x == 0) *at<float>(a.t[4], s.r, s.k) = sum;
+  if (threadIdx.x == 0) {
+    float* to = at<float>(a.t[4], s.r, s.k);
+    *to = a.acc ? *to + sum : sum;
+  }
 }
 #else
 extern "C" __global__ void swiglu_bwd(const __grid_constant__ Args a) {
