@@ -99,12 +99,10 @@ func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
 		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
 		for first, rows := range c.env.dispatch.visits(expert) {
 			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
-			init := w.starts(c, expert, first, rows, lo, hi)
 			if c.a.Acc {
 				to = w.gather(c, 1, y, first, rows, c.cols, lo, hi)
-				init = to.sum(true)
 			}
-			w.expertProduct(c, to, from, expert, lo, init)
+			w.expertProduct(c, to, from, expert, lo, w.starts(c, to, expert, first, lo, hi))
 			for i := range rows {
 				slot := int(c.env.dispatch.order[first+i])
 				copyRow(y, slot/k, slot%k*c.cols+lo, to, i, 0, hi-lo)
@@ -121,20 +119,20 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 	return x.Cols
 }
 
-// starts returns what the sums of columns [lo, hi) of a stretch of slots start from: nothing, the
-// expert's bias or, of each slot, the bias times its weight.
-func (w *worker) starts(c *call, expert, first, rows, lo, hi int) (init gemm.Init) {
+// starts returns what the sums y of columns [lo, hi) of a stretch of slots start from: nothing, y
+// with Acc, the expert's bias or, of each slot, the bias times its weight.
+func (w *worker) starts(c *call, y *Tensor, expert, first, lo, hi int) (init gemm.Init) {
 	bias, weights := &c.t[4], &c.t[5]
 	if bias.Absent() {
-		return init
+		return y.sum(c.a.Acc)
 	}
 	init.Bias = w.load(2, bias, expert, lo, hi)
 	if weights.Absent() {
 		return init
 	}
 	each, slots := &w.rows[3], weights.Cols
-	each.resize(graph.F32, rows, hi-lo)
-	for i := range rows {
+	each.resize(graph.F32, y.Rows, hi-lo)
+	for i := range y.Rows {
 		slot := int(c.env.dispatch.order[first+i])
 		row := each.row(i, 0, each.Cols)
 		copy(row, init.Bias)
@@ -178,6 +176,9 @@ func columnsOf(init gemm.Init, first, n int) gemm.Init {
 	}
 	if init.Residual.Data != nil {
 		init.Residual.Data = init.Residual.Data[first:]
+	}
+	if init.Residual.Half != nil {
+		init.Residual.Half = init.Residual.Half[first:]
 	}
 	return init
 }

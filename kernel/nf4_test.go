@@ -64,6 +64,32 @@ func TestNF4Panels(t *testing.T) {
 	}
 }
 
+// TestNF4ExpertPanels: so it is for experts, whatever their sums start from.
+func TestNF4ExpertPanels(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for seed := range uint64(400) {
+		m := &maker{Rand: rand.New(rand.NewPCG(seed, 2)), acc: seed%2 == 0, mixed: true}
+		e.panelElems = 1 + m.IntN(1<<12)
+		s := cases[graph.ExpertLinear](m)
+		if !s.attr.NF4 {
+			continue
+		}
+		in := inputs(&s.attr, &s.t[1], &s.t[3])
+		wide := *plain(&s.attr, &s.t[2], in, s.t[0].Cols/s.t[3].Cols)
+		got, want := copies(s.t), copies(s.t)
+		want[2] = wide
+		Lookup(graph.ExpertLinear).Fast(e, &s.attr, got)
+		dense := s.attr
+		dense.NF4 = false
+		Lookup(graph.ExpertLinear).Fast(e, &dense, want)
+		want[2] = got[2]
+		if err := sameBits(got, want); err != nil {
+			t.Fatalf("seed %d: %+v, panels of %d: %v", seed, s.attr, e.panelElems, err)
+		}
+	}
+}
+
 // TestNF4Pack: what is packed and written out again is the nearest of the 16 levels times the
 // largest magnitude of its block, found by trying all.
 func TestNF4Pack(t *testing.T) {

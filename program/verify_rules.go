@@ -259,6 +259,9 @@ func expertLinear(in *Instr) string {
 	if in.Attr.Slots && in.Args[1].Cols%k != 0 || in.Args[0].Cols%k != 0 {
 		return fmt.Sprintf("%d and %d columns are not %d slots", in.Args[0].Cols, in.Args[1].Cols, k)
 	}
+	if in.Attr.Acc && !in.arg(4).Absent() {
+		return "acc is set, and there is a bias"
+	}
 	if rows, cols := expertExtents(in); n < 1 || w.Rows != n*rows || w.Cols != cols && !in.Attr.NF4 {
 		return fmt.Sprintf("weights of %d x %d, want %d x %d for %d experts", w.Rows, w.Cols, n*rows, cols, n)
 	}

@@ -57,7 +57,7 @@ func (s *sample) chosen(n, k int) {
 
 // biases makes those of experts, sometimes, and sometimes weights that multiply them.
 func (s *sample) biases(n, k, out int) {
-	if s.IntN(2) == 0 {
+	if s.acc || s.IntN(2) == 0 {
 		return
 	}
 	if s.mat(s.call.Attr.Experts, out); s.IntN(2) == 0 {
