@@ -33,7 +33,7 @@ func readFixtures(t testing.TB) fixtures {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Texts) < 400 || len(f.IDs) != 11 {
+	if len(f.Texts) < 400 || len(f.IDs) != 12 {
 		t.Fatalf("ids.json has %d texts for %d tokenizers", len(f.Texts), len(f.IDs))
 	}
 	return f
@@ -43,7 +43,7 @@ func readFixtures(t testing.TB) fixtures {
 func fixtureTokenizers(t testing.TB) map[string]*Tokenizer {
 	t.Helper()
 	all := map[string]*Tokenizer{"published gpt2": GPT2()}
-	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits", "neox"} {
+	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits", "neox", "o200k"} {
 		tokenizer, err := Load(filepath.Join("testdata", name+".json"))
 		if err != nil {
 			t.Fatal(err)
