@@ -161,7 +161,7 @@ func TestBoundary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cuts, foreign := 0, 0
 			rapid.Check(t, func(t *rapid.T) {
-				random := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "{",
+				random := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "/", "{",
 					"\u00e9", "\u0301", "\u0436", "\u6c34", "\u0436\n\u6c34", "\u3000", "\u00a0", "\u2028", "\u0085", "\u200d", "\ufffd", "\xff", "\xe6\xb0", EndOfText}), 0, 20)
 				// A place of each kind is in every text, or few texts might have none.
 				text := []byte(strings.Join(slices.Concat(random.Draw(t, "first"), []string{"a\nZ"}, random.Draw(t, "second"), []string{"\u0436\n\u6c34"},
