@@ -190,7 +190,7 @@ type LoRA struct {
 	Rank    int     `yaml:"rank"`    // 0: none
 	Alpha   float64 `yaml:"alpha"`   // their product is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
-	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers
+	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
 }
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.

@@ -49,8 +49,9 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	return y
 }
 
-// each appends y = x.w of each slot's expert, with biases if the model has them: w and they are
-// the next parameters. If x has slots, which have been multiplied by weights, so are the biases.
+// each appends y = x.w of each slot's expert, with biases if the model has them, and what its
+// adapter adds to it: w and biases are the next parameters. If x has slots, which have been
+// multiplied by weights, so are the biases.
 func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 	w := p.param()
 	of := &b.g.Params[b.g.ParamOf(w.Value)]
@@ -60,6 +61,16 @@ func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 		weights = absent
 	}
 	b.node(ExpertLinear, attr, trimmed(b.all(y), b.all(x), w, b.all(experts), bias, weights)...)
+	if down, up, ok := b.m.Factors(of.Name); ok {
+		low := b.tokens(b.g.Values[y].Name+".low", b.g.Values[experts].Cols*b.m.LoRA.Rank, b.g.DType)
+		attr.NF4 = false
+		b.node(ExpertLinear, attr, b.all(low), b.all(x), b.param(down), b.all(experts))
+		if s := b.m.LoRA.Scale(); s != 1 {
+			b.node(Scale, Attr{Scale: s}, b.all(low))
+		}
+		attr.Slots, attr.Acc = true, true
+		b.node(ExpertLinear, attr, b.all(y), b.all(low), b.param(up), b.all(experts))
+	}
 }
 
 func diffRoute(b *builder, n *Node) {
@@ -124,10 +135,12 @@ func (b *builder) expertDX(n *Node, dy Use) {
 	attr := n.Attr
 	attr.WT, attr.Slots = !attr.WT, dy.Hi-dy.Lo == y.Hi-y.Lo
 	dx, acc := b.into(x)
-	if n.Attr.Slots { // nothing else reads x, so there is nothing to add to
+	if n.Attr.Slots {
+		attr.Acc = acc
 		b.node(ExpertLinear, attr, dx, dy, w, experts)
 		return
 	}
+	attr.Acc = false
 	v := b.g.Values[x.Value]
 	each := b.value(Value{Name: "d." + v.Name + ".slots", Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols * b.g.Values[experts.Value].Cols})
 	b.node(ExpertLinear, attr, b.all(each), dy, w, experts)

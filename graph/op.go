@@ -196,10 +196,10 @@ var table = [NumOps]Info{
 	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt scalars:r?"), Kind: Sequence},
 	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
 	// the same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts lie
-	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 as in Linear.
-	// With bias [Experts,O] sums start from the expert's row of it or, with weights [N,K] f32,
-	// from that times the slot's weight.
-	ExpertLinear: {Name: "expert_linear", Args: args("y:wt x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
+	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 and Acc as in Linear.
+	// With bias [Experts,O], and then without Acc, sums start from the expert's row of it or, with
+	// weights [N,K] f32, from that times the slot's weight.
+	ExpertLinear: {Name: "expert_linear", Args: args("y:st x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
 	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
 	// have slots. If both are bf16, those of each sequence are added in groups of
 	// max(2, Attr.Cut), the last one filled up with zeros: then tokens may be split only at

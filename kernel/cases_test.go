@@ -295,7 +295,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.ExpertLinear: func(m *maker) sample {
 		n, in, out, k, d := m.rows(), m.n(), m.n(), 1+m.IntN(3), m.float()
-		a := graph.Attr{WT: m.IntN(2) == 0, Slots: m.IntN(2) == 0, NF4: m.IntN(3) == 0, Experts: k + m.IntN(5)}
+		a := graph.Attr{WT: m.IntN(2) == 0, Slots: m.IntN(2) == 0, NF4: m.IntN(3) == 0, Acc: m.acc, Experts: k + m.IntN(5)}
 		x, rows, cols := in, a.Experts*in, out
 		if a.Slots {
 			x *= k
@@ -308,7 +308,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 			w = m.packed(d, rows, cols, false)
 		}
 		s := sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts), {}, {}}, token: []bool{true, true, false, true, false, true}}
-		if m.IntN(2) == 0 {
+		if !m.acc && m.IntN(2) == 0 {
 			if s.t[4] = m.any(a.Experts, out); m.IntN(2) == 0 {
 				s.t[5] = m.f32(n, k)
 			}

@@ -99,7 +99,12 @@ func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
 		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
 		for first, rows := range c.env.dispatch.visits(expert) {
 			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
-			w.expertProduct(c, to, from, expert, lo, w.starts(c, expert, first, rows, lo, hi))
+			init := w.starts(c, expert, first, rows, lo, hi)
+			if c.a.Acc {
+				to = w.gather(c, 1, y, first, rows, c.cols, lo, hi)
+				init = to.sum(true)
+			}
+			w.expertProduct(c, to, from, expert, lo, init)
 			for i := range rows {
 				slot := int(c.env.dispatch.order[first+i])
 				copyRow(y, slot/k, slot%k*c.cols+lo, to, i, 0, hi-lo)
@@ -171,8 +176,10 @@ func columnsOf(init gemm.Init, first, n int) gemm.Init {
 	if init.Bias != nil {
 		init.Bias = init.Bias[first:][:n]
 	}
-	if init.Residual.Data != nil {
-		init.Residual.Data = init.Residual.Data[first:]
+	if r := &init.Residual; r.Data != nil {
+		r.Data = r.Data[first:]
+	} else if r.Half != nil {
+		r.Half = r.Half[first:]
 	}
 	return init
 }

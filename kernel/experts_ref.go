@@ -27,7 +27,7 @@ func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
 						s += x.At(r, lo+i) * w.At(e*in+i, o)
 					}
 				}
-				y.Set(r, k*out+o, s)
+				y.put(a.Acc, r, k*out+o, s)
 			}
 		}
 	}

@@ -59,14 +59,8 @@ func (m *Model) FreezeLinear() {
 	}
 }
 
-// linear reports whether a parameter is the weight of a linear operator of a layer. A router
-// is none of them: what it says decides too much for adapters and 4 bits.
-func (m *Model) linear(p Param) bool {
-	return m.quantizable(p) && p.Experts == 0
-}
-
 // quantizable reports whether a parameter is the weight of a linear operator of a layer, or
-// of experts.
+// of experts. A router's is not: what it says decides too much for adapters and 4 bits.
 func (m *Model) quantizable(p Param) bool {
 	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers &&
 		!(m.Experts > 0 && strings.HasSuffix(p.Name, names[m.Family].router+".weight"))
@@ -102,7 +96,7 @@ func (m *Model) meant(pattern string, params []Param) string {
 	}
 	for _, p := range m.Params() {
 		if ok, _ := path.Match(pattern, p.Name); ok { // but is not among those that the pattern may choose
-			return p.Name + " gets no adapter: only linear weights of layers do, and of a mixture neither experts nor routers"
+			return p.Name + " gets no adapter: only linear weights of layers do, and of a mixture not its routers, of gpt-oss not its experts"
 		}
 		if slices.ContainsFunc(p.Tensors(), func(t Tensor) bool { ok, _ := path.Match(pattern, t.Name); return ok }) {
 			return "all experts of a layer are together in parameters such as " + p.Name

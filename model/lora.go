@@ -27,6 +27,17 @@ import (
 //	model.layers.0.self_attn.q_proj.lora_B.weight   [out, rank]
 //
 // In the list of parameters those of a layer follow all else of it.
+//
+// A mixture's experts have such factors for each of them, one below the other as their weights
+// are. PEFT stores those of all experts as one A [E*Rank, in] and one B [out, Rank*E], whose
+// columns are those of all experts for the first rank, then for the second, and so on; and
+// it names the wrapper of a module's parameter instead of the parameter, the inner one
+// base_layer:
+//
+//	model.layers.0.mlp.experts.gate_up_proj         base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight
+//	model.layers.0.mlp.experts.down_proj            base_model.model.model.layers.0.mlp.experts.lora_A.weight
+//
+// Where one of the two is adapted, that one's are without base_layer.
 type LoRA struct {
 	Rank    int
 	Alpha   float64  // 0: Rank
@@ -51,33 +62,34 @@ func (l *LoRA) String() string {
 // mostScale bounds scales, and their inverses, far from what float32 has no room for.
 const mostScale = 1e6
 
-// Adapt gives adapters to the weights of linear layers whose names match one of the
-// patterns (see Freeze), to all of them if there is none, and excludes everything else
-// from training. The embedding and the head get none. Of l it takes rank and scale.
+// Adapt gives adapters to the weights of linear layers and experts whose names match one of
+// the patterns (see Freeze), and excludes everything else from training. Without patterns all
+// linear layers get one, and experts, whose adapters are as many as they are, none.
+// The embedding and the head never do, and not gpt-oss's experts, which PEFT turns as files do. Of l it takes rank and scale.
 func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	m.Frozen, m.LoRA = nil, nil
 	if l.Alpha == 0 {
 		l.Alpha = float64(l.Rank)
 	}
-	var linear []Param
+	var list []Param
 	for _, p := range m.Params() {
-		if m.linear(p) {
-			linear = append(linear, p)
+		if m.quantizable(p) && !p.Turned && (p.Experts == 0 || len(patterns) > 0) {
+			list = append(list, p)
 		}
 	}
 	if len(patterns) == 0 {
 		patterns = []string{"*"}
 	}
-	matched, err := m.match(linear, patterns)
+	matched, err := m.match(list, patterns)
 	if err != nil {
 		return err
 	}
 	l.Weights = nil
-	for i, p := range linear {
+	for i, p := range list {
 		if !matched[i] {
 			continue
 		}
-		if least := min(p.Rows, p.Cols); l.Rank < 1 || l.Rank > least {
+		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
 			return fmt.Errorf("rank %d for %s of %d x %d; hint: from 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
 		}
 		l.Weights = append(l.Weights, p.Name)
@@ -114,36 +126,89 @@ func (l *LoRA) factors(name string, in, out, layer int) []Param {
 	}
 }
 
-const peftPrefix = "base_model.model."
-
-// AdaptedIn returns the weight whose adapter has a factor of that name in a file of
-// PEFT's; ok is false for other names, and for the second factor of each weight.
-func AdaptedIn(fileName string) (weight string, ok bool) {
-	name, ours := strings.CutPrefix(fileName, peftPrefix)
-	name, first := strings.CutSuffix(name, loraA)
-	return name + ".weight", ours && first
+// expertFactors returns the parameters of the adapters of experts' matrices [out, in].
+// inner says that another parameter of their module has adapters, too, and encloses these.
+func (m *Model) expertFactors(p Param, inner bool) []Param {
+	list := m.LoRA.factors(p.Name, p.Cols, p.Rows/p.Experts, p.Layer)
+	module := m.moduleInMemory(p.Name)
+	if inner {
+		module += ".base_layer"
+	}
+	for i, factor := range []string{loraA, loraB} {
+		list[i].Rows, list[i].Experts, list[i].Parts = list[i].Rows*p.Experts, p.Experts, peftPrefix+module+factor
+	}
+	list[0].Rows, list[1].Rows = p.Experts*m.LoRA.Rank, p.Rows
+	return list
 }
 
-// Modules returns the names by which PEFT finds the adapted weights, as few as do: the
-// last part of a name stands for all weights of that name, such as q_proj.
-func (m *Model) Modules() []string {
-	count := map[string]int{} // weights that are not adapted, by the last part
+// moduleInMemory returns the module of a mixture's experts by the name that transformers has
+// for it in memory, which for Mixtral's is another one than in files.
+func (m *Model) moduleInMemory(weight string) string {
+	module := strings.TrimSuffix(weight, "."+last(weight))
+	return strings.Replace(module, ".block_sparse_moe.", ".mlp.", 1)
+}
+
+const peftPrefix = "base_model.model."
+
+// AdaptedIn returns the weights whose adapters have their first factors among the names in a file of
+// PEFT's. parameters are those that its configuration names.
+func (m *Model) AdaptedIn(names, parameters []string) (weights []string) {
+	outer := gateUp // whose names have no base_layer: the last parameter of the module that is adapted
+	if slices.ContainsFunc(parameters, func(p string) bool { return last(p) == down }) {
+		outer = down
+	}
+	module := map[string]string{} // by its name in memory
 	for _, p := range m.Params() {
-		if name, ok := strings.CutSuffix(p.Name, ".weight"); ok && !p.Adapter && !m.LoRA.adapts(p.Name) {
-			count[last(name)]++
+		if p.Experts > 0 {
+			module[m.moduleInMemory(p.Name)] = strings.TrimSuffix(p.Name, last(p.Name))
 		}
 	}
-	var list []string
+	for _, name := range names {
+		name, ours := strings.CutPrefix(name, peftPrefix)
+		name, first := strings.CutSuffix(name, loraA)
+		if !ours || !first {
+			continue
+		}
+		inside, inner := strings.CutSuffix(name, ".base_layer")
+		switch experts := module[inside]; {
+		case experts == "":
+			weights = append(weights, name+".weight")
+		case inner:
+			weights = append(weights, experts+gateUp)
+		default:
+			weights = append(weights, experts+outer)
+		}
+	}
+	return weights
+}
+
+// gateUp and down are what experts' parameters are called in a module.
+const gateUp, down = "gate_up_proj", "down_proj"
+
+// Modules returns the names by which PEFT finds the adapted weights, as few as do: the
+// last part of a name stands for all weights of that name, such as q_proj. Those of experts are
+// parameters of a module.
+func (m *Model) Modules() (modules, parameters []string) {
+	count := map[string]int{} // weights that are not adapted, by the last part
+	for _, p := range m.Params() {
+		if !p.Vector && !p.Adapter && !m.LoRA.adapts(p.Name) {
+			count[last(strings.TrimSuffix(p.Name, ".weight"))]++
+		}
+	}
 	for _, w := range m.LoRA.Weights {
-		name := strings.TrimSuffix(w, ".weight")
+		name, module := strings.CutSuffix(w, ".weight")
+		list := &modules
+		if !module {
+			list, name = &parameters, m.moduleInMemory(w)+"."+last(w)
+		}
 		if short := last(name); count[short] == 0 {
 			name = short
 		}
-		if !slices.Contains(list, name) {
-			list = append(list, name)
+		if !slices.Contains(*list, name) {
+			*list = append(*list, name)
 		}
 	}
-	return list
+	return modules, parameters
 }
 
 // last returns what follows the last dot of a name.

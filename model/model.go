@@ -302,7 +302,7 @@ type Param struct {
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	// Experts is the number of matrices that lie one below the other, each of which files
 	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor, as
-	// it is without Parts.
+	// it is without Parts. The factors of experts' adapters are one tensor, called Parts.
 	Experts int
 	Parts   string // separated by spaces
 	// Turned says that files have the matrices of all experts in one tensor, [in, out], where

@@ -1,9 +1,12 @@
 package model
 
+import "strings"
+
 // Files and operators disagree on the order of some parameters' elements. It is changed where
 // whole parameters pass.
 //
 //	Heads           files have queries, keys and values head by head
+//	Second          of experts' adapters files have all experts for each rank
 //	Turned, InTurn  files have gpt-oss's experts as [in, out], gate and up in turn
 //
 // For example, an expert of inputs a, b, gates g, h and ups u, v:
@@ -15,12 +18,27 @@ package model
 //	               va vb
 
 // Reordered reports whether files have another order of elements than operators.
-func (p Param) Reordered() bool { return p.Heads > 0 || p.Turned || p.InTurn }
+func (p Param) Reordered() bool { return p.Heads > 0 || p.ofExperts() || p.Turned || p.InTurn }
+
+// Second reports whether a parameter is the second factor of an adapter, see LoRA.
+func (p Param) Second() bool { return p.Adapter && strings.HasSuffix(p.Name, loraB) }
+
+// ofExperts reports whether a parameter is the second factor of experts' adapters.
+func (p Param) ofExperts() bool { return p.Second() && p.Experts > 0 }
+
+// blocks returns in how many groups of how many blocks files have a parameter, of which operators have
+// the groups' first blocks first, then their second ones, and so on. 0: that is not how they differ.
+func (p Param) blocks() (groups, each int) {
+	if p.ofExperts() {
+		return int(p.Elems()) / p.Experts, p.Experts
+	}
+	return p.Heads, 3
+}
 
 // FromFile copies a parameter in the order of files to dst in the order of operators.
 func (p Param) FromFile(dst, src []float32) {
-	if p.Heads > 0 {
-		reorder(dst, src, 3, p.Heads)
+	if groups, each := p.blocks(); groups > 0 {
+		reorder(dst, src, each, groups)
 		return
 	}
 	for r := range p.runs {
@@ -32,8 +50,8 @@ func (p Param) FromFile(dst, src []float32) {
 
 // ToFile is the inverse of FromFile.
 func (p Param) ToFile(dst, src []float32) {
-	if p.Heads > 0 {
-		reorder(dst, src, p.Heads, 3)
+	if groups, each := p.blocks(); groups > 0 {
+		reorder(dst, src, groups, each)
 		return
 	}
 	for r := range p.runs {

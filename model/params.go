@@ -124,13 +124,22 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 func (m *Model) expertParams(b *paramList, n familyNames) {
 	b.linear(n.router, m.Width, m.Experts, m.MLPBias, m.InitStd)
 	all, _, _ := strings.Cut(n.gate, "%d")
-	if !families[m.Family].fusedMix {
-		b.experts(all+"gate_up_proj", 2*m.FeedForward, m.Width, n.gate, n.up)
-		b.experts(all+"down_proj", m.Width, m.FeedForward, n.down)
+	if families[m.Family].fusedMix {
+		b.fusedExperts(all+gateUp, 2*m.FeedForward, m.Width, true)
+		b.fusedExperts(all+down, m.Width, m.FeedForward, false)
 		return
 	}
-	b.fusedExperts(all+"gate_up_proj", 2*m.FeedForward, m.Width, true)
-	b.fusedExperts(all+"down_proj", m.Width, m.FeedForward, false)
+	b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.gate, n.up)
+	b.experts(all+down, m.Width, m.FeedForward, n.down)
+	both := m.LoRA != nil
+	for _, p := range b.list[len(b.list)-2:] {
+		both = both && m.LoRA.adapts(p.Name)
+	}
+	for i, p := range b.list[len(b.list)-2:] {
+		if m.LoRA != nil && m.LoRA.adapts(p.Name) {
+			b.adapters = append(b.adapters, m.expertFactors(p, both && i == 0)...)
+		}
+	}
 }
 
 // familyNames holds the tensor names of a family; layer is formatted with the layer

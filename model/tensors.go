@@ -42,6 +42,10 @@ func (t Tensor) BareName() (name string, ok bool) {
 // gpt-oss has all experts' matrices, and their biases, in one tensor each, see Param.Turned.
 func (p Param) Tensors() []Tensor {
 	switch {
+	case p.Adapter && p.ofExperts():
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows / p.Experts, p.Cols * p.Experts}}}
+	case p.Adapter && p.Experts > 0:
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Parts != "":
 		return p.expertTensors()
 	case p.Turned:

@@ -39,6 +39,8 @@ type adapterConfig struct {
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
 	Modules any     `json:"target_modules"` // names or a pattern; where adapters are read, the factors' names say it
+	// Parameters are those of experts, where the factors' names do not say which of a module's they are.
+	Parameters []string `json:"target_parameters"`
 	// Transposed tells PEFT that weights are stored [in, out].
 	Transposed bool `json:"fan_in_fan_out"`
 	Inference  bool `json:"inference_mode"`
@@ -51,9 +53,10 @@ func describeAdapter(m *model.Model, folder string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	modules, parameters := m.Modules()
 	text, err := json.MarshalIndent(adapterConfig{
 		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
-		Modules: m.Modules(), Transposed: m.InOut(), Inference: true,
+		Modules: append([]string{}, modules...), Parameters: parameters, Transposed: m.InOut(), Inference: true,
 	}, "", "  ")
 	return append(text, '\n'), err
 }
@@ -82,7 +85,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
 	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
-	target_modules exclude_modules layers_to_transform layers_pattern megatron_core`)
+	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core`)
 
 // trivial reports whether a setting is off.
 func trivial(v any) bool {
@@ -178,12 +181,11 @@ func (c *adapterConfig) check(all map[string]any) error {
 
 // adapted returns a model with the adapters whose factors are in a set, all of one rank.
 func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
-	var weights []string
+	var names []string
 	for _, t := range set.Tensors() {
-		if w, ok := model.AdaptedIn(t.Name); ok {
-			weights = append(weights, w)
-		}
+		names = append(names, t.Name)
 	}
+	weights := m.AdaptedIn(names, c.Parameters)
 	if len(weights) == 0 {
 		return nil, errors.New("it has no tensor that ends in lora_A.weight; hint: is it an adapter of PEFT?")
 	}

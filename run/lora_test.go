@@ -245,19 +245,23 @@ func TestAdapterModules(t *testing.T) {
 		{"gpt2", []string{"*.attn.c_proj.weight", "*.c_fc.weight"}, nil},
 		{"llama-2-7b", []string{"*.[qv]_proj.weight"}, []string{"q_proj", "v_proj"}},
 		{"llama-2-7b", []string{"model.layers.1?.mlp.up_proj.weight"}, nil},
+		{"qwen3-30b-a3b", nil, []string{"q_proj", "k_proj", "v_proj", "o_proj"}},
+		{"qwen3-30b-a3b", []string{"*.q_proj.weight", "*.experts.*"}, []string{"q_proj", "gate_up_proj", "down_proj"}},
+		{"mixtral-8x7b", []string{"model.layers.[0-3].*.down_proj"}, nil},
 	} {
 		m, err := model.Known(c.model)
 		check(t, err)
 		check(t, m.Adapt(model.LoRA{Rank: 8}, c.patterns...))
-		got := m.Modules()
+		got, parameters := m.Modules()
+		got = append(got, parameters...)
 		if c.want != nil && !slices.Equal(got, c.want) {
 			t.Errorf("%s %v: %v, want %v", c.model, c.patterns, got, c.want)
 		}
 		for _, p := range m.Params() {
-			name, weight := strings.CutSuffix(p.Name, ".weight")
-			if !weight || p.Adapter {
+			if p.Vector || p.Adapter {
 				continue
 			}
+			name := strings.Replace(strings.TrimSuffix(p.Name, ".weight"), ".block_sparse_moe.", ".mlp.", 1)                             // as transformers has it
 			found := slices.ContainsFunc(got, func(module string) bool { return name == module || strings.HasSuffix(name, "."+module) }) // as peft does
 			if adapted := slices.Contains(m.LoRA.Weights, p.Name); found != adapted {
 				t.Errorf("%s %v: %s is found %v, adapted %v", c.model, c.patterns, p.Name, found, adapted)

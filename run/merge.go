@@ -60,25 +60,17 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 			return err
 		}
 	}
-	params := map[string]model.Param{} // by the name in the model's files; factors by their own
-	for _, p := range f.Model.Params() {
-		if p.Adapter {
-			params[p.Name] = p
-		} else if info, ok := lookup(f.weights.base, p.Tensors()[0]); ok { // what is adapted is one tensor
-			params[info.Name] = p
-		}
-	}
+	m := newMerger(f)
 	all := f.weights.base.Tensors()
 	var list []safetensors.Tensor
 	for i, info := range all {
-		p := params[info.Name]
 		list = append(list, safetensors.Tensor{Info: info, Data: func(w io.Writer) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			progress("merging", int64(i), int64(len(all)))
-			if a, b, ok := f.Model.Factors(p.Name); ok {
-				return f.writeMerged(w, info, p, params[a], params[b])
+			if p, ok := m.parts[info.Name]; ok {
+				return m.write(w, info, p)
 			}
 			return copyTensor(w, f.weights.base, info)
 		}})
@@ -93,43 +85,101 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 	return safetensors.WriteSet(create, "model", shardBytes, map[string]string{"format": "pt"}, list)
 }
 
-// writeMerged writes an adapted weight with its adapter added, in the type of the file.
-func (f *Folder) writeMerged(w io.Writer, info safetensors.Info, p, factorA, factorB model.Param) error {
-	read := func(p model.Param) ([]float32, error) {
-		buf := make([]float32, p.Elems())
-		return buf, inFolder(f.Path, f.weights.read(p, buf))
+// merger adds adapters to weights. A tensor of files is a whole weight, or rows of one: those
+// of an expert.
+type merger struct {
+	*Folder
+	parts   map[string]part // what is adapted, by the name in the model's files
+	params  map[string]model.Param
+	factors map[string][]float32 // by name; those of one layer, since those of experts are read once for all of them
+	layer   int
+}
+
+// part is a tensor of a parameter.
+type part struct {
+	model.Param
+	tensor model.Tensor
+}
+
+func newMerger(f *Folder) *merger {
+	m := &merger{Folder: f, parts: map[string]part{}, params: map[string]model.Param{}}
+	for _, p := range f.Model.Params() {
+		m.params[p.Name] = p
+		if _, _, ok := f.Model.Factors(p.Name); !ok {
+			continue
+		}
+		for _, t := range p.Tensors() {
+			if info, ok := lookup(f.weights.base, t); ok {
+				m.parts[info.Name] = part{p, t}
+			}
+		}
 	}
-	weight, err := read(p)
+	return m
+}
+
+// write writes part of an adapted weight with its adapter added, in the type of the file.
+func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
+	weight := make([]float32, p.tensor.Elems())
+	if err := inFolder(m.Path, readPart(m.weights.base, p.Param, p.tensor.First, weight)); err != nil {
+		return err
+	}
+	if m.factors == nil || m.layer != p.Layer {
+		m.factors, m.layer = map[string][]float32{}, p.Layer
+	}
+	first, second, _ := m.Model.Factors(p.Name)
+	a, err := m.factor(first)
 	if err != nil {
 		return err
 	}
-	a, err := read(factorA)
+	b, err := m.factor(second)
 	if err != nil {
 		return err
 	}
-	b, err := read(factorB)
-	if err != nil {
-		return err
+	rank, rows, row := m.Model.LoRA.Rank, len(weight)/p.Cols, p.tensor.First/p.Cols
+	if p.Experts > 0 {
+		expert := row / (p.Rows / p.Experts)
+		a, b = a[expert*rank*p.Cols:][:rank*p.Cols], b[row*rank:][:rows*rank]
 	}
-	s := float32(f.Model.LoRA.Scale())
-	for i := range b {
-		b[i] *= s
-	}
-	addProduct(weight, a, b, p, f.Model)
+	addProduct(weight, a, b, rows, p.Cols, m.Model)
 	return safetensors.WriteFloat32(w, info.DType, weight)
 }
 
+// factor reads a factor of an adapter, the second one multiplied by the scale.
+func (m *merger) factor(name string) ([]float32, error) {
+	if values, ok := m.factors[name]; ok {
+		return values, nil
+	}
+	p := m.params[name]
+	values := make([]float32, p.Elems())
+	if err := inFolder(m.Path, m.weights.read(p, values)); err != nil {
+		return nil, err
+	}
+	if p.Second() {
+		s := float32(m.Model.LoRA.Scale())
+		for i := range values {
+			values[i] *= s
+		}
+	}
+	if p.Experts > 0 && p.Reordered() { // other than their weights, which have GPT-NeoX's order in files, as its factors do
+		ours := make([]float32, len(values))
+		p.FromFile(ours, values)
+		values = ours
+	}
+	m.factors[name] = values
+	return values, nil
+}
+
 // addProduct adds B.A to a weight [out, in], or its transpose to one [in, out].
-func addProduct(weight, a, b []float32, p model.Param, m *model.Model) {
+func addProduct(weight, a, b []float32, rows, cols int, m *model.Model) {
 	rank := m.LoRA.Rank
-	form, in := gemm.NN, p.Cols
+	form, in := gemm.NN, cols
 	left, right := gemm.Matrix{Data: b, Stride: rank}, gemm.Matrix{Data: a, Stride: in}
 	if m.InOut() {
-		form, in = gemm.TN, p.Rows
-		left, right = gemm.Matrix{Data: a, Stride: in}, gemm.Matrix{Data: transposed(b, p.Cols, rank), Stride: p.Cols}
+		form, in = gemm.TN, rows
+		left, right = gemm.Matrix{Data: a, Stride: in}, gemm.Matrix{Data: transposed(b, cols, rank), Stride: cols}
 	}
-	c := gemm.Matrix{Data: weight, Stride: p.Cols}
-	gemm.NewSerial().Gemm(form, p.Rows, p.Cols, rank, left, right, c, gemm.Init{Residual: c})
+	c := gemm.Matrix{Data: weight, Stride: cols}
+	gemm.NewSerial().Gemm(form, rows, cols, rank, left, right, c, gemm.Init{Residual: c})
 }
 
 // transposed returns a copy of a matrix [rows, cols] as [cols, rows].

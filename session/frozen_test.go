@@ -51,7 +51,7 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 	m := *f.graph.Model
 	var some []string
 	for _, p := range f.graph.Params {
-		if p.Experts == 0 && !strings.Contains(p.Name, ".gate.") && !strings.Contains(p.Name, ".router.") && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && r.IntN(2) == 0 {
+		if !p.Turned && !strings.Contains(p.Name, ".gate.") && !strings.Contains(p.Name, ".router.") && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && r.IntN(2) == 0 {
 			some = append(some, p.Name)
 		}
 	}

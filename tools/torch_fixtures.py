@@ -144,6 +144,9 @@ LORA = {
 
 LORA["qwen3-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"])
+# Those of experts are parameters of a module, of both or of one of which there may be adapters.
+LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_parameters=["gate_up_proj", "down_proj"])
+LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -252,7 +255,8 @@ def adapt(folder, tokens, settings, generator):
         save_file({n.replace(".default", ""): p.grad.contiguous() for n, p in model.named_parameters() if "lora_" in n}, path / "grads.safetensors")
     (path / "README.md").unlink()
     config = json.loads((path / "adapter_config.json").read_text()) | dict(base_model_name_or_path="..")
-    config["target_modules"].sort()
+    for names in config["target_modules"], config["target_parameters"]:
+        names and names.sort()
     (path / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):

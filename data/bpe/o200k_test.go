@@ -8,6 +8,13 @@ import (
 	"pgregory.net/rapid"
 )
 
+// TestSlashAfterNewline: it belongs to what is before the newline, so text is not cut there.
+func TestSlashAfterNewline(t *testing.T) {
+	if text := []byte("!\n//x"); PatternO200k.next(text) != 4 || Boundary(text, 2) {
+		t.Errorf("%q: a pre-token of %d bytes, may be cut at 2: %v", text, PatternO200k.next(text), Boundary(text, 2))
+	}
+}
+
 // TestO200kIsTheExpression: Go's engine, which prefers what the published one prefers but knows no
 // lookahead, finds the same pre-tokens by all alternatives before those of white space alone.
 func TestO200kIsTheExpression(t *testing.T) {

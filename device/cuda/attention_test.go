@@ -57,8 +57,8 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
 		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9},
 		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
-		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 9}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
-		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
+		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 8}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
+		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertLinear, "expert_linear_wgmma.cu", true, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
 		if !slices.Contains(ops, c.op) || orders && c.major == 9 { // text does not show what tensor cores see when
 			continue
 		}

@@ -109,9 +109,12 @@ var expertTiles = map[bool][]sumTile{
 	true:  {{192, 256, 0, 0, 1}, {128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
 }
 
-// packedTiles are those of kernels/expert_linear_mma.cu for packed weights, which small blocks of few
-// threads have too few registers for.
-var packedTiles = []sumTile{{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 2, 4, 0.75}, {64, 128, 2, 2, 0.65}}
+// packedTiles are those for packed weights, which pass through registers, so that more threads have the same
+// sums. Fewer rows have more to unpack for each product.
+var packedTiles = map[bool][]sumTile{
+	false: {{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 2, 4, 0.75}, {64, 128, 2, 2, 0.65}},
+	true:  {{256, 128, 0, 0, 0.85}, {128, 128, 0, 0, 0.7}, {64, 128, 0, 0, 0.45}},
+}
 
 // fastest returns the tile that takes least time, where number tells how many of one kind there are.
 func (t target) fastest(tiles []sumTile, number func(sumTile) int64) sumTile {
@@ -124,7 +127,7 @@ func (t target) fastest(tiles []sumTile, number func(sumTile) int64) sumTile {
 func (t target) linearTile(slots, out, experts int, packed bool) sumTile {
 	tiles := expertTiles[t.hopper]
 	if packed {
-		tiles = packedTiles
+		tiles = packedTiles[t.hopper]
 	}
 	return t.fastest(tiles, func(s sumTile) int64 {
 		return blocks(int64(slots)+int64(min(slots, experts)*s.rows/2), int64(s.rows)) * blocks(int64(out), int64(s.cols))
@@ -160,8 +163,6 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 
 // expertLinear: packed weights are unpacked on their way to shared memory, since those of all experts are
 // more than scratch memory has room for.
-//
-// Known weakness: on Hopper that is done for mma.sync only.
 func expertLinear(b *builder) error {
 	experts, n, err := b.experts(3)
 	if err != nil {

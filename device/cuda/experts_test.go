@@ -57,7 +57,7 @@ func (s *sample) chosen(n, k int) {
 
 // biases makes those of experts, sometimes, and sometimes weights that multiply them.
 func (s *sample) biases(n, k, out int) {
-	if s.IntN(2) == 0 {
+	if s.call.Attr.Acc || s.IntN(2) == 0 {
 		return
 	}
 	if s.mat(s.call.Attr.Experts, out); s.IntN(2) == 0 {
@@ -92,7 +92,7 @@ func expertTilesAgree(t *testing.T, machine maker, every int) {
 				expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
 			}
 		}
-		for i, tile := range packedTiles {
+		for i, tile := range packedTiles[d.hopper()] {
 			if i%every != 0 {
 				continue
 			}
@@ -163,7 +163,8 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 	s := &sample{Rand: r, image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	n, k := 1+s.IntN(220), s.slots()
 	in, out := 8*(1+s.IntN(12)), 8*(1+s.IntN(40))
-	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3), NF4: packed}}
+	s.acc = s.IntN(2) == 0
+	s.call = device.Call{Op: op, Attr: graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(3), NF4: packed, Acc: s.acc}}
 	if op == graph.ExpertLinear {
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
@@ -171,8 +172,7 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 		s.biases(n, k, out)
 		return s
 	}
-	s.call.Attr.Acc, s.call.Attr.Seq = s.IntN(2) == 0, 1+s.IntN(90)
-	s.acc = s.call.Attr.Acc
+	s.call.Attr.Seq = 1 + s.IntN(90)
 	s.experts(n, k, in, out, graph.F32, s.some(k)*in, s.some(k)*out)
 	return s
 }
@@ -249,7 +249,7 @@ func specialRoutesAgree(t *testing.T, machine maker) {
 // TestExpertTilesFit: a block of every tile can run on the cards that it is for.
 func TestExpertTilesFit(t *testing.T) {
 	for hopper, most := range map[bool]int{false: leastShared, true: 227 << 10} {
-		for _, s := range slices.Concat(expertTiles[hopper], packedTiles) {
+		for _, s := range slices.Concat(expertTiles[hopper], packedTiles[hopper]) {
 			_, _, _, dw := s.shape()
 			if shared := max(dw, s.linearStages(false), s.linearStages(true)); shared > most || 2*s.rows*(s.cols+8) > s.linearStages(true) {
 				t.Errorf("%+v has %d bytes of shared memory, of %d", s, shared, most)

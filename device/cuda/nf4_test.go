@@ -90,7 +90,7 @@ func TestNF4TooWide(t *testing.T) {
 }
 
 // TestPackedExperts: experts whose weights are in 4 bits give the bits of the same weights written out
-// in bf16, where both multiply with the same instructions, and on Hopper too.
+// in bf16, on tensor cores of each kind and without.
 func TestPackedExperts(t *testing.T) { packedExpertsAgree(t, machine) }
 
 func TestCompiledPackedExperts(t *testing.T) { packedExpertsAgree(t, compiled) }
@@ -98,25 +98,25 @@ func TestCompiledPackedExperts(t *testing.T) { packedExpertsAgree(t, compiled) }
 func packedExpertsAgree(t *testing.T, machine maker) {
 	t.Helper()
 	first := fresh(t)
-	for seed := first; seed < first+8; seed++ {
+	for seed := first; seed < first+16; seed++ {
 		s := expertSample(graph.ExpertLinear, rand.New(rand.NewPCG(seed, 41)), true)
+		if seed%4 == 3 { // for which there are no tensor cores
+			y := s.place(graph.F32, s.call.Args[0].Rows, s.call.Args[0].Cols)
+			s.call.Args = s.call.Args[:4]
+			s.call.Args[0] = y
+		}
 		s.poison()
-		plain := s.unpacked()
+		plain, major := s.unpacked(), 8+int(seed%2)
 		var results []kernel.Tensor
-		for _, c := range []struct {
-			*sample
-			major int
-		}{{plain, 8}, {s, 8}, {s, 9}} {
+		for _, c := range []*sample{plain, s} {
 			d, _ := machine(t, Options{}, imageBytes)
-			d.limits.sms, d.limits.major = 1+s.IntN(20), c.major
+			d.limits.sms, d.limits.major = 1+s.IntN(20), major
 			results = append(results, tensor(execute(t, d, c.call, c.image), c.call.Args[0]))
 		}
-		for i, got := range results[1:] {
-			for r := range got.Rows {
-				for c := range got.Cols {
-					if g, w := got.At(r, c), results[0].At(r, c); g != w {
-						t.Fatalf("seed %d: %v, compute capability %d: (%d,%d) is %v, of weights in bf16 %v", seed, s, 8+i, r, c, g, w)
-					}
+		for r := range results[0].Rows {
+			for c := range results[0].Cols {
+				if g, w := results[1].At(r, c), results[0].At(r, c); g != w {
+					t.Fatalf("seed %d: %v, compute capability %d: (%d,%d) is %v, of weights in bf16 %v", seed, s, major, r, c, g, w)
 				}
 			}
 		}
@@ -148,8 +148,8 @@ func (s *sample) unpacked() *sample {
 	return &u
 }
 
-// TestPackedExpertsSuit: packed weights in bf16 whose rows begin at multiples of 4 bytes go to mma.sync, on
-// Hopper too, others to the plain kernel; both are told that they are packed, and the extents they have.
+// TestPackedExpertsSuit: packed weights in bf16 whose rows begin at multiples of 4 bytes go to tensor cores,
+// others to the plain kernel; all are told that they are packed, and the extents they have.
 func TestPackedExpertsSuit(t *testing.T) {
 	op := func(d graph.DType, rows, cols, stride int) device.Operand {
 		return device.Operand{DType: d, Rows: rows, Cols: cols, Stride: stride}
@@ -161,7 +161,7 @@ func TestPackedExpertsSuit(t *testing.T) {
 		stride int // of the packed weights, whose rows are two blocks: 36 bf16
 		file   string
 		hopper bool
-	}{{bf16, true, 36, "expert_linear_mma", false}, {bf16, false, 36, "expert_linear_mma", false}, {bf16, true, 36, "expert_linear_mma", true},
+	}{{bf16, true, 36, "expert_linear_mma", false}, {bf16, false, 36, "expert_linear_mma", false}, {bf16, true, 36, "expert_linear_wgmma", true},
 		{bf16, true, 37, "expert_linear", false}, {bf16, false, 37, "expert_linear", true}, {f32, true, 18, "expert_linear", true}} {
 		in, out := 104, 72
 		rows, cols := in, out

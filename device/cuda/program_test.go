@@ -76,20 +76,19 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	check(t, err)
 	t.Cleanup(func() { f.adapter.Close() })
 	var lora struct {
-		Rank   int     `json:"r"`
-		Alpha  float64 `json:"lora_alpha"`
-		RSLoRA bool    `json:"use_rslora"`
+		Rank   int      `json:"r"`
+		Alpha  float64  `json:"lora_alpha"`
+		RSLoRA bool     `json:"use_rslora"`
+		Params []string `json:"target_parameters"`
 	}
 	text, err := os.ReadFile(filepath.Join(f.dir, "lora", "adapter_config.json"))
 	check(t, err)
 	check(t, json.Unmarshal(text, &lora))
-	var weights []string
+	var names []string
 	for _, info := range f.adapter.Tensors() {
-		if w, first := model.AdaptedIn(info.Name); first {
-			weights = append(weights, w)
-		}
+		names = append(names, info.Name)
 	}
-	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, weights...))
+	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, f.model.AdaptedIn(names, lora.Params)...))
 	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
 		check(t, f.model.Quantize())
 	}
@@ -198,7 +197,7 @@ func TestCompiledTraining(t *testing.T) { trainsAsPyTorch(t, cuda.Compiled) }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker) {
 	t.Helper()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "olmoe-tiny", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora"} {
 		folder, lora := strings.CutSuffix(name, " lora")
 		f := load(t, folder)
 		if lora {
@@ -316,7 +315,7 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 // those of the packing, the bytes those of the CPU backend. One of the models has
 // attention within documents, with sinks.
 func TestPlansChangeNothing(t *testing.T) {
-	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "gpt2-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
+	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "olmoe-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32

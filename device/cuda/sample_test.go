@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -262,10 +263,13 @@ func (s *sample) packed(in, out int) {
 	s.nf4(in, out)
 }
 
-// nf4 makes a matrix in 4 bits.
+// nf4 makes a matrix in 4 bits. What lies behind it are no numbers.
 func (s *sample) nf4(rows, cols int) {
 	s.call.Attr.NF4 = true
 	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
+	const behind = 8 << 10
+	copy(s.image[s.end:s.end+behind], bytes.Repeat([]byte{0xff}, behind))
+	s.end += behind
 	plain := make([]float32, rows*cols)
 	for i := range plain {
 		plain[i] = float32(s.NormFloat64())
@@ -500,7 +504,7 @@ var samples = map[graph.Op]func(s *sample){
 	},
 	graph.ExpertLinear: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()
-		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), NF4: s.IntN(3) == 0}
+		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Experts: k + s.IntN(6), NF4: s.IntN(3) == 0, Acc: s.acc}
 		s.mat(n, k*out)
 		s.mat(n, s.some(k)*in)
 		s.experts(n, k, in, out, s.float)

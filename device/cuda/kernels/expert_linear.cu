@@ -1,8 +1,8 @@
 // A product of a mixture's experts without tensor cores, in the tiles and chains of product.cu, with
 // rows gathered and scattered as dispatch.cuh says. Every element is the CPU's chain.
 //
-// y x w: each slot's row of x times its expert's matrix, or with WT the transposed one. With NF4
-// this is packed. With BIAS sums start from biases.
+// y x w: each slot's row of x times its expert's matrix, or with WT the transposed one; with acc added to
+// y. With NF4 the matrix is packed. With BIAS sums start from biases.
 
 // weight returns element (r, c), or 0 without own. All lanes of a warp ask together.
 static __device__ inline float weight(const Mat& w, i64 r, int c, bool own, float level) {
@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) expert_linear(const __grid_con
   float level = levelOf(threadIdx.x % 16);
   Chains y = {};
   if (BIAS) each(0, j0, t.rows, n, [&](int p, int q, int i, int j) { y[p][q] = biasOf(a, t.expert, order[i], j); });
+  if (a.acc) each(0, j0, t.rows, n, [&](int p, int q, int i, int j) { y[p][q] = get(slotAt<T0>(a.t[0], order[i], n)[j]); });
   for (int k0 = 0; k0 < depth; k0 += 16) {
     for (int e0 = 0; e0 < 1024; e0 += 256) { // adjacent threads load adjacent elements
       int e = e0 + threadIdx.x, i = e / 16, k = e % 16;

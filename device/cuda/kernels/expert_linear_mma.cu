@@ -1,5 +1,5 @@
 // y x w: expert_linear.cu on tensor cores, in bf16: each slot's row of x times its expert's matrix,
-// or with WT the transposed one.
+// or with WT the transposed one, with acc added to y.
 //
 // A block computes COLS columns for a tile of at most ROWS slots of one expert, in DOWN x ACROSS
 // warps. DEEP inputs at a time pass through STAGES places in shared memory, all of which but the
@@ -12,9 +12,9 @@
 //
 // Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
 // of the rate of Hopper's own instructions. Packed weights are unpacked again for every tile of rows, by
-// the threads that multiply, at some 4 instructions an element; each fetches half a sector of indices and
-// with WT an eighth of one of scales, of which the rest is there for the next stages if the first-level
-// cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
+// the threads that multiply, at some 4 instructions an element; a stage fetches half a sector of indices
+// of a row and with WT an eighth of one of scales, of which the rest is there for the next stages if the
+// first-level cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
 #define DEEP 32
 #define STAGES 4
 #define THREADS (32 * DOWN * ACROSS)
@@ -67,6 +67,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   int wi = warpOf() / ACROSS * TALL, wj = warpOf() % ACROSS * WIDE, lane = threadIdx.x % 32, used = 0;
   int ra = wi + lane % 16, ca = lane / 16 * 8, rb = wj + lane % 8 + lane / 16 * 8, cb = lane / 8 % 2 * 8; // see asRows and asColumns
   float y[TALL / 16][WIDE / 8][4] = {};
+  if (a.acc)
+#pragma unroll
+    for (int i = 0; i < TALL / 16; i++) resume(y[i], a.t[0], order, t.rows, n, wi + 16 * i, j0 + wj);
   for (int left = (depth + DEEP - 1) / DEEP; left > 0; left--) {
     landed<STAGES - 2>();
     __syncthreads();

@@ -1,8 +1,8 @@
 // y x w: expert_linear_mma.cu on Hopper's tensor cores, a group of four warps for 64 slots. For places
 // and waits see wgrad_wgmma.cu.
 //
-// Known weakness: as there, the threads that multiply also copy; and an expert's last tile is full of
-// zeros behind its rows.
+// Known weakness: as there, the threads that multiply also copy, and unpack weights; and an expert's last
+// tile is full of zeros behind its rows.
 #define DEEP 64
 #define STAGES 4
 #define THREADS (2 * ROWS)
@@ -23,16 +23,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
 #pragma unroll
   for (int i = 0; i < ROWS / STEP; i++) from[i] = rowOf(a.t[1], order[min(row + i * STEP, t.rows - 1)], depth) + piece;
   int next = 0, filled = 0; // the next inputs to fetch, and the place for them
+  typedef Packed<WT ? COLS : DEEP, WT ? DEEP : COLS, THREADS> Weights;
+  Weights packed; // for the next inputs
+  float level = levelOf(threadIdx.x % 16);
+  int wr = threadIdx.x / Weights::PIECES, wc = threadIdx.x % Weights::PIECES * 8, mine = wc / 64 * 64 * DEEP + wr * 64 + (wc % 64 ^ wr % 8 * 8); // its first piece's place
+  static_assert(!NF4 || Weights::STEP % 8 == 0, "rows whose pieces trade places alike");
+  auto ask = [&]() {
+    if (WT) packed.ask(a.t[2], w0 + j0, n - j0, next, depth - next);
+    else packed.ask(a.t[2], w0 + next, depth - next, j0, n - j0);
+  };
+  if (NF4) ask();
   auto stage = [&]() {
     if (next < depth) {
       bf16 *s = s0 + filled * STAGE, *x = s + row * 64 + (piece ^ row % 8 * 8);
       int bytes = present(piece, depth - next);
 #pragma unroll
       for (int i = 0; i < ROWS / STEP; i++) copy<16>(x + i * STEP * 64, from[i] + next, row + i * STEP < t.rows ? bytes : 0);
-      if (WT) fetchPanels<COLS, DEEP, 64, THREADS>(s + ROWS * DEEP, a.t[2], w0 + j0, n - j0, next, depth - next);
+      if (NF4) packed.unpack<64>(s + ROWS * DEEP + mine, level);
+      else if (WT) fetchPanels<COLS, DEEP, 64, THREADS>(s + ROWS * DEEP, a.t[2], w0 + j0, n - j0, next, depth - next);
       else fetchPanels<DEEP, COLS, 64, THREADS>(s + ROWS * DEEP, a.t[2], w0 + next, depth - next, j0, n - j0);
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
+      if (NF4) ask();
     }
     commit();
   };
@@ -40,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_linear(const __grid
   for (int s = 2; s < STAGES; s++) stage();
   int group = warpOf() / 4, lane = threadIdx.x % 32, used = 0, left = (depth + DEEP - 1) / DEEP;
   float y[COLS / 8][4] = {};
+  if (a.acc) resume(y, a.t[0], order, t.rows, n, warpOf() * 16, j0);
   do {
     landed<STAGES - 3>();
     visible();

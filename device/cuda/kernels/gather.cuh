@@ -17,6 +17,23 @@ static __device__ inline void spread(int rows, int cols, int& i, int& j) {
   i = first + k % high, j = k / high;
 }
 
+// resume sets a warp's sums of 16 slots, from row on, to what n slots' rows of width columns hold from col
+// on; see mma for which are this thread's.
+template <int J> static __device__ inline void resume(float (&y)[J][4], const Mat& t, const int* order, int n, int width, int row, int col) {
+  row += threadIdx.x % 32 / 4, col += threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (row + 8 * i >= n) break;
+    const bf16* from = slotAt<bf16>(t, order[row + 8 * i], width) + col;
+#pragma unroll
+    for (int j = 0; j < J; j++) {
+      float x[2] = {};
+      if (col + 8 * j < width) load(x, from + 8 * j);
+      y[j][2 * i] = x[0], y[j][2 * i + 1] = x[1];
+    }
+  }
+}
+
 // scatter stores n slots' W columns of shared memory, at most N, to their rows of width columns, from
 // col on.
 template <int N, int W, int THREADS> static __device__ inline void scatter(const Mat& t, const int* order, int n, int width, int col, const bf16* s) {

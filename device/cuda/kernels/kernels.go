@@ -37,7 +37,7 @@ var parts = map[string][]string{
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh", "dispatch.cuh"},
 	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "bias.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
 	"expert_linear_mma": {"mma.cuh", "dispatch.cuh", "bias.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"mma.cuh", "dispatch.cuh", "gather.cuh"},
-	"expert_linear_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "bias.cuh", "gather.cuh"}, "expert_dw_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
+	"expert_linear_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "bias.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
 	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh"},
 }
 

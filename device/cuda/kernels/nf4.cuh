@@ -33,7 +33,7 @@ static __device__ inline float scaleOf(const void* row, int cols, int e) {
 // the end becomes 0.
 template <int N, int W, int THREADS> struct Packed {
   enum { PIECES = W / 8, STEP = THREADS / PIECES, EACH = N / STEP };
-  static_assert(THREADS % PIECES == 0 && N % STEP == 0, "whole rows");
+  static_assert(!NF4 || THREADS % PIECES == 0 && N % STEP == 0, "whole rows");
   unsigned indices[EACH];
   float scales[EACH];
 

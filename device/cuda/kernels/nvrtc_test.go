@@ -77,6 +77,10 @@ func variants() []Unit {
 			tile = "ROWS=" + tile + " SLOTS=" + slots
 			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0"}, Unit{"expert_linear_wgmma", tile + " WT=1"}, Unit{"expert_dw_wgmma", tile})
 		}
+		for _, tile := range []string{"256 COLS=128", "128 COLS=128", "64 COLS=128"} {
+			tile = "ROWS=" + tile + " SLOTS=" + slots
+			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0 NF4=1"}, Unit{"expert_linear_wgmma", tile + " WT=1 NF4=1"})
+		}
 	}
 	for _, head := range []string{"16", "64", "80", "112", "128"} {
 		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
