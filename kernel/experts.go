@@ -174,11 +174,10 @@ func columnsOf(init gemm.Init, first, n int) gemm.Init {
 	if init.Bias != nil {
 		init.Bias = init.Bias[first:][:n]
 	}
-	if init.Residual.Data != nil {
-		init.Residual.Data = init.Residual.Data[first:]
-	}
-	if init.Residual.Half != nil {
-		init.Residual.Half = init.Residual.Half[first:]
+	if r := &init.Residual; r.Data != nil {
+		r.Data = r.Data[first:]
+	} else if r.Half != nil {
+		r.Half = r.Half[first:]
 	}
 	return init
 }

@@ -288,6 +288,8 @@ func expertBias(in *Instr) string {
 	switch {
 	case bias.Absent() && !in.arg(5).Absent():
 		return "there are weights, but no bias"
+	case !bias.Absent() && in.Attr.Acc:
+		return "acc is set, and there is a bias"
 	case !bias.Absent() && (bias.Rows != in.Attr.Experts || bias.Cols*k != in.Args[0].Cols):
 		return fmt.Sprintf("a bias of %d x %d for %d experts, %d slots and %d columns", bias.Rows, bias.Cols, in.Attr.Experts, k, in.Args[0].Cols)
 	}

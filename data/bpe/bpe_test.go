@@ -33,7 +33,7 @@ func readFixtures(t testing.TB) fixtures {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Texts) < 400 || len(f.IDs) != 11 {
+	if len(f.Texts) < 400 || len(f.IDs) != 12 {
 		t.Fatalf("ids.json has %d texts for %d tokenizers", len(f.Texts), len(f.IDs))
 	}
 	return f
@@ -43,7 +43,7 @@ func readFixtures(t testing.TB) fixtures {
 func fixtureTokenizers(t testing.TB) map[string]*Tokenizer {
 	t.Helper()
 	all := map[string]*Tokenizer{"published gpt2": GPT2()}
-	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits", "neox"} {
+	for _, name := range []string{"gpt2", "llama3", "qwen2", "digits", "neox", "o200k"} {
 		tokenizer, err := Load(filepath.Join("testdata", name+".json"))
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +161,7 @@ func TestBoundary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cuts, foreign := 0, 0
 			rapid.Check(t, func(t *rapid.T) {
-				random := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "{",
+				random := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "/", "{",
 					"\u00e9", "\u0301", "\u0436", "\u6c34", "\u0436\n\u6c34", "\u3000", "\u00a0", "\u2028", "\u0085", "\u200d", "\ufffd", "\xff", "\xe6\xb0", EndOfText}), 0, 20)
 				// A place of each kind is in every text, or few texts might have none.
 				text := []byte(strings.Join(slices.Concat(random.Draw(t, "first"), []string{"a\nZ"}, random.Draw(t, "second"), []string{"\u0436\n\u6c34"},

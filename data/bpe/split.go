@@ -8,7 +8,7 @@ import (
 // Pre-tokenisation without a regular expression engine.
 //
 // Approach: a vocabulary is published with a regular expression that cuts text
-// into pre-tokens. The four expressions below cover nearly all byte-level BPE
+// into pre-tokens. The five expressions below cover nearly all byte-level BPE
 // tokenizers; each is a hand-written scanner that looks at the class of a
 // character (letter, number, white space, other) and reads one run.
 //
@@ -32,6 +32,8 @@ const (
 	// PatternDigits is GPT-2's, applied between digits, each of which is a pre-token
 	// (SmolLM, StarCoder).
 	PatternDigits
+	// PatternO200k is that of gpt-oss (o200k_harmony), see o200k.go.
+	PatternO200k
 )
 
 // patterns is the table of supported expressions, indexed by Pattern, exactly
@@ -45,6 +47,9 @@ var patterns = [...]struct {
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
 	PatternQwen2: {"qwen2", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
 		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 1},
+	PatternO200k: {"o200k", `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
 	// Published as two steps; this expression is equivalent.
 	PatternDigits: {"digits", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+`, 1},
 }
@@ -59,6 +64,8 @@ func (p Pattern) next(text []byte) int {
 		return nextGPT2(text)
 	case PatternDigits:
 		return nextDigits(text)
+	case PatternO200k:
+		return nextO200k(text)
 	}
 	return nextLlama3(text, patterns[p].digits)
 }
@@ -174,15 +181,7 @@ func nextLlama3(text []byte, digits int) int {
 	case letter:
 		return run(text, width, letter)
 	case number:
-		end := width
-		for n := 1; n < digits && end < len(text); n++ {
-			c, width := classAt(text, end)
-			if c != number {
-				break
-			}
-			end += width
-		}
-		return end
+		return numbers(text, digits)
 	case newline:
 		return whiteToNewline(text)
 	}
@@ -199,6 +198,19 @@ func nextLlama3(text []byte, digits int) int {
 		return run(text, run(text, width, other), newline)
 	}
 	return whiteToNewline(text)
+}
+
+// numbers returns the length of up to most numbers at the start of text.
+func numbers(text []byte, most int) int {
+	end := 0
+	for n := 0; n < most && end < len(text); n++ {
+		c, width := classAt(text, end)
+		if c != number {
+			break
+		}
+		end += width
+	}
+	return end
 }
 
 // white matches \s+(?!\S)|\s+ at the start of text, which must be white space: the
@@ -240,10 +252,10 @@ func whiteToNewline(text []byte) int {
 }
 
 // contraction returns the length of 's 't 're 've 'm 'll 'd at the start of
-// text, which starts with an apostrophe, or 0. With fold, letters of either
+// text, or 0. With fold, letters of either
 // case match, and with them the long s, U+017F.
 func contraction(text []byte, fold bool) int {
-	if len(text) < 2 {
+	if len(text) < 2 || text[0] != '\'' {
 		return 0
 	}
 	var lower byte

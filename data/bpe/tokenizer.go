@@ -288,10 +288,11 @@ func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(n
 
 // Boundary reports whether text can be cut at i so that encoding both parts
 // gives the ids of the whole: right after a single newline between two visible
-// characters. It holds for every pattern (a newline ends a pre-token, and nothing
-// before it depends on what follows) and lets long text be encoded in parallel.
+// characters, of which the second is no slash. It holds for every pattern (a newline
+// ends a pre-token, in PatternO200k with the slashes behind it, and nothing before it
+// depends on what follows) and lets long text be encoded in parallel.
 func Boundary(text []byte, i int) bool {
-	return i >= 2 && i < len(text) && text[i-1] == '\n' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
+	return i >= 2 && i < len(text) && text[i-1] == '\n' && text[i] != '/' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
 }
 
 // Boundary is the function Boundary for this tokenizer: it is never true if an added

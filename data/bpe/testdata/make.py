@@ -3,7 +3,7 @@
     pip install tokenizers==0.23.3
     python make.py [vocab.bpe encoder.json]
 
-For each of the four pre-tokenisation patterns it trains a small vocabulary on
+For each of the five pre-tokenisation patterns it trains a small vocabulary on
 ../../../LICENSE and writes it as <pattern>.json; ids.json holds strings and the
 ids that Hugging Face gives them. With the two files that OpenAI published for
 GPT-2, the ids of the real GPT-2 are made too; without, they are kept.
@@ -19,6 +19,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 here = os.path.dirname(os.path.abspath(__file__))
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
           r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+O200K = WORD % ("*", "+") + WORD % ("+", "*") + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -108,6 +110,7 @@ def main():
         "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), None),
         "llama3": (splitter(LLAMA3), None),
         "qwen2": (splitter(QWEN2), normalizers.NFC()),
+        "o200k": (splitter(O200K), None),
         "digits": (pre_tokenizers.Sequence([
             pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), None),
         "neox": (pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC()),
