@@ -206,7 +206,7 @@ func attentionAt(b *builder) error {
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("%d heads on %d of %d numbers cannot be attended", at.Heads, at.KVHeads, at.HeadDim)
 	}
-	unit := (&attentionKind{}).unit("attention_at", b.call, ops)
+	unit := plainAttention.unit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
 	rows := int64(ops[2].Rows)
