@@ -8,13 +8,14 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Attention has three variants with the same kernels and operands: plain, for
-// everything; tensor cores, for bf16 and head sizes of 16 to 128 in steps of 16; and
-// Hopper's (wgmma), in steps of 32. They differ in geometry and shared memory.
+// Attention has variants with the same kernels and operands: plain, for everything; tensor
+// cores, for bf16 and head sizes of 16 to 256 in steps of 16; and Hopper's (wgmma), in steps of
+// 32. They differ in geometry and shared memory. Heads wider than 128 have another backward pass,
+// for all cards.
 
 type attentionKind struct {
-	suffix                 string // of the files
-	forward, queries, keys func(head int) attentionBlock
+	forwardFile, backwardFile string
+	forward, queries, keys    func(head int) attentionBlock
 }
 
 // attentionBlock is the geometry of a kernel's block: rows, threads and bytes of shared
@@ -33,7 +34,10 @@ func plainTiles(n, m int) func(int) attentionBlock {
 	}
 }
 
-var plainAttention = attentionKind{forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2)}
+var plainAttention = attentionKind{
+	forwardFile: "attention", backwardFile: "attention_bwd",
+	forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2),
+}
 
 // spread returns the bytes of n rows of head+8 bf16 numbers (PITCH in kernels/mma.cuh);
 // packed, of n rows without gaps.
@@ -49,7 +53,7 @@ func tensorThreads(head int) int {
 }
 
 var tensorAttention = attentionKind{
-	suffix:  "_mma",
+	forwardFile: "attention_mma", backwardFile: "attention_bwd_mma",
 	forward: func(head int) attentionBlock { return attentionBlock{128, 128, spread(head, 128+2*64), 4 * 128} },
 	queries: func(head int) attentionBlock {
 		return attentionBlock{128, tensorThreads(head), spread(head, 2*128), 4 * 128}
@@ -62,7 +66,7 @@ var tensorAttention = attentionKind{
 // Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
 // registers allow; backward there are three places of 2 x 64 rows.
 var hopperAttention = attentionKind{
-	suffix: "_wgmma",
+	forwardFile: "attention_wgmma", backwardFile: "attention_bwd_wgmma",
 	forward: func(head int) attentionBlock {
 		rows := 128
 		if head <= 64 {
@@ -78,10 +82,30 @@ var hopperAttention = attentionKind{
 	},
 }
 
+// Queries pass through the place of keys and values.
+var wideAttention = attentionKind{
+	forwardFile: "attention_mma", backwardFile: "attention_bwd_wide",
+	forward: func(head int) attentionBlock { return attentionBlock{128, 256, spread(head, 128), 4 * 128} },
+	queries: wideGradients, keys: wideGradients,
+}
+
+var wideHopperAttention = attentionKind{
+	forwardFile: "attention_wgmma", backwardFile: "attention_bwd_wide",
+	forward: func(head int) attentionBlock {
+		return attentionBlock{128, 256, 1024 + spread(head, 128) + packed(head, 4*64), 4 * 128}
+	},
+	queries: wideGradients, keys: wideGradients,
+}
+
+// wideGradients has two stages of 2 x 32 others and their statistics, and what warps tell each other.
+func wideGradients(head int) attentionBlock {
+	return attentionBlock{64, 256, spread(head, 2*2*32) + 2*3*4*32 + 16<<10, 0}
+}
+
 // attentionKindOf returns the fastest variant that supports the operands.
 func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 	head := b.call.Attr.HeadDim
-	if head%16 != 0 || head > 128 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
+	if head%16 != 0 || head > 256 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
 		return &plainAttention
 	}
 	for i, o := range ops {
@@ -93,8 +117,14 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 			return &plainAttention
 		}
 	}
-	if b.hopper && head%32 == 0 {
+	hopper := b.hopper && head%32 == 0
+	switch {
+	case hopper && head > 128:
+		return &wideHopperAttention
+	case hopper:
 		return &hopperAttention
+	case head > 128:
+		return &wideAttention
 	}
 	return &tensorAttention
 }
@@ -118,7 +148,7 @@ func attention(b *builder) error {
 		return err
 	}
 	k := b.attentionKindOf(ops...)
-	return b.heads(k, "attention", "attention", b.call.Attr.Heads, q.rows(), q, k.forward, ops...)
+	return b.heads(k.forwardFile, "attention", b.call.Attr.Heads, q.rows(), q, k.forward, ops...)
 }
 
 func attentionBwd(b *builder) error {
@@ -131,14 +161,14 @@ func attentionBwd(b *builder) error {
 	k := b.attentionKindOf(ops...)
 	if k == &plainAttention { // the tensor-core query kernels compute delta themselves
 		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
-		if err := b.start(k.unit("attention_bwd", at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
+		if err := b.start(attentionUnit(k.backwardFile, at.HeadDim, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
 		}
 	}
-	if err := b.heads(k, "attention_bwd", "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
+	if err := b.heads(k.backwardFile, "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err
 	}
-	return b.heads(k, "attention_bwd", "keys", at.KVHeads, q.end, q, k.keys, ops...)
+	return b.heads(k.backwardFile, "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }
 
 // queries says which rows of a sequence are queries, [from, end), and the number of
@@ -161,8 +191,8 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 	return queries{}, fmt.Errorf("%d queries and %d keys are neither sequences of %d nor a slice of one", q.Rows, kv.Rows, at.Seq)
 }
 
-func (k *attentionKind) unit(file string, head int, ops []device.Operand) kernels.Unit {
-	u := kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
+func attentionUnit(file string, head int, ops []device.Operand) kernels.Unit {
+	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), head)}
 	if starts := startsOf(ops); starts > 0 {
 		u.Defines += fmt.Sprintf(" STARTS=%d", starts)
 	}
@@ -178,7 +208,7 @@ func startsOf(ops []device.Operand) int {
 }
 
 // heads launches a block per tile of rows, head and sequence.
-func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
+func (b *builder) heads(file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
@@ -189,7 +219,7 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	if startsOf(ops) > 0 {
 		block.shared += block.starts
 	}
-	return b.start(k.unit(file, at.HeadDim, ops), kernel, grid, block.threads, block.shared, a)
+	return b.start(attentionUnit(file, at.HeadDim, ops), kernel, grid, block.threads, block.shared, a)
 }
 
 // attentionAt writes the rows' keys and values to the cache, then launches a block per

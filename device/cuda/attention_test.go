@@ -164,12 +164,12 @@ func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }
 
 func documentsAreSkipped(t *testing.T, machine maker) {
 	t.Helper()
-	const n, cut, head = 512, 256, 32 // a multiple of all tiles
+	const n, cut = 512, 256 // a multiple of all tiles
 	for _, c := range []struct {
-		float graph.DType
-		major int
-	}{{graph.F32, 9}, {graph.BF16, 8}, {graph.BF16, 9}} {
-		float := c.float
+		float       graph.DType
+		head, major int
+	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 160, 9}} {
+		float, head := c.float, c.head
 		d, _ := machine(t, Options{}, imageBytes)
 		d.limits.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(1, 6)), image: make([]byte, imageBytes), wide: true, float: float}
@@ -222,7 +222,8 @@ func hugeScores(t *testing.T, machine maker) {
 		head, major   int
 		queries, keys float64 // their sizes
 	}{{graph.F32, 32, 9, 1e4, 1e4}, {graph.F32, 33, 9, 1e6, 3e6}, {graph.F32, 32, 9, 1e17, 1e17}, {graph.BF16, 33, 9, 1e6, 1e6},
-		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3}} {
+		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3},
+		{graph.BF16, 256, 8, 1e3, 1e3}, {graph.BF16, 256, 9, 1e3, 1e3}} {
 		d, _ := machine(t, Options{}, imageBytes)
 		d.limits.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(uint64(c.queries), uint64(c.head))), image: make([]byte, imageBytes), wide: true, float: c.float}

@@ -33,6 +33,7 @@ var parts = map[string][]string{
 	"norm": {"rows.cuh"}, "norm_dx": {"rows.cuh"},
 	"attention": {"attention.cuh", "tiles.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
 	"attention_mma": {"attention.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
+	"attention_bwd_wide": {"attention.cuh", "mma.cuh", "heads.cuh"},
 	"attention_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh", "dispatch.cuh"},
 	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "nf4.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
