@@ -78,11 +78,13 @@ func variants() []Unit {
 			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0"}, Unit{"expert_linear_wgmma", tile + " WT=1"}, Unit{"expert_dw_wgmma", tile})
 		}
 	}
-	for backward, heads := range map[string]string{"attention_bwd_mma": "16 64 80 112 128", "attention_bwd_wide": "144 192 240 256"} {
-		for _, head := range strings.Fields(heads) {
-			list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{backward, "HEAD=" + head},
-				Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{backward, "HEAD=" + head + " STARTS=8"})
+	for i, head := range []string{"16", "64", "80", "112", "128", "144", "192", "240", "256"} {
+		backward := "attention_bwd_mma"
+		if i > 4 {
+			backward = "attention_bwd_wide"
 		}
+		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{backward, "HEAD=" + head},
+			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{backward, "HEAD=" + head + " STARTS=8"})
 	}
 	for _, head := range []string{"32", "64", "96", "128"} {
 		list = append(list, Unit{"attention_bwd_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"})
