@@ -49,7 +49,7 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
-	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_bwd_wide.cu": {144}} // of heads, else 32: a wait must matter for one of them
+	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
 	for _, c := range []struct {
 		op      graph.Op
 		file    string // edited from there on
@@ -57,6 +57,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 		major   int    // the card's compute capability
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
 		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9}, {graph.AttentionBwd, "attention_bwd_wide.cu", true, 8},
+		{graph.AttentionBwd, "attention_bwd_wide_wgmma.cu", true, 9},
 		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
 		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 9}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
 		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
@@ -177,7 +178,7 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 	for _, c := range []struct {
 		float       graph.DType
 		head, major int
-	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 160, 9}} {
+	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 192, 9}} {
 		float, head := c.float, c.head
 		d, _ := machine(t, Options{}, imageBytes)
 		d.limits.major = c.major

@@ -19,8 +19,6 @@
 //
 // Known weakness: three barriers per tile, and there is room for one block on an SM, so its tensor
 // cores wait while weights are traded. Not measured yet.
-#define ROWS 64
-#define THREADS 256
 #define OTHERS 32
 #define UNITS ((HEAD / 16 + 3) / 4) // of 16 columns of a result, per warp
 #define TILE (OTHERS * PITCH)
@@ -123,52 +121,6 @@ template <int SETS> static __device__ inline void gather(float (&o)[SETS][2 * UN
   }
 }
 
-// finish puts the warp's sums times scale, plus the previous values if add, into shared memory at s,
-// which has the rows of t from row on. Rows from end on, counted from there, have none.
-template <int SETS>
-static __device__ inline void finish(const Mat& t, int row, int end, int col, const float (&o)[SETS][2 * UNITS][4], int r0, int unit, float scale, bool add, bf16* s) {
-  int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < SETS; i++)
-#pragma unroll
-    for (int n = 0; n < 2 * UNITS; n++)
-#pragma unroll
-      for (int e = 0; e < 4; e += 2) {
-        int r = r0 + 16 * i + lane / 4 + e / 2 * 8, c = unit * 16 + n * 8 + lane % 4 * 2;
-        if (HEAD % 64 && c >= HEAD) break;
-        unsigned was = add && r < end ? *(const unsigned*)at<bf16>(t, row + r, col + c) : 0;
-        *(unsigned*)(s + r * PITCH + c) = pack(fmaf(o[i][n][e], scale, __uint_as_float(was << 16)), fmaf(o[i][n][e + 1], scale, __uint_as_float(was & 0xffff0000u)));
-      }
-}
-
-// flush writes what finish put together.
-static __device__ inline void flush(const Mat& t, int row, int end, int col, const bf16* s) {
-  for (int e = threadIdx.x; e < ROWS * LINE; e += THREADS) {
-    int r = e / LINE, c = e % LINE * 8;
-    if (r < end) *(Pack<bf16, 8>*)at<bf16>(t, row + r, col + c) = *(const Pack<bf16, 8>*)(s + r * PITCH + c);
-  }
-}
-
-// deltas computes the dot products of do, which the warp holds, and o for its queries, and stores them
-// for the other warps and the keys kernel.
-static __device__ inline void deltas(const Args& a, int mine, int q0, int h, const unsigned (&dout)[HEAD / 16][4], float* delta) {
-  int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int e = 0; e < 2; e++) {
-    int r = row() + lane / 4 + 8 * e;
-    const bf16* o = at<bf16>(a.t[6], mine + q0 + r, h * HEAD + lane % 4 * 2);
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < HEAD / 8; c++) sum += dot(q0 + r < a.seq ? *(const unsigned*)(o + c * 8) : 0, dout[c / 2][c % 2 * 2 + e]);
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    if (lane % 4 == 0) {
-      delta[r] = sum;
-      if (q0 + r < a.seq) *at<float>(a.t[2], mine + q0 + r, h) = sum;
-    }
-  }
-}
-
 // grid: tiles of 64 queries x heads x sequences
 extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ Args a) {
   DYNAMIC(shared);
@@ -194,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
   __syncthreads();
   unsigned own[HEAD / 16][4]; // q or do
   hold(own, s.tiles);
-  if (half()) deltas(a, mine, q0, h, own, deltaOf);
+  deltas(a, mine, q0, h, deltaOf);
   __syncthreads();
   stage(first);
 #pragma unroll
@@ -221,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     gather(dq, s.weights + half() * 4 * 128, tiles, unit);
   }
   __syncthreads();
-  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, half() * 32, unit, a.f[0], false, s.tiles);
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, half() * 32, unit * 16, a.f[0], false, s.tiles);
   __syncthreads();
   flush(a.t[0], mine + q0, a.seq - q0, h * HEAD, s.tiles);
 }
@@ -287,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   }
   __syncthreads();
   int col = (half() ? g : a.kv + g) * HEAD;
-  finish(a.t[1], base + k0, a.seq - k0, col, sums, 0, unit, half() ? a.f[0] : 1, a.acc, s.tiles + half() * ROWS * PITCH);
+  finish(a.t[1], base + k0, a.seq - k0, col, sums, 0, unit * 16, half() ? a.f[0] : 1, a.acc, s.tiles + half() * ROWS * PITCH);
   __syncthreads();
   flush(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, s.tiles);
   flush(a.t[1], base + k0, a.seq - k0, g * HEAD, s.tiles + ROWS * PITCH);

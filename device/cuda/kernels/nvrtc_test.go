@@ -89,6 +89,9 @@ func variants() []Unit {
 	for _, head := range []string{"32", "64", "96", "128"} {
 		list = append(list, Unit{"attention_bwd_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"})
 	}
+	for _, head := range []string{"192", "256"} {
+		list = append(list, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head + " STARTS=8"})
+	}
 	for _, head := range []string{"32", "64", "96", "128", "160", "192", "224", "256"} {
 		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"})
 	}
