@@ -168,6 +168,34 @@ func longSample(op graph.Op, variant bool, head int) *sample {
 	return s
 }
 
+// TestAttentionFits: blocks of all head sizes have the shared memory of every card that their
+// kernels are for, 99 KiB a block on the smallest.
+func TestAttentionFits(t *testing.T) {
+	const small, hopper = 99 << 10, 227 << 10
+	for head := 16; head <= 256; head += 16 {
+		for what, c := range map[string]struct {
+			block attentionBlock
+			most  int
+		}{
+			"plain":                {plainForward.block(head), small},
+			"plain, dq":            {plainBackward.queries(head), small},
+			"plain, dk, dv":        {plainBackward.keys(head), small},
+			"tensor cores":         {tensorForward.block(head), small},
+			"tensor cores, dq":     {tensorBackward.queries(min(head, 128)), small},
+			"tensor cores, dk, dv": {tensorBackward.keys(min(head, 128)), small},
+			"wide":                 {wideTiles(head), small},
+			"Hopper":               {hopperForward.block(head), hopper},
+			"Hopper, dq":           {hopperBackward.queries(min(head, 128)), hopper},
+			"Hopper, dk, dv":       {hopperBackward.keys(min(head, 128)), hopper},
+			"Hopper, wide":         {wideHopperTiles(head), hopper},
+		} {
+			if need := c.block.shared + c.block.starts; need > c.most {
+				t.Errorf("%s, head %d: a block needs %d bytes of %d", what, head, need, c.most)
+			}
+		}
+	}
+}
+
 // TestDocumentsAreSkipped: tiles of other documents are not looked at, neither of keys
 // by the queries behind them nor of queries by the keys before them.
 func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }

@@ -4,6 +4,10 @@
 // of 64 keys begin at multiples of 64. Late queries, which see the most keys, run
 // first.
 //
+// Of heads wider than 128 a warp's registers hold the sums of 16 rows only. They hold its
+// queries too, which come through the place of keys and values, so there are eight warps.
+// Above 192 tiles have 32 keys, so that nothing is spilled.
+//
 // Copies overlap with computation: a tile's values are fetched during its q.k, the
 // next tile's keys during the softmax and the product with values. Only tiles
 // crossed by the diagonal or the window's edge are masked, warp by warp. A warp

@@ -4,25 +4,24 @@
 #define THREADS 256
 
 // deltas computes the dot products of do and o for the block's queries, for the block and, in memory,
-// for the keys kernel. A warp reads whole rows.
+// for the keys kernel. A warp reads whole rows, all of its own before it adds up any.
 static __device__ inline void deltas(const Args& a, int mine, int q0, int h, float* delta) {
-  int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32, warp = warpOf(), col = h * HEAD + min(lane, LINE - 1) * 8;
+  float sums[ROWS / 8];
 #pragma unroll
-  for (int i = 0; i < ROWS; i += THREADS / 32) {
-    int r = i + warpOf();
-    float sum = 0;
-    if (lane < LINE && q0 + r < a.seq) {
-      Pack<unsigned, 4> x = *(const Pack<unsigned, 4>*)at<bf16>(a.t[3], mine + q0 + r, h * HEAD + lane * 8);
-      Pack<unsigned, 4> y = *(const Pack<unsigned, 4>*)at<bf16>(a.t[6], mine + q0 + r, h * HEAD + lane * 8);
+  for (int i = 0; i < ROWS / 8; i++) {
+    int row = mine + min(q0 + i * 8 + warp, a.seq - 1);
+    Pack<unsigned, 4> x = *(const Pack<unsigned, 4>*)at<bf16>(a.t[3], row, col), y = *(const Pack<unsigned, 4>*)at<bf16>(a.t[6], row, col);
+    sums[i] = dot(x.e[0], y.e[0]) + dot(x.e[1], y.e[1]) + dot(x.e[2], y.e[2]) + dot(x.e[3], y.e[3]);
+    if (lane >= LINE) sums[i] = 0;
+  }
 #pragma unroll
-      for (int e = 0; e < 4; e++) sum += dot(x.e[e], y.e[e]);
-    }
+  for (int i = 0; i < ROWS / 8; i++) {
+    int r = i * 8 + warp;
 #pragma unroll
-    for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    if (lane == 0) {
-      delta[r] = sum;
-      if (q0 + r < a.seq) *at<float>(a.t[2], mine + q0 + r, h) = sum;
-    }
+    for (int d = 16; d; d /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], d);
+    if (lane == 0) delta[r] = sums[i];
+    if (lane == 0 && q0 + r < a.seq) *at<float>(a.t[2], mine + q0 + r, h) = sums[i];
   }
 }
 
