@@ -13,9 +13,9 @@
 // For example, keys 0 to 63 in a sequence of 128 without a window: queries 96 to 127 come first and 0
 // to 31 last; of these, warps whose keys are later have p = ds = 0.
 //
-// What an SM must spend on 64 keys with 32 queries of 256: 2048 clocks of mma.sync and some 2000 of
-// shared memory. If warps owned 16 rows in all products, dk and dv would be passes of their own, with 5
-// products instead of 4 and 1.2 times as many clocks of shared memory as of products in the longer one.
+// What an SM must spend on 64 keys with 32 queries of 256: 2048 clocks of mma.sync and 2096 of shared
+// memory (on dq of 64 queries with 32 keys: 1536 and 1848). If warps owned 16 rows in all products, dk and
+// dv would be passes of their own, with 5 products instead of 4.
 //
 // Known weakness: three barriers per tile, and there is room for one block on an SM, so its tensor
 // cores wait while weights are traded. Not measured yet.
@@ -40,7 +40,7 @@ static __device__ inline Place divide(float* shared) {
   return {(bf16*)shared, trade, weights, (float*)(weights + 2 * 8 * 128)};
 }
 
-static __device__ inline int half() { return warpOf() / 4; }      // whether the warp has the second operand
+static __device__ inline int half() { return warpOf() / 4; }     // whether the warp has the second operand
 static __device__ inline int row() { return warpOf() % 4 * 16; } // the first of its rows in the block
 
 // hold loads the warp's own rows, of the first operand or, ROWS rows later, of the second.
