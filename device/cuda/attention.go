@@ -9,13 +9,19 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Attention has three variants with the same kernels and operands: plain, for
-// everything; tensor cores, for bf16 and head sizes of 16 to 128 in steps of 16; and
-// Hopper's (wgmma), in steps of 32. They differ in geometry and shared memory.
+// Attention has variants with the same kernels and operands: plain, for everything; tensor
+// cores, for bf16 and head sizes of 16 to 256 in steps of 16; and Hopper's (wgmma), in steps of
+// 32. They differ in geometry and shared memory. Backwards, heads wider than 128 have files of
+// their own, Hopper's in steps of 64.
 
-type attentionKind struct {
-	suffix                 string // of the files
-	forward, queries, keys func(head int) attentionBlock
+type attentionForward struct {
+	file  string
+	block func(head int) attentionBlock
+}
+
+type attentionBackward struct {
+	file          string
+	queries, keys func(head int) attentionBlock
 }
 
 // attentionBlock is the geometry of a kernel's block: rows, threads and bytes of shared
@@ -34,12 +40,23 @@ func plainTiles(n, m int) func(int) attentionBlock {
 	}
 }
 
-var plainAttention = attentionKind{forward: plainTiles(3, 1), queries: plainTiles(4, 1), keys: plainTiles(4, 2)}
+var (
+	plainForward  = attentionForward{"attention", plainTiles(3, 1)}
+	plainBackward = attentionBackward{"attention_bwd", plainTiles(4, 1), plainTiles(4, 2)}
+)
 
 // spread returns the bytes of n rows of head+8 bf16 numbers (PITCH in kernels/mma.cuh);
 // packed, of n rows without gaps.
 func spread(head, n int) int { return 2 * n * (head + 8) }
 func packed(head, n int) int { return 2 * n * head }
+
+// Queries of wide heads pass through the place of keys and values.
+var tensorForward = attentionForward{"attention_mma", func(head int) attentionBlock {
+	if head > 128 {
+		return attentionBlock{128, 256, spread(head, 128), 4 * 128}
+	}
+	return attentionBlock{128, 128, spread(head, 128+2*64), 4 * 128}
+}}
 
 // tensorThreads is THREADS in kernels/attention_bwd_mma.cu.
 func tensorThreads(head int) int {
@@ -49,9 +66,8 @@ func tensorThreads(head int) int {
 	return 256
 }
 
-var tensorAttention = attentionKind{
-	suffix:  "_mma",
-	forward: func(head int) attentionBlock { return attentionBlock{128, 128, spread(head, 128+2*64), 4 * 128} },
+var tensorBackward = attentionBackward{
+	file: "attention_bwd_mma",
 	queries: func(head int) attentionBlock {
 		return attentionBlock{128, tensorThreads(head), spread(head, 2*128), 4 * 128}
 	},
@@ -60,17 +76,32 @@ var tensorAttention = attentionKind{
 	},
 }
 
+// wideStats are statistics of two stages of n others: lse, delta and starts, used or not.
+func wideStats(n int) int { return 2 * 3 * 4 * n }
+
+// wideTiles has two stages of 2 x 32 others, and scores and weights that warps exchange.
+func wideTiles(head int) attentionBlock {
+	return attentionBlock{64, 256, spread(head, 2*2*32) + 4*64*32 + 2*2*64*32 + wideStats(32), 0}
+}
+
+var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
+
 // Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
-// registers allow; backward there are three places of 2 x 64 rows.
-var hopperAttention = attentionKind{
-	suffix: "_wgmma",
-	forward: func(head int) attentionBlock {
-		rows := 128
-		if head <= 64 {
-			rows = 192
-		}
-		return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*128), 4 * rows}
-	},
+// registers allow; wide heads have tiles of 64 keys instead of 128.
+var hopperForward = attentionForward{"attention_wgmma", func(head int) attentionBlock {
+	rows, keys := 128, 128
+	if head <= 64 {
+		rows = 192
+	}
+	if head > 128 {
+		keys = 64
+	}
+	return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*keys), 4 * rows}
+}}
+
+// There are three places of 2 x 64 rows.
+var hopperBackward = attentionBackward{
+	file: "attention_bwd_wgmma",
 	queries: func(head int) attentionBlock {
 		return attentionBlock{128, 256, 1024 + max(packed(head, 3*2*64), spread(head, 2*128)), 4 * 128}
 	},
@@ -79,11 +110,18 @@ var hopperAttention = attentionKind{
 	},
 }
 
-// attentionKindOf returns the fastest variant that supports the operands.
-func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
+// wideHopperTiles has two stages of 2 x 64 others, 2 x 64 own rows, and what groups exchange.
+func wideHopperTiles(head int) attentionBlock {
+	return attentionBlock{64, 256, 1024 + packed(head, 3*2*64) + 4*64*64 + 2*64*64 + wideStats(64), 0}
+}
+
+var wideHopperBackward = attentionBackward{"attention_bwd_wide_wgmma", wideHopperTiles, wideHopperTiles}
+
+// onTensorCores reports whether tensor cores' kernels support the operands.
+func (b *builder) onTensorCores(ops ...device.Operand) bool {
 	head := b.call.Attr.HeadDim
-	if head%16 != 0 || head > 128 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
-		return &plainAttention
+	if head%16 != 0 || head > 256 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
+		return false
 	}
 	for i, o := range ops {
 		name := b.call.Op.Info().Args[i].Name
@@ -91,13 +129,36 @@ func (b *builder) attentionKindOf(ops ...device.Operand) *attentionKind {
 			continue
 		}
 		if o.DType != graph.BF16 || (uint64(b.base[o.Tier])+uint64(o.Addr))%16 != 0 || o.Stride%8 != 0 {
-			return &plainAttention
+			return false
 		}
 	}
-	if b.hopper && head%32 == 0 {
-		return &hopperAttention
+	return true
+}
+
+// attentionForwardOf and attentionBackwardOf return the fastest variant that supports the operands.
+func (b *builder) attentionForwardOf(ops ...device.Operand) *attentionForward {
+	switch {
+	case !b.onTensorCores(ops...):
+		return &plainForward
+	case b.hopper && b.call.Attr.HeadDim%32 == 0:
+		return &hopperForward
 	}
-	return &tensorAttention
+	return &tensorForward
+}
+
+func (b *builder) attentionBackwardOf(ops ...device.Operand) *attentionBackward {
+	head := b.call.Attr.HeadDim
+	switch {
+	case !b.onTensorCores(ops...):
+		return &plainBackward
+	case head > 128 && b.hopper && head%64 == 0:
+		return &wideHopperBackward
+	case head > 128:
+		return &wideBackward
+	case b.hopper && head%32 == 0:
+		return &hopperBackward
+	}
+	return &tensorBackward
 }
 
 // present returns the operands up to the last one that is not absent; at least the
@@ -119,8 +180,8 @@ func attention(b *builder) error {
 	if err != nil {
 		return err
 	}
-	k := b.attentionKindOf(ops...)
-	return b.heads(k, "attention", "attention", b.call.Attr.Heads, q.rows(), q, k.forward, ops...)
+	k := b.attentionForwardOf(ops...)
+	return b.heads(k.file, "attention", b.call.Attr.Heads, q.rows(), q, k.block, ops...)
 }
 
 func attentionBwd(b *builder) error {
@@ -130,17 +191,17 @@ func attentionBwd(b *builder) error {
 	if err != nil {
 		return err
 	}
-	k := b.attentionKindOf(ops...)
-	if k == &plainAttention { // the tensor-core query kernels compute delta themselves
+	k := b.attentionBackwardOf(ops...)
+	if k == &plainBackward { // the tensor-core query kernels compute delta themselves
 		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
-		if err := b.start(k.unit("attention_bwd", b.call, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
+		if err := b.start(attentionUnit(k.file, b.call, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
 		}
 	}
-	if err := b.heads(k, "attention_bwd", "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
+	if err := b.heads(k.file, "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err
 	}
-	return b.heads(k, "attention_bwd", "keys", at.KVHeads, q.end, q, k.keys, ops...)
+	return b.heads(k.file, "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }
 
 // queries says which rows of a sequence are queries, [from, end), and the number of
@@ -163,8 +224,8 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 	return queries{}, fmt.Errorf("%d queries and %d keys are neither sequences of %d nor a slice of one", q.Rows, kv.Rows, at.Seq)
 }
 
-func (k *attentionKind) unit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
-	u := kernels.Unit{File: file + k.suffix, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
+func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
+	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
 	for _, name := range []string{"starts", "sinks"} {
 		if n := numberOf(name, call.Op, ops); n > 0 {
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)
@@ -184,7 +245,7 @@ func numberOf(name string, op graph.Op, ops []device.Operand) int {
 }
 
 // heads launches a block per tile of rows, head and sequence.
-func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
+func (b *builder) heads(file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
 	a.f[0] = float32(at.Scale)
@@ -195,7 +256,7 @@ func (b *builder) heads(k *attentionKind, file, kernel string, heads, rows int, 
 	if numberOf("starts", b.call.Op, ops) > 0 {
 		block.shared += block.starts
 	}
-	return b.start(k.unit(file, b.call, ops), kernel, grid, block.threads, block.shared, a)
+	return b.start(attentionUnit(file, b.call, ops), kernel, grid, block.threads, block.shared, a)
 }
 
 // attentionAt writes the rows' keys and values to the cache, then launches a block per
@@ -206,7 +267,7 @@ func attentionAt(b *builder) error {
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("%d heads on %d of %d numbers cannot be attended", at.Heads, at.KVHeads, at.HeadDim)
 	}
-	unit := plainAttention.unit("attention_at", b.call, ops)
+	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
 	rows := int64(ops[2].Rows)

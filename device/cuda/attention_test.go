@@ -49,13 +49,15 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
+	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
 	for _, c := range []struct {
 		op      graph.Op
 		file    string // edited from there on
 		variant bool   // within documents, or weights are in 4 bits
 		major   int    // the card's compute capability
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
-		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9},
+		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9}, {graph.AttentionBwd, "attention_bwd_wide.cu", true, 8},
+		{graph.AttentionBwd, "attention_bwd_wide_wgmma.cu", true, 9},
 		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
 		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 8}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
 		{graph.ExpertLinear, "expert_linear_wgmma.cu", false, 9}, {graph.ExpertLinear, "expert_linear_wgmma.cu", true, 9}, {graph.ExpertDW, "expert_dw_wgmma.cu", false, 9}} {
@@ -63,17 +65,26 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			continue
 		}
 		t.Run(fmt.Sprint(c.op, " ", c.file, " ", c.variant, " ", c.major), func(t *testing.T) {
-			s := longSample(c.op, c.variant)
-			want := s.reference()
-			once := func(edit func(string) string, descending bool) error {
+			heads := sizes[c.file]
+			if heads == nil {
+				heads = []int{32}
+			}
+			var list []*sample
+			var wants [][]byte
+			for _, head := range heads {
+				s := longSample(c.op, c.variant, head)
+				list, wants = append(list, s), append(wants, s.reference())
+			}
+			once := func(i int, edit func(string) string, descending bool) error {
 				g := fake.New()
 				g.Major = c.major
-				return s.edited(t, &Libraries{Driver: g.Driver(), Compiler: editing{w(t, g, descending), within(c.file, edit)}}, want)
+				return list[i].edited(t, &Libraries{Driver: g.Driver(), Compiler: editing{w(t, g, descending), within(c.file, edit)}}, wants[i])
 			}
-			run := func(edit func(string) string) error {
-				err := once(edit, false)
-				if orders {
-					err = errors.Join(err, once(edit, true))
+			run := func(edit func(string) string) (err error) {
+				for i := 0; i < len(list) && err == nil; i++ {
+					if err = once(i, edit, false); orders {
+						err = errors.Join(err, once(i, edit, true))
+					}
 				}
 				return err
 			}
@@ -109,7 +120,7 @@ func within(file string, edit func(string) string) func(string) string {
 // longSample goes over several tiles, in bf16: attention on a sequence, whose tiles' numbers
 // are odd, so that the last one lies where results pass through, a weight's gradient, or a product
 // of experts. The variant of attention is within documents, that of experts has weights in 4 bits.
-func longSample(op graph.Op, variant bool) *sample {
+func longSample(op graph.Op, variant bool, head int) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
 	if op == graph.LinearDW {
@@ -129,7 +140,6 @@ func longSample(op graph.Op, variant bool) *sample {
 		s.experts(90, 1, 272, 136, graph.BF16)
 		return s
 	}
-	const head = 32
 	n, heads := 300, 1
 	if op == graph.AttentionBwd { // which goes over several heads with the same keys
 		heads = 3
@@ -158,18 +168,46 @@ func longSample(op graph.Op, variant bool) *sample {
 	return s
 }
 
+// TestAttentionFits: blocks of all head sizes have the shared memory of every card that their
+// kernels are for, 99 KiB a block on the smallest.
+func TestAttentionFits(t *testing.T) {
+	const small, hopper = 99 << 10, 227 << 10
+	for head := 16; head <= 256; head += 16 {
+		for what, c := range map[string]struct {
+			block attentionBlock
+			most  int
+		}{
+			"plain":                {plainForward.block(head), small},
+			"plain, dq":            {plainBackward.queries(head), small},
+			"plain, dk, dv":        {plainBackward.keys(head), small},
+			"tensor cores":         {tensorForward.block(head), small},
+			"tensor cores, dq":     {tensorBackward.queries(min(head, 128)), small},
+			"tensor cores, dk, dv": {tensorBackward.keys(min(head, 128)), small},
+			"wide":                 {wideTiles(head), small},
+			"Hopper":               {hopperForward.block(head), hopper},
+			"Hopper, dq":           {hopperBackward.queries(min(head, 128)), hopper},
+			"Hopper, dk, dv":       {hopperBackward.keys(min(head, 128)), hopper},
+			"Hopper, wide":         {wideHopperTiles(head), hopper},
+		} {
+			if need := c.block.shared + c.block.starts; need > c.most {
+				t.Errorf("%s, head %d: a block needs %d bytes of %d", what, head, need, c.most)
+			}
+		}
+	}
+}
+
 // TestDocumentsAreSkipped: tiles of other documents are not looked at, neither of keys
 // by the queries behind them nor of queries by the keys before them.
 func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }
 
 func documentsAreSkipped(t *testing.T, machine maker) {
 	t.Helper()
-	const n, cut, head = 512, 256, 32 // a multiple of all tiles
+	const n, cut = 512, 256 // a multiple of all tiles
 	for _, c := range []struct {
-		float graph.DType
-		major int
-	}{{graph.F32, 9}, {graph.BF16, 8}, {graph.BF16, 9}} {
-		float := c.float
+		float       graph.DType
+		head, major int
+	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 192, 9}} {
+		float, head := c.float, c.head
 		d, _ := machine(t, Options{}, imageBytes)
 		d.limits.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(1, 6)), image: make([]byte, imageBytes), wide: true, float: float}
@@ -222,7 +260,8 @@ func hugeScores(t *testing.T, machine maker) {
 		head, major   int
 		queries, keys float64 // their sizes
 	}{{graph.F32, 32, 9, 1e4, 1e4}, {graph.F32, 33, 9, 1e6, 3e6}, {graph.F32, 32, 9, 1e17, 1e17}, {graph.BF16, 33, 9, 1e6, 1e6},
-		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3}} {
+		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3},
+		{graph.BF16, 256, 8, 1e3, 1e3}, {graph.BF16, 256, 9, 1e3, 1e3}} {
 		d, _ := machine(t, Options{}, imageBytes)
 		d.limits.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(uint64(c.queries), uint64(c.head))), image: make([]byte, imageBytes), wide: true, float: c.float}

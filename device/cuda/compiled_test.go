@@ -46,11 +46,14 @@ func TestCompiledWaits(t *testing.T) {
 // per block, and without them rows of fp32 lie as fits most accesses, not all.
 func TestCompiledTraffic(t *testing.T) {
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
-	for _, name := range []string{"gpt2", "llama-2-7b", "qwen3-0.6b", "qwen3-30b-a3b"} {
+	for _, name := range []string{"gpt2", "llama-2-7b", "qwen3-0.6b", "qwen3-30b-a3b", "gemma-3-270m"} {
 		for _, c := range []struct {
 			dt    graph.DType
 			major int // the card's compute capability
 		}{{graph.BF16, 8}, {graph.BF16, 9}, {graph.F32, 9}} {
+			if c.dt == graph.F32 && name == "gemma-3-270m" { // here for its heads of 256, which are slow without tensor cores
+				continue
+			}
 			t.Run(fmt.Sprint(name, " ", c.dt, " ", c.major), func(t *testing.T) {
 				calls, size := layerOf(t, name, c.dt)
 				r := &fake.Interpreter{GPU: fake.New()}

@@ -157,7 +157,7 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with
 // the CPU's errors, and wants the same bits again: from a second run and, on the fake, from threads
 // that run in the opposite order.
-func TestOperators(t *testing.T) { operatorsAgree(t, machine, 12) }
+func TestOperators(t *testing.T) { operatorsAgree(t, machine, 16) }
 
 // operatorsAgree takes so many samples of attention, which has tiles of many shapes and, on
 // Hopper, kernels of its own.
@@ -335,7 +335,10 @@ func slicesAgree(t *testing.T, machine maker) {
 	t.Helper()
 	d, _ := machine(t, Options{}, imageBytes)
 	first := fresh(t)
-	for seed := first; seed < first+12; seed++ {
+	for seed := first; seed < first+32; seed++ {
+		if seed >= first+12 && seed%4 != 2 { // of tensor cores' kernels, which are for many sizes of heads, more
+			continue
+		}
 		s := &sample{Rand: rand.New(rand.NewPCG(seed, 5)), image: make([]byte, imageBytes), wide: seed%2 == 0, float: []graph.DType{graph.F32, graph.BF16}[seed/2%2]}
 		_, width := s.heads()
 		a := &s.call.Attr

@@ -183,14 +183,15 @@ func TestRateExperts(t *testing.T) {
 	}
 }
 
-// TestRateAttention: forward and backward, causal, of the models of the speed list; on Hopper
-// also with the instructions that other cards have.
+// TestRateAttention: forward and backward, causal, of the models of the speed list and of Gemma 3; on
+// Hopper also with the instructions that other cards have.
 func TestRateAttention(t *testing.T) {
 	type shape struct{ b, seq, heads, kv, s, documents int } // 0: attention does not end with them
 	shapes := []shape{{32, 1024, 12, 12, 64, 0}, {8, 4096, 12, 12, 64, 0}, {16, 1024, 25, 25, 64, 0}, {4, 4096, 32, 8, 64, 0},
-		{16, 1024, 32, 8, 128, 0}, {4, 4096, 32, 8, 128, 0}, {8, 4096, 12, 12, 64, 4096}, {8, 4096, 12, 12, 64, 500}, {4, 4096, 32, 8, 128, 500}}
+		{16, 1024, 32, 8, 128, 0}, {4, 4096, 32, 8, 128, 0}, {8, 4096, 12, 12, 64, 4096}, {8, 4096, 12, 12, 64, 500}, {4, 4096, 32, 8, 128, 500},
+		{8, 4096, 4, 1, 256, 0}, {4, 4096, 16, 8, 256, 0}, {4, 4096, 16, 8, 256, 500}}
 	if !cuda.OnGPU() {
-		shapes = []shape{{2, 40, 2, 1, 64, 0}, {2, 40, 2, 1, 64, 15}}
+		shapes = []shape{{2, 40, 2, 1, 64, 0}, {2, 40, 2, 1, 64, 15}, {2, 40, 2, 1, 256, 0}}
 	}
 	for _, x := range shapes {
 		b, seq, heads, s := x.b, x.seq, x.heads, x.s

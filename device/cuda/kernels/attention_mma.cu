@@ -4,6 +4,10 @@
 // of 64 keys begin at multiples of 64. Late queries, which see the most keys, run
 // first.
 //
+// Of heads wider than 128 a warp's registers hold the sums of 16 rows only. They hold its
+// queries too, which come through the place of keys and values, so there are eight warps.
+// Above 192 tiles have 32 keys, so that nothing is spilled.
+//
 // Copies overlap with computation: a tile's values are fetched during its q.k, the
 // next tile's keys during the softmax and the product with values. Only tiles
 // crossed by the diagonal or the window's edge are masked, warp by warp. A warp
@@ -22,14 +26,17 @@
 //
 // Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
 // instructions, which attention_wgmma.cu uses.
-#define KEYS 64
-#define HELD (HEAD <= 64) // queries stay in registers
+#define KEYS (HEAD > 192 ? 32 : 64)
+#define WIDE (HEAD > 128)
+#define SETS (WIDE ? 1 : 2) // sets of 16 rows per warp
+#define THREADS (256 / SETS)
+#define HELD (HEAD <= 64 || WIDE) // queries stay in registers
 
 // hide masks the scores of a tile for keys, from column j on, that rows i, i+8,
 // i+16, i+24 do not see; the start of the first row is at starts.
-static __device__ inline void hide(const Args& a, const int* starts, float (&s)[2][KEYS / 8][4], int i, int j) {
+static __device__ inline void hide(const Args& a, const int* starts, float (&s)[SETS][KEYS / 8][4], int i, int j) {
 #pragma unroll
-  for (int t = 0; t < 2; t++)
+  for (int t = 0; t < SETS; t++)
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -39,9 +46,9 @@ static __device__ inline void hide(const Args& a, const int* starts, float (&s)[
 
 // soften converts scores s to weights and rescales the sums o accordingly: m is a
 // row's maximum, l this thread's part of the sum of its weights.
-static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][HEAD / 8][4], float (&m)[4], float (&l)[4], float scale) {
+static __device__ inline void soften(float (&s)[SETS][KEYS / 8][4], float (&o)[SETS][HEAD / 8][4], float (&m)[2 * SETS], float (&l)[2 * SETS], float scale) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 2 * SETS; i++) {
     int t = i / 2, e = i % 2 * 2;
     float top = m[i], sum = 0;
 #pragma unroll
@@ -61,78 +68,91 @@ static __device__ inline void soften(float (&s)[2][KEYS / 8][4], float (&o)[2][H
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128) attention(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
-  bf16 *q = (bf16*)shared, *k = q + 128 * PITCH, *v = k + KEYS * PITCH;
-  int* starts = (int*)(v + KEYS * PITCH); // of the block's queries
+  bf16 *q = (bf16*)shared, *k = WIDE ? q : q + 128 * PITCH, *v = k + KEYS * PITCH;
+  int* starts = (int*)(q + (WIDE ? 128 : 128 + 2 * KEYS) * PITCH); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * 128, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
-  int r0 = warpOf() * 32, w0 = q0 + r0; // this warp's first row in the block, and its query
+  int r0 = warpOf() * (16 * SETS), w0 = q0 + r0; // this warp's first row in the block, and its query
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
   int first = firstKey(a, mine, q0) / KEYS * KEYS, past = min(q0 + 128, a.seq);
   float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
-  fetch<128, 128>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
-  fetch<KEYS, 128>(k, a.t[3], base + first, a.seq - first, g * HEAD);
-  fetchStarts<128, 128>(starts, a, mine, q0);
+  fetch<128, THREADS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
+  if (!WIDE) fetch<KEYS, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+  fetchStarts<128, THREADS>(starts, a, mine, q0);
   commit();
   const bf16 *qp = q + r0 * PITCH + asRows(), *kp = k + asColumns(), *vp = v + asRows();
-  unsigned held[HELD ? HEAD / 16 : 1][2][4];
+  unsigned held[HELD ? HEAD / 16 : 1][SETS][4];
   if constexpr (HELD) {
     landed();
     __syncthreads();
 #pragma unroll
-    for (int c = 0; c < HEAD / 16; c++) quad(held[c][0], qp + c * 16), quad(held[c][1], qp + 16 * PITCH + c * 16);
+    for (int c = 0; c < HEAD / 16; c++)
+#pragma unroll
+      for (int i = 0; i < SETS; i++) quad(held[c][i], qp + i * 16 * PITCH + c * 16);
+  }
+  if constexpr (WIDE) {
+    __syncthreads();
+    fetch<KEYS, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+    commit();
   }
   float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
-  float o[2][HEAD / 8][4] = {}, m[4] = {sink, sink, sink, sink}, l[4] = {sunk, sunk, sunk, sunk}; // rows g, g+8, g+16, g+24
+  float o[SETS][HEAD / 8][4] = {}, m[2 * SETS], l[2 * SETS]; // rows g, g+8, g+16, g+24
+#pragma unroll
+  for (int i = 0; i < 2 * SETS; i++) m[i] = sink, l[i] = sunk;
   for (int k0 = first; k0 < past; k0 += KEYS) {
     landed();
     __syncthreads();
-    fetch<KEYS, 128>(v, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    fetch<KEYS, THREADS>(v, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
-    bool idle = noneSees(a, starts + r0, w0, 32, k0, KEYS);
-    float s[2][KEYS / 8][4] = {};
+    bool idle = noneSees(a, starts + r0, w0, 16 * SETS, k0, KEYS);
+    float s[SETS][KEYS / 8][4] = {};
     if (!idle)
 #pragma unroll
       for (int c = 0; c < HEAD / 16; c++) {
-        unsigned x[2][4];
-        if constexpr (!HELD) quad(x[0], qp + c * 16), quad(x[1], qp + 16 * PITCH + c * 16);
-        const unsigned(&qa)[2][4] = *(HELD ? &held[HELD ? c : 0] : &x);
+        unsigned x[SETS][4];
+        if constexpr (!HELD)
+#pragma unroll
+          for (int i = 0; i < SETS; i++) quad(x[i], qp + i * 16 * PITCH + c * 16);
+        const unsigned(&qa)[SETS][4] = *(HELD ? &held[HELD ? c : 0] : &x);
 #pragma unroll
         for (int n = 0; n < KEYS / 16; n++) {
           unsigned b[4];
           quad(b, kp + n * 16 * PITCH + c * 16);
 #pragma unroll
-          for (int i = 0; i < 2; i++) mma(s[i][2 * n], qa[i], b[0], b[1]), mma(s[i][2 * n + 1], qa[i], b[2], b[3]);
+          for (int i = 0; i < SETS; i++) mma(s[i][2 * n], qa[i], b[0], b[1]), mma(s[i][2 * n + 1], qa[i], b[2], b[3]);
         }
       }
     landed();
     __syncthreads();
-    if (k0 + KEYS < past) fetch<KEYS, 128>(k, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
+    if (k0 + KEYS < past) fetch<KEYS, THREADS>(k, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
     commit();
     if (idle) continue;
-    if (!allSee(a, starts + r0, w0, 32, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, w0 + lane / 4, k0 + lane % 4 * 2);
+    if (!allSee(a, starts + r0, w0, 16 * SETS, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, w0 + lane / 4, k0 + lane % 4 * 2);
     soften(s, o, m, l, scale);
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) {
-      unsigned p[2][4];
-      asA(p[0], s[0][2 * c], s[0][2 * c + 1]), asA(p[1], s[1][2 * c], s[1][2 * c + 1]);
+      unsigned p[SETS][4];
+#pragma unroll
+      for (int i = 0; i < SETS; i++) asA(p[i], s[i][2 * c], s[i][2 * c + 1]);
 #pragma unroll
       for (int n = 0; n < HEAD / 16; n++) {
         unsigned b[4];
         quadT(b, vp + c * 16 * PITCH + n * 16);
 #pragma unroll
-        for (int i = 0; i < 2; i++) mma(o[i][2 * n], p[i], b[0], b[1]), mma(o[i][2 * n + 1], p[i], b[2], b[3]);
+        for (int i = 0; i < SETS; i++) mma(o[i][2 * n], p[i], b[0], b[1]), mma(o[i][2 * n + 1], p[i], b[2], b[3]);
       }
     }
   }
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 2 * SETS; i++) {
     l[i] += __shfl_xor_sync(~0u, l[i], 1);
     l[i] += __shfl_xor_sync(~0u, l[i], 2);
     int r = w0 + lane / 4 + 8 * i;
     if (r < a.seq && lane % 4 == 0) *at<float>(a.t[1], mine + r, h) = m[i] * a.f[0] + logf(l[i]);
   }
+  if (WIDE) __syncthreads(); // results are written through keys and values
 #pragma unroll
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < SETS; i++)
     keep(a.t[0], mine + w0 + 16 * i, a.seq - w0 - 16 * i, h * HEAD, o[i], 1 / l[2 * i], 1 / l[2 * i + 1], q + (r0 + 16 * i) * PITCH);
 }

@@ -18,7 +18,7 @@
 #define GROUPS (HEAD <= 64 ? 3 : 2)
 #define ROWS (64 * GROUPS)
 #define THREADS (128 * GROUPS)
-#define KEYS 128
+#define KEYS (HEAD <= 128 ? 128 : 64) // which shared memory has the place for
 #define PANEL (HEAD % 64 ? 32 : 64)
 
 // hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;

@@ -12,11 +12,6 @@ template <int SETS> static __device__ inline void hold(unsigned (&f)[SETS][HEAD 
     for (int c = 0; c < HEAD / 16; c++) quad(f[i][c], s + i * 16 * PITCH + c * 16);
 }
 
-// dot returns the dot product of two pairs of bf16.
-static __device__ inline float dot(unsigned x, unsigned y) {
-  return __uint_as_float(x << 16) * __uint_as_float(y << 16) + __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
-}
-
 // own loads a block's N queries from q0 on and their do, through shared memory at s. delta, the
 // dot products of do and o, is also stored for the keys kernel. lse is negated and in base 2.
 template <int N, int THREADS, int SETS>

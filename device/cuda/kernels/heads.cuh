@@ -15,6 +15,11 @@ static __device__ inline void asA(unsigned (&a)[4], const float (&left)[4], cons
   a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
 }
 
+// dot returns the dot product of two pairs of bf16.
+static __device__ inline float dot(unsigned x, unsigned y) {
+  return __uint_as_float(x << 16) * __uint_as_float(y << 16) + __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+}
+
 // keep writes 16 rows of sums, scaled per half, through 16 rows of shared memory that
 // no other warp uses, so that it stores whole pieces. Rows from end on, counted from
 // row, are not written.

@@ -82,14 +82,23 @@ func variants() []Unit {
 			list = append(list, Unit{"expert_linear_wgmma", tile + " WT=0 NF4=1"}, Unit{"expert_linear_wgmma", tile + " WT=1 NF4=1"})
 		}
 	}
-	for _, head := range []string{"16", "64", "80", "112", "128"} {
-		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{"attention_bwd_mma", "HEAD=" + head},
-			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_mma", "HEAD=" + head + " STARTS=8"},
+	for i, head := range []string{"16", "64", "80", "112", "128", "144", "192", "256"} {
+		backward := "attention_bwd_mma"
+		if i > 4 {
+			backward = "attention_bwd_wide"
+		}
+		list = append(list, Unit{"attention_mma", "HEAD=" + head}, Unit{backward, "HEAD=" + head},
+			Unit{"attention_mma", "HEAD=" + head + " STARTS=4"}, Unit{backward, "HEAD=" + head + " STARTS=8"},
 			Unit{"attention_mma", "T5=bf16 HEAD=" + head + " SINKS=5"}, Unit{"attention_mma", "T5=f32 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
 	for _, head := range []string{"32", "64", "96", "128"} {
-		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head},
-			Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"},
+		list = append(list, Unit{"attention_bwd_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wgmma", "HEAD=" + head + " STARTS=8"})
+	}
+	for _, head := range []string{"192", "256"} {
+		list = append(list, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head + " STARTS=8"})
+	}
+	for _, head := range []string{"32", "64", "96", "128", "160", "192", "256"} {
+		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_wgmma", "HEAD=" + head + " STARTS=4"},
 			Unit{"attention_wgmma", "T5=bf16 HEAD=" + head + " SINKS=5"}, Unit{"attention_wgmma", "T5=f32 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
@@ -125,7 +134,7 @@ const (
 
 // full has the units whose tiles are sized to fill the registers; mostLocal applies
 // to them too.
-var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true, "attention_bwd_wgmma": true}
+var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true, "attention_bwd_wgmma": true, "attention_bwd_wide": true}
 
 // TestCompile: every kernel compiles without warnings for every generation of cards
 // since Ampere, and its fragments are in registers.
