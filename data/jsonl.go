@@ -27,17 +27,13 @@ import (
 //
 // Known weakness: each line is in memory as a whole.
 
-// shapes maps keys of data sets without "text" to the kind of data they indicate.
-var shapes = []struct{ key, what string }{
-	{"chosen", `preference data ("chosen")`},
-}
-
 // record is the document in a line: the text in dst from the old length on, of which
-// the first given bytes are a prompt; or a conversation.
+// the first given bytes are a prompt; or a conversation; or a pair of such documents.
 type record struct {
 	dst   []byte
 	given int
 	turns *chat.Conversation
+	pair  *[2]record // the chosen one and the rejected one
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
@@ -84,14 +80,14 @@ func appendText(dst, line []byte) (record, error) {
 		return record{dst: dst}, nil
 	}
 	r, err := other.document(dst)
-	if err == nil && r.turns == nil && r.given < 0 {
+	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
 		err = noText(keys)
 	}
 	return r, err
 }
 
 // otherKeys are the keys of documents that are more than a text.
-var otherKeys = []string{"prompt", "completion", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
+var otherKeys = []string{"prompt", "completion", "chosen", "rejected", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
 
 // fields are values of an object, as JSON.
 type fields map[string][]byte
@@ -114,6 +110,9 @@ func (f fields) document(dst []byte) (record, error) {
 	switch none := (record{dst: dst, given: -1}); {
 	case err != nil || err2 != nil:
 		return none, errors.Join(err, err2)
+	case f["chosen"] != nil || f["rejected"] != nil:
+		none.pair, err = f.pair()
+		return none, err
 	case hasPrompt && hasCompletion:
 		return record{dst: append(append(dst, prompt...), completion...), given: len(prompt)}, nil
 	case f["messages"] != nil || f["conversations"] != nil:
@@ -188,13 +187,6 @@ func (s *lineScanner) key(first bool) (string, error) {
 func (s *lineScanner) atString() bool { return s.at < len(s.line) && s.line[s.at] == '"' }
 
 func noText(keys []string) error {
-	for _, shape := range shapes {
-		for _, key := range keys {
-			if key == shape.key {
-				return fmt.Errorf(`%s is %w; hint: write each document as {"text": ...}, or {"prompt": ..., "completion": ...} of which the completion is learnt`, shape.what, ErrNotSupported)
-			}
-		}
-	}
 	if len(keys) > 8 {
 		keys = append(keys[:8], "...")
 	}

@@ -83,6 +83,7 @@ type FormatStats struct {
 	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
 	// Conversations counts those; one may be several documents (package chat).
 	Conversations int64 `json:"conversations,omitempty"`
+	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
 }
 
 // Documents returns the number of non-empty documents.
@@ -96,6 +97,9 @@ func (s Stats) Conversations() int64 { return s.JSONL.Conversations + s.Parquet.
 
 // Prompts returns the number of documents of a prompt and a completion.
 func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
+
+// Pairs returns the number of pairs of documents of which the first is preferred.
+func (s Stats) Pairs() int64 { return s.JSONL.Pairs + s.Parquet.Pairs }
 
 // String describes in one line what was recognised.
 func (s Stats) String() string {
@@ -115,6 +119,9 @@ func (s Stats) String() string {
 		}
 		if f.Prompts > 0 {
 			add("of %d documents with a prompt the completion is learnt", f.Prompts)
+		}
+		if f.Pairs > 0 {
+			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
 		if f.Conversations > 0 {
 			add("of %d conversations what the assistant says is learnt", f.Conversations)
@@ -345,6 +352,9 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	doc, err := appendText(r.text, line)
 	if err != nil {
 		return err
+	}
+	if doc.pair != nil {
+		return r.pair(doc.pair, stats)
 	}
 	if doc.turns != nil {
 		return r.conversation(doc.turns, stats)

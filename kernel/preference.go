@@ -39,7 +39,8 @@ func pair(scale float64, t []Tensor, first, end int) {
 		return
 	}
 	for k := range sums {
-		ratios.Set(first+k, 0, float64(float32(sums[k]))-reference.At(first+k, 0))
+		ratios.Set(first+k, 0, sums[k]) // rounds
+		ratios.Set(first+k, 0, ratios.At(first+k, 0)-reference.At(first+k, 0))
 	}
 	m := scale * (ratios.At(first, 0) - ratios.At(first+1, 0))
 	loss.Set(first, 0, max(-m, 0)+math.Log1p(math.Exp(-math.Abs(m))))
