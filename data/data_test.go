@@ -210,7 +210,7 @@ func TestJSONLErrors(t *testing.T) {
 		`{"messages":[{"role":"user","content":"x"}]}`: "needs a chat template",
 		`{"conversations":[]}`:                         "needs a chat template",
 		`{"instruction":"x","output":"y"}`:             "needs a chat template",
-		`{"chosen":"x","rejected":"y"}`:                "not supported yet",
+		`{"chosen":"x","rejected":"y"}`:                "not all there",
 		`{"content":"x","id":1}`:                       `no "text", only [content id]`,
 		`{}`:                                           `no "text"`,
 		`{"text":1}`:                                   "not a string",
