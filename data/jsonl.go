@@ -37,8 +37,9 @@ type record struct {
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
-// "prompt" and its "completion". A conversation is returned as such.
-func appendText(dst, line []byte) (record, error) {
+// "prompt" and its "completion". A conversation is returned as such, and so is a pair. Some data sets have a pair and another document in
+// one line: pairs says which is wanted.
+func appendText(dst, line []byte, pairs bool) (record, error) {
 	base := len(dst)
 	var keys []string
 	found := false
@@ -79,7 +80,7 @@ func appendText(dst, line []byte) (record, error) {
 	if found {
 		return record{dst: dst}, nil
 	}
-	r, err := other.document(dst)
+	r, err := other.document(dst, pairs)
 	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
 		err = noText(keys)
 	}
@@ -102,15 +103,19 @@ func (f fields) text(key string) (text []byte, ok bool, err error) {
 	return text, err == nil, err
 }
 
-// document appends a prompt and its completion to dst, or returns a conversation. given is -1 if
+// has reports whether there is something under a key.
+func (f fields) has(key string) bool { return f[key] != nil && string(f[key]) != "null" }
+
+// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if
 // the fields are no document.
-func (f fields) document(dst []byte) (record, error) {
+func (f fields) document(dst []byte, pairs bool) (record, error) {
 	prompt, hasPrompt, err := f.text("prompt")
 	completion, hasCompletion, err2 := f.text("completion")
+	both := f.has("chosen") || f.has("rejected")
 	switch none := (record{dst: dst, given: -1}); {
 	case err != nil || err2 != nil:
 		return none, errors.Join(err, err2)
-	case f["chosen"] != nil || f["rejected"] != nil:
+	case both && (pairs || !hasCompletion && f["messages"] == nil && f["conversations"] == nil && f["instruction"] == nil):
 		none.pair, err = f.pair()
 		return none, err
 	case hasPrompt && hasCompletion:

@@ -164,13 +164,31 @@ func TestPairLines(t *testing.T) {
 		`{"chosen": [{"role": "wizard", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`: "wizard",
 		`{"prompt": [1], "chosen": [2], "rejected": [3]}`:                                                       "not an object",
 	} {
-		doc, err := appendText(nil, []byte(line))
+		doc, err := appendText(nil, []byte(line), true)
 		switch {
 		case want == "" && (err != nil || doc.pair == nil):
 			t.Errorf("%s: %v", line, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ")):
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
+	}
+	// Of a line with a pair and another document, what is wanted is read; null is nothing.
+	for line, other := range map[string]bool{
+		`{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}`:                                                                          true,
+		`{"messages": [{"role": "user", "content": "a"}], "prompt": "a", "chosen": "b", "rejected": "c"}`:                                             true,
+		`{"instruction": "a", "output": "b", "chosen": [{"role": "assistant", "content": "c"}], "rejected": [{"role": "assistant", "content": "d"}]}`: true,
+		`{"prompt": "a", "chosen": "b", "rejected": "c"}`:                                                                                             false,
+	} {
+		for _, pairs := range []bool{false, true} {
+			doc, err := appendText(nil, []byte(line), pairs)
+			must(t, err)
+			if is := doc.pair != nil; is != (pairs || !other) {
+				t.Errorf("%s, pairs wanted %v: a pair is read: %v", line, pairs, is)
+			}
+		}
+	}
+	if doc, err := appendText(nil, []byte(`{"prompt": "a", "completion": "b", "chosen": null, "rejected": null}`), true); err != nil || doc.pair != nil {
+		t.Errorf("%+v %v", doc, err)
 	}
 	tokenizer := bpe.GPT2()
 	for text, want := range map[string]string{
@@ -197,7 +215,7 @@ func FuzzPair(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		doc, err := appendText(nil, line)
+		doc, err := appendText(nil, line, true)
 		if err != nil || doc.pair == nil {
 			return
 		}

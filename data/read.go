@@ -147,6 +147,7 @@ type reader struct {
 	text     []byte         // not emitted yet; pieces take over the memory
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
+	pairs    bool           // see Options
 	given    []span         // prompts in text
 	searched int            // there is no place to cut before this offset
 }
@@ -156,8 +157,8 @@ type reader struct {
 // end of the corpus, which is held out for validation, must resemble the rest (the
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
-func (c *Corpus) read(ctx context.Context, chats *chat.Template, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: chats, cut: cut, emit: emit, most: maxStretch}
+func (c *Corpus) read(ctx context.Context, o Options, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
+	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -349,7 +350,7 @@ func (r *reader) lines(in io.Reader) error {
 // object adds the documents of a JSON object.
 func (r *reader) object(line []byte, stats *FormatStats) error {
 	start := len(r.text)
-	doc, err := appendText(r.text, line)
+	doc, err := appendText(r.text, line, r.pairs)
 	if err != nil {
 		return err
 	}

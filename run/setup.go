@@ -186,7 +186,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	}
 	reading := opt("reading the corpus")
 	t.Chat = openChat(c, t.Tokenizer)
-	reading.Chat = t.Chat
+	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
 	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), reading)
 	switch {
 	case errors.Is(err, data.ErrNoEnd):
