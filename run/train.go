@@ -391,7 +391,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped,
 	}
-	if t.preferring() {
+	if t.preferring() && finite(out.Loss) {
 		m.Rewards = &Rewards{}
 		m.Rewards.add(out.Ratios, c.Preference.Beta, targets)
 	}
