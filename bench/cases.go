@@ -200,6 +200,7 @@ func (l *cases) ends() {
 	l.add(graph.EmbedBwd, "", graph.Attr{Acc: true}, f32(vocab, d), x, ids)
 	l.add(graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, f32(n, d), x)
 	l.add(graph.CrossEntropy, "", graph.Attr{Grad: true}, f32(n, 1), l.of(n, vocab), ids, f32(1, graph.NumScalars))
+	l.add(graph.Preference, "", graph.Attr{Seq: n, Scale: 0.1}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids)
 	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
 }

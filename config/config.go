@@ -76,9 +76,11 @@ type Config struct {
 	// ExpertBalance is the weight of a term of the loss that evens out the use of a mixture's
 	// experts, see model.Model. Derived: 0.01 from random weights, 0 for weights of a folder.
 	ExpertBalance float64 `yaml:"expert_balance"`
-	Freeze        Strings `yaml:"freeze"`   // name patterns of parameters that are not trained
-	LoRA          LoRA    `yaml:"lora"`     // adapters, which are then all that is trained
-	Quantize      string  `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
+	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
+	Preference Preference `yaml:"preference"`
+	Freeze     Strings    `yaml:"freeze"`   // name patterns of parameters that are not trained
+	LoRA       LoRA       `yaml:"lora"`     // adapters, which are then all that is trained
+	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
@@ -191,6 +193,11 @@ type LoRA struct {
 	Alpha   float64 `yaml:"alpha"`   // their product is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
+}
+
+// Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model as the run begins with it.
+type Preference struct {
+	Beta float64 `yaml:"beta"` // how much a change of log-probabilities counts, usually 0.1; 0: documents are learnt as they are
 }
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.

@@ -30,6 +30,26 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestPreference: pairs imply separate documents, and what is written reads back as it is.
+func TestPreference(t *testing.T) {
+	for _, more := range []string{"", "preference: {beta: 0.2}\n"} {
+		c, err := Parse("a.yaml", []byte(good+more), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if on := more != ""; on != (c.Preference.Beta == 0.2) || on != (c.Documents == Separate) {
+			t.Errorf("%q: %+v %s", more, c.Preference, c.Documents)
+		}
+		text, err := yaml.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Parse("b.yaml", text, nil); err != nil || again.Preference != c.Preference || again.Documents != c.Documents {
+			t.Errorf("%q: %v", more, err)
+		}
+	}
+}
+
 func TestOverrides(t *testing.T) {
 	c, err := Parse("a.yaml", []byte(good), []string{
 		"limits.device=64MiB", "limits.host=2GB", "max_time=90m", "model={type: llama, layers: 2, width: 64, heads: 4}",
@@ -68,6 +88,11 @@ func TestErrors(t *testing.T) {
 		{good + "ranks: all\n", `expected a whole number, got "all"`},
 		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
 		{good + "documents: apart\n", `documents: "apart" is not one of joined, separate`},
+		{good + "preference: {}\n", `a.yaml: preference.beta: missing; hint: usually 0.1`},
+		{good + "preference: {beta: -1}\n", `preference.beta: -1 is out of range`},
+		{good + "preference: {betta: 1}\n", `preference.betta: unknown key; hint: did you mean beta?`},
+		{good + "preference: {beta: 0.1}\ndocuments: joined\n", `a.yaml:10: documents: joined, but the answers of a pair must not see each other; hint:`},
+		{good + "preference: {beta: 0.1}\nexpert_balance: 0.1\n", `a.yaml:10: expert_balance: it is a term of the loss of tokens`},
 		{good + "max_time: 3\n", `is not a time`},
 		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: share 2 is out of range; hint:`},
 		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: share -0.5 is out of range; hint:`},

@@ -100,6 +100,15 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
 	}
+	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") {
+		d.fail("preference.beta", "missing; hint: usually 0.1")
+	}
+	if c.Preference.Beta > 0 && d.given("documents") && c.Documents == Joined {
+		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave it out with preference")
+	}
+	if c.Preference.Beta > 0 && c.ExpertBalance > 0 {
+		d.fail("expert_balance", "it is a term of the loss of tokens, which preference does not have; hint: leave one of them out")
+	}
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
 	}
@@ -128,6 +137,9 @@ func (c *Config) checkChoices(d *decoder) {
 
 // derive fills in defaults that depend on other keys.
 func (c *Config) derive() {
+	if c.Preference.Beta > 0 {
+		c.Documents, c.ExpertBalance = Separate, 0
+	}
 	if c.MaxSteps == 0 && c.MaxTokens > 0 {
 		c.MaxSteps = int(math.Ceil(float64(c.MaxTokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
 	}

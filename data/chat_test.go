@@ -198,7 +198,7 @@ func TestChatLines(t *testing.T) {
 		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
 		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not UTF-8",
 	} {
-		doc, err := appendText(nil, []byte(line))
+		doc, err := appendText(nil, []byte(line), false)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
 			var docs []chat.Document

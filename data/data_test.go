@@ -39,7 +39,7 @@ func write(t testing.TB, files map[string]string) string {
 // in pieces that end only where a document ends.
 func documents(c *Corpus) (all []string, stats Stats, err error) {
 	never := func([]byte, int) bool { return false }
-	stats, err = c.read(context.Background(), nil, never, func(p piece) error {
+	stats, err = c.read(context.Background(), Options{}, never, func(p piece) error {
 		start := 0
 		for _, end := range p.ends {
 			all = append(all, string(p.text[start:end.at]))
@@ -210,7 +210,7 @@ func TestJSONLErrors(t *testing.T) {
 		`{"messages":[{"role":"user","content":"x"}]}`: "needs a chat template",
 		`{"conversations":[]}`:                         "needs a chat template",
 		`{"instruction":"x","output":"y"}`:             "needs a chat template",
-		`{"chosen":"x","rejected":"y"}`:                "not supported yet",
+		`{"chosen":"x","rejected":"y"}`:                "not all there",
 		`{"content":"x","id":1}`:                       `no "text", only [content id]`,
 		`{}`:                                           `no "text"`,
 		`{"text":1}`:                                   "not a string",

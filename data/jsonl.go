@@ -27,22 +27,19 @@ import (
 //
 // Known weakness: each line is in memory as a whole.
 
-// shapes maps keys of data sets without "text" to the kind of data they indicate.
-var shapes = []struct{ key, what string }{
-	{"chosen", `preference data ("chosen")`},
-}
-
 // record is the document in a line: the text in dst from the old length on, of which
-// the first given bytes are a prompt; or a conversation.
+// the first given bytes are a prompt; or a conversation; or a pair of such documents.
 type record struct {
 	dst   []byte
 	given int
 	turns *chat.Conversation
+	pair  *[2]record // the chosen one and the rejected one
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
-// "prompt" and its "completion". A conversation is returned as such.
-func appendText(dst, line []byte) (record, error) {
+// "prompt" and its "completion". A conversation is returned as such, and so is a pair. Some data sets have a pair and another document in
+// one line: pairs says which is wanted.
+func appendText(dst, line []byte, pairs bool) (record, error) {
 	base := len(dst)
 	var keys []string
 	found := false
@@ -83,15 +80,15 @@ func appendText(dst, line []byte) (record, error) {
 	if found {
 		return record{dst: dst}, nil
 	}
-	r, err := other.document(dst)
-	if err == nil && r.turns == nil && r.given < 0 {
+	r, err := other.document(dst, pairs)
+	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
 		err = noText(keys)
 	}
 	return r, err
 }
 
 // otherKeys are the keys of documents that are more than a text.
-var otherKeys = []string{"prompt", "completion", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
+var otherKeys = []string{"prompt", "completion", "chosen", "rejected", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
 
 // fields are values of an object, as JSON.
 type fields map[string][]byte
@@ -106,14 +103,21 @@ func (f fields) text(key string) (text []byte, ok bool, err error) {
 	return text, err == nil, err
 }
 
-// document appends a prompt and its completion to dst, or returns a conversation. given is -1 if
+// has reports whether there is something under a key.
+func (f fields) has(key string) bool { return f[key] != nil && string(f[key]) != "null" }
+
+// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if
 // the fields are no document.
-func (f fields) document(dst []byte) (record, error) {
+func (f fields) document(dst []byte, pairs bool) (record, error) {
 	prompt, hasPrompt, err := f.text("prompt")
 	completion, hasCompletion, err2 := f.text("completion")
+	both := f.has("chosen") || f.has("rejected")
 	switch none := (record{dst: dst, given: -1}); {
 	case err != nil || err2 != nil:
 		return none, errors.Join(err, err2)
+	case both && (pairs || !hasCompletion && f["messages"] == nil && f["conversations"] == nil && f["instruction"] == nil):
+		none.pair, err = f.pair()
+		return none, err
 	case hasPrompt && hasCompletion:
 		return record{dst: append(append(dst, prompt...), completion...), given: len(prompt)}, nil
 	case f["messages"] != nil || f["conversations"] != nil:
@@ -188,13 +192,6 @@ func (s *lineScanner) key(first bool) (string, error) {
 func (s *lineScanner) atString() bool { return s.at < len(s.line) && s.line[s.at] == '"' }
 
 func noText(keys []string) error {
-	for _, shape := range shapes {
-		for _, key := range keys {
-			if key == shape.key {
-				return fmt.Errorf(`%s is %w; hint: write each document as {"text": ...}, or {"prompt": ..., "completion": ...} of which the completion is learnt`, shape.what, ErrNotSupported)
-			}
-		}
-	}
 	if len(keys) > 8 {
 		keys = append(keys[:8], "...")
 	}

@@ -108,7 +108,7 @@ func TestPromptLines(t *testing.T) {
 		`{"completion":"x"}`: "not both there",
 		`{"prompt":[{"role":"user"}],"completion":"y"}`: "not both there",
 	} {
-		doc, err := appendText([]byte("> "), []byte(line))
+		doc, err := appendText([]byte("> "), []byte(line), false)
 		if err != nil {
 			if !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") || string(doc.dst) != "> " {
 				t.Errorf("%s: %q, %v; want %s", line, doc.dst, err, want)

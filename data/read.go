@@ -83,6 +83,7 @@ type FormatStats struct {
 	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
 	// Conversations counts those; one may be several documents (package chat).
 	Conversations int64 `json:"conversations,omitempty"`
+	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
 }
 
 // Documents returns the number of non-empty documents.
@@ -96,6 +97,9 @@ func (s Stats) Conversations() int64 { return s.JSONL.Conversations + s.Parquet.
 
 // Prompts returns the number of documents of a prompt and a completion.
 func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
+
+// Pairs returns the number of pairs of documents of which the first is preferred.
+func (s Stats) Pairs() int64 { return s.JSONL.Pairs + s.Parquet.Pairs }
 
 // String describes in one line what was recognised.
 func (s Stats) String() string {
@@ -115,6 +119,9 @@ func (s Stats) String() string {
 		}
 		if f.Prompts > 0 {
 			add("of %d documents with a prompt the completion is learnt", f.Prompts)
+		}
+		if f.Pairs > 0 {
+			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
 		if f.Conversations > 0 {
 			add("of %d conversations what the assistant says is learnt", f.Conversations)
@@ -140,6 +147,7 @@ type reader struct {
 	text     []byte         // not emitted yet; pieces take over the memory
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
+	pairs    bool           // see Options
 	given    []span         // prompts in text
 	searched int            // there is no place to cut before this offset
 }
@@ -149,8 +157,8 @@ type reader struct {
 // end of the corpus, which is held out for validation, must resemble the rest (the
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
-func (c *Corpus) read(ctx context.Context, chats *chat.Template, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: chats, cut: cut, emit: emit, most: maxStretch}
+func (c *Corpus) read(ctx context.Context, o Options, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
+	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -342,9 +350,12 @@ func (r *reader) lines(in io.Reader) error {
 // object adds the documents of a JSON object.
 func (r *reader) object(line []byte, stats *FormatStats) error {
 	start := len(r.text)
-	doc, err := appendText(r.text, line)
+	doc, err := appendText(r.text, line, r.pairs)
 	if err != nil {
 		return err
+	}
+	if doc.pair != nil {
+		return r.pair(doc.pair, stats)
 	}
 	if doc.turns != nil {
 		return r.conversation(doc.turns, stats)

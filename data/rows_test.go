@@ -61,7 +61,7 @@ func TestRowErrors(t *testing.T) {
 		"null":       "row 1: nothing but null in text; hint: ",
 		"other":      `no "text", only [content]`,
 		"number":     `row 1: "text" is not a string; hint: `,
-		"preference": "preference data (\"chosen\") is not supported yet",
+		"preference": "row 1: \"prompt\", \"chosen\" and \"rejected\" are not all there",
 		"brotli":     `row 1: column "text": compression by Brotli is not supported yet; hint: `,
 		"time":       `row 1: column "messages": TIMESTAMP is not supported yet; hint: `,
 		"chats-item": "row 1: a conversation needs a chat template",

@@ -41,6 +41,7 @@ type Windows struct {
 	first    int64
 	count    int64
 	sequence int
+	pairs    []twins // a window each; nil: the range is cut
 }
 
 // Windows cuts a range into windows; a range without a whole window is an error.
@@ -55,7 +56,7 @@ func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
 		return Windows{}, fmt.Errorf("%d tokens are less than one window (sequence length %d + 1); "+
 			"hint: use a shorter sequence_length or more text", r.Len(), sequence)
 	}
-	return Windows{t, r.First, (r.Len() - 1) / int64(sequence), sequence}, nil
+	return Windows{tokens: t, first: r.First, count: (r.Len() - 1) / int64(sequence), sequence: sequence}, nil
 }
 
 // Count returns the number of windows.
@@ -67,11 +68,18 @@ func (w Windows) Sequence() int { return w.sequence }
 // Copy writes window i, 0 <= i < Count, to dst, which has Sequence()+1 elements.
 // Inputs are dst[:Sequence()], targets dst[1:].
 func (w Windows) Copy(dst []int32, i int64) {
+	if w.pairs != nil {
+		w.tokens.copyPair(dst[:w.sequence+1], w.pairs[i])
+		return
+	}
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
 // Tokens returns the range of tokens of window i, 0 <= i < Count.
 func (w Windows) Tokens(i int64) Range {
+	if w.pairs != nil {
+		return Range{w.pairs[i].first, w.pairs[i].end}
+	}
 	first := w.first + i*int64(w.sequence)
 	return Range{first, first + int64(w.sequence) + 1}
 }

@@ -31,6 +31,8 @@ type Options struct {
 	Workers int
 	// Chat renders conversations; nil: they are an error.
 	Chat *chat.Template
+	// Pairs takes the pair of a line that has one beside another document.
+	Pairs bool
 	// Progress, if not nil, is called from time to time with the bytes of files
 	// processed, by one goroutine at a time.
 	Progress func(done, total int64)
@@ -50,13 +52,16 @@ func (o Options) progress(done, total int64) {
 }
 
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
-// chat template, and path, size, modification time and format of every file.
-func cacheKey(c *Corpus, t *bpe.Tokenizer, chats *chat.Template) (key [sha256.Size]byte) {
+// chat template, whether pairs are wanted, and path, size, modification time and format of every file.
+func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 	h := sha256.New()
 	tokenizer := t.Hash()
 	fmt.Fprintf(h, "%s %d %x\n", magic, formatVersion, tokenizer)
-	if chats != nil {
-		fmt.Fprintf(h, "chat %x\n", chats.Hash())
+	if o.Chat != nil {
+		fmt.Fprintf(h, "chat %x\n", o.Chat.Hash())
+	}
+	if o.Pairs {
+		fmt.Fprintln(h, "pairs")
 	}
 	for _, f := range c.files {
 		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
@@ -77,7 +82,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	if _, ok := t.EndOfText(); !ok {
 		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
 	}
-	key := cacheKey(c, t, o.Chat)
+	key := cacheKey(c, t, o)
 	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")
 	if old, err := OpenTokens(path); err == nil {
 		if old.key == key {
@@ -230,7 +235,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 	group.Go(func() {
 		defer close(inOrder)
 		defer close(todo)
-		stats, readError = c.read(ctx, o.Chat, t.Boundary, func(p piece) error {
+		stats, readError = c.read(ctx, o, t.Boundary, func(p piece) error {
 			j := &job{piece: p, done: make(chan struct{})}
 			if err := send(ctx, inOrder, j); err != nil {
 				return err
@@ -377,7 +382,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, nil, bpe.Boundary, func(p piece) error {
+	_, err := c.read(ctx, Options{}, bpe.Boundary, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

@@ -42,7 +42,8 @@ var rules = map[Op]rule{
 	Cast:         func(b *builder, n *Node) { b.grad[n.Args[1].Value] = b.grad[n.Args[0].Value] }, // of the same columns
 	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[0])) },
 	Embed:        diffEmbed,
-	CrossEntropy: func(b *builder, n *Node) { b.grad[n.Args[1].Value] = n.Args[1].Value }, // in place
+	CrossEntropy: diffCrossEntropy,
+	Preference:   func(*builder, *Node) {},
 	LossSum:      func(*builder, *Node) {},
 }
 
@@ -265,4 +266,19 @@ func diffEmbed(b *builder, n *Node) {
 	if b.trained(wpe) {
 		b.node(PosBwd, n.Attr, b.paramGrad(wpe), dx)
 	}
+}
+
+// diffCrossEntropy: the gradient replaces the logits. If it was not known when they were made, they are made again.
+func diffCrossEntropy(b *builder, n *Node) {
+	logits := n.Args[1]
+	if n.Attr.Grad {
+		b.grad[logits.Value] = logits.Value
+		return
+	}
+	v := b.g.Values[logits.Value]
+	again := Use{b.tokens("again", v.Cols, v.DType, v.Cuts...), logits.Lo, logits.Hi}
+	made := b.seg.Forward[slices.IndexFunc(b.seg.Forward, func(n Node) bool { return n.Args[0] == logits })]
+	b.node(made.Op, made.Attr, append([]Use{again}, made.Args[1:]...)...)
+	b.node(CrossEntropy, Attr{Grad: true}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[2], n.Args[3], b.all(b.pull))
+	b.grad[logits.Value] = again.Value
 }

@@ -21,6 +21,11 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
 	}
+	if docs != nil && docs.Preference > 0 {
+		if err := checkPairs(m, seq); err != nil {
+			return nil, err
+		}
+	}
 	b := newBuilder(m, &Graph{Seq: seq, Documents: docs})
 	b.forward(dtype)
 	b.loss()
@@ -86,9 +91,23 @@ func check(m *model.Model, seq int, dtype DType) error {
 	return nil
 }
 
+// checkPairs says what cannot be trained on pairs.
+func checkPairs(m *model.Model, seq int) error {
+	switch {
+	case seq < 2:
+		return fmt.Errorf("sequence_length is %d; hint: at least 2 for the two documents of a pair", seq)
+	case !m.Rotary():
+		return fmt.Errorf("preference with the learned positions of %s: the second document of a sequence would not begin at position 0; hint: a model with rotary positions", m.Family)
+	case m.Balance > 0:
+		return fmt.Errorf("preference with expert_balance %v, which is a term of the loss of tokens; hint: expert_balance: 0", m.Balance)
+	}
+	return nil
+}
+
 func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Model, g.Params = m, m.Params()
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
+	g.Reference, g.Ratios = -1, -1
 	return &builder{g: g, m: m, params: map[string]int{}}
 }
 
@@ -114,6 +133,7 @@ type builder struct {
 	needs  [][]Use        // columns of forward values that depend on a trained parameter
 	grad   map[int]int    // gradient value of a value, once it has a contribution
 	pgrad  map[int]int    // gradient value of a parameter
+	pull   int            // of pairs: the derivative of the loss by each token's
 }
 
 func (b *builder) value(v Value) int {
@@ -135,6 +155,9 @@ func (b *builder) inputs() {
 		g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 		g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
 		g.Total = b.value(Value{Name: "loss.total", Kind: Total, DType: F64, Rows: 1, Cols: 1})
+	}
+	if g.Preference() > 0 {
+		g.Reference = b.value(Value{Name: "reference", Kind: Input, DType: F32, PerToken: true, Cols: 1})
 	}
 	if g.Documents != nil {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
@@ -481,9 +504,27 @@ func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.m.Vocab} }
 // loss appends the loss to the head's chunks of rows.
 func (b *builder) loss() {
 	g := b.g
+	if g.Preference() > 0 {
+		b.preference()
+		return
+	}
 	b.chunk = true
 	g.Losses = b.tokens("losses", 1, F32)
 	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
+}
+
+// preference appends the loss of pairs. It depends on all tokens of a sequence, so these have a loop over chunks of rows for
+// themselves, and the backward pass computes their logits again: see diffCrossEntropy.
+func (b *builder) preference() {
+	g := b.g
+	nll := b.tokens("nll", 1, F32)
+	b.chunk = true
+	b.node(CrossEntropy, Attr{}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	b.chunk = false
+	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
+	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference()},
+		b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts))
+	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 }

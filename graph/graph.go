@@ -104,8 +104,10 @@ type Graph struct {
 	Tokens    int        // values: Input [N,1]
 	Targets   int        // Input [N,1]
 	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
+	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
+	Ratios    int        // [N,1] f32, the same
 	Logits    int        // [N,V], chunked; its rows may be longer than V
-	Losses    int        // [N,1] f32, chunked
+	Losses    int        // [N,1] f32, chunked; of pairs not
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32
 	Pos       int        // [1,1] i32: the position of the first token
@@ -156,6 +158,17 @@ type Documents struct {
 	// documents of this length, sequences would have their mean number of (query,
 	// visible key) pairs.
 	Length int
+	// Preference is the factor beta of direct preference optimisation: a sequence is a pair of documents, of which the first
+	// is preferred, and padding. 0: documents are learnt as they are.
+	Preference float64
+}
+
+// Preference returns Documents.Preference, 0 without documents.
+func (g *Graph) Preference() float64 {
+	if g.Documents == nil {
+		return 0
+	}
+	return g.Documents.Preference
 }
 
 // Head returns the index of the last segment, which holds the loss.
@@ -192,17 +205,18 @@ func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {
 // recomputation: the numerator of MFU. Attention counts causal pairs only.
 func (g *Graph) FLOPs() (forward, backward int64) {
 	var d []Dim
-	count := func(nodes []Node) (sum int64) {
+	count := func(nodes []Node, except Op) (sum int64) {
 		for i := range nodes {
-			n := &nodes[i]
-			d = g.Dims(n, g.Seq, d)
-			sum += n.Op.FLOPs(&n.Attr, d)
+			if n := &nodes[i]; n.Op != except {
+				d = g.Dims(n, g.Seq, d)
+				sum += n.Op.FLOPs(&n.Attr, d)
+			}
 		}
 		return sum
 	}
 	for i := range g.Segments {
-		forward += count(g.Segments[i].Forward)
-		backward += count(g.Segments[i].Backward)
+		forward += count(g.Segments[i].Forward, None)
+		backward += count(g.Segments[i].Backward, Linear) // made again, see diffCrossEntropy
 	}
 	return forward, backward
 }

@@ -373,8 +373,26 @@ var cases = map[graph.Op]func(m *maker) sample{
 		n, vocab := m.rows(), m.n()
 		scalars := NewTensor(graph.F32, 1, graph.NumScalars)
 		scalars.F32[graph.ScalarLossScale] = 0.37
-		return sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars},
-			token: []bool{true, true, true, false}}
+		s := sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars, {}},
+			token: []bool{true, true, true, false, true}}
+		if m.IntN(2) == 0 {
+			s.t[4] = m.f32(n, 1)
+		}
+		return s
+	},
+	graph.Preference: func(m *maker) sample {
+		seq := 1 + m.n()
+		n := seq * (1 + m.IntN(4))
+		starts, targets := NewTensor(graph.I32, n, 1), m.ints(n, -1, 9)
+		for r := range n {
+			if at, half := r%seq, seq/2; at >= half {
+				starts.I32[r] = int32(half)
+			}
+			if r/seq%3 == 2 { // no pair
+				targets.I32[r*targets.Stride] = -1
+			}
+		}
+		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3}, t: []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts}}
 	},
 	graph.LossSum: func(m *maker) sample {
 		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.mat(graph.F64, 1, 1, 1), m.f32(m.rows(), 1)}, token: []bool{false, true}}

@@ -9,7 +9,7 @@ import (
 
 // CrossEntropy: loss = log(sum(exp(x))) - x[target] per row, 0 where the
 // target is negative. With Grad the logits become (softmax - onehot)*s, s the
-// loss scale, or 0 where the target is negative.
+// loss scale times the row's weight, if there are any, or 0 where the target is negative.
 //
 // Three passes over a row, which stays in the L2 cache (50257 f32 are 200 KB): the
 // maximum m; exp(x-m) and its sum, in place with Grad; the multiplication by s/sum.
@@ -41,6 +41,9 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 			continue
 		}
 		scale := scalars.At(0, graph.ScalarLossScale)
+		if weights := &t[4]; !weights.Absent() {
+			scale *= weights.At(r, 0)
+		}
 		for c := range x.Cols {
 			p := math.Exp(x.At(r, c)-m) / sum
 			if c == target {
@@ -90,8 +93,12 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 			}
 			sum := w.v.Exp(x, x, next, 1, m)
 			out[0] = nll(sum, m, at)
-			scale := c.f[0] / sum
-			corrected := float32(x[target]*scale) - c.f[0]
+			one := c.f[0]
+			if weights := &c.t[4]; !weights.Absent() {
+				one *= weights.row(r, 0, 1)[0]
+			}
+			scale := one / sum
+			corrected := float32(x[target]*scale) - one
 			if logits.DType == graph.BF16 {
 				w.v.Half.ScaleTo(logits.row16(r, 0, n), x, scale)
 				logits.row16(r, target, target+1)[0] = simd.ToBF16(corrected)

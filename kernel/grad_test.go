@@ -302,8 +302,33 @@ func TestGradients(t *testing.T) {
 			one.F64[i] = scale
 		}
 		copy(grad.F64, x.F64)
-		run(graph.CrossEntropy, &graph.Attr{Grad: true}, loss, grad, targets, scalars)
-		difference(t, "logits", x, grad, loss, one, func() { run(graph.CrossEntropy, &graph.Attr{}, loss, x, targets, scalars) })
+		forward := func() { run(graph.CrossEntropy, &graph.Attr{}, loss, x, targets, scalars, none) }
+		run(graph.CrossEntropy, &graph.Attr{Grad: true}, loss, grad, targets, scalars, none)
+		difference(t, "logits", x, grad, loss, one, forward)
+		weights := f64(r, 4, 1)
+		for i := range one.F64 {
+			one.F64[i] = scale * weights.F64[i]
+		}
+		copy(grad.F64, x.F64)
+		run(graph.CrossEntropy, &graph.Attr{Grad: true}, loss, grad, targets, scalars, weights)
+		difference(t, "logits with weights", x, grad, loss, one, forward)
+	})
+	t.Run("preference", func(t *testing.T) {
+		a := &graph.Attr{Seq: 6, Scale: 0.7}
+		targets, starts := NewTensor(graph.I32, 18, 1), NewTensor(graph.I32, 18, 1)
+		copy(targets.I32, []int32{-1, 3, 0, -1, 2, -1, 4, -1, -1, 1, 1, 1}) // the last is no pair
+		copy(starts.I32, []int32{0, 0, 0, 3, 3, 3, 0, 0, 2, 2, 2, 2, 0, 0, 0, 0, 0, 5})
+		for r := 12; r < 18; r++ {
+			targets.I32[r] = -1
+		}
+		loss, ratios, weights, nll, ref, one := f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1)
+		for i := range one.F64 {
+			one.F64[i] = 1
+		}
+		run(graph.Preference, a, loss, ratios, weights, nll, ref, targets, starts)
+		want, zero := weights, f64(r, 18, 1)
+		weights = zero
+		difference(t, "nll", nll, want, loss, one, func() { run(graph.Preference, a, loss, ratios, weights, nll, ref, targets, starts) })
 	})
 }
 

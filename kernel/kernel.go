@@ -74,6 +74,7 @@ var table = [graph.NumOps]Kernel{
 	graph.EmbedBwd:     {embedBwdRef, embedBwd},
 	graph.PosBwd:       {posBwdRef, posBwd},
 	graph.CrossEntropy: {crossEntropyRef, crossEntropy},
+	graph.Preference:   {preference, preference},
 	graph.LossSum:      {lossSum, lossSum},
 	graph.NormPart:     {normPartRef, normPart},
 	graph.NormAll:      {normAll, normAll},

@@ -290,7 +290,7 @@ func TestWide(t *testing.T) {
 					m.positive(1, 2), scalars, m.mat(graph.BF16, rows, cols, 1)}},
 				{op: graph.AdamW, attr: adam, t: []Tensor{m.mat(d, rows, cols, 1), m.mat(d, rows, cols, 1), m.above0(d, rows, cols), m.f32(rows, cols),
 					{}, scalars, {}}},
-				{op: graph.CrossEntropy, attr: graph.Attr{Grad: true}, t: []Tensor{m.f32(rows, 1), m.mat(d, rows, cols, 4), m.ints(rows, -1, cols), scalars}},
+				{op: graph.CrossEntropy, attr: graph.Attr{Grad: true}, t: []Tensor{m.f32(rows, 1), m.mat(d, rows, cols, 4), m.ints(rows, -1, cols), scalars, {}}},
 				{op: graph.NormPart, t: []Tensor{m.mat(graph.F64, 1, graph.NormPieces(int64(rows*cols)), 1), m.f32(rows, cols)}},
 				{op: graph.EmbedBwd, t: []Tensor{m.f32(rows, cols), m.mat(d, 5, cols, 1), m.ints(5, 0, rows)}},
 			} {

@@ -64,6 +64,8 @@ func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 		return c.Fault(key, fmt.Sprintf("%d slices of %d tokens, which are cut at multiples of %d; hint: at most %d", max(p.Slices, 2), g.Seq, graph.SliceUnit(g.Seq), most))
 	case g.DType != graph.F32:
 		return c.Fault(key, "slices need precision fp32, since in bf16 every slice would round the gradients of keys; hint: another schedule")
+	case g.Preference() > 0:
+		return c.Fault(key, "slices of sequences, but preference is about whole ones; hint: another schedule")
 	case g.Model.Balance > 0:
 		return c.Fault(key, "slices of sequences, but expert_balance is about whole ones; hint: another schedule, or expert_balance: 0")
 	case p.MicroBatch > 1:

@@ -34,7 +34,11 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	}
 	g, err := graph.BuildDocuments(&part, c.SequenceLength, Precision(c), docs)
 	if err != nil {
-		return nil, c.Fault("sequence_length", err.Error())
+		key := "sequence_length"
+		if c.Preference.Beta > 0 && !m.Rotary() {
+			key = "preference"
+		}
+		return nil, c.Fault(key, err.Error())
 	}
 	return g, nil
 }

@@ -50,8 +50,8 @@ func (lo *lowering) activations() error {
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
 					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
 				})
-				if r.value == lo.g.Logits { // nothing touches the bytes after the last row's last logit
-					lo.p.Buffers[buf].Size -= int64(v.Cols-lo.g.Model.Vocab) * v.DType.Size()
+				if v.Chunked && len(v.Cuts) > 0 { // logits: nothing touches the bytes after the last row's last
+					lo.p.Buffers[buf].Size -= int64(v.Cols-v.Cuts[0]) * v.DType.Size()
 				}
 				made[r.value] = append(made[r.value], struct {
 					instance
@@ -93,7 +93,7 @@ func (lo *lowering) inputs() error {
 	batch := map[int]int{} // rows of this rank's sequences that its segments read
 	lo.resolve(graph.Input, func(_ *unit, r ref) Region {
 		if _, ok := batch[r.value]; !ok {
-			batch[r.value] = host("batch."+g.Values[r.value].Name, graph.I32, all, 1, p.RowUnit)
+			batch[r.value] = host("batch."+g.Values[r.value].Name, g.Values[r.value].DType, all, 1, p.RowUnit)
 		}
 		return Region{}
 	})
@@ -176,26 +176,30 @@ func (lo *lowering) results() error {
 		last.after = append(last.after, copyOp(device.DevToHost, noKey, p.whole(loss), p.whole(lo.total)))
 	}
 	if lo.opt.Mode == Logits || lo.opt.Mode == Decode {
-		lo.logits()
+		lo.rowsToHost(lo.g.Logits, graph.Linear, 0, lo.g.Model.Vocab)
+	}
+	if lo.total >= 0 && lo.g.Ratios >= 0 {
+		lo.rowsToHost(lo.g.Ratios, graph.Preference, 1, 1)
 	}
 	return nil
 }
 
-// logits copies each row chunk of the logits to the host once it is computed.
-func (lo *lowering) logits() {
-	v := &lo.g.Values[lo.g.Logits]
-	out := lo.buffer(Buffer{Name: "logits", Tier: device.HostTier, Class: ClassReductions, DType: v.DType,
-		Rows: lo.rows() * lo.pl.MicroBatches, Cols: lo.g.Model.Vocab, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{"logits.before"}})
+// rowsToHost copies the first columns of a value that is operand k of the operator, such as each row chunk of the
+// logits, to the host once they are computed.
+func (lo *lowering) rowsToHost(value int, maker graph.Op, k, cols int) {
+	v := &lo.g.Values[value]
+	out := lo.buffer(Buffer{Name: v.Name, Tier: device.HostTier, Class: ClassReductions, DType: v.DType,
+		Rows: lo.rows() * lo.pl.MicroBatches, Cols: cols, RowUnit: lo.p.RowUnit, Persistent: true, Init: []string{v.Name + ".before"}})
 	for i := range lo.units {
 		u := &lo.units[i]
 		row := u.micro*lo.rows() + u.row
 		var work []op
 		for _, o := range u.work {
 			work = append(work, o)
-			if o.in.Op != graph.Linear || o.refs[0].value != lo.g.Logits {
+			if o.in.Op != maker || o.refs[k].value != value {
 				continue
 			}
-			src := o.in.Args[0]
+			src := o.in.Args[k]
 			dst := Region{Buf: out, Off: row * src.Cols, Rows: src.Rows, Cols: src.Cols, Stride: src.Cols}
 			row += src.Rows
 			work = append(work, copyOp(device.DevToHost, o.in.Key, dst, src))

@@ -15,10 +15,11 @@ func (lo *lowering) compute() error {
 		u := &lo.units[i]
 		seg := &lo.g.Segments[u.segment]
 		if u.forward {
-			lo.plainNodes(u, seg.Forward, Forward)
-		}
-		if u.segment == lo.g.Head() {
-			lo.headChunks(u, seg)
+			before, loop, after := chunked(seg.Forward)
+			lo.plainNodes(u, before, Forward)
+			if u.segment == lo.g.Head() {
+				lo.headLoops(u, loop, after, seg.Backward)
+			}
 		}
 		switch {
 		case u.backward && u.half != schedule.B && !u.forward:
@@ -96,20 +97,45 @@ func (lo *lowering) saveGradient(u *unit, value, version int) op {
 	}
 }
 
-// headChunks lists the loss by row chunks: each chunk computes logits, loss, the
+// chunked divides a segment's forward nodes at those that run by row chunks, which are consecutive.
+func chunked(nodes []graph.Node) (before, loop, after []graph.Node) {
+	first := 0
+	for first < len(nodes) && !nodes[first].Chunked {
+		first++
+	}
+	end := first
+	for end < len(nodes) && nodes[end].Chunked {
+		end++
+	}
+	return nodes[:first], nodes[first:end], nodes[end:]
+}
+
+// headLoops lists the loss by row chunks: each chunk computes logits, loss, the
 // logits' gradient in place and everything derived from it before the next chunk
-// starts.
-func (lo *lowering) headChunks(u *unit, seg *graph.Segment) {
+// starts. If the loss takes more than the chunks, their gradients are a loop behind that.
+func (lo *lowering) headLoops(u *unit, loop, after, backward []graph.Node) {
+	if !u.backward {
+		backward = nil
+	}
+	if len(after) == 0 {
+		lo.rowChunks(u, loop, backward)
+		return
+	}
+	lo.rowChunks(u, loop, nil)
+	lo.plainNodes(u, after, Forward)
+	lo.rowChunks(u, nil, backward)
+}
+
+// rowChunks lists the chunked ones of forward and backward nodes, chunk by chunk.
+func (lo *lowering) rowChunks(u *unit, forward, backward []graph.Node) {
 	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
 		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
-		for i := range seg.Forward {
-			if seg.Forward[i].Chunked {
-				u.work = append(u.work, lo.op(u, &seg.Forward[i], Forward, row, rows, row))
-			}
+		for i := range forward {
+			u.work = append(u.work, lo.op(u, &forward[i], Forward, row, rows, row))
 		}
-		for i := range seg.Backward {
-			if u.backward && seg.Backward[i].Chunked {
-				u.work = append(u.work, lo.op(u, &seg.Backward[i], Backward, row, rows, row))
+		for i := range backward {
+			if backward[i].Chunked {
+				u.work = append(u.work, lo.op(u, &backward[i], Backward, row, rows, row))
 			}
 		}
 	}
@@ -127,7 +153,7 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 	}
 	switch n.Op {
 	case graph.CrossEntropy:
-		o.in.Attr.Grad = u.backward
+		o.in.Attr.Grad = n.Attr.Grad && u.backward
 	case graph.RoPE, graph.Embed, graph.PosBwd:
 		o.in.Attr.Row0 = row % lo.g.Seq
 	case graph.AttentionBwd: // slices run in descending order; the last one starts the sums

@@ -96,7 +96,11 @@ func randomProgram(name string, rng *rand.Rand) (*Program, error) {
 		}
 		return lowerMode(g, randomPlan(g, 1, rng), 1, mode, nil)
 	}
-	g, err := graph.BuildDocuments(&m, 4, dt, []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)])
+	docs := []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+	if name == "pairs" {
+		docs = &graph.Documents{Length: 3, Preference: 0.1}
+	}
+	g, err := graph.BuildDocuments(&m, 4, dt, docs)
 	if err != nil {
 		return nil, err
 	}

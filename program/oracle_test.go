@@ -187,7 +187,7 @@ func (m *machine) exec(i int) {
 		}
 		return
 	}
-	if in.Op.Info().Kind == graph.Sequence && in.Op != graph.RouteBwd {
+	if attends(in.Op) {
 		m.attention(in, args, op)
 		return
 	}
@@ -264,7 +264,7 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 	switch half := len(args) > 2 && args[1].DType == graph.BF16 && args[2].DType == graph.BF16; {
 	case in.Op == graph.LinearDW && half && !m.unordered:
 		together = []int{2, max(in.Attr.Cut, 2)} // on different processors
-	case in.Op == graph.ExpertDW && half && !m.unordered, in.Op == graph.RouteBwd:
+	case in.Op == graph.ExpertDW && half && !m.unordered, in.Op == graph.RouteBwd, in.Op == graph.Preference:
 		together = []int{in.Attr.Seq}
 	}
 	rows := 0

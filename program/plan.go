@@ -241,7 +241,7 @@ func segmentsOf(g *graph.Graph) [][]int {
 	return users
 }
 
-// Fingerprint identifies what a graph computes: family, sizes, frozen parameters, adapters.
+// Fingerprint identifies what a graph computes: family, sizes, frozen parameters, adapters, the loss of pairs.
 func Fingerprint(g *graph.Graph) string {
 	m := *g.Model
 	frozen := ""
@@ -265,6 +265,9 @@ func Fingerprint(g *graph.Graph) string {
 		if m.GateLimit > 0 {
 			frozen += fmt.Sprintf(" gates%g*%g", m.GateLimit, m.GateAlpha)
 		}
+	}
+	if beta := g.Preference(); beta > 0 {
+		frozen += fmt.Sprintf(" preference %g", beta)
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, ropeScaling(m.RopeScaling),

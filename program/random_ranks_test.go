@@ -79,7 +79,11 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	if p != nil && p.Slices > 1 {
 		seq, dt = 24, graph.F32
 	}
-	g, err := graph.BuildDocuments(randomModel(rng, layers), seq, dt, []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)])
+	m, docs := randomModel(rng, layers), []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+	if m.Rotary() && (p == nil || p.Slices < 2) && docs != nil && rng.IntN(2) == 0 {
+		docs.Preference = 0.1
+	}
+	g, err := graph.BuildDocuments(m, seq, dt, docs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -241,10 +241,10 @@ func (x *execution) instr(i int) error {
 		case graph.RowWise:
 			x.rowWise(in, args)
 		case graph.Sequence:
-			if in.Op == graph.RouteBwd {
-				x.sequences(in, args)
-			} else {
+			if attends(in.Op) {
 				x.attention(in, args)
+			} else {
+				x.sequences(in, args)
 			}
 		case graph.TokenSum:
 			x.tokenSum(in, args)
@@ -397,10 +397,15 @@ func (x *execution) sequences(in *Instr, args []box) {
 		for _, v := range shares[first:min(first+per, len(shares))] {
 			whole = whole.with(v)
 		}
-		for k := range args[0].bands {
-			band := x.band(in, args, 0, k)
-			for b := first; b < min(first+per, len(shares)); b++ {
-				x.atoms[args[0].at(int32(b), k)] = whole.with(shares[b]).with(band)
+		for j, s := range args {
+			if _, writes := accessOf(in, j); !writes {
+				continue
+			}
+			for k := range s.bands {
+				band := x.band(in, args, j, k)
+				for b := first; b < min(first+per, len(shares)); b++ {
+					x.atoms[s.at(int32(b), k)] = whole.with(shares[b]).with(band)
+				}
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -171,6 +172,8 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 		return fmt.Errorf("plan: slice_rows are %d slices of %d tokens together; hint: %d slices of %d", len(list), at, p.Slices, g.Seq)
 	case g.DType != graph.F32:
 		return fmt.Errorf("plan: slices in %v: gradients of keys would be rounded after every slice; hint: precision fp32, or a schedule without slices", g.DType)
+	case g.Preference() > 0:
+		return errors.New("plan: slices with preference, whose loss is about whole sequences; hint: another schedule")
 	case g.Model.Balance > 0:
 		return fmt.Errorf("plan: slices with expert_balance %v, which is about whole sequences; hint: another schedule, or expert_balance 0", g.Model.Balance)
 	case pl.MicroBatch != 1:

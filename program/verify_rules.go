@@ -77,7 +77,8 @@ var verifyRules = [graph.NumOps]rule{
 	graph.Embed:         {shapes: shapes("N,D/f N,1/i V,D/f P,D/f"), seq: true, position: true, extra: positions(3)},
 	graph.EmbedBwd:      {shapes: shapes("V,D/s N,D/f N,1/i")},
 	graph.PosBwd:        {shapes: shapes("P,D/s N,D/f"), seq: true, position: true, extra: positions(0)},
-	graph.CrossEntropy:  {shapes: shapes("N,1/s N,V/f N,1/i 1,6/s")},
+	graph.CrossEntropy:  {shapes: shapes("N,1/s N,V/f N,1/i 1,6/s N,1/s")},
+	graph.Preference:    {shapes: shapes("N,1/s N,1/s N,1/s N,1/s N,1/s N,1/i N,1/i"), seq: true, extra: paired},
 	graph.LossSum:       {shapes: shapes("1,1/d N,1/s")},
 	graph.NormPart:      {shapes: shapes("1,K/d R,C/s"), extra: pieces},
 	graph.NormAll:       {shapes: shapes("1,2/s 1,K/d 1,6/s")},
@@ -322,6 +323,14 @@ func expertDW(in *Instr) string {
 		return fmt.Sprintf("%d inputs and %d outputs for experts of %d and %d, and %d slots", x, y, rows, cols, k)
 	}
 	return ""
+}
+
+// paired: the first two rows of a sequence have what is known of its pair.
+func paired(in *Instr) string {
+	if in.Attr.Seq < 2 {
+		return fmt.Sprintf("sequences of %d rows have no room for a pair", in.Attr.Seq)
+	}
+	return scaled(in)
 }
 
 // scaled: an absent scale would leave zeros.

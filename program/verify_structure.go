@@ -404,7 +404,7 @@ func checkShapes(p *Program, i int) error {
 // sequence's keys. In the backward pass, where sums depend on the cuts, sequences are
 // cut at multiples of graph.SliceUnit.
 func checkSlice(p *Program, in *Instr) string {
-	if in.Op == graph.RouteBwd {
+	if !attends(in.Op) {
 		return checkSequences(p, in)
 	}
 	q, kv := attended(in.Op)

@@ -38,6 +38,8 @@ var tinyModels = map[string]*model.Model{
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, Window: 3, Sliding: []bool{true, false}, InitStd: 0.02},
 	"phi": {Family: model.Phi, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"pairs": {Family: model.Llama, Layers: 1, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, // with padding behind logits
+		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
 	"granite": {Family: model.Granite, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }
@@ -45,8 +47,11 @@ var tinyModels = map[string]*model.Model{
 func buildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	t.Helper()
 	var docs *graph.Documents
-	if name == "qwen2" {
+	switch name {
+	case "qwen2":
 		docs = &graph.Documents{Length: 3}
+	case "pairs":
+		docs = &graph.Documents{Length: 3, Preference: 0.1}
 	}
 	g, err := graph.BuildDocuments(tinyModels[name], 4, dt, docs)
 	if err != nil {

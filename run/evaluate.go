@@ -164,6 +164,9 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		return nil, err
 	}
 	defer t.Close()
+	if n := t.Stats().Pairs(); n > 0 {
+		return nil, misuse{fmt.Errorf("%d pairs of a chosen and a rejected answer are no text; hint: a run with preference validates with the ones it holds out", n)}
+	}
 	if t.Len() <= int64(seq) {
 		return nil, misuse{fmt.Errorf("the corpus has %d tokens, a sequence takes %d and one to be predicted; hint: a shorter --sequence, or more text", t.Len(), seq)}
 	}

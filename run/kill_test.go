@@ -151,22 +151,38 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 // TestKill is law L7: a run that is killed at random moments, again and again,
 // and started again under another memory budget each time, ends with the
 // losses and the weights of one that was left alone, bit for bit.
-func TestKill(t *testing.T) {
+func TestKill(t *testing.T) { killed(t, 50, "") }
+
+// TestKillPreference: so does one on pairs, whose reference is that of its first start, whenever it was killed.
+func TestKillPreference(t *testing.T) {
+	var lines strings.Builder
+	for k := range 30 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"%d and \", \"chosen\": \"%d\", \"rejected\": \"none of %d\"}\n", k, k+1, k)
+	}
+	path := filepath.Join(t.TempDir(), "pairs.jsonl")
+	check(t, os.WriteFile(path, []byte(lines.String()), 0o644))
+	killed(t, 6, " preference.beta=0.3 data="+path)
+}
+
+// killed kills a run so many times. more are overrides.
+func killed(t *testing.T, kills int, more string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	began := time.Now()
-	check(t, trainFile(context.Background(), file, []string{"out=" + dir + "/whole"}))
+	check(t, trainFile(context.Background(), file, append(strings.Fields(more), "out="+dir+"/whole")))
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
 
-	kills := 50
 	if testing.Short() {
 		kills = 5
 	}
 	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk"}
+	for i := range budgets {
+		budgets[i] += more
+	}
 	killAgain(t, r, dir, file, whole, kills, budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {

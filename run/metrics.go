@@ -12,19 +12,21 @@ import (
 
 // Metrics is one step, a line of metrics.jsonl. The field names are stable.
 type Metrics struct {
-	Step         int     `json:"step"`   // optimizer steps done
-	Tokens       int64   `json:"tokens"` // trained on so far
-	Loss         float64 `json:"loss"`   // of this step's batch, before its update; nats per token
-	LearningRate float64 `json:"learning_rate"`
-	GradNorm     float64 `json:"grad_norm"` // before clipping
-	StepSeconds  float64 `json:"step_seconds"`
-	Predicted    float64 `json:"predicted_step_seconds"`
-	Rate         float64 `json:"tokens_per_second"`
-	MFU          float64 `json:"mfu"` // model FLOPs per second over the measured peak
-	ValLoss      float64 `json:"val_loss,omitempty"`
-	Bound        float64 `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
-	Skipped      bool    `json:"skipped,omitempty"`         // the step changed no weight
-	SkippedSteps int     `json:"skipped_steps,omitempty"`   // so far
+	Step         int      `json:"step"`   // optimizer steps done
+	Tokens       int64    `json:"tokens"` // trained on so far
+	Loss         float64  `json:"loss"`   // of this step's batch, before its update; nats per token, of pairs the mean by pair
+	LearningRate float64  `json:"learning_rate"`
+	GradNorm     float64  `json:"grad_norm"` // before clipping
+	StepSeconds  float64  `json:"step_seconds"`
+	Predicted    float64  `json:"predicted_step_seconds"`
+	Rate         float64  `json:"tokens_per_second"`
+	MFU          float64  `json:"mfu"` // model FLOPs per second over the measured peak
+	ValLoss      float64  `json:"val_loss,omitempty"`
+	Bound        float64  `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
+	Skipped      bool     `json:"skipped,omitempty"`         // the step changed no weight
+	SkippedSteps int      `json:"skipped_steps,omitempty"`   // so far
+	*Rewards              // of pairs
+	ValRewards   *Rewards `json:"val_rewards,omitempty"`
 }
 
 // skipped says that a step was skipped, and why.
@@ -103,6 +105,9 @@ func (l *metricsLog) add(m Metrics) error {
 	if _, err = l.f.Write(append(line, '\n')); err == nil {
 		curves := []scalar{{"train/loss", m.Loss}, {"train/learning_rate", m.LearningRate}, {"train/grad_norm", m.GradNorm},
 			{"perf/tokens_per_second", m.Rate}, {"perf/mfu", m.MFU}, {"perf/step_seconds", m.StepSeconds}}
+		if m.Rewards != nil {
+			curves = append(curves, m.Rewards.curves("train")...)
+		}
 		if m.SkippedSteps > 0 {
 			curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
 		}
@@ -114,9 +119,13 @@ func (l *metricsLog) add(m Metrics) error {
 	return nil
 }
 
-// validated records a validation loss.
-func (l *metricsLog) validated(step int, loss float64) error {
-	return l.events.add(step, scalar{"val/loss", loss})
+// validated records a validation loss and, of pairs, rewards.
+func (l *metricsLog) validated(step int, loss float64, rewards *Rewards) error {
+	curves := []scalar{{"val/loss", loss}}
+	if rewards != nil {
+		curves = append(curves, rewards.curves("val")...)
+	}
+	return l.events.add(step, curves...)
 }
 
 func (l *metricsLog) close() error { return errors.Join(l.f.Close(), l.events.close()) }

@@ -264,6 +264,11 @@ func (t *Trainer) resume(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if t.preferring() {
+		if err := t.reference.load(ck, t.Setup); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
 	cursor := t.sampler.Cursor()
 	if err := json.Unmarshal(ck.Trainer.Cursor, &cursor); err != nil {
 		return fmt.Errorf("%s: data cursor: %w", path, err)
@@ -392,7 +397,7 @@ func (t *Trainer) save(o Observer) error {
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
 		Weights: t.tensors("p"),
 		Adapter: t.lora() != nil,
-		State:   t.moments(),
+		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,
 	}
 	path, err := store(t.Setup.Config).Save(snap)
@@ -511,7 +516,7 @@ func (t *Trainer) files() (map[string][]byte, error) {
 func (t *Trainer) Summary() Summary {
 	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
-		s.ValLoss = t.ValLoss
+		s.ValLoss, s.ValRewards = t.ValLoss, t.rewards
 	}
 	if t.Best != nil {
 		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Config.Out, checkpoint.Folder(t.Best.Step))}

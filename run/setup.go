@@ -32,6 +32,7 @@ type Setup struct {
 	Train     data.Windows
 	Held      data.Windows // held out for validation
 	HeldRange data.Range
+	Pairs     *data.Preferences // the same of pairs; nil: there are none
 	Graph     *graph.Graph
 	Notes     []string // messages for the user: what was recognised or ignored
 	base      string   // fingerprint of the weights that adapters are trained on, else ""
@@ -88,6 +89,13 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 func (s *Setup) Reading() string {
 	c := s.Config
 	text := fmt.Sprintf("corpus: %v; %d tokens of %s, %d of them held out", s.Tokens.Stats(), s.Tokens.Len(), c.Tokenizer, s.HeldRange.Len())
+	if p := s.Pairs; p != nil {
+		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", p.Train.Count(), p.Held.Count(),
+			100*float64(p.Padding)/float64(max(p.Padding+p.Tokens, 1)))
+		if p.TooLong > 0 {
+			text += fmt.Sprintf("; %d pairs are left out, which have more than %d tokens", p.TooLong, c.SequenceLength+1)
+		}
+	}
 	if !c.Timed() {
 		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Count()))
 	}
@@ -116,21 +124,38 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 		return err
 	}
 	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
-	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
-	if err != nil {
+	if err := s.windows(); err != nil {
 		return c.Fault("data", err.Error())
-	}
-	s.HeldRange = held
-	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
-		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
-	}
-	if err != nil {
-		return err
 	}
 	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
 		return c.Fault("global_batch", err.Error())
 	}
 	return nil
+}
+
+// windows divides the tokens into training and validation, cut into windows.
+func (s *Setup) windows() error {
+	c, pairs := s.Config, s.Tokens.Stats().Pairs()
+	if c.Preference.Beta > 0 {
+		p, err := s.Tokens.Preferences(c.Validation, c.SequenceLength)
+		if err != nil {
+			return err
+		}
+		s.Train, s.Held, s.HeldRange, s.Pairs = p.Train, p.Held, p.HeldRange, p
+		return nil
+	}
+	if pairs > 0 {
+		return fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
+	}
+	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
+	if err != nil {
+		return err
+	}
+	s.HeldRange = held
+	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
+		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
+	}
+	return err
 }
 
 // Text is a corpus as tokens. Close Tokens after use.
@@ -161,7 +186,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	}
 	reading := opt("reading the corpus")
 	t.Chat = openChat(c, t.Tokenizer)
-	reading.Chat = t.Chat
+	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
 	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), reading)
 	switch {
 	case errors.Is(err, data.ErrNoEnd):
@@ -336,5 +361,11 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	if c.Documents != config.Separate {
 		return nil
 	}
-	return &graph.Documents{End: t.EndOfText(), Length: t.DocumentLength(c.SequenceLength)}
+	docs := &graph.Documents{End: t.EndOfText(), Preference: c.Preference.Beta}
+	if docs.Preference > 0 {
+		docs.Length = t.PairLength(c.SequenceLength)
+	} else {
+		docs.Length = t.DocumentLength(c.SequenceLength)
+	}
+	return docs
 }

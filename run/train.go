@@ -70,6 +70,10 @@ type Trainer struct {
 	spread   spread         // steps of a timed run's schedule
 	guard    guard          // which steps are skipped
 	origin   weights        // the parameters that this process began with
+
+	reference reference // of pairs
+	pairs     []float32 // what it has of those in the batch
+	rewards   *Rewards  // of the latest validation on pairs
 }
 
 // NewTrainer locks the run's folder and opens the session. programs are those of
@@ -199,6 +203,9 @@ func (t *Trainer) describe() error {
 // it finishes the current step, saves and returns ErrSaved.
 func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	c := t.Setup.Config
+	if err := t.refer(ctx, o.Event); err != nil {
+		return err
+	}
 	deadline := time.Time{}
 	if c.MaxTime > 0 {
 		deadline = time.Now().Add(time.Duration(c.MaxTime))
@@ -224,7 +231,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			if better, err = t.report(ctx, o); err != nil {
 				return err
 			}
-			m.ValLoss = t.ValLoss
+			m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
 		}
 		if err := t.log.add(m); err != nil {
 			return err
@@ -304,12 +311,15 @@ func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err erro
 		return false, err
 	}
 	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %.1f", t.Step, loss, math.Exp(loss))
+	if t.rewards != nil {
+		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
+	}
 	if better = t.Setup.Config.KeepBest && (t.Best == nil && !math.IsNaN(loss) || t.Best != nil && loss < t.Best.Loss); better {
 		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
 		text += ", the best so far"
 	}
 	o.Event(text)
-	return better, t.log.validated(t.Step, loss)
+	return better, t.log.validated(t.Step, loss, t.rewards)
 }
 
 // Summary is what a run adds to the plan's report.
@@ -317,6 +327,7 @@ type Summary struct {
 	Steps           int          `json:"steps"`
 	TrainLoss       float64      `json:"train_loss"`
 	ValLoss         float64      `json:"val_loss,omitempty"`    // absent before the first validation
+	ValRewards      *Rewards     `json:"val_rewards,omitempty"` // of pairs
 	MeasuredSeconds float64      `json:"measured_step_seconds"` // median
 	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
 	MeasuredBytes   plan.Traffic `json:"measured_bytes"`          // per step
@@ -335,12 +346,22 @@ type Best struct {
 // that the step can be repeated.
 func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	c := t.Setup.Config
+	if err := t.refer(ctx, nil); err != nil {
+		return Metrics{}, err
+	}
 	before := t.sampler.Cursor()
-	t.sampler.Fill(t.rows, c.GlobalBatch)
+	t.pairs = t.pairs[:0]
+	for r := range c.GlobalBatch {
+		t.pairs = append(t.pairs, of(t.reference.train, t.sampler.Window())...)
+		t.sampler.Fill(t.row(r), 1)
+	}
 	targets := t.split(c.GlobalBatch)
 	rate := c.Rate(t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
 		Bound: t.guard.bound(c.SkipSpikes)}
+	if t.preferring() {
+		scalars.Reference = t.pairs
+	}
 	began := time.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
 	if err != nil {
@@ -370,6 +391,10 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped,
 	}
+	if t.preferring() && finite(out.Loss) {
+		m.Rewards = &Rewards{}
+		m.Rewards.add(out.Ratios, c.Preference.Beta, targets)
+	}
 	t.guard.add(out, scalars.Bound)
 	m.SkippedSteps = t.guard.Skipped
 	if finite(out.Loss) {
@@ -381,7 +406,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	return m, t.numeric(out, scalars, before)
 }
 
-// split derives inputs and targets from t.rows, and returns the number of targets. Rows
+// split derives inputs and targets from t.rows, and returns the number of targets or, of pairs, theirs. Rows
 // from number rows on have none, and neither have tokens that are given.
 func (t *Trainer) split(rows int) (count int) {
 	seq := t.Setup.Config.SequenceLength
@@ -396,31 +421,44 @@ func (t *Trainer) split(rows int) (count int) {
 			targets[i] = -1
 		}
 	}
+	if t.preferring() {
+		return rows
+	}
 	return count
 }
 
-// Validate returns the mean loss in nats per token over held-out windows. They are
+// Validate returns the mean loss in nats per token, or by pair, over held-out windows. They are
 // the same every time: at most EvalBatches batches, spread evenly over the held-out
 // text, since that consists of long documents in sequence.
 func (t *Trainer) Validate(ctx context.Context) (float64, error) {
+	if err := t.refer(ctx, nil); err != nil {
+		return 0, err
+	}
 	c := t.Setup.Config
 	held := t.Setup.Held
 	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
 	var sum float64
+	var rewards Rewards
 	all := 0
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
+		t.pairs = t.pairs[:0]
 		for r := range rows {
-			held.Copy(t.rows[r*(c.SequenceLength+1):(r+1)*(c.SequenceLength+1)], (first+int64(r))*held.Count()/windows)
+			window := (first + int64(r)) * held.Count() / windows
+			held.Copy(t.row(r), window)
+			t.pairs = append(t.pairs, of(t.reference.held, window)...)
 		}
-		targets := t.split(rows)
-		out, err := t.Session.Step(ctx, evaluating, t.tokens, t.targets, session.Scalars{Targets: targets, Beta1: c.Beta1, Beta2: c.Beta2})
+		out, targets, err := t.evaluate(ctx, rows, t.pairs)
 		if err != nil {
 			return 0, err
 		}
 		sum += out.Loss * float64(targets)
 		all += targets
+		rewards.add(out.Ratios[:min(2*rows, len(out.Ratios))], c.Preference.Beta, int(windows))
 	}
 	t.ValLoss = sum / float64(max(all, 1))
+	if t.preferring() {
+		t.rewards = &rewards
+	}
 	return t.ValLoss, nil
 }

@@ -55,6 +55,7 @@ type Session struct {
 	groups  []*exec.Group // of all ranks' engines, by step
 	starts  []int32       // of the documents in the latest batch
 	ids     []int32       // of its tokens
+	pairs   pairs         // in it
 }
 
 // rank is one rank's part of a session; the slices are indexed by step.
@@ -197,17 +198,22 @@ type Scalars struct {
 	Rate         float64 // learning rate
 	Step         int     // optimizer step, from 1, for the bias correction
 	Beta1, Beta2 float64
-	Targets      int // target tokens in the global batch: the denominator of the loss
+	Targets      int // target tokens in the global batch, or pairs: the denominator of the loss
 	Seed         uint64
 	Bound        float64 // a gradient norm above it skips the update; 0: any that is finite is welcome
+	// Reference has the log-probabilities of each pair's chosen and rejected document under the reference; nil: 0 all.
+	Reference []float32
 }
 
 // Outcome is the result of a step.
 type Outcome struct {
-	Loss    float64 // mean over the target tokens
+	Loss    float64 // mean over the target tokens, or pairs
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
 	Skipped bool    // the norm is above the bound or not finite: weights and moments are what they were. Never without clipping
 	Seconds float64
+	// Ratios are, of pairs, the log-probabilities of each one's chosen and rejected document less those of the reference;
+	// else empty. They are valid until the next step.
+	Ratios []float32
 	// Executed holds each rank's result of this step; it is valid until the next
 	// step.
 	Executed []exec.Result
@@ -242,7 +248,8 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 		}
 	}
 	out.Loss /= float64(max(sc.Targets, 1))
-	return out, nil
+	out.Ratios, err = s.ratios(i)
+	return out, err
 }
 
 // feed writes the inputs of step i on all ranks.
@@ -269,6 +276,9 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
 			return err
 		}
+	}
+	if s.Graph.Preference() > 0 {
+		return s.feedPairs(i, len(tokens), sc.Reference)
 	}
 	return nil
 }

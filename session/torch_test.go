@@ -28,6 +28,7 @@ type fixture struct {
 	state   string  // how the optimizer's is stored
 	tokens  []int32 // inputs [4*32]
 	targets []int32
+	pairs   []float32 // what a reference has of them, if the sequences are pairs
 	losses  struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64
@@ -142,8 +143,11 @@ func (f *fixture) balance(t *testing.T) {
 
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
-	out, err := s.Step(context.Background(), 0, f.tokens, f.targets,
-		Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs}
+	if f.graph.Preference() > 0 {
+		sc.Targets = f.batch()
+	}
+	out, err := s.Step(context.Background(), 0, f.tokens, f.targets, sc)
 	check(t, err)
 	return out
 }

@@ -92,7 +92,7 @@ func (r *dataReport) print(c *context) {
 		return
 	}
 	fmt.Fprintf(c.stdout, "\nthe first %d tokens", len(r.Sample))
-	if r.Formats.Prompts()+r.Formats.Conversations() > 0 {
+	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs() > 0 {
 		fmt.Fprint(c.stdout, ", (given) or [learnt]")
 	}
 	fmt.Fprintln(c.stdout, ":")

@@ -135,8 +135,12 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 // conclude prints the results of the run.
 func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
 	s := t.Summary()
-	entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
-	fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
+	if r := s.ValRewards; r != nil {
+		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
+	} else {
+		entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
+		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
+	}
 	if s.MeasuredSeconds == 0 {
 		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps or max_time goes on\n", s.Steps)
 	} else {
@@ -200,6 +204,9 @@ func (u *training) Step(m run.Metrics) {
 	total := u.t.Setup.Config.MaxSteps
 	text := fmt.Sprintf("step %d/%d %3d%%  ETA %v  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)",
 		m.Step, total, 100*m.Step/total, u.eta(m.Step, u.shown), m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted)
+	if m.Rewards != nil {
+		text += "  " + m.Rewards.Text()
+	}
 	if u.line.tty != nil {
 		u.line.rewrite(text)
 		return

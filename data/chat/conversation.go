@@ -113,6 +113,17 @@ func (c *Conversation) Say(role, content string) {
 	}
 }
 
+// LearnLast leaves of what is learnt only the last turn, which must be the assistant's.
+func (c *Conversation) LearnLast() error {
+	n := len(c.roles)
+	if n == 0 || c.roles[n-1] != "assistant" {
+		return errors.New("it does not end with the assistant; hint: the answer is the last message")
+	}
+	clear(c.learnt)
+	c.learnt[n-1] = true
+	return nil
+}
+
 // Len returns the number of turns.
 func (c *Conversation) Len() int { return len(c.messages) }
 

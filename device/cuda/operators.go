@@ -45,6 +45,11 @@ var operators = [graph.NumOps]operator{
 	graph.EmbedBwd:     embedBwd,
 	graph.PosBwd:       posBwd,
 	graph.CrossEntropy: crossEntropy,
+	graph.Preference: func(b *builder) error {
+		a := b.newArgs(b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5), b.op(6))
+		a.f[0] = float32(b.call.Attr.Scale)
+		return b.start(kernels.Unit{File: "preference"}, "preference", [3]int64{int64(b.op(0).Rows / b.call.Attr.Seq), 1, 1}, threads, 0, a)
+	},
 	graph.LossSum: func(b *builder) error {
 		a := b.newArgs(b.op(0), b.op(1))
 		a.n[0] = int32(b.sumPiece(256))
@@ -124,8 +129,8 @@ func normPart(b *builder) error {
 // in shared memory as a block may have.
 func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
-	a := b.newArgs(ops...)
-	a.n[1] = graph.ScalarLossScale
+	a := b.newArgs(append(ops, b.op(4))...)
+	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!b.op(4).Absent()))
 	logits, room := ops[1], max(b.shared-1<<10, 0) // the kernel's other shared memory is less than the difference
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads

@@ -582,6 +582,33 @@ var samples = map[graph.Op]func(s *sample){
 		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
 		s.ints(n, -1, vocab)
 		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
+		if s.IntN(2) == 0 {
+			s.f32(n, 1)
+		}
+	},
+	graph.Preference: func(s *sample) {
+		seq := 2 + s.IntN(600)
+		n := seq * (1 + s.IntN(3))
+		s.call.Attr = graph.Attr{Seq: seq, Scale: 0.1}
+		for range 5 {
+			s.f32(n, 1)
+		}
+		learnt, half, r := 1-s.IntN(2), 1+s.IntN(seq), 0 // of some, the second sequence is no pair; of some, a pair has one document
+		s.fill(graph.I32, n, 1, func() float64 {
+			r++
+			if (r-1)/seq == 1 && learnt == 0 {
+				return -1
+			}
+			return float64(s.IntN(3) - 1)
+		})
+		r = 0
+		s.fill(graph.I32, n, 1, func() float64 {
+			r++
+			if (r-1)%seq < half {
+				return 0
+			}
+			return float64(half)
+		})
 	},
 	graph.LossSum: func(s *sample) {
 		s.call.Attr.Acc = s.acc

@@ -1,5 +1,6 @@
-// loss logits targets scalars. A block computes one row in two passes: the maximum together
-// with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits.
+// loss logits targets scalars weights. A block computes one row in two passes: the maximum together
+// with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
+// row's weight if n[3].
 // The first pass keeps up to n[2] packs in shared memory for the second: the rows of all SMs
 // together may not fit the L2 cache.
 //
@@ -71,7 +72,9 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
   sum = addAll(m == -INFINITY ? sum : sum * power((m - top) * LOG2E), shared);
   if (threadIdx.x == 0) *loss = logf(sum) + (top - mine);
   if (!a.n[0]) return;
-  float scale = at<float>(a.t[3], 0, 0)[a.n[1]], inv = scale / sum;
+  float scale = at<float>(a.t[3], 0, 0)[a.n[1]];
+  if (a.n[3]) scale *= *at<float>(a.t[4], r, 0);
+  float inv = scale / sum;
   sweep<true>(row, n, kept, a.n[2], [&](auto& x, int c) {
     for (float& v : x) v = power((v - top) * LOG2E) * inv - (c++ == target ? scale : 0);
   });

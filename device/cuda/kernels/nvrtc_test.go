@@ -112,7 +112,7 @@ func variants() []Unit {
 			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
 		}
 	}
-	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})
 }
 
 // compiler returns NVRTC; it skips the test if there is none.

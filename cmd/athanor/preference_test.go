@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/run"
+)
+
+// preferences writes pairs about metals: the chosen answer has the metal's colour. As conversations if chats.
+func preferences(t *testing.T, path string, chats bool) string {
+	t.Helper()
+	metals := []string{"gold", "iron", "copper", "silver"}
+	r := rand.New(rand.NewPCG(5, 6))
+	said := func(role, text string) []map[string]string {
+		return []map[string]string{{"role": role, "content": text}}
+	}
+	var b strings.Builder
+	for range 120 {
+		m := r.IntN(4)
+		asked, right, wrong := metals[m]+"?", colours[metals[m]], colours[metals[(m+1+r.IntN(3))%4]]
+		var line any = map[string]string{"prompt": asked, "chosen": right, "rejected": wrong}
+		if chats {
+			line = map[string]any{"prompt": said("user", asked), "chosen": said("assistant", right), "rejected": said("assistant", wrong)}
+		}
+		text, err := json.Marshal(line)
+		check(t, err)
+		b.Write(append(text, '\n'))
+	}
+	check(t, os.WriteFile(path, []byte(b.String()), 0o644))
+	return path
+}
+
+// steps reads metrics.jsonl.
+func steps(t *testing.T, dir string) (list []run.Metrics) {
+	t.Helper()
+	f, err := os.Open(dir + "/metrics.jsonl")
+	check(t, err)
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var m run.Metrics
+		check(t, json.Unmarshal(s.Bytes(), &m))
+		list = append(list, m)
+	}
+	return list
+}
+
+// TestPreference: a run on pairs learns which answer is preferred, from a loss of log 2 on. Stopped, and resumed in other memory, it is the same
+// run: the reference is that of its beginning. So it is with everything trained, in bf16 and with adapters on conversations.
+func TestPreference(t *testing.T) {
+	base, _ := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
+	for _, c := range []struct {
+		name  string
+		chats bool
+		loss  float64 // at most, in the end
+		args  []string
+	}{
+		{"all", false, 0.65, []string{"model={type: llama, layers: 2, width: 32, heads: 4}", "learning_rate=0.003"}},
+		{"bf16", false, 0.65, []string{"model=" + base, "tokenizer=" + base, "precision=bf16", "learning_rate=0.003"}},
+		{"lora", true, 0.69, []string{"model={type: qwen2, layers: 2, width: 32, heads: 4}", "tokenizer=" + chatFolder, "sequence_length=96", "learning_rate=0.003"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, file := tiny(t, "max_steps: 12", "eval_batches: 100", "validation_fraction: 0.1", "eval_every: 5")
+			pairs := preferences(t, dir+"/pairs.jsonl", c.chats)
+			args := append([]string{"train", file, "data=" + pairs, "preference={beta: 0.3}"}, c.args...)
+			if c.name == "lora" { // adapters need a folder
+				call(append(args, "max_steps=1", "out="+dir+"/base")...).must(t, 0)
+				args = append(args, "model="+dir+"/base/checkpoint-1", "lora={rank: 4}", "learning_rate=0.03")
+			}
+			var got trained
+			call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "120 pairs of a chosen and a rejected answer", "108 pairs to train on and 12 to validate with", "reference: the log-probabilities of 120 pairs").into(t, &got)
+			list := steps(t, dir+"/a")
+			if first := list[0]; math.Abs(first.Loss-math.Ln2) > 1e-7 || first.Rewards == nil || first.Margin != 0 || first.Chosen != 0 || first.Accuracy != 0 {
+				t.Errorf("the first step's loss is %v, rewards %+v", first.Loss, first.Rewards)
+			}
+			if r := got.ValRewards; r == nil || r.Accuracy <= 0.5 || r.Margin <= 0 || math.Abs(r.Chosen-r.Rejected-r.Margin) > 1e-6 || got.ValLoss > c.loss {
+				t.Errorf("after the last step: validation loss %v, rewards %+v", got.ValLoss, r)
+			}
+			if at := list[4]; at.ValRewards == nil || at.ValLoss == 0 {
+				t.Errorf("step 5 has no validation: %+v", at)
+			}
+
+			again := append(args, "out="+dir+"/b", "save_every=4", "keep_checkpoints=9", "global_batch=4")
+			call(append(again, "limits.device=400KiB", "plan.weights=host", "plan.micro_batch=1")...).must(t, 0)
+			sameRun(t, dir+"/b", dir+"/a", 12)
+			for _, step := range []int{8, 12} {
+				check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step))) // as if it had been stopped
+			}
+			call(again...).must(t, 0, "resuming "+dir+"/b/checkpoint-4")
+			sameRun(t, dir+"/b", dir+"/a", 12)
+			other := steps(t, dir+"/b")
+			for i, m := range list {
+				if *m.Rewards != *other[i].Rewards {
+					t.Errorf("step %d: rewards %+v, of the run that went on %+v", i+1, m.Rewards, other[i].Rewards)
+				}
+			}
+			call(append(again, "preference.beta=0.2")...).must(t, 2, "belongs to another run")
+		})
+	}
+}
+
+// TestPreferenceRanks: two ranks compute what one does, up to the order of sums.
+func TestPreferenceRanks(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 6")
+	args := []string{"train", file, "data=" + preferences(t, dir+"/pairs.jsonl", false), "preference.beta=0.3"}
+	call(append(args, "out="+dir+"/one")...).must(t, 0)
+	for i, more := range []string{"plan.pipeline=1", "plan={pipeline: 2, schedule: chimera}", "plan={pipeline: 2, schedule: 1f1b}"} {
+		out := fmt.Sprintf("%s/%d", dir, i)
+		call(append(args, "out="+out, "ranks=2", more)...).must(t, 0)
+		a, b := steps(t, out), steps(t, dir+"/one")
+		if !slices.EqualFunc(a, b, func(x, y run.Metrics) bool {
+			return math.Abs(x.Loss-y.Loss) < 1e-5 && math.Abs(x.Margin-y.Margin) < 1e-4 && math.Abs(x.Rejected-y.Rejected) < 1e-4
+		}) {
+			t.Errorf("%s: %+v, on one rank %+v", more, a, b)
+		}
+	}
+}
+
+// TestPreferenceErrors: what cannot be trained on pairs, or with them, is named.
+func TestPreferenceErrors(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	pairs := "data=" + preferences(t, dir+"/pairs.jsonl", false)
+	chats := "data=" + preferences(t, dir+"/chats.jsonl", true)
+	for _, c := range []struct{ args, want []string }{
+		{[]string{pairs}, []string{"data", "120 pairs", "hint: preference: {beta: 0.1}"}},
+		{[]string{"preference.beta=0.1"}, []string{"data", "0 of 1 documents", "hint: "}},
+		{[]string{pairs, "preference.beta=0.1", "model={type: gpt2, layers: 1, width: 32, heads: 4}"}, []string{"preference: ", "learned positions", "hint: "}},
+		{[]string{pairs, "preference.beta=0.1", "ranks=2", "plan={pipeline: 2, slices: 2}"}, []string{"plan.slices", "preference", "hint: "}},
+		{[]string{pairs, "preference.beta=0.1", "sequence_length=4"}, []string{"data", "0 of 120 pairs", "hint: a longer sequence_length"}},
+		{[]string{pairs, "preference.beta=0.1", "sequence_length=1"}, []string{"hint: "}},
+		{[]string{pairs, "preference.beta=0.1", "global_batch=1000"}, []string{"global_batch", "hint: "}},
+		{[]string{pairs, "preference.beta=.nan"}, []string{"preference.beta"}},
+		{[]string{chats, "preference.beta=0.1"}, []string{"chat template"}},
+	} {
+		call(append([]string{"train", file}, c.args...)...).must(t, 2, c.want...)
+	}
+	call("train", file).must(t, 0)
+	call("eval", dir+"/run/checkpoint-1", dir+"/pairs.jsonl").must(t, 2, "pairs")
+}

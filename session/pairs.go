@@ -1,0 +1,89 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/exec"
+)
+
+// Pairs: what a step of preference optimisation takes and gives beside tokens. The operator has it in the first two rows
+// of each sequence, see graph.Preference.
+
+// pairs is room for that.
+type pairs struct {
+	reference []float32 // by token
+	read      []float64 // a rank's ratios, by token
+	ratios    []float32 // two for each sequence
+}
+
+// feedPairs writes what the reference has of the pairs of a batch of tokens, and clears their ratios: of ranks that
+// go through a pipeline in both directions each writes those of its own sequences.
+func (s *Session) feedPairs(i, tokens int, reference []float32) error {
+	p, seq := &s.pairs, s.Graph.Seq
+	if want := 2 * (tokens / seq); reference != nil && len(reference) != want {
+		return fmt.Errorf("%d numbers of the reference for a batch that takes %d", len(reference), want)
+	}
+	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
+	clear(p.reference)
+	for r := range s.ranks {
+		if err := s.ranks[r].write(i, "ratios", 0, p.reference); err != nil {
+			return err
+		}
+	}
+	for k, x := range reference {
+		p.reference[k/2*seq+k%2] = x
+	}
+	for r := range s.ranks {
+		k := &s.ranks[r]
+		if err := k.write(i, "batch.reference", k.progs[i].BatchRow, p.reference); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write fills a buffer of step i, if the rank has it, from the given row of a batch on.
+func (k *rank) write(i int, buffer string, first int, all []float32) error {
+	n := k.engines[i].BufferLen(buffer)
+	if n == 0 {
+		return nil
+	}
+	if first+n > len(all) {
+		return fmt.Errorf("%s: rank %d takes rows %d to %d of %d", buffer, k.progs[i].Rank, first, first+n, len(all))
+	}
+	return k.engines[i].WriteFloats(buffer, all[first:first+n])
+}
+
+// ratios collects the ratios of the latest step i, if it is one on pairs.
+func (s *Session) ratios(i int) ([]float32, error) {
+	if s.Graph.Preference() == 0 {
+		return nil, nil
+	}
+	p, seq := &s.pairs, s.Graph.Seq
+	n := 2 * (len(p.reference) / seq)
+	p.ratios = slices.Grow(p.ratios[:0], n)[:n]
+	clear(p.ratios)
+	for r := range s.ranks {
+		if err := p.add(s.ranks[r].engines[i], s.ranks[r].progs[i].BatchRow/seq, seq); err != nil {
+			return nil, err
+		}
+	}
+	return p.ratios, nil
+}
+
+// add adds a rank's ratios, which are those of sequence first and of the following ones.
+func (p *pairs) add(e *exec.Engine, first, seq int) error {
+	n := e.BufferLen("ratios")
+	if n == 0 {
+		return nil
+	}
+	p.read = slices.Grow(p.read[:0], n)[:n]
+	if err := e.ReadBuffer("ratios", p.read); err != nil {
+		return err
+	}
+	for k := range 2 * (n / seq) {
+		p.ratios[2*first+k] += float32(p.read[k/2*seq+k%2])
+	}
+	return nil
+}
