@@ -217,9 +217,16 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 			if !outputs[b.Name] {
 				continue
 			}
-			o := m.p.Operand(m.p.whole(i))
+			o, own := m.p.Operand(m.p.whole(i)), rowsWritten(m.p, i)
 			m.each(o, func(r, c int) {
-				key, v := fmt.Sprint(b.Name, " ", r, " ", c), m.load(o, r, c)
+				if !own[r] {
+					return
+				}
+				row := r
+				if b.RowUnit > 0 { // rows are of the batch, of which each rank has a part
+					row += m.p.BatchRow
+				}
+				key, v := fmt.Sprint(b.Name, " ", row, " ", c), m.load(o, r, c)
 				if _, ok := out[key]; ok && b.DType == graph.F64 {
 					out[key] = m.join(out[key], v)
 				} else {
@@ -229,6 +236,22 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 		}
 	}
 	return out, conflict
+}
+
+// rowsWritten tells of each row of a buffer whether some instruction writes it. The others hold
+// what was there before.
+func rowsWritten(p *Program, buf int) []bool {
+	rows := make([]bool, p.Buffers[buf].Rows)
+	for i := range p.Instrs {
+		for j, a := range p.Instrs[i].Args {
+			if _, writes := accessOf(&p.Instrs[i], j); writes && !a.Absent() && a.Buf == buf {
+				for r := range a.Rows {
+					rows[a.Off/p.Buffers[buf].Cols+r] = true
+				}
+			}
+		}
+	}
+	return rows
 }
 
 // behaviourOf is what some steps in random orders leave behind.
