@@ -159,5 +159,5 @@ func TestHostileMXFP4(t *testing.T) {
 	config, err := os.ReadFile(packed + "/config.json")
 	check(t, err)
 	check(t, os.WriteFile(packed+"/config.json", bytes.Replace(config, []byte(`"mxfp4"`), []byte(`"awq"`), 1), 0o644))
-	call("eval", packed, "--tokens", packed+"/t.json").must(t, 2, "quantization_config", "awq", "mxfp4")
+	call("train", file, "model="+packed, "tokenizer="+packed+"/tokenizer.json", "out="+t.TempDir()).must(t, 2, "quantization_config", "awq", "mxfp4", "hint:")
 }
