@@ -192,6 +192,9 @@ func newTraining(c *context, t *run.Trainer) *training {
 
 // Step implements run.Observer.
 func (u *training) Step(m run.Metrics) {
+	if m.Step == u.first+1 { // what came before, such as the reference of preferences, does not come again
+		u.began = time.Now().Add(-time.Duration(m.StepSeconds * float64(time.Second)))
+	}
 	last := m.Step == u.t.Setup.Config.MaxSteps
 	every := 10 * time.Second
 	if u.line.tty != nil {
