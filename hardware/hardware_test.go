@@ -434,7 +434,8 @@ func TestProfile(t *testing.T) {
 func TestProfileDocuments(t *testing.T) {
 	attr := graph.Attr{Seq: 20, Document: 6, Heads: 1, KVHeads: 1, HeadDim: 4, Scale: 1}
 	o, lse, q, kv, starts := operand(0, graph.F32, 5, 4), operand(0, graph.F32, 5, 1), operand(0, graph.F32, 5, 4), operand(0, graph.F32, 15, 8), operand(0, graph.I32, 5, 1)
-	for i, x := range []*device.Operand{&o, &lse, &q, &kv, &starts} {
+	sinks := operand(0, graph.F32, 1, 1)
+	for i, x := range []*device.Operand{&o, &lse, &q, &kv, &starts, &sinks} {
 		x.Addr = int64(i) * 4096
 	}
 	d := cpu.New(cpu.Options{Workers: 1})
@@ -442,7 +443,7 @@ func TestProfileDocuments(t *testing.T) {
 	if err := d.Reserve(device.DeviceTier, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := hardware.Profile([]device.Call{{Op: graph.Attention, Attr: attr, Args: []device.Operand{o, lse, q, kv, starts}}}, d, time.Millisecond); err != nil {
+	if _, err := hardware.Profile([]device.Call{{Op: graph.Attention, Attr: attr, Args: []device.Operand{o, lse, q, kv, starts, sinks}}}, d, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	have := make([]byte, starts.Bytes())
