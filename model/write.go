@@ -3,6 +3,8 @@ package model
 import (
 	"cmp"
 	"encoding/json"
+	"strconv"
+	"strings"
 )
 
 // Config writes the config.json that Parse and transformers read.
@@ -83,7 +85,8 @@ func (m *Model) llamaConfig(kv map[string]any) {
 			"norm_topk_prob": m.NormedRoute, "pad_token_id": nil})
 	case GPTOSS:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "num_local_experts": m.Experts, "num_experts_per_tok": m.Active, "layer_types": m.layerTypes(),
-			"swiglu_limit": m.GateLimit, "swiglu_alpha": m.GateAlpha, "sliding_window": orNull(m.Window), "pad_token_id": nil})
+			"swiglu_limit": decimal(m.GateLimit), "swiglu_alpha": decimal(m.GateAlpha),
+			"sliding_window": cmp.Or(m.Window, 128), "pad_token_id": nil}) // transformers wants a window where no layer has one, too
 	case OLMo3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "layer_types": m.layerTypes(), "pad_token_id": nil})
 		if m.Window > 0 { // null is not read even where no layer has one
@@ -143,6 +146,16 @@ func (m *Model) layerTypes() (types []string) {
 		types = append(types, t)
 	}
 	return types
+}
+
+// decimal writes a number with a point, without which transformers takes it for an integer, and
+// refuses it where it wants none.
+func decimal(x float64) json.RawMessage {
+	text := strconv.FormatFloat(x, 'f', -1, 64)
+	if !strings.Contains(text, ".") {
+		text += ".0"
+	}
+	return json.RawMessage(text)
 }
 
 func rename(kv map[string]any, from, to string) {
