@@ -97,7 +97,7 @@ func variants() []Unit {
 	for _, head := range []string{"192", "256"} {
 		list = append(list, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head}, Unit{"attention_bwd_wide_wgmma", "HEAD=" + head + " STARTS=8"})
 	}
-	for _, head := range []string{"32", "64", "96", "128", "160", "192", "256"} {
+	for _, head := range []string{"32", "64", "96", "128", "160", "224", "256"} {
 		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_wgmma", "T5=bf16 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
