@@ -120,7 +120,7 @@ checks() {
   test_of rate-product 40 device/cuda TestRateProduct
   test_of rate-sums 40 device/cuda TestRateSums
   test_of rate-experts 40 device/cuda TestRateExperts
-  test_of rate-attention 60 device/cuda TestRateAttention
+  test_of rate-attention 120 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   [ -n "$dry" ] || torch rates 60 rates
   if [ -z "$dry" ] && command -v compute-sanitizer >/dev/null; then
