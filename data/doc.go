@@ -12,7 +12,8 @@
 //
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document of both of which the completion
-//     is learnt; or {"messages": [...]} and the like, a conversation (package chat).
+//     is learnt; or {"messages": [...]} and the like, a conversation (package chat); or
+//     {"prompt": ..., "chosen": ..., "rejected": ...}, a pair of two of these.
 //   - .parquet: a table (package parquet), a row of which is such an object: a column is a
 //     key, and what is null is left out. Other columns are not read, and where there is a
 //     text, only that is.
@@ -48,6 +49,8 @@
 // training windows in a pseudo-random order, different in each epoch, which it
 // computes instead of storing: its whole state is a Cursor of two numbers,
 // which a checkpoint saves.
+//
+// Pairs are windows by themselves, two documents and padding each (Preferences).
 //
 // # Documents in a window
 //

@@ -20,7 +20,8 @@ import (
 // wanted or, if there is none, those under "prompt" and "completion". The scanner
 // walks over the object's keys, decodes the text directly into the tokenizer's
 // input, and has encoding/json validate every other value. One pass, no
-// intermediate values but the two strings. Conversations are left to package chat.
+// intermediate values but the two strings. Conversations are left to package chat, pairs to
+// pairs.go.
 //
 // Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
 // regardless of case, and copies every text twice.

@@ -30,6 +30,7 @@
 //	metrics.go, tensorboard.go, trace.go    what it tells
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
 //	folder.go, evaluate.go                  losses and gradients of a model folder
+//	preference.go                           pairs: what the reference has of them, rewards
 //	adapter.go, merge.go                    LoRA as folders of PEFT's
 //	generate.go, sample.go                  decoding: cache, prompt, sampling
 package run

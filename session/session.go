@@ -25,6 +25,7 @@
 //	session.go  Session: opening, stepping, state by parameter
 //	prove.go    what is checked before programs run
 //	init.go     initial parameters
+//	pairs.go    what steps on pairs take and give beside tokens
 //	culprit.go  what made a step's numbers not finite
 //	measure.go  steps on random text, for trials and benchmarks
 package session
