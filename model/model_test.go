@@ -329,6 +329,29 @@ func TestExpertOrder(t *testing.T) {
 	})
 }
 
+// TestExpertsTurned: gpt-oss's attention gets adapters, its experts, which files have turned, are
+// refused them by name and may be held in 4 bits; biases of experts are not.
+func TestExpertsTurned(t *testing.T) {
+	m, err := Known("gpt-oss-20b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Adapt(LoRA{Rank: 8}, "*.experts.*"); err == nil || !strings.Contains(err.Error(), "of gpt-oss not its experts") {
+		t.Errorf("adapters of experts: %v", err)
+	}
+	if err := m.Adapt(LoRA{Rank: 8}); err != nil || len(m.LoRA.Weights) != 4*m.Layers {
+		t.Errorf("%v: %d weights have adapters, want %d", err, len(m.LoRA.Weights), 4*m.Layers)
+	}
+	if err := m.Quantize(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range m.Params() {
+		if experts := strings.Contains(p.Name, ".experts."); experts && p.NF4 != !strings.HasSuffix(p.Name, "_bias") {
+			t.Errorf("%s is held in 4 bits: %v", p.Name, p.NF4)
+		}
+	}
+}
+
 // TestSliding: which layers have a window, as each family says it.
 func TestSliding(t *testing.T) {
 	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `

@@ -6,7 +6,7 @@
 //
 //  1. Added tokens ("<|endoftext|>") are cut out of the text.
 //  2. The rest is split into pre-tokens, roughly words with the space before
-//     them, by one of four published regular expressions. No regular
+//     them, by one of five published regular expressions. No regular
 //     expression engine runs: each is a short scanner (split.go), linear in
 //     the text whatever the text is.
 //  3. Every pre-token starts as its bytes. The adjacent pair with the lowest
