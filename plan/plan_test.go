@@ -104,7 +104,7 @@ func TestBeatsFixedStrategies(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	fitted := 0
-	for range 20 {
+	for range 12 {
 		m := machine(t, int64(7+rng.IntN(100))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
 		pl := fixed(req, rng)
 		c, err := Evaluate(context.Background(), req, pl, m, "fixed")
@@ -118,7 +118,7 @@ func TestBeatsFixedStrategies(t *testing.T) {
 			t.Errorf("device %d: chosen %s %.5g s, but %+v takes %.5g s", m.Capacity[0], best.Label, best.Seconds(), pl, c.Seconds())
 		}
 	}
-	if fitted < 5 {
+	if fitted < 3 {
 		t.Errorf("only %d of the drawn strategies fit", fitted)
 	}
 }

@@ -65,11 +65,12 @@ func TestTrial(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for range 6 {
+	req := small(t)
+	alone := find(t, req, machine(t, 40<<20, 1)).Best
+	for range 5 {
 		synctest.Test(t, func(t *testing.T) {
 			const noise, much = 0.03, 1.15
-			req, m := small(t), machine(t, 40<<20, 1)
-			alone := find(t, req, m).Best
+			m := machine(t, 40<<20, 1)
 			f := &fakeTrials{rng: rng, noise: noise, together: rng.IntN(2) == 0}
 			m.Trial = &Trial{Steps: []int{200, 3000, 1e6}[rng.IntN(3)], Open: f.open}
 			began := time.Now()

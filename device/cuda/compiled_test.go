@@ -18,7 +18,7 @@ import (
 // What other tests want of the kernels' text is wanted here of what NVIDIA's
 // compiler makes of it.
 
-func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled, 24) }
+func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled, 16) }
 
 func TestCompiledUpdates(t *testing.T) { updatesAgree(t, compiled) }
 
@@ -51,7 +51,7 @@ func TestCompiledTraffic(t *testing.T) {
 			dt    graph.DType
 			major int // the card's compute capability
 		}{{graph.BF16, 8}, {graph.BF16, 9}, {graph.F32, 9}} {
-			if c.dt == graph.F32 && name == "gemma-3-270m" { // here for its heads of 256, which are slow without tensor cores
+			if c.dt == graph.F32 && name != "gpt2" && name != "llama-2-7b" { // the others are here for what they have in bf16
 				continue
 			}
 			t.Run(fmt.Sprint(name, " ", c.dt, " ", c.major), func(t *testing.T) {
