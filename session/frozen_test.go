@@ -190,6 +190,7 @@ func TestFrozenPlans(t *testing.T) {
 		folder, sinks := strings.CutSuffix(folder, " sinks")
 		for k := range 3 {
 			f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+			f.unbound(t)
 			if bf16 {
 				f.store(t, graph.BF16)
 			}

@@ -36,6 +36,16 @@ func near(t *testing.T, got, want trace) {
 	}
 }
 
+// unbound takes the bounds from a SwiGLU. Sums in another order may lie on their other side, where the
+// derivative is 0.
+func (f *fixture) unbound(t *testing.T) {
+	t.Helper()
+	if m := *f.graph.Model; m.GateLimit > 0 {
+		m.GateLimit = 1e3
+		f.rebuild(t, &m)
+	}
+}
+
 // same compares two runs bit by bit.
 func same(t *testing.T, got, want trace) {
 	t.Helper()
@@ -75,6 +85,7 @@ func TestRanksChangeNothing(t *testing.T) {
 		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		f.free = how == "free"
+		f.unbound(t)
 		if how == "documents" {
 			f.separate(t, r)
 		}
