@@ -108,10 +108,10 @@ checks() {
   test_of compile 90 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   test_of device 60 device/cuda 'TestArgs|TestOrder|TestTimes|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$'
   test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences|TestRouteSpecial'
-  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums|TestExpertTiles|TestManyTiles'
-  test_of cuts 60 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
-  test_of torch-fixtures 60 device/cuda TestTraining
-  test_of plans 60 device/cuda TestPlansChangeNothing
+  test_of products 120 device/cuda 'TestLibrary|TestModelShapes|TestTiles|TestOwnSums|TestExpertTiles|TestManyTiles|TestPackedExperts'
+  test_of cuts 90 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
+  test_of torch-fixtures 120 device/cuda 'TestTraining|TestPreference|TestGPTOSS|TestSinks'
+  test_of plans 120 device/cuda TestPlansChangeNothing
   test_of fabric 40 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'
   # Ranks of one context must not wait for it when the library loads a kernel.
   CUDA_MODULE_LOADING=EAGER CUDA_MODULE_DATA_LOADING=EAGER test_of ranks 90 device/cuda 'TestRanksChangeNothing|TestRankLost'
