@@ -138,7 +138,6 @@ func (m *Model) expertFactors(p Param, inner bool) []Param {
 	for i, factor := range []string{loraA, loraB} {
 		list[i].Rows, list[i].Experts, list[i].Parts = list[i].Rows*p.Experts, p.Experts, peftPrefix+module+factor
 	}
-	list[0].Rows, list[1].Rows = p.Experts*m.LoRA.Rank, p.Rows
 	return list
 }
 
