@@ -155,6 +155,8 @@ func (b *builder) attentionBackwardOf(ops ...device.Operand) *attentionBackward 
 		return &wideHopperBackward
 	case head > 128:
 		return &wideBackward
+	case b.hopper && head%32 == 0 && backwardNow > 0:
+		return &nextBackward
 	case b.hopper && head%32 == 0:
 		return &hopperBackward
 	}
@@ -225,7 +227,7 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 }
 
 func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
-	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
+	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim) + backwardDefines(file, call.Attr.HeadDim)}
 	for _, name := range []string{"starts", "sinks"} {
 		if n := numberOf(name, call.Op, ops); n > 0 {
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)

@@ -1,0 +1,328 @@
+// Stage A4 of the backward pass: attention_bwd_mma.cu on Hopper's tensor cores, with the same
+// two kernels, sums and owners. A block has groups of four warps, which own 64 rows each.
+//
+// The others pass through PLACES buffers in shared memory, OTHERS rows at a time. So that the
+// tensor cores always have work, a group's products are started in an order in which the next
+// tile's scores come before the products that add to the results: while the threads compute
+// exponentials, these and the derivatives of weights are multiplied. With EARLY, for which narrow
+// heads leave registers, those scores start even before the derivatives are computed:
+//
+//   EARLY 0:  exponentials, derivatives, start s(next) dq ds(next)
+//   EARLY 1:  exponentials, start s(next), derivatives, start dq ds(next)
+//
+// The queries kernel keeps its own two operands in registers. The keys kernel, whose results
+// need more of these, keeps them in shared memory, which is then nearly as busy as the tensor
+// cores.
+//
+// For example, keys 0 to 127 in a sequence of 256 without a window: queries 192 to 255 come
+// first and 0 to 63 last; the latter see none of the second group's keys, 64 to 127.
+//
+// Known weakness: as in attention_wgmma.cu, and seven products as in attention_bwd_mma.cu. Groups
+// meet at every tile.
+#ifndef ROWS
+#define ROWS 128 // of a block of queries; keys have 128
+#endif
+#define OTHERS 64
+#ifndef EARLY
+#define EARLY 0
+#endif
+#ifndef AHEAD
+#define AHEAD 1 // tiles that are being copied
+#endif
+#define PLACES (AHEAD + 2 + EARLY)
+#define PANEL (HEAD % 64 ? 32 : 64)
+#define TILE (OTHERS * HEAD)
+#define PLACE (2 * TILE) // elements of a buffer: keys and values, or queries and do
+
+typedef float Weights[OTHERS / 8][4]; // of a warp's 16 rows with all others
+template <bool B> struct Is { enum { value = B }; };
+
+// asOperand converts weights to an operand.
+static __device__ inline void asOperand(unsigned (&p)[OTHERS / 16][4], const Weights& w) {
+#pragma unroll
+  for (int c = 0; c < OTHERS / 16; c++) asA(p[c], w[2 * c], w[2 * c + 1]);
+}
+
+// gather starts adding weighted others to the sums of own rows.
+static __device__ inline void gather(float (&o)[HEAD / 8][4], const unsigned (&p)[OTHERS / 16][4], Operand tile) {
+#pragma unroll
+  for (int c = 0; c < OTHERS; c += 16) multiply<true>(o, p[c / 16], across<PANEL>(tile, c));
+  close();
+}
+
+// scores starts multiplying own rows with others: held ones, or HIGH rows in shared memory.
+static __device__ inline void scores(Weights& w, const unsigned (&own)[HEAD / 16][4], Operand tile) {
+#pragma unroll
+  for (int c = 0; c < HEAD; c += 16) multiply<false>(w, own[c / 16], along<PANEL, OTHERS>(tile, c), c > 0);
+  close();
+}
+
+template <int HIGH> static __device__ inline void scores(Weights& w, Operand own, Operand tile) {
+#pragma unroll
+  for (int c = 0; c < HEAD; c += 16) multiply<false, false>(w, along<PANEL, HIGH>(own, c), along<PANEL, OTHERS>(tile, c), c > 0);
+  close();
+}
+
+// hide masks pairs that do not see each other. sees gets the row and column relative to this
+// thread's first ones.
+template <class F> static __device__ inline void hide(Weights& w, F sees) {
+#pragma unroll
+  for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      if (!sees(e / 2 * 8, n * 8 + e % 2)) w[n][e] = -INFINITY;
+}
+
+static __device__ inline int after(int place) { return place == PLACES - 1 ? 0 : place + 1; }
+
+// grid: tiles of ROWS queries x heads x sequences
+extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_constant__ Args a) {
+  constexpr int THREADS = 2 * ROWS;
+  DYNAMIC(shared);
+  bf16* s0 = aligned(shared);
+  int* starts = (int*)(s0 + max(PLACES * PLACE, 2 * ROWS * PITCH)); // of the block's queries
+  int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv);
+  int g0 = q0 + warpOf() / 4 * 64, r0 = warpOf() * 16; // the group's first query, the warp's row in the block
+  int i0 = r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
+  int first = firstKey(a, mine, q0) / OTHERS * OTHERS, past = min(q0 + ROWS, a.seq);
+  int from = firstKey(a, mine, g0) / OTHERS * OTHERS, to = min(g0 + 64, a.seq); // the group's keys
+  float scale = a.f[0] * 1.4426950408889634f, lse[2], delta[2]; // log2(e)
+  Held<1> q, dout;
+  own<ROWS, THREADS>(a, mine, q0, h, s0, starts, q, dout, lse, delta);
+  int filled = first, fill = 0, place = PLACES - 1; // the next tile to copy and its place; the place of the latest tile that is there
+  auto stage = [&] {
+    if (filled < past) {
+      bf16* s = s0 + fill * PLACE;
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[5], base + filled, a.seq - filled, g * HEAD);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[5], base + filled, a.seq - filled, (a.kv + g) * HEAD);
+    }
+    commit();
+    filled += OTHERS, fill = after(fill);
+  };
+  auto next = [&] { // waits for the next tile
+    place = after(place);
+    landed<AHEAD - 1>();
+    visible();
+    __syncthreads();
+    stage();
+  };
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) stage();
+  float dq[1][HEAD / 8][4] = {};
+  Weights s = {}, ds = {};
+  unsigned w[OTHERS / 16][4];
+  auto keys = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE); };
+  auto values = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE + TILE); };
+  // finishes tile k0 and, if there are more, starts the next one.
+  auto work = [&](int k0, auto more) {
+    constexpr bool MORE = decltype(more)::value;
+    Operand k = keys();
+    if (!allSee(a, starts + r0, q0 + r0, 16, k0, OTHERS)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + r, q0 + i0 + r, k0 + j0 + c); });
+    unsigned all = 0;
+#if EARLY
+    Weights p;
+#else
+    Weights& p = s;
+#endif
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) all |= __float_as_uint(p[n][e] = power(fmaf(s[n][e], scale, lse[e / 2])));
+    now(all);
+    if (EARLY && MORE) {
+      next();
+      done<0>();
+      settle(s), settle(ds);
+      begin();
+      scores(s, q[0], keys());
+    } else {
+      done<0>();
+      settle(ds);
+    }
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) ds[n][e] = p[n][e] * (ds[n][e] - delta[e / 2]);
+    asOperand(w, ds);
+    if (!EARLY && MORE) {
+      next();
+      settle(s), settle(ds);
+      begin();
+      scores(s, q[0], keys());
+    } else {
+      settle(ds);
+      begin();
+    }
+    gather(dq[0], w, k);
+    if (MORE) {
+      scores(ds, dout[0], values());
+      done<2>();
+      settle(s);
+    }
+  };
+  int k0 = first;
+  if (g0 < a.seq) {
+    for (; k0 < from; k0 += OTHERS) next();
+    next();
+    settle(s), settle(ds), settle(dq[0]);
+    begin();
+    scores(s, q[0], keys());
+    close(); // no sums yet
+    scores(ds, dout[0], values());
+    done<2>();
+    settle(s);
+    for (; k0 + OTHERS < to; k0 += OTHERS) work(k0, Is<true>());
+    work(k0, Is<false>());
+    k0 += OTHERS;
+    done<0>();
+    settle(dq[0]);
+  }
+  for (; k0 < past; k0 += OTHERS) next();
+  landed();
+  __syncthreads();
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
+}
+
+// A buffer's statistics of the others: lse, delta and, with STARTS, document starts.
+#ifdef STARTS
+#define STATS (3 * OTHERS)
+#else
+#define STATS (2 * OTHERS)
+#endif
+#define KEYS 128
+
+// grid: tiles of 128 keys x key heads x sequences
+extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constant__ Args a) {
+  constexpr int THREADS = 2 * KEYS;
+  DYNAMIC(shared);
+  bf16 *s0 = aligned(shared), *k = s0 + PLACES * PLACE, *v = k + KEYS * HEAD;
+  float* stats0 = (float*)(v + KEYS * HEAD);
+  int k0 = blockIdx.x * KEYS, heads = a.heads / a.kv, g = blockIdx.y;
+  int half = warpOf() / 4 * 64, r0 = warpOf() * 16, j0 = k0 + r0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here
+  int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
+  float scale = a.f[0] * 1.4426950408889634f; // log2(e)
+  int first = max(k0, a.n[0]);
+  auto latest = [&](int end) { // the last tile of queries that see some of the keys from k0 to end
+    int past = min((i64)a.seq, (i64)end + a.window - 1);
+    return lastTile(a, mine, first, first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, OTHERS, end);
+  };
+  int last = latest(k0 + KEYS), from = latest(k0 + half + 64), to = first + max(0, k0 + half - first) / OTHERS * OTHERS; // the latter: the group's tiles
+  int filledQ = last, filledH = 0, fill = 0, place = PLACES - 1; // the next tile to copy and its place; the place of the latest tile that is there
+  auto stage = [&] {
+    if (filledQ >= first) {
+      bf16* s = s0 + fill * PLACE;
+      float* stats = stats0 + fill * STATS;
+      int h = g * heads + filledH;
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[4], mine + filledQ, a.seq - filledQ, h * HEAD);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[3], mine + filledQ, a.seq - filledQ, h * HEAD);
+      int i = filledQ + threadIdx.x % OTHERS;
+      if (threadIdx.x < 2 * OTHERS) // the first threads copy lse, the next delta
+        copy<4>(stats + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
+      fetchStarts<OTHERS, THREADS>((int*)(stats + 2 * OTHERS), a, mine, filledQ);
+    }
+    commit();
+    fill = after(fill);
+    if (++filledH == heads) filledH = 0, filledQ -= OTHERS;
+  };
+  auto next = [&] { // waits for the next tile
+    place = after(place);
+    landed<AHEAD - 1>();
+    visible();
+    __syncthreads();
+    stage();
+  };
+  if (last >= first) {
+    fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
+    fetchPanels<KEYS, HEAD, PANEL, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+  }
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) stage();
+  float dk[1][HEAD / 8][4] = {}, dv[1][HEAD / 8][4] = {};
+  Operand ownK = describe<PANEL, KEYS>(k + half * PANEL), ownV = describe<PANEL, KEYS>(v + half * PANEL);
+  Weights s = {}, ds = {};
+  unsigned pw[OTHERS / 16][4], w[OTHERS / 16][4];
+  auto queries = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE); };
+  auto douts = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE + TILE); };
+  // finishes a tile and, if there are more, starts the next one.
+  auto work = [&](int q0, auto more) {
+    constexpr bool MORE = decltype(more)::value;
+    Operand q = queries(), dout = douts();
+    const float* stats = stats0 + place * STATS;
+    const int* starts = (const int*)(stats + 2 * OTHERS);
+    if (!allSee(a, starts, q0, OTHERS, k0 + r0, 16)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); });
+#if EARLY
+    Weights p;
+#else
+    Weights& p = s;
+#endif
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++) {
+      float lse[2];
+      load(lse, stats + n * 8 + i0);
+#pragma unroll
+      for (int e = 0; e < 4; e++) p[n][e] = power(fmaf(s[n][e], scale, lse[e % 2] * -1.4426950408889634f));
+    }
+    if (EARLY) done<1>(); // pw is in use until then
+    asOperand(pw, p);
+    if (EARLY && MORE) {
+      next();
+      done<0>();
+      settle(s), settle(ds);
+      begin();
+      scores<KEYS>(s, ownK, queries());
+    } else {
+      done<0>();
+      settle(ds);
+      begin();
+    }
+    gather(dv[0], pw, dout);
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++) {
+      float delta[2];
+      load(delta, stats + OTHERS + n * 8 + i0);
+#pragma unroll
+      for (int e = 0; e < 4; e++) ds[n][e] = p[n][e] * (ds[n][e] - delta[e % 2]);
+    }
+    asOperand(w, ds);
+    if (!EARLY && MORE) {
+      next();
+      settle(s), settle(ds);
+      begin();
+      scores<KEYS>(s, ownK, queries());
+    } else {
+      settle(ds);
+      begin();
+    }
+    gather(dk[0], w, q);
+    if (MORE) {
+      scores<KEYS>(ds, ownV, douts());
+      done<2 + EARLY>();
+      settle(s);
+    }
+  };
+  int q0 = last, h = 0;
+  auto advance = [&] { if (++h == heads) h = 0, q0 -= OTHERS; };
+  if (from >= to) {
+    for (; q0 > from; advance()) next();
+    next();
+    settle(s), settle(ds), settle(dk[0]), settle(dv[0]);
+    begin();
+    scores<KEYS>(s, ownK, queries());
+    close(); // no sums yet
+    if (EARLY) close();
+    scores<KEYS>(ds, ownV, douts());
+    done<2 + EARLY>();
+    settle(s);
+    for (; q0 > to || h + 1 < heads; advance()) work(q0, Is<true>());
+    work(q0, Is<false>());
+    advance();
+    done<0>();
+    settle(dk[0]), settle(dv[0]);
+  }
+  for (; q0 >= first; advance()) next();
+  landed();
+  __syncthreads();
+  finish(a.t[1], base + k0, a.seq - k0, g * HEAD, dk, a.f[0], a.acc, s0);
+  finish(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, dv, 1, a.acc, s0);
+}
