@@ -29,7 +29,13 @@
 #ifndef AHEAD
 #define AHEAD 1 // tiles that are being copied
 #endif
-#define PLACES (AHEAD + 2 + EARLY)
+#ifndef STAGGER
+#define STAGGER 0
+#endif
+#ifndef HELD
+#define HELD 0
+#endif
+#define PLACES (AHEAD + 2 + (EARLY || STAGGER))
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define TILE (OTHERS * HEAD)
 #define PLACE (2 * TILE) // elements of a buffer: keys and values, or queries and do
@@ -80,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
   constexpr int THREADS = 2 * ROWS;
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  int* starts = (int*)(s0 + max(PLACES * PLACE, 2 * ROWS * PITCH)); // of the block's queries
+  int* starts = (int*)(s0 + PLACES * PLACE + 2 * ROWS * PITCH); // of the block's queries
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv);
   int g0 = q0 + warpOf() / 4 * 64, r0 = warpOf() * 16; // the group's first query, the warp's row in the block
   int i0 = r0 + threadIdx.x % 32 / 4, j0 = threadIdx.x % 4 * 2;
@@ -89,7 +95,6 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
   int from = firstKey(a, mine, g0) / OTHERS * OTHERS, to = min(g0 + 64, a.seq); // the group's keys
   float scale = a.f[0] * 1.4426950408889634f, lse[2], delta[2]; // log2(e)
   Held<1> q, dout;
-  own<ROWS, THREADS>(a, mine, q0, h, s0, starts, q, dout, lse, delta);
   int filled = first, fill = 0, place = PLACES - 1; // the next tile to copy and its place; the place of the latest tile that is there
   auto stage = [&] {
     if (filled < past) {
@@ -109,15 +114,18 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
   };
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) stage();
+  own<ROWS, THREADS>(a, mine, q0, h, s0 + PLACES * PLACE, starts, q, dout, lse, delta);
   float dq[1][HEAD / 8][4] = {};
   Weights s = {}, ds = {};
   unsigned w[OTHERS / 16][4];
   auto keys = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE); };
   auto values = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE + TILE); };
+  const bool odd = warpOf() / 4 % 2;
   // finishes tile k0 and, if there are more, starts the next one.
   auto work = [&](int k0, auto more) {
     constexpr bool MORE = decltype(more)::value;
     Operand k = keys();
+    if (STAGGER && MORE && !odd) next();
     if (!allSee(a, starts + r0, q0 + r0, 16, k0, OTHERS)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + r, q0 + i0 + r, k0 + j0 + c); });
     unsigned all = 0;
 #if EARLY
@@ -130,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
 #pragma unroll
       for (int e = 0; e < 4; e++) all |= __float_as_uint(p[n][e] = power(fmaf(s[n][e], scale, lse[e / 2])));
     now(all);
+    if (MORE && (STAGGER ? odd : EARLY)) next();
     if (EARLY && MORE) {
-      next();
       done<0>();
       settle(s), settle(ds);
       begin();
@@ -146,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
       for (int e = 0; e < 4; e++) ds[n][e] = p[n][e] * (ds[n][e] - delta[e / 2]);
     asOperand(w, ds);
     if (!EARLY && MORE) {
-      next();
+      if (!STAGGER) next();
       settle(s), settle(ds);
       begin();
       scores(s, q[0], keys());
@@ -196,8 +204,8 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
 extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constant__ Args a) {
   constexpr int THREADS = 2 * KEYS;
   DYNAMIC(shared);
-  bf16 *s0 = aligned(shared), *k = s0 + PLACES * PLACE, *v = k + KEYS * HEAD;
-  float* stats0 = (float*)(v + KEYS * HEAD);
+  bf16 *s0 = aligned(shared), *k = s0 + PLACES * PLACE, *v = k + KEYS * (HELD ? PITCH : HEAD);
+  float* stats0 = (float*)(v + KEYS * (HELD > 1 ? PITCH : HEAD));
   int k0 = blockIdx.x * KEYS, heads = a.heads / a.kv, g = blockIdx.y;
   int half = warpOf() / 4 * 64, r0 = warpOf() * 16, j0 = k0 + r0 + threadIdx.x % 32 / 4, i0 = threadIdx.x % 4 * 2; // rows are keys here
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
@@ -233,23 +241,46 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
     stage();
   };
   if (last >= first) {
+#if HELD
+    fetch<KEYS, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
+#else
     fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
+#endif
+#if HELD > 1
+    fetch<KEYS, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+#else
     fetchPanels<KEYS, HEAD, PANEL, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+#endif
   }
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) stage();
   float dk[1][HEAD / 8][4] = {}, dv[1][HEAD / 8][4] = {};
-  Operand ownK = describe<PANEL, KEYS>(k + half * PANEL), ownV = describe<PANEL, KEYS>(v + half * PANEL);
+#if HELD
+  Held<1> hk;
+  auto ofKeys = [&](Weights& s, Operand q) { scores(s, hk[0], q); };
+#else
+  Operand ownK = describe<PANEL, KEYS>(k + half * PANEL);
+  auto ofKeys = [&](Weights& s, Operand q) { scores<KEYS>(s, ownK, q); };
+#endif
+#if HELD > 1
+  Held<1> hv;
+  auto ofValues = [&](Weights& s, Operand q) { scores(s, hv[0], q); };
+#else
+  Operand ownV = describe<PANEL, KEYS>(v + half * PANEL);
+  auto ofValues = [&](Weights& s, Operand q) { scores<KEYS>(s, ownV, q); };
+#endif
   Weights s = {}, ds = {};
   unsigned pw[OTHERS / 16][4], w[OTHERS / 16][4];
   auto queries = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE); };
   auto douts = [&] { return describe<PANEL, OTHERS>(s0 + place * PLACE + TILE); };
+  const bool odd = warpOf() / 4 % 2;
   // finishes a tile and, if there are more, starts the next one.
   auto work = [&](int q0, auto more) {
     constexpr bool MORE = decltype(more)::value;
     Operand q = queries(), dout = douts();
     const float* stats = stats0 + place * STATS;
     const int* starts = (const int*)(stats + 2 * OTHERS);
+    if (STAGGER && MORE && !odd) next();
     if (!allSee(a, starts, q0, OTHERS, k0 + r0, 16)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); });
 #if EARLY
     Weights p;
@@ -265,12 +296,12 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
     }
     if (EARLY) done<1>(); // pw is in use until then
     asOperand(pw, p);
+    if (MORE && (STAGGER ? odd : EARLY)) next();
     if (EARLY && MORE) {
-      next();
       done<0>();
       settle(s), settle(ds);
       begin();
-      scores<KEYS>(s, ownK, queries());
+      ofKeys(s, queries());
     } else {
       done<0>();
       settle(ds);
@@ -286,17 +317,17 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
     }
     asOperand(w, ds);
     if (!EARLY && MORE) {
-      next();
+      if (!STAGGER) next();
       settle(s), settle(ds);
       begin();
-      scores<KEYS>(s, ownK, queries());
+      ofKeys(s, queries());
     } else {
       settle(ds);
       begin();
     }
     gather(dk[0], w, q);
     if (MORE) {
-      scores<KEYS>(ds, ownV, douts());
+      ofValues(ds, douts());
       done<2 + EARLY>();
       settle(s);
     }
@@ -306,12 +337,18 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
   if (from >= to) {
     for (; q0 > from; advance()) next();
     next();
+#if HELD
+    hold(hk, k);
+#endif
+#if HELD > 1
+    hold(hv, v);
+#endif
     settle(s), settle(ds), settle(dk[0]), settle(dv[0]);
     begin();
-    scores<KEYS>(s, ownK, queries());
+    ofKeys(s, queries());
     close(); // no sums yet
     if (EARLY) close();
-    scores<KEYS>(ds, ownV, douts());
+    ofValues(ds, douts());
     done<2 + EARLY>();
     settle(s);
     for (; q0 > to || h + 1 < heads; advance()) work(q0, Is<true>());
