@@ -200,8 +200,14 @@ func attentionBwd(b *builder) error {
 			return err
 		}
 	}
+	if backwardOf == "keys" {
+		return b.heads(k.file, "keys", at.KVHeads, q.end, q, k.keys, ops...)
+	}
 	if err := b.heads(k.file, "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err
+	}
+	if backwardOf == "queries" {
+		return nil
 	}
 	return b.heads(k.file, "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }

@@ -7,59 +7,60 @@ import (
 )
 
 // An experiment, not to stay: variants of Hopper's backward kernels.
+type backwardKnobs struct{ early, ahead, stagger, qcopiers, kcopiers, held int }
+
 type backwardVariant struct {
 	name         string
-	early, ahead int
-	narrow       bool // early for heads of at most 64 only
-	rows         int  // of queries, for heads of at most 64; 0: 128
-	more         string
+	narrow, wide backwardKnobs // heads of at most 64; more
 }
 
 var backwardVariants = []backwardVariant{
 	{name: "present"},
-	{name: "late", early: 0, ahead: 1},
-	{name: "late, 2 ahead", early: 0, ahead: 2},
-	{name: "early", early: 1, ahead: 1, narrow: true},
-	{name: "early, 2 ahead", early: 1, ahead: 2, narrow: true},
+	{"late, 2 ahead", backwardKnobs{0, 2, 0, 0, 0, 0}, backwardKnobs{0, 2, 0, 0, 0, 0}},
+	{"early, 2 ahead | late, 1 ahead", backwardKnobs{1, 2, 0, 0, 0, 0}, backwardKnobs{0, 1, 0, 0, 0, 0}},
+	{"staggered", backwardKnobs{1, 2, 1, 0, 0, 0}, backwardKnobs{0, 1, 1, 0, 0, 0}},
+	{"copiers", backwardKnobs{1, 2, 0, 1, 1, 0}, backwardKnobs{0, 2, 0, 1, 0, 0}},
+	{"copiers, staggered", backwardKnobs{1, 2, 1, 1, 1, 0}, backwardKnobs{0, 1, 1, 1, 0, 0}},
+	{"copiers, staggered, held", backwardKnobs{1, 2, 1, 1, 1, 2}, backwardKnobs{0, 1, 1, 1, 0, 0}},
+	{"copiers, held", backwardKnobs{1, 2, 0, 1, 1, 2}, backwardKnobs{0, 2, 0, 1, 0, 0}},
 }
 
-var backwardNow = func() int { n, _ := strconv.Atoi(os.Getenv("ATHANOR_BWD")); return n }()
+var (
+	backwardNow = func() int { n, _ := strconv.Atoi(os.Getenv("ATHANOR_BWD")); return n }()
+	backwardOf  = "" // only this kernel runs
+)
 
-func (v *backwardVariant) earlyOf(head int) int {
-	if v.narrow && head > 64 {
-		return 0
+func knobs(head int) backwardKnobs {
+	if v := backwardVariants[backwardNow]; head > 64 {
+		return v.wide
+	} else {
+		return v.narrow
 	}
-	return v.early
-}
-
-func (v *backwardVariant) rowsOf(head int) int {
-	if v.rows > 0 && head <= 64 {
-		return v.rows
-	}
-	return 128
 }
 
 // places is the number of buffers.
-func (v *backwardVariant) places(head int) int { return v.ahead + 2 + v.earlyOf(head) }
+func (k backwardKnobs) places() int { return k.ahead + 2 + max(k.early, k.stagger) }
 
 func backwardDefines(file string, head int) string {
 	if file != "attention_bwd_next" {
 		return ""
 	}
-	v := &backwardVariants[backwardNow]
-	return fmt.Sprintf(" EARLY=%d AHEAD=%d ROWS=%d%s", v.earlyOf(head), v.ahead, v.rowsOf(head), v.more)
+	k := knobs(head)
+	return fmt.Sprintf(" EARLY=%d AHEAD=%d STAGGER=%d QCOPIERS=%d KCOPIERS=%d HELD=%d", k.early, k.ahead, k.stagger, k.qcopiers, k.kcopiers, k.held)
 }
 
 var nextBackward = attentionBackward{
 	file: "attention_bwd_next",
 	queries: func(head int) attentionBlock {
-		v := &backwardVariants[backwardNow]
-		rows := v.rowsOf(head)
-		return attentionBlock{rows, 2 * rows, 1024 + max(packed(head, v.places(head)*2*64), spread(head, 2*rows)), 4 * rows}
+		k := knobs(head)
+		return attentionBlock{128, 256 + 128*k.qcopiers, 1024 + packed(head, k.places()*2*64) + spread(head, 2*128), 4 * 128}
 	},
 	keys: func(head int) attentionBlock {
-		v := &backwardVariants[backwardNow]
-		p := v.places(head)
-		return attentionBlock{128, 256, 1024 + packed(head, p*2*64+2*128) + p*4*2*64, p * 4 * 64}
+		k := knobs(head)
+		own := packed(head, 2*128)
+		if k.held > 0 {
+			own = spread(head, 2*128)
+		}
+		return attentionBlock{128, 256 + 128*k.kcopiers, 1024 + packed(head, k.places()*2*64) + own + k.places()*4*2*64, k.places() * 4 * 64}
 	},
 }

@@ -35,6 +35,12 @@
 #ifndef HELD
 #define HELD 0
 #endif
+#ifndef QCOPIERS
+#define QCOPIERS 0
+#endif
+#ifndef KCOPIERS
+#define KCOPIERS 0
+#endif
 #define PLACES (AHEAD + 2 + (EARLY || STAGGER))
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define TILE (OTHERS * HEAD)
@@ -79,11 +85,23 @@ template <class F> static __device__ inline void hide(Weights& w, F sees) {
       if (!sees(e / 2 * 8, n * 8 + e % 2)) w[n][e] = -INFINITY;
 }
 
+template <int N> static __device__ inline void more() {
+#ifndef SHIM
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> static __device__ inline void fewer() {
+#ifndef SHIM
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
 static __device__ inline int after(int place) { return place == PLACES - 1 ? 0 : place + 1; }
 
 // grid: tiles of ROWS queries x heads x sequences
-extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_constant__ Args a) {
-  constexpr int THREADS = 2 * ROWS;
+extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queries(const __grid_constant__ Args a) {
+  constexpr int OWNERS = 2 * ROWS, THREADS = QCOPIERS ? 128 : OWNERS; // who copies
+  int thread = threadIdx.x - QCOPIERS * OWNERS;
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
   int* starts = (int*)(s0 + PLACES * PLACE + 2 * ROWS * PITCH); // of the block's queries
@@ -99,22 +117,45 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
   auto stage = [&] {
     if (filled < past) {
       bf16* s = s0 + fill * PLACE;
-      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[5], base + filled, a.seq - filled, g * HEAD);
-      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[5], base + filled, a.seq - filled, (a.kv + g) * HEAD);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[5], base + filled, a.seq - filled, g * HEAD, -1, thread);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[5], base + filled, a.seq - filled, (a.kv + g) * HEAD, -1, thread);
     }
     commit();
     filled += OTHERS, fill = after(fill);
   };
   auto next = [&] { // waits for the next tile
     place = after(place);
+#if QCOPIERS
+    __syncthreads();
+#else
     landed<AHEAD - 1>();
     visible();
     __syncthreads();
     stage();
+#endif
   };
+#if QCOPIERS
+  if (threadIdx.x >= OWNERS) {
+    fewer<32>();
+    for (int i = 0; i < AHEAD; i++) stage();
+    __syncthreads();
+    __syncthreads();
+    for (int k0 = first; k0 < past; k0 += OTHERS) {
+      landed<AHEAD - 1>();
+      visible();
+      __syncthreads();
+      stage();
+    }
+    landed();
+    __syncthreads();
+    return;
+  }
+  more<240>();
+#else
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) stage();
-  own<ROWS, THREADS>(a, mine, q0, h, s0 + PLACES * PLACE, starts, q, dout, lse, delta);
+#endif
+  own<ROWS, OWNERS>(a, mine, q0, h, s0 + PLACES * PLACE, starts, q, dout, lse, delta);
   float dq[1][HEAD / 8][4] = {};
   Weights s = {}, ds = {};
   unsigned w[OTHERS / 16][4];
@@ -201,8 +242,9 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS) queries(const __grid_cons
 #define KEYS 128
 
 // grid: tiles of 128 keys x key heads x sequences
-extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constant__ Args a) {
-  constexpr int THREADS = 2 * KEYS;
+extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(const __grid_constant__ Args a) {
+  constexpr int OWNERS = 2 * KEYS, THREADS = KCOPIERS ? 128 : OWNERS; // who copies
+  int thread = threadIdx.x - KCOPIERS * OWNERS;
   DYNAMIC(shared);
   bf16 *s0 = aligned(shared), *k = s0 + PLACES * PLACE, *v = k + KEYS * (HELD ? PITCH : HEAD);
   float* stats0 = (float*)(v + KEYS * (HELD > 1 ? PITCH : HEAD));
@@ -222,12 +264,12 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
       bf16* s = s0 + fill * PLACE;
       float* stats = stats0 + fill * STATS;
       int h = g * heads + filledH;
-      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[4], mine + filledQ, a.seq - filledQ, h * HEAD);
-      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[3], mine + filledQ, a.seq - filledQ, h * HEAD);
-      int i = filledQ + threadIdx.x % OTHERS;
-      if (threadIdx.x < 2 * OTHERS) // the first threads copy lse, the next delta
-        copy<4>(stats + threadIdx.x, at<float>(a.t[threadIdx.x < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
-      fetchStarts<OTHERS, THREADS>((int*)(stats + 2 * OTHERS), a, mine, filledQ);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s, a.t[4], mine + filledQ, a.seq - filledQ, h * HEAD, -1, thread);
+      fetchPanels<OTHERS, HEAD, PANEL, THREADS>(s + TILE, a.t[3], mine + filledQ, a.seq - filledQ, h * HEAD, -1, thread);
+      int i = filledQ + thread % OTHERS;
+      if (thread < 2 * OTHERS) // the first threads copy lse, the next delta
+        copy<4>(stats + thread, at<float>(a.t[thread < OTHERS ? 7 : 2], mine + i, h), i < a.seq ? 4 : 0);
+      fetchStarts<OTHERS, THREADS>((int*)(stats + 2 * OTHERS), a, mine, filledQ, thread);
     }
     commit();
     fill = after(fill);
@@ -235,25 +277,59 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS) keys(const __grid_constan
   };
   auto next = [&] { // waits for the next tile
     place = after(place);
+#if KCOPIERS
+    __syncthreads();
+#else
     landed<AHEAD - 1>();
     visible();
     __syncthreads();
     stage();
+#endif
   };
+#if KCOPIERS
+  if (threadIdx.x >= OWNERS) {
+    fewer<32>();
+    if (last >= first && !HELD) {
+      fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD, -1, thread);
+      fetchPanels<KEYS, HEAD, PANEL, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD, -1, thread);
+    }
+    for (int i = 0; i < AHEAD; i++) stage();
+    if (HELD) __syncthreads();
+    for (int n = last >= first ? ((last - first) / OTHERS + 1) * heads : 0; n > 0; n--) {
+      landed<AHEAD - 1>();
+      visible();
+      __syncthreads();
+      stage();
+    }
+    landed();
+    __syncthreads();
+    return;
+  }
+  more<240>();
+#endif
+#if HELD || !KCOPIERS
   if (last >= first) {
 #if HELD
-    fetch<KEYS, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
+    fetch<KEYS, OWNERS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
 #else
     fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD);
 #endif
 #if HELD > 1
-    fetch<KEYS, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    fetch<KEYS, OWNERS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
 #else
     fetchPanels<KEYS, HEAD, PANEL, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD);
 #endif
   }
+#endif
+#if KCOPIERS && HELD
+  commit();
+  landed();
+  __syncthreads();
+#endif
+#if !KCOPIERS
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) stage();
+#endif
   float dk[1][HEAD / 8][4] = {}, dv[1][HEAD / 8][4] = {};
 #if HELD
   Held<1> hk;

@@ -41,9 +41,9 @@ static __device__ inline void keep(const Mat& t, int row, int end, int col, cons
 
 // fetchStarts starts copying the document starts of N queries from i on, repeating
 // the last query's beyond the end.
-template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i) {
+template <int N, int THREADS> static __device__ inline void fetchStarts(int* s, const Args& a, int mine, int i, int thread = threadIdx.x) {
 #ifdef STARTS
-  for (int r = threadIdx.x; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), 4);
+  for (int r = thread; r < N; r += THREADS) copy<4>(s + r, at<int>(a.t[STARTS], mine + min(i + r, a.seq - 1), 0), 4);
 #endif
 }
 

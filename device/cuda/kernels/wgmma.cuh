@@ -132,10 +132,10 @@ static __device__ inline int present(int c, int right) { return right < 0 ? 16 :
 // fetchPanels starts copying HIGH rows of W columns from (row, col) on into panels. Rows from end on
 // and columns from right on (if given), counted from there, become 0. A thread copies the same piece
 // of every STEP-th row of every panel.
-template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = -1) {
+template <int HIGH, int W, int PANEL, int THREADS> static __device__ inline void fetchPanels(bf16* s, const Mat& t, int row, int end, int col, int right = -1, int thread = threadIdx.x) {
   constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
   static_assert(STEP % 8 == 0 && W % PANEL == 0, "rows whose pieces trade places alike");
-  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
+  int r = thread / PIECES, c = thread % PIECES * 8;
   s += r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8);
 #pragma unroll
   for (int p = 0; p < W; p += PANEL)

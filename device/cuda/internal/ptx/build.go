@@ -16,7 +16,7 @@ func table() map[string]func(*builder, *instruction) {
 		"bra": buildBranch, "ret": func(_ *builder, in *instruction) { in.kind = exit },
 		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
-		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence,
+		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence, "setmaxnreg": buildMaxRegisters,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
 		"and", "or", "xor", "not", "popc", "bfe", "prmt", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
@@ -284,6 +284,13 @@ func buildCopy(b *builder, in *instruction) {
 	default:
 		b.fail(fmt.Errorf("unknown instruction %s", b.opcode))
 	}
+}
+
+// buildMaxRegisters: setmaxnreg.inc.sync.aligned.u32 n, .dec: how many registers there are is of no concern.
+func buildMaxRegisters(b *builder, in *instruction) {
+	b.literal(0)
+	in.kind = together
+	in.run = func(*warp, uint32) {}
 }
 
 // buildBar: bar.sync 0, bar.red.or.pred p, 0, q, bar.warp.sync.
