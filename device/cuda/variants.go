@@ -7,7 +7,7 @@ import (
 )
 
 // An experiment, not to stay: variants of Hopper's backward kernels.
-type backwardKnobs struct{ early, ahead, stagger, qcopiers, kcopiers, held int }
+type backwardKnobs struct{ early, ahead, stagger, qcopiers, kcopiers, held, soon int }
 
 type backwardVariant struct {
 	name         string
@@ -16,13 +16,14 @@ type backwardVariant struct {
 
 var backwardVariants = []backwardVariant{
 	{name: "present"},
-	{"late, 2 ahead", backwardKnobs{0, 2, 0, 0, 0, 0}, backwardKnobs{0, 2, 0, 0, 0, 0}},
-	{"early, 2 ahead | late, 1 ahead", backwardKnobs{1, 2, 0, 0, 0, 0}, backwardKnobs{0, 1, 0, 0, 0, 0}},
-	{"staggered", backwardKnobs{1, 2, 1, 0, 0, 0}, backwardKnobs{0, 1, 1, 0, 0, 0}},
-	{"copiers", backwardKnobs{1, 2, 0, 1, 1, 0}, backwardKnobs{0, 2, 0, 1, 0, 0}},
-	{"copiers, staggered", backwardKnobs{1, 2, 1, 1, 1, 0}, backwardKnobs{0, 1, 1, 1, 0, 0}},
-	{"copiers, staggered, held", backwardKnobs{1, 2, 1, 1, 1, 2}, backwardKnobs{0, 1, 1, 1, 0, 0}},
-	{"copiers, held", backwardKnobs{1, 2, 0, 1, 1, 2}, backwardKnobs{0, 2, 0, 1, 0, 0}},
+	{"late, 2 ahead", backwardKnobs{0, 2, 0, 0, 0, 0, 0}, backwardKnobs{0, 2, 0, 0, 0, 0, 0}},
+	{"early, 2 ahead | late, 1 ahead", backwardKnobs{1, 2, 0, 0, 0, 0, 0}, backwardKnobs{0, 1, 0, 0, 0, 0, 0}},
+	{"early, soon", backwardKnobs{1, 2, 0, 0, 0, 0, 1}, backwardKnobs{0, 2, 0, 0, 0, 0, 1}},
+	{"staggered", backwardKnobs{1, 2, 1, 0, 0, 0, 1}, backwardKnobs{0, 1, 1, 0, 0, 0, 0}},
+	{"copiers", backwardKnobs{1, 2, 0, 1, 1, 0, 0}, backwardKnobs{0, 2, 0, 1, 0, 0, 1}},
+	{"copiers, staggered", backwardKnobs{1, 2, 1, 1, 1, 0, 0}, backwardKnobs{0, 1, 1, 1, 0, 0, 1}},
+	{"copiers, staggered, held", backwardKnobs{1, 2, 1, 1, 1, 2, 0}, backwardKnobs{0, 1, 1, 0, 0, 0, 1}},
+	{"copiers, held", backwardKnobs{1, 2, 0, 1, 1, 2, 0}, backwardKnobs{0, 1, 0, 1, 0, 0, 1}},
 }
 
 var (
@@ -46,7 +47,7 @@ func backwardDefines(file string, head int) string {
 		return ""
 	}
 	k := knobs(head)
-	return fmt.Sprintf(" EARLY=%d AHEAD=%d STAGGER=%d QCOPIERS=%d KCOPIERS=%d HELD=%d", k.early, k.ahead, k.stagger, k.qcopiers, k.kcopiers, k.held)
+	return fmt.Sprintf(" EARLY=%d AHEAD=%d STAGGER=%d QCOPIERS=%d KCOPIERS=%d HELD=%d SOON=%d", k.early, k.ahead, k.stagger, k.qcopiers, k.kcopiers, k.held, k.soon)
 }
 
 var nextBackward = attentionBackward{

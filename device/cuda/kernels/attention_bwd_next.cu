@@ -41,6 +41,9 @@
 #ifndef KCOPIERS
 #define KCOPIERS 0
 #endif
+#ifndef SOON
+#define SOON 0
+#endif
 #define PLACES (AHEAD + 2 + (EARLY || STAGGER))
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define TILE (OTHERS * HEAD)
@@ -123,17 +126,18 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
     commit();
     filled += OTHERS, fill = after(fill);
   };
-  auto next = [&] { // waits for the next tile
-    place = after(place);
-#if QCOPIERS
-    __syncthreads();
-#else
+  auto ready = [&] { // waits for this thread's copies of the next tile
+#if !QCOPIERS
     landed<AHEAD - 1>();
     visible();
-    __syncthreads();
-    stage();
 #endif
   };
+  auto meet = [&] { // waits for all threads'
+    place = after(place);
+    __syncthreads();
+    if (!QCOPIERS) stage();
+  };
+  auto next = [&] { ready(), meet(); };
 #if QCOPIERS
   if (threadIdx.x >= OWNERS) {
     fewer<32>();
@@ -166,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
   auto work = [&](int k0, auto more) {
     constexpr bool MORE = decltype(more)::value;
     Operand k = keys();
-    if (STAGGER && MORE && !odd) next();
+    if (SOON && MORE) ready();
+    if (STAGGER && MORE && !odd) SOON ? meet() : next();
     if (!allSee(a, starts + r0, q0 + r0, 16, k0, OTHERS)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + r, q0 + i0 + r, k0 + j0 + c); });
     unsigned all = 0;
 #if EARLY
@@ -179,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
 #pragma unroll
       for (int e = 0; e < 4; e++) all |= __float_as_uint(p[n][e] = power(fmaf(s[n][e], scale, lse[e / 2])));
     now(all);
-    if (MORE && (STAGGER ? odd : EARLY)) next();
+    if (MORE && (STAGGER ? odd : EARLY)) SOON ? meet() : next();
     if (EARLY && MORE) {
       done<0>();
       settle(s), settle(ds);
@@ -195,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
       for (int e = 0; e < 4; e++) ds[n][e] = p[n][e] * (ds[n][e] - delta[e / 2]);
     asOperand(w, ds);
     if (!EARLY && MORE) {
-      if (!STAGGER) next();
+      if (!STAGGER) SOON ? meet() : next();
       settle(s), settle(ds);
       begin();
       scores(s, q[0], keys());
@@ -275,17 +280,18 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
     fill = after(fill);
     if (++filledH == heads) filledH = 0, filledQ -= OTHERS;
   };
-  auto next = [&] { // waits for the next tile
-    place = after(place);
-#if KCOPIERS
-    __syncthreads();
-#else
+  auto ready = [&] { // waits for this thread's copies of the next tile
+#if !KCOPIERS
     landed<AHEAD - 1>();
     visible();
-    __syncthreads();
-    stage();
 #endif
   };
+  auto meet = [&] { // waits for all threads'
+    place = after(place);
+    __syncthreads();
+    if (!KCOPIERS) stage();
+  };
+  auto next = [&] { ready(), meet(); };
 #if KCOPIERS
   if (threadIdx.x >= OWNERS) {
     fewer<32>();
@@ -356,7 +362,8 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
     Operand q = queries(), dout = douts();
     const float* stats = stats0 + place * STATS;
     const int* starts = (const int*)(stats + 2 * OTHERS);
-    if (STAGGER && MORE && !odd) next();
+    if (SOON && MORE) ready();
+    if (STAGGER && MORE && !odd) SOON ? meet() : next();
     if (!allSee(a, starts, q0, OTHERS, k0 + r0, 16)) hide(s, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); });
 #if EARLY
     Weights p;
@@ -372,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
     }
     if (EARLY) done<1>(); // pw is in use until then
     asOperand(pw, p);
-    if (MORE && (STAGGER ? odd : EARLY)) next();
+    if (MORE && (STAGGER ? odd : EARLY)) SOON ? meet() : next();
     if (EARLY && MORE) {
       done<0>();
       settle(s), settle(ds);
@@ -393,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
     }
     asOperand(w, ds);
     if (!EARLY && MORE) {
-      if (!STAGGER) next();
+      if (!STAGGER) SOON ? meet() : next();
       settle(s), settle(ds);
       begin();
       ofKeys(s, queries());
