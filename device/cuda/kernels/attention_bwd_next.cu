@@ -44,6 +44,8 @@
 #ifndef SOON
 #define SOON 0
 #endif
+#define COPIER_REGISTERS (HEAD > 64 ? 24 : 40) // of 168 each at first
+#define OWNER_REGISTERS (HEAD > 64 ? 240 : 232)
 #define PLACES (AHEAD + 2 + (EARLY || STAGGER))
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define TILE (OTHERS * HEAD)
@@ -140,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
   auto next = [&] { ready(), meet(); };
 #if QCOPIERS
   if (threadIdx.x >= OWNERS) {
-    fewer<32>();
+    fewer<COPIER_REGISTERS>();
     for (int i = 0; i < AHEAD; i++) stage();
     __syncthreads();
     __syncthreads();
@@ -154,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(2 * ROWS + 128 * QCOPIERS, 1) queri
     __syncthreads();
     return;
   }
-  more<240>();
+  more<OWNER_REGISTERS>();
 #else
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) stage();
@@ -294,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
   auto next = [&] { ready(), meet(); };
 #if KCOPIERS
   if (threadIdx.x >= OWNERS) {
-    fewer<32>();
+    fewer<COPIER_REGISTERS>();
     if (last >= first && !HELD) {
       fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[5], base + k0, a.seq - k0, g * HEAD, -1, thread);
       fetchPanels<KEYS, HEAD, PANEL, THREADS>(v, a.t[5], base + k0, a.seq - k0, (a.kv + g) * HEAD, -1, thread);
@@ -311,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS + 128 * KCOPIERS, 1) keys(
     __syncthreads();
     return;
   }
-  more<240>();
+  more<OWNER_REGISTERS>();
 #endif
 #if HELD || !KCOPIERS
   if (last >= first) {
