@@ -49,6 +49,12 @@ func TestRateBackwardVariants(t *testing.T) {
 			samples = append(samples, s)
 		}
 	}
+	if !onGPU() {
+		samples = samples[:1]
+		all := backwardVariants
+		backwardVariants = []backwardVariant{all[0], all[6]}
+		defer func() { backwardVariants = all }()
+	}
 	wants, presents := make([][]byte, len(samples)), make([][]byte, len(samples))
 	var units sync.WaitGroup
 	for i, s := range samples {
