@@ -24,12 +24,6 @@ func TestRateBackwardVariants(t *testing.T) {
 	say := func(format string, args ...any) {
 		fmt.Printf("RATE %5.1fs "+format+"\n", append([]any{time.Since(began).Seconds()}, args...)...)
 	}
-	if onGPU() { // a kernel may hang
-		time.AfterFunc(25*time.Second, func() {
-			say("HANGS: %s, %s", backwardVariants[backwardNow].name, backwardOf)
-			os.Exit(3)
-		})
-	}
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	d, _ := machine(t, Options{}, int64(onlyGPU(imageBytes+3<<30, 2*imageBytes)))
@@ -81,6 +75,12 @@ func TestRateBackwardVariants(t *testing.T) {
 	}
 	units.Wait()
 	say("%d units are compiled", len(seen))
+	if onGPU() { // a kernel may hang
+		time.AfterFunc(12*time.Second, func() {
+			say("HANGS: %s, %s", backwardVariants[backwardNow].name, backwardOf)
+			os.Exit(3)
+		})
+	}
 
 	some := randomBF16(rand.New(rand.NewPCG(1, 1)), onlyGPU(16<<20, 1<<12))
 	shapes := [][5]int{{32, 1024, 12, 12, 64}, {8, 4096, 12, 12, 64}, {4, 4096, 32, 8, 64}, {16, 1024, 32, 8, 128}, {4, 4096, 32, 8, 128}}
