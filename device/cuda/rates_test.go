@@ -107,6 +107,33 @@ func TestRateProduct(t *testing.T) {
 	}
 }
 
+// TestRateLogits: the head of GPT-2, whose 50257 logits are no whole packs, on 32768 tokens.
+func TestRateLogits(t *testing.T) {
+	d := open(t, cuda.Options{})
+	n, width, vocab := onGPU(32768, 40), onGPU(768, 24), onGPU(50257, 51)
+	some := cuda.RandomBF16(noise(), 64*width*2)
+	at := int64(0)
+	place := func(rows, cols int) device.Operand {
+		o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
+		o.Stride = (cols + 31) / 32 * 32
+		at += (o.Bytes() + 255) &^ 255
+		return o
+	}
+	logits, x, w := place(n, vocab), place(n, width), place(vocab, width)
+	check(t, d.Reserve(device.DeviceTier, at))
+	for _, o := range []device.Operand{logits, x, w} {
+		for at := o.Addr; at < o.End(); at += int64(len(some)) {
+			check(t, d.Write(device.DeviceTier, at, some[:min(int64(len(some)), o.End()-at)]))
+		}
+	}
+	for what, c := range map[string]device.Call{
+		"forwards":  {Op: graph.Linear, Attr: graph.Attr{WT: true}, Args: []device.Operand{logits, x, w}},
+		"backwards": {Op: graph.LinearDX, Attr: graph.Attr{WT: true}, Args: []device.Operand{x, logits, w}},
+	} {
+		rate(t, fmt.Sprintf("logits %s, %d x %d x %d", what, n, width, vocab), 2*float64(n)*float64(width)*float64(vocab)/seconds(t, d, 5, c)/1e12, "TFLOP/s")
+	}
+}
+
 // TestRateSums: gradients of weights of GPT-2 124M, Llama-3.2-1B and Llama-3-8B, for 16384
 // tokens in sequences of 1024 and 4096: by our kernels, with mma.sync and on Hopper with its own
 // instructions, by the library sequence by sequence, and by the library at once, whose bits
