@@ -116,7 +116,7 @@ func TestRateLogits(t *testing.T) {
 	place := func(rows, cols int) device.Operand {
 		o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
 		o.Stride = (cols + 31) / 32 * 32
-		at += (o.Bytes() + 255) &^ 255
+		at = (o.End() + 255) &^ 255
 		return o
 	}
 	logits, x, w := place(n, vocab), place(n, width), place(vocab, width)
