@@ -116,6 +116,38 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestClock: without the clock a round leaves spans as they are and asks the driver for no time stamp; with it again they
+// are those of the round.
+func TestClock(t *testing.T) {
+	d, g := bare(t, Options{}, 1<<12, 1<<12)
+	spans := make([]device.Span, 2)
+	n, err := d.Prepare([]device.Call{copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.HostTier, 0)),
+		copyCall(device.Compute, word(device.DeviceTier, 128), word(device.DeviceTier, 64))}, spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := device.Span{Start: -2, End: -1}
+	for round, on := range []bool{true, false, true} {
+		d.SetClock(on)
+		spans[0], spans[1] = was, was
+		before := d.Stats().Issued
+		for i := range spans {
+			d.Launch(n + i)
+		}
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range spans {
+			if on == (s == was) {
+				t.Errorf("round %d, clock %v: call %d ran %v", round, on, i, s)
+			}
+		}
+		if issued := d.Stats().Issued - before; g != nil && !on && issued != 2*2+2 { // each call and its event, two streams to wait for
+			t.Errorf("round %d: %d calls of the driver", round, issued)
+		}
+	}
+}
+
 // TestTimes: a round's first moment, from which calls are timed, is on a stream that they
 // need not use. It is waited for too: who takes the least of several times would believe
 // a copy that took none.

@@ -51,6 +51,7 @@ type worker struct {
 	queue   chan command
 	task    func() error // of doTask
 	result  chan error
+	untimed bool // rounds are not timed, though their calls could be
 	context uintptr
 	device  int
 	lt      uintptr
@@ -157,7 +158,8 @@ func (w *worker) enqueue(n int32, c *call) error {
 	d, v, s := w.d, w.d.driver, w.streams[c.stream]
 	w.used[c.stream] = true
 	before := w.stats.Issued
-	if c.start != 0 { // timed
+	timed := w.times(c)
+	if timed {
 		if len(w.order) == 0 {
 			if err := w.begin(); err != nil {
 				return err
@@ -184,6 +186,11 @@ func (w *worker) enqueue(n int32, c *call) error {
 	if err := w.take(c.steps); err != nil {
 		return err
 	}
+	if timed {
+		if err := w.ask("cuEventRecord", v.EventRecord, c.stop, s); err != nil {
+			return err
+		}
+	}
 	if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
 		return err
 	}
@@ -194,6 +201,9 @@ func (w *worker) enqueue(n int32, c *call) error {
 	}
 	return w.pace(c.stream, n, w.stats.Issued-before)
 }
+
+// times reports whether a call is timed in this round.
+func (w *worker) times(c *call) bool { return c.start != 0 && !w.untimed }
 
 // pace keeps the worker from getting too far ahead of a stream that was just given a
 // call.
@@ -260,7 +270,7 @@ func (w *worker) finish() error {
 			} else {
 				c.span.Start = w.at(c.start)
 			}
-			c.until = w.at(c.end)
+			c.until = w.at(c.stop)
 			c.span.End = c.until
 		}
 	}
