@@ -7,8 +7,10 @@
 #
 # PARTs, each of which ends within 8 minutes and prints a table last:
 #
-#   checks   kernels, products, models, plans, ranks against their oracles, and
-#            what links, products and attention reach (the default)
+#   checks   all of the next three (the default)
+#   agree    kernels, products, models, plans, ranks against their oracles
+#   sanitize some of them under compute-sanitizer
+#   rates    what links, products and attention reach
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
@@ -268,14 +270,14 @@ offload-fp32() {
 
 case $what in
   checks | speed | large | offload | offload-fp32) "$what" ;;
-  *) echo "unknown part $what; hint: checks, speed, large, offload or offload-fp32" >&2; exit 2 ;;
+  agree | sanitize | rates) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, sanitize, rates, speed, large, offload or offload-fp32" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [ "$what" = checks ]; then
-  echo "--- rates"
-  cat "$out"/*.log | grep '^RATE' | cut -c6-
+if [[ $what =~ ^(checks|agree|sanitize|rates)$ ]]; then
+  grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"
 fi
