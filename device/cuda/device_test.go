@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
@@ -133,6 +134,37 @@ func TestTimes(t *testing.T) {
 		if s := spans[0]; s.Start == 0 || s.End == 0 || s.End < s.Start {
 			t.Fatalf("round %d: the copy ran %v", round, s)
 		}
+	}
+}
+
+// TestStarts: a call whose stream was idle begins when it is launched, not when the
+// stream's last one ended.
+func TestStarts(t *testing.T) {
+	const pause = 20 * time.Millisecond
+	d, _ := bare(t, Options{}, 1<<12, 1<<12)
+	spans := make([]device.Span, 3)
+	n, err := d.Prepare([]device.Call{
+		copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.HostTier, 0)),
+		copyCall(device.Compute, word(device.DeviceTier, 128), word(device.DeviceTier, 64)),
+		copyCall(device.HostToDev, word(device.DeviceTier, 192), word(device.HostTier, 64)),
+	}, spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range spans {
+		if i == 2 {
+			for !d.Done(n) {
+				runtime.Gosched()
+			}
+			time.Sleep(pause)
+		}
+		d.Launch(n + i)
+	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if idle := spans[2].Start - spans[0].End; idle < pause.Seconds() {
+		t.Errorf("the second copy began %v s after the first, want %v: %v", idle, pause, spans)
 	}
 }
 
