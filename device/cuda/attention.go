@@ -99,14 +99,28 @@ var hopperForward = attentionForward{"attention_wgmma", func(head int) attention
 	return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*keys), 4 * rows}
 }}
 
-// There are three places of 2 x 64 rows.
+// hopperPlaces is the number of buffers of 2 x 64 others, PLACES in the kernels' file.
+func hopperPlaces(head int) int {
+	if head <= 64 {
+		return 5
+	}
+	return 4
+}
+
+// A group of warps copies for the queries kernel and, for narrow heads, for the keys kernel, which
+// then loads its own rows into registers.
 var hopperBackward = attentionBackward{
 	file: "attention_bwd_wgmma",
 	queries: func(head int) attentionBlock {
-		return attentionBlock{128, 256, 1024 + max(packed(head, 3*2*64), spread(head, 2*128)), 4 * 128}
+		return attentionBlock{128, 384, 1024 + packed(head, hopperPlaces(head)*2*64) + spread(head, 2*128), 4 * 128}
 	},
 	keys: func(head int) attentionBlock {
-		return attentionBlock{128, 256, 1024 + packed(head, 3*2*64+2*128) + 3*4*2*64, 3 * 4 * 64}
+		threads, own := 256, packed(head, 2*128)
+		if head <= 64 {
+			threads, own = 384, spread(head, 2*128)
+		}
+		places := hopperPlaces(head)
+		return attentionBlock{128, threads, 1024 + packed(head, places*2*64) + own + places*4*2*64, places * 4 * 64}
 	},
 }
 
@@ -155,8 +169,6 @@ func (b *builder) attentionBackwardOf(ops ...device.Operand) *attentionBackward 
 		return &wideHopperBackward
 	case head > 128:
 		return &wideBackward
-	case b.hopper && head%32 == 0 && backwardNow > 0:
-		return &nextBackward
 	case b.hopper && head%32 == 0:
 		return &hopperBackward
 	}
@@ -200,14 +212,8 @@ func attentionBwd(b *builder) error {
 			return err
 		}
 	}
-	if backwardOf == "keys" {
-		return b.heads(k.file, "keys", at.KVHeads, q.end, q, k.keys, ops...)
-	}
 	if err := b.heads(k.file, "queries", at.Heads, q.rows(), q, k.queries, ops...); err != nil {
 		return err
-	}
-	if backwardOf == "queries" {
-		return nil
 	}
 	return b.heads(k.file, "keys", at.KVHeads, q.end, q, k.keys, ops...)
 }
@@ -233,7 +239,7 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 }
 
 func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
-	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim) + backwardDefines(file, call.Attr.HeadDim)}
+	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
 	for _, name := range []string{"starts", "sinks"} {
 		if n := numberOf(name, call.Op, ops); n > 0 {
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)

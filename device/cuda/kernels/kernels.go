@@ -34,7 +34,6 @@ var parts = map[string][]string{
 	"attention": {"attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"sinks.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
 	"attention_mma": {"attention.cuh", "sinks.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
 	"attention_wgmma": {"attention.cuh", "sinks.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
-	"attention_bwd_next": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"attention_bwd_wide": {"attention.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh", "dispatch.cuh"},
 	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},

@@ -113,6 +113,19 @@ static __device__ inline void now(unsigned x) {
   if (__ballot_sync(~0u, x >> 31)) visible();
 }
 
+// shrink gives up registers of a group of four warps, grow waits until there are as many for this one.
+template <int N> static __device__ inline void shrink() {
+#ifndef SHIM
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+template <int N> static __device__ inline void grow() {
+#ifndef SHIM
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
 // nearby is at for an operand whose stride is less than 2^30 elements: then an address takes one
 // instruction.
 static __device__ inline const bf16* nearby(const Mat& t, int row, int col) {
