@@ -125,7 +125,9 @@ agree() {
   aside test_of cuts 120 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   aside test_of torch-fixtures 120 device/cuda 'TestTraining|TestPreference|TestQuantizedMixture|TestGPTOSS|TestSinks'
   aside test_of plans 120 device/cuda TestPlansChangeNothing
-  aside test_of attention 150 device/cuda 'TestOperators/attention|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 3
+  aside test_of heads 150 device/cuda TestEveryHead
+  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 2
+  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd' -test.count 2
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
