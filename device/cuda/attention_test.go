@@ -49,14 +49,14 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
-	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
+	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "gradients.cuh": {32, 96}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
 	for _, c := range []struct {
 		op      graph.Op
 		file    string // edited from there on
-		variant bool   // within documents, or weights are in 4 bits
+		variant bool   // also within documents, or with weights in 4 bits
 		major   int    // the card's compute capability
 	}{{graph.Attention, "attention_mma.cu", false, 8}, {graph.AttentionBwd, "gradients.cuh", false, 8}, {graph.AttentionBwd, "gradients.cuh", true, 8},
-		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9}, {graph.AttentionBwd, "attention_bwd_wide.cu", true, 8},
+		{graph.Attention, "attention_wgmma.cu", false, 9}, {graph.AttentionBwd, "gradients.cuh", true, 9}, {graph.AttentionBwd, "attention_bwd_wide.cu", true, 8},
 		{graph.AttentionBwd, "attention_bwd_wide_wgmma.cu", true, 9},
 		{graph.LinearDW, "wgrad_mma.cu", false, 8}, {graph.LinearDW, "wgrad_wgmma.cu", false, 9},
 		{graph.ExpertLinear, "expert_linear_mma.cu", false, 8}, {graph.ExpertLinear, "expert_linear_mma.cu", true, 8}, {graph.ExpertDW, "expert_dw_mma.cu", false, 8},
@@ -72,8 +72,12 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			var list []*sample
 			var wants [][]byte
 			for _, head := range heads {
-				s := longSample(c.op, c.variant, head)
-				list, wants = append(list, s), append(wants, s.reference())
+				for _, variant := range []bool{false, true} {
+					if !variant || c.variant {
+						s := longSample(c.op, variant, head)
+						list, wants = append(list, s), append(wants, s.reference())
+					}
+				}
 			}
 			once := func(i int, edit func(string) string, descending bool) error {
 				g := fake.New()

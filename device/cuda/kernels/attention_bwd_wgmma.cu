@@ -127,8 +127,6 @@ extern "C" __global__ void __launch_bounds__(OWNERS + 128, 1) queries(const __gr
       __syncthreads();
       stage();
     }
-    landed();
-    __syncthreads();
     return;
   }
   grow<OWNER_REGISTERS>();
@@ -199,7 +197,6 @@ extern "C" __global__ void __launch_bounds__(OWNERS + 128, 1) queries(const __gr
     settle(dq[0]);
   }
   for (; k0 < past; k0 += OTHERS) next();
-  landed();
   __syncthreads();
   finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
 }
@@ -268,8 +265,6 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
       __syncthreads();
       stage();
     }
-    landed();
-    __syncthreads();
     return;
   }
   grow<OWNER_REGISTERS>();
@@ -377,7 +372,6 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
     settle(dk[0]), settle(dv[0]);
   }
   for (; q0 >= first; advance()) next();
-  landed();
   __syncthreads();
   finish(a.t[1], base + k0, a.seq - k0, g * HEAD, dk, a.f[0], a.acc, s0);
   finish(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, dv, 1, a.acc, s0);

@@ -13,6 +13,11 @@
 //
 // A thread holds 4 sums per 8 columns: thread 4g+t of warp w holds (16w+g, 8j+2t), (16w+g, 8j+2t+1)
 // and the same 8 rows below in y[j]. An a in registers has the fragments of mma.sync.
+//
+// The compiler (13.0) may give one a's registers to another while the first is still needed: in a
+// loop with products of q, the same every time, and then of weights computed from them, for heads
+// of 64 with 64 keys it stored the weights over q, so from the second tile on dq was wrong, whatever
+// was waited for. The PTX was right. fake.Mixed finds that in machine code, for the kernels' test.
 
 // aligned returns where panels may begin in shared memory: at the next multiple of 1024 bytes.
 static __device__ inline bf16* aligned(float* shared) { return (bf16*)shared + (1024 - (unsigned)__cvta_generic_to_shared(shared) % 1024) % 1024 / 2; }

@@ -7,6 +7,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -50,6 +51,45 @@ func Resources(cubin []byte) (map[string]Use, error) {
 		return nil, errors.New("a cubin without kernels")
 	}
 	return out, nil
+}
+
+// Mixed returns registers of Hopper's products that a kernel of a cubin both loads with ldmatrix
+// (LDSM) and fills with sums as bf16 (F2FP) before its last product: an operand that is there for
+// the whole kernel has lost its registers to one that is made for a tile. The compiler did that.
+func Mixed(cubin []byte) (list []string, err error) {
+	f, err := openCubin(cubin)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range f.Sections {
+		name, ok := strings.CutPrefix(s.Name, ".text.")
+		if !ok {
+			continue
+		}
+		code, err := s.Data()
+		if err != nil {
+			return nil, err
+		}
+		var loaded, packed, found [256]bool
+		for ; len(code) >= 16; code = code[16:] { // an instruction: 12 bits of operation, 4 of predicate, 8 each of registers
+			to, a := int(code[2]), int(code[3])
+			switch binary.LittleEndian.Uint16(code) & 0xfff {
+			case 0x83b: // LDSM of 4 registers
+				for r := to; r < min(to+4, 256); r++ {
+					loaded[r] = true
+				}
+			case 0x23e: // F2FP
+				packed[to] = true
+			case 0xdf0: // HGMMA with an operand in registers
+				for r := a; r < min(a+4, 256); r++ {
+					if loaded[r] && packed[r] && !found[r] {
+						found[r], list = true, append(list, fmt.Sprintf("%s: R%d", name, r))
+					}
+				}
+			}
+		}
+	}
+	return list, nil
 }
 
 // openCubin reads a cubin as ELF.
