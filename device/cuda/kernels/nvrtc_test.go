@@ -125,8 +125,8 @@ func compiler(t *testing.T) *nv.NVRTC {
 
 // mostLocal is the most local memory that a kernel may use, in bytes per thread:
 // some versions of the compiler spill a few words to fit one more block, and warps
-// that only copy have few registers. A fragment
-// indexed at run time would take far more, and much time.
+// that only copy have few registers. A fragment indexed at run time would take far
+// more, and much time.
 const (
 	mostLocal     = 48
 	mostRegisters = 248 // of 255: near the limit the next version spills
