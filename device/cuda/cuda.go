@@ -88,9 +88,10 @@ func Load() (*Libraries, error) {
 const (
 	workspaceBytes = 32 << 20 // of cublasLt, what it asks for on Hopper
 	scratchBytes   = 32 << 20 // partial sums
+	turnBytes      = 64 << 10 // what blocks tell each other (kernels/turns.cuh)
 	// Overhead is the device memory that a device takes besides its arena and the
 	// driver's own.
-	Overhead   = workspaceBytes + scratchBytes
+	Overhead   = workspaceBytes + scratchBytes + turnBytes
 	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
 
@@ -115,8 +116,10 @@ type Device struct {
 
 	sizes     [device.NumTiers]int64
 	memory    uintptr          // device arena
-	workspace uintptr          // of the library, then scratch memory
+	workspace uintptr          // of the library, then scratch memory, then turns
 	room      int64            // of scratch memory
+	forced    *sumTile         // EXPERIMENT
+	split     bool             // EXPERIMENT
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena
@@ -335,8 +338,13 @@ func (d *Device) allocate(bytes int64) (err error) {
 		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
 	}
 	d.room = scratchBytes
-	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
-	return err
+	if d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead); err != nil {
+		return err
+	}
+	none := make([]byte, turnBytes)
+	err = v.Check("cuMemcpy", v.Memcpy(d.workspace+workspaceBytes+scratchBytes, nv.Addr(&none[0]), turnBytes))
+	runtime.KeepAlive(none)
+	return errors.Join(err, v.Check("cuCtxSynchronize", v.CtxSynchronize()))
 }
 
 // register pins memory slice by slice; an error says how far it got.

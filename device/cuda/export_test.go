@@ -45,3 +45,6 @@ func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	}
 	return list
 }
+
+// ForceSums has gradients of weights summed in a tile of Hopper's, by blocks that take turns or not. EXPERIMENT
+func ForceSums(d *Device, rows, cols int, split bool) { d.forced, d.split = &sumTile{rows: rows, cols: cols}, split }

@@ -57,6 +57,12 @@ func linearDW(b *builder) error {
 	if b.call.Attr.WT {
 		x, dy = dy, x
 	}
+	if s := b.forced; s != nil { // EXPERIMENT
+		if b.split {
+			return b.wgradSplit(*s, b.op(0), x, dy)
+		}
+		return b.wgrad(*s, b.op(0), x, dy)
+	}
 	if tile, own := b.ownSums(b.op(0).Rows, b.op(0).Cols); own && b.sumsSuit(b.op(0), x, dy) {
 		return b.wgrad(tile, b.op(0), x, dy)
 	}

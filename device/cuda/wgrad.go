@@ -139,6 +139,24 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
+// wgradSplit launches the kernel whose blocks take turns.
+func (b *builder) wgradSplit(s sumTile, y, x, dy device.Operand) error {
+	a := b.newArgs(y, x, dy)
+	piece := x.Rows
+	if b.sumRows > 0 {
+		piece = min(piece, b.sumRows)
+	}
+	unit, stageTokens, threads, shared := s.shape()
+	unit.File = "wgrad_split_wgmma"
+	down := blocks(int64(y.Rows), int64(s.rows))
+	tiles := down * blocks(int64(y.Cols), int64(s.cols))
+	items := tiles * blocks(int64(x.Rows), int64(piece))
+	grid := min(items, int64(max(b.sms, 1)))
+	a.n = [6]int32{int32(piece), int32(max(3, blocks(int64(piece), int64(stageTokens)))), int32(down), int32(tiles), int32(items), int32(items + grid - 1)}
+	a.scratch = uint64(b.turns)
+	return b.start(unit, "wgrad", [3]int64{grid, 1, 1}, threads, shared, a)
+}
+
 // wgrad launches the kernel.
 func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 	a := b.newArgs(y, x, dy)

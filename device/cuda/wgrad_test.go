@@ -211,3 +211,43 @@ func units(list []work) (out []kernels.Unit) {
 	}
 	return out
 }
+
+// TestSplitTiles: EXPERIMENT
+func TestSplitTiles(t *testing.T) { splitAgrees(t, machine) }
+
+func TestCompiledSplitTiles(t *testing.T) { splitAgrees(t, compiled) }
+
+func splitAgrees(t *testing.T, machine maker) {
+	first := fresh(t)
+	for i, tile := range hopperTiles {
+		seed := first + uint64(i)
+		s := sumSample(seed)
+		piece, in, out := 1+s.IntN(100), 1+s.IntN(320), 4*(1+s.IntN(80))
+		n := piece*s.IntN(6) + 1 + s.IntN(piece)
+		s.sums(in, out, n)
+		want := s.reference()
+		s.poison()
+		var parts []device.Call
+		for r0 := 0; r0 < n; {
+			rows := min(piece*(1+s.IntN(2)), n-r0)
+			parts = append(parts, s.cut(r0, rows))
+			r0 += rows
+		}
+		d, _ := machine(t, Options{SumRows: piece}, imageBytes)
+		d.limits.major, d.forced, d.split = 9, &tile, true
+		whole := execute(t, d, s.call, s.image)
+		if err := s.check(bytes.Clone(whole), bytes.Clone(want)); err != nil {
+			t.Errorf("seed %d: %v in %+v: %v", seed, s, tile, err)
+		}
+		if !bytes.Equal(whole, executeAll(t, d, parts, s.image)) {
+			t.Errorf("seed %d: %v in %+v: in %d parts of pieces of %d the bits differ", seed, s, tile, len(parts), piece)
+		}
+		if onGPU() {
+			for range 20 {
+				if !bytes.Equal(whole, execute(t, d, s.call, s.image)) {
+					t.Errorf("seed %d: %v in %+v: other bits in another run", seed, s, tile)
+				}
+			}
+		}
+	}
+}
