@@ -118,8 +118,7 @@ type Device struct {
 	memory    uintptr          // device arena
 	workspace uintptr          // of the library, then scratch memory, then turns
 	room      int64            // of scratch memory
-	forced    *sumTile         // EXPERIMENT
-	split     bool             // EXPERIMENT
+	forced    *Forced          // EXPERIMENT
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena

@@ -46,5 +46,21 @@ func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	return list
 }
 
-// ForceSums has gradients of weights summed in a tile of Hopper's, by blocks that take turns or not. EXPERIMENT
-func ForceSums(d *Device, rows, cols int, split bool) { d.forced, d.split = &sumTile{rows: rows, cols: cols}, split }
+// Force has gradients of weights summed in one way. EXPERIMENT
+func Force(d *Device, f *Forced) { d.forced = f }
+
+// Warm compiles the kernels for a call in some ways in parallel. EXPERIMENT
+func Warm(d *Device, c device.Call, ways []*Forced) error {
+	var works [][]work
+	for _, f := range ways {
+		t := d.target()
+		t.forced = f
+		w, err := t.build(&c)
+		if err != nil {
+			return err
+		}
+		works = append(works, w)
+	}
+	_, err := d.compile(works)
+	return err
+}

@@ -116,7 +116,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 
 // target describes this device to builders.
 func (d *Device) target() target {
-	t := target{scratch: d.workspace + workspaceBytes, room: d.room, turns: d.workspace + workspaceBytes + scratchBytes, forced: d.forced, split: d.split, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
+	t := target{scratch: d.workspace + workspaceBytes, room: d.room, turns: d.workspace + workspaceBytes + scratchBytes, forced: d.forced, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
 		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))

@@ -58,10 +58,10 @@ func linearDW(b *builder) error {
 		x, dy = dy, x
 	}
 	if s := b.forced; s != nil { // EXPERIMENT
-		if b.split {
+		if s.Split {
 			return b.wgradSplit(*s, b.op(0), x, dy)
 		}
-		return b.wgrad(*s, b.op(0), x, dy)
+		return b.wgrad(sumTile{rows: s.Rows, cols: s.Cols}, b.op(0), x, dy)
 	}
 	if tile, own := b.ownSums(b.op(0).Rows, b.op(0).Cols); own && b.sumsSuit(b.op(0), x, dy) {
 		return b.wgrad(tile, b.op(0), x, dy)

@@ -133,6 +133,45 @@ func TestRateSums(t *testing.T) {
 	}
 }
 
+// TestRateTurns: EXPERIMENT. Gradients of weights of GPT-2 124M for 32 x 1024 tokens and of Llama-3.2-1B for 4 x 4096.
+func TestRateTurns(t *testing.T) {
+	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0}, {128, 128, false, 7, 0, 0}, {128, 192, false, 5, 0, 0}, {128, 256, false, 4, 0, 0}, {192, 256, false, 4, 0, 0}}
+	ways := append(slices.Clone(cuda.SplitWays), chains...)
+	numbers := cuda.RandomBF16(noise(), 2*onGPU(16384*(8192+2048), 64*64))
+	warmed := false
+	for _, c := range []struct {
+		tokens, piece int
+		shapes        [][2]int
+	}{{onGPU(32768, 64), onGPU(1024, 16), [][2]int{{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}}}, {onGPU(16384, 64), onGPU(4096, 32), [][2]int{{512, 2048}, {2048, 2048}, {8192, 2048}}}} {
+		d := open(t, cuda.Options{SumRows: c.piece})
+		sms, _ := cuda.CardOf(d)
+		check(t, d.Reserve(device.DeviceTier, int64(len(numbers))+4*int64(onGPU(8192*2048, 64*64))+512))
+		check(t, d.Write(device.DeviceTier, 0, numbers))
+		for _, shape := range c.shapes {
+			m, n := onGPU(shape[0], 24), onGPU(shape[1], 40)
+			x, dy := int64(2*c.tokens*m), int64(2*c.tokens*n)
+			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{matrix(device.DeviceTier, graph.F32, (x+dy+255)&^255, m, n),
+				matrix(device.DeviceTier, graph.BF16, 0, c.tokens, m), matrix(device.DeviceTier, graph.BF16, x, c.tokens, n)}}
+			if !warmed && cuda.OnGPU() {
+				check(t, cuda.Warm(d, call, ways))
+				warmed = true
+			}
+			tell := func(name string) {
+				rate(t, fmt.Sprintf("%d x %d, %d of %d: %s", m, n, c.tokens/c.piece, c.piece, name), 2*float64(c.tokens)*float64(m)*float64(n)/seconds(t, d, 6, call)/1e12, "TFLOP/s")
+			}
+			cuda.Force(d, nil)
+			cuda.Pretend(d, 0, 8)
+			tell("library")
+			cuda.Pretend(d, sms, 9)
+			tell("as chosen today")
+			for _, f := range ways {
+				cuda.Force(d, f)
+				tell(fmt.Sprintf("%+v", *f))
+			}
+		}
+	}
+}
+
 // TestRateExperts: products of the experts of Mixtral 8x7B, Qwen3-30B-A3B and OLMoE-1B-7B, for 16384
 // tokens (Mixtral: 8192) in sequences of 4096, spread evenly: forwards, the gradients of inputs and those of weights.
 func TestRateExperts(t *testing.T) {

@@ -139,8 +139,29 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
+// Forced is a way to sum. EXPERIMENT
+type Forced struct {
+	Rows, Cols           int
+	Split                bool
+	Stages, Held, Blocks int
+}
+
+// Stages returns how many of a tile fit. EXPERIMENT
+func (f Forced) fill() Forced {
+	if f.Stages == 0 {
+		f.Stages = 4
+	}
+	f.Blocks = max(f.Blocks, 1)
+	if f.Held == 0 {
+		f.Held = 4
+	}
+	return f
+}
+
 // wgradSplit launches the kernel whose blocks take turns.
-func (b *builder) wgradSplit(s sumTile, y, x, dy device.Operand) error {
+func (b *builder) wgradSplit(f Forced, y, x, dy device.Operand) error {
+	f = f.fill()
+	s := sumTile{rows: f.Rows, cols: f.Cols}
 	a := b.newArgs(y, x, dy)
 	piece := x.Rows
 	if b.sumRows > 0 {
@@ -148,11 +169,13 @@ func (b *builder) wgradSplit(s sumTile, y, x, dy device.Operand) error {
 	}
 	unit, stageTokens, threads, shared := s.shape()
 	unit.File = "wgrad_split_wgmma"
+	unit.Defines += fmt.Sprintf(" STAGES=%d HELD=%d BLOCKS=%d", f.Stages, f.Held, f.Blocks)
+	shared = 1024 + 2*f.Stages*64*(s.rows+s.cols)
 	down := blocks(int64(y.Rows), int64(s.rows))
 	tiles := down * blocks(int64(y.Cols), int64(s.cols))
 	items := tiles * blocks(int64(x.Rows), int64(piece))
-	grid := min(items, int64(max(b.sms, 1)))
-	a.n = [6]int32{int32(piece), int32(max(3, blocks(int64(piece), int64(stageTokens)))), int32(down), int32(tiles), int32(items), int32(items + grid - 1)}
+	grid := min(items, int64(max(b.sms, 1)*f.Blocks))
+	a.n = [6]int32{int32(piece), int32(max(int64(f.Stages-1), blocks(int64(piece), int64(stageTokens)))), int32(down), int32(tiles), int32(items), int32(items + grid - 1)}
 	a.scratch = uint64(b.turns)
 	return b.start(unit, "wgrad", [3]int64{grid, 1, 1}, threads, shared, a)
 }
@@ -165,6 +188,10 @@ func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 		piece = min(piece, b.sumRows)
 	}
 	unit, stageTokens, threads, shared := s.shape()
+	if b.forced != nil && b.forced.Stages > 0 { // EXPERIMENT
+		unit.Defines += fmt.Sprintf(" STAGES=%d", b.forced.Stages)
+		shared = 1024 + 2*b.forced.Stages*64*(s.rows+s.cols)
+	}
 	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))
 	a.n = [6]int32{int32(piece), int32(steps)}
 	grid := [3]int64{blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols)), 1}

@@ -219,7 +219,8 @@ func TestCompiledSplitTiles(t *testing.T) { splitAgrees(t, compiled) }
 
 func splitAgrees(t *testing.T, machine maker) {
 	first := fresh(t)
-	for i, tile := range hopperTiles {
+	for i, f := range SplitWays {
+		tile := *f
 		seed := first + uint64(i)
 		s := sumSample(seed)
 		piece, in, out := 1+s.IntN(100), 1+s.IntN(320), 4*(1+s.IntN(80))
@@ -234,7 +235,7 @@ func splitAgrees(t *testing.T, machine maker) {
 			r0 += rows
 		}
 		d, _ := machine(t, Options{SumRows: piece}, imageBytes)
-		d.limits.major, d.forced, d.split = 9, &tile, true
+		d.limits.major, d.forced = 9, f
 		whole := execute(t, d, s.call, s.image)
 		if err := s.check(bytes.Clone(whole), bytes.Clone(want)); err != nil {
 			t.Errorf("seed %d: %v in %+v: %v", seed, s, tile, err)
@@ -250,4 +251,10 @@ func splitAgrees(t *testing.T, machine maker) {
 			}
 		}
 	}
+}
+
+// SplitWays are what is timed. EXPERIMENT
+var SplitWays = []*Forced{
+	{192, 256, true, 4, 4, 1}, {192, 192, true, 4, 8, 1}, {128, 256, true, 4, 16, 1}, {128, 192, true, 5, 24, 1}, {128, 192, true, 5, 12, 1},
+	{128, 128, true, 7, 16, 1}, {128, 128, true, 3, 4, 2},
 }

@@ -22,7 +22,12 @@
 // Known weakness: reading and writing y takes a fifth of the time of 1024 tokens, in which the
 // block's tensor cores rest.
 #define DEEP 64
+#ifndef STAGES
 #define STAGES 4
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1 // per SM
+#endif
 #define THREADS (2 * ROWS)
 #define PANEL (COLS % 64 ? 32 : 64) // for b; panels of a have 64 columns
 #define STAGE (DEEP * (ROWS + COLS))
@@ -50,7 +55,7 @@ static __device__ inline void pass(unsigned* turn, unsigned next) {
   if (threadIdx.x % 32 == 0) release(turn, next);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) wgrad(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   __shared__ int drawn;
   bf16* s0 = aligned(shared);
@@ -109,26 +114,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wgrad(const __grid_cons
     unsigned* turn = (unsigned*)a.scratch + 1 + tile * (THREADS / 32) + warp;
     bool more = a.acc || piece > 0;
     await(turn, piece);
+    float* top = at<float>(a.t[0], r0, c0);
+    float* bottom = top + 8 * a.t[0].stride;
+    int right[2] = {r0 < m ? n - c0 : 0, r0 + 8 < m ? n - c0 : 0}; // columns of y from there on
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      float* row = at<float>(a.t[0], r0 + 8 * i, c0);
-      int right = r0 + 8 * i < m ? n - c0 : 0; // columns of y from there on
+    for (int first = 0; first < COLS / 8; first += HELD) { // packs of the upper row, then of the lower
+      float sum[HELD][4] = {};
 #pragma unroll
-      for (int first = 0; first < COLS / 8; first += 2 * HELD) {
-        float sum[HELD][4] = {};
+      for (int k = 0; k < HELD; k++)
+        if (int i = (first + k) / (COLS / 16), c = (first + k) % (COLS / 16) * 16; i < 2 && c < right[i & 1] && more) shared4(sum[k], (i ? bottom : top) + c);
 #pragma unroll
-        for (int k = 0; k < HELD; k++)
-          if (int c = 8 * (first + 2 * k); c < COLS && c < right && more) shared4(sum[k], row + c);
-#pragma unroll
-        for (int k = 0; k < HELD; k++)
-          if (int j = first + 2 * k; j < COLS / 8) {
-            const float *u = y[j] + 2 * i, *v = y[j + 1] + 2 * i;
-            float p = __shfl_xor_sync(~0u, odd ? u[0] : v[0], 1), q = __shfl_xor_sync(~0u, odd ? u[1] : v[1], 1);
-            sum[k][0] += odd ? p : u[0], sum[k][1] += odd ? q : u[1];
-            sum[k][2] += odd ? v[0] : p, sum[k][3] += odd ? v[1] : q;
-            if (8 * j < right) store<4>(row + 8 * j, sum[k]);
-          }
-      }
+      for (int k = 0; k < HELD; k++)
+        if (int i = (first + k) / (COLS / 16), c = (first + k) % (COLS / 16) * 16; i < 2) {
+          const float *u = y[c / 8] + 2 * i, *v = y[c / 8 + 1] + 2 * i;
+          float p = __shfl_xor_sync(~0u, odd ? u[0] : v[0], 1), q = __shfl_xor_sync(~0u, odd ? u[1] : v[1], 1);
+          sum[k][0] += odd ? p : u[0], sum[k][1] += odd ? q : u[1];
+          sum[k][2] += odd ? v[0] : p, sum[k][3] += odd ? v[1] : q;
+          if (c < right[i]) store<4>((i ? bottom : top) + c, sum[k]);
+        }
     }
     pass(turn, item + tiles < items ? piece + 1 : 0);
     item = upcoming;

@@ -11,7 +11,9 @@
 // warps are said to be a tenth to a fifth faster. As in wgrad_mma.cu, the tokens are not split
 // among blocks.
 #define DEEP 64
+#ifndef STAGES
 #define STAGES 4
+#endif
 #define THREADS (2 * ROWS)
 #define PANEL (COLS % 64 ? 32 : 64) // for b; panels of a have 64 columns
 #define STAGE (DEEP * (ROWS + COLS))
