@@ -119,6 +119,7 @@ type Device struct {
 	workspace uintptr          // of the library, then scratch memory, then turns
 	room      int64            // of scratch memory
 	forced    *Forced          // EXPERIMENT
+	bare      bool             // EXPERIMENT
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena

@@ -137,7 +137,8 @@ func TestRateSums(t *testing.T) {
 func TestRateTurns(t *testing.T) {
 	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0}, {128, 128, false, 7, 0, 0}, {128, 192, false, 5, 0, 0}, {128, 256, false, 4, 0, 0}, {192, 256, false, 4, 0, 0}}
 	ways := append(slices.Clone(cuda.SplitWays), chains...)
-	numbers := cuda.RandomBF16(noise(), 2*onGPU(16384*(8192+2048), 64*64))
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 64*64))
+	numbers := slices.Repeat(some, onGPU(10, 2))
 	warmed := false
 	for _, c := range []struct {
 		tokens, piece int
@@ -168,6 +169,67 @@ func TestRateTurns(t *testing.T) {
 				cuda.Force(d, f)
 				tell(fmt.Sprintf("%+v", *f))
 			}
+		}
+	}
+}
+
+// TestRateSmall: EXPERIMENT. What calls on vectors of 768 numbers take, each timed or none, and the sums over tokens of GPT-2.
+func TestRateSmall(t *testing.T) {
+	many := onGPU(400, 3)
+	for _, with := range []string{"timed", "untimed", "no events"} {
+		timed := with == "timed"
+		d := open(t, cuda.Options{SumRows: onGPU(1024, 16)})
+		check(t, d.Reserve(device.DeviceTier, int64(onGPU(512<<20, 1<<20))))
+		if with == "no events" {
+			cuda.Bare(d)
+		}
+		at := int64(0)
+		place := func(dt graph.DType, rows, cols int) device.Operand {
+			o := matrix(device.DeviceTier, dt, at, rows, cols)
+			at += (o.Bytes() + 255) &^ 255
+			return o
+		}
+		clip, scalars := place(graph.F32, 1, 2), place(graph.F32, 1, 6)
+		var adamw, norm []device.Call
+		for range many {
+			f := func() device.Operand { return place(graph.F32, 1, 768) }
+			g := f()
+			adamw = append(adamw, device.Call{Op: graph.AdamW, Attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}, Args: []device.Operand{f(), f(), f(), g, clip, scalars, place(graph.BF16, 1, 768)}})
+			norm = append(norm, device.Call{Op: graph.NormPart, Args: []device.Operand{place(graph.F64, 1, 1), g}})
+		}
+		rows := onGPU(32768, 64)
+		x, dy, stats := place(graph.BF16, rows, 768), place(graph.BF16, rows, 768), place(graph.F32, rows, 2)
+		wide := place(graph.BF16, rows, 3072)
+		g, b, w := place(graph.F32, 1, 768), place(graph.F32, 1, 768), place(graph.F32, 1, 3072)
+		for _, c := range []struct {
+			name  string
+			calls []device.Call
+		}{{"adamw of 768", adamw}, {"norm_part of 768", norm},
+			{"bias_grad of 768", slices.Repeat([]device.Call{{Op: graph.BiasGrad, Args: []device.Operand{g, dy}}}, onGPU(20, 2))},
+			{"bias_grad of 3072", slices.Repeat([]device.Call{{Op: graph.BiasGrad, Args: []device.Operand{w, wide}}}, onGPU(20, 2))},
+			{"layernorm_dw of 768", slices.Repeat([]device.Call{{Op: graph.LayerNormDW, Args: []device.Operand{g, b, dy, x, stats}}}, onGPU(20, 2))}} {
+			ends := make([]device.Span, 2)
+			first, err := d.Prepare(c.calls[:1], ends[:1])
+			check(t, err)
+			var spans []device.Span
+			if timed {
+				spans = make([]device.Span, len(c.calls))
+			}
+			_, err = d.Prepare(c.calls, spans)
+			check(t, err)
+			last, err := d.Prepare(c.calls[:1], ends[1:])
+			check(t, err)
+			best := 0.0
+			for range 5 {
+				for n := first; n <= last; n++ {
+					d.Launch(n)
+				}
+				check(t, d.Sync())
+				if s := (ends[1].End - ends[0].End) / float64(len(c.calls)+1); best == 0 || s < best {
+					best = s
+				}
+			}
+			rate(t, fmt.Sprintf("%s, %s", c.name, with), best*1e6, "us a call")
 		}
 	}
 }

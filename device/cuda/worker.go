@@ -181,8 +181,10 @@ func (w *worker) enqueue(n int32, c *call) error {
 	if err := w.take(c.steps); err != nil {
 		return err
 	}
-	if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
-		return err
+	if !d.bare || c.start != 0 { // EXPERIMENT
+		if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
+			return err
+		}
 	}
 	w.waited[c.stream], w.last[c.stream] = false, n
 	c.count(&w.stats)
