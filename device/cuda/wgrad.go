@@ -152,9 +152,6 @@ func (f Forced) fill() Forced {
 		f.Stages = 4
 	}
 	f.Blocks = max(f.Blocks, 1)
-	if f.Held == 0 {
-		f.Held = 4
-	}
 	return f
 }
 

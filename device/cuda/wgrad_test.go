@@ -255,6 +255,6 @@ func splitAgrees(t *testing.T, machine maker) {
 
 // SplitWays are what is timed. EXPERIMENT
 var SplitWays = []*Forced{
-	{192, 256, true, 4, 4, 1}, {192, 192, true, 4, 8, 1}, {128, 256, true, 4, 16, 1}, {128, 192, true, 5, 24, 1}, {128, 192, true, 5, 12, 1},
-	{128, 128, true, 7, 16, 1}, {128, 128, true, 3, 4, 2},
+	{192, 256, true, 4, 0, 1}, {192, 256, true, 4, 4, 1}, {192, 192, true, 4, 0, 1}, {192, 192, true, 4, 8, 1}, {128, 256, true, 4, 0, 1},
+	{128, 192, true, 5, 0, 1}, {128, 192, true, 5, 24, 1}, {192, 128, true, 5, 0, 1}, {128, 128, true, 7, 16, 1}, {128, 128, true, 3, 0, 2},
 }

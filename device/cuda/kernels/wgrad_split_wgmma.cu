@@ -113,7 +113,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) wgrad(const __grid
     int r0 = tile % a.n[2] * ROWS + warp * 16 + lane / 4, c0 = tile / a.n[2] * COLS + lane % 4 / 2 * 4 + odd * 8;
     unsigned* turn = (unsigned*)a.scratch + 1 + tile * (THREADS / 32) + warp;
     bool more = a.acc || piece > 0;
+#if HELD == 0
+    __syncthreads(); // all products are done
+#endif
     await(turn, piece);
+#if HELD == 0
+    // y passes through the two buffers whose products are done, half of a warp's rows at a time.
+    static_assert(ROWS * COLS <= 2 * STAGE, "half of y fits two buffers");
+    float* mine = (float*)(s0 + (used + STAGES - 2 + warp / (ROWS / 32)) % STAGES * STAGE) + warp % (ROWS / 32) * (COLS * 8) + lane * 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float* row = at<float>(a.t[0], r0 + 8 * i, c0);
+      int right = r0 + 8 * i < m ? n - c0 : 0; // columns of y from there on
+#pragma unroll
+      for (int c = 0; c < COLS; c += 16) copy<16>(mine + c * 8, row + c, more && c < right ? 16 : 0);
+      commit();
+      landed<0>();
+#pragma unroll
+      for (int c = 0; c < COLS; c += 16) {
+        const float *u = y[c / 8] + 2 * i, *v = y[c / 8 + 1] + 2 * i;
+        float p = __shfl_xor_sync(~0u, odd ? u[0] : v[0], 1), q = __shfl_xor_sync(~0u, odd ? u[1] : v[1], 1);
+        Pack<float, 4> sum = *(const Pack<float, 4>*)(mine + c * 8);
+        sum.e[0] += odd ? p : u[0], sum.e[1] += odd ? q : u[1];
+        sum.e[2] += odd ? v[0] : p, sum.e[3] += odd ? v[1] : q;
+        if (c < right) store<4>(row + c, sum.e);
+      }
+    }
+#else
     float* top = at<float>(a.t[0], r0, c0);
     float* bottom = top + 8 * a.t[0].stride;
     int right[2] = {r0 < m ? n - c0 : 0, r0 + 8 < m ? n - c0 : 0}; // columns of y from there on
@@ -133,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) wgrad(const __grid
           if (c < right[i]) store<4>((i ? bottom : top) + c, sum[k]);
         }
     }
+#endif
     pass(turn, item + tiles < items ? piece + 1 : 0);
     item = upcoming;
   }
