@@ -135,7 +135,8 @@ func TestRateSums(t *testing.T) {
 
 // TestRateTurns: EXPERIMENT. Gradients of weights of GPT-2 124M for 32 x 1024 tokens and of Llama-3.2-1B for 4 x 4096.
 func TestRateTurns(t *testing.T) {
-	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0}, {128, 128, false, 7, 0, 0}, {128, 192, false, 5, 0, 0}, {128, 256, false, 4, 0, 0}, {192, 256, false, 4, 0, 0}}
+	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0, 0}, {128, 128, false, 7, 0, 0, 0}, {128, 192, false, 5, 0, 0, 0}, {128, 192, false, 5, 0, 0, 8}, {128, 256, false, 4, 0, 0, 0},
+		{192, 256, false, 4, 0, 0, 0}, {192, 256, false, 4, 0, 0, 8}, {192, 256, true, 4, 0, 1, 8}, {192, 192, true, 4, 0, 1, 8}, {128, 192, true, 5, 0, 1, 8}}
 	ways := append(slices.Clone(cuda.SplitWays), chains...)
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 64*64))
 	numbers := slices.Repeat(some, onGPU(10, 2))

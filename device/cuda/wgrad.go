@@ -141,9 +141,9 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 
 // Forced is a way to sum. EXPERIMENT
 type Forced struct {
-	Rows, Cols           int
-	Split                bool
-	Stages, Held, Blocks int
+	Rows, Cols                  int
+	Split                       bool
+	Stages, Held, Blocks, Ahead int
 }
 
 // Stages returns how many of a tile fit. EXPERIMENT
@@ -166,7 +166,7 @@ func (b *builder) wgradSplit(f Forced, y, x, dy device.Operand) error {
 	}
 	unit, stageTokens, threads, shared := s.shape()
 	unit.File = "wgrad_split_wgmma"
-	unit.Defines += fmt.Sprintf(" STAGES=%d HELD=%d BLOCKS=%d", f.Stages, f.Held, f.Blocks)
+	unit.Defines += fmt.Sprintf(" STAGES=%d HELD=%d BLOCKS=%d AHEAD=%d", f.Stages, f.Held, f.Blocks, f.Ahead)
 	shared = 1024 + 2*f.Stages*64*(s.rows+s.cols)
 	down := blocks(int64(y.Rows), int64(s.rows))
 	tiles := down * blocks(int64(y.Cols), int64(s.cols))
@@ -186,7 +186,7 @@ func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 	}
 	unit, stageTokens, threads, shared := s.shape()
 	if b.forced != nil && b.forced.Stages > 0 { // EXPERIMENT
-		unit.Defines += fmt.Sprintf(" STAGES=%d", b.forced.Stages)
+		unit.Defines += fmt.Sprintf(" STAGES=%d AHEAD=%d", b.forced.Stages, b.forced.Ahead)
 		shared = 1024 + 2*b.forced.Stages*64*(s.rows+s.cols)
 	}
 	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))

@@ -10,7 +10,6 @@
 // Known weakness: the same threads copy and multiply. Hopper's bulk copies (TMA) in dedicated
 // warps are said to be a tenth to a fifth faster. As in wgrad_mma.cu, the tokens are not split
 // among blocks.
-#define DEEP 64
 #ifndef STAGES
 #define STAGES 4
 #endif
@@ -26,8 +25,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;
-      fetchPanels<DEEP, ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
-      fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      if (next + DEEP <= end && i0 + ROWS <= m && j0 + COLS <= n) {
+        fetchWhole<ROWS, 64, THREADS>(s, a.t[1], next, i0);
+        fetchWhole<COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, j0);
+      } else {
+        fetchPanels<DEEP, ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
+        fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      }
+      if (AHEAD > 0) {
+        hint<ROWS>(a.t[1], next + AHEAD * DEEP, i0, threadIdx.x);
+        hint<COLS>(a.t[2], next + AHEAD * DEEP, j0, THREADS - 1 - threadIdx.x);
+      }
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
       if (next >= end) next = end, end += min(a.n[0], tokens - end);
