@@ -3,6 +3,7 @@
 package cuda_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -138,6 +139,9 @@ func TestRateTurns(t *testing.T) {
 	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0, 0}, {128, 128, false, 7, 0, 0, 0}, {128, 192, false, 5, 0, 0, 0}, {128, 192, false, 5, 0, 0, 8}, {128, 256, false, 4, 0, 0, 0},
 		{192, 256, false, 4, 0, 0, 0}, {192, 256, false, 4, 0, 0, 8}, {192, 256, true, 4, 0, 1, 8}, {192, 192, true, 4, 0, 1, 8}, {128, 192, true, 5, 0, 1, 8}}
 	ways := append(slices.Clone(cuda.SplitWays), chains...)
+	if !cuda.OnGPU() {
+		ways = ways[:1]
+	}
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 64*64))
 	numbers := slices.Repeat(some, onGPU(10, 2))
 	warmed := false
@@ -161,14 +165,38 @@ func TestRateTurns(t *testing.T) {
 			tell := func(name string) {
 				rate(t, fmt.Sprintf("%d x %d, %d of %d: %s", m, n, c.tokens/c.piece, c.piece, name), 2*float64(c.tokens)*float64(m)*float64(n)/seconds(t, d, 6, call)/1e12, "TFLOP/s")
 			}
+			result := func() []byte {
+				y := make([]byte, 4*m*n)
+				check(t, d.Read(device.DeviceTier, call.Args[0].Addr, y))
+				check(t, d.Write(device.DeviceTier, call.Args[0].Addr, slices.Repeat([]byte{0xff}, len(y))))
+				return y
+			}
 			cuda.Force(d, nil)
 			cuda.Pretend(d, 0, 8)
 			tell("library")
+			want := result()
 			cuda.Pretend(d, sms, 9)
 			tell("as chosen today")
+			same := map[bool][]byte{false: result()}
 			for _, f := range ways {
 				cuda.Force(d, f)
 				tell(fmt.Sprintf("%+v", *f))
+				y := result()
+				if same[f.Split] == nil {
+					same[f.Split] = y
+				}
+				number := func(b []byte, i int) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))) }
+				most, off := 0.0, 0.0
+				for i := 0; i < len(y); i += 4 * 7 {
+					most = max(most, math.Abs(number(want, i)))
+					off = max(off, math.Abs(number(y, i)-number(want, i)))
+				}
+				if !(off <= 1e-4*most) || most == 0 {
+					t.Errorf("%d x %d: %+v is off by %v, most %v", m, n, *f, off, most)
+				}
+				if !bytes.Equal(y, same[f.Split]) {
+					t.Errorf("%d x %d: %+v has other bits", m, n, *f)
+				}
 			}
 		}
 	}
