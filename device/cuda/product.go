@@ -64,6 +64,10 @@ func linearDW(b *builder) error {
 		return b.wgrad(sumTile{rows: s.Rows, cols: s.Cols}, b.op(0), x, dy)
 	}
 	if tile, own := b.ownSums(b.op(0).Rows, b.op(0).Cols); own && b.sumsSuit(b.op(0), x, dy) {
+		if y := b.op(0); b.takeTurns(y.Rows, y.Cols) && b.begins(y, graph.F32, 16) && y.Cols%4 == 0 {
+			tile, _ := b.inTurns(y.Rows, y.Cols, blocks(int64(x.Rows), int64(b.sumRows)))
+			return b.wgradSplit(Forced{Rows: tile.rows, Cols: tile.cols}, y, x, dy)
+		}
 		return b.wgrad(tile, b.op(0), x, dy)
 	}
 	step := b.sumRows

@@ -176,11 +176,15 @@ func TestRateTurns(t *testing.T) {
 			tell("library")
 			want := result()
 			cuda.Pretend(d, sms, 9)
-			tell("as chosen today")
-			same := map[bool][]byte{false: result()}
+			tell("as chosen")
+			result()
+			same := map[bool][]byte{}
 			for _, f := range ways {
 				cuda.Force(d, f)
 				tell(fmt.Sprintf("%+v", *f))
+				if m*n > 8<<20 {
+					continue
+				}
 				y := result()
 				if same[f.Split] == nil {
 					same[f.Split] = y
@@ -219,6 +223,9 @@ func TestRateSmall(t *testing.T) {
 			return o
 		}
 		clip, scalars := place(graph.F32, 1, 2), place(graph.F32, 1, 6)
+		ones := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))
+		check(t, d.Write(device.DeviceTier, clip.Addr, slices.Repeat(ones, 2)))
+		check(t, d.Write(device.DeviceTier, scalars.Addr, slices.Repeat(ones, 6)))
 		var adamw, norm []device.Call
 		for range many {
 			f := func() device.Operand { return place(graph.F32, 1, 768) }

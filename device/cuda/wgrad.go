@@ -124,9 +124,49 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return tile, !t.library
 	}
-	multiply, besides := tile.time(m, n, t.sms), (float64(m)*float64(n)/float64(t.sms)*rewriting+beginning)/float64(t.sumRows)
+	multiply := tile.time(m, n, t.sms)
+	if t.hopper {
+		const many = 1 << 10 // pieces: what bits depend on must not depend on their number
+		if _, turns := t.inTurns(m, n, many); turns/many < multiply*float64(t.sumRows) {
+			multiply = turns / many / float64(t.sumRows)
+		}
+	}
+	besides := (float64(m)*float64(n)/float64(t.sms)*rewriting + beginning) / float64(t.sumRows)
 	return tile, multiply/t.ownRate() < multiply+besides
 }
+
+// takeTurns reports whether our kernel sums pieces apart and adds them in turns, since y has too few tiles to
+// occupy the card.
+func (t target) takeTurns(m, n int) bool {
+	if !t.hopper || t.sumRows < 1 || t.sms < 1 {
+		return false
+	}
+	const many = 1 << 10
+	tile, _ := t.ownSums(m, n)
+	_, turns := t.inTurns(m, n, many)
+	return turns/many < tile.time(m, n, t.sms)*float64(t.sumRows)
+}
+
+// inTurns returns the tile in which pieces take the least time if blocks take turns, and the time, in multiply-adds
+// of one SM.
+func (t target) inTurns(m, n int, pieces int64) (tile sumTile, least float64) {
+	for _, s := range hopperTiles {
+		tiles := blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
+		sum := float64(t.sumRows) * s.waves(1, 1)
+		turn := float64(s.rows*s.cols)*adding + passing
+		time := max(float64(blocks(tiles*pieces, int64(t.sms)))*(sum+turn), float64(pieces)*turn+sum)
+		if s.rows > 64 && 4*(1+tiles*int64(s.rows/16)) <= turnBytes && (least == 0 || time < least) {
+			tile, least = s, time
+		}
+	}
+	return tile, least
+}
+
+// Costs of a turn, in multiply-adds of one SM.
+const (
+	adding  = 360 // an element of y is read and written: 8 bytes at some 45 a clock
+	passing = 6e6 // a turn is noticed, and what was added is seen by others: some 3000 clocks
+)
 
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
 // tokens, rows start at whole pieces, and y's elements come in pairs.

@@ -236,6 +236,11 @@ func splitAgrees(t *testing.T, machine maker) {
 		}
 		d, _ := machine(t, Options{SumRows: piece}, imageBytes)
 		d.limits.major, d.forced = 9, f
+		if i == 0 && onGPU() {
+			if err := Warm(d, s.call, SplitWays); err != nil {
+				t.Fatal(err)
+			}
+		}
 		whole := execute(t, d, s.call, s.image)
 		if err := s.check(bytes.Clone(whole), bytes.Clone(want)); err != nil {
 			t.Errorf("seed %d: %v in %+v: %v", seed, s, tile, err)
