@@ -31,7 +31,7 @@
 #define PANEL (COLS % 64 ? 32 : 64) // for b; panels of a have 64 columns
 #define STAGE (DEEP * (ROWS + COLS))
 #ifndef HELD
-#define HELD 4 // packs of y that a thread loads at once
+#define HELD 0 // packs of y that a thread loads at once; 0: y passes through shared memory
 #endif
 
 // draw returns the next item. The last one to draw makes the count 0 again.
