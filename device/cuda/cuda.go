@@ -88,10 +88,9 @@ func Load() (*Libraries, error) {
 const (
 	workspaceBytes = 32 << 20 // of cublasLt, what it asks for on Hopper
 	scratchBytes   = 32 << 20 // partial sums
-	turnBytes      = 64 << 10 // what blocks tell each other (kernels/turns.cuh)
 	// Overhead is the device memory that a device takes besides its arena and the
 	// driver's own.
-	Overhead   = workspaceBytes + scratchBytes + turnBytes
+	Overhead   = workspaceBytes + scratchBytes
 	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
 
@@ -101,6 +100,7 @@ var _ interface {
 	device.Watched
 	device.Aborter
 	device.Refuser
+	device.Clock
 } = (*Device)(nil)
 
 // Device implements device.Device.
@@ -116,10 +116,8 @@ type Device struct {
 
 	sizes     [device.NumTiers]int64
 	memory    uintptr          // device arena
-	workspace uintptr          // of the library, then scratch memory, then turns
+	workspace uintptr          // of the library, then scratch memory
 	room      int64            // of scratch memory
-	forced    *Forced          // EXPERIMENT
-	bare      bool             // EXPERIMENT
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
 	host      *cpu.Arena
@@ -301,6 +299,14 @@ func (d *Device) createContext(n int) (err error) {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
 
+// SetClock implements device.Clock: a time stamp takes the GPU about a microsecond.
+func (d *Device) SetClock(on bool) {
+	_ = d.work.do(func() error {
+		d.work.untimed = !on
+		return nil
+	})
+}
+
 // Memory returns the GPU's free and total memory in bytes.
 func (d *Device) Memory() (free, total int64, err error) {
 	err = d.work.do(func() error {
@@ -338,13 +344,8 @@ func (d *Device) allocate(bytes int64) (err error) {
 		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
 	}
 	d.room = scratchBytes
-	if d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead); err != nil {
-		return err
-	}
-	none := make([]byte, turnBytes)
-	err = v.Check("cuMemcpy", v.Memcpy(d.workspace+workspaceBytes+scratchBytes, nv.Addr(&none[0]), turnBytes))
-	runtime.KeepAlive(none)
-	return errors.Join(err, v.Check("cuCtxSynchronize", v.CtxSynchronize()))
+	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
+	return err
 }
 
 // register pins memory slice by slice; an error says how far it got.
@@ -479,7 +480,7 @@ func (d *Device) release() error {
 		d.lib.Lt.Destroy(w.lt)
 	}
 	for i := range d.calls {
-		for _, e := range []uintptr{d.calls[i].start, d.calls[i].end} {
+		for _, e := range []uintptr{d.calls[i].start, d.calls[i].stop, d.calls[i].end} {
 			if e != 0 {
 				v.EventDestroy(e)
 			}

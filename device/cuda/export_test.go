@@ -45,25 +45,3 @@ func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	}
 	return list
 }
-
-// Force has gradients of weights summed in one way. EXPERIMENT
-func Force(d *Device, f *Forced) { d.forced = f }
-
-// Bare has untimed calls end without an event. EXPERIMENT
-func Bare(d *Device) { d.bare = true }
-
-// Warm compiles the kernels for a call in some ways in parallel. EXPERIMENT
-func Warm(d *Device, c device.Call, ways []*Forced) error {
-	var works [][]work
-	for _, f := range ways {
-		t := d.target()
-		t.forced = f
-		w, err := t.build(&c)
-		if err != nil {
-			return err
-		}
-		works = append(works, w)
-	}
-	_, err := d.compile(works)
-	return err
-}

@@ -24,7 +24,7 @@ const (
 )
 
 // elsewhere is a machine on which calls are only built.
-var elsewhere = target{base: [device.NumTiers]uintptr{1 << 40, 1 << 41, 0}, scratch: 1 << 42, room: scratchBytes, turns: 1 << 43, library: true,
+var elsewhere = target{base: [device.NumTiers]uintptr{1 << 40, 1 << 41, 0}, scratch: 1 << 42, room: scratchBytes, library: true,
 	sumRows: 1024, sms: 108, shared: leastShared, major: 8}
 
 // launchesOf are all that calls would start, also in the library's place.

@@ -3,7 +3,6 @@
 package cuda_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -69,6 +68,16 @@ func seconds(t *testing.T, d *cuda.Device, times int, calls ...device.Call) floa
 	return best
 }
 
+// put fills operands with some numbers, over and over: random ones for all take longer than what is measured.
+func put(t *testing.T, d *cuda.Device, some []byte, operands ...device.Operand) {
+	t.Helper()
+	for _, o := range operands {
+		for at := o.Addr; at < o.End(); at += int64(len(some)) {
+			check(t, d.Write(o.Tier, at, some[:min(int64(len(some)), o.End()-at)]))
+		}
+	}
+}
+
 func matrix(t device.Tier, d graph.DType, addr int64, rows, cols int) device.Operand {
 	return device.Operand{Tier: t, DType: d, Addr: addr, Rows: rows, Cols: cols, Stride: cols}
 }
@@ -108,6 +117,29 @@ func TestRateProduct(t *testing.T) {
 	}
 }
 
+// TestRateLogits: the head of GPT-2, whose 50257 logits are no whole packs, on 32768 tokens.
+func TestRateLogits(t *testing.T) {
+	d := open(t, cuda.Options{})
+	n, width, vocab := onGPU(32768, 40), onGPU(768, 24), onGPU(50257, 51)
+	some := cuda.RandomBF16(noise(), 64*width*2)
+	at := int64(0)
+	place := func(rows, cols int) device.Operand {
+		o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
+		o.Stride = (cols + 31) / 32 * 32
+		at = (o.End() + 255) &^ 255
+		return o
+	}
+	logits, x, w := place(n, vocab), place(n, width), place(vocab, width)
+	check(t, d.Reserve(device.DeviceTier, at))
+	put(t, d, some, logits, x, w)
+	for what, c := range map[string]device.Call{
+		"forwards":  {Op: graph.Linear, Attr: graph.Attr{WT: true}, Args: []device.Operand{logits, x, w}},
+		"backwards": {Op: graph.LinearDX, Attr: graph.Attr{WT: true}, Args: []device.Operand{x, logits, w}},
+	} {
+		rate(t, fmt.Sprintf("logits %s, %d x %d x %d", what, n, width, vocab), 2*float64(n)*float64(width)*float64(vocab)/seconds(t, d, 5, c)/1e12, "TFLOP/s")
+	}
+}
+
 // TestRateSums: gradients of weights of GPT-2 124M, Llama-3.2-1B and Llama-3-8B, for 16384
 // tokens in sequences of 1024 and 4096: by our kernels, with mma.sync and on Hopper with its own
 // instructions, by the library sequence by sequence, and by the library at once, whose bits
@@ -130,142 +162,6 @@ func TestRateSums(t *testing.T) {
 			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{
 				matrix(device.DeviceTier, graph.F32, (x+dy+255)&^255, m, n), matrix(device.DeviceTier, graph.BF16, 0, tokens, m), matrix(device.DeviceTier, graph.BF16, x, tokens, n)}}
 			rate(t, fmt.Sprintf("gradient of %d x %d, %s", m, n, way.name), 2*float64(tokens)*float64(m)*float64(n)/seconds(t, d, 10, call)/1e12, "TFLOP/s")
-		}
-	}
-}
-
-// TestRateTurns: EXPERIMENT. Gradients of weights of GPT-2 124M for 32 x 1024 tokens and of Llama-3.2-1B for 4 x 4096.
-func TestRateTurns(t *testing.T) {
-	chains := []*cuda.Forced{{64, 128, false, 8, 0, 0, 0}, {128, 128, false, 7, 0, 0, 0}, {128, 192, false, 5, 0, 0, 0}, {128, 192, false, 5, 0, 0, 8}, {128, 256, false, 4, 0, 0, 0},
-		{192, 256, false, 4, 0, 0, 0}, {192, 256, false, 4, 0, 0, 8}, {192, 256, true, 4, 0, 1, 8}, {192, 192, true, 4, 0, 1, 8}, {128, 192, true, 5, 0, 1, 8}}
-	ways := append(slices.Clone(cuda.SplitWays), chains...)
-	if !cuda.OnGPU() {
-		ways = ways[:1]
-	}
-	some := cuda.RandomBF16(noise(), onGPU(32<<20, 64*64))
-	numbers := slices.Repeat(some, onGPU(10, 2))
-	warmed := false
-	for _, c := range []struct {
-		tokens, piece int
-		shapes        [][2]int
-	}{{onGPU(32768, 64), onGPU(1024, 16), [][2]int{{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}}}, {onGPU(16384, 64), onGPU(4096, 32), [][2]int{{512, 2048}, {2048, 2048}, {8192, 2048}}}} {
-		d := open(t, cuda.Options{SumRows: c.piece})
-		sms, _ := cuda.CardOf(d)
-		check(t, d.Reserve(device.DeviceTier, int64(len(numbers))+4*int64(onGPU(8192*2048, 64*64))+512))
-		check(t, d.Write(device.DeviceTier, 0, numbers))
-		for _, shape := range c.shapes {
-			m, n := onGPU(shape[0], 24), onGPU(shape[1], 40)
-			x, dy := int64(2*c.tokens*m), int64(2*c.tokens*n)
-			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{matrix(device.DeviceTier, graph.F32, (x+dy+255)&^255, m, n),
-				matrix(device.DeviceTier, graph.BF16, 0, c.tokens, m), matrix(device.DeviceTier, graph.BF16, x, c.tokens, n)}}
-			if !warmed && cuda.OnGPU() {
-				check(t, cuda.Warm(d, call, ways))
-				warmed = true
-			}
-			tell := func(name string) {
-				rate(t, fmt.Sprintf("%d x %d, %d of %d: %s", m, n, c.tokens/c.piece, c.piece, name), 2*float64(c.tokens)*float64(m)*float64(n)/seconds(t, d, 6, call)/1e12, "TFLOP/s")
-			}
-			result := func() []byte {
-				y := make([]byte, 4*m*n)
-				check(t, d.Read(device.DeviceTier, call.Args[0].Addr, y))
-				check(t, d.Write(device.DeviceTier, call.Args[0].Addr, slices.Repeat([]byte{0xff}, len(y))))
-				return y
-			}
-			cuda.Force(d, nil)
-			cuda.Pretend(d, 0, 8)
-			tell("library")
-			want := result()
-			cuda.Pretend(d, sms, 9)
-			tell("as chosen")
-			result()
-			same := map[bool][]byte{}
-			for _, f := range ways {
-				cuda.Force(d, f)
-				tell(fmt.Sprintf("%+v", *f))
-				if m*n > 8<<20 {
-					continue
-				}
-				y := result()
-				if same[f.Split] == nil {
-					same[f.Split] = y
-				}
-				number := func(b []byte, i int) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))) }
-				most, off := 0.0, 0.0
-				for i := 0; i < len(y); i += 4 * 7 {
-					most = max(most, math.Abs(number(want, i)))
-					off = max(off, math.Abs(number(y, i)-number(want, i)))
-				}
-				if !(off <= 1e-4*most) || most == 0 {
-					t.Errorf("%d x %d: %+v is off by %v, most %v", m, n, *f, off, most)
-				}
-				if !bytes.Equal(y, same[f.Split]) {
-					t.Errorf("%d x %d: %+v has other bits", m, n, *f)
-				}
-			}
-		}
-	}
-}
-
-// TestRateSmall: EXPERIMENT. What calls on vectors of 768 numbers take, each timed or none, and the sums over tokens of GPT-2.
-func TestRateSmall(t *testing.T) {
-	many := onGPU(400, 3)
-	for _, with := range []string{"timed", "untimed", "no events"} {
-		timed := with == "timed"
-		d := open(t, cuda.Options{SumRows: onGPU(1024, 16)})
-		check(t, d.Reserve(device.DeviceTier, int64(onGPU(512<<20, 1<<20))))
-		if with == "no events" {
-			cuda.Bare(d)
-		}
-		at := int64(0)
-		place := func(dt graph.DType, rows, cols int) device.Operand {
-			o := matrix(device.DeviceTier, dt, at, rows, cols)
-			at += (o.Bytes() + 255) &^ 255
-			return o
-		}
-		clip, scalars := place(graph.F32, 1, 2), place(graph.F32, 1, 6)
-		ones := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))
-		check(t, d.Write(device.DeviceTier, clip.Addr, slices.Repeat(ones, 2)))
-		check(t, d.Write(device.DeviceTier, scalars.Addr, slices.Repeat(ones, 6)))
-		var adamw, norm []device.Call
-		for range many {
-			f := func() device.Operand { return place(graph.F32, 1, 768) }
-			g := f()
-			adamw = append(adamw, device.Call{Op: graph.AdamW, Attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}, Args: []device.Operand{f(), f(), f(), g, clip, scalars, place(graph.BF16, 1, 768)}})
-			norm = append(norm, device.Call{Op: graph.NormPart, Args: []device.Operand{place(graph.F64, 1, 1), g}})
-		}
-		rows := onGPU(32768, 64)
-		x, dy, stats := place(graph.BF16, rows, 768), place(graph.BF16, rows, 768), place(graph.F32, rows, 2)
-		wide := place(graph.BF16, rows, 3072)
-		g, b, w := place(graph.F32, 1, 768), place(graph.F32, 1, 768), place(graph.F32, 1, 3072)
-		for _, c := range []struct {
-			name  string
-			calls []device.Call
-		}{{"adamw of 768", adamw}, {"norm_part of 768", norm},
-			{"bias_grad of 768", slices.Repeat([]device.Call{{Op: graph.BiasGrad, Args: []device.Operand{g, dy}}}, onGPU(20, 2))},
-			{"bias_grad of 3072", slices.Repeat([]device.Call{{Op: graph.BiasGrad, Args: []device.Operand{w, wide}}}, onGPU(20, 2))},
-			{"layernorm_dw of 768", slices.Repeat([]device.Call{{Op: graph.LayerNormDW, Args: []device.Operand{g, b, dy, x, stats}}}, onGPU(20, 2))}} {
-			ends := make([]device.Span, 2)
-			first, err := d.Prepare(c.calls[:1], ends[:1])
-			check(t, err)
-			var spans []device.Span
-			if timed {
-				spans = make([]device.Span, len(c.calls))
-			}
-			_, err = d.Prepare(c.calls, spans)
-			check(t, err)
-			last, err := d.Prepare(c.calls[:1], ends[1:])
-			check(t, err)
-			best := 0.0
-			for range 5 {
-				for n := first; n <= last; n++ {
-					d.Launch(n)
-				}
-				check(t, d.Sync())
-				if s := (ends[1].End - ends[0].End) / float64(len(c.calls)+1); best == 0 || s < best {
-					best = s
-				}
-			}
-			rate(t, fmt.Sprintf("%s, %s", c.name, with), best*1e6, "us a call")
 		}
 	}
 }
@@ -298,11 +194,7 @@ func TestRateExperts(t *testing.T) {
 			}
 		}
 		check(t, d.Write(device.DeviceTier, ids.Addr, experts))
-		for _, o := range []device.Operand{in, w} { // the others are results first
-			for at := o.Addr; at < o.End(); at += int64(len(some)) {
-				check(t, d.Write(device.DeviceTier, at, some[:min(int64(len(some)), o.End()-at)]))
-			}
-		}
+		put(t, d, some, in, w) // the others are results first
 		a := graph.Attr{WT: true, Experts: x.experts, Seq: min(n, 4096)}
 		turned := a
 		turned.WT, turned.Slots = false, true
@@ -330,6 +222,7 @@ func TestRateAttention(t *testing.T) {
 	if !cuda.OnGPU() {
 		shapes = []shape{{2, 40, 2, 1, 64, 0}, {2, 40, 2, 1, 64, 15}, {2, 40, 2, 1, 256, 0}}
 	}
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	for _, x := range shapes {
 		b, seq, heads, s := x.b, x.seq, x.heads, x.s
 		d := open(t, cuda.Options{})
@@ -350,8 +243,7 @@ func TestRateAttention(t *testing.T) {
 		dqkv, do, delta := place(graph.BF16, int(w+wkv)), place(graph.BF16, int(w)), place(graph.F32, heads)
 		q, kv := bands(qkv)
 		dq, dkv := bands(dqkv)
-		check(t, d.Write(device.DeviceTier, qkv.Addr, cuda.RandomBF16(noise(), int(qkv.Bytes()))))
-		check(t, d.Write(device.DeviceTier, do.Addr, cuda.RandomBF16(noise(), int(do.Bytes()))))
+		put(t, d, some, qkv, do)
 		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: x.kv, HeadDim: s, Scale: 0.1}
 		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
 		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}

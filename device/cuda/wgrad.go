@@ -124,49 +124,9 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return tile, !t.library
 	}
-	multiply := tile.time(m, n, t.sms)
-	if t.hopper {
-		const many = 1 << 10 // pieces: what bits depend on must not depend on their number
-		if _, turns := t.inTurns(m, n, many); turns/many < multiply*float64(t.sumRows) {
-			multiply = turns / many / float64(t.sumRows)
-		}
-	}
-	besides := (float64(m)*float64(n)/float64(t.sms)*rewriting + beginning) / float64(t.sumRows)
+	multiply, besides := tile.time(m, n, t.sms), (float64(m)*float64(n)/float64(t.sms)*rewriting+beginning)/float64(t.sumRows)
 	return tile, multiply/t.ownRate() < multiply+besides
 }
-
-// takeTurns reports whether our kernel sums pieces apart and adds them in turns, since y has too few tiles to
-// occupy the card.
-func (t target) takeTurns(m, n int) bool {
-	if !t.hopper || t.sumRows < 1 || t.sms < 1 {
-		return false
-	}
-	const many = 1 << 10
-	tile, _ := t.ownSums(m, n)
-	_, turns := t.inTurns(m, n, many)
-	return turns/many < tile.time(m, n, t.sms)*float64(t.sumRows)
-}
-
-// inTurns returns the tile in which pieces take the least time if blocks take turns, and the time, in multiply-adds
-// of one SM.
-func (t target) inTurns(m, n int, pieces int64) (tile sumTile, least float64) {
-	for _, s := range hopperTiles {
-		tiles := blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
-		sum := float64(t.sumRows) * s.waves(1, 1)
-		turn := float64(s.rows*s.cols)*adding + passing
-		time := max(float64(blocks(tiles*pieces, int64(t.sms)))*(sum+turn), float64(pieces)*turn+sum)
-		if s.rows > 64 && 4*(1+tiles*int64(s.rows/16)) <= turnBytes && (least == 0 || time < least) {
-			tile, least = s, time
-		}
-	}
-	return tile, least
-}
-
-// Costs of a turn, in multiply-adds of one SM.
-const (
-	adding  = 360 // an element of y is read and written: 8 bytes at some 45 a clock
-	passing = 6e6 // a turn is noticed, and what was added is seen by others: some 3000 clocks
-)
 
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
 // tokens, rows start at whole pieces, and y's elements come in pairs.
@@ -179,44 +139,6 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
-// Forced is a way to sum. EXPERIMENT
-type Forced struct {
-	Rows, Cols                  int
-	Split                       bool
-	Stages, Held, Blocks, Ahead int
-}
-
-// Stages returns how many of a tile fit. EXPERIMENT
-func (f Forced) fill() Forced {
-	if f.Stages == 0 {
-		f.Stages = 4
-	}
-	f.Blocks = max(f.Blocks, 1)
-	return f
-}
-
-// wgradSplit launches the kernel whose blocks take turns.
-func (b *builder) wgradSplit(f Forced, y, x, dy device.Operand) error {
-	f = f.fill()
-	s := sumTile{rows: f.Rows, cols: f.Cols}
-	a := b.newArgs(y, x, dy)
-	piece := x.Rows
-	if b.sumRows > 0 {
-		piece = min(piece, b.sumRows)
-	}
-	unit, stageTokens, threads, shared := s.shape()
-	unit.File = "wgrad_split_wgmma"
-	unit.Defines += fmt.Sprintf(" STAGES=%d HELD=%d BLOCKS=%d AHEAD=%d", f.Stages, f.Held, f.Blocks, f.Ahead)
-	shared = 1024 + 2*f.Stages*64*(s.rows+s.cols)
-	down := blocks(int64(y.Rows), int64(s.rows))
-	tiles := down * blocks(int64(y.Cols), int64(s.cols))
-	items := tiles * blocks(int64(x.Rows), int64(piece))
-	grid := min(items, int64(max(b.sms, 1)*f.Blocks))
-	a.n = [6]int32{int32(piece), int32(max(int64(f.Stages-1), blocks(int64(piece), int64(stageTokens)))), int32(down), int32(tiles), int32(items), int32(items + grid - 1)}
-	a.scratch = uint64(b.turns)
-	return b.start(unit, "wgrad", [3]int64{grid, 1, 1}, threads, shared, a)
-}
-
 // wgrad launches the kernel.
 func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 	a := b.newArgs(y, x, dy)
@@ -225,10 +147,6 @@ func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
 		piece = min(piece, b.sumRows)
 	}
 	unit, stageTokens, threads, shared := s.shape()
-	if b.forced != nil && b.forced.Stages > 0 { // EXPERIMENT
-		unit.Defines += fmt.Sprintf(" STAGES=%d AHEAD=%d", b.forced.Stages, b.forced.Ahead)
-		shared = 1024 + 2*b.forced.Stages*64*(s.rows+s.cols)
-	}
 	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))
 	a.n = [6]int32{int32(piece), int32(steps)}
 	grid := [3]int64{blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols)), 1}

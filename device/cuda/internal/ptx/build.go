@@ -16,7 +16,7 @@ func table() map[string]func(*builder, *instruction) {
 		"bra": buildBranch, "ret": func(_ *builder, in *instruction) { in.kind = exit },
 		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
-		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence, "atom": buildAtom,
+		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
 		"and", "or", "xor", "not", "popc", "bfe", "prmt", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
@@ -236,23 +236,6 @@ func buildStore(b *builder, in *instruction) {
 			for i, r := range x {
 				setElement(p, i, size, w.registers[r][l])
 			}
-		}
-	}
-}
-
-// buildAtom: atom.global.add.u32 d, [a], x, lane by lane.
-func buildAtom(b *builder, in *instruction) {
-	if b.opcode != "atom.global.add.u32" {
-		b.fail(fmt.Errorf("unknown instruction %s", b.opcode))
-		return
-	}
-	d, a, x := b.register(0), b.address(1), b.register(2)
-	in.run = func(w *warp, set uint32) {
-		for l := range lanes(set) {
-			p := w.locate(global, w.registers[a.base][l]+a.offset, 4, l, true)
-			old := element(p, 0, 4)
-			setElement(p, 0, 4, old+w.registers[x][l])
-			w.registers[d][l] = old
 		}
 	}
 }

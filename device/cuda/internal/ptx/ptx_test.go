@@ -348,7 +348,7 @@ func TestUnknown(t *testing.T) {
 		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0, 0;",
 		"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, {%r1, %r2}, %rd1, %p1, 1, 1, 0;",
 		"add.f16 %r2, %r2, %r2;", "ld.local.u32 %r2, [%rd1];", "mov.u32 %r2, %nosuch.x; ret;", "bra $nowhere;", "add.s32 %r2;",
-		"atom.global.max.u32 %r2, [%rd1], 1;", "setp.eq.and.s32 %p1, %r1, %r2, %p2;", "ld.global.u32 %r2, %rd1;", "mov.u32 %r2, 12ab;", ".local .b8 x[4];", "shl.b32 %r2, %r2, 1", "@%r1 bra $L;",
+		"atom.global.add.u32 %r2, [%rd1], 1;", "setp.eq.and.s32 %p1, %r1, %r2, %p2;", "ld.global.u32 %r2, %rd1;", "mov.u32 %r2, 12ab;", ".local .b8 x[4];", "shl.b32 %r2, %r2, 1", "@%r1 bra $L;",
 		"cp.async.cg.shared.global [%r2], [%rd1], 4, 4;", "selp.b32 %r2, %r2, %r2, %r2;", "st.param.u32 [k_param_0], %r1;",
 	} {
 		if _, _, err := run(strings.ReplaceAll(body, "; ", ";\n")+"\nret;", 32); err == nil || strings.Contains(err.Error(), "not in a group") {
