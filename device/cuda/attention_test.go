@@ -129,8 +129,8 @@ func longSample(op graph.Op, variant bool, head int) *sample {
 	s.call.Op = op
 	if op == graph.LinearDW {
 		s.f32(72, 136)
-		s.mat(300, 72)
-		s.mat(300, 136)
+		s.mat(700, 72) // more tokens than buffers hold
+		s.mat(700, 136)
 		return s
 	}
 	if op == graph.ExpertLinear || op == graph.ExpertDW {
