@@ -86,17 +86,26 @@ func wideTiles(head int) attentionBlock {
 
 var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
 
+// forwardPlan is the variant under experiment.
+var forwardPlan = 2
+
 // Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
 // registers allow; wide heads have tiles of 64 keys instead of 128.
 var hopperForward = attentionForward{"attention_wgmma", func(head int) attentionBlock {
-	rows, keys := 128, 128
+	rows, keys, places := 128, 128, 3
 	if head <= 64 {
 		rows = 192
 	}
-	if head > 128 {
-		keys = 64
+	if forwardPlan == 3 {
+		rows, keys = 192, 64
+		if head <= 64 || head > 128 {
+			rows = 128
+		}
 	}
-	return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*keys), 4 * rows}
+	if head > 128 {
+		keys, places = 64, 2
+	}
+	return attentionBlock{rows, 2 * rows, 1024 + packed(head, rows+2*places*keys), 4 * rows}
 }}
 
 // There are three places of 2 x 64 rows.
@@ -226,6 +235,9 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 
 func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
 	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
+	if file == hopperForward.file {
+		u.Defines += fmt.Sprintf(" PLAN=%d", forwardPlan)
+	}
 	for _, name := range []string{"starts", "sinks"} {
 		if n := numberOf(name, call.Op, ops); n > 0 {
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)

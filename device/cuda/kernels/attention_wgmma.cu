@@ -15,49 +15,90 @@
 // Known weakness: the same threads copy and multiply. FlashAttention-3 has warps dedicated to
 // bulk copies (TMA), and named barriers that make groups alternate on the tensor cores; here
 // their order is left to chance. Not measured yet.
+#ifndef PLAN // experiment
+#define PLAN 2
+#endif
+#define LAZY (PLAN >= 2)
+#if PLAN == 3
+#define GROUPS (HEAD <= 64 || HEAD > 128 ? 2 : 3)
+#define KEYS 64
+#define BLOCKS (HEAD <= 64 ? 2 : 1)
+#else
 #define GROUPS (HEAD <= 64 ? 3 : 2)
+#define KEYS (HEAD <= 128 ? 128 : 64) // which shared memory has the place for
+#define BLOCKS 1
+#endif
+#define STAGGER (PLAN > 0 && HEAD <= 128)
+#define PLACES (HEAD <= 128 ? 3 : 2) // of tiles of keys, and of values
 #define ROWS (64 * GROUPS)
 #define THREADS (128 * GROUPS)
-#define KEYS (HEAD <= 128 ? 128 : 64) // which shared memory has the place for
 #define PANEL (HEAD % 64 ? 32 : 64)
+#define LATE 8 // a maximum is replaced by one that makes weights this power of two greater
 
 // hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;
 // the start of the first row is at starts.
 static __device__ inline void hide(const Args& a, const int* starts, float (&s)[KEYS / 8][4], int i, int j) {
 #pragma unroll
-  for (int n = 0; n < KEYS / 8; n++)
+  for (int half = 0; half < 2; half++) {
+    int last = i + half * 8, first = last - a.window + 1;
+#ifdef STARTS
+    first = max(first, starts[half * 8]);
+#endif
+    unsigned seen = last - first;
+    int before = j - first;
 #pragma unroll
-    for (int e = 0; e < 4; e++)
-      if (!sees(a, starts + e / 2 * 8, i + e / 2 * 8, j + n * 8 + e % 2)) s[n][e] = -INFINITY;
-}
-
-// soften converts scores s to weights: m is a row's maximum, l this thread's part of the sum of
-// its weights, shrink the factor for the sums so far.
-static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], float (&l)[2], float (&shrink)[2], float scale) {
+    for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    float top = m[i], sum = 0;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    float zero = top == -INFINITY ? 0 : top; // a row without a visible key yet stays 0
-    shrink[i] = power((m[i] - zero) * scale);
-    m[i] = top, zero *= -scale;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++) {
-      s[n][2 * i] = power(fmaf(s[n][2 * i], scale, zero)), s[n][2 * i + 1] = power(fmaf(s[n][2 * i + 1], scale, zero));
-      sum += s[n][2 * i] + s[n][2 * i + 1];
-    }
-    l[i] = fmaf(l[i], shrink[i], sum);
+      for (int e = 0; e < 2; e++)
+        if ((unsigned)(before + n * 8 + e) > seen) s[n][2 * half + e] = -INFINITY;
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ Args a) {
+// crest raises the maxima m of rows to those of scores s: shrink are the factors for the sums so far,
+// zero the scores whose weight is 1, negated and scaled.
+static __device__ inline void crest(const float (&s)[KEYS / 8][4], float (&m)[2], float (&zero)[2], float (&shrink)[2], float scale) {
+  float top[2][2];
+#pragma unroll
+  for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float t = fmaxf(s[n][2 * i], s[n][2 * i + 1]);
+      top[i][n % 2] = n < 2 ? t : fmaxf(top[i][n % 2], t);
+    }
+#pragma unroll
+  for (int i = 0; i < 2; i++) top[i][0] = fmaxf(top[i][0], top[i][1]);
+#pragma unroll
+  for (int o = 1; o <= 2; o *= 2)
+#pragma unroll
+    for (int i = 0; i < 2; i++) top[i][0] = fmaxf(top[i][0], __shfl_xor_sync(~0u, top[i][0], o));
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float t = top[i][0], old = m[i];
+    if (LAZY ? (t - old) * scale > LATE : t > old) m[i] = t;
+    zero[i] = m[i] == -INFINITY ? 0 : m[i]; // a row without a visible key yet stays 0
+    shrink[i] = power((old - zero[i]) * scale);
+    zero[i] *= -scale;
+  }
+}
+
+// weigh converts the scores of rows i to weights; l is this thread's part of their sum.
+template <int I> static __device__ inline void weigh(float (&s)[KEYS / 8][4], float (&l)[2], float zero, float shrink, float scale) {
+  float sum[2] = {};
+#pragma unroll
+  for (int n = 0; n < KEYS / 8; n++) {
+    float &x = s[n][2 * I], &y = s[n][2 * I + 1];
+    x = power(fmaf(x, scale, zero)), y = power(fmaf(y, scale, zero));
+    sum[n % 2] += x + y;
+  }
+  l[I] = fmaf(l[I], shrink, sum[0] + sum[1]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __grid_constant__ Args a) {
   DYNAMIC(shared);
+  constexpr int TILE = KEYS * HEAD;
   bf16 *q = aligned(shared);
-  bf16 *k = q + ROWS * PITCH, *v = k + 2 * KEYS * HEAD; // results are written through q
-  int* starts = (int*)(v + 2 * KEYS * HEAD);
+  bf16 *k = q + ROWS * HEAD, *v = k + PLACES * TILE;
+  int* starts = (int*)(v + PLACES * TILE);
   int q0 = a.n[0] + (gridDim.x - 1 - blockIdx.x) * ROWS, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32;
   int group = warpOf() / 4, w0 = q0 + group * 64, r0 = warpOf() * 16; // the group's first query, the warp's row in the block
   int base = blockIdx.z * a.seq, mine = base - a.n[0]; // rows of keys and of queries
@@ -69,19 +110,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
   fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
   commit();
-  float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
-  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, shrink[2]; // rows g and g+8
-  unsigned p[KEYS / 16][4];
-  for (int j = 0; j <= tiles; j++) {
-    int k0 = first + j * KEYS, odd = j % 2 * KEYS * HEAD, even = KEYS * HEAD - odd;
+  // meet is where step j may begin: its keys and the values of the tile before are there, and the
+  // places of a tile before those are free.
+  auto meet = [&](int j) {
     landed();
     visible();
     __syncthreads();
-    if (j + 1 < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(k + even, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
-    if (j < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(v + odd, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    int k0 = first + j * KEYS;
+    if (j + 1 < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
+    if (j < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
-    if (j < lo || j > hi) continue;
-    Operand qs = describe<PANEL, ROWS>(q + group * 64 * PANEL), ks = describe<PANEL, KEYS>(k + odd), vs = describe<PANEL, KEYS>(v + even);
+  };
+  float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
+  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, zero[2], shrink[2]; // rows g and g+8
+  unsigned p[KEYS / 16][4];
+  int point = STAGGER ? group * 2 / (GROUPS - 1) : 0;
+  meet(0);
+  for (int j = 0; j <= tiles; j++) {
+    auto due = [&](int at) {
+      if (at == point && j < tiles) meet(j + 1);
+    };
+    if (j < lo || j > hi) {
+      if (j < tiles) meet(j + 1);
+      continue;
+    }
+    Operand qs = describe<PANEL, ROWS>(q + group * 64 * PANEL), ks = describe<PANEL, KEYS>(k + j % PLACES * TILE), vs = describe<PANEL, KEYS>(v + (j + PLACES - 1) % PLACES * TILE);
     auto scores = [&]() {
 #pragma unroll
       for (int c = 0; c < HEAD; c += 16) multiply<false, false>(s, along<PANEL, ROWS>(qs, c), along<PANEL, KEYS>(ks, c), c > 0);
@@ -92,43 +145,54 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
       for (int c = 0; c < KEYS; c += 16) multiply<true>(o, p[c / 16], across<PANEL>(vs, c));
       close();
     };
-    auto weigh = [&]() {
+    auto soften = [&]() {
+      int k0 = first + j * KEYS;
       settle(s);
       if (!allSee(a, starts + r0, q0 + r0, 16, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, q0 + r0 + lane / 4, k0 + lane % 4 * 2);
-      soften(s, m, l, shrink, scale);
+      crest(s, m, zero, shrink, scale);
+      weigh<0>(s, l, zero[0], shrink[0], scale);
+      if (GROUPS == 3) due(1);
+      weigh<1>(s, l, zero[1], shrink[1], scale);
       now(__float_as_uint(l[0]) | __float_as_uint(l[1]));
     };
     if (j == lo) {
       settle(s);
       begin();
       scores();
+      if (STAGGER) due(2);
       done<0>();
-      weigh();
+      soften();
     } else if (j < hi) {
       settle(s), settle(o);
       begin();
       scores();
       gather();
+      if (STAGGER) due(2);
       done<1>();
-      weigh();
+      soften();
       done<0>();
       settle(o);
+      if (!LAZY || __ballot_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
 #pragma unroll
-      for (int n = 0; n < HEAD / 8; n++)
+        for (int n = 0; n < HEAD / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) o[n][e] *= shrink[e / 2];
+          for (int e = 0; e < 4; e++) o[n][e] *= shrink[e / 2];
+      }
     } else {
       settle(o);
       begin();
       gather();
       done<0>();
       settle(o);
+      if (point && j < tiles) meet(j + 1);
     }
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) asA(p[c], s[2 * c], s[2 * c + 1]);
+    due(0);
   }
+  __syncthreads(); // results are written where others' operands were
 #pragma unroll
-  for (int i = 0; i < 2; i++) { // q itself was last read before the last barrier
+  for (int i = 0; i < 2; i++) {
     l[i] += __shfl_xor_sync(~0u, l[i], 1);
     l[i] += __shfl_xor_sync(~0u, l[i], 2);
     int r = q0 + r0 + lane / 4 + 8 * i;
