@@ -86,8 +86,10 @@ func wideTiles(head int) attentionBlock {
 
 var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
 
-// forwardPlan is the variant under experiment.
-var forwardPlan = 2
+// forwardPlan is the variant under experiment: Experts-1 of the call, or the default.
+const defaultPlan = 2
+
+var forwardPlan = defaultPlan
 
 // Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
 // registers allow; wide heads have tiles of 64 keys instead of 128.
@@ -184,6 +186,9 @@ func (b *builder) present(n int) []device.Operand {
 }
 
 func attention(b *builder) error {
+	if forwardPlan = defaultPlan; b.call.Attr.Experts > 0 {
+		forwardPlan = b.call.Attr.Experts - 1
+	}
 	ops := b.present(4)
 	q, err := b.queriesOf(ops[2], ops[3])
 	if err != nil {
