@@ -98,7 +98,7 @@ var hopperForward = attentionForward{"attention_wgmma", func(head int) attention
 	if head <= 64 {
 		rows = 192
 	}
-	if forwardPlan == 3 {
+	if forwardPlan == 3 || forwardPlan == 5 && head <= 64 {
 		rows, keys = 192, 64
 		if head <= 64 || head > 128 {
 			rows = 128

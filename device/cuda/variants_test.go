@@ -161,6 +161,7 @@ func TestRateForwardVariants(t *testing.T) {
 	}
 	d.limits.major = major
 	fmt.Printf("prepared after %.1f s\n", time.Since(began).Seconds())
+	part := func(o device.Operand) device.Operand { return rowsOf(o, o.Rows-o.Rows/4, o.Rows/4) }
 	read := func(o device.Operand) []byte {
 		b := slices.Repeat([]byte{0}, int(o.Bytes()))
 		if err := d.Read(device.DeviceTier, o.Addr, b); err != nil {
@@ -190,7 +191,7 @@ func TestRateForwardVariants(t *testing.T) {
 			if err := errors.Join(j.s.twice(cores, bytes.Clone(got)), j.s.check(got, j.s.reference())); err != nil {
 				fmt.Printf("plan %d: WRONG %s: %v\n", j.plan, j.name, err)
 			} else {
-				fmt.Printf("plan %d: ok %+v\n", j.plan, j.call.Attr)
+				fmt.Printf("plan %d: ok %s\n", j.plan, j.name[:min(len(j.name), 0)]+fmt.Sprint(j.call.Attr.Seq, " ", j.call.Attr.Heads, " ", j.call.Attr.HeadDim, " ", j.call.Attr.Window, " ", len(j.call.Args)))
 			}
 			continue
 		}
@@ -210,11 +211,11 @@ func TestRateForwardVariants(t *testing.T) {
 				t.Fatalf("plan %d: %s: %v", j.plan, j.name, err)
 			}
 			if n == 0 {
-				once = read(j.o)
+				once = read(part(j.o))
 			}
 			best = min(best, spanOf[i].End-spanOf[i].Start)
 		}
-		o, lse := read(j.o), read(j.lse)
+		o, lse := read(part(j.o)), read(j.lse)
 		verdict := "the same bits twice"
 		if !bytes.Equal(once, o) {
 			verdict = "OTHER BITS the second time"

@@ -19,7 +19,8 @@
 #define PLAN 2
 #endif
 #define LAZY (PLAN >= 2)
-#if PLAN == 3
+#define OWN (PLAN == 5 && HEAD <= 128) // queries are in registers
+#if PLAN == 3 || PLAN == 5 && HEAD <= 64
 #define GROUPS (HEAD <= 64 || HEAD > 128 ? 2 : 3)
 #define KEYS 64
 #define BLOCKS (HEAD <= 64 ? 2 : 1)
@@ -34,6 +35,43 @@
 #define THREADS (128 * GROUPS)
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define LATE 8 // a maximum is replaced by one that makes weights this power of two greater
+
+#define EARLY (PLAN == 4)
+
+// bring starts copying 16 bytes to TO bytes behind to from FROM bytes behind from, or 0 without ask.
+template <int TO, int FROM> static __device__ inline void bring(bf16* to, const bf16* from, bool ask) {
+#ifdef SHIM
+  shimCopy((char*)to + TO, (const char*)from + FROM, 16, ask ? 16 : 0);
+#else
+  asm volatile("cp.async.cg.shared.global [%0+%3], [%1+%4], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(ask ? 16 : 0), "n"(TO), "n"(FROM) : "memory");
+#endif
+}
+
+// bringAll copies rows I, I+STEP, ... of the thread's piece, of every panel.
+template <int HIGH, int I = 0> static __device__ inline void bringAll(bf16* to, const bf16* first, int stride, int r, int end) {
+  constexpr int STEP = THREADS / (PANEL / 8);
+  if constexpr (I < HIGH) {
+    const bf16* from = first + (i64)stride * I;
+    if (I + STEP <= HIGH || r + I < HIGH) {
+      bring<I * PANEL * 2, 0>(to, from, r + I < end);
+      if constexpr (HEAD > PANEL) bring<(HIGH + I) * PANEL * 2, PANEL * 2>(to, from, r + I < end);
+      if constexpr (HEAD > 2 * PANEL) bring<(2 * HIGH + I) * PANEL * 2, 2 * PANEL * 2>(to, from, r + I < end);
+      if constexpr (HEAD > 3 * PANEL) bring<(3 * HIGH + I) * PANEL * 2, 3 * PANEL * 2>(to, from, r + I < end);
+      if constexpr (HEAD > 4 * PANEL) bring<(4 * HIGH + I) * PANEL * 2, 4 * PANEL * 2>(to, from, r + I < end);
+      if constexpr (HEAD > 5 * PANEL) bring<(5 * HIGH + I) * PANEL * 2, 5 * PANEL * 2>(to, from, r + I < end);
+      if constexpr (HEAD > 6 * PANEL) bring<(6 * HIGH + I) * PANEL * 2, 6 * PANEL * 2>(to, from, r + I < end);
+    }
+    bringAll<HIGH, I + STEP>(to, first, stride, r, end);
+  }
+}
+
+// fetchTile is fetchPanels with fewer instructions.
+template <int HIGH> static __device__ inline void fetchTile(bf16* s, const Mat& t, int row, int end, int col) {
+  constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
+  static_assert(STEP % 8 == 0, "rows whose pieces trade places alike");
+  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
+  bringAll<HIGH>(s + r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8), nearby(t, row + r, col + c), t.stride, r, end);
+}
 
 // hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;
 // the start of the first row is at starts.
@@ -106,19 +144,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   int lo = (firstKey(a, mine, w0) - first) / KEYS, hi = (min(w0 + 64, a.seq) - first + KEYS - 1) / KEYS; // tiles that the group sees
   if (w0 >= a.seq) lo = hi = tiles + 1;
   float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
-  fetchPanels<ROWS, HEAD, PANEL, THREADS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
-  fetchPanels<KEYS, HEAD, PANEL, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+  fetchTile<ROWS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
+  fetchTile<KEYS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
   commit();
   // meet is where step j may begin: its keys and the values of the tile before are there, and the
   // places of a tile before those are free.
-  auto meet = [&](int j) {
-    landed();
-    visible();
+  auto meet = [&](int j, bool ready = false) {
+    if (!ready) {
+      landed();
+      visible();
+    }
     __syncthreads();
     int k0 = first + j * KEYS;
-    if (j + 1 < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
-    if (j < tiles) fetchPanels<KEYS, HEAD, PANEL, THREADS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    if (j + 1 < tiles) fetchTile<KEYS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
+    if (j < tiles) fetchTile<KEYS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
     commit();
   };
   float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
@@ -126,18 +166,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   unsigned p[KEYS / 16][4];
   int point = STAGGER ? group * 2 / (GROUPS - 1) : 0;
   meet(0);
+  unsigned own[HEAD / 16][4];
+  if (OWN) {
+    int r = r0 + lane % 16, way = r * PANEL / 64 % (PANEL / 8) * 8;
+#pragma unroll
+    for (int c = 0; c < HEAD; c += 16) quad(own[c / 16], q + c / PANEL * ROWS * PANEL + r * PANEL + ((c % PANEL + lane / 16 * 8) ^ way));
+  }
   for (int j = 0; j <= tiles; j++) {
     auto due = [&](int at) {
-      if (at == point && j < tiles) meet(j + 1);
+      if (at == point && j < tiles) meet(j + 1, EARLY && at == 2);
     };
     if (j < lo || j > hi) {
       if (j < tiles) meet(j + 1);
       continue;
     }
+    auto early = [&]() {
+      if (EARLY && point == 2) {
+        landed();
+        visible();
+      }
+    };
     Operand qs = describe<PANEL, ROWS>(q + group * 64 * PANEL), ks = describe<PANEL, KEYS>(k + j % PLACES * TILE), vs = describe<PANEL, KEYS>(v + (j + PLACES - 1) % PLACES * TILE);
     auto scores = [&]() {
 #pragma unroll
-      for (int c = 0; c < HEAD; c += 16) multiply<false, false>(s, along<PANEL, ROWS>(qs, c), along<PANEL, KEYS>(ks, c), c > 0);
+      for (int c = 0; c < HEAD; c += 16) {
+        if constexpr (OWN) multiply<false>(s, own[c / 16], along<PANEL, KEYS>(ks, c), c > 0);
+        else multiply<false, false>(s, along<PANEL, ROWS>(qs, c), along<PANEL, KEYS>(ks, c), c > 0);
+      }
       close();
     };
     auto gather = [&]() {
@@ -157,6 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     };
     if (j == lo) {
       settle(s);
+      early();
       begin();
       scores();
       if (STAGGER) due(2);
@@ -164,6 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       soften();
     } else if (j < hi) {
       settle(s), settle(o);
+      early();
       begin();
       scores();
       gather();
