@@ -18,7 +18,8 @@
 #ifndef PLAN // experiment
 #define PLAN 2
 #endif
-#define LAZY (PLAN >= 2)
+#define LAZY (PLAN >= 1)
+#define SOON (PLAN <= 1)
 #define OWN (PLAN == 5 && HEAD <= 128) // queries are in registers
 #if PLAN == 3 || PLAN == 5 && HEAD <= 64
 #define GROUPS (HEAD <= 64 || HEAD > 128 ? 2 : 3)
@@ -148,6 +149,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   fetchTile<KEYS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
   commit();
+  // fetch starts copying the next step's keys and this one's values.
+  auto fetch = [&](int j) {
+    int k0 = first + j * KEYS;
+    if (j + 1 < tiles) fetchTile<KEYS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
+    if (j < tiles) fetchTile<KEYS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    commit();
+  };
   // meet is where step j may begin: its keys and the values of the tile before are there, and the
   // places of a tile before those are free.
   auto meet = [&](int j, bool ready = false) {
@@ -156,16 +164,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       visible();
     }
     __syncthreads();
-    int k0 = first + j * KEYS;
-    if (j + 1 < tiles) fetchTile<KEYS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
-    if (j < tiles) fetchTile<KEYS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
-    commit();
+    if (SOON) fetch(j);
   };
   float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
   float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, zero[2], shrink[2]; // rows g and g+8
   unsigned p[KEYS / 16][4];
   int point = STAGGER ? group * 2 / (GROUPS - 1) : 0;
+  bool late = point == 2;
   meet(0);
+  if (!SOON && late) fetch(0);
   unsigned own[HEAD / 16][4];
   if (OWN) {
     int r = r0 + lane % 16, way = r * PANEL / 64 % (PANEL / 8) * 8;
@@ -176,8 +183,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     auto due = [&](int at) {
       if (at == point && j < tiles) meet(j + 1, EARLY && at == 2);
     };
+    auto started = [&]() { // this step's products
+      if (STAGGER) due(2);
+      if (!SOON) fetch(j + late);
+    };
     if (j < lo || j > hi) {
-      if (j < tiles) meet(j + 1);
+      if (late && j < tiles) meet(j + 1);
+      if (!SOON) fetch(j + late);
+      if (!late && j < tiles) meet(j + 1);
       continue;
     }
     auto early = [&]() {
@@ -215,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       early();
       begin();
       scores();
-      if (STAGGER) due(2);
+      started();
       done<0>();
       soften();
     } else if (j < hi) {
@@ -224,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       begin();
       scores();
       gather();
-      if (STAGGER) due(2);
+      started();
       done<1>();
       soften();
       done<0>();
@@ -239,9 +252,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       settle(o);
       begin();
       gather();
+      if (late && j < tiles) meet(j + 1);
+      if (!SOON) fetch(j + late);
       done<0>();
       settle(o);
-      if (point && j < tiles) meet(j + 1);
+      if (point == 1 && j < tiles) meet(j + 1);
     }
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) asA(p[c], s[2 * c], s[2 * c + 1]);
