@@ -19,7 +19,7 @@
 #define PLAN 2
 #endif
 #define LAZY (PLAN >= 1)
-#define SOON (PLAN <= 1)
+#define SOON (PLAN <= 1 || HEAD > 128)
 #define OWN (PLAN == 5 && HEAD <= 128) // queries are in registers
 #if PLAN == 3 || PLAN == 5 && HEAD <= 64
 #define GROUPS (HEAD <= 64 || HEAD > 128 ? 2 : 3)
