@@ -99,7 +99,7 @@ func TestRateForwardVariants(t *testing.T) {
 	}
 	// Samples: short ones of all kinds, and longer ones with the heads that matter.
 	var samples []*sample
-	for seed := uint64(4); len(samples) < 9 && seed < 4000; seed++ {
+	for seed := uint64(4); len(samples) < 7 && seed < 4000; seed++ {
 		s := newSample(graph.Attention, seed)
 		if head := s.call.Attr.HeadDim; s.float == graph.BF16 && (head == 64 || head == 128) && s.call.Attr.Seq > 60 && s.call.Args[0].Rows > 60 && len(s.call.Args) != 5 && (len(s.call.Args) == 4 || !s.call.Args[4].Absent()) {
 			samples = append(samples, s)
@@ -173,6 +173,8 @@ func TestRateForwardVariants(t *testing.T) {
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	var wantO, wantLse []byte
+	var checking time.Duration
+	wants := map[*sample][]byte{}
 	shapeNow := -1
 	for i, j := range jobs {
 		if j.s != nil {
@@ -188,7 +190,17 @@ func TestRateForwardVariants(t *testing.T) {
 			if err := d.Read(device.DeviceTier, 0, got); err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(j.s.twice(cores, bytes.Clone(got)), j.s.check(got, j.s.reference())); err != nil {
+			from := time.Now()
+			if wants[j.s] == nil {
+				wants[j.s] = j.s.reference()
+			}
+			var err error
+			if j.call.Attr.Seq == 300 && len(j.call.Args) == 4 && j.call.Attr.Heads == 1 {
+				err = j.s.twice(cores, bytes.Clone(got))
+			}
+			err = errors.Join(err, j.s.check(got, bytes.Clone(wants[j.s])))
+			checking += time.Since(from)
+			if err != nil {
 				fmt.Printf("plan %d: WRONG %s: %v\n", j.plan, j.name, err)
 			} else {
 				fmt.Printf("plan %d: ok %s\n", j.plan, j.name[:min(len(j.name), 0)]+fmt.Sprint(j.call.Attr.Seq, " ", j.call.Attr.Heads, " ", j.call.Attr.HeadDim, " ", j.call.Attr.Window, " ", len(j.call.Args)))
@@ -243,7 +255,7 @@ func TestRateForwardVariants(t *testing.T) {
 		}
 		fmt.Printf("RATE forward plan %2d, %-44s %8.1f TFLOP/s  (%s)\n", j.plan, j.name, j.flops/best/1e12, verdict)
 	}
-	fmt.Printf("%.1f s\n", time.Since(began).Seconds())
+	fmt.Printf("%.1f s, of them %.1f s of references\n", time.Since(began).Seconds(), checking.Seconds())
 }
 
 func bf16At(b []byte, i int) float64 {

@@ -49,8 +49,8 @@ template <int TO, int FROM> static __device__ inline void bring(bf16* to, const 
 }
 
 // bringAll copies rows I, I+STEP, ... of the thread's piece, of every panel.
-template <int HIGH, int I = 0> static __device__ inline void bringAll(bf16* to, const bf16* first, int stride, int r, int end) {
-  constexpr int STEP = THREADS / (PANEL / 8);
+template <int HIGH, int N, int I = 0> static __device__ inline void bringAll(bf16* to, const bf16* first, int stride, int r, int end) {
+  constexpr int STEP = N / (PANEL / 8);
   if constexpr (I < HIGH) {
     const bf16* from = first + (i64)stride * I;
     if (I + STEP <= HIGH || r + I < HIGH) {
@@ -62,16 +62,16 @@ template <int HIGH, int I = 0> static __device__ inline void bringAll(bf16* to, 
       if constexpr (HEAD > 5 * PANEL) bring<(5 * HIGH + I) * PANEL * 2, 5 * PANEL * 2>(to, from, r + I < end);
       if constexpr (HEAD > 6 * PANEL) bring<(6 * HIGH + I) * PANEL * 2, 6 * PANEL * 2>(to, from, r + I < end);
     }
-    bringAll<HIGH, I + STEP>(to, first, stride, r, end);
+    bringAll<HIGH, N, I + STEP>(to, first, stride, r, end);
   }
 }
 
 // fetchTile is fetchPanels with fewer instructions.
-template <int HIGH> static __device__ inline void fetchTile(bf16* s, const Mat& t, int row, int end, int col) {
-  constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
+template <int HIGH, int N = THREADS> static __device__ inline void fetchTile(bf16* s, const Mat& t, int row, int end, int col) {
+  constexpr int PIECES = PANEL / 8, STEP = N / PIECES;
   static_assert(STEP % 8 == 0, "rows whose pieces trade places alike");
-  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
-  bringAll<HIGH>(s + r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8), nearby(t, row + r, col + c), t.stride, r, end);
+  int r = threadIdx.x % N / PIECES, c = threadIdx.x % PIECES * 8;
+  bringAll<HIGH, N>(s + r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8), nearby(t, row + r, col + c), t.stride, r, end);
 }
 
 // hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;
@@ -151,6 +151,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   commit();
   // fetch starts copying the next step's keys and this one's values.
   auto fetch = [&](int j) {
+    if (GROUPS == 2 && !SOON) { // the first group copies keys, the second one values
+      int i = j + 1 - group, k0 = first + i * KEYS;
+      if (i < tiles) fetchTile<KEYS, 128>((group ? v : k) + i % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (group * a.kv + g) * HEAD);
+      commit();
+      return;
+    }
     int k0 = first + j * KEYS;
     if (j + 1 < tiles) fetchTile<KEYS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
     if (j < tiles) fetchTile<KEYS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
