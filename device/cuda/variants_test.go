@@ -99,11 +99,8 @@ func TestRateForwardVariants(t *testing.T) {
 	}
 	// Samples: short ones of all kinds, and longer ones with the heads that matter.
 	var samples []*sample
-	for seed := uint64(4); len(samples) < 7 && seed < 4000; seed++ {
-		s := newSample(graph.Attention, seed)
-		if head := s.call.Attr.HeadDim; s.float == graph.BF16 && (head == 64 || head == 128) && s.call.Attr.Seq > 60 && s.call.Args[0].Rows > 60 && len(s.call.Args) != 5 && (len(s.call.Args) == 4 || !s.call.Args[4].Absent()) {
-			samples = append(samples, s)
-		}
+	for _, seed := range []uint64{62, 260, 318, 334, 686, 836, 998} { // of heads of 64 and 128 in bf16, long sequences, without documents and sinks or with both
+		samples = append(samples, newSample(graph.Attention, seed))
 	}
 	for _, head := range []int{64, 128} {
 		samples = append(samples, longSample(graph.Attention, false, head))
