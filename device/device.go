@@ -181,6 +181,10 @@ type Watched interface {
 // error, and so do those of ranks that were to meet them.
 type Aborter interface{ Abort(error) }
 
+// Clock is a device on which timing calls costs time. It is on at first; call SetClock between rounds.
+// Rounds without it leave spans as they are.
+type Clock interface{ SetClock(on bool) }
+
 // Refuser runs calls that a library rejects in a slower way. Refused says which, and
 // why; call it between rounds.
 type Refuser interface{ Refused() []string }

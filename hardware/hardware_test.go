@@ -475,6 +475,33 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// card is a device that says it is another.
+type card struct {
+	device.Device
+	name string
+}
+
+func (c card) Info() device.Info { return device.Info{Name: c.name, Cores: 8} }
+
+// TestProbeKnown: a known card's peak in bf16 is its maker's; what calls cost does not change.
+func TestProbeKnown(t *testing.T) {
+	want := known(t, "h200")
+	for name, peak := range map[string]float64{"NVIDIA H200": 989.4e12, "NVIDIA H2000": 0.78 * 989.4e12} {
+		got, err := hardware.Probe(card{null.New(want.Cost), name}, want.Memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := got.Engine(device.Compute); math.Abs(e.Peak.BF16/peak-1) > 0.05 {
+			t.Errorf("%s: a peak of %v, want %v", name, e.Peak.BF16, peak)
+		}
+		for _, c := range []device.Call{linear(graph.BF16, 2048, 2048, 2048), linear(graph.F32, 2048, 2048, 2048)} {
+			if r := got.Cost(&c) / want.Cost(&c); math.Abs(r-1) > 0.05 {
+				t.Errorf("%s: %s costs %v of what it should", name, hardware.Key(&c), r)
+			}
+		}
+	}
+}
+
 // TestProbeWide: a GPU is probed with calls large enough to keep all its processors
 // busy, and with bf16 attention as in training, which has kernels of its own.
 func TestProbeWide(t *testing.T) {

@@ -44,6 +44,26 @@ var gpus = []gpu{
 	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235},
 }
 
+// cards lists how the driver names some of them.
+var cards = []struct{ card, gpu string }{
+	{"NVIDIA GeForce RTX 3090", "rtx3090"}, {"NVIDIA GeForce RTX 4090", "rtx4090"}, {"NVIDIA GeForce RTX 5090", "rtx5090"}, {"NVIDIA L4", "l4"},
+	{"NVIDIA A100-SXM4-40GB", "a100-40"}, {"NVIDIA A100-PCIE-40GB", "a100-40"}, {"NVIDIA A100-SXM4-80GB", "a100-80"}, {"NVIDIA A100 80GB PCIe", "a100-80"},
+	{"NVIDIA A800-SXM4-80GB", "a800-80"}, {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA H200", "h200"}, {"NVIDIA GH200 480GB", "gh200"},
+}
+
+// nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. What is reached of it is
+// usually given as a run's MFU.
+func nominal(card string) float64 {
+	for _, c := range cards {
+		for _, g := range gpus {
+			if c.card == card && g.name == c.gpu {
+				return g.bf16 * 1e12
+			}
+		}
+	}
+	return 0
+}
+
 // buses between host and device: GB/s one way, and each way when both are busy;
 // servers with PCIe 4 lose much of the latter.
 var buses = []struct {

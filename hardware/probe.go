@@ -159,7 +159,8 @@ func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list [
 // engine measures the operators of a stream on operands in a tier. Where matrix
 // products exceed peak (f32; 0 if unknown), their rate is the peak. The bf16 peak is
 // set so that bf16 products reach the same fraction of it: fast bf16 instructions may
-// serve only some of the products, so their own peak would mislead.
+// serve only some of the products, so their own peak would mislead. Of a known GPU the
+// bf16 peak is its maker's, and that of fp32 follows.
 func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
 		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}
@@ -203,6 +204,10 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	e.Peak.F32 = max(peak, f32)
 	e.Matmul = f32 / e.Peak.F32
 	e.Peak.BF16 = bf16 / e.Matmul
+	if n := nominal(b.device.Info().Name); s == device.Compute && n > bf16 {
+		e.Matmul = bf16 / n
+		e.Peak.F32, e.Peak.BF16 = f32/e.Matmul, n
+	}
 	if e.Attention = attention / e.Peak.F32; kind == graph.BF16 {
 		e.Attention = attention / e.Peak.BF16
 	}

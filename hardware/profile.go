@@ -3,6 +3,7 @@ package hardware
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -28,151 +29,213 @@ const (
 	enoughRuns = 3    // a key is done after this many runs
 	enoughTime = 0.02 // that took this many seconds,
 	mostRuns   = 50   // or after this many
-	perPass    = 3    // runs of a key in one pass over the program
-	// Passes over the whole program, if it is small.
+	perPass    = 3    // runs of a key in one pass over parts of the program
+	// Passes over the whole program, if it is small, and before them as many that do
+	// not count, until the machine has been busy for so long.
 	wholePasses = 8
-	// Calls launched between two synchronisations.
+	settling    = 500 * time.Millisecond
+	// Calls launched between two synchronisations, and in the first pass, which must
+	// be able to end early.
 	batchCalls = 64
+	firstCalls = 8
 )
 
 // Profile measures every distinct Key of the calls on a device whose arenas are
 // reserved. It skips calls between ranks, which one device cannot run alone (see
 // ProbePeers). It overwrites the arenas.
 //
-// Calls run in program order, each right after the previous one on its stream, so
-// that it finds caches and cores as its predecessor leaves them. One call repeated
-// would find its operands in the cache, unlike in a step, and cores fall asleep in
-// pauses. Passes over the program continue until every key has run often enough or
-// the budget is spent.
+// It measures the machine in the state in which a step runs. That differs in three
+// ways from one call repeated. Caches and cores are as the previous call leaves them;
+// one call repeated would find its operands in the cache, and cores fall asleep in
+// pauses. A GPU that reaches its power limit lowers its clock within a fraction of a
+// second. And the power depends on the numbers: those whose bits rarely differ, like
+// zeros or NaN, need so much less that an H200 multiplies matrices of them 14 to 22 %
+// faster than a step's. So calls run in program order, each right after the previous
+// one on its stream, for seconds, and on numbers that the calls before have computed
+// from ordinary ones.
+//
+//	pass 1                          of every call, which tells how long a pass takes
+//	if all pass in half the budget  passes until settled, then 2 to 8 that count
+//	else                            passes over the keys that did not run often enough
+//
+// Known weakness: in the last case, and where another rank would send them, calls find
+// what others left in their operands' memory, in which halves of f32 numbers, read as
+// bf16, are NaN now and then. In the last case few keys are concerned: half the budget
+// is more than most micro-batches take.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
-	spans := make([]device.Span, len(calls))
-	first, err := d.Prepare(updating(calls), spans)
-	if err != nil {
+	p := profile{calls: calls, device: d, spans: make([]device.Span, len(calls)), index: map[string]int{}}
+	var err error
+	if p.first, err = d.Prepare(updating(calls), p.spans); err != nil {
 		return nil, err
 	}
 	if err := fill(calls, d); err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
-	p := profile{index: map[string]int{}}
-	p.group(calls)
+	p.group()
 	start := time.Now()
-	for {
-		err := p.run(calls, d, first, spans, func(k *kind) bool {
-			return !k.enough() && k.pass < perPass && (k.runs == 0 || time.Since(start) < budget)
-		})
-		if err != nil {
-			return nil, err
-		}
-		more := false
-		for i := range p.kinds {
-			p.kinds[i].pass = 0
-			more = more || !p.kinds[i].enough()
-		}
-		if !more || time.Since(start) > budget {
-			break
-		}
+	complete := true
+	err = p.run(firstCalls, func(*kind) bool {
+		complete = complete && time.Since(start) < budget/2
+		return complete
+	})
+	if err != nil {
+		return nil, err
 	}
-	if p.pass(calls) < budget.Seconds()/wholePasses {
-		if err := p.whole(calls, d, first, spans); err != nil {
-			return nil, err
-		}
+	if complete {
+		err = p.whole(start, budget)
+	} else {
+		err = p.parts(budget)
 	}
-	return p.measurements(calls), nil
+	return p.measurements(), err
 }
 
-// updating returns the calls without the norm's say in updates: the norm of arbitrary
-// numbers may be none, and an update that it forbids takes no time.
-func updating(calls []device.Call) []device.Call {
-	const clip = 4
-	list := slices.Clone(calls)
-	for i := range list {
-		if list[i].Op == graph.AdamW {
-			list[i].Args = slices.Clone(list[i].Args)
-			list[i].Args[clip] = device.Operand{}
+// whole measures in passes over the whole program and drops the times of the first.
+func (p *profile) whole(start time.Time, budget time.Duration) error {
+	every := func(*kind) bool { return true }
+	for n := 0; n < wholePasses && time.Since(start) < settling; n++ {
+		if err := p.run(batchCalls, every); err != nil {
+			return err
 		}
 	}
-	return list
-}
-
-// pass returns the seconds of one pass over the program, from the measured times.
-func (p *profile) pass(calls []device.Call) (seconds float64) {
-	for i := range calls {
-		seconds += p.kinds[p.of[i]].seconds()
-	}
-	return seconds
-}
-
-// whole replaces the measurements by those of passes over the whole program. Earlier
-// passes skipped calls already measured, so the others found more of their operands
-// in the caches than in a step.
-func (p *profile) whole(calls []device.Call, d device.Device, first int, spans []device.Span) error {
+	passes := min(max(int(budget.Seconds()/max(p.pass(), 1e-9)), 2), wholePasses)
 	for i := range p.kinds {
 		p.kinds[i].times, p.kinds[i].gaps = nil, nil
 	}
-	for range wholePasses {
-		if err := p.run(calls, d, first, spans, func(*kind) bool { return true }); err != nil {
+	for range passes {
+		if err := p.run(batchCalls, every); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run makes one pass over the program and runs the calls whose kinds are wanted, in
-// batches of batchCalls: one stream after another, each without a pause. A call with
-// indices begins a batch and the device's operators run first, so that no copy
-// overwrites the indices before they are read.
-func (p *profile) run(calls []device.Call, d device.Device, first int, spans []device.Span, want func(*kind) bool) error {
-	var batch []int
-	flush := func() error {
-		for s := range device.NumStreams {
-			for _, i := range batch {
-				if calls[i].Stream == s {
-					d.Launch(first + i)
-				}
-			}
-			if err := d.Sync(); err != nil {
-				return fmt.Errorf("profile: %w", err)
-			}
+// parts runs keys that have not run often enough, until all have or the budget is
+// spent.
+func (p *profile) parts(budget time.Duration) error {
+	start := time.Now()
+	for {
+		err := p.run(batchCalls, func(k *kind) bool {
+			return !k.enough() && k.pass < perPass && (k.runs == 0 || time.Since(start) < budget)
+		})
+		if err != nil || time.Since(start) > budget || !slices.ContainsFunc(p.kinds, func(k kind) bool { return !k.enough() }) {
+			return err
 		}
-		var before [device.NumStreams]*device.Span
-		for _, i := range batch {
-			k, row := &p.kinds[p.of[i]], &before[calls[i].Stream]
-			k.add(spans[i].End - spans[i].Start)
-			if *row != nil {
-				k.gaps = append(k.gaps, spans[i].Start-(*row).End)
-			}
-			*row = &spans[i]
-		}
-		batch = batch[:0]
-		return nil
 	}
-	for i := range calls {
-		k := &p.kinds[p.of[i]]
+}
+
+// updating returns the calls with updates that take place and keep numbers ordinary.
+// The norm of arbitrary numbers may be none, and an update that it forbids takes no
+// time; nor have they variances: of the negative ones the root is NaN, and a pass
+// later all numbers are.
+func updating(calls []device.Call) []device.Call {
+	const clip = 4
+	list := slices.Clone(calls)
+	for i := range list {
+		if c := &list[i]; c.Op == graph.AdamW {
+			c.Args = slices.Clone(c.Args)
+			c.Args[clip] = device.Operand{}
+			c.Attr.Beta1, c.Attr.Beta2, c.Attr.Eps = 0, 0, 1e-8 // the moments become those of the gradient
+		}
+	}
+	return list
+}
+
+// pass returns the seconds of one pass over the program, from the measured times.
+func (p *profile) pass() (seconds float64) {
+	for _, k := range p.of {
+		seconds += p.kinds[k].seconds()
+	}
+	return seconds
+}
+
+// run makes one pass over the program and runs the calls whose kinds are wanted, in
+// batches of at most so many: one stream after another, each without a pause. A batch
+// also ends before a call that depends on another stream's in it, so that all calls
+// read what they would read in a step. A call with indices begins a batch and the
+// device's operators run first, so that no copy overwrites the indices before they are
+// read.
+func (p *profile) run(most int, want func(*kind) bool) error {
+	for i := range p.kinds {
+		p.kinds[i].pass = 0
+	}
+	if err := fillScalars(p.calls, p.device); err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	var batch []int
+	for i := range p.calls {
+		c, k := &p.calls[i], &p.kinds[p.of[i]]
 		if !want(k) {
 			continue
 		}
 		k.pass++
 		k.runs++
-		if len(batch) == batchCalls || hasIndices(&calls[i]) {
-			if err := flush(); err != nil {
+		indices := hasIndices(c)
+		if indices || len(batch) >= most || slices.ContainsFunc(batch, func(b int) bool { return depends(c, &p.calls[b]) }) {
+			if err := p.flush(batch); err != nil {
 				return err
 			}
-			// Other calls may have overwritten the indices.
-			if err := fillIndices(&calls[i], d); err != nil {
+			batch = batch[:0]
+		}
+		if indices { // other calls may have overwritten them
+			if err := fillIndices(c, p.device); err != nil {
 				return fmt.Errorf("profile: %w", err)
 			}
 		}
 		batch = append(batch, i)
 	}
-	return flush()
+	return p.flush(batch)
 }
 
-// profile groups calls by key.
+// depends reports whether two calls of different streams must keep their order.
+func depends(a, b *device.Call) bool {
+	if a.Stream == b.Stream {
+		return false
+	}
+	as, bs := a.Op.Info().Args, b.Op.Info().Args
+	for i, x := range a.Args {
+		for j, y := range b.Args {
+			if x.Tier == y.Tier && x.Addr < y.End() && y.Addr < x.End() && (as[i].Access != graph.Read || bs[j].Access != graph.Read) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// flush runs a batch of calls and records their times.
+func (p *profile) flush(batch []int) error {
+	for s := range device.NumStreams {
+		for _, i := range batch {
+			if p.calls[i].Stream == s {
+				p.device.Launch(p.first + i)
+			}
+		}
+		if err := p.device.Sync(); err != nil {
+			return fmt.Errorf("profile: %w", err)
+		}
+	}
+	var before [device.NumStreams]*device.Span
+	for _, i := range batch {
+		k, now, row := &p.kinds[p.of[i]], &p.spans[i], &before[p.calls[i].Stream]
+		k.add(now.End - now.Start)
+		if *row != nil {
+			k.gaps = append(k.gaps, now.Start-(*row).End)
+		}
+		*row = now
+	}
+	return nil
+}
+
+// profile groups calls by key and runs them.
 type profile struct {
-	index map[string]int // key to kind
-	of    []int          // kind of a call
-	kinds []kind
+	calls  []device.Call
+	device device.Device
+	first  int // the device's number of the first call
+	spans  []device.Span
+	index  map[string]int // key to kind
+	of     []int          // kind of a call
+	kinds  []kind
 }
 
 // kind is the state of one key.
@@ -185,9 +248,9 @@ type kind struct {
 	pass  int // runs in this pass
 }
 
-func (p *profile) group(calls []device.Call) {
-	for i := range calls {
-		key := Key(&calls[i])
+func (p *profile) group() {
+	for i := range p.calls {
+		key := Key(&p.calls[i])
 		k, ok := p.index[key]
 		if !ok {
 			k = len(p.kinds)
@@ -214,12 +277,12 @@ const outlier = 3
 // disturbances only lengthen them, so a sum of medians would be too low.
 func (k *kind) seconds() float64 { return stat.Mean(k.times, outlier) }
 
-func (p *profile) measurements(calls []device.Call) []Measurement {
+func (p *profile) measurements() []Measurement {
 	var list []Measurement
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		// At least a nanosecond, even if the clock did not advance.
-		m := Measurement{Call: calls[k.call], Seconds: max(k.seconds(), 1e-9), Runs: len(k.times)}
+		m := Measurement{Call: p.calls[k.call], Seconds: max(k.seconds(), 1e-9), Runs: len(k.times)}
 		if len(k.gaps) > 0 {
 			m.Gap = stat.Mean(k.gaps, outlier)
 		}
@@ -268,6 +331,45 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 	for at := lo; at < hi; at += int64(len(piece)) {
 		if err := d.Write(tier, at, piece[:min(hi-at, int64(len(piece)))]); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// fillScalars writes a step's scalars where operators read them, and where they are
+// copied from.
+func fillScalars(calls []device.Call, d device.Device) error {
+	var values [graph.NumScalars]float32
+	values[graph.ScalarLR], values[graph.ScalarLossScale] = 1e-4, 1e-4
+	values[graph.ScalarCorrection1], values[graph.ScalarCorrection2] = 1, 1
+	values[graph.ScalarBound] = math.MaxFloat32
+	var b []byte
+	for _, v := range values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	done := map[device.Operand]bool{}
+	set := func(o device.Operand) error {
+		if done[o] || o.Absent() {
+			return nil
+		}
+		done[o] = true
+		return d.Write(o.Tier, o.Addr, b[:min(o.Bytes(), int64(len(b)))])
+	}
+	for i := range calls {
+		specs := calls[i].Op.Info().Args
+		for k, o := range calls[i].Args {
+			if specs[k].Name == "scalars" {
+				if err := set(o); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for i := range calls {
+		if c := &calls[i]; c.Op == graph.Copy && done[c.Args[0]] {
+			if err := set(c.Args[1]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ func newBackend(c *config.Config, dir string) (backend, error) {
 		return newCUDA(c, dir)
 	}
 	c.Ranks = max(c.Ranks, 1)
-	return newCPU(c, c.Ranks), nil // also for device auto, until the CUDA backend has run on a GPU
+	return newCPU(c, c.Ranks), nil
 }
 
 // OpenAlone opens one device, cpu or cuda, without a configuration.

@@ -164,7 +164,8 @@ func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machin
 	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
 }
 
-// profileBudget bounds the time spent on timing the operators of a candidate.
+// profileBudget is the time to spend on timing the operators of a candidate, see
+// hardware.Profile.
 const profileBudget = 3 * time.Second
 
 // measure times those operators of a candidate that the description lacks, in

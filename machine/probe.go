@@ -7,15 +7,27 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Probe measures this machine's processor with all cores, its disk in folder dir
-// and, for several ranks, the link between them.
-func Probe(dir string, ranks int) (*hardware.Hardware, error) {
-	return probe(&cpuBackend{ranks: ranks}, ranks, dir)
+// Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in
+// folder dir and, for several ranks, the link between them.
+func Probe(device, dir string, ranks int) (*hardware.Hardware, error) {
+	if device != "cuda" {
+		return probe(&cpuBackend{ranks: ranks}, ranks, dir)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	b, err := newCUDA(&config.Config{Ranks: ranks}, cache)
+	if err != nil {
+		return nil, err
+	}
+	return probe(b, ranks, dir)
 }
 
 // probe measures what ranks on a backend have, the disk in folder dir and, for

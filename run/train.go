@@ -245,6 +245,7 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			if err := t.trace(); err != nil {
 				return err
 			}
+			t.Session.SetClock(false)
 		}
 		asked, err := t.requested(saveFile)
 		if err != nil {

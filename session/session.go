@@ -284,6 +284,18 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 	return nil
 }
 
+// SetClock turns the timing of calls on or off on devices where it costs time, and reports whether there are any.
+// Without it the timelines of later steps are worth nothing.
+func (s *Session) SetClock(on bool) (costs bool) {
+	for _, d := range s.Devices {
+		if d, ok := d.(device.Clock); ok {
+			d.SetClock(on)
+			costs = true
+		}
+	}
+	return costs
+}
+
 // Timelines returns the timelines of the latest step i by rank, on one clock. They
 // are valid until the next step.
 func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }

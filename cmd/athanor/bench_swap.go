@@ -22,7 +22,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
 		return usageError{"bench swap: --count and --steps are at least 1; hint: leave them out"}
 	}
-	cfg, err := v.load()
+	cfg, err := v.load(c)
 	if err != nil {
 		return err
 	}

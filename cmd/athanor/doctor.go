@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/cpu"
 
@@ -160,9 +159,6 @@ func findCache(*doctorCmd) finding {
 	}
 	return finding{"cache", good, dir, ""}
 }
-
-// driverPatience bounds the wait for the GPU driver's answer.
-const driverPatience = 20 * time.Second
 
 // findGPU looks for GPUs in a child process, since broken drivers crash. Having
 // none is no fault: the CPU backend suffices.

@@ -60,6 +60,7 @@ func testMain(m *testing.M) int {
 	defer os.RemoveAll(home)
 	os.Setenv("HOME", home)
 	os.Setenv("XDG_CACHE_HOME", "")
+	os.Setenv("CUDA_VISIBLE_DEVICES", "") // these tests are of the CPU
 	return m.Run()
 }
 

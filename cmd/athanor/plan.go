@@ -163,7 +163,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if !v.searches() {
 		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: %s, or leave it out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
 	}
-	cfg, err := v.load()
+	cfg, err := v.load(c)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,14 @@ type target struct {
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys." placeholder:"KEY=VALUE"`
 }
 
-func (t *target) load() (*config.Config, error) { return config.Load(t.Config, t.Overrides) }
+// load reads the configuration, and decides on what device it is meant for where that is left open.
+func (t *target) load(c *context) (*config.Config, error) {
+	cfg, err := config.Load(t.Config, t.Overrides)
+	if err == nil && cfg.Hardware.Name == "" {
+		cfg.Device = c.settle(cfg.Device)
+	}
+	return cfg, err
+}
 
 // planned holds everything up to the plan.
 type planned struct {
@@ -46,7 +53,7 @@ type finder func(*config.Config, func(string)) (*machine.Machine, error)
 
 // read reads the configuration, the text and the model.
 func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
-	cfg, err := t.load()
+	cfg, err := t.load(c)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,8 @@ type probeCmd struct {
 	Out  string `help:"Write the hardware file." placeholder:"FILE"`
 	Disk string `help:"Folder on the disk that is measured." default:"." placeholder:"FOLDER"`
 
-	Ranks int `help:"Measure also what joins this many ranks." default:"1"`
+	Ranks  int    `help:"Measure also what joins this many ranks." default:"1"`
+	Device string `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
 }
 
 func (v *probeCmd) Run(c *context) error {
@@ -28,7 +29,7 @@ func (v *probeCmd) Run(c *context) error {
 	if err := canWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(v.Disk, v.Ranks)
+	h, err := machine.Probe(c.settle(v.Device), v.Disk, v.Ranks)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ var errStopped = errors.New("stopped by a signal before the first step; start me
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
-		cfg, err := v.load()
+		cfg, err := v.load(c)
 		if err == nil {
 			err = run.CheckOut(cfg)
 		}

@@ -81,7 +81,7 @@ func (w *worker) exchange(c *call) error {
 	}
 	for i, phase := range e.phases {
 		err := w.meet(c)
-		if err == nil && i == 0 && c.start != 0 {
+		if err == nil && i == 0 && w.times(c) {
 			err = w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream])
 		}
 		if err != nil {

@@ -100,6 +100,7 @@ var _ interface {
 	device.Watched
 	device.Aborter
 	device.Refuser
+	device.Clock
 } = (*Device)(nil)
 
 // Device implements device.Device.
@@ -298,6 +299,14 @@ func (d *Device) createContext(n int) (err error) {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
 
+// SetClock implements device.Clock: a time stamp takes the GPU about a microsecond.
+func (d *Device) SetClock(on bool) {
+	_ = d.work.do(func() error {
+		d.work.untimed = !on
+		return nil
+	})
+}
+
 // Memory returns the GPU's free and total memory in bytes.
 func (d *Device) Memory() (free, total int64, err error) {
 	err = d.work.do(func() error {
@@ -471,7 +480,7 @@ func (d *Device) release() error {
 		d.lib.Lt.Destroy(w.lt)
 	}
 	for i := range d.calls {
-		for _, e := range []uintptr{d.calls[i].start, d.calls[i].end} {
+		for _, e := range []uintptr{d.calls[i].start, d.calls[i].stop, d.calls[i].end} {
 			if e != 0 {
 				v.EventDestroy(e)
 			}

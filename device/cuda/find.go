@@ -37,6 +37,12 @@ type Found struct {
 	Missing  []string `json:"missing,omitempty"` // one line each: what, why, hint
 }
 
+// Installed reports whether there is a driver, which a machine without a GPU seldom has.
+func Installed() bool {
+	_, err := nv.OpenDriver(nv.Local())
+	return err == nil
+}
+
 // Find looks for libraries and GPUs in this process. A broken driver can crash the
 // process; Probe does the same in a child.
 func Find() *Found { return find(nv.Local()) }

@@ -66,12 +66,3 @@ func (b *builder) unpack(w device.Operand, first, rows, lo, n, cols int) (device
 	unit := kernels.Unit{File: "nf4", Defines: fmt.Sprintf("%sVEC=%d", types(y, w), v)}
 	return y, b.start(unit, "nf4", [3]int64{blocks(int64(rows)*int64(y.Stride/v), threads), 1, 1}, threads, 0, a)
 }
-
-// columnsOf returns columns [c, c+n) of an operand.
-func columnsOf(o device.Operand, c, n int) device.Operand {
-	if !o.Absent() {
-		o.Addr += int64(c) * o.DType.Size()
-		o.Cols = n
-	}
-	return o
-}

@@ -332,3 +332,12 @@ func rowsOf(o device.Operand, r0, n int) device.Operand {
 	}
 	return o
 }
+
+// columnsOf returns columns [c, c+n) of an operand.
+func columnsOf(o device.Operand, c, n int) device.Operand {
+	if !o.Absent() {
+		o.Addr += int64(c) * o.DType.Size()
+		o.Cols = n
+	}
+	return o
+}

@@ -64,7 +64,7 @@ func (s *sample) check(got, want []byte) error {
 				g, w := x.At(r, c), y.At(r, c)
 				bound := s.tol*largest + s.floor
 				if o.DType == graph.BF16 {
-					bound += math.Abs(w) / 128
+					bound += math.Abs(w)/128 + s.early*largest
 				}
 				if !(math.Abs(g-w) <= bound) {
 					return fmt.Errorf("%s (%d,%d): %v, reference %v, bound %.3g", s.call.Op.Info().Args[i].Name, r, c, g, w, bound)

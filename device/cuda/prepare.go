@@ -30,10 +30,11 @@ type call struct {
 	to     device.Tier
 	bytes  int64 // bytes moved by a copy
 
-	steps      []step
-	start, end uintptr // events
-	after      int32   // call whose end event is this one's start, or -1
-	until      float64 // end of its latest execution
+	steps       []step
+	end         uintptr // event
+	start, stop uintptr // events with time stamps; 0: not timed
+	after       int32   // call whose end event is this one's start, or -1
+	until       float64 // end of its latest execution
 
 	exchange *exchange // of a call between ranks
 	run      func()
@@ -295,16 +296,16 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 	return p, nil
 }
 
-// createEvents creates the events at the end of a call and, if it is timed, at its start.
+// createEvents creates the event that others wait for and, if the call is timed, those with its times.
 func (d *Device) createEvents(p *call) (err error) {
-	kind := uintptr(nv.EventBlocking | nv.EventNoTiming)
-	if p.span != nil && !d.options.Untimed {
-		kind = nv.EventBlocking
-		if p.start, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind); err != nil {
-			return err
-		}
+	create := d.driver.EventCreate
+	if p.end, err = d.driver.Word("cuEventCreate", create, nv.EventBlocking|nv.EventNoTiming); err != nil || p.span == nil || d.options.Untimed {
+		return err
 	}
-	p.end, err = d.driver.Word("cuEventCreate", d.driver.EventCreate, kind)
+	if p.start, err = d.driver.Word("cuEventCreate", create, nv.EventBlocking); err != nil {
+		return err
+	}
+	p.stop, err = d.driver.Word("cuEventCreate", create, nv.EventBlocking)
 	return err
 }
 

@@ -74,9 +74,66 @@ func linearDW(b *builder) error {
 	return nil
 }
 
-// product adds a product, with the plain kernel as a fallback for what the library
-// cannot do.
+// product adds a product. The library has fast kernels for rows that are whole packs of 16 bytes
+// only. For others that begin where packs do, such as GPT-2's 50257 logits, it gets the columns or
+// the terms up to the last whole pack, and the plain kernel makes the few that are left.
 func (b *builder) product(p product) error {
+	const pack = 8
+	cols, inner := p.y.Cols, p.a.Cols
+	switch {
+	case !b.library || p.ta || !b.packed(p.y) || !b.packed(p.a) || !b.packed(p.b):
+	case cols > pack && cols%pack > 0:
+		most := cols - cols%pack
+		if err := b.product(p.columns(0, most)); err != nil {
+			return err
+		}
+		return b.plain(p.columns(most, cols-most))
+	case inner > pack && inner%pack > 0 && !p.acc && p.bias.Absent() && p.res.Absent():
+		most := inner - inner%pack
+		if err := b.plain(p.terms(most, inner-most)); err != nil {
+			return err
+		}
+		p = p.terms(0, most)
+		p.acc = true
+	}
+	if err := b.plain(p); err != nil {
+		return err
+	}
+	if b.library && p.y.Rows > 0 && p.suits() {
+		w := &b.work[len(b.work)-1]
+		p.plain = w.launch
+		w.launch, w.product = nil, &p
+	}
+	return nil
+}
+
+// packed reports whether an operand is in bf16 with rows that begin at multiples of 16 bytes.
+func (b *builder) packed(o device.Operand) bool { return b.begins(o, graph.BF16, 16) }
+
+// columns returns the product for n columns of y from c on.
+func (p product) columns(c, n int) product {
+	p.y, p.bias, p.res = columnsOf(p.y, c, n), columnsOf(p.bias, c, n), columnsOf(p.res, c, n)
+	if p.tb {
+		p.b = rowsOf(p.b, c, n)
+	} else {
+		p.b = columnsOf(p.b, c, n)
+	}
+	return p
+}
+
+// terms returns the part of a product that sums n terms from k on; a is not transposed.
+func (p product) terms(k, n int) product {
+	p.a = columnsOf(p.a, k, n)
+	if p.tb {
+		p.b = columnsOf(p.b, k, n)
+	} else {
+		p.b = rowsOf(p.b, k, n)
+	}
+	return p
+}
+
+// plain adds a product on the plain kernel, which takes everything.
+func (b *builder) plain(p product) error {
 	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
 	a := b.newArgs(ops...)
 	a.n, a.accum = [6]int32{}, 0
@@ -89,15 +146,7 @@ func (b *builder) product(p product) error {
 		a.accum = 1
 	}
 	grid := [3]int64{blocks(int64(p.y.Rows), 64), blocks(int64(p.y.Cols), 64), 1}
-	if err := b.start(kernels.Unit{File: "product", Defines: types(ops...)}, "product", grid, threads, 0, a); err != nil {
-		return err
-	}
-	if b.library && p.y.Rows > 0 && p.suits() {
-		w := &b.work[len(b.work)-1]
-		p.plain = w.launch
-		w.launch, w.product = nil, &p
-	}
-	return nil
+	return b.start(kernels.Unit{File: "product", Defines: types(ops...)}, "product", grid, threads, 0, a)
 }
 
 func (p *product) String() string {

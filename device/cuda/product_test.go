@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 )
 
 // square is a product of matrices of bf16, 64 x 64, from an address on.
@@ -59,5 +62,66 @@ func TestOneAlgorithm(t *testing.T) {
 	}
 	if len(asked) != 1 {
 		t.Errorf("%d questions: %v", len(asked), asked)
+	}
+}
+
+// TestWholePacks: of rows that begin where packs do but are no whole ones, as those of 50257 logits, the
+// library gets what is whole, and together the results are the reference's. Where that would round a
+// residual twice, or rows begin elsewhere, it gets all.
+func TestWholePacks(t *testing.T) {
+	const n, width, vocab = 40, 24, 51
+	lib := withLibrary(t)
+	for _, c := range []struct {
+		name   string
+		op     graph.Op
+		wt     bool
+		pad    int // elements after a row of logits
+		acc    bool
+		extent int // columns or terms that the library gets
+	}{
+		{"logits", graph.Linear, true, 5, false, 48}, {"logits", graph.Linear, false, 5, false, 48}, {"logits, added", graph.Linear, true, 5, true, 48},
+		{"their gradient", graph.LinearDX, true, 5, false, 48}, {"their gradient", graph.LinearDX, false, 5, false, 48}, {"their gradient, added", graph.LinearDX, true, 5, true, vocab},
+		{"rows without gaps", graph.Linear, true, 0, false, vocab}, {"rows without gaps", graph.LinearDX, true, 0, false, vocab},
+	} {
+		d := openedWith(t, lib, Options{}, imageBytes)
+		s := &sample{Rand: rand.New(rand.NewPCG(7, 7)), image: make([]byte, imageBytes), float: graph.BF16, wide: true, tol: 2e-5}
+		s.call = device.Call{Op: c.op, Attr: graph.Attr{WT: c.wt, Acc: c.acc}}
+		mat := func(rows, cols, stride int) {
+			s.mat(rows, stride)
+			s.call.Args[len(s.call.Args)-1].Cols = cols
+		}
+		sizes := [3][3]int{{n, vocab, vocab + c.pad}, {n, width, width}, {width, vocab, vocab + c.pad}}
+		if c.wt {
+			sizes[2] = [3]int{vocab, width, width}
+		}
+		if c.op == graph.LinearDX {
+			sizes[0], sizes[1] = sizes[1], sizes[0]
+		}
+		for _, x := range sizes {
+			mat(x[0], x[1], x[2])
+		}
+		s.early = 1. / 256 // the few terms that are added first
+		s.poison()
+		works, err := d.plan(d.target(), &s.call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		extents := []int{}
+		for _, w := range works {
+			if p := w.product; p != nil && c.op == graph.Linear {
+				extents = append(extents, p.y.Cols)
+			} else if p != nil {
+				extents = append(extents, p.a.Cols)
+			}
+		}
+		if !slices.Equal(extents, []int{c.extent}) || len(works) != 1+min(vocab-c.extent, 1) {
+			t.Errorf("%s, WT %v: the library gets %v in %d launches, want %d", c.name, c.wt, extents, len(works), c.extent)
+		}
+		cores := kernel.NewEnv(1)
+		got := execute(t, d, s.call, s.image)
+		if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
+			t.Errorf("%s, WT %v: %v", c.name, c.wt, err)
+		}
+		cores.Close()
 	}
 }

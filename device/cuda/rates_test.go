@@ -68,6 +68,16 @@ func seconds(t *testing.T, d *cuda.Device, times int, calls ...device.Call) floa
 	return best
 }
 
+// put fills operands with some numbers, over and over: random ones for all take longer than what is measured.
+func put(t *testing.T, d *cuda.Device, some []byte, operands ...device.Operand) {
+	t.Helper()
+	for _, o := range operands {
+		for at := o.Addr; at < o.End(); at += int64(len(some)) {
+			check(t, d.Write(o.Tier, at, some[:min(int64(len(some)), o.End()-at)]))
+		}
+	}
+}
+
 func matrix(t device.Tier, d graph.DType, addr int64, rows, cols int) device.Operand {
 	return device.Operand{Tier: t, DType: d, Addr: addr, Rows: rows, Cols: cols, Stride: cols}
 }
@@ -104,6 +114,29 @@ func TestRateProduct(t *testing.T) {
 	}
 	if refused := d.Refused(); refused != nil {
 		t.Errorf("the library refused %v", refused)
+	}
+}
+
+// TestRateLogits: the head of GPT-2, whose 50257 logits are no whole packs, on 32768 tokens.
+func TestRateLogits(t *testing.T) {
+	d := open(t, cuda.Options{})
+	n, width, vocab := onGPU(32768, 40), onGPU(768, 24), onGPU(50257, 51)
+	some := cuda.RandomBF16(noise(), 64*width*2)
+	at := int64(0)
+	place := func(rows, cols int) device.Operand {
+		o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
+		o.Stride = (cols + 31) / 32 * 32
+		at = (o.End() + 255) &^ 255
+		return o
+	}
+	logits, x, w := place(n, vocab), place(n, width), place(vocab, width)
+	check(t, d.Reserve(device.DeviceTier, at))
+	put(t, d, some, logits, x, w)
+	for what, c := range map[string]device.Call{
+		"forwards":  {Op: graph.Linear, Attr: graph.Attr{WT: true}, Args: []device.Operand{logits, x, w}},
+		"backwards": {Op: graph.LinearDX, Attr: graph.Attr{WT: true}, Args: []device.Operand{x, logits, w}},
+	} {
+		rate(t, fmt.Sprintf("logits %s, %d x %d x %d", what, n, width, vocab), 2*float64(n)*float64(width)*float64(vocab)/seconds(t, d, 5, c)/1e12, "TFLOP/s")
 	}
 }
 
@@ -161,11 +194,7 @@ func TestRateExperts(t *testing.T) {
 			}
 		}
 		check(t, d.Write(device.DeviceTier, ids.Addr, experts))
-		for _, o := range []device.Operand{in, w} { // the others are results first
-			for at := o.Addr; at < o.End(); at += int64(len(some)) {
-				check(t, d.Write(device.DeviceTier, at, some[:min(int64(len(some)), o.End()-at)]))
-			}
-		}
+		put(t, d, some, in, w) // the others are results first
 		a := graph.Attr{WT: true, Experts: x.experts, Seq: min(n, 4096)}
 		turned := a
 		turned.WT, turned.Slots = false, true
@@ -193,6 +222,7 @@ func TestRateAttention(t *testing.T) {
 	if !cuda.OnGPU() {
 		shapes = []shape{{2, 40, 2, 1, 64, 0}, {2, 40, 2, 1, 64, 15}, {2, 40, 2, 1, 256, 0}}
 	}
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	for _, x := range shapes {
 		b, seq, heads, s := x.b, x.seq, x.heads, x.s
 		d := open(t, cuda.Options{})
@@ -213,8 +243,7 @@ func TestRateAttention(t *testing.T) {
 		dqkv, do, delta := place(graph.BF16, int(w+wkv)), place(graph.BF16, int(w)), place(graph.F32, heads)
 		q, kv := bands(qkv)
 		dq, dkv := bands(dqkv)
-		check(t, d.Write(device.DeviceTier, qkv.Addr, cuda.RandomBF16(noise(), int(qkv.Bytes()))))
-		check(t, d.Write(device.DeviceTier, do.Addr, cuda.RandomBF16(noise(), int(do.Bytes()))))
+		put(t, d, some, qkv, do)
 		a := graph.Attr{Seq: seq, Heads: heads, KVHeads: x.kv, HeadDim: s, Scale: 0.1}
 		fwd := device.Call{Op: graph.Attention, Attr: a, Args: []device.Operand{o, lse, q, kv}}
 		bwd := device.Call{Op: graph.AttentionBwd, Attr: a, Args: []device.Operand{dq, dkv, delta, do, q, kv, o, lse}}

@@ -51,6 +51,7 @@ type worker struct {
 	queue   chan command
 	task    func() error // of doTask
 	result  chan error
+	untimed bool // rounds are not timed, though their calls could be
 	context uintptr
 	device  int
 	lt      uintptr
@@ -61,6 +62,7 @@ type worker struct {
 	used   [device.NumStreams]bool
 	waited [device.NumStreams]bool  // since the last call, so that that one's end is not the next one's start
 	last   [device.NumStreams]int32 // last call
+	latest int32                    // last call of any stream
 	lines  [device.NumStreams]line
 	order  []int32       // timed calls
 	base   uintptr       // event at the round's begin
@@ -123,7 +125,7 @@ func (w *worker) reset() {
 	for s := range w.last {
 		w.last[s], w.lines[s] = -1, line{ends: [2]int32{-1, -1}}
 	}
-	w.order = w.order[:0]
+	w.order, w.latest = w.order[:0], -1
 }
 
 // begin records the event at the start of the round, the origin of the GPU's times.
@@ -156,14 +158,17 @@ func (w *worker) enqueue(n int32, c *call) error {
 	d, v, s := w.d, w.d.driver, w.streams[c.stream]
 	w.used[c.stream] = true
 	before := w.stats.Issued
-	if c.start != 0 { // timed
+	timed := w.times(c)
+	if timed {
 		if len(w.order) == 0 {
 			if err := w.begin(); err != nil {
 				return err
 			}
 		}
-		c.after = w.last[c.stream]
-		if w.waited[c.stream] || c.after < 0 || c.exchange != nil {
+		// A call that was given to the driver right after its stream's last one can begin
+		// when that ends. Others may come later: their stream was idle meanwhile.
+		c.after = w.latest
+		if w.waited[c.stream] || w.latest != w.last[c.stream] || c.exchange != nil {
 			c.after = -1
 		}
 		if c.after < 0 && c.exchange == nil { // it begins when all members have arrived
@@ -181,16 +186,24 @@ func (w *worker) enqueue(n int32, c *call) error {
 	if err := w.take(c.steps); err != nil {
 		return err
 	}
+	if timed {
+		if err := w.ask("cuEventRecord", v.EventRecord, c.stop, s); err != nil {
+			return err
+		}
+	}
 	if err := w.ask("cuEventRecord", v.EventRecord, c.end, s); err != nil {
 		return err
 	}
-	w.waited[c.stream], w.last[c.stream] = false, n
+	w.waited[c.stream], w.last[c.stream], w.latest = false, n, n
 	c.count(&w.stats)
 	if d.options.Serial && c.exchange == nil { // whose partner may come later in program order
 		return w.ask("cuStreamSynchronize", v.StreamSynchronize, s)
 	}
 	return w.pace(c.stream, n, w.stats.Issued-before)
 }
+
+// times reports whether a call is timed in this round.
+func (w *worker) times(c *call) bool { return c.start != 0 && !w.untimed }
 
 // pace keeps the worker from getting too far ahead of a stream that was just given a
 // call.
@@ -257,7 +270,7 @@ func (w *worker) finish() error {
 			} else {
 				c.span.Start = w.at(c.start)
 			}
-			c.until = w.at(c.end)
+			c.until = w.at(c.stop)
 			c.span.End = c.until
 		}
 	}
