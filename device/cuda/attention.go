@@ -86,28 +86,16 @@ func wideTiles(head int) attentionBlock {
 
 var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
 
-// forwardPlan is the variant under experiment: Experts-1 of the call, or the default.
-const defaultPlan = 2
-
-var forwardPlan = defaultPlan
-
-// Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
-// registers allow; wide heads have tiles of 64 keys instead of 128.
+// Panels begin at the next multiple of 1024 bytes. The table at the head of the kernel's file has
+// the sizes; results pass through the place of queries and what is behind it.
 var hopperForward = attentionForward{"attention_wgmma", func(head int) attentionBlock {
-	rows, keys, places := 128, 128, 3
-	if head <= 64 {
-		rows = 192
-	}
-	if forwardPlan == 3 || forwardPlan == 5 && head <= 64 {
-		rows, keys = 192, 64
-		if head <= 64 || head > 128 {
-			rows = 128
-		}
-	}
+	keys, places := 64, 3
 	if head > 128 {
-		keys, places = 64, 2
+		places = 2
+	} else if head > 64 {
+		keys = 128
 	}
-	return attentionBlock{rows, 2 * rows, 1024 + packed(head, rows+2*places*keys), 4 * rows}
+	return attentionBlock{128, 256, 1024 + packed(head, 128+2*places*keys), 4 * 128}
 }}
 
 // There are three places of 2 x 64 rows.
@@ -186,9 +174,6 @@ func (b *builder) present(n int) []device.Operand {
 }
 
 func attention(b *builder) error {
-	if forwardPlan = defaultPlan; b.call.Attr.Experts > 0 {
-		forwardPlan = b.call.Attr.Experts - 1
-	}
 	ops := b.present(4)
 	q, err := b.queriesOf(ops[2], ops[3])
 	if err != nil {
@@ -240,9 +225,6 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 
 func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels.Unit {
 	u := kernels.Unit{File: file, Defines: fmt.Sprintf("%sHEAD=%d", types(ops...), call.Attr.HeadDim)}
-	if file == hopperForward.file {
-		u.Defines += fmt.Sprintf(" PLAN=%d", forwardPlan)
-	}
 	for _, name := range []string{"starts", "sinks"} {
 		if n := numberOf(name, call.Op, ops); n > 0 {
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)

@@ -1,43 +1,53 @@
-// Stage A4: attention on Hopper's tensor cores. A block computes ROWS queries of a head, 64 in
-// each group of four warps, and visits tiles of KEYS keys that begin at multiples of KEYS.
+// Stage A4: attention on Hopper's tensor cores. A block computes 128 queries of a head, 64 in each
+// of two groups of four warps, and visits tiles of KEYS keys that begin at multiples of KEYS.
 //
-// While the tensor cores multiply the weights of one tile with its values, the group computes
-// the weights of the next: q.k of tile j and p.v of tile j-1 are started together, and the
-// softmax of tile j waits for the first only. So keys are needed one tile before values; both
-// are double-buffered in shared memory. The groups of a block synchronise once per tile; one
-// that computes its softmax leaves the tensor cores to the others.
+// While the tensor cores multiply the weights of one tile with its values, the group computes the
+// weights of the next: in step j q.k of tile j and p.v of tile j-1 are started together, and the
+// softmax of tile j waits for the first only. So keys are needed one tile before values. The first
+// group copies keys to shared memory, the second one values, as soon as their own products are
+// started. A row's maximum is replaced only if weights would exceed 2^LATE, so that results are
+// seldom rescaled; weights are relative to it, whatever it is.
+//
+// The groups meet at one barrier per step. If they met at the same point, both would compute their
+// softmax at once and leave the tensor cores idle. So the first group meets the second at the end
+// of its step j, while the second has just started its products of step j: it is half a step
+// behind, and a tile is in use for longer, hence three places instead of two. Registers and shared
+// memory limit what each head size has:
+//
+//   heads of    keys  places  blocks on an SM  queries are in  groups are
+//   32, 64        64       3                2  registers       half a step apart
+//   96, 128      128       3                1  shared memory   half a step apart
+//   160 to 256    64       2                1  shared memory   in step
+//
+// With two blocks one fills what the other leaves idle, most of all at the beginning and the end of
+// short sequences and documents.
 //
 // For example, queries 128 to 255 without a window, heads of 128: the first group sees keys of
 // tiles 0 and 1, and executes steps 0 (q.k of tile 0), 1 (q.k of tile 1, which is masked, and
 // p.v of tile 0) and 2 (p.v of tile 1). Keys that a group does not see change no bits: a tile
 // without visible keys adds 0 to a row and multiplies it by 1.
 //
-// Known weakness: the same threads copy and multiply. FlashAttention-3 has warps dedicated to
-// bulk copies (TMA), and named barriers that make groups alternate on the tensor cores; here
-// their order is left to chance. Not measured yet.
-#ifndef PLAN // experiment
-#define PLAN 2
-#endif
-#define LAZY (PLAN >= 1)
-#define SOON (PLAN <= 1 || HEAD > 128)
-#define OWN (PLAN == 5 && HEAD <= 128) // queries are in registers
-#if PLAN == 3 || PLAN == 5 && HEAD <= 64
-#define GROUPS (HEAD <= 64 || HEAD > 128 ? 2 : 3)
-#define KEYS 64
-#define BLOCKS (HEAD <= 64 ? 2 : 1)
-#else
-#define GROUPS (HEAD <= 64 ? 3 : 2)
-#define KEYS (HEAD <= 128 ? 128 : 64) // which shared memory has the place for
-#define BLOCKS 1
-#endif
-#define STAGGER (PLAN > 0 && HEAD <= 128)
-#define PLACES (HEAD <= 128 ? 3 : 2) // of tiles of keys, and of values
-#define ROWS (64 * GROUPS)
-#define THREADS (128 * GROUPS)
+// Known weakness: the same threads copy and multiply, and a block ends before the next one begins.
+// FlashAttention-3 has warps dedicated to bulk copies (TMA). Measured on an H200, TFLOP/s, with
+// cuDNN's (through PyTorch) beside them:
+//
+//   sequences             here  before  cuDNN
+//   32 x 1024, 12 of 64    289     215    287
+//   8 x 4096, 12 of 64     386     300    398
+//   4 x 4096, 32 of 64     395     305    414
+//   16 x 1024, 32 of 128   387     316    419
+//   4 x 4096, 32 of 128    563     424    561
+//
+// and 168 (124 before) with documents of 500 in the second. Heads of 160 and more: not measured.
+#define ROWS 128
+#define THREADS 256
+#define BLOCKS (HEAD <= 64 ? 2 : 1)                  // on an SM
+#define KEYS (HEAD > 64 && HEAD <= 128 ? 128 : 64)
+#define PLACES (HEAD <= 128 ? 3 : 2)                 // of tiles of keys, and of values
+#define HOLD (HEAD <= 64)                            // queries in registers
+#define STAGGER (PLACES == 3)                        // groups
 #define PANEL (HEAD % 64 ? 32 : 64)
-#define LATE 8 // a maximum is replaced by one that makes weights this power of two greater
-
-#define EARLY (PLAN == 4)
+#define LATE 8
 
 // bring starts copying 16 bytes to TO bytes behind to from FROM bytes behind from, or 0 without ask.
 template <int TO, int FROM> static __device__ inline void bring(bf16* to, const bf16* from, bool ask) {
@@ -48,30 +58,24 @@ template <int TO, int FROM> static __device__ inline void bring(bf16* to, const 
 #endif
 }
 
-// bringAll copies rows I, I+STEP, ... of the thread's piece, of every panel.
-template <int HIGH, int N, int I = 0> static __device__ inline void bringAll(bf16* to, const bf16* first, int stride, int r, int end) {
-  constexpr int STEP = N / (PANEL / 8);
-  if constexpr (I < HIGH) {
-    const bf16* from = first + (i64)stride * I;
-    if (I + STEP <= HIGH || r + I < HIGH) {
-      bring<I * PANEL * 2, 0>(to, from, r + I < end);
-      if constexpr (HEAD > PANEL) bring<(HIGH + I) * PANEL * 2, PANEL * 2>(to, from, r + I < end);
-      if constexpr (HEAD > 2 * PANEL) bring<(2 * HIGH + I) * PANEL * 2, 2 * PANEL * 2>(to, from, r + I < end);
-      if constexpr (HEAD > 3 * PANEL) bring<(3 * HIGH + I) * PANEL * 2, 3 * PANEL * 2>(to, from, r + I < end);
-      if constexpr (HEAD > 4 * PANEL) bring<(4 * HIGH + I) * PANEL * 2, 4 * PANEL * 2>(to, from, r + I < end);
-      if constexpr (HEAD > 5 * PANEL) bring<(5 * HIGH + I) * PANEL * 2, 5 * PANEL * 2>(to, from, r + I < end);
-      if constexpr (HEAD > 6 * PANEL) bring<(6 * HIGH + I) * PANEL * 2, 6 * PANEL * 2>(to, from, r + I < end);
-    }
-    bringAll<HIGH, N, I + STEP>(to, first, stride, r, end);
-  }
+// bringRow starts copying a piece of panels P, P+1, ... of row I, bringRows of rows I, I+STEP, ...
+template <int HIGH, int I, int P = 0> static __device__ inline void bringRow(bf16* to, const bf16* from, bool ask) {
+  bring<(P * HIGH + I) * PANEL * 2, P * PANEL * 2>(to, from, ask);
+  if constexpr ((P + 1) * PANEL < HEAD) bringRow<HIGH, I, P + 1>(to, from, ask);
 }
 
-// fetchTile is fetchPanels with fewer instructions.
-template <int HIGH, int N = THREADS> static __device__ inline void fetchTile(bf16* s, const Mat& t, int row, int end, int col) {
+template <int HIGH, int STEP, int I = 0> static __device__ inline void bringRows(bf16* to, const bf16* from, i64 stride, int left) {
+  bringRow<HIGH, I>(to, from + stride * I, I < left);
+  if constexpr (I + STEP < HIGH) bringRows<HIGH, STEP, I + STEP>(to, from, stride, left);
+}
+
+// fetchTile is fetchPanels for N threads and whole tiles, with fewer instructions: all places and all
+// panels' sources are one address and constants.
+template <int HIGH, int N> static __device__ inline void fetchTile(bf16* s, const Mat& t, int row, int end, int col) {
   constexpr int PIECES = PANEL / 8, STEP = N / PIECES;
-  static_assert(STEP % 8 == 0, "rows whose pieces trade places alike");
+  static_assert(STEP % 8 == 0 && HIGH % STEP == 0, "rows whose pieces trade places alike");
   int r = threadIdx.x % N / PIECES, c = threadIdx.x % PIECES * 8;
-  bringAll<HIGH, N>(s + r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8), nearby(t, row + r, col + c), t.stride, r, end);
+  bringRows<HIGH, STEP>(s + r * PANEL + (c ^ r * PANEL / 64 % PIECES * 8), nearby(t, row + r, col + c), t.stride, end - r);
 }
 
 // hide masks the scores of a tile for keys, from column j on, that rows i and i+8 do not see;
@@ -83,20 +87,19 @@ static __device__ inline void hide(const Args& a, const int* starts, float (&s)[
 #ifdef STARTS
     first = max(first, starts[half * 8]);
 #endif
-    unsigned seen = last - first;
-    int before = j - first;
+    unsigned seen = last - first; // after the first key
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
       for (int e = 0; e < 2; e++)
-        if ((unsigned)(before + n * 8 + e) > seen) s[n][2 * half + e] = -INFINITY;
+        if ((unsigned)(j - first + n * 8 + e) > seen) s[n][2 * half + e] = -INFINITY;
   }
 }
 
-// crest raises the maxima m of rows to those of scores s: shrink are the factors for the sums so far,
-// zero the scores whose weight is 1, negated and scaled.
-static __device__ inline void crest(const float (&s)[KEYS / 8][4], float (&m)[2], float (&zero)[2], float (&shrink)[2], float scale) {
-  float top[2][2];
+// soften converts scores s to weights: m is a row's maximum, up to LATE, l this thread's part of the
+// sum of its weights, shrink the factor for the sums so far.
+static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], float (&l)[2], float (&shrink)[2], float scale) {
+  float top[2][2], zero[2]; // two chains per row
 #pragma unroll
   for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -112,24 +115,23 @@ static __device__ inline void crest(const float (&s)[KEYS / 8][4], float (&m)[2]
     for (int i = 0; i < 2; i++) top[i][0] = fmaxf(top[i][0], __shfl_xor_sync(~0u, top[i][0], o));
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    float t = top[i][0], old = m[i];
-    if (LAZY ? (t - old) * scale > LATE : t > old) m[i] = t;
+    float old = m[i];
+    if ((top[i][0] - old) * scale > LATE) m[i] = top[i][0];
     zero[i] = m[i] == -INFINITY ? 0 : m[i]; // a row without a visible key yet stays 0
     shrink[i] = power((old - zero[i]) * scale);
     zero[i] *= -scale;
   }
-}
-
-// weigh converts the scores of rows i to weights; l is this thread's part of their sum.
-template <int I> static __device__ inline void weigh(float (&s)[KEYS / 8][4], float (&l)[2], float zero, float shrink, float scale) {
-  float sum[2] = {};
 #pragma unroll
-  for (int n = 0; n < KEYS / 8; n++) {
-    float &x = s[n][2 * I], &y = s[n][2 * I + 1];
-    x = power(fmaf(x, scale, zero)), y = power(fmaf(y, scale, zero));
-    sum[n % 2] += x + y;
+  for (int i = 0; i < 2; i++) {
+    float sum[2] = {};
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+      float &x = s[n][2 * i], &y = s[n][2 * i + 1];
+      x = power(fmaf(x, scale, zero[i])), y = power(fmaf(y, scale, zero[i]));
+      sum[n % 2] += x + y;
+    }
+    l[i] = fmaf(l[i], shrink[i], sum[0] + sum[1]);
   }
-  l[I] = fmaf(l[I], shrink, sum[0] + sum[1]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __grid_constant__ Args a) {
@@ -145,71 +147,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   int lo = (firstKey(a, mine, w0) - first) / KEYS, hi = (min(w0 + 64, a.seq) - first + KEYS - 1) / KEYS; // tiles that the group sees
   if (w0 >= a.seq) lo = hi = tiles + 1;
   float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
-  fetchTile<ROWS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
-  fetchTile<KEYS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
+  bool late = STAGGER && group; // the second group's steps are half a step later
+  fetchTile<ROWS, THREADS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
+  fetchTile<KEYS, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
   commit();
-  // fetch starts copying the next step's keys and this one's values.
+  // fetch starts copying the keys of tile j+1 or the values of tile j.
   auto fetch = [&](int j) {
-    if (GROUPS == 2 && !SOON) { // the first group copies keys, the second one values
-      int i = j + 1 - group, k0 = first + i * KEYS;
-      if (i < tiles) fetchTile<KEYS, 128>((group ? v : k) + i % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (group * a.kv + g) * HEAD);
-      commit();
-      return;
-    }
-    int k0 = first + j * KEYS;
-    if (j + 1 < tiles) fetchTile<KEYS>(k + (j + 1) % PLACES * TILE, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
-    if (j < tiles) fetchTile<KEYS>(v + j % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (a.kv + g) * HEAD);
+    int i = j + 1 - group, k0 = first + i * KEYS;
+    if (i < tiles) fetchTile<KEYS, 128>((group ? v : k) + i % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (group * a.kv + g) * HEAD);
     commit();
   };
-  // meet is where step j may begin: its keys and the values of the tile before are there, and the
-  // places of a tile before those are free.
-  auto meet = [&](int j, bool ready = false) {
-    if (!ready) {
-      landed();
-      visible();
-    }
+  // meet is where step j may begin: its keys and the values of the tile before are there, and places
+  // of tiles that are no longer needed are free.
+  auto meet = [&](int j) {
+    landed();
+    visible();
     __syncthreads();
-    if (SOON) fetch(j);
+    if (!STAGGER || j == 0 && late) fetch(j);
   };
   float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
-  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, zero[2], shrink[2]; // rows g and g+8
-  unsigned p[KEYS / 16][4];
-  int point = STAGGER ? group * 2 / (GROUPS - 1) : 0;
-  bool late = point == 2;
+  float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, shrink[2]; // rows g and g+8
+  unsigned p[KEYS / 16][4], held[HEAD / 16][4];
   meet(0);
-  if (!SOON && late) fetch(0);
-  unsigned own[HEAD / 16][4];
-  if (OWN) {
+  if (HOLD) {
     int r = r0 + lane % 16, way = r * PANEL / 64 % (PANEL / 8) * 8;
 #pragma unroll
-    for (int c = 0; c < HEAD; c += 16) quad(own[c / 16], q + c / PANEL * ROWS * PANEL + r * PANEL + ((c % PANEL + lane / 16 * 8) ^ way));
+    for (int c = 0; c < HEAD; c += 16) quad(held[c / 16], q + c / PANEL * ROWS * PANEL + r * PANEL + ((c % PANEL + lane / 16 * 8) ^ way));
   }
   for (int j = 0; j <= tiles; j++) {
-    auto due = [&](int at) {
-      if (at == point && j < tiles) meet(j + 1, EARLY && at == 2);
+    int k0 = first + j * KEYS;
+    auto started = [&]() { // are this step's products, if there are any
+      if (late) meet(j + 1);
+      if (STAGGER) fetch(j + late);
     };
-    auto started = [&]() { // this step's products
-      if (STAGGER) due(2);
-      if (!SOON) fetch(j + late);
+    auto ended = [&]() {
+      if (!late) meet(j + 1);
     };
     if (j < lo || j > hi) {
-      if (late && j < tiles) meet(j + 1);
-      if (!SOON) fetch(j + late);
-      if (!late && j < tiles) meet(j + 1);
+      started();
+      ended();
       continue;
     }
-    auto early = [&]() {
-      if (EARLY && point == 2) {
-        landed();
-        visible();
-      }
-    };
     Operand qs = describe<PANEL, ROWS>(q + group * 64 * PANEL), ks = describe<PANEL, KEYS>(k + j % PLACES * TILE), vs = describe<PANEL, KEYS>(v + (j + PLACES - 1) % PLACES * TILE);
     auto scores = [&]() {
 #pragma unroll
       for (int c = 0; c < HEAD; c += 16) {
-        if constexpr (OWN) multiply<false>(s, own[c / 16], along<PANEL, KEYS>(ks, c), c > 0);
+        if constexpr (HOLD) multiply<false>(s, held[c / 16], along<PANEL, KEYS>(ks, c), c > 0);
         else multiply<false, false>(s, along<PANEL, ROWS>(qs, c), along<PANEL, KEYS>(ks, c), c > 0);
       }
       close();
@@ -219,36 +203,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       for (int c = 0; c < KEYS; c += 16) multiply<true>(o, p[c / 16], across<PANEL>(vs, c));
       close();
     };
-    auto soften = [&]() {
-      int k0 = first + j * KEYS;
+    auto weigh = [&]() {
       settle(s);
       if (!allSee(a, starts + r0, q0 + r0, 16, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, q0 + r0 + lane / 4, k0 + lane % 4 * 2);
-      crest(s, m, zero, shrink, scale);
-      weigh<0>(s, l, zero[0], shrink[0], scale);
-      if (GROUPS == 3) due(1);
-      weigh<1>(s, l, zero[1], shrink[1], scale);
+      soften(s, m, l, shrink, scale);
       now(__float_as_uint(l[0]) | __float_as_uint(l[1]));
     };
     if (j == lo) {
       settle(s);
-      early();
       begin();
       scores();
       started();
       done<0>();
-      soften();
+      weigh();
     } else if (j < hi) {
       settle(s), settle(o);
-      early();
       begin();
       scores();
       gather();
       started();
       done<1>();
-      soften();
+      weigh();
       done<0>();
       settle(o);
-      if (!LAZY || __ballot_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
+      if (__ballot_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
 #pragma unroll
         for (int n = 0; n < HEAD / 8; n++)
 #pragma unroll
@@ -258,17 +236,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
       settle(o);
       begin();
       gather();
-      if (late && j < tiles) meet(j + 1);
-      if (!SOON) fetch(j + late);
+      started();
       done<0>();
       settle(o);
-      if (point == 1 && j < tiles) meet(j + 1);
     }
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) asA(p[c], s[2 * c], s[2 * c + 1]);
-    due(0);
+    ended();
   }
-  __syncthreads(); // results are written where others' operands were
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     l[i] += __shfl_xor_sync(~0u, l[i], 1);
