@@ -4,48 +4,49 @@
 // While the tensor cores multiply the weights of one tile with its values, the group computes the
 // weights of the next: in step j q.k of tile j and p.v of tile j-1 are started together, and the
 // softmax of tile j waits for the first only. So keys are needed one tile before values. The first
-// group copies keys to shared memory, the second one values, as soon as their own products are
-// started. A row's maximum is replaced only if weights would exceed 2^LATE, so that results are
-// seldom rescaled; weights are relative to it, whatever it is.
+// group copies tiles of keys to shared memory, the second one tiles of values. Weights are relative
+// to a row's maximum, but a new maximum counts only if it would make them greater than 2^LATE: then
+// the results so far are seldom rescaled.
 //
-// The groups meet at one barrier per step. If they met at the same point, both would compute their
-// softmax at once and leave the tensor cores idle. So the first group meets the second at the end
-// of its step j, while the second has just started its products of step j: it is half a step
-// behind, and a tile is in use for longer, hence three places instead of two. Registers and shared
-// memory limit what each head size has:
+// Groups that met at the same point of their steps would compute the softmax at the same time and
+// leave the tensor cores idle. So the second group is half a step behind: the first one meets it
+// at the end of a step, it meets the first one when it has just started the products of that step.
+// Then a tile is in use for longer and needs three places for keys and for values, not two. What
+// registers and shared memory allow depends on the heads:
 //
-//   heads of    keys  places  blocks on an SM  queries are in  groups are
-//   32, 64        64       3                2  registers       half a step apart
-//   96, 128      128       3                1  shared memory   half a step apart
-//   160 to 256    64       2                1  shared memory   in step
+//   heads of    KEYS  PLACES  blocks on an SM  queries        groups
+//   32, 64        64       3                2  in registers   half a step apart
+//   96, 128      128       3                1  shared memory  half a step apart
+//   160 to 256    64       2                1  shared memory  in step
 //
-// With two blocks one fills what the other leaves idle, most of all at the beginning and the end of
-// short sequences and documents.
+// The second block on an SM multiplies while the first one begins, ends or waits, which counts most
+// in short sequences and documents.
 //
 // For example, queries 128 to 255 without a window, heads of 128: the first group sees keys of
 // tiles 0 and 1, and executes steps 0 (q.k of tile 0), 1 (q.k of tile 1, which is masked, and
 // p.v of tile 0) and 2 (p.v of tile 1). Keys that a group does not see change no bits: a tile
 // without visible keys adds 0 to a row and multiplies it by 1.
 //
-// Known weakness: the same threads copy and multiply, and a block ends before the next one begins.
-// FlashAttention-3 has warps dedicated to bulk copies (TMA). Measured on an H200, TFLOP/s, with
-// cuDNN's (through PyTorch) beside them:
+// Known weakness: the same threads copy and multiply, and beyond heads of 64 nothing else runs while
+// a block begins and ends. FlashAttention-3 has warps dedicated to bulk copies (TMA). TFLOP/s on an
+// H200, cuDNN's through PyTorch:
 //
-//   sequences             here  before  cuDNN
-//   32 x 1024, 12 of 64    289     215    287
-//   8 x 4096, 12 of 64     386     300    398
-//   4 x 4096, 32 of 64     395     305    414
-//   16 x 1024, 32 of 128   387     316    419
-//   4 x 4096, 32 of 128    563     424    561
+//   sequences   heads         here  cuDNN
+//   32 x 1024   12 of 64       289    287
+//    8 x 4096   12 of 64       386    398   (168 with documents of 500)
+//    4 x 4096   32 on 8 of 64  395    414
+//   16 x 1024   32 on 8 of 128 387    419
+//    4 x 4096   32 on 8 of 128 563    561
 //
-// and 168 (124 before) with documents of 500 in the second. Heads of 160 and more: not measured.
+// Heads of 128 with their queries in registers too: 377 and 538. Heads of 160 and more are not
+// measured.
 #define ROWS 128
 #define THREADS 256
-#define BLOCKS (HEAD <= 64 ? 2 : 1)                  // on an SM
 #define KEYS (HEAD > 64 && HEAD <= 128 ? 128 : 64)
-#define PLACES (HEAD <= 128 ? 3 : 2)                 // of tiles of keys, and of values
-#define HOLD (HEAD <= 64)                            // queries in registers
-#define STAGGER (PLACES == 3)                        // groups
+#define PLACES (HEAD <= 128 ? 3 : 2) // of tiles of keys, and of values
+#define BLOCKS (HEAD <= 64 ? 2 : 1)  // on an SM
+#define HELD (HEAD <= 64)            // queries are in registers
+#define APART (HEAD <= 128)          // groups are half a step apart
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define LATE 8
 
@@ -96,10 +97,10 @@ static __device__ inline void hide(const Args& a, const int* starts, float (&s)[
   }
 }
 
-// soften converts scores s to weights: m is a row's maximum, up to LATE, l this thread's part of the
-// sum of its weights, shrink the factor for the sums so far.
+// soften converts scores s to weights: m is the maximum of a row that counts, l this thread's part
+// of the sum of its weights, shrink the factor for the sums so far.
 static __device__ inline void soften(float (&s)[KEYS / 8][4], float (&m)[2], float (&l)[2], float (&shrink)[2], float scale) {
-  float top[2][2], zero[2]; // two chains per row
+  float top[2][2], zero[2]; // maxima in two chains per row; the scores whose weight is 1, negated and scaled
 #pragma unroll
   for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   int lo = (firstKey(a, mine, w0) - first) / KEYS, hi = (min(w0 + 64, a.seq) - first + KEYS - 1) / KEYS; // tiles that the group sees
   if (w0 >= a.seq) lo = hi = tiles + 1;
   float scale = a.f[0] * 1.4426950408889634f; // log2(e): exponentials are in base 2
-  bool late = STAGGER && group; // the second group's steps are half a step later
+  bool late = APART && group;
   fetchTile<ROWS, THREADS>(q, a.t[2], mine + q0, a.seq - q0, h * HEAD);
   fetchTile<KEYS, THREADS>(k, a.t[3], base + first, a.seq - first, g * HEAD);
   fetchStarts<ROWS, THREADS>(starts, a, mine, q0);
@@ -158,31 +159,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     if (i < tiles) fetchTile<KEYS, 128>((group ? v : k) + i % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (group * a.kv + g) * HEAD);
     commit();
   };
-  // meet is where step j may begin: its keys and the values of the tile before are there, and places
-  // of tiles that are no longer needed are free.
-  auto meet = [&](int j) {
+  // meet waits until the next step may begin: its keys and the values of the tile before are there,
+  // and the places that fetch fills next are free.
+  auto meet = [&]() {
     landed();
     visible();
     __syncthreads();
-    if (!STAGGER || j == 0 && late) fetch(j);
   };
   float sink = sinkOf(a, h, a.f[0]), sunk = lane % 4 ? 0 : SUNK; // one of the four threads of a row has its weight
   float s[KEYS / 8][4] = {}, o[HEAD / 8][4] = {}, m[2] = {sink, sink}, l[2] = {sunk, sunk}, shrink[2]; // rows g and g+8
   unsigned p[KEYS / 16][4], held[HEAD / 16][4];
-  meet(0);
-  if (HOLD) {
+  meet();
+  if (late || !APART) fetch(0);
+  if (HELD) {
     int r = r0 + lane % 16, way = r * PANEL / 64 % (PANEL / 8) * 8;
 #pragma unroll
     for (int c = 0; c < HEAD; c += 16) quad(held[c / 16], q + c / PANEL * ROWS * PANEL + r * PANEL + ((c % PANEL + lane / 16 * 8) ^ way));
   }
   for (int j = 0; j <= tiles; j++) {
     int k0 = first + j * KEYS;
-    auto started = [&]() { // are this step's products, if there are any
-      if (late) meet(j + 1);
-      if (STAGGER) fetch(j + late);
+    auto started = [&]() { // are this step's products, if it has any
+      if (late) meet();
+      if (APART) fetch(j + late);
     };
     auto ended = [&]() {
-      if (!late) meet(j + 1);
+      if (!late) meet();
+      if (!APART) fetch(j + 1);
     };
     if (j < lo || j > hi) {
       started();
@@ -193,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     auto scores = [&]() {
 #pragma unroll
       for (int c = 0; c < HEAD; c += 16) {
-        if constexpr (HOLD) multiply<false>(s, held[c / 16], along<PANEL, KEYS>(ks, c), c > 0);
+        if constexpr (HELD) multiply<false>(s, held[c / 16], along<PANEL, KEYS>(ks, c), c > 0);
         else multiply<false, false>(s, along<PANEL, ROWS>(qs, c), along<PANEL, KEYS>(ks, c), c > 0);
       }
       close();
