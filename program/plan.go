@@ -189,8 +189,11 @@ func Agree(hashes []string) error {
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
 // is a chunk by itself. A chunk is a run of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen. Parameters whose gradients one operator computes stay together.
+// frozen. Parameters whose gradients one operator computes stay together. All others begin
+// at multiples of 64 bytes, as buffers do: a GPU's library may add in another order
+// where operands are aligned otherwise.
 func Layout(g *graph.Graph, elems int64) []Chunk {
+	const aligned = 64 / 2 // elements, of bf16
 	users, glued := segmentsOf(g), glued(g)
 	var list []Chunk
 	var size int64
@@ -198,7 +201,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 		n := g.Stored(i).Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if slices.Equal(users[i], users[i-1]) && p.Frozen == g.Params[i-1].Frozen && size+n <= elems || glued[i] {
+			if slices.Equal(users[i], users[i-1]) && p.Frozen == g.Params[i-1].Frozen && size+n <= elems && size%aligned == 0 || glued[i] {
 				c.Last, size = i+1, size+n
 				continue
 			}

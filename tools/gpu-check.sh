@@ -125,17 +125,21 @@ agree() {
   aside test_of cuts 120 device/cuda 'TestCuts|TestSequenceSlices|TestDocumentsAreSkipped'
   aside test_of torch-fixtures 120 device/cuda 'TestTraining|TestPreference|TestQuantizedMixture|TestGPTOSS|TestSinks'
   aside test_of plans 120 device/cuda TestPlansChangeNothing
-  aside test_of attention 150 device/cuda 'TestOperators/attention|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 3
+  aside test_of heads 150 device/cuda TestEveryHead
+  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 2
+  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd' -test.count 2
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
   aside test_of compile 120 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   aside test_of device 90 device/cuda 'TestArgs|TestOrder|TestTimes|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$|TestSkippedStep'
-  aside test_of fabric 60 device/cuda 'TestCollectives|TestLost|TestLeaving|TestDisagree'
-  # Ranks of one context must not wait for it when the library loads a kernel.
-  CUDA_MODULE_LOADING=EAGER CUDA_MODULE_DATA_LOADING=EAGER aside test_of ranks 120 device/cuda 'TestRanksChangeNothing|TestRanksAhead|TestRankLost'
   aside test_of generate 60 device/cuda TestGenerate
   aside test_of find 60 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
+  # Ranks of one context must not wait for it when a kernel is loaded.
+  local -x CUDA_MODULE_LOADING=EAGER CUDA_MODULE_DATA_LOADING=EAGER
+  aside test_of collectives 60 device/cuda 'TestCollectives'
+  aside test_of lost 60 device/cuda 'TestLost|TestLeaving|TestDisagree'
+  aside test_of ranks 120 device/cuda 'TestRanksChangeNothing|TestRanksAhead|TestRankLost'
 }
 
 sanitize() {

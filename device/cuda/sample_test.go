@@ -26,6 +26,7 @@ type sample struct {
 	acc   bool
 	tol   float64
 	floor float64 // that an element may be off, whatever its size
+	head  int     // size of attention's heads; 0: drawn
 	early float64 // of the largest element: what sums in bf16 may be off by being rounded before their last term
 }
 
@@ -222,6 +223,9 @@ func (s *sample) heads() (rows, width int) {
 		if s.float == graph.BF16 {
 			s.tol = 8e-3 // of tensor cores, whose operands are bf16: the largest element's rounding
 		}
+	}
+	if s.head > 0 {
+		a.HeadDim, a.Seq = s.head, []int{130, 300}[s.IntN(2)]
 	}
 	a.Scale = 1 / math.Sqrt(float64(a.HeadDim))
 	if s.IntN(2) == 0 {
