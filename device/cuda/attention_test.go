@@ -49,7 +49,7 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
-	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
+	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_wgmma.cu": {32, 96, 160}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
 	for _, c := range []struct {
 		op      graph.Op
 		file    string // edited from there on
