@@ -115,7 +115,7 @@ checks() {
 # aside runs a part beside others: most of their time is the oracles', on the CPU. Where some twenty
 # open the GPU at the same moment, the driver takes half a minute and refuses some.
 aside() {
-  while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
+  while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
   "$@" &
 }
 
@@ -126,8 +126,8 @@ agree() {
   aside test_of torch-fixtures 120 device/cuda 'TestTraining|TestPreference|TestQuantizedMixture|TestGPTOSS|TestSinks'
   aside test_of plans 120 device/cuda TestPlansChangeNothing
   aside test_of heads 150 device/cuda TestEveryHead
-  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 2
-  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd' -test.count 2
+  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits'
+  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd'
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'

@@ -335,28 +335,31 @@ func TestEveryHead(t *testing.T) {
 	if !onGPU() {
 		t.Skip("takes minutes on the fake, where TestOperators and the counts of samples are enough")
 	}
-	cores := kernel.NewEnv(1)
-	defer cores.Close()
-	d, _ := machine(t, Options{}, imageBytes)
-	first := fresh(t)
 	for _, head := range []int{16, 32, 48, 64, 96, 128, 144, 160, 192, 224, 256} {
-		for _, op := range []graph.Op{graph.Attention, graph.AttentionBwd} {
-			for seed := first; seed < first+6; seed++ {
-				s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(head))), image: make([]byte, imageBytes), wide: true, acc: seed%2 == 0, tol: 2e-5, float: graph.BF16, head: head}
-				for i := range s.image {
-					s.image[i] = 0xff
-				}
-				s.call.Op = op
-				samples[op](s)
-				s.poison()
-				got := execute(t, d, s.call, s.image)
-				if !bytes.Equal(got, execute(t, d, s.call, s.image)) {
-					t.Errorf("seed %d: %v: two runs differ", seed, s)
-				}
-				if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
-					t.Errorf("heads of %d, seed %d: %v: %v", head, seed, s, err)
+		t.Run(fmt.Sprint(head), func(t *testing.T) {
+			t.Parallel()
+			cores := kernel.NewEnv(1)
+			defer cores.Close()
+			d, _ := machine(t, Options{}, imageBytes)
+			first := fresh(t)
+			for _, op := range []graph.Op{graph.Attention, graph.AttentionBwd} {
+				for seed := first; seed < first+6; seed++ {
+					s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(head))), image: make([]byte, imageBytes), wide: true, acc: seed%2 == 0, tol: 2e-5, float: graph.BF16, head: head}
+					for i := range s.image {
+						s.image[i] = 0xff
+					}
+					s.call.Op = op
+					samples[op](s)
+					s.poison()
+					got := execute(t, d, s.call, s.image)
+					if !bytes.Equal(got, execute(t, d, s.call, s.image)) {
+						t.Errorf("seed %d: %v: two runs differ", seed, s)
+					}
+					if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
+						t.Errorf("seed %d: %v: %v", seed, s, err)
+					}
 				}
 			}
-		}
+		})
 	}
 }
