@@ -14,7 +14,7 @@
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
-#            with moments in bf16
+#            with moments in bf16; LAYERS=N: so many of its layers
 #   offload-fp32  20 of its layers, all of which fit there in fp32
 #
 # PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
@@ -263,7 +263,7 @@ print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 offload() {
   product
   grow 120
-  step llama-3-8b 4096 8 300 0 limits.device=24GB optimizer_state=bf16_moments
+  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=bf16_moments
 }
 
 offload-fp32() {
