@@ -139,7 +139,14 @@ func TestMixedChunk(t *testing.T) {
 	if err := other.Validate(g); err == nil || !strings.Contains(err.Error(), "another model") {
 		t.Errorf("a plan that trains what is frozen: %v", err)
 	}
-	pl.Chunks = other.Chunks
+	pl.Chunks = nil
+	for i, q := range g.Params {
+		if q.Frozen && !g.Params[i-1].Frozen { // the layer's first that is
+			pl.Chunks[i-1].Last++
+			continue
+		}
+		pl.Chunks = append(pl.Chunks, Chunk{First: i, Last: i + 1})
+	}
 	if err := pl.Validate(g); err == nil || !strings.Contains(err.Error(), "one is frozen") {
 		t.Errorf("a mixed chunk: %v", err)
 	}

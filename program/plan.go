@@ -193,7 +193,7 @@ func Agree(hashes []string) error {
 // at multiples of 64 bytes, as buffers do: a GPU's library may add in another order
 // where operands are aligned otherwise.
 func Layout(g *graph.Graph, elems int64) []Chunk {
-	const aligned = 64 / 2 // elements, of bf16
+	aligned := 64 / g.DType.Size() // elements
 	users, glued := segmentsOf(g), glued(g)
 	var list []Chunk
 	var size int64

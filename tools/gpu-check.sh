@@ -14,7 +14,7 @@
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
-#            with moments in bf16
+#            with moments in bf16; LAYERS=N: so many of its layers
 #   offload-fp32  20 of its layers, all of which fit there in fp32
 #
 # PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
@@ -115,7 +115,7 @@ checks() {
 # aside runs a part beside others: most of their time is the oracles', on the CPU. Where some twenty
 # open the GPU at the same moment, the driver takes half a minute and refuses some.
 aside() {
-  while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
+  while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
   "$@" &
 }
 
@@ -126,8 +126,8 @@ agree() {
   aside test_of torch-fixtures 120 device/cuda 'TestTraining|TestPreference|TestQuantizedMixture|TestGPTOSS|TestSinks'
   aside test_of plans 120 device/cuda TestPlansChangeNothing
   aside test_of heads 150 device/cuda TestEveryHead
-  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits' -test.count 2
-  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd' -test.count 2
+  aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits'
+  aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd'
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
@@ -263,7 +263,7 @@ print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 offload() {
   product
   grow 120
-  step llama-3-8b 4096 8 300 0 limits.device=24GB optimizer_state=bf16_moments
+  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=bf16_moments
 }
 
 offload-fp32() {

@@ -86,17 +86,16 @@ func wideTiles(head int) attentionBlock {
 
 var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
 
-// Panels begin at the next multiple of 1024 bytes. Three groups of queries go forward where
-// registers allow; wide heads have tiles of 64 keys instead of 128.
+// Panels begin at the next multiple of 1024 bytes. The table at the head of the kernel's file has
+// the sizes; results pass through the place of queries and what is behind it.
 var hopperForward = attentionForward{"attention_wgmma", func(head int) attentionBlock {
-	rows, keys := 128, 128
-	if head <= 64 {
-		rows = 192
-	}
+	keys, places := 64, 3
 	if head > 128 {
-		keys = 64
+		places = 2
+	} else if head > 64 {
+		keys = 128
 	}
-	return attentionBlock{rows, 2 * rows, 1024 + spread(head, rows) + packed(head, 4*keys), 4 * rows}
+	return attentionBlock{128, 256, 1024 + packed(head, 128+2*places*keys), 4 * 128}
 }}
 
 // hopperPlaces is the number of buffers of 2 x 64 others, PLACES in the kernels' file.

@@ -49,7 +49,7 @@ var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|_
 // each to be found, if need be in one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
-	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "gradients.cuh": {32, 96}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
+	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_wgmma.cu": {32, 96, 160}, "gradients.cuh": {32, 96}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
 	for _, c := range []struct {
 		op      graph.Op
 		file    string // edited from there on
@@ -133,8 +133,8 @@ func longSample(op graph.Op, variant bool, head int) *sample {
 	s.call.Op = op
 	if op == graph.LinearDW {
 		s.f32(72, 136)
-		s.mat(300, 72)
-		s.mat(300, 136)
+		s.mat(700, 72) // more tokens than buffers hold
+		s.mat(700, 136)
 		return s
 	}
 	if op == graph.ExpertLinear || op == graph.ExpertDW {
@@ -339,28 +339,31 @@ func TestEveryHead(t *testing.T) {
 	if !onGPU() {
 		t.Skip("takes minutes on the fake, where TestOperators and the counts of samples are enough")
 	}
-	cores := kernel.NewEnv(1)
-	defer cores.Close()
-	d, _ := machine(t, Options{}, imageBytes)
-	first := fresh(t)
 	for _, head := range []int{16, 32, 48, 64, 96, 128, 144, 160, 192, 224, 256} {
-		for _, op := range []graph.Op{graph.Attention, graph.AttentionBwd} {
-			for seed := first; seed < first+6; seed++ {
-				s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(head))), image: make([]byte, imageBytes), wide: true, acc: seed%2 == 0, tol: 2e-5, float: graph.BF16, head: head}
-				for i := range s.image {
-					s.image[i] = 0xff
-				}
-				s.call.Op = op
-				samples[op](s)
-				s.poison()
-				got := execute(t, d, s.call, s.image)
-				if !bytes.Equal(got, execute(t, d, s.call, s.image)) {
-					t.Errorf("seed %d: %v: two runs differ", seed, s)
-				}
-				if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
-					t.Errorf("heads of %d, seed %d: %v: %v", head, seed, s, err)
+		t.Run(fmt.Sprint(head), func(t *testing.T) {
+			t.Parallel()
+			cores := kernel.NewEnv(1)
+			defer cores.Close()
+			d, _ := machine(t, Options{}, imageBytes)
+			first := fresh(t)
+			for _, op := range []graph.Op{graph.Attention, graph.AttentionBwd} {
+				for seed := first; seed < first+6; seed++ {
+					s := &sample{Rand: rand.New(rand.NewPCG(seed, uint64(head))), image: make([]byte, imageBytes), wide: true, acc: seed%2 == 0, tol: 2e-5, float: graph.BF16, head: head}
+					for i := range s.image {
+						s.image[i] = 0xff
+					}
+					s.call.Op = op
+					samples[op](s)
+					s.poison()
+					got := execute(t, d, s.call, s.image)
+					if !bytes.Equal(got, execute(t, d, s.call, s.image)) {
+						t.Errorf("seed %d: %v: two runs differ", seed, s)
+					}
+					if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
+						t.Errorf("seed %d: %v: %v", seed, s, err)
+					}
 				}
 			}
-		}
+		})
 	}
 }

@@ -145,7 +145,7 @@ func (t target) dwTile(m, n, experts int) sumTile {
 // places. Rows of the former's weights have gaps if they are not turned.
 func (s sumTile) linearStages(wt bool) int {
 	if s.down == 0 {
-		return 1024 + 2*4*64*(s.rows+s.cols)
+		return s.places(4)
 	}
 	return 2 * 4 * 32 * (s.rows + s.cols + 8*bit(!wt))
 }
@@ -239,7 +239,9 @@ func expertDW(b *builder) error {
 		tile = b.dwTile(m, dw.Cols, n)
 		var suffix string
 		suffix, defines, threads = tile.variant()
-		_, _, _, shared = tile.shape() // it is the same
+		if shared = tile.places(4); tile.down > 0 {
+			_, _, _, shared = tile.shape() // it is the same
+		}
 		file += suffix
 		sorted = sorting{max(b.call.Attr.Seq, 1), 16, 0}
 	}

@@ -15,20 +15,31 @@ import (
 // that costs more than half as long as the multiplication, on most cards.
 // kernels/wgrad_mma.cu, and on Hopper wgrad_wgmma.cu, process all tokens at once, since
 // they respect the cuts. But the library has faster instructions on Blackwell's large
-// cards, and cheaper copies on Hopper.
+// cards, and uses the SMs better where a gradient is small.
 //
 // The choice determines bits, so it depends only on the card (and whether the compiler
 // supports all its instructions), the matrix and the sequence length. The tile does not
 // affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on
-// the 108 SMs of an A100 is 72 tiles of 128 x 256: one wave of them costs less than two
-// of the 144 of 128 x 128. With sequences of 1024 the library would take 1.3 times as
-// long.
+// the 132 SMs of an H200 is 96 tiles of 128 x 192: one wave of them costs less than two
+// of the 144 of 128 x 128, and 600 TFLOP/s were measured beside 351. The library's way
+// reached 389 in sequences of 1024.
 //
-// Known weakness: the rates below are counted or published, not measured. TestRateSums,
-// which tools/gpu-check.sh runs, compares both ways.
+// Measured on an H200, in TFLOP/s, ours in its best tile and the library's way in
+// sequences of 1024 and 4096 tokens:
+//
+//	              ours   1024   4096
+//	 768 x  768    210    171    324
+//	 768 x 2304    502    329
+//	 768 x 3072    600    389    469
+//	 512 x 2048    357           456
+//	2048 x 2048    751           658
+//	8192 x 2048    766           757
+//
+// Known weakness: rates of other cards than Hopper's are counted or published, not measured.
+// TestRateSums, which tools/gpu-check.sh runs, compares both ways.
 
 // sumTile is a block of kernels/wgrad_mma.cu with its number of warps, or of
-// wgrad_wgmma.cu, and the fraction of its instructions' peak rate that it can reach
+// wgrad_wgmma.cu, and the fraction of its instructions' peak rate that it reaches
 // with one block per SM.
 type sumTile struct {
 	rows, cols   int
@@ -38,23 +49,27 @@ type sumTile struct {
 
 var (
 	sumTiles = []sumTile{{128, 256, 2, 4, 0.9}, {128, 160, 2, 2, 0.85}, {128, 128, 2, 2, 0.8}, {64, 128, 2, 2, 0.65}}
-	// Hopper's instructions read both operands from shared memory, every group for itself: 128
-	// bytes a clock, in which it multiplies 2048 times. At 128 x 128 and 16 tokens that is 128 clocks
-	// of multiplying, and 160 for 2 x (2 + 4) KiB to the tensor cores and 8 KiB that come.
-	hopperTiles = []sumTile{{192, 256, 0, 0, 1}, {192, 192, 0, 0, 1}, {192, 128, 0, 0, 0.86}, {128, 256, 0, 0, 1}, {128, 192, 0, 0, 0.92},
-		{128, 160, 0, 0, 0.87}, {128, 128, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}, {64, 96, 0, 0, 0.6}}
+	// Of 8.1 TFLOP/s, 2048 multiply-adds in each of 1.98e9 clocks. 192 x 256, in three groups of
+	// warps, reached 0.75 and thus won nowhere: it makes too few tiles of most gradients, and 603 TFLOP/s
+	// of 8192 x 2048 where 128 x 256 makes 766.
+	hopperTiles = []sumTile{{128, 256, 0, 0, 0.8}, {128, 192, 0, 0, 0.77}, {128, 128, 0, 0, 0.57}, {64, 128, 0, 0, 0.36}}
 )
 
 // shape is how the kernels are started: stageTokens is DEEP there, and bytes of shared memory are STAGES
-// places, in wgrad_mma.cu with gaps behind rows, in wgrad_wgmma.cu from the next multiple of 1024 on.
+// places, in wgrad_mma.cu with gaps behind rows, in wgrad_wgmma.cu as many as fit, at most 8.
 func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
 	suffix, defines, threads := s.variant()
 	unit = kernels.Unit{File: "wgrad" + suffix, Defines: defines}
 	if s.down == 0 {
-		return unit, 64, threads, 1024 + 2*4*64*(s.rows+s.cols)
+		const most = 227 << 10
+		fit := (most - s.places(0)) / (s.places(1) - s.places(0))
+		return unit, 64, threads, s.places(min(fit, 8))
 	}
 	return unit, 32, threads, 2 * 3 * 32 * (s.rows + 8 + s.cols + 8)
 }
+
+// places returns the shared memory for n places of 64 tokens on Hopper, from the next multiple of 1024 on.
+func (s sumTile) places(n int) int { return 1024 + n*2*64*(s.rows+s.cols) }
 
 // variant returns what the names of the tile's kernels end with, its definitions and its threads.
 func (s sumTile) variant() (suffix, defines string, threads int) {
@@ -71,11 +86,11 @@ func (s sumTile) time(m, n, sms int) float64 {
 }
 
 // waves returns the time of so many tiles, one after another on each SM. On Hopper
-// the full rate is so high that the second-level cache is a bound too: it delivers
-// some 32 bytes a clock to all SMs together, one element of an operand in the time of
-// 128 multiply-adds.
+// the full rate is so high that the second-level cache is a bound too: as measured it
+// delivers each SM some 34 bytes a clock, one element of an operand in the time of 120
+// multiply-adds.
 func (s sumTile) waves(tiles int64, sms int) float64 {
-	const fetching = 128
+	const fetching = 120
 	sms = max(sms, 1)
 	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
 	if s.down == 0 {
@@ -84,23 +99,25 @@ func (s sumTile) waves(tiles int64, sms int) float64 {
 	return t
 }
 
-// Costs of a library product besides multiplying. The multiplication is assumed to use
-// the same tiles at the full rate, with the same cache bound as ours.
+// Costs of a library product besides multiplying.
 const (
 	// rewriting is the time to read and write the fp32 result, in tokens multiplied
 	// meanwhile: one multiply-add per element and token, over 8 bytes per element.
-	// A100, H200, 4090: 530 to 700.
+	// A100, 4090: 530 to 700; H200: 640 measured.
 	rewriting = 600
-	beginning = 4e6 // start and end, in multiply-adds of one SM: some 2 us
+	// Start and end, in multiply-adds of one SM: some 2 us, and on Hopper as measured 5 us.
+	beginning       = 4e6
+	hopperBeginning = 2e7
 )
 
-// ownRate returns our kernel's instruction rate relative to the library's. The
-// instructions are the same, fed by threads instead of bulk copies, older, or much
-// older.
+// librarysRate is the fraction of the peak at which the library multiplies on Hopper, whatever the
+// shape: 770 TFLOP/s of an H200, whose power allows 825 at most.
+const librarysRate = 0.72
+
+// ownRate returns our kernel's instruction rate relative to the library's, which is taken to have the same
+// tiles, except on Hopper. The instructions are the same, older, or much older.
 func (t target) ownRate() float64 {
 	switch {
-	case t.hopper:
-		return 0.8
 	case t.major == 9:
 		return 0.6
 	case t.major == 10 || t.major == 11:
@@ -124,8 +141,12 @@ func (t target) ownSums(m, n int) (tile sumTile, own bool) {
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return tile, !t.library
 	}
-	multiply, besides := tile.time(m, n, t.sms), (float64(m)*float64(n)/float64(t.sms)*rewriting+beginning)/float64(t.sumRows)
-	return tile, multiply/t.ownRate() < multiply+besides
+	even := float64(m) * float64(n) / float64(t.sms)
+	ours, theirs, begin := tile.time(m, n, t.sms), even/librarysRate, hopperBeginning
+	if !t.hopper {
+		ours, theirs, begin = ours/t.ownRate(), ours, beginning
+	}
+	return tile, ours < theirs+(even*rewriting+begin)/float64(t.sumRows)
 }
 
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are

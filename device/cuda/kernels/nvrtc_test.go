@@ -103,7 +103,7 @@ func variants() []Unit {
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
 		list = append(list, Unit{"wgrad_mma", tile})
 	}
-	for _, tile := range []string{"192 COLS=256", "192 COLS=192", "192 COLS=128", "128 COLS=256", "128 COLS=192", "128 COLS=160", "128 COLS=128", "64 COLS=128", "64 COLS=96"} {
+	for _, tile := range []string{"128 COLS=256", "128 COLS=192", "128 COLS=128", "64 COLS=128"} {
 		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile})
 	}
 	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16

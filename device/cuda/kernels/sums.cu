@@ -95,8 +95,12 @@ extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ 
       for (int j = 0; j < RESULTS; j++) piece[j][warp + 8 * i][lane] = next[j][i];
     __syncthreads();
     if (many == MANY) fetch(first + MANY);
-    if (out)
+    if (out && many == MANY) { // so that loads need not wait for additions
+#pragma unroll
+      for (int k = 0; k < MANY; k++) sum += piece[warp][k][lane];
+    } else if (out) {
       for (int k = 0; k < many; k++) sum += piece[warp][k][lane];
+    }
     __syncthreads();
   }
   if (out) *out = sum;

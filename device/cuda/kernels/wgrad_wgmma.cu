@@ -3,29 +3,63 @@
 // instructions).
 //
 // A block computes ROWS x COLS elements of y in ROWS/64 groups of four warps. Tokens pass
-// through STAGES buffers in shared memory, DEEP at a time. While the tensor cores work on one,
-// the next has arrived, the one after it is being copied, and the products of the previous one
-// may still run: its buffer is refilled only when those are done.
+// through STAGES buffers in shared memory, DEEP at a time, as many as there is room for. While
+// the tensor cores work on one, the next have arrived, others are being copied, and the products
+// of the previous one may still run: its buffer is refilled only when those are done. DEEP tokens
+// that are all there are copied with few instructions: an address for each row of a tile, or at
+// the edge of y for each piece. For example, 768 x 3072 on an H200 is 96 tiles of 128 x 192, of
+// 5 buffers each, and reaches 600 TFLOP/s; 386 before, with 4 buffers and an address, a length
+// and a comparison for each piece, in 192 x 128.
 //
-// Known weakness: the same threads copy and multiply. Hopper's bulk copies (TMA) in dedicated
-// warps are said to be a tenth to a fifth faster. As in wgrad_mma.cu, the tokens are not split
-// among blocks.
+// Known weakness: a block reaches 0.8 of the tensor cores' rate with 128 x 256 elements, 0.57 with
+// 128 x 128 and 0.36 with 64 x 128, since the same threads copy and multiply. So small y
+// are slow: 768 x 768 has 36 tiles of 128 x 128 for 132 SMs, and reaches 210 TFLOP/s in 72 of
+// 64 x 128. Blocks that sum pieces apart and add them to y in turns were tried: 275 there, but
+// slower than this for all other shapes of GPT-2 124M and Llama-3.2-1B.
 #define DEEP 64
-#define STAGES 4
 #define THREADS (2 * ROWS)
-#define PANEL (COLS % 64 ? 32 : 64) // for b; panels of a have 64 columns
+#define PANEL 64 // columns of a and b that lie together
 #define STAGE (DEEP * (ROWS + COLS))
+#define ROOM ((227 - 1) * 1024 / (2 * STAGE)) // in buffers; 1024 bytes are for their alignment
+#define STAGES (ROOM < 8 ? ROOM : 8)
+
+// fetchWhole is fetchPanels for rows that are all there. At the operand's EDGE its last columns, a
+// whole piece, stand for those behind them: what becomes of these is not stored.
+template <int W, bool EDGE> static __device__ inline void fetchWhole(bf16* s, const Mat& t, int row, int col) {
+  constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
+  static_assert(DEEP % STEP == 0 && STEP % 8 == 0, "rows whose pieces trade places alike");
+  int r = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 8;
+  s += r * PANEL + (c ^ r % PIECES * 8);
+#pragma unroll
+  for (int i = 0; i < DEEP; i += STEP) {
+    const bf16* whole = nearby(t, row + r + i, col + c);
+#pragma unroll
+    for (int p = 0; p < W; p += PANEL) {
+      const bf16* from = EDGE ? nearby(t, row + r + i, min(col + c + p, t.cols - 8)) : whole + p;
+      copy<16>(s + p * DEEP + i * PANEL, from, 16, true);
+    }
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
   int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
   int next = 0, end = min(a.n[0], tokens), filled = 0; // the next tokens to fetch, the end of their piece, and the buffer to fill
+  bool inside = i0 + ROWS <= m && j0 + COLS <= n;
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;
-      fetchPanels<DEEP, ROWS, 64, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
-      fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      if (next + DEEP <= end && inside) {
+        fetchWhole<ROWS, false>(s, a.t[1], next, i0);
+        fetchWhole<COLS, false>(s + DEEP * ROWS, a.t[2], next, j0);
+      } else if (next + DEEP <= end && m % 8 == 0 && n % 8 == 0) {
+        fetchWhole<ROWS, true>(s, a.t[1], next, i0);
+        fetchWhole<COLS, true>(s + DEEP * ROWS, a.t[2], next, j0);
+      } else {
+        fetchPanels<DEEP, ROWS, PANEL, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
+        fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+      }
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       next += DEEP;
       if (next >= end) next = end, end += min(a.n[0], tokens - end);
@@ -54,10 +88,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     __syncthreads();
     stage(); // into the buffer of the products that finished last
     const bf16* s = s0 + used * STAGE;
-    Operand x = describe<64, DEEP>(s + group * DEEP * 64), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
+    Operand x = describe<PANEL, DEEP>(s + group * DEEP * PANEL), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
     begin();
 #pragma unroll
-    for (int k = 0; k < DEEP; k += 16) multiply<true, true>(y, across<64>(x, k), across<PANEL>(dy, k));
+    for (int k = 0; k < DEEP; k += 16) multiply<true, true>(y, across<PANEL>(x, k), across<PANEL>(dy, k));
     close();
     done<1>();
     used = used == STAGES - 1 ? 0 : used + 1;
