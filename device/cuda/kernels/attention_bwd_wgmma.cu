@@ -25,8 +25,8 @@
 // first and 0 to 63 last; the latter see none of the second group's keys, 64 to 127, which only
 // meets the first there.
 //
-// Known weakness: as in attention_wgmma.cu, and seven products as in attention_bwd_mma.cu; a block
-// has its SM to itself, so nothing is multiplied while it begins and ends. Measured on an H200,
+// Known weakness: copies are not bulk ones (TMA), there are seven products as in attention_bwd_mma.cu,
+// and a block has its SM to itself, so nothing is multiplied while it begins and ends. Measured on an H200,
 // TFLOP/s counted as five products, with cuDNN's (through PyTorch) beside them:
 //
 //   sequences                  here  cuDNN
@@ -36,7 +36,7 @@
 //   16 x 1024, 32 on 8 of 128   327    271
 //   4 x 4096, 32 on 8 of 128    439    467
 #define NARROW (HEAD <= 64)
-#define ROWS 128  // that a block owns
+#define ROWS 128   // that a block owns
 #define OWNERS 256 // threads
 #define OTHERS 64
 #define AHEAD (NARROW ? 2 : 1) // tiles that are being copied
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(OWNERS + 128, 1) queries(const __gr
       __syncthreads();
       stage();
     }
-    return;
+    return; // nobody waits for threads that are gone
   }
   grow<OWNER_REGISTERS>();
   own<ROWS, OWNERS>(a, mine, q0, h, s0 + PLACES * PLACE, starts, q, dout, lse, delta);
@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
       __syncthreads();
       stage();
     }
-    return;
+    return; // nobody waits for threads that are gone
   }
   grow<OWNER_REGISTERS>();
   if (last >= first) {
