@@ -54,14 +54,14 @@ const (
 // one on its stream, for seconds, and on numbers that the calls before have computed
 // from ordinary ones.
 //
-//	pass 1                          of every call, which tells how long a pass takes
-//	if all pass in half the budget  passes until settled, then 2 to 8 that count
-//	else                            passes over the keys that did not run often enough
+//	pass 1                               of every call, which tells how long a pass takes
+//	if all pass in 1.5 times the budget  passes until settled, then 2 to 8 that count
+//	else                                 passes over the keys that did not run often enough
 //
 // Known weakness: in the last case, and where another rank would send them, calls find
 // what others left in their operands' memory, in which halves of f32 numbers, read as
-// bf16, are NaN now and then. In the last case few keys are concerned: half the budget
-// is more than most micro-batches take.
+// bf16, are NaN now and then: 20 layers of Llama-3-8B, a step of 2.8 s within 24 GB of an
+// H200, were predicted 10 % too fast then, 8 of them, timed in whole passes, 2 %.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
 	p := profile{calls: calls, device: d, spans: make([]device.Span, len(calls)), index: map[string]int{}}
@@ -76,7 +76,7 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 	start := time.Now()
 	complete := true
 	err = p.run(firstCalls, func(*kind) bool {
-		complete = complete && time.Since(start) < budget/2
+		complete = complete && time.Since(start) < budget+budget/2
 		return complete
 	})
 	if err != nil {
