@@ -157,7 +157,7 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with
 // the CPU's errors, and wants the same bits again: from a second run and, on the fake, from threads
 // that run in the opposite order.
-func TestOperators(t *testing.T) { operatorsAgree(t, machine, 12) }
+func TestOperators(t *testing.T) { operatorsAgree(t, machine, 8) }
 
 // operatorsAgree takes so many samples of attention, which has tiles of many shapes and, on
 // Hopper, kernels of its own.
