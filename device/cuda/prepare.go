@@ -33,7 +33,7 @@ type call struct {
 	steps       []step
 	end         uintptr // event
 	start, stop uintptr // events with time stamps; 0: not timed
-	after       int32   // call whose end event is this one's start, or -1
+	after       int32   // call whose stop is this one's start, or -1
 	until       float64 // end of its latest execution
 
 	exchange *exchange // of a call between ranks

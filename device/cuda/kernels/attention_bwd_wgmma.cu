@@ -30,11 +30,11 @@
 // TFLOP/s counted as five products, with cuDNN's (through PyTorch) beside them:
 //
 //   sequences                  here  cuDNN
-//   32 x 1024, 12 of 64         248    214
-//   8 x 4096, 12 of 64          364    350
-//   4 x 4096, 32 on 8 of 64     360    358
-//   16 x 1024, 32 on 8 of 128   327    271
-//   4 x 4096, 32 on 8 of 128    439    467
+//   32 x 1024, 12 of 64         252    214
+//   8 x 4096, 12 of 64          366    350
+//   4 x 4096, 32 on 8 of 64     363    358
+//   16 x 1024, 32 on 8 of 128   331    271
+//   4 x 4096, 32 on 8 of 128    432    467
 #define NARROW (HEAD <= 64)
 #define ROWS 128   // that a block owns
 #define OWNERS 256 // threads

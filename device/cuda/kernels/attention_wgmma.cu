@@ -32,14 +32,14 @@
 // H200, cuDNN's through PyTorch:
 //
 //   sequences   heads         here  cuDNN
-//   32 x 1024   12 of 64       289    287
-//    8 x 4096   12 of 64       386    398   (168 with documents of 500)
-//    4 x 4096   32 on 8 of 64  395    414
-//   16 x 1024   32 on 8 of 128 387    419
-//    4 x 4096   32 on 8 of 128 563    561
+//   32 x 1024   12 of 64       290    287
+//    8 x 4096   12 of 64       385    398   (173 with documents of 500)
+//    4 x 4096   32 on 8 of 64  400    414
+//   16 x 1024   32 on 8 of 128 380    419
+//    4 x 4096   32 on 8 of 128 546    561
 //
-// Heads of 128 with their queries in registers too: 377 and 538. Heads of 160 and more are not
-// measured.
+// Heads of 128 with their queries in registers too, in another run: 377 and 538 beside 387 and 563
+// with them in shared memory. 4 x 4096 with 16 heads on 8 of 256: 552.
 #define ROWS 128
 #define THREADS 256
 #define KEYS (HEAD > 64 && HEAD <= 128 ? 128 : 64)
