@@ -21,7 +21,8 @@ import (
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
 // homes lists where this rank holds a parameter's state of one kind; to write it, all of
-// them: replicas, and of "p" the narrower copies ("p16") too.
+// them: replicas, and of "p" the narrower copies ("p16") too. The lower halves of "p"
+// ("rest") are a kind of their own.
 func (e *Engine) homes(param int, kind string, write bool) iter.Seq[*program.Home] {
 	return func(yield func(*program.Home) bool) {
 		for i := range e.program.Homes {
@@ -96,6 +97,25 @@ func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
 			return err
 		}
 	}
+	return e.halves(param, kind, func(h *program.Home) error {
+		to, err := part(h, dst)
+		if err != nil {
+			return err
+		}
+		return e.read(h.Region, func(_ graph.DType, at int, b []byte) { addHalves(to[at:], b) })
+	})
+}
+
+// halves visits the homes of a parameter's lower halves if kind is that of weights.
+func (e *Engine) halves(param int, kind string, visit func(h *program.Home) error) error {
+	if kind != "p" {
+		return nil
+	}
+	for h := range e.homes(param, "rest", false) {
+		if err := visit(h); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -105,13 +125,25 @@ func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 	for h := range e.homes(param, kind, true) {
 		from, err := part(h, src)
 		if err == nil {
-			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { fromFloat32(t, b, from[at:]) })
+			err = e.write(h.Region, func(t graph.DType, at int, b []byte) {
+				if kind == "p" && t == graph.BF16 {
+					upperHalves(b, from[at:])
+				} else {
+					fromFloat32(t, b, from[at:])
+				}
+			})
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return e.halves(param, kind, func(h *program.Home) error {
+		from, err := part(h, src)
+		if err != nil {
+			return err
+		}
+		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { lowerHalves(b, from[at:]) })
+	})
 }
 
 // part returns the range of a home within the whole parameter.
@@ -277,6 +309,29 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 		for i := range len(b) / 8 {
 			dst[i] = float32(math.Float64frombits(le.Uint64(b[8*i:])))
 		}
+	}
+}
+
+// upperHalves and lowerHalves write the halves of numbers, see simd.Halves: what a step
+// makes of weights, a run that begins must make too.
+func upperHalves(b []byte, src []float32) {
+	for i, f := range src[:len(b)/2] {
+		upper, _ := simd.Halves(f)
+		binary.LittleEndian.PutUint16(b[2*i:], upper)
+	}
+}
+
+func lowerHalves(b []byte, src []float32) {
+	for i, f := range src[:len(b)/2] {
+		_, rest := simd.Halves(f)
+		binary.LittleEndian.PutUint16(b[2*i:], rest)
+	}
+}
+
+// addHalves makes of upper halves the whole numbers.
+func addHalves(dst []float32, b []byte) {
+	for i := range dst[:len(b)/2] {
+		dst[i] = math.Float32frombits(math.Float32bits(dst[i]) + uint32(binary.LittleEndian.Uint16(b[2*i:])) - 0x8000)
 	}
 }
 

@@ -15,12 +15,13 @@ const (
 	BF16
 	I32
 	F64
+	U16 // lower halves of fp32 weights, see AdamW
 )
 
 var dtypes = [...]struct {
 	name string
 	size int64
-}{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}}
+}{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}, U16: {"u16", 2}}
 
 // Size returns the number of bytes of one element.
 func (d DType) Size() int64 { return dtypes[d].size }

@@ -247,8 +247,10 @@ var table = [NumOps]Info{
 	// their bits. g is f32; p16 is a bf16 copy of an f32 p, written in any case.
 	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small
 	// updates add up over many steps: see Chance. Attr.Param and First identify the
-	// elements in the model; if none is bf16, both are 0.
-	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w?")},
+	// elements in the model; if none is rounded so, both are 0.
+	// With rest, p and rest are the halves of fp32 numbers: p in bf16 for those who
+	// read it, and what that leaves out. See simd.Halves.
+	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// y *= Attr.Scale.

@@ -15,14 +15,22 @@ import (
 //	p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + Eps)
 //
 // with g scaled by the clip factor; a factor of 0 skips all that. One pass over 28 bytes
-// per parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p.
+// per parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p,
+// or reads and writes p in halves (simd.Halves), which are 4 bytes where a copy makes it 6.
 //
 // bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by
 // less than half a unit in the last place, so rounding to nearest would never let v
 // decrease. The update of p uses the unrounded moments.
 
 func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
-	p, m, v, g, clip, scalars, p16 := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]
+	p, m, v, g, clip, scalars, p16, rest := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]
+	setUpper := func(t *Tensor, r, c int, x float64) (lower uint16) {
+		upper, lower := simd.Halves(float32(x))
+		if t.Set(r, c, x); t.DType == graph.BF16 {
+			t.BF16[r*t.Stride+c] = upper
+		}
+		return lower
+	}
 	factor := 1.0
 	if !clip.Absent() {
 		factor = clip.At(0, 0)
@@ -33,16 +41,24 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for c := range p.Cols {
 			if factor == 0 { // skipped
 				if !p16.Absent() {
-					p16.Set(r, c, p.At(r, c))
+					setUpper(p16, r, c, p.At(r, c))
 				}
 				continue
 			}
 			d := g.At(r, c) * factor
 			mm := a.Beta1*m.At(r, c) + (1-a.Beta1)*d
 			vv := a.Beta2*v.At(r, c) + (1-a.Beta2)*d*d
-			pp := p.At(r, c)*(1-lr*a.Decay) - lr/c1*mm/(math.Sqrt(vv)/math.Sqrt(c2)+a.Eps)
+			was := p.At(r, c)
+			if !rest.Absent() {
+				was = float64(simd.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, c))))
+			}
+			pp := was*(1-lr*a.Decay) - lr/c1*mm/(math.Sqrt(vv)/math.Sqrt(c2)+a.Eps)
 			for k, x := range []float64{pp, mm, vv} {
-				if t[k].DType != graph.BF16 {
+				switch {
+				case k == 0 && !rest.Absent():
+					rest.Set(r, c, float64(setUpper(p, r, c, x)))
+					continue
+				case t[k].DType != graph.BF16:
 					t[k].Set(r, c, x)
 					continue
 				}
@@ -50,7 +66,7 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 				t[k].BF16[r*t[k].Stride+c] = simd.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*p.Cols+c), low, high))
 			}
 			if !p16.Absent() {
-				p16.Set(r, c, p.At(r, c))
+				setUpper(p16, r, c, p.At(r, c))
 			}
 		}
 	}
@@ -59,7 +75,7 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	if !t[4].Absent() && t[4].F32[0] == 0 {
 		if !t[6].Absent() { // every instruction writes all of its results
-			cast(e, a, []Tensor{t[6], t[0]})
+			upper(e, a, t[6], t[0])
 		}
 		return
 	}
@@ -81,22 +97,41 @@ func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	for k := range c.keys {
 		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(s[graph.ScalarChance], a.Param, k)
 	}
-	c.t[4] = t[6] // byElements iterates over the leading operands
-	c.inBuffers(3).byElements(5, func(c *call, w *worker, b block) {
-		p16 := &c.t[4]
+	c.t[4], c.t[5] = t[6], t[7] // byElements iterates over the leading operands
+	c.inBuffers(3).byElements(6, func(c *call, w *worker, b block) {
+		p16, rest := &c.t[4], &c.t[5]
 		for r := b.R0; r < b.R1; r++ {
 			p, m := w.load(0, &c.t[0], r, b.C0, b.C1), w.load(1, &c.t[1], r, b.C0, b.C1)
 			v, g := w.load(2, &c.t[2], r, b.C0, b.C1), w.load(3, &c.t[3], r, b.C0, b.C1)
-			if p16.Absent() {
+			switch {
+			case !rest.Absent():
+				low := rest.row16(r, b.C0, b.C1)
+				w.v.Join(p, low)
 				w.v.AdamW(p, m, v, g, &c.adam)
-			} else {
+				w.v.Halve(c.t[0].row16(r, b.C0, b.C1), low, p)
+			case !p16.Absent():
 				w.v.AdamW16(p, m, v, g, p16.row16(r, b.C0, b.C1), &c.adam)
+			default:
+				w.v.AdamW(p, m, v, g, &c.adam)
 			}
 			first := uint32(c.a.First + r*c.t[0].Cols + b.C0)
 			for k, x := range [...][]float32{p, m, v} {
-				if c.t[k].DType == graph.BF16 {
+				if c.t[k].DType == graph.BF16 && (k > 0 || rest.Absent()) {
 					w.v.Draw(c.t[k].row16(r, b.C0, b.C1), x, first, c.keys[k][0], c.keys[k][1])
 				}
+			}
+		}
+	})
+}
+
+// upper writes the upper halves of p (see simd.Halves).
+func upper(e *Env, a *graph.Attr, p16, p Tensor) {
+	c := e.begin(a, []Tensor{p16, p})
+	c.byElements(2, func(c *call, w *worker, b block) {
+		for r := b.R0; r < b.R1; r++ {
+			y := c.t[0].row16(r, b.C0, b.C1)
+			for i, x := range c.t[1].row(r, b.C0, b.C1) {
+				y[i], _ = simd.Halves(x)
 			}
 		}
 	})

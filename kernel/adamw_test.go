@@ -3,16 +3,18 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // updated returns random operands of AdamW for n elements, with parameters of type
 // p and moments of type moments.
 func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 	t := []Tensor{NewTensor(p, 1, n), NewTensor(moments, 1, n), NewTensor(moments, 1, n), NewTensor(graph.F32, 1, n),
-		{}, NewTensor(graph.F32, 1, graph.NumScalars), {}}
+		{}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}}
 	for i := range n {
 		t[0].Set(0, i, r.NormFloat64())
 		t[1].Set(0, i, r.NormFloat64())
@@ -82,6 +84,53 @@ func TestAdamWAnywhere(t *testing.T) {
 			}
 			if math.Abs(differ-want) > 6*math.Sqrt(want) {
 				t.Errorf("with another %s %v of operand %d differ, of independent draws %.0f", name, differ, k, want)
+			}
+		}
+	}
+}
+
+// TestAdamWHalves: weights in halves are those in fp32, to the bit, step after step, also when
+// a step is skipped, whatever the moments' type and the cut.
+func TestAdamWHalves(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 9))
+	e := NewEnv(2)
+	defer e.Close()
+	f := Lookup(graph.AdamW).Fast
+	for _, moments := range []graph.DType{graph.F32, graph.BF16} {
+		n := 1 + r.IntN(30000)
+		a := graph.Attr{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.1, Param: 5}
+		plain := updated(r, graph.F32, moments, n)
+		plain[4], plain[6] = NewTensor(graph.F32, 1, 2), NewTensor(graph.BF16, 1, n)
+		for i := range n {
+			plain[0].F32[i] = math.Float32frombits(math.Float32bits(plain[0].F32[i])&^0xffff | []uint32{0x8000, 0x7fff, 0, r.Uint32() >> 16}[i%4])
+		}
+		half := copies(plain)
+		half[0], half[6], half[7] = NewTensor(graph.BF16, 1, n), Tensor{}, NewTensor(graph.U16, 1, n)
+		e.V.Halve(half[0].BF16, half[7].BF16, plain[0].F32)
+		for step := range 4 {
+			for _, t := range [][]Tensor{plain, half} {
+				t[4].F32[0] = []float32{1, 0.5, 0, 1}[step]
+				t[5].F32[graph.ScalarChance] = graph.Chance(seed, step)
+			}
+			f(e, &a, plain)
+			at := r.IntN(n + 1)
+			for _, piece := range [][2]int{{0, at}, {at, n}} {
+				if piece[0] < piece[1] {
+					cut := slices.Clone(half)
+					for _, i := range []int{0, 1, 2, 3, 7} {
+						cut[i] = part(half[i], 0, 1, piece[0], piece[1])
+					}
+					b := a
+					b.First = piece[0]
+					f(e, &b, cut)
+				}
+			}
+			for i := range n {
+				if p := simd.Join(half[0].BF16[i], half[7].BF16[i]); p != plain[0].F32[i] || half[0].BF16[i] != plain[6].BF16[i] {
+					t.Fatalf("step %d, element %d: %v in halves, %v in fp32; as bf16 %#x and %#x", step, i, p, plain[0].F32[i], half[0].BF16[i], plain[6].BF16[i])
+				}
 			}
 		}
 	}

@@ -410,7 +410,7 @@ var cases = map[graph.Op]func(m *maker) sample{
 		n, c := m.n(), m.n()
 		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)},
 			t: []Tensor{m.any(n, c), m.any(n, c), m.above0(m.float(), n, c), m.any(n, c),
-				m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}}}
+				m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}, {}}}
 		switch m.IntN(4) {
 		case 0:
 			s.t[4] = Tensor{}
@@ -419,8 +419,14 @@ var cases = map[graph.Op]func(m *maker) sample{
 		}
 		s.t[5].F32[graph.ScalarChance] = graph.Chance(m.Uint64(), 1)
 		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
-		if s.t[0].DType == graph.F32 && m.IntN(2) == 0 {
+		switch halves := m.IntN(3); {
+		case s.t[0].DType == graph.F32 && halves > 0:
 			s.t[6] = m.mat(graph.BF16, n, c, 1)
+		case s.t[0].DType == graph.BF16 && halves > 0:
+			s.t[7] = NewTensor(graph.U16, n, c)
+			for i := range s.t[7].BF16 {
+				s.t[7].BF16[i] = uint16(m.Uint32())
+			}
 		}
 		return s
 	},

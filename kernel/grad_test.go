@@ -423,7 +423,7 @@ func TestAdamWFirstSteps(t *testing.T) {
 			scalars.F32[graph.ScalarLR] = lr
 			scalars.F32[graph.ScalarCorrection1] = float32(1 - math.Pow(a.Beta1, step))
 			scalars.F32[graph.ScalarCorrection2] = float32(1 - math.Pow(a.Beta2, step))
-			f(e, a, []Tensor{p, m, v, g, factor, scalars, {}})
+			f(e, a, []Tensor{p, m, v, g, factor, scalars, {}, {}})
 			for i := range want {
 				d := float64(g.F32[i]) * clip
 				want[i] = want[i]*(1-lr*a.Decay) - lr*d/(math.Abs(d)+a.Eps)

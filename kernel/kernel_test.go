@@ -98,6 +98,9 @@ func sameBits(a, b []Tensor) error {
 func near(got, want []Tensor, tol, floor float64) error {
 	for i := range got {
 		x, y := &got[i], &want[i]
+		if y.DType == graph.U16 { // jumps where the upper halves do, see TestAdamWHalves
+			continue
+		}
 		largest := floor
 		for r := range y.Rows {
 			for c := range y.Cols {
@@ -201,7 +204,7 @@ func part(t Tensor, r0, r1, c0, c1 int) Tensor {
 	switch t.DType {
 	case graph.F32:
 		t.F32 = t.F32[o:]
-	case graph.BF16:
+	case graph.BF16, graph.U16:
 		t.BF16 = t.BF16[o:]
 	case graph.I32:
 		t.I32 = t.I32[o:]
@@ -287,9 +290,9 @@ func TestWide(t *testing.T) {
 				{op: graph.Add, t: []Tensor{m.mat(d, rows, cols, 1), m.mat(d, rows, cols, 3)}},
 				{op: graph.Cast, t: []Tensor{m.mat(d, rows, cols, 1), m.f32(rows, cols)}},
 				{op: graph.AdamW, attr: adam, t: []Tensor{m.f32(rows, cols), m.f32(rows, cols), m.positive(rows, cols), m.mat(d, rows, cols, 1),
-					m.positive(1, 2), scalars, m.mat(graph.BF16, rows, cols, 1)}},
+					m.positive(1, 2), scalars, m.mat(graph.BF16, rows, cols, 1), {}}},
 				{op: graph.AdamW, attr: adam, t: []Tensor{m.mat(d, rows, cols, 1), m.mat(d, rows, cols, 1), m.above0(d, rows, cols), m.f32(rows, cols),
-					{}, scalars, {}}},
+					{}, scalars, {}, {}}},
 				{op: graph.CrossEntropy, attr: graph.Attr{Grad: true}, t: []Tensor{m.f32(rows, 1), m.mat(d, rows, cols, 4), m.ints(rows, -1, cols), scalars, {}}},
 				{op: graph.NormPart, t: []Tensor{m.mat(graph.F64, 1, graph.NormPieces(int64(rows*cols)), 1), m.f32(rows, cols)}},
 				{op: graph.EmbedBwd, t: []Tensor{m.f32(rows, cols), m.mat(d, 5, cols, 1), m.ints(5, 0, rows)}},

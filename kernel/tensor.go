@@ -10,8 +10,8 @@ import (
 )
 
 // Tensor is one operand: Rows x Cols elements, row-major, Stride elements
-// from one row to the next. Exactly the slice of its DType is set; element
-// (r, c) is its [r*Stride+c]. The Tensor does not own the memory. The zero
+// from one row to the next. Exactly the slice of its DType is set, of U16 that of
+// BF16; element (r, c) is its [r*Stride+c]. The Tensor does not own the memory. The zero
 // Tensor is an absent optional operand.
 type Tensor struct {
 	DType              graph.DType
@@ -28,7 +28,7 @@ func NewTensor(d graph.DType, rows, cols int) Tensor {
 	switch n := rows * cols; d {
 	case graph.F32:
 		t.F32 = make([]float32, n)
-	case graph.BF16:
+	case graph.BF16, graph.U16:
 		t.BF16 = make([]uint16, n)
 	case graph.I32:
 		t.I32 = make([]int32, n)
@@ -53,6 +53,8 @@ func (t *Tensor) At(r, c int) float64 {
 		return float64(t.I32[i])
 	case graph.F64:
 		return t.F64[i]
+	case graph.U16:
+		return float64(t.BF16[i])
 	}
 	panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 }
@@ -69,6 +71,8 @@ func (t *Tensor) Set(r, c int, v float64) {
 		t.I32[i] = int32(v)
 	case graph.F64:
 		t.F64[i] = v
+	case graph.U16:
+		t.BF16[i] = uint16(v)
 	default:
 		panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 	}

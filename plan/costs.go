@@ -143,8 +143,14 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 func (s *search) adamw(stream device.Stream, t device.Tier, n int) *device.Call {
 	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: make([]device.Operand, 7)}
 	master, moments := program.StateTypes(s.req.State)
-	for i, d := range []graph.DType{master, moments, moments, graph.F32} {
-		c.Args[i] = device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
+	operand := func(d graph.DType) device.Operand {
+		return device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
+	}
+	for i, d := range []graph.DType{s.graph.DType, moments, moments, graph.F32} {
+		c.Args[i] = operand(d)
+	}
+	if master != s.graph.DType {
+		c.Args = append(c.Args, operand(graph.U16))
 	}
 	return c
 }

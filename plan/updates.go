@@ -73,9 +73,7 @@ func (s *search) carrying(n int64, r residency) float64 {
 	down := up
 	if r.weights == device.HostTier {
 		down += weight
-		if master, _ := program.StateTypes(s.req.State); master == s.graph.DType {
-			up += weight
-		}
+		up += weight
 	}
 	if r.grads == device.HostTier && s.req.Options.Clip > 0 {
 		up += 4

@@ -216,10 +216,21 @@ func (xs *executions) summary() (summary, error) {
 	c := &collector{summary{}, map[string][]int{}, map[string]int{}}
 	var err error
 	for _, x := range xs.on {
+		halved := map[string]bool{} // ranges whose numbers are known from their lower halves, see checkKept
 		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; !h.Replica {
+			if h := &x.p.Homes[i]; h.Kind+":" == restName {
 				x.parts(i, func(elements string, atom int32, _ string) {
-					err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.atoms[atom], x.p.Rank))
+					halved[elements] = true
+					err = cmp.Or(err, c.same(homeKey("p", elements), x.atoms[atom].rest(), x.p.Rank))
+				})
+			}
+		}
+		for i := range x.p.Homes {
+			if h := &x.p.Homes[i]; !h.Replica && h.Kind+":" != restName {
+				x.parts(i, func(elements string, atom int32, _ string) {
+					if h.Kind != "p" || !halved[elements] {
+						err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.atoms[atom], x.p.Rank))
+					}
 				})
 			}
 		}

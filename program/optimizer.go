@@ -116,15 +116,13 @@ func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := StateTypes(lo.pl.State)
-	// Where the bf16 working copy is written: nowhere (it is the master), in place, or
-	// to a buffer on this side of the link, to be sent.
+	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
+	// buffer on this side of the link, to be sent.
 	var work16, send *store
 	switch {
 	case lo.g.DType == master && ch.Weights < tier:
 		send = &home.master
-	case lo.g.DType == master: // operators read the master itself
-	case ch.Weights == tier:
-		work16 = &home.work
+	case lo.g.DType == master || home.rest.buf >= 0: // operators read what is updated
 	default:
 		s := lo.chunkBuffer("p16."+tier.String(), c, own, tier, ClassWeights, graph.BF16)
 		work16, send = &s, &s
@@ -144,9 +142,12 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
 		}
-		*list = append(*list, lo.opt1(tier, c, graph.AdamW, attr,
-			home.master.region(q.lo, q.hi), home.m.region(q.lo, q.hi), home.v.region(q.lo, q.hi), grad.region(q.lo, q.hi),
-			clip, lo.p.whole(lo.scalars[tier]), p16))
+		args := []Region{home.master.region(q.lo, q.hi), home.m.region(q.lo, q.hi), home.v.region(q.lo, q.hi), grad.region(q.lo, q.hi),
+			clip, lo.p.whole(lo.scalars[tier]), p16}
+		if home.rest.buf >= 0 {
+			args = append(args, home.rest.region(q.lo, q.hi))
+		}
+		*list = append(*list, lo.opt1(tier, c, graph.AdamW, attr, args...))
 	}
 	if send != nil {
 		stream := device.HostToDev

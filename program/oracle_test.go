@@ -84,10 +84,16 @@ func boot(p *Program, rng *rand.Rand) *machine {
 	}
 	for _, h := range p.Homes {
 		o, kind := p.Operand(h.Region), strings.TrimSuffix(h.Kind, "16")
+		if kind == "rest" {
+			kind = "p"
+		}
 		m.each(o, func(r, c int) {
 			v := element(fmt.Sprint(kind, h.Param), 0, h.At+r*o.Cols+c)
-			if o.DType == graph.BF16 {
+			switch o.DType {
+			case graph.BF16:
 				v = castElement(o.DType, v)
+			case graph.U16:
+				v ^= lowerMark
 			}
 			m.store(o, r, c, v)
 		})
@@ -98,6 +104,16 @@ func boot(p *Program, rng *rand.Rand) *machine {
 func element(name string, r, c int) uint64 { return mix(mix(mixString(1, name), uint64(r)), uint64(c)) }
 
 func castElement(t graph.DType, v uint64) uint64 { return mix(v, 1000+uint64(t)) }
+
+// lowerMark marks the fingerprints of lower halves.
+const lowerMark = 0x510e527fade682d1
+
+func bit(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
 
 // step runs the program once in a random order that is allowed.
 func (m *machine) step(rng *rand.Rand) {
@@ -165,11 +181,22 @@ func (m *machine) exec(i int) {
 			if chance {
 				v = mix(v, uint64(in.Attr.First+r*args[0].Cols+c))
 			}
+			halves := len(args) > 7 && args[7].Rows > 0
 			for j := range 4 {
-				v = mix(v, m.load(args[j], r, c))
+				now := m.load(args[j], r, c)
+				if whole := m.load(args[7*bit(halves)], r, c) ^ lowerMark; j == 0 && halves {
+					if now = mix(now, whole); castElement(graph.BF16, whole) == m.load(args[0], r, c) {
+						now = whole
+					}
+				}
+				v = mix(v, now)
 			}
 			for j := range 3 {
 				m.store(args[j], r, c, mix(v, uint64(j)))
+			}
+			if halves {
+				m.store(args[0], r, c, castElement(graph.BF16, mix(v, 0)))
+				m.store(args[7], r, c, mix(v, 0)^lowerMark)
 			}
 			if len(args) > 6 && args[6].Rows > 0 {
 				m.store(args[6], r, c, castElement(graph.BF16, mix(v, 0)))

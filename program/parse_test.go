@@ -301,7 +301,7 @@ func parseClass(s string) (Class, error) {
 }
 
 func dtypeNamed(s string) (graph.DType, error) {
-	for d := graph.F32; d <= graph.F64; d++ {
+	for d := graph.F32; d <= graph.U16; d++ {
 		if d.String() == s {
 			return d, nil
 		}

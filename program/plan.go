@@ -62,9 +62,9 @@ type Plan struct {
 // part of a plan that changes results: bf16 values are rounded stochastically after
 // every step (see graph.Chance), with the fp32 result as the mean.
 //
-//	fp32          weights and moments in fp32: 12 bytes per element
+//	fp32          weights and moments in fp32: 12 bytes per element, weights that operators read included
 //	bf16_moments  weights in fp32, moments in bf16: 8
-//	bf16          everything in bf16: 4; operators read the same weights
+//	bf16          everything in bf16: 6; operators read the same weights
 var states = [...]struct {
 	name            string
 	master, moments graph.DType
@@ -89,13 +89,14 @@ func StateTypes(state string) (master, moments graph.DType) {
 	return states[0].master, states[0].moments
 }
 
-// StateBytes returns the bytes per element of the moments, plus those of the master
-// weight if operators read a copy of the given, different type.
+// StateBytes returns the bytes per element of the moments, plus those of the rest of the
+// weight if operators read it in the given, narrower type; where they read a copy on another
+// tier than the one of the update, there is all of it, twice as much as that rest.
 func StateBytes(state string, weights graph.DType) int64 {
 	master, moments := StateTypes(state)
 	n := 2 * moments.Size()
 	if master != weights {
-		n += master.Size()
+		n += master.Size() - weights.Size()
 	}
 	return n
 }

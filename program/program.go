@@ -125,9 +125,11 @@ type Instr struct {
 // Home is where part of a parameter's state lives between steps: whole atoms of a flat
 // persistent buffer.
 type Home struct {
-	Param  int    // index in graph.Params
-	Kind   string // "p" (fp32 master), "m", "v", "p16" (bf16 copy of p)
-	At     int    // element of the parameter at which Region begins; ranks may hold parts
+	Param int // index in graph.Params
+	// Kind is "p" (the weights that are updated), "m", "v", "p16" (bf16 copy of p), or
+	// "rest": the lower halves of p, of which its home then has the upper ones.
+	Kind   string
+	At     int // element of the parameter at which Region begins; ranks may hold parts
 	Region Region
 	// Replica marks a copy that the program refreshes from the primary.
 	Replica bool

@@ -115,6 +115,10 @@ func castValue(t graph.DType, v Value) Value {
 	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
 }
 
+// rest returns the value of the lower halves of v, and of these v: each tells the other.
+// The upper halves are castValue(graph.BF16, v).
+func (v Value) rest() Value { return Value{v[0] ^ 0x6a09e667f3bcc908, v[1] ^ 0xbb67ae8584caa73a} }
+
 // within says which part of the named content an atom is: all of it, a number of
 // elements, or a band of a block of rows.
 type within struct{ row, col, cols int }
@@ -123,6 +127,9 @@ type within struct{ row, col, cols int }
 func initValue(name string, t graph.DType, at within) Value {
 	if full, ok := castOf(name); ok && t != graph.F32 {
 		return castValue(t, initValue(full, graph.F32, at))
+	}
+	if full, ok := restOf(name); ok {
+		return initValue(full, graph.F32, at).rest()
 	}
 	return seedInit.withString(name).withInts(int(t), at.cols).withInts(at.row, at.col)
 }

@@ -11,10 +11,10 @@ import (
 
 // adamw works atom by atom. Its bf16 output is a cast of the new parameter unless that
 // is rounded stochastically. Stochastic rounding depends on the operand types and on
-// which elements they hold.
+// which elements they hold. Halves count as the number that they are.
 func (x *execution) adamw(in *Instr, args []box) {
-	const p, m, v, g, clip, scalars, p16 = 0, 1, 2, 3, 4, 5, 6
-	alone, chance := *in, x.p.byChance(in)
+	const p, m, v, g, clip, scalars, p16, rest = 0, 1, 2, 3, 4, 5, 6, 7
+	alone, chance, halves := *in, x.p.byChance(in), halved(in)
 	if chance {
 		alone.Attr.First = 0 // each atom's own is hashed
 	}
@@ -23,7 +23,11 @@ func (x *execution) adamw(in *Instr, args []box) {
 		same = x.read(same, j, args[j], 0, args[j].blocks)
 	}
 	for j := p; j <= v; j++ {
-		same = same.withInts(j, int(x.p.Buffers[in.Args[j].Buf].DType))
+		t := x.p.Buffers[in.Args[j].Buf].DType
+		if j == p && halves {
+			t = graph.F32
+		}
+		same = same.withInts(j, int(t))
 	}
 	for b := range args[p].blocks {
 		for k := range args[p].bands {
@@ -33,10 +37,18 @@ func (x *execution) adamw(in *Instr, args []box) {
 				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
 			for j := p; j <= g; j++ {
-				h = h.with(x.atom(j, args[j].at(b, k)))
+				now := x.atom(j, args[j].at(b, k))
+				if j == p && halves {
+					now = joined(now, x.atom(rest, args[rest].at(b, k)))
+				}
+				h = h.with(now)
 			}
 			for j := p; j <= v; j++ {
 				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
+			}
+			if halves {
+				whole := h.withInts(p, 0)
+				x.atoms[args[p].at(b, k)], x.atoms[args[rest].at(b, k)] = castValue(graph.BF16, whole), whole.rest()
 			}
 			if len(args) > p16 && args[p16].blocks > 0 {
 				copied := h.withInts(p16, 0)
@@ -49,9 +61,26 @@ func (x *execution) adamw(in *Instr, args []box) {
 	}
 }
 
+// halved reports whether an update's weights are in halves, see graph.AdamW.
+func halved(in *Instr) bool {
+	return in.Op == graph.AdamW && len(in.Args) > 7 && !in.Args[7].Absent()
+}
+
+// joined returns the value of numbers in halves, or one of its own if the halves are not of the same.
+func joined(upper, rest Value) Value {
+	if whole := rest.rest(); castValue(graph.BF16, whole) == upper {
+		return whole
+	}
+	return seedOp.withInts(int(graph.AdamW), 7).with(upper).with(rest)
+}
+
 // byChance reports whether an update rounds stochastically.
 func (p *Program) byChance(in *Instr) bool {
-	return slices.ContainsFunc(in.Args[:3], func(r Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
+	stored := in.Args[:3]
+	if halved(in) {
+		stored = stored[1:]
+	}
+	return slices.ContainsFunc(stored, func(r Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
 }
 
 // normPart: a partial sum depends only on its piece of the gradient, so several

@@ -179,6 +179,15 @@ func (b *Buffer) initName(band int) string {
 // halfName is the prefix of names of bf16 copies: "p16:x" is the cast of "p:x".
 const halfName, fullName = "p16:", "p:"
 
+// restName is the prefix of names of lower halves: "rest:x" are those of "p:x".
+const restName = "rest:"
+
+// restOf returns the name of the content that name has the lower halves of.
+func restOf(name string) (string, bool) {
+	full, ok := strings.CutPrefix(name, restName)
+	return fullName + full, ok
+}
+
 // castOf returns the name of the content that name is a bf16 copy of.
 func castOf(name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, halfName)

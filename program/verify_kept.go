@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
 )
 
 // content is the value of a name at the end of a step.
@@ -30,8 +32,8 @@ func (k *keeper) buffer(c content) string {
 
 // checkKept checks, over all ranks, what the next step relies on: persistent buffers
 // are defined; what is neither state nor result is unchanged; equal names again hold
-// equal content; a bf16 copy is the cast of its master; and the run finds everything
-// that it fills and reads.
+// equal content; a bf16 copy is the cast of its master, upper halves are those of the numbers
+// whose lower ones there are; and the run finds everything that it fills and reads.
 func (xs *executions) checkKept() error {
 	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {
@@ -51,10 +53,14 @@ func (xs *executions) checkKept() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(k.now)) {
 		full, ok := castOf(name)
-		master, known := k.now[full]
-		if half := k.now[name]; ok && known && castValue(xs.ps[half.rank].Buffers[half.buf].DType, master.v) != half.v {
+		half := k.now[name]
+		if master, known := k.now[full]; ok && known && castValue(xs.ps[half.rank].Buffers[half.buf].DType, master.v) != half.v {
 			return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: a copy is missing or too early",
 				k.buffer(half), name, full, k.buffer(master))
+		}
+		if rest, known := k.now[restName+strings.TrimPrefix(full, fullName)]; ok && known && castValue(graph.BF16, rest.v.rest()) != half.v {
+			return fmt.Errorf("buffer %s ends with a %q of which buffer %s does not have the rest; hint: a copy is missing or too early",
+				k.buffer(half), name, k.buffer(rest))
 		}
 	}
 	return xs.checkHomes()

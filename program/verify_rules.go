@@ -45,8 +45,8 @@ type shape struct {
 }
 
 var dtypeSets = map[string][]graph.DType{
-	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64},
-	"*": {graph.F32, graph.BF16, graph.I32, graph.F64},
+	"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64}, "h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64}, "u": {graph.U16},
+	"*": {graph.F32, graph.BF16, graph.I32, graph.F64, graph.U16},
 }
 
 var verifyRules = [graph.NumOps]rule{
@@ -82,7 +82,7 @@ var verifyRules = [graph.NumOps]rule{
 	graph.LossSum:       {shapes: shapes("1,1/d N,1/s")},
 	graph.NormPart:      {shapes: shapes("1,K/d R,C/s"), extra: pieces},
 	graph.NormAll:       {shapes: shapes("1,2/s 1,K/d 1,6/s")},
-	graph.AdamW:         {shapes: shapes("R,C/f R,C/f R,C/f R,C/s 1,2/s 1,6/s R,C/h"), alike: true},
+	graph.AdamW:         {shapes: shapes("R,C/f R,C/f R,C/f R,C/s 1,2/s 1,6/s R,C/h R,C/u"), alike: true},
 	graph.Cast:          {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Scale:         {shapes: shapes("N,D/f"), extra: scaled},

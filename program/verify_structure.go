@@ -81,7 +81,7 @@ func checkBuffer(p *Program, b *Buffer) (int64, error) {
 		return fail("unknown %v", b.Tier)
 	case b.Class >= NumClasses:
 		return fail("unknown %s", className(b.Class))
-	case b.DType > graph.F64:
+	case b.DType > graph.U16:
 		return fail("unknown %v", b.DType)
 	case b.Rows < 1 || b.Cols < 1 || b.Rows > maxCount || b.Cols > maxCount || b.Rows > maxBytes/8/b.Cols:
 		return fail("impossible extents %dx%d", b.Rows, b.Cols)
@@ -386,6 +386,9 @@ func checkShapes(p *Program, i int) error {
 	}
 	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
 		return p.operandFault(i, 1, "cast converts", "is %v, the destination is not", p.Buffers[in.Args[1].Buf].DType)
+	}
+	if halved(in) && (p.Buffers[in.Args[0].Buf].DType != graph.BF16 || !in.Args[6].Absent()) {
+		return p.operandFault(i, 7, "p is bf16 then, and there is no p16", "belongs to the upper halves of weights")
 	}
 	if in.Op.Info().Kind == graph.Sequence {
 		if why := checkSlice(p, in); why != "" {

@@ -10,12 +10,14 @@ import (
 // weightHome says where a chunk lives between steps. Chunk.Shard decides how much of it
 // this rank holds.
 //
-//	                    operators read      optimizer's master
-//	weights on device   work (device)       of work's type: work if it is updated there, else master (host)
-//	weights on host     copies of work      of work's type: work itself; else master, beside the state
+//	                    operators read      what is updated, if of work's type; else
+//	weights on device   work (device)       work itself if updated there    work, and the rest of it beside the state
+//	                                        else master (host)              master, beside the state
+//	weights on host     copies of work      work itself                     work, and the rest of it beside the state
 type weightHome struct {
 	work   store // what operators read, or what copies are taken from
-	master store // what is updated; work itself if of the same type
+	master store // what is updated, or its upper halves; work itself where possible
+	rest   store // lower halves, if work is bf16 and updated in fp32; else no buffer
 	// moments m and v; on disk a master of their type may be a third record behind them.
 	m, v store
 }
@@ -61,7 +63,7 @@ func (lo *lowering) home(c int) weightHome {
 		kind = "p16"
 	}
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
-	h := weightHome{work: store{-1, 0}} // a small chunk may have no shard here in a large group
+	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
 		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
 	}
@@ -77,6 +79,10 @@ func (lo *lowering) home(c int) weightHome {
 	switch {
 	case alike && ch.Weights >= lo.updatedOn(c):
 		h.master = h.work
+	case !alike && ch.Weights >= lo.updatedOn(c):
+		h.master = h.work
+		h.rest = lo.chunkBuffer("rest", c, state, ch.State, ClassWeights, graph.U16, "rest")
+		lo.homes(c, state, "rest", h.rest, false)
 	case ch.State == device.DiskTier && !alike && master == moments:
 		records = append(records, "p")
 	case ch.State == device.DiskTier && !alike:

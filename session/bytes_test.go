@@ -67,14 +67,13 @@ func TestBytesClosedForm(t *testing.T) {
 }
 
 // TestStreamedBytesClosedForm is L3 where the device updates what lives elsewhere.
-// Per element of a rank's share, with w bytes of weight, s of state (a master with
-// it where operators read another type), V visits, everything once per step:
+// Per element of a rank's share, with w bytes of weight, s of state (the rest of the weight
+// with it where operators read a narrower type), V visits, everything once per step:
 //
 //	                   host -> device         device -> host        disk, each way
 //	state              s                      s                     s, if it is there
-//	weights on host    w per load, and w      w, those updated
-//	                   if they are updated
-//	                   in place
+//	weights on host    w per load, and w      w
+//	                   to be updated
 //	gradients on host  4 (V-1), and 4 if      4 (V-1), and 4 if
 //	                   they wait for a norm   they wait for a norm
 //
@@ -143,9 +142,7 @@ func TestStreamedBytesClosedForm(t *testing.T) {
 						}
 						*up += w * own * loads
 						*down += w * own
-						if master, _ := program.StateTypes(tc.state); master == f.graph.DType {
-							*up += w * own
-						}
+						*up += w * own
 					}
 					if tc.grads == host {
 						trips := visits - 1

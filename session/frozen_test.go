@@ -133,9 +133,9 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 }
 
 // toBF16 rounds to the nearest, to the even one of two.
+// toBF16 rounds as weights are, see simd.Halves.
 func toBF16(v float32) float32 {
-	b := math.Float32bits(v)
-	return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
+	return math.Float32frombits((math.Float32bits(v) + 0x8000) &^ 0xffff)
 }
 
 // TestFrozenGradients: the gradients of what is trained are, bit for bit, those

@@ -40,7 +40,7 @@ func tensorOf(arena []byte, o device.Operand) kernel.Tensor {
 	switch o.DType {
 	case graph.F32:
 		t.F32 = unsafe.Slice((*float32)(p), n)
-	case graph.BF16:
+	case graph.BF16, graph.U16:
 		t.BF16 = unsafe.Slice((*uint16)(p), n)
 	case graph.I32:
 		t.I32 = unsafe.Slice((*int32)(p), n)

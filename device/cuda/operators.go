@@ -267,7 +267,7 @@ func adamw(b *builder) error {
 		a.d[0] = at.Decay
 		a.n = [6]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}
 		a.t[4], a.t[5] = b.mat(b.op(4)), b.mat(b.op(5))
-	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6))
+	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6), b.op(7))
 }
 
 // sumPiece returns the number of tokens per partial sum, at most most. Calls that split

@@ -134,8 +134,8 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 	kernel.Lookup(s.call.Op).Reference(nil, &s.call.Attr, exact)
 	kernel.Lookup(s.call.Op).Fast(cores, &s.call.Attr, list)
 	for i, o := range s.call.Args {
-		if spec := s.call.Op.Info().Args[i]; o.Absent() || spec.Access == graph.Read || spec.Name == "delta" { // which is scratch
-			continue
+		if spec := s.call.Op.Info().Args[i]; o.Absent() || spec.Access == graph.Read || spec.Name == "delta" || o.DType == graph.U16 {
+			continue // delta is scratch; lower halves jump where upper ones do, and updatesAgree compares their bits
 		}
 		var ours, theirs, size float64
 		x, y, z := tensor(got, o), list[i], exact[i]

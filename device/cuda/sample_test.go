@@ -118,7 +118,7 @@ func tensor(image []byte, o device.Operand) kernel.Tensor {
 	switch o.DType {
 	case graph.F32:
 		t.F32 = unsafe.Slice((*float32)(p), n)
-	case graph.BF16:
+	case graph.BF16, graph.U16:
 		t.BF16 = unsafe.Slice((*uint16)(p), n)
 	case graph.I32:
 		t.I32 = unsafe.Slice((*int32)(p), n)
@@ -667,8 +667,12 @@ var samples = map[graph.Op]func(s *sample){
 		t.Set(0, graph.ScalarCorrection1, 0.3)
 		t.Set(0, graph.ScalarCorrection2, 0.1)
 		t.Set(0, graph.ScalarChance, float64(graph.Chance(s.Uint64(), 1)))
-		if s.float == graph.F32 && s.IntN(2) == 0 {
+		switch halves := s.IntN(3); {
+		case s.float == graph.F32 && halves > 0:
 			s.fill(graph.BF16, n, c, s.NormFloat64)
+		case s.float == graph.BF16 && halves > 0:
+			s.call.Args = append(s.call.Args, device.Operand{})
+			s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) })
 		}
 	},
 	graph.Cast: func(s *sample) {

@@ -39,6 +39,8 @@ func Portable() *Set {
 		Draw:    draw,
 		AdamW:   adamw,
 		AdamW16: adamw16,
+		Join:    join,
+		Halve:   halve,
 	}
 	s.Past = s
 	return s
@@ -387,6 +389,36 @@ func ToBF16(f float32) uint16 {
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
+// Halves divides a float32 into the bf16 nearest to it, of two the one further from zero,
+// and what is left, a number from 0 to 65535: the halves of its bits plus half a unit of
+// the upper one. So weights that a GPU reads as bf16 are most of their fp32 selves, and
+// these need two bytes more and not four. As in TransformerEngine's FusedAdam
+// (store_param_remainders). A NaN's upper half is one too.
+func Halves(f float32) (upper, rest uint16) {
+	u := math.Float32bits(f) + 0x8000
+	if f != f {
+		return ToBF16(f), uint16(u)
+	}
+	return uint16(u >> 16), uint16(u)
+}
+
+// Join is the inverse of Halves, exactly but for the bits of a NaN.
+func Join(upper, rest uint16) float32 {
+	return math.Float32frombits(uint32(upper)<<16 + uint32(rest) - 0x8000)
+}
+
+func join(x []float32, rest []uint16) {
+	for i := range min(len(x), len(rest)) {
+		x[i] = math.Float32frombits(math.Float32bits(x[i]) + uint32(rest[i]) - 0x8000)
+	}
+}
+
+func halve(upper, rest []uint16, x []float32) {
+	for i := range min(len(upper), len(rest), len(x)) {
+		upper[i], rest[i] = Halves(x[i])
+	}
+}
+
 // Draws returns 16 random bits for number n, a pure function of n and the 64-bit key
 // (low, high): the upper half of Chris Wellons' hash "lowbias32" of n + low, with
 // high mixed in after the first round.
@@ -424,5 +456,7 @@ func adamw(p, m, v, g []float32, c *AdamW) {
 func adamw16(p, m, v, g []float32, p16 []uint16, c *AdamW) {
 	n := min(len(p), len(m), len(v), len(g), len(p16))
 	adamw(p[:n], m, v, g, c)
-	narrow(p16[:n], p)
+	for i := range n {
+		p16[i], _ = Halves(p[i])
+	}
 }

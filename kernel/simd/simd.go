@@ -61,7 +61,9 @@ type Set struct {
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.
 	Draw    func(y []uint16, x []float32, first, low, high uint32)
 	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
-	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16 = bf16(p)
+	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16, the upper halves of p: see Halves
+	Join    func(x []float32, rest []uint16)                   // x = Join(x, rest), x having upper halves only
+	Halve   func(upper, rest []uint16, x []float32)            // see Halves
 }
 
 // Stored is the type of a tensor's elements: float32, or bf16 as uint16.

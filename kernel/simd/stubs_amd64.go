@@ -63,6 +63,8 @@ func setAVX512() *Set {
 	s.Draw = drawAVX512
 	s.AdamW = adamWAVX512
 	s.AdamW16 = adamW16AVX512
+	s.Join = joinAVX512
+	s.Halve = halveAVX512
 	past := s
 	s.Past = &past
 	past.Sum2 = sum2PastAVX512
@@ -266,6 +268,12 @@ func adamWAVX512(p, m, v, g []float32, c *AdamW)
 func adamW16AVX512(p, m, v, g []float32, p16 []uint16, c *AdamW)
 
 //go:noescape
+func joinAVX512(x []float32, rest []uint16)
+
+//go:noescape
+func halveAVX512(upper, rest []uint16, x []float32)
+
+//go:noescape
 func sum2PastAVX512(y, a, b []float32, ahead int)
 
 //go:noescape
@@ -407,6 +415,8 @@ func setAVX2() *Set {
 	s.Draw = drawAVX2
 	s.AdamW = adamWAVX2
 	s.AdamW16 = adamW16AVX2
+	s.Join = joinAVX2
+	s.Halve = halveAVX2
 	past := s
 	s.Past = &past
 	past.Sum2 = sum2PastAVX2
@@ -608,6 +618,12 @@ func adamWAVX2(p, m, v, g []float32, c *AdamW)
 
 //go:noescape
 func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *AdamW)
+
+//go:noescape
+func joinAVX2(x []float32, rest []uint16)
+
+//go:noescape
+func halveAVX2(upper, rest []uint16, x []float32)
 
 //go:noescape
 func sum2PastAVX2(y, a, b []float32, ahead int)

@@ -1,9 +1,10 @@
-// p m v g clip scalars p16. Every operation rounds as in the CPU's kernel, so results do not depend on
+// p m v g clip scalars p16 rest. Every operation rounds as in the CPU's kernel, so results do not depend on
 // where a plan runs the optimizer. Values that depend on the step are computed once per block, in
 // float64. f: beta1, 1-beta1, beta2, 1-beta2, eps; d[0]: weight decay; n: indices in scalars of lr,
 // 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. p, m and v in
 // bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
-// A clip of 0 leaves p, m and v as they are.
+// A clip of 0 leaves p, m and v as they are. With rest, p has the upper halves of fp32 numbers and
+// rest the lower ones, see simd.Halves.
 typedef unsigned long long u64;
 
 static __device__ inline u64 mix(u64 x) {
@@ -23,6 +24,34 @@ static __device__ inline unsigned draws(unsigned n, u64 key) {
 static __device__ inline unsigned chance(float x, unsigned n, u64 key) {
   unsigned u = __float_as_uint(x);
   return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + draws(n, key)) >> 16;
+}
+
+// upper returns the bf16 nearest to x, of two the one further from zero, as simd.Halves does.
+static __device__ inline unsigned upper(float x) {
+  unsigned u = __float_as_uint(x);
+  return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + 0x8000) >> 16;
+}
+
+static __device__ inline unsigned lower(float x) { return (__float_as_uint(x) + 0x8000) & 0xffff; }
+
+// halves writes a half of each number.
+template <class T, class F> static __device__ inline void halves(T* p, const float (&x)[VEC], F half) {
+#if VEC == 1
+  p->bits = (unsigned short)half(x[0]);
+#else
+  unsigned w[VEC / 2];
+#pragma unroll
+  for (int i = 0; i < VEC / 2; i++) w[i] = half(x[2 * i]) | half(x[2 * i + 1]) << 16;
+  words(p, w);
+#endif
+}
+
+static __device__ inline void join(float (&)[VEC], const float*) {}
+
+static __device__ inline void join(float (&x)[VEC], const u16* p) {
+  Pack<u16, VEC> rest = *(const Pack<u16, VEC>*)p;
+#pragma unroll
+  for (int i = 0; i < VEC; i++) x[i] = __uint_as_float(__float_as_uint(x[i]) + rest.e[i].bits - 0x8000);
 }
 
 static __device__ inline void keep(float* p, const float (&x)[VEC], unsigned, u64) { store(p, x); }
@@ -47,11 +76,12 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
   if (there) { // these loads overlap with the first thread's work
     load(g, at<T3>(a.t[3], r, c));
     load(p, at<T0>(a.t[0], r, c));
+    join(p, at<T7>(a.t[7], r, c));
     load(m, at<T1>(a.t[1], r, c));
     load(v, at<T2>(a.t[2], r, c));
   }
   if (clip == 0) {
-    if (there && a.t[6].p) store(at<bf16>(a.t[6], r, c), p);
+    if (there && a.t[6].p) halves(at<bf16>(a.t[6], r, c), p, upper);
     return;
   }
   if (threadIdx.x == 0) {
@@ -73,8 +103,13 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
     p[i] = fmaf(-q, rate, __fmul_rn(p[i], rest));
   }
   unsigned first = (unsigned)a.n[5] + (unsigned)(r * a.t[0].cols + c);
-  keep(at<T0>(a.t[0], r, c), p, first, keys[0]);
+  if constexpr (sizeof(T7) == 2) {
+    halves(at<bf16>(a.t[0], r, c), p, upper);
+    halves(at<u16>(a.t[7], r, c), p, lower);
+  } else {
+    keep(at<T0>(a.t[0], r, c), p, first, keys[0]);
+  }
   keep(at<T1>(a.t[1], r, c), m, first, keys[1]);
   keep(at<T2>(a.t[2], r, c), v, first, keys[2]);
-  if (a.t[6].p) store(at<bf16>(a.t[6], r, c), p);
+  if (a.t[6].p) halves(at<bf16>(a.t[6], r, c), p, upper);
 }

@@ -16,7 +16,7 @@ func variants() []Unit {
 	var list []Unit
 	for _, t := range []string{"f32", "bf16"} {
 		wide := map[string]string{"f32": "VEC=4", "bf16": "VEC=8"}[t]
-		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
+		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t + " T7=f32"
 		for _, rms := range []string{"0", "1"} {
 			for _, size := range []string{" VEC=1 PACKS=4 ROW_THREADS=1024 ROWS=1", " " + wide + " PACKS=3 ROW_THREADS=32 ROWS=4", " " + wide + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 				plain := " RMS=" + rms + " GROUPS=0 UNIT=0 RES=0"
@@ -108,7 +108,8 @@ func variants() []Unit {
 	}
 	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16
 		for _, p := range []string{"f32", "bf16"} {
-			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 VEC=" + v})
+			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 T7=f32 VEC=" + v},
+				Unit{"adamw", "T0=bf16 T1=" + p + " T2=" + p + " T3=f32 T4=f32 T5=f32 T6=f32 T7=u16 VEC=" + v})
 		}
 	}
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})

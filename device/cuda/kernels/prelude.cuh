@@ -1,7 +1,7 @@
 // Definitions that all kernels share. They use no headers: NVRTC has none. A unit is
 // this file, one kernel's file and a few macros that specialise it:
 //
-//   T0 .. T8  storage types of the operands (f32, bf16, i32, f64)
+//   T0 .. T8  storage types of the operands (f32, bf16, i32, f64, u16)
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
 //   STARTS    the operand of attention that says where documents begin, if there is one
@@ -15,6 +15,7 @@ typedef int i32;
 typedef float f32;
 typedef double f64;
 struct bf16 { unsigned short bits; };
+struct u16 { unsigned short bits; };
 
 #ifndef DYNAMIC // dynamic shared memory, sized by the launch and aligned for 16-byte copies
 #define DYNAMIC(name) extern __shared__ __align__(16) float name[]

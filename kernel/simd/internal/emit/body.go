@@ -114,6 +114,9 @@ func (b *body) store(name string, v val) {
 	b.do(node{op: opStore, a: v, name: name})
 }
 
+// low writes the lower halves, whose upper ones are zero, to a stream of []uint16.
+func (b *body) low(name string, v val) { b.do(node{op: opStore, a: v, name: name}) }
+
 // draw writes a value to a bf16 stream, rounded stochastically with the upper
 // halves of random numbers.
 func (b *body) draw(name string, v, random val) {

@@ -132,7 +132,15 @@ var functions = []function{
 	}},
 	{name: "AdamW", params: "p m v g []float32, c *AdamW", body: func(b *body) { b.adamW() }},
 	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", body: func(b *body) {
-		b.store("p16", b.adamW())
+		b.draw("p16", b.adamW(), b.held(math.Copysign(0, -1)))
+	}},
+	{name: "Join", params: "x []float32, rest []uint16", body: func(b *body) {
+		b.store("x", b.plus(b.plus(b.shift(b.load("rest"), 16), b.load("x")), b.bits(0xffff8000)))
+	}},
+	{name: "Halve", params: "upper rest []uint16, x []float32", body: func(b *body) {
+		x := b.load("x")
+		b.draw("upper", x, b.held(math.Copysign(0, -1)))
+		b.low("rest", b.and(b.plus(x, b.bits(0x8000)), b.bits(0xffff)))
 	}},
 }
 
