@@ -209,8 +209,15 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 	}
 	for _, m := range cl {
 		for _, h := range m.p.Homes {
-			o := m.p.Operand(h.Region)
-			m.each(o, func(r, c int) { same(fmt.Sprint(h.Kind, h.Param, " ", h.At+r*o.Cols+c), m.load(o, r, c)) })
+			// Halves count as the number and its bf16 copy.
+			o, kind, mark := m.p.Operand(h.Region), h.Kind, uint64(0)
+			switch {
+			case kind == "rest":
+				kind, mark = "p", lowerMark
+			case kind == "p" && slices.ContainsFunc(m.p.Homes, func(r Home) bool { return r.Kind == "rest" && r.Param == h.Param }):
+				kind = "p16"
+			}
+			m.each(o, func(r, c int) { same(fmt.Sprint(kind, h.Param, " ", h.At+r*o.Cols+c), m.load(o, r, c)^mark) })
 		}
 		for i := range m.p.Buffers {
 			b := &m.p.Buffers[i]

@@ -127,7 +127,7 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		s := lo.chunkBuffer("p16."+tier.String(), c, own, tier, ClassWeights, graph.BF16)
 		work16, send = &s, &s
 	}
-	for _, q := range lo.parts(c, own) {
+	for _, q := range lo.alike(c, own, moments != graph.BF16) {
 		attr := graph.Attr{Beta1: lo.opt.Beta1, Beta2: lo.opt.Beta2, Eps: lo.opt.Eps}
 		if moments == graph.BF16 {
 			attr.Param, attr.First = q.param, q.lo-lo.offsetOf[q.param]
@@ -156,6 +156,19 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		}
 		*list = append(*list, moveOp(stream, updateKey(c), home.work, *send, own))
 	}
+}
+
+// alike lists a piece's parts, and where they may be joined takes neighbours that decay alike as
+// one: vectors have so few elements that a GPU needs longer to begin their updates than to end them.
+func (lo *lowering) alike(c int, p piece, join bool) (list []part) {
+	for _, q := range lo.parts(c, p) {
+		if n := len(list); join && n > 0 && list[n-1].hi == q.lo && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
+			list[n-1].hi = q.hi
+			continue
+		}
+		list = append(list, q)
+	}
+	return list
 }
 
 // spread all-gathers the updated weights of a chunk that every rank holds entirely but
