@@ -52,6 +52,7 @@ type target struct {
 	base    [device.NumTiers]uintptr // addresses of the arenas
 	scratch uintptr                  // scratch memory for partial sums
 	room    int64                    // bytes of it
+	flags   uintptr                  // of blocks that continue each other's sums
 	library bool                     // products use cublasLt
 	sumRows int                      // LinearDW may be cut at multiples of this many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown

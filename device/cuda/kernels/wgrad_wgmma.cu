@@ -44,11 +44,12 @@ template <int W, bool EDGE> static __device__ inline void fetchWhole(bf16* s, co
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  int i0 = blockIdx.x * ROWS, j0 = blockIdx.y * COLS, m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
-  int next = 0, end = min(a.n[0], tokens), filled = 0; // the next tokens to fetch, the end of their piece, and the buffer to fill
-  bool inside = i0 + ROWS <= m && j0 + COLS <= n;
+  int m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
+  int i0 = 0, j0 = 0, next = 0, end = 0, ahead = 0; // the tile, the next tokens to fetch, the end of their piece, steps to fetch
+  int filled = 0, used = 0; // buffers: the next to fill, the next to use
+  bool inside = false;
   auto stage = [&]() {
-    if (next < end) {
+    if (ahead > 0) {
       bf16* s = s0 + filled * STAGE;
       if (next + DEEP <= end && inside) {
         fetchWhole<ROWS, false>(s, a.t[1], next, i0);
@@ -61,48 +62,62 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
         fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
       }
       filled = filled == STAGES - 1 ? 0 : filled + 1;
+      ahead--;
       next += DEEP;
       if (next >= end) next = end, end += min(a.n[0], tokens - end);
     }
     commit();
   };
+  auto begins = [&](const Part& p) { // fetches its first tokens, into buffers behind those whose products may still run
+    cornerOf(a, p.tile, i0, j0);
+    inside = i0 + ROWS <= m && j0 + COLS <= n, ahead = p.steps;
+    int each = (a.n[0] + DEEP - 1) / DEEP, before = p.first / each * a.n[0]; // steps of a piece, tokens of those before
+    next = before + p.first % each * DEEP, end = min(before + a.n[0], tokens);
+#pragma unroll 1
+    for (int s = 2; s < STAGES; s++) stage();
+  };
+  int group = warpOf() / 4, lane = threadIdx.x % 32, k = 0;
+  Part part = partOf(a, k);
+  if (part.steps == 0) return;
+  begins(part);
+  do {
+    int r0 = i0 + warpOf() * 16 + lane / 4, c0 = j0 + lane % 4 * 2; // this thread's first elements
+    float y[COLS / 8][4] = {};
+    if (part.first > 0) await(a);
+    if (a.acc || part.first > 0) {
 #pragma unroll
-  for (int s = 2; s < STAGES; s++) stage();
-  int group = warpOf() / 4, lane = threadIdx.x % 32;
-  int r0 = i0 + warpOf() * 16 + lane / 4, c0 = j0 + lane % 4 * 2; // this thread's first elements
-  float y[COLS / 8][4] = {};
-  if (a.acc) {
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j++)
+          if (r0 + 8 * i < m && c0 + 8 * j < n) taken(y[j][2 * i], y[j][2 * i + 1], at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j));
+    }
+    int left = part.steps; // at least 1: if the loop could be skipped, the compiler would move sums in use and wait for each product
+    do {
+      landed<STAGES - 3>();
+      visible();
+      __syncthreads();
+      stage(); // into the buffer of the products that finished last
+      const bf16* s = s0 + used * STAGE;
+      Operand x = describe<PANEL, DEEP>(s + group * DEEP * PANEL), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
+      begin();
+#pragma unroll
+      for (int k = 0; k < DEEP; k += 16) multiply<true, true>(y, across<PANEL>(x, k), across<PANEL>(dy, k));
+      close();
+      done<1>();
+      used = used == STAGES - 1 ? 0 : used + 1;
+    } while (--left > 0);
+    done<0>();
+    bool whole = part.first + part.steps == a.n[1];
+    part = partOf(a, ++k);
+    if (part.steps > 0) begins(part); // while y is written
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int j = 0; j < COLS / 8; j++)
         if (r0 + 8 * i < m && c0 + 8 * j < n) {
-          Pack<float, 2> p = *(const Pack<float, 2>*)at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j);
-          y[j][2 * i] = p.e[0], y[j][2 * i + 1] = p.e[1];
+          const float p[2] = {y[j][2 * i], y[j][2 * i + 1]};
+          store<2>(at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j), p);
         }
-  }
-  int used = 0, left = a.n[1]; // at least 1: if the loop could be skipped, the compiler would move sums in use and wait for each product
-  do {
-    landed<STAGES - 3>();
-    visible();
-    __syncthreads();
-    stage(); // into the buffer of the products that finished last
-    const bf16* s = s0 + used * STAGE;
-    Operand x = describe<PANEL, DEEP>(s + group * DEEP * PANEL), dy = describe<PANEL, DEEP>(s + DEEP * ROWS);
-    begin();
-#pragma unroll
-    for (int k = 0; k < DEEP; k += 16) multiply<true, true>(y, across<PANEL>(x, k), across<PANEL>(dy, k));
-    close();
-    done<1>();
-    used = used == STAGES - 1 ? 0 : used + 1;
-  } while (--left > 0);
-  done<0>();
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-#pragma unroll
-    for (int j = 0; j < COLS / 8; j++)
-      if (r0 + 8 * i < m && c0 + 8 * j < n) {
-        const float p[2] = {y[j][2 * i], y[j][2 * i + 1]};
-        store<2>(at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j), p);
-      }
+    if (!whole) hand(a);
+  } while (part.steps > 0);
 }
