@@ -58,6 +58,7 @@ type target struct {
 	sms     int                      // of the card; 0: unknown
 	shared  int                      // shared memory limit of a block, bytes
 	major   int                      // its compute capability
+	apart   bool                     // blocks do not continue each other's sums: for tests
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
 

@@ -114,6 +114,7 @@ type Device struct {
 	name    string
 	arch    string
 	limits  struct{ shared, sms, major int }
+	apart   bool // see target
 
 	sizes     [device.NumTiers]int64
 	memory    uintptr          // device arena

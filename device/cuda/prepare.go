@@ -118,7 +118,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 // target describes this device to builders.
 func (d *Device) target() target {
 	t := target{scratch: d.workspace + workspaceBytes, room: d.room, flags: d.flagsAt(), library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
+		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper(), apart: d.apart}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}

@@ -13,6 +13,8 @@ const (
 	// mostRoles is the most blocks of a group; 1 switches relays off. Each has as many tiles at a time
 	// at the same tokens as there are groups, so more roles have less in common in the second-level cache.
 	mostRoles = 8
+	// worthwhile is what a relay, or more roles, must reduce the time to.
+	worthwhile = 0.97
 	// leastSteps is the least steps of a tile that is shared: cuts are rounded to steps.
 	leastSteps = 8
 	// handing is the time to put a tile's sums down and take them up again, in tokens multiplied
@@ -21,30 +23,40 @@ const (
 	handing = 600
 )
 
-// divide returns the fastest way for so many tiles over so many tokens, and its time per token.
-func (s sumTile) divide(tiles int64, sms, tokens int) (relay, float64) {
+// divide returns the fastest way for so many tiles over so many tokens, and its time per token. Tiles
+// beside each other are bound by what they fetch, see waves, those that have the SMs half to themselves are not.
+func (t target) divide(s sumTile, tiles int64, tokens int) (relay, float64) {
 	way := relay{tiles, 1, 1}
 	if s.down > 0 {
-		return way, s.waves(tiles, sms)
+		return way, s.waves(tiles, t.sms)
 	}
-	n := int64(max(sms, 1))
-	full, rest := float64(tiles/n), float64(tiles%n)
+	n := int64(max(t.sms, 1))
 	work, fetch := float64(s.rows*s.cols)/s.rate, float64((s.rows+s.cols)*fetching)
-	time := full * max(work, fetch)
-	if rest > 0 {
-		time += max(work, fetch*rest/float64(n))
+	busy := func(sms int64) float64 { return max(work, fetch*float64(sms)/float64(n)) } // for a tile on each of so many
+	time := float64(tiles/n) * busy(n)
+	if tiles%n > 0 {
+		time += busy(tiles % n)
 	}
-	for roles := int64(2); roles <= min(mostRoles, n); roles++ {
+	for roles := int64(2); roles <= mostRoles && roles <= n && !t.apart; roles++ {
 		groups := n / roles
 		each := blocks(tiles, groups)
-		if each <= roles || 4*groups*roles > relayBytes || int64(tokens) < 64*leastSteps*roles {
+		if each <= roles || common(each, roles) > 1 || 4*groups*roles > relayBytes || int64(tokens) < 64*leastSteps*roles {
 			continue
 		}
-		if t := float64(each)/float64(roles)*max(work, fetch*float64(groups*roles)/float64(n)) + work*handing/float64(tokens); each%roles != 0 && t < 0.99*time {
-			way, time = relay{groups, roles, each}, t
+		if x := float64(each)/float64(roles)*busy(n) + work*handing/float64(tokens); x < worthwhile*time {
+			way, time = relay{groups, roles, each}, x
 		}
 	}
 	return way, time
+}
+
+// common returns the greatest common divisor. Where there is one, some cuts would fall between two tiles,
+// or after rounding just beside, and fewer roles do the same.
+func common(a, b int64) int64 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // band returns how many tiles high a band is, see cornerOf in kernels/relay.cuh: as high as a square of

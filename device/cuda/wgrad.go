@@ -138,7 +138,7 @@ func (t target) sumTile(m, n, tokens int) (tile sumTile, way relay, time float64
 		tiles = hopperTiles
 	}
 	for i, s := range tiles {
-		if r, x := s.divide(s.number(m, n), t.sms, tokens); i == 0 || x < time {
+		if r, x := t.divide(s, s.number(m, n), tokens); i == 0 || x < time {
 			tile, way, time = s, r, x
 		}
 	}
