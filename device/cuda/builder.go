@@ -52,11 +52,13 @@ type target struct {
 	base    [device.NumTiers]uintptr // addresses of the arenas
 	scratch uintptr                  // scratch memory for partial sums
 	room    int64                    // bytes of it
+	flags   uintptr                  // of blocks that continue each other's sums
 	library bool                     // products use cublasLt
 	sumRows int                      // LinearDW may be cut at multiples of this many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
 	shared  int                      // shared memory limit of a block, bytes
 	major   int                      // its compute capability
+	apart   bool                     // blocks do not continue each other's sums: for tests
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
 

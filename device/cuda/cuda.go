@@ -88,9 +88,10 @@ func Load() (*Libraries, error) {
 const (
 	workspaceBytes = 32 << 20 // of cublasLt, what it asks for on Hopper
 	scratchBytes   = 32 << 20 // partial sums
+	relayBytes     = 4 << 10  // flags of blocks that continue each other's sums (kernels/relay.cuh)
 	// Overhead is the device memory that a device takes besides its arena and the
 	// driver's own.
-	Overhead   = workspaceBytes + scratchBytes
+	Overhead   = workspaceBytes + scratchBytes + relayBytes
 	sliceBytes = 1 << 30 // of the host arena, registered at once
 )
 
@@ -113,10 +114,11 @@ type Device struct {
 	name    string
 	arch    string
 	limits  struct{ shared, sms, major int }
+	apart   bool // see target
 
 	sizes     [device.NumTiers]int64
 	memory    uintptr          // device arena
-	workspace uintptr          // of the library, then scratch memory
+	workspace uintptr          // of the library, then scratch memory, then flags
 	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
@@ -344,9 +346,21 @@ func (d *Device) allocate(bytes int64) (err error) {
 		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
 	}
 	d.room = scratchBytes
-	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
-	return err
+	if d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead); err != nil {
+		return err
+	}
+	zero := make([]byte, relayBytes)
+	err = v.Check("cuMemcpy", v.Memcpy(d.flagsAt(), nv.Addr(&zero[0]), relayBytes))
+	runtime.KeepAlive(zero)
+	if err != nil {
+		return err
+	}
+	return v.Check("cuCtxSynchronize", v.CtxSynchronize()) // see transfer
 }
+
+// flagsAt returns the address of the flags, which kernels find clear and leave clear: a kernel that
+// failed did not, but then the context is lost, and this memory with it.
+func (d *Device) flagsAt() uintptr { return d.workspace + workspaceBytes + scratchBytes }
 
 // register pins memory slice by slice; an error says how far it got.
 func (d *Device) register(b []byte) error {

@@ -38,6 +38,15 @@ func CardOf(d *Device) (sms, major int) { return d.limits.sms, d.limits.major }
 // gradients of weights to the library.
 func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, major }
 
+// Relayed reports whether blocks continue each other's sums of an m x n gradient.
+func Relayed(d *Device, m, n, tokens int) bool {
+	_, way, _ := d.target().sumTile(m, n, tokens)
+	return way.roles > 1
+}
+
+// Apart has blocks not continue each other's sums.
+func Apart(d *Device, on bool) { d.apart = on }
+
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {

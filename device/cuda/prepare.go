@@ -117,8 +117,8 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 
 // target describes this device to builders.
 func (d *Device) target() target {
-	t := target{scratch: d.workspace + workspaceBytes, room: d.room, library: d.lib.Lt != nil, sumRows: d.options.SumRows,
-		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper()}
+	t := target{scratch: d.workspace + workspaceBytes, room: d.room, flags: d.flagsAt(), library: d.lib.Lt != nil, sumRows: d.options.SumRows,
+		sms: d.limits.sms, shared: d.limits.shared, major: d.limits.major, hopper: d.hopper(), apart: d.apart}
 	for tier := range t.base {
 		t.base[tier] = d.base(device.Tier(tier))
 	}
@@ -170,9 +170,9 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	return list, nil
 }
 
-// scratching lists the kernels that use the compute stream's scratch memory.
+// scratching lists the kernels that use the compute stream's scratch memory or flags.
 var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true, "dispatch": true, "expert_linear": true, "expert_dw": true,
-	"expert_linear_mma": true, "expert_dw_mma": true, "expert_linear_wgmma": true, "expert_dw_wgmma": true}
+	"expert_linear_mma": true, "expert_dw_mma": true, "expert_linear_wgmma": true, "expert_dw_wgmma": true, "wgrad_wgmma": true}
 
 // compile compiles all units that are not loaded, on all cores.
 func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {

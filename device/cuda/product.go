@@ -57,8 +57,8 @@ func linearDW(b *builder) error {
 	if b.call.Attr.WT {
 		x, dy = dy, x
 	}
-	if tile, own := b.ownSums(b.op(0).Rows, b.op(0).Cols); own && b.sumsSuit(b.op(0), x, dy) {
-		return b.wgrad(tile, b.op(0), x, dy)
+	if b.ownSums(b.op(0).Rows, b.op(0).Cols) && b.sumsSuit(b.op(0), x, dy) {
+		return b.wgrad(b.op(0), x, dy)
 	}
 	step := b.sumRows
 	if step < 1 || !b.library {

@@ -140,13 +140,14 @@ func TestRateLogits(t *testing.T) {
 	}
 }
 
-// TestRateSums: gradients of weights of GPT-2 124M in sequences of 1024 and of Llama-3.2-1B in those
-// of 4096, for 16384 tokens: by our kernel in the tile that is chosen, by the library sequence by
-// sequence, and by the library at once, whose bits depend on the number of tokens.
+// TestRateSums: gradients of weights of GPT-2 124M and XL in sequences of 1024 and of Llama-3.2-1B in those
+// of 4096, for 16384 tokens: by our kernel in the tile that is chosen, and with whole tiles where blocks continue
+// each other's, by the library sequence by sequence, and by the library at once, whose bits depend on the number of tokens.
 func TestRateSums(t *testing.T) {
 	tokens := onGPU(16384, 64)
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	for _, c := range []struct{ seq, m, n int }{{1024, 768, 768}, {1024, 768, 2304}, {1024, 768, 3072}, {1024, 3072, 768}, {1024, 50257, 768}, {4096, 768, 2304},
+		{1024, 1600, 4800}, {1024, 1600, 1600}, {1024, 1600, 6400}, {1024, 6400, 1600}, {1024, 50257, 1600},
 		{4096, 512, 2048}, {4096, 2048, 2048}, {4096, 8192, 2048}, {4096, 2048, 8192}} {
 		seq, m, n := onGPU(c.seq, 16), onGPU(c.m, 24), onGPU(c.n, 40)
 		x, dy, y := matrix(device.DeviceTier, graph.BF16, 0, tokens, m), matrix(device.DeviceTier, graph.BF16, 0, tokens, n), matrix(device.DeviceTier, graph.F32, 0, m, n)
@@ -162,6 +163,11 @@ func TestRateSums(t *testing.T) {
 			rate(t, fmt.Sprintf("gradient of %d x %d, %s", m, n, way), 2*float64(tokens)*float64(m)*float64(n)/seconds(t, d, 10, call)/1e12, "TFLOP/s")
 		}
 		tell(d, fmt.Sprintf("as chosen, %d", seq))
+		if cuda.Relayed(d, m, n, tokens) {
+			cuda.Apart(d, true)
+			tell(d, fmt.Sprintf("in whole tiles, %d", seq))
+			cuda.Apart(d, false)
+		}
 		cuda.Pretend(d, 0, major)
 		tell(d, fmt.Sprintf("library, %d", seq))
 		cuda.Pretend(d, sms, major)

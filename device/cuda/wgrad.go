@@ -22,7 +22,8 @@ import (
 // affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on
 // the 132 SMs of an H200 is 96 tiles of 128 x 192: one wave of them costs less than two
 // of the 144 of 128 x 128, and 600 TFLOP/s were measured beside 351 (544 in a later run). The
-// library's way reached 389 in sequences of 1024.
+// library's way reached 389 in sequences of 1024. Where tiles would not fill the SMs of a Hopper
+// evenly, blocks continue each other's sums (relay.go).
 //
 // Measured on an H200, in TFLOP/s, ours and the library's way in sequences of 1024 and 4096
 // tokens (an experiment with all tiles, from which the rates below are, is in
@@ -80,17 +81,18 @@ func (s sumTile) variant() (suffix, defines string, threads int) {
 	return "_mma", fmt.Sprintf("%s DOWN=%d ACROSS=%d", defines, s.down, s.across), 32 * s.down * s.across
 }
 
-// time returns the time per token in units of one SM's multiply-adds at full rate.
-func (s sumTile) time(m, n, sms int) float64 {
-	return s.waves(blocks(int64(m), int64(s.rows))*blocks(int64(n), int64(s.cols)), sms)
+// number returns how many tiles an m x n gradient has.
+func (s sumTile) number(m, n int) int64 {
+	return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
 }
 
 // waves returns the time of so many tiles, one after another on each SM. On Hopper
 // the full rate is so high that the second-level cache is a bound too: as measured it
 // delivers each SM some 34 bytes a clock, one element of an operand in the time of 120
 // multiply-adds.
+const fetching = 120
+
 func (s sumTile) waves(tiles int64, sms int) float64 {
-	const fetching = 120
 	sms = max(sms, 1)
 	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
 	if s.down == 0 {
@@ -126,27 +128,38 @@ func (t target) ownRate() float64 {
 	return 0.9
 }
 
-// ownSums reports whether our kernel sums the gradient of an m x n weight, and in which
-// tiles. On an unknown card the library does, if present.
-func (t target) ownSums(m, n int) (tile sumTile, own bool) {
+// usual is the number of tokens that the choice of who sums counts with; with more there is no difference.
+const usual = 16384
+
+// sumTile returns the fastest tile for an m x n gradient over so many tokens, how it is divided, and
+// the time per token.
+func (t target) sumTile(m, n, tokens int) (tile sumTile, way relay, time float64) {
 	tiles := sumTiles
 	if t.hopper {
 		tiles = hopperTiles
 	}
 	for i, s := range tiles {
-		if i == 0 || s.time(m, n, t.sms) < tile.time(m, n, t.sms) {
-			tile = s
+		if r, x := t.divide(s, s.number(m, n), tokens); i == 0 || x < time {
+			tile, way, time = s, r, x
 		}
 	}
+	return tile, way, time
+}
+
+// ownSums reports whether our kernel sums the gradient of an m x n weight. On an unknown card the
+// library does, if present.
+func (t target) ownSums(m, n int) bool {
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
-		return tile, !t.library
+		return !t.library
 	}
+	_, _, ours := t.sumTile(m, n, usual)
 	even := float64(m) * float64(n) / float64(t.sms)
-	ours, theirs, begin := tile.time(m, n, t.sms), even/librarysRate, hopperBeginning
+	theirs, begin := even/librarysRate, hopperBeginning
 	if !t.hopper {
-		ours, theirs, begin = ours/t.ownRate(), ours, beginning
+		tile, _, _ := t.sumTile(m, n, usual)
+		ours, theirs, begin = ours/t.ownRate(), tile.waves(tile.number(m, n), t.sms), beginning
 	}
-	return tile, ours < theirs+(even*rewriting+begin)/float64(t.sumRows)
+	return ours < theirs+(even*rewriting+begin)/float64(t.sumRows)
 }
 
 // sumsSuit reports whether the kernel can take the operands of y = a^T.b: there are
@@ -161,15 +174,21 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 }
 
 // wgrad launches the kernel.
-func (b *builder) wgrad(s sumTile, y, x, dy device.Operand) error {
+func (b *builder) wgrad(y, x, dy device.Operand) error {
 	a := b.newArgs(y, x, dy)
 	piece := x.Rows
 	if b.sumRows > 0 {
 		piece = min(piece, b.sumRows)
 	}
+	s, way, _ := b.sumTile(y.Rows, y.Cols, x.Rows)
 	unit, stageTokens, threads, shared := s.shape()
 	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))
-	a.n = [6]int32{int32(piece), int32(steps)}
-	grid := [3]int64{blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols)), 1}
+	down, across := blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols))
+	grid := [3]int64{down, across, 1}
+	if s.down == 0 {
+		grid = [3]int64{way.groups * way.roles, 1, 1}
+		a.scratch = uint64(b.flags)
+	}
+	a.n = [6]int32{int32(piece), int32(steps), int32(way.groups), int32(blocks(way.tiles*steps, way.roles)), int32(way.tiles), int32(s.band(down, across, way.groups, b.sms))}
 	return b.start(unit, "wgrad", grid, threads, shared, a)
 }

@@ -33,7 +33,7 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 	cards := []int{1, 2, 3, 4, 6, 8, 12} // by their SMs: in one of them this shape has that tile
 	chosen := func(in, out int, tile sumTile) bool {
 		return slices.ContainsFunc(cards, func(sms int) bool {
-			s, _ := target{sms: sms, hopper: hopper}.ownSums(in, out)
+			s, _, _ := target{sms: sms, hopper: hopper}.sumTile(in, out, 1)
 			return s == tile
 		})
 	}
@@ -60,7 +60,7 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 		for _, sms := range cards {
 			d, _ := machine(t, Options{SumRows: piece}, imageBytes)
 			d.limits.sms, d.limits.major = sms, major
-			tile, _ := target{sms: sms, hopper: hopper}.ownSums(in, out)
+			tile, _, _ := target{sms: sms, hopper: hopper}.sumTile(in, out, n)
 			if used[tile] != nil {
 				continue
 			}
@@ -153,7 +153,7 @@ func TestOwnSums(t *testing.T) {
 		{target{sms: 108, major: 8}, 768, 3072, true},
 		{target{}, 64, 64, true},
 	} {
-		if _, own := c.t.ownSums(c.m, c.n); own != c.own {
+		if own := c.t.ownSums(c.m, c.n); own != c.own {
 			t.Errorf("%+v: %d x %d: own %v", c.t, c.m, c.n, own)
 		}
 	}
@@ -163,7 +163,7 @@ func TestOwnSums(t *testing.T) {
 func TestFastestTiles(t *testing.T) {
 	for shape, want := range map[[2]int][2]int{{768, 768}: {64, 128}, {512, 2048}: {64, 128}, {768, 2304}: {128, 128}, {768, 3072}: {128, 192},
 		{3072, 768}: {128, 192}, {2048, 2048}: {128, 256}, {8192, 2048}: {128, 256}} {
-		if tile, _ := (target{sms: 132, major: 9, hopper: true}).ownSums(shape[0], shape[1]); tile.rows != want[0] || tile.cols != want[1] {
+		if tile, _, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(shape[0], shape[1], 16384); tile.rows != want[0] || tile.cols != want[1] {
 			t.Errorf("%d x %d: %+v, want %v", shape[0], shape[1], tile, want)
 		}
 	}

@@ -39,7 +39,7 @@ var parts = map[string][]string{
 	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
 	"expert_linear_mma": {"mma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"mma.cuh", "dispatch.cuh", "gather.cuh"},
 	"expert_linear_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
-	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh"},
+	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh", "relay.cuh"},
 }
 
 // Source returns the unit's source text.

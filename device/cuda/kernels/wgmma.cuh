@@ -132,16 +132,18 @@ template <int N> static __device__ inline void grow() {
 }
 
 // nearby is at for an operand whose stride is less than 2^30 elements: then an address takes one
-// instruction.
-static __device__ inline const bf16* nearby(const Mat& t, int row, int col) {
+// instruction. first is the column in row 0.
+static __device__ inline const bf16* nearby(const bf16* first, const Mat& t, int row) {
 #ifdef SHIM
-  return at<bf16>(t, row, col);
+  return first + row * t.stride;
 #else
   const bf16* p;
-  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(p) : "r"(row), "r"((int)t.stride * 2), "l"((const bf16*)t.p + col));
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(p) : "r"(row), "r"((int)t.stride * 2), "l"(first));
   return p;
 #endif
 }
+
+static __device__ inline const bf16* nearby(const Mat& t, int row, int col) { return nearby((const bf16*)t.p + col, t, row); }
 
 // present returns how many bytes of a piece of 8 columns from c on lie before column right; all if
 // right is negative.

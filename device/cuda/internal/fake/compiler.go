@@ -94,7 +94,7 @@ func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared
 	}
 	text := append([]byte(name), 0)
 	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), nv.Addr(&args[0]), descending); code != 0 {
-		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown, 4: a thread does not wait for its copies)", name, code)
+		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown, 4: a thread does not wait for its copies, 5: a block waits for a later one)", name, code)
 	}
 	runtime.KeepAlive(text)
 	runtime.KeepAlive(args)

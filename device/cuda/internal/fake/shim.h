@@ -198,6 +198,11 @@ static inline int __syncthreads_or(int p) {
   return any;
 }
 
+// shimStuck is called where a thread would wait forever for another block, since blocks run one after
+// the other: then the kernel fails.
+static bool stuck;
+static inline void shimStuck() { stuck = true; }
+
 static void start(Fiber& f) {
   if (!f.stack) f.stack = (char*)aligned_alloc(4096, STACK);
   void** sp = (void**)(f.stack + STACK - 64);
@@ -258,6 +263,7 @@ static int shimRun(void (*body)(const void*), const unsigned* grid, const unsign
   gridDim = {grid[0], grid[1], grid[2]};
   if (block[0] > THREADS || block[1] != 1 || block[2] != 1) return 2;
   // Poisoned, and of exactly the requested size, so that sanitizers detect accesses beyond it.
+  stuck = false;
   dynamicShared = malloc(max(shared, 1u));
   memset(dynamicShared, 0xff, shared);
   int bad = 0;
@@ -268,5 +274,5 @@ static int shimRun(void (*body)(const void*), const unsigned* grid, const unsign
         bad = runBlock(block[0], descending);
       }
   free(dynamicShared);
-  return bad;
+  return bad ? bad : stuck ? 5 : 0;
 }

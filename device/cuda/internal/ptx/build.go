@@ -16,7 +16,7 @@ func table() map[string]func(*builder, *instruction) {
 		"bra": buildBranch, "ret": func(_ *builder, in *instruction) { in.kind = exit },
 		"setp": buildSetp, "selp": buildSelp, "mov": buildMov, "cvta": buildCvta, "bfi": buildBfi,
 		"ld": buildLoad, "st": buildStore, "cp": buildCopy, "ldmatrix": buildLdmatrix, "mma": buildMma,
-		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence, "setmaxnreg": buildMaxRegisters,
+		"shfl": buildShuffle, "vote": buildBallot, "bar": buildBar, "wgmma": buildProduct, "fence": buildFence, "setmaxnreg": buildMaxRegisters, "nanosleep": buildSleep,
 	}
 	for _, name := range []string{"add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "fma", "shl", "shr",
 		"and", "or", "xor", "not", "popc", "bfe", "prmt", "cvt", "ex2", "rcp", "rsqrt", "sqrt", "copysign"} {
@@ -228,9 +228,16 @@ func buildStore(b *builder, in *instruction) {
 	if s == param {
 		b.fail(fmt.Errorf("arguments are not written"))
 	}
+	release := b.has("release")
 	in.run = func(w *warp, set uint32) {
 		base := &w.registers[a.base]
 		w.counts.access(w, s, base, a.offset, size*len(x), set)
+		switch {
+		case release:
+			w.publish()
+		case s == global:
+			w.stored = w.block.epoch
+		}
 		for l := range lanes(set) {
 			p := w.locate(s, base[l]+a.offset, size*len(x), l, true)
 			for i, r := range x {
@@ -238,6 +245,12 @@ func buildStore(b *builder, in *instruction) {
 			}
 		}
 	}
+}
+
+// buildSleep: nanosleep.u32 t.
+func buildSleep(b *builder, in *instruction) {
+	b.register(0)
+	in.run = func(w *warp, set uint32) { w.sleep() }
 }
 
 // buildCopy: cp.async.{ca,cg}.shared.global [to], [from], size{, bytes}, and its waits.

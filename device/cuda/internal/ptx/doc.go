@@ -16,5 +16,5 @@
 // of global memory. These hold on any card; times would not.
 //
 // Known weakness: it does not cover the second half of the compiler, which translates PTX to a card's instructions,
-// nor the memory order between blocks, on which no kernel here relies.
+// nor the memory order between blocks, but that a release follows what the block stored.
 package ptx

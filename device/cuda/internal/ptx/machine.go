@@ -12,6 +12,10 @@ package ptx
 // For example, in `if (lane < 4) x = a; else x = b; y = shuffle(x)` lanes 0 to 3 run their
 // branch, then the others theirs, and all meet at the shuffle.
 //
+// Blocks run one after the other. If one sleeps (nanosleep), which is how blocks wait for
+// others, the next one runs meanwhile, so in descending order a block may have to wait for all
+// that it depends on.
+//
 // Known weakness: warps run one after the other from barrier to barrier, so they are never
 // interleaved in between. The bookkeeping in memory.go checks that the contents of shared
 // memory do not depend on that.
@@ -43,11 +47,22 @@ type Launch struct {
 // most limits the warp instructions of a block, so that infinite loops end.
 const most = 1 << 28
 
-// block is the state that the warps of a block share.
-type block struct {
+// patience is how often a block may sleep when no other block is left to run.
+const patience = 1000
+
+// grid is a launch under way.
+type grid struct {
 	kernel *kernel
 	launch *Launch
 	counts *Counts
+	begun  int      // number of blocks that have begun
+	now    *block   // that runs
+	spare  []*block // that ended, whose memory the next ones use
+}
+
+// block is the state that the warps of a block share.
+type block struct {
+	*grid
 	index  [3]uint32
 	shared []byte
 	// marks has the last accesses to every two bytes of shared memory.
@@ -63,6 +78,7 @@ type block struct {
 	joint [][]step
 	at    *instruction
 	left  int
+	slept int  // times that it slept for nothing
 	span  Span // used last
 }
 
@@ -77,6 +93,7 @@ type warp struct {
 	parked    uint32 // lanes that wait for the other lanes
 	resting   uint32 // lanes that wait for the other warps
 	epoch     int32  // number of times that the warp's lanes synchronised
+	stored    int32  // the block's epoch when a lane last stored to global memory
 	products
 }
 
@@ -97,11 +114,54 @@ func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
 	case threads == 0 || l.Block[1] != 1 || l.Block[2] != 1 || threads > 1024 || k.threads > 0 && threads > k.threads:
 		return counts, fmt.Errorf("kernel %s cannot have blocks of %v threads (at most %d)", name, l.Block, k.threads)
 	}
-	b := &block{kernel: k, launch: &l, counts: &counts, shared: make([]byte, (k.static+15)&^15+int(l.Shared))}
-	b.marks, b.groups, b.copies = make([]mark, (len(b.shared)+1)/2), make([]int, threads), make([][]pending, threads)
+	g := &grid{kernel: k, launch: &l, counts: &counts}
 	counts.hits = make([]int64, len(k.code))
 	counts.code = k.code
 	counts.Blocks, counts.Threads = int64(l.Grid[0])*int64(l.Grid[1])*int64(l.Grid[2]), threads
+	defer func() {
+		if r := recover(); r != nil {
+			where := fmt.Sprintf("kernel %s, block %v", name, g.now.index)
+			if g.now.at != nil {
+				where += ", " + g.now.at.text
+			}
+			err = fmt.Errorf("%s: %v", where, r)
+		}
+	}()
+	for g.next() {
+	}
+	return counts, nil
+}
+
+// next runs the next block and reports whether there was one.
+func (g *grid) next() bool {
+	i, x, y := g.begun, int(g.launch.Grid[0]), int(g.launch.Grid[1])
+	if i == int(g.counts.Blocks) {
+		return false
+	}
+	g.begun++
+	if g.launch.Descending {
+		i = int(g.counts.Blocks) - 1 - i
+	}
+	if len(g.spare) == 0 {
+		g.spare = append(g.spare, g.block())
+	}
+	b, last := g.spare[len(g.spare)-1], g.now
+	g.spare = g.spare[:len(g.spare)-1]
+	b.index = [3]uint32{uint32(i % x), uint32(i / x % y), uint32(i / x / y)}
+	g.now = b
+	b.run(int(g.launch.Block[0]))
+	g.spare = append(g.spare, b)
+	if last != nil {
+		g.now = last
+	}
+	return true
+}
+
+// block returns a block's memory.
+func (g *grid) block() *block {
+	k, threads := g.kernel, int(g.launch.Block[0])
+	b := &block{grid: g, shared: make([]byte, (k.static+15)&^15+int(g.launch.Shared))}
+	b.marks, b.groups, b.copies = make([]mark, (len(b.shared)+1)/2), make([]int, threads), make([][]pending, threads)
 	for t := 0; t < threads; t += 32 {
 		b.warps = append(b.warps, &warp{block: b, first: t, registers: make([][32]uint64, k.registers), flags: make([]uint32, k.flags)})
 	}
@@ -111,25 +171,17 @@ func (m *Module) Run(name string, l Launch) (counts Counts, err error) {
 			w.holds = make([]hold, k.registers)
 		}
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			where := fmt.Sprintf("kernel %s, block %v", name, b.index)
-			if b.at != nil {
-				where += ", " + b.at.text
-			}
-			err = fmt.Errorf("%s: %v", where, r)
-		}
-	}()
-	blocks := int(counts.Blocks)
-	for i := range blocks {
-		if l.Descending {
-			i = blocks - 1 - i
-		}
-		x, y := int(l.Grid[0]), int(l.Grid[1])
-		b.index = [3]uint32{uint32(i % x), uint32(i / x % y), uint32(i / x / y)}
-		b.run(threads)
+	return b
+}
+
+// sleep runs another block.
+func (b *block) sleep() {
+	if b.next() {
+		return
 	}
-	return counts, nil
+	if b.slept++; b.slept > patience {
+		b.fail("it waits for another block, and none is left to run")
+	}
 }
 
 // run runs one block.
@@ -141,7 +193,7 @@ func (b *block) run(threads int) {
 	clear(b.groups)
 	clear(b.taken)
 	b.joint = make([][]step, (len(b.warps)+3)/4)
-	b.epoch, b.left = 1, most
+	b.epoch, b.left, b.slept = 1, most, 0
 	for _, w := range b.warps {
 		w.start(min(32, threads-w.first))
 	}
@@ -190,7 +242,7 @@ func (b *block) release() bool {
 
 // start sets n lanes to the first instruction.
 func (w *warp) start(n int) {
-	w.all, w.parked, w.resting, w.epoch = uint32(1<<n-1), 0, 0, 1
+	w.all, w.parked, w.resting, w.epoch, w.stored = uint32(1<<n-1), 0, 0, 1, 0
 	clear(w.place[:])
 	clear(w.holds)
 	w.products = products{holds: w.holds}

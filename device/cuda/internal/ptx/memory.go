@@ -136,6 +136,16 @@ func (w *warp) reads(m *mark, lane int, at uint64) {
 	m.any, m.read, m.readWarp = true, w.block.epoch, w.epoch
 }
 
+// publish tells other blocks what the block has stored to global memory, so after the latest stores
+// there must have been a barrier.
+func (w *warp) publish() {
+	for _, v := range w.warps {
+		if v.stored == w.block.epoch {
+			w.fail("what thread %d and its neighbours stored is published without a barrier after it", v.first)
+		}
+	}
+}
+
 // issue starts a copy to shared memory: bytes of size are copied, the rest becomes
 // 0.
 func (w *warp) issue(to, from uint64, size, bytes, lane int) {

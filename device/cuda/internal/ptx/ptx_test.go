@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -82,12 +83,47 @@ func TestFaults(t *testing.T) {
 		"the code ends without a return": "mov.u32 %r2, 0;",
 		"vote at a barrier":              "setp.lt.s32 %p1, %r1, 4; @%p1 bra $L; bar.sync 0; ret; $L: bar.red.or.pred %p2, 0, %p1; ret;",
 		"only some of the lanes":         "setp.lt.s32 %p1, %r1, 4; @%p1 bar.sync 0; ret;",
+		"published without a barrier":    "st.global.u32 [%rd1], %r1; fence.acq_rel.gpu; st.release.gpu.global.u32 [%rd1+4], %r1; ret;",
+		"none is left to run":            "$L: nanosleep.u32 100; bra $L;",
 		"argument at byte 8":             "ld.param.u64 %rd2, [k_param_0+8]; ret;",
 	} {
 		lines := strings.ReplaceAll(strings.ReplaceAll(body, "; ", ";\n"), ": ", ":\n")
 		_, _, err := run(lines, 128)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\nsays %v, not that %q", lines, err, want)
+		}
+	}
+}
+
+// TestTurns: blocks that wait for others get what those publish, in whatever order blocks run.
+func TestTurns(t *testing.T) {
+	m, err := Parse(text(`
+	mov.u32 	%r2, %ctaid.x;
+	mul.wide.u32 	%rd2, %r2, 4;
+	add.s64 	%rd3, %rd1, %rd2;
+	setp.eq.u32 	%p1, %r2, 0;
+	mov.u32 	%r3, 1;
+	@%p1 bra 	$go;
+$again:
+	ld.acquire.gpu.global.u32 	%r3, [%rd3+-4];
+	setp.ne.u32 	%p1, %r3, 0;
+	@%p1 bra 	$go;
+	nanosleep.u32 	100;
+	bra 	$again;
+$go:
+	mul.lo.u32 	%r3, %r3, 3;
+	st.release.gpu.global.u32 	[%rd3], %r3;
+	ret;`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, descending := range []bool{false, true} {
+		memory := make([]uint32, 4)
+		at := uintptr(unsafe.Pointer(&memory[0]))
+		_, err := m.Run("k", Launch{Grid: [3]uint32{4, 1, 1}, Block: [3]uint32{1, 1, 1}, Descending: descending,
+			Args: binary.LittleEndian.AppendUint64(nil, uint64(at)), Memory: []Span{{at, 16}}})
+		if err != nil || !slices.Equal(memory, []uint32{3, 9, 27, 81}) {
+			t.Errorf("descending %v: %v, %v", descending, memory, err)
 		}
 	}
 }

@@ -132,8 +132,13 @@ func (b *builder) bit(i int) bool {
 	return n == 1
 }
 
-// buildFence: fence.proxy.async, which makes the thread's writes visible to tensor cores.
+// buildFence: fence.proxy.async, which makes the thread's writes visible to tensor cores, and fence.acq_rel.gpu,
+// which orders accesses to global memory, as they are here.
 func buildFence(b *builder, in *instruction) {
+	if b.opcode == "fence.acq_rel.gpu" {
+		in.run = func(*warp, uint32) {}
+		return
+	}
 	if b.opcode != "fence.proxy.async" && b.opcode != "fence.proxy.async.shared::cta" {
 		b.fail(fmt.Errorf("unknown instruction %s", b.opcode))
 	}

@@ -1,0 +1,84 @@
+// How blocks of wgrad_wgmma.cu divide the tiles of a gradient.
+//
+// An element's sum must be one chain over all tokens, but a chain may be put down in y and taken up
+// by another block: fp32 keeps all its bits. So where tiles would fill the SMs two and a half times,
+// blocks in pairs have five tiles each pair, and pass the middle one on. For example, blocks A and B:
+//
+//   A  first half of tile 2, tile 0, tile 1
+//   B  tile 3, tile 4, second half of tile 2
+//
+// In general a.n[2] groups of blocks have a.n[4] tiles each, as a line, of which each block, its role
+// b = 0, 1, ..., has the next a.n[3] steps, at least one tile. A block's line ends with the head of a
+// tile whose tail is the next block's. The head comes before the last of its whole tiles, and what has
+// no head of its own, the tail, comes last of all. So the other half is there in time if all blocks
+// run at once; and if not, no circle of blocks waits, since heads wait for nothing.
+//
+// Blocks with the same role do the same at the same time on neighbouring tiles, so what one fetches
+// the second-level cache still has for the others. That is why roles are few.
+//
+// a.scratch has a flag for every block, 0 before and after a launch: see hand and await.
+
+struct Part { int tile, first, steps; }; // steps of a tile, from the first on; none behind the last part
+
+// partOf returns part k of this block's.
+static __device__ inline Part partOf(const Args& a, int k) {
+  int groups = a.n[2], span = a.n[3], all = a.n[1], group = blockIdx.x % groups, role = blockIdx.x / groups;
+  int from = role * span, to = min(from + span, a.n[4] * all), tail = from % all, head = to % all;
+  int first = (from + all - 1) / all, last = to / all, tiles = (a.t[0].rows + ROWS - 1) / ROWS * ((a.t[0].cols + COLS - 1) / COLS);
+  if ((last - 1) * groups + group >= tiles) last--; // the last tiles of some groups are not there
+  int early = head ? min(span / all - 1, last - first) : -1, whole = first + k - (head && k > early);
+  if (k == early) return {last * groups + group, 0, head};
+  if (whole < last) return {whole * groups + group, 0, all};
+  if (whole == last && tail) return {(first - 1) * groups + group, tail, all - tail};
+  return {0, 0, 0};
+}
+
+// cornerOf finds a tile's first row and column. Tiles go down the rows of a band of a.n[5] tiles, then
+// along it: those that are summed at a time are about a square of y and share the most columns of a and b.
+static __device__ inline void cornerOf(const Args& a, int tile, int& i0, int& j0) {
+  int down = (a.t[0].rows + ROWS - 1) / ROWS, across = (a.t[0].cols + COLS - 1) / COLS;
+  int band = tile / (a.n[5] * across), high = min(a.n[5], down - band * a.n[5]), in = tile - band * a.n[5] * across;
+  i0 = (band * a.n[5] + in % high) * ROWS, j0 = in / high * COLS;
+}
+
+// hand tells the next role that this block's head is in y, await waits for that of the role before. A flag
+// has one of each in a launch: who waited clears it for the next.
+static __device__ inline void hand(const Args& a) {
+  unsigned* flag = (unsigned*)a.scratch + blockIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+#ifdef SHIM
+    *flag = 1;
+#else
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(1) : "memory");
+#endif
+  }
+}
+
+static __device__ inline void await(const Args& a) {
+  unsigned* flag = (unsigned*)a.scratch + blockIdx.x - a.n[2];
+  if (threadIdx.x == 0) {
+#ifdef SHIM
+    if (*flag != 1) shimStuck();
+#else
+    unsigned set;
+    for (;;) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(__cvta_generic_to_global(flag)) : "memory");
+      if (set) break;
+      asm volatile("nanosleep.u32 100;" ::: "memory");
+    }
+#endif
+    *flag = 0;
+  }
+  __syncthreads();
+}
+
+// taken loads two neighbours that another SM may have written: not from the first-level cache.
+static __device__ inline void taken(float& x, float& y, const float* p) {
+#ifdef SHIM
+  x = p[0], y = p[1];
+#else
+  asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(x), "=f"(y) : "l"(__cvta_generic_to_global(p)) : "memory");
+#endif
+}

@@ -1,0 +1,212 @@
+//go:build linux
+
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// relaySample is a gradient that groups of so many blocks divide on the cards of so many SMs that it
+// returns, in parts of pieces.
+func relaySample(t *testing.T, seed uint64, roles int64) (s *sample, parts []device.Call, piece, sms int) {
+	t.Helper()
+	s = sumSample(seed)
+	for range 1000000 {
+		sms = int(roles)*(1+s.IntN(2)) + s.IntN(2)
+		in, out, n := 1+s.IntN(400), 2*(1+s.IntN(200)), int(roles)*(600+s.IntN(400))
+		if seed%2 == 0 {
+			in, out = (in+7)&^7, (out+7)&^7
+		}
+		if _, way, _ := (target{sms: sms, major: 9, hopper: true}).sumTile(in, out, n); way.roles != roles || 2*n*(in+out+32)+4*in*(out+16) > imageBytes*7/8 {
+			continue
+		}
+		s.sums(in, out, n)
+		piece = []int{n, 1 + s.IntN(n), 65 + s.IntN(200)}[s.IntN(3)]
+		for r0 := 0; r0 < n; {
+			rows := min(piece*(1+s.IntN(n/piece)), n-r0)
+			parts = append(parts, s.cut(r0, rows))
+			r0 += rows
+		}
+		return s, parts, piece, sms
+	}
+	t.Fatalf("no small gradient has %d roles", roles)
+	return nil, nil, 0, 0
+}
+
+// TestRelay: blocks that continue each other's sums give the bits of blocks that do not, in any
+// order, in one call and in several, and leave the flags as they were.
+func TestRelay(t *testing.T) {
+	if !onGPU() {
+		t.Skip("TestCompiledRelay takes seconds for it, the text minutes")
+	}
+	relaysAgree(t, machine, 2, 3, 5)
+}
+
+func TestCompiledRelay(t *testing.T) { relaysAgree(t, compiled, []int64{2, 3, 5}[rand.IntN(3)]) }
+
+func relaysAgree(t *testing.T, machine maker, list ...int64) {
+	t.Helper()
+	for _, roles := range list {
+		seed := rand.Uint64N(1000)
+		s, parts, piece, sms := relaySample(t, seed, roles)
+		want := s.reference()
+		s.poison()
+		var plain []byte
+		for _, way := range []struct {
+			sms    int
+			serial bool // on the fake: in descending order
+		}{{1, false}, {sms, false}, {sms, true}} {
+			d, _ := machine(t, Options{SumRows: piece, Serial: way.serial}, imageBytes)
+			d.limits.sms, d.limits.major = way.sms, 9
+			have := execute(t, d, s.call, s.image)
+			if plain == nil {
+				if err := s.check(bytes.Clone(have), bytes.Clone(want)); err != nil {
+					t.Errorf("seed %d: %v: %v", seed, s, err)
+				}
+				plain = have
+			}
+			what := fmt.Sprintf("seed %d: %v, pieces of %d on %d SMs, %d roles, serial %v", seed, s, piece, way.sms, roles, way.serial)
+			if !bytes.Equal(have, plain) {
+				t.Errorf("%s: other bits", what)
+			}
+			if !bytes.Equal(execute(t, d, s.call, s.image), plain) {
+				t.Errorf("%s: other bits the second time", what)
+			}
+			if !bytes.Equal(executeAll(t, d, parts, s.image), plain) {
+				t.Errorf("%s: other bits in %d parts", what, len(parts))
+			}
+		}
+	}
+}
+
+// TestRelayLarge: the same on all SMs of a GPU, with weights of GPT-2 XL.
+func TestRelayLarge(t *testing.T) {
+	if !onGPU() {
+		t.Skip("takes hours on the fake")
+	}
+	numbers := rand.New(rand.NewPCG(3, 3))
+	for _, c := range [][3]int{{1600, 6400, 4096}, {6400, 1600, 5000}, {1600, 4800, 16384}} {
+		m, n, tokens := c[0], c[1], c[2]
+		x, dy := int64(2*tokens*m), int64(2*tokens*n)
+		call := device.Call{Op: graph.LinearDW, Args: []device.Operand{{DType: graph.F32, Addr: x + dy, Rows: m, Cols: n, Stride: n},
+			{DType: graph.BF16, Rows: tokens, Cols: m, Stride: m}, {DType: graph.BF16, Addr: x, Rows: tokens, Cols: n, Stride: n}}}
+		d, _ := machine(t, Options{SumRows: 1024}, x+dy+int64(4*m*n))
+		if err := d.Write(device.DeviceTier, 0, randomBF16(numbers, int(x+dy))); err != nil {
+			t.Fatal(err)
+		}
+		sum := func() []byte {
+			first, err := d.Prepare([]device.Call{call}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := make([]byte, 4*m*n)
+			if err := d.Write(device.DeviceTier, x+dy, bytes.Repeat([]byte{0xff}, len(out))); err != nil {
+				t.Fatal(err)
+			}
+			d.Launch(first)
+			if err := d.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Read(device.DeviceTier, x+dy, out); err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		all := d.limits.sms
+		d.limits.sms = 1
+		plain := sum()
+		d.limits.sms = all
+		for range 20 {
+			if !bytes.Equal(sum(), plain) {
+				t.Fatalf("%d x %d over %d tokens: other bits", m, n, tokens)
+			}
+		}
+	}
+}
+
+// TestRelayMatters: what keeps blocks of a relay apart is needed.
+func TestRelayMatters(t *testing.T) {
+	s, _, piece, sms := relaySample(t, 2, 2)
+	s.poison()
+	var want []byte
+	run := func(edit func(string) string) error {
+		g := fake.New()
+		lib := &Libraries{Driver: g.Driver(), Compiler: editing{asCode(t, g, true), within("relay.cuh", edit)}}
+		d, err := New(lib, Options{SumRows: piece, Workers: 1, DiskPath: filepath.Join(t.TempDir(), "disk")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close() // which says once more that a kernel failed
+		if err := d.Reserve(device.DeviceTier, imageBytes); err != nil {
+			t.Fatal(err)
+		}
+		d.limits.sms, d.limits.major = sms, 9
+		first, err := d.Prepare([]device.Call{s.call, s.call}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			if err := d.Write(device.DeviceTier, 0, s.image); err != nil {
+				t.Fatal(err)
+			}
+			d.Launch(first + i)
+			if err := d.Sync(); err != nil {
+				return err
+			}
+			out := bytes.Clone(s.image)
+			if err := d.Read(device.DeviceTier, 0, out); err != nil {
+				return err
+			}
+			if want == nil {
+				want = out
+			}
+			if !bytes.Equal(out, want) {
+				return fmt.Errorf("launch %d: other bits", i)
+			}
+		}
+		return nil
+	}
+	if err := run(func(text string) string { return text }); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"if (set) break;|break;", "*flag = 0;|", "__syncthreads();|", "__syncthreads();|last"} {
+		old, with, _ := strings.Cut(what, "|")
+		err := run(func(text string) string {
+			if !strings.Contains(text, old) {
+				t.Fatalf("there is no %s", old)
+			}
+			if with == "last" {
+				at := strings.LastIndex(text, old)
+				return text[:at] + text[at+len(old):]
+			}
+			return strings.Replace(text, old, with, 1)
+		})
+		t.Logf("%s: %v", what, err)
+		if err == nil {
+			t.Errorf("without %s nothing is wrong", old)
+		}
+	}
+}
+
+// TestDivide: which gradients are summed in relays on an H200.
+func TestDivide(t *testing.T) {
+	for _, c := range []struct {
+		m, n, tokens int
+		roles        int64
+	}{{1600, 6400, 16384, 2}, {6400, 1600, 16384, 3}, {1600, 4800, 16384, 1}, {768, 768, 16384, 1}, {8192, 2048, 16384, 1}, {1600, 6400, 512, 1}} {
+		tile, way, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(c.m, c.n, c.tokens)
+		t.Logf("%d x %d x %d: %dx%d %+v", c.m, c.n, c.tokens, tile.rows, tile.cols, way)
+		if way.roles != c.roles {
+			t.Errorf("%d x %d over %d tokens: %+v", c.m, c.n, c.tokens, way)
+		}
+	}
+}
