@@ -2,8 +2,8 @@
 // cublasLt when a device is opened; a machine without them only lacks this backend.
 //
 //	arenas    device: one cuMemAlloc. Host: mapped, touched and registered in
-//	          slices, so that the GPU's copy engines reach it. Disk: a file, as
-//	          in the CPU backend
+//	          slices, so that the GPU's copy engines reach it; it may outlive the
+//	          device (Pinned). Disk: a file, as in the CPU backend
 //	worker    one goroutine, locked to a thread that owns the context; it alone
 //	          calls the driver, in program order
 //	streams   compute and copies are the driver's; host compute and disk are
@@ -57,6 +57,8 @@ type Options struct {
 	// Fabric joins this GPU to others as rank Rank of it.
 	Fabric *Fabric
 	Rank   int
+	// Pinned keeps the host arena from device to device; nil: it is made and pinned anew.
+	Pinned *Pinned
 }
 
 // Libraries are the libraries of a device. Lt may be nil: then products run on the
@@ -90,8 +92,7 @@ const (
 	scratchBytes   = 32 << 20 // partial sums
 	// Overhead is the device memory that a device takes besides its arena and the
 	// driver's own.
-	Overhead   = workspaceBytes + scratchBytes
-	sliceBytes = 1 << 30 // of the host arena, registered at once
+	Overhead = workspaceBytes + scratchBytes
 )
 
 var _ interface {
@@ -120,8 +121,8 @@ type Device struct {
 	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
-	host      *cpu.Arena
-	slice     int64 // of the host arena, registered at once
+	host      *cpu.Arena       // of pinned
+	pinned    *Pinned          // Options.Pinned, or the device's own; nil: no host arena
 	disk      *cpu.Disk
 	pool      *pool.Pool
 	meter     cpu.Meter // of the host's streams
@@ -131,7 +132,6 @@ type Device struct {
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
 	flags     []*cpu.Arena    // of host calls, a piece per Prepare
-	blocks    [][]byte        // registered memory
 
 	calls    []call
 	launched []uint32        // round in which a call was launched
@@ -195,7 +195,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	d := &Device{
-		options: o, lib: lib, driver: lib.Driver, opened: time.Now(), slice: sliceBytes,
+		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
 		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
@@ -325,9 +325,12 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	case device.DeviceTier:
 		err = d.work.do(func() error { return d.allocate(bytes) })
 	case device.HostTier:
-		if d.host, err = cpu.NewArena(bytes); err == nil {
-			err = d.work.do(func() error { return d.register(d.host.Bytes()) })
+		if d.pinned == nil { // else an attempt failed
+			if d.pinned = d.options.Pinned; d.pinned == nil || !d.pinned.take() {
+				d.pinned = &Pinned{}
+			}
 		}
+		d.host, err = d.pinned.reserve(d.driver, d.work.device, bytes)
 	case device.DiskTier:
 		d.disk, err = cpu.OpenDisk(d.options.DiskPath, bytes)
 	}
@@ -346,19 +349,6 @@ func (d *Device) allocate(bytes int64) (err error) {
 	d.room = scratchBytes
 	d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead)
 	return err
-}
-
-// register pins memory slice by slice; an error says how far it got.
-func (d *Device) register(b []byte) error {
-	for at := 0; at < len(b); at += int(d.slice) {
-		part := b[at:min(at+int(d.slice), len(b))]
-		code := d.driver.MemHostRegister(address(part), uintptr(len(part)), nv.RegisterPortable|nv.RegisterMapped)
-		if err := d.driver.Check("cuMemHostRegister", code); err != nil {
-			return fmt.Errorf("%d of %d bytes of host memory are pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", at, len(b), err)
-		}
-		d.blocks = append(d.blocks, part)
-	}
-	return nil
 }
 
 // address returns the address of memory outside Go's heap.
@@ -448,18 +438,24 @@ func (d *Device) Close() error {
 			<-s.ended
 		}
 	}
-	errs := []error{d.work.do(d.release)}
+	lost := d.work.do(d.release)
+	errs := []error{lost}
 	d.work.stop()
 	d.pool.Close()
-	for _, a := range append(d.flags, d.host) {
-		if a != nil {
-			errs = append(errs, a.Close())
-		}
+	for _, a := range d.flags {
+		errs = append(errs, a.Close())
+	}
+	switch {
+	case d.pinned == nil:
+	case d.pinned == d.options.Pinned:
+		errs = append(errs, d.pinned.give(lost != nil))
+	default:
+		errs = append(errs, d.pinned.Close())
 	}
 	if d.disk != nil {
 		errs = append(errs, d.disk.Close())
 	}
-	d.sizes, d.calls, d.host, d.disk, d.flags = [device.NumTiers]int64{}, nil, nil, nil, nil
+	d.sizes, d.calls, d.host, d.pinned, d.disk, d.flags = [device.NumTiers]int64{}, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -497,8 +493,8 @@ func (d *Device) release() error {
 	for _, m := range d.modules {
 		v.ModuleUnload(m)
 	}
-	for _, b := range d.blocks {
-		v.MemHostUnregister(address(b))
+	for _, a := range d.flags {
+		v.MemHostUnregister(address(a.Bytes()))
 	}
 	for _, p := range []uintptr{d.memory, d.workspace, d.staging} {
 		if p != 0 {

@@ -38,6 +38,21 @@ func CardOf(d *Device) (sms, major int) { return d.limits.sms, d.limits.major }
 // gradients of weights to the library.
 func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, major }
 
+// Stale gives a device without host arena one that NaN of all types are left in, as
+// Pinned may have it from a device before.
+func Stale(t *testing.T, d *Device) {
+	t.Helper()
+	p := &Pinned{}
+	a, err := p.reserve(d.driver, d.work.device, 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range a.Bytes() {
+		a.Bytes()[i] = 0xff
+	}
+	d.pinned = p
+}
+
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {

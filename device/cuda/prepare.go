@@ -245,7 +245,8 @@ func (d *Device) newFlags(calls []device.Call) ([]atomic.Uint32, error) {
 		return nil, err
 	}
 	d.flags = append(d.flags, a)
-	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.Bytes()[0])), n), d.register(a.Bytes())
+	code := d.driver.MemHostRegister(address(a.Bytes()), uintptr(n)*4, nv.RegisterPortable|nv.RegisterMapped)
+	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.Bytes()[0])), n), d.driver.Check("cuMemHostRegister", code)
 }
 
 // bind makes a call ready to run, on the worker.
@@ -358,7 +359,7 @@ func (d *Device) within(t device.Tier, addr int64) int64 {
 	if t != device.HostTier {
 		return math.MaxInt64
 	}
-	return d.slice - addr%d.slice
+	return d.pinned.slice - addr%d.pinned.slice
 }
 
 // borders reports whether an operand spans more than one registration.

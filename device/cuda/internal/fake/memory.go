@@ -62,18 +62,29 @@ func (g *GPU) memGetInfo(a []uintptr) int32 {
 
 func (g *GPU) memHostRegister(a []uintptr) int32 {
 	g.mu.Lock()
-	g.memory[a[0]] = bytesAt(a[0], int(a[1]))
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	all := int64(a[1])
+	for p := range g.pinned {
+		n := uintptr(len(g.memory[p]))
+		if all += int64(n); p < a[0]+a[1] && a[0] < p+n {
+			return alreadyRegistered
+		}
+	}
+	if g.limit > 0 && all > g.limit {
+		return outOfMemory
+	}
+	g.memory[a[0]], g.pinned[a[0]] = bytesAt(a[0], int(a[1])), g.current()
 	return 0
 }
 
 func (g *GPU) memHostUnregister(a []uintptr) int32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.memory[a[0]] == nil {
+	if g.pinned[a[0]] == 0 {
 		return invalidValue
 	}
 	delete(g.memory, a[0])
+	delete(g.pinned, a[0])
 	return 0
 }
 
