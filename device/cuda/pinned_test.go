@@ -167,7 +167,7 @@ func TestPinnedTwice(t *testing.T) {
 // device, whatever was kept before.
 func TestPinnedFails(t *testing.T) {
 	const slice, fits = 4096, 5
-	for _, had := range []int64{0, 2*slice + 8, fits * slice, 20 * slice} {
+	for _, had := range []int64{0, 2*slice + 8, fits*slice - 8, fits * slice} {
 		g := fake.New()
 		lib := &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}
 		p := &Pinned{slice: slice}
@@ -177,7 +177,7 @@ func TestPinnedFails(t *testing.T) {
 			}
 		}
 		d := opened(t, lib, Options{Pinned: p}, nil)
-		failsThenWorks(t, g, d, fits*slice)
+		failsThenWorks(t, g, d, fits*slice, slice)
 		if err := errors.Join(d.Close(), p.Close(), g.Leaks()); err != nil {
 			t.Error(err)
 		}
@@ -185,18 +185,18 @@ func TestPinnedFails(t *testing.T) {
 	g := fake.New()
 	d := opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{}, nil)
 	d.pinned = &Pinned{slice: slice} // its own
-	failsThenWorks(t, g, d, fits*slice)
+	failsThenWorks(t, g, d, fits*slice, slice)
 	if err := errors.Join(d.Close(), g.Leaks()); err != nil {
 		t.Error(err)
 	}
 }
 
-// failsThenWorks reserves more than a limit of the fake, then that.
-func failsThenWorks(t *testing.T, g *fake.GPU, d *Device, limit int64) {
+// failsThenWorks reserves a slice more than a limit of the fake, then no more.
+func failsThenWorks(t *testing.T, g *fake.GPU, d *Device, limit, slice int64) {
 	t.Helper()
 	g.Limit(limit)
-	err := d.Reserve(device.HostTier, limit+100)
-	want := fmt.Sprintf("%d of %d bytes of host memory are pinned", limit, limit+100)
+	err := d.Reserve(device.HostTier, limit+slice)
+	want := fmt.Sprintf("%d of %d bytes of host memory are pinned", limit, limit+slice)
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "ulimit -l") {
 		t.Errorf("%v, want %s", err, want)
 	}
