@@ -131,7 +131,9 @@ type Device struct {
 	algos     map[algoKey][nv.AlgoBytes]byte
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
-	flags     []*cpu.Arena    // of host calls, a piece per Prepare
+	small     []*cpu.Arena    // registered: flags of host calls, a piece per Prepare, and the buffers of transfers
+	bounce    [2][]byte       // buffers of transfers; nil: none was large
+	shared    sharedCopy
 
 	calls    []call
 	launched []uint32        // round in which a call was launched
@@ -365,50 +367,6 @@ func (d *Device) base(t device.Tier) uintptr {
 	return 0
 }
 
-// Read copies bytes out of an arena. Call it between rounds only.
-func (d *Device) Read(tier device.Tier, addr int64, p []byte) error {
-	return d.transfer(tier, addr, p, false)
-}
-
-// Write copies bytes into an arena. Call it between rounds only.
-func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
-	return d.transfer(tier, addr, p, true)
-}
-
-func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) error {
-	if tier >= device.NumTiers || addr < 0 || addr > d.sizes[tier] || int64(len(p)) > d.sizes[tier]-addr {
-		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
-	}
-	switch {
-	case len(p) == 0:
-		return nil
-	case tier == device.DiskTier && write:
-		return d.disk.Access(&d.meter).Write(p, addr)
-	case tier == device.DiskTier:
-		return d.disk.Access(&d.meter).Read(p, addr)
-	case tier == device.HostTier && write:
-		cpu.CopyBytes(d.host.Bytes()[addr:][:len(p)], p)
-		return nil
-	case tier == device.HostTier:
-		cpu.CopyBytes(p, d.host.Bytes()[addr:][:len(p)])
-		return nil
-	}
-	dst, src := d.memory+uintptr(addr), nv.Addr(&p[0])
-	if !write {
-		dst, src = src, dst
-	}
-	err := d.work.do(func() error {
-		if err := d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))); err != nil || !write {
-			return err
-		}
-		// A copy from pageable memory returns when the bytes are staged. The default
-		// stream then brings them to the GPU, and our streams do not wait for it.
-		return d.driver.Check("cuCtxSynchronize", d.driver.CtxSynchronize())
-	})
-	runtime.KeepAlive(p)
-	return err
-}
-
 // Stats may be called between rounds.
 func (d *Device) Stats() device.Stats {
 	sum := d.work.stats
@@ -442,7 +400,7 @@ func (d *Device) Close() error {
 	errs := []error{lost}
 	d.work.stop()
 	d.pool.Close()
-	for _, a := range d.flags {
+	for _, a := range d.small {
 		errs = append(errs, a.Close())
 	}
 	switch {
@@ -455,7 +413,7 @@ func (d *Device) Close() error {
 	if d.disk != nil {
 		errs = append(errs, d.disk.Close())
 	}
-	d.sizes, d.calls, d.host, d.pinned, d.disk, d.flags = [device.NumTiers]int64{}, nil, nil, nil, nil, nil
+	d.sizes, d.calls, d.host, d.pinned, d.disk, d.small = [device.NumTiers]int64{}, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -493,7 +451,7 @@ func (d *Device) release() error {
 	for _, m := range d.modules {
 		v.ModuleUnload(m)
 	}
-	for _, a := range d.flags {
+	for _, a := range d.small {
 		v.MemHostUnregister(address(a.Bytes()))
 	}
 	for _, p := range []uintptr{d.memory, d.workspace, d.staging} {
