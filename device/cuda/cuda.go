@@ -102,6 +102,7 @@ var _ interface {
 	device.Aborter
 	device.Refuser
 	device.Clock
+	device.Clearer
 } = (*Device)(nil)
 
 // Device implements device.Device.

@@ -109,6 +109,29 @@ func (d *Device) through(at uintptr, p []byte, write bool) error {
 	return nil
 }
 
+// Clear implements device.Clearer.
+func (d *Device) Clear(tier device.Tier, addr, n int64) error {
+	if err := d.inside(tier, addr, n); err != nil || n == 0 {
+		return err
+	}
+	switch tier {
+	case device.HostTier:
+		d.shared = sharedCopy{dst: d.host.Bytes()[addr:][:n]}
+		d.pool.Run(int((n+taskBytes-1)/taskBytes), &d.shared)
+		d.shared = sharedCopy{}
+		return nil
+	case device.DeviceTier:
+		return d.work.do(func() error {
+			v, s := d.driver, d.work.streams[device.Compute]
+			if err := v.Check("cuMemsetD8Async", v.MemsetD8Async(d.memory+uintptr(addr), 0, uintptr(n), s)); err != nil {
+				return err
+			}
+			return v.Check("cuStreamSynchronize", v.StreamSynchronize(s))
+		})
+	}
+	return fmt.Errorf("the %s tier is not cleared but written", tier)
+}
+
 // copy copies within the host's memory, on all cores if it is much.
 func (d *Device) copy(dst, src []byte) {
 	if len(dst) < largeBytes {
@@ -120,11 +143,15 @@ func (d *Device) copy(dst, src []byte) {
 	d.shared = sharedCopy{}
 }
 
-// sharedCopy is a copy whose parts are tasks.
+// sharedCopy is a copy whose parts are tasks. Without a source it zeroes.
 type sharedCopy struct{ dst, src []byte }
 
 // Task implements pool.Body.
 func (c *sharedCopy) Task(i, _ int) {
 	lo, hi := i*taskBytes, min((i+1)*taskBytes, len(c.dst))
+	if c.src == nil {
+		clear(c.dst[lo:hi])
+		return
+	}
 	copy(c.dst[lo:hi], c.src[lo:hi])
 }

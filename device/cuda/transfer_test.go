@@ -61,6 +61,28 @@ func TestTransfers(t *testing.T) {
 			t.Error("transfers beyond the arena are accepted")
 		}
 	}
+	for _, tier := range []device.Tier{device.DeviceTier, device.HostTier} {
+		for _, n := range []int{0, 1, 100, taskBytes - 1, taskBytes, 3*bounceBytes + 77} {
+			image := random(size)
+			at := r.IntN(size - n)
+			if err := d.Write(tier, 0, image); err != nil {
+				t.Fatal(err)
+			}
+			clear(image[at:][:n])
+			if err := d.Clear(tier, int64(at), int64(n)); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, size)
+			if err := d.Read(tier, 0, got); err != nil || !bytes.Equal(got, image) {
+				t.Fatalf("%s: %v, or other bytes after %d at %d were cleared", tier, err, n, at)
+			}
+		}
+		for _, bad := range [][2]int64{{-1, 1}, {0, -1}, {1, size}, {size + 1, 0}} {
+			if d.Clear(tier, bad[0], bad[1]) == nil {
+				t.Errorf("%s: %d bytes at %d were cleared", tier, bad[1], bad[0])
+			}
+		}
+	}
 	p := make([]byte, 3*bounceBytes)
 	if n := testing.AllocsPerRun(5, func() {
 		if err := d.Write(device.DeviceTier, 0, p); err != nil {

@@ -23,6 +23,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 	d.Memcpy = g.proc("Memcpy", false, g.memcpy)
 	d.MemcpyAsync = g.proc("MemcpyAsync", false, g.memcpyAsync)
 	d.MemcpyPeerAsync = g.proc("MemcpyPeerAsync", false, g.memcpyPeerAsync)
+	d.MemsetD8Async = g.proc("MemsetD8Async", false, g.memsetD8Async)
 	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, g.memcpy2DAsync)
 }
 
@@ -102,6 +103,19 @@ func (g *GPU) memcpyAsync(a []uintptr) int32 {
 		return illegalAddress
 	}
 	return g.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+}
+
+func (g *GPU) memsetD8Async(a []uintptr) int32 {
+	dst, value, n := a[0], byte(a[1]), a[2]
+	if a[1] > 0xff || !g.insideLocked(dst, n) {
+		return invalidValue
+	}
+	return g.push(a[3], func() {
+		b := bytesAt(dst, int(n))
+		for i := range b {
+			b[i] = value
+		}
+	})
 }
 
 func (g *GPU) memcpyPeerAsync(a []uintptr) int32 {
