@@ -11,8 +11,8 @@
 // keeps the pinned host memory of devices that are closed for those opened next, until
 // Close, which comes after the devices'. What was measured is kept in the user's cache
 // folder (CacheDir) under all that changes it; free memory is read when a machine is
-// found, since it changes, and so before this one keeps any: close a machine before
-// another is found.
+// found, since it changes, and so before this one keeps more than the probe's few MB:
+// close a machine before another is found.
 //
 // Invariants. The machine at hand is measured and runs trials, so its plans may
 // depend on timing; a described or supposed one never does, and its plans are a

@@ -53,6 +53,12 @@ func Stale(t *testing.T, d *Device) {
 	d.pinned = p
 }
 
+// Beside gives another device with the libraries of d.
+func Beside(t *testing.T, d *Device, o Options) *Device {
+	t.Helper()
+	return opened(t, d.lib, o, nil)
+}
+
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {
