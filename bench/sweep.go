@@ -73,7 +73,7 @@ func (s *Sweep) Run(ctx context.Context, note func(string), done func(SweepRun))
 				}
 				return err
 			})
-			if err != nil {
+			if err = errors.Join(err, m.Close()); err != nil {
 				return fmt.Errorf("%d ranks, link %g bytes/s: %w", count, link, err)
 			}
 		}

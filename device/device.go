@@ -185,6 +185,12 @@ type Aborter interface{ Abort(error) }
 // Rounds without it leave spans as they are.
 type Clock interface{ SetClock(on bool) }
 
+// Clearer is a device that zeroes bytes of the device or the host tier faster than zeros can
+// be written; call it between rounds.
+type Clearer interface {
+	Clear(tier Tier, addr, n int64) error
+}
+
 // Refuser runs calls that a library rejects in a slower way. Refused says which, and
 // why; call it between rounds.
 type Refuser interface{ Refused() []string }

@@ -146,6 +146,24 @@ func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 	})
 }
 
+// ClearHome zeroes this rank's part of a parameter's state of one kind, as WriteHome of
+// zeros would.
+func (e *Engine) ClearHome(param int, kind string) error {
+	c, can := e.device.(device.Clearer)
+	for h := range e.homes(param, kind, true) {
+		var err error
+		if o := e.program.Operand(h.Region); can && o.Tier != device.DiskTier && o.Contiguous() {
+			err = c.Clear(o.Tier, o.Addr, o.Bytes())
+		} else {
+			err = e.write(h.Region, func(_ graph.DType, _ int, b []byte) { clear(b) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // part returns the range of a home within the whole parameter.
 func part(h *program.Home, all []float32) ([]float32, error) {
 	n := h.Region.Rows * h.Region.Cols

@@ -308,11 +308,45 @@ func fill(calls []device.Call, d device.Device) error {
 		}
 	}
 	for tier, n := range end {
-		if err := write(d, device.Tier(tier), 0, n); err != nil {
+		have := n
+		if device.Tier(tier) == device.DeviceTier { // a GPU copies its memory faster than any link brings it
+			have = min(n, seedBytes)
+		}
+		if err := write(d, device.Tier(tier), 0, have); err != nil {
+			return err
+		}
+		if err := double(d, have, n); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// seedBytes of the device tier are written, a multiple of the period of what is.
+const seedBytes = 64 << 20
+
+// double repeats the first have bytes of the device tier up to byte n, by the device's
+// own copies.
+func double(d device.Device, have, n int64) error {
+	var calls []device.Call
+	at := func(addr, n int64) device.Operand {
+		return device.Operand{DType: graph.BF16, Addr: addr, Rows: 1, Cols: int(n / 2), Stride: int(n / 2)}
+	}
+	for ; n-have > 1; have = min(2*have, n) {
+		part := min(have, n-have) &^ 1
+		calls = append(calls, device.Call{Op: graph.Copy, Stream: device.Compute, Args: []device.Operand{at(have, part), at(0, part)}})
+	}
+	if calls == nil {
+		return nil
+	}
+	first, err := d.Prepare(calls, nil)
+	if err != nil {
+		return err
+	}
+	for i := range calls {
+		d.Launch(first + i)
+	}
+	return d.Sync()
 }
 
 // write fills bytes lo to hi with bf16 numbers of absolute value 0.01 to 0.2. Read as

@@ -32,6 +32,8 @@ type backend interface {
 	// headUnit is the number of tokens at whose multiples sums over them may be cut,
 	// for sequences of seq tokens; 0: any.
 	headUnit(seq int) int
+	// close releases what devices that are closed have left for later ones.
+	close() error
 }
 
 // newBackend returns the configuration's backend, and settles how many ranks there are

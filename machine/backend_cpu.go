@@ -71,3 +71,5 @@ func (b *cpuBackend) apart() backend {
 }
 
 func (b *cpuBackend) headUnit(int) int { return 0 }
+
+func (b *cpuBackend) close() error { return nil }

@@ -14,8 +14,9 @@ import (
 
 // cudaBackend is the backend of ranks that have a GPU each.
 type cudaBackend struct {
-	options cuda.Options // of a device
-	names   []string     // of each rank's GPU
+	options cuda.Options  // of a device
+	names   []string      // of each rank's GPU
+	pinned  []cuda.Pinned // each rank's host arena: timing operators, trials and the run take turns with it
 }
 
 // newCUDA finds a GPU for each rank, or as many ranks as there are GPUs for.
@@ -32,7 +33,7 @@ func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
 		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
 	}
 	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
-	return &cudaBackend{options: options, names: names[:ranks]}, nil
+	return &cudaBackend{options: options, names: names[:ranks], pinned: make([]cuda.Pinned, ranks)}, nil
 }
 
 // ranksFor returns the most ranks, one for a GPU, among which a batch can be divided.
@@ -110,7 +111,7 @@ func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
 // device opens one rank's GPU.
 func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
 	o := b.options
-	o.Index, o.Rank, o.Fabric, o.DiskPath = rank, rank, fabric, disk
+	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = rank, rank, fabric, disk, &b.pinned[rank]
 	d, err := cuda.Open(o)
 	if err != nil {
 		return nil, unusable{err}
@@ -121,6 +122,13 @@ func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.
 func (b *cudaBackend) apart() backend { return b }
 
 func (b *cudaBackend) headUnit(seq int) int { return cuda.SumRows(seq) }
+
+func (b *cudaBackend) close() (err error) {
+	for r := range b.pinned {
+		err = errors.Join(err, b.pinned[r].Close())
+	}
+	return err
+}
 
 // unusable is the error of a GPU that cannot be opened.
 type unusable struct{ error }

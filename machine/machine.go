@@ -7,9 +7,12 @@
 //	Machine.WhatIfs, MaxSequence    the same search with other numbers
 //
 // Ownership. A Machine owns no devices: it is a description, with the capacity of
-// each rank. Open opens devices for given programs; they are the caller's. What was
-// measured is kept in the user's cache folder (CacheDir) under all that changes it;
-// free memory is read anew each time, since it changes.
+// each rank. Open opens devices for given programs; they are the caller's. Of GPUs it
+// keeps the pinned host memory of devices that are closed for those opened next, until
+// Close, which comes after the devices'. What was measured is kept in the user's cache
+// folder (CacheDir) under all that changes it; free memory is read when a machine is
+// found, since it changes, and so before this one keeps more than the probe's few MB:
+// close a machine before another is found.
 //
 // Invariants. The machine at hand is measured and runs trials, so its plans may
 // depend on timing; a described or supposed one never does, and its plans are a
@@ -118,6 +121,15 @@ func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 		}
 	}
 	return m.backend.open(len(ps), filepath.Join(m.spill, "rank"))
+}
+
+// Close frees the memory that is kept for devices. All must be closed. The machine can
+// still be used.
+func (m *Machine) Close() error {
+	if m.backend == nil {
+		return nil
+	}
+	return m.backend.close()
 }
 
 // AtHand reports whether this is the machine that the process runs on, unchanged:

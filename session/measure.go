@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -97,9 +98,7 @@ func (b *StepBench) Open() (*Stepper, error) {
 		const period = 99991
 		n := min(len(dst), period)
 		Initial(b.Graph.Params[params[name]], 1, dst[:n])
-		for ; n < len(dst); n *= 2 {
-			copy(dst[n:], dst[:n])
-		}
+		repeat(dst, n)
 		return nil
 	})
 	if err != nil {
@@ -108,6 +107,19 @@ func (b *StepBench) Open() (*Stepper, error) {
 	}
 	tokens, targets := b.text()
 	return &Stepper{session: s, rank: b.Rank, tokens: tokens, targets: targets}, nil
+}
+
+// repeat repeats the first n numbers up to the end, on several cores if they are many.
+func repeat(dst []float32, n int) {
+	most := 64 * n // bytes of a part are 25 MB
+	for ; n < min(len(dst), most); n *= 2 {
+		copy(dst[n:], dst[:n])
+	}
+	var all sync.WaitGroup
+	for at := most; at < len(dst); at += most {
+		all.Go(func() { copy(dst[at:min(at+most, len(dst))], dst) })
+	}
+	all.Wait()
 }
 
 // Close closes the session. The devices stay open.

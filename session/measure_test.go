@@ -8,6 +8,25 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
+// TestRepeat: numbers repeat with their period, also where cores share the work.
+func TestRepeat(t *testing.T) {
+	for _, n := range []int{1, 3, 100} {
+		for _, size := range []int{n, n + 1, 2*n + 1, 64 * n, 64*n + 1, 200*n + n/2} {
+			dst := make([]float32, size)
+			for i := range n {
+				dst[i] = float32(i + 1)
+			}
+			repeat(dst, n)
+			for i, x := range dst {
+				if x != float32(i%n+1) {
+					t.Fatalf("%d of %d with period %d is %v", i, size, n, x)
+				}
+			}
+		}
+	}
+	repeat(nil, 0)
+}
+
 // TestTextOfDocuments: documents of the text that steps are timed on have the length
 // that prices count on, also where random tokens often are the end of one.
 func TestTextOfDocuments(t *testing.T) {

@@ -401,9 +401,8 @@ func (s *Session) Load(read func(name string, dst []float32) error) error {
 		if err := s.Write(i, "p", buf); err != nil {
 			return err
 		}
-		clear(buf)
 		for _, kind := range []string{"m", "v"} {
-			if err := s.Write(i, kind, buf); err != nil {
+			if err := s.each(func(e *exec.Engine) error { return e.ClearHome(i, kind) }); err != nil {
 				return err
 			}
 		}

@@ -445,7 +445,7 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 		show.next()
 		printBudget(c.rows(), &r)
 	})
-	if err != nil {
+	if err = errors.Join(err, m.Close()); err != nil {
 		return err
 	}
 	show.done()

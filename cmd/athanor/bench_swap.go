@@ -2,6 +2,7 @@ package main
 
 import (
 	stdctx "context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -46,7 +47,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 		show.next()
 		printSwap(c.rows(), &r)
 	})
-	if err != nil {
+	if err = errors.Join(err, m.Close()); err != nil {
 		return err
 	}
 	if c.json {

@@ -45,6 +45,9 @@ func (p *planned) close() {
 	if p.setup != nil {
 		p.setup.Close()
 	}
+	if p.machine != nil {
+		_ = p.machine.Close() // the process ends
+	}
 }
 
 // finder returns the machine to plan for: machine.Find if the plan will run, and

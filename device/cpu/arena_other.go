@@ -12,4 +12,11 @@ func mapArena(n int64) (arena, mapping []byte, err error) {
 	return mapping[skip : skip+uintptr(n) : skip+uintptr(n)], mapping, nil
 }
 
+// reserveSpace takes the memory at once: no backend that resizes arenas runs there.
+func reserveSpace(n int64) (space, mapping []byte, err error) { return mapArena(n) }
+
+func commit([]byte) error { return nil }
+
+func decommit([]byte) error { return nil }
+
 func unmapArena([]byte) error { return nil }

@@ -45,4 +45,36 @@ func populate(arena []byte) {
 	all.Wait()
 }
 
+// reserveSpace reserves addresses for n bytes, a multiple of hugePage, without memory.
+func reserveSpace(n int64) (space, mapping []byte, err error) {
+	mapping, err = unix.Mmap(-1, 0, int(n)+hugePage, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mmap of %d bytes without access: %w", n, err)
+	}
+	skip := -uintptr(unsafe.Pointer(&mapping[0])) % hugePage
+	return mapping[skip : skip+uintptr(n) : skip+uintptr(n)], mapping, nil
+}
+
+// commit makes a part of a space usable and resident.
+func commit(part []byte) error {
+	if err := unix.Mprotect(part, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		return fmt.Errorf("mprotect of %d bytes: %w", len(part), err)
+	}
+	adviseHuge(part)
+	populate(part)
+	return nil
+}
+
+// decommit gives the memory of a part back.
+func decommit(part []byte) error {
+	err := unix.Madvise(part, unix.MADV_DONTNEED)
+	if err == nil {
+		err = unix.Mprotect(part, unix.PROT_NONE)
+	}
+	if err != nil {
+		return fmt.Errorf("give %d bytes of memory back: %w", len(part), err)
+	}
+	return nil
+}
+
 func unmapArena(mapping []byte) error { return unix.Munmap(mapping) }

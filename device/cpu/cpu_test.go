@@ -334,3 +334,55 @@ func BenchmarkHandOff(b *testing.B) {
 	b.Run("one stream", func(b *testing.B) { run(b, 0, false) })
 	b.Run("ping-pong", func(b *testing.B) { run(b, n, true) })
 }
+
+// TestSpace: an arena that is resized stays where it is, keeps what both sizes have, and
+// refuses more than its addresses.
+func TestSpace(t *testing.T) {
+	const most = 5 * hugePage
+	a, err := NewSpace(most - 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Most() != most || len(a.Bytes()) != 0 {
+		t.Errorf("a space for %d bytes has %d", a.Most(), len(a.Bytes()))
+	}
+	var first *byte
+	r := rand.New(rand.NewPCG(1, 1))
+	had := 0
+	for range 50 {
+		n := 1 + r.IntN(most)
+		if err := a.Resize(int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		b := a.Bytes()
+		if len(b) != n || cap(b) != n {
+			t.Fatalf("%d bytes of %d", len(b), n)
+		}
+		if first == nil {
+			first = &b[0]
+		}
+		if &b[0] != first {
+			t.Fatal("the arena moved")
+		}
+		for i := range min(had, n) {
+			if b[i] != byte(i*7) {
+				t.Fatalf("byte %d of %d, before %d, is lost", i, n, had)
+			}
+		}
+		for i := range b {
+			b[i] = byte(i * 7)
+		}
+		had = n
+	}
+	for _, n := range []int64{-1, most + 1} {
+		if a.Resize(n) == nil || len(a.Bytes()) != had {
+			t.Errorf("%d bytes in a space of %d", n, most)
+		}
+	}
+	if err := a.Resize(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -11,7 +11,10 @@ import (
 // tier, kernels on the host's cores.
 
 // Arena is page-aligned, fully resident memory outside Go's heap.
-type Arena struct{ arena }
+type Arena struct {
+	arena
+	space []byte // of an arena that can be resized: its address space
+}
 
 // NewArena returns an arena of n bytes, or an error if the machine lacks the memory.
 func NewArena(n int64) (*Arena, error) {
@@ -22,8 +25,48 @@ func NewArena(n int64) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Arena{arena{size: n, bytes: bytes, mapping: mapping}}, nil
+	return &Arena{arena: arena{size: n, bytes: bytes, mapping: mapping}}, nil
 }
+
+// NewSpace returns an empty arena with addresses, but no memory, for most bytes. Resize
+// gives it memory.
+func NewSpace(most int64) (*Arena, error) {
+	space, mapping, err := reserveSpace(hugePages(most))
+	if err != nil {
+		return nil, err
+	}
+	return &Arena{arena{bytes: space[:0], mapping: mapping}, space}, nil
+}
+
+// Resize makes the first n bytes of a space resident and gives the memory of those
+// behind back. Bytes that it had keep address and contents; those of others are
+// arbitrary. After an error the arena has the size that it had.
+func (a *Arena) Resize(n int64) error {
+	was, is := hugePages(a.size), hugePages(n)
+	switch {
+	case n < 0 || is > int64(len(a.space)):
+		return fmt.Errorf("%d bytes in a space of %d", n, len(a.space))
+	case is > was:
+		if err := enoughMemory(is - was); err != nil {
+			return err
+		}
+		if err := commit(a.space[was:is]); err != nil {
+			return err
+		}
+	case is < was:
+		if err := decommit(a.space[is:was]); err != nil {
+			return err
+		}
+	}
+	a.size, a.bytes = n, a.space[:n:n]
+	return nil
+}
+
+// Most returns the size that a space can have, in bytes.
+func (a *Arena) Most() int64 { return int64(len(a.space)) }
+
+// hugePages rounds a size up to huge pages.
+func hugePages(n int64) int64 { return (n + hugePage - 1) / hugePage * hugePage }
 
 // Bytes returns the memory. It must not be used after Close.
 func (a *Arena) Bytes() []byte { return a.bytes }

@@ -2,8 +2,8 @@
 // cublasLt when a device is opened; a machine without them only lacks this backend.
 //
 //	arenas    device: one cuMemAlloc. Host: mapped, touched and registered in
-//	          slices, so that the GPU's copy engines reach it. Disk: a file, as
-//	          in the CPU backend
+//	          slices, so that the GPU's copy engines reach it; it may outlive the
+//	          device (Pinned). Disk: a file, as in the CPU backend
 //	worker    one goroutine, locked to a thread that owns the context; it alone
 //	          calls the driver, in program order
 //	streams   compute and copies are the driver's; host compute and disk are
@@ -57,6 +57,8 @@ type Options struct {
 	// Fabric joins this GPU to others as rank Rank of it.
 	Fabric *Fabric
 	Rank   int
+	// Pinned keeps the host arena from device to device; nil: it is made and pinned anew.
+	Pinned *Pinned
 }
 
 // Libraries are the libraries of a device. Lt may be nil: then products run on the
@@ -91,8 +93,7 @@ const (
 	relayBytes     = 4 << 10  // flags of blocks that continue each other's sums (kernels/relay.cuh)
 	// Overhead is the device memory that a device takes besides its arena and the
 	// driver's own.
-	Overhead   = workspaceBytes + scratchBytes + relayBytes
-	sliceBytes = 1 << 30 // of the host arena, registered at once
+	Overhead = workspaceBytes + scratchBytes + relayBytes
 )
 
 var _ interface {
@@ -102,6 +103,7 @@ var _ interface {
 	device.Aborter
 	device.Refuser
 	device.Clock
+	device.Clearer
 } = (*Device)(nil)
 
 // Device implements device.Device.
@@ -122,8 +124,8 @@ type Device struct {
 	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
 	reach     map[uintptr]bool // contexts whose memory kernels here may read
-	host      *cpu.Arena
-	slice     int64 // of the host arena, registered at once
+	host      *cpu.Arena       // of pinned
+	pinned    *Pinned          // Options.Pinned, or the device's own; nil: no host arena
 	disk      *cpu.Disk
 	pool      *pool.Pool
 	meter     cpu.Meter // of the host's streams
@@ -132,8 +134,9 @@ type Device struct {
 	algos     map[algoKey][nv.AlgoBytes]byte
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
-	flags     []*cpu.Arena    // of host calls, a piece per Prepare
-	blocks    [][]byte        // registered memory
+	small     []*cpu.Arena    // registered: flags of host calls, a piece per Prepare, and the buffers of transfers
+	bounce    [2][]byte       // buffers of transfers; nil: none was large
+	shared    sharedCopy
 
 	calls    []call
 	launched []uint32        // round in which a call was launched
@@ -197,7 +200,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	d := &Device{
-		options: o, lib: lib, driver: lib.Driver, opened: time.Now(), slice: sliceBytes,
+		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
 		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
@@ -327,9 +330,12 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	case device.DeviceTier:
 		err = d.work.do(func() error { return d.allocate(bytes) })
 	case device.HostTier:
-		if d.host, err = cpu.NewArena(bytes); err == nil {
-			err = d.work.do(func() error { return d.register(d.host.Bytes()) })
+		if d.pinned == nil { // else an attempt failed
+			if d.pinned = d.options.Pinned; d.pinned == nil || !d.pinned.take() {
+				d.pinned = &Pinned{}
+			}
 		}
+		d.host, err = d.pinned.reserve(d.driver, d.work.device, bytes)
 	case device.DiskTier:
 		d.disk, err = cpu.OpenDisk(d.options.DiskPath, bytes)
 	}
@@ -362,19 +368,6 @@ func (d *Device) allocate(bytes int64) (err error) {
 // failed did not, but then the context is lost, and this memory with it.
 func (d *Device) flagsAt() uintptr { return d.workspace + workspaceBytes + scratchBytes }
 
-// register pins memory slice by slice; an error says how far it got.
-func (d *Device) register(b []byte) error {
-	for at := 0; at < len(b); at += int(d.slice) {
-		part := b[at:min(at+int(d.slice), len(b))]
-		code := d.driver.MemHostRegister(address(part), uintptr(len(part)), nv.RegisterPortable|nv.RegisterMapped)
-		if err := d.driver.Check("cuMemHostRegister", code); err != nil {
-			return fmt.Errorf("%d of %d bytes of host memory are pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", at, len(b), err)
-		}
-		d.blocks = append(d.blocks, part)
-	}
-	return nil
-}
-
 // address returns the address of memory outside Go's heap.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
@@ -387,50 +380,6 @@ func (d *Device) base(t device.Tier) uintptr {
 		return address(d.host.Bytes())
 	}
 	return 0
-}
-
-// Read copies bytes out of an arena. Call it between rounds only.
-func (d *Device) Read(tier device.Tier, addr int64, p []byte) error {
-	return d.transfer(tier, addr, p, false)
-}
-
-// Write copies bytes into an arena. Call it between rounds only.
-func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
-	return d.transfer(tier, addr, p, true)
-}
-
-func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) error {
-	if tier >= device.NumTiers || addr < 0 || addr > d.sizes[tier] || int64(len(p)) > d.sizes[tier]-addr {
-		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
-	}
-	switch {
-	case len(p) == 0:
-		return nil
-	case tier == device.DiskTier && write:
-		return d.disk.Access(&d.meter).Write(p, addr)
-	case tier == device.DiskTier:
-		return d.disk.Access(&d.meter).Read(p, addr)
-	case tier == device.HostTier && write:
-		cpu.CopyBytes(d.host.Bytes()[addr:][:len(p)], p)
-		return nil
-	case tier == device.HostTier:
-		cpu.CopyBytes(p, d.host.Bytes()[addr:][:len(p)])
-		return nil
-	}
-	dst, src := d.memory+uintptr(addr), nv.Addr(&p[0])
-	if !write {
-		dst, src = src, dst
-	}
-	err := d.work.do(func() error {
-		if err := d.driver.Check("cuMemcpy", d.driver.Memcpy(dst, src, uintptr(len(p)))); err != nil || !write {
-			return err
-		}
-		// A copy from pageable memory returns when the bytes are staged. The default
-		// stream then brings them to the GPU, and our streams do not wait for it.
-		return d.driver.Check("cuCtxSynchronize", d.driver.CtxSynchronize())
-	})
-	runtime.KeepAlive(p)
-	return err
 }
 
 // Stats may be called between rounds.
@@ -462,18 +411,24 @@ func (d *Device) Close() error {
 			<-s.ended
 		}
 	}
-	errs := []error{d.work.do(d.release)}
+	lost := d.work.do(d.release)
+	errs := []error{lost}
 	d.work.stop()
 	d.pool.Close()
-	for _, a := range append(d.flags, d.host) {
-		if a != nil {
-			errs = append(errs, a.Close())
-		}
+	for _, a := range d.small {
+		errs = append(errs, a.Close())
+	}
+	switch {
+	case d.pinned == nil:
+	case d.pinned == d.options.Pinned:
+		errs = append(errs, d.pinned.give(lost != nil))
+	default:
+		errs = append(errs, d.pinned.Close())
 	}
 	if d.disk != nil {
 		errs = append(errs, d.disk.Close())
 	}
-	d.sizes, d.calls, d.host, d.disk, d.flags = [device.NumTiers]int64{}, nil, nil, nil, nil
+	d.sizes, d.calls, d.host, d.pinned, d.disk, d.small = [device.NumTiers]int64{}, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -511,8 +466,8 @@ func (d *Device) release() error {
 	for _, m := range d.modules {
 		v.ModuleUnload(m)
 	}
-	for _, b := range d.blocks {
-		v.MemHostUnregister(address(b))
+	for _, a := range d.small {
+		v.MemHostUnregister(address(a.Bytes()))
 	}
 	for _, p := range []uintptr{d.memory, d.workspace, d.staging} {
 		if p != 0 {

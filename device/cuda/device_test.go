@@ -216,13 +216,9 @@ func TestStridedCopy(t *testing.T) {
 // TestSlices: copies that meet the border between two registrations of the host
 // arena are cut there; the fake refuses them otherwise.
 func TestSlices(t *testing.T) {
-	d, _ := bare(t, Options{}, 1<<16)
-	d.slice = 4096
-	if err := d.Reserve(device.HostTier, 1<<16); err != nil {
-		t.Fatal(err)
-	}
-	if len(d.blocks) != 16 {
-		t.Errorf("%d registrations", len(d.blocks))
+	d, _ := bare(t, Options{Pinned: cut(t, 4096)}, 1<<16, 1<<16)
+	if n := len(d.pinned.blocks); n != 16 {
+		t.Errorf("%d registrations", n)
 	}
 	r := rand.New(rand.NewPCG(3, 3))
 	image := make([]byte, 1<<16)

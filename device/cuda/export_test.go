@@ -47,6 +47,27 @@ func Relayed(d *Device, m, n, tokens int) bool {
 // Apart has blocks not continue each other's sums.
 func Apart(d *Device, on bool) { d.apart = on }
 
+// Stale gives a device without host arena one that NaN of all types are left in, as
+// Pinned may have it from a device before.
+func Stale(t *testing.T, d *Device) {
+	t.Helper()
+	p := &Pinned{}
+	a, err := p.reserve(d.driver, d.work.device, 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range a.Bytes() {
+		a.Bytes()[i] = 0xff
+	}
+	d.pinned = p
+}
+
+// Beside gives another device with the libraries of d.
+func Beside(t *testing.T, d *Device, o Options) *Device {
+	t.Helper()
+	return opened(t, d.lib, o, nil)
+}
+
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {

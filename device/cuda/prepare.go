@@ -240,12 +240,23 @@ func (d *Device) newFlags(calls []device.Call) ([]atomic.Uint32, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	a, err := cpu.NewArena(int64(n) * 4)
+	b, err := d.pin(int64(n) * 4)
 	if err != nil {
 		return nil, err
 	}
-	d.flags = append(d.flags, a)
-	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.Bytes()[0])), n), d.register(a.Bytes())
+	return unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&b[0])), n), nil
+}
+
+// pin returns n bytes of registered memory, zero, which lives as long as the device. Call
+// it on the worker.
+func (d *Device) pin(n int64) ([]byte, error) {
+	a, err := cpu.NewArena(n)
+	if err != nil {
+		return nil, err
+	}
+	d.small = append(d.small, a)
+	b := a.Bytes()
+	return b, d.driver.Check("cuMemHostRegister", d.driver.MemHostRegister(address(b), uintptr(len(b)), nv.RegisterPortable|nv.RegisterMapped))
 }
 
 // bind makes a call ready to run, on the worker.
@@ -358,7 +369,7 @@ func (d *Device) within(t device.Tier, addr int64) int64 {
 	if t != device.HostTier {
 		return math.MaxInt64
 	}
-	return d.slice - addr%d.slice
+	return d.pinned.slice - addr%d.pinned.slice
 }
 
 // borders reports whether an operand spans more than one registration.

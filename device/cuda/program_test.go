@@ -16,7 +16,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
 	fixtures "github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
@@ -173,6 +175,7 @@ func gpu(t *testing.T, f *fixture) device.Device { return gpuOf(t, f, cuda.Machi
 
 func gpuOf(t *testing.T, f *fixture, machine cuda.Maker) device.Device {
 	d, g := machine(t, cuda.Options{SumRows: f.seq})
+	cuda.Stale(t, d) // no plan relies on what memory has at first
 	t.Cleanup(func() {
 		if g != nil && g.Failure() != nil {
 			t.Error(g.Failure())
@@ -359,6 +362,43 @@ func TestPlansChangeNothing(t *testing.T) {
 					t.Errorf("moved %v, the CPU backend %v", got.stats.Moved, want.stats.Moved)
 				}
 			})
+		}
+	}
+}
+
+// TestPinnedRuns: a run in the memory in which operators were timed, and one in that of
+// the run before, of another plan, give the bits of a run in memory of its own.
+func TestPinnedRuns(t *testing.T) {
+	f := load(t, "llama-tiny")
+	g := f.graph(t, graph.BF16)
+	first := gpu(t, f).(*cuda.Device)
+	_, plain := f.train(t, g, first, program.Plain(g, 4), 2)
+	pinned := &cuda.Pinned{}
+	t.Cleanup(func() { check(t, pinned.Close()) })
+	list := plans(g)
+	for _, what := range []string{"all tiers", "swap", "all tiers"} {
+		pl := list[what]
+		p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+		check(t, err)
+		o := cuda.Options{SumRows: f.seq, Pinned: pinned}
+		d := cuda.Beside(t, first, o)
+		check(t, exec.Reserve(d, p))
+		times, err := hardware.Profile(p.Calls(), d, 0)
+		check(t, err)
+		check(t, d.Close())
+		if len(times) == 0 {
+			t.Error("nothing was timed")
+		}
+		d = cuda.Beside(t, first, o)
+		_, got := f.train(t, g, d, pl, 2)
+		check(t, d.Close())
+		if !slices.Equal(got.losses, plain.losses) || !slices.Equal(got.norms, plain.norms) {
+			t.Errorf("%s: losses %v norms %v\nplain  %v norms %v", what, got.losses, got.norms, plain.losses, plain.norms)
+		}
+		for i := range got.state {
+			if !slices.Equal(got.state[i], plain.state[i]) {
+				t.Errorf("%s: %s %s differs", what, g.Params[i/3].Name, []string{"p", "m", "v"}[i%3])
+			}
 		}
 	}
 }

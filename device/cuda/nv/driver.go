@@ -47,6 +47,7 @@ type Driver struct {
 	MemcpyAsync              Proc `sym:"cuMemcpyAsync"`
 	Memcpy2DAsync            Proc `sym:"cuMemcpy2DAsync_v2"`
 	Memcpy                   Proc `sym:"cuMemcpy"`
+	MemsetD8Async            Proc `sym:"cuMemsetD8Async"`
 	ModuleLoadData           Proc `sym:"cuModuleLoadData"`
 	ModuleUnload             Proc `sym:"cuModuleUnload"`
 	ModuleGetFunction        Proc `sym:"cuModuleGetFunction"`

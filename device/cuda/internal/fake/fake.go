@@ -16,12 +16,14 @@ const firstContext = 77
 
 // Codes that the fake returns.
 const (
-	invalidValue   = 1
-	invalidContext = 201
-	invalidHandle  = 400
-	illegalAddress = 700
-	launchTimeout  = 702
-	launchFailed   = 719
+	invalidValue      = 1
+	outOfMemory       = 2
+	invalidContext    = 201
+	invalidHandle     = 400
+	alreadyRegistered = 712
+	illegalAddress    = 700
+	launchTimeout     = 702
+	launchFailed      = 719
 )
 
 // GPU is one fake machine with some cards.
@@ -51,6 +53,9 @@ type GPU struct {
 	kernels map[uintptr]kernelOf
 	memory  map[uintptr][]byte  // allocated or registered, by address
 	owners  map[uintptr]uintptr // contexts of allocations
+	pinned  map[uintptr]uintptr // contexts of registrations
+	held    map[uintptr]int     // how often contexts are retained
+	limit   int64               // bytes that can be registered together; 0: any
 	threads map[int]uintptr     // current context by thread
 	driver  sync.RWMutex        // the driver's own lock, see makeRoom
 	full    bool                // a call waits for room in a queue
@@ -79,7 +84,7 @@ func (g *GPU) mostShared() int {
 func New() *GPU {
 	g := &GPU{Cards: 1, Major: 9, Minor: 0, Fail: map[string]int32{}, next: 1000,
 		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, images: map[uintptr][]byte{},
-		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, owners: map[uintptr]uintptr{}, threads: map[int]uintptr{}, reaches: map[[2]uintptr]bool{}}
+		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, owners: map[uintptr]uintptr{}, pinned: map[uintptr]uintptr{}, held: map[uintptr]int{}, threads: map[int]uintptr{}, reaches: map[[2]uintptr]bool{}}
 	g.moved = sync.NewCond(&g.mu)
 	return g
 }
@@ -96,7 +101,7 @@ func (g *GPU) Leaks() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for what, n := range map[string]int{"streams": len(g.streams), "events": len(g.events), "modules": len(g.images), "allocations": len(g.memory)} {
+	for what, n := range map[string]int{"streams": len(g.streams), "events": len(g.events), "modules": len(g.images), "allocations": len(g.memory), "contexts": len(g.held)} {
 		if n > 0 {
 			errs = append(errs, fmt.Errorf("%d %s", n, what))
 		}
@@ -186,6 +191,24 @@ func (g *GPU) Break(proc string, code int32) {
 	g.Fail[proc] = code
 }
 
+// Limit bounds the bytes of host memory that can be registered together; 0: none.
+func (g *GPU) Limit(bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = bytes
+}
+
+// Registered returns the sizes of registrations by address.
+func (g *GPU) Registered() map[uintptr]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	sizes := map[uintptr]int{}
+	for p := range g.pinned {
+		sizes[p] = len(g.memory[p])
+	}
+	return sizes
+}
+
 // Failure returns the error that stopped a kernel, or nil.
 func (g *GPU) Failure() error {
 	g.mu.Lock()
@@ -212,19 +235,22 @@ func (g *GPU) Driver() *nv.Driver {
 		DeviceGetAttribute:       g.proc("DeviceGetAttribute", true, g.attribute),
 		DeviceTotalMem:           g.proc("DeviceTotalMem", true, func(a []uintptr) int32 { set(a[0], uint64(1<<34)); return 0 }),
 		DeviceGetPCIBusId:        g.proc("DeviceGetPCIBusId", true, func(a []uintptr) int32 { copy(bytesAt(a[0], int(a[1])), "0000:00:00.0\x00"); return 0 }),
-		DevicePrimaryCtxRetain:   g.proc("DevicePrimaryCtxRetain", true, func(a []uintptr) int32 { set(a[0], firstContext+a[1]); return 0 }),
-		DevicePrimaryCtxRelease:  g.proc("DevicePrimaryCtxRelease", true, none),
+		DevicePrimaryCtxRetain:   g.proc("DevicePrimaryCtxRetain", true, g.retain),
 		DevicePrimaryCtxSetFlags: g.proc("DevicePrimaryCtxSetFlags", true, none),
 		CtxSetCurrent: g.proc("CtxSetCurrent", true, func(a []uintptr) int32 {
 			if a[0] < firstContext || a[0] >= firstContext+uintptr(g.Cards) {
 				return invalidContext
 			}
 			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.held[a[0]] == 0 {
+				return invalidContext
+			}
 			g.threads[threadID()] = a[0]
-			g.mu.Unlock()
 			return 0
 		}),
 	}
+	d.DevicePrimaryCtxRelease = func(a ...uintptr) int32 { return g.release(a[0]) }
 	d.DeviceCanAccessPeer = g.proc("DeviceCanAccessPeer", true, func(a []uintptr) int32 {
 		set(a[0], int32(0))
 		if g.Peers && a[1] != a[2] {
@@ -249,6 +275,44 @@ func (g *GPU) Driver() *nv.Driver {
 	g.memoryProcs(d)
 	g.codeProcs(d)
 	return d
+}
+
+func (g *GPU) retain(a []uintptr) int32 {
+	context := firstContext + a[1]
+	g.mu.Lock()
+	g.held[context]++
+	g.mu.Unlock()
+	set(a[0], context)
+	return 0
+}
+
+// release ends a context that nobody retains any more, even a broken one: it takes its
+// registrations with it, and threads have it no longer.
+func (g *GPU) release(dev uintptr) int32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls = append(g.calls, "DevicePrimaryCtxRelease")
+	context := firstContext + dev
+	if g.held[context] == 0 {
+		return invalidContext
+	}
+	if g.held[context]--; g.held[context] > 0 {
+		return 0
+	}
+	delete(g.held, context)
+	g.broken = 0
+	for p, owner := range g.pinned {
+		if owner == context {
+			delete(g.pinned, p)
+			delete(g.memory, p)
+		}
+	}
+	for thread, current := range g.threads {
+		if current == context {
+			delete(g.threads, thread)
+		}
+	}
+	return 0
 }
 
 func (g *GPU) attribute(a []uintptr) int32 {

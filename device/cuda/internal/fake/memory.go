@@ -23,6 +23,7 @@ func (g *GPU) memoryProcs(d *nv.Driver) {
 	d.Memcpy = g.proc("Memcpy", false, g.memcpy)
 	d.MemcpyAsync = g.proc("MemcpyAsync", false, g.memcpyAsync)
 	d.MemcpyPeerAsync = g.proc("MemcpyPeerAsync", false, g.memcpyPeerAsync)
+	d.MemsetD8Async = g.proc("MemsetD8Async", false, g.memsetD8Async)
 	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, g.memcpy2DAsync)
 }
 
@@ -62,18 +63,29 @@ func (g *GPU) memGetInfo(a []uintptr) int32 {
 
 func (g *GPU) memHostRegister(a []uintptr) int32 {
 	g.mu.Lock()
-	g.memory[a[0]] = bytesAt(a[0], int(a[1]))
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	all := int64(a[1])
+	for p := range g.pinned {
+		n := uintptr(len(g.memory[p]))
+		if all += int64(n); p < a[0]+a[1] && a[0] < p+n {
+			return alreadyRegistered
+		}
+	}
+	if g.limit > 0 && all > g.limit {
+		return outOfMemory
+	}
+	g.memory[a[0]], g.pinned[a[0]] = bytesAt(a[0], int(a[1])), g.current()
 	return 0
 }
 
 func (g *GPU) memHostUnregister(a []uintptr) int32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.memory[a[0]] == nil {
+	if g.pinned[a[0]] == 0 {
 		return invalidValue
 	}
 	delete(g.memory, a[0])
+	delete(g.pinned, a[0])
 	return 0
 }
 
@@ -91,6 +103,19 @@ func (g *GPU) memcpyAsync(a []uintptr) int32 {
 		return illegalAddress
 	}
 	return g.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+}
+
+func (g *GPU) memsetD8Async(a []uintptr) int32 {
+	dst, value, n := a[0], byte(a[1]), a[2]
+	if a[1] > 0xff || !g.insideLocked(dst, n) {
+		return invalidValue
+	}
+	return g.push(a[3], func() {
+		b := bytesAt(dst, int(n))
+		for i := range b {
+			b[i] = value
+		}
+	})
 }
 
 func (g *GPU) memcpyPeerAsync(a []uintptr) int32 {
