@@ -4,14 +4,14 @@
 // by another block: fp32 keeps all its bits. So where tiles would fill the SMs two and a half times,
 // blocks in pairs have five tiles each pair, and pass the middle one on. For example, blocks A and B:
 //
-//   A  first half of tile 2, tile 0, tile 1
+//   A  tile 0, first half of tile 2, tile 1
 //   B  tile 3, tile 4, second half of tile 2
 //
 // In general a.n[2] groups of blocks have a.n[4] tiles each, as a line, of which each block, its role
 // b = 0, 1, ..., has the next a.n[3] steps, at least one tile. A block's line ends with the head of a
-// tile whose tail is the next block's. The head comes before the last of its whole tiles, and what has
-// no head of its own, the tail, comes last of all. So the other half is there in time if all blocks
-// run at once; and if not, no circle of blocks waits, since heads wait for nothing.
+// tile whose tail is the next block's. The head comes before the last whole tile or so, the tail last
+// of all. So what it continues is there in time if all blocks run at once. If other kernels keep SMs, a
+// block still waits only for one of a lower number, which was started before, and heads wait for nothing.
 //
 // Blocks with the same role do the same at the same time on neighbouring tiles, so what one fetches
 // the second-level cache still has for the others. That is why roles are few.
