@@ -40,7 +40,7 @@ func TestDifference(t *testing.T) {
 	if text := Difference(g, was, is); !strings.Contains(text, "streamed through the device for updates") {
 		t.Errorf("%q says nothing of updates", text)
 	}
-	for state, want := range map[string]string{"": "1.4 GiB more", "bf16": "475 MiB more"} {
+	for state, want := range map[string]string{"": "1.2 GiB more", "bf16": "475 MiB more"} {
 		set := func(pl *program.Plan) { pl.State = state }
 		if text := Difference(g, on(device.HostTier, whole, set), on(device.DeviceTier, 1<<20, set)); !strings.HasPrefix(text, want) {
 			t.Errorf("state %q: %q, want %s", state, text, want)

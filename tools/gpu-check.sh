@@ -184,6 +184,7 @@ declare -A shapes=(
 # everything on the host where the GPU's memory is limited. Each has so many seconds.
 step() {
   local name=$1 length=$2 batch=$3 limit=$4 layers=${5:-0} verb=step device=cuda steps=5
+  [ "$name" = llama-3-8b ] && steps=3 # of seconds
   local id=$name-$length
   shift $(($# < 5 ? $# : 5))
   [ $# -gt 0 ] && verb=offload steps=3 id=$id-limited-${layers/#0/all}

@@ -271,9 +271,9 @@ def step(name, t, b, layers=0, n=8, ways=ways):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
 
-            for _ in range(2):
-                one()
-            report(name, t, b, layers, times(one, n), how)
+            one()
+            second = times(one, 1)[0]
+            report(name, t, b, layers, times(one, min(n, max(3, int(6 / second)))), how)
             return
         except torch.OutOfMemoryError:
             print(f"{name} {b} x {t}{how}: out of memory", flush=True)
