@@ -45,6 +45,10 @@ func (s *search) hopeless(b int, r residency) bool {
 		need[r.grads] += n * grad
 	}
 	need[r.state] += n * state
+	if over := need[device.HostTier] - float64(s.m.Capacity[device.HostTier]); over > 0 && !s.pinsChunks() {
+		need[device.HostTier] -= over // chunks may stay on the device
+		need[device.DeviceTier] += over
+	}
 	for t := range need {
 		if need[t] > float64(s.m.Capacity[t]) {
 			return true
@@ -66,6 +70,23 @@ func (s *search) onDevice(r residency) float64 {
 		sum += n * grad
 	}
 	if r.state == device.DeviceTier {
+		sum += n * state
+	}
+	return sum
+}
+
+// onHost returns the bytes of the host that a placement gives to parameters, gradients and optimizer
+// state if none of them is on the device.
+func (s *search) onHost(r residency) (sum float64) {
+	n, frozen := s.elements()
+	weight, grad, state := s.perElement(r)
+	if r.weights == device.HostTier {
+		sum += (n + frozen) * weight
+	}
+	if r.grads == device.HostTier {
+		sum += n * grad
+	}
+	if r.state == device.HostTier {
 		sum += n * state
 	}
 	return sum

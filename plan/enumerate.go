@@ -140,7 +140,14 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 // fits, in the first style where one does; nil if none fits.
 func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) (*Candidate, error) {
 	for _, st := range s.styles(b, r) {
-		fit, err := s.first(len(ladder), func(i int) choice { return choice{b: b, group: group, r: r, st: st, keep: ladder[i]} })
+		ch := choice{b: b, group: group, r: r, st: st}
+		at := func(i int) choice { ch.keep = ladder[i]; return ch }
+		fit, err := s.first(len(ladder), at)
+		if fit == nil && err == nil {
+			if ch.residents, err = s.relieve(at(len(ladder) - 1)); ch.residents > 0 && err == nil {
+				fit, err = s.first(len(ladder), at)
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -158,6 +165,32 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 		return fit, nil // styles that need less memory are slower
 	}
 	return nil, nil
+}
+
+// relieve returns how many chunks must be on the device so that the others leave the host enough, 0 if the
+// host is not what is short.
+func (s *search) relieve(ch choice) (int, error) {
+	if s.pinsChunks() || s.onHost(ch.r) <= float64(s.m.Capacity[device.HostTier]) {
+		return 0, nil
+	}
+	c, err := s.evaluate(ch)
+	if err != nil || c.Program.Over(device.DeviceTier) {
+		return 0, err
+	}
+	chunks := len(c.Plan.Chunks)
+	var failed error
+	n := 1 + sort.Search(chunks-1, func(i int) bool {
+		ch.residents = i + 1
+		c, err := s.evaluate(ch)
+		failed = cmp.Or(failed, err)
+		return err != nil || !c.Program.Over(device.HostTier)
+	})
+	return n, failed
+}
+
+// pinsChunks reports whether the user said where chunks are.
+func (s *search) pinsChunks() bool {
+	return s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil
 }
 
 // first finds by bisection the first of n choices that fits; nil if none does.
@@ -186,14 +219,14 @@ func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	return fits[i], failed
 }
 
-// promote places as many chunks as fit wholly on the device, starting with the
+// promote places as many more chunks as fit wholly on the device, starting with the
 // first. The others follow the base's placement.
 func (s *search) promote(base *Candidate) error {
-	if s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil {
+	chunks := len(base.Plan.Chunks)
+	if s.pinsChunks() || base.choice.residents >= chunks {
 		return nil
 	}
-	chunks := len(base.Plan.Chunks)
-	fit, err := s.first(chunks, func(i int) choice {
+	fit, err := s.first(chunks-base.choice.residents, func(i int) choice {
 		ch := base.choice
 		ch.residents = chunks - i
 		return ch

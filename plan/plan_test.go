@@ -50,6 +50,31 @@ func find(t *testing.T, req *Request, m *Machine) *Result {
 	return r
 }
 
+// TestHostIsShort: where the host cannot hold all that a placement gives to it, some of that is on the device.
+func TestHostIsShort(t *testing.T) {
+	req := small(t)
+	var n int64
+	for _, p := range req.Graph.Params {
+		n += p.Elems()
+	}
+	host, pinned := device.HostTier, *req
+	pinned.Pins.Weights, pinned.Pins.Grads, pinned.Pins.State = &host, &host, &host
+	m := machine(t, 8<<20, 1)
+	m.Capacity[device.DiskTier] = 0
+	least := find(t, &pinned, m).Best.Program.Height[device.DeviceTier]
+	m.Capacity[device.DeviceTier], m.Capacity[device.HostTier] = least+10*n, 6*n // of 16 bytes an element; state alone is 8
+	r := find(t, req, m)
+	if h := r.Best.Program.Height; h[device.HostTier] > m.Capacity[device.HostTier] || h[device.DeviceTier] > m.Capacity[device.DeviceTier] {
+		t.Errorf("the plan takes %v of %v", h, m.Capacity)
+	}
+	if err := Fits(context.Background(), req, m); err != nil {
+		t.Error(err)
+	}
+	if err := Fits(context.Background(), &pinned, m); !errors.Is(err, ErrDoesNotFit) {
+		t.Errorf("with all of it on the host: %v", err)
+	}
+}
+
 // TestMonotone is law L9: more memory, or a faster link, never makes the
 // chosen plan slower.
 func TestMonotone(t *testing.T) {

@@ -14,8 +14,7 @@
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
-#            with moments in bf16; LAYERS=N: so many of its layers
-#   offload-fp32  20 of its layers, all of which fit there in fp32
+#            all in fp32; LAYERS=N: so many of its layers
 #
 # PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
 # given; full logs are in $OUT (default: gpu-check.out). A part gives up what it has
@@ -259,24 +258,18 @@ while total < want and time.monotonic() - last < 10:
 print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 }
 
-# In fp32 weights, moments and gradients of all layers are 128 GB, those of 20 are
-# 86. PyTorch has all of it in bf16 where it would not fit.
+# Weights, gradients and moments of all layers are 128 GB in fp32. PyTorch has all of it in bf16 where the host
+# cannot hold that; here some of it is on the GPU.
 offload() {
   product
   grow 120
-  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=bf16_moments
-}
-
-offload-fp32() {
-  product
-  grow 120
-  step llama-3-8b 4096 8 260 20 limits.device=24GB
+  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=fp32
 }
 
 case $what in
-  checks | speed | large | offload | offload-fp32) "$what" ;;
+  checks | speed | large | offload) "$what" ;;
   agree | sanitize | rates) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, sanitize, rates, speed, large, offload or offload-fp32" >&2; exit 2 ;;
+  *) echo "unknown part $what; hint: checks, agree, sanitize, rates, speed, large or offload" >&2; exit 2 ;;
 esac
 
 echo
