@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -50,11 +51,22 @@ func find(t *testing.T, req *Request, m *Machine) *Result {
 	return r
 }
 
+// others draws k of n cases that a test leaves to other runs, since searches take seconds.
+func others(t *testing.T, n, k int) map[int]bool {
+	t.Helper()
+	left := map[int]bool{}
+	for _, i := range rand.Perm(n)[:k] {
+		left[i] = true
+	}
+	t.Logf("of %d cases %v are left to other runs", n, slices.Sorted(maps.Keys(left)))
+	return left
+}
+
 // TestMonotone is law L9: more memory, or a faster link, never makes the
 // chosen plan slower.
 func TestMonotone(t *testing.T) {
 	req := small(t)
-	last := 0.0
+	last, twelve := 0.0, 0.0
 	for _, mib := range []int64{200, 60, 40, 24, 12, 7} {
 		r := find(t, req, machine(t, mib<<20, 1))
 		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
@@ -65,11 +77,17 @@ func TestMonotone(t *testing.T) {
 		} else {
 			last = s
 		}
+		if mib == 12 {
+			twelve = r.Best.Seconds()
+		}
 	}
 	last = 0
 	for _, link := range []float64{100, 1, 0.1, 0.01} {
-		r := find(t, req, machine(t, 12<<20, link))
-		if s := r.Best.Seconds(); s < last*(1-1e-9) {
+		s := twelve
+		if link != 1 { // that was looked for already
+			s = find(t, req, machine(t, 12<<20, link)).Best.Seconds()
+		}
+		if s < last*(1-1e-9) {
 			t.Errorf("link x %v: %.6g s, but with a faster one %.6g s", link, s, last)
 		} else {
 			last = s
@@ -82,10 +100,14 @@ func TestMonotone(t *testing.T) {
 // of each other, so it holds up to what is left of that.
 func TestMonotoneSteps(t *testing.T) {
 	const bound = 0.02
-	for _, c := range []struct {
+	left := others(t, 3, 1)
+	for i, c := range []struct {
 		batch      int
 		less, more int64 // KiB
 	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}} {
+		if left[i] {
+			continue
+		}
 		req := small(t)
 		req.GlobalBatch = c.batch
 		less := find(t, req, machine(t, c.less<<10, 1)).Best
@@ -211,10 +233,11 @@ func TestPins(t *testing.T) {
 // once: of what fits that is tried, of what does not it is said.
 func TestOddSequences(t *testing.T) {
 	req := small(t)
-	for _, c := range []struct {
+	left := others(t, 4, 2)
+	for i, c := range []struct {
 		seq, batch int
 		want       []int
-	}{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {33001, 3, []int{3}}, {33001, 6, []int{2}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}} {
+	}{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}, {33001, 3, []int{3}}, {33001, 6, []int{2}}} {
 		model := *req.Graph.Model
 		model.MaxPositions = c.seq
 		g, err := graph.Build(&model, c.seq, graph.BF16)
@@ -224,7 +247,7 @@ func TestOddSequences(t *testing.T) {
 		if list := newSearch(t.Context(), &r, machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
 			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
 		}
-		if c.seq > 100 {
+		if c.seq > 100 || left[i] {
 			continue
 		}
 		m := machine(t, 1<<16, 1)
