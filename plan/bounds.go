@@ -19,7 +19,7 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 		}
 		return n
 	}
-	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(program.StateBytes(s.req.State, graph.F32)), 1)
+	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(program.StateBytes(s.req.State, s.graph.DType)), 1)
 }
 
 // elements counts the elements of trained and of frozen parameters.

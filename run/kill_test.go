@@ -20,7 +20,8 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// TestMain lets the test binary be the training process that is killed.
+// TestMain lets the test binary be the training process that is killed. All tests have one home, a temporary
+// one, so that the machine is measured once for so many ranks.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
 		if err := trainFile(context.Background(), file, strings.Fields(os.Getenv("ATHANOR_TEST_OVERRIDES"))); err != nil {
@@ -29,7 +30,19 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	home, err := os.MkdirTemp("", "athanor-home-")
+	if err == nil {
+		err = errors.Join(os.Setenv("HOME", home), os.Setenv("XDG_CACHE_HOME", ""))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(home); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
 }
 
 type quiet struct{}
@@ -74,8 +87,6 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 // runConfig writes a configuration of a tiny model on this repository's text.
 func runConfig(t *testing.T, dir string) string {
 	t.Helper()
-	t.Setenv("HOME", filepath.Join(dir, "home"))
-	t.Setenv("XDG_CACHE_HOME", "")
 	root, err := filepath.Abs("..")
 	check(t, err)
 	file := filepath.Join(dir, "run.yaml")
@@ -109,6 +120,17 @@ func losses(t *testing.T, path string) []float64 {
 		list = append(list, m.Loss)
 	}
 	return list
+}
+
+// measured has this machine be known for so many ranks, so that a run takes no longer than one that is started again.
+func measured(t *testing.T, file string, ranks ...int) {
+	t.Helper()
+	for _, n := range ranks {
+		c, err := config.Load(file, []string{fmt.Sprint("ranks=", n)})
+		check(t, err)
+		_, err = machine.Find(c, func(string) {})
+		check(t, err)
+	}
 }
 
 // killAgain starts a run and kills it at random moments within about the time
@@ -171,6 +193,7 @@ func killed(t *testing.T, kills int, more string) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
+	measured(t, file, 1)
 	began := time.Now()
 	check(t, trainFile(context.Background(), file, append(strings.Fields(more), "out="+dir+"/whole")))
 	whole := time.Since(began)

@@ -150,6 +150,7 @@ func TestKillRanks(t *testing.T) {
 	check(t, err)
 	text = []byte(strings.NewReplacer("max_steps: 40", "max_steps: 12", "save_every: 3", "save_every: 2").Replace(string(text)))
 	check(t, os.WriteFile(file, text, 0o644))
+	measured(t, file, 1, 2, 4)
 	began := time.Now()
 	check(t, trainFile(context.Background(), file, []string{"ranks=2", "out=" + dir + "/whole"}))
 	whole := time.Since(began)

@@ -103,8 +103,8 @@ func budgets(t *testing.T, model []string) {
 		t.Fatalf("the plain run takes %d bytes, the smallest budget %d: not much of a range", high, low)
 	}
 	var list [][]string
-	for i := range 9 {
-		n := int64(float64(low) * math.Pow(float64(high)/float64(low), float64(i)/8))
+	for i := range 6 {
+		n := int64(float64(low) * math.Pow(float64(high)/float64(low), float64(i)/5))
 		list = append(list, []string{fmt.Sprintf("limits.device=%d", n)})
 	}
 	list = append(list, []string{}, append(least, "plan.state=disk"), []string{"plan.state=disk"})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,12 +11,28 @@ import (
 	"github.com/athanor-llm/athanor/policy"
 )
 
+// descriptions are what `probe --out` writes, by ranks: tests share them, since measuring takes seconds.
+var descriptions = map[int][]byte{}
+
+// thisMachine is the description of this machine for so many ranks.
+func thisMachine(t *testing.T, ranks int) []byte {
+	t.Helper()
+	if descriptions[ranks] == nil {
+		path := filepath.Join(t.TempDir(), "hardware.json")
+		call("probe", "--out", path, "--disk", filepath.Dir(path), "--ranks", fmt.Sprint(ranks)).must(t, 0)
+		text, err := os.ReadFile(path)
+		check(t, err)
+		descriptions[ranks] = text
+	}
+	return descriptions[ranks]
+}
+
 // TestDescribed: plans for machines that are not here, by name or by file, and
 // by the policies of others.
 func TestDescribed(t *testing.T) {
 	dir, file := tiny(t)
 	known := filepath.Join(dir, "hardware.json")
-	call("probe", "--out", known, "--disk", dir).must(t, 0)
+	check(t, os.WriteFile(known, thisMachine(t, 1), 0o644))
 	var local, fast, slow struct {
 		Seconds float64 `json:"step_seconds"`
 	}
@@ -60,10 +77,8 @@ func TestSimulateRanks(t *testing.T) {
 // not exist or cannot be run on.
 func TestBadHardware(t *testing.T) {
 	dir, file := tiny(t)
-	good := filepath.Join(dir, "hardware.json")
-	call("probe", "--out", good, "--disk", dir).must(t, 0)
-	text, err := os.ReadFile(good)
-	check(t, err)
+	good, text := filepath.Join(dir, "hardware.json"), thisMachine(t, 1)
+	check(t, os.WriteFile(good, text, 0o644))
 	for what, edit := range map[string]func(string) string{
 		"zero rate":     func(s string) string { return replaceNumber(s, `"bandwidth": `, "0") },
 		"negative rate": func(s string) string { return replaceNumber(s, `"f32": `, "-1e12") },

@@ -100,7 +100,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			if len(found) < 2 {
 				t.Fatal("there are no waits")
 			}
-			const every = 6 // of them, others in other runs: compiling takes seconds
+			const every = 9 // of them, others in other runs: compiling takes seconds
 			first := rand.IntN(every)
 			t.Logf("waits %d, %d, ... of %d", first, first+every, len(found))
 			for i := first; i < len(found); i += every {

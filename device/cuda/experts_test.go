@@ -77,7 +77,7 @@ func (s *sample) bound() {
 func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine, 5) } // compiling each as C++ takes seconds
 
 // TestCompiledExpertTiles: so they are where NVIDIA's compiler made the kernels.
-func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 2) }
+func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 3) }
 
 // expertTilesAgree tries every so many-th tile, others in other runs, and on a GPU all.
 func expertTilesAgree(t *testing.T, machine maker, every int) {

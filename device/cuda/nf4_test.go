@@ -30,7 +30,7 @@ func panelsAgree(t *testing.T, machine maker) {
 		}
 		d.room = 64 * 192 * 4 // for 64 columns of what is widest
 		panels, first := 0, fresh(t)
-		for seed := first; seed < first+8; seed++ {
+		for seed := first; seed < first+4; seed++ { // each type, and both alignments
 			for _, op := range []graph.Op{graph.Linear, graph.LinearDX} {
 				s := packedSample(op, seed)
 				s.poison()
@@ -49,8 +49,8 @@ func panelsAgree(t *testing.T, machine maker) {
 				}
 			}
 		}
-		if panels < 3*16 {
-			t.Errorf("%d panels in 16 samples", panels)
+		if panels < 3*8 {
+			t.Errorf("%d panels in 8 samples", panels)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package kernels
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -137,7 +138,7 @@ const (
 // to them too.
 var full = map[string]bool{"attention_mma": true, "attention_bwd_mma": true, "attention_bwd_wgmma": true, "attention_bwd_wide": true}
 
-// TestCompile: every kernel compiles without warnings for every generation of cards
+// TestCompile: every kernel compiles without warnings for the generations of cards
 // since Ampere, and its fragments are in registers.
 func TestCompile(t *testing.T) {
 	c := compiler(t)
@@ -155,24 +156,36 @@ func TestCompile(t *testing.T) {
 	if len(archs) < 4 {
 		t.Fatalf("only %v are known", archs)
 	}
-	for i, u := range variants() {
+	for _, u := range variants() {
+		list := drawn(u, archs)
 		t.Run(u.String(), func(t *testing.T) {
 			t.Parallel() // as programs compile them
-			for j, arch := range archs {
-				if strings.HasSuffix(u.File, "_wgmma") { // other cards lack these instructions
-					if arch == "sm_90a" {
-						compile(t, c, u, arch)
-					}
-					continue
-				}
-				always := arch == "sm_80" || arch == "sm_90a" || full[u.File]
-				if one := j == i%len(archs); !one && (testing.Short() || !always) {
-					continue // one architecture per unit; unless short, also the data centres', and all where tiles fill the registers
-				}
+			for _, arch := range list {
 				compile(t, c, u, arch)
 			}
 		})
 	}
+}
+
+// drawn are the architectures that a unit is compiled for in this run, others in other runs, since it takes minutes: one
+// of the data centres' and another, or half of all where tiles fill the registers. A short run takes one.
+func drawn(u Unit, archs []string) []string {
+	if strings.HasSuffix(u.File, "_wgmma") { // other cards lack these instructions
+		return []string{"sm_90a"}
+	}
+	list := []string{[]string{"sm_80", "sm_90a"}[rand.IntN(2)]}
+	for _, i := range rand.Perm(len(archs)) {
+		if arch := archs[i]; arch != list[0] {
+			list = append(list, arch)
+		}
+	}
+	switch {
+	case testing.Short():
+		return list[:1]
+	case full[u.File]:
+		return list[:(len(list)+1)/2]
+	}
+	return list[:2]
 }
 
 // compile compiles a unit and checks its resource use.

@@ -5,12 +5,15 @@ import (
 	"math/bits"
 )
 
-// op is a lane's operation on up to three operands. A register holds 64 bits; those above
-// the operand's type are undefined.
+// op is an operation on up to three operands, by each lane of a set on its own. A register
+// holds 64 bits; those above the operand's type are undefined.
 type op struct {
 	operands int
-	of       func(a, b, c uint64) uint64
+	run      func(d, a, b, c *[32]uint64, set uint32)
 }
+
+// whole is the set of all lanes of a warp.
+const whole = 1<<32 - 1
 
 // integer is the set of integer types.
 type integer interface {
@@ -38,21 +41,58 @@ func scalars() map[string]op {
 	return t
 }
 
+// The loops over lanes are in one, two and three, and not around a call of what they return:
+// so the compiler puts an operation into its loops. Most sets are whole.
+
 func one(f func(a uint64) uint64) op {
-	return op{1, func(a, _, _ uint64) uint64 { return f(a) }}
+	return op{1, func(d, a, _, _ *[32]uint64, set uint32) {
+		if set == whole {
+			for l := range d {
+				d[l] = f(a[l])
+			}
+			return
+		}
+		for l := range lanes(set) {
+			d[l] = f(a[l])
+		}
+	}}
 }
 
 func two(f func(a, b uint64) uint64) op {
-	return op{2, func(a, b, _ uint64) uint64 { return f(a, b) }}
+	return op{2, func(d, a, b, _ *[32]uint64, set uint32) {
+		if set == whole {
+			for l := range d {
+				d[l] = f(a[l], b[l])
+			}
+			return
+		}
+		for l := range lanes(set) {
+			d[l] = f(a[l], b[l])
+		}
+	}}
+}
+
+func three(f func(a, b, c uint64) uint64) op {
+	return op{3, func(d, a, b, c *[32]uint64, set uint32) {
+		if set == whole {
+			for l := range d {
+				d[l] = f(a[l], b[l], c[l])
+			}
+			return
+		}
+		for l := range lanes(set) {
+			d[l] = f(a[l], b[l], c[l])
+		}
+	}}
 }
 
 func integers[T integer](t map[string]op, name string) {
 	t["add."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) + T(b)) })
 	t["sub."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) - T(b)) })
 	t["mul.lo."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) * T(b)) })
-	t["mad.lo."+name] = op{3, func(a, b, c uint64) uint64 { return uint64(T(a)*T(b) + T(c)) }}
+	t["mad.lo."+name] = three(func(a, b, c uint64) uint64 { return uint64(T(a)*T(b) + T(c)) })
 	t["mul.wide."+name] = two(func(a, b uint64) uint64 { return uint64(int64(T(a)) * int64(T(b))) })
-	t["mad.wide."+name] = op{3, func(a, b, c uint64) uint64 { return uint64(int64(T(a))*int64(T(b))) + c }}
+	t["mad.wide."+name] = three(func(a, b, c uint64) uint64 { return uint64(int64(T(a))*int64(T(b))) + c })
 	t["div."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) / T(b)) })
 	t["rem."+name] = two(func(a, b uint64) uint64 { return uint64(T(a) % T(b)) })
 	t["min."+name] = two(func(a, b uint64) uint64 { return uint64(min(T(a), T(b))) })
@@ -79,11 +119,11 @@ func highs(t map[string]op) {
 // the choice of four bytes of two words: each nibble of c has a number from 0 to 7, or with
 // 8 added that byte's sign, eight times.
 func fields(t map[string]op) {
-	t["bfe.u32"] = op{3, func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) }}
-	t["bfe.s32"] = op{3, func(a, at, n uint64) uint64 {
+	t["bfe.u32"] = three(func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) })
+	t["bfe.s32"] = three(func(a, at, n uint64) uint64 {
 		return uint64(uint32(int64(int32(a)) >> min(at&255, 63) << (64 - min(n&255, 64)) >> (64 - min(n&255, 64))))
-	}}
-	t["prmt.b32"] = op{3, permute}
+	})
+	t["prmt.b32"] = three(permute)
 }
 
 func permute(a, b, c uint64) (word uint64) {
@@ -111,10 +151,18 @@ func words[T uint16 | uint32 | uint64](t map[string]op, name string) {
 // floats adds the operations on 32-bit floats.
 func floats(t map[string]op) {
 	binary := func(f func(a, b float32) float32) op {
-		return two(func(a, b uint64) uint64 { return bits32(f(f32(a), f32(b))) })
+		return op{2, func(d, a, b, _ *[32]uint64, set uint32) {
+			for l := range lanes(set) {
+				d[l] = bits32(f(f32(a[l]), f32(b[l])))
+			}
+		}}
 	}
 	unary := func(f func(a float32) float32) op {
-		return one(func(a uint64) uint64 { return bits32(f(f32(a))) })
+		return op{1, func(d, a, _, _ *[32]uint64, set uint32) {
+			for l := range lanes(set) {
+				d[l] = bits32(f(f32(a[l])))
+			}
+		}}
 	}
 	t["mov.f32"] = one(func(a uint64) uint64 { return a })
 	t["add.f32"] = binary(func(a, b float32) float32 { return a + b })
@@ -125,8 +173,8 @@ func floats(t map[string]op) {
 	t["min.f32"] = binary(func(a, b float32) float32 { return number32(a, b, min(a, b)) })
 	t["max.f32"] = binary(func(a, b float32) float32 { return number32(a, b, max(a, b)) })
 	t["copysign.f32"] = two(func(a, b uint64) uint64 { return a&(1<<31) | b&(1<<31-1) }) // the sign is a's
-	t["fma.rn.f32"] = op{3, func(a, b, c uint64) uint64 { return bits32(fma(f32(a), f32(b), f32(c))) }}
-	t["fma.rm.f32"] = op{3, func(a, b, c uint64) uint64 { return bits32(fmaDown(f32(a), f32(b), f32(c))) }}
+	t["fma.rn.f32"] = three(func(a, b, c uint64) uint64 { return bits32(fma(f32(a), f32(b), f32(c))) })
+	t["fma.rm.f32"] = three(func(a, b, c uint64) uint64 { return bits32(fmaDown(f32(a), f32(b), f32(c))) })
 	t["neg.f32"] = one(func(a uint64) uint64 { return a ^ 1<<31 })
 	t["abs.f32"] = one(func(a uint64) uint64 { return a &^ (1 << 31) })
 	t["sqrt.rn.f32"] = unary(func(a float32) float32 { return float32(math.Sqrt(float64(a))) })
@@ -168,6 +216,18 @@ func flush(x float32) float32 {
 	return x
 }
 
+// fma returns a*b+c, correctly rounded. Their float64 is a float32 as good as the exact value
+// unless it lies half-way between two of these, where what it was rounded from decides.
+func fma(a, b, c float32) float32 {
+	s := float64(a)*float64(b) + float64(c) // the product is exact
+	u := math.Float64bits(s)
+	const middle, least, behind = 1 << 28, 1023 - 126, 1023 + 128 // the exponents of normal float32s, and of those that are none
+	if e := u >> 52 & 0x7ff; u&(2*middle-1) != middle && e >= least && e < behind || s == 0 {
+		return float32(s)
+	}
+	return float32(wide(a, b, c))
+}
+
 // wide returns a*b+c as a float64 rounded to odd, so that rounding it to float32, in any
 // direction, gives the correctly rounded result. (S. Boldo, G. Melquiond, Emulation of FMA
 // and correctly rounded sums, 2008.)
@@ -187,8 +247,6 @@ func wide(a, b, c float32) float64 {
 	}
 	return s
 }
-
-func fma(a, b, c float32) float32 { return float32(wide(a, b, c)) }
 
 func fmaDown(a, b, c float32) float32 {
 	w := wide(a, b, c)
@@ -218,7 +276,7 @@ func doubles(t map[string]op) {
 	t["mul.f64"] = binary(func(a, b float64) float64 { return a * b })
 	t["add.rn.f64"], t["mul.rn.f64"] = t["add.f64"], t["mul.f64"]
 	t["div.rn.f64"] = binary(func(a, b float64) float64 { return a / b })
-	t["fma.rn.f64"] = op{3, func(a, b, c uint64) uint64 { return bits64(math.FMA(f64(a), f64(b), f64(c))) }}
+	t["fma.rn.f64"] = three(func(a, b, c uint64) uint64 { return bits64(math.FMA(f64(a), f64(b), f64(c))) })
 	t["sqrt.rn.f64"] = one(func(a uint64) uint64 { return bits64(math.Sqrt(f64(a))) })
 	t["rcp.rn.f64"] = one(func(a uint64) uint64 { return bits64(1 / f64(a)) })
 	t["neg.f64"] = one(func(a uint64) uint64 { return a ^ 1<<63 })

@@ -47,14 +47,9 @@ func buildScalar(b *builder, in *instruction) {
 	for i := 1 + o.operands; i < 4; i++ {
 		r[i] = r[0]
 	}
-	f := o.of
+	run := o.run
 	in.run = func(w *warp, set uint32) {
-		d, x, y, z := &w.registers[r[0]], &w.registers[r[1]], &w.registers[r[2]], &w.registers[r[3]]
-		for l := range 32 {
-			if set>>l&1 != 0 {
-				d[l] = f(x[l], y[l], z[l])
-			}
-		}
+		run(&w.registers[r[0]], &w.registers[r[1]], &w.registers[r[2]], &w.registers[r[3]], set)
 	}
 }
 

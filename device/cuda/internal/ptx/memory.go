@@ -41,21 +41,26 @@ func (w *warp) locate(s space, at uint64, size int, lane int, write bool) unsafe
 	if s == shared {
 		at = uint64(uint32(at))
 	}
-	if at%uint64(size) != 0 {
+	if at&uint64(size-1) != 0 { // sizes are powers of two
 		w.fail("thread %d: address %#x is not on %d bytes", w.first+lane, at, size)
 	}
 	if s == shared {
 		if at > uint64(len(w.shared)) || uint64(len(w.shared))-at < uint64(size) {
 			w.fail("thread %d: bytes %d to %d of %d of shared memory", w.first+lane, at, at+uint64(size), len(w.shared))
 		}
-		for i := at / 2; i < (at+uint64(size)+1)/2; i++ {
-			if write {
-				w.wrote(&w.marks[i], lane, i*2)
-			} else {
-				w.reads(&w.marks[i], lane, i*2)
+		marks := w.marks[at/2 : (at+uint64(size)+1)/2]
+		if !write {
+			for i := range marks {
+				if m := &marks[i]; !w.known(m, lane) {
+					w.reads(m, lane, at&^1+uint64(2*i))
+				}
 			}
+			return unsafe.Pointer(&w.shared[at])
 		}
-		if write && w.taken != nil {
+		for i := range marks {
+			w.wrote(&marks[i], lane, at&^1+uint64(2*i))
+		}
+		if w.taken != nil {
 			w.untaken(at, size, lane)
 		}
 		return unsafe.Pointer(&w.shared[at])
@@ -113,6 +118,13 @@ func (w *warp) mayFollow(m *mark, lane int) bool {
 	return m.readers != many && int(m.readers) == w.first/32 && m.readWarp != w.epoch
 }
 
+// known reports, for some of the reads that are no errors and that the mark has already, that
+// they are.
+func (w *warp) known(m *mark, lane int) bool {
+	return m.any && m.read == w.block.epoch && m.readWarp == w.epoch && m.wrote != m.read && !m.underWay && m.writer != 0 &&
+		(int(m.reader) == w.first+lane+1 || m.several && (m.readers == many || int(m.readers) == w.first/32))
+}
+
 func (w *warp) reads(m *mark, lane int, at uint64) {
 	t := w.first + lane
 	switch {
@@ -156,7 +168,7 @@ func (w *warp) issue(to, from uint64, size, bytes, lane int) {
 	for i := to / 2; i < (to+uint64(size))/2; i++ {
 		w.marks[i].underWay = true
 	}
-	if from%uint64(size) != 0 || bytes < 0 || bytes > size {
+	if from&uint64(size-1) != 0 || bytes < 0 || bytes > size {
 		w.fail("thread %d copies %d bytes of %d from %#x", w.first+lane, bytes, size, from)
 	}
 	if bytes > 0 {

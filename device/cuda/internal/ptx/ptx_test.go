@@ -51,6 +51,20 @@ func runIn(body string, threads, shared int, descending bool) ([]uint32, Counts,
 	return memory, c, err
 }
 
+// of is the operation's result in one lane, if it is the same with all lanes and with that one.
+func (o op) of(a, b, c uint64) uint64 {
+	const lane = 17
+	var d, e, x, y, z [32]uint64
+	x[lane], y[lane], z[lane] = a, b, c
+	e[lane-1] = 1
+	o.run(&d, &x, &y, &z, whole)
+	o.run(&e, &x, &y, &z, 1<<lane)
+	if d[lane] != e[lane] || e[lane-1] != 1 {
+		panic("a lane by itself has another result, or others have one, too")
+	}
+	return d[lane]
+}
+
 // put writes %r9 to the thread's word.
 const put = `
 	mul.wide.u32 	%rd8, %r1, 4;
