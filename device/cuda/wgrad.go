@@ -21,20 +21,20 @@ import (
 // supports all its instructions), the matrix and the sequence length. The tile does not
 // affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on
 // the 132 SMs of an H200 is 96 tiles of 128 x 192: one wave of them costs less than two
-// of the 144 of 128 x 128, and 600 TFLOP/s were measured beside 351 (544 in a later run). The
+// of the 144 of 128 x 128, and 600 TFLOP/s were measured beside 351 (544 and 560 in later runs). The
 // library's way reached 389 in sequences of 1024. Where tiles would not fill the SMs of a Hopper
 // evenly, blocks continue each other's sums (relay.go).
 //
 // Measured on an H200, in TFLOP/s, ours and the library's way in sequences of 1024 and 4096
-// tokens (an experiment with all tiles, from which the rates below are, is in
+// tokens (more, and an experiment with all tiles, from which the rates below are, in
 // docs/measurements/gpu.md):
 //
 //	              ours   1024   4096
-//	 768 x  768    221    180
-//	 768 x 2304    492    323
-//	 768 x 3072    544    393
-//	2048 x 2048    756           657
-//	8192 x 2048    771           742
+//	 768 x  768    224    159
+//	 768 x 3072    560    395
+//	1600 x 6400    751    399
+//	2048 x 2048    730           546
+//	8192 x 2048    796           738
 //
 // Known weakness: rates of other cards than Hopper's are counted or published, not measured.
 // TestRateSums, which tools/gpu-check.sh runs, compares both ways.
