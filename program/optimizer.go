@@ -158,11 +158,14 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	}
 }
 
+// mostJoined is the most elements of an update of several parameters: kernels count in 32 bits.
+const mostJoined = 1 << 30
+
 // alike lists a piece's parts, and where they may be joined takes neighbours that decay alike as
 // one: vectors have so few elements that a GPU needs longer to begin their updates than to end them.
 func (lo *lowering) alike(c int, p piece, join bool) (list []part) {
 	for _, q := range lo.parts(c, p) {
-		if n := len(list); join && n > 0 && list[n-1].hi == q.lo && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
+		if n := len(list); join && n > 0 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
 			list[n-1].hi = q.hi
 			continue
 		}

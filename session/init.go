@@ -3,9 +3,14 @@ package session
 import (
 	"hash/fnv"
 	"math/rand/v2"
+	"sync"
 
 	"github.com/athanor-llm/athanor/model"
 )
+
+// initialBlock is the number of elements whose random numbers are one sequence. All cores draw them: one
+// would need a minute and a half for 8 billion.
+const initialBlock = 1 << 20
 
 // Initial fills dst with the initial values of a parameter. They depend on the
 // seed and the parameter's name only, so neither the plan nor the order of
@@ -21,9 +26,18 @@ func Initial(p model.Param, seed uint64, dst []float32) {
 	case model.Normal:
 		h := fnv.New64a()
 		h.Write([]byte(p.Name))
-		r := rand.New(rand.NewPCG(seed, h.Sum64()))
-		for i := range dst {
-			dst[i] = float32(r.NormFloat64() * p.Std)
+		var all sync.WaitGroup
+		for len(dst) > 0 {
+			block, key := dst[:min(initialBlock, len(dst))], h.Sum64()
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(seed, key))
+				for i := range block {
+					block[i] = float32(r.NormFloat64() * p.Std)
+				}
+			})
+			dst = dst[len(block):]
+			h.Write([]byte{0}) // another key for the next
 		}
+		all.Wait()
 	}
 }

@@ -4,13 +4,40 @@ package safetensors
 // a NaN stays a NaN, overflow becomes infinity.
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
 // pieceElements is the number of elements converted at a time: large enough to amortise calls, small enough for the cache.
 const pieceElements = 16 << 10
+
+// share is the number of elements that one core converts. It is a multiple of all that formats group.
+const share = 256 * pieceElements
+
+// inShares calls f for shares of 0 to n on all cores, and returns the error of the first share that has one:
+// a model's billions of numbers take one core longer than the disk.
+func inShares(n int, f func(lo, hi int) error) error {
+	if n <= share {
+		return f(0, n)
+	}
+	errs := make([]error, (n+share-1)/share)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(errs)) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(errs); i = int(next.Add(1)) - 1 {
+				errs[i] = f(i*share, min((i+1)*share, n))
+			}
+		})
+	}
+	all.Wait()
+	return cmp.Or(errs...)
+}
 
 // asStored returns the values' own memory as bytes if it has the layout of F32 in a file, that is on a little-endian
 // machine. Large reads and writes then skip the conversion, which would be slower than a good disk.

@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -144,6 +145,60 @@ func TestFloat32ThroughFile(t *testing.T) {
 	}
 	if err := WriteFloat32(io.Discard, I64, values); err == nil {
 		t.Error("floats written as I64")
+	}
+}
+
+// broken is a file that cannot be read from some byte on.
+type broken struct {
+	*bytes.Reader
+	good int64
+}
+
+func (b broken) ReadAt(p []byte, at int64) (int, error) {
+	if at+int64(len(p)) > b.good {
+		return 0, fmt.Errorf("byte %d is lost", at)
+	}
+	return b.Reader.ReadAt(p, at)
+}
+
+func (broken) Close() error { return nil }
+
+// What several cores read is what one would, and of several errors the first is told.
+func TestShares(t *testing.T) {
+	values := make([]float32, 2*share+40)
+	for i := range values {
+		values[i] = float32(i%2048) * (1 + float32(i/share))
+	}
+	for _, d := range []DType{F32, F16} {
+		var file bytes.Buffer
+		if err := Write(&file, nil, []Tensor{Float32s("a", d, []int{len(values)}, values)}); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]float32, len(values))
+		decoder(d)(want, file.Bytes()[file.Len()-len(values)*d.Size():])
+		for _, first := range []int{0, 3, share - 1, 2 * share} {
+			f, err := parse(file.Bytes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]float32, len(values)-first)
+			if err := f.ReadFloat32("a", first, got); err != nil || !slices.Equal(got, want[first:]) {
+				t.Errorf("%s from %d on: differs (%v)", d, first, err)
+			}
+		}
+		good := int64(file.Len() - (share/2+40)*d.Size())
+		f, err := NewFile(broken{bytes.NewReader(file.Bytes()), good})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := ""
+		for range 3 {
+			err := f.ReadFloat32("a", 0, make([]float32, len(values)))
+			if err == nil || lost != "" && err.Error() != lost {
+				t.Fatalf("%s: %v, before %s", d, err, lost)
+			}
+			lost = err.Error()
+		}
 	}
 }
 

@@ -93,22 +93,25 @@ func (f *File) ReadFloat32(name string, first int, dst []float32) error {
 	if decode == nil {
 		return fmt.Errorf("safetensors: tensor %.80q: %s does not convert to float32", name, e.DType)
 	}
-	if raw, ok := asStored(dst); ok && e.DType == F32 {
-		return f.ReadBytes(name, int64(first)*4, raw)
-	}
-	size := e.DType.Size()
-	at := f.base + e.begin + int64(first)*int64(size)
-	buffer := make([]byte, min(len(dst), pieceElements)*size)
-	for len(dst) > 0 {
-		n := min(len(dst), pieceElements)
-		if err := readFull(f.source, buffer[:n*size], at); err != nil {
-			return fmt.Errorf("safetensors: tensor %.80q: %w", name, err)
+	return inShares(len(dst), func(lo, hi int) error {
+		dst, first := dst[lo:hi], first+lo
+		if raw, ok := asStored(dst); ok && e.DType == F32 {
+			return f.ReadBytes(name, int64(first)*4, raw)
 		}
-		decode(dst[:n], buffer)
-		dst = dst[n:]
-		at += int64(n * size)
-	}
-	return nil
+		size := e.DType.Size()
+		at := f.base + e.begin + int64(first)*int64(size)
+		buffer := make([]byte, min(len(dst), pieceElements)*size)
+		for len(dst) > 0 {
+			n := min(len(dst), pieceElements)
+			if err := readFull(f.source, buffer[:n*size], at); err != nil {
+				return fmt.Errorf("safetensors: tensor %.80q: %w", name, err)
+			}
+			decode(dst[:n], buffer)
+			dst = dst[n:]
+			at += int64(n * size)
+		}
+		return nil
+	})
 }
 
 func (f *File) find(name string) (entry, error) {

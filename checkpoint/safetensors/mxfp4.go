@@ -28,22 +28,25 @@ func (s *Set) ReadMXFP4(blocks, scales string, first int, dst []float32) error {
 	if first%mxfp4Group != 0 || len(dst)%mxfp4Group != 0 {
 		return fmt.Errorf("safetensors: tensor %.80q: elements %d to %d are no whole groups of %d", blocks, first, first+len(dst), mxfp4Group)
 	}
-	indices, factors := make([]byte, pieceElements/2), make([]byte, pieceElements/mxfp4Group)
-	for len(dst) > 0 {
-		n := min(len(dst), pieceElements)
-		if err := s.ReadBytes(blocks, int64(first/2), indices[:n/2]); err != nil {
-			return err
+	return inShares(len(dst), func(lo, hi int) error {
+		dst, first := dst[lo:hi], first+lo
+		indices, factors := make([]byte, pieceElements/2), make([]byte, pieceElements/mxfp4Group)
+		for len(dst) > 0 {
+			n := min(len(dst), pieceElements)
+			if err := s.ReadBytes(blocks, int64(first/2), indices[:n/2]); err != nil {
+				return err
+			}
+			if err := s.ReadBytes(scales, int64(first/mxfp4Group), factors[:n/mxfp4Group]); err != nil {
+				return err
+			}
+			if i := unpackMXFP4(dst[:n], indices, factors); i >= 0 {
+				return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, which stands for 2^%d: its numbers are not finite; hint: copy or download the file again", ErrCorrupt, scales,
+					first/mxfp4Group+i, factors[i], int(factors[i])-127)
+			}
+			dst, first = dst[n:], first+n
 		}
-		if err := s.ReadBytes(scales, int64(first/mxfp4Group), factors[:n/mxfp4Group]); err != nil {
-			return err
-		}
-		if i := unpackMXFP4(dst[:n], indices, factors); i >= 0 {
-			return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, which stands for 2^%d: its numbers are not finite; hint: copy or download the file again", ErrCorrupt, scales,
-				first/mxfp4Group+i, factors[i], int(factors[i])-127)
-		}
-		dst, first = dst[n:], first+n
-	}
-	return nil
+		return nil
+	})
 }
 
 // unpackMXFP4 writes out whole groups. It returns the number of the first scale that is too great, or -1.

@@ -1,0 +1,41 @@
+package session
+
+import (
+	"math"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// TestInitialBlocks: initial values do not depend on the number of cores, blocks are not alike, and
+// all of them together have the deviation that is asked for.
+func TestInitialBlocks(t *testing.T) {
+	p := model.Param{Name: "w", Init: model.Normal, Std: 0.02}
+	all := make([]float32, 3*initialBlock+5)
+	Initial(p, 7, all)
+	other := make([]float32, len(all))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	Initial(p, 7, other)
+	if !slices.Equal(all, other) {
+		t.Error("another number of cores, other values")
+	}
+	few := make([]float32, 1000)
+	Initial(p, 7, few)
+	if !slices.Equal(few, all[:len(few)]) {
+		t.Error("a shorter parameter begins otherwise")
+	}
+	var sum, squares, between float64
+	for i, x := range all {
+		sum += float64(x)
+		squares += float64(x) * float64(x)
+		if i >= initialBlock {
+			between += float64(x) * float64(all[i-initialBlock])
+		}
+	}
+	n := float64(len(all))
+	if math.Abs(sum/n) > 6*p.Std/math.Sqrt(n) || math.Abs(squares/n/p.Std/p.Std-1) > 6*math.Sqrt(2/n) || math.Abs(between/n/p.Std/p.Std) > 6/math.Sqrt(n) {
+		t.Errorf("mean %g, variance %g of %g, between blocks %g", sum/n, squares/n, p.Std*p.Std, between/n)
+	}
+}
