@@ -20,12 +20,22 @@ func (c *context) settle(device string) string {
 	if !cuda.Installed() { // and no child has to look
 		return "cpu"
 	}
-	found := cuda.Probe(stdctx.Background(), driverPatience)
-	if found.OK {
+	return c.judge(cuda.Probe(stdctx.Background(), driverPatience))
+}
+
+// judge is settle with what was found.
+func (c *context) judge(found *cuda.Found) string {
+	name := "a GPU"
+	switch {
+	case found.OK:
 		return "cuda"
+	case len(found.Cards) > 0:
+		name = found.Cards[0].Name
+	case !found.Lost: // a driver without a GPU
+		return "cpu"
 	}
-	if len(found.Cards) > 0 && len(found.Missing) > 0 {
-		fmt.Fprintf(c.stderr, "note: the CPU computes and not %s: %s\n", found.Cards[0].Name, found.Missing[0])
+	if len(found.Missing) > 0 {
+		fmt.Fprintf(c.stderr, "note: the CPU computes and not %s: %s\n", name, found.Missing[0])
 	}
 	return "cpu"
 }

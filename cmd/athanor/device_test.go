@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"testing"
+
+	"github.com/athanor-llm/athanor/device/cuda"
 )
 
 // TestSettle: where no GPU is to be seen auto is the CPU, without a word; what is asked for stays.
@@ -16,5 +18,25 @@ func TestSettle(t *testing.T) {
 	}
 	if said.Len() > 0 {
 		t.Errorf("said %q", said.String())
+	}
+}
+
+// TestJudge: a GPU that cannot be used is not passed over in silence, nor is a driver that says nothing.
+func TestJudge(t *testing.T) {
+	card := []cuda.Card{{Name: "NVIDIA H200"}}
+	for said, found := range map[string]cuda.Found{
+		"": {OK: true, Cards: card},
+		"note: the CPU computes and not NVIDIA H200: no NVRTC\n":            {Cards: card, Missing: []string{"no NVRTC"}},
+		"note: the CPU computes and not a GPU: the driver did not answer\n": {Lost: true, Missing: []string{"the driver did not answer"}},
+	} {
+		var out bytes.Buffer
+		c := &context{stderr: &out}
+		if got := c.judge(&found); (got == "cuda") != found.OK || out.String() != said {
+			t.Errorf("%+v: %s, %q", found, got, out.String())
+		}
+	}
+	var out bytes.Buffer
+	if got := (&context{stderr: &out}).judge(&cuda.Found{Missing: []string{"no device"}}); got != "cpu" || out.Len() > 0 {
+		t.Errorf("a driver without a GPU: %s, %q", got, out.String())
 	}
 }

@@ -35,6 +35,7 @@ type Found struct {
 	CublasLt string   `json:"cublaslt,omitempty"`
 	Cards    []Card   `json:"cards,omitempty"`
 	Missing  []string `json:"missing,omitempty"` // one line each: what, why, hint
+	Lost     bool     `json:"-"`                 // the driver hangs, or crashed
 }
 
 // Installed reports whether there is a driver, which a machine without a GPU seldom has.
@@ -182,6 +183,7 @@ func probe(ctx context.Context, limit time.Duration, command func(context.Contex
 	default:
 		err = errors.New("looking for GPUs gave no answer; hint: the program does not call cuda.ServeProbe")
 	}
+	f.Lost = true
 	f.miss(err)
 	return f
 }
