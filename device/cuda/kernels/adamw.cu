@@ -4,7 +4,8 @@
 // 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. p, m and v in
 // bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
 // A clip of 0 leaves p, m and v as they are. With rest, p has the upper halves of fp32 numbers and
-// rest the lower ones, see simd.Halves.
+// rest the lower ones, see simd.Halves. A vector's update is over before a warp has divided doubles twice, so
+// several share that.
 typedef unsigned long long u64;
 
 static __device__ inline u64 mix(u64 x) {
@@ -84,13 +85,16 @@ extern "C" __global__ void adamw(const __grid_constant__ Args a) {
     if (there && a.t[6].p) halves(at<bf16>(a.t[6], r, c), p, upper);
     return;
   }
+  const float* s = at<float>(a.t[5], 0, 0);
   if (threadIdx.x == 0) {
-    const float* s = at<float>(a.t[5], 0, 0);
     double lr = s[a.n[0]];
     step[0] = 1 - __dmul_rn(lr, a.d[0]);
     step[1] = lr / s[a.n[1]];
+  } else if (threadIdx.x == 32) {
     step[2] = 1 / sqrt((double)s[a.n[2]]);
-    for (int k = 0; k < 3; k++) keys[k] = mix((u64)s[a.n[3]] | (u64)a.n[4] << 24 | (u64)k << 48);
+  } else if (threadIdx.x >= 64 && threadIdx.x < 67) {
+    int k = threadIdx.x - 64;
+    keys[k] = mix((u64)s[a.n[3]] | (u64)a.n[4] << 24 | (u64)k << 48);
   }
   __syncthreads();
   if (!there) return;

@@ -14,8 +14,10 @@ extern "C" __global__ void __launch_bounds__(1024, 1) norm_part(const __grid_con
       if (i64 i = first + (k * blockDim.x + threadIdx.x) * VEC; i < end) load(x[k], FLAT ? at<T1>(a.t[1], 0, i) : at<T1>(a.t[1], i / cols, i % cols));
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
+      if (first + (k * blockDim.x + threadIdx.x) * VEC < end) { // doubles are slow: vectors have few
 #pragma unroll
-      for (float v : x[k]) sum += (double)v * v;
+        for (float v : x[k]) sum += (double)v * v;
+      }
   }
   sum = addAll(sum, shared);
   if (threadIdx.x == 0) at<double>(a.t[0], 0, 0)[blockIdx.x] = sum;
