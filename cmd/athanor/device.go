@@ -28,6 +28,9 @@ func (c *context) judge(found *cuda.Found) string {
 	name := "a GPU"
 	switch {
 	case found.OK:
+		if found.Slow != "" {
+			fmt.Fprintln(c.stderr, "note:", found.Slow)
+		}
 		return "cuda"
 	case len(found.Cards) > 0:
 		name = found.Cards[0].Name

@@ -25,7 +25,8 @@ func TestSettle(t *testing.T) {
 func TestJudge(t *testing.T) {
 	card := []cuda.Card{{Name: "NVIDIA H200"}}
 	for said, found := range map[string]cuda.Found{
-		"": {OK: true, Cards: card},
+		"":                        {OK: true, Cards: card},
+		"note: an old compiler\n": {OK: true, Cards: card, Slow: "an old compiler"},
 		"note: the CPU computes and not NVIDIA H200: no NVRTC\n":            {Cards: card, Missing: []string{"no NVRTC"}},
 		"note: the CPU computes and not a GPU: the driver did not answer\n": {Lost: true, Missing: []string{"the driver did not answer"}},
 	} {

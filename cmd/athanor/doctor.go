@@ -175,6 +175,9 @@ func findGPU(*doctorCmd) finding {
 		if n := len(found.Cards); n > 1 && len(found.Cards[0].Peers) < n-1 {
 			f.Found += "; not all GPUs reach each other: what ranks exchange goes through the host"
 		}
+		if found.Slow != "" {
+			f.State, f.Advice = slow, found.Slow
+		}
 	case len(cards) == 0:
 		f.Found, f.Advice = "none: the CPU computes", ""
 		if len(found.Missing) > 0 {

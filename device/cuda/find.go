@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type Found struct {
 	CublasLt string   `json:"cublaslt,omitempty"`
 	Cards    []Card   `json:"cards,omitempty"`
 	Missing  []string `json:"missing,omitempty"` // one line each: what, why, hint
+	Slow     string   `json:"slow,omitempty"`    // what works, but could be faster, and how
 	Lost     bool     `json:"-"`                 // the driver hangs, or crashed
 }
 
@@ -61,6 +63,7 @@ func find(p nv.Places) *Found {
 		f.miss(err)
 	} else {
 		f.NVRTC = v + " " + c.Lib.Path()
+		f.Slow = f.dated(v)
 	}
 	if l, err := nv.OpenLt(p); err != nil {
 		f.miss(err)
@@ -70,6 +73,18 @@ func find(p nv.Places) *Found {
 	}
 	f.OK = len(f.Missing) == 0
 	return f
+}
+
+// dated returns what to do about a compiler that makes slow code of some kernels for a card that is here. Those before
+// CUDA 12.9 were tried from 12.4 on: they have Hopper's products of attention wait for each other.
+func (f *Found) dated(version string) string {
+	var major, minor int
+	fmt.Sscanf(version, "%d.%d", &major, &minor)
+	hopper := slices.ContainsFunc(f.Cards, func(c Card) bool { return strings.HasPrefix(c.Arch, "sm_90") })
+	if !hopper || major > 12 || major == 12 && minor >= 9 {
+		return ""
+	}
+	return fmt.Sprintf("NVRTC %s makes slower code of attention for this card than 12.9 and later; hint: pip install nvidia-cuda-nvrtc", version)
 }
 
 func (f *Found) miss(err error) { f.Missing = append(f.Missing, err.Error()) }

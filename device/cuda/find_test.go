@@ -56,6 +56,19 @@ func TestCards(t *testing.T) {
 	}
 }
 
+// TestDated: compilers before 12.9 are slow for Hopper, and only for that.
+func TestDated(t *testing.T) {
+	for _, c := range []struct {
+		arch, version string
+		slow          bool
+	}{{"sm_90", "12.8", true}, {"sm_90", "11.8", true}, {"sm_90", "12.9", false}, {"sm_90", "13.0", false}, {"sm_89", "12.4", false}} {
+		f := &Found{Cards: []Card{{Arch: "sm_80"}, {Arch: c.arch}}}
+		if text := f.dated(c.version); (text != "") != c.slow || c.slow && !strings.Contains(text, c.version) {
+			t.Errorf("%v: %q", c, text)
+		}
+	}
+}
+
 // TestProbeChild: what a child prints arrives, and one that hangs, dies or
 // says nothing is an answer too.
 func TestProbeChild(t *testing.T) {
