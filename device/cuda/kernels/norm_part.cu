@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) norm_part(const __grid_con
       if (i64 i = first + (k * blockDim.x + threadIdx.x) * VEC; i < end) load(x[k], FLAT ? at<T1>(a.t[1], 0, i) : at<T1>(a.t[1], i / cols, i % cols));
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
-      if (first + (k * blockDim.x + threadIdx.x) * VEC < end) { // doubles are slow: vectors have few
+      if (first + k * blockDim.x * VEC < end) { // doubles are slow, and vectors short
 #pragma unroll
         for (float v : x[k]) sum += (double)v * v;
       }
