@@ -57,36 +57,18 @@ func (s *search) hopeless(b int, r residency) bool {
 	return len(s.found) > 0 && s.arithmetic(b)+s.update(r) > s.found[0].Seconds()
 }
 
-// onDevice returns the bytes of the device that a placement gives to parameters, gradients
-// and optimizer state, at the most.
-func (s *search) onDevice(r residency) float64 {
+// placed returns the bytes of a tier that a placement gives to parameters, gradients and optimizer
+// state if no chunk is placed otherwise.
+func (s *search) placed(r residency, t device.Tier) (sum float64) {
 	n, frozen := s.elements()
 	weight, grad, state := s.perElement(r)
-	var sum float64
-	if r.weights == device.DeviceTier {
+	if r.weights == t {
 		sum += (n + frozen) * weight
 	}
-	if r.grads == device.DeviceTier {
+	if r.grads == t {
 		sum += n * grad
 	}
-	if r.state == device.DeviceTier {
-		sum += n * state
-	}
-	return sum
-}
-
-// onHost returns the bytes of the host that a placement gives to parameters, gradients and optimizer
-// state if none of them is on the device.
-func (s *search) onHost(r residency) (sum float64) {
-	n, frozen := s.elements()
-	weight, grad, state := s.perElement(r)
-	if r.weights == device.HostTier {
-		sum += (n + frozen) * weight
-	}
-	if r.grads == device.HostTier {
-		sum += n * grad
-	}
-	if r.state == device.HostTier {
+	if r.state == t {
 		sum += n * state
 	}
 	return sum

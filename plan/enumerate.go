@@ -74,7 +74,7 @@ func (s *search) residencies(b, group int) error {
 			continue
 		}
 		if slices.ContainsFunc(fit, func(than residency) bool {
-			return r.farther(than) && s.onDevice(than)-s.onDevice(r) < slight*float64(s.m.Capacity[device.DeviceTier])
+			return r.farther(than) && s.placed(than, device.DeviceTier)-s.placed(r, device.DeviceTier) < slight*float64(s.m.Capacity[device.DeviceTier])
 		}) {
 			continue
 		}
@@ -170,7 +170,7 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 // relieve returns how many chunks must be on the device so that the others leave the host enough, 0 if the
 // host is not what is short.
 func (s *search) relieve(ch choice) (int, error) {
-	if s.pinsChunks() || s.onHost(ch.r) <= float64(s.m.Capacity[device.HostTier]) {
+	if s.pinsChunks() || s.placed(ch.r, device.HostTier) <= float64(s.m.Capacity[device.HostTier]) {
 		return 0, nil
 	}
 	c, err := s.evaluate(ch)
