@@ -131,7 +131,7 @@ agree() {
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
   aside test_of compile 120 device/cuda/kernels 'TestCompile|TestTarget' -test.short
-  aside test_of device 90 device/cuda 'TestArgs|TestOrder|TestTimes|TestStarts|TestClock|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$|TestSkippedStep'
+  aside test_of device 90 device/cuda 'TestArgs|TestOrder|TestTimes|TestStarts|TestClock|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$|TestSkippedStep|TestPinned|TestTransfer'
   aside test_of generate 60 device/cuda TestGenerate
   aside test_of find 60 device/cuda 'TestRealLibraries|TestCards|TestProbeChild|TestPlaces|TestNothing|TestWrongLibrary'
   # Ranks of one context must not wait for it when a kernel is loaded.

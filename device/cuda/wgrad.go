@@ -86,12 +86,12 @@ func (s sumTile) number(m, n int) int64 {
 	return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
 }
 
-// waves returns the time of so many tiles, one after another on each SM. On Hopper
-// the full rate is so high that the second-level cache is a bound too: as measured it
-// delivers each SM some 34 bytes a clock, one element of an operand in the time of 120
-// multiply-adds.
+// fetching is the time in which Hopper's second-level cache delivers an element of an operand to an SM, in
+// multiply-adds: as measured, some 34 bytes a clock.
 const fetching = 120
 
+// waves returns the time of so many tiles, one after another on each SM. On Hopper
+// the full rate is so high that the second-level cache is a bound too.
 func (s sumTile) waves(tiles int64, sms int) float64 {
 	sms = max(sms, 1)
 	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
