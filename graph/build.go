@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/model"
 )
@@ -105,10 +106,30 @@ func checkPairs(m *model.Model, seq int) error {
 }
 
 func newBuilder(m *model.Model, g *Graph) *builder {
-	g.Model, g.Params = m, m.Params()
+	list := m.Params()
+	g.Model, g.Params = m, stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios = -1, -1
-	return &builder{g: g, m: m, params: map[string]int{}}
+	return &builder{g: g, m: m, list: list, params: map[string]int{}}
+}
+
+// stored returns parameters in the order in which chunks have them: those of a layer that are trained behind
+// those that are not, and of either vectors behind matrices. So what updates treat alike lies side by side, and
+// a GPU has a few calls for a layer's updates and norms, where each vector's would take it longer to begin than to end.
+func stored(list []model.Param) []model.Param {
+	rank := func(p model.Param) int {
+		k := 0
+		if !p.Frozen {
+			k = 2
+		}
+		if p.Vector {
+			k++
+		}
+		return k
+	}
+	return slices.SortedStableFunc(slices.Values(list), func(a, b model.Param) int {
+		return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(rank(a), rank(b)))
+	})
 }
 
 // forward appends all nodes up to the logits.
@@ -126,6 +147,7 @@ func (b *builder) forward(dtype DType) {
 type builder struct {
 	g      *Graph
 	m      *model.Model
+	list   []model.Param // in the order in which layers read them
 	seg    *Segment
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
@@ -215,10 +237,9 @@ func (b *builder) embed() int {
 	b.segment("embed", -1)
 	x := b.tokens("x0", m.Width, g.DType)
 	pos := absent
-	names := g.Params
-	wte := b.param(names[0].Name)
+	wte := b.param(b.list[0].Name)
 	if !m.Rotary() {
-		pos = b.param(names[1].Name)
+		pos = b.param(b.list[1].Name)
 	}
 	attr := Attr{PosOffset: m.PosOffset()}
 	switch k := cmp.Or(m.Multipliers.Embedding, 1) * m.Stream(); {
@@ -245,7 +266,7 @@ type next struct {
 }
 
 func (n *next) param() Use {
-	u := n.b.param(n.b.g.Params[n.i].Name)
+	u := n.b.param(n.b.list[n.i].Name)
 	n.i++
 	return u
 }
@@ -259,11 +280,11 @@ func (n *next) optional(has bool) Use {
 }
 
 func (b *builder) layer(l, x int) int {
-	m, g := b.m, b.g
+	m := b.m
 	name := fmt.Sprintf("h%d", l)
 	b.segment(name, x)
 	p := &next{b: b}
-	for g.Params[p.i].Layer != l {
+	for b.list[p.i].Layer != l {
 		p.i++
 	}
 	n1 := b.read(name+".norm1", x, p)
@@ -466,14 +487,14 @@ func (b *builder) head(x int) {
 	m, g := b.m, b.g
 	b.segment("head", x)
 	p := &next{b: b}
-	for g.Params[p.i].Layer != m.Layers {
+	for b.list[p.i].Layer != m.Layers {
 		p.i++
 	}
 	y := b.norm("final", x, p)
 	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, where there are fewer numbers than logits
 		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
 	}
-	w := b.param(g.Params[0].Name)
+	w := b.param(b.list[0].Name)
 	if !m.Tied {
 		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]
 		w = p.param()

@@ -92,7 +92,7 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		frozen := func(p int) bool { return g.Params[p].Frozen }
-		want := live(full, frozen)
+		want := live(full, func(p int) bool { return slices.Contains(m.Frozen, full.Params[p].Name) })
 		var got []string
 		for s := range g.Segments {
 			seg := &g.Segments[s]

@@ -93,7 +93,7 @@ type Segment struct {
 // loss.
 type Graph struct {
 	Model     *model.Model
-	Params    []model.Param
+	Params    []model.Param // in the order in which chunks have them: see stored
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence

@@ -82,11 +82,8 @@ func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element
 	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
-		for _, p := range s.graph.Params {
-			if p.Frozen {
-				continue
-			}
-			rate[i] += s.m.Cost.Cost(s.adamw(stream, device.Tier(i), int(p.Elems()))) / n
+		for _, elems := range program.Updates(s.graph, s.req.State) {
+			rate[i] += s.m.Cost.Cost(s.adamw(stream, device.Tier(i), elems)) / n
 		}
 		if r.shard != "" {
 			rate[i] /= float64(s.ranks)

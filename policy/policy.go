@@ -164,7 +164,7 @@ func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
 
 // chunkOf is Elixir's chunk of each parameter of the graph, private ones after
 // the public ones. Vectors go with the matrix before them in the same layer, so
-// that no chunk here is so small that it cannot be divided.
+// that no chunk here is so small that it cannot be divided, and runs stay together.
 func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
 	of := map[string]int{}
 	private := d.Packing.Chunks
@@ -173,9 +173,9 @@ func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
 			of[p.Name], private = private, private+1
 		}
 	}
-	list := make([]int, len(g.Params))
+	list, within := make([]int, len(g.Params)), program.Runs(g)
 	for i, p := range g.Params {
-		if list[i] = of[p.Name]; p.Vector && i > 0 && g.Params[i-1].Layer == p.Layer {
+		if list[i] = of[p.Name]; within[i] || p.Vector && i > 0 && g.Params[i-1].Layer == p.Layer {
 			list[i] = list[i-1]
 		}
 	}

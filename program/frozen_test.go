@@ -137,12 +137,12 @@ func TestMixedChunk(t *testing.T) {
 		t.Errorf("a plan that trains what is frozen: %v", err)
 	}
 	pl.Chunks = nil
-	for i, q := range g.Params {
-		if q.Frozen && !g.Params[i-1].Frozen { // the layer's first that is
-			pl.Chunks[i-1].Last++
+	for _, c := range Layout(g, 1) {
+		if i := c.First; i > 0 && g.Params[i-1].Frozen && !g.Params[i].Frozen { // the layer's first that is trained
+			pl.Chunks[len(pl.Chunks)-1].Last = c.Last
 			continue
 		}
-		pl.Chunks = append(pl.Chunks, Chunk{First: i, Last: i + 1})
+		pl.Chunks = append(pl.Chunks, c)
 	}
 	if err := pl.Validate(g); err == nil || !strings.Contains(err.Error(), "one is frozen") {
 		t.Errorf("a mixed chunk: %v", err)

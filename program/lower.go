@@ -149,6 +149,7 @@ type lowering struct {
 	refs    slab[ref]
 	// per parameter: its chunk, and its offset there in elements
 	chunkOf, offsetOf []int
+	within            []bool // see Runs
 	// per segment, computed on demand: the class of each saved value, and what the
 	// backward units recompute
 	acts      [][]Act

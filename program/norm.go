@@ -8,7 +8,7 @@ import (
 )
 
 // normParts describes the global norm as a sum over slots: one per NormPiece elements
-// of every parameter, in chunk order. Each rank fills the slots of the elements that it
+// of every run, in chunk order. Each rank fills the slots of the elements that it
 // owns. All slots are collected in tier final; chunks updated in a nearer tier fill a
 // buffer there first. With several ranks, final is the device, and the slots of all
 // ranks are gathered one after another.
@@ -33,7 +33,7 @@ func (lo *lowering) owned(rank, c int) piece {
 
 // slots returns the number of a rank's slots for a chunk.
 func (lo *lowering) slots(rank, c int) (n int) {
-	for _, q := range lo.parts(c, lo.owned(rank, c)) {
+	for _, q := range lo.byRun(c, lo.owned(rank, c)) {
 		n += graph.NormPieces(int64(q.hi - q.lo))
 	}
 	return n
@@ -67,17 +67,18 @@ func (lo *lowering) newNormParts() *normParts {
 	return n
 }
 
-// addSlots appends the ends of the slots of a rank's part of a chunk, by atoms, to those in
-// cuts.
+// addSlots appends the ends of the slots of a rank's part of a chunk to those in cuts: a
+// run's slots are cut where atoms begin with them.
 func (lo *lowering) addSlots(cuts []int, rank, c int) []int {
-	end := endOf(cuts)
-	for _, q := range lo.parts(c, lo.owned(rank, c)) {
-		for e := q.lo; e < q.hi; {
-			next := lo.nextAtom(c, e, q.hi)
-			end += graph.NormPieces(int64(next - e))
-			cuts = append(cuts, end)
-			e = next
+	end, own := endOf(cuts), lo.owned(rank, c)
+	for _, q := range lo.byRun(c, own) {
+		for _, e := range lo.atoms(c, own) {
+			if n := e - q.lo; n > 0 && e < q.hi && n%graph.NormPiece == 0 {
+				cuts = append(cuts, end+n/graph.NormPiece)
+			}
 		}
+		end += graph.NormPieces(int64(q.hi - q.lo))
+		cuts = append(cuts, end)
 	}
 	return cuts
 }
@@ -88,15 +89,6 @@ func endOf(cuts []int) int {
 		return 0
 	}
 	return cuts[len(cuts)-1]
-}
-
-// nextAtom returns the end of the atom of a chunk that contains element e, at most end.
-func (lo *lowering) nextAtom(c, e, end int) int {
-	atoms := lo.atoms(c, lo.whole(c))
-	if k, _ := slices.BinarySearch(atoms, e+1); k < len(atoms) {
-		return min(atoms[k], end)
-	}
-	return end
 }
 
 // slotBuffer allocates a buffer of slots with the given cuts.
@@ -177,7 +169,7 @@ func (lo *lowering) square(c int, grad store, n *normParts) {
 	tier := lo.updatedOn(c)
 	u := &lo.units[lo.gradBuf[c].unit]
 	slot := n.first[tier][c]
-	for _, q := range lo.parts(c, lo.owned(lo.opt.Rank, c)) {
+	for _, q := range lo.squares(c) {
 		end := slot + graph.NormPieces(int64(q.hi-q.lo))
 		u.after = append(u.after, lo.opt1(tier, c, graph.NormPart, graph.Attr{}, n.at(tier, slot, end), grad.region(q.lo, q.hi)))
 		slot = end
@@ -191,6 +183,18 @@ func (lo *lowering) square(c int, grad store, n *normParts) {
 	}
 	u.after = append(u.after, copyOp(stream, lo.key(u, c),
 		n.at(n.final, n.first[n.final][c], n.first[n.final][c+1]), n.at(tier, n.first[tier][c], n.first[tier][c+1])))
+}
+
+// squares lists this rank's runs of a chunk. Where whole pieces end a run, one call takes the next one, too.
+func (lo *lowering) squares(c int) (list []part) {
+	for _, q := range lo.byRun(c, lo.owned(lo.opt.Rank, c)) {
+		if n := len(list); n > 0 && (q.lo-list[n-1].lo)%graph.NormPiece == 0 && q.hi-list[n-1].lo <= mostJoined {
+			list[n-1].hi = q.hi
+			continue
+		}
+		list = append(list, q)
+	}
+	return list
 }
 
 // norm finishes the norm and copies the clip factor to every tier that updates, and to

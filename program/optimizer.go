@@ -127,7 +127,7 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		s := lo.chunkBuffer("p16."+tier.String(), c, own, tier, ClassWeights, graph.BF16)
 		work16, send = &s, &s
 	}
-	for _, q := range lo.alike(c, own, moments != graph.BF16) {
+	for _, q := range lo.alike(c, own) {
 		attr := graph.Attr{Beta1: lo.opt.Beta1, Beta2: lo.opt.Beta2, Eps: lo.opt.Eps}
 		if moments == graph.BF16 {
 			attr.Param, attr.First = q.param, q.lo-lo.offsetOf[q.param]
@@ -158,20 +158,36 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 	}
 }
 
-// mostJoined is the most elements of an update of several parameters: kernels count in 32 bits.
+// mostJoined is the most elements of a call on several parameters: kernels count in 32 bits.
 const mostJoined = 1 << 30
 
-// alike lists a piece's parts, and where they may be joined takes neighbours that decay alike as
-// one: vectors have so few elements that a GPU needs longer to begin their updates than to end them.
-func (lo *lowering) alike(c int, p piece, join bool) (list []part) {
+// alike lists a piece's parts, and takes neighbours that decay alike as one, where their elements are not
+// numbered for stochastic rounding: vectors have so few that a GPU needs longer to begin their updates than to end them.
+func (lo *lowering) alike(c int, p piece) (list []part) {
+	_, moments := StateTypes(lo.pl.State)
 	for _, q := range lo.parts(c, p) {
-		if n := len(list); join && n > 0 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
+		if n := len(list); n > 0 && moments != graph.BF16 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
 			list[n-1].hi = q.hi
 			continue
 		}
 		list = append(list, q)
 	}
 	return list
+}
+
+// Updates lists the elements of the fewest calls that update all parameters, with the optimizer's state stored so.
+func Updates(g *graph.Graph, state string) (elems []int) {
+	lo := &lowering{g: g, pl: &Plan{Chunks: Layout(g, 1<<62), State: state}}
+	lo.index()
+	for c := range lo.pl.Chunks {
+		if lo.frozen(c) {
+			continue
+		}
+		for _, q := range lo.alike(c, lo.whole(c)) {
+			elems = append(elems, q.hi-q.lo)
+		}
+	}
+	return elems
 }
 
 // spread all-gathers the updated weights of a chunk that every rank holds entirely but

@@ -12,11 +12,11 @@ import (
 //
 // The elements of a chunk count from the first of its first parameter. A piece is a
 // range of them: the whole chunk, or the shard of one rank of the chunk's group. Shards
-// end at parameters or at multiples of graph.NormPiece inside one, so that the partial
-// sums of the norm do not depend on the sharding. Within that rule they are as even as
-// possible:
+// end at runs (see Runs) or at multiples of graph.NormPiece inside one, so that the
+// partial sums of the norm do not depend on the sharding. Within that rule they are as
+// even as possible:
 //
-//	chunk   [ wqkv ......... | bqkv | wo ........ | bo ]
+//	chunk   [ wqkv ......... | wo ....... | bqkv, bo   ]
 //	shards  0          ^1          ^2        ^3          of four ranks
 
 // piece is a range of a chunk's elements.
@@ -41,6 +41,7 @@ func (s store) of(p piece) Region { return s.region(p.lo, p.hi) }
 func (lo *lowering) index() {
 	lo.chunkOf = make([]int, len(lo.g.Params))
 	lo.offsetOf = make([]int, len(lo.g.Params))
+	lo.within = Runs(lo.g)
 	lo.shardsOf, lo.atomsOf = make([][]int, len(lo.pl.Chunks)), make([][]int, len(lo.pl.Chunks))
 	for c, ch := range lo.pl.Chunks {
 		off := 0
@@ -107,13 +108,13 @@ func (lo *lowering) divide(c int) []int {
 // mark returns the legal shard boundary of chunk c nearest to element e; ties go to the
 // later one.
 func (lo *lowering) mark(c, e int) int {
-	i := lo.pl.Chunks[c].First
-	for i+1 < lo.pl.Chunks[c].Last && lo.offsetOf[i+1] <= e {
+	runs := lo.byRun(c, lo.whole(c))
+	i := 0
+	for i+1 < len(runs) && runs[i+1].lo <= e {
 		i++
 	}
-	from := lo.offsetOf[i]
-	below := from + (e-from)/graph.NormPiece*graph.NormPiece
-	above := min(below+graph.NormPiece, from+int(lo.g.Stored(i).Elems()))
+	below := runs[i].lo + (e-runs[i].lo)/graph.NormPiece*graph.NormPiece
+	above := min(below+graph.NormPiece, runs[i].hi)
 	if e-below < above-e {
 		return below
 	}
@@ -207,6 +208,18 @@ func (lo *lowering) parts(c int, p piece) []part {
 	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
 		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Stored(i).Elems())
 		if q := (part{i, max(from, p.lo), min(to, p.hi)}); q.lo < q.hi {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// byRun splits a piece by run; each part's parameter is the first that it has elements of.
+func (lo *lowering) byRun(c int, p piece) (list []part) {
+	for _, q := range lo.parts(c, p) {
+		if n := len(list); n > 0 && lo.within[q.param] {
+			list[n-1].hi = q.hi
+		} else {
 			list = append(list, q)
 		}
 	}

@@ -42,16 +42,22 @@ func TestSmallChunks(t *testing.T) {
 // TestMark against a list of all places where a shard may end.
 func TestMark(t *testing.T) {
 	g := gpt(t, 1, 96, 2, 700, 16, false)
+	within := Runs(g)
 	for _, elems := range []int64{1, 20000, 1 << 62} {
 		lo := &lowering{g: g, pl: &Plan{Chunks: Layout(g, elems)}}
 		lo.index()
 		for c, ch := range lo.pl.Chunks {
 			end := lo.whole(c).hi
-			marks := []int{end}
-			for i := ch.First; i < ch.Last; i++ {
-				for e := 0; e < int(g.Params[i].Elems()); e += graph.NormPiece {
-					marks = append(marks, lo.offsetOf[i]+e)
+			marks, at := []int{end}, 0
+			for i := ch.First; i < ch.Last; {
+				run := 0
+				for first := i; i == first || i < ch.Last && within[i]; i++ {
+					run += int(g.Params[i].Elems())
 				}
+				for e := 0; e < run; e += graph.NormPiece {
+					marks = append(marks, at+e)
+				}
+				at += run
 			}
 			for e := 0; e < end; e += 1 + end/977 {
 				want := marks[0]
@@ -66,4 +72,40 @@ func TestMark(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRuns: a layer's vectors are one run, in one chunk under every layout, and plans that divide a run are refused.
+func TestRuns(t *testing.T) {
+	g := gpt(t, 2, 96, 2, 700, 16, false)
+	within := Runs(g)
+	for i, p := range g.Params {
+		if want := i > 0 && p.Vector && g.Params[i-1].Vector && g.Params[i-1].Layer == p.Layer; within[i] != want {
+			t.Errorf("%s is in a run with its predecessor: %v, want %v", p.Name, within[i], want)
+		}
+	}
+	for elems := int64(1); elems < 1<<20; elems *= 2 {
+		pl := Plain(g, 1)
+		pl.Chunks = Layout(g, elems)
+		if err := pl.Validate(g); err != nil {
+			t.Errorf("chunks of %d elements: %v", elems, err)
+		}
+	}
+	for i := range g.Params {
+		pl := Plain(g, 1)
+		if pl.Chunks = divideAt(Layout(g, 1), i); (pl.Validate(g) != nil) != within[i] {
+			t.Errorf("a chunk that begins with %s: %v, in a run: %v", g.Params[i].Name, pl.Validate(g), within[i])
+		}
+	}
+}
+
+// divideAt divides the chunk that holds parameter i before it.
+func divideAt(chunks []Chunk, i int) (list []Chunk) {
+	for _, c := range chunks {
+		if c.First < i && i < c.Last {
+			list = append(list, Chunk{First: c.First, Last: i})
+			c.First = i
+		}
+		list = append(list, c)
+	}
+	return list
 }

@@ -104,7 +104,7 @@ func StateBytes(state string, weights graph.DType) int64 {
 // Chunk is a run of consecutive parameters that move together. A frozen chunk has
 // neither gradient nor state; the fields about them are ignored.
 type Chunk struct {
-	First int `json:"first"` // parameters First..Last-1 in order of first use
+	First int `json:"first"` // parameters First..Last-1 in the graph's order
 	Last  int `json:"last"`
 	// Weights is the tier of the copy that operators read, between uses; Grads the tier
 	// where the gradient waits for the optimizer; State the tier of the optimizer's
@@ -188,21 +188,19 @@ func Agree(hashes []string) error {
 }
 
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
-// is a chunk by itself. A chunk is a run of consecutive parameters that are used by the
+// is a chunk by itself. A chunk is a list of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen. Parameters whose gradients one operator computes stay together. All others begin
-// at multiples of 64 bytes, as buffers do: a GPU's library may add in another order
-// where operands are aligned otherwise.
+// frozen. Runs stay together (see Runs); all others begin at multiples of 64 bytes, as
+// buffers do: a GPU's library may add in another order where operands are aligned otherwise.
 func Layout(g *graph.Graph, elems int64) []Chunk {
-	aligned := 64 / g.DType.Size() // elements
-	users, glued := segmentsOf(g), glued(g)
+	users, within := segmentsOf(g), Runs(g)
 	var list []Chunk
 	var size int64
-	for i, p := range g.Params {
+	for i := range g.Params {
 		n := g.Stored(i).Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if slices.Equal(users[i], users[i-1]) && p.Frozen == g.Params[i-1].Frozen && size+n <= elems && size%aligned == 0 || glued[i] {
+			if within[i] || together(g, users, i) && size+n <= elems && aligned(g, size) {
 				c.Last, size = i+1, size+n
 				continue
 			}
@@ -211,6 +209,30 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 		size = n
 	}
 	return list
+}
+
+// together reports whether parameter i and its predecessor may be in one chunk.
+func together(g *graph.Graph, users [][]int, i int) bool {
+	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen
+}
+
+// aligned reports whether n elements end at a multiple of 64 bytes.
+func aligned(g *graph.Graph, n int64) bool { return n*g.DType.Size()%64 == 0 }
+
+// Runs reports for each parameter whether it is in a run with its predecessor. A run is in one
+// chunk under every plan, and what adds up its elements sees one parameter: consecutive vectors, which
+// are small, and parameters whose gradients one operator computes.
+func Runs(g *graph.Graph) []bool {
+	users, within := segmentsOf(g), glued(g)
+	var size int64 // of the run so far
+	for i := range g.Params {
+		vectors := i > 0 && g.Params[i-1].Vector && g.Params[i].Vector
+		if within[i] = within[i] || vectors && together(g, users, i) && aligned(g, size); !within[i] {
+			size = 0
+		}
+		size += g.Stored(i).Elems()
+	}
+	return within
 }
 
 // glued reports for each parameter whether one operator computes its gradient and its
@@ -377,7 +399,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 
 func (pl *Plan) validateChunks(g *graph.Graph) error {
 	at := 0
-	users, glued := segmentsOf(g), glued(g)
+	users, within := segmentsOf(g), Runs(g)
 	for i, c := range pl.Chunks {
 		if c.First != at || c.Last <= c.First || c.Last > len(g.Params) {
 			return fmt.Errorf("plan: chunk %d has parameters %d to %d, expected to start at %d of %d; hint: chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
@@ -391,8 +413,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			}
 		}
 		at = c.Last
-		if i > 0 && glued[c.First] && pl.Ranks > 1 {
-			return fmt.Errorf("plan: chunk %d begins with %s, whose gradient is made together with that of %s; hint: one chunk for both", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
+		if within[c.First] {
+			return fmt.Errorf("plan: chunk %d begins with %s, which is in a run with %s; hint: one chunk for both", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
 		}
 		if err := pl.validateTiers(g, i); err != nil {
 			return err

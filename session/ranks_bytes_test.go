@@ -73,17 +73,17 @@ type traffic struct {
 // network is the closed form, by operator.
 func (w traffic) network(g *graph.Graph, pl *program.Plan, rank int) (bytes [graph.NumOps]int64) {
 	visits, n := int64(w.micros/w.group), pl.Ranks
-	slots := 0
+	slots, terms := 0, 0
 	for i, c := range pl.Chunks {
 		all := elements(g, c)
-		own, params := shard(g, c, n, rank)
+		own, runs := shard(g, c, n, rank)
 		layer := g.Params[c.First].Layer
 		switch c.Shard {
 		case "":
 			part := all*int64(rank+1)/int64(n) - all*int64(rank)/int64(n)
 			bytes[graph.AllReduce] += 4 * (all + int64(n-2)*part)
-			if params = 0; rank == 0 {
-				params = c.Last - c.First
+			if runs = 0; rank == 0 {
+				runs = runsIn(g, c)
 			}
 		case "state":
 			bytes[graph.ReduceScatter] += 4 * int64(n-1) * own
@@ -99,9 +99,10 @@ func (w traffic) network(g *graph.Graph, pl *program.Plan, rank int) (bytes [gra
 			bytes[graph.ReduceScatter] += visits * 4 * int64(n-1) * own
 			bytes[graph.AllGather] += gathers * 4 * (all - own)
 		}
-		slots += params
+		slots += runs
+		terms += runsIn(g, c)
 	}
-	bytes[graph.AllGather] += 8 * int64(len(g.Params)-slots) // the norm: one number from each parameter
+	bytes[graph.AllGather] += 8 * int64(terms-slots) // the norm: one number from each run
 	return bytes
 }
 
@@ -113,12 +114,22 @@ func elements(g *graph.Graph, c program.Chunk) (n int64) {
 	return n
 }
 
-// shard is how many elements and parameters of a chunk of small ones a rank of
-// n has: they are divided between the parameters nearest to even parts.
-func shard(g *graph.Graph, c program.Chunk, n, rank int) (elems int64, params int) {
-	ends := []int64{0}
-	for _, p := range g.Params[c.First:c.Last] {
-		ends = append(ends, ends[len(ends)-1]+p.Elems())
+// runsIn is how many runs a chunk has: its matrices, and its vectors together.
+func runsIn(g *graph.Graph, c program.Chunk) int {
+	_, runs := shard(g, c, 1, 0)
+	return runs
+}
+
+// shard is how many elements and runs of a chunk of small ones a rank of
+// n has: they are divided between the runs nearest to even parts.
+func shard(g *graph.Graph, c program.Chunk, n, rank int) (elems int64, runs int) {
+	ends, within := []int64{0}, program.Runs(g)
+	for i := c.First; i < c.Last; i++ {
+		if last := &ends[len(ends)-1]; i > c.First && within[i] {
+			*last += g.Params[i].Elems()
+		} else {
+			ends = append(ends, *last+g.Params[i].Elems())
+		}
 	}
 	all := ends[len(ends)-1]
 	cut := func(k int) int {

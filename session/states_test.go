@@ -83,14 +83,14 @@ func layerBytes(g *graph.Graph) (n int64) {
 func linkBytes(f *fixture, pl *program.Plan) (want [device.NumTiers][device.NumTiers]int64) {
 	up, down := &want[device.HostTier][device.DeviceTier], &want[device.DeviceTier][device.HostTier]
 	visits := int64(pl.MicroBatches / pl.Group)
-	near, far := 0, 0 // parameters whose chunks are updated on the device, on the host
+	near, far := 0, 0 // runs whose chunks are updated on the device, on the host
 	for _, c := range pl.Chunks {
-		own, params := shard(f.graph, c, pl.Ranks, 0)
+		own, runs := shard(f.graph, c, pl.Ranks, 0)
 		if c.State == device.DeviceTier {
-			near += params
+			near += runs
 			continue
 		}
-		far += params
+		far += runs
 		loads := visits
 		if l := f.graph.Params[c.First].Layer; l >= 0 && l < f.graph.Model.Layers {
 			loads = 2 * visits
