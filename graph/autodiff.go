@@ -141,13 +141,13 @@ func (b *builder) gradient(of int) int {
 	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
 }
 
-// paramGrad returns the gradient of a parameter, a sum over micro-batches. Only the
+// paramGrad returns the gradient of a parameter, or of several in one, a sum over micro-batches. Only the
 // lowering knows which contribution comes first and so is not accumulated.
 func (b *builder) paramGrad(u Use) Use {
 	v := b.g.Values[u.Value]
 	d, ok := b.pgrad[v.Param]
 	if !ok {
-		d = b.value(Value{Name: "d." + v.Name, Kind: ParamGrad, DType: F32, Rows: v.Rows, Cols: v.Cols, Param: v.Param})
+		d = b.value(Value{Name: "d." + v.Name, Kind: ParamGrad, DType: F32, Rows: v.Rows, Cols: v.Cols, Param: v.Param, Params: v.Params})
 		b.pgrad[v.Param] = d
 	}
 	return b.all(d)

@@ -194,7 +194,7 @@ func (b *builder) inputs() {
 	}
 	for i, p := range g.Params {
 		d := g.Stored(i)
-		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: d.DType, Rows: d.Rows, Cols: d.Cols, Param: i})
+		b.params[p.Name] = b.value(Value{Name: p.Name, Kind: ParamValue, DType: d.DType, Rows: d.Rows, Cols: d.Cols, Param: i, Params: 1})
 	}
 }
 
@@ -393,6 +393,63 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	}
 }
 
+// linears is linear for neighbouring bands of columns of one value, each with a weight and bias of its own: queries,
+// keys and values, or gates and ups. Where nothing sets them apart they are one product, whose derivative by x is
+// one sum, and not several that are rounded on the way.
+func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
+	first := p.i
+	var weights, biases []Use
+	for range bands {
+		weights = append(weights, p.param())
+		if bias {
+			biases = append(biases, p.param())
+		}
+	}
+	if b.m.InOut() || !b.adjacent(weights) || !b.adjacent(biases) {
+		p.i = first
+		for _, band := range bands {
+			b.linear(band, x, p, bias, absent)
+		}
+		return
+	}
+	y := Use{bands[0].Value, bands[0].Lo, bands[len(bands)-1].Hi}
+	b.node(Linear, Attr{WT: true}, y, x, b.span(weights), b.span(biases), absent)
+}
+
+// adjacent reports whether parameters lie one below the other as operators want them, and are trained alike.
+func (b *builder) adjacent(list []Use) bool {
+	for i, u := range list {
+		k := b.g.ParamOf(u.Value)
+		p := &b.g.Params[k]
+		if _, _, adapted := b.m.Factors(p.Name); adapted || p.NF4 {
+			return false
+		}
+		if i > 0 && (b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != b.g.Params[k-1].Frozen) {
+			return false
+		}
+	}
+	return true
+}
+
+// span makes one value of adjacent parameters, absent if there are none.
+func (b *builder) span(list []Use) Use {
+	if len(list) == 0 {
+		return absent
+	}
+	v := b.g.Values[list[0].Value]
+	for _, u := range list[1:] {
+		next := &b.g.Values[u.Value]
+		if b.g.Params[next.Param].Vector {
+			v.Cols += next.Cols
+		} else {
+			v.Rows += next.Rows
+		}
+	}
+	v.Name += ".." + b.g.Values[list[len(list)-1].Value].Name
+	v.Params = len(list)
+	return b.all(b.value(v))
+}
+
 // norm appends a norm of the residual stream.
 func (b *builder) norm(name string, x int, p *next) int {
 	y := b.tokens(name, b.m.Width, b.g.DType)
@@ -427,9 +484,7 @@ func (b *builder) qkv(name string, x int, p *next) int {
 	}
 	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q, q+kv)
 	bands := []Use{{v, 0, q}, {v, q, q + kv}, {v, q + kv, q + 2*kv}}
-	for _, band := range bands {
-		b.linear(band, b.all(x), p, m.QKVBias, absent)
-	}
+	b.linears(bands, b.all(x), p, m.QKVBias)
 	if m.QKNorm == model.NoQKNorm {
 		return v
 	}
@@ -464,8 +519,7 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 		if m.FusedGate() {
 			b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
 		} else {
-			b.linear(Use{up, 0, f}, b.all(x), p, m.MLPBias, absent)
-			b.linear(Use{up, f, 2 * f}, b.all(x), p, m.MLPBias, absent)
+			b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, m.MLPBias)
 		}
 		act = b.tokens(name+".act", f, b.g.DType)
 		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))

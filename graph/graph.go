@@ -53,7 +53,8 @@ type Value struct {
 	Rows     int // of values that are not per token
 	Cols     int
 	Cuts     []int
-	Param    int  // index in Graph.Params, for ParamValue and ParamGrad
+	Param    int  // index in Graph.Params, for ParamValue and ParamGrad, of the first
+	Params   int  // parameters that it holds, one below the other; vectors one behind the other
 	Chunked  bool // lives only inside the row-chunk loop of the loss
 }
 
@@ -174,7 +175,7 @@ func (g *Graph) Preference() float64 {
 // Head returns the index of the last segment, which holds the loss.
 func (g *Graph) Head() int { return len(g.Segments) - 1 }
 
-// ParamOf returns the index of the parameter that value v holds or is the gradient of.
+// ParamOf returns the index of the parameter that value v holds or is the gradient of, of several the first.
 func (g *Graph) ParamOf(v int) int { return g.Values[v].Param }
 
 // WeightGradient reports whether a node computes gradients of parameters, on which

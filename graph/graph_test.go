@@ -179,9 +179,13 @@ func TestOperands(t *testing.T) {
 						}
 						switch {
 						case v.Kind == ParamGrad:
-							grads[v.Param]++
+							for i := range v.Params {
+								grads[v.Param+i]++
+							}
 						case v.Kind == ParamValue && i < len(g.Segments[s].Forward) && &nodes[0] == &g.Segments[s].Forward[0]:
-							uses[v.Param]++
+							for i := range v.Params {
+								uses[v.Param+i]++
+							}
 						}
 					}
 				}

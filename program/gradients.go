@@ -123,13 +123,15 @@ func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 			if r.value < 0 || lo.g.Values[r.value].Kind != graph.ParamGrad {
 				continue
 			}
-			param := lo.g.Values[r.value].Param
-			if lo.chunkOf[param] != c {
+			v := &lo.g.Values[r.value]
+			if lo.chunkOf[v.Param] != c {
 				continue
 			}
 			o.in.Args[k] = lo.param(s, r.value)
-			o.in.Attr.Acc = started[param]
-			started[param] = true
+			o.in.Attr.Acc = started[v.Param]
+			for i := range v.Params {
+				started[v.Param+i] = true
+			}
 		}
 	}
 }

@@ -221,7 +221,7 @@ func aligned(g *graph.Graph, n int64) bool { return n*g.DType.Size()%64 == 0 }
 
 // Runs reports for each parameter whether it is in a run with its predecessor. A run is in one
 // chunk under every plan, and what adds up its elements sees one parameter: consecutive vectors, which
-// are small, and parameters whose gradients one operator computes.
+// are small, and parameters that one operator reads as one or whose gradients it computes.
 func Runs(g *graph.Graph) []bool {
 	users, within := segmentsOf(g), glued(g)
 	var size int64 // of the run so far
@@ -235,10 +235,17 @@ func Runs(g *graph.Graph) []bool {
 	return within
 }
 
-// glued reports for each parameter whether one operator computes its gradient and its
-// predecessor's: the gain and bias of a norm.
+// glued reports for each parameter whether one operator needs it and its predecessor in one chunk: the
+// weights of queries, keys and values, say, or the gain and bias of a norm, whose gradients are computed at once.
 func glued(g *graph.Graph) []bool {
 	list := make([]bool, len(g.Params))
+	for i := range g.Values {
+		if v := &g.Values[i]; v.Kind == graph.ParamValue {
+			for k := 1; k < v.Params; k++ {
+				list[v.Param+k] = true
+			}
+		}
+	}
 	for s := range g.Segments {
 		for _, n := range g.Segments[s].Backward {
 			last := -1
@@ -246,10 +253,11 @@ func glued(g *graph.Graph) []bool {
 				if u.Value < 0 || g.Values[u.Value].Kind != graph.ParamGrad {
 					continue
 				}
-				if p := g.Values[u.Value].Param; p == last+1 && last >= 0 {
-					list[p] = true
+				v := &g.Values[u.Value]
+				if v.Param == last+1 && last >= 0 {
+					list[v.Param] = true
 				}
-				last = g.Values[u.Value].Param
+				last = v.Param + v.Params - 1
 			}
 		}
 	}

@@ -66,24 +66,29 @@ type recorder struct {
 
 // operators returns the parameters of each forward operator of a segment that has
 // any. Within an operator they are ordered by name: bias before weight. An
-// embedding with positions is two look-ups.
+// embedding with positions is two look-ups, and products that are one here are several.
 func (r *recorder) operators(seg *graph.Segment) [][]int {
 	var list [][]int
 	for i := range seg.Forward {
 		n := &seg.Forward[i]
-		var params []int
+		var parts [][]int
 		for _, u := range n.Args {
-			if u.Value >= 0 && r.g.Values[u.Value].Kind == graph.ParamValue {
-				params = append(params, r.g.ParamOf(u.Value))
+			if u.Value < 0 || r.g.Values[u.Value].Kind != graph.ParamValue {
+				continue
+			}
+			first := r.g.ParamOf(u.Value)
+			for k := range r.g.Values[u.Value].Params {
+				part := k
+				if n.Op == graph.Embed {
+					part = len(parts)
+				}
+				if part == len(parts) {
+					parts = append(parts, nil)
+				}
+				parts[part] = append(parts[part], first+k)
 			}
 		}
-		switch {
-		case len(params) == 0:
-		case n.Op == graph.Embed:
-			for _, p := range params {
-				list = append(list, r.number([]int{p}))
-			}
-		default:
+		for _, params := range parts {
 			slices.SortFunc(params, func(a, b int) int { return cmp.Compare(r.g.Params[a].Name, r.g.Params[b].Name) })
 			list = append(list, r.number(params))
 		}
