@@ -155,6 +155,7 @@ type builder struct {
 	needs  [][]Use        // columns of forward values that depend on a trained parameter
 	grad   map[int]int    // gradient value of a value, once it has a contribution
 	pgrad  map[int]int    // gradient value of a parameter
+	held   *Node          // the gradient of a weight that waits for another, see weightGrad
 	pull   int            // of pairs: the derivative of the loss by each token's
 }
 
@@ -219,6 +220,9 @@ func (b *builder) all(v int) Use { return Use{v, 0, b.g.Values[v].Cols} }
 var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
+	if h := b.held; h != nil && (writes(op, args, h.Args[1].Value) || writes(op, args, h.Args[2].Value)) {
+		b.release()
+	}
 	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
 	if b.back {
 		b.seg.Backward = append(b.seg.Backward, n)

@@ -60,11 +60,20 @@ func (g *Graph) describe(n *Node, frozen func(param int) bool) string {
 	return text
 }
 
-// split makes products with several weights those with each of them that they stand for, in the backward pass.
+// split makes operators with several weights those with each of them that they stand for, in the backward pass.
 func split(g *Graph) {
 	for s := range g.Segments {
-		var list []Node
+		var single, list []Node
 		for _, n := range g.Segments[s].Backward {
+			if n.Op == LinearDW && len(n.Args) > 3 {
+				second := n
+				second.Args = n.Args[3:]
+				single = append(single, second)
+				n.Args = n.Args[:3]
+			}
+			single = append(single, n)
+		}
+		for _, n := range single {
 			last := n.Args[len(n.Args)-1]
 			switch {
 			case n.Op == LinearDX && g.Values[n.Args[2].Value].Params > 1:

@@ -134,8 +134,9 @@ var table = [NumOps]Info{
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
-	// multiples of that.
-	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt"), FLOPs: linearFLOPs(2)},
+	// multiples of that. A second gradient, dw2, is that of x2 and dy2: both at once have work
+	// for processors that either leaves idle.
+	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt dw2:s? x2:rt? dy2:rt?"), FLOPs: sumFLOPs},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
 	LayerNorm:   {Name: "layernorm", Args: args("y:wt stats:wt x:rt g:r b:r"), Kind: RowWise},
@@ -448,15 +449,20 @@ func args(s string) []ArgSpec {
 	return list
 }
 
-// linearFLOPs counts 2 * tokens * in * out; operand 0 and operand other (1 or 2)
+// linearFLOPs counts 2 * tokens * in * out; operand 0 and operand other
 // have these three extents.
 func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
-		if other == 2 { // dw [in,out] from tokens
-			return 2 * d[0].Elems() * int64(d[1].Rows)
-		}
 		return 2 * d[0].Elems() * int64(d[other].Cols)
 	}
+}
+
+// sumFLOPs counts the same for one or two gradients of weights.
+func sumFLOPs(_ *Attr, d []Dim) (n int64) {
+	for ; len(d) > 2; d = d[3:] {
+		n += 2 * d[0].Elems() * int64(d[1].Rows)
+	}
+	return n
 }
 
 // linearBytes is the sum over the operands and, since weights in 4 bits are written out

@@ -166,8 +166,14 @@ var cases = map[graph.Op]func(m *maker) sample{
 	graph.LinearDW: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
 		d := m.float()
-		return sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.weight(graph.F32, in, out, wt), m.mat(d, n, in, 1), m.mat(d, n, out, 1)},
+		s := sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.weight(graph.F32, in, out, wt), m.mat(d, n, in, 1), m.mat(d, n, out, 1)},
 			token: []bool{false, true, true}}
+		if m.IntN(2) == 0 {
+			in, out = m.n(), m.n()
+			s.t = append(s.t, m.weight(graph.F32, in, out, wt), m.mat(d, n, in, 1), m.mat(d, n, out, 1))
+			s.token = append(s.token, false, true, true)
+		}
+		return s
 	},
 	graph.BiasGrad: func(m *maker) sample {
 		n, c := m.rows(), m.n()

@@ -42,15 +42,17 @@ func linearDX(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDW(e *Env, a *graph.Attr, t []Tensor) {
-	dw, x, dy := &t[0], &t[1], &t[2]
-	if a.WT {
-		x, dy = dy, x
-	}
 	form := gemm.TN
 	if a.Cut > 0 && a.Cut%gemm.Block == 0 {
 		form = gemm.TNB
 	}
-	e.Gemm.Gemm(form, dw.Rows, dw.Cols, x.Rows, x.matrix(), dy.matrix(), dw.matrix(), dw.sum(a.Acc))
+	for ; len(t) > 2 && !t[0].Absent(); t = t[3:] {
+		dw, x, dy := &t[0], &t[1], &t[2]
+		if a.WT {
+			x, dy = dy, x
+		}
+		e.Gemm.Gemm(form, dw.Rows, dw.Cols, x.Rows, x.matrix(), dy.matrix(), dw.matrix(), dw.sum(a.Acc))
+	}
 }
 
 func (t *Tensor) matrix() gemm.Matrix {

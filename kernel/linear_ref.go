@@ -56,17 +56,19 @@ func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dw, x, dy := &t[0], &t[1], &t[2]
-	for i := range x.Cols {
-		for o := range dy.Cols {
-			var s float64
-			for r := range x.Rows {
-				s += x.At(r, i) * dy.At(r, o)
-			}
-			if a.WT {
-				dw.put(a.Acc, o, i, s)
-			} else {
-				dw.put(a.Acc, i, o, s)
+	for ; len(t) > 2 && !t[0].Absent(); t = t[3:] {
+		dw, x, dy := &t[0], &t[1], &t[2]
+		for i := range x.Cols {
+			for o := range dy.Cols {
+				var s float64
+				for r := range x.Rows {
+					s += x.At(r, i) * dy.At(r, o)
+				}
+				if a.WT {
+					dw.put(a.Acc, o, i, s)
+				} else {
+					dw.put(a.Acc, i, o, s)
+				}
 			}
 		}
 	}

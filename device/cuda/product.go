@@ -53,12 +53,22 @@ func linearDX(b *builder) error {
 }
 
 func linearDW(b *builder) error {
-	x, dy := b.op(1), b.op(2)
-	if b.call.Attr.WT {
-		x, dy = dy, x
+	for first := 0; !b.op(first).Absent(); first += 3 {
+		x, dy := b.op(first+1), b.op(first+2)
+		if b.call.Attr.WT {
+			x, dy = dy, x
+		}
+		if err := b.sum(b.op(first), x, dy); err != nil {
+			return err
+		}
 	}
-	if b.ownSums(b.op(0).Rows, b.op(0).Cols) && b.sumsSuit(b.op(0), x, dy) {
-		return b.wgrad(b.op(0), x, dy)
+	return nil
+}
+
+// sum adds the gradient y = x^T.dy of a weight.
+func (b *builder) sum(y, x, dy device.Operand) error {
+	if b.ownSums(y.Rows, y.Cols) && b.sumsSuit(y, x, dy) {
+		return b.wgrad(y, x, dy)
 	}
 	step := b.sumRows
 	if step < 1 || !b.library {
@@ -66,7 +76,7 @@ func linearDW(b *builder) error {
 	}
 	for r := 0; r == 0 || r < x.Rows; r += step {
 		n := min(step, x.Rows-r)
-		p := product{y: b.op(0), a: rowsOf(x, r, n), b: rowsOf(dy, r, n), ta: true, acc: b.call.Attr.Acc || r > 0}
+		p := product{y: y, a: rowsOf(x, r, n), b: rowsOf(dy, r, n), ta: true, acc: b.call.Attr.Acc || r > 0}
 		if err := b.product(p); err != nil {
 			return err
 		}

@@ -329,11 +329,14 @@ var samples = map[graph.Op]func(s *sample){
 		s.maybePacked(in, out)
 	},
 	graph.LinearDW: func(s *sample) {
-		n, in, out := s.n(), s.cols(), s.cols()
+		n := s.n()
 		s.call.Attr = graph.Attr{WT: s.IntN(2) == 0, Acc: s.acc}
-		s.weight(graph.F32, in, out)
-		s.mat(n, in)
-		s.mat(n, out)
+		for range 1 + s.IntN(2) {
+			in, out := s.cols(), s.cols()
+			s.weight(graph.F32, in, out)
+			s.mat(n, in)
+			s.mat(n, out)
+		}
 	},
 	graph.BiasGrad: func(s *sample) {
 		n, c := s.n(), s.cols()
