@@ -264,7 +264,7 @@ func (b *builder) heads(file, kernel string, heads, rows int, q queries, shape f
 	a.f[0] = float32(at.Scale)
 	a.seq = int32(q.end)
 	block := shape(at.HeadDim)
-	a.n = [6]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), block.rows))}
+	a.n = [8]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), block.rows))}
 	grid := [3]int64{blocks(int64(rows), int64(block.rows)), int64(heads), int64(q.sequences)}
 	if numberOf("starts", b.call.Op, ops) > 0 {
 		block.shared += block.starts

@@ -23,7 +23,7 @@ type mat struct {
 type args struct {
 	t                                                 [9]mat
 	seq, row0, heads, kv, head, window, offset, accum int32
-	n                                                 [6]int32
+	n                                                 [8]int32
 	f                                                 [8]float32
 	d                                                 [2]float64
 	scratch                                           uint64

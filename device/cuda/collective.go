@@ -280,7 +280,7 @@ func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (s
 			v = 1
 		}
 	}
-	a := args{t: [9]mat{{uint64(out), n, 1, int32(n)}}, n: [6]int32{int32(len(sources))}}
+	a := args{t: [9]mat{{uint64(out), n, 1, int32(n)}}, n: [8]int32{int32(len(sources))}}
 	for i, p := range sources {
 		a.t[1+i] = mat{uint64(p), n, 1, int32(n)}
 	}

@@ -91,7 +91,7 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	if need > b.room {
 		return fmt.Errorf("%d slots of %d experts need %d bytes of scratch memory, there are %d; hint: use smaller micro-batches", slots, n, need, b.room)
 	}
-	a.seq, a.n = int32(s.seq), [6]int32{int32(n), int32(sequences), int32(s.unit), int32(s.tile), int32(tiles)}
+	a.seq, a.n = int32(s.seq), [8]int32{int32(n), int32(sequences), int32(s.unit), int32(s.tile), int32(tiles)}
 	x := *a
 	x.t = [9]mat{b.mat(experts)}
 	unit := kernels.Unit{File: "dispatch", Defines: fmt.Sprintf("SLOTS=%d", experts.Cols)}

@@ -40,7 +40,7 @@ func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, ma
 
 // Relayed reports whether blocks continue each other's sums of an m x n gradient.
 func Relayed(d *Device, m, n, tokens int) bool {
-	_, way, _ := d.target().sumTile(m, n, tokens)
+	_, way, _ := d.target().sumTile(tokens, extent{m, n})
 	return way.roles > 1
 }
 

@@ -62,7 +62,7 @@ func (b *builder) unpack(w device.Operand, first, rows, lo, n, cols int) (device
 		Rows: rows, Cols: n, Stride: int(blocks(int64(n), graph.NF4Block)) * graph.NF4Block}
 	v := 16 / int(w.DType.Size())
 	a := b.newArgs(y, w)
-	a.n = [6]int32{int32(lo), int32(first), int32(cols)}
+	a.n = [8]int32{int32(lo), int32(first), int32(cols)}
 	unit := kernels.Unit{File: "nf4", Defines: fmt.Sprintf("%sVEC=%d", types(y, w), v)}
 	return y, b.start(unit, "nf4", [3]int64{blocks(int64(rows)*int64(y.Stride/v), threads), 1, 1}, threads, 0, a)
 }

@@ -265,7 +265,7 @@ func adamw(b *builder) error {
 	return b.elements("adamw", func(a *args) {
 		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
 		a.d[0] = at.Decay
-		a.n = [6]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}
+		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}
 		a.t[4], a.t[5] = b.mat(b.op(4)), b.mat(b.op(5))
 	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6), b.op(7))
 }

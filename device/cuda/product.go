@@ -53,23 +53,31 @@ func linearDX(b *builder) error {
 }
 
 func linearDW(b *builder) error {
+	var list []gradient
 	for first := 0; !b.op(first).Absent(); first += 3 {
-		x, dy := b.op(first+1), b.op(first+2)
+		g := gradient{b.op(first), b.op(first + 1), b.op(first + 2)}
 		if b.call.Attr.WT {
-			x, dy = dy, x
+			g.x, g.dy = g.dy, g.x
 		}
-		if err := b.sum(b.op(first), x, dy); err != nil {
+		list = append(list, g)
+	}
+	if len(list) > 1 && b.paired(list[0], list[1]) {
+		return b.wgrad(list...)
+	}
+	for _, g := range list {
+		if err := b.sum(g); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sum adds the gradient y = x^T.dy of a weight.
-func (b *builder) sum(y, x, dy device.Operand) error {
-	if b.ownSums(y.Rows, y.Cols) && b.sumsSuit(y, x, dy) {
-		return b.wgrad(y, x, dy)
+// sum computes the gradient of a weight.
+func (b *builder) sum(g gradient) error {
+	if b.own(g) {
+		return b.wgrad(g)
 	}
+	y, x, dy := g.y, g.x, g.dy
 	step := b.sumRows
 	if step < 1 || !b.library {
 		step = max(x.Rows, 1)
@@ -146,7 +154,7 @@ func (p product) terms(k, n int) product {
 func (b *builder) plain(p product) error {
 	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
 	a := b.newArgs(ops...)
-	a.n, a.accum = [6]int32{}, 0
+	a.n, a.accum = [8]int32{}, 0
 	for i, set := range []bool{p.ta, p.tb} {
 		if set {
 			a.n[i] = 1

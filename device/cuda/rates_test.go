@@ -178,6 +178,39 @@ func TestRateSums(t *testing.T) {
 	}
 }
 
+// TestRateSumsPaired: gradients of two weights of a layer, of GPT-2 124M and XL over 32768 and 16384 tokens in sequences of 1024 and of Llama-3.2-1B
+// in those of 4096, by one call and by one for each.
+func TestRateSumsPaired(t *testing.T) {
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
+	for _, c := range []struct {
+		tokens, seq int
+		list        [2][2]int
+	}{
+		{32768, 1024, [2][2]int{{768, 2304}, {768, 768}}}, {32768, 1024, [2][2]int{{768, 3072}, {3072, 768}}},
+		{16384, 1024, [2][2]int{{1600, 4800}, {1600, 1600}}}, {16384, 1024, [2][2]int{{1600, 6400}, {6400, 1600}}}, {16384, 4096, [2][2]int{{3072, 2048}, {2048, 2048}}},
+	} {
+		tokens, at := onGPU(c.tokens, 64), int64(0)
+		place := func(dt graph.DType, rows, cols int) device.Operand {
+			o := matrix(device.DeviceTier, dt, at, rows, cols)
+			at += (o.Bytes() + 255) &^ 255
+			return o
+		}
+		both, flops := device.Call{Op: graph.LinearDW}, 0.0
+		var each []device.Call
+		for i, y := range c.list {
+			m, n := onGPU(y[0], 24+8*i), onGPU(y[1], 40)
+			call := device.Call{Op: graph.LinearDW, Args: []device.Operand{place(graph.F32, m, n), place(graph.BF16, tokens, m), place(graph.BF16, tokens, n)}}
+			each, both.Args = append(each, call), append(both.Args, call.Args...)
+			flops += 2 * float64(tokens) * float64(m) * float64(n)
+		}
+		d := open(t, cuda.Options{SumRows: onGPU(c.seq, 16)})
+		check(t, d.Reserve(device.DeviceTier, at))
+		put(t, d, some, both.Args[1], both.Args[2], both.Args[4], both.Args[5])
+		rate(t, fmt.Sprintf("gradients %v, one call", c.list), flops/seconds(t, d, 10, both)/1e12, "TFLOP/s")
+		rate(t, fmt.Sprintf("gradients %v, two calls", c.list), flops/seconds(t, d, 10, each...)/1e12, "TFLOP/s")
+	}
+}
+
 // TestRateExperts: products of the experts of Mixtral 8x7B, Qwen3-30B-A3B and OLMoE-1B-7B, for 16384
 // tokens (Mixtral: 8192) in sequences of 4096, spread evenly: forwards, the gradients of inputs and those of weights.
 func TestRateExperts(t *testing.T) {

@@ -61,7 +61,8 @@ func common(a, b int64) int64 {
 
 // band returns how many tiles high a band is, see cornerOf in kernels/relay.cuh: as high as a square of
 // as many tiles as are summed at a time, or more where y is too narrow for so many.
-func (s sumTile) band(down, across, groups int64, sms int) int64 {
+func (s sumTile) band(y extent, groups int64, sms int) int64 {
+	down, across := blocks(int64(y.rows), int64(s.rows)), blocks(int64(y.cols), int64(s.cols))
 	together := float64(min(down*across, groups, int64(max(sms, 1))))
 	high := max(math.Sqrt(together*float64(s.cols)/float64(s.rows)), together/float64(across))
 	return blocks(down, max(1, int64(math.Round(float64(down)/high))))

@@ -15,9 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// relaySample is a gradient that groups of so many blocks divide on the cards of so many SMs that it
+// relaySample is a gradient, or a pair of them, that groups of so many blocks divide on the cards of so many SMs that it
 // returns, in parts of pieces.
-func relaySample(t *testing.T, seed uint64, roles int64) (s *sample, parts []device.Call, piece, sms int) {
+func relaySample(t *testing.T, seed uint64, pair bool, roles int64) (s *sample, parts []device.Call, piece, sms int) {
 	t.Helper()
 	s = sumSample(seed)
 	for try := range 1000000 {
@@ -30,10 +30,22 @@ func relaySample(t *testing.T, seed uint64, roles int64) (s *sample, parts []dev
 		if seed%2 == 0 {
 			in, out = (in+7)&^7, (out+7)&^7
 		}
-		if _, way, _ := (target{sms: sms, major: 9, hopper: true}).sumTile(in, out, n); way.roles != roles || 2*n*(in+out+32)+4*in*(out+16) > imageBytes*7/8 {
+		list := []extent{{in, out}}
+		if pair {
+			list = append(list, extent{1 + s.IntN(300), 2 * (1 + s.IntN(150))})
+		}
+		bytes := 0
+		for _, y := range list {
+			bytes += 2*n*(y.rows+y.cols+32) + 4*y.rows*(y.cols+16)
+		}
+		card := target{sms: sms, major: 9, hopper: true}
+		if _, way, _ := card.sumTile(n, list...); way.roles != roles || bytes > imageBytes*7/8 || pair && !card.together(n, list[0], list[1]) {
 			continue
 		}
 		s.sums(in, out, n)
+		if pair {
+			s.gradient(list[1].rows, list[1].cols, n)
+		}
 		piece = []int{n, 1 + s.IntN(n), 65 + s.IntN(200)}[s.IntN(3)]
 		for r0 := 0; r0 < n; {
 			rows := min(piece*(1+s.IntN(n/piece)), n-r0)
@@ -52,16 +64,21 @@ func TestRelay(t *testing.T) {
 	if !onGPU() {
 		t.Skip("TestCompiledRelay takes seconds for it, the text minutes")
 	}
-	relaysAgree(t, machine, 2, 3, 5)
+	relaysAgree(t, machine, false, 2, 3, 5)
+	relaysAgree(t, machine, true, 1, 2, 3, 5)
 }
 
-func TestCompiledRelay(t *testing.T) { relaysAgree(t, compiled, []int64{2, 3, 5}[rand.IntN(3)]) }
+func TestCompiledRelay(t *testing.T) {
+	relaysAgree(t, compiled, false, []int64{2, 3, 5}[rand.IntN(3)])
+	relaysAgree(t, compiled, true, []int64{1, 2, 3}[rand.IntN(3)])
+}
 
-func relaysAgree(t *testing.T, machine maker, list ...int64) {
+// relaysAgree compares with a card of one SM, where gradients are summed one by one in whole tiles.
+func relaysAgree(t *testing.T, machine maker, pair bool, list ...int64) {
 	t.Helper()
 	for _, roles := range list {
 		seed := rand.Uint64N(1000)
-		s, parts, piece, sms := relaySample(t, seed, roles)
+		s, parts, piece, sms := relaySample(t, seed, pair, roles)
 		want := s.reference()
 		s.poison()
 		var plain []byte
@@ -98,13 +115,29 @@ func TestRelayLarge(t *testing.T) {
 		t.Skip("takes hours on the fake")
 	}
 	numbers := rand.New(rand.NewPCG(3, 3))
-	for _, c := range [][3]int{{1600, 6400, 4096}, {6400, 1600, 5000}, {1280, 3840, 8192}} {
-		m, n, tokens := c[0], c[1], c[2]
-		x, dy := int64(2*tokens*m), int64(2*tokens*n)
-		call := device.Call{Op: graph.LinearDW, Args: []device.Operand{{DType: graph.F32, Addr: x + dy, Rows: m, Cols: n, Stride: n},
-			{DType: graph.BF16, Rows: tokens, Cols: m, Stride: m}, {DType: graph.BF16, Addr: x, Rows: tokens, Cols: n, Stride: n}}}
-		d, _ := machine(t, Options{SumRows: 1024}, x+dy+int64(4*m*n))
-		if err := d.Write(device.DeviceTier, 0, randomBF16(numbers, int(x+dy))); err != nil {
+	for _, c := range []struct {
+		tokens int
+		list   []extent
+	}{
+		{4096, []extent{{1600, 6400}}}, {5000, []extent{{6400, 1600}}}, {8192, []extent{{1280, 3840}}},
+		{8192, []extent{{768, 2304}, {768, 768}}}, {8192, []extent{{768, 3072}, {3072, 768}}}, {4096, []extent{{1600, 4800}, {1600, 1600}}},
+	} {
+		call := device.Call{Op: graph.LinearDW}
+		var size, inputs int64
+		place := func(dt graph.DType, rows, cols int) device.Operand {
+			o := device.Operand{DType: dt, Addr: size, Rows: rows, Cols: cols, Stride: cols}
+			size += o.Bytes()
+			return o
+		}
+		for _, y := range c.list {
+			call.Args = append(call.Args, device.Operand{}, place(graph.BF16, c.tokens, y.rows), place(graph.BF16, c.tokens, y.cols))
+		}
+		inputs = size
+		for i, y := range c.list {
+			call.Args[3*i] = place(graph.F32, y.rows, y.cols)
+		}
+		d, _ := machine(t, Options{SumRows: 1024}, size)
+		if err := d.Write(device.DeviceTier, 0, randomBF16(numbers, int(inputs))); err != nil {
 			t.Fatal(err)
 		}
 		sum := func() []byte {
@@ -112,15 +145,15 @@ func TestRelayLarge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out := make([]byte, 4*m*n)
-			if err := d.Write(device.DeviceTier, x+dy, bytes.Repeat([]byte{0xff}, len(out))); err != nil {
+			out := make([]byte, size-inputs)
+			if err := d.Write(device.DeviceTier, inputs, bytes.Repeat([]byte{0xff}, len(out))); err != nil {
 				t.Fatal(err)
 			}
 			d.Launch(first)
 			if err := d.Sync(); err != nil {
 				t.Fatal(err)
 			}
-			if err := d.Read(device.DeviceTier, x+dy, out); err != nil {
+			if err := d.Read(device.DeviceTier, inputs, out); err != nil {
 				t.Fatal(err)
 			}
 			return out
@@ -131,7 +164,7 @@ func TestRelayLarge(t *testing.T) {
 		d.limits.sms = all
 		for range 20 {
 			if !bytes.Equal(sum(), plain) {
-				t.Fatalf("%d x %d over %d tokens: other bits", m, n, tokens)
+				t.Fatalf("%v over %d tokens: other bits", c.list, c.tokens)
 			}
 		}
 	}
@@ -139,7 +172,7 @@ func TestRelayLarge(t *testing.T) {
 
 // TestRelayMatters: what keeps blocks of a relay apart is needed.
 func TestRelayMatters(t *testing.T) {
-	s, _, piece, sms := relaySample(t, 2, 2)
+	s, _, piece, sms := relaySample(t, 2, false, 2)
 	s.poison()
 	var want []byte
 	run := func(edit func(string) string) error {
@@ -201,13 +234,32 @@ func TestRelayMatters(t *testing.T) {
 	}
 }
 
+// TestTogether: which gradients an H200 sums in pairs: where a part of its SMs would have nothing to do.
+func TestTogether(t *testing.T) {
+	for _, c := range []struct {
+		tokens        int
+		first, second extent
+		want          bool
+	}{
+		{32768, extent{768, 2304}, extent{768, 768}, true}, {32768, extent{768, 3072}, extent{3072, 768}, true},
+		{16384, extent{3072, 2048}, extent{2048, 2048}, true}, {16384, extent{1600, 4800}, extent{1600, 1600}, false}, {16384, extent{28672, 4096}, extent{4096, 14336}, false},
+	} {
+		card := target{sms: 132, major: 9, hopper: true}
+		tile, way, _ := card.sumTile(c.tokens, c.first, c.second)
+		t.Logf("%v and %v: %dx%d %+v", c.first, c.second, tile.rows, tile.cols, way)
+		if have := card.together(c.tokens, c.first, c.second); have != c.want {
+			t.Errorf("%v and %v over %d tokens: %v", c.first, c.second, c.tokens, have)
+		}
+	}
+}
+
 // TestDivide: which gradients are summed in relays on an H200.
 func TestDivide(t *testing.T) {
 	for _, c := range []struct {
 		m, n, tokens int
 		roles        int64
 	}{{1600, 6400, 16384, 2}, {6400, 1600, 16384, 3}, {1600, 4800, 16384, 1}, {768, 768, 16384, 1}, {8192, 2048, 16384, 1}, {1600, 6400, 512, 1}} {
-		tile, way, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(c.m, c.n, c.tokens)
+		tile, way, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(c.tokens, extent{c.m, c.n})
 		t.Logf("%d x %d x %d: %dx%d %+v", c.m, c.n, c.tokens, tile.rows, tile.cols, way)
 		if way.roles != c.roles {
 			t.Errorf("%d x %d over %d tokens: %+v", c.m, c.n, c.tokens, way)

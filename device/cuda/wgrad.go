@@ -81,9 +81,15 @@ func (s sumTile) variant() (suffix, defines string, threads int) {
 	return "_mma", fmt.Sprintf("%s DOWN=%d ACROSS=%d", defines, s.down, s.across), 32 * s.down * s.across
 }
 
-// number returns how many tiles an m x n gradient has.
-func (s sumTile) number(m, n int) int64 {
-	return blocks(int64(m), int64(s.rows)) * blocks(int64(n), int64(s.cols))
+// extent is a gradient's rows and columns.
+type extent struct{ rows, cols int }
+
+// number returns how many tiles gradients have.
+func (s sumTile) number(list ...extent) (n int64) {
+	for _, y := range list {
+		n += blocks(int64(y.rows), int64(s.rows)) * blocks(int64(y.cols), int64(s.cols))
+	}
+	return n
 }
 
 // fetching is the time in which Hopper's second-level cache delivers an element of an operand to an SM, in
@@ -131,15 +137,15 @@ func (t target) ownRate() float64 {
 // usual is the number of tokens that the choice of who sums counts with; with more there is no difference.
 const usual = 16384
 
-// sumTile returns the fastest tile for an m x n gradient over so many tokens, how it is divided, and
-// the time per token.
-func (t target) sumTile(m, n, tokens int) (tile sumTile, way relay, time float64) {
+// sumTile returns the fastest tile for gradients over so many tokens, how they are divided, and the
+// time per token.
+func (t target) sumTile(tokens int, list ...extent) (tile sumTile, way relay, time float64) {
 	tiles := sumTiles
 	if t.hopper {
 		tiles = hopperTiles
 	}
 	for i, s := range tiles {
-		if r, x := t.divide(s, s.number(m, n), tokens); i == 0 || x < time {
+		if r, x := t.divide(s, s.number(list...), tokens); i == 0 || x < time {
 			tile, way, time = s, r, x
 		}
 	}
@@ -152,12 +158,12 @@ func (t target) ownSums(m, n int) bool {
 	if !t.library || t.sumRows < 1 || t.sms < 1 {
 		return !t.library
 	}
-	_, _, ours := t.sumTile(m, n, usual)
+	_, _, ours := t.sumTile(usual, extent{m, n})
 	even := float64(m) * float64(n) / float64(t.sms)
 	theirs, begin := even/librarysRate, hopperBeginning
 	if !t.hopper {
-		tile, _, _ := t.sumTile(m, n, usual)
-		ours, theirs, begin = ours/t.ownRate(), tile.waves(tile.number(m, n), t.sms), beginning
+		tile, _, _ := t.sumTile(usual, extent{m, n})
+		ours, theirs, begin = ours/t.ownRate(), tile.waves(tile.number(extent{m, n}), t.sms), beginning
 	}
 	return ours < theirs+(even*rewriting+begin)/float64(t.sumRows)
 }
@@ -173,22 +179,56 @@ func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }
 
-// wgrad launches the kernel.
-func (b *builder) wgrad(y, x, dy device.Operand) error {
-	a := b.newArgs(y, x, dy)
-	piece := x.Rows
+// gradient is y = x^T.dy, or x^T.dy added to it.
+type gradient struct{ y, x, dy device.Operand }
+
+func (g gradient) extent() extent { return extent{g.y.Rows, g.y.Cols} }
+
+// own reports whether our kernel sums a gradient.
+func (b *builder) own(g gradient) bool {
+	return b.ownSums(g.y.Rows, g.y.Cols) && b.sumsSuit(g.y, g.x, g.dy)
+}
+
+// paired reports whether two gradients are summed by one launch: on Hopper, where that fills SMs better.
+func (b *builder) paired(first, second gradient) bool {
+	return b.hopper && b.own(first) && b.own(second) && b.together(first.x.Rows, first.extent(), second.extent())
+}
+
+// together reports whether one launch for two gradients takes less time than one for each.
+func (t target) together(tokens int, first, second extent) bool {
+	_, _, both := t.sumTile(tokens, first, second)
+	_, _, one := t.sumTile(tokens, first)
+	_, _, other := t.sumTile(tokens, second)
+	return both < worthwhile*(one+other)
+}
+
+// wgrad launches the kernel for a gradient, or for two on Hopper.
+func (b *builder) wgrad(list ...gradient) error {
+	var ops []device.Operand
+	var extents []extent
+	for _, g := range list {
+		ops, extents = append(ops, g.y, g.x, g.dy), append(extents, g.extent())
+	}
+	a, tokens := b.newArgs(ops...), list[0].x.Rows
+	piece := tokens
 	if b.sumRows > 0 {
 		piece = min(piece, b.sumRows)
 	}
-	s, way, _ := b.sumTile(y.Rows, y.Cols, x.Rows)
+	s, way, _ := b.sumTile(tokens, extents...)
 	unit, stageTokens, threads, shared := s.shape()
-	steps := blocks(int64(piece), int64(stageTokens))*int64(x.Rows/piece) + blocks(int64(x.Rows%piece), int64(stageTokens))
-	down, across := blocks(int64(y.Rows), int64(s.rows)), blocks(int64(y.Cols), int64(s.cols))
+	steps := blocks(int64(piece), int64(stageTokens))*int64(tokens/piece) + blocks(int64(tokens%piece), int64(stageTokens))
+	down, across := blocks(int64(list[0].y.Rows), int64(s.rows)), blocks(int64(list[0].y.Cols), int64(s.cols))
 	grid := [3]int64{down, across, 1}
 	if s.down == 0 {
 		grid = [3]int64{way.groups * way.roles, 1, 1}
 		a.scratch = uint64(b.flags)
 	}
-	a.n = [6]int32{int32(piece), int32(steps), int32(way.groups), int32(blocks(way.tiles*steps, way.roles)), int32(way.tiles), int32(s.band(down, across, way.groups, b.sms))}
+	if len(list) > 1 {
+		unit.Defines += " PAIR=1"
+	}
+	a.n = [8]int32{int32(piece), int32(steps), int32(way.groups), int32(blocks(way.tiles*steps, way.roles)), int32(way.tiles)}
+	for i, y := range extents {
+		a.n[5+i] = int32(s.band(y, way.groups, b.sms))
+	}
 	return b.start(unit, "wgrad", grid, threads, shared, a)
 }

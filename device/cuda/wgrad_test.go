@@ -33,7 +33,7 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 	cards := []int{1, 2, 3, 4, 6, 8, 12} // by their SMs: in one of them this shape has that tile
 	chosen := func(in, out int, tile sumTile) bool {
 		return slices.ContainsFunc(cards, func(sms int) bool {
-			s, _, _ := target{sms: sms, hopper: hopper}.sumTile(in, out, 1)
+			s, _, _ := target{sms: sms, hopper: hopper}.sumTile(1, extent{in, out})
 			return s == tile
 		})
 	}
@@ -60,7 +60,7 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 		for _, sms := range cards {
 			d, _ := machine(t, Options{SumRows: piece}, imageBytes)
 			d.limits.sms, d.limits.major = sms, major
-			tile, _, _ := target{sms: sms, hopper: hopper}.sumTile(in, out, n)
+			tile, _, _ := target{sms: sms, hopper: hopper}.sumTile(n, extent{in, out})
 			if used[tile] != nil {
 				continue
 			}
@@ -91,10 +91,15 @@ func sumSample(seed uint64) *sample {
 func (s *sample) sums(in, out, n int) {
 	s.call = device.Call{Op: graph.LinearDW, Attr: graph.Attr{Acc: s.IntN(2) == 0}}
 	s.acc = s.call.Attr.Acc
-	for i, x := range []device.Operand{{DType: graph.F32, Rows: in, Cols: out}, {DType: graph.BF16, Rows: n, Cols: in}, {DType: graph.BF16, Rows: n, Cols: out}} {
+	s.gradient(in, out, n)
+}
+
+// gradient adds operands of one.
+func (s *sample) gradient(in, out, n int) {
+	for _, x := range []device.Operand{{DType: graph.F32, Rows: in, Cols: out}, {DType: graph.BF16, Rows: n, Cols: in}, {DType: graph.BF16, Rows: n, Cols: out}} {
 		o := s.place(x.DType, x.Rows, (x.Cols+7)&^7) // rows of a vocabulary's logits are longer than it; behind it is no number
 		o.Cols = x.Cols
-		s.call.Args[i] = o
+		s.call.Args[len(s.call.Args)-1] = o
 		all := tensor(s.image, o)
 		for r := range o.Rows {
 			for c := range o.Cols {
@@ -163,7 +168,7 @@ func TestOwnSums(t *testing.T) {
 func TestFastestTiles(t *testing.T) {
 	for shape, want := range map[[2]int][2]int{{768, 768}: {64, 128}, {512, 2048}: {64, 128}, {768, 2304}: {128, 128}, {768, 3072}: {128, 192},
 		{3072, 768}: {128, 192}, {2048, 2048}: {128, 256}, {8192, 2048}: {128, 256}} {
-		if tile, _, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(shape[0], shape[1], 16384); tile.rows != want[0] || tile.cols != want[1] {
+		if tile, _, _ := (target{sms: 132, major: 9, hopper: true}).sumTile(16384, extent{shape[0], shape[1]}); tile.rows != want[0] || tile.cols != want[1] {
 			t.Errorf("%d x %d: %+v, want %v", shape[0], shape[1], tile, want)
 		}
 	}

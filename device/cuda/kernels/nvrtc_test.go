@@ -105,7 +105,7 @@ func variants() []Unit {
 		list = append(list, Unit{"wgrad_mma", tile})
 	}
 	for _, tile := range []string{"128 COLS=256", "128 COLS=192", "128 COLS=128", "64 COLS=128"} {
-		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile})
+		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile}, Unit{"wgrad_wgmma", "ROWS=" + tile + " PAIR=1"})
 	}
 	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16
 		for _, p := range []string{"f32", "bf16"} {

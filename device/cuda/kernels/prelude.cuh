@@ -32,7 +32,7 @@ struct Mat { void* p; i64 stride; int rows, cols; };
 struct Args {
   Mat t[9];
   int seq, row0, heads, kv, head, window, offset, acc;
-  int n[6];
+  int n[8];
   float f[8];
   double d[2];
   void* scratch;

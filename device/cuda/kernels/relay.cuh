@@ -1,4 +1,5 @@
-// How blocks of wgrad_wgmma.cu divide the tiles of a gradient.
+// How blocks of wgrad_wgmma.cu divide the tiles of a gradient, or of a PAIR of them, of which those of the
+// second follow those of the first.
 //
 // An element's sum must be one chain over all tokens, but a chain may be put down in y and taken up
 // by another block: fp32 keeps all its bits. So where tiles would fill the SMs two and a half times,
@@ -18,13 +19,20 @@
 //
 // a.scratch has a flag for every block, 0 before and after a launch: see hand and await.
 
+#ifndef PAIR // two gradients over the same tokens: operands 3 to 5 are those of the second
+#define PAIR 0
+#endif
+
+// tilesOf returns the number of tiles of gradient y.
+static __device__ inline int tilesOf(const Mat& y) { return (y.rows + ROWS - 1) / ROWS * ((y.cols + COLS - 1) / COLS); }
+
 struct Part { int tile, first, steps; }; // steps of a tile, from the first on; none behind the last part
 
 // partOf returns part k of this block's.
 static __device__ inline Part partOf(const Args& a, int k) {
   int groups = a.n[2], span = a.n[3], all = a.n[1], group = blockIdx.x % groups, role = blockIdx.x / groups;
   int from = role * span, to = min(from + span, a.n[4] * all), tail = from % all, head = to % all;
-  int first = (from + all - 1) / all, last = to / all, tiles = (a.t[0].rows + ROWS - 1) / ROWS * ((a.t[0].cols + COLS - 1) / COLS);
+  int first = (from + all - 1) / all, last = to / all, tiles = tilesOf(a.t[0]) + (PAIR ? tilesOf(a.t[3]) : 0);
   if ((last - 1) * groups + group >= tiles) last--; // the last tiles of some groups are not there
   int early = head ? min(span / all - 1, last - first) : -1, whole = first + k - (head && k > early);
   if (k == early) return {last * groups + group, 0, head};
@@ -33,12 +41,16 @@ static __device__ inline Part partOf(const Args& a, int k) {
   return {0, 0, 0};
 }
 
-// cornerOf finds a tile's first row and column. Tiles go down the rows of a band of a.n[5] tiles, then
-// along it: those that are summed at a time are about a square of y and share the most columns of a and b.
-static __device__ inline void cornerOf(const Args& a, int tile, int& i0, int& j0) {
-  int down = (a.t[0].rows + ROWS - 1) / ROWS, across = (a.t[0].cols + COLS - 1) / COLS;
-  int band = tile / (a.n[5] * across), high = min(a.n[5], down - band * a.n[5]), in = tile - band * a.n[5] * across;
-  i0 = (band * a.n[5] + in % high) * ROWS, j0 = in / high * COLS;
+// cornerOf finds a tile's first row and column, and the gradient's first operand. Tiles go down the rows of a band of
+// a.n[5] tiles (of a second gradient a.n[6]), then along it: those that are summed at a time are about a square of y and
+// share the most columns of a and b.
+static __device__ inline int cornerOf(const Args& a, int tile, int& i0, int& j0) {
+  int y = 0, most = a.n[5], before = tilesOf(a.t[0]);
+  if (PAIR && tile >= before) y = 3, most = a.n[6], tile -= before;
+  int down = (a.t[y].rows + ROWS - 1) / ROWS, across = (a.t[y].cols + COLS - 1) / COLS;
+  int band = tile / (most * across), high = min(most, down - band * most), in = tile - band * most * across;
+  i0 = (band * most + in % high) * ROWS, j0 = in / high * COLS;
+  return y;
 }
 
 // hand tells the next role that this block's head is in y, await waits for that of the role before. A flag

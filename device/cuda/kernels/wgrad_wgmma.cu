@@ -20,7 +20,7 @@
 // are slow: 768 x 768 has 36 tiles of 128 x 128 for 132 SMs, and reaches 210 TFLOP/s in 72 of
 // 64 x 128; a relay cannot help where there are fewer tiles than SMs, since a tile's tokens come one
 // after another. Blocks that sum pieces apart and add them to y in turns were tried: 275 there, but
-// slower than this for all other shapes of GPT-2 124M and Llama-3.2-1B.
+// slower than this for all other shapes of GPT-2 124M and Llama-3.2-1B. So gradients come in pairs.
 #define DEEP 64
 #define THREADS (2 * ROWS)
 #define PANEL 64 // columns of a and b that lie together
@@ -48,7 +48,7 @@ template <int W, bool EDGE> static __device__ inline void fetchWhole(bf16* s, co
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  int m = a.t[0].rows, n = a.t[0].cols, tokens = a.t[1].rows;
+  int tokens = a.t[1].rows, which = 0; // y, and behind it x and dy
   int i0 = 0, j0 = 0, next = 0, end = 0, ahead = 0; // the tile, the next tokens to fetch, the end of their piece, steps to fetch
   int filled = 0, used = 0; // buffers: the next to fill, the next to use
   bool inside = false;
@@ -56,15 +56,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   auto stage = [&]() {
     if (ahead > 0) {
       bf16* s = s0 + filled * STAGE;
+      const Mat &x = a.t[which + 1], &dy = a.t[which + 2];
       if (next + DEEP <= end && inside) {
-        fetchWhole<ROWS, false>(s, a.t[1], x0, next, i0);
-        fetchWhole<COLS, false>(s + DEEP * ROWS, a.t[2], dy0, next, j0);
-      } else if (next + DEEP <= end && m % 8 == 0 && n % 8 == 0) {
-        fetchWhole<ROWS, true>(s, a.t[1], x0, next, i0);
-        fetchWhole<COLS, true>(s + DEEP * ROWS, a.t[2], dy0, next, j0);
+        fetchWhole<ROWS, false>(s, x, x0, next, i0);
+        fetchWhole<COLS, false>(s + DEEP * ROWS, dy, dy0, next, j0);
+      } else if (next + DEEP <= end && x.cols % 8 == 0 && dy.cols % 8 == 0) {
+        fetchWhole<ROWS, true>(s, x, x0, next, i0);
+        fetchWhole<COLS, true>(s + DEEP * ROWS, dy, dy0, next, j0);
       } else {
-        fetchPanels<DEEP, ROWS, PANEL, THREADS>(s, a.t[1], next, end - next, i0, m - i0);
-        fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, a.t[2], next, end - next, j0, n - j0);
+        fetchPanels<DEEP, ROWS, PANEL, THREADS>(s, x, next, end - next, i0, x.cols - i0);
+        fetchPanels<DEEP, COLS, PANEL, THREADS>(s + DEEP * ROWS, dy, next, end - next, j0, dy.cols - j0);
       }
       filled = filled == STAGES - 1 ? 0 : filled + 1;
       ahead--;
@@ -74,9 +75,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     commit();
   };
   auto begins = [&](const Part& p) { // fetches its first tokens, into buffers behind those whose products may still run
-    cornerOf(a, p.tile, i0, j0);
-    x0 = (const bf16*)a.t[1].p + i0 + threadIdx.x % (PANEL / 8) * 8, dy0 = (const bf16*)a.t[2].p + j0 + threadIdx.x % (PANEL / 8) * 8;
-    inside = i0 + ROWS <= m && j0 + COLS <= n, ahead = p.steps;
+    which = cornerOf(a, p.tile, i0, j0);
+    const Mat &y = a.t[which], &x = a.t[which + 1], &dy = a.t[which + 2];
+    x0 = (const bf16*)x.p + i0 + threadIdx.x % (PANEL / 8) * 8, dy0 = (const bf16*)dy.p + j0 + threadIdx.x % (PANEL / 8) * 8;
+    inside = i0 + ROWS <= y.rows && j0 + COLS <= y.cols, ahead = p.steps;
     int each = (a.n[0] + DEEP - 1) / DEEP, before = p.first / each * a.n[0]; // steps of a piece, tokens of those before
     next = before + p.first % each * DEEP, end = min(before + a.n[0], tokens);
 #pragma unroll 1
@@ -87,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
   if (part.steps == 0) return;
   begins(part);
   do {
+    const Mat& to = a.t[which];
     int r0 = i0 + warpOf() * 16 + lane / 4, c0 = j0 + lane % 4 * 2; // this thread's first elements
     float y[COLS / 8][4] = {};
     if (part.first > 0) await(a);
@@ -95,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
       for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int j = 0; j < COLS / 8; j++)
-          if (r0 + 8 * i < m && c0 + 8 * j < n) taken(y[j][2 * i], y[j][2 * i + 1], at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j));
+          if (r0 + 8 * i < to.rows && c0 + 8 * j < to.cols) taken(y[j][2 * i], y[j][2 * i + 1], at<float>(to, r0 + 8 * i, c0 + 8 * j));
     }
     int left = part.steps; // at least 1: if the loop could be skipped, the compiler would move sums in use and wait for each product
     do {
@@ -121,9 +124,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int j = 0; j < COLS / 8; j++)
-        if (r0 + 8 * i < m && c0 + 8 * j < n) {
+        if (r0 + 8 * i < to.rows && c0 + 8 * j < to.cols) {
           const float p[2] = {y[j][2 * i], y[j][2 * i + 1]};
-          store<2>(at<float>(a.t[0], r0 + 8 * i, c0 + 8 * j), p);
+          store<2>(at<float>(to, r0 + 8 * i, c0 + 8 * j), p);
         }
     if (!whole) hand(a);
   } while (part.steps > 0);
