@@ -242,7 +242,7 @@ func TestTogether(t *testing.T) {
 		want          bool
 	}{
 		{32768, extent{768, 2304}, extent{768, 768}, true}, {32768, extent{768, 3072}, extent{3072, 768}, true},
-		{16384, extent{3072, 2048}, extent{2048, 2048}, true}, {16384, extent{1600, 4800}, extent{1600, 1600}, false}, {16384, extent{28672, 4096}, extent{4096, 14336}, false},
+		{16384, extent{3072, 2048}, extent{2048, 2048}, false}, {16384, extent{1600, 4800}, extent{1600, 1600}, false}, {16384, extent{28672, 4096}, extent{4096, 14336}, false},
 	} {
 		card := target{sms: 132, major: 9, hopper: true}
 		tile, way, _ := card.sumTile(c.tokens, c.first, c.second)
