@@ -293,6 +293,7 @@ func diffAct(b *builder, n *Node) {
 
 func diffSwiGLU(b *builder, n *Node) {
 	y, gu := n.Args[0], n.Args[1]
+	b.release() // where memory is most, at the gradient of gates and ups: y must not live on for a gradient that waits
 	dgu, _ := b.into(gu)
 	attr, args := n.Attr, []Use{dgu, b.of(y), gu}
 	if len(n.Args) > 2 {

@@ -37,7 +37,7 @@ func TestArgsLayout(t *testing.T) {
 	if s := unsafe.Sizeof(mat{}); s != 24 {
 		t.Errorf("struct Mat has %d bytes, not 24", s)
 	}
-	if argsBytes != 9*24+8*4+6*4+8*4+2*8+8 {
+	if argsBytes != 9*24+8*4+8*4+8*4+2*8+8 {
 		t.Errorf("struct Args has %d bytes", argsBytes)
 	}
 }
