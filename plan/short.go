@@ -67,7 +67,7 @@ func (s *search) growth(b int) ([device.NumTiers]int64, error) {
 // judge evaluates a plan of the search, shortened where that can be.
 func (s *search) judge(pl *program.Plan, label string) (*Candidate, error) {
 	req, m := *s.req, *s.m
-	req.Options.Reject = true
+	req.Options.Reject, req.Options.Quick = true, s.m.Shared == 0 // of shared memory ranks have what others leave
 	missing := pl.MicroBatches
 	pl.MicroBatches = s.shorten(pl)
 	if missing -= pl.MicroBatches; missing > 0 {

@@ -37,6 +37,10 @@ type Options struct {
 	// Bound, and the program has no addresses or waits. It is for searches, where most
 	// candidates do not fit.
 	Reject bool
+	// Quick, with Reject, takes the first addresses within the capacities, where otherwise heuristics look
+	// for the lowest. That is more than half of a search's time, and of no use to those
+	// who only compare times.
+	Quick bool
 	// Thorough searches for addresses for about a tenth of a second if the heuristics
 	// have not reached the lower bound. It is for programs that will run.
 	Thorough bool

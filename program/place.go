@@ -1,6 +1,7 @@
 package program
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/alloc"
@@ -50,6 +51,9 @@ func (lo *lowering) place() error {
 			which = append(which, i)
 		}
 		buffers[t] = which
+		if lo.opt.Quick {
+			prob.Capacity = lo.opt.Capacity[t]
+		}
 		if lo.opt.Reject {
 			lo.p.Height[t] = alloc.LowerBound(*prob)
 			lo.rejected = lo.rejected || lo.p.Over(t)
@@ -65,7 +69,7 @@ func (lo *lowering) place() error {
 			continue
 		}
 		sol, err := alloc.Pack(lo.ctx, prob, thought)
-		if err != nil {
+		if err != nil && !errors.Is(err, alloc.ErrUndecided) { // undecided: too high, as Height says
 			return fmt.Errorf("%v memory: %w", device.Tier(t), err)
 		}
 		for k, i := range which {
