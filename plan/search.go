@@ -100,11 +100,27 @@ const enough = 6_000_000
 func (s *search) tired() bool { return len(s.found) > 0 && s.spent > s.allowed }
 
 // alike tries plans in which every rank does the same with its part of the batch,
-// that is, plans without pipelines. Steps are shortened first.
+// that is, plans without pipelines. Where cores would update chunks while the backward pass goes on, the
+// trips of gradients and weights that updates on the device save are not seen by those that look for a
+// share, so plans with all updates there are searched for by themselves.
 func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
 	}
+	if err := s.uniform(); err != nil || len(s.found) == 0 || s.req.Pins.Update != "" || s.req.Options.Clip > 0 || s.found[0].choice.r.state == device.DeviceTier {
+		return err
+	}
+	asked, pinned, found := s.req, *s.req, s.found
+	pinned.Pins.Update = program.UpdateOnDevice
+	s.req, s.found, s.reached = &pinned, nil, map[family]float64{}
+	err := s.uniform()
+	s.req, s.found = asked, append(found, s.found...)
+	s.sort()
+	return err
+}
+
+// uniform does what alike does, with or without updates pinned. Steps are shortened first.
+func (s *search) uniform() error {
 	misfits := false // of those that can't be shortened none fits
 	for _, s.short = range []bool{true, false} {
 		if err := s.enumerate(misfits); err != nil {
