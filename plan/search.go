@@ -344,47 +344,58 @@ func (s *search) complete() error {
 	return s.misfit()
 }
 
-// pack repacks the chosen plan's memory by exact search where heuristics have not
-// met the lower bound. Tighter packings reuse memory sooner, which adds waits; one
-// that makes the step slower is rejected.
+// pack repacks the chosen plan's memory where heuristics have not met the lower bound: by
+// all of them, if the search took the first addresses that fit, and by exact search. Tighter
+// packings reuse memory sooner, which adds waits; one that makes the step slower is rejected.
 func (s *search) pack() error {
 	const (
 		longer = 1.001 // bound on the ratio of step times
 		most   = 16    // bound on programs lowered again; each search takes a tenth of a second
 	)
-	best := s.found[0]
-	if len(best.Ranks) > most {
+	if len(s.found[0].Ranks) > most {
 		return nil
 	}
-	packed := *best
-	packed.Programs, packed.Ranks = slices.Clone(best.Programs), slices.Clone(best.Ranks)
+	for _, thorough := range []bool{false, true} {
+		if !thorough && s.m.Shared > 0 { // as they are packed already
+			continue
+		}
+		best := s.found[0]
+		packed, err := s.packed(best, thorough)
+		if err != nil {
+			return err
+		}
+		if packed != nil && packed.seconds <= longer*best.seconds {
+			s.found[0] = packed
+		}
+	}
+	return nil
+}
+
+// packed returns a candidate whose programs have other addresses where they can be lower, nil if there is none.
+func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
+	packed := *c
+	packed.Programs, packed.Ranks = slices.Clone(c.Programs), slices.Clone(c.Ranks)
 	opt := s.req.Options
-	opt.Capacity, opt.Thorough = best.Program.Capacity, true
-	for i, p := range best.Ranks {
+	opt.Capacity, opt.Thorough = c.Program.Capacity, thorough
+	for i, p := range c.Ranks {
 		if p.Height == p.Bound {
 			continue
 		}
 		opt.Rank = p.Rank
-		lower, err := program.Lower(s.ctx, s.graph, best.Plan, opt)
+		lower, err := program.Lower(s.ctx, s.graph, c.Plan, opt)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		packed.Ranks[i] = lower
-		if k := slices.Index(best.Programs, p); k >= 0 {
+		if k := slices.Index(c.Programs, p); k >= 0 {
 			packed.Programs[k] = lower
 		}
 	}
-	if slices.Equal(packed.Ranks, best.Ranks) {
-		return nil
+	if slices.Equal(packed.Ranks, c.Ranks) {
+		return nil, nil
 	}
 	packed.Program = packed.Programs[0]
-	if err := packed.simulate(s.m); err != nil {
-		return err
-	}
-	if packed.seconds <= longer*best.seconds {
-		s.found[0] = &packed
-	}
-	return nil
+	return &packed, packed.simulate(s.m)
 }
 
 // misfit explains why nothing fits, by the plan that lacks least.

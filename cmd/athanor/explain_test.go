@@ -70,7 +70,8 @@ func TestWhatIfs(t *testing.T) {
 			}
 			var there plan.Report
 			call(on...).must(t, 0).into(t, &there)
-			if there.Seconds != w.Seconds {
+			// Where the plan stays what it is, a search that does not know it may end in another local optimum.
+			if kept := w.Brings == "the same plan"; there.Seconds != w.Seconds && !(kept && there.Seconds > w.Seconds && there.Seconds < 1.02*w.Seconds) {
 				t.Errorf("%s: with %s %v s, but plan says %v s (%s)", c.args, w.Change, w.Seconds, there.Seconds, w.Brings)
 			}
 		}
