@@ -7,8 +7,9 @@
 #
 # PARTs, each of which ends within 8 minutes and prints a table last:
 #
-#   checks   all of the next three (the default)
+#   checks   all of the next four (the default)
 #   agree    kernels, products, models, plans, ranks against their oracles
+#   resume   a training run that is killed again and again, beside one that is not
 #   sanitize some of them under compute-sanitizer
 #   rates    what links, products and attention reach
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
@@ -108,6 +109,7 @@ checks() {
   agree
   [ -n "$dry" ] || sanitize
   wait
+  resume
   rates
 }
 
@@ -149,6 +151,46 @@ sanitize() {
   done
   # It saves and restores registers that products in flight write: only what it says of hazards counts, not the results.
   aside part racecheck 150 device/cuda bash -c 'compute-sanitizer --tool racecheck "$0" -test.run TestOperators/attention | tee /dev/stderr | grep -q "SUMMARY: 0 hazards"' "$dir/cuda.test"
+}
+
+# resume trains a small GPT on this repository's Go files: to the end, and killed until it is there, each time within
+# another limit of memory. Both must leave the same weights.
+resume() {
+  local device=cuda config=$out/resume.yaml
+  [ -n "$dry" ] && device=cpu
+  printf '%s\n' 'model: {type: gpt2, layers: 4, width: 256, heads: 4}' 'data: "**/*.go"' 'tokenizer: bpe-300' 'sequence_length: 256' 'global_batch: 8' \
+    'learning_rate: 1.0e-3' 'max_steps: 120' 'save_every: 5' 'precision: bf16' "device: $device" "out: $out/whole" >"$config"
+  part resume 150 . python3 -c '
+import glob, random, subprocess, sys, time
+
+athanor, config, out = sys.argv[1:]
+seed = time.time_ns()
+draw = random.Random(seed)
+print("seed", seed, flush=True)
+
+def train(folder, limit, kill=False):
+    """One process, killed some time after it has saved something new. Returns its status."""
+    saved = lambda: max(glob.glob(folder + "/checkpoint-*"), key=lambda p: int(p.rpartition("-")[2]), default="")
+    had = saved()
+    run = subprocess.Popen([athanor, "train", config, "out=" + folder, "limits.device=" + limit])
+    while kill and run.poll() is None and saved() == had:
+        time.sleep(0.01)
+    if kill:
+        time.sleep(draw.uniform(0, 0.3))
+        run.kill()
+    return run.wait()
+
+if train(out + "/whole", "4GiB"):
+    sys.exit("the run that nobody kills failed")
+kills = 0
+while (status := train(out + "/killed", draw.choice(["60MiB", "100MiB", "4GiB"]), kills < 4)) != 0:
+    if status != -9:
+        sys.exit(f"status {status} after {kills} kills")
+    kills += 1
+weights = [open(f"{out}/{run}/checkpoint-120/model.safetensors", "rb").read() for run in ("whole", "killed")]
+if weights[0] != weights[1]:
+    sys.exit(f"the weights differ after {kills} kills")
+print(f"RATE killed {kills} times: the same {len(weights[0])} bytes of weights")' "$dir/athanor" "$config" "$out"
 }
 
 # rates measures, one thing at a time.
@@ -268,13 +310,13 @@ offload() {
 
 case $what in
   checks | speed | large | offload) "$what" ;;
-  agree | sanitize | rates) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, sanitize, rates, speed, large or offload" >&2; exit 2 ;;
+  agree | sanitize | resume | rates) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, rates, speed, large or offload" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [[ $what =~ ^(checks|agree|sanitize|rates)$ ]]; then
+if [[ $what =~ ^(checks|agree|sanitize|resume|rates)$ ]]; then
   grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"
