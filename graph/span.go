@@ -1,0 +1,97 @@
+package graph
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Parameters that lie side by side.
+//
+// Of a layer, parameters are stored in another order than they are read in, so that what is treated alike is one range of
+// memory; and where operators would read several of them together, one value spans them. For example, a layer of Qwen 2:
+//
+//	read    norm1  q qb  k kb  v vb  o  norm2  gate  up  down
+//	stored  q k v  o  gate up  down | norm1 qb kb vb norm2
+//
+// q..v are the weight of one product, whose bias is qb..vb, and gate..up that of another. Package program keeps such
+// neighbours in one chunk under every plan, see program.Runs.
+//
+// Known weakness: chunks become larger, so plans for little memory have fewer to choose from.
+
+// stored returns parameters in the order in which chunks have them: those of a layer that are trained behind
+// those that are not, and of either vectors behind matrices. So what updates treat alike lies side by side, and
+// a GPU has a few calls for a layer's updates and norms, where each vector's would take it longer to begin than to end.
+func stored(list []model.Param) []model.Param {
+	rank := func(p model.Param) int {
+		k := 0
+		if !p.Frozen {
+			k = 2
+		}
+		if p.Vector {
+			k++
+		}
+		return k
+	}
+	return slices.SortedStableFunc(slices.Values(list), func(a, b model.Param) int {
+		return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(rank(a), rank(b)))
+	})
+}
+
+// linears is linear for neighbouring bands of columns of one value, each with a weight and bias of its own: queries,
+// keys and values, or gates and ups. Where nothing sets them apart they are one product, whose derivative by x is
+// one sum, and not several that are rounded on the way.
+func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
+	first := p.i
+	var weights, biases []Use
+	for range bands {
+		weights = append(weights, p.param())
+		if bias {
+			biases = append(biases, p.param())
+		}
+	}
+	if b.m.InOut() || !b.adjacent(weights) || !b.adjacent(biases) {
+		p.i = first
+		for _, band := range bands {
+			b.linear(band, x, p, bias, absent)
+		}
+		return
+	}
+	y := Use{bands[0].Value, bands[0].Lo, bands[len(bands)-1].Hi}
+	b.node(Linear, Attr{WT: true}, y, x, b.span(weights), b.span(biases), absent)
+}
+
+// adjacent reports whether parameters lie one below the other as operators want them, and are trained alike.
+func (b *builder) adjacent(list []Use) bool {
+	for i, u := range list {
+		k := b.g.ParamOf(u.Value)
+		p := &b.g.Params[k]
+		if _, _, adapted := b.m.Factors(p.Name); adapted || p.NF4 {
+			return false
+		}
+		if i > 0 && (b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != b.g.Params[k-1].Frozen) {
+			return false
+		}
+	}
+	return true
+}
+
+// span makes one value of adjacent parameters, absent if there are none.
+func (b *builder) span(list []Use) Use {
+	if len(list) == 0 {
+		return absent
+	}
+	v := b.g.Values[list[0].Value]
+	for _, u := range list[1:] {
+		next := &b.g.Values[u.Value]
+		if b.g.Params[next.Param].Vector {
+			v.Cols += next.Cols
+		} else {
+			v.Rows += next.Rows
+		}
+	}
+	v.Name += ".." + b.g.Values[list[len(list)-1].Value].Name
+	v.Params = len(list)
+	return b.all(b.value(v))
+}
