@@ -2,7 +2,7 @@ package cuda
 
 import "math"
 
-// relay is how blocks of kernels/wgrad_wgmma.cu divide the tiles of a gradient: in groups of so many
+// relay is how blocks of kernels/wgrad_wgmma.cu divide the tiles of a gradient, or of two: in groups of so many
 // blocks, its roles, and so many tiles each. Without a relay a block has one tile.
 //
 // For example, the 325 tiles of 128 x 256 of GPT-2 XL's 1600 x 6400 would take the 132 SMs of an H200 three waves. 66
