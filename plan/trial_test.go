@@ -151,7 +151,7 @@ func TestTrialKnowsPrices(t *testing.T) {
 	t.Logf("seed %d", first)
 	misled := false
 	for draw := first; !misled; draw++ {
-		if draw == first+12 { // two of three mislead
+		if draw == first+12 { // half of them mislead
 			t.Fatal("the search without trials is as good: this test proves nothing")
 		}
 		synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func exceeds(a, b *Candidate) bool { return a.Seconds() > b.Seconds()*(1+1e-9) }
 // described, by operator and shape: knowing it, and finding it out without trials and with them.
 func withPrices(t *testing.T, draw uint64) (known, untried, tried *Candidate) {
 	t.Helper()
-	req, m := small(t), machine(t, 40<<20, 1)
+	req, m := small(t), machine(t, 28<<20, 1)
 	described := m.Cost
 	truth := sim.CostFunc(func(c *device.Call) float64 {
 		key := fnv.New64a()
