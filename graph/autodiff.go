@@ -209,16 +209,6 @@ func (b *builder) release() {
 	}
 }
 
-// writes reports whether an operator with these operands changes a value.
-func writes(op Op, args []Use, value int) bool {
-	for i, u := range args {
-		if u.Value == value && op.Info().Args[i].Access != Read {
-			return true
-		}
-	}
-	return false
-}
-
 // pass makes the gradient of a node's result the first contribution to that of what is
 // added to it.
 func (b *builder) pass(res, dy Use) {

@@ -200,10 +200,10 @@ func (b *builder) all(v int) Use { return Use{v, 0, b.g.Values[v].Cols} }
 var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
-	if h := b.held; h != nil && (writes(op, args, h.Args[1].Value) || writes(op, args, h.Args[2].Value)) {
+	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
+	if h := b.held; h != nil && (n.Writes(h.Args[1].Value) || n.Writes(h.Args[2].Value)) {
 		b.release()
 	}
-	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
 	if b.back {
 		b.seg.Backward = append(b.seg.Backward, n)
 	} else {

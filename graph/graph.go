@@ -76,6 +76,16 @@ type Node struct {
 	Chunked bool
 }
 
+// Writes reports whether a node writes (part of) a value.
+func (n *Node) Writes(value int) bool {
+	for i, u := range n.Args {
+		if u.Value == value && n.Op.Info().Args[i].Access != Read {
+			return true
+		}
+	}
+	return false
+}
+
 // Segment is a unit of scheduling.
 type Segment struct {
 	Name    string

@@ -74,7 +74,7 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 			u.work = append(u.work, o)
 		}
 		for v := range fresh {
-			fresh[v] = fresh[v] && !writes(n, v)
+			fresh[v] = fresh[v] && !n.Writes(v)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 // the segment, or by a segment below.
 func (lo *lowering) overwritten(seg *graph.Segment, i, v int) bool {
 	return v == seg.DIn && seg.In >= 0 ||
-		slices.ContainsFunc(seg.Backward[i+1:], func(n graph.Node) bool { return writes(&n, v) })
+		slices.ContainsFunc(seg.Backward[i+1:], func(n graph.Node) bool { return n.Writes(v) })
 }
 
 // saveGradient copies the current content of a gradient.

@@ -126,7 +126,7 @@ func (lo *lowering) missing(segment int) map[int]int {
 		again[v] = row
 		for n := range seg.Forward {
 			node := &seg.Forward[n]
-			if !writes(node, v) {
+			if !node.Writes(v) {
 				continue
 			}
 			if node.Op.Info().Kind != graph.RowWise {
@@ -149,19 +149,9 @@ func (lo *lowering) missing(segment int) map[int]int {
 func firstRow(n *graph.Node, again map[int]int) int {
 	first := math.MaxInt
 	for v, row := range again {
-		if writes(n, v) {
+		if n.Writes(v) {
 			first = min(first, row)
 		}
 	}
 	return first
-}
-
-// writes reports whether a node writes (part of) a value.
-func writes(n *graph.Node, v int) bool {
-	for i, spec := range n.Op.Info().Args {
-		if i < len(n.Args) && n.Args[i].Value == v && spec.Access != graph.Read {
-			return true
-		}
-	}
-	return false
 }

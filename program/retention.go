@@ -53,7 +53,7 @@ func actOfValue(seg *graph.Segment, v int) Act {
 	if v == seg.In {
 		return InputAct
 	}
-	maker := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return writes(&n, v) })
+	maker := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return n.Writes(v) })
 	return actOf(seg.Forward[maker].Op)
 }
 
@@ -244,7 +244,7 @@ func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
 			return
 		}
 		for i := range seg.Forward {
-			if n := &seg.Forward[i]; writes(n, v) {
+			if n := &seg.Forward[i]; n.Writes(v) {
 				again[v] = true
 				for _, use := range n.Args {
 					need(use.Value)
@@ -257,7 +257,7 @@ func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
 	}
 	for i := range seg.Forward {
 		n := &seg.Forward[i]
-		if slices.ContainsFunc(n.Args, func(u graph.Use) bool { return again[u.Value] && writes(n, u.Value) }) {
+		if slices.ContainsFunc(n.Args, func(u graph.Use) bool { return again[u.Value] && n.Writes(u.Value) }) {
 			list = append(list, n)
 		}
 	}

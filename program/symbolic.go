@@ -447,9 +447,9 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 // gemm). If others continue its sum, a call whose token count is no multiple of this
 // computes a different sum.
 func (x *execution) together(in *Instr) int {
-	half := func(j int) bool { return x.p.Buffers[in.Args[j].Buf].DType == graph.BF16 }
+	half := func(j int) bool { return !in.arg(j).Absent() && x.p.Buffers[in.arg(j).Buf].DType == graph.BF16 }
 	switch {
-	case in.Op == graph.LinearDW && half(1) && half(2):
+	case in.Op == graph.LinearDW && (half(1) && half(2) || half(4) && half(5)): // of either gradient
 		return max(in.Attr.Cut, 2)
 	case in.Op == graph.ExpertDW && half(1) && half(2):
 		return in.Attr.Seq

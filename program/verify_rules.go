@@ -192,7 +192,7 @@ func oneStart(in *Instr) string {
 	return ""
 }
 
-// oneOrTwo: a second gradient is whole, and summed like the first.
+// oneOrTwo: a second gradient has all of its operands.
 func oneOrTwo(in *Instr) string {
 	n := 0
 	for k := range 3 {
