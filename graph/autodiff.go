@@ -13,6 +13,10 @@ import "slices"
 // likewise overwrites the incoming one. So a layer's backward pass works on one
 // [N, D] gradient throughout.
 //
+// Where that gradient is the result of a product, which nothing has read, the product
+// multiplies by the derivative itself: on a GPU one kernel less, and one pass over
+// the widest gradient of a layer less there and back.
+//
 // A value has no gradient unless it depends on a trained parameter: rules consult
 // needs before they contribute. So there is no backward pass below the lowest
 // trained parameter, and a frozen weight costs neither its gradient nor the
@@ -278,7 +282,21 @@ func diffAct(b *builder, n *Node) {
 	y, x := n.Args[0], n.Args[1]
 	dy := b.of(y)
 	b.grad[x.Value] = dy.Value
+	if p := b.latest(dy); p.Op == LinearDX && !p.Attr.Acc && p.Args[0] == dy && p.Chunked == b.chunk {
+		p.Attr.Act, p.Args = n.Attr.Act, append(p.Args, x)
+		return
+	}
 	b.node(ActBwd, n.Attr, dy, dy, x)
+}
+
+// latest returns the last node of the segment's backward pass that has an operand in common with u.
+func (b *builder) latest(u Use) *Node {
+	for i := len(b.seg.Backward) - 1; i >= 0; i-- {
+		if n := &b.seg.Backward[i]; slices.ContainsFunc(n.Args, u.overlaps) {
+			return n
+		}
+	}
+	return &Node{}
 }
 
 func diffSwiGLU(b *builder, n *Node) {

@@ -129,8 +129,9 @@ var table = [NumOps]Info{
 	// from bias+res or y.
 	// With Attr.NF4 w is stored in 4 bits a number, see NF4Block.
 	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
-	// dx (+)= dy.w^T; w as above.
-	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
+	// dx (+)= dy.w^T; w as above. With x, which dx is then not added to, dx = (dy.w^T)*act'(x):
+	// the derivatives of a product and of the activation before it.
+	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r x:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
@@ -344,7 +345,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Activation selects the function of Act and SwiGLU.
+// Activation selects the function of Act, SwiGLU and their derivatives.
 type Activation uint8
 
 const (

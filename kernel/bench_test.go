@@ -56,7 +56,7 @@ func BenchmarkKernel(b *testing.B) {
 		t    []Tensor
 	}{
 		{graph.Linear, "", graph.Attr{}, []Tensor{mat(n, f), mat(n, d), mat(d, f), mat(1, f), {}}},
-		{graph.LinearDX, "", graph.Attr{}, []Tensor{mat(n, d), mat(n, f), mat(d, f)}},
+		{graph.LinearDX, "", graph.Attr{}, []Tensor{mat(n, d), mat(n, f), mat(d, f), {}}},
 		{graph.LinearDW, "", graph.Attr{Acc: true}, []Tensor{mat(d, f), mat(n, d), mat(n, f)}},
 		{graph.BiasGrad, "", graph.Attr{Acc: true}, []Tensor{mat(1, f), mat(n, f)}},
 		{graph.LayerNorm, "", graph.Attr{Eps: 1e-5}, []Tensor{mat(n, d), mat(n, 2), mat(n, d), mat(1, d), mat(1, d)}},

@@ -156,10 +156,13 @@ var cases = map[graph.Op]func(m *maker) sample{
 	graph.LinearDX: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
 		d := m.float()
-		s := sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt)},
-			token: []bool{true, true, false}}
+		s := sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt), {}},
+			token: []bool{true, true, false, true}}
 		if m.IntN(3) == 0 {
 			s.attr.NF4, s.t[2] = true, m.packed(d, in, out, wt)
+		}
+		if !m.acc && m.IntN(2) == 0 {
+			s.attr.Act, s.t[3] = graph.Activation(m.IntN(4)), m.mat(m.float(), n, in, 3)
 		}
 		return s
 	},

@@ -90,6 +90,15 @@ func TestGradients(t *testing.T) {
 			difference(t, "dw", w, dw, y, dy, forward)
 			difference(t, "db", b, db, y, dy, forward)
 			difference(t, "res", res, dy, y, dy, forward)
+			for act := range graph.SiLU + 1 {
+				a := &graph.Attr{WT: wt, Act: act}
+				h := f64(r, 3, 5)
+				run(graph.LinearDX, a, dx, dy, w, x)
+				difference(t, "dx behind "+act.String(), x, dx, y, dy, func() {
+					run(graph.Act, a, h, x)
+					run(graph.Linear, a, y, h, w)
+				})
+			}
 		}
 	})
 	t.Run("layernorm", func(t *testing.T) {

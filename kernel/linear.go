@@ -37,8 +37,11 @@ func (e *Env) biasRow(t *Tensor) []float32 {
 }
 
 func linearDX(e *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, w := &t[0], &t[1], &t[2]
+	dx, dy, w, x := &t[0], &t[1], &t[2], &t[3]
 	e.product(!a.WT, a.NF4, dx, dy, w, dx.sum(a.Acc))
+	if !x.Absent() {
+		actBwd(e, a, []Tensor{*dx, *dx, *x})
+	}
 }
 
 func linearDW(e *Env, a *graph.Attr, t []Tensor) {

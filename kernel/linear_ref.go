@@ -43,12 +43,16 @@ func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, w := &t[0], &t[1], plain(a, &t[2], t[0].Cols, t[1].Cols)
+	dx, dy, w, x := &t[0], &t[1], plain(a, &t[2], t[0].Cols, t[1].Cols), &t[3]
 	for r := range dx.Rows {
 		for i := range dx.Cols {
 			var s float64
 			for o := range dy.Cols {
 				s += dy.At(r, o) * weight(w, a.WT, i, o)
+			}
+			if !x.Absent() {
+				_, d := activation(a.Act, x.At(r, i))
+				s *= d
 			}
 			dx.put(a.Acc, r, i, s)
 		}

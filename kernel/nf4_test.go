@@ -48,7 +48,7 @@ func TestNF4Panels(t *testing.T) {
 			t  []Tensor
 		}{
 			{graph.Linear, []Tensor{m.any(n, out), m.mat(d, n, in, 1), w, bias, res}},
-			{graph.LinearDX, []Tensor{m.any(n, in), m.mat(d, n, out, 1), w}},
+			{graph.LinearDX, []Tensor{m.any(n, in), m.mat(d, n, out, 1), w, {}}},
 		} {
 			got, want := copies(c.t), copies(c.t)
 			want[2] = wide

@@ -221,7 +221,7 @@ func TestPolicyKnowsPrices(t *testing.T) {
 // TestTrialOverrules: a plan that is fast in the model only is not chosen.
 func TestTrialOverrules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		req, m := small(t), machine(t, 40<<20, 1)
+		req, m := small(t), machine(t, 30<<20, 1)
 		alone := find(t, req, m).Best
 		f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), slow: alone.Label}
 		m.Trial = &Trial{Steps: 1e6, Open: f.open}

@@ -38,7 +38,7 @@ func TestUpdates(t *testing.T) {
 		state  string
 		shares bool
 		bound  float64
-	}{{1, 1, "", true, 0.005}, {4, 1, "", true, 0.005}, {2, 0, "", true, 0.005}, {1, 1, "bf16_moments", true, 0.005}, {0.01, 1, "", false, 0.02}} {
+	}{{1, 1, "", true, 0.005}, {4, 1, "", true, 0.005}, {2, 0, "", true, 0.01}, {1, 1, "bf16_moments", true, 0.005}, {0.01, 1, "", false, 0.02}} {
 		if left[i] {
 			continue
 		}

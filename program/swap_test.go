@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"reflect"
@@ -150,7 +151,11 @@ func TestLinearMemory(t *testing.T) {
 			}
 			pl := swapped(g, 1, 1, keep)
 			pl.HeadRows = 256
-			h[i] = lowered(t, g, pl).Height
+			p, err := Lower(context.Background(), g, pl, Options{Clip: 1, Capacity: NoLimits, Thorough: true}) // as the program that runs
+			if err != nil {
+				t.Fatal(err)
+			}
+			h[i] = p.Height
 		}
 		for tier := range device.NumTiers {
 			slope := h[1][tier] - h[0][tier]

@@ -51,7 +51,7 @@ var dtypeSets = map[string][]graph.DType{
 
 var verifyRules = [graph.NumOps]rule{
 	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f"), extra: oneStart},
-	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f"), swapped: shapes("N,I/f N,O/f O,I/f")},
+	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f N,I/f"), swapped: shapes("N,I/f N,O/f O,I/f N,I/f"), extra: notAdded},
 	graph.LinearDW:      {shapes: shapes("I,O/s N,I/f N,O/f A,B/s N,A/f N,B/f"), swapped: shapes("O,I/s N,I/f N,O/f B,A/s N,A/f N,B/f"), extra: oneOrTwo},
 	graph.BiasGrad:      {shapes: shapes("1,O/s N,O/f")},
 	graph.LayerNorm:     {shapes: shapes("N,D/f N,2/s N,D/f 1,D/f 1,D/f")},
@@ -188,6 +188,14 @@ func cached(in *Instr) string {
 func oneStart(in *Instr) string {
 	if in.Attr.Acc && !(in.Args[3].Absent() && in.Args[4].Absent()) {
 		return "acc is set, and there is a bias or a residual"
+	}
+	return ""
+}
+
+// notAdded: what is multiplied by a derivative begins at 0.
+func notAdded(in *Instr) string {
+	if in.Attr.Acc && !in.arg(3).Absent() {
+		return "acc is set, and there is an activation to derive"
 	}
 	return ""
 }

@@ -15,7 +15,7 @@
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
-#            all in fp32; LAYERS=N: so many of its layers
+#            all in fp32 or, if that fails, moments in bf16; LAYERS=N: so many of its layers
 #
 # PyTorch, where there is one, is measured beside. DIR is gpu-check.bin unless
 # given; full logs are in $OUT (default: gpu-check.out). A part gives up what it has
@@ -197,6 +197,7 @@ print(f"RATE killed {kills} times: the same {len(weights[0])} bytes of weights")
 rates() {
   test_of rate-links 30 device/cuda TestRateLinks
   test_of rate-product 40 device/cuda 'TestRateProduct|TestRateLogits'
+  test_of rate-algorithms 60 device/cuda TestRateAlgorithms
   test_of rate-attention 120 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   test_of rate-sums 40 device/cuda TestRateSums
@@ -220,6 +221,8 @@ declare -A shapes=(
   [llama-3-8b]='{type: llama, layers: 32, width: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, vocabulary: 128256, rope_theta: 500000, tied: false, max_positions: 8192}'
 )
 
+declare -A measured=() # steps of PyTorch, of which one suffices
+
 # step NAME LENGTH BATCH SECONDS [LAYERS [KEY=VALUE...]]: a training step with the
 # plan that is chosen, measured and predicted, and PyTorch's, or PyTorch's with
 # everything on the host where the GPU's memory is limited. Each has so many seconds.
@@ -239,6 +242,8 @@ step() {
   printf 'model: %s\ndata: "**/*.go"\ntokenizer: bpe-300\nsequence_length: %d\nglobal_batch: %d\nlearning_rate: 1.0e-4\nmax_steps: 10\nout: %s\nprecision: bf16\ndevice: %s\n' \
     "$shape" "$length" "$batch" "$out/run" "$device" >"$config"
   part "$id" "$limit" . "$dir/athanor" bench step "$config" "$@" --json --steps $steps --warmup 1
+  [ -n "${measured[$id]:-}" ] && return
+  measured[$id]=1
   if [ -n "$dry" ]; then
     torch "$id" 120 dry
   else
@@ -306,6 +311,11 @@ offload() {
   product
   grow 120
   step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=fp32
+  if grep -q '^llama.*FAILED' "$out/results.txt"; then
+    mv "$out/llama-3-8b-4096-limited-${LAYERS:-all}.log" "$out/fp32.log"
+    result "once more with moments in bf16:"
+    step llama-3-8b 4096 8 200 "${LAYERS:-0}" limits.device=24GB optimizer_state=bf16_moments
+  fi
 }
 
 case $what in

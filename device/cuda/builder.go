@@ -41,10 +41,22 @@ type launch struct {
 	args   args
 }
 
-// work is one thing that a call starts: a launch or a product.
+// work is one thing that a call starts: a launch or a product, or what is done instead if the library rejects it.
 type work struct {
 	launch  *launch
 	product *product
+	instead []work
+}
+
+// launches lists all launches that there may be.
+func launches(list []work) (all []*launch) {
+	for _, w := range list {
+		if w.launch != nil {
+			all = append(all, w.launch)
+		}
+		all = append(all, launches(w.instead)...)
+	}
+	return all
 }
 
 // target describes the device that calls are built for.

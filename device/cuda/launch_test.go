@@ -36,13 +36,7 @@ func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 			if err != nil {
 				t.Errorf("%v: %v", c.Op, err)
 			}
-			for _, w := range works {
-				for _, l := range []*launch{w.launch, w.spare()} {
-					if l != nil {
-						list = append(list, l)
-					}
-				}
-			}
+			list = append(list, launches(works)...)
 		}
 	}
 	return list

@@ -179,11 +179,8 @@ func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {
 	codes := map[kernels.Unit][]byte{}
 	var units []kernels.Unit
 	for _, list := range works {
-		for _, w := range list {
-			for _, l := range []*launch{w.launch, w.spare()} {
-				if l == nil || d.modules[l.unit] != 0 || slices.Contains(units, l.unit) {
-					continue
-				}
+		for _, l := range launches(list) {
+			if d.modules[l.unit] == 0 && !slices.Contains(units, l.unit) {
 				units = append(units, l.unit)
 			}
 		}
@@ -206,14 +203,6 @@ func (d *Device) compile(works [][]work) (map[kernels.Unit][]byte, error) {
 	}
 	all.Wait()
 	return codes, first
-}
-
-// spare returns the plain kernel of a product that the library may reject.
-func (w *work) spare() *launch {
-	if w.product == nil {
-		return nil
-	}
-	return w.product.plain
 }
 
 // load passes the code to the driver, on the worker.
@@ -260,8 +249,8 @@ func (d *Device) pin(n int64) ([]byte, error) {
 }
 
 // bind makes a call ready to run, on the worker.
-func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]atomic.Uint32) (call, error) {
-	p := call{op: c.Op, stream: c.Stream, span: span}
+func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]atomic.Uint32) (p call, err error) {
+	p = call{op: c.Op, stream: c.Stream, span: span}
 	for _, a := range c.Args {
 		if !a.Absent() {
 			p.high[a.Tier] = max(p.high[a.Tier], a.End())
@@ -277,7 +266,6 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		return p, d.bindHost(&p, c)
 	}
 	if c.Op.Info().Between {
-		var err error
 		if p.exchange, err = d.join(c); err != nil {
 			return p, err
 		}
@@ -298,11 +286,9 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		return p, nil
 	}
 	for i := range list {
-		s, err := d.step(&list[i], c.Stream)
-		if err != nil {
+		if p.steps, err = d.steps(p.steps, &list[i], c.Stream); err != nil {
 			return p, err
 		}
-		p.steps = append(p.steps, s)
 	}
 	return p, nil
 }
@@ -381,17 +367,25 @@ func (d *Device) borders(t device.Tier, o device.Operand) bool {
 // the plain kernel, which is many times slower. Call it between rounds.
 func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
 
-// step binds a launch or a product.
-func (d *Device) step(w *work, s device.Stream) (step, error) {
-	if w.product != nil {
-		st, err := d.matmul(w.product, s)
-		if err == nil {
-			return st, nil
-		}
-		d.refused[fmt.Sprintf("%v: %v", w.product, err)] = true
-		w.launch = w.product.plain
+// steps appends a launch or a product.
+func (d *Device) steps(list []step, w *work, s device.Stream) ([]step, error) {
+	if w.product == nil {
+		st, err := d.kernelStep(w.launch, s)
+		return append(list, st), err
 	}
-	return d.kernelStep(w.launch, s)
+	st, err := d.matmul(w.product, s)
+	if err == nil {
+		return append(list, st), nil
+	}
+	if w.instead[0].product == nil {
+		d.refused[fmt.Sprintf("%v: %v", w.product, err)] = true
+	}
+	for i := range w.instead {
+		if list, err = d.steps(list, &w.instead[i], s); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // parameters is what a launch points to: the arguments and their description for the
@@ -451,11 +445,12 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	lt, handle := d.lib.Lt, d.work.lt
 	at := func(o device.Operand) uintptr { return d.base(o.Tier) + uintptr(o.Addr) }
 	desc := p.describe(at)
-	algo, err := d.algorithm(canonical(desc), at(p.bias))
+	extra := at(p.extra())
+	algo, err := d.algorithm(canonical(desc), extra)
 	if err != nil {
 		return step{}, err
 	}
-	plan, err := lt.Plan(desc, at(p.bias))
+	plan, err := lt.Plan(desc, extra)
 	if err != nil {
 		return step{}, err
 	}
@@ -479,18 +474,19 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 }
 
 // algorithm returns the library's choice for a product; each is chosen once.
-func (d *Device) algorithm(p nv.Product, bias uintptr) ([nv.AlgoBytes]byte, error) {
+func (d *Device) algorithm(p nv.Product, extra uintptr) ([nv.AlgoBytes]byte, error) {
 	if a, ok := d.algos[algoKey{p}]; ok {
 		return a, nil
 	}
-	plan, err := d.lib.Lt.Plan(p, bias)
+	plan, err := d.lib.Lt.Plan(p, extra)
 	if err != nil {
 		return [nv.AlgoBytes]byte{}, err
 	}
 	defer plan.Close()
-	if err := plan.Choose(d.work.lt, p, workspaceBytes); err != nil {
+	list, err := plan.Algorithms(d.work.lt, p, workspaceBytes, 1)
+	if err != nil {
 		return [nv.AlgoBytes]byte{}, err
 	}
-	d.algos[algoKey{p}] = plan.Algo
-	return plan.Algo, nil
+	d.algos[algoKey{p}] = list[0]
+	return list[0], nil
 }

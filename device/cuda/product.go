@@ -35,13 +35,12 @@ func SumRows(seq int) int {
 	return seq
 }
 
-// product is y = bias + res + op(a).op(b), on operands of one tier.
+// product is y = bias + res + op(a).op(b), on operands of one tier, or where x is present op(a).op(b)*gelu'(x).
 type product struct {
-	y, a, b, bias, res device.Operand
-	ta, tb             bool
-	acc                bool
-	rowWise            bool // rows of a are tokens, so the result must not depend on their number
-	plain              *launch
+	y, a, b, bias, res, x device.Operand
+	ta, tb                bool
+	acc                   bool
+	rowWise               bool // rows of a are tokens, so the result must not depend on their number
 }
 
 func linear(b *builder) error {
@@ -49,7 +48,27 @@ func linear(b *builder) error {
 }
 
 func linearDX(b *builder) error {
-	return b.weighted(product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
+	p := product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true}
+	if err := b.weighted(p); err != nil || b.op(3).Absent() {
+		return err
+	}
+	x := b.op(3)
+	if err := b.elements("act_bwd", b.activation, p.y, p.y, x); err != nil {
+		return err
+	}
+	if b.derives(p, x) {
+		p.x = x
+		b.work = []work{{product: &p, instead: b.work}}
+	}
+	return nil
+}
+
+// derives reports whether the library's kernel multiplies by the derivative of the activation at x, which saves writing
+// and reading what it multiplies. On cards before Hopper llm.c found the library's kernels that do so slow.
+func (b *builder) derives(p product, x device.Operand) bool {
+	a := &b.call.Attr
+	return b.library && b.major >= 9 && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && whole(p.y) && whole(p.a) &&
+		b.packed(p.y) && b.packed(p.a) && b.packed(p.b) && b.packed(x)
 }
 
 func linearDW(b *builder) error {
@@ -96,7 +115,6 @@ func (b *builder) sum(g gradient) error {
 // only. For others that begin where packs do, such as GPT-2's 50257 logits, it gets the columns or
 // the terms up to the last whole pack, and the plain kernel makes the few that are left.
 func (b *builder) product(p product) error {
-	const pack = 8
 	cols, inner := p.y.Cols, p.a.Cols
 	switch {
 	case !b.library || p.ta || !b.packed(p.y) || !b.packed(p.a) || !b.packed(p.b):
@@ -119,11 +137,16 @@ func (b *builder) product(p product) error {
 	}
 	if b.library && p.y.Rows > 0 && p.suits() {
 		w := &b.work[len(b.work)-1]
-		p.plain = w.launch
-		w.launch, w.product = nil, &p
+		*w = work{product: &p, instead: []work{*w}}
 	}
 	return nil
 }
+
+// pack is the number of elements of bf16 in 16 bytes.
+const pack = 8
+
+// whole reports whether rows are whole packs.
+func whole(o device.Operand) bool { return o.Cols%pack == 0 }
 
 // packed reports whether an operand is in bf16 with rows that begin at multiples of 16 bytes.
 func (b *builder) packed(o device.Operand) bool { return b.begins(o, graph.BF16, 16) }
@@ -181,6 +204,9 @@ func (p *product) String() string {
 	if !p.res.Absent() || p.acc {
 		s += " + residual"
 	}
+	if !p.x.Absent() {
+		s += " * gelu'"
+	}
 	return s
 }
 
@@ -212,13 +238,26 @@ func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
 		}
 		return m
 	}
-	d := nv.Product{TransA: p.tb, TransB: p.ta, Bias: !p.bias.Absent(), BiasType: ltTypes[p.y.DType], Whole: p.rowWise,
-		A: matrix(p.b), B: matrix(p.a), D: matrix(p.y)}
+	d := nv.Product{TransA: p.tb, TransB: p.ta, Whole: p.rowWise, A: matrix(p.b), B: matrix(p.a), D: matrix(p.y)}
+	switch {
+	case !p.bias.Absent():
+		d.Epilogue = nv.LtBias
+	case !p.x.Absent():
+		d.Epilogue, d.Lead = nv.LtDGELU, matrix(p.x).Lead
+	}
 	d.C = d.D
 	if !p.res.Absent() {
 		d.C = matrix(p.res)
 	}
 	return d
+}
+
+// extra is what the product's epilogue reads.
+func (p *product) extra() device.Operand {
+	if !p.bias.Absent() {
+		return p.bias
+	}
+	return p.x
 }
 
 // canonical returns the product for which the algorithm is chosen.

@@ -125,3 +125,60 @@ func TestWholePacks(t *testing.T) {
 		cores.Close()
 	}
 }
+
+// TestDerives: where the library can, it multiplies by the derivative of an activation; where it cannot, or
+// rejects that, a kernel does after the product, and nobody is told, since that is hardly slower. The results are the reference's.
+func TestDerives(t *testing.T) {
+	lib := withLibrary(t)
+	cores := kernel.NewEnv(1)
+	defer cores.Close()
+	for _, c := range []struct {
+		name                   string
+		act                    graph.Activation
+		major, inner, pad, odd int
+		fused, rejected        bool
+	}{
+		{"as it should be", graph.GELUTanh, 9, 32, 0, 0, true, false},
+		{"rejected", graph.GELUTanh, 9, 32, 0, 0, true, true},
+		{"another activation", graph.ReLU, 9, 32, 0, 0, false, false},
+		{"an older card", graph.GELUTanh, 8, 32, 0, 0, false, false},
+		{"terms that are no whole packs", graph.GELUTanh, 9, 28, 4, 0, false, false},
+		{"rows that begin anywhere", graph.GELUTanh, 9, 32, 0, 3, false, false},
+	} {
+		libs := lib
+		if !onGPU() {
+			g := fake.New()
+			g.Plain = c.rejected
+			libs = &Libraries{g.Driver(), asText(t, g, false), g.Lt()}
+		} else if c.rejected {
+			continue
+		}
+		d := openedWith(t, libs, Options{}, imageBytes)
+		d.limits.major = c.major
+		s := &sample{Rand: rand.New(rand.NewPCG(8, 8)), image: make([]byte, imageBytes), float: graph.BF16, wide: true, tol: 2e-5, early: 1. / 256}
+		s.call = device.Call{Op: graph.LinearDX, Attr: graph.Attr{Act: c.act}}
+		mat := func(rows, cols, stride int) {
+			s.mat(rows, stride)
+			s.call.Args[len(s.call.Args)-1].Cols = cols
+		}
+		mat(40, 24, 24)
+		mat(40, c.inner, c.inner+c.pad)
+		mat(24, c.inner, c.inner+c.pad)
+		mat(40, 24, 24+c.odd)
+		s.poison()
+		works, err := d.plan(d.target(), &s.call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := works[0].product; c.fused != (len(works) == 1 && p != nil && !p.x.Absent() && len(works[0].instead) == 2) || len(launches(works)) < 2 {
+			t.Errorf("%s: %d works, the first of them %+v", c.name, len(works), works[0])
+		}
+		got := execute(t, d, s.call, s.image)
+		if err := errors.Join(s.twice(cores, got), s.check(got, s.reference())); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if told := d.Refused(); told != nil {
+			t.Errorf("%s: refused %q", c.name, told)
+		}
+	}
+}

@@ -140,6 +140,59 @@ func TestRateLogits(t *testing.T) {
 	}
 }
 
+// TestRateAlgorithms: products of layers of GPT-2 124M and XL, Llama-3.2-1B and Llama-3-8B on 16384 tokens, with the library's choice of
+// algorithm and the fastest of its first ten; and with the derivative of GELU in the product and behind it.
+func TestRateAlgorithms(t *testing.T) {
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
+	tokens := onGPU(16384, 64)
+	for _, c := range []struct {
+		in, out  int
+		wt, gelu bool // gelu: its derivative behind the gradient of the input
+	}{
+		{768, 2304, false, false}, {768, 768, false, false}, {768, 3072, false, false}, {3072, 768, false, true},
+		{1600, 4800, false, false}, {1600, 1600, false, false}, {1600, 6400, false, false}, {6400, 1600, false, true},
+		{2048, 3072, true, false}, {2048, 2048, true, false}, {2048, 16384, true, false}, {8192, 2048, true, false},
+		{4096, 6144, true, false}, {4096, 4096, true, false}, {4096, 28672, true, false}, {14336, 4096, true, false},
+	} {
+		in, out, at := onGPU(c.in, 24), onGPU(c.out, 40), int64(0)
+		place := func(rows, cols int) device.Operand {
+			o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
+			at = (o.End() + 255) &^ 255
+			return o
+		}
+		w := place(in, out)
+		if c.wt {
+			w.Rows, w.Cols, w.Stride = out, in, in
+		}
+		y, x, res, dx := place(tokens, out), place(tokens, in), place(tokens, out), place(tokens, in)
+		d := open(t, cuda.Options{})
+		check(t, d.Reserve(device.DeviceTier, at))
+		put(t, d, some, w, y, x, res)
+		forward := device.Call{Op: graph.Linear, Attr: graph.Attr{WT: c.wt}, Args: []device.Operand{y, x, w}}
+		if !c.wt && in >= out {
+			forward.Args = append(forward.Args, device.Operand{}, res)
+		}
+		backward := device.Call{Op: graph.LinearDX, Attr: graph.Attr{WT: c.wt}, Args: []device.Operand{dx, res, w}}
+		tell := func(way string, call *device.Call) {
+			var rates []float64
+			cuda.Algorithms(t, d, call, 10, func() {
+				rates = append(rates, 2*float64(tokens)*float64(in)*float64(out)/seconds(t, d, 5, *call)/1e12)
+			})
+			best := slices.Index(rates, slices.Max(rates))
+			rate(t, fmt.Sprintf("%s, %d to %d", way, in, out), rates[0], fmt.Sprintf("TFLOP/s; %.1f by number %d of %d", rates[best], best, len(rates)))
+		}
+		tell("forwards", &forward)
+		tell("backwards", &backward)
+		if sms, major := cuda.CardOf(d); c.gelu && major >= 9 {
+			backward.Args = append(backward.Args, x)
+			tell("backwards with GELU", &backward)
+			cuda.Pretend(d, sms, 8)
+			rate(t, fmt.Sprintf("backwards, then GELU, %d to %d", in, out), 2*float64(tokens)*float64(in)*float64(out)/seconds(t, d, 5, backward)/1e12, "TFLOP/s")
+			cuda.Pretend(d, sms, major)
+		}
+	}
+}
+
 // TestRateSums: gradients of weights of GPT-2 124M and XL in sequences of 1024 and of Llama-3.2-1B in those
 // of 4096, for 16384 tokens: by our kernel in the tile that is chosen, and with whole tiles where blocks continue
 // each other's, by the library sequence by sequence, and by the library at once, whose bits depend on the number of tokens.

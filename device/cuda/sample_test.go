@@ -327,6 +327,10 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, in)
 		s.mat(n, out)
 		s.maybePacked(in, out)
+		if !s.acc && s.IntN(2) == 0 {
+			s.call.Attr.Act = graph.Activation(s.IntN(4))
+			s.mat(n, in)
+		}
 	},
 	graph.LinearDW: func(s *sample) {
 		n := s.n()

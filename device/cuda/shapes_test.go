@@ -29,12 +29,15 @@ func modelShapes() [][3]int {
 // have the same tokens in two parts.
 func TestModelShapes(t *testing.T) {
 	for _, shape := range modelShapes() {
-		for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {
-			for _, turned := range []bool{false, true} {
+		for _, turned := range []bool{false, true} {
+			for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {
 				t.Run(fmt.Sprintf("%v %v WT %v", op, shape, turned), func(t *testing.T) {
-					newLayer(t, op, shape, turned).check(t)
+					newLayer(t, op, shape, turned, false).check(t)
 				})
 			}
+			t.Run(fmt.Sprintf("%v %v WT %v, GELU", graph.LinearDX, shape, turned), func(t *testing.T) {
+				newLayer(t, graph.LinearDX, shape, turned, true).check(t)
+			})
 		}
 	}
 }
@@ -44,7 +47,7 @@ type layer struct {
 	sample
 	d *Device
 	n int                    // tokens
-	m [3]bf16s               // the operands; the first, which is written, is empty
+	m [4]bf16s               // the operands; the first, which is written, is empty
 	y device.Operand         // written
 	f func(r, c int) float64 // what it should be
 }
@@ -68,7 +71,8 @@ func randomBF16(r *rand.Rand, n int) []byte {
 	return b
 }
 
-func newLayer(t *testing.T, op graph.Op, shape [3]int, turned bool) *layer {
+// newLayer gives a product of LinearDX the derivative of GELU too, if so told.
+func newLayer(t *testing.T, op graph.Op, shape [3]int, turned, derived bool) *layer {
 	t.Helper()
 	seed := fresh(t)
 	l := &layer{sample: sample{Rand: rand.New(rand.NewPCG(seed, 31))}, n: shape[0]}
@@ -83,19 +87,26 @@ func newLayer(t *testing.T, op graph.Op, shape [3]int, turned bool) *layer {
 		}
 		return l.m[2].at(in, out)
 	}
-	sizes, types := [3][2]int{dy, x, w}, [3]graph.DType{graph.BF16, graph.BF16, graph.BF16}
+	sizes, types := [][2]int{dy, x, w}, [4]graph.DType{graph.BF16, graph.BF16, graph.BF16, graph.BF16}
 	switch op {
 	case graph.Linear:
 		l.f = func(r, c int) float64 {
 			return l.dot(shape[1], func(k int) float64 { return l.m[1].at(r, k) * weight(k, c) })
 		}
 	case graph.LinearDX:
-		sizes = [3][2]int{x, dy, w}
+		sizes = [][2]int{x, dy, w}
+		if derived {
+			sizes = append(sizes, x)
+		}
 		l.f = func(r, c int) float64 {
-			return l.dot(shape[2], func(k int) float64 { return l.m[1].at(r, k) * weight(c, k) })
+			slope := 1.0
+			if derived {
+				slope = gelu(l.m[3].at(r, c))
+			}
+			return slope * l.dot(shape[2], func(k int) float64 { return l.m[1].at(r, k) * weight(c, k) })
 		}
 	case graph.LinearDW:
-		sizes, types[0] = [3][2]int{w, x, dy}, graph.F32
+		sizes, types[0] = [][2]int{w, x, dy}, graph.F32
 		l.f = func(r, c int) float64 {
 			if turned {
 				r, c = c, r
@@ -116,6 +127,13 @@ func newLayer(t *testing.T, op graph.Op, shape [3]int, turned bool) *layer {
 		}
 	}
 	return l
+}
+
+// gelu is the derivative of GELU by tanh.
+func gelu(x float64) float64 {
+	const k, q = 0.7978845608028654, 0.044715
+	t := math.Tanh(k * (x + q*x*x*x))
+	return (1+t)/2 + x/2*(1-t*t)*k*(1+3*q*x*x)
 }
 
 func (l *layer) dot(n int, term func(k int) float64) (sum float64) {

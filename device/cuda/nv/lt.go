@@ -47,8 +47,9 @@ const (
 	descTransB      = 4
 	descEpilogue    = 7
 	descBiasPointer = 8
+	descAuxPointer  = 11
+	descAuxLead     = 12
 	descBiasType    = 26
-	epilogueBias    = 4
 
 	prefWorkspace = 1
 	prefReduction = 3 // allowed split-k reduction schemes; 0: none
@@ -79,11 +80,20 @@ type LtMatrix struct {
 	Align      int
 }
 
-// Product describes D = op(A).op(B) + C (+ a bias per row of D).
+// Epilogue is what is done with a product before it is written, with its number in cublasLt.h.
+type Epilogue int
+
+const (
+	LtNothing Epilogue = 0
+	LtBias    Epilogue = 4   // adds a vector to each column of D
+	LtDGELU   Epilogue = 192 // multiplies by the derivative of GELU (by tanh) at a matrix as large as D
+)
+
+// Product describes D = op(A).op(B) + C, and what follows.
 type Product struct {
 	TransA, TransB bool
-	Bias           bool
-	BiasType       int
+	Epilogue       Epilogue
+	Lead           int  // of the matrix that LtDGELU reads, of D's type
 	Whole          bool // no split-k: one chain per element whatever B's extent
 	A, B, C, D     LtMatrix
 }
@@ -96,31 +106,13 @@ type Plan struct {
 	Algo    [AlgoBytes]byte
 }
 
-// Plan creates the handles of a product. bias is the address of the bias vector.
-func (l *Lt) Plan(p Product, bias uintptr) (*Plan, error) {
+// Plan creates the handles of a product. extra is the address of what its epilogue reads.
+func (l *Lt) Plan(p Product, extra uintptr) (*Plan, error) {
 	pl := &Plan{lt: l}
 	if err := l.Check("MatmulDescCreate", l.DescCreate(Addr(&pl.desc), ltCompute32, LtF32)); err != nil {
 		return nil, err
 	}
-	set := func(attr int, v uint64, size int) error {
-		b := make([]byte, 8)
-		binary.LittleEndian.PutUint64(b, v)
-		err := l.Check(fmt.Sprintf("MatmulDescSetAttribute %d", attr), l.DescSetAttribute(pl.desc, uintptr(attr), Addr(&b[0]), uintptr(size)))
-		runtime.KeepAlive(b)
-		return err
-	}
-	err := set(descTransA, bit(p.TransA), 4)
-	if err == nil {
-		err = set(descTransB, bit(p.TransB), 4)
-	}
-	if p.Bias && err == nil {
-		if err = set(descEpilogue, epilogueBias, 4); err == nil {
-			err = set(descBiasPointer, uint64(bias), 8)
-		}
-		if err == nil {
-			err = set(descBiasType, uint64(p.BiasType), 4)
-		}
-	}
+	err := l.set("MatmulDescSetAttribute", l.DescSetAttribute, pl.desc, p.attributes(extra))
 	for i, m := range []LtMatrix{p.A, p.B, p.C, p.D} {
 		if err == nil {
 			err = l.Check("MatrixLayoutCreate", l.LayoutCreate(Addr(&pl.layouts[i]), uintptr(m.Type), uintptr(m.Rows), uintptr(m.Cols), uintptr(m.Lead)))
@@ -133,6 +125,40 @@ func (l *Lt) Plan(p Product, bias uintptr) (*Plan, error) {
 	return pl, nil
 }
 
+// attribute is a value of so many bytes that an object of the library has.
+type attribute struct {
+	number int
+	value  uint64
+	size   int
+}
+
+func (l *Lt) set(call string, proc Proc, object uintptr, list []attribute) error {
+	for _, a := range list {
+		b := make([]byte, 8)
+		binary.LittleEndian.PutUint64(b, a.value)
+		err := l.Check(fmt.Sprintf("%s %d", call, a.number), proc(object, uintptr(a.number), Addr(&b[0]), uintptr(a.size)))
+		runtime.KeepAlive(b)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Product) attributes(extra uintptr) []attribute {
+	list := []attribute{{descTransA, bit(p.TransA), 4}, {descTransB, bit(p.TransB), 4}}
+	if p.Epilogue != LtNothing {
+		list = append(list, attribute{descEpilogue, uint64(p.Epilogue), 4})
+	}
+	switch p.Epilogue {
+	case LtBias:
+		list = append(list, attribute{descBiasPointer, uint64(extra), 8}, attribute{descBiasType, uint64(p.D.Type), 4})
+	case LtDGELU:
+		list = append(list, attribute{descAuxPointer, uint64(extra), 8}, attribute{descAuxLead, uint64(p.Lead), 8})
+	}
+	return list
+}
+
 func bit(b bool) uint64 {
 	if b {
 		return 1
@@ -140,43 +166,40 @@ func bit(b bool) uint64 {
 	return 0
 }
 
-// Choose selects the algorithm that the library expects to be fastest.
-func (pl *Plan) Choose(handle uintptr, p Product, workspace int64) error {
+// Algorithms returns at most so many algorithms, first what the library expects to be fastest.
+func (pl *Plan) Algorithms(handle uintptr, p Product, workspace int64, most int) ([][AlgoBytes]byte, error) {
 	l := pl.lt
 	var pref uintptr
 	if err := l.Check("MatmulPreferenceCreate", l.PreferenceCreate(Addr(&pref))); err != nil {
-		return err
+		return nil, err
 	}
 	defer l.PreferenceDestroy(pref)
-	set := func(attr int, v uint64, size int) error {
-		b := make([]byte, 8)
-		binary.LittleEndian.PutUint64(b, v)
-		err := l.Check(fmt.Sprintf("MatmulPreferenceSetAttribute %d", attr), l.PreferenceAttribute(pref, uintptr(attr), Addr(&b[0]), uintptr(size)))
-		runtime.KeepAlive(b)
-		return err
-	}
-	err := set(prefWorkspace, uint64(workspace), 8)
-	if p.Whole && err == nil {
-		err = set(prefReduction, 0, 4)
+	list := []attribute{{prefWorkspace, uint64(workspace), 8}}
+	if p.Whole {
+		list = append(list, attribute{prefReduction, 0, 4})
 	}
 	for i, m := range []LtMatrix{p.A, p.B, p.C, p.D} {
-		if err == nil {
-			err = set(prefAlignment+i, uint64(m.Align), 4)
-		}
+		list = append(list, attribute{prefAlignment + i, uint64(m.Align), 4})
 	}
+	if err := l.set("MatmulPreferenceSetAttribute", l.PreferenceAttribute, pref, list); err != nil {
+		return nil, err
+	}
+	results, got := make([]byte, most*resultBytes), int32(0)
+	err := l.Check("MatmulAlgoGetHeuristic", l.AlgoGetHeuristic(handle, pl.desc, pl.layouts[0], pl.layouts[1], pl.layouts[2], pl.layouts[3], pref, uintptr(most), Addr(&results[0]), Addr(&got)))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	result, got := make([]byte, resultBytes), int32(0)
-	err = l.Check("MatmulAlgoGetHeuristic", l.AlgoGetHeuristic(handle, pl.desc, pl.layouts[0], pl.layouts[1], pl.layouts[2], pl.layouts[3], pref, 1, Addr(&result[0]), Addr(&got)))
-	if err == nil && got < 1 {
-		err = &Error{"cublasLtMatmulAlgoGetHeuristic", 15, "no algorithm"}
+	var algos [][AlgoBytes]byte
+	for r := results; len(algos) < int(got); r = r[resultBytes:] {
+		if err := l.Check("MatmulAlgoGetHeuristic", int32(binary.LittleEndian.Uint32(r[resultState:]))); err != nil {
+			return algos, err
+		}
+		algos = append(algos, [AlgoBytes]byte(r))
 	}
-	if err == nil {
-		err = l.Check("MatmulAlgoGetHeuristic", int32(binary.LittleEndian.Uint32(result[resultState:])))
+	if len(algos) == 0 {
+		return nil, &Error{"cublasLtMatmulAlgoGetHeuristic", 15, "no algorithm"}
 	}
-	copy(pl.Algo[:], result)
-	return err
+	return algos, nil
 }
 
 // Adopt uses an algorithm chosen for another extent, if it supports this one and the

@@ -39,6 +39,8 @@ type GPU struct {
 	Fail map[string]int32
 	// Workspace is what products need, in bytes.
 	Workspace int64
+	// Plain products are all that there are: none derives an activation.
+	Plain bool
 	// Load, if not nil, prepares a module's code.
 	Load func(image []byte) error
 	// Kernel runs a kernel; if nil, kernels do nothing.

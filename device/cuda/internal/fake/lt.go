@@ -13,7 +13,9 @@ import (
 // ltDesc and ltLayout are the objects behind handles.
 type ltDesc struct {
 	transA, transB bool
-	bias           uintptr
+	epilogue       nv.Epilogue
+	extra          uintptr
+	lead           int
 }
 
 type ltLayout struct {
@@ -21,8 +23,8 @@ type ltLayout struct {
 	rows, cols, lead int
 }
 
-// wrongArgument is cublasLt's CUBLAS_STATUS_INVALID_VALUE.
-const wrongArgument = 7
+// CUBLAS_STATUS_INVALID_VALUE and CUBLAS_STATUS_NOT_SUPPORTED.
+const wrongArgument, notSupported = 7, 15
 
 // lt is a cublasLt on the GPU's streams.
 type lt struct {
@@ -76,7 +78,7 @@ func (t *lt) handle(a []uintptr) uintptr {
 
 // describe sets an attribute of a product's description.
 func (t *lt) describe(a []uintptr) int32 {
-	d, sizes := t.descs[a[0]], map[uintptr]uintptr{3: 4, 4: 4, 7: 4, 8: 8, 26: 4}
+	d, sizes := t.descs[a[0]], map[uintptr]uintptr{3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8, 26: 4}
 	if d == nil || sizes[a[1]] != a[3] {
 		return wrongArgument
 	}
@@ -85,8 +87,12 @@ func (t *lt) describe(a []uintptr) int32 {
 		d.transA = v == 1
 	case 4:
 		d.transB = v == 1
-	case 8:
-		d.bias = *(*uintptr)(pointer(a[2]))
+	case 7:
+		d.epilogue = nv.Epilogue(v)
+	case 8, 11:
+		d.extra = *(*uintptr)(pointer(a[2]))
+	case 12:
+		d.lead = *(*int)(pointer(a[2]))
 	}
 	return 0
 }
@@ -104,6 +110,9 @@ func (t *lt) layout(a []uintptr) int32 {
 func (t *lt) heuristic(a []uintptr) int32 {
 	if !t.prefs[a[6]] {
 		return wrongArgument
+	}
+	if t.gpu.Plain && t.descs[a[1]].epilogue == nv.LtDGELU {
+		return notSupported
 	}
 	clear(bytesAt(a[8], 96))
 	set(a[9], int32(1))
@@ -137,6 +146,9 @@ func flip(l ltLayout, t bool) (rows, cols int) {
 func (p *matmul) fits() bool {
 	m, k := flip(p.la, p.desc.transA)
 	k2, n := flip(p.lb, p.desc.transB)
+	if d := p.desc; d.epilogue != 0 && d.extra == 0 || d.epilogue == nv.LtDGELU && (d.lead < m || d.lead%8 != 0 || d.extra%16 != 0 || p.beta != 0) {
+		return false
+	}
 	return k == k2 && p.ld.rows == m && p.ld.cols == n && p.lc.rows == m && p.lc.cols == n
 }
 
@@ -152,8 +164,11 @@ func (p *matmul) run() {
 			if p.beta != 0 {
 				sum += p.beta * element(p.c, p.lc, i, j, false)
 			}
-			if p.desc.bias != 0 {
-				sum += number(p.desc.bias, p.ld.kind, i)
+			switch p.desc.epilogue {
+			case nv.LtBias:
+				sum += number(p.desc.extra, p.ld.kind, i)
+			case nv.LtDGELU:
+				sum *= slope(number(p.desc.extra, p.ld.kind, j*p.desc.lead+i))
 			}
 			at := j*p.ld.lead + i
 			if p.ld.kind == nv.LtF32 {
@@ -164,6 +179,13 @@ func (p *matmul) run() {
 			}
 		}
 	}
+}
+
+// slope is the derivative of GELU by tanh.
+func slope(x float32) float32 {
+	v, k, q := float64(x), math.Sqrt(2/math.Pi), 0.044715
+	t := math.Tanh(k * (v + q*v*v*v))
+	return float32((1+t)/2 + v/2*(1-t*t)*k*(1+3*q*v*v))
 }
 
 func element(p uintptr, l ltLayout, r, c int, transposed bool) float32 {
