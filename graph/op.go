@@ -112,6 +112,9 @@ type Info struct {
 	FLOPs func(a *Attr, d []Dim) int64
 	// Bytes is the traffic with a perfect cache. Nil means the sum over operands.
 	Bytes func(a *Attr, d []Dim) int64
+	// Apart is the traffic of what most devices do by itself, behind the rest, so that it
+	// takes its time beside the FLOPs' and not in it. Nil means none.
+	Apart func(a *Attr, d []Dim) int64
 }
 
 // Legend of shapes: N tokens of a micro-batch (rows; sequence-major, N = B*T),
@@ -131,7 +134,7 @@ var table = [NumOps]Info{
 	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
 	// dx (+)= dy.w^T; w as above. With x, which dx is then not added to, dx = (dy.w^T)*act'(x):
 	// the derivatives of a product and of the activation before it.
-	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r x:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
+	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r x:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes, Apart: derivedBytes},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
@@ -432,6 +435,14 @@ func (o Op) Bytes(a *Attr, d []Dim) int64 {
 	return sum
 }
 
+// Apart returns the bytes that most devices move behind the rest of a call.
+func (o Op) Apart(a *Attr, d []Dim) int64 {
+	if f := table[o].Apart; f != nil {
+		return f(a, d)
+	}
+	return 0
+}
+
 // args parses "name:access ..." with access r, w, u (update) or s (sum),
 // followed by t for token rows, p for those before a slice too, ? for optional.
 func args(s string) []ArgSpec {
@@ -479,6 +490,14 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 		n += 2 * int64(d[0].Cols) * int64(d[1].Cols) * d[2].DType.Size()
 	}
 	return n
+}
+
+// derivedBytes is what multiplying a product by the derivative of an activation moves.
+func derivedBytes(_ *Attr, d []Dim) int64 {
+	if len(d) < 4 || d[3].Absent() {
+		return 0
+	}
+	return 2*d[0].Bytes() + d[3].Bytes()
 }
 
 // expertFLOPs counts 2 * slots * in * out.

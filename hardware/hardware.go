@@ -257,7 +257,8 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 	default:
 		rate *= e.Matmul
 	}
-	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth)
+	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth) +
+		float64(c.Op.Apart(&c.Attr, dims))/e.Bandwidth
 }
 
 // between returns the price in seconds of a message, or of a collective by the ring

@@ -92,6 +92,9 @@ func TestRoofline(t *testing.T) {
 	near("product with few rows: bound by reading the weight", linear(graph.BF16, 1, 4096, 4096), 3e-6+2*(4096*4096+2*4096)/(0.85*1008e9))
 	near("add: y is read and written", device.Call{Op: graph.Add, Args: []device.Operand{operand(0, graph.F32, 1, 1<<20), operand(0, graph.F32, 1, 1<<20)}},
 		3e-6+12*(1<<20)/(0.85*1008e9))
+	dx := linear(graph.BF16, 4096, 4096, 4096)
+	dx.Op, dx.Args = graph.LinearDX, append(dx.Args, dx.Args[0])
+	near("gradient, then an activation's: reads two matrices and writes one", dx, 3e-6+2*math.Pow(4096, 3)/(0.85*165.2e12)+3*2*4096*4096/(0.85*1008e9))
 	near("copy up", copyUp(1<<20), 6e-6+(1<<20)/25e9)
 
 	send := device.Call{Op: graph.Copy, Stream: device.HostToDev, Args: []device.Operand{operand(device.DeviceTier, graph.F32, 1, 1), operand(device.DiskTier, graph.F32, 1, 1)}}

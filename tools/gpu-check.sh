@@ -310,11 +310,11 @@ print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 offload() {
   product
   grow 120
-  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB optimizer_state=fp32
+  step llama-3-8b 4096 8 300 "${LAYERS:-0}" limits.device=24GB limits.disk=0 optimizer_state=fp32
   if grep -q '^llama.*FAILED' "$out/results.txt"; then
     mv "$out/llama-3-8b-4096-limited-${LAYERS:-all}.log" "$out/fp32.log"
     result "once more with moments in bf16:"
-    step llama-3-8b 4096 8 200 "${LAYERS:-0}" limits.device=24GB optimizer_state=bf16_moments
+    step llama-3-8b 4096 8 200 "${LAYERS:-0}" limits.device=24GB limits.disk=0 optimizer_state=bf16_moments
   fi
 }
 
