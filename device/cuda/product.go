@@ -64,10 +64,11 @@ func linearDX(b *builder) error {
 }
 
 // derives reports whether the library's kernel multiplies by the derivative of the activation at x, which saves writing
-// and reading what it multiplies. On cards before Hopper llm.c found the library's kernels that do so slow.
+// and reading what it multiplies. On cards before Hopper llm.c found the library's kernels that do so slow; those of
+// compute capability 12 (GeForce) multiply with the same instructions.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
-	return b.library && b.major >= 9 && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && whole(p.y) && whole(p.a) &&
+	return b.library && (b.major == 9 || b.major == 10) && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && whole(p.y) && whole(p.a) &&
 		b.packed(p.y) && b.packed(p.a) && b.packed(p.b) && b.packed(x)
 }
 

@@ -142,6 +142,7 @@ func TestDerives(t *testing.T) {
 		{"rejected", graph.GELUTanh, 9, 32, 0, 0, true, true},
 		{"another activation", graph.ReLU, 9, 32, 0, 0, false, false},
 		{"an older card", graph.GELUTanh, 8, 32, 0, 0, false, false},
+		{"a card for games", graph.GELUTanh, 12, 32, 0, 0, false, false},
 		{"terms that are no whole packs", graph.GELUTanh, 9, 28, 4, 0, false, false},
 		{"rows that begin anywhere", graph.GELUTanh, 9, 32, 0, 3, false, false},
 	} {
