@@ -10,7 +10,6 @@ import (
 
 // compute fills the units with the operators of the graph.
 func (lo *lowering) compute() error {
-	lo.p.Name = [...]string{"train", "grads", "eval", "logits", "decode"}[lo.opt.Mode]
 	for i := range lo.units {
 		u := &lo.units[i]
 		seg := &lo.g.Segments[u.segment]

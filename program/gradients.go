@@ -78,7 +78,7 @@ func (lo *lowering) gradients() error {
 // staysUp reports whether a chunk's complete gradient stays on the device because the
 // device updates the chunk.
 func (lo *lowering) staysUp(c int) bool {
-	return lo.opt.Mode == Train && lo.updatedOn(c) == device.DeviceTier
+	return lo.updates() && lo.updatedOn(c) == device.DeviceTier
 }
 
 func (lo *lowering) key(u *unit, c int) Key { return Key{Segment: u.segment, Micro: u.micro, Chunk: c} }
@@ -270,7 +270,10 @@ func (lo *lowering) runs(c int, started []bool) []piece {
 // reduced returns the range of a chunk's complete gradient that this rank holds.
 func (lo *lowering) reduced(c int) piece { return lo.held(c, "state") }
 
-// keepGradient declares the gradient as a result of the program.
+// gradKind is the kind of homes of gradients.
+const gradKind = "g"
+
+// keepGradient declares the gradient as a result of the program, or as what the next step begins with.
 func (lo *lowering) keepGradient(c int, s store) {
 	own := lo.reduced(c)
 	if own.len() == 0 {
@@ -284,5 +287,5 @@ func (lo *lowering) keepGradient(c int, s store) {
 			b.Init[k] = "grad.before:" + lo.elementName(c, e)
 		}
 	}
-	lo.homes(c, own, "g", s, false)
+	lo.homes(c, own, gradKind, s, false)
 }

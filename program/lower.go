@@ -18,7 +18,10 @@ const (
 	Eval               // forward: the loss
 	Logits             // forward: the loss, and the logits on the host
 	Decode             // forward of a generation graph: logits on the host, caches extended
+	Update             // of a training step, Options.Base, the updates that it has deferred, see Plan.Defer
 )
+
+var modes = [...]string{"train", "grads", "eval", "logits", "decode", "update"}
 
 // Options are the inputs of Lower beyond graph and plan.
 type Options struct {
@@ -113,8 +116,11 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 	if opt.Rank < 0 || opt.Rank >= pl.Ranks {
 		return nil, fmt.Errorf("rank %d of %d; hint: ranks count from 0", opt.Rank, pl.Ranks)
 	}
+	if opt.Mode == Update && (!pl.Defer || opt.Base == nil) {
+		return nil, errors.New("mode update is for plans that defer updates, beside the program of their step")
+	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
-	lo.p = &Program{Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}
+	lo.p = &Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}
 	var err error
 	if lo.top, err = newTopology(g, pl); err != nil {
 		return nil, err
@@ -163,11 +169,16 @@ type lowering struct {
 
 	rejected bool // see Options.Reject
 
-	scalars   [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
-	clip      [device.NumTiers]int // buffer of {clip factor, norm}, or -1
-	total     int                  // buffer of the loss on the device
-	weightBuf []weightHome         // per chunk
-	gradBuf   []gradHome           // per chunk
+	terms                  // of the step's updates
+	total     int          // buffer of the loss on the device
+	weightBuf []weightHome // per chunk
+	gradBuf   []gradHome   // per chunk
+}
+
+// terms are what all updates of a step read.
+type terms struct {
+	scalars [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
+	clip    [device.NumTiers]int // buffer of {clip factor, norm}, or -1
 }
 
 // slab hands out zeroed slices, many per allocation.
@@ -185,8 +196,9 @@ func (s *slab[T]) take(n int) []T {
 
 // op is an instruction whose operands are graph values or already regions.
 type op struct {
-	in   Instr
-	refs []ref // refs[i].value >= 0: a later pass resolves it into in.Args[i]
+	in       Instr
+	refs     []ref // refs[i].value >= 0: a later pass resolves it into in.Args[i]
+	deferred bool  // by the step before, see postponed
 }
 
 // ref is an operand as a value of the graph: rows [row, row+rows) and columns [lo, hi)

@@ -167,7 +167,11 @@ func (x *execution) bufferSpan(b int) box {
 }
 
 // homeKey names one kind of content of a range of a parameter's elements.
-func homeKey(kind, elements string) string { return fmt.Sprintf("home of %s of %s", kind, elements) }
+func homeKey(kind, elements string) string {
+	return fmt.Sprintf("%s%s of %s", homePrefix, kind, elements)
+}
+
+const homePrefix = "home of "
 
 // parts lists the atoms of a home, each with its range of the parameter's elements and
 // the name of its content.

@@ -215,8 +215,7 @@ func (lo *lowering) norm(u *unit, n *normParts) {
 		lo.sortSlots(u, n)
 	}
 	lo.clip = [device.NumTiers]int{-1, -1, -1}
-	lo.clip[device.HostTier] = lo.buffer(Buffer{Name: "clip", Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
-		Persistent: true, Init: []string{"clip.before"}})
+	lo.clip[device.HostTier] = lo.clipBuffer()
 	if n.final == device.DeviceTier || n.buf[device.DeviceTier] >= 0 {
 		lo.clip[device.DeviceTier] = lo.buffer(Buffer{Name: "clip.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 	}
@@ -232,4 +231,13 @@ func (lo *lowering) norm(u *unit, n *normParts) {
 		}
 		u.work = append(u.work, copyOp(stream, noKey, p.whole(buf), p.whole(lo.clip[n.final])))
 	}
+}
+
+// clipBefore names the clip factor and norm of the step before.
+const clipBefore = "clip.before"
+
+// clipBuffer allocates that of {clip factor, norm} on the host.
+func (lo *lowering) clipBuffer() int {
+	return lo.buffer(Buffer{Name: "clip", Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
+		Persistent: true, Init: []string{clipBefore}})
 }

@@ -15,7 +15,7 @@ import (
 // plan says so, on the device. State that lives elsewhere is streamed through staging
 // buffers. Updated weights return to where the forward pass reads them.
 func (lo *lowering) optimizer() error {
-	if lo.opt.Mode != Train {
+	if !lo.updates() {
 		return nil
 	}
 	grads := make([]store, len(lo.pl.Chunks)) // inputs of the optimizer
@@ -29,9 +29,22 @@ func (lo *lowering) optimizer() error {
 			}
 		}
 	}
+	var now, later []int
+	for c := range lo.pl.Chunks {
+		switch {
+		case lo.deferred(c):
+			if lo.reduced(c).len() > 0 {
+				lo.keepGradient(c, grads[c])
+			}
+			later = append(later, c)
+		case lo.trained(c):
+			now = append(now, c)
+		}
+	}
 	u := unit{segment: -1, micro: -1}
 	lo.norm(&u, parts)
-	lo.updates(&u, grads)
+	lo.update(&u, now, grads)
+	lo.postponed(later, grads)
 	lo.units = append(lo.units, u)
 	return nil
 }
@@ -73,18 +86,12 @@ func (lo *lowering) toHost(c int) store {
 	return host
 }
 
-// updates lists the chunks' updates. With clipping, they follow the norm, in order of
+// update lists the chunks' updates. With clipping, they follow the norm, in order of
 // first use, so that what the next step needs first is ready first. Without clipping,
 // each follows its complete gradient, during the backward pass. State that lives
 // elsewhere is prefetched.
-func (lo *lowering) updates(u *unit, grads []store) {
+func (lo *lowering) update(u *unit, order []int, grads []store) {
 	unitOf, listOf := func(int) *unit { return u }, func(u *unit) *[]op { return &u.work }
-	var order []int
-	for c := range lo.pl.Chunks {
-		if lo.trained(c) {
-			order = append(order, c)
-		}
-	}
 	if !lo.clips() {
 		unitOf, listOf = func(c int) *unit { return &lo.units[lo.gradBuf[c].unit] }, func(u *unit) *[]op { return &u.after }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lo.gradBuf[a].unit, lo.gradBuf[b].unit) })
@@ -102,7 +109,7 @@ func (lo *lowering) updates(u *unit, grads []store) {
 				s.next(list, lo.updatedOn(c), grads)
 			}
 			home, grad := s.arrived(c, grads[c])
-			lo.update(list, c, grad, home)
+			lo.updateChunk(list, list, c, grad, home, &lo.terms)
 		}
 		lo.spread(list, c)
 		s.back(list, c)
@@ -112,8 +119,8 @@ func (lo *lowering) updates(u *unit, grads []store) {
 // clips reports whether updates must wait for the norm of all gradients.
 func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
-// update lists the update of this rank's part of a chunk.
-func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
+// updateChunk lists the update of this rank's part of a chunk, and what is sent to the other side of the link.
+func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := StateTypes(lo.pl.State)
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
@@ -137,13 +144,13 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		}
 		clip, p16 := Region{}, Region{}
 		if lo.clips() {
-			clip = lo.p.whole(lo.clip[tier])
+			clip = lo.p.whole(t.clip[tier])
 		}
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
 		}
 		args := []Region{home.master.region(q.lo, q.hi), home.m.region(q.lo, q.hi), home.v.region(q.lo, q.hi), grad.region(q.lo, q.hi),
-			clip, lo.p.whole(lo.scalars[tier]), p16}
+			clip, lo.p.whole(t.scalars[tier]), p16}
 		if home.rest.buf >= 0 {
 			args = append(args, home.rest.region(q.lo, q.hi))
 		}
@@ -154,7 +161,7 @@ func (lo *lowering) update(list *[]op, c int, grad store, home weightHome) {
 		if tier == device.DeviceTier {
 			stream = device.DevToHost
 		}
-		*list = append(*list, moveOp(stream, updateKey(c), home.work, *send, own))
+		*sends = append(*sends, moveOp(stream, updateKey(c), home.work, *send, own))
 	}
 }
 

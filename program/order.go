@@ -32,7 +32,10 @@ func (lo *lowering) order() error {
 }
 
 // trains reports whether there is a backward pass.
-func (lo *lowering) trains() bool { return lo.opt.Mode == Train || lo.opt.Mode == Grads }
+func (lo *lowering) trains() bool { return lo.updates() || lo.opt.Mode == Grads }
+
+// updates reports whether parameters are updated.
+func (lo *lowering) updates() bool { return lo.opt.Mode == Train || lo.opt.Mode == Update }
 
 // goesBack reports whether segment s has a backward pass. Segments below the lowest
 // trained parameter have none.

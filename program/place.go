@@ -10,7 +10,7 @@ import (
 
 // list concatenates the units into program order.
 func (lo *lowering) list() error {
-	n := 0
+	n := 0 // at most
 	for i := range lo.units {
 		u := &lo.units[i]
 		n += len(u.before) + len(u.work) + len(u.after)
@@ -20,7 +20,9 @@ func (lo *lowering) list() error {
 		u := &lo.units[i]
 		for _, ops := range [][]op{u.before, u.work, u.after} {
 			for j := range ops {
-				lo.p.Instrs = append(lo.p.Instrs, ops[j].in)
+				if lo.opt.Mode != Update || ops[j].deferred {
+					lo.p.Instrs = append(lo.p.Instrs, ops[j].in)
+				}
 			}
 		}
 	}
@@ -34,6 +36,9 @@ const thoroughNodes = 20_000
 // tier, so that nothing is allocated at run time. Height is the memory of the run.
 // Buffers shared with a base program keep its addresses.
 func (lo *lowering) place() error {
+	if lo.opt.Mode == Update {
+		return lo.placeAlike()
+	}
 	lo.adopt()
 	live := lo.p.Lifetimes()
 	var problems [device.NumTiers]alloc.Problem
@@ -77,6 +82,22 @@ func (lo *lowering) place() error {
 		}
 		lo.p.Height[t], lo.p.Bound[t] = sol.Height, sol.LowerBound
 	}
+	return nil
+}
+
+// placeAlike places the buffers of a part of the base program, which are the base's, where they are there.
+func (lo *lowering) placeAlike() error {
+	p, base := lo.p, lo.opt.Base
+	if len(p.Buffers) != len(base.Buffers) {
+		return fmt.Errorf("%d buffers, where the step has %d; hint: lower both with the same options", len(p.Buffers), len(base.Buffers))
+	}
+	for i := range p.Buffers {
+		if b := &base.Buffers[i]; p.Buffers[i].Name != b.Name || p.Buffers[i].Size != b.Size {
+			return fmt.Errorf("buffer %s, where the step has %s; hint: lower both with the same options", p.Buffers[i].Name, b.Name)
+		}
+		p.Buffers[i].Addr = base.Buffers[i].Addr
+	}
+	p.Height, p.Bound = base.Height, base.Bound
 	return nil
 }
 

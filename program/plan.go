@@ -56,6 +56,10 @@ type Plan struct {
 	// State is the storage format of the optimizer state, see StateNames; empty is
 	// fp32.
 	State string `json:"optimizer_state,omitempty"`
+
+	// Defer leaves to the next step the updates of chunks whose gradients wait on the host
+	// for the norm: they are made while its forward pass begins, see deferred.
+	Defer bool `json:"defer,omitempty"`
 }
 
 // Storage formats of the optimizer state. Apart from the precision, this is the only
@@ -398,6 +402,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)
+	}
+	if pl.Defer && pl.Pipeline != nil {
+		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave defer out")
 	}
 	if err := pl.validateChunks(g); err != nil {
 		return err

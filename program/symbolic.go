@@ -198,7 +198,7 @@ func newExecution(p *Program, ly *layout, unordered bool) *execution {
 // eachInit lists the atoms of a buffer whose content before the step is known. Atoms of
 // flat buffers are identified by name and number of elements, those of matrices by
 // name, position and width; for the batch, the position in the global batch. Names mean
-// the same on all ranks, except that results and caches are per rank.
+// the same on all ranks, except that results and caches are per rank, but for the clip factor.
 func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)) {
 	b := &x.p.Buffers[buf]
 	if len(b.Init) == 0 {
@@ -219,12 +219,15 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)
 		if name == "" {
 			continue
 		}
+		if name != clipBefore {
+			name += own
+		}
 		col := b.bandStart(n % bands)
 		at := within{cols: b.bandStart(n%bands+1) - col}
 		if b.RowUnit > 0 {
 			at.row, at.col = first+n/bands*b.RowUnit, col
 		}
-		f(a, name+own, at)
+		f(a, name, at)
 	}
 }
 

@@ -18,15 +18,31 @@ import (
 //
 // If eval did not declare m.c0, x1 might overlap it, and Verify could not know.
 func Beside(base, p *Program) error {
+	if err := Shares(base, p); err != nil {
+		return err
+	}
+	state := map[string]bool{} // names of buffers with homes
+	for i := range base.Homes {
+		state[base.Buffers[base.Homes[i].Region.Buf].Name] = true
+	}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		for j, r := range in.Args {
+			if _, writes := accessOf(in, j); writes && !r.Absent() && state[p.Buffers[r.Buf].Name] {
+				return p.operandFault(i, j, "only the base program changes its state", "is written")
+			}
+		}
+	}
+	return nil
+}
+
+// Shares proves what Beside does of a program that may change parameters and their state, as deferred updates do.
+func Shares(base, p *Program) error {
 	fail := func(b *Buffer, format string, args ...any) error {
 		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower it with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))
 	}
 	if base.Rank != p.Rank {
 		return fmt.Errorf("program %q is of rank %d, the base program of rank %d; hint: one of the same rank", p.Name, p.Rank, base.Rank)
-	}
-	state := map[string]bool{} // names of buffers with homes
-	for i := range base.Homes {
-		state[base.Buffers[base.Homes[i].Region.Buf].Name] = true
 	}
 	mine := map[string]*Buffer{}
 	for i := range p.Buffers {
@@ -47,14 +63,6 @@ func Beside(base, p *Program) error {
 			return fail(b, "is at %d on %v, and at %d on %v in %q", b.Addr, b.Tier, m.Addr, m.Tier, p.Name)
 		case m.DType != b.DType || m.Rows != b.Rows || m.Cols != b.Cols || m.Size != b.Size || !slices.Equal(m.Cuts, b.Cuts) || !slices.Equal(m.Init, b.Init):
 			return fail(b, "is something else in %q", p.Name)
-		}
-	}
-	for i := range p.Instrs {
-		in := &p.Instrs[i]
-		for j, r := range in.Args {
-			if _, writes := accessOf(in, j); writes && !r.Absent() && state[p.Buffers[r.Buf].Name] {
-				return p.operandFault(i, j, "only the base program changes its state", "is written")
-			}
 		}
 	}
 	return nil

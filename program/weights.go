@@ -67,7 +67,7 @@ func (lo *lowering) home(c int) weightHome {
 	if weights.len() > 0 {
 		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
 	}
-	if lo.opt.Mode != Train || lo.frozen(c) { // nothing is updated: the working copy is the only one
+	if !lo.updates() || lo.frozen(c) { // nothing is updated: the working copy is the only one
 		lo.homes(c, weights, "p", h.work, false)
 		return h
 	}

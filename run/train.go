@@ -112,10 +112,16 @@ func (t *Trainer) open(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
+	opt := machine.StepOptions(c)
+	opt.Capacity = m.Capacity
+	updates, err := session.Updates(ctx, s.Graph, t.Plan.Plan, t.programs, opt)
+	if err != nil {
+		return err
+	}
 	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
-	if t.Session, err = session.Open(s.Graph, t.devices, t.programs, eval); err == nil {
+	if t.Session, err = session.OpenDeferred(s.Graph, t.devices, updates, t.programs, eval); err == nil {
 		err = t.start()
 	}
 	if err == nil {

@@ -118,6 +118,7 @@ func TestDiagnose(t *testing.T) {
 				case "pipeline", "slices":
 					pl = program.Plain(f.graph, 1)
 					pl.Ranks, pl.MicroBatches = 2, 4
+					pl.Defer = false
 					pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
 					if how == "slices" {
 						pl.Pipeline.Schedule, pl.Pipeline.Slices = "seq1f1b", 2

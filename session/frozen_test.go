@@ -252,6 +252,7 @@ func TestFrozenPlans(t *testing.T) {
 				if !f.graph.Model.Tied && !bf16 { // no sum is over ranks
 					pl := program.Plain(f.graph, 1)
 					pl.MicroBatches, pl.Ranks = 4, 2
+					pl.Defer = false
 					pl.Pipeline = &program.Pipeline{Schedule: []string{"1f1b", "zb-h1", "gpipe"}[k], Ranks: 2, Slices: 1, Stages: []int{0, 1 + r.IntN(len(f.graph.Segments)-1)}}
 					_, got := f.train(t, pl, 3)
 					same(t, got, plain)

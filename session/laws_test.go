@@ -58,6 +58,7 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 	}
 	pl.Slots = 1 + r.IntN(3)
 	pl.State = f.state
+	pl.Defer = r.IntN(2) == 0
 	return pl
 }
 
@@ -105,10 +106,8 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 	ps := f.lower(t, pl)
 	devices := cpu.OpenRanks(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1 + 1/pl.Ranks}, pl.Ranks)
 	defer CloseAll(devices)
-	s, err := Open(f.graph, devices, ps)
-	check(t, err)
+	s := f.begin(t, devices, pl, ps)
 	defer s.Close()
-	check(t, s.Load(f.read))
 	var tr trace
 	for n := 1; n <= steps; n++ {
 		out := f.step(t, s, n)
@@ -132,6 +131,17 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 		}
 	}
 	return ps[0], tr
+}
+
+// begin opens a session of a plan's programs, with the fixture's weights.
+func (f *fixture) begin(t *testing.T, devices []device.Device, pl *program.Plan, ps []*program.Program) *Session {
+	t.Helper()
+	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+	check(t, err)
+	s, err := OpenDeferred(f.graph, devices, updates, ps)
+	check(t, err)
+	check(t, s.Load(f.read))
+	return s
 }
 
 // options are what programs are lowered with.

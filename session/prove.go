@@ -28,7 +28,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 	if err != nil {
 		return program.Different, err
 	}
-	eq, err := program.Equivalent(ps, []*program.Program{reference})
+	eq, err := equivalent(ctx, g, pl, ps, reference, opt)
 	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
 	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
 		err = fmt.Errorf("they are only %v", eq)
@@ -37,4 +37,34 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 		return eq, fmt.Errorf("the program of this plan does not compute what the plain one does (a defect of the compiler; nothing was run): %w", err)
 	}
 	return eq, nil
+}
+
+func equivalent(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, reference *program.Program, opt program.Options) (program.Equality, error) {
+	if !pl.Defer || opt.Mode != program.Train {
+		return program.Equivalent(ps, []*program.Program{reference})
+	}
+	updates, err := Updates(ctx, g, pl, ps, opt)
+	if err != nil {
+		return program.Different, err
+	}
+	return program.EquivalentDeferred(ps, updates, []*program.Program{reference})
+}
+
+// Updates returns the programs of the updates that training programs defer, by rank; nil if they defer none. opt are the options of the
+// training programs.
+func Updates(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) ([]*program.Program, error) {
+	if !pl.Defer {
+		return nil, nil
+	}
+	var list []*program.Program
+	opt.Mode, opt.Cuts, opt.Dump = program.Update, nil, nil
+	for r, base := range ps {
+		opt.Rank, opt.Base, opt.RowUnit = r, base, base.RowUnit
+		p, err := program.Lower(ctx, g, pl, opt)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, program.Verify(list...)
 }

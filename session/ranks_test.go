@@ -133,6 +133,7 @@ func TestPipelinesChangeNothing(t *testing.T) {
 				check(t, err)
 				pl := program.Plain(f.graph, 1)
 				pl.MicroBatches, pl.Ranks = micros, ranks
+				pl.Defer = false
 				pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: slices}
 				for k := range s.Stages() {
 					pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(f.graph.Segments)/s.Stages())

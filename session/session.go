@@ -54,6 +54,9 @@ type Session struct {
 	Devices []device.Device // by rank
 	ranks   []rank
 	groups  []*exec.Group // of all ranks' engines, by step
+	settles int           // the step that makes deferred updates, if there is one
+	latest  []float32     // scalars of the latest step 0
+	pending bool          // it has deferred updates
 	starts  []int32       // of the documents in the latest batch
 	ids     []int32       // of its tokens
 	pairs   pairs         // in it
@@ -70,19 +73,20 @@ type rank struct {
 // base. Open refuses those that were not, and ranks whose plans differ. Close the
 // session before the devices.
 func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) (*Session, error) {
-	for _, step := range steps {
-		if err := agree(step); err != nil {
-			return nil, err
-		}
+	return OpenDeferred(g, devices, nil, steps...)
+}
+
+// OpenDeferred is Open for training steps that may leave updates for the next one, with the programs of these updates, one per
+// device. Without such programs parameters cannot be read after steps that do.
+func OpenDeferred(g *graph.Graph, devices []device.Device, updates []*program.Program, steps ...[]*program.Program) (*Session, error) {
+	if err := compatible(updates, steps); err != nil {
+		return nil, err
 	}
-	for _, step := range steps[1:] {
-		for r := range step {
-			if err := program.Beside(steps[0][r], step[r]); err != nil {
-				return nil, err
-			}
-		}
+	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices)), latest: make([]float32, graph.NumScalars)}
+	s.settles = len(steps)
+	if updates != nil {
+		steps = append(slices.Clip(steps), updates)
 	}
-	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices))}
 	for r, d := range devices {
 		for _, step := range steps {
 			s.ranks[r].progs = append(s.ranks[r].progs, step[r])
@@ -114,6 +118,28 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 	return s, nil
 }
 
+// compatible checks that programs may run in one set of arenas.
+func compatible(updates []*program.Program, steps [][]*program.Program) error {
+	for _, step := range append(slices.Clip(steps), updates) {
+		if err := agree(step); err != nil {
+			return err
+		}
+	}
+	for _, step := range steps[1:] {
+		for r := range step {
+			if err := program.Beside(steps[0][r], step[r]); err != nil {
+				return err
+			}
+		}
+	}
+	for r := range updates {
+		if err := program.Shares(steps[0][r], updates[r]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // agree checks that programs by rank belong to one plan.
 func agree(ps []*program.Program) error {
 	var hashes []string
@@ -131,7 +157,42 @@ func (s *Session) begin() error {
 			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, all, s.Graph.Params[i].Name)
 		}
 	}
-	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true))
+	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true), s.settled())
+}
+
+// settled tells all ranks' next step that there is nothing to update.
+func (s *Session) settled() error {
+	s.pending = false
+	for r := range s.ranks {
+		if e := s.ranks[r].engines[0]; e.BufferLen(pendingScalars) > 0 {
+			if err := e.WriteFloats("clip", []float32{0, 0}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pendingScalars is the buffer of the scalars with which a step makes the updates that the one before has left, see program.Plan.Defer.
+const pendingScalars = "pending.scalars"
+
+// Settle makes the updates that the latest step has left for the next one. Read, Write and other steps do it by themselves.
+func (s *Session) Settle(ctx context.Context) error {
+	if !s.pending {
+		return nil
+	}
+	if s.settles == len(s.groups) {
+		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: OpenDeferred")
+	}
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[s.settles].WriteFloats(pendingScalars, s.latest); err != nil {
+			return err
+		}
+	}
+	if _, err := s.groups[s.settles].Step(ctx); err != nil {
+		return err
+	}
+	return s.settled()
 }
 
 // writeTable writes a rotary table, if the graph has it, on the ranks that read it.
@@ -223,12 +284,20 @@ type Outcome struct {
 // Step runs step i on a batch of tokens and targets, each of rows x sequence length
 // in row-major order, as data.Pairs makes them. A negative target does not count.
 func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
+	if i != 0 {
+		if err := s.Settle(ctx); err != nil {
+			return Outcome{}, err
+		}
+	}
 	if err := s.feed(i, tokens, targets, sc); err != nil {
 		return Outcome{}, err
 	}
 	results, err := s.groups[i].Step(ctx)
 	if err != nil {
 		return Outcome{}, err
+	}
+	if i == 0 {
+		s.pending = slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
 	}
 	out := Outcome{Executed: results}
 	var total, clip [2]float64
@@ -274,9 +343,17 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 		s.ids[n] = data.Plain(token)
 	}
 	for r := range s.ranks {
+		if e := s.ranks[r].engines[i]; e.BufferLen(pendingScalars) > 0 {
+			if err := e.WriteFloats(pendingScalars, s.latest); err != nil {
+				return err
+			}
+		}
 		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
 			return err
 		}
+	}
+	if i == 0 {
+		copy(s.latest, values[:])
 	}
 	if s.Graph.Preference() > 0 {
 		return s.feedPairs(i, len(tokens), sc.Reference)
@@ -324,6 +401,9 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 // Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, in the
 // order of files, from whichever ranks and tiers hold it.
 func (s *Session) Read(param int, kind string, dst []float32) error {
+	if err := s.Settle(context.Background()); err != nil {
+		return err
+	}
 	p := &s.Graph.Params[param]
 	if !p.Reordered() {
 		return s.read(param, kind, dst)
@@ -353,6 +433,9 @@ func (s *Session) read(param int, kind string, dst []float32) error {
 // Write copies src, in the order of files, to one kind of a parameter's state on every
 // rank that holds part of it.
 func (s *Session) Write(param int, kind string, src []float32) error {
+	if err := s.Settle(context.Background()); err != nil {
+		return err
+	}
 	p := &s.Graph.Params[param]
 	if p.Reordered() {
 		ours := make([]float32, len(src))

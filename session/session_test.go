@@ -22,6 +22,7 @@ func TestNumericRanks(t *testing.T) {
 	plans := map[string]func(pl *program.Plan){
 		"pipeline": func(pl *program.Plan) {
 			pl.MicroBatch, pl.MicroBatches = 1, 4
+			pl.Defer = false
 			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
 		},
 	}

@@ -71,10 +71,8 @@ func TestSkippedSteps(t *testing.T) {
 func (f *fixture) openPlan(t *testing.T, pl *program.Plan) *Session {
 	t.Helper()
 	devices := cpu.OpenRanks(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1}, pl.Ranks)
-	s, err := Open(f.graph, devices, f.lower(t, pl))
-	check(t, err)
+	s := f.begin(t, devices, pl, f.lower(t, pl))
 	t.Cleanup(func() { s.Close(); CloseAll(devices) })
-	check(t, s.Load(f.read))
 	return s
 }
 

@@ -73,6 +73,7 @@ func pipelined(t *testing.T, f *fixture, name string, ranks, micros int) (pl *pr
 	check(t, err)
 	pl = program.Plain(f.graph, 1)
 	pl.MicroBatches, pl.Ranks = micros, ranks
+	pl.Defer = false
 	pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: 1}
 	segments := len(f.graph.Segments)
 	for k := range s.Stages() {

@@ -1,0 +1,115 @@
+package program
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// EquivalentDeferred is Equivalent for programs that defer updates. A step of theirs computes what a step of the reference
+// would from the parameters that the deferred updates give, so both sides are completed by these, at opposite ends:
+//
+//	programs, then updates   =   updates, then reference
+//
+// Both begin with the same parameters, gradients and clip factor, whatever they are.
+func EquivalentDeferred(ps, updates, reference []*Program) (Equality, error) {
+	var rs [3]*ranks
+	for i, list := range [][]*Program{ps, updates, reference} {
+		var err error
+		if rs[i], err = newRanks(list); err != nil {
+			return Different, err
+		}
+		if list[0].RowUnit != ps[0].RowUnit {
+			return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", list[0].RowUnit, ps[0].RowUnit)
+		}
+	}
+	steps, settle, want := rs[0], rs[1], rs[2]
+	var h, w summary
+	for _, eq := range [...]Equality{Exact, Reordered} {
+		step, left, err := steps.from(nil, eq == Reordered)
+		if err != nil {
+			return Different, err
+		}
+		if h, _, err = settle.from(left, eq == Reordered); err != nil {
+			return Different, fmt.Errorf("deferred updates: %w", err)
+		}
+		for key, v := range step {
+			if !strings.HasPrefix(key, homePrefix) {
+				h[key] = v
+			}
+		}
+		_, left, err = settle.from(nil, eq == Reordered)
+		if err == nil {
+			w, _, err = want.from(left, eq == Reordered)
+		}
+		if err != nil {
+			return Different, fmt.Errorf("reference: %w", err)
+		}
+		for key := range h {
+			if strings.HasPrefix(key, homeKey(gradKind, "")) {
+				delete(h, key)
+			}
+		}
+		if _, differ := firstDifference(h, w); !differ {
+			return eq, nil
+		}
+	}
+	key, _ := firstDifference(h, w)
+	return Different, fmt.Errorf("%s is not what it is where nothing is deferred; hint: something is missing, or is put in the wrong place", key)
+}
+
+// contents are what programs leave in persistent buffers, by name and place.
+type contents map[named]Value
+
+type named struct {
+	name string
+	at   within
+}
+
+// from is meaning after other programs, which have left what it begins with; nil: whatever names say.
+func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) {
+	xs := rs.executions(unordered)
+	for _, x := range xs.on {
+		for i := range x.p.Buffers {
+			x.eachInit(i, func(atom int32, name string, at within) {
+				if left != nil {
+					x.atoms[atom] = left.of(name, x.p.Buffers[i].DType, at)
+				}
+			})
+		}
+	}
+	if err := xs.run(); err != nil {
+		return nil, nil, err
+	}
+	after := contents{}
+	for _, x := range xs.on {
+		for i := range x.p.Buffers {
+			x.eachInit(i, func(atom int32, name string, at within) { after[named{name, at}] = x.atoms[atom] })
+		}
+	}
+	for n, v := range after {
+		if n.name == stepScalars { // what was this step's is now that of the one before
+			after[named{pendingScalars, n.at}] = v
+		}
+	}
+	sum, err := xs.summary()
+	return sum, after, err
+}
+
+// of returns what was left under a name: weights may have been left in halves, or as copies that tell them.
+func (left contents) of(name string, t graph.DType, at within) Value {
+	if v, ok := left[named{name, at}]; ok {
+		return v
+	}
+	if full, ok := castOf(name); ok && t != graph.F32 {
+		return castValue(t, left.of(full, graph.F32, at))
+	}
+	if full, ok := restOf(name); ok {
+		return left.of(full, graph.F32, at).rest()
+	}
+	if rest, ok := left[named{restName + strings.TrimPrefix(name, fullName), at}]; ok && strings.HasPrefix(name, fullName) {
+		return rest.rest()
+	}
+	return initValue(name, t, at)
+}
