@@ -38,6 +38,7 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 		say(true, "%s %s of parameters and their state on the device", size.Format(max(d, -d)), moreOrLess(d))
 	}
 	sayMore("chunk", streams(is)-streams(was), "streamed through the device for updates")
+	say(was.Defer != is.Defer, "updates %s", map[bool]string{true: "deferred", false: "not deferred"}[is.Defer])
 	before, after := treated(was), treated(is)
 	for i, words := range []string{"keeping all activations", "making activations again", "swapping activations"} {
 		sayMore("layer", after[i]-before[i], words)

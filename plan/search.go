@@ -107,13 +107,19 @@ func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
 	}
-	if err := s.uniform(); err != nil || len(s.found) == 0 || s.req.Pins.Update != "" || s.req.Options.Clip > 0 || s.found[0].choice.r.state == device.DeviceTier {
+	err := s.uniform()
+	switch {
+	case err != nil || len(s.found) == 0 || s.found[0].choice.r.state == device.DeviceTier:
 		return err
+	case s.req.Options.Clip > 0:
+		return s.postpone()
+	case s.req.Pins.Update != "":
+		return nil
 	}
 	asked, pinned, found := s.req, *s.req, s.found
 	pinned.Pins.Update = program.UpdateOnDevice
 	s.req, s.found, s.reached = &pinned, nil, map[family]float64{}
-	err := s.uniform()
+	err = s.uniform()
 	s.req, s.found = asked, append(found, s.found...)
 	s.sort()
 	return err
@@ -205,6 +211,7 @@ type choice struct {
 	keep      []program.Retention
 	residents int // chunks that stay on the device, whatever r is
 	streamed  int // share of the other chunks' updates that the device does, in 1/updateParts
+	deferred  bool
 	slots     int // 0: the default
 }
 
@@ -238,6 +245,9 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	}
 	if n := s.stream(pl, ch.streamed); n > 0 {
 		label += fmt.Sprintf(", %d chunks updated by the device", n)
+	}
+	if pl.Defer = ch.deferred; pl.Defer {
+		label += ", updates deferred"
 	}
 	s.cache(pl, st)
 	c, err := s.judge(pl, label)

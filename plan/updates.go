@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -21,7 +22,11 @@ import (
 // divided 3.54 s: copies take memory bandwidth from the cores, so there is little
 // to gain.
 //
-// Known weakness: pipelines leave all updates to the cores, unless pinned.
+// With clipping, all updates follow the backward pass, and who needs them is the next step. So at last the fastest
+// plans are tried with updates that the next step makes while its forward pass begins (program.Plan.Defer).
+//
+// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Memory is divided
+// before updates are deferred, not for that.
 
 // updateParts is the number of equal parts in which updates are divided.
 const updateParts = 64
@@ -138,7 +143,7 @@ func (b *balancing) divideUpdates() error {
 
 // tuneUpdates improves the share by search.
 func (b *balancing) tuneUpdates() error {
-	if b.best.choice.streamed == 0 && b.share() == 0 {
+	if ch := &b.best.choice; ch.streamed == 0 && !ch.deferred && b.share() == 0 {
 		return nil
 	}
 	for step := updateParts / 2; step >= 1; step /= 2 {
@@ -148,6 +153,36 @@ func (b *balancing) tuneUpdates() error {
 				if better, err = b.move(spend{updates: by}, len(b.levels)+1); err != nil {
 					return err
 				}
+			}
+		}
+	}
+	return nil
+}
+
+// postpone defers the updates of the fastest candidates, where that saves enough.
+func (s *search) postpone() error {
+	const most = 2
+	for _, c := range slices.Clone(s.found[:min(most, len(s.found))]) {
+		b := s.around(c)
+		ch := c.choice
+		ch.deferred = true
+		d, err := b.fit(ch, len(b.levels)+1)
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			continue
+		}
+		if err := d.simulate(s.m); err != nil {
+			return err
+		}
+		b.best = d
+		if err := b.tuneUpdates(); err != nil {
+			return err
+		}
+		if b.best.Seconds() < c.Seconds()*(1-worthwhile) {
+			if err := s.keep(b.best); err != nil {
+				return err
 			}
 		}
 	}

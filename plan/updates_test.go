@@ -141,3 +141,25 @@ func TestStreamFrozen(t *testing.T) {
 		t.Errorf("chunk %d: %+v", i, pl.Chunks[i])
 	}
 }
+
+// TestDefers: with clipping, over a slow link, updates are deferred, which shortens the step of the same plan; without clipping there
+// is nothing to defer.
+func TestDefers(t *testing.T) {
+	for _, clip := range []float64{1, 0} {
+		req, m := small(t), machine(t, 12<<20, 0.3)
+		req.Options.Clip = clip
+		m.Capacity[device.DiskTier] = 0
+		best := find(t, req, m).Best
+		if best.Plan.Defer != (clip > 0) || strings.Contains(best.Label, "deferred") != best.Plan.Defer {
+			t.Errorf("clipping at %v: %s", clip, best.Label)
+		}
+		now := *best.Plan
+		now.Defer = false
+		c, err := Evaluate(t.Context(), req, &now, m, "now")
+		check(t, err)
+		check(t, c.Time(m))
+		if best.Plan.Defer && best.Seconds() > 0.9*c.Seconds() {
+			t.Errorf("%s takes %.5g s, without deferring %.5g s", best.Label, best.Seconds(), c.Seconds())
+		}
+	}
+}

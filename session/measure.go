@@ -105,8 +105,15 @@ func (b *StepBench) Open() (*Stepper, error) {
 		s.Close()
 		return nil, err
 	}
-	tokens, targets := b.text()
-	return &Stepper{session: s, rank: b.Rank, tokens: tokens, targets: targets}, nil
+	step := &Stepper{session: s, rank: b.Rank}
+	step.tokens, step.targets = b.text()
+	if s.defers() { // the first has no updates of one before
+		if _, err := step.next(context.Background(), false); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return step, nil
 }
 
 // repeat repeats the first n numbers up to the end, on several cores if they are many.

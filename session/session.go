@@ -173,6 +173,11 @@ func (s *Session) settled() error {
 	return nil
 }
 
+// defers reports whether step 0 leaves updates for the next one.
+func (s *Session) defers() bool {
+	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
+}
+
 // pendingScalars is the buffer of the scalars with which a step makes the updates that the one before has left, see program.Plan.Defer.
 const pendingScalars = "pending.scalars"
 
@@ -297,7 +302,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 		return Outcome{}, err
 	}
 	if i == 0 {
-		s.pending = slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
+		s.pending = s.defers()
 	}
 	out := Outcome{Executed: results}
 	var total, clip [2]float64

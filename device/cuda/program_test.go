@@ -146,9 +146,12 @@ type trace struct {
 // train runs a plan for some steps.
 func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *program.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
-	p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	p, err := program.Lower(context.Background(), g, pl, opt)
 	check(t, err)
-	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
+	updates, err := session.Updates(t.Context(), g, pl, []*program.Program{p}, opt)
+	check(t, err)
+	s, err := session.OpenDeferred(g, []device.Device{d}, updates, []*program.Program{p})
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(f.read))
@@ -322,7 +325,9 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 		again.Activations[l] = program.Recomputed([]string{"full", "attention"}[l%2])
 		swap.Activations[l] = program.SwapOf([]device.Tier{device.HostTier, device.DiskTier}[l%2], 0.4)
 	}
-	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap}
+	later := *spread
+	later.Defer = true
+	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap, "updates deferred": &later}
 }
 
 // TestPlansChangeNothing is L1 to L3 on this backend: under plans that use all

@@ -1,0 +1,130 @@
+package session
+
+import (
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// deferring is a plan with everything on the host that defers updates, some of them made by the device.
+func deferring(f *fixture) *program.Plan {
+	pl := program.Plain(f.graph, f.batch())
+	pl.Chunks = program.Layout(f.graph, 3000)
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Weights, c.Grads, c.State = device.HostTier, device.HostTier, device.HostTier
+		if i%3 == 0 {
+			c.Update = program.UpdateOnDevice
+		}
+	}
+	pl.Cache, pl.Defer = pl.CacheNeeded(f.graph), true
+	return pl
+}
+
+// TestReadsSettle: who reads parameters, writes them or runs another step finds them updated, and what reads them more often
+// changes nothing. (That plans which defer have the bits of those that do not is in the laws.)
+func TestReadsSettle(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := deferring(f)
+	seldom, often := f.openPlan(t, pl), f.openPlan(t, pl)
+	now := *pl
+	now.Defer = false
+	plain := f.openPlan(t, &now)
+	for n := 1; n <= 4; n++ {
+		want := f.step(t, plain, n)
+		for _, s := range []*Session{seldom, often} {
+			if out := f.step(t, s, n); out.Loss != want.Loss || out.Norm != want.Norm || out.Skipped {
+				t.Errorf("step %d: loss %v, norm %v, want %v and %v", n, out.Loss, out.Norm, want.Loss, want.Norm)
+			}
+		}
+		if !slices.Equal(often.bits(t), plain.bits(t)) {
+			t.Errorf("after step %d weights or moments are not what they should be", n)
+		}
+		check(t, often.Settle(t.Context())) // nothing is left
+	}
+	if !slices.Equal(seldom.bits(t), plain.bits(t)) {
+		t.Error("at the end weights or moments are not what they should be")
+	}
+}
+
+// TestUnsettled: without programs for them, deferred updates are an error of whoever reads what they should have changed.
+func TestUnsettled(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
+	defer d.Close()
+	s, err := Open(f.graph, []device.Device{d}, f.lower(t, deferring(f)))
+	check(t, err)
+	defer s.Close()
+	check(t, s.Load(f.read))
+	first := f.step(t, s, 1)
+	if second := f.step(t, s, 2); math.IsNaN(second.Loss) || second.Loss >= first.Loss {
+		t.Errorf("losses %v and %v", first.Loss, second.Loss)
+	}
+	if err := s.Read(0, "p", make([]float32, f.graph.Params[0].Elems())); err == nil || !strings.Contains(err.Error(), "hint:") {
+		t.Errorf("parameters are read before they are updated: %v", err)
+	}
+}
+
+// TestDeferredIsProved: Prove accepts plans that defer, exactly, and no program that makes other updates: with the scalars
+// of another step, without one of them, or before what they need.
+func TestDeferredIsProved(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := deferring(f)
+	ps := f.lower(t, pl)
+	eq, err := Prove(t.Context(), f.graph, pl, ps, f.options())
+	if err != nil || eq != program.Exact {
+		t.Fatal(eq, err)
+	}
+	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+	check(t, err)
+	cuts, err := pl.Cuts(f.graph)
+	check(t, err)
+	opt := f.options()
+	opt.RowUnit, opt.Cuts = ps[0].RowUnit, cuts
+	reference, err := program.Lower(t.Context(), f.graph, program.Plain(f.graph, f.batch()), opt)
+	check(t, err)
+	proved := func(step, update *program.Program) bool {
+		eq, err := program.EquivalentDeferred([]*program.Program{step}, []*program.Program{update}, []*program.Program{reference})
+		return err == nil && eq == program.Exact
+	}
+	if !proved(ps[0], updates[0]) {
+		t.Fatal("what Prove accepts is not")
+	}
+	scalars := slices.IndexFunc(ps[0].Buffers, func(b program.Buffer) bool { return b.Name == "scalars" })
+	tried := 0
+	for _, which := range []int{0, 1} { // of the step, of the updates
+		for i, in := range []*program.Program{ps[0], updates[0]}[which].Instrs {
+			if in.Op.String() != "adamw" {
+				continue
+			}
+			for _, edit := range []func(p *program.Program){
+				func(p *program.Program) { p.Instrs[i].Attr.Beta1 = 0.5 },
+				func(p *program.Program) {
+					if in.Stream == device.HostCompute {
+						p.Instrs[i].Args = slices.Clone(in.Args)
+						p.Instrs[i].Args[5].Buf = scalars
+					} else {
+						p.Instrs[i].Attr.Eps = 1
+					}
+				},
+				func(p *program.Program) { p.Instrs[i] = p.Instrs[(i+1)%len(p.Instrs)] },
+			} {
+				list := []program.Program{*ps[0], *updates[0]}
+				list[which].Instrs = slices.Clone(list[which].Instrs)
+				edit(&list[which])
+				if tried++; proved(&list[0], &list[1]) {
+					t.Errorf("an edit of instruction %d of program %d goes unnoticed", i, which)
+				}
+			}
+		}
+	}
+	if tried < 20 {
+		t.Errorf("%d edits", tried)
+	}
+}
