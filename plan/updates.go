@@ -180,7 +180,7 @@ func (s *search) postpone() error {
 		if err := b.tuneUpdates(); err != nil {
 			return err
 		}
-		if b.best.Seconds() < c.Seconds()*(1-worthwhile) {
+		if b.best.Seconds() < c.Seconds()*(1-convincing) {
 			if err := s.keep(b.best); err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // TestMain lets the test binary be the training process that is killed. All tests have one home, a temporary
@@ -202,7 +203,7 @@ func killed(t *testing.T, kills int, more string) {
 	if testing.Short() {
 		kills = 5
 	}
-	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk"}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
 	for i := range budgets {
 		budgets[i] += more
 	}
@@ -224,6 +225,22 @@ func killed(t *testing.T, kills int, more string) {
 	if _, skipped, err := store.Latest(checkpoint.Checksums); err != nil || len(skipped) > 0 {
 		t.Errorf("checkpoints at the end: %v, %v", skipped, err)
 	}
+}
+
+// deferredPlan writes a plan for a run with little memory that defers updates, and returns where.
+func deferredPlan(t *testing.T, dir, file, more string) string {
+	t.Helper()
+	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=400KiB", "out="+dir+"/small")))
+	text, err := os.ReadFile(dir + "/small/plan.json")
+	check(t, err)
+	pl, err := program.ParsePlan(text)
+	check(t, err)
+	pl.Defer = true
+	text, err = json.Marshal(pl)
+	check(t, err)
+	path := dir + "/deferred.json"
+	check(t, os.WriteFile(path, text, 0o644))
+	return path
 }
 
 func check(t testing.TB, err error) {
