@@ -26,7 +26,10 @@ import (
 // far ahead; what goes through the device or to it is listed before the unit that needs it.
 //
 // Example: 8 billion parameters on a described H200, 24 GB of it used, 32768 tokens a step: 3.89 s, of which 0.85
-// follow the backward pass; deferred TODO s.
+// follow the backward pass; deferred 3.37 s.
+//
+// Known weakness: gradients that wait on the host keep their memory while activations that wait there come and go, 8 GB more in
+// this example.
 
 // Names of a step's scalars, and of those of the step before, with which deferred updates are made.
 const stepScalars, pendingScalars = "scalars", "pending.scalars"

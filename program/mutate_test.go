@@ -105,7 +105,7 @@ func randomProgram(name string, rng *rand.Rand) (*Program, error) {
 		return nil, err
 	}
 	pl := randomPlan(g, 2, rng)
-	pl.State = randomState(g, rng)
+	pl.State, pl.Defer = randomState(g, rng), rng.IntN(2) == 0
 	return lowerMode(g, pl, 2, mode, nil)
 }
 
