@@ -51,35 +51,17 @@ func (lo *lowering) postponed(chunks []int, grads []store) {
 	slices.SortStableFunc(chunks, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
 	front := make([][]op, len(lo.units)) // what comes before all else of a unit
 	begin := lo.pending(chunks, &front[0])
-	s := lo.newStaging(chunks, grads)
 	var cores []op // what needs only the host and the disk
-	listOf := func(c int) *[]op {
+	needed := func(c int) *[]op { return &front[first[c]] }
+	list := func(c int) *[]op {
 		if lo.updatedOn(c) == device.HostTier {
 			return &cores
 		}
-		return &front[first[c]]
+		return needed(c)
 	}
-	for tier, queue := range s.queues {
-		for range min(stagingDepth[tier]-1, len(queue)) {
-			s.next(listOf(queue[0]), device.Tier(tier), grads)
-		}
-	}
-	for _, c := range chunks {
-		list := listOf(c)
-		if lo.reduced(c).len() > 0 {
-			if len(s.trips[c]) > 0 {
-				s.next(list, lo.updatedOn(c), grads)
-			}
-			home, grad := s.arrived(c, grads[c])
-			lo.updateChunk(list, &front[first[c]], c, grad, home, begin)
-		}
-		lo.spread(&front[first[c]], c)
-		s.back(list, c)
-	}
+	lo.listUpdates(chunks, grads, begin, list, list, needed)
+	front[0] = append(cores, front[0]...)
 	for i := range lo.units {
-		if i == 0 {
-			front[0] = append(cores, front[0]...)
-		}
 		for j := range front[i] {
 			front[i][j].deferred = true
 		}

@@ -91,28 +91,34 @@ func (lo *lowering) toHost(c int) store {
 // each follows its complete gradient, during the backward pass. State that lives
 // elsewhere is prefetched.
 func (lo *lowering) update(u *unit, order []int, grads []store) {
-	unitOf, listOf := func(int) *unit { return u }, func(u *unit) *[]op { return &u.work }
+	early, list := func(int) *[]op { return &u.before }, func(int) *[]op { return &u.work }
 	if !lo.clips() {
-		unitOf, listOf = func(c int) *unit { return &lo.units[lo.gradBuf[c].unit] }, func(u *unit) *[]op { return &u.after }
+		last := func(c int) *unit { return &lo.units[lo.gradBuf[c].unit] }
+		early, list = func(c int) *[]op { return &last(c).before }, func(c int) *[]op { return &last(c).after }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lo.gradBuf[a].unit, lo.gradBuf[b].unit) })
 	}
+	lo.listUpdates(order, grads, &lo.terms, early, list, list)
+}
+
+// listUpdates lists updates with what is staged for them: the first fetches where early says, what updates a chunk where list
+// says, and what then goes to the other side of the link or to other ranks where send says.
+func (lo *lowering) listUpdates(order []int, grads []store, t *terms, early, list, send func(c int) *[]op) {
 	s := lo.newStaging(order, grads)
 	for tier, queue := range s.queues {
 		for range min(stagingDepth[tier]-1, len(queue)) {
-			s.next(&unitOf(queue[0]).before, device.Tier(tier), grads)
+			s.next(early(queue[0]), device.Tier(tier), grads)
 		}
 	}
 	for _, c := range order {
-		list := listOf(unitOf(c))
 		if lo.reduced(c).len() > 0 {
 			if len(s.trips[c]) > 0 {
-				s.next(list, lo.updatedOn(c), grads)
+				s.next(list(c), lo.updatedOn(c), grads)
 			}
 			home, grad := s.arrived(c, grads[c])
-			lo.updateChunk(list, list, c, grad, home, &lo.terms)
+			lo.updateChunk(list(c), send(c), c, grad, home, t)
 		}
-		lo.spread(list, c)
-		s.back(list, c)
+		lo.spread(send(c), c)
+		s.back(list(c), c)
 	}
 }
 
