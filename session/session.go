@@ -25,6 +25,7 @@
 //	session.go  Session: opening, stepping, state by parameter
 //	prove.go    what is checked before programs run
 //	init.go     initial parameters
+//	settle.go   updates that a step leaves for the next one
 //	pairs.go    what steps on pairs take and give beside tokens
 //	culprit.go  what made a step's numbers not finite
 //	measure.go  steps on random text, for trials and benchmarks
@@ -158,46 +159,6 @@ func (s *Session) begin() error {
 		}
 	}
 	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true), s.settled())
-}
-
-// settled tells all ranks' next step that there is nothing to update.
-func (s *Session) settled() error {
-	s.pending = false
-	for r := range s.ranks {
-		if e := s.ranks[r].engines[0]; e.BufferLen(pendingScalars) > 0 {
-			if err := e.WriteFloats("clip", []float32{0, 0}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// defers reports whether step 0 leaves updates for the next one.
-func (s *Session) defers() bool {
-	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
-}
-
-// pendingScalars is the buffer of the scalars with which a step makes the updates that the one before has left, see program.Plan.Defer.
-const pendingScalars = "pending.scalars"
-
-// Settle makes the updates that the latest step has left for the next one. Read, Write and other steps do it by themselves.
-func (s *Session) Settle(ctx context.Context) error {
-	if !s.pending {
-		return nil
-	}
-	if s.settles == len(s.groups) {
-		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: OpenDeferred")
-	}
-	for r := range s.ranks {
-		if err := s.ranks[r].engines[s.settles].WriteFloats(pendingScalars, s.latest); err != nil {
-			return err
-		}
-	}
-	if _, err := s.groups[s.settles].Step(ctx); err != nil {
-		return err
-	}
-	return s.settled()
 }
 
 // writeTable writes a rotary table, if the graph has it, on the ranks that read it.

@@ -1,0 +1,50 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// A step may leave updates for the next one, see program.Plan.Defer: then parameters are what they should be only after the next
+// step has begun, or after Settle.
+
+// settled tells all ranks' next step that there is nothing to update.
+func (s *Session) settled() error {
+	s.pending = false
+	for r := range s.ranks {
+		if e := s.ranks[r].engines[0]; e.BufferLen(pendingScalars) > 0 {
+			if err := e.WriteFloats("clip", []float32{0, 0}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// defers reports whether step 0 leaves updates for the next one.
+func (s *Session) defers() bool {
+	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
+}
+
+// pendingScalars is the buffer of the scalars with which a step makes the updates that the one before has left, see program.Plan.Defer.
+const pendingScalars = "pending.scalars"
+
+// Settle makes the updates that the latest step has left for the next one. Read, Write and other steps do it by themselves.
+func (s *Session) Settle(ctx context.Context) error {
+	if !s.pending {
+		return nil
+	}
+	if s.settles == len(s.groups) {
+		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: OpenDeferred")
+	}
+	for r := range s.ranks {
+		if err := s.ranks[r].engines[s.settles].WriteFloats(pendingScalars, s.latest); err != nil {
+			return err
+		}
+	}
+	if _, err := s.groups[s.settles].Step(ctx); err != nil {
+		return err
+	}
+	return s.settled()
+}
