@@ -102,7 +102,8 @@ func (s *search) tired() bool { return len(s.found) > 0 && s.spent > s.allowed }
 // alike tries plans in which every rank does the same with its part of the batch,
 // that is, plans without pipelines. Where cores would update chunks while the backward pass goes on, the
 // trips of gradients and weights that updates on the device save are not seen by those that look for a
-// share, so plans with all updates there are searched for by themselves.
+// share, so plans with all updates there are searched for by themselves. Where updates wait for the norm, they may be
+// left to the next step.
 func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
@@ -209,10 +210,10 @@ type choice struct {
 	r         residency
 	st        style
 	keep      []program.Retention
-	residents int // chunks that stay on the device, whatever r is
-	streamed  int // share of the other chunks' updates that the device does, in 1/updateParts
-	deferred  bool
-	slots     int // 0: the default
+	residents int  // chunks that stay on the device, whatever r is
+	streamed  int  // share of the other chunks' updates that the device does, in 1/updateParts
+	deferred  bool // see program.Plan.Defer
+	slots     int  // 0: the default
 }
 
 func (s *search) evaluate(ch choice) (*Candidate, error) {

@@ -117,7 +117,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		return nil, fmt.Errorf("rank %d of %d; hint: ranks count from 0", opt.Rank, pl.Ranks)
 	}
 	if opt.Mode == Update && (!pl.Defer || opt.Base == nil) {
-		return nil, errors.New("mode update is for plans that defer updates, beside the program of their step")
+		return nil, errors.New("mode update is for plans that defer updates, beside the program of their step; hint: Plan.Defer and Options.Base")
 	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
 	lo.p = &Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}

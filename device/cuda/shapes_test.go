@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 )
 
 // modelShapes are tokens, inputs and outputs of a linear layer: some of GPT-2's and
@@ -101,7 +102,7 @@ func newLayer(t *testing.T, op graph.Op, shape [3]int, turned, derived bool) *la
 		l.f = func(r, c int) float64 {
 			slope := 1.0
 			if derived {
-				slope = gelu(l.m[3].at(r, c))
+				slope = derivative(l.m[3].at(r, c))
 			}
 			return slope * l.dot(shape[2], func(k int) float64 { return l.m[1].at(r, k) * weight(c, k) })
 		}
@@ -129,11 +130,13 @@ func newLayer(t *testing.T, op graph.Op, shape [3]int, turned, derived bool) *la
 	return l
 }
 
-// gelu is the derivative of GELU by tanh.
-func gelu(x float64) float64 {
-	const k, q = 0.7978845608028654, 0.044715
-	t := math.Tanh(k * (x + q*x*x*x))
-	return (1+t)/2 + x/2*(1-t*t)*k*(1+3*q*x*x)
+// derivative is that of GELU by tanh.
+func derivative(x float64) float64 {
+	dx, one, at := kernel.NewTensor(graph.F64, 1, 1), kernel.NewTensor(graph.F64, 1, 1), kernel.NewTensor(graph.F64, 1, 1)
+	one.Set(0, 0, 1)
+	at.Set(0, 0, x)
+	kernel.Lookup(graph.ActBwd).Reference(nil, &graph.Attr{Act: graph.GELUTanh}, []kernel.Tensor{dx, one, at})
+	return dx.At(0, 0)
 }
 
 func (l *layer) dot(n int, term func(k int) float64) (sum float64) {
