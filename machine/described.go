@@ -20,7 +20,7 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 		return Find(c, note)
 	}
 	c.Ranks = max(c.Ranks, 1) // a description does not say how many there are
-	h, err := lookup(c.Hardware.Name, c.Ranks)
+	h, err := lookup(c)
 	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
 		err = fmt.Errorf("%s does not say what joins ranks, and there are %d; hint: a file of `probe --ranks %d --out`", c.Hardware.Name, c.Ranks, c.Ranks)
 	}
@@ -40,14 +40,24 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 	return m, m.limit(c)
 }
 
+// equip gives one rank of a known machine the host memory and disk of the configuration's limits where those are more:
+// the name is that of a card, and what is beside it is for its owner to say.
+func equip(h *hardware.Hardware, c *config.Config) {
+	n := int64(c.Ranks)
+	h.Memory.Host = max(h.Memory.Host, int64(c.Limits.Host)/n)
+	h.Memory.Disk = max(h.Memory.Disk, int64(c.Limits.Disk)/n)
+}
+
 // maxHardware bounds the bytes of a machine's description, maxPlan those of a plan.
 const maxHardware, maxPlan = 64 << 20, 64 << 20
 
-// lookup looks up a machine by known name, then by file, and returns the share of
-// one of so many ranks.
-func lookup(name string, ranks int) (*hardware.Hardware, error) {
-	h, unknown := hardware.KnownRank(name, ranks)
+// lookup looks up a configuration's machine by known name, then by file, and returns one
+// rank's share.
+func lookup(c *config.Config) (*hardware.Hardware, error) {
+	name := c.Hardware.Name
+	h, unknown := hardware.KnownRank(name, c.Ranks)
 	if unknown == nil {
+		equip(h, c)
 		return h, nil
 	}
 	text, err := bounded.ReadFile(name, maxHardware)
@@ -60,5 +70,5 @@ func lookup(name string, ranks int) (*hardware.Hardware, error) {
 	if h, err = hardware.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "a file written by `probe --out`")
 	}
-	return h.Share(ranks), nil
+	return h.Share(c.Ranks), nil
 }

@@ -55,6 +55,7 @@ func TestDescribed(t *testing.T) {
 		}
 	}
 	call("simulate", file, "hardware.name=a100-80").must(t, 0)
+	call("plan", file, "hardware.name=a100-80", "limits.host=8TiB", "limits.disk=1000TiB").must(t, 0) // more than is usual beside this card
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.ElixirPaper).must(t, 3)
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", "zero-2").must(t, 3, "does not fit")
 }
@@ -102,6 +103,7 @@ func TestBadHardware(t *testing.T) {
 		{"plan", file, "hardware.name=" + dir},
 		{"train", file, "hardware.name=h100"},
 		{"plan", file, "hardware.name=h100", "limits.device=9000TiB"},
+		{"plan", file, "hardware.name=" + good, "limits.host=9000TiB"},
 		{"plan", file, "hardware.name=h100", "--policy", "zero-4"},
 		{"plan", file, "hardware.name=h100", "ranks=3", "--policy", "zero-3"}, // 3 does not divide the batch
 	} {
