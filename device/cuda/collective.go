@@ -23,8 +23,9 @@ import (
 //	                fetch the others' parts
 //	recv            fetch the sender's matrix
 //
-// With peer access, kernels read other GPUs' memory directly. Without it, pieces are
-// first copied into staging memory, which the driver does through the host.
+// With peer access, which is enabled as calls are prepared, kernels read other GPUs' memory directly
+// and copy engines fetch over the link between the two. Without it, the driver copies through the
+// host, and sums are made of pieces that were copied into staging memory.
 
 // exchange is a prepared call between ranks.
 type exchange struct {
@@ -45,6 +46,9 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 		return nil, errors.New("this GPU is not joined to others; hint: Options.Fabric")
 	}
 	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
+		return nil, err
+	}
+	if err := d.connect(c); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -214,29 +218,19 @@ func (e *exchange) receive(from *exchange) (list []step) {
 }
 
 // mostSources is the number of operands of one sum in kernels/sum.cu.
-const mostSources = 7
+const mostSources = 8
 
 // sum adds n bytes from byte at of all members' sources. If there are more sources than
 // one kernel takes, or if they must be staged, it works piece by piece through staging
 // memory.
 func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([]step, error) {
 	d := e.device
-	direct := true
-	for _, p := range parts {
-		ok, err := d.reaches(p.device)
-		if err != nil {
-			return nil, err
-		}
-		direct = direct && ok
-	}
+	direct := !slices.ContainsFunc(parts, func(p *exchange) bool { return !d.reach[p.device.work.context] })
 	slots, piece := int64(1), n // the partial sum, then sources
 	if !direct {
 		slots += mostSources
 	}
 	if !direct || len(parts) > mostSources {
-		if err := d.stage(); err != nil {
-			return nil, err
-		}
 		piece = stagingBytes / slots &^ 255
 	}
 	var list []step
@@ -302,36 +296,47 @@ func sumUnits(dt graph.DType) map[bool]kernels.Unit {
 // stagingBytes is the memory for sums that cannot be made in place.
 const stagingBytes = 32 << 20
 
-func (d *Device) stage() (err error) {
-	if d.staging == 0 {
+// connect makes what a call between ranks needs beside its operands: access to the others' memory,
+// and staging memory, if it may add up pieces. Both wait for the GPU, so they belong before a step.
+func (d *Device) connect(c *device.Call) error {
+	members, err := d.options.Fabric.members(device.Members(c, d.options.Rank))
+	if err != nil {
+		return err
+	}
+	direct := true
+	for _, o := range members {
+		if err := d.enable(o); err != nil {
+			return err
+		}
+		direct = direct && d.reach[o.work.context]
+	}
+	sums := c.Op == graph.ReduceScatter || c.Op == graph.AllReduce
+	if sums && d.staging == 0 && (!direct || len(members) > mostSources) {
 		if d.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
-			err = fmt.Errorf("%d bytes to add up in: %w", stagingBytes, err)
+			return fmt.Errorf("%d bytes to add up in: %w", stagingBytes, err)
 		}
 	}
-	return err
+	return nil
 }
 
-// reaches reports whether kernels here may read another GPU's memory, and enables the
-// access, on the worker.
-func (d *Device) reaches(o *Device) (bool, error) {
-	if o.work.context == d.work.context {
-		return true, nil
-	}
-	if ok, known := d.reach[o.work.context]; known {
-		return ok, nil
+// enable lets kernels and copies here reach another GPU's memory, if they can. The others' kernels
+// and copies need it of their own.
+func (d *Device) enable(o *Device) error {
+	if _, known := d.reach[o.work.context]; known {
+		return nil
 	}
 	var can int32
 	v := d.driver
 	if err := v.Check("cuDeviceCanAccessPeer", v.DeviceCanAccessPeer(nv.Addr(&can), uintptr(d.work.device), uintptr(o.work.device))); err != nil {
-		return false, err
+		return err
 	}
 	if can != 0 {
 		if code := v.CtxEnablePeerAccess(o.work.context, 0); code != nv.PeerEnabled && code != nv.Success {
-			return false, v.Check("cuCtxEnablePeerAccess", code)
+			return v.Check("cuCtxEnablePeerAccess", code)
 		}
 	}
 	d.reach[o.work.context] = can != 0
-	return can != 0, nil
+	return nil
 }
 
 func flagAddress(f *atomic.Uint32) uintptr { return uintptr(unsafe.Pointer(f)) }

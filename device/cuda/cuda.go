@@ -123,7 +123,7 @@ type Device struct {
 	workspace uintptr          // of the library, then scratch memory, then flags
 	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
-	reach     map[uintptr]bool // contexts whose memory kernels here may read
+	reach     map[uintptr]bool // contexts whose memory kernels and copies here reach directly, or do not
 	host      *cpu.Arena       // of pinned
 	pinned    *Pinned          // Options.Pinned, or the device's own; nil: no host arena
 	disk      *cpu.Disk
@@ -241,6 +241,7 @@ func (d *Device) open() error {
 			return err
 		}
 	}
+	d.reach[d.work.context] = true
 	if d.options.Fabric != nil {
 		return d.options.Fabric.join(d)
 	}

@@ -106,6 +106,20 @@ func (f *Fabric) join(d *Device) error {
 	return nil
 }
 
+// members returns the devices of ranks, all of which must have joined.
+func (f *Fabric) members(ranks []int) ([]*Device, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []*Device
+	for _, r := range ranks {
+		if f.devices[r] == nil {
+			return nil, fmt.Errorf("rank %d has not been opened; hint: open all ranks, then prepare what they do together", r)
+		}
+		list = append(list, f.devices[r])
+	}
+	return list, nil
+}
+
 // leave removes a device, on its worker, once its streams are idle. The last device
 // releases the flags.
 func (f *Fabric) leave(d *Device) error {

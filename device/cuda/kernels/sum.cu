@@ -1,4 +1,4 @@
-// out s0 .. s6: out (+)= ((s0 + s1) + s2) + ..., n[0] sources, in their own
+// out s0 .. s7: out (+)= ((s0 + s1) + s2) + ..., n[0] sources, in their own
 // precision: the order of the collectives. Sources may be on other GPUs.
 extern "C" __global__ void sum(const __grid_constant__ Args a) {
   i64 r, c;

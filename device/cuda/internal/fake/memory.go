@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
@@ -121,6 +122,13 @@ func (g *GPU) memsetD8Async(a []uintptr) int32 {
 func (g *GPU) memcpyPeerAsync(a []uintptr) int32 {
 	dst, src, n := a[0], a[2], a[4]
 	if !g.ownedBy(a[1], dst, n) || !g.ownedBy(a[3], src, n) {
+		return invalidValue
+	}
+	g.mu.Lock()
+	slow := g.Peers && a[1] != a[3] && !g.reaches[[2]uintptr{a[1], a[3]}]
+	g.mu.Unlock()
+	if slow {
+		g.breakDown(invalidValue, errors.New("a copy between GPUs goes through the host, since access was not enabled"))
 		return invalidValue
 	}
 	return g.push(a[5], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
