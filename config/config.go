@@ -54,7 +54,7 @@ type Config struct {
 	Device    string `yaml:"device"` // auto, cpu or cuda
 	Ranks     int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one
 	Limits    Limits `yaml:"limits"`
-	Precision string `yaml:"precision"` // auto, fp32 or bf16
+	Precision string `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
 	// OptimizerState is the storage of the optimizer's weights and moments: auto,
 	// fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`

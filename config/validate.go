@@ -130,7 +130,7 @@ func (c *Config) checkChoices(d *decoder) {
 	one("quantize", c.Quantize, "none", NF4)
 	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
 	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
-		d.fail("optimizer_state", "bf16, but the weights that are computed with are fp32; hint: precision bf16, or bf16_moments")
+		d.fail("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: precision bf16 with it, or bf16_moments")
 	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
 }

@@ -48,6 +48,17 @@ func equip(h *hardware.Hardware, c *config.Config) {
 	h.Memory.Disk = max(h.Memory.Disk, int64(c.Limits.Disk)/n)
 }
 
+// OnGPU reports whether a configuration, whose device is settled, plans for GPUs, here or described.
+func OnGPU(c *config.Config) bool {
+	if c.Hardware.Name == "" {
+		return c.Device == "cuda"
+	}
+	one := *c
+	one.Ranks = 1
+	h, err := lookup(&one)
+	return err == nil && !h.Memory.Shared
+}
+
 // maxHardware bounds the bytes of a machine's description, maxPlan those of a plan.
 const maxHardware, maxPlan = 64 << 20, 64 << 20
 

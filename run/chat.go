@@ -81,7 +81,7 @@ func (c *Chat) open(ctx context.Context, length int) error {
 	if err != nil {
 		return misuse{err}
 	}
-	c.generator, err = f.Generator(ctx, d, min(length, f.Model.MaxPositions))
+	c.generator, err = f.Generator(ctx, d, min(length, f.Model.MaxPositions), c.prompt.DType)
 	return err
 }
 

@@ -48,10 +48,10 @@ const (
 // weights once per block does not dominate.
 const pieceRows = 64
 
-// Generator opens the model for decoding up to context tokens. It takes ownership
-// of the device, also on error.
-func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*Generator, error) {
-	g, err := newGenerator(ctx, f.Model, d, context)
+// Generator opens the model for decoding up to context tokens, with weights, caches and activations
+// of a type, fp32 or bf16. It takes ownership of the device, also on error.
+func (f *Folder) Generator(ctx context.Context, d device.Device, context int, dtype graph.DType) (*Generator, error) {
+	g, err := newGenerator(ctx, f.Model, d, context, dtype)
 	if err != nil {
 		d.Close()
 		return nil, err
@@ -66,14 +66,14 @@ func (f *Folder) Generator(ctx context.Context, d device.Device, context int) (*
 // newGenerator prepares a device for sequences of up to context tokens, with
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
-func newGenerator(ctx context.Context, m *model.Model, d device.Device, context int) (*Generator, error) {
+func newGenerator(ctx context.Context, m *model.Model, d device.Device, context int, dtype graph.DType) (*Generator, error) {
 	rows := min(pieceRows, context)
 	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
 	var graphs [generatorPrograms]*graph.Graph
 	var progs [generatorPrograms]*program.Program
 	for i, n := range [...]int{reading: rows, generating: 1} {
 		var err error
-		if graphs[i], err = graph.BuildDecode(m, context, n, graph.F32); err != nil {
+		if graphs[i], err = graph.BuildDecode(m, context, n, dtype); err != nil {
 			return nil, err
 		}
 		opt := program.Options{Mode: program.Decode, Base: progs[reading], Capacity: program.NoLimits}

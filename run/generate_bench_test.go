@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 )
 
@@ -19,7 +20,7 @@ func BenchmarkGenerate(b *testing.B) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256)
+	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256, graph.F32)
 	check(b, err)
 	defer g.Close()
 	r := rand.New(rand.NewPCG(1, 1))

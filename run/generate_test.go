@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -47,7 +48,7 @@ func TestGenerator(t *testing.T) {
 			check(t, err)
 			defer s.Devices[0].Close()
 			defer s.Close()
-			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length)
+			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length, graph.F32)
 			check(t, err)
 			defer func() { check(t, g.Close()) }()
 			for _, prompt := range []int{1, 5, length - 30} {
@@ -88,11 +89,18 @@ func TestGenerator(t *testing.T) {
 
 // TestExtend: how tokens are handed over does not change a bit of the logits.
 func TestExtend(t *testing.T) {
+	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) { extendAnyhow(t, dtype) })
+	}
+}
+
+func extendAnyhow(t *testing.T, dtype graph.DType) {
+	t.Helper()
 	ctx := context.Background()
 	f, err := OpenFolder("../testdata/torch/llama3-rope")
 	check(t, err)
 	defer f.Close()
-	g, err := f.Generator(ctx, cpu.New(cpu.Options{}), 200)
+	g, err := f.Generator(ctx, cpu.New(cpu.Options{}), 200, dtype)
 	check(t, err)
 	defer g.Close()
 	ids := make([]int32, 200)
@@ -121,6 +129,52 @@ func TestExtend(t *testing.T) {
 	}
 }
 
+// TestHalved: in bf16 the logits are those of fp32 but for roundings, each of at most 2^-9 of what it rounds, over
+// a few dozen operators.
+func TestHalved(t *testing.T) {
+	ctx := context.Background()
+	folders, err := filepath.Glob("../testdata/torch/*/config.json")
+	check(t, err)
+	for _, config := range folders {
+		dir := filepath.Dir(config)
+		f, err := OpenFolder(dir)
+		check(t, err)
+		defer f.Close()
+		length := min(pieceRows+20, f.Model.MaxPositions)
+		r := rand.New(rand.NewPCG(9, 5))
+		ids := make([]int32, length)
+		for i := range ids {
+			ids[i] = int32(r.IntN(f.Model.Vocab))
+		}
+		var logits [2][]float64
+		for i, dtype := range []graph.DType{graph.F32, graph.BF16} {
+			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length, dtype)
+			check(t, err)
+			check(t, g.Extend(ctx, ids[:length-5]...))
+			for _, id := range ids[length-5:] {
+				check(t, g.Extend(ctx, id))
+				logits[i] = append(logits[i], g.Logits()...)
+			}
+			check(t, g.Close())
+		}
+		var wrong, all float64
+		for i, want := range logits[0] {
+			wrong += (logits[1][i] - want) * (logits[1][i] - want)
+			all += want * want
+		}
+		most := 0.03
+		if f.Model.Experts > 0 { // rounding sends a token to other experts
+			most = 0.15
+		}
+		if e := math.Sqrt(wrong / all); !(e <= most) {
+			t.Errorf("%s: the error is %.3f of the logits", dir, e)
+		}
+		if slices.Equal(logits[0], logits[1]) {
+			t.Errorf("%s: nothing was rounded", dir)
+		}
+	}
+}
+
 // TestKeep: going on from what two sequences have in common gives the logits, bit for bit, of a generator
 // that has read nothing before.
 func TestKeep(t *testing.T) {
@@ -132,7 +186,7 @@ func TestKeep(t *testing.T) {
 		length := min(pieceRows+40, f.Model.MaxPositions)
 		var g [2]*Generator
 		for i := range g {
-			g[i], err = f.Generator(ctx, cpu.New(cpu.Options{}), length)
+			g[i], err = f.Generator(ctx, cpu.New(cpu.Options{}), length, graph.F32)
 			check(t, err)
 			defer func() { check(t, g[i].Close()) }()
 		}

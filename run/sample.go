@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -24,8 +25,9 @@ type Prompt struct {
 	Tokens      int     // to add, at most
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
-	Device      string // cpu or cuda
-	Quantize    bool   // see Folder.Quantize
+	Device      string      // cpu or cuda
+	DType       graph.DType // fp32 or bf16, of what is computed
+	Quantize    bool        // see Folder.Quantize
 	// Each, if set, is called with the prompt's text, then with each token's as it
 	// comes. These are bytes: a character may take several tokens.
 	Each func(text []byte)
@@ -79,7 +81,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if err != nil {
 		return nil, misuse{err}
 	}
-	g, err := f.Generator(ctx, d, min(f.Model.MaxPositions, len(ids)+p.Tokens))
+	g, err := f.Generator(ctx, d, min(f.Model.MaxPositions, len(ids)+p.Tokens), p.DType)
 	if err != nil {
 		return nil, err
 	}

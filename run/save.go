@@ -105,6 +105,11 @@ func (t *Trainer) start() error {
 	case t.lora() != nil:
 		return c.Fault("lora", "there are no trained weights to adapt; hint: model: a Hugging Face folder")
 	}
+	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", c.Seed)
+	if c.Model.Name != "" { // people who name a model may mean the trained one
+		note += fmt.Sprintf("; to go on from trained ones, give model: the folder of %s", c.Model.Name)
+	}
+	t.Notes = append(t.Notes, note)
 	t.origin.read = func(p model.Param, dst []float32) error {
 		session.Initial(p, c.Seed, dst)
 		return nil

@@ -32,7 +32,7 @@ func (v *chatCmd) Run(c *context) error {
 		return usageError{fmt.Sprintf("chat: --context %d; hint: from 2 to 16777216", v.Context)}
 	}
 	ctx := stdctx.Background()
-	t, err := run.OpenChat(ctx, v.Model, v.Context, v.prompt(v.System, v.MaxTokens))
+	t, err := run.OpenChat(ctx, v.Model, v.Context, v.prompt(c, v.System, v.MaxTokens))
 	if err != nil {
 		return err
 	}

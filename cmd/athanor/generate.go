@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -20,7 +21,8 @@ type sampling struct {
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`
 	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
-	Device      string  `help:"cpu or cuda." enum:"cpu,cuda" default:"cpu"`
+	Device      string  `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
+	Precision   string  `help:"Of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
 }
 
 // check refuses settings out of range.
@@ -34,15 +36,19 @@ func (v *sampling) check(verb string, tokens int) error {
 	return nil
 }
 
-func (v *sampling) prompt(text string, tokens int) run.Prompt {
-	return run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Device: v.Device, Quantize: v.Quantize == config.NF4}
+func (v *sampling) prompt(c *context, text string, tokens int) run.Prompt {
+	p := run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Device: c.settle(v.Device), Quantize: v.Quantize == config.NF4}
+	if v.Precision == "bf16" || v.Precision == "auto" && p.Device == "cuda" {
+		p.DType = graph.BF16
+	}
+	return p
 }
 
 func (v *generateCmd) Run(c *context) error {
 	if err := v.check("generate", v.MaxTokens); err != nil {
 		return err
 	}
-	p := v.prompt(v.Prompt, v.MaxTokens)
+	p := v.prompt(c, v.Prompt, v.MaxTokens)
 	streams := c.terminal && !c.json
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.stdout.Write(text) }

@@ -23,13 +23,17 @@ type target struct {
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys." placeholder:"KEY=VALUE"`
 }
 
-// load reads the configuration, and decides on what device it is meant for where that is left open.
+// load reads the configuration, and decides for what device and precision it is meant where that is left open.
 func (t *target) load(c *context) (*config.Config, error) {
 	cfg, err := config.Load(t.Config, t.Overrides)
-	if err == nil && cfg.Hardware.Name == "" {
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Hardware.Name == "" {
 		cfg.Device = c.settle(cfg.Device)
 	}
-	return cfg, err
+	run.SettlePrecision(cfg)
+	return cfg, nil
 }
 
 // planned holds everything up to the plan.

@@ -38,10 +38,10 @@ func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), "", text.String()}
 }
 
-// TestSignal: SIGTERM, SIGINT and SIGHUP save and end with 75; the same command goes on
+// TestSignal: SIGTERM, SIGINT, SIGHUP and the warnings of batch systems save and end with 75; the same command goes on
 // from there, to the losses and weights of a run that nobody stopped.
 func TestSignal(t *testing.T) {
-	for _, kind := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
+	for _, kind := range append(warnings(), syscall.SIGTERM, os.Interrupt, syscall.SIGHUP) {
 		dir, file := tiny(t, "max_steps: 1000000")
 		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved, start me again")
 		var at int

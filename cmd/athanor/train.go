@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
@@ -40,7 +41,7 @@ func (v *trainCmd) Run(c *context) error {
 // stopping returns the signals that end a run after saving its state. They include
 // the loss of the terminal, unless nohup ignores it.
 func stopping() []os.Signal {
-	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	list := append(warnings(), os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
 		list = append(list, syscall.SIGHUP)
 	}
@@ -154,9 +155,12 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		fmt.Fprintf(c.stdout, "least validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
 	}
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
-		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: p.config.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: p.config.Seed})
-		if err != nil {
-			return err
+		cfg := p.config
+		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
+			Device: cfg.Device, DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
+		if err != nil { // of a model that is trained and saved
+			fmt.Fprintf(c.stderr, "there is no sample: %v\n", err)
+			return nil
 		}
 		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", sample.Text)
 	}

@@ -439,7 +439,7 @@ func TestGenerate(t *testing.T) {
 			}
 			var logits [2][][]float64 // of the last tokens, by device
 			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name))} {
-				g, err := f.Generator(ctx, d, length)
+				g, err := f.Generator(ctx, d, length, graph.F32)
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
 				for _, first := range []int{3, length - 1} {

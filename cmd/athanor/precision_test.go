@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/run"
+)
+
+// TestPrecision: left open, the precision is bf16 on described GPUs, fp32 on the CPU, here or described by a file, and that of
+// the run where one goes on.
+func TestPrecision(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2")
+	here := filepath.Join(dir, "hardware.json")
+	check(t, os.WriteFile(here, thisMachine(t, 1), 0o644))
+	settled := func(overrides ...string) string {
+		cfg, err := config.Load(file, append(overrides, "device=cpu"))
+		check(t, err)
+		run.SettlePrecision(cfg)
+		return cfg.Precision
+	}
+	for want, overrides := range map[string][][]string{
+		"fp32": {nil, {"hardware.name=" + here}, {"hardware.name=h100", "precision=fp32"}},
+		"bf16": {{"hardware.name=h100"}, {"hardware.name=rtx4090", "ranks=2"}, {"precision=bf16"}},
+	} {
+		for _, o := range overrides {
+			if got := settled(o...); got != want {
+				t.Errorf("%v: %s", o, got)
+			}
+		}
+	}
+	call("train", file, "precision=bf16").must(t, 0, "random numbers")
+	if got := settled(); got != "bf16" {
+		t.Errorf("a run in bf16 goes on in %s", got)
+	}
+	call("train", file, "max_steps=3").must(t, 0, "at step 2")
+	call("train", file, "max_steps=4", "precision=fp32").must(t, 2, "precision is bf16 there")
+}

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package main
+
+import "os"
+
+// warnings returns the signals by which batch systems say that a job's time is nearly over: there are none.
+func warnings() []os.Signal { return nil }

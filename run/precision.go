@@ -1,0 +1,39 @@
+package run
+
+import (
+	"encoding/json"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// SettlePrecision decides what `precision: auto` stands for: what the run has begun with, else bf16 on
+// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where it is less of a gain.
+// What is amiss with the run's folder is for CheckOut to say.
+func SettlePrecision(c *config.Config) {
+	if c.Precision != "auto" {
+		return
+	}
+	c.Precision = "fp32"
+	if begun, ok := recordedPrecision(c); ok && begun == graph.BF16.String() || !ok && machine.OnGPU(c) {
+		c.Precision = "bf16"
+	}
+}
+
+// recordedPrecision returns the precision of the checkpoint that a run goes on from, if there is one.
+func recordedPrecision(c *config.Config) (string, bool) {
+	path, _, err := latest(c, checkpoint.Sizes)
+	if err != nil {
+		return "", false
+	}
+	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
+	if err != nil {
+		return "", false
+	}
+	defer ck.Close()
+	var id identity
+	err = json.Unmarshal(ck.Trainer.Plan, &id)
+	return id.Precision, err == nil
+}
