@@ -85,7 +85,7 @@ func (d *Device) through(at uintptr, p []byte, write bool) error {
 	var due [2][]byte // parts of p that the buffers' latest copies are of
 	for k := 0; len(p) > 0 || due[0] != nil || due[1] != nil; k = 1 - k {
 		buffer := d.bounce[k]
-		if err := d.driver.Check("cuStreamSynchronize", d.driver.StreamSynchronize(streams[k])); err != nil {
+		if err := d.work.ask("cuStreamSynchronize", d.driver.StreamSynchronize, streams[k]); err != nil {
 			return err
 		}
 		if !write {
@@ -101,7 +101,7 @@ func (d *Device) through(at uintptr, p []byte, write bool) error {
 			d.copy(buffer[:n], p[:n])
 			dst, src = src, dst
 		}
-		if err := d.driver.Check("cuMemcpyAsync", d.driver.MemcpyAsync(dst, src, uintptr(n), streams[k])); err != nil {
+		if err := d.work.ask("cuMemcpyAsync", d.driver.MemcpyAsync, dst, src, uintptr(n), streams[k]); err != nil {
 			return err
 		}
 		due[k], p, at = p[:n], p[n:], at+uintptr(n)

@@ -84,11 +84,15 @@ func TestTransfers(t *testing.T) {
 		}
 	}
 	p := make([]byte, 3*bounceBytes)
+	if g != nil { // the fake's procedures allocate, a driver's do not
+		idle := func(...uintptr) int32 { return 0 }
+		d.driver.StreamSynchronize, d.driver.MemcpyAsync = idle, idle
+	}
 	if n := testing.AllocsPerRun(5, func() {
 		if err := d.Write(device.DeviceTier, 0, p); err != nil {
 			t.Fatal(err)
 		}
-	}); g == nil && n > 2 { // the fake allocates
+	}); n > 2 {
 		t.Errorf("%v allocations per write", n)
 	}
 }
