@@ -21,8 +21,12 @@ const ProbeBytes = 64 << 20
 // dutyLeast is the duty below which a stream is taken to need no core.
 const dutyLeast = 1e-3
 
+// beside is the most memory that is left to the rest of the process: what it reads and writes in
+// pieces, its libraries, the kernel's tables for pinned memory.
+const beside = 8 << 30
+
 // LocalMemory returns the memory that this process may use with the CPU backend.
-// The device and host tiers share the available memory, less a tenth for the rest
+// The device and host tiers share the available memory, less a tenth or what is enough for the rest
 // of the process; the disk tier is the free space at diskPath ("": none), less a
 // tenth.
 func LocalMemory(diskPath string) (Memory, error) {
@@ -30,7 +34,8 @@ func LocalMemory(diskPath string) (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
-	mem := Memory{Device: m.Available / 10 * 9, Host: m.Available / 10 * 9, Shared: true}
+	arenas := m.Available - min(m.Available/10, beside)
+	mem := Memory{Device: arenas, Host: arenas, Shared: true}
 	if diskPath != "" {
 		if mem.Disk, err = FreeDisk(diskPath); err != nil {
 			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)

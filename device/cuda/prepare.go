@@ -364,8 +364,11 @@ func (d *Device) borders(t device.Tier, o device.Operand) bool {
 }
 
 // Refused returns the prepared products that the library rejected, and why. They run on
-// the plain kernel, which is many times slower. Call it between rounds.
+// the plain kernel, which is many times slower, or if the library took them with other numbers of rows
+// but not with this one, with roundings that the others do not have. Call it between rounds.
 func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
+
+func (d *Device) refuse(p *product, why error) { d.refused[fmt.Sprintf("%v: %v", p, why)] = true }
 
 // steps appends a launch or a product.
 func (d *Device) steps(list []step, w *work, s device.Stream) ([]step, error) {
@@ -378,7 +381,7 @@ func (d *Device) steps(list []step, w *work, s device.Stream) ([]step, error) {
 		return append(list, st), nil
 	}
 	if w.instead[0].product == nil {
-		d.refused[fmt.Sprintf("%v: %v", w.product, err)] = true
+		d.refuse(w.product, err)
 	}
 	for i := range w.instead {
 		if list, err = d.steps(list, &w.instead[i], s); err != nil {
@@ -456,6 +459,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}
 	d.plans = append(d.plans, plan)
 	if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
+		d.refuse(p, err) // also if another product comes instead: its bits are not those of other extents
 		return step{}, err
 	}
 	k := &scalars{alpha: 1, plan: plan}
@@ -473,12 +477,13 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}, nil
 }
 
-// algorithm returns the library's choice for a product; each is chosen once.
+// algorithm returns the library's choice for a product; each is chosen once. What the epilogue reads is given at an
+// address that is aligned as the key says and no better, since the choice may depend on that.
 func (d *Device) algorithm(p nv.Product, extra uintptr) ([nv.AlgoBytes]byte, error) {
 	if a, ok := d.algos[algoKey{p}]; ok {
 		return a, nil
 	}
-	plan, err := d.lib.Lt.Plan(p, extra)
+	plan, err := d.lib.Lt.Plan(p, extra&^4095+uintptr(p.Align))
 	if err != nil {
 		return [nv.AlgoBytes]byte{}, err
 	}

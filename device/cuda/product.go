@@ -64,7 +64,7 @@ func linearDX(b *builder) error {
 }
 
 // derives reports whether the library's kernel multiplies by the derivative of the activation at x, which saves writing
-// and reading what it multiplies. On cards before Hopper llm.c found the library's kernels that do so slow; those of
+// and reading what it multiplies. llm.c recommends that from Hopper on, not for cards before; those of
 // compute capability 12 (GeForce) multiply with the same instructions.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
@@ -232,19 +232,24 @@ const mostAligned = 64
 // describe returns the product as the library sees it: columns of B, C and D are rows
 // of a and y.
 func (p *product) describe(address func(device.Operand) uintptr) nv.Product {
-	matrix := func(o device.Operand) nv.LtMatrix {
-		m := nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: max(o.Stride, o.Cols), Align: mostAligned}
-		for m.Align > 1 && (address(o)%uintptr(m.Align) != 0 || m.Lead*int(o.DType.Size())%m.Align != 0) {
-			m.Align /= 2
+	aligned := func(o device.Operand, lead int) int {
+		n := mostAligned
+		for n > 1 && (address(o)%uintptr(n) != 0 || lead*int(o.DType.Size())%n != 0) {
+			n /= 2
 		}
-		return m
+		return n
+	}
+	matrix := func(o device.Operand) nv.LtMatrix {
+		lead := max(o.Stride, o.Cols)
+		return nv.LtMatrix{Type: ltTypes[o.DType], Rows: o.Cols, Cols: o.Rows, Lead: lead, Align: aligned(o, lead)}
 	}
 	d := nv.Product{TransA: p.tb, TransB: p.ta, Whole: p.rowWise, A: matrix(p.b), B: matrix(p.a), D: matrix(p.y)}
 	switch {
 	case !p.bias.Absent():
-		d.Epilogue = nv.LtBias
+		d.Epilogue, d.Align = nv.LtBias, aligned(p.bias, 0)
 	case !p.x.Absent():
-		d.Epilogue, d.Lead = nv.LtDGELU, matrix(p.x).Lead
+		x := matrix(p.x)
+		d.Epilogue, d.Lead, d.Align = nv.LtDGELU, x.Lead, x.Align
 	}
 	d.C = d.D
 	if !p.res.Absent() {

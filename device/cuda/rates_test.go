@@ -178,6 +178,10 @@ func TestRateAlgorithms(t *testing.T) {
 			cuda.Algorithms(t, d, call, 10, func() {
 				rates = append(rates, 2*float64(tokens)*float64(in)*float64(out)/seconds(t, d, 5, *call)/1e12)
 			})
+			if len(rates) == 0 {
+				rate(t, fmt.Sprintf("%s, %d to %d", way, in, out), 0, "TFLOP/s: the library has no algorithm")
+				return
+			}
 			best := slices.Index(rates, slices.Max(rates))
 			rate(t, fmt.Sprintf("%s, %d to %d", way, in, out), rates[0], fmt.Sprintf("TFLOP/s; %.1f by number %d of %d", rates[best], best, len(rates)))
 		}

@@ -94,6 +94,7 @@ type Product struct {
 	TransA, TransB bool
 	Epilogue       Epilogue
 	Lead           int  // of the matrix that LtDGELU reads, of D's type
+	Align          int  // of what the epilogue reads, in bytes
 	Whole          bool // no split-k: one chain per element whatever B's extent
 	A, B, C, D     LtMatrix
 }
@@ -190,14 +191,17 @@ func (pl *Plan) Algorithms(handle uintptr, p Product, workspace int64, most int)
 		return nil, err
 	}
 	var algos [][AlgoBytes]byte
-	for r := results; len(algos) < int(got); r = r[resultBytes:] {
-		if err := l.Check("MatmulAlgoGetHeuristic", int32(binary.LittleEndian.Uint32(r[resultState:]))); err != nil {
-			return algos, err
+	err = &Error{"cublasLtMatmulAlgoGetHeuristic", 15, "no algorithm"}
+	for i := range int(got) {
+		r := results[i*resultBytes:]
+		if state := l.Check("MatmulAlgoGetHeuristic", int32(binary.LittleEndian.Uint32(r[resultState:]))); state != nil {
+			err = state
+			continue
 		}
 		algos = append(algos, [AlgoBytes]byte(r))
 	}
 	if len(algos) == 0 {
-		return nil, &Error{"cublasLtMatmulAlgoGetHeuristic", 15, "no algorithm"}
+		return nil, err
 	}
 	return algos, nil
 }
