@@ -280,8 +280,8 @@ func Describe(c *Candidate) string {
 	if n := streams(pl); n > 0 {
 		fmt.Fprintf(&b, "updates: %d chunks whose state is elsewhere are updated on the device, through which it is streamed\n", n)
 	}
-	if pl.Defer {
-		b.WriteString("updates: of chunks whose gradients wait on the host, while the next step begins\n")
+	if c.Program.Defers() {
+		b.WriteString("updates: chunks whose gradients wait on the host are updated while the next step begins\n")
 	}
 	return b.String()
 }

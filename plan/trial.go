@@ -188,16 +188,17 @@ func (t *Trial) worth(seconds float64) time.Duration {
 	return time.Duration(min(whole/trialShare, trialLongest.Seconds()) * float64(time.Second))
 }
 
-// finalists returns the best candidate of each kind, micro-batch and grouping that
+// finalists returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, that
 // is near the fastest and fits on all ranks, as many as time permits.
 func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	type kind struct {
-		name  string
-		b, gr int
+		name   string
+		b, gr  int
+		defers bool
 	}
 	known := map[kind]bool{}
 	for _, c := range s.found {
-		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group}
+		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group, c.Plan.Defer}
 		if c.Seconds() > finalistGap*s.found[0].Seconds() || len(list) == finalists {
 			break
 		}

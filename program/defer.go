@@ -31,8 +31,18 @@ import (
 // Known weakness: gradients that wait on the host keep their memory while activations that wait there come and go, 8 GB more in
 // this example.
 
-// Names of a step's scalars, and of those of the step before, with which deferred updates are made.
-const stepScalars, pendingScalars = "scalars", "pending.scalars"
+// Names of buffers: a step's scalars, those of the step before, with which deferred updates are made, and the clip factor and
+// norm of the latest gradient.
+const (
+	StepScalars    = "scalars"
+	PendingScalars = "pending.scalars"
+	Clip           = "clip"
+)
+
+// Defers reports whether a step begins with updates that the one before has left.
+func (p *Program) Defers() bool {
+	return slices.ContainsFunc(p.Buffers, func(b Buffer) bool { return b.Name == PendingScalars })
+}
 
 // deferred reports whether a chunk is updated by the next step.
 func (lo *lowering) deferred(c int) bool {
@@ -88,10 +98,10 @@ func (lo *lowering) firstUse(c int) int {
 func (lo *lowering) pending(chunks []int, list *[]op) *terms {
 	p, v := lo.p, &lo.g.Values[lo.g.Scalars]
 	t := &terms{scalars: [device.NumTiers]int{-1, -1, -1}, clip: [device.NumTiers]int{-1, lo.clip[device.HostTier], -1}}
-	t.scalars[device.HostTier] = lo.buffer(Buffer{Name: pendingScalars, Tier: device.HostTier, Class: ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols,
-		Persistent: true, Init: []string{pendingScalars}})
+	t.scalars[device.HostTier] = lo.buffer(Buffer{Name: PendingScalars, Tier: device.HostTier, Class: ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols,
+		Persistent: true, Init: []string{PendingScalars}})
 	if slices.ContainsFunc(chunks, func(c int) bool { return lo.updatedOn(c) == device.DeviceTier }) {
-		t.scalars[device.DeviceTier] = lo.buffer(Buffer{Name: pendingScalars + ".dev", Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
+		t.scalars[device.DeviceTier] = lo.buffer(Buffer{Name: PendingScalars + ".dev", Tier: device.DeviceTier, Class: ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
 		t.clip[device.DeviceTier] = lo.buffer(Buffer{Name: "pending.clip.dev", Tier: device.DeviceTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 		for _, b := range [][2]int{{t.scalars[device.DeviceTier], t.scalars[device.HostTier]}, {t.clip[device.DeviceTier], t.clip[device.HostTier]}} {
 			*list = append(*list, copyOp(device.HostToDev, noKey, p.whole(b[0]), p.whole(b[1])))

@@ -238,6 +238,6 @@ const clipBefore = "clip.before"
 
 // clipBuffer allocates that of {clip factor, norm} on the host.
 func (lo *lowering) clipBuffer() int {
-	return lo.buffer(Buffer{Name: "clip", Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
+	return lo.buffer(Buffer{Name: Clip, Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
 		Persistent: true, Init: []string{clipBefore}})
 }

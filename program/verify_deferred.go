@@ -89,8 +89,8 @@ func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) 
 		}
 	}
 	for n, v := range after {
-		if n.name == stepScalars { // what was this step's is now that of the one before
-			after[named{pendingScalars, n.at}] = v
+		if n.name == StepScalars { // what was this step's is now that of the one before
+			after[named{PendingScalars, n.at}] = v
 		}
 	}
 	sum, err := xs.summary()

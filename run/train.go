@@ -118,6 +118,9 @@ func (t *Trainer) open(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
+	if _, err := session.Prove(ctx, s.Graph, t.Plan.Plan, t.programs, updates, opt); err != nil {
+		return err
+	}
 	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
@@ -167,7 +170,7 @@ func evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*p
 	if err != nil {
 		return nil, err
 	}
-	_, err = session.Prove(ctx, s.Graph, pl, list, opt)
+	_, err = session.Prove(ctx, s.Graph, pl, list, nil, opt)
 	return list, err
 }
 

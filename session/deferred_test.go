@@ -1,6 +1,8 @@
 package session
 
 import (
+	"context"
+	"errors"
 	"math"
 	"path/filepath"
 	"slices"
@@ -53,6 +55,38 @@ func TestReadsSettle(t *testing.T) {
 	}
 }
 
+// TestStepThatDidNotStart: it leaves what the step before has deferred as it was, and can be repeated.
+func TestStepThatDidNotStart(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := deferring(f)
+	one, other := f.openPlan(t, pl), f.openPlan(t, pl)
+	f.step(t, one, 1)
+	f.step(t, other, 1)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	tokens, targets := make([]int32, f.batch()*f.graph.Seq), make([]int32, f.batch()*f.graph.Seq)
+	if _, err := other.Step(gone, 0, tokens, targets, Scalars{Rate: 0.5, Step: 2, Beta1: 0.9, Beta2: 0.95, Targets: 1}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the step was not cancelled: %v", err)
+	}
+	f.step(t, one, 2)
+	f.step(t, other, 2)
+	if !slices.Equal(one.bits(t), other.bits(t)) {
+		t.Error("a step that did not start changes the updates of the one before")
+	}
+}
+
+// TestNothingToDefer: a plan that may defer updates but has none to defer is as one that may not.
+func TestNothingToDefer(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	pl := program.Plain(f.graph, f.batch())
+	pl.Defer = true
+	ps := f.lower(t, pl)
+	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+	if check(t, err); updates != nil || ps[0].Defers() {
+		t.Error("something is deferred with everything on the device")
+	}
+}
+
 // TestUnsettled: without programs for them, deferred updates are an error of whoever reads what they should have changed.
 func TestUnsettled(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
@@ -72,17 +106,17 @@ func TestUnsettled(t *testing.T) {
 }
 
 // TestDeferredIsProved: Prove accepts plans that defer, exactly, and no program that makes other updates: with the scalars
-// of another step, without one of them, or before what they need.
+// of another step, other settings, or without one of them.
 func TestDeferredIsProved(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := deferring(f)
 	ps := f.lower(t, pl)
-	eq, err := Prove(t.Context(), f.graph, pl, ps, f.options())
+	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+	check(t, err)
+	eq, err := Prove(t.Context(), f.graph, pl, ps, updates, f.options())
 	if err != nil || eq != program.Exact {
 		t.Fatal(eq, err)
 	}
-	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
-	check(t, err)
 	cuts, err := pl.Cuts(f.graph)
 	check(t, err)
 	opt := f.options()
@@ -96,7 +130,7 @@ func TestDeferredIsProved(t *testing.T) {
 	if !proved(ps[0], updates[0]) {
 		t.Fatal("what Prove accepts is not")
 	}
-	scalars := slices.IndexFunc(ps[0].Buffers, func(b program.Buffer) bool { return b.Name == "scalars" })
+	scalars := slices.IndexFunc(ps[0].Buffers, func(b program.Buffer) bool { return b.Name == program.StepScalars })
 	tried := 0
 	for _, which := range []int{0, 1} { // of the step, of the updates
 		for i, in := range []*program.Program{ps[0], updates[0]}[which].Instrs {

@@ -239,9 +239,10 @@ func TestPlansAreProved(t *testing.T) {
 			}
 			f.state = []string{"", "", "", "bf16_moments", "bf16_moments", "", "", "bf16_moments", "bf16_moments", "bf16"}[k]
 			pl := randomPlan(r, f)
-			p, err := program.Lower(context.Background(), f.graph, pl, betas)
+			ps := f.lower(t, pl)
+			updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
 			check(t, err)
-			if _, err := Prove(context.Background(), f.graph, pl, []*program.Program{p}, betas); err != nil {
+			if _, err := Prove(t.Context(), f.graph, pl, ps, updates, f.options()); err != nil {
 				t.Fatalf("%s: %v\nplan %+v", f.dir, err, pl)
 			}
 		}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
@@ -12,8 +13,9 @@ import (
 // overflow, and must compute what the plain program computes: the same graph on one
 // rank, everything on the device, no sums divided. Equality must be exact; where
 // the plan divides sums among ranks or slices, the terms must be the same in
-// another order. opt must be the options that the programs were lowered with.
-func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) (program.Equality, error) {
+// another order. updates are the programs of what ps defer, see Updates. opt must be the options that the
+// programs were lowered with.
+func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []*program.Program, opt program.Options) (program.Equality, error) {
 	if err := program.Verify(ps...); err != nil {
 		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
 	}
@@ -28,7 +30,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 	if err != nil {
 		return program.Different, err
 	}
-	eq, err := equivalent(ctx, g, pl, ps, reference, opt)
+	eq, err := equivalent(ps, updates, []*program.Program{reference})
 	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
 	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
 		err = fmt.Errorf("they are only %v", eq)
@@ -39,21 +41,17 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.
 	return eq, nil
 }
 
-func equivalent(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, reference *program.Program, opt program.Options) (program.Equality, error) {
-	if !pl.Defer || opt.Mode != program.Train {
-		return program.Equivalent(ps, []*program.Program{reference})
+func equivalent(ps, updates, reference []*program.Program) (program.Equality, error) {
+	if updates == nil {
+		return program.Equivalent(ps, reference)
 	}
-	updates, err := Updates(ctx, g, pl, ps, opt)
-	if err != nil {
-		return program.Different, err
-	}
-	return program.EquivalentDeferred(ps, updates, []*program.Program{reference})
+	return program.EquivalentDeferred(ps, updates, reference)
 }
 
 // Updates returns the programs of the updates that training programs defer, by rank; nil if they defer none. opt are the options of the
 // training programs.
 func Updates(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) ([]*program.Program, error) {
-	if !pl.Defer {
+	if !slices.ContainsFunc(ps, (*program.Program).Defers) {
 		return nil, nil
 	}
 	var list []*program.Program

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -99,7 +98,10 @@ func TestRanksChangeNothing(t *testing.T) {
 				f.amongRanks(r, pl, []int{2, 4}[r.IntN(2)])
 				_, got := f.train(t, pl, 3)
 				near(t, got, plain)
-				if _, err := Prove(context.Background(), f.graph, pl, f.lower(t, pl), f.options()); err != nil {
+				ps := f.lower(t, pl)
+				updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+				check(t, err)
+				if _, err := Prove(t.Context(), f.graph, pl, ps, updates, f.options()); err != nil {
 					t.Error(err)
 				}
 			})

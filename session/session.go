@@ -57,6 +57,7 @@ type Session struct {
 	groups  []*exec.Group // of all ranks' engines, by step
 	settles int           // the step that makes deferred updates, if there is one
 	latest  []float32     // scalars of the latest step 0
+	fed     []float32     // those that were written last
 	pending bool          // it has deferred updates
 	starts  []int32       // of the documents in the latest batch
 	ids     []int32       // of its tokens
@@ -83,7 +84,7 @@ func OpenDeferred(g *graph.Graph, devices []device.Device, updates []*program.Pr
 	if err := compatible(updates, steps); err != nil {
 		return nil, err
 	}
-	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices)), latest: make([]float32, graph.NumScalars)}
+	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices)), latest: make([]float32, graph.NumScalars), fed: make([]float32, graph.NumScalars)}
 	s.settles = len(steps)
 	if updates != nil {
 		steps = append(slices.Clip(steps), updates)
@@ -262,7 +263,8 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	if err != nil {
 		return Outcome{}, err
 	}
-	if i == 0 {
+	if i == 0 { // what the latest step left is of these scalars only once this one has run
+		copy(s.latest, s.fed)
 		s.pending = s.defers()
 	}
 	out := Outcome{Executed: results}
@@ -276,8 +278,8 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 			}
 			out.Loss += total[0]
 		}
-		if i == 0 && e.BufferLen("clip") > 0 { // the same on all
-			if err := e.ReadBuffer("clip", clip[:]); err != nil {
+		if i == 0 && e.BufferLen(program.Clip) > 0 { // the same on all
+			if err := e.ReadBuffer(program.Clip, clip[:]); err != nil {
 				return out, err
 			}
 			out.Norm, out.Skipped = clip[1], clip[0] == 0
@@ -309,8 +311,8 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 		s.ids[n] = data.Plain(token)
 	}
 	for r := range s.ranks {
-		if e := s.ranks[r].engines[i]; e.BufferLen(pendingScalars) > 0 {
-			if err := e.WriteFloats(pendingScalars, s.latest); err != nil {
+		if k := &s.ranks[r]; k.progs[i].Defers() {
+			if err := k.engines[i].WriteFloats(program.PendingScalars, s.latest); err != nil {
 				return err
 			}
 		}
@@ -318,9 +320,7 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 			return err
 		}
 	}
-	if i == 0 {
-		copy(s.latest, values[:])
-	}
+	copy(s.fed, values[:])
 	if s.Graph.Preference() > 0 {
 		return s.feedPairs(i, len(tokens), sc.Reference)
 	}
@@ -361,7 +361,7 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 			return err
 		}
 	}
-	return e.WriteFloats("scalars", scalars)
+	return e.WriteFloats(program.StepScalars, scalars)
 }
 
 // Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, in the

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/athanor-llm/athanor/program"
 )
 
 // A step may leave updates for the next one, see program.Plan.Defer: then parameters are what they should be only after the next
@@ -13,8 +15,8 @@ import (
 func (s *Session) settled() error {
 	s.pending = false
 	for r := range s.ranks {
-		if e := s.ranks[r].engines[0]; e.BufferLen(pendingScalars) > 0 {
-			if err := e.WriteFloats("clip", []float32{0, 0}); err != nil {
+		if k := &s.ranks[r]; k.progs[0].Defers() {
+			if err := k.engines[0].WriteFloats(program.Clip, []float32{0, 0}); err != nil {
 				return err
 			}
 		}
@@ -24,11 +26,8 @@ func (s *Session) settled() error {
 
 // defers reports whether step 0 leaves updates for the next one.
 func (s *Session) defers() bool {
-	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.engines[0].BufferLen(pendingScalars) > 0 })
+	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.progs[0].Defers() })
 }
-
-// pendingScalars is the buffer of the scalars with which a step makes the updates that the one before has left, see program.Plan.Defer.
-const pendingScalars = "pending.scalars"
 
 // Settle makes the updates that the latest step has left for the next one. Read, Write and other steps do it by themselves.
 func (s *Session) Settle(ctx context.Context) error {
@@ -39,7 +38,7 @@ func (s *Session) Settle(ctx context.Context) error {
 		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: OpenDeferred")
 	}
 	for r := range s.ranks {
-		if err := s.ranks[r].engines[s.settles].WriteFloats(pendingScalars, s.latest); err != nil {
+		if err := s.ranks[r].engines[s.settles].WriteFloats(program.PendingScalars, s.latest); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
-	"github.com/athanor-llm/athanor/session"
 )
 
 type trainCmd struct {
@@ -111,16 +110,11 @@ type trainReport struct {
 	run.Summary
 }
 
-// open verifies the plan's programs and opens the run.
+// open opens the run, which proves the plan's programs.
 func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
-	opt := machine.StepOptions(p.config)
-	opt.Capacity = p.machine.Capacity
 	best := p.result.Best
 	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := session.Prove(ctx, p.setup.Graph, best.Plan, programs, opt); err != nil {
 		return nil, err
 	}
 	t, err := run.NewTrainer(ctx, p.setup, best, programs, p.machine)
