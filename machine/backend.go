@@ -32,6 +32,8 @@ type backend interface {
 	// headUnit is the number of tokens at whose multiples sums over them may be cut,
 	// for sequences of seq tokens; 0: any.
 	headUnit(seq int) int
+	// idle is the number of GPUs that no rank has.
+	idle() int
 	// close releases what devices that are closed have left for later ones.
 	close() error
 }
@@ -55,5 +57,13 @@ func OpenAlone(name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cuda.Open(cuda.Options{CacheDir: kernelsIn(dir)})
+	gpus, err := cuda.GPUs()
+	if err != nil {
+		return nil, err
+	}
+	o := cuda.Options{CacheDir: kernelsIn(dir)}
+	if len(gpus) > 0 { // else Open says what is amiss
+		o.Index = gpus[0].Index
+	}
+	return cuda.Open(o)
 }

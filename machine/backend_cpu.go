@@ -72,4 +72,6 @@ func (b *cpuBackend) apart() backend {
 
 func (b *cpuBackend) headUnit(int) int { return 0 }
 
+func (b *cpuBackend) idle() int { return 0 }
+
 func (b *cpuBackend) close() error { return nil }

@@ -15,25 +15,26 @@ import (
 // cudaBackend is the backend of ranks that have a GPU each.
 type cudaBackend struct {
 	options cuda.Options  // of a device
-	names   []string      // of each rank's GPU
+	gpus    []cuda.GPU    // each rank's
+	unused  int           // that no rank has
 	pinned  []cuda.Pinned // each rank's host arena: timing operators, trials and the run take turns with it
 }
 
 // newCUDA finds a GPU for each rank, or as many ranks as there are GPUs for.
 func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
-	names, err := cuda.Names()
+	gpus, err := cuda.GPUs()
 	if err != nil {
 		return nil, c.Fault("device", err.Error())
 	}
 	if c.Ranks == config.AutoRanks {
-		c.Ranks = ranksFor(len(names), c.GlobalBatch)
+		c.Ranks = ranksFor(len(gpus), c.GlobalBatch)
 	}
 	ranks := max(c.Ranks, 1)
-	if n := len(names); n < ranks {
+	if n := len(gpus); n < ranks {
 		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
 	}
 	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
-	return &cudaBackend{options: options, names: names[:ranks], pinned: make([]cuda.Pinned, ranks)}, nil
+	return &cudaBackend{options: options, gpus: gpus[:ranks], unused: len(gpus) - ranks, pinned: make([]cuda.Pinned, ranks)}, nil
 }
 
 // ranksFor returns the most ranks, one for a GPU, among which a batch can be divided.
@@ -59,7 +60,15 @@ func besideGPU(cores int) int {
 	return cores
 }
 
-func (b *cudaBackend) id() string { return fmt.Sprintf("cuda %q", b.names) }
+func (b *cudaBackend) id() string {
+	var names []string
+	for _, g := range b.gpus {
+		names = append(names, g.Name)
+	}
+	return fmt.Sprintf("cuda %q", names)
+}
+
+func (b *cudaBackend) idle() int { return b.unused }
 
 func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 	mem, err := hardware.LocalMemory(dir)
@@ -67,7 +76,7 @@ func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 		return mem, err
 	}
 	mem.Shared = false
-	for r := range b.names {
+	for r := range b.gpus {
 		d, err := b.device(r, nil, "")
 		if err != nil {
 			return mem, err
@@ -84,7 +93,7 @@ func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 }
 
 // probed: GPUs share links and host memory, so all are measured together.
-func (b *cudaBackend) probed() int { return len(b.names) }
+func (b *cudaBackend) probed() int { return len(b.gpus) }
 
 func (b *cudaBackend) atOnce() int { return 0 }
 
@@ -111,7 +120,7 @@ func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
 // device opens one rank's GPU.
 func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
 	o := b.options
-	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = rank, rank, fabric, disk, &b.pinned[rank]
+	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = b.gpus[rank].Index, rank, fabric, disk, &b.pinned[rank]
 	d, err := cuda.Open(o)
 	if err != nil {
 		return nil, unusable{err}

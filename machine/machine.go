@@ -136,6 +136,14 @@ func (m *Machine) Close() error {
 // then plans can be measured on it, else only predicted.
 func (m *Machine) AtHand() bool { return !m.described && !m.supposed }
 
+// Idle returns the number of GPUs here that no rank has.
+func (m *Machine) Idle() int {
+	if m.backend == nil {
+		return 0
+	}
+	return m.backend.idle()
+}
+
 // limit sets each rank's capacity of each tier to the configuration's limit or to
 // what the machine has. The device limit applies to each rank; the limits of host
 // and disk apply to all ranks together, which share them evenly.

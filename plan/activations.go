@@ -168,8 +168,7 @@ func (s *search) improve() error {
 		b, group int
 		r        residency
 	}
-	p := &s.req.Pins
-	if p.Recompute != "" || p.Policy != "" || len(p.Activations) > 0 || len(s.swapTiers()) == 0 {
+	if !s.refines() {
 		return nil
 	}
 	seen := map[kind]bool{}
@@ -187,6 +186,12 @@ func (s *search) improve() error {
 		list = append(list, c)
 	}
 	return s.polish(list)
+}
+
+// refines: the user leaves it to the search what is done with each layer's activations, and there is a choice.
+func (s *search) refines() bool {
+	p := &s.req.Pins
+	return p.Recompute == "" && p.Policy == "" && len(p.Activations) == 0 && len(s.swapTiers()) > 0
 }
 
 // refinement searches for better activation policies, starting from one candidate.

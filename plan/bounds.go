@@ -35,7 +35,8 @@ func (s *search) elements() (trained, frozen float64) {
 }
 
 // hopeless reports whether a placement cannot fit whatever else is chosen, or
-// cannot beat the best so far because arithmetic and updates alone take longer.
+// cannot beat the best so far because arithmetic and updates alone take longer: one after the other, or
+// side by side where the next step makes updates.
 func (s *search) hopeless(b int, r residency) bool {
 	var need [device.NumTiers]float64
 	n, frozen := s.elements()
@@ -54,7 +55,11 @@ func (s *search) hopeless(b int, r residency) bool {
 			return true
 		}
 	}
-	return len(s.found) > 0 && s.arithmetic(b)+s.update(r) > s.found[0].Seconds()
+	least := s.arithmetic(b) + s.update(r)
+	if r.state != device.DeviceTier { // updates may be deferred
+		least = max(s.arithmetic(b), s.update(r))
+	}
+	return len(s.found) > 0 && least > s.found[0].Seconds()
 }
 
 // placed returns the bytes of a tier that a placement gives to parameters, gradients and optimizer
@@ -74,10 +79,9 @@ func (s *search) placed(r residency, t device.Tier) (sum float64) {
 	return sum
 }
 
-// update returns a lower bound on the time from the last gradient to the end of the
-// step. Once the norm is known, resident chunks are updated on the device and the
-// others on the host or, with their state in transit, on the device too, all in
-// parallel. Device memory limits the resident chunks.
+// update returns a lower bound on the time that updates take where they wait for the norm. Resident
+// chunks are updated on the device and the others on the host or, with their state in transit, on the
+// device too, all in parallel. Device memory limits the resident chunks.
 func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element

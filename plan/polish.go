@@ -14,7 +14,7 @@ import (
 // polish improves the fastest of the candidates by turns, one of each kind; as long as it helps
 // if that makes it the fastest of all.
 func (s *search) polish(list []*Candidate) error {
-	const helps, most = 1e-3, 2
+	const helps, most = 1e-3, 5
 	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
 	for _, c := range list[:min(len(list), most)] {
 		for {
@@ -45,8 +45,10 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 		}
 		r.best = b.best
 	}
-	if err := r.moves(); err != nil {
-		return nil, err
+	if s.refines() {
+		if err := r.moves(); err != nil {
+			return nil, err
+		}
 	}
 	if s.divides() { // at last, since it takes no memory
 		b := s.around(r.best)

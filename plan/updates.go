@@ -23,10 +23,11 @@ import (
 // to gain.
 //
 // With clipping, all updates follow the backward pass, and who needs them is the next step. So at last the fastest
-// plans are tried with updates that the next step makes while its forward pass begins (program.Plan.Defer).
+// plans of each kind are tried with updates that the next step makes while its forward pass begins (program.Plan.Defer).
+// Then something else is short, so memory is divided anew for the fastest of them.
 //
-// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Memory is divided
-// before updates are deferred, not for that.
+// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where the steps of kinds
+// are far apart unless updates are deferred, the best of the slow ones may be missed.
 
 // updateParts is the number of equal parts in which updates are divided.
 const updateParts = 64
@@ -159,32 +160,54 @@ func (b *balancing) tuneUpdates() error {
 	return nil
 }
 
-// postpone defers the updates of the fastest candidates, where that saves enough.
+// postpone defers the updates of the fastest candidate of each kind, and divides memory anew for the fastest of these. They
+// stay if that saves enough.
 func (s *search) postpone() error {
-	const most = 2
-	for _, c := range slices.Clone(s.found[:min(most, len(s.found))]) {
-		b := s.around(c)
-		ch := c.choice
-		ch.deferred = true
-		d, err := b.fit(ch, len(b.levels)+1)
+	const most = 8
+	type kind struct {
+		b, group int
+		r        residency
+	}
+	s.allowed = max(s.allowed, s.spent) + enough/4
+	seen, now := map[kind]bool{}, s.found[0].Seconds()
+	var list []*Candidate
+	for _, c := range slices.Clone(s.found) {
+		k := kind{c.choice.b, c.choice.group, c.choice.r}
+		if seen[k] || len(seen) == most || s.tired() {
+			continue
+		}
+		seen[k] = true
+		later, err := s.deferred(c)
 		if err != nil {
 			return err
 		}
-		if d == nil {
-			continue
-		}
-		if err := d.simulate(s.m); err != nil {
-			return err
-		}
-		b.best = d
-		if err := b.tuneUpdates(); err != nil {
-			return err
-		}
-		if b.best.Seconds() < c.Seconds()*(1-convincing) {
-			if err := s.keep(b.best); err != nil {
-				return err
-			}
+		if later != nil {
+			list = append(list, later)
 		}
 	}
+	if err := s.polish(list); err != nil {
+		return err
+	}
+	if s.found[0].Seconds() > now*(1-convincing) {
+		s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool { return c.choice.deferred })
+	}
 	return nil
+}
+
+// deferred returns a candidate with deferred updates, divided anew between cores and device, and keeps it; nil if that does not fit.
+func (s *search) deferred(c *Candidate) (*Candidate, error) {
+	b, ch := s.around(c), c.choice
+	ch.deferred = true
+	later, err := b.fit(ch, len(b.levels)+1)
+	if err != nil || later == nil {
+		return nil, err
+	}
+	if err := later.simulate(s.m); err != nil {
+		return nil, err
+	}
+	b.best = later
+	if err := b.tuneUpdates(); err != nil {
+		return nil, err
+	}
+	return b.best, s.keep(b.best)
 }

@@ -284,7 +284,7 @@ func TestAskedTooMuch(t *testing.T) {
 	if usual, longest := call("eval", folder, text).must(t, 0), call("eval", folder, text, "--sequence", "32").must(t, 0); usual.stdout != longest.stdout {
 		t.Errorf("%s, with the longest sequences %s", usual.stdout, longest.stdout)
 	}
-	if _, err := cuda.Names(); err != nil {
+	if _, err := cuda.GPUs(); err != nil {
 		call("generate", folder, "--prompt", "gold", "--device", "cuda").must(t, 2, "hint:")
 	}
 	check(t, os.Remove(folder+"/model.safetensors"))

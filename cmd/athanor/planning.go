@@ -82,8 +82,14 @@ func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 func (p *planned) on(c *context, find finder) (err error) {
 	show := newStatus(c.stderr)
 	defer show.done()
-	p.machine, err = find(p.config, show.say)
-	return err
+	if p.machine, err = find(p.config, show.say); err != nil {
+		return err
+	}
+	if n := p.machine.Idle(); n > 0 {
+		show.done()
+		fmt.Fprintf(c.stderr, "note: GPUs here with nothing to do: %d; hint: ranks: auto, with a global_batch that can be divided among all\n", n)
+	}
+	return nil
 }
 
 // search finds the machine and the plan.

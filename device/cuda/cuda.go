@@ -161,16 +161,22 @@ func isHost(s device.Stream) bool {
 	return s == device.HostCompute || s == device.DiskRead || s == device.DiskWrite
 }
 
-// Names returns the names of the GPUs visible to this process, in CUDA's order.
-func Names() ([]string, error) {
+// GPU is one that this process sees and can use.
+type GPU struct {
+	Index int // in CUDA's order, as Options has it
+	Name  string
+}
+
+// GPUs returns those that can be used, in CUDA's order.
+func GPUs() ([]GPU, error) {
 	d, err := nv.OpenDriver(nv.Local())
 	if err != nil {
 		return nil, err
 	}
-	return names(d)
+	return gpus(d)
 }
 
-func names(d *nv.Driver) ([]string, error) {
+func gpus(d *nv.Driver) (list []GPU, err error) {
 	if err := d.Check("cuInit", d.Init(0)); err != nil {
 		return nil, err
 	}
@@ -178,11 +184,18 @@ func names(d *nv.Driver) ([]string, error) {
 	if err := d.Check("cuDeviceGetCount", d.DeviceGetCount(nv.Addr(&n))); err != nil {
 		return nil, err
 	}
-	list := make([]string, n)
-	for i := range list {
-		list[i] = card(d, i).Name
+	for i := range int(n) {
+		c := card(d, i)
+		if c.Problem == "" {
+			list = append(list, GPU{i, c.Name})
+		} else {
+			err = fmt.Errorf("%s: %s", c.Name, c.Problem)
+		}
 	}
-	return list, nil
+	if len(list) > 0 {
+		err = nil
+	}
+	return list, err
 }
 
 // Open opens a GPU with the libraries present on this machine.

@@ -50,9 +50,18 @@ func TestCards(t *testing.T) {
 		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable || (len(f.Cards[0].Peers) == 1) != usable {
 			t.Errorf("%+v", f)
 		}
-		if list, err := names(g.Driver()); err != nil || !slices.Equal(list, []string{"Fake GPU", "Fake GPU"}) {
+		if list, err := gpus(g.Driver()); usable != (err == nil && slices.Equal(list, []GPU{{0, "Fake GPU"}, {1, "Fake GPU"}})) {
 			t.Error(list, err)
 		}
+	}
+}
+
+// TestOldCards: a card that cannot be used is no rank's, wherever CUDA lists it.
+func TestOldCards(t *testing.T) {
+	g := fake.New()
+	g.Cards, g.Old = 4, []int{1, 3}
+	if list, err := gpus(g.Driver()); err != nil || !slices.Equal(list, []GPU{{0, "Fake GPU"}, {2, "Fake GPU"}}) {
+		t.Error(list, err)
 	}
 }
 

@@ -5,6 +5,7 @@ package fake
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -32,8 +33,9 @@ type GPU struct {
 	Cards int
 	// Peers lets the cards access each other's memory.
 	Peers bool
-	// Major and Minor are the compute capability.
+	// Major and Minor are the compute capability, of all cards but Old ones, which are a Pascal's.
 	Major, Minor int
+	Old          []int
 	// Fail has error codes for procedures, by the name of nv.Driver's field: calls
 	// return them.
 	Fail map[string]int32
@@ -319,6 +321,9 @@ func (g *GPU) release(dev uintptr) int32 {
 
 func (g *GPU) attribute(a []uintptr) int32 {
 	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
+	if slices.Contains(g.Old, int(a[2])) {
+		values[nv.AttrMajor] = 6
+	}
 	set(a[0], int32(values[a[1]]))
 	return 0
 }
