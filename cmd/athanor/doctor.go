@@ -166,12 +166,16 @@ func findGPU(*doctorCmd) finding {
 	found := cuda.Probe(stdctx.Background(), driverPatience)
 	var cards []string
 	for _, card := range found.Cards {
-		cards = append(cards, strings.TrimSpace(fmt.Sprintf("%s, %s, %s %s", card.Name, card.Arch, size.Format(card.Memory), card.Problem)))
+		text := fmt.Sprintf("%s, %s, %s", card.Name, card.Arch, size.Format(card.Memory))
+		if card.LinkWidth > 0 { // narrow ones make offloading slow
+			text += fmt.Sprintf(", PCIe %d x%d", card.LinkGen, card.LinkWidth)
+		}
+		cards = append(cards, strings.TrimSpace(text+" "+card.Problem))
 	}
 	f := finding{"GPU", good, strings.Join(cards, "; "), strings.Join(found.Missing, "\n")}
 	switch {
 	case found.OK:
-		f.Found += fmt.Sprintf("; driver %s, CUDA %s", found.Driver, found.CUDA)
+		f.Found += fmt.Sprintf("; driver %s, CUDA %s; NVRTC %s; cublasLt %s", found.Driver, found.CUDA, found.NVRTC, found.CublasLt)
 		if n := len(found.Cards); n > 1 && len(found.Cards[0].Peers) < n-1 {
 			f.Found += "; not all GPUs reach each other: what ranks exchange goes through the host"
 		}

@@ -127,7 +127,7 @@ func TestRealLibraries(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"own/libnvrtc.so.12", "venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
-		"venv/lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "other/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "toolkit/lib64/libnvrtc.so.13"} {
+		"venv/lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "other/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "toolkit/lib64/libnvrtc.so.13", "conda/lib/libnvrtc.so.13"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -138,10 +138,11 @@ func TestPlaces(t *testing.T) {
 	t.Setenv("ATHANOR_CUDA_LIBS", filepath.Join(root, "own")+":"+filepath.Join(root, "empty"))
 	t.Setenv("VIRTUAL_ENV", filepath.Join(root, "venv"))
 	t.Setenv("CUDA_HOME", filepath.Join(root, "toolkit"))
+	t.Setenv("CONDA_PREFIX", filepath.Join(root, "conda"))
 	t.Setenv("PATH", filepath.Join(root, "other/bin")+":/bin")
 	got := strings.Join(nv.Local().NVRTC, " ")
 	at := -1
-	for _, want := range []string{root + "/own/", "libnvrtc.so.13", root + "/toolkit/lib64/", root + "/venv/lib/python3.11/site-packages/nvidia/cu13/", root + "/other/lib/python3.12/site-packages/nvidia/cu13/"} {
+	for _, want := range []string{root + "/own/", "libnvrtc.so.13", root + "/toolkit/lib64/", root + "/conda/lib/", root + "/venv/lib/python3.11/site-packages/nvidia/cu13/", root + "/other/lib/python3.12/site-packages/nvidia/cu13/"} {
 		i := strings.Index(got, want)
 		if i <= at {
 			t.Errorf("%s is not where it should be in %s", want, got)

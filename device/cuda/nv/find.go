@@ -67,6 +67,9 @@ func toolkits(env func(string) string, glob func(string) []string) (list []strin
 			list = append(list, filepath.Join(home, "lib64"))
 		}
 	}
+	if conda := env("CONDA_PREFIX"); conda != "" { // whose packages cuda-nvrtc and libcublas are
+		list = append(list, filepath.Join(conda, "lib"))
+	}
 	list = append(list, glob("/usr/local/cuda*/lib64")...)
 	return append(list, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
 }
