@@ -624,3 +624,12 @@ func TestQuicker(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDriversNames: a card may be named as the driver names it.
+func TestDriversNames(t *testing.T) {
+	for driver, name := range map[string]string{"NVIDIA GeForce RTX 4060 Ti": "rtx4060ti", "NVIDIA L40S": "l40s", "NVIDIA L4": "l4", "nvidia rtx a6000": "a6000"} {
+		if one, other := known(t, driver), known(t, name); one.Memory != other.Memory || one.Engines[0].Peak != other.Engines[0].Peak {
+			t.Errorf("%s is not %s", driver, name)
+		}
+	}
+}

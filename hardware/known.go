@@ -11,9 +11,10 @@ import (
 
 // Known machines. Peaks and memory bandwidths are the manufacturers' numbers:
 // dense, accumulating in fp32 (tensor cores for bf16, plain units for fp32).
-// Fractions of the peak are those that good kernels reach.
-// Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102,
-// GB202, A100, L4, H100, H200 and GH200; for copies published results of
+// Fractions of the peak are those that good kernels reach; of cards whose power is capped well
+// below what the cores could use (A10, A40, A6000, L40S, RTX 6000 Ada) they are estimates.
+// Sources: NVIDIA's architecture white papers and data sheets for GA102, GA106, AD102, AD103, AD106,
+// GB202, GB203, A10, A40, A100, L4, L40S, H100, H200 and GH200; for copies published results of
 // nvbandwidth, for collectives of nccl-tests (bus bandwidth).
 
 // gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.
@@ -30,12 +31,21 @@ type gpu struct {
 }
 
 var gpus = []gpu{
+	{"rtx3060", 12, 25.5, 12.7, 360, 0.85, 0.6, "pcie4", "desktop", 10},
 	{"rtx3090", 24, 71, 35.6, 936, 0.85, 0.6, "pcie4", "desktop", 10},
+	{"rtx4060ti", 16, 44.1, 22.1, 288, 0.85, 0.65, "pcie3", "desktop", 10}, // PCIe 4 with half the lanes
+	{"rtx4080", 16, 97.5, 48.7, 717, 0.85, 0.65, "pcie4", "desktop", 10},
 	{"rtx4090", 24, 165.2, 82.6, 1008, 0.85, 0.65, "pcie4", "desktop", 10},
+	{"rtx5080", 16, 112.6, 56.3, 960, 0.85, 0.6, "pcie5", "desktop", 20},
 	{"rtx5090", 32, 209.5, 104.8, 1792, 0.85, 0.6, "pcie5", "desktop", 20},
 	{"a100-40", 40, 312, 19.5, 1555, 0.8, 0.55, "pcie4", "server", 235},
 	{"a100-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 235},
 	{"a800-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 160},
+	{"a6000", 48, 154.8, 38.7, 768, 0.75, 0.55, "pcie4", "desktop", 10},
+	{"rtx6000ada", 48, 364, 91.1, 960, 0.7, 0.55, "pcie4", "desktop", 10},
+	{"a10", 24, 125, 31.2, 600, 0.6, 0.5, "pcie4", "server", 10},
+	{"a40", 48, 149.7, 37.4, 696, 0.75, 0.55, "pcie4", "server", 10},
+	{"l40s", 48, 362, 91.6, 864, 0.65, 0.5, "pcie4", "server", 10},
 	{"l4", 24, 121, 30.3, 300, 0.6, 0.5, "pcie4", "server", 10},
 	{"h100", 80, 989.4, 67, 3350, 0.7, 0.4, "pcie5", "server", 370},
 	{"h200", 141, 989.4, 67, 4800, 0.78, 0.4, "pcie5", "server", 370},
@@ -46,7 +56,9 @@ var gpus = []gpu{
 
 // cards lists how the driver names some of them.
 var cards = []struct{ card, gpu string }{
-	{"NVIDIA GeForce RTX 3090", "rtx3090"}, {"NVIDIA GeForce RTX 4090", "rtx4090"}, {"NVIDIA GeForce RTX 5090", "rtx5090"}, {"NVIDIA L4", "l4"},
+	{"NVIDIA GeForce RTX 3060", "rtx3060"}, {"NVIDIA GeForce RTX 3090", "rtx3090"}, {"NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"},
+	{"NVIDIA GeForce RTX 4080", "rtx4080"}, {"NVIDIA GeForce RTX 4090", "rtx4090"}, {"NVIDIA GeForce RTX 5080", "rtx5080"}, {"NVIDIA GeForce RTX 5090", "rtx5090"},
+	{"NVIDIA RTX A6000", "a6000"}, {"NVIDIA RTX 6000 Ada Generation", "rtx6000ada"}, {"NVIDIA A10", "a10"}, {"NVIDIA A40", "a40"}, {"NVIDIA L40S", "l40s"}, {"NVIDIA L4", "l4"},
 	{"NVIDIA A100-SXM4-40GB", "a100-40"}, {"NVIDIA A100-PCIE-40GB", "a100-40"}, {"NVIDIA A100-SXM4-80GB", "a100-80"}, {"NVIDIA A100 80GB PCIe", "a100-80"},
 	{"NVIDIA A800-SXM4-80GB", "a800-80"}, {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA H200", "h200"}, {"NVIDIA GH200 480GB", "gh200"},
 }
@@ -125,13 +137,18 @@ func Names() []string {
 }
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU,
-// its bus, and its share of the host. A suffix such as "/pcie3" selects another bus
+// its bus, and its share of the host. The name may be the driver's. A suffix such as "/pcie3" selects another bus
 // than the usual one. A host has perHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
 	}
 	gpuName, bus, _ := strings.Cut(strings.ToLower(name), "/")
+	for _, c := range cards {
+		if strings.ToLower(c.card) == gpuName {
+			gpuName = c.gpu
+		}
+	}
 	for _, g := range gpus {
 		if g.name == gpuName {
 			if bus == "" {
