@@ -11,7 +11,7 @@ import (
 // more than a thousandth.
 func TestPack(t *testing.T) {
 	lower := 0
-	for budget, micro := range map[int64]int{6 << 20: 0, 8.5 * (1 << 20): 1, 10 << 20: 2, 16 << 20: 0} {
+	for budget, micro := range map[int64]int{6 << 20: 0, 7.5 * (1 << 20): 1, 9 << 20: 2, 18 << 20: 1} {
 		req := small(t)
 		if req.Pins.MicroBatch = micro; micro > 0 { // heuristics seldom miss the bound
 			req.Pins.Recompute = "attention"
