@@ -41,7 +41,7 @@ import (
 type Config struct {
 	Model          Model    `yaml:"model"`
 	Data           Strings  `yaml:"data"`
-	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document
+	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document; whole: so too, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
@@ -240,6 +240,7 @@ const Derived = derived
 const (
 	Joined   = "joined"
 	Separate = "separate"
+	Whole    = "whole"
 )
 
 // Default returns the configuration before the file is read.

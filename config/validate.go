@@ -124,7 +124,7 @@ func (c *Config) checkChoices(d *decoder) {
 			d.fail(key, fmt.Sprintf("%q is not one of %s", v, strings.Join(of, ", ")))
 		}
 	}
-	one("documents", c.Documents, Joined, Separate)
+	one("documents", c.Documents, Joined, Separate, Whole)
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("quantize", c.Quantize, "none", NF4)

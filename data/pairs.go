@@ -184,11 +184,7 @@ func (t *Tokens) PairLength(sequence int) int {
 
 // copyPair writes a pair and padding, which is given, to a window. So is the first token of each document: nothing is before it.
 func (t *Tokens) copyPair(dst []int32, x twins) {
-	n := int(x.end - x.first)
-	t.Copy(dst[:n], x.first)
-	for i := n; i < len(dst); i++ {
-		dst[i] = Mark(t.endOfText)
-	}
+	t.copyPadded(dst, Range{x.first, x.end})
 	for _, i := range []int64{0, x.second - x.first} {
 		if !Given(dst[i]) {
 			dst[i] = Mark(dst[i])

@@ -42,6 +42,7 @@ type Windows struct {
 	count    int64
 	sequence int
 	pairs    []twins // a window each; nil: the range is cut
+	whole    []Range // the same
 }
 
 // Windows cuts a range into windows; a range without a whole window is an error.
@@ -72,6 +73,10 @@ func (w Windows) Copy(dst []int32, i int64) {
 		w.tokens.copyPair(dst[:w.sequence+1], w.pairs[i])
 		return
 	}
+	if w.whole != nil {
+		w.tokens.copyPadded(dst[:w.sequence+1], w.whole[i])
+		return
+	}
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
@@ -79,6 +84,9 @@ func (w Windows) Copy(dst []int32, i int64) {
 func (w Windows) Tokens(i int64) Range {
 	if w.pairs != nil {
 		return Range{w.pairs[i].first, w.pairs[i].end}
+	}
+	if w.whole != nil {
+		return w.whole[i]
 	}
 	first := w.first + i*int64(w.sequence)
 	return Range{first, first + int64(w.sequence) + 1}

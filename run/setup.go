@@ -33,6 +33,7 @@ type Setup struct {
 	Held      data.Windows // held out for validation
 	HeldRange data.Range
 	Pairs     *data.Preferences // the same of pairs; nil: there are none
+	Packing   data.Packing      // of whole documents in Train, if these are asked for
 	Graph     *graph.Graph
 	Notes     []string // messages for the user: what was recognised or ignored
 	base      string   // fingerprint of the weights that adapters are trained on, else ""
@@ -60,6 +61,9 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	path := tokenizerOf(c.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
+	}
+	if stats := s.Tokens.Stats(); stats.Conversations()+stats.Prompts() > 0 && s.Pairs == nil && c.Documents != config.Whole {
+		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		s.Close()
@@ -94,6 +98,13 @@ func (s *Setup) Reading() string {
 			100*float64(p.Padding)/float64(max(p.Padding+p.Tokens, 1)))
 		if p.TooLong > 0 {
 			text += fmt.Sprintf("; %d pairs are left out, which have more than %d tokens", p.TooLong, c.SequenceLength+1)
+		}
+	}
+	if c.Documents == config.Whole && s.Pairs == nil {
+		p := s.Packing
+		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), 100*float64(p.Padding)/float64(p.Padding+p.Tokens))
+		if p.Cut > 0 {
+			text += fmt.Sprintf("; %d documents are cut, which have more than %d tokens", p.Cut, c.SequenceLength+1)
 		}
 	}
 	if !c.Timed() {
@@ -152,6 +163,12 @@ func (s *Setup) windows() error {
 		return err
 	}
 	s.HeldRange = held
+	if c.Documents == config.Whole {
+		if s.Train, s.Packing, err = s.Tokens.Whole(train, c.SequenceLength); err == nil {
+			s.Held, _, err = s.Tokens.Whole(held, c.SequenceLength)
+		}
+		return err
+	}
 	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
 		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
 	}
@@ -358,7 +375,7 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 // Documents returns where attention ends if the configuration confines it to
 // documents of the text, else nil.
 func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
-	if c.Documents != config.Separate {
+	if c.Documents == config.Joined {
 		return nil
 	}
 	docs := &graph.Documents{End: t.EndOfText(), Preference: c.Preference.Beta}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestWholeDocuments: what windows hold is told, a run goes on with it and with nothing else, and who cuts answers from
+// questions hears of it.
+func TestWholeDocuments(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2", "documents: whole")
+	var lines strings.Builder
+	for i := range 120 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"%s\", \"completion\": \" gold %d\"}\n", strings.Repeat("where? ", 1+i%4), i)
+	}
+	fmt.Fprintf(&lines, "{\"prompt\": \"%s\", \"completion\": \"no\"}\n", strings.Repeat("why? ", 200))
+	check(t, os.WriteFile(dir+"/chats.jsonl", []byte(lines.String()), 0o644))
+	data := "data=" + dir + "/chats.jsonl"
+	r := call("train", file, data).must(t, 0, "windows of whole documents to train on, of which", "% is padding", "validation loss")
+	if strings.Contains(r.stderr, "documents: whole keeps") {
+		t.Error("who keeps documents whole is told to")
+	}
+	call("train", file, data, "max_steps=3").must(t, 0, "at step 2")
+	call("train", file, data, "max_steps=4", "documents=separate").must(t, 2, "documents is whole there")
+	call("plan", file, data, "documents=joined").must(t, 0, "documents: whole keeps them together")
+}
