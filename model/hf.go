@@ -219,4 +219,23 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
+// Retyped updates a config.json to weights that are stored as bf16 or as fp32.
+func Retyped(text []byte, bf16 bool) ([]byte, error) {
+	var kv map[string]json.RawMessage
+	if err := json.Unmarshal(text, &kv); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	value := json.RawMessage(`"float32"`)
+	if bf16 {
+		value = json.RawMessage(`"bfloat16"`)
+	}
+	key := "torch_dtype" // which all versions of transformers read
+	if _, ok := kv["dtype"]; ok {
+		key = "dtype"
+	}
+	kv[key] = value
+	text, err := json.MarshalIndent(kv, "", "  ")
+	return append(text, '\n'), err
+}
+
 func add(to, from map[string]any) { maps.Copy(to, from) }

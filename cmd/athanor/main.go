@@ -56,6 +56,7 @@ type cli struct {
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
 	Chat     chatCmd     `cmd:"" help:"A conversation with a model folder, by its chat template."`
 	Merge    mergeCmd    `cmd:"" help:"Make a model folder of an adapter and its model."`
+	Export   exportCmd   `cmd:"" help:"Make a model folder of weights alone, in bf16 or fp32, for other software."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
 	Pack     packCmd     `cmd:"" help:"The allocator on its own: static addresses for buffers with known lifetimes."`
 	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`

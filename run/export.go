@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -20,22 +21,28 @@ import (
 // adapted weight, all else as it is, in the types of the model's files. to must not
 // exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
+	if exists(adapter) && !isAdapter(adapter) {
+		return misuse{fmt.Errorf("%s has no %s; hint: a checkpoint of a run with lora, or an adapter of PEFT", adapter, adapterFile)}
+	}
+	return Export(ctx, adapter, to, "", progress)
+}
+
+// Export writes a model folder with the weights and files of another, and nothing else: no optimizer's state, and an adapter merged
+// into its model. Floating-point weights are of the given type, or if that is "" of their files'.
+func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
 	if exists(to) {
 		return misuse{fmt.Errorf("%s exists; hint: name a new folder", to)}
 	}
-	f, err := OpenFolder(adapter)
+	f, err := OpenFolder(from)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if f.weights.adapter == nil {
-		return misuse{fmt.Errorf("%s has no %s; hint: a checkpoint of a run with lora, or an adapter of PEFT", adapter, adapterFile)}
-	}
-	temp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".tmp-merge-*")
+	temp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".tmp-export-*")
 	if err != nil {
 		return err
 	}
-	if err := f.merge(ctx, temp, progress); err != nil {
+	if err := f.export(ctx, temp, as, progress); err != nil {
 		return errors.Join(err, os.RemoveAll(temp))
 	}
 	if err = os.Chmod(temp, 0o755); err == nil {
@@ -44,8 +51,8 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 	return err
 }
 
-// merge writes the files of the merged model.
-func (f *Folder) merge(ctx context.Context, to string, progress Progress) error {
+// export writes the files of the model, adapted if there is an adapter.
+func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, progress Progress) error {
 	files, err := checkpoint.ModelFiles(f.base)
 	if err != nil {
 		return err
@@ -55,6 +62,11 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 		return err
 	}
 	maps.Copy(files, own) // the tokenizer that the adapter was trained with
+	if as != "" {
+		if files["config.json"], err = model.Retyped(files["config.json"], as == safetensors.BF16); err != nil {
+			return err
+		}
+	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(to, name), content, 0o644); err != nil {
 			return err
@@ -67,15 +79,23 @@ func (f *Folder) merge(ctx context.Context, to string, progress Progress) error 
 	all := f.weights.base.Tensors()
 	var list []safetensors.Tensor
 	for i, info := range all {
-		list = append(list, safetensors.Tensor{Info: info, Data: func(w io.Writer) error {
+		written := info
+		if as != "" && isFloat(info.DType) {
+			written.DType = as
+		}
+		list = append(list, safetensors.Tensor{Info: written, Data: func(w io.Writer) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			progress("merging", int64(i), int64(len(all)))
-			if p, ok := m.parts[info.Name]; ok {
-				return m.write(w, info, p)
+			progress("writing", int64(i), int64(len(all)))
+			p, adapted := m.parts[info.Name]
+			switch {
+			case adapted:
+				return m.write(w, written, p)
+			case written.DType == info.DType:
+				return copyTensor(w, f.weights.base, info)
 			}
-			return copyTensor(w, f.weights.base, info)
+			return convertTensor(w, f.weights.base, info, as)
 		}})
 	}
 	create := func(name string) (io.WriteCloser, error) {
@@ -225,6 +245,26 @@ func copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error 
 			return err
 		}
 		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isFloat reports whether weights are stored as numbers of this type by themselves, not as parts of packed ones.
+func isFloat(d safetensors.DType) bool {
+	return slices.Contains([]safetensors.DType{safetensors.F64, safetensors.F32, safetensors.F16, safetensors.BF16}, d)
+}
+
+// convertTensor writes a tensor's numbers as another type, rounded to the nearest.
+func convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as safetensors.DType) error {
+	piece := make([]float32, min(info.Elements(), 1<<20))
+	for at := 0; at < info.Elements(); at += len(piece) {
+		piece = piece[:min(len(piece), info.Elements()-at)]
+		if err := set.ReadFloat32(info.Name, at, piece); err != nil {
+			return err
+		}
+		if err := safetensors.WriteFloat32(w, as, piece); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/run"
+)
+
+type mergeCmd struct {
+	Adapter string `arg:"" help:"Folder of an adapter: a checkpoint of a run with lora, or one of PEFT's." placeholder:"ADAPTER"`
+	Folder  string `arg:"" help:"The model folder to make; it must not exist." placeholder:"FOLDER"`
+}
+
+type folderReport struct {
+	Folder string `json:"folder"`
+}
+
+func (v *mergeCmd) Run(c *context) error {
+	return c.written(v.Folder, "merged into", func(p run.Progress) error {
+		return run.Merge(stdctx.Background(), v.Adapter, v.Folder, p)
+	})
+}
+
+type exportCmd struct {
+	From      string `arg:"" help:"Model folder, such as a checkpoint, or an adapter's." placeholder:"FOLDER"`
+	Folder    string `arg:"" help:"The model folder to make; it must not exist." placeholder:"NEW"`
+	Precision string `help:"Of the weights: fp32, bf16, or that of the files." enum:"files,fp32,bf16" default:"files"`
+}
+
+func (v *exportCmd) Run(c *context) error {
+	as := map[string]safetensors.DType{"fp32": safetensors.F32, "bf16": safetensors.BF16}[v.Precision]
+	return c.written(v.Folder, "written to", func(p run.Progress) error {
+		return run.Export(stdctx.Background(), v.From, v.Folder, as, p)
+	})
+}
+
+// written makes a folder and says so.
+func (c *context) written(folder, what string, write func(run.Progress) error) error {
+	show := newStatus(c.stderr)
+	err := write(show.progress)
+	show.done()
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(folderReport{folder})
+	}
+	_, err = fmt.Fprintln(c.stdout, what, folder)
+	return err
+}
