@@ -15,7 +15,7 @@
 //	out: runs/first
 //
 // Overrides on the command line, key=value with dots for nested keys, replace
-// what the file says: `limits.device=64MiB`.
+// what the file says: `limits.device=64MiB`. A key whose value is null is left out.
 package config
 
 import (
@@ -28,12 +28,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
@@ -47,7 +49,7 @@ type Config struct {
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`
 	MaxSteps       int      `yaml:"max_steps"`
-	MaxTokens      Number   `yaml:"max_tokens"` // instead of max_steps
+	MaxTokens      Number   `yaml:"max_tokens"` // instead of max_steps, which it becomes
 	MaxTime        Duration `yaml:"max_time"`   // stop there, whatever max_steps says; alone: as many steps as that is good for
 	Out            string   `yaml:"out"`        // the run's folder
 
@@ -275,6 +277,32 @@ func (e *Error) Error() string {
 	return strings.Join(append(parts, e.Msg), ": ")
 }
 
+// MarshalYAML leaves out what nothing has derived yet, and what is off.
+func (c Config) MarshalYAML() (any, error) {
+	absent := map[string]bool{
+		"max_steps":         c.timed && c.MaxSteps == maxSteps,
+		"warmup_steps":      c.WarmupSteps == derived,
+		"min_learning_rate": c.MinLearningRate == derived,
+		"expert_balance":    c.ExpertBalance == Derived,
+		"max_tokens":        c.MaxTokens == 0,
+		"preference":        c.Preference.Beta == 0,
+		"lora":              c.LoRA.Rank == 0,
+	}
+	type plain Config // without this method
+	var all, kept yaml.Node
+	if err := all.Encode(plain(c)); err != nil {
+		return nil, err
+	}
+	kept = all
+	kept.Content = nil
+	for pair := range slices.Chunk(all.Content, 2) {
+		if !absent[pair[0].Value] {
+			kept.Content = append(kept.Content, pair...)
+		}
+	}
+	return &kept, nil
+}
+
 // MarshalYAML writes a name, or sizes.
 func (m Model) MarshalYAML() (any, error) {
 	if m.Name != "" {
@@ -353,9 +381,32 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 	d.decode(root, &c)
 	c.lines = d.lines
 	if len(d.errs) == 0 {
+		c.expand(&d)
 		c.validate(&d)
 	}
 	return &c, errors.Join(d.errs...)
+}
+
+// expand replaces variables and the home in all that may name files, so that what is saved
+// and what is shown is where things are.
+func (c *Config) expand(d *decoder) {
+	in := func(key string, path *string) {
+		out, err := paths.Expand(*path)
+		if err != nil {
+			d.fail(key, err.Error())
+		}
+		*path = out
+	}
+	in("model", &c.Model.Name)
+	for i := range c.Data {
+		in("data", &c.Data[i])
+	}
+	in("tokenizer", &c.Tokenizer)
+	in("out", &c.Out)
+	in("limits.disk_path", &c.Limits.DiskPath)
+	in("plan", &c.Plan.File)
+	in("resume", &c.Resume)
+	in("hardware.name", &c.Hardware.Name)
 }
 
 // document returns the mapping at the top of a YAML file.

@@ -35,7 +35,7 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 		key, value, ok := strings.Cut(o, "=")
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
-			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=\"%s\"'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, value)})
+			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=%s'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, quoted(value))})
 			continue
 		}
 		if !ok || key == "" || len(doc.Content) == 0 {
@@ -47,6 +47,23 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 		set(root, strings.Split(key, "."), v)
 	}
 }
+
+// quoted returns a value in YAML's quotes, or a list with each of its elements in them.
+func quoted(value string) string {
+	inner, list := strings.CutPrefix(value, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	if !list || !closed {
+		return `"` + value + `"`
+	}
+	each := strings.Split(inner, ",")
+	for i, e := range each {
+		each[i] = `"` + strings.Trim(e, ` '"`) + `"`
+	}
+	return "[" + strings.Join(each, ", ") + "]"
+}
+
+// overridden reports whether an override has a key.
+func (d *decoder) overridden(key string) bool { return d.given(key) && d.lines[key] == 0 }
 
 func clearLines(n *yaml.Node) {
 	n.Line = 0
@@ -100,6 +117,10 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 		f, ok := fields[key.Value]
 		if !ok {
 			d.fail(path, "unknown key"+suggest.Hint(key.Value, names))
+			continue
+		}
+		if value.ShortTag() == "!!null" {
+			delete(d.lines, path)
 			continue
 		}
 		d.value(value, path, f)
