@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -158,6 +160,9 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 			return
 		}
 		d.mapping(n, path+".", f)
+		if below := func(key string) bool { return strings.HasPrefix(key, path+".") }; len(n.Content) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(d.lines)), below) {
+			delete(d.lines, path) // of all keys in it the value is null
+		}
 		return
 	}
 	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // would be truncated

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// Required lists the keys that a run needs.
+const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out"
+
 // validate checks values against each other and fills in derived ones.
 func (c *Config) validate(d *decoder) {
 	c.countTokens(d)
@@ -14,7 +17,7 @@ func (c *Config) validate(d *decoder) {
 	c.checkRanges(d)
 	c.checkChoices(d)
 	if len(missing) > 0 {
-		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs "+Required)
 	}
 	c.derive()
 }

@@ -47,6 +47,7 @@ type cli struct {
 
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Keys     keysCmd     `cmd:"" help:"All keys of a configuration, with their defaults and what they say."`
 	Simulate simulateCmd `cmd:"" help:"The predicted timeline of a step."`
 	Draw     drawCmd     `cmd:"" help:"A picture of the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`
