@@ -15,7 +15,7 @@
 //	out: runs/first
 //
 // Overrides on the command line, key=value with dots for nested keys, replace
-// what the file says: `limits.device=64MiB`.
+// what the file says: `limits.device=64MiB`. A key whose value is null is left out.
 package config
 
 import (
@@ -28,28 +28,30 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
 // Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
 	Model          Model    `yaml:"model"`
-	Data           Strings  `yaml:"data"`
+	Data           Strings  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders)
 	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document; whole: so too, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
-	LearningRate   float64  `yaml:"learning_rate"`
-	MaxSteps       int      `yaml:"max_steps"`
-	MaxTokens      Number   `yaml:"max_tokens"` // instead of max_steps
-	MaxTime        Duration `yaml:"max_time"`   // stop there, whatever max_steps says; alone: as many steps as that is good for
-	Out            string   `yaml:"out"`        // the run's folder
+	LearningRate   float64  `yaml:"learning_rate"`   // the highest
+	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps
+	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, which it becomes
+	MaxTime        Duration `yaml:"max_time"`        // stop there, whatever max_steps says; alone: as many steps as that is good for
+	Out            string   `yaml:"out"`             // the run's folder
 
 	Device    string `yaml:"device"` // auto, cpu or cuda
 	Ranks     int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one
@@ -60,13 +62,13 @@ type Config struct {
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
 	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run begins with
-	Seed           uint64 `yaml:"seed"`
+	Seed           uint64 `yaml:"seed"`   // of random weights, the order of the text and rounding
 
-	Schedule        string  `yaml:"schedule"` // of the learning rate: cosine, linear or constant
-	WarmupSteps     int     `yaml:"warmup_steps"`
-	MinLearningRate float64 `yaml:"min_learning_rate"`
-	WeightDecay     float64 `yaml:"weight_decay"` // of matrices
-	Beta1           float64 `yaml:"beta1"`
+	Schedule        string  `yaml:"schedule"`          // of the learning rate: cosine, linear or constant
+	WarmupSteps     int     `yaml:"warmup_steps"`      // derived: a twentieth of the steps, at most 2000
+	MinLearningRate float64 `yaml:"min_learning_rate"` // at the end; derived: a tenth of learning_rate
+	WeightDecay     float64 `yaml:"weight_decay"`      // of matrices
+	Beta1           float64 `yaml:"beta1"`             // of AdamW, as are the next two
 	Beta2           float64 `yaml:"beta2"`
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
@@ -74,12 +76,12 @@ type Config struct {
 	// deviations above the mean of the last 128 steps, or not finite; 0: of none.
 	SkipSpikes float64 `yaml:"skip_spikes"`
 	// ExpertBalance is the weight of a term of the loss that evens out the use of a mixture's
-	// experts, see model.Model. Derived: 0.01 from random weights, 0 for weights of a folder.
+	// experts. Derived: 0.01 from random weights, 0 for weights of a folder.
 	ExpertBalance float64 `yaml:"expert_balance"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
-	Freeze     Strings    `yaml:"freeze"`   // name patterns of parameters that are not trained
-	LoRA       LoRA       `yaml:"lora"`     // adapters, which are then all that is trained
+	Freeze     Strings    `yaml:"freeze"` // name patterns of parameters that are not trained
+	LoRA       LoRA       `yaml:"lora"`
 	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
@@ -102,11 +104,11 @@ type Config struct {
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
-	Type        string  `yaml:"type"` // a family, see model.Families
-	Layers      int     `yaml:"layers"`
+	Type        string  `yaml:"type"`   // a family, by the model_type of config.json, such as gpt2 or llama
+	Layers      int     `yaml:"layers"` // of a model from random weights, as all that follows
 	Width       int     `yaml:"width"`
 	Heads       int     `yaml:"heads"`
-	KVHeads     int     `yaml:"kv_heads"`
+	KVHeads     int     `yaml:"kv_heads"` // of keys and values; derived: as heads
 	HeadDim     int     `yaml:"head_dim"`
 	FeedForward int     `yaml:"feed_forward"` // of each expert, if there are any
 	Experts     int     `yaml:"experts"`
@@ -114,35 +116,35 @@ type Model struct {
 	Vocab       int     `yaml:"vocabulary"`     // default: the tokenizer's
 	Positions   int     `yaml:"max_positions"`
 	RopeTheta   float64 `yaml:"rope_theta"`
-	Window      int     `yaml:"window"`
-	Tied        *bool   `yaml:"tied"`
+	Window      int     `yaml:"window"` // tokens that attention sees; 0: all
+	Tied        *bool   `yaml:"tied"`   // embedding and head are one matrix
 }
 
-// Limits bound the memory of each tier; Unlimited if not given.
+// Limits bound the memory of each tier, such as 20GB, or none; derived: what is free.
 type Limits struct {
 	Device   Bytes  `yaml:"device"`
 	Host     Bytes  `yaml:"host"`
 	Disk     Bytes  `yaml:"disk"`
-	DiskPath string `yaml:"disk_path"` // see Config.Spill
+	DiskPath string `yaml:"disk_path"` // the folder of the disk tier; derived: spill in the run's folder
 }
 
 // Plan is auto, a plan.json, or single decisions that the search must keep.
 type Plan struct {
 	File string `yaml:"-"` // empty: auto
 
-	MicroBatch int    `yaml:"micro_batch"`
-	Group      int    `yaml:"group"`
-	HeadRows   int    `yaml:"head_rows"`
+	MicroBatch int    `yaml:"micro_batch"` // sequences that are computed at once
+	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
+	HeadRows   int    `yaml:"head_rows"`   // tokens of which logits are held at a time
 	Recompute  string `yaml:"recompute"`
-	Weights    string `yaml:"weights"` // tiers
-	Grads      string `yaml:"grads"`
+	Weights    string `yaml:"weights"` // tiers: device, host or disk
+	Grads      string `yaml:"grads"`   // tiers: device, host or disk
 	State      string `yaml:"state"`
-	Update     string `yaml:"update"` // host or device: where chunks whose state is not on the device are updated
-	Cache      Bytes  `yaml:"cache_bytes"`
-	Prefetch   int    `yaml:"prefetch"`
+	Update     string `yaml:"update"`      // host or device: where chunks whose state is not on the device are updated
+	Cache      Bytes  `yaml:"cache_bytes"` // device memory that holds weights from one use to the next
+	Prefetch   int    `yaml:"prefetch"`    // units whose weights are fetched ahead
 
 	Slots    int    `yaml:"slots"`     // rounding buffers for swapped activations: layers in transfer at once
-	Policy   string `yaml:"policy"`    // of activations, see plan.ActivationRules
+	Policy   string `yaml:"policy"`    // of activations: memo-paper
 	Swap     Shares `yaml:"swap"`      // fraction of each layer's tokens swapped to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 
@@ -187,17 +189,17 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// LoRA are low-rank adapters, see model.LoRA. Where the model is an adapter, what is not given here is as it has it.
+// LoRA are low-rank adapters, which are then all that is trained. Where the model is an adapter, what is not given here is as it has it.
 type LoRA struct {
-	Rank    int     `yaml:"rank"`    // 0: none
-	Alpha   float64 `yaml:"alpha"`   // their product is multiplied by alpha/rank; 0: the rank
+	Rank    int     `yaml:"rank"`    // usually 8 to 64
+	Alpha   float64 `yaml:"alpha"`   // the product of an adapter's factors is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
 }
 
 // Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model as the run begins with it.
 type Preference struct {
-	Beta float64 `yaml:"beta"` // how much a change of log-probabilities counts, usually 0.1; 0: documents are learnt as they are
+	Beta float64 `yaml:"beta"` // how much a change of log-probabilities counts, usually 0.1
 }
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.
@@ -214,7 +216,7 @@ type Sample struct {
 // slower links.
 type Hardware struct {
 	Name string `yaml:"name"`
-	H2D  Rate   `yaml:"h2d"`
+	H2D  Rate   `yaml:"h2d"` // from host to device
 	D2H  Rate   `yaml:"d2h"`
 	// Peers is the rate of a link between two ranks, each way.
 	Peers Rate `yaml:"peers"`
@@ -274,6 +276,32 @@ func (e *Error) Error() string {
 		parts = append(parts, e.Key)
 	}
 	return strings.Join(append(parts, e.Msg), ": ")
+}
+
+// MarshalYAML leaves out what nothing has derived yet, and what is off.
+func (c Config) MarshalYAML() (any, error) {
+	absent := map[string]bool{
+		"max_steps":         c.timed && c.MaxSteps == maxSteps,
+		"warmup_steps":      c.WarmupSteps == derived,
+		"min_learning_rate": c.MinLearningRate == derived,
+		"expert_balance":    c.ExpertBalance == Derived,
+		"max_tokens":        c.MaxTokens == 0,
+		"preference":        c.Preference.Beta == 0,
+		"lora":              c.LoRA.Rank == 0,
+	}
+	type plain Config // without this method
+	var all, kept yaml.Node
+	if err := all.Encode(plain(c)); err != nil {
+		return nil, err
+	}
+	kept = all
+	kept.Content = nil
+	for pair := range slices.Chunk(all.Content, 2) {
+		if !absent[pair[0].Value] {
+			kept.Content = append(kept.Content, pair...)
+		}
+	}
+	return &kept, nil
 }
 
 // MarshalYAML writes a name, or sizes.
@@ -354,9 +382,32 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 	d.decode(root, &c)
 	c.lines = d.lines
 	if len(d.errs) == 0 {
+		c.expand(&d)
 		c.validate(&d)
 	}
 	return &c, errors.Join(d.errs...)
+}
+
+// expand replaces variables and the home in all that may name files, so that what is saved
+// and what is shown is where things are.
+func (c *Config) expand(d *decoder) {
+	in := func(key string, path *string) {
+		out, err := paths.Expand(*path)
+		if err != nil {
+			d.fail(key, err.Error())
+		}
+		*path = out
+	}
+	in("model", &c.Model.Name)
+	for i := range c.Data {
+		in("data", &c.Data[i])
+	}
+	in("tokenizer", &c.Tokenizer)
+	in("out", &c.Out)
+	in("limits.disk_path", &c.Limits.DiskPath)
+	in("plan", &c.Plan.File)
+	in("resume", &c.Resume)
+	in("hardware.name", &c.Hardware.Name)
 }
 
 // document returns the mapping at the top of a YAML file.

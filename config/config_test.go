@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestOverrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Limits.Device != 64<<20 || c.Limits.Host != 2e9 || c.MaxTime != Duration(90*time.Minute) || c.Model.Type != "llama" || c.Model.Layers != 2 ||
-		c.LearningRate != 1e-3 || len(c.Data) != 2 || c.Plan.Recompute != "full" || c.Hardware.H2D != 2e9 || c.MaxTokens != 2e9 {
+		c.LearningRate != 1e-3 || len(c.Data) != 2 || c.Plan.Recompute != "full" || c.Hardware.H2D != 2e9 || c.MaxSteps != 30518 {
 		t.Errorf("overrides: %+v", c)
 	}
 }
@@ -97,6 +98,18 @@ func TestErrors(t *testing.T) {
 		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: share 2 is out of range; hint:`},
 		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: share -0.5 is out of range; hint:`},
 		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a share; hint:`},
+		{good + "max_tokens: 1000000\n", `a.yaml:9: max_tokens: 1000000 are 16 steps, but max_steps is 1000; hint: leave one of them out, on the command line by max_steps=null`},
+		{strings.Replace(good, "max_steps: 1000", "max_tokens: 1.0e+15", 1), `a.yaml:7: max_tokens: 1000000000000000 are 15258789063 steps, more than 1000000000; hint:`},
+		{good + "min_learning_rate: 7.0e-4\n", `a.yaml:9: min_learning_rate: 0.0007 is more than learning_rate, 0.0006, which would rise to it; hint:`},
+		{good + "min_learning_rate: -1\n", `a.yaml:9: min_learning_rate: -1 is out of range; hint:`},
+		{good + "warmup_steps: 1001\n", `a.yaml:9: warmup_steps: 1001 are more than max_steps, 1000, so that learning_rate is never reached; hint:`},
+		{good + "warmup_steps: -1\n", `a.yaml:9: warmup_steps: -1 is out of range; hint:`},
+		{good + "expert_balance: -1\n", `a.yaml:9: expert_balance: -1 is out of range; hint:`},
+		{good + "lora: {rank: 0}\n", `a.yaml:9: lora.rank: 0 is as if lora were not there; hint: leave it out, on the command line by lora=null`},
+		{good + "lora: {alpha: 3}\n", `lora.rank: missing; hint:`},
+		{good + "preference: {beta: 0}\n", `a.yaml:9: preference.beta: 0 is as if preference were not there; hint:`},
+		{strings.Replace(good, "runs/first", "$ABSENT/first", 1), `a.yaml:8: out: "$ABSENT/first": the environment variable ABSENT is not set; hint:`},
+		{strings.Replace(good, "runs/first", "~", 1), `out: missing; hint:`}, // which is YAML's null
 		{"- a\n- b\n", `expected`},
 		{"model: [", `did not find`},
 		{"", `a.yaml: model, data, tokenizer, sequence_length, global_batch, max_steps, out, learning_rate: missing; hint:`},
@@ -110,6 +123,97 @@ func TestErrors(t *testing.T) {
 		if err != nil && !errors.Is(err, ErrConfig) {
 			t.Errorf("%v is not ErrConfig", err)
 		}
+	}
+}
+
+// TestLength: max_tokens is a way to say max_steps; what the command line says goes before
+// what the file says, and null takes it back.
+func TestLength(t *testing.T) {
+	tokens := strings.Replace(good, "max_steps: 1000", "max_tokens: 655360", 1) // 10 steps
+	for _, c := range []struct {
+		text, overrides string
+		steps           int
+	}{
+		{tokens, "", 10},
+		{tokens, "max_steps=7", 7},
+		{tokens, "max_tokens=655361", 11},
+		{tokens, "sequence_length=512", 20},
+		{tokens, "max_steps=0", 10},
+		{tokens, "max_tokens=null max_steps=7", 7},
+		{good, "max_tokens=655360", 10},
+		{good, "max_steps=null max_tokens=655360", 10},
+		{good, "max_tokens=0", 1000},
+		{tokens + "max_steps: 10\n", "", 10}, // they agree
+		{tokens + "max_steps: 5\n", "max_steps=7", 7},
+		{tokens + "max_steps: 5\n", "max_tokens=131072", 2},
+		{tokens + "max_steps: 5\n", "", 0},
+		{good, "max_tokens=655360 max_steps=7", 0},
+	} {
+		got, err := Parse("a.yaml", []byte(c.text), strings.Fields(c.overrides))
+		if (err == nil) != (c.steps > 0) || err == nil && got.MaxSteps != c.steps {
+			t.Errorf("%s%s: %d steps, %v, want %d", c.text, c.overrides, got.MaxSteps, err, c.steps)
+		}
+	}
+}
+
+// TestPaths: what a shell would expand is expanded in all that may name files, is saved so,
+// and known names stay.
+func TestPaths(t *testing.T) {
+	t.Setenv("HOME", "/home/me")
+	t.Setenv("SCRATCH", "/scratch")
+	c, err := Parse("a.yaml", []byte(good), []string{
+		"model=~/m", "data=[$SCRATCH/*.txt, ~/b]", "tokenizer=${SCRATCH}/t", "out=~/runs", "limits.disk_path=$SCRATCH", "plan=~/plan.json", "resume=~/c", "hardware.name=~/h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(string(text), "~$") {
+		t.Errorf("saved as\n%s", text)
+	}
+	again, err := Parse("b.yaml", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*Config{c, again} {
+		got := []string{c.Model.Name, c.Data[0], c.Data[1], c.Tokenizer, c.Out, c.Limits.DiskPath, c.Plan.File, c.Resume, c.Hardware.Name}
+		want := []string{"/home/me/m", "/scratch/*.txt", "/home/me/b", "/scratch/t", "/home/me/runs", "/scratch", "/home/me/plan.json", "/home/me/c", "/home/me/h"}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if c, err = Parse("a.yaml", []byte(good), []string{"tokenizer=bpe-8192"}); err != nil || c.Tokenizer != "bpe-8192" || c.Model.Name != "gpt2" || c.Resume != "auto" {
+		t.Errorf("known names: %+v, %v", c, err)
+	}
+}
+
+// TestOverrideHints: what a hint says to write is read.
+func TestOverrideHints(t *testing.T) {
+	for _, value := range []string{"*", "[*]", "[*.wte, h.0.*]", "[[0-9]*", `["*", *]`} {
+		_, err := Parse("a.yaml", []byte(good), []string{"freeze=" + value})
+		if err == nil {
+			t.Errorf("%s is read", value)
+			continue
+		}
+		_, hint, _ := strings.Cut(err.Error(), "quoted in YAML: '")
+		c, err := Parse("a.yaml", []byte(good), []string{strings.TrimSuffix(hint, "'")})
+		if err != nil || len(c.Freeze) != 1+strings.Count(value, ",") || !strings.Contains(c.Freeze[0], "*") {
+			t.Errorf("%s: the hint %s: %q, %v", value, hint, c.Freeze, err)
+		}
+	}
+}
+
+// TestNull: a key whose value is null is as if it were not there.
+func TestNull(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(good+"lora: {rank: 4}\npreference: {beta: 0.1}\nwarmup_steps: 3\nlimits: {device: 1}\nmin_learning_rate:\n"),
+		[]string{"lora=null", "preference=null", "warmup_steps=null", "limits.device=null"})
+	if err != nil || c.LoRA.Rank != 0 || c.Preference.Beta != 0 || c.WarmupSteps != 50 || c.Limits.Device != Unlimited || c.Given("lora") {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err = Parse("a.yaml", []byte(good), []string{"model=null"}); err == nil || !strings.Contains(err.Error(), "model: missing") {
+		t.Errorf("model=null: %v", err)
 	}
 }
 
@@ -159,6 +263,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(good + "limits: {device: 1}\nplan: {recompute: full}\n")
 	f.Add(good + "max_time: 90m\nhardware: {h2d: 2GB/s, name: l4}\nplan: p.json\nlimits: {disk: none}\nfreeze: '*'\n")
 	f.Add(strings.Replace(good, "model: gpt2", "model: {type: llama, layers: 2, width: 64, heads: 4, tied: true}", 1) + "plan: {pipeline: 2, stages: [0, 3], cache_bytes: 3MiB}\n")
+	f.Add(strings.Replace(good, "max_steps", "max_time: 8h #", 1))
+	f.Add(strings.Replace(good, "max_steps", "max_tokens", 1) + "lora: {rank: 3}\n")
 	f.Add(good + "plan:\n  swap: {0: 0.5, 3: 1}\n  swap_tier: disk\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f.yaml", []byte(text), nil)

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -35,7 +37,7 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 		key, value, ok := strings.Cut(o, "=")
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
-			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=\"%s\"'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, value)})
+			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=%s'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, quoted(value))})
 			continue
 		}
 		if !ok || key == "" || len(doc.Content) == 0 {
@@ -47,6 +49,23 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 		set(root, strings.Split(key, "."), v)
 	}
 }
+
+// quoted returns a value in YAML's quotes, or a list with each of its elements in them.
+func quoted(value string) string {
+	inner, list := strings.CutPrefix(value, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	if !list || !closed {
+		return `"` + value + `"`
+	}
+	each := strings.Split(inner, ",")
+	for i, e := range each {
+		each[i] = `"` + strings.Trim(e, ` '"`) + `"`
+	}
+	return "[" + strings.Join(each, ", ") + "]"
+}
+
+// overridden reports whether an override has a key.
+func (d *decoder) overridden(key string) bool { return d.given(key) && d.lines[key] == 0 }
 
 func clearLines(n *yaml.Node) {
 	n.Line = 0
@@ -102,6 +121,10 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 			d.fail(path, "unknown key"+suggest.Hint(key.Value, names))
 			continue
 		}
+		if value.ShortTag() == "!!null" {
+			delete(d.lines, path)
+			continue
+		}
 		d.value(value, path, f)
 	}
 }
@@ -137,6 +160,9 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 			return
 		}
 		d.mapping(n, path+".", f)
+		if below := func(key string) bool { return strings.HasPrefix(key, path+".") }; len(n.Content) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(d.lines)), below) {
+			delete(d.lines, path) // of all keys in it the value is null
+		}
 		return
 	}
 	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // would be truncated

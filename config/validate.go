@@ -7,15 +7,44 @@ import (
 	"strings"
 )
 
+// Required lists the keys that a run needs.
+const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out"
+
 // validate checks values against each other and fills in derived ones.
 func (c *Config) validate(d *decoder) {
+	c.countTokens(d)
 	missing := c.checkRequired(d)
 	c.checkRanges(d)
 	c.checkChoices(d)
 	if len(missing) > 0 {
-		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out")
+		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs "+Required)
 	}
 	c.derive()
+}
+
+// countTokens makes max_tokens max_steps. Of the two, the one on the command line counts;
+// neither does if one place says both, unless they agree.
+func (c *Config) countTokens(d *decoder) {
+	if c.MaxTokens == 0 {
+		return
+	}
+	tokens := c.MaxTokens
+	c.MaxTokens = 0
+	if d.overridden("max_steps") && c.MaxSteps != 0 && !d.overridden("max_tokens") {
+		return
+	}
+	steps := int(math.Ceil(float64(tokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
+	switch {
+	case c.SequenceLength < 1 || c.GlobalBatch < 1: // an error already
+		c.MaxSteps = maxSteps
+	case steps > maxSteps:
+		c.MaxSteps = maxSteps
+		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, more than %d; hint: fewer tokens, or more of them in a step", tokens, steps, int(maxSteps)))
+	case c.MaxSteps != 0 && c.MaxSteps != steps && d.overridden("max_tokens") == d.overridden("max_steps"):
+		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, but max_steps is %d; hint: leave one of them out, on the command line by max_steps=null", tokens, steps, c.MaxSteps))
+	default:
+		c.MaxSteps = steps
+	}
 }
 
 // checkRequired checks the keys without a default, and fills in the tokenizer of a model's
@@ -41,7 +70,7 @@ func (c *Config) checkRequired(d *decoder) (missing []string) {
 	}
 	count("sequence_length", c.SequenceLength, 1<<24)
 	count("global_batch", c.GlobalBatch, 1<<20)
-	if c.MaxSteps != 0 || c.MaxTokens == 0 && c.MaxTime == 0 {
+	if c.MaxSteps != 0 || c.MaxTime == 0 {
 		count("max_steps", c.MaxSteps, maxSteps)
 	}
 	need("out", c.Out != "")
@@ -61,19 +90,28 @@ func (c *Config) checkRanges(d *decoder) {
 			d.fail(key, fmt.Sprintf("%v is out of range; hint: from %v to %v", v, lo, hi))
 		}
 	}
+	notOff := func(section, key string, v float64) {
+		if key = section + "." + key; v == 0 && d.given(key) {
+			d.fail(key, fmt.Sprintf("0 is as if %s were not there; hint: leave it out, on the command line by %s=null", section, section))
+		}
+	}
 	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && d.given("learning_rate") {
 		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
 	}
 	if c.Ranks != AutoRanks {
 		in("ranks", float64(c.Ranks), 1, 1024)
 	}
-	if c.MinLearningRate != derived {
-		in("min_learning_rate", c.MinLearningRate, 0, 1e3)
+	if d.given("min_learning_rate") {
+		if in("min_learning_rate", c.MinLearningRate, 0, 1e3); c.MinLearningRate > c.LearningRate && c.Schedule != "constant" {
+			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, which would rise to it; hint: leave it out, for a tenth of learning_rate", c.MinLearningRate, c.LearningRate))
+		}
 	}
-	if c.WarmupSteps != derived {
-		in("warmup_steps", float64(c.WarmupSteps), 0, 1e9)
+	if d.given("warmup_steps") {
+		if in("warmup_steps", float64(c.WarmupSteps), 0, 1e9); c.MaxSteps > 0 && c.WarmupSteps > c.MaxSteps {
+			d.fail("warmup_steps", fmt.Sprintf("%d are more than max_steps, %d, so that learning_rate is never reached; hint: leave it out, for a twentieth of the steps", c.WarmupSteps, c.MaxSteps))
+		}
 	}
-	if c.ExpertBalance != Derived {
+	if d.given("expert_balance") {
 		in("expert_balance", c.ExpertBalance, 0, 1)
 	}
 	in("weight_decay", c.WeightDecay, 0, 1e3)
@@ -92,14 +130,16 @@ func (c *Config) checkRanges(d *decoder) {
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
 	in("keep_checkpoints", float64(c.KeepCheckpoints), 1, 1e6)
 	in("sample.tokens", float64(c.Sample.Tokens), 0, 1e6)
+	notOff("lora", "rank", float64(c.LoRA.Rank))
 	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
 	in("lora.alpha", c.LoRA.Alpha, 0, 1e6)
-	if l := c.LoRA; (len(l.Targets) > 0 || l.Alpha != 0 || l.RSLoRA) && l.Rank == 0 {
+	if l := c.LoRA; !d.given("lora.rank") && (len(l.Targets) > 0 || l.Alpha != 0 || l.RSLoRA) && l.Rank == 0 {
 		d.fail("lora.rank", "missing; hint: usually 8 to 64")
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
 	}
+	notOff("preference", "beta", c.Preference.Beta)
 	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") {
 		d.fail("preference.beta", "missing; hint: usually 0.1")
 	}
@@ -139,9 +179,6 @@ func (c *Config) checkChoices(d *decoder) {
 func (c *Config) derive() {
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
-	}
-	if c.MaxSteps == 0 && c.MaxTokens > 0 {
-		c.MaxSteps = int(math.Ceil(float64(c.MaxTokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
 	}
 	if c.MaxSteps == 0 {
 		c.MaxSteps, c.timed = maxSteps, true

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/data/parquet"
+	"github.com/athanor-llm/athanor/internal/paths"
 )
 
 // ErrNotSupported marks data that is recognised but not read yet.
@@ -62,7 +61,7 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 	}
 	c := &Corpus{}
 	for _, pattern := range patterns {
-		expanded, err := expand(pattern)
+		expanded, err := paths.Expand(pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -113,73 +112,28 @@ func (c *Corpus) Files() []File { return c.files }
 // Bytes returns the total size of the files on disk.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// expand replaces $NAME and ${NAME} by environment variables, and $GOROOT,
-// also written $(go env GOROOT), by the root of the Go tree.
-func expand(pattern string) (string, error) {
-	pattern = strings.ReplaceAll(pattern, "$(go env GOROOT)", "$GOROOT")
-	var missing error
-	out := os.Expand(pattern, func(name string) string {
-		if name == "GOROOT" {
-			root, err := goroot()
-			if err != nil {
-				missing = fmt.Errorf("%q: %w", pattern, err)
-			}
-			return root
-		}
-		value, ok := os.LookupEnv(name)
-		if !ok && missing == nil {
-			missing = fmt.Errorf("%q: the environment variable %s is not set; hint: set it, or write the path out",
-				pattern, name)
-		}
-		return value
-	})
-	return out, missing
-}
-
-// goroot finds the Go tree: the variable, the tree that built this program, or
-// what the go command says.
-func goroot() (string, error) {
-	hasSource := func(root string) bool {
-		if root == "" {
-			return false
-		}
-		info, err := os.Stat(filepath.Join(root, "src"))
-		return err == nil && info.IsDir()
-	}
-	if root := os.Getenv("GOROOT"); root != "" {
-		if !hasSource(root) {
-			return "", fmt.Errorf("GOROOT is %s, which has no folder src; "+
-				"hint: unset GOROOT or point it to a Go tree, or name another corpus: data=path/to/**/*.txt", root)
-		}
-		return root, nil
-	}
-	// Deprecated because it is the builder's tree; here it is checked to exist.
-	if root := runtime.GOROOT(); hasSource(root) { //nolint:staticcheck
-		return root, nil
-	}
-	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
-		if root := strings.TrimSpace(string(out)); hasSource(root) {
-			return root, nil
-		}
-	}
-	return "", errors.New("there is no Go tree: GOROOT is not set and no go command was found; " +
-		"hint: name another corpus: data=path/to/**/*.txt")
-}
-
-// glob returns the regular files that match a pattern of *, ?, [..] and **. It follows
-// links to files and folders, except to folders that lie inside, or contain, one that is
-// read already: so none is read twice, and cycles of links end.
+// glob returns the regular files that match a pattern of *, ?, [..] and **. What exists as
+// it is written is no pattern, up to the first name that does not: "my text [1].txt" is that
+// file, and "all [1]/*.txt" what is in that folder. It follows links to files and folders,
+// except to folders that lie inside, or contain, one that is read already: so none is read
+// twice, and cycles of links end.
 func glob(pattern string) ([]File, error) {
 	clean := filepath.ToSlash(filepath.Clean(pattern))
 	segments := strings.Split(clean, "/")
-	for _, s := range segments {
+	fixed := 0
+	for ; fixed < len(segments); fixed++ {
+		literal := filepath.FromSlash(strings.Join(segments[:fixed+1], "/"))
+		if _, err := os.Lstat(literal); strings.ContainsAny(segments[fixed], `*?[\`) && err != nil {
+			break
+		}
+	}
+	if fixed == len(segments) {
+		return one(filepath.FromSlash(clean))
+	}
+	for _, s := range segments[fixed:] {
 		if _, err := filepath.Match(s, ""); err != nil {
 			return nil, fmt.Errorf("the pattern %q is malformed; hint: close the [ or escape it with a backslash", pattern)
 		}
-	}
-	fixed := slices.IndexFunc(segments, func(s string) bool { return strings.ContainsAny(s, `*?[\`) })
-	if fixed < 0 {
-		return one(filepath.FromSlash(clean))
 	}
 	root := strings.Join(segments[:fixed], "/")
 	if root == "" && fixed > 0 {

@@ -94,6 +94,32 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// TestLiteral: a name that exists as it is written is no pattern, whatever is in it.
+func TestLiteral(t *testing.T) {
+	dir := write(t, map[string]string{"all [1]/my text [1].txt": "a", "all [1]/my text 1.txt": "b", "all 1/c.txt": "c", "open [.txt": "d"})
+	t.Chdir(dir)
+	for pattern, want := range map[string]string{
+		"all [1]/my text [1].txt": "all [1]/my text [1].txt",
+		"all [1]/my text [0-9].*": "all [1]/my text 1.txt",
+		"all [1-9]/*.txt":         "all 1/c.txt",
+		"all [1]/*":               "all [1]/my text 1.txt all [1]/my text [1].txt",
+		"open [.txt":              "open [.txt",
+	} {
+		c, err := OpenCorpus(pattern)
+		if err != nil {
+			t.Errorf("%s: %v", pattern, err)
+			continue
+		}
+		var got []string
+		for _, f := range c.Files() {
+			got = append(got, filepath.ToSlash(f.Path))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+}
+
 // TestLinkedFolders: a folder that is linked into the corpus belongs to it, once, even if
 // the links form cycles.
 func TestLinkedFolders(t *testing.T) {

@@ -6,9 +6,9 @@
 // # Corpus
 //
 // A corpus is a list of patterns. "*" matches inside a name, "**" any number of
-// folders. $NAME is an environment variable; $GOROOT is the Go tree even if the
-// variable is not set. Links to folders are followed, each folder once. The
-// extension tells the format:
+// folders; a name that exists as it is written is no pattern. $NAME is an environment
+// variable, ~/ the home; $GOROOT is the Go tree even if the variable is not set. Links
+// to folders are followed, each folder once. The extension tells the format:
 //
 //   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document of both of which the completion

@@ -92,17 +92,6 @@ func HTML(w io.Writer, title string, runs ...Run) error {
 	return out.Flush()
 }
 
-// seconds formats a duration in a readable unit.
-func seconds(s float64) string {
-	switch {
-	case s >= 1:
-		return fmt.Sprintf("%.3g s", s)
-	case s >= 1e-3:
-		return fmt.Sprintf("%.3g ms", s*1e3)
-	}
-	return fmt.Sprintf("%.3g us", s*1e6)
-}
-
 // size formats a number of bytes in a readable unit.
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}

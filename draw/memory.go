@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -28,7 +29,7 @@ func Memory(w io.Writer, r Run, tier device.Tier) error {
 			x: leftside + life.Start*across, w: (life.End - life.Start) * across,
 			y: base - float64(buf.Addr+buf.Size)*up, h: float64(buf.Size) * up,
 			fill:  classColours[buf.Class],
-			title: fmt.Sprintf("%s: %s at %d, %s to %s", buf.Name, size(buf.Size), buf.Addr, seconds(life.Start), seconds(life.End)),
+			title: fmt.Sprintf("%s: %s at %d, %s to %s", buf.Name, size(buf.Size), buf.Addr, stat.Seconds(life.Start), stat.Seconds(life.End)),
 		})
 	}
 	y := base - float64(r.Program.Height[tier])*up
@@ -36,6 +37,6 @@ func Memory(w io.Writer, r Run, tier device.Tier) error {
 	c.text(4, y+4, size(r.Program.Height[tier]))
 	c.text(4, base, "0")
 	c.text(leftside, base+20, "0")
-	c.text(leftside+width-60, base+20, seconds(r.Timeline.Makespan))
+	c.text(leftside+width-60, base+20, stat.Seconds(r.Timeline.Makespan))
 	return c.end()
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -37,7 +38,7 @@ func Timeline(w io.Writer, runs ...Run) error {
 	}
 	y := headTall
 	for _, r := range runs {
-		c.text(4, float64(y)+16, fmt.Sprintf("%s: %s", r.title(), seconds(r.Timeline.Makespan)))
+		c.text(4, float64(y)+16, fmt.Sprintf("%s: %s", r.title(), stat.Seconds(r.Timeline.Makespan)))
 		y += headTall - 14
 		for _, s := range used(r) {
 			busy := 100 * r.Timeline.Busy[s] / max(r.Timeline.Makespan, 1e-300)
@@ -88,7 +89,7 @@ func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
 		}
 		count++
 		open.w = end - open.x
-		open.title = fmt.Sprintf("i%d %s, %s, %s", i, label(r.Program, i), work(in.Key), seconds(span.End-span.Start))
+		open.title = fmt.Sprintf("i%d %s, %s, %s", i, label(r.Program, i), work(in.Key), stat.Seconds(span.End-span.Start))
 	}
 	flush()
 }

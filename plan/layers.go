@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -92,10 +93,13 @@ func WriteActivations(w io.Writer, list []Layers) error {
 		return size.Format(n)
 	}
 	ms := func(s float64) string {
-		if s == 0 {
+		switch {
+		case s == 0:
 			return "-"
+		case s < 1e-3: // in the unit of its column
+			return fmt.Sprintf("%.3g ms", 1e3*s)
 		}
-		return fmt.Sprintf("%.3g ms", 1e3*s)
+		return stat.Seconds(s)
 	}
 	for _, r := range list {
 		fmt.Fprintf(tw, "%d-%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %v\n", r.First, r.Last, amount(r.Kept), amount(r.Swapped), amount(r.Remade),

@@ -409,8 +409,10 @@ func (t *Trainer) save(o Observer) error {
 	if err != nil {
 		return err
 	}
+	if path != t.saved { // else it was there already, and was not written again
+		o.Event("saved " + path)
+	}
 	t.saved, t.saving = path, saving{time.Now(), time.Since(began)}
-	o.Event("saved " + path)
 	return nil
 }
 

@@ -314,13 +314,23 @@ func surprise(measured, predicted float64) string {
 	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
 }
 
+// Perplexity formats the perplexity of a loss with so many digits after the point, or as a
+// power of ten from a million on, where they say nothing.
+func Perplexity(loss float64, digits int) string {
+	p := math.Exp(loss)
+	if p >= 1e6 {
+		return fmt.Sprintf("%.3g", p)
+	}
+	return fmt.Sprintf("%.*f", digits, p)
+}
+
 // report validates, and reports whether this step's checkpoint is to be kept as the best.
 func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err error) {
 	loss, err := t.Validate(context.WithoutCancel(ctx))
 	if err != nil {
 		return false, err
 	}
-	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %.1f", t.Step, loss, math.Exp(loss))
+	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, Perplexity(loss, 1))
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/cpu"
@@ -72,8 +73,28 @@ func (v *doctorCmd) Run(c *context) error {
 	return nil
 }
 
+// version describes this program: its version and the commit that it was built from, as far
+// as the go command recorded them, and for what it was built.
+func version() string {
+	text := "unknown version"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		said := map[string]string{}
+		for _, s := range info.Settings {
+			said[s.Key] = s.Value
+		}
+		text = info.Main.Version
+		if commit := said["vcs.revision"]; commit != "" {
+			text += ", commit " + commit
+		}
+		if said["vcs.modified"] == "true" {
+			text += " with changes"
+		}
+	}
+	return fmt.Sprintf("athanor %s, built with %s for %s/%s", text, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func findProgram(*doctorCmd) finding {
-	return finding{"program", good, fmt.Sprintf("built with %s for %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH), ""}
+	return finding{"program", good, version(), ""}
 }
 
 // findProcessor reports the vector instructions and the kernels chosen for them,

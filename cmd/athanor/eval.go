@@ -73,11 +73,12 @@ func (v *evalCmd) Run(c *context) error {
 	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
 		return err
 	}
-	r := evalReport{Loss: e.Loss, Perplexity: math.Exp(e.Loss), Tokens: e.Tokens}
+	perplexity := min(math.Exp(e.Loss), math.MaxFloat64) // JSON has no infinity
+	r := evalReport{Loss: e.Loss, Perplexity: perplexity, Tokens: e.Tokens}
 	if c.json {
 		return c.print(r)
 	}
-	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %.2f, over %d tokens\n", r.Loss, r.Perplexity, r.Tokens)
+	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %s, over %d tokens\n", r.Loss, run.Perplexity(r.Loss, 2), r.Tokens)
 	return nil
 }
 

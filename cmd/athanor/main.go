@@ -45,8 +45,11 @@ func (c *context) rows() io.Writer {
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
 
+	Version kong.VersionFlag `help:"Print the version and end."`
+
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Keys     keysCmd     `cmd:"" help:"All keys of a configuration, with their defaults and what they say."`
 	Simulate simulateCmd `cmd:"" help:"The predicted timeline of a step."`
 	Draw     drawCmd     `cmd:"" help:"A picture of the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`
@@ -81,6 +84,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&c,
 		kong.Name("athanor"),
 		kong.Description("Trains large language models on the GPUs or the CPU that you have."),
+		kong.Vars{"version": version()},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(n int) { exited, code = true, n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

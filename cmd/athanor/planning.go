@@ -20,7 +20,7 @@ import (
 // target is the arguments of most verbs: a configuration and overrides.
 type target struct {
 	Config    string   `arg:"" help:"YAML file that describes the run." placeholder:"CONFIG"`
-	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys." placeholder:"KEY=VALUE"`
+	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
 // load reads the configuration, and decides for what device and precision it is meant where that is left open.

@@ -106,6 +106,17 @@ func TestTimed(t *testing.T) {
 	}
 }
 
+// TestFinished: a run that has ended is not said to be saved when it is started again.
+func TestFinished(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2")
+	call("train", file).must(t, 0, "saved "+dir+"/run/checkpoint-2")
+	again := call("train", file).must(t, 0)
+	if strings.Contains(again.stderr, "saved ") || !strings.Contains(again.stdout, "no step was left to train") || !strings.Contains(again.stdout, "checkpoint: "+dir+"/run/checkpoint-2") {
+		t.Errorf("nothing was written, but it says:\n%s%s", again.stderr, again.stdout)
+	}
+	call("train", file, "max_steps=3").must(t, 0, "saved "+dir+"/run/checkpoint-3")
+}
+
 // TestSavesByTime: checkpoints are written without being asked for.
 func TestSavesByTime(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 3", "save_after: 1ns")

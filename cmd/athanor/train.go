@@ -4,7 +4,6 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
 	"syscall"
@@ -134,7 +133,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
 	} else {
 		entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
-		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %.1f); the unigram entropy of that text is %.4f\n", s.ValLoss, math.Exp(s.ValLoss), entropy)
+		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Perplexity(s.ValLoss, 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {
 		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps or max_time goes on\n", s.Steps)

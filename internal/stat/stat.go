@@ -1,7 +1,23 @@
 // Package stat summarises measurements.
 package stat
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
+
+// Seconds formats a time with three digits, in the unit that it has before the point.
+func Seconds(s float64) string {
+	switch {
+	case s >= 999.5: // which three digits cannot say otherwise than by an exponent
+		return fmt.Sprintf("%.0f s", s)
+	case s >= 0.9995: // what is less rounds to less than 1000 ms
+		return fmt.Sprintf("%.3g s", s)
+	case s >= 0.9995e-3:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g us", s*1e6)
+}
 
 // Median returns the median of a nonempty list, which it does not modify. For an even
 // number of values it is the mean of the middle two.

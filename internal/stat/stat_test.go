@@ -3,6 +3,7 @@ package stat
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -62,6 +63,22 @@ func TestMean(t *testing.T) {
 		list[r.IntN(n)] = 1e9
 		if m := Mean(list, 2); m < before || m > before+2*Median(list)/float64(n) {
 			t.Errorf("%v: mean %v, before the last came %v", list, m, before)
+		}
+	}
+}
+
+// TestSeconds: three digits, never an exponent, in the unit that the time has before the point.
+func TestSeconds(t *testing.T) {
+	for s, want := range map[float64]string{
+		1.234e-6: "1.23 us", 0.0009994: "999 us", 0.0009999: "1 ms", 0.1064: "106 ms", 0.9994: "999 ms", 0.9996: "1 s", 2.34: "2.34 s", 999.6: "1000 s", 12345: "12345 s",
+	} {
+		if got := Seconds(s); got != want {
+			t.Errorf("%v: %s, want %s", s, got, want)
+		}
+	}
+	for s := 1e-6; s < 1e5; s *= 1.01 {
+		if got := Seconds(s); strings.Contains(got, "e") {
+			t.Errorf("%v: %s", s, got)
 		}
 	}
 }

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+type keysCmd struct {
+	Name string `arg:"" optional:"" help:"Only this key, or the keys of this section." placeholder:"KEY"`
+}
+
+func (v *keysCmd) Run(c *context) error {
+	var list []config.Key
+	var names []string
+	for _, k := range config.Keys() {
+		names = append(names, k.Name)
+		if v.Name == "" || k.Name == v.Name || strings.HasPrefix(k.Name, v.Name+".") {
+			list = append(list, k)
+		}
+	}
+	if len(list) == 0 {
+		return usageError{fmt.Sprintf("keys: there is no %q%s", v.Name, cmp.Or(suggest.Hint(v.Name, names), "; hint: athanor keys lists all"))}
+	}
+	if c.json {
+		return c.print(struct {
+			Keys []config.Key `json:"keys"`
+		}{list})
+	}
+	if v.Name == "" {
+		fmt.Fprintf(c.stdout, "# All keys with their defaults. What is empty is required, derived from others, none or 0.\n# A run needs %s.\n\n", config.Required)
+	}
+	for _, k := range list {
+		fmt.Fprint(c.stdout, keyLines(k))
+	}
+	return nil
+}
+
+// keyLines returns a key as YAML, with what is said of it as a comment in a column of its own.
+func keyLines(k config.Key) string {
+	const column, width = 34, 86
+	line := strings.Repeat("  ", strings.Count(k.Name, ".")) + k.Name[strings.LastIndex(k.Name, ".")+1:] + ":"
+	if k.Default != "" {
+		line += " " + k.Default
+	}
+	var lines strings.Builder
+	for _, said := range wrap(k.Help, width) {
+		fmt.Fprintf(&lines, "%-*s # %s\n", column, line, said)
+		line = ""
+	}
+	if k.Help == "" {
+		lines.WriteString(line + "\n")
+	}
+	return lines.String()
+}
+
+// wrap divides a text into lines between words.
+func wrap(text string, width int) (lines []string) {
+	for word := range strings.FieldsSeq(text) {
+		if n := len(lines); n > 0 && len(lines[n-1])+1+len(word) <= width {
+			lines[n-1] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
+}
