@@ -76,6 +76,7 @@ func TestUnknownTensors(t *testing.T) {
 		{2, nil, nil},
 		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.rotary_emb.inv_freq")}, nil},
 		{2, []safetensors.Tensor{extra("norm.weight")}, nil}, // the same by another name
+		{2, []safetensors.Tensor{raw(safetensors.Info{Name: "position_ids", DType: safetensors.I64, Shape: []int{1, 16}}, make([]byte, 128))}, nil},
 		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.q_proj.bias")}, []string{"tensor model.layers.0.self_attn.q_proj.bias, which"}},
 		{2, []safetensors.Tensor{extra("v_head.summary.weight"), extra("v_head.summary.bias")}, []string{"v_head.summary.weight, and 1 more"}},
 		{2, []safetensors.Tensor{extra("h.0.attn.bias")}, []string{"h.0.attn.bias"}}, // a mask of other families only
@@ -91,7 +92,9 @@ func TestUnknownTensors(t *testing.T) {
 		}
 		call("eval", dir, "../../LICENSE", "--batches", "1").must(t, code, words...)
 		call("generate", dir, "--prompt", "gold", "--max-tokens", "2").must(t, code, words...)
-		call("train", file, "model="+dir, "tokenizer="+dir, "max_steps=1", "out="+t.TempDir()).must(t, code, words...)
+		for _, more := range []string{"lora={}", "lora.rank=2"} {
+			call("train", file, "model="+dir, "tokenizer="+dir, "max_steps=1", "out="+t.TempDir(), more).must(t, code, words...)
+		}
 	}
 }
 
