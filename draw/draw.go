@@ -28,6 +28,7 @@ type Run struct {
 	Name     string // "predicted", "measured"
 	Program  *program.Program
 	Timeline *sim.Timeline
+	Several  bool // it is one of several ranks, and memory maps say of which they are
 }
 
 // title returns the heading of a run.

@@ -37,7 +37,7 @@ func example(t *testing.T, n int) Run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Run{"predicted", p, tl}
+	return Run{Name: "predicted", Program: p, Timeline: tl}
 }
 
 // TestTrace: the trace is JSON, has each instruction once with its times, one pair

@@ -13,10 +13,13 @@ const mapTall = 500 // pixels of the address axis
 
 // Memory writes an SVG of one tier: time to the right, addresses up, one rectangle
 // per buffer, coloured by class. The dashed line is the height of the packing: the
-// memory that the run uses.
+// memory that the run uses. Among several ranks it says which one it is of.
 func Memory(w io.Writer, r Run, tier device.Tier) error {
 	c := newCanvas(w, leftside+width+20, headTall+mapTall+30)
 	c.legend(classColours[:], func(i int) string { return program.Class(i).String() })
+	if r.Several {
+		c.text(leftside, headTall-6, r.title())
+	}
 	top := max(r.Program.Height[tier], r.Timeline.Peak[tier], 1)
 	across, up := width/max(r.Timeline.Makespan, 1e-300), mapTall/float64(top)
 	base := float64(headTall + mapTall)

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
@@ -33,12 +34,12 @@ func storages(c *config.Config) []string {
 const halfMoments = "bf16_moments"
 
 // PlanAny is Plan with the first format of the optimizer's state with which
-// anything fits. If none does, the error is that of the first.
+// anything fits. If none does, the error is that of the format that lacks least.
 func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
 	if c.Plan.File != "" { // it says
 		return m.Plan(ctx, g, c, note)
 	}
-	var first error
+	var nearest error
 	for i, state := range storages(c) {
 		one := *c
 		if one.OptimizerState = state; state == "" {
@@ -51,9 +52,18 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 		if err == nil || !errors.Is(err, plan.ErrDoesNotFit) {
 			return r, err
 		}
-		if first == nil {
-			first = err
+		if nearest == nil || lack(err) < lack(nearest) {
+			nearest = err
 		}
 	}
-	return nil, first
+	return nil, nearest
+}
+
+// lack returns by how many bytes a misfit is one.
+func lack(err error) int64 {
+	var e *plan.Misfit
+	if !errors.As(err, &e) {
+		return math.MaxInt64
+	}
+	return e.Need - e.Have
 }

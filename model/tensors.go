@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -27,6 +28,28 @@ func (t Tensor) Elems() int {
 func (t Tensor) BareName() (name string, ok bool) {
 	first, rest, _ := strings.Cut(t.Name, ".")
 	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
+}
+
+// Buffer reports whether a tensor of files is no parameter but a table that config.json determines, as older
+// versions of transformers have written them: of rotary positions, of positions' numbers, of which tokens see which.
+func (m *Model) Buffer(name string) bool {
+	dotted := "." + name
+	ends := func(with ...string) bool {
+		return slices.ContainsFunc(with, func(end string) bool { return strings.HasSuffix(dotted, end) })
+	}
+	switch {
+	case ends(".position_ids"):
+		return true
+	case strings.Contains(dotted, ".rotary_emb."):
+		return m.Rotary()
+	case m.Family == GPT2:
+		return ends(".attn.bias", ".attn.masked_bias")
+	case m.Family == GPTNeoX:
+		return ends(".attention.bias", ".attention.masked_bias")
+	case m.Family == OPT:
+		return ends(".decoder.version")
+	}
+	return false
 }
 
 // Tensors lists the tensors whose elements, one after the other, are the parameter. It is

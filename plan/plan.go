@@ -169,7 +169,11 @@ func (e *Misfit) Error() string {
 	if e.Only {
 		return fmt.Sprintf("%s does not fit: it needs %s of %v memory, and there are %s; hint: %s, and another plan may need less", e.Frugal.Label, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 	}
-	return fmt.Sprintf("the model does not fit: the most frugal plan needs %s of %v memory, and there are %s; hint: %s", size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
+	state := ""
+	if pl := e.Frugal.Plan; pl != nil && pl.State != "" {
+		state = fmt.Sprintf(", with optimizer_state %s,", pl.State)
+	}
+	return fmt.Sprintf("the model does not fit: the most frugal plan tried%s needs %s of %v memory, and there are %s; hint: %s", state, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 }
 
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }

@@ -193,7 +193,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {
-		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Tried, c.Program.Height[device.DeviceTier], c.Idle(), c.Repeated()})
+		rep.RunnersUp = append(rep.RunnersUp, RunnerUp{c.Label, c.Seconds(), c.Tried, c.Needs()[device.DeviceTier], c.Idle(), c.Repeated()})
 	}
 	return rep
 }
@@ -214,11 +214,20 @@ func moves(p *program.Program) (m Moved) {
 
 // MisfitReport returns the report if nothing fits.
 func MisfitReport(e *Misfit) *Report {
-	return &Report{Largest: LargestClasses(e.Frugal.Program, e.Tier), Hint: e.Hint}
+	return &Report{Largest: LargestClasses(e.Frugal.fullest(e.Tier), e.Tier), Hint: e.Hint}
 }
 
-// WriteMemory prints memory by class and tier as a table.
-func WriteMemory(w io.Writer, p *program.Program) error {
+// fullest returns the program of the rank that takes most of a tier.
+func (c *Candidate) fullest(t device.Tier) *program.Program {
+	return slices.MaxFunc(c.ranks(), func(a, b *program.Program) int { return cmp.Compare(a.Height[t], b.Height[t]) })
+}
+
+// WriteMemory prints memory by class and tier as a table: of several ranks, that of the one that takes most of the device's.
+func WriteMemory(w io.Writer, c *Candidate) error {
+	p, title := c.fullest(device.DeviceTier), "memory at the peak"
+	if c.Plan.Ranks > 1 {
+		title = fmt.Sprintf("peak of rank %d, the fullest", p.Rank)
+	}
 	usage := Memory(p)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(name string, cell func(t device.Tier) string) {
@@ -234,7 +243,7 @@ func WriteMemory(w io.Writer, p *program.Program) error {
 		}
 		return size.Format(n)
 	}
-	row("memory at the peak", func(t device.Tier) string { return t.String() })
+	row(title, func(t device.Tier) string { return t.String() })
 	for c := range program.NumClasses {
 		used := false
 		for t := range usage {

@@ -193,38 +193,10 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
 		return nil, err
 	}
-	if n := len(set.Tensors()); n != 2*len(part.LoRA.Weights) {
-		return nil, fmt.Errorf("%d tensors for %d adapted weights, two for each are expected; hint: only adapters of the layers' linear weights are known", n, len(part.LoRA.Weights))
+	if err := checkUsed(set, &part, true); err != nil {
+		return nil, err
 	}
 	return &part, nil
-}
-
-// source is where a model's parameters are read from: the weights of a folder and, if
-// adapter is not nil, the factors of its adapter.
-type source struct {
-	base, adapter *safetensors.Set
-}
-
-// read reads a whole parameter.
-func (s *source) read(p model.Param, dst []float32) error {
-	return readParam(s.of(p), p, dst)
-}
-
-// of returns the files with a parameter.
-func (s *source) of(p model.Param) *safetensors.Set {
-	if p.Adapter {
-		return s.adapter
-	}
-	return s.base
-}
-
-// Close closes the files.
-func (s *source) Close() error {
-	err := s.base.Close()
-	if s.adapter != nil {
-		err = errors.Join(err, s.adapter.Close())
-	}
-	return err
 }
 
 // openAdapter opens the factors in a folder of PEFT's, and verifies those of a checkpoint as openWeights does.
@@ -266,7 +238,7 @@ func fingerprint(set *safetensors.Set) (string, error) {
 		}
 		n := min(numbers, elems)
 		for _, first := range []int{0, (elems - n) / 2} {
-			if t.DType == safetensors.U8 { // of MXFP4
+			if !t.DType.Float() { // such as U8, of MXFP4 and of masks
 				var some [numbers]byte
 				if err := set.ReadBytes(t.Name, int64(first), some[:n]); err != nil {
 					return "", err

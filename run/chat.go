@@ -109,11 +109,11 @@ func (c *Chat) Ask(ctx context.Context, question string, each func(text []byte))
 	}
 	known := g.Keep(ids)
 	if err := w.read(ctx, g, ids[known:]); err != nil {
-		return nil, err
+		return nil, c.folder.blame(err)
 	}
 	w.out.PromptTokens = len(ids)
 	if err := w.grow(ctx, g, c.random); err != nil {
-		return nil, err
+		return nil, c.folder.blame(err)
 	}
 	asked.Say("assistant", w.out.Text)
 	c.conversation = asked

@@ -45,7 +45,7 @@ func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool
 		mode = program.Logits
 	}
 	if err := e.losses(ctx, f, rows, batch, mode); err != nil || !grads {
-		return e, err
+		return e, f.blame(err)
 	}
 	return e, e.gradients(ctx, f, rows)
 }
@@ -65,10 +65,16 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 		if err != nil {
 			return err
 		}
+		if !finite(out.Loss) {
+			return notFinite{fmt.Errorf("the loss of sequences %d to %d is %v: numbers are not finite", first+1, min(len(rows), first+batch), out.Loss)}
+		}
 		sum += out.Loss * float64(n)
 		e.Tokens += n
 	}
-	e.Loss = sum / float64(max(e.Tokens, 1))
+	if e.Tokens == 0 {
+		return misuse{errors.New("nothing to evaluate: no token of these sequences is learnt, all are given; hint: a longer --sequence, more --batches, or other text")}
+	}
+	e.Loss = sum / float64(e.Tokens)
 	if mode != program.Logits {
 		return nil
 	}

@@ -47,6 +47,17 @@ func (e misuse) Unwrap() error      { return e.error }
 
 // OpenFolder opens a model folder, or an adapter's. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
+	f, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.weights.check(f.Model, f.folderOf); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func open(dir string) (*Folder, error) {
 	if !isAdapter(dir) {
 		return openModel(dir)
 	}
@@ -62,6 +73,14 @@ func OpenFolder(dir string) (*Folder, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// folderOf returns the folder with the weights of a parameter.
+func (f *Folder) folderOf(p model.Param) string {
+	if p.Adapter {
+		return f.Path
+	}
+	return f.base
 }
 
 // adapt adds the adapter in a folder.

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -162,5 +163,11 @@ func (g *Generator) step(ctx context.Context, prog, pos int, tokens []int32, row
 	}
 	all := g.logits[:len(tokens)*g.vocab]
 	g.last = all[row*g.vocab : (row+1)*g.vocab]
-	return e.ReadBuffer("logits", all)
+	if err := e.ReadBuffer("logits", all); err != nil {
+		return err
+	}
+	if most := slices.Max(g.last); !finite(most) { // which is NaN if any is; a score of -Inf only says never
+		return notFinite{fmt.Errorf("a logit after %d tokens is %v: numbers are not finite", len(g.ids), most)}
+	}
+	return nil
 }

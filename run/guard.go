@@ -65,5 +65,3 @@ func (g *guard) check(steps int) error {
 	}
 	return nil
 }
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

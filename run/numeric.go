@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// ErrNumeric reports a loss or gradient norm that is NaN or infinite.
+// ErrNumeric reports a loss or gradient norm, or logits, that are NaN or infinite.
 var ErrNumeric = errors.New("the loss or the gradient is not finite")
 
 // numeric returns the error for the latest step, whose numbers are not finite: what is to blame and what

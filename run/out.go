@@ -36,7 +36,7 @@ func (s *Setup) CheckOut() error {
 }
 
 // checkWeights checks that the folders that a new run starts from have all
-// weights, in the model's shapes.
+// weights, in the model's shapes, and no others.
 func (s *Setup) checkWeights() error {
 	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
 		return nil
@@ -55,13 +55,8 @@ func (s *Setup) checkWeights() error {
 			return err
 		}
 	}
-	for _, p := range s.Graph.Params {
-		if from.of(p) == nil { // begins with random numbers
-			continue
-		}
-		if err := readPart(from.of(p), p, 0, nil); err != nil {
-			return inFolder(s.folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
-		}
+	if err := from.check(s.Graph.Model, s.folderOf); err != nil {
+		return err
 	}
 	return inFolder(s.Folder, checkTied(set, s.Model))
 }

@@ -90,9 +90,9 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		w.say([]byte(p.Text))
 	}
 	if err := w.read(ctx, g, ids); err != nil {
-		return nil, err
+		return nil, f.blame(err)
 	}
-	return &w.out, w.grow(ctx, g, p.random())
+	return &w.out, f.blame(w.grow(ctx, g, p.random()))
 }
 
 // random returns the source of the random choices.

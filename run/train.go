@@ -240,7 +240,9 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 			if better, err = t.report(ctx, o); err != nil {
 				return err
 			}
-			m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
+			if !math.IsNaN(t.ValLoss) {
+				m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
+			}
 		}
 		if err := t.log.add(m); err != nil {
 			return err
@@ -314,27 +316,21 @@ func surprise(measured, predicted float64) string {
 	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
 }
 
-// Perplexity formats the perplexity of a loss with so many digits after the point, or as a
-// power of ten from a million on, where they say nothing.
-func Perplexity(loss float64, digits int) string {
-	p := math.Exp(loss)
-	if p >= 1e6 {
-		return fmt.Sprintf("%.3g", p)
-	}
-	return fmt.Sprintf("%.*f", digits, p)
-}
-
 // report validates, and reports whether this step's checkpoint is to be kept as the best.
 func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err error) {
 	loss, err := t.Validate(context.WithoutCancel(ctx))
 	if err != nil {
 		return false, err
 	}
-	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, Perplexity(loss, 1))
+	if math.IsNaN(loss) {
+		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: a larger validation_fraction", t.Step))
+		return false, nil
+	}
+	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, Number(math.Exp(loss), 1))
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
-	if better = t.Setup.Config.KeepBest && (t.Best == nil && !math.IsNaN(loss) || t.Best != nil && loss < t.Best.Loss); better {
+	if better = t.Setup.Config.KeepBest && (t.Best == nil || loss < t.Best.Loss); better {
 		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
 		text += ", the best so far"
 	}
@@ -376,6 +372,10 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		t.sampler.Fill(t.row(r), 1)
 	}
 	targets := t.split(c.GlobalBatch)
+	if targets == 0 {
+		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, all are given; hint: a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
+		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
+	}
 	rate := c.Rate(t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
 		Bound: t.guard.bound(c.SkipSpikes)}
@@ -449,7 +449,7 @@ func (t *Trainer) split(rows int) (count int) {
 
 // Validate returns the mean loss in nats per token, or by pair, over held-out windows. They are
 // the same every time: at most EvalBatches batches, spread evenly over the held-out
-// text, since that consists of long documents in sequence.
+// text, since that consists of long documents in sequence. NaN: no token of these is learnt.
 func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	if err := t.refer(ctx, nil); err != nil {
 		return 0, err
@@ -476,7 +476,14 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 		all += targets
 		rewards.add(out.Ratios[:min(2*rows, len(out.Ratios))], c.Preference.Beta, int(windows))
 	}
-	t.ValLoss = sum / float64(max(all, 1))
+	if t.ValLoss = math.NaN(); all == 0 {
+		return t.ValLoss, nil
+	}
+	loss := sum / float64(all)
+	if !finite(loss) {
+		return 0, notFinite{fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; a lower learning_rate", t.Step, loss, t.whole())}
+	}
+	t.ValLoss = loss
 	if t.preferring() {
 		t.rewards = &rewards
 	}

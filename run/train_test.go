@@ -1,9 +1,15 @@
 package run
 
 import (
+	"encoding/json"
 	"errors"
+	"math"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
 )
 
 type events []string
@@ -42,5 +48,51 @@ func TestSurprise(t *testing.T) {
 		if text := surprise(1.1*s, s); text != "" {
 			t.Errorf("a tenth more: %s", text)
 		}
+	}
+}
+
+// TestNothingLearnt: where all tokens are given there is no loss to tell: validation says so, eval is refused, and so is
+// a step, which can be made once there is something to learn.
+func TestNothingLearnt(t *testing.T) {
+	dir := t.TempDir()
+	tr, _ := openRun(t, runConfig(t, dir), "max_steps=1", "documents=joined")
+	var said events
+	held, train := tr.Setup.Held, tr.sampler
+	text := dir + "/given.jsonl"
+	line, err := json.Marshal(map[string]string{"prompt": strings.Repeat("gold and iron ", 400), "completion": "stone"})
+	check(t, err)
+	check(t, os.WriteFile(text, append(line, '\n'), 0o644))
+	corpus, err := data.OpenCorpus(text)
+	check(t, err)
+	tokens, err := data.Tokenize(t.Context(), corpus, tr.Setup.Tokenizer, dir, data.Options{})
+	check(t, err)
+	defer tokens.Close()
+	given, err := tokens.Windows(data.Range{First: 0, End: 200}, 32)
+	check(t, err)
+	tr.Setup.Held = given
+	better, err := tr.report(t.Context(), &said)
+	if err != nil || better || !math.IsNaN(tr.ValLoss) || !strings.Contains(strings.Join(said, "\n"), "nothing to validate: no token of the held-out text is learnt; hint: ") {
+		t.Errorf("validation: %v, loss %v, %q", err, tr.ValLoss, said)
+	}
+	if text, err := json.Marshal(tr.Summary()); err != nil || strings.Contains(string(text), "val_loss") {
+		t.Errorf("summary %s: %v", text, err)
+	}
+	tr.sampler, err = data.NewSampler(given, 1, 4)
+	check(t, err)
+	if _, err := tr.Next(t.Context()); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "step 1: no token of the batch is learnt") {
+		t.Errorf("training: %v", err)
+	}
+	tr.Setup.Held, tr.sampler = held, train
+	check(t, errors.Join(tr.Run(t.Context(), &said), tr.Close()))
+	if !finite(tr.ValLoss) || tr.Step != 1 {
+		t.Errorf("step %d, loss %v", tr.Step, tr.ValLoss)
+	}
+	f, err := OpenFolder(tr.Summary().Checkpoint)
+	check(t, err)
+	defer f.Close()
+	row := make([]int32, 33)
+	given.Copy(row, 0)
+	if _, err := Evaluate(t.Context(), f, [][]int32{row}, false, false); !errors.Is(err, ErrMisuse) || !strings.Contains(err.Error(), "nothing to evaluate") {
+		t.Errorf("eval: %v", err)
 	}
 }

@@ -68,6 +68,9 @@ func (d DType) Size() int {
 	return 0
 }
 
+// Float reports whether elements convert to float32.
+func (d DType) Float() bool { return decoder(d) != nil }
+
 // Info describes a tensor: an empty shape is a scalar, a shape with a zero holds no elements.
 type Info struct {
 	Name  string

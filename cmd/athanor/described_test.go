@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,6 +73,51 @@ func TestSimulateRanks(t *testing.T) {
 	if a, b := simulated.Bytes, planned.Bytes; a.Network[0] == 0 || a.Network[0] != b.Network[0] || a.H2D[0] != b.H2D[0] {
 		t.Errorf("simulated %+v, planned %+v", a, b)
 	}
+}
+
+// TestPipelinePictures: of a pipeline all ranks are drawn, traced and told of, and memory is that of the fullest of them,
+// by its name.
+func TestPipelinePictures(t *testing.T) {
+	dir, file := tiny(t, "model: {type: llama, layers: 4, width: 32, heads: 4}", "max_steps: 4")
+	args := func(verb string, more ...string) []string {
+		return append([]string{verb, file, "hardware.name=a100-80", "ranks=4", "global_batch=8", "plan={pipeline: 4, schedule: zb-h1, stages: [0, 1, 4, 5]}"}, more...)
+	}
+	var planned plan.Report
+	var simulated simulateReport
+	call(args("plan", "--json")...).must(t, 0).into(t, &planned)
+	call(args("simulate", "--json", "--trace", dir+"/trace.json")...).must(t, 0).into(t, &simulated)
+	if len(simulated.Ranks) != 4 || !slices.Equal(simulated.Peaks.Device, planned.Peaks.Device) || simulated.Seconds != planned.Seconds {
+		t.Errorf("simulated %+v, planned %+v", simulated, planned)
+	}
+	fullest := slices.Index(planned.Peaks.Device, slices.Max(planned.Peaks.Device))
+	if fullest == 0 {
+		t.Fatal("the first rank is the fullest: the test tells nothing")
+	}
+	if text := call(args("simulate")...).must(t, 0).stdout; !strings.Contains(text, fmt.Sprintf("of rank %d, whose device memory is the fullest", fullest)) {
+		t.Errorf("simulate says\n%s", text)
+	}
+	text := call(args("plan")...).must(t, 0).stdout
+	if !strings.Contains(text, fmt.Sprintf("peak of rank %d, the fullest", fullest)) || !strings.Contains(text, fmt.Sprint(planned.Peaks.Device[fullest])) {
+		t.Errorf("plan says\n%s", text)
+	}
+	call(args("draw", "--out", dir+"/a.svg")...).must(t, 0)
+	call(args("draw", "--out", dir+"/a.html")...).must(t, 0)
+	for r := range 4 {
+		for _, name := range []string{"trace.json", "a.svg", "a.html"} {
+			text, err := os.ReadFile(dir + "/" + name)
+			check(t, err)
+			if !strings.Contains(string(text), fmt.Sprintf("rank %d, predicted", r)) {
+				t.Errorf("%s has no rank %d", name, r)
+			}
+		}
+	}
+	call(args("draw", "--view", "device", "--out", dir+"/m.svg")...).must(t, 0)
+	picture, err := os.ReadFile(dir + "/m.svg")
+	check(t, err)
+	if !strings.Contains(string(picture), fmt.Sprintf(">rank %d, predicted<", fullest)) {
+		t.Error("the memory map is of another rank")
+	}
+	call("draw", file, "hardware.name=a100-80", "ranks=4", "global_batch=8", "plan.pipeline=2", "--out", dir+"/b.svg").must(t, 0, "ranks 0 to 1 are shown, of 4")
 }
 
 // TestBadHardware: descriptions with impossible numbers, and machines that do

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -13,7 +15,7 @@ import (
 type drawCmd struct {
 	target
 	Out  string `help:"File to write: .html (timeline and memory) or .svg." required:"" placeholder:"FILE"`
-	View string `help:"What an SVG shows: the timeline, or the memory map of a tier (${enum})." enum:"timeline,device,host,disk" default:"timeline"`
+	View string `help:"What an SVG shows: the timeline, or the memory map of a tier (${enum}), of the rank that takes most of it." enum:"timeline,device,host,disk" default:"timeline"`
 }
 
 func (v *drawCmd) Run(c *context) error {
@@ -29,19 +31,19 @@ func (v *drawCmd) Run(c *context) error {
 		return err
 	}
 	defer p.close()
-	r := draw.Run{Name: "predicted", Program: p.result.Best.Program, Timeline: p.result.Best.Timeline}
+	runs := p.predicted(c)
 	err = writeTo(v.Out, func(w io.Writer) error {
 		switch {
 		case kind == ".html":
-			return draw.HTML(w, "Athanor: "+v.Config, r)
+			return draw.HTML(w, "Athanor: "+v.Config, runs...)
 		case v.View == "timeline":
-			return draw.Timeline(w, r)
+			return draw.Timeline(w, runs...)
 		}
 		tier, err := device.ParseTier(v.View)
 		if err != nil {
 			return err
 		}
-		return draw.Memory(w, r, tier)
+		return draw.Memory(w, fullest(runs, tier), tier)
 	})
 	if err != nil {
 		return err
@@ -51,4 +53,25 @@ func (v *drawCmd) Run(c *context) error {
 	}
 	fmt.Fprintln(c.stdout, "wrote", v.Out)
 	return nil
+}
+
+// predicted returns the step of every rank that is not like another one, and says which these are.
+func (p *planned) predicted(c *context) (runs []draw.Run) {
+	best := p.result.Best
+	for k, program := range best.Programs {
+		runs = append(runs, draw.Run{Name: "predicted", Program: program, Timeline: best.Timelines[k], Several: best.Plan.Ranks > 1})
+	}
+	if n := best.Plan.Ranks; n > len(runs) {
+		which := fmt.Sprintf("rank %d is", runs[0].Program.Rank)
+		if len(runs) > 1 {
+			which = fmt.Sprintf("ranks %d to %d are", runs[0].Program.Rank, runs[len(runs)-1].Program.Rank)
+		}
+		fmt.Fprintf(c.stderr, "note: %s shown, of %d: the others do the same with other sequences\n", which, n)
+	}
+	return runs
+}
+
+// fullest returns the run that takes most of a tier.
+func fullest(runs []draw.Run, t device.Tier) draw.Run {
+	return slices.MaxFunc(runs, func(a, b draw.Run) int { return cmp.Compare(a.Program.Height[t], b.Program.Height[t]) })
 }

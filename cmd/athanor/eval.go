@@ -30,9 +30,9 @@ type evalCmd struct {
 }
 
 type evalReport struct {
-	Loss       float64 `json:"loss"` // nats per token
-	Perplexity float64 `json:"perplexity"`
-	Tokens     int     `json:"tokens"` // predicted
+	Loss       float64  `json:"loss"`       // nats per token
+	Perplexity *float64 `json:"perplexity"` // null: too large for a number
+	Tokens     int      `json:"tokens"`     // predicted
 }
 
 func (v *evalCmd) Run(c *context) error {
@@ -73,12 +73,14 @@ func (v *evalCmd) Run(c *context) error {
 	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
 		return err
 	}
-	perplexity := min(math.Exp(e.Loss), math.MaxFloat64) // JSON has no infinity
-	r := evalReport{Loss: e.Loss, Perplexity: perplexity, Tokens: e.Tokens}
+	r := evalReport{Loss: e.Loss, Tokens: e.Tokens}
+	if p := math.Exp(e.Loss); !math.IsInf(p, 0) {
+		r.Perplexity = &p
+	}
 	if c.json {
 		return c.print(r)
 	}
-	fmt.Fprintf(c.stdout, "loss %.6f nats per token, perplexity %s, over %d tokens\n", r.Loss, run.Perplexity(r.Loss, 2), r.Tokens)
+	fmt.Fprintf(c.stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", run.Number(r.Loss, 6), run.Number(math.Exp(r.Loss), 2), r.Tokens)
 	return nil
 }
 

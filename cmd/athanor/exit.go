@@ -19,7 +19,7 @@ const (
 	exitUsage   = 2  // wrong usage or configuration
 	exitMisfit  = 3  // does not fit
 	exitLost    = 4  // a peer is lost
-	exitNumeric = 5  // the loss or the gradient norm is not finite
+	exitNumeric = 5  // the loss, the gradient norm or logits are not finite
 	exitSaved   = 75 // stopped on request, state saved: start again to continue
 )
 

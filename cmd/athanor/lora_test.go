@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
 // TestLoRA: adapters of a folder's model are trained, also with weights that are not on
@@ -204,6 +206,22 @@ func TestLoRAErrors(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.stderr)
 		}
 	}
+	// So is what PEFT's folder has beside the factors.
+	odd := t.TempDir()
+	check(t, os.CopyFS(odd, os.DirFS(adapter)))
+	check(t, os.RemoveAll(odd+"/manifest.json"))
+	set, err := safetensors.OpenIn(adapter, "adapter_model")
+	check(t, err)
+	list := []safetensors.Tensor{safetensors.Float32s("base_model.model.lm_head.bias", safetensors.F32, []int{1}, []float32{1})}
+	for _, info := range set.Tensors() {
+		values := make([]float32, info.Elements())
+		check(t, set.ReadFloat32(info.Name, 0, values))
+		list = append(list, safetensors.Float32s(info.Name, info.DType, info.Shape, values))
+	}
+	check(t, set.Close())
+	check(t, writeTensors(odd+"/adapter_model.safetensors", list))
+	call("generate", odd, "--prompt", "gold").must(t, 1, odd, "tensor base_model.model.lm_head.bias, which is no factor", "hint: ")
+	call(with("model="+odd)...).must(t, 2, odd, "tensor base_model.model.lm_head.bias, which is no factor", "hint: ")
 	// Other weights of the same shapes are another run.
 	text, err := os.ReadFile(base + "/model.safetensors")
 	check(t, err)

@@ -205,9 +205,9 @@ func (p *planned) print(c *context) {
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	plan.WriteActivations(c.stdout, p.report.Layers)
 	fmt.Fprintln(c.stdout)
-	plan.WriteMemory(c.stdout, best.Program)
+	plan.WriteMemory(c.stdout, best)
 	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
-		size.Format(p.report.Plain), 100*float64(p.report.Peaks.Device[0])/float64(p.report.Plain))
+		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
 	fmt.Fprintln(c.stdout)
 }
 

@@ -32,6 +32,72 @@ func rename(t *testing.T, from, to string, name func(string) string, more ...saf
 	check(t, os.WriteFile(to+"/config.json", config, 0o644))
 }
 
+// buffers returns what older versions of transformers have written beside a model's parameters.
+func buffers(model string) (list []safetensors.Tensor) {
+	add := func(name string, shape ...int) {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		list = append(list, safetensors.Float32s(name, safetensors.F32, shape, make([]float32, n)))
+	}
+	switch model {
+	case "gpt2-tiny":
+		add("h.0.attn.bias", 1, 1, 2, 2)
+		add("h.0.attn.masked_bias", 1)
+	case "neox-tiny":
+		add("layers.0.attention.bias", 1, 1, 2, 2)
+		add("layers.0.attention.masked_bias", 1)
+		add("layers.0.attention.rotary_emb.inv_freq", 2)
+	case "opt-tiny":
+		add("decoder.version", 1)
+	default:
+		add("layers.0.self_attn.rotary_emb.inv_freq", 2)
+		add("rotary_emb.inv_freq", 2)
+	}
+	return list
+}
+
+// TestUnknownTensors: what config.json does not account for is refused wherever weights are read, by its name, rather than
+// left out of results and checkpoints.
+func TestUnknownTensors(t *testing.T) {
+	folder, file := modelFolder(t, "model: {type: llama, layers: 2, width: 16, heads: 2}")
+	same := func(name string) string { return name }
+	extra := func(name string) safetensors.Tensor {
+		return safetensors.Float32s(name, safetensors.F32, []int{16}, make([]float32, 16))
+	}
+	tokenizer, err := os.ReadFile(folder + "/tokenizer.json")
+	check(t, err)
+	for _, c := range []struct {
+		layers int
+		more   []safetensors.Tensor
+		words  []string // none: it is accepted
+	}{
+		{2, nil, nil},
+		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.rotary_emb.inv_freq")}, nil},
+		{2, []safetensors.Tensor{extra("norm.weight")}, nil}, // the same by another name
+		{2, []safetensors.Tensor{raw(safetensors.Info{Name: "position_ids", DType: safetensors.I64, Shape: []int{1, 16}}, make([]byte, 128))}, nil},
+		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.q_proj.bias")}, []string{"tensor model.layers.0.self_attn.q_proj.bias, which"}},
+		{2, []safetensors.Tensor{extra("v_head.summary.weight"), extra("v_head.summary.bias")}, []string{"v_head.summary.weight, and 1 more"}},
+		{2, []safetensors.Tensor{extra("h.0.attn.bias")}, []string{"h.0.attn.bias"}}, // a mask of other families only
+		{1, nil, []string{"model.layers.1.", ", and 8 more", "with all their layers"}},
+	} {
+		dir, code := t.TempDir(), 0
+		rename(t, folder, dir, same, c.more...)
+		check(t, os.WriteFile(dir+"/tokenizer.json", tokenizer, 0o644))
+		edit(t, dir+"/config.json", map[string]any{"num_hidden_layers": c.layers})
+		words := c.words
+		if len(words) > 0 {
+			code, words = 1, append([]string{"weights of " + dir, "hint: "}, words...)
+		}
+		call("eval", dir, "../../LICENSE", "--batches", "1").must(t, code, words...)
+		call("generate", dir, "--prompt", "gold", "--max-tokens", "2").must(t, code, words...)
+		for _, more := range []string{"lora={}", "lora.rank=2"} {
+			call("train", file, "model="+dir, "tokenizer="+dir, "max_steps=1", "out="+t.TempDir(), more).must(t, code, words...)
+		}
+	}
+}
+
 // TestBareNames: folders of a model without its head, as the published GPT-2 is one, have names
 // without its part, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
@@ -42,10 +108,7 @@ func TestBareNames(t *testing.T) {
 				name = strings.TrimPrefix(name, part)
 			}
 			return name
-		}, safetensors.Float32s("h.0.attn.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)),
-			safetensors.Float32s("layers.0.attention.bias", safetensors.F32, []int{1, 1, 2, 2}, make([]float32, 4)), // GPT-NeoX's masks
-			safetensors.Float32s("layers.0.attention.masked_bias", safetensors.F32, []int{1}, make([]float32, 1)),
-			safetensors.Float32s("layers.0.attention.rotary_emb.inv_freq", safetensors.F32, []int{2}, make([]float32, 2)))
+		}, buffers(name)...)
 		var want struct{ Loss float64 }
 		var got struct{ Loss float64 }
 		call("eval", from, "--tokens", from+"/tokens.json", "--json").must(t, 0).into(t, &want)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/draw"
@@ -15,14 +16,26 @@ type simulateCmd struct {
 	Trace string `help:"Write the timeline for https://ui.perfetto.dev or chrome://tracing." placeholder:"FILE"`
 }
 
+// simulateReport is about the ranks that are not like another one: those of a pipeline, else one.
 type simulateReport struct {
-	Seconds      float64            `json:"step_seconds"`
+	Seconds      float64      `json:"step_seconds"`
+	streamReport              // of the first of them
+	Bytes        plan.Traffic `json:"bytes"`
+	Peaks        plan.PerTier `json:"peaks"`           // of the arenas
+	Live         plan.PerTier `json:"live"`            // most bytes alive at a moment
+	Ranks        []rankReport `json:"ranks,omitempty"` // where there are several; in the same order
+}
+
+// streamReport is what a rank does.
+type streamReport struct {
 	Instructions int                `json:"instructions"`
 	Busy         map[string]float64 `json:"busy"`     // seconds by stream
 	Critical     map[string]float64 `json:"critical"` // seconds by stream on the longest chain
-	Bytes        plan.Traffic       `json:"bytes"`
-	Peaks        plan.PerTier       `json:"peaks"` // of the arenas
-	Live         plan.PerTier       `json:"live"`  // most bytes alive at a moment
+}
+
+type rankReport struct {
+	Rank int `json:"rank"`
+	streamReport
 }
 
 func (v *simulateCmd) Run(c *context) error {
@@ -34,23 +47,15 @@ func (v *simulateCmd) Run(c *context) error {
 		return err
 	}
 	defer p.close()
-	best := p.result.Best
+	runs := p.predicted(c)
 	if v.Trace != "" {
-		predicted := draw.Run{Name: "predicted", Program: best.Program, Timeline: best.Timeline}
-		if err := writeTo(v.Trace, func(w io.Writer) error { return draw.Trace(w, true, predicted) }); err != nil {
+		if err := writeTo(v.Trace, func(w io.Writer) error { return draw.Trace(w, true, runs...) }); err != nil {
 			return err
 		}
 	}
-	t := best.Timeline
-	r := simulateReport{Seconds: t.Makespan, Instructions: len(best.Program.Instrs), Busy: map[string]float64{}, Critical: map[string]float64{},
-		Bytes: plan.MovedTraffic(plan.Moved{Tiers: t.Moved, Network: t.Network}), Peaks: plan.ByTier(t.Peak), Live: plan.ByTier(t.Peaks())}
-	for s, busy := range t.Busy {
-		if busy > 0 {
-			r.Busy[device.Stream(s).String()] = busy
-		}
-	}
-	for _, i := range t.Critical {
-		r.Critical[best.Program.Instrs[i].Stream.String()] += t.Spans[i].End - t.Spans[i].Start
+	r := newSimulateReport(runs)
+	if p.result.Best.Plan.Ranks == 1 {
+		r.Ranks = nil
 	}
 	if c.json {
 		return c.print(r)
@@ -59,18 +64,68 @@ func (v *simulateCmd) Run(c *context) error {
 	return nil
 }
 
-func (r *simulateReport) print(c *context) {
-	fmt.Fprintf(c.stdout, "predicted step: %.4g s, %d instructions\n\n", r.Seconds, r.Instructions)
-	fmt.Fprintf(c.stdout, "%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
-	for s := range device.NumStreams {
-		if name := s.String(); r.Busy[name] > 0 {
-			fmt.Fprintf(c.stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/r.Seconds, r.Critical[name])
+func newSimulateReport(runs []draw.Run) *simulateReport {
+	r := &simulateReport{}
+	var moved []plan.Moved
+	var peaks, live [][device.NumTiers]int64
+	for _, one := range runs {
+		t := one.Timeline
+		r.Seconds = max(r.Seconds, t.Makespan)
+		r.Ranks = append(r.Ranks, rankReport{one.Program.Rank, newStreamReport(one)})
+		moved, peaks, live = append(moved, plan.Moved{Tiers: t.Moved, Network: t.Network}), append(peaks, t.Peak), append(live, t.Peaks())
+	}
+	r.streamReport = r.Ranks[0].streamReport
+	r.Bytes, r.Peaks, r.Live = plan.MovedTraffic(moved...), plan.ByTier(peaks...), plan.ByTier(live...)
+	return r
+}
+
+func newStreamReport(one draw.Run) streamReport {
+	t := one.Timeline
+	r := streamReport{Instructions: len(one.Program.Instrs), Busy: map[string]float64{}, Critical: map[string]float64{}}
+	for s, busy := range t.Busy {
+		if busy > 0 {
+			r.Busy[device.Stream(s).String()] = busy
 		}
 	}
+	for _, i := range t.Critical {
+		r.Critical[one.Program.Instrs[i].Stream.String()] += t.Spans[i].End - t.Spans[i].Start
+	}
+	return r
+}
+
+func (r *simulateReport) print(c *context) {
+	if len(r.Ranks) == 0 {
+		fmt.Fprintf(c.stdout, "predicted step: %.4g s, %d instructions\n", r.Seconds, r.Instructions)
+		r.streams(c, r.Seconds)
+		r.memory(c, 0)
+		return
+	}
+	fmt.Fprintf(c.stdout, "predicted step: %.4g s\n", r.Seconds)
+	for _, one := range r.Ranks {
+		fmt.Fprintf(c.stdout, "\nrank %d, %d instructions\n", one.Rank, one.Instructions)
+		one.streams(c, r.Seconds)
+	}
+	k := slices.Index(r.Peaks.Device, slices.Max(r.Peaks.Device))
+	fmt.Fprintf(c.stdout, "\nof rank %d, whose device memory is the fullest", r.Ranks[k].Rank)
+	r.memory(c, k)
+}
+
+// streams prints how busy streams are in a step of so many seconds.
+func (r *streamReport) streams(c *context, step float64) {
+	fmt.Fprintf(c.stdout, "\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
+	for s := range device.NumStreams {
+		if name := s.String(); r.Busy[name] > 0 {
+			fmt.Fprintf(c.stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/step, r.Critical[name])
+		}
+	}
+}
+
+// memory prints what the rank number k moves and takes.
+func (r *simulateReport) memory(c *context, k int) {
 	fmt.Fprintf(c.stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
-		size.Format(r.Bytes.H2D[0]), size.Format(r.Bytes.D2H[0]), size.Format(r.Bytes.DiskRead[0]), size.Format(r.Bytes.DiskWrite[0]),
-		size.Format(r.Bytes.Network[0]))
+		size.Format(r.Bytes.H2D[k]), size.Format(r.Bytes.D2H[k]), size.Format(r.Bytes.DiskRead[k]), size.Format(r.Bytes.DiskWrite[k]),
+		size.Format(r.Bytes.Network[k]))
 	fmt.Fprintf(c.stdout, "memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
-		size.Format(r.Peaks.Device[0]), size.Format(r.Live.Device[0]), size.Format(r.Peaks.Host[0]), size.Format(r.Live.Host[0]),
-		size.Format(r.Peaks.Disk[0]), size.Format(r.Live.Disk[0]))
+		size.Format(r.Peaks.Device[k]), size.Format(r.Live.Device[k]), size.Format(r.Peaks.Host[k]), size.Format(r.Live.Host[k]),
+		size.Format(r.Peaks.Disk[k]), size.Format(r.Live.Disk[k]))
 }

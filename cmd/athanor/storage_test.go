@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/plan"
@@ -10,7 +11,7 @@ import (
 // TestOptimizerState: where no plan fits with moments in fp32, and nothing is said of
 // them, they are in bf16; that is the only thing that a limit may change. Such a run
 // goes on so where there is room for all, with the bits of one that was asked for it,
-// and is refused with fp32. Where fp32 fits, it is taken.
+// and is refused with fp32. Where fp32 fits, it is taken. What the least is said to be is that with moments in bf16.
 func TestOptimizerState(t *testing.T) {
 	dir, file := tiny(t)
 	var whole, report plan.Report
@@ -37,6 +38,20 @@ func TestOptimizerState(t *testing.T) {
 	call("train", file, "out="+dir+"/half").must(t, 0)
 	call("train", file, "out="+dir+"/asked", "optimizer_state=bf16_moments").must(t, 0)
 	sameRun(t, dir+"/half", dir+"/asked", 4)
+	var least, need int64
+	short := []string{"plan", file, "limits.host=10KiB", "limits.disk=none", "limits.device=1KiB"}
+	for _, more := range [][]string{{"optimizer_state=fp32"}, nil} {
+		least = need
+		stderr := call(append(short, more...)...).must(t, 3, "the most frugal plan tried").stderr
+		_, text, _ := strings.Cut(stderr, " needs ")
+		_, err := fmt.Sscan(text, &need)
+		check(t, err)
+		_, hint, _ := strings.Cut(stderr, "hint:")
+		call(append(append(short, more...), actions(t, hint)...)...).must(t, 0)
+	}
+	if need >= least {
+		t.Errorf("%d bytes are the least, with moments in fp32 %d", need, least)
+	}
 	call("plan", file, "optimizer_state=bf16").must(t, 2, "precision bf16")
 	call("plan", file, "optimizer_state=fp16").must(t, 2, "bf16_moments")
 }

@@ -4,6 +4,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"syscall"
@@ -129,11 +130,14 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 // conclude prints the results of the run.
 func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
 	s := t.Summary()
-	if r := s.ValRewards; r != nil {
+	switch r := s.ValRewards; {
+	case math.IsNaN(t.ValLoss):
+		fmt.Fprintln(c.stdout, "\nno validation loss: no token of the held-out text is learnt")
+	case r != nil:
 		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
-	} else {
+	default:
 		entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
-		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Perplexity(s.ValLoss, 1), entropy)
+		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {
 		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps or max_time goes on\n", s.Steps)

@@ -1,0 +1,43 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// notFinite is an error about numbers that are not finite outside of a training step.
+type notFinite struct{ error }
+
+func (notFinite) Is(target error) bool { return target == ErrNumeric }
+func (e notFinite) Unwrap() error      { return e.error }
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// blame adds to an error about numbers that are not finite which of the weights is not either.
+func (f *Folder) blame(err error) error {
+	if !errors.Is(err, ErrNumeric) {
+		return err
+	}
+	for _, p := range f.Model.Params() {
+		values := make([]float32, p.Elems())
+		if failed := f.weights.read(p, values); failed != nil {
+			return errors.Join(err, failed)
+		}
+		if k := slices.IndexFunc(values, func(x float32) bool { return !finite(float64(x)) }); k >= 0 {
+			return fmt.Errorf("%w: it is so in %s, whose parameter %s has a %v; hint: take another copy of the weights", err, f.folderOf(p), p.Name, values[k])
+		}
+	}
+	return fmt.Errorf("%w, though all weights in %s are: they have grown too large on the way; hint: is config.json that of these weights?", err, f.Path)
+}
+
+// Number formats a loss or a perplexity with so many digits after the point, or as a power of ten from a
+// million on, where they say nothing.
+func Number(x float64, decimals int) string {
+	if x >= 1e6 {
+		return fmt.Sprintf("%.3g", x)
+	}
+	return strconv.FormatFloat(x, 'f', decimals, 64)
+}
