@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,4 +96,20 @@ func TestNothingLearnt(t *testing.T) {
 	if _, err := Evaluate(t.Context(), f, [][]int32{row}, false, false); !errors.Is(err, ErrMisuse) || !strings.Contains(err.Error(), "nothing to evaluate") {
 		t.Errorf("eval: %v", err)
 	}
+}
+
+// TestValidationNotFinite: weights that an update has broken are not reported as a loss, and not saved as the run's result.
+func TestValidationNotFinite(t *testing.T) {
+	tr, _ := openRun(t, runConfig(t, t.TempDir()), "max_steps=1")
+	for i, p := range tr.Setup.Graph.Params {
+		if p.Name == "model.norm.weight" {
+			check(t, tr.Session.Write(i, "p", slices.Repeat([]float32{float32(math.NaN())}, p.Cols)))
+		}
+	}
+	tr.Step = 1 // no step is left, which would find it first
+	var said events
+	if err := tr.Run(t.Context(), &said); !errors.Is(err, ErrNumeric) || !strings.Contains(err.Error(), "step 1: the validation loss is NaN") || !strings.Contains(err.Error(), "hint: ") || tr.saved != "" {
+		t.Errorf("%v, saved %q, said %q", err, tr.saved, said)
+	}
+	check(t, tr.Close())
 }
