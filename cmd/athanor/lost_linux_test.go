@@ -64,7 +64,8 @@ func TestRankLost(t *testing.T) {
 		if !regexp.MustCompile(fmt.Sprintf(`rank %d: i\d+ copy \S+ on disk_read`, victim)).MatchString(r.stderr) {
 			t.Errorf("the instruction is not named:\n%s", r.stderr)
 		}
-		if strings.Count(r.stderr, "hint:") != 1 {
+		_, why, _ := strings.Cut(r.stderr, "\nathanor: ") // a busy machine may have got hints before
+		if strings.Count(why, "hint:") != 1 {
 			t.Errorf("not one hint:\n%s", r.stderr)
 		}
 		call(append(args, "max_steps=7")...).must(t, 0, "checkpoint-4 at step 4")
