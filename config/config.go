@@ -50,6 +50,7 @@ type Config struct {
 	LearningRate   float64  `yaml:"learning_rate"`   // the highest
 	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps
 	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, which it becomes
+	MaxEpochs      float64  `yaml:"max_epochs"`      // instead of max_steps, which it becomes: how often the corpus is read
 	MaxTime        Duration `yaml:"max_time"`        // stop there, whatever max_steps says; alone: as many steps as that is good for
 	Out            string   `yaml:"out"`             // the run's folder
 
@@ -281,7 +282,8 @@ func (e *Error) Error() string {
 // MarshalYAML leaves out what nothing has derived yet, and what is off.
 func (c Config) MarshalYAML() (any, error) {
 	absent := map[string]bool{
-		"max_steps":         c.timed && c.MaxSteps == maxSteps,
+		"max_steps":         (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
+		"max_epochs":        c.MaxEpochs == 0,
 		"warmup_steps":      c.WarmupSteps == derived,
 		"min_learning_rate": c.MinLearningRate == derived,
 		"expert_balance":    c.ExpertBalance == Derived,
@@ -437,6 +439,15 @@ func (c *Config) Timed() bool { return c.timed }
 func (c *Config) Spread(steps int) {
 	c.MaxSteps = min(max(1, steps), maxSteps)
 	c.warmUp()
+}
+
+// Pass gives a run that is as long as max_epochs says its steps, for a corpus of so many sequences to train on.
+func (c *Config) Pass(sequences int64) {
+	if c.MaxEpochs != 0 {
+		steps := math.Ceil(c.MaxEpochs * float64(sequences) / float64(c.GlobalBatch))
+		c.MaxEpochs = 0
+		c.Spread(int(min(steps, maxSteps)))
+	}
 }
 
 func (c *Config) warmUp() {

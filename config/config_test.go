@@ -148,6 +148,14 @@ func TestLength(t *testing.T) {
 		{tokens + "max_steps: 5\n", "max_tokens=131072", 2},
 		{tokens + "max_steps: 5\n", "", 0},
 		{good, "max_tokens=655360 max_steps=7", 0},
+		{good, "max_epochs=2", maxSteps}, // until the corpus is known
+		{tokens, "max_epochs=0.5", maxSteps},
+		{good + "max_epochs: 2\n", "", 0},
+		{good + "max_epochs: 2\n", "max_steps=5", 5},
+		{tokens + "max_epochs: 2\n", "max_steps=null", 0},
+		{good, "max_epochs=2 max_tokens=655360", 0},
+		{good, "max_epochs=-1", 0},
+		{good, "max_epochs=.nan", 0},
 	} {
 		got, err := Parse("a.yaml", []byte(c.text), strings.Fields(c.overrides))
 		if (err == nil) != (c.steps > 0) || err == nil && got.MaxSteps != c.steps {
@@ -283,4 +291,47 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%v: reads as something else:\n%s\n%s", err, written, twice)
 		}
 	})
+}
+
+// TestPass: epochs are steps once the corpus is known, and the rate rises and falls within them. A saved configuration has the steps.
+func TestPass(t *testing.T) {
+	c, err := Parse("a.yaml", []byte(good), []string{"max_epochs=2.5"})
+	check(t, err)
+	sequences := int64(10*c.GlobalBatch + 1)
+	if c.Pass(sequences); c.MaxSteps != 26 || c.WarmupSteps != 1 || c.Timed() {
+		t.Errorf("%d steps, %d of them to warm up", c.MaxSteps, c.WarmupSteps)
+	}
+	text, err := yaml.Marshal(c)
+	check(t, err)
+	again, err := Parse("b.yaml", text, nil)
+	if check(t, err); again.MaxSteps != 26 || again.MaxEpochs != 0 {
+		t.Errorf("saved: %d steps, %v epochs\n%s", again.MaxSteps, again.MaxEpochs, text)
+	}
+	if c.Pass(1); c.MaxSteps != 26 {
+		t.Error("what is settled changes")
+	}
+}
+
+// TestElsewhere: keys of other programs lead to ours.
+func TestElsewhere(t *testing.T) {
+	known := map[string]bool{}
+	for _, k := range Keys() {
+		known[k.Name] = true
+	}
+	for _, e := range elsewhere {
+		ours, _, _ := strings.Cut(strings.NewReplacer(":", " ", ",", " ", ";", " ").Replace(e.ours), " ")
+		if known[e.theirs] || !known[ours] {
+			t.Errorf("%s: is there a key %s?", e.theirs, ours)
+		}
+	}
+	if _, err := Parse("a.yaml", []byte(good+"num_train_epochs: 3\n"), nil); err == nil || !strings.Contains(err.Error(), "unknown key; hint: here that is max_epochs") {
+		t.Error(err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // decoder matches a YAML mapping with the fields of a struct, and reports every key
@@ -118,7 +116,7 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 		d.lines[path] = key.Line
 		f, ok := fields[key.Value]
 		if !ok {
-			d.fail(path, "unknown key"+suggest.Hint(key.Value, names))
+			d.fail(path, "unknown key"+hint(key.Value, names))
 			continue
 		}
 		if value.ShortTag() == "!!null" {

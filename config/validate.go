@@ -8,11 +8,11 @@ import (
 )
 
 // Required lists the keys that a run needs.
-const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_time) and out"
+const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_epochs, max_time) and out"
 
 // validate checks values against each other and fills in derived ones.
 func (c *Config) validate(d *decoder) {
-	c.countTokens(d)
+	c.countSteps(d)
 	missing := c.checkRequired(d)
 	c.checkRanges(d)
 	c.checkChoices(d)
@@ -22,17 +22,40 @@ func (c *Config) validate(d *decoder) {
 	c.derive()
 }
 
-// countTokens makes max_tokens max_steps. Of the two, the one on the command line counts;
-// neither does if one place says both, unless they agree.
-func (c *Config) countTokens(d *decoder) {
-	if c.MaxTokens == 0 {
-		return
+// countSteps makes max_tokens max_steps. Of these and max_epochs, which has to wait for the corpus, what the command
+// line says counts; if one place says two of them they must agree.
+func (c *Config) countSteps(d *decoder) {
+	asked := map[string]bool{"max_steps": c.MaxSteps != 0, "max_tokens": c.MaxTokens != 0, "max_epochs": c.MaxEpochs != 0}
+	count := func(has func(key string) bool) (n int) {
+		for key, ask := range asked {
+			if ask && has(key) {
+				n++
+			}
+		}
+		return n
+	}
+	if count(d.overridden) > 0 {
+		for key := range asked {
+			asked[key] = asked[key] && d.overridden(key)
+		}
+	}
+	if !asked["max_steps"] {
+		c.MaxSteps = 0
+	}
+	if !asked["max_epochs"] {
+		c.MaxEpochs = 0
 	}
 	tokens := c.MaxTokens
 	c.MaxTokens = 0
-	if d.overridden("max_steps") && c.MaxSteps != 0 && !d.overridden("max_tokens") {
-		return
+	if c.MaxEpochs != 0 && count(d.given) > 1 {
+		d.fail("max_epochs", "max_steps or max_tokens is there, too; hint: leave one of them out, on the command line by max_steps=null")
 	}
+	if asked["max_tokens"] {
+		c.countTokens(d, tokens)
+	}
+}
+
+func (c *Config) countTokens(d *decoder, tokens Number) {
 	steps := int(math.Ceil(float64(tokens) / float64(max(1, c.SequenceLength*c.GlobalBatch))))
 	switch {
 	case c.SequenceLength < 1 || c.GlobalBatch < 1: // an error already
@@ -40,7 +63,7 @@ func (c *Config) countTokens(d *decoder) {
 	case steps > maxSteps:
 		c.MaxSteps = maxSteps
 		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, more than %d; hint: fewer tokens, or more of them in a step", tokens, steps, int(maxSteps)))
-	case c.MaxSteps != 0 && c.MaxSteps != steps && d.overridden("max_tokens") == d.overridden("max_steps"):
+	case c.MaxSteps != 0 && c.MaxSteps != steps:
 		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, but max_steps is %d; hint: leave one of them out, on the command line by max_steps=null", tokens, steps, c.MaxSteps))
 	default:
 		c.MaxSteps = steps
@@ -70,7 +93,10 @@ func (c *Config) checkRequired(d *decoder) (missing []string) {
 	}
 	count("sequence_length", c.SequenceLength, 1<<24)
 	count("global_batch", c.GlobalBatch, 1<<20)
-	if c.MaxSteps != 0 || c.MaxTime == 0 {
+	if in := c.MaxEpochs; in < 0 || in > 1e6 || math.IsNaN(in) {
+		d.fail("max_epochs", fmt.Sprintf("%v is out of range; hint: more than 0, at most 1e6", in))
+	}
+	if c.MaxSteps != 0 || c.MaxTime == 0 && c.MaxEpochs == 0 {
 		count("max_steps", c.MaxSteps, maxSteps)
 	}
 	need("out", c.Out != "")
@@ -181,7 +207,7 @@ func (c *Config) derive() {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}
 	if c.MaxSteps == 0 {
-		c.MaxSteps, c.timed = maxSteps, true
+		c.MaxSteps, c.timed = maxSteps, c.MaxEpochs == 0
 	} else {
 		c.warmUp()
 	}

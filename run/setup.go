@@ -138,6 +138,7 @@ func (s *Setup) text(ctx context.Context, progress Progress) error {
 	if err := s.windows(); err != nil {
 		return c.Fault("data", err.Error())
 	}
+	c.Pass(s.Train.Count())
 	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
 		return c.Fault("global_batch", err.Error())
 	}

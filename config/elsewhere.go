@@ -1,0 +1,35 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// elsewhere lists what keys of other training programs are here.
+var elsewhere = []struct{ theirs, ours string }{
+	{"num_epochs", "max_epochs"}, {"num_train_epochs", "max_epochs"}, {"epochs", "max_epochs"},
+	{"num_steps", "max_steps"}, {"max_iters", "max_steps"}, {"iterations", "max_steps"},
+	{"batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
+	{"per_device_train_batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
+	{"micro_batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
+	{"gradient_accumulation_steps", "global_batch, the sequences of a step; micro-batches are planned"},
+	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps; a twentieth of max_steps unless given"}, {"lr_scheduler_type", "schedule"},
+	{"max_seq_length", "sequence_length"}, {"max_length", "sequence_length"}, {"block_size", "sequence_length"}, {"cutoff_len", "sequence_length"},
+	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"},
+	{"bf16", "precision: bf16"}, {"fp16", "precision: bf16"}, {"dtype", "precision"}, {"output_dir", "out"},
+	{"save_steps", "save_every"}, {"eval_steps", "eval_every"}, {"save_total_limit", "keep_checkpoints"}, {"resume_from_checkpoint", "resume"},
+	{"dataset", "data"}, {"train_file", "data"}, {"model_name_or_path", "model"}, {"base_model", "model"},
+	{"load_in_4bit", "quantize: nf4"}, {"lora_rank", "lora.rank"}, {"lora_r", "lora.rank"}, {"lora_alpha", "lora.alpha"}, {"packing", "documents: whole"},
+	{"gradient_checkpointing", "plan.recompute; what is computed again is planned"}, {"cpu_offload", "limits.device; what is offloaded is planned"},
+}
+
+// hint returns a hint at what an unknown key may be meant for: what another program calls so, or else the nearest of some names.
+func hint(key string, names []string) string {
+	for _, e := range elsewhere {
+		if e.theirs == key {
+			return fmt.Sprintf("; hint: here that is %s", e.ours)
+		}
+	}
+	return suggest.Hint(key, names)
+}
