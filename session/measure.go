@@ -88,11 +88,16 @@ func (b *StepBench) Open() (*Stepper, error) {
 	if err != nil {
 		return nil, err
 	}
+	return b.stepper(s)
+}
+
+// stepper fills the parameters of a session, which it owns.
+func (b *StepBench) stepper(s *Session) (*Stepper, error) {
 	params := map[string]int{}
 	for i, p := range b.Graph.Params {
 		params[p.Name] = i
 	}
-	err = s.Load(func(name string, dst []float32) error {
+	err := s.Load(func(name string, dst []float32) error {
 		// Random numbers for billions of parameters take longer than the steps, so
 		// they repeat; the period divides no width.
 		const period = 99991

@@ -37,7 +37,11 @@ func trained(t *testing.T, g *graph.Graph, pl *program.Plan, steps int) (tr trac
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 	defer d.Close()
 	b := StepBench{Graph: g, Programs: []*program.Program{p}, Devices: []device.Device{d}, Sequences: pl.MicroBatch * pl.MicroBatches}
-	s, err := b.Open()
+	updates, err := Updates(t.Context(), g, pl, b.Programs, betas)
+	check(t, err)
+	opened, err := OpenDeferred(g, b.Devices, updates, b.Programs)
+	check(t, err)
+	s, err := b.stepper(opened)
 	check(t, err)
 	defer s.Close()
 	for range steps {
@@ -46,6 +50,7 @@ func trained(t *testing.T, g *graph.Graph, pl *program.Plan, steps int) (tr trac
 		tr.losses = append(tr.losses, m.Loss)
 		stats = append(stats, d.Stats())
 	}
+	check(t, s.session.Settle(t.Context()))
 	for i, q := range g.Params {
 		for _, kind := range []string{"p", "m", "v"} {
 			buf := make([]float32, q.Elems())
