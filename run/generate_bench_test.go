@@ -17,10 +17,16 @@ import (
 // with reading memory in between: "bandwidth" is the part of the best reads'
 // speed at which the best token takes in the weights.
 func BenchmarkGenerate(b *testing.B) {
+	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
+		b.Run(dtype.String(), func(b *testing.B) { generate(b, dtype) })
+	}
+}
+
+func generate(b *testing.B, dtype graph.DType) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256, graph.F32)
+	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256, dtype)
 	check(b, err)
 	defer g.Close()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -36,7 +42,7 @@ func BenchmarkGenerate(b *testing.B) {
 	var bytes int64
 	for i, p := range g.session.Graph.Params {
 		if i != 1 { // of the learned positions only one row is read
-			bytes += 4 * p.Elems()
+			bytes += dtype.Size() * p.Elems()
 		}
 	}
 	best, total, n := 1e9, 0.0, 0
