@@ -32,7 +32,7 @@ type Grad struct {
 // wanted.
 const evalRows = 8
 
-// Evaluate runs a model on sequences of equal length. All tokens but the last are
+// Evaluate runs a model, on Folder.Device in Folder.DType, on sequences of equal length. All tokens but the last are
 // inputs, all but the first are targets.
 func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
 	e := &Evaluated{}

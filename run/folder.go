@@ -13,9 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -27,6 +27,8 @@ type Folder struct {
 	Path      string
 	Model     *model.Model
 	Documents *graph.Documents // confine attention where losses are computed; nil: they do not
+	Device    string           // on which losses are computed, cpu or cuda
+	DType     graph.DType      // in which they are, fp32 or bf16
 	base      string           // the model's folder: Path, unless that is an adapter's
 	weights   source
 	tokenizer *bpe.Tokenizer // read on first use
@@ -199,9 +201,9 @@ func exists(path string) bool {
 func (f *Folder) Close() error { return f.weights.Close() }
 
 // Session opens the model for batches of sequences of seq tokens, under the plain
-// plan on one CPU device, in the given mode. Close the session, then its devices.
+// plan on one device, in the given mode. Close the session, then its devices.
 func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*session.Session, error) {
-	g, err := graph.BuildDocuments(f.Model, seq, graph.F32, f.Documents)
+	g, err := graph.BuildDocuments(f.Model, seq, f.DType, f.Documents)
 	if err != nil {
 		return nil, err
 	}
@@ -212,13 +214,17 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err := program.Verify(p); err != nil {
 		return nil, err
 	}
-	s, err := session.Open(g, []device.Device{cpu.New(cpu.Options{})}, []*program.Program{p})
+	d, err := machine.OpenAlone(f.Device)
 	if err != nil {
-		return nil, err
+		return nil, misuse{err}
+	}
+	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	if err := f.load(s); err != nil {
 		s.Close()
-		return nil, err
+		return nil, errors.Join(err, d.Close())
 	}
 	return s, nil
 }

@@ -25,8 +25,9 @@ type evalCmd struct {
 	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
 	Separate bool     `help:"A token sees those of its own document only, as in training with documents: separate."`
 	Quantize string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
-	Logits   string   `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
-	Grads    string   `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
+	computing
+	Logits string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
+	Grads  string `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
 }
 
 type evalReport struct {
@@ -52,6 +53,7 @@ func (v *evalCmd) Run(c *context) error {
 		return err
 	}
 	defer f.Close()
+	f.Device, f.DType = v.on(c)
 	if v.Separate {
 		if err := f.SeparateDocuments(); err != nil {
 			return err

@@ -21,8 +21,22 @@ type sampling struct {
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`
 	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
-	Device      string  `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
-	Precision   string  `help:"Of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
+	computing
+}
+
+// computing has the flags of verbs that run a model folder.
+type computing struct {
+	Device    string `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
+	Precision string `help:"Of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
+}
+
+// on returns the device and the type to compute with.
+func (v *computing) on(c *context) (device string, dtype graph.DType) {
+	device = c.settle(v.Device)
+	if v.Precision == "bf16" || v.Precision == "auto" && device == "cuda" {
+		dtype = graph.BF16
+	}
+	return device, dtype
 }
 
 // check refuses settings out of range.
@@ -37,10 +51,8 @@ func (v *sampling) check(verb string, tokens int) error {
 }
 
 func (v *sampling) prompt(c *context, text string, tokens int) run.Prompt {
-	p := run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Device: c.settle(v.Device), Quantize: v.Quantize == config.NF4}
-	if v.Precision == "bf16" || v.Precision == "auto" && p.Device == "cuda" {
-		p.DType = graph.BF16
-	}
+	p := run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
+	p.Device, p.DType = v.on(c)
 	return p
 }
 

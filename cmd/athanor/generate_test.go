@@ -40,7 +40,7 @@ func (c *counting) Write(p []byte) (int, error) {
 // text at once.
 func TestGenerateGrows(t *testing.T) {
 	folder, _ := modelFolder(t)
-	v := generateCmd{Model: folder, Prompt: "gold", MaxTokens: 20, sampling: sampling{Seed: 3, Device: "cpu"}}
+	v := generateCmd{Model: folder, Prompt: "gold", MaxTokens: 20, sampling: sampling{Seed: 3, computing: computing{Device: "cpu"}}}
 	var seen, piped counting
 	check(t, v.Run(&context{stdout: &seen, stderr: io.Discard, terminal: true}))
 	check(t, v.Run(&context{stdout: &piped, stderr: io.Discard}))
