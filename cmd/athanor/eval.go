@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
@@ -53,7 +54,9 @@ func (v *evalCmd) Run(c *context) error {
 		return err
 	}
 	defer f.Close()
-	f.Device, f.DType = v.on(c)
+	if f.Device, f.DType = v.on(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // which are for comparison
+		f.DType = graph.F32
+	}
 	if v.Separate {
 		if err := f.SeparateDocuments(); err != nil {
 			return err
