@@ -99,8 +99,8 @@ func elixir(n float64) (up, down, gpuAdam, hostAdam float64) {
 	return 16.3*n + 8.7, 15.8*n + 2.3, 50 * n, 1.66*math.Log(n) + 5.15
 }
 
-// perHost is the number of GPUs that share a host.
-const perHost = 8
+// PerHost is the number of GPUs that share a host.
+const PerHost = 8
 
 // adamBytes is the memory traffic of an fp32 Adam update in bytes per element: the
 // parameter and two moments read and written, and the gradient read.
@@ -138,7 +138,7 @@ func Names() []string {
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU,
 // its bus, and its share of the host. The name may be the driver's. A suffix such as "/pcie3" selects another bus
-// than the usual one. A host has perHost GPUs at most; more ranks use more hosts.
+// than the usual one. A host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
@@ -158,7 +158,7 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			if err != nil {
 				return nil, err
 			}
-			h = h.Share(min(n, perHost))
+			h = h.Share(min(n, PerHost))
 			if bus == "elixir" {
 				h.elixir(float64(n))
 			} else {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
@@ -84,6 +85,10 @@ func (p *planned) on(c *context, find finder) (err error) {
 	defer show.done()
 	if p.machine, err = find(p.config, show.say); err != nil {
 		return err
+	}
+	if p.config.Hardware.Name != "" && p.config.Ranks > hardware.PerHost {
+		show.done()
+		fmt.Fprintf(c.stderr, "note: %d ranks are those of several hosts, which are taken to be joined as GPUs of one host are; train needs one host\n", p.config.Ranks)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.done()
