@@ -13,8 +13,9 @@ import (
 // dense, accumulating in fp32 (tensor cores for bf16, plain units for fp32).
 // Fractions of the peak are those that good kernels reach; of cards whose power is capped well
 // below what the cores could use (A10, A40, A6000, L40S, RTX 6000 Ada) they are estimates.
-// Sources: NVIDIA's architecture white papers and data sheets for GA102, GA106, AD102, AD103, AD106,
-// GB202, GB203, A10, A40, A100, L4, L40S, H100, H200 and GH200; for copies published results of
+// Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102,
+// GB202, A100, L4, H100, H200 and GH200; of the other cards the numbers are those sheets' from memory, checked against
+// vendors' tables for L40S, A40 and RTX 4080 only, and the fractions are those of cards alike. For copies published results of
 // nvbandwidth, for collectives of nccl-tests (bus bandwidth).
 
 // gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -80,7 +79,7 @@ func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, pr
 	var list []safetensors.Tensor
 	for i, info := range all {
 		written := info
-		if as != "" && isFloat(info.DType) {
+		if as != "" && info.DType.Float() {
 			written.DType = as
 		}
 		list = append(list, safetensors.Tensor{Info: written, Data: func(w io.Writer) error {
@@ -249,11 +248,6 @@ func copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error 
 		}
 	}
 	return nil
-}
-
-// isFloat reports whether weights are stored as numbers of this type by themselves, not as parts of packed ones.
-func isFloat(d safetensors.DType) bool {
-	return slices.Contains([]safetensors.DType{safetensors.F64, safetensors.F32, safetensors.F16, safetensors.BF16}, d)
 }
 
 // convertTensor writes a tensor's numbers as another type, rounded to the nearest.

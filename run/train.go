@@ -372,7 +372,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		t.sampler.Fill(t.row(r), 1)
 	}
 	targets := t.split(c.GlobalBatch)
-	if targets == 0 {
+	if targets == 0 && t.Step == 0 { // a later batch may be so by chance: its gradient is 0
 		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, all are given; hint: a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
 		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
 	}

@@ -83,6 +83,11 @@ func TestNothingLearnt(t *testing.T) {
 	if _, err := tr.Next(t.Context()); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "step 1: no token of the batch is learnt") {
 		t.Errorf("training: %v", err)
 	}
+	tr.Step = 1 // a run that has begun goes on
+	if m, err := tr.Next(t.Context()); err != nil || m.Loss != 0 || m.GradNorm != 0 || tr.Step != 2 {
+		t.Errorf("a later step: %v, %+v", err, m)
+	}
+	tr.Step = 0
 	tr.Setup.Held, tr.sampler = held, train
 	check(t, errors.Join(tr.Run(t.Context(), &said), tr.Close()))
 	if !finite(tr.ValLoss) || tr.Step != 1 {

@@ -86,7 +86,7 @@ func (p *planned) on(c *context, find finder) (err error) {
 	if p.machine, err = find(p.config, show.say); err != nil {
 		return err
 	}
-	if p.config.Hardware.Name != "" && p.config.Ranks > hardware.PerHost {
+	if _, err := hardware.KnownRank(p.config.Hardware.Name, 1); err == nil && p.config.Ranks > hardware.PerHost {
 		show.done()
 		fmt.Fprintf(c.stderr, "note: %d ranks are those of several hosts, which are taken to be joined as GPUs of one host are; train needs one host\n", p.config.Ranks)
 	}
