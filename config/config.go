@@ -101,7 +101,7 @@ type Config struct {
 	timed bool           // see Timed
 }
 
-// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or sizes inline.
+// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or its name on the hub if it was downloaded, or sizes inline.
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
@@ -390,8 +390,8 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 	return &c, errors.Join(d.errs...)
 }
 
-// expand replaces variables and the home in all that may name files, so that what is saved
-// and what is shown is where things are.
+// expand replaces variables and the home in all that may name files, and the names of models that Hugging Face's
+// tools have downloaded by their folders, so that what is saved and what is shown is where things are.
 func (c *Config) expand(d *decoder) {
 	in := func(key string, path *string) {
 		out, err := paths.Expand(*path)
@@ -410,6 +410,7 @@ func (c *Config) expand(d *decoder) {
 	in("plan", &c.Plan.File)
 	in("resume", &c.Resume)
 	in("hardware.name", &c.Hardware.Name)
+	c.Model.Name, c.Tokenizer = paths.Hub(c.Model.Name), paths.Hub(c.Tokenizer)
 }
 
 // document returns the mapping at the top of a YAML file.

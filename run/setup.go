@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
@@ -300,6 +301,8 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+		} else if paths.IsHub(c.Model.Name) {
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
 		}
 		return nil, "", nil, fail(err)
 	}
