@@ -21,7 +21,7 @@ import (
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
-// tokens, the model and its graph.
+// tokens, the model and its graph. Without text, which plans may do without, Tokenizer, Tokens and what is made of them are nil.
 type Setup struct {
 	Config    *config.Config
 	Model     *model.Model
@@ -43,22 +43,55 @@ type Setup struct {
 // Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
 
-// Prepare reads the corpus, the tokenizer and the model, and builds the graph.
+// Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
 // Errors of the configuration are config faults. Close the Setup after use.
 func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
 	s := &Setup{Config: c}
-	if err := s.text(ctx, progress); err != nil {
-		return nil, err
-	}
-	var err error
-	s.Model, s.Folder, s.Notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
-	if err != nil {
+	if err := s.prepare(ctx, progress); err != nil {
 		s.Close()
 		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Setup) prepare(ctx context.Context, progress Progress) error {
+	c := s.Config
+	text, err := OpenText(ctx, c, progress)
+	if err != nil {
+		return err
+	}
+	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
+	if s.Tokens != nil {
+		if err := s.sequences(); err != nil {
+			return err
+		}
+	}
+	s.Model, s.Folder, s.Notes, err = resolveModel(c, text.vocabulary())
+	if err != nil {
+		return err
 	}
 	if s.Model.LoRA != nil {
 		s.Adapter = c.Model.Name
 	}
+	if s.Tokens != nil {
+		if err := s.agree(); err != nil {
+			return err
+		}
+	}
+	docs, err := Documents(c, s.Tokens)
+	if err != nil {
+		return err
+	}
+	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
+	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
+		s.base, err = fingerprintOf(s.Folder)
+	}
+	return err
+}
+
+// agree checks whether text and model belong together.
+func (s *Setup) agree() error {
+	c := s.Config
 	path := tokenizerOf(c.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
@@ -67,8 +100,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
-		s.Close()
-		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
 	if c.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
@@ -76,18 +108,10 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
 		}
 		if err != nil {
-			s.Close()
-			return nil, c.Fault("sample.prompt", err.Error())
+			return c.Fault("sample.prompt", err.Error())
 		}
 	}
-	s.Graph, err = machine.BuildGraph(c, s.Model, Documents(c, s.Tokens))
-	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
-		s.base, err = fingerprintOf(s.Folder)
-	}
-	if err != nil {
-		s.Close()
-	}
-	return s, err
+	return nil
 }
 
 // Reading describes the text of a run and how often the run reads it.
@@ -129,13 +153,9 @@ func (s *Setup) Close() {
 	}
 }
 
-func (s *Setup) text(ctx context.Context, progress Progress) error {
+// sequences divides the text into windows, and checks that there are enough.
+func (s *Setup) sequences() error {
 	c := s.Config
-	text, err := OpenText(ctx, c, progress)
-	if err != nil {
-		return err
-	}
-	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
 	if err := s.windows(); err != nil {
 		return c.Fault("data", err.Error())
 	}
@@ -177,7 +197,7 @@ func (s *Setup) windows() error {
 	return err
 }
 
-// Text is a corpus as tokens. Close Tokens after use.
+// Text is a corpus as tokens; all is nil where there is none. Close it after use.
 type Text struct {
 	Corpus    *data.Corpus
 	Tokenizer *bpe.Tokenizer
@@ -185,10 +205,28 @@ type Text struct {
 	Tokens    *data.Tokens
 }
 
-// OpenText reads the corpus and the tokenizer of a configuration. It needs no other
+// Close unmaps the tokens.
+func (t *Text) Close() {
+	if t.Tokens != nil {
+		t.Tokens.Close()
+	}
+}
+
+// vocabulary returns the number of token ids, or 0.
+func (t *Text) vocabulary() int {
+	if t.Tokenizer == nil {
+		return 0
+	}
+	return t.Tokenizer.VocabularySize()
+}
+
+// OpenText reads the corpus and the tokenizer of a configuration, if it names a corpus. It needs no other
 // fields but the run's folder, and that only if there is one.
 func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
 	t := &Text{}
+	if len(c.Data) == 0 {
+		return t, nil
+	}
 	var err error
 	if t.Corpus, err = data.OpenCorpus(c.Data...); err != nil {
 		return nil, c.Fault("data", err.Error())
@@ -224,11 +262,15 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	return func(tokens int) (*config.Config, *graph.Graph, error) {
 		long := *c
 		long.SequenceLength = tokens
-		m, _, _, err := resolveModel(&long, t.Tokenizer.VocabularySize())
+		m, _, _, err := resolveModel(&long, t.vocabulary())
 		if err != nil {
 			return nil, nil, err
 		}
-		g, err := machine.BuildGraph(&long, m, Documents(&long, t.Tokens))
+		docs, err := Documents(&long, t.Tokens)
+		if err != nil {
+			return nil, nil, err
+		}
+		g, err := machine.BuildGraph(&long, m, docs)
 		return &long, g, err
 	}
 }
@@ -350,7 +392,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // together those of a token are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
-	m.Vocab = or(in.Vocab, vocab)
+	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
+		return nil, errors.New("vocabulary is missing, and there is no tokenizer to have one; hint: such as vocabulary: 32000")
+	}
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
 	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
 		m.Sliding, m.LocalTheta = nil, 0
@@ -378,9 +422,12 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 
 // Documents returns where attention ends if the configuration confines it to
 // documents of the text, else nil.
-func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
+func Documents(c *config.Config, t *data.Tokens) (*graph.Documents, error) {
 	if c.Documents == config.Joined {
-		return nil
+		return nil, nil
+	}
+	if t == nil {
+		return nil, c.Fault("data", "missing: where attention ends with documents, their lengths decide about the plan; hint: data and tokenizer, or neither documents nor preference")
 	}
 	docs := &graph.Documents{End: t.EndOfText(), Preference: c.Preference.Beta}
 	if docs.Preference > 0 {
@@ -388,5 +435,5 @@ func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
 	} else {
 		docs.Length = t.DocumentLength(c.SequenceLength)
 	}
-	return docs
+	return docs, nil
 }

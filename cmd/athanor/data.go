@@ -52,7 +52,7 @@ func (v *dataCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
 	r := dataReport{
 		Files: len(text.Corpus.Files()), Formats: text.Tokens.Stats(), Tokens: text.Tokens.Len(),
 		Tokenizer: cfg.Tokenizer, Vocabulary: text.Tokenizer.VocabularySize(),
@@ -78,7 +78,7 @@ func (v *dataCmd) Run(c *context) error {
 func (v *dataCmd) config() (*config.Config, error) {
 	switch strings.ToLower(filepath.Ext(v.What[0])) {
 	case ".yaml", ".yml":
-		return config.Load(v.What[0], v.What[1:])
+		return config.LoadTo(config.ToRead, v.What[0], v.What[1:])
 	}
 	return &config.Config{Data: v.What, Tokenizer: v.Tokenizer}, nil
 }
