@@ -5,6 +5,8 @@ import (
 	"unsafe"
 )
 
+//go:generate go run ./gen
+
 // isa is a set of micro-kernels and data movers for one instruction set. All sets give the same bits, with two
 // exceptions: the portable one rounds some sums twice, and some sets add products of two bf16 in pairs or on tiles.
 type isa struct {

@@ -6,8 +6,6 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-//go:generate go run ./gen
-
 // sets returns the instruction sets that this processor has, the best first.
 func sets() []*isa {
 	var list []*isa

@@ -2,8 +2,6 @@ package gemm
 
 import "math/bits"
 
-//go:generate go run ./gen
-
 // sets returns the instruction sets that this processor has, the best first. Every arm64 has NEON.
 func sets() []*isa { return []*isa{&neon, &portable} }
 
